@@ -1,0 +1,201 @@
+"""The `dmondrian` command: its arguments, its exit codes, and the one place that catches errors."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+
+from dmondrian.cli.output import Output
+from dmondrian.errors import (
+    CheckpointError,
+    ClusterError,
+    DataError,
+    DMondrianError,
+    JobError,
+    ParameterError,
+    StoreError,
+)
+
+# First match wins: the order follows the exception tree from the leaves up.
+_EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
+    (JobError, 2),
+    (ParameterError, 2),
+    (DataError, 3),
+    (CheckpointError, 4),
+    (StoreError, 4),
+    (ClusterError, 5),
+)
+_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+
+_EXIT_CODES_HELP = """\
+exit codes:
+  0    done
+  1    an unexpected error (a bug: set DMONDRIAN_TRACEBACK=1 and report what it shows)
+  2    wrong arguments, job file or parameters; nothing was done
+  3    data that cannot be read, learned or scored, or that changed under a run
+  4    a run folder, checkpoint or store that cannot be used
+  5    workers lost beyond recovery, or a cluster that did not answer in time
+  130  interrupted (Ctrl-C); run the same command again to go on
+"""
+
+_MODEL_HELP = "run folder or URL; add @POSITION for an earlier checkpoint"
+_DATA_HELP = "Parquet: a file, a folder, a glob or a URL"
+
+Command = Callable[[argparse.Namespace, Output], int]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Arguments after the program's name; default those of the process.
+
+    Returns
+    -------
+    int
+        The exit code, as listed by ``dmondrian --help``.
+    """
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    output = Output(as_json=arguments.json)
+    try:
+        return _command(arguments.command)(arguments, output)
+    except KeyboardInterrupt:
+        output.note("interrupted: what was checkpointed is safe; run the same command to go on")
+        output.event("error", {"error": "KeyboardInterrupt", "exit_code": _INTERRUPTED})
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # The reader of stdout went away (`| head`); point stdout at nothing for the exit flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:  # noqa: BLE001  # the edge of the program: every error gets a code
+        return _report(error, output)
+
+
+def _parser() -> argparse.ArgumentParser:
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument(
+        "--json", action="store_true", help="one JSON object per line on stdout; progress on stderr"
+    )
+    parser = argparse.ArgumentParser(
+        prog="dmondrian",
+        description="Online Mondrian forests: train, checkpoint and score on Dask from Parquet.",
+        epilog=_EXIT_CODES_HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def add(name: str, summary: str, epilog: str = "") -> argparse.ArgumentParser:
+        return commands.add_parser(
+            name,
+            help=summary,
+            description=summary[0].upper() + summary[1:] + ".",
+            epilog=epilog or _EXIT_CODES_HELP,
+            parents=[common],
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+
+    train = add("train", "train a forest as a job file says, or resume it", _train_epilog())
+    train.add_argument("job", metavar="JOB.toml", help="the job file")
+    train.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="overrides",
+        metavar="TABLE.KEY=VALUE",
+        help="override one key; the value is TOML, a bare word is a string; repeatable",
+    )
+    score = add("score", "write predictions for a data set as Parquet")
+    score.add_argument("model", metavar="MODEL", help=_MODEL_HELP)
+    score.add_argument("data", metavar="DATA", help=_DATA_HELP)
+    score.add_argument("out", metavar="OUT", help="folder or URL for the scores")
+    score.add_argument(
+        "--keep",
+        action="append",
+        default=[],
+        metavar="COLUMN[,COLUMN]",
+        help="copy these columns of DATA beside the scores; repeatable",
+    )
+    evaluate = add("evaluate", "measure a model on a data set that has its target")
+    evaluate.add_argument("model", metavar="MODEL", help=_MODEL_HELP)
+    evaluate.add_argument("data", metavar="DATA", help=_DATA_HELP)
+    for command in (score, evaluate):
+        _add_cluster_arguments(command)
+    describe = add("describe", "show what a model is: parameters, size, metrics, checkpoints")
+    describe.add_argument("model", metavar="MODEL", help=_MODEL_HELP)
+    schema = add("schema", "show how columns are encoded, for a data set or as stored in a model")
+    schema.add_argument("data", metavar="DATA|MODEL", help=f"{_DATA_HELP}; or a run folder or URL")
+    schema.add_argument("--target", metavar="COLUMN", help="the column to learn (DATA only)")
+    return parser
+
+
+def _add_cluster_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--scheduler",
+        default="local",
+        metavar="ADDRESS",
+        help='"local" (default), a scheduler address, or a scheduler file',
+    )
+    command.add_argument("--workers", type=int, metavar="N", help="local worker processes")
+    command.add_argument("--threads", type=int, metavar="N", help="threads per worker process")
+
+
+def _train_epilog() -> str:
+    from dmondrian.cli.job_keys import TABLES
+
+    lines = [
+        "job file (TOML; relative paths are relative to its folder, in --set to the current one):",
+        "  [forest]",
+        '    algorithm         "amf-classifier" or "amf-regressor" (required)',
+        "    ...               the estimator's parameters by their Python names",
+    ]
+    for name, keys in TABLES.items():
+        lines.append(f"  [{name}]")
+        for key, model in keys.items():
+            needed = " (required)" if model.required else ""
+            lines.append(f"    {key:<17} {model.meaning}{needed}")
+    return "\n".join(lines) + "\n\n" + _EXIT_CODES_HELP
+
+
+class _Version(argparse.Action):
+    """Look the version up only when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            parser.exit(message=f"dmondrian {version('dmondrian')}\n")
+        except PackageNotFoundError:
+            parser.exit(message="dmondrian, from a source folder that is not installed\n")
+
+
+def _command(name: str) -> Command:
+    """Import the one module that a command needs."""
+    if name == "train":
+        from dmondrian.cli.train import train as command
+    elif name == "score":
+        from dmondrian.cli.score import score as command
+    elif name == "evaluate":
+        from dmondrian.cli.score import evaluate as command
+    elif name == "describe":
+        from dmondrian.cli.describe import describe as command
+    else:
+        from dmondrian.cli.describe import schema as command
+    return command
+
+
+def _report(error: Exception, output: Output) -> int:
+    code = next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), 1)
+    if os.environ.get("DMONDRIAN_TRACEBACK"):
+        output.note("".join(traceback.format_exception(error)))
+    known = isinstance(error, DMondrianError)
+    message = str(error) if known else f"unexpected {type(error).__name__}: {error}"
+    output.note(f"dmondrian: error: {message}")
+    output.event("error", {"error": type(error).__name__, "message": str(error), "exit_code": code})
+    return code

@@ -1,0 +1,302 @@
+"""Job files: reading, overriding and checking them before any work.
+
+A job file is TOML with the tables of `job_keys` and a table ``[forest]``: `algorithm` and the
+constructor parameters of its estimator. `read_job` checks all but ``[forest]`` without importing
+anything heavy, so a mistake is told at once; `build_estimator` checks ``[forest]``.
+
+Relative paths in a job file are relative to the folder of the job file, so a job does the same from
+wherever it is started; relative paths in an override are relative to the current folder, as typed
+at a shell.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import os
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dmondrian.cli.job_keys import KINDS, REQUIRED_TABLES, TABLES, Key
+from dmondrian.cli.toml_lines import line_of
+from dmondrian.errors import JobError
+
+# Keys whose relative paths are resolved against the place where they were written.
+_PATH_KEYS = (("data", "path"), ("run", "path"), ("score", "path"), ("score", "out"))
+# A job without a seed is still reproducible: the same file gives the same bytes, and can resume.
+_DEFAULT_RANDOM_STATE = 0
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the values of a job were written, for messages about them."""
+
+    path: Path
+    text: str
+    overrides: dict[tuple[str, str], str]  # (table, key) -> the override as typed
+
+    def place(self, *keys: str) -> str:
+        """Name the line, or the override, that brings a key."""
+        if len(keys) == 2 and (keys[0], keys[1]) in self.overrides:
+            return f"--set {self.overrides[keys[0], keys[1]]}"
+        line = line_of(self.text, keys)
+        return str(self.path) if line is None else f"{self.path}:{line}"
+
+    def place_of_table(self, table: str) -> str:
+        """Name the line, or the first override, that brings a table."""
+        if line_of(self.text, (table,)) is None:
+            for override in (text for (name, _), text in self.overrides.items() if name == table):
+                return f"--set {override}"
+        return self.place(table)
+
+    def folder(self, table: str, key: str) -> Path:
+        """Return the folder to which a relative path in that key refers."""
+        return Path.cwd() if (table, key) in self.overrides else self.path.parent
+
+
+@dataclass(frozen=True)
+class Job:
+    """A checked job: one dict of keys per table, paths resolved."""
+
+    data: dict[str, Any]
+    forest: dict[str, Any]
+    run: dict[str, Any]
+    cluster: dict[str, Any]
+    score: dict[str, Any] | None
+    source: Source
+
+
+def read_job(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Job:
+    """Read and check a job file.
+
+    Parameters
+    ----------
+    path : str or path
+        The TOML file.
+    overrides : sequence of str
+        ``table.key=value``; the value is TOML, and a bare word is a string. Later ones win.
+
+    Raises
+    ------
+    JobError
+        Naming every mistake with its line (or override) and the nearest valid name.
+    """
+    file = Path(path)
+    tables, text = _parse(file)
+    source = Source(file, text, {})
+    for override in overrides:
+        table, key, value = _parse_override(override)
+        keys = tables.setdefault(table, {})
+        if isinstance(keys, dict):  # else the check below refuses the table as a whole
+            keys[key] = value
+        source.overrides[table, key] = override
+    mistakes = list(_check_tables(tables, source))
+    if mistakes:
+        raise JobError("\n".join(mistakes))
+    for table, key in _PATH_KEYS:
+        if key in tables.get(table, {}):
+            tables[table][key] = _resolve(tables[table][key], source.folder(table, key))
+    return Job(
+        data=tables["data"],
+        forest=tables["forest"],
+        run=tables["run"],
+        cluster=tables.get("cluster", {}),
+        score=tables.get("score"),
+        source=source,
+    )
+
+
+def build_estimator(job: Job) -> Any:
+    """Construct the estimator that ``[forest]`` describes.
+
+    Raises
+    ------
+    JobError
+        For an unknown algorithm, an unknown parameter, or a value the estimator refuses.
+    """
+    from dmondrian.estimators import ALGORITHMS
+
+    parameters = dict(job.forest)
+    algorithm = parameters.pop("algorithm")
+    place = job.source.place
+    if algorithm not in ALGORITHMS:
+        raise JobError(
+            f"{place('forest', 'algorithm')}: [forest] algorithm: expected one of "
+            f"{_listed(ALGORITHMS)}, got {algorithm!r}{_nearest(algorithm, ALGORITHMS)}"
+        )
+    valid = ALGORITHMS[algorithm]().get_params(deep=False)
+    mistakes = [
+        _unknown_key(job.source, "forest", name, ["algorithm", *valid])
+        for name in parameters
+        if name not in valid
+    ]
+    for name, value in parameters.items():
+        if name in valid and (refusal := _refusal(ALGORITHMS[algorithm], name, value)):
+            mistakes.append(f"{place('forest', name)}: [forest] {name}: {refusal}")
+    if mistakes:
+        raise JobError("\n".join(mistakes))
+    if "random_state" in valid:
+        parameters.setdefault("random_state", _DEFAULT_RANDOM_STATE)
+    return ALGORITHMS[algorithm](**parameters)
+
+
+def _parse(file: Path) -> tuple[dict[str, Any], str]:
+    try:
+        # Bytes, then one kind of line end, so that our line numbers are an editor's.
+        text = file.read_bytes().decode("utf-8").replace("\r\n", "\n")
+    except OSError as error:
+        raise JobError(
+            f"{file}: cannot read the job file ({error.strerror}); "
+            f"give the path of a TOML file{_other_jobs(file)}"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise JobError(f"{file}: expected UTF-8 text, got other bytes ({error})") from error
+    try:
+        return tomllib.loads(text), text
+    except tomllib.TOMLDecodeError as error:
+        raise JobError(f"{file}: not valid TOML: {error}") from error
+
+
+def _other_jobs(file: Path) -> str:
+    folder = file.parent
+    names = sorted(p.name for p in folder.glob("*.toml")) if folder.is_dir() else []
+    near = difflib.get_close_matches(file.name, names, n=1)
+    return f"; did you mean {str(folder / near[0])!r}?" if near else ""
+
+
+def _parse_override(override: str) -> tuple[str, str, Any]:
+    name, equals, text = override.partition("=")
+    table, dot, key = name.strip().partition(".")
+    if not (equals and dot and table and key):
+        raise JobError(
+            f"--set {override}: expected table.key=value, such as --set forest.n_estimators=20"
+        )
+    return table, key, _override_value(text.strip())
+
+
+def _override_value(text: str) -> Any:
+    """Read a value as TOML; what is no TOML value is a string (a bare word, a path, "5 min")."""
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return parsed["value"] if len(parsed) == 1 else text
+
+
+def _check_tables(tables: dict[str, Any], source: Source) -> Iterable[str]:
+    known = ["data", "forest", *(name for name in TABLES if name != "data")]
+    for name, keys in tables.items():
+        if name not in known:
+            yield (
+                f"{source.place_of_table(name)}: no such table [{name}]"
+                f"{_nearest(name, known)} (tables: {_listed(known)})"
+            )
+        elif not isinstance(keys, dict):
+            yield f"{source.place(name)}: {name}: expected a table [{name}], got {_shown(keys)}"
+        elif name == "forest":
+            yield from _check_algorithm(keys, source)
+        else:
+            yield from _check_keys(name, keys, source)
+    for name in REQUIRED_TABLES:
+        if name not in tables:
+            yield f"{source.path}: the table [{name}] is missing; add it"
+
+
+def _check_algorithm(keys: dict[str, Any], source: Source) -> Iterable[str]:
+    if "algorithm" not in keys:
+        yield (
+            f"{source.place('forest')}: [forest] algorithm is missing; "
+            'add a line such as algorithm = "amf-classifier"'
+        )
+    elif not isinstance(keys["algorithm"], str):
+        yield (
+            f"{source.place('forest', 'algorithm')}: [forest] algorithm: expected a string, "
+            f"got {_shown(keys['algorithm'])}"
+        )
+
+
+def _check_keys(table: str, keys: dict[str, Any], source: Source) -> Iterable[str]:
+    model = TABLES[table]
+    for name, value in keys.items():
+        if name not in model:
+            yield _unknown_key(source, table, name, model)
+        elif mistake := _mistake(model[name], value):
+            yield f"{source.place(table, name)}: [{table}] {name}: {mistake}"
+    for name, key in model.items():
+        if key.required and name not in keys:
+            yield (
+                f"{source.place(table)}: [{table}] {name} is missing; add it "
+                f"({KINDS[key.kind]}: {key.meaning})"
+            )
+
+
+def _unknown_key(source: Source, table: str, name: str, valid: Iterable[str]) -> str:
+    names = list(valid)
+    return (
+        f"{source.place(table, name)}: [{table}] has no key {name!r}"
+        f"{_nearest(name, names)} (keys: {_listed(names)})"
+    )
+
+
+def _mistake(key: Key, value: Any) -> str:
+    """Say what is wrong with a value, or return an empty string."""
+    fits = {
+        "string": isinstance(value, str),
+        "integer": isinstance(value, int) and not isinstance(value, bool),
+        "boolean": isinstance(value, bool),
+        "strings": _are_strings(value),
+        "paths": isinstance(value, str) or (_are_strings(value) and len(value) > 0),
+    }[key.kind]
+    if not fits:
+        return f"expected {KINDS[key.kind]}, got {_shown(value)}"
+    if key.minimum is not None and value < key.minimum:
+        return f"expected at least {key.minimum}, got {value}"
+    if key.choices and value not in key.choices:
+        return (
+            f"expected one of {_listed(key.choices)}, got {value!r}{_nearest(value, key.choices)}"
+        )
+    if key.kind in ("string", "paths") and not value:
+        return "expected a value, got an empty string"
+    return ""
+
+
+def _are_strings(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _refusal(estimator: type, name: str, value: Any) -> str:
+    """Ask the estimator itself about one parameter; an empty string when it takes the value."""
+    default = inspect.signature(estimator).parameters[name].default
+    if isinstance(value, bool) and not isinstance(default, bool):
+        # Python takes true for the number 1; in a job file it is a mistake.
+        return f"expected a value like {default!r}, got {_shown(value)}"
+    try:
+        estimator(**{name: value})._validate_params()
+    except (ValueError, TypeError) as error:
+        return str(error)
+    return ""
+
+
+def _resolve(value: Any, folder: Path) -> Any:
+    if isinstance(value, list):
+        return [_resolve(item, folder) for item in value]
+    if "://" in value:
+        return value
+    return os.path.normpath(folder / Path(value).expanduser())
+
+
+def _nearest(name: str, valid: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names)
+
+
+def _shown(value: Any) -> str:
+    kind = {bool: "boolean", int: "integer", float: "float", str: "string", dict: "table"}
+    return f"the {kind.get(type(value), type(value).__name__)} {value!r}"

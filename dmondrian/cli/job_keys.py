@@ -1,0 +1,61 @@
+"""The tables and keys of a job file: types, smallest values and meanings.
+
+One row per key, so that checking, `--help` and documentation say the same. The keys of
+``[forest]`` are not here: they are the constructor parameters of the chosen estimator.
+Relies on nothing; promises that every name here is understood by some command.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of a job file."""
+
+    kind: str  # a name of KINDS
+    meaning: str
+    required: bool = False
+    minimum: int | None = None
+    choices: tuple[str, ...] = ()
+
+
+KINDS: dict[str, str] = {
+    "string": "a string",
+    "integer": "an integer",
+    "boolean": "true or false",
+    "strings": "a list of strings",
+    "paths": "a string or a list of strings",
+}
+
+TABLES: dict[str, dict[str, Key]] = {
+    "data": {
+        "path": Key(
+            "paths", "Parquet: a file, folder, glob, Hive folder, URL, or a list", required=True
+        ),
+        "target": Key("string", "the column to learn", required=True),
+        "exclude": Key("strings", "columns to leave out"),
+        "categorical": Key("strings", "columns to read as categories although they are numbers"),
+        "weight": Key("string", "the column of row weights"),
+        "shuffle": Key("boolean", "permute row groups and the rows within them"),
+        "seed": Key("integer", "seed of the shuffle", minimum=0),
+        "max_categories": Key("integer", "categories kept per column; the rest is <other>"),
+    },
+    "run": {
+        "path": Key("string", "run folder or URL: checkpoints and the model", required=True),
+        "checkpoint_every": Key("string", 'such as "100000 rows" or "5 min"'),
+    },
+    "cluster": {
+        "scheduler": Key("string", '"local", an address, or a scheduler file'),
+        "workers": Key("integer", "local worker processes", minimum=1),
+        "threads": Key("integer", "threads per worker process", minimum=1),
+    },
+    "score": {
+        "path": Key("paths", "Parquet to score and evaluate after training", required=True),
+        "out": Key("string", "folder or URL for the scores", required=True),
+        "keep": Key("strings", "columns of the input to copy beside the scores"),
+    },
+}
+
+REQUIRED_TABLES = ("data", "forest", "run")

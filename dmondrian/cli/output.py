@@ -1,0 +1,121 @@
+"""What a command writes: results to stdout, progress and notes to stderr.
+
+With ``--json`` stdout carries one JSON object per line, each with an ``event``, and nothing else;
+without it stdout carries text for people. On a terminal the progress line is rewritten in place;
+elsewhere a new line comes only when there is something durable to say.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, TextIO
+
+# Seconds between progress lines where they cannot be rewritten in place (a log file).
+_LOG_INTERVAL = 5.0
+
+
+class Output:
+    """The two streams of a command.
+
+    Parameters
+    ----------
+    as_json : bool
+        Write machine-readable lines to stdout.
+    stdout, stderr : text streams, optional
+        Default to those of the process.
+    """
+
+    def __init__(
+        self, as_json: bool, stdout: TextIO | None = None, stderr: TextIO | None = None
+    ) -> None:
+        self.as_json = as_json
+        self._stdout = stdout or sys.stdout
+        self._stderr = stderr or sys.stderr
+        self._rewrites = self._stderr.isatty()
+        self._open_width = 0  # characters of the unfinished progress line
+        self._last_line = -math.inf  # time of the last progress line, seconds
+
+    def event(self, event: str, values: Mapping[str, Any]) -> None:
+        """Write one JSON line to stdout; nothing without ``--json``."""
+        if self.as_json:
+            line = {"event": event, **_finite(values)}
+            self._stdout.write(json.dumps(line, allow_nan=False, default=str) + "\n")
+            self._stdout.flush()
+
+    def text(self, text: str) -> None:
+        """Write text for people to stdout; nothing with ``--json``."""
+        if not self.as_json:
+            self.close_line()
+            self._stdout.write(text.rstrip("\n") + "\n")
+            self._stdout.flush()
+
+    def note(self, text: str) -> None:
+        """Write a line to stderr, whichever the format of stdout."""
+        self.close_line()
+        self._stderr.write(text.rstrip("\n") + "\n")
+        self._stderr.flush()
+
+    def progress(self, line: str, *, important: bool = False) -> None:
+        """Show the state of the work on stderr: in place on a terminal, else now and then."""
+        now = time.monotonic()
+        if self._rewrites:
+            self._stderr.write("\r" + line.ljust(self._open_width))
+            self._open_width = len(line)
+        elif important or now - self._last_line >= _LOG_INTERVAL:
+            self._stderr.write(line + "\n")
+            self._last_line = now
+        self._stderr.flush()
+
+    def close_line(self) -> None:
+        """End a progress line that stands open on a terminal."""
+        if self._open_width:
+            self._stderr.write("\n")
+            self._open_width = 0
+
+
+def table(rows: Iterable[tuple[str, Any]]) -> str:
+    """Lay out names and values in two columns."""
+    pairs = [(name, shown(value)) for name, value in rows]
+    width = max((len(name) for name, _ in pairs), default=0)
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in pairs)
+
+
+def shown(value: Any) -> str:
+    """Show a value as a person would write it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) >= 1e6 else f"{value:.4f}"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(str(item) for item in value)
+    return str(value)
+
+
+def duration(seconds: float) -> str:
+    """Show a number of seconds as hours, minutes and seconds."""
+    if not math.isfinite(seconds):
+        return "?"
+    minutes, rest = divmod(round(max(seconds, 0.0)), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
+def _finite(value: Any) -> Any:
+    """Replace what JSON cannot say (nan, infinities) by null, NumPy scalars by Python's."""
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    if hasattr(value, "tolist"):
+        return _finite(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,194 @@
+"""Job files: every mistake is told with its line and the nearest valid name, before any work."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from dmondrian.cli.job import read_job
+from dmondrian.errors import JobError
+
+GOOD = """\
+# a comment line
+
+[data]
+path = "rows.parquet"
+target = "y"
+
+[forest]
+algorithm = "amf-classifier"
+
+[run]
+path = "../run"
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "job.toml"
+    file.write_text(textwrap.dedent(text))
+    return file
+
+
+def refusal(folder: Path, text: str, *overrides: str) -> str:
+    with pytest.raises(JobError) as caught:
+        read_job(write(folder, text), overrides)
+    return str(caught.value)
+
+
+def test_good_file_is_read_with_paths_relative_to_its_folder(tmp_path):
+    job = read_job(write(tmp_path, GOOD))
+    assert job.data == {"path": str(tmp_path / "rows.parquet"), "target": "y"}
+    assert job.run == {"path": os.path.normpath(tmp_path / "../run")}
+    assert job.forest == {"algorithm": "amf-classifier"}
+    assert job.cluster == {}
+    assert job.score is None
+
+
+def test_paths_in_overrides_are_relative_to_the_current_folder(tmp_path, monkeypatch):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    job = read_job(write(tmp_path, GOOD), ["data.path=other.parquet"])
+    assert job.data["path"] == str(elsewhere / "other.parquet")
+    assert job.run["path"] == os.path.normpath(tmp_path / "../run")
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/rows", "https://host/rows.parquet"])
+def test_urls_and_absolute_paths_stay_as_they_are(tmp_path, url):
+    job = read_job(write(tmp_path, GOOD), [f"data.path={url}", "run.path=/absolute/run"])
+    assert job.data["path"] == url
+    assert job.run["path"] == "/absolute/run"
+
+
+def test_a_list_of_paths_is_resolved_one_by_one(tmp_path):
+    text = GOOD.replace('"rows.parquet"', '["a.parquet", "s3://b/c"]')
+    assert read_job(write(tmp_path, text)).data["path"] == [str(tmp_path / "a.parquet"), "s3://b/c"]
+
+
+@pytest.mark.parametrize(
+    ("override", "table", "key", "value"),
+    [
+        ("data.target=income", "data", "target", "income"),
+        ('data.target="in come"', "data", "target", "in come"),
+        ("data.shuffle=true", "data", "shuffle", True),
+        ("data.exclude=['a', 'b']", "data", "exclude", ["a", "b"]),
+        ("forest.n_estimators=20", "forest", "n_estimators", 20),
+        ("forest.alpha = 0.5", "forest", "alpha", 0.5),
+        ("run.checkpoint_every=5 min", "run", "checkpoint_every", "5 min"),
+        ("cluster.workers=2", "cluster", "workers", 2),
+        ("cluster.scheduler=tcp://10.0.0.1:8786", "cluster", "scheduler", "tcp://10.0.0.1:8786"),
+    ],
+)
+def test_override_values_are_toml_and_bare_words_are_strings(tmp_path, override, table, key, value):
+    assert getattr(read_job(write(tmp_path, GOOD), [override]), table)[key] == value
+
+
+def test_the_last_override_wins(tmp_path):
+    job = read_job(write(tmp_path, GOOD), ["cluster.workers=1", "cluster.workers=2"])
+    assert job.cluster == {"workers": 2}
+
+
+def test_misspelt_key_is_told_with_line_and_nearest_name(tmp_path):
+    message = refusal(tmp_path, GOOD.replace("target", "tarjet"))
+    assert (
+        f"{tmp_path / 'job.toml'}:5: [data] has no key 'tarjet'; did you mean 'target'?" in message
+    )
+
+
+def test_misspelt_table_is_told_with_line_and_nearest_name(tmp_path):
+    message = refusal(tmp_path, GOOD + "[clutser]\nworkers = 2\n")
+    assert "job.toml:12: no such table [clutser]; did you mean 'cluster'?" in message
+
+
+def test_wrong_type_is_told_with_line(tmp_path):
+    message = refusal(tmp_path, GOOD.replace('target = "y"', "target = 3"))
+    assert "job.toml:5: [data] target: expected a string, got the integer 3" in message
+
+
+def test_number_for_boolean_and_boolean_for_number_are_refused(tmp_path):
+    message = refusal(tmp_path, GOOD, "data.shuffle=1", "cluster.workers=true")
+    assert "--set data.shuffle=1: [data] shuffle: expected true or false" in message
+    assert "--set cluster.workers=true: [cluster] workers: expected an integer" in message
+
+
+def test_all_mistakes_are_told_at_once(tmp_path):
+    text = GOOD.replace("target", "tarjet").replace('"../run"', "7")
+    message = refusal(tmp_path, text)
+    assert "'tarjet'" in message
+    assert "[data] target is missing" in message
+    assert "job.toml:11: [run] path: expected a string, got the integer 7" in message
+
+
+def test_lines_are_right_after_values_over_several_lines(tmp_path):
+    text = GOOD.replace(
+        'target = "y"', 'target = """\nsharget = 1\n"""\nexclude = [\n "a",\n]\nsede = 1'
+    )
+    assert "job.toml:11: [data] has no key 'sede'; did you mean 'seed'?" in refusal(tmp_path, text)
+
+
+def test_a_value_over_several_lines_is_told_by_its_first(tmp_path):
+    text = GOOD.replace('target = "y"', 'target = "y"\nexclude = [\n "a",\n 1\n]')
+    assert "job.toml:6: [data] exclude: expected a list of strings" in refusal(tmp_path, text)
+
+
+def test_lines_are_right_for_dotted_keys_and_windows_line_ends(tmp_path):
+    file = tmp_path / "job.toml"
+    file.write_bytes((GOOD + "[cluster]\n").replace("\n", "\r\n").encode() + b"wrokers = 1\r\n")
+    with pytest.raises(JobError, match=r"job.toml:13: .*'wrokers'; did you mean 'workers'"):
+        read_job(file)
+
+
+def test_missing_tables_are_named(tmp_path):
+    message = refusal(tmp_path, "")
+    for table in ("data", "forest", "run"):
+        assert f"the table [{table}] is missing" in message
+
+
+def test_a_missing_algorithm_is_told(tmp_path):
+    text = GOOD.replace("algorithm", "# algorithm")
+    assert "job.toml:7: [forest] algorithm is missing" in refusal(tmp_path, text)
+
+
+def test_a_table_that_is_a_value_is_refused(tmp_path):
+    text = "data = 3\n" + GOOD.replace("[data]\n", "[cluster]\n").replace("target", "workers")
+    message = refusal(tmp_path, text, "data.path=x")
+    assert "job.toml:1: data: expected a table [data], got the integer 3" in message
+
+
+def test_key_outside_of_tables_is_refused(tmp_path):
+    assert "job.toml:1: no such table [seed]" in refusal(tmp_path, "seed = 1\n" + GOOD)
+
+
+def test_invalid_toml_is_told_with_line(tmp_path):
+    assert "at line 5, column" in refusal(tmp_path, GOOD.replace('"y"', "y"))
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path):
+    file = tmp_path / "job.toml"
+    file.write_bytes(b"PAR1\xff\xfe")
+    with pytest.raises(JobError, match="expected UTF-8 text"):
+        read_job(file)
+
+
+def test_a_missing_job_file_names_the_nearest(tmp_path):
+    write(tmp_path, GOOD)
+    with pytest.raises(JobError, match=r"cannot read the job file.*did you mean .*job\.toml"):
+        read_job(tmp_path / "jbo.toml")
+
+
+@pytest.mark.parametrize("override", ["workers=2", "cluster.workers", "=2", ".a=1", "cluster.=1"])
+def test_overrides_of_another_form_are_refused(tmp_path, override):
+    assert "expected table.key=value" in refusal(tmp_path, GOOD, override)
+
+
+def test_an_override_with_an_unknown_table_names_itself(tmp_path):
+    message = refusal(tmp_path, GOOD, "forrest.alpha=1")
+    assert "--set forrest.alpha=1: no such table [forrest]; did you mean 'forest'?" in message
+
+
+def test_zero_workers_are_refused(tmp_path):
+    message = refusal(tmp_path, GOOD, "cluster.workers=0")
+    assert "[cluster] workers: expected at least 1, got 0" in message
