@@ -1,0 +1,158 @@
+"""The one door to Numba: compile flags, the disk cache and policies chosen by type.
+
+Relies on Numba's ``overload`` and on its file cache. Promises: every kernel is
+compiled with the same flags (``nogil``, no ``fastmath``: the order of additions
+decides a tree); a cached kernel is used only with the package sources and flags it was
+compiled from; the same source runs as plain Python under ``NUMBA_DISABLE_JIT=1``.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba
+from numba.core import caching, config, types
+from numba.extending import overload
+
+_PACKAGE = Path(__file__).parent
+_KERNEL_FOLDERS = ("core", "growth", "stats", "losses", "rules")
+
+
+@functools.cache
+def source_digest() -> str:
+    """Digest of all files that can hold kernel code, and of the flags that change it.
+
+    Numba looks at the time stamp of one file only, so an edit of a file that holds
+    nothing but overloads would leave stale code in the cache; bounds checks would be
+    silently absent from code cached without them.
+    """
+    digest = hashlib.sha256(f"boundscheck={config.BOUNDSCHECK}".encode())
+    files = [_PACKAGE / "_jit.py"]
+    for folder in _KERNEL_FOLDERS:
+        files += sorted((_PACKAGE / folder).glob("*.py"))
+    for file in files:
+        digest.update(file.name.encode())
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def cache_folder() -> Path:
+    """Folder of the compiled kernels of this version of the sources.
+
+    ``DMONDRIAN_CACHE_DIR`` overrides the root, else ``XDG_CACHE_HOME``, else
+    ``~/.cache``, else a folder of this user in the system's temporary folder.
+    """
+    root = os.environ.get("DMONDRIAN_CACHE_DIR")
+    if root is None:
+        base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        root = os.path.join(base, "dmondrian")
+    folder = Path(root) / "kernels" / source_digest()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return folder
+    except OSError:
+        pass  # a home without write permission: fall through to the temporary folder
+    user = os.getuid() if hasattr(os, "getuid") else "user"
+    folder = Path(tempfile.gettempdir()) / f"dmondrian-{user}" / "kernels" / source_digest()
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+class _Locator(caching._CacheLocator):  # type: ignore[misc]  # numba ships no types
+    """Puts every kernel's cache into :func:`cache_folder`."""
+
+    def __init__(self, py_func: Callable[..., Any], py_file: str) -> None:
+        self._py_func = py_func
+
+    def get_cache_path(self) -> str:
+        return str(cache_folder())
+
+    def get_source_stamp(self) -> str:
+        return source_digest()
+
+    def get_disambiguator(self) -> str:
+        return str(self._py_func.__code__.co_firstlineno)
+
+    @classmethod
+    def from_function(cls, py_func: Callable[..., Any], py_file: str) -> _Locator:
+        return cls(py_func, py_file)
+
+
+class _CacheImpl(caching.CompileResultCacheImpl):  # type: ignore[misc]  # numba ships no types
+    _locator_classes = [_Locator]
+
+
+class _KernelCache(caching.Cache):  # type: ignore[misc]  # numba ships no types
+    _impl_class = _CacheImpl
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """Compile an entry point: called from Python, without the GIL, cached on disk."""
+    compiled = numba.njit(nogil=True, fastmath=False)(function)
+    if not config.DISABLE_JIT:
+        compiled._cache = _KernelCache(function)
+    return compiled
+
+
+def inner(function: Callable[..., Any]) -> Any:
+    """Compile a function that only kernels call; it is cached with its callers."""
+    return numba.njit(nogil=True, fastmath=False, inline="never")(function)
+
+
+class Hook:
+    """A question that the loops ask of a policy, answered by the policy's type.
+
+    Calling the stub from a kernel compiles to the registered implementation of the
+    first argument's NamedTuple type; from Python it looks the implementation up.
+    """
+
+    def __init__(self, stub: Callable[..., Any]) -> None:
+        self.name = stub.__name__
+        self.implementations: dict[type, Callable[..., Any]] = {}
+        self._signature = inspect.signature(stub)
+
+    def find(self, policy: type) -> Callable[..., Any]:
+        try:
+            return self.implementations[policy]
+        except KeyError:
+            message = f"policy {policy.__name__} does not implement {self.name!r}"
+            raise NotImplementedError(message) from None
+
+
+def hook(stub: Callable[..., Any]) -> Any:
+    """Declare a hook; ``stub`` gives its name, signature and docstring."""
+    declared = Hook(stub)
+
+    @functools.wraps(stub)
+    def call(*args: Any) -> Any:
+        return declared.find(type(args[0]))(*args)
+
+    def resolve(*args: Any) -> Callable[..., Any]:
+        policy = args[0]
+        if not isinstance(policy, types.BaseNamedTuple):
+            raise TypeError(f"{declared.name} expects a policy tuple, got {policy}")
+        return declared.find(policy.instance_class)
+
+    resolve.__signature__ = inspect.signature(stub)  # type: ignore[attr-defined]  # read by overload
+    call.declared = declared  # type: ignore[attr-defined]  # read by implements
+    if not config.DISABLE_JIT:
+        overload(call, strict=False, jit_options={"nogil": True, "fastmath": False})(resolve)
+    return call
+
+
+def implements(declared: Any, policy: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register the decorated function as the answer of ``policy`` to a hook."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        declared.declared.implementations[policy] = function
+        return function
+
+    return register

@@ -1,0 +1,141 @@
+"""Random draws keyed by (seed, tree, position of the row), and the functions they need.
+
+There is no generator state: the k-th draw of a row is a hash of what names it, so any
+machine that learns the row draws the same. The key of a row is the total weight seen
+before it, not its count: a row of weight 3 then shifts later draws as three rows do.
+
+``log``, ``exp`` and the gamma functions here use only +, -, *, / and comparisons, which
+IEEE 754 fixes to the last bit; the C library's versions may differ from one processor to
+another, and a split time or a weight must not.
+
+References: SplitMix64 (Steele, Lea, Flood, 2014, "Fast splittable pseudorandom number
+generators", finaliser variant 13).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dmondrian._jit import inner
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_S30, _S27, _S31, _S11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
+_ONE = np.uint64(1)
+_LN2_HIGH = 6.93147180369123816490e-01  # ln 2 to 33 bits, so that k * _LN2_HIGH is exact
+_LN2_LOW = 1.90821492927058770002e-10  # ln 2 - _LN2_HIGH
+_SQRT2 = 1.4142135623730951
+
+
+@inner
+def mix(z):
+    """Return the SplitMix64 finaliser of ``z`` (uint64)."""
+    z = (z ^ (z >> _S30)) * _MIX_1
+    z = (z ^ (z >> _S27)) * _MIX_2
+    return z ^ (z >> _S31)
+
+
+@inner
+def tree_key(seed, tree):
+    """Return the key of tree number ``tree`` (both uint64)."""
+    return mix(mix(seed + _GOLDEN) + (tree + _ONE) * _GOLDEN)
+
+
+@inner
+def row_key(key, total_bits):
+    """Return the key of the row before which the total weight had these bits (uint64)."""
+    return mix(key ^ mix(total_bits + _GOLDEN))
+
+
+@inner
+def uniform(key, k):
+    """Return draw ``k`` = 1, 2, ... of a row, in the open interval (0, 1)."""
+    z = mix(key + np.uint64(k) * _GOLDEN)
+    return (np.float64(z >> _S11) + 0.5) * 1.1102230246251565e-16  # 2^-53
+
+
+@inner
+def log(x):
+    """Return ln ``x`` of a positive, normal float64; error below 1 ulp or so.
+
+    ln x = k ln 2 + 2 artanh((m - 1) / (m + 1)) with m in [1/sqrt 2, sqrt 2].
+    """
+    m, k = math.frexp(x)
+    m = m * 2.0
+    k = k - 1
+    if m > _SQRT2:
+        m = m * 0.5
+        k = k + 1
+    s = (m - 1.0) / (m + 1.0)
+    z = s * s
+    tail = 1.0 / 23.0
+    tail = tail * z + 1.0 / 21.0
+    tail = tail * z + 1.0 / 19.0
+    tail = tail * z + 1.0 / 17.0
+    tail = tail * z + 1.0 / 15.0
+    tail = tail * z + 1.0 / 13.0
+    tail = tail * z + 1.0 / 11.0
+    tail = tail * z + 1.0 / 9.0
+    tail = tail * z + 1.0 / 7.0
+    tail = tail * z + 1.0 / 5.0
+    tail = tail * z + 1.0 / 3.0
+    return k * _LN2_HIGH + (2.0 * s + (2.0 * s * z * tail + k * _LN2_LOW))
+
+
+@inner
+def exp(x):
+    """Return e^``x``; 0 below -745, inf above 709."""
+    if x < -745.0:
+        return 0.0
+    if x > 709.0:
+        return np.inf
+    k = np.floor(x * 1.4426950408889634 + 0.5)
+    r = (x - k * _LN2_HIGH) - k * _LN2_LOW
+    total = 1.0
+    for n in range(14, 0, -1):
+        total = 1.0 + total * r / n
+    half = int(k) // 2
+    return total * power_of_two(half) * power_of_two(int(k) - half)
+
+
+@inner
+def power_of_two(k):
+    """Return 2^``k`` for |k| <= 1022, exactly."""
+    base = 2.0 if k >= 0 else 0.5
+    value = 1.0
+    k = abs(k)
+    while k > 0:
+        if k & 1:
+            value *= base
+        base *= base
+        k >>= 1
+    return value
+
+
+@inner
+def log_gamma(x):
+    """Return ln Gamma(``x``), x > 0: Stirling's series beyond 12, recurrence below."""
+    shift = 0.0
+    while x < 12.0:
+        shift += log(x)
+        x += 1.0
+    y = 1.0 / x
+    z = y * y
+    tail = y * (1.0 / 12.0 - z * (1.0 / 360.0 - z * (1.0 / 1260.0 - z * (1.0 / 1680.0))))
+    return (x - 0.5) * log(x) - x + 0.9189385332046727 + tail - shift
+
+
+@inner
+def trigamma(x):
+    """Return the second derivative of ln Gamma at ``x`` > 0."""
+    shift = 0.0
+    while x < 12.0:
+        shift += 1.0 / (x * x)
+        x += 1.0
+    y = 1.0 / x
+    z = y * y
+    series = 1.0 / 6.0 - z * (1.0 / 30.0 - z * (1.0 / 42.0 - z * (1.0 / 30.0)))
+    return shift + y + z * (0.5 + y * series)

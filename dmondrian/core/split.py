@@ -1,0 +1,83 @@
+"""Insert a split above a node: ids are permanent, the new parent takes a new id."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dmondrian._jit import inner
+from dmondrian.core.nodes import (
+    EXPONENT,
+    FEATURE,
+    LEFT,
+    N_NODES,
+    ODDS,
+    PARENT,
+    RIGHT,
+    ROOT,
+    STAT,
+    THRESHOLD,
+    TIME,
+)
+
+
+@inner
+def open_leaf(tree, x, parent):
+    """Append a leaf that holds ``x`` alone, with empty statistics; return its id."""
+    v = tree.head_i[N_NODES]
+    tree.head_i[N_NODES] = v + 1
+    links, values, doubles = tree.i[v], tree.f[v], tree.d[v]
+    links[LEFT] = -1
+    links[RIGHT] = -1
+    links[PARENT] = parent
+    links[FEATURE] = -1
+    links[EXPONENT] = 0
+    values[THRESHOLD] = np.float32(0.0)
+    doubles[TIME] = np.inf
+    doubles[ODDS] = 1.0
+    doubles[STAT : STAT + tree.n_stats] = 0.0
+    low, n = tree.lower, tree.n_features
+    values[low : low + n] = x
+    values[low + n : low + n + n] = x
+    return v
+
+
+@inner
+def insert_parent(tree, v, time, feature, threshold, x):
+    """Insert above ``v`` a split that parts ``x`` from it; return (parent, leaf).
+
+    The parent starts as a copy of ``v``: statistics, box and cumulated price; its box
+    is then stretched by the caller. O(d + s).
+    """
+    above = tree.i[v, PARENT]
+    new = tree.head_i[N_NODES]
+    tree.i[new, :] = tree.i[v, :]
+    tree.head_i[N_NODES] = new + 1
+    leaf = open_leaf(tree, x, new)
+    links = tree.i[new]
+    x_is_left = x[feature] <= threshold
+    links[LEFT] = leaf if x_is_left else v
+    links[RIGHT] = v if x_is_left else leaf
+    links[PARENT] = above
+    links[FEATURE] = feature
+    tree.f[new, THRESHOLD] = threshold
+    tree.d[new, TIME] = time
+    tree.i[v, PARENT] = new
+    if above < 0:
+        tree.head_i[ROOT] = new
+    elif tree.i[above, LEFT] == v:
+        tree.i[above, LEFT] = new
+    else:
+        tree.i[above, RIGHT] = new
+    return new, leaf
+
+
+@inner
+def threshold_between(low, high, u):
+    """Return the point at ``u`` in (0, 1) between two float32 with low < high.
+
+    The result t satisfies low <= t < high in float32, so x <= t parts them strictly.
+    """
+    cut = np.float32(np.float64(low) + u * (np.float64(high) - np.float64(low)))
+    if cut >= high:
+        cut = np.nextafter(high, np.float32(-np.inf))
+    return max(cut, low)

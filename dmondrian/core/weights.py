@@ -1,0 +1,113 @@
+"""Numbers too small or too large for a float: m * 2^(256 k), and the odds kept so.
+
+After 10^8 rows a node's weight is of the order of exp(-10^7). Only ratios of weights
+matter, and the odds o = s / (1 - s) of stopping at a node are such a ratio; they can
+still leave the range of a float64, so their exponent is kept apart. Nothing is clamped.
+
+One row turns o into o P_v / q_child and hands q_v = s P_v + (1 - s) q_child to the
+parent, P_v being the node's own price factor exp(-eta price) and q the factor of the
+mixture over all prunings below (M21, section 2.2, in terms of ratios).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dmondrian._jit import inner
+from dmondrian.core.draws import exp
+from dmondrian.core.nodes import EXPONENT, ODDS
+
+_UP = 2.0**256
+_DOWN = 2.0**-256
+_BIG = 2.0**128
+_SMALL = 2.0**-128
+_LN_UP = 177.445678223346  # 256 ln 2
+
+
+@inner
+def normalise(m, k):
+    """Return the same number with ``m`` in [2^-128, 2^128]."""
+    while m > _BIG:
+        m *= _DOWN
+        k += 1
+    while 0.0 < m < _SMALL:
+        m *= _UP
+        k -= 1
+    return m, k
+
+
+@inner
+def from_log(value):
+    """Return e^``value`` as (m, k)."""
+    k = np.int64(np.floor(value / _LN_UP + 0.5))
+    return exp(value - k * _LN_UP), k
+
+
+@inner
+def add(m, k, n, j):
+    """Return m 2^(256 k) + n 2^(256 j) as (m, k); m and n in [2^-400, 2^400]."""
+    if k == j:
+        return normalise(m + n, k)
+    if k < j:
+        m, k, n, j = n, j, m, k
+    if k - j == 1:
+        return normalise(m + n * _DOWN, k)
+    return normalise(m, k)
+
+
+@inner
+def set_odds(tree, v, m, k):
+    """Write the odds of node ``v``."""
+    m, k = normalise(m, k)
+    tree.d[v, ODDS] = m
+    tree.i[v, EXPONENT] = np.int32(k)
+
+
+@inner
+def stop_probability(tree, v):
+    """Return s, the posterior probability of stopping at internal node ``v``."""
+    k = tree.i[v, EXPONENT]
+    if k == 0:
+        odds = tree.d[v, ODDS]
+        return odds / (1.0 + odds)
+    return 1.0 if k > 0 else 0.0
+
+
+@inner
+def mix_and_shift(tree, v, p, kp, q, kq):
+    """Learn one row at internal node ``v``: shift its odds, return q_v as (m, k)."""
+    odds = tree.d[v, ODDS]
+    k = np.int64(tree.i[v, EXPONENT])
+    if k == 0 and kp == 0 and kq == 0:
+        go_on = 1.0 / (1.0 + odds)
+        shifted = odds * p / q
+        if _SMALL < shifted < _BIG:
+            tree.d[v, ODDS] = shifted
+        else:
+            set_odds(tree, v, shifted, np.int64(0))
+        return odds * go_on * p + go_on * q, np.int64(0)
+    set_odds(tree, v, odds * p / q, k + kp - kq)
+    if k > 0:
+        return add(p, kp, q / odds, kq - k)
+    if k < 0:
+        return add(odds * p, k + kp, q, kq)
+    go_on = 1.0 / (1.0 + odds)
+    return add(odds * go_on * p, kp, go_on * q, kq)
+
+
+@inner
+def inherit_odds(tree, new, v, v_is_leaf):
+    """Give parent ``new``, inserted above ``v``, the odds w_v / W_v.
+
+    That is 1 above a leaf, 2 s_v above an internal node (w and W as in M21, Table 1).
+    """
+    odds = tree.d[v, ODDS]
+    k = tree.i[v, EXPONENT]
+    if v_is_leaf:
+        set_odds(tree, new, 1.0, np.int64(0))
+    elif k == 0:
+        set_odds(tree, new, 2.0 * odds / (1.0 + odds), np.int64(0))
+    elif k > 0:
+        set_odds(tree, new, 2.0, np.int64(0))
+    else:
+        set_odds(tree, new, 2.0 * odds, np.int64(k))

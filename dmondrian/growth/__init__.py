@@ -1,0 +1,1 @@
+"""Growth policies: where and when a cell splits."""

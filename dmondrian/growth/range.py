@@ -1,0 +1,101 @@
+"""Growth on the range of the data: the Mondrian process on the smallest boxes.
+
+Relies on boxes that are exact (the smallest box around the rows of each node). Promises
+that the law of the tree depends on the rows, never on their order, when ``pause`` is off.
+
+References: Lakshminarayanan, Roy, Teh (2014), Algorithms 3 and 4; Mourtada, Gaiffas,
+Scornet (2021), Algorithms 4 and 6.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dmondrian._jit import implements, inner
+from dmondrian.core.box import extension_sum, is_outside, pick_feature, stretch
+from dmondrian.core.draws import exp, log, uniform
+from dmondrian.core.nodes import (
+    FEATURE,
+    LEFT,
+    N_NODES,
+    RIGHT,
+    ROOT,
+    THRESHOLD,
+    TIME,
+)
+from dmondrian.core.policies import branch_off, grow, inherit_weight, is_pure, is_pure_with
+from dmondrian.core.split import insert_parent, open_leaf, threshold_between
+
+
+class Range(NamedTuple):
+    """Growth on the range of the data."""
+
+    pause: bool  # do not split a leaf whose rows carry one label, the new row's too
+    expected: bool  # predict the expectation over extensions by the point
+    max_nodes: int  # no split that would exceed it; boxes and statistics go on
+
+
+@inner
+def split_above(tree, v, time, x, total, key, draw):
+    """Insert a split at ``time`` above ``v`` that parts ``x``; return (parent, leaf)."""
+    low, d = tree.lower, tree.n_features
+    lower = tree.f[v, low : low + d]
+    upper = tree.f[v, low + d : low + d + d]
+    j = pick_feature(lower, upper, x, uniform(key, draw) * total)
+    u = uniform(key, draw + 1)
+    if x[j] > upper[j]:
+        threshold = threshold_between(upper[j], x[j], u)
+    else:
+        threshold = threshold_between(x[j], lower[j], u)
+    return insert_parent(tree, v, time, j, threshold, x)
+
+
+@implements(grow, Range)
+def grow_range(growth, stat, rule, tree, x, y, key):
+    v = tree.head_i[ROOT]
+    if v < 0:
+        tree.head_i[ROOT] = 0
+        return open_leaf(tree, x, -1), True
+    low, d = tree.lower, tree.n_features
+    may_split = tree.head_i[N_NODES] + 2 <= growth.max_nodes
+    parent_time = 0.0
+    draw = 1
+    while True:
+        is_leaf = tree.i[v, LEFT] < 0
+        time = tree.d[v, TIME]
+        lower = tree.f[v, low : low + d]
+        upper = tree.f[v, low + d : low + d + d]
+        if is_outside(lower, upper, x):
+            paused = growth.pause and is_leaf and is_pure_with(stat, tree, v, y)
+            if may_split and not paused:
+                total = extension_sum(lower, upper, x)
+                split_time = parent_time - log(uniform(key, draw)) / total
+                if parent_time < split_time < time:
+                    new, leaf = split_above(tree, v, split_time, x, total, key, draw + 1)
+                    stretch(tree.f[new, low : low + d], tree.f[new, low + d : low + d + d], x)
+                    inherit_weight(rule, tree, new, v, is_leaf)
+                    return leaf, True
+                draw += 1
+            stretch(lower, upper, x)
+        if is_leaf:
+            return v, False
+        parent_time = time
+        goes_left = x[tree.i[v, FEATURE]] <= tree.f[v, THRESHOLD]
+        v = tree.i[v, LEFT] if goes_left else tree.i[v, RIGHT]
+
+
+@implements(branch_off, Range)
+def branch_off_range(growth, stat, tree, v, parent_time, x):
+    if not growth.expected:
+        return 0.0
+    low, d = tree.lower, tree.n_features
+    lower = tree.f[v, low : low + d]
+    upper = tree.f[v, low + d : low + d + d]
+    if not is_outside(lower, upper, x):
+        return 0.0
+    time = tree.d[v, TIME]
+    if time == np.inf:
+        return 0.0 if growth.pause and is_pure(stat, tree, v) else 1.0
+    return 1.0 - exp(-extension_sum(lower, upper, x) * (time - parent_time))

@@ -1,0 +1,83 @@
+"""Log loss of the Krichevsky-Trofimov forecaster (M21, Equation 5).
+
+p_v(c) = (n_vc + alpha) / (n_v + K alpha), taken before the row is counted; the price is
+-log p_v(y), so with learning rate 1 the price factor is p_v(y) itself and no logarithm
+is needed. A row of weight w costs what w repeats cost (a ratio of gamma functions).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dmondrian._jit import implements, inner
+from dmondrian.core.draws import log, log_gamma
+from dmondrian.core.nodes import STAT
+from dmondrian.core.policies import (
+    add_empty_forecast,
+    add_forecast,
+    opening_price,
+    prepare,
+    price,
+)
+from dmondrian.core.weights import from_log
+
+
+class KT(NamedTuple):
+    """Dirichlet pseudo-count forecasts under log loss."""
+
+    alpha: float  # pseudo-count of each class
+    n_classes: int
+    rate: float  # learning rate, 1 for the exact Bayesian mixture
+    charge: bool  # whether the row that opens a leaf pays log K there
+
+
+@inner
+def log_repeats(n_c, n, alpha, n_classes, w):
+    """Return the log probability of ``w`` repeats of a class after ``n_c`` of ``n``."""
+    a = n_c + alpha
+    b = n + n_classes * alpha
+    return log_gamma(a + w) - log_gamma(a) - log_gamma(b + w) + log_gamma(b)
+
+
+@implements(prepare, KT)
+def prepare_kt(loss, rule, tree, y):
+    pass
+
+
+@implements(price, KT)
+def price_kt(loss, tree, v, y, w):
+    n = tree.d[v, STAT]
+    n_c = tree.d[v, STAT + 1 + int(y)]
+    if w == 1.0:
+        p = (n_c + loss.alpha) / (n + loss.n_classes * loss.alpha)
+        if loss.rate == 1.0:
+            return p, np.int64(0)
+        return from_log(loss.rate * log(p))
+    return from_log(loss.rate * log_repeats(n_c, n, loss.alpha, loss.n_classes, w))
+
+
+@implements(opening_price, KT)
+def opening_price_kt(loss, tree, v, y, w):
+    if loss.charge:
+        return price_kt_compiled(loss, tree, v, y, w)
+    if w <= 1.0:
+        return 1.0, np.int64(0)
+    return from_log(loss.rate * log_repeats(1.0, 1.0, loss.alpha, loss.n_classes, w - 1.0))
+
+
+price_kt_compiled = inner(price_kt)
+
+
+@implements(add_forecast, KT)
+def add_forecast_kt(loss, tree, v, depth, weight, out):
+    scale = weight / (tree.d[v, STAT] + loss.n_classes * loss.alpha)
+    for c in range(loss.n_classes):
+        out[c] += (tree.d[v, STAT + 1 + c] + loss.alpha) * scale
+
+
+@implements(add_empty_forecast, KT)
+def add_empty_forecast_kt(loss, tree, v, depth, weight, out):
+    for c in range(loss.n_classes):
+        out[c] += weight / loss.n_classes

@@ -1,0 +1,1 @@
+"""Rule policies: how a path becomes a prediction."""

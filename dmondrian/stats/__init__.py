@@ -1,0 +1,1 @@
+"""Stat policies: what a node remembers of the labels."""
