@@ -19,7 +19,7 @@ from typing import Any
 
 import numba
 from numba.core import caching, config, types
-from numba.extending import overload
+from numba.extending import intrinsic, overload
 
 _PACKAGE = Path(__file__).parent
 _KERNEL_FOLDERS = ("core", "growth", "stats", "losses", "rules")
@@ -104,7 +104,32 @@ def kernel(function: Callable[..., Any]) -> Any:
 
 def inner(function: Callable[..., Any]) -> Any:
     """Compile a function that only kernels call; it is cached with its callers."""
-    return numba.njit(nogil=True, fastmath=False, inline="never")(function)
+    return numba.njit(nogil=True, fastmath=False, forceinline=True)(function)
+
+
+@intrinsic
+def _without_owner(typing_context, array):  # type: ignore[no-untyped-def]  # numba's signature
+    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # likewise
+        view = context.make_array(array)(context, builder, args[0])
+        view.meminfo = view.meminfo.type(None)
+        view.parent = view.parent.type(None)
+        return view._getvalue()
+
+    return array(array), generate
+
+
+def borrow(array: Any) -> Any:
+    """Return the array without its reference count, for the length of a kernel.
+
+    Every slice of a counted array costs two atomic operations; a kernel slices at every
+    node. The caller of the kernel holds the array, so nothing can vanish meanwhile.
+    """
+    return array
+
+
+@overload(borrow)
+def _borrow(array):  # type: ignore[no-untyped-def]  # read by numba
+    return lambda array: _without_owner(array)
 
 
 class Hook:
@@ -144,7 +169,7 @@ def hook(stub: Callable[..., Any]) -> Any:
     resolve.__signature__ = inspect.signature(stub)  # type: ignore[attr-defined]  # read by overload
     call.declared = declared  # type: ignore[attr-defined]  # read by implements
     if not config.DISABLE_JIT:
-        overload(call, strict=False, jit_options={"nogil": True, "fastmath": False})(resolve)
+        overload(call, strict=False, jit_options={"nogil": True, "fastmath": False, "forceinline": True})(resolve)
     return call
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dmondrian._jit import inner, kernel
+from dmondrian._jit import borrow, inner, kernel
 from dmondrian.core.box import extension_sum
 from dmondrian.core.draws import row_key, tree_key
 from dmondrian.core.nodes import (
@@ -24,6 +24,7 @@ from dmondrian.core.nodes import (
     THRESHOLD,
     TIME,
     TOTAL_WEIGHT,
+    borrow_tree,
 )
 from dmondrian.core.policies import (
     add_empty_forecast,
@@ -86,6 +87,7 @@ def update(growth, stat, loss, rule, tree, seed, number, X, y, w, start):
     [n, d], ``y`` float64 [n], ``w`` float64 [n] or [0] for weights of one; rows of
     weight zero are passed over. O(depth * d) per row.
     """
+    tree, X, y, w = borrow_tree(tree), borrow(X), borrow(y), borrow(w)
     key = tree_key(seed, number)
     capacity = tree.i.shape[0]
     for r in range(start, X.shape[0]):
@@ -133,6 +135,8 @@ def predict(growth, stat, loss, rule, tree, X, work, total, square, distance):
     ``square`` [n, k] takes squares where it has rows, ``distance`` [n] the sum of
     extensions to the leaf's box; ``work`` [k] is scratch. The tree must not be empty.
     """
+    tree, X, work = borrow_tree(tree), borrow(X), borrow(work)
+    total, square, distance = borrow(total), borrow(square), borrow(distance)
     low, d = tree.lower, tree.n_features
     for r in range(X.shape[0]):
         leaf = predict_row(growth, stat, loss, rule, tree, X[r], work)

@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dmondrian._jit import borrow, inner
+
 LEFT, RIGHT, PARENT, FEATURE = 0, 1, 2, 3  # words, int32; -1 where there is none
 THRESHOLD = 4  # word, float32; rows with x <= threshold go left
 EXPONENT = 5  # word, int32; odds = ODDS * 2^(256 EXPONENT)
@@ -62,6 +64,21 @@ def make_tree(n_features: int, n_stats: int, capacity: int) -> Tree:
     head_f = np.zeros(N_HEADER_FLOATS, np.float64)
     head_f[LABEL_MIN], head_f[LABEL_MAX] = np.inf, -np.inf
     return Tree(*_views(words), head_i, head_f, n_features, n_stats, lower)
+
+
+@inner
+def borrow_tree(tree):
+    """Return the tree with arrays that carry no reference counts (see ``borrow``)."""
+    return Tree(
+        borrow(tree.i),
+        borrow(tree.f),
+        borrow(tree.d),
+        borrow(tree.head_i),
+        borrow(tree.head_f),
+        tree.n_features,
+        tree.n_stats,
+        tree.lower,
+    )
 
 
 def resize(tree: Tree, capacity: int) -> Tree:
