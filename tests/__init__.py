@@ -1,0 +1,1 @@
+"""Tests of dmondrian; a package so that `laws` can use `reference`."""

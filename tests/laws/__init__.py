@@ -1,0 +1,1 @@
+"""Statistical laws and identities that any correct Mondrian forest obeys."""

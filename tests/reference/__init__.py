@@ -1,0 +1,1 @@
+"""A slow, obvious second implementation of AMF, and the sums it must equal."""

@@ -1,0 +1,124 @@
+"""One tree of the kernel beside one tree of the reference, fed with the same rows.
+
+The only file of this folder that touches the package: it drives `Forest`, whose trees are the
+compiled ones, and compares what both know of every node.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dmondrian.forest import Forest, ForestParameters
+
+from .amf import ReferenceTree
+from .cases import Case
+from .statistics import Counts, Moments
+
+
+def parameters_of(case: Case, regression: bool = False, **changes: object) -> ForestParameters:
+    """Return the forest parameters of a case."""
+    values: dict[str, object] = {
+        "algorithm": "amf-regressor" if regression else "amf-classifier",
+        "n_features": case.X.shape[1],
+        "n_classes": 0 if regression else case.n_classes,
+        "seed": case.seed,
+        "alpha": case.alpha,
+        "learning_rate": case.rate if regression else 1.0,
+        "charge_opening": case.charge_opening,
+        "split_pure": case.split_pure,
+        "max_nodes": case.max_nodes,
+    }
+    return ForestParameters(**(values | changes))  # type: ignore[arg-type]
+
+
+def kernel_forest(
+    case: Case, regression: bool = False, chunk: int | None = None, **changes: object
+) -> Forest:
+    """Return a forest of the case's one tree that learned its rows, `chunk` at a time."""
+    forest = Forest(parameters_of(case, regression, **changes), [case.tree])
+    n = len(case.X)
+    for start in range(0, n, chunk or n):
+        rows = slice(start, start + (chunk or n))
+        forest.update(case.X[rows], case.y[rows], None if case.w is None else case.w[rows])
+    return forest
+
+
+def reference_tree(case: Case, regression: bool = False) -> ReferenceTree:
+    """Return the reference tree that learned the rows of a case."""
+    memory = (
+        Moments(case.charge_opening)
+        if regression
+        else Counts(case.n_classes, case.alpha, case.charge_opening)
+    )
+    tree = ReferenceTree(
+        memory,
+        case.seed,
+        case.tree,
+        case.split_pure,
+        case.max_nodes,
+        rate=case.rate if regression else 1.0,
+        rate_per_variance=regression,
+    )
+    weights = np.ones(len(case.X)) if case.w is None else case.w
+    for x, y, w in zip(case.X, case.y.tolist(), weights.tolist(), strict=True):
+        tree.learn(list(x), y, w)
+    return tree
+
+
+def arrays_of(forest: Forest) -> tuple[dict[str, np.ndarray], int]:
+    """Return the stored arrays of a forest's only tree, and its root."""
+    header, (arrays,) = forest.state()
+    return arrays, header["trees"][0]["root"]
+
+
+def assert_same_structure(forest: Forest, tree: ReferenceTree) -> None:
+    """Compare links, features, thresholds and boxes to the bit, times to an ulp of the log."""
+    arrays, root = arrays_of(forest)
+    if tree.root is None:
+        assert root == -1
+        return
+    assert root == tree.root.number
+    assert forest.total_weight == tree.total_weight
+
+    def number(node: object) -> int:
+        return -1 if node is None else node.number  # type: ignore[attr-defined]
+
+    assert len(arrays["left"]) == len(tree.nodes)
+    for name in ("left", "right", "parent"):
+        expected = [number(getattr(node, name)) for node in tree.nodes]
+        assert arrays[name].tolist() == expected, name
+    assert arrays["feature"].tolist() == [node.feature for node in tree.nodes]
+    for v, node in enumerate(tree.nodes):
+        if not node.is_leaf:
+            assert arrays["threshold"][v] == node.threshold
+        assert arrays["lower"][v].tolist() == [float(a) for a in node.lower]
+        assert arrays["upper"][v].tolist() == [float(a) for a in node.upper]
+    np.testing.assert_allclose(arrays["time"], [node.time for node in tree.nodes], rtol=1e-12)
+
+
+def log_odds(arrays: dict[str, np.ndarray]) -> np.ndarray:
+    """Return log of the stored odds of stopping, from mantissa and exponent."""
+    return np.log(arrays["odds"]) + arrays["odds_exponent"] * (256.0 * math.log(2.0))
+
+
+def assert_same_weights(forest: Forest, tree: ReferenceTree, tolerance: float = 1e-9) -> None:
+    """Compare the odds s / (1 - s) = w / (W_left W_right) of every internal node."""
+    arrays, _ = arrays_of(forest)
+    found = log_odds(arrays)
+    for v, node in enumerate(tree.nodes):
+        if node.left is not None and node.right is not None:
+            below = node.left.log_subtree + node.right.log_subtree
+            scale = max(1.0, abs(node.log_w), abs(below))
+            assert abs(found[v] - (node.log_w - below)) <= tolerance * scale, f"node {v}"
+
+
+def assert_same_statistics(forest: Forest, tree: ReferenceTree) -> None:
+    """Compare counts to the bit, or weights to the bit and means closely."""
+    arrays, _ = arrays_of(forest)
+    stat = arrays["stat"]
+    for v, node in enumerate(tree.nodes):
+        assert stat[v, 0] == node.n_rows
+        if isinstance(node.memory, Counts):
+            assert stat[v, 1:].tolist() == node.memory.counts
