@@ -1,0 +1,12 @@
+"""Checkpoints: a forest as bytes, a training run as a folder, a model as a run with one commit.
+
+Relies on dmondrian.store for objects and on pyarrow for the bytes. Promises: equal states give
+equal blobs and equal manifests; what is read back is checked before it is used; no pickle.
+"""
+
+from dmondrian.checkpoint.codec import decode_forest, encode_forest
+from dmondrian.checkpoint.manifest import Manifest
+from dmondrian.checkpoint.model import load_model, save_model
+from dmondrian.checkpoint.run import Run
+
+__all__ = ["Manifest", "Run", "decode_forest", "encode_forest", "load_model", "save_model"]

@@ -1,0 +1,281 @@
+"""Codec: the state of a forest (a header and one bundle of arrays per tree) as Arrow IPC bytes.
+
+An Arrow IPC file with one record batch per tree, a row per node and a column per field; a 2-D
+field is a fixed-size list. Columns are in name order and hold no nulls; buffers are compressed
+with zstd. The schema's metadata has one entry, ``dmondrian``: a JSON object with the format
+version, the rows of every batch and the caller's header. Any Arrow reader can open it.
+
+Relies on pyarrow. Promises: equal states give equal bytes, for any number of threads (zstd
+compresses each buffer by itself; another zstd release may pack the same state into other bytes);
+`decode_forest` allocates nothing that was not declared, checked and bounded first. Whether the
+numbers make a forest is for `Forest.from_state` to say.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dmondrian.checkpoint.document import dump_json
+from dmondrian.checkpoint.framing import read_batch_frame
+from dmondrian.errors import CorruptError, ParameterError
+
+FORMAT = 1
+METADATA_KEY = b"dmondrian"
+DTYPES = {"int32": pa.int32(), "float32": pa.float32(), "float64": pa.float64()}
+NUMPY_DTYPES = {arrow: np.dtype(name) for name, arrow in DTYPES.items()}
+MAGIC = b"ARROW1"
+# Magic padded to 8 bytes in front; footer length (4 bytes) and magic behind.
+HEAD_BYTES, TAIL_BYTES = 8, 10
+MAX_FIELDS = 256  # columns; a tree has a dozen or two
+
+Columns = list[tuple[str, np.dtype[Any], int]]  # name, dtype, width (0 for a 1-D field)
+
+
+def encode_forest(
+    header: Mapping[str, Any], trees: Sequence[Mapping[str, np.ndarray[Any, Any]]]
+) -> bytes:
+    """Write a forest's state as bytes.
+
+    Parameters
+    ----------
+    header : mapping
+        JSON-able; numbers of NumPy are written as Python's.
+    trees : sequence of mappings, one per tree
+        Field name to array of int32, float32 or float64, shape [m] or [m, width] with m nodes.
+        All fields of a tree have the same m, all trees the same fields, dtypes and widths.
+
+    Returns
+    -------
+    bytes
+        The same for the same state.
+
+    Raises
+    ------
+    ParameterError
+        An array has another dtype or shape than the format knows.
+    """
+    columns = _columns_of(trees[0]) if trees else []
+    batches = [_batch_arrays(tree, columns, number) for number, tree in enumerate(trees)]
+    rows = [len(arrays[0]) if arrays else 0 for arrays in batches]
+    document = dump_json({"format": FORMAT, "header": header, "rows": rows})
+    schema = pa.schema(
+        [
+            pa.field(name, _arrow_type(dtype, width), nullable=False)
+            for name, dtype, width in columns
+        ],
+        metadata={METADATA_KEY: document},
+    )
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=True)
+    with pa.ipc.new_file(sink, schema, options=options) as writer:
+        for arrays in batches:
+            writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+    return bytes(sink.getvalue())
+
+
+def decode_forest(
+    data: bytes, *, name: str = "the forest's bytes", max_bytes: int | None = None
+) -> tuple[dict[str, Any], list[dict[str, np.ndarray[Any, Any]]]]:
+    """Read what `encode_forest` wrote.
+
+    Parameters
+    ----------
+    data : bytes
+    name : str
+        What the bytes are called in error messages.
+    max_bytes : int or None
+        Largest size of all arrays together, in bytes; by default the memory of this machine.
+
+    Returns
+    -------
+    header : dict
+    trees : list of dict of ndarray
+        C-contiguous, read-only views of the decoded buffers.
+
+    Raises
+    ------
+    CorruptError
+        The bytes are truncated, altered, not ours, or would need more than `max_bytes`.
+    """
+    limit = _memory_bytes() if max_bytes is None else max_bytes
+    try:
+        return _decode(data, limit)
+    except CorruptError as error:
+        reason = str(error)
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        reason = f"Arrow could not read it ({type(error).__name__}: {str(error)[:200]})."
+    raise CorruptError(
+        f"{name} cannot be used as a forest: {reason} It is damaged or was not written by "
+        "dmondrian: restore it from a copy, or use an earlier checkpoint."
+    )
+
+
+def _columns_of(tree: Mapping[str, np.ndarray[Any, Any]]) -> Columns:
+    columns: Columns = []
+    for name in sorted(tree):
+        array = tree[name]
+        if not isinstance(array, np.ndarray) or array.dtype.name not in DTYPES:
+            raise ParameterError(
+                f"Field {name!r} is {getattr(array, 'dtype', type(array).__name__)}: expected a "
+                f"NumPy array of {', '.join(DTYPES)}. Convert it before encoding."
+            )
+        if array.ndim not in (1, 2) or (array.ndim == 2 and array.shape[1] == 0):
+            raise ParameterError(
+                f"Field {name!r} has shape {array.shape}: expected [nodes] or [nodes, width >= 1]."
+            )
+        columns.append(
+            (name, array.dtype.newbyteorder("="), array.shape[1] if array.ndim == 2 else 0)
+        )
+    if len(columns) > MAX_FIELDS:
+        raise ParameterError(f"A tree has {len(columns)} fields: expected at most {MAX_FIELDS}.")
+    return columns
+
+
+def _batch_arrays(
+    tree: Mapping[str, np.ndarray[Any, Any]], columns: Columns, number: int
+) -> list[pa.Array]:
+    if _columns_of(tree) != columns:
+        raise ParameterError(
+            f"Tree {number} has fields {_columns_of(tree)}, the first tree {columns}: expected "
+            "the same names, dtypes and widths in all trees."
+        )
+    lengths = {name: len(tree[name]) for name, _, _ in columns}
+    if len(set(lengths.values())) > 1:
+        raise ParameterError(
+            f"The fields of tree {number} have {lengths} rows: expected one row per node in each."
+        )
+    arrays = []
+    for name, dtype, width in columns:
+        values = np.ascontiguousarray(tree[name], dtype=dtype).reshape(-1)
+        kind = DTYPES[dtype.name]
+        flat = pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+        full = _arrow_type(dtype, width)
+        arrays.append(pa.FixedSizeListArray.from_arrays(flat, type=full) if width else flat)
+    return arrays
+
+
+def _arrow_type(dtype: np.dtype[Any], width: int) -> pa.DataType:
+    item = DTYPES[dtype.name]
+    return pa.list_(pa.field("item", item, nullable=False), width) if width else item
+
+
+def _decode(
+    data: bytes, limit: int
+) -> tuple[dict[str, Any], list[dict[str, np.ndarray[Any, Any]]]]:
+    messages = pa.ipc.MessageReader.open_stream(pa.BufferReader(_stream_part(data)))
+    schema = pa.ipc.read_schema(_next_message(messages, "schema"))
+    columns = _columns_in(schema)
+    header, rows = _read_document(schema)
+    node_bytes = sum(dtype.itemsize * max(width, 1) for _, dtype, width in columns)
+    if sum(rows) * node_bytes > limit:
+        raise CorruptError(
+            f"It declares {sum(rows)} nodes of {node_bytes} bytes, more than the {limit} bytes "
+            "that may be used."
+        )
+    buffers = [(dtype.itemsize * max(width, 1), width) for _, dtype, width in columns]
+    trees = []
+    for n_nodes in rows:
+        message = _next_message(messages, "record batch")
+        # Sizes are compared with the declaration before Arrow may allocate for them.
+        read_batch_frame(message.metadata, message.body, n_nodes, buffers)
+        batch = pa.ipc.read_record_batch(message, schema)
+        trees.append(_tree_of(batch, columns, n_nodes))
+    _expect_end(messages)
+    return header, trees
+
+
+def _next_message(messages: pa.ipc.MessageReader, kind: str) -> pa.ipc.Message:
+    try:
+        message = messages.read_next_message()
+    except StopIteration:
+        raise CorruptError(f"It ends where a {kind} was expected.") from None
+    if message.type != kind:
+        raise CorruptError(f"A message is a {message.type}, expected a {kind}.")
+    return message
+
+
+def _stream_part(data: bytes) -> memoryview:
+    """Cut out the messages between magic and footer; the footer itself is not used."""
+    view = memoryview(data)
+    n = len(view)
+    if n < HEAD_BYTES + TAIL_BYTES or bytes(view[:6]) != MAGIC or bytes(view[-6:]) != MAGIC:
+        raise CorruptError(
+            f"{n} bytes came that do not begin and end as an Arrow IPC file: the end or the "
+            "beginning is missing."
+        )
+    footer = int.from_bytes(view[n - TAIL_BYTES : n - 6], "little", signed=True)
+    if not 0 < footer <= n - HEAD_BYTES - TAIL_BYTES:
+        raise CorruptError(f"The footer's length {footer} does not fit into {n} bytes.")
+    return view[HEAD_BYTES : n - TAIL_BYTES - footer]
+
+
+def _columns_in(schema: pa.Schema) -> Columns:
+    names = schema.names
+    if len(names) > MAX_FIELDS or names != sorted(set(names)):
+        raise CorruptError(
+            f"{len(names)} columns came: expected up to {MAX_FIELDS}, in name order."
+        )
+    columns: Columns = []
+    for field in schema:
+        is_list = pa.types.is_fixed_size_list(field.type)
+        item = field.type.value_type if is_list else field.type
+        width = field.type.list_size if is_list else 0
+        if item not in NUMPY_DTYPES or (is_list and width < 1):
+            raise CorruptError(
+                f"Column {field.name!r} is {field.type}: expected {', '.join(DTYPES)} or a "
+                "fixed-size list of these."
+            )
+        columns.append((field.name, NUMPY_DTYPES[item], width))
+    return columns
+
+
+def _read_document(schema: pa.Schema) -> tuple[dict[str, Any], list[int]]:
+    text = (schema.metadata or {}).get(METADATA_KEY)
+    document = json.loads(text) if text is not None else None
+    if not isinstance(document, dict):
+        raise CorruptError("The schema carries no dmondrian header.")
+    if document.get("format") != FORMAT:
+        raise CorruptError(
+            f"The format is {document.get('format')!r}, this version reads {FORMAT}: if a newer "
+            "dmondrian wrote it, upgrade."
+        )
+    header, rows = document.get("header"), document.get("rows")
+    are_counts = isinstance(rows, list) and all(type(n) is int and 0 <= n < 2**31 for n in rows)
+    if not isinstance(header, dict) or not isinstance(rows, list) or not are_counts:
+        raise CorruptError("The header or the nodes per tree are missing or not of their type.")
+    if rows and not schema.names:
+        raise CorruptError(f"{len(rows)} trees are declared without any column.")
+    return header, rows
+
+
+def _tree_of(
+    batch: pa.RecordBatch, columns: Columns, n_nodes: int
+) -> dict[str, np.ndarray[Any, Any]]:
+    batch.validate(full=True)
+    tree = {}
+    for (name, dtype, width), array in zip(columns, batch.columns, strict=True):
+        flat = array.flatten() if width else array
+        if len(array) != n_nodes or array.null_count or flat.null_count:
+            raise CorruptError(f"Column {name!r} has nulls or another length than {n_nodes}.")
+        values = flat.to_numpy(zero_copy_only=True).astype(dtype, copy=False)
+        tree[name] = values.reshape(n_nodes, width) if width else values
+    return tree
+
+
+def _expect_end(messages: pa.ipc.MessageReader) -> None:
+    try:
+        extra = messages.read_next_message()
+    except StopIteration:
+        return
+    raise CorruptError(f"A {extra.type} follows after the last declared tree.")
+
+
+def _memory_bytes() -> int:
+    """Memory of this machine in bytes: no state that fits nowhere is worth allocating."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,0 +1,128 @@
+"""Framing: the sizes that an Arrow record batch message declares, read without trusting them.
+
+pyarrow allocates as many bytes as the eight-byte prefix of a compressed buffer asks for, and shows
+neither buffers nor prefixes beforehand. This module reads them from the message's flatbuffer
+(which Arrow has verified when it read the message) and compares them with what must be there.
+
+References
+----------
+Apache Arrow, format/Message.fbs (tables Message and RecordBatch) and "IPC: Compression".
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from dmondrian.errors import CorruptError
+
+# Slots of the tables' fields, in the order of Message.fbs.
+MESSAGE_HEADER = 2
+BATCH_LENGTH, BATCH_NODES, BATCH_BUFFERS, BATCH_COMPRESSION = 0, 1, 2, 3
+NOT_COMPRESSED = -1  # prefix of a buffer that did not get smaller
+
+
+def read_batch_frame(
+    metadata: Any, body: Any, n_rows: int, columns: Sequence[tuple[int, int]]
+) -> None:
+    """Check every size of a record batch message before anything is allocated for it.
+
+    Parameters
+    ----------
+    metadata, body : buffer
+        The message's flatbuffer and its body.
+    n_rows : int
+        Rows that the batch must have.
+    columns : sequence of (row_bytes, width)
+        Bytes per row of every column, and its list width (0 for a plain column).
+
+    Raises
+    ------
+    CorruptError
+        A declared size is not the expected one.
+    """
+    try:
+        _check(memoryview(metadata), memoryview(body), n_rows, columns)
+    except struct.error as error:
+        raise CorruptError("A record batch's frame points outside of itself.") from error
+
+
+def _check(
+    metadata: memoryview, body: memoryview, n_rows: int, columns: Sequence[tuple[int, int]]
+) -> None:
+    message = _read("<I", metadata, 0)
+    batch = _follow(metadata, _slot(metadata, message, MESSAGE_HEADER))
+    at = _slot(metadata, batch, BATCH_LENGTH)
+    length = _read("<q", metadata, at) if at else 0
+    if length != n_rows:
+        raise CorruptError(f"A tree has {length} nodes, its header declares {n_rows}.")
+    is_compressed = _slot(metadata, batch, BATCH_COMPRESSION) != 0
+    _check_nodes(list(_pairs(metadata, _slot(metadata, batch, BATCH_NODES))), n_rows, columns)
+    found = list(_pairs(metadata, _slot(metadata, batch, BATCH_BUFFERS)))
+    expected: list[int] = []
+    for row_bytes, width in columns:
+        # Validity of the column (and of the list's items): absent, there are no nulls.
+        expected += [0, 0, n_rows * row_bytes] if width else [0, n_rows * row_bytes]
+    if len(found) != len(expected):
+        raise CorruptError(f"A tree has {len(found)} buffers, expected {len(expected)}.")
+    for (offset, size), plain in zip(found, expected, strict=True):
+        _check_buffer(body, offset, size, plain, is_compressed)
+
+
+def _check_nodes(
+    found: list[tuple[int, int]], n_rows: int, columns: Sequence[tuple[int, int]]
+) -> None:
+    expected: list[tuple[int, int]] = []
+    for _, width in columns:
+        expected += [(n_rows, 0), (n_rows * width, 0)] if width else [(n_rows, 0)]
+    if found != expected:
+        raise CorruptError("A column has nulls or another length than its tree has nodes.")
+
+
+def _check_buffer(
+    body: memoryview, offset: int, size: int, plain: int, is_compressed: bool
+) -> None:
+    if offset < 0 or size < 0 or offset + size > len(body):
+        raise CorruptError(f"A buffer at {offset} of {size} bytes lies outside of its message.")
+    declared = size
+    if is_compressed and size:
+        declared = _read("<q", body, offset)
+        if declared == NOT_COMPRESSED:
+            declared = size - 8
+    if declared != plain:
+        raise CorruptError(f"A buffer declares {declared} bytes, expected {plain}.")
+
+
+def _slot(data: memoryview, table: int, number: int) -> int:
+    """Position of a table's field, 0 when the table does not have it."""
+    vtable = table - _read("<i", data, table)
+    if 4 + 2 * number >= _read("<H", data, vtable):
+        return 0
+    offset = _read("<H", data, vtable + 4 + 2 * number)
+    return table + offset if offset else 0
+
+
+def _follow(data: memoryview, at: int) -> int:
+    if not at:
+        raise CorruptError("A record batch's frame lacks a part.")
+    return at + _read("<I", data, at)
+
+
+def _pairs(data: memoryview, at: int) -> Iterator[tuple[int, int]]:
+    """Yield the elements of a vector of structs of two int64."""
+    if not at:
+        return
+    start = _follow(data, at)
+    n = _read("<I", data, start)
+    if start + 4 + 16 * n > len(data):
+        raise CorruptError(f"A record batch's frame declares {n} entries that are not there.")
+    for i in range(n):
+        here = start + 4 + 16 * i
+        yield _read("<q", data, here), _read("<q", data, here + 8)
+
+
+def _read(kind: str, data: memoryview, at: int) -> int:
+    if at < 0:
+        raise CorruptError("A record batch's frame points before its beginning.")
+    return int(struct.unpack_from(kind, data, at)[0])

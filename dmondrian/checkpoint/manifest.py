@@ -1,0 +1,144 @@
+"""Manifest: what a run's forest was at one position of its stream, by the digests of its blobs.
+
+Holds no time and no host, so equal states have equal manifests. Promises that what was read is of
+the right types and that its digests and numbers are what names in a store may be made of.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dmondrian.checkpoint.document import seal, unseal
+from dmondrian.errors import CorruptError
+
+FORMAT = 1
+FOLDER = "manifests"
+# Twelve digits, so that names sort as numbers for any stream that fits a disk.
+NAME = re.compile(r"manifests/([0-9]{12,18})\.json")
+DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A commit of a run."""
+
+    position: int  # rows of the stream that every tree has learned
+    shards: dict[int, dict[str, Any]]  # shard number -> {"digest": sha256 hex, "bytes": int}
+    metrics: dict[str, Any] = field(default_factory=dict)  # totals up to position; NaN is None
+    parent: int | None = None  # position of the manifest that this one went on from
+    plan: str | None = None  # digest of the frozen stream
+    final: bool = False  # the end of the stream was reached
+
+    @property
+    def name(self) -> str:
+        """Object name in the run folder."""
+        return manifest_name(self.position)
+
+    @property
+    def state(self) -> tuple[int, str | None, dict[int, str]]:
+        """What makes two manifests the same state: not the way that led there."""
+        return self.position, self.plan, {n: s["digest"] for n, s in self.shards.items()}
+
+    def to_bytes(self) -> bytes:
+        """Write the manifest's file; the same for the same content."""
+        return seal(
+            {
+                "format": FORMAT,
+                "position": self.position,
+                "plan": self.plan,
+                "parent": self.parent,
+                "shards": {str(number): dict(shard) for number, shard in self.shards.items()},
+                "metrics": _finite(self.metrics),
+                "final": self.final,
+            }
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes, name: str) -> Manifest:
+        """Read a manifest's file and check it.
+
+        Raises
+        ------
+        CorruptError
+            The bytes are damaged, or an entry has another type or range than expected.
+        """
+        content = unseal(data, name)
+        _expect(content.get("format") == FORMAT, name, "format", content.get("format"), FORMAT)
+        position, parent = content.get("position"), content.get("parent")
+        plan, shards = content.get("plan"), content.get("shards")
+        _expect(_is_count(position), name, "position", position, "a row number")
+        is_earlier = parent is None or (_is_count(parent) and parent < position)
+        _expect(is_earlier, name, "parent", parent, "an earlier position or null")
+        _expect(plan is None or isinstance(plan, str), name, "plan", plan, "a digest")
+        _expect(isinstance(shards, dict), name, "shards", shards, "an object")
+        _expect(isinstance(content.get("metrics"), dict), name, "metrics", "else", "an object")
+        _expect(type(content.get("final")) is bool, name, "final", "else", "true or false")
+        return cls(
+            position=int(position or 0),
+            shards=_shards(shards or {}, name),
+            metrics=content["metrics"],
+            parent=parent,
+            plan=plan,
+            final=content["final"],
+        )
+
+
+def manifest_name(position: int) -> str:
+    """Object name of the manifest of a position: ``manifests/000000012345.json``."""
+    return f"{FOLDER}/{position:012d}.json"
+
+
+def manifest_position(name: str) -> int | None:
+    """Position in an object name, None when it is no manifest's name."""
+    match = NAME.fullmatch(name)
+    return int(match[1]) if match and manifest_name(int(match[1])) == name else None
+
+
+def is_digest(value: Any) -> bool:
+    """Whether a value is a sha256 in lower-case hexadecimal."""
+    return isinstance(value, str) and DIGEST.fullmatch(value) is not None
+
+
+def _shards(shards: dict[str, Any], name: str) -> dict[int, dict[str, Any]]:
+    checked = {_number(key, name): _shard(value, name) for key, value in shards.items()}
+    return dict(sorted(checked.items()))
+
+
+def _shard(value: Any, name: str) -> dict[str, Any]:
+    is_shard = isinstance(value, dict) and is_digest(value.get("digest"))
+    _expect(is_shard and _is_count(value.get("bytes")), name, "shard", value, "digest and bytes")
+    return {"digest": value["digest"], "bytes": value["bytes"]}
+
+
+def _number(key: str, name: str) -> int:
+    _expect(re.fullmatch(r"0|[1-9][0-9]{0,8}", key) is not None, name, "shard", key, "a number")
+    return int(key)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 10**18
+
+
+def _expect(is_so: bool, name: str, what: str, came: Any, expected: Any) -> None:
+    if not is_so:
+        raise CorruptError(
+            f"{name}: {what} is {str(came)[:80]!r}, expected {expected}. The manifest was not "
+            "written by this version of dmondrian or is damaged: use an earlier checkpoint."
+        )
+
+
+def _finite(value: Any) -> Any:
+    """Metrics in strict JSON: a number that is not finite becomes null."""
+    if isinstance(value, Mapping):
+        return {str(key): _finite(below) for key, below in value.items()}
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [_finite(below) for below in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,130 @@
+"""Models: a finished forest is a run folder with one commit, so any checkpoint can be loaded.
+
+Relies on `Run` and the codec; `dmondrian.forest` is imported when it is needed. Promises that what
+`load_model` returns was checked on the way: digests, sizes, dtypes, then the forest's own checks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from dmondrian.checkpoint.codec import decode_forest, encode_forest
+from dmondrian.checkpoint.manifest import Manifest
+from dmondrian.checkpoint.run import Run
+from dmondrian.errors import CheckpointError, CorruptError, FencedError
+
+if TYPE_CHECKING:
+    from dmondrian.forest import Forest
+
+# Rows learned; in a run folder this is the manifest's position, so it is not stored twice.
+ROWS_KEY = "n_seen"
+
+
+def save_model(
+    path: str | os.PathLike[str], forest: Forest, model_json: Mapping[str, Any]
+) -> Manifest:
+    """Write a fitted forest as a run folder with one shard and a final manifest.
+
+    Saving again into the same folder adds a checkpoint when the model has learned more rows, and
+    does nothing when it is the same model; the newest one is what `load_model` finds.
+
+    Parameters
+    ----------
+    path : str or path-like
+        Folder or URL.
+    forest : Forest
+    model_json : mapping
+        What the estimator needs besides the forest: algorithm, parameters, classes, feature
+        names, ``n_seen`` (rows learned).
+
+    Raises
+    ------
+    CheckpointError
+        The folder holds another model.
+    StoreError
+        The folder cannot be written.
+    """
+    content = {key: value for key, value in model_json.items() if key != ROWS_KEY}
+    numbers = [int(number) for number in forest.tree_numbers]
+    content.setdefault("n_estimators", len(numbers))
+    content.setdefault("shards", [[min(numbers), max(numbers) + 1]] if numbers else [])
+    content.setdefault("plan", None)
+    data = encode_forest(*forest.state())
+    run = Run.create(path, content)
+    position = int(model_json.get(ROWS_KEY, 0))
+    newer = [there for there in run.manifests() if there > position]
+    if newer:
+        raise CheckpointError(
+            f"The folder {run.url} holds a model that learned {newer[-1]} rows, this one learned "
+            f"{position}: loading would still find the other. Choose another folder."
+        )
+    shard = {"digest": run.put_blob(data), "bytes": len(data)}
+    try:
+        return run.commit(position, {0: shard}, final=True)
+    except FencedError:
+        raise CheckpointError(
+            f"The folder {run.url} holds another model that learned as many rows ({position}). "
+            "Choose another folder."
+        ) from None
+
+
+def load_model(url: str | os.PathLike[str]) -> tuple[Forest, dict[str, Any], Manifest]:
+    """Read the newest checkpoint of a run or saved model, or the one at ``url@position``.
+
+    Unlike a resumed training, which may go back to an earlier checkpoint and learn the rest
+    again, this never answers with another model than the one asked for.
+
+    Returns
+    -------
+    forest : Forest
+        All shards joined.
+    model_json : dict
+        ``run.json``, with ``n_seen`` (rows learned) added.
+    manifest : Manifest
+
+    Raises
+    ------
+    CheckpointError
+        There is no run or no checkpoint.
+    CorruptError
+        The checkpoint is damaged.
+    """
+    run = Run.open(url)
+    manifest = _chosen(run)
+    forest = _join(run, manifest)
+    return forest, {**run.run_json, ROWS_KEY: manifest.position}, manifest
+
+
+def _chosen(run: Run) -> Manifest:
+    positions = run.manifests()
+    if run.position is None and not positions:
+        raise CheckpointError(
+            f"The run {run.url} has no checkpoint yet: wait for the first one, or train it."
+        )
+    manifest = run.manifest(positions[-1] if run.position is None else run.position)
+    declared = run.run_json.get("shards")
+    if isinstance(declared, list) and len(declared) != len(manifest.shards):
+        raise CorruptError(
+            f"{manifest.name} in {run.url} names {len(manifest.shards)} shards, run.json "
+            f"{len(declared)}: a part of the forest is missing. Use an earlier checkpoint."
+        )
+    return manifest
+
+
+def _join(run: Run, manifest: Manifest) -> Forest:
+    from dmondrian.forest import Forest
+
+    parts = []
+    for number, shard in manifest.shards.items():
+        data = run.get_blob(shard["digest"], shard["bytes"])
+        name = f"Shard {number} (blobs/{shard['digest']} in {run.url})"
+        header, trees = decode_forest(data, name=name)
+        try:
+            parts.append(Forest.from_state(header, trees))
+        except CorruptError as error:
+            raise CorruptError(f"{name} is no forest: {error}") from error
+    if not parts:
+        raise CorruptError(f"{manifest.name} in {run.url} names no shard: there is no forest.")
+    return parts[0] if len(parts) == 1 else Forest.join(parts)

@@ -1,0 +1,380 @@
+"""Run: the folder of one training run, and the only code that knows its layout.
+
+::
+
+    run.json                     what was asked; create-only
+    plan.parquet                 the frozen stream; create-only
+    blobs/<sha256>               the shards' states, named by their content
+    manifests/<position>.json    the commits; create-only, written last
+    attempts/<id>.json           hosts and times, which no other object holds
+
+Relies on `Store.put_new`. Promises: a manifest that can be read names only blobs that were written
+before it; a folder never holds two runs; damage is found when it is read, and repaired when the
+same state is written again. Deletes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+import uuid
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dmondrian.checkpoint import document
+from dmondrian.checkpoint.manifest import (
+    FOLDER,
+    Manifest,
+    is_digest,
+    manifest_name,
+    manifest_position,
+)
+from dmondrian.checkpoint.opening import (
+    FORMAT,
+    RUN_NAME,
+    VERSIONS_KEY,
+    pick,
+    read_run,
+    refuse_other,
+    versions,
+)
+from dmondrian.errors import (
+    CheckpointError,
+    CorruptError,
+    FencedError,
+    NotFoundError,
+    ParameterError,
+)
+from dmondrian.store import ExistsError, Store, open_store
+
+PLAN_NAME = "plan.parquet"
+PARQUET_MAGIC = b"PAR1"
+# A plan lists row groups: a million of them stay below this many bytes.
+MAX_PLAN_BYTES = 2**30
+
+
+class Run:
+    """A run folder. Made by `Run.create` or `Run.open`; pickles as its address.
+
+    Attributes
+    ----------
+    url : str
+        Address of the folder.
+    run_json : dict
+        What was asked: parameters, schema, shards, digest of the plan.
+    position : int or None
+        The checkpoint that the address picked with ``@position``.
+    """
+
+    def __init__(self, store: Store, run_json: dict[str, Any], position: int | None = None) -> None:
+        self.store = store
+        self.run_json = run_json
+        self.position = position
+
+    @classmethod
+    def create(
+        cls,
+        url: str | os.PathLike[str] | Store,
+        run_json: Mapping[str, Any],
+        plan: bytes | None = None,
+    ) -> Run:
+        """Start a run in a folder, or take up the same run again.
+
+        Parameters
+        ----------
+        url : str, path-like or Store
+            The folder; a local one is created.
+        run_json : mapping
+            JSON-able. ``format`` and ``created_by`` are filled in.
+        plan : bytes or None
+            The frozen stream, as Parquet.
+
+        Raises
+        ------
+        CheckpointError
+            The folder holds another run; the message lists the entries that differ.
+        StoreError
+            The folder cannot be written, or the store ignores conditional puts.
+        """
+        store = open_store(url)
+        store.probe()
+        content = {"format": FORMAT, VERSIONS_KEY: versions(), **run_json}
+        data = document.seal(content)
+        try:
+            store.put_same(RUN_NAME, data)
+            there = document.unseal(data, RUN_NAME)
+        except FencedError:
+            there = read_run(store)
+            refuse_other(store, there, document.unseal(data, RUN_NAME))
+        if plan is not None:
+            _put_plan(store, plan)
+        return cls(store, there)
+
+    @classmethod
+    def open(cls, url: str | os.PathLike[str] | Store) -> Run:
+        """Open a run that exists; ``folder@position`` picks one of its checkpoints.
+
+        Raises
+        ------
+        CheckpointError
+            There is no run, or no checkpoint at that position.
+        CorruptError
+            ``run.json`` is damaged.
+        """
+        if isinstance(url, Store):
+            return cls(url, read_run(url))
+        store, position = pick(os.fspath(url))
+        run = cls(store, read_run(store), position)
+        if position is not None and not store.exists(manifest_name(position)):
+            raise CheckpointError(
+                f"There is no checkpoint at position {position} in {store.url}: expected one of "
+                f"{_some(run.manifests())}."
+            )
+        return run
+
+    @property
+    def url(self) -> str:
+        """Address of the folder, without the position."""
+        return self.store.url
+
+    def __repr__(self) -> str:
+        at = "" if self.position is None else f"@{self.position}"
+        return f"Run({self.url + at!r})"
+
+    def __reduce__(self) -> tuple[Callable[..., Run], tuple[Store, dict[str, Any], int | None]]:
+        return Run, (self.store, self.run_json, self.position)
+
+    def plan_bytes(self) -> bytes:
+        """Read the frozen stream, as it was given to `create`.
+
+        Raises
+        ------
+        NotFoundError
+            The run has none, such as a model saved by ``save``.
+        """
+        return self.store.get(PLAN_NAME, MAX_PLAN_BYTES)
+
+    def put_blob(self, data: bytes) -> str:
+        """Write a shard's state once, under the name of its content.
+
+        A blob that is there with other bytes is damaged, and is replaced by the right ones.
+
+        Returns
+        -------
+        str
+            Its digest: sha256, hexadecimal.
+        """
+        digest = hashlib.sha256(data).hexdigest()
+        name = _blob_name(digest)
+        n_bytes = self.store.size(name)
+        if n_bytes is not None:
+            if n_bytes == len(data) and self.store.get(name) == data:
+                return digest
+            warnings.warn(f"{name} in {self.url} was damaged and is written again.", stacklevel=2)
+        # Unconditional: whoever wins writes the same bytes, and large blobs need parts.
+        self.store.put(name, data)
+        return digest
+
+    def get_blob(self, digest: str, n_bytes: int | None = None) -> bytes:
+        """Read a shard's state and check it against its name.
+
+        Parameters
+        ----------
+        digest : str
+        n_bytes : int or None
+            Its size by the manifest, which bounds what is read.
+
+        Raises
+        ------
+        CorruptError
+            The blob is missing, or its bytes are not those of its name.
+        """
+        if not is_digest(digest):
+            raise CorruptError(
+                f"{str(digest)[:80]!r} is no digest of a blob: 64 hex digits were expected."
+            )
+        name = _blob_name(digest)
+        advice = "Restore it from a copy, or use an earlier checkpoint (FOLDER@POSITION)."
+        try:
+            data = self.store.get(name, n_bytes)
+        except NotFoundError:
+            raise CorruptError(f"{name} is missing in {self.url}. {advice}") from None
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise CorruptError(
+                f"{name} in {self.url} is damaged: its {len(data)} bytes have another sha256 than "
+                f"its name. {advice}"
+            )
+        return data
+
+    def commit(
+        self,
+        position: int,
+        shards: Mapping[int, Mapping[str, Any]],
+        metrics: Mapping[str, Any] | None = None,
+        parent: int | Manifest | None = None,
+        final: bool = False,
+    ) -> Manifest:
+        """Write the manifest of a position; its blobs must be written.
+
+        A manifest with the same state (position, plan, digests) that is there already stands and
+        is returned: a run that fell back to its parent comes to the same state by another way.
+        A damaged one is replaced.
+
+        Parameters
+        ----------
+        position : int
+            Rows of the stream learned by all shards.
+        shards : mapping of int to {"digest", "bytes"}
+        metrics : mapping
+            JSON-able totals up to `position`; what is not finite becomes null.
+        parent : int, Manifest or None
+            The checkpoint that this one went on from.
+        final : bool
+            The end of the stream was reached.
+
+        Raises
+        ------
+        FencedError
+            Another state was committed at this position.
+        ParameterError
+            An argument has a wrong type or range.
+        """
+        before = parent.position if isinstance(parent, Manifest) else parent
+        manifest = _checked(
+            Manifest(
+                position=int(position),
+                shards={int(n): dict(shards[n]) for n in sorted(shards)},
+                metrics=dict(metrics or {}),
+                parent=before,
+                plan=self.run_json.get("plan"),
+                final=bool(final),
+            )
+        )
+        try:
+            self.store.put_same(manifest.name, manifest.to_bytes())
+        except FencedError as error:
+            return self._settle(manifest, error)
+        return manifest
+
+    def manifests(self) -> list[int]:
+        """Positions of all checkpoints, ascending."""
+        found = (manifest_position(name) for name in self.store.list(FOLDER))
+        return sorted(position for position in found if position is not None)
+
+    def manifest(self, position: int, verify: bool = False) -> Manifest:
+        """Read the manifest of a position, and with `verify` all its blobs.
+
+        Raises
+        ------
+        CorruptError
+            The manifest or one of its blobs is damaged or missing.
+        NotFoundError
+            There is no such manifest.
+        """
+        name = manifest_name(position)
+        data = self.store.get(name, document.MAX_BYTES)
+        manifest = Manifest.from_bytes(data, f"{name} in {self.url}")
+        if manifest.position != position or manifest.plan != self.run_json.get("plan"):
+            raise CorruptError(
+                f"{name} in {self.url} is the manifest of position {manifest.position} or of "
+                "another plan: it was copied from elsewhere. Remove it."
+            )
+        if verify:
+            for shard in manifest.shards.values():
+                self.get_blob(shard["digest"], shard["bytes"])
+        return manifest
+
+    def latest(self, verify: bool = True) -> Manifest | None:
+        """Find the newest checkpoint, or the one that the address picked.
+
+        Parameters
+        ----------
+        verify : bool
+            Read all blobs; when one is damaged or missing, go back to the manifest's parent and
+            warn. Without it, only damaged manifests are passed over.
+
+        Returns
+        -------
+        Manifest or None
+            None when there is no checkpoint that can be used.
+
+        Raises
+        ------
+        CorruptError
+            The checkpoint that the address picked is damaged.
+        """
+        if self.position is not None:
+            return self.manifest(self.position, verify)
+        positions = self.manifests()
+        while positions:
+            position = positions.pop()
+            parent: int | None = None
+            try:
+                manifest = self.manifest(position)
+                parent = manifest.parent
+                return self.manifest(position, verify) if verify else manifest
+            except (CorruptError, NotFoundError) as error:
+                warnings.warn(
+                    f"The checkpoint at position {position} is passed over: {error}", stacklevel=2
+                )
+            if parent in positions:
+                # States between were made on the way of another attempt.
+                positions = [p for p in positions if p <= parent]
+        return None
+
+    def attempt(self, info: Mapping[str, Any]) -> str:
+        """Note hosts and times of one attempt at this run; returns the attempt's id."""
+        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        attempt_id = f"{stamp}-{uuid.uuid4().hex[:8]}"
+        self.store.put(f"attempts/{attempt_id}.json", document.seal(info))
+        return attempt_id
+
+    def _settle(self, own: Manifest, error: FencedError) -> Manifest:
+        try:
+            there = self.manifest(own.position)
+        except CorruptError:
+            warnings.warn(
+                f"{own.name} in {self.url} was damaged and is written again.", stacklevel=3
+            )
+            self.store.put(own.name, own.to_bytes())
+            return own
+        if there.state == own.state:
+            return there
+        raise FencedError(
+            f"Position {own.position} of {self.url} was committed with another state: another "
+            "writer uses this run, or it was made by another version. Stop the other writer, or "
+            "choose another folder."
+        ) from error
+
+
+def _put_plan(store: Store, plan: bytes) -> None:
+    """Freeze the stream; run.json has its digest, so the bytes that are there may stand."""
+    try:
+        store.put_new(PLAN_NAME, plan)
+        return
+    except ExistsError:
+        there = store.get(PLAN_NAME, MAX_PLAN_BYTES)
+    is_whole = there[:4] == there[-4:] == PARQUET_MAGIC
+    if not is_whole and there != plan:
+        warnings.warn(f"{PLAN_NAME} in {store.url} was damaged and is written again.", stacklevel=3)
+        store.put(PLAN_NAME, plan)
+
+
+def _checked(manifest: Manifest) -> Manifest:
+    try:
+        return Manifest.from_bytes(manifest.to_bytes(), manifest.name)
+    except CorruptError as error:
+        raise ParameterError(f"This cannot be committed: {error}") from error
+
+
+def _blob_name(digest: str) -> str:
+    return f"blobs/{digest}"
+
+
+def _some(positions: list[int]) -> str:
+    if not positions:
+        return "(none yet)"
+    shown = [str(p) for p in positions]
+    return ", ".join(shown if len(shown) <= 8 else [*shown[:2], "...", *shown[-5:]])

@@ -1,0 +1,90 @@
+"""Failures: the one place where a backend's exception becomes one of ours.
+
+Relies on obstore's exception classes. Promises that no message holds a credential of the
+environment, and that every message names the operation, the object and a next step.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from obstore.exceptions import AlreadyExistsError, PreconditionError, UnauthenticatedError
+
+from dmondrian.errors import NotFoundError, StoreError
+
+# Variables whose values must not be printed; names as in obstore's and the vendors' manuals.
+SECRET_NAME = re.compile(r"(KEY|SECRET|TOKEN|PASSWORD|CREDENTIAL|SIGNATURE|SAS)", re.IGNORECASE)
+SECRET_OWNER = re.compile(r"^(AWS|AZURE|GOOGLE|GCP|GCS|S3|STORAGE|MINIO)_", re.IGNORECASE)
+SIGNED = re.compile(
+    r"((?:X-Amz-[A-Za-z-]*(?:Signature|Credential|Token)|Signature|sig|AWSAccessKeyId)"
+    r"(?:=|>|\": ?\"))[^&\s<\"]+",
+    re.IGNORECASE,
+)
+# A server's error page can be long; the first lines say it.
+MESSAGE_LENGTH = 500
+
+
+class ExistsError(StoreError):
+    """An object of that name is there already."""
+
+
+def translate(error: BaseException, doing: str, name: str, url: str) -> StoreError:
+    """Turn a backend's exception into a StoreError (or ExistsError, NotFoundError).
+
+    Parameters
+    ----------
+    error : BaseException
+        What obstore or the operating system raised.
+    doing : str
+        The operation, for the message: "writing", "reading", ...
+    name : str
+        Object name inside the store.
+    url : str
+        Address of the store.
+    """
+    if isinstance(error, AlreadyExistsError | PreconditionError | FileExistsError):
+        return ExistsError(f"{name} exists already in {url}.")
+    if isinstance(error, FileNotFoundError):
+        return NotFoundError(f"There is no object {name} in {url}.")
+    reason = scrub(_first_lines(str(error)))
+    return StoreError(f"{doing} {name} in {url} failed: {reason} {_advice(error, reason, url)}")
+
+
+def scrub(text: str) -> str:
+    """Replace every credential that the environment or a signed URL holds by ``***``."""
+    for variable, value in os.environ.items():
+        # Values shorter than this are flags or would blank out ordinary words.
+        is_secret = SECRET_OWNER.match(variable) and SECRET_NAME.search(variable)
+        if is_secret and len(value) >= 6:
+            text = text.replace(value, "***")
+    return SIGNED.sub(r"\1***", text)
+
+
+def _first_lines(text: str) -> str:
+    text = text.split("\n\nDebug source:")[0].strip()
+    text = re.sub(r"\s+", " ", text)
+    if len(text) > MESSAGE_LENGTH:
+        text = text[:MESSAGE_LENGTH] + "..."
+    return text if text.endswith(".") else text + "."
+
+
+def _advice(error: BaseException, reason: str, url: str) -> str:
+    low = reason.lower()
+    if "no space left" in low or "quota" in low:
+        return "The disk is full: free some space or choose another folder, then run again."
+    if "file too large" in low:
+        return "The system limits the size of files: raise the limit or choose another folder."
+    if "read-only file system" in low:
+        return "The file system is read-only: choose a folder that can be written."
+    if isinstance(error, PermissionError) or "permission denied" in low:
+        return "Choose a folder that this user may read and write, or change its permissions."
+    if "not a directory" in low or "is a directory" in low:
+        return "A file stands where a folder is needed, or the reverse: choose another folder."
+    if isinstance(error, UnauthenticatedError) or "403" in low or "credential" in low:
+        return "Check the credentials in the environment and what they may do on this bucket."
+    if "scheme is not allowed" in low or "not allowed" in low:
+        return "For a plain http endpoint set AWS_ALLOW_HTTP=true."
+    if "://" in url:
+        return "Check the endpoint, the bucket and the network, then run again."
+    return "Check the folder, then run again."

@@ -1,0 +1,295 @@
+"""Store: named objects below one address, written whole or not at all.
+
+Relies on obstore. Its LocalStore writes to ``name#1`` and then hard-links (create) or renames
+(overwrite), so a killed process leaves at most a ``name#1``, which no listing shows. It does not
+flush, so this module does: after a put returns, the object survives a power cut.
+Promises: `put_new` succeeds for one writer per name on every store that `probe` accepts.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import obstore
+from obstore.exceptions import BaseError
+from obstore.store import LocalStore, MemoryStore, S3Store, from_url
+
+from dmondrian.errors import CorruptError, FencedError, NotFoundError, StoreError
+from dmondrian.store.address import Address, parse_address
+from dmondrian.store.failures import translate
+
+T = TypeVar("T")
+
+# Objects above this many bytes go up in parts (obstore's own chunk is 5 MiB); a part upload
+# cannot be conditional, so only content-addressed objects may be that large.
+MULTIPART_BYTES = 16 * 2**20
+# Waits in seconds before an unclear conditional put is looked at again; jitter is added.
+UNCLEAR_WAITS = (0.2, 1.0, 3.0)
+RETRY = {"max_retries": 6, "retry_timeout": 60}  # retry_timeout in seconds
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+_memory_stores: dict[str, MemoryStore] = {}
+
+
+def open_store(url: str | os.PathLike[str] | Store, *, create: bool = True) -> Store:
+    """Open the folder of objects at a path or URL.
+
+    Parameters
+    ----------
+    url : str, path-like or Store
+        See `parse_address`. A Store is returned as it is.
+    create : bool
+        Create a local folder that is missing.
+
+    Returns
+    -------
+    Store
+
+    Raises
+    ------
+    StoreError
+        The address is wrong, or the local folder cannot be created.
+    NotFoundError
+        The local folder is missing and `create` is false.
+    """
+    return url if isinstance(url, Store) else Store(parse_address(url), create=create)
+
+
+class Store:
+    """Objects below one address. Made by `open_store`; pickles as its address.
+
+    Attributes
+    ----------
+    url : str
+        The address in its one spelling; opens the same store in any process.
+    is_local : bool
+        Objects are files below a local folder.
+    """
+
+    def __init__(self, address: Address, *, create: bool = True) -> None:
+        self.address = address
+        self.url = address.url
+        self.is_local = address.scheme == "file"
+        self._backend = self._call("opening", "the folder", lambda: _backend(address, create))
+
+    def __repr__(self) -> str:
+        return f"Store({self.url!r})"
+
+    def __reduce__(self) -> tuple[Callable[[str], Store], tuple[str]]:
+        return open_store, (self.url,)
+
+    def get(self, name: str, limit: int | None = None) -> bytes:
+        """Read one object.
+
+        Parameters
+        ----------
+        name : str
+            Name below the address, parts separated by ``/``.
+        limit : int or None
+            Largest size in bytes that is read into memory.
+
+        Raises
+        ------
+        NotFoundError
+            No object of that name.
+        CorruptError
+            The object is larger than `limit`.
+        StoreError
+            The store refused or failed.
+        """
+
+        def read() -> bytes | int:
+            result = obstore.get(self._backend, name)
+            size = int(result.meta["size"])
+            return size if limit is not None and size > limit else bytes(result.bytes())
+
+        data = self._call("reading", name, read)
+        if isinstance(data, int):
+            raise CorruptError(
+                f"{name} in {self.url} has {data} bytes, at most {limit} were expected: it is "
+                "not what its writer put. Restore it from a copy or use an earlier checkpoint."
+            )
+        return data
+
+    def size(self, name: str) -> int | None:
+        """Size of an object in bytes, None when there is none."""
+        try:
+            head = self._call("looking for", name, lambda: obstore.head(self._backend, name))
+        except NotFoundError:
+            return None
+        return int(head["size"])
+
+    def exists(self, name: str) -> bool:
+        """Whether there is an object of that name."""
+        return self.size(name) is not None
+
+    def list(self, prefix: str = "") -> list[str]:
+        """Names of all objects below a folder of the store, sorted."""
+
+        def names() -> list[str]:
+            pages = obstore.list(self._backend, prefix=prefix or None)
+            return sorted(str(entry["path"]) for page in pages for entry in page)
+
+        return self._call("listing", prefix or "objects", names)
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write an object, replacing one of that name at once and as a whole."""
+        self._put(name, data, "overwrite")
+
+    def put_new(self, name: str, data: bytes) -> None:
+        """Write an object that must not exist yet (``If-None-Match: *``).
+
+        Raises
+        ------
+        ExistsError
+            There is an object of that name; it was not touched.
+        StoreError
+            The store refused or failed; whether the object was written is not known.
+        """
+        self._put(name, data, "create")
+
+    def put_same(self, name: str, data: bytes) -> bool:
+        """Write an object once, whoever writes it: the commit.
+
+        "Exists" and unclear answers are settled by reading the object back, because a retried
+        request may meet its own first attempt, and servers spell a refusal in many ways.
+
+        Returns
+        -------
+        bool
+            True when this call wrote it, False when the same bytes were there.
+
+        Raises
+        ------
+        FencedError
+            The object exists with other bytes.
+        StoreError
+            The store failed and the object is not there.
+        """
+        for wait in (*UNCLEAR_WAITS, None):
+            try:
+                self.put_new(name, data)
+                return True
+            except StoreError as error:
+                failure = error
+            try:
+                return self._is_same(name, data)
+            except NotFoundError:
+                # Not there after all: the put failed for good or is still on its way.
+                if wait is None or self.is_local:
+                    break
+            time.sleep(wait * random.uniform(0.5, 1.5))
+        raise failure
+
+    def delete(self, name: str) -> None:
+        """Remove an object; one that is not there is no error."""
+        try:
+            self._call("deleting", name, lambda: obstore.delete(self._backend, name))
+        except NotFoundError:
+            return
+
+    def probe(self) -> None:
+        """Find out whether this store can be written and keeps the promise of `put_new`.
+
+        Raises
+        ------
+        StoreError
+            The store cannot be written or read, or it lets a second `put_new` replace the first
+            one's object.
+        """
+        name = f"probe-{uuid.uuid4().hex}"
+        self.put_new(name, b"first")
+        try:
+            self.put_new(name, b"second")
+            is_refused = False
+        except StoreError:
+            # Any refusal will do as long as the first bytes are still there.
+            is_refused = True
+        kept = self.get(name)
+        self.delete(name)
+        if not is_refused or kept != b"first":
+            raise StoreError(
+                f"The store {self.url} ignores the condition 'only if absent' (If-None-Match: *): "
+                "two writers could overwrite each other's checkpoints unnoticed. Use a store "
+                "that supports conditional puts, or a local folder."
+            )
+
+    def _is_same(self, name: str, data: bytes) -> bool:
+        there = self.get(name)
+        if there != data:
+            raise FencedError(
+                f"{name} in {self.url} exists with other bytes ({len(there)}, own {len(data)}): "
+                "another writer uses this folder. Stop that one, or choose another folder."
+            )
+        return False
+
+    def _put(self, name: str, data: bytes, mode: Any) -> None:
+        is_large = len(data) > MULTIPART_BYTES and mode == "overwrite" and not self.is_local
+
+        def write() -> None:
+            obstore.put(self._backend, name, data, mode=mode, use_multipart=is_large)
+            if self.is_local:
+                _flush(Path(self.address.path), name)
+
+        self._call("writing", name, write)
+
+    def _call(self, doing: str, name: str, action: Callable[[], T]) -> T:
+        try:
+            return action()
+        except (BaseError, OSError, ValueError, NotImplementedError) as error:
+            failure = translate(error, doing, name, self.url)
+        # Raised outside the handler: a chained original could show what was scrubbed.
+        raise failure
+
+
+def _backend(address: Address, create: bool) -> Any:
+    if address.scheme == "file":
+        folder = Path(address.path)
+        if create:
+            folder.mkdir(parents=True, exist_ok=True)
+        elif not folder.is_dir():
+            raise FileNotFoundError(address.path)
+        return LocalStore(folder)
+    if address.scheme == "memory":
+        return _memory_stores.setdefault(address.url, MemoryStore())
+    if address.scheme in ("s3", "s3a"):
+        return S3Store(
+            address.bucket,
+            prefix=address.path or None,
+            retry_config=RETRY,  # type: ignore[arg-type]
+            client_options=_s3_client_options(),  # type: ignore[arg-type]
+        )
+    return from_url(address.url, retry_config=RETRY)  # type: ignore[call-overload]
+
+
+def _s3_client_options() -> dict[str, Any]:
+    """Plain http only to this machine, unless AWS_ALLOW_HTTP says otherwise."""
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
+    parts = urlsplit(endpoint)
+    is_loopback = parts.scheme == "http" and parts.hostname in LOOPBACK
+    return {"allow_http": True} if is_loopback and "AWS_ALLOW_HTTP" not in os.environ else {}
+
+
+def _flush(root: Path, name: str) -> None:
+    """Force a new file and the folders that name it to the disk."""
+    path = root / name
+    _fsync(path)
+    for folder in path.parents:
+        _fsync(folder)
+        if folder == root:
+            break
+
+
+def _fsync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
