@@ -1,0 +1,167 @@
+"""One peer, one data set, one process: fits and predicts as often as it is told to.
+
+Runs under the interpreter of the peer's own environment, so it relies on NumPy and the peer alone
+and must be started as a file. Reads ``go`` lines from standard input; for each it fits a fresh
+model on the training rows, predicts the test rows and answers one line of JSON with
+``fit_seconds``, ``predict_seconds`` and the number of rows used. Before the first answer it runs
+once on a few rows, so that compilation is not timed. The last predictions are saved when the
+input ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+# Rows of the untimed first run: enough to reach every compiled path.
+WARM_ROWS = 300
+
+
+def onelearn(args, n_classes):
+    """Models of onelearn, with its own defaults."""
+    from onelearn import AMFClassifier, AMFRegressor
+
+    common = {"n_estimators": args.trees, "random_state": args.seed, "n_jobs": 1, "verbose": False}
+    if n_classes:
+        return AMFClassifier(n_classes=n_classes, **common)
+    return AMFRegressor(**common)
+
+
+def dmondrian(args, n_classes):
+    """Models of this package, with its defaults unless ``--parameters`` says otherwise."""
+    from dmondrian import AMFClassifier, AMFRegressor
+
+    make = AMFClassifier if n_classes else AMFRegressor
+    return make(
+        n_estimators=args.trees,
+        random_state=args.seed,
+        n_jobs=1,
+        **json.loads(args.parameters),
+    )
+
+
+def random_forest(args, n_classes):
+    """scikit-learn's batch forest, with its defaults."""
+    from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+
+    make = RandomForestClassifier if n_classes else RandomForestRegressor
+    return make(n_estimators=args.trees, random_state=args.seed, n_jobs=1)
+
+
+class RowByRow:
+    """river's interface, one dict per row, behind fit and predict.
+
+    The dicts are built outside the timed calls (`prepare`): a stream of dicts is what its users
+    have.
+    """
+
+    def __init__(self, model, n_classes):
+        self.model = model
+        self.n_classes = n_classes
+
+    @staticmethod
+    def prepare(X):
+        return [dict(enumerate(row)) for row in X.astype(float).tolist()]
+
+    def fit(self, X, y):
+        for row, target in zip(X, y.tolist(), strict=True):
+            self.model.learn_one(row, target)
+
+    def predict_proba(self, X):
+        found = [self.model.predict_proba_one(row) for row in X]
+        uniform = 1.0 / self.n_classes
+        return np.array(
+            [[p.get(k, 0.0) if p else uniform for k in range(self.n_classes)] for p in found]
+        )
+
+    def predict(self, X):
+        return np.array([self.model.predict_one(row) for row in X])
+
+
+def river_amf(args, n_classes):
+    from river import forest
+
+    make = forest.AMFClassifier if n_classes else forest.AMFRegressor
+    return RowByRow(make(n_estimators=args.trees, seed=args.seed), n_classes)
+
+
+def river_arf(args, n_classes):
+    from river import forest
+
+    make = forest.ARFClassifier if n_classes else forest.ARFRegressor
+    return RowByRow(make(n_models=args.trees, seed=args.seed), n_classes)
+
+
+PEERS = {
+    "onelearn": onelearn,
+    "dmondrian": dmondrian,
+    "random_forest": random_forest,
+    "river_amf": river_amf,
+    "river_arf": river_arf,
+}
+
+
+def target_for(peer, y, n_classes):
+    """The target in the form the peer expects."""
+    if peer == "onelearn":
+        return y.astype(np.float32)
+    return y if n_classes else y.astype(np.float64)
+
+
+def run(args, X, y, X_test, n_classes):
+    """Fit and predict once; the predictions and both times in seconds."""
+    model = PEERS[args.peer](args, n_classes)
+    learn = model.partial_fit if hasattr(model, "partial_fit") else model.fit
+    more = {"classes": np.arange(n_classes)} if n_classes else {}
+    if args.peer in ("onelearn", "random_forest") or isinstance(model, RowByRow):
+        more = {}
+    if isinstance(model, RowByRow):
+        X, X_test = model.prepare(X), model.prepare(X_test)
+    start = time.perf_counter()
+    learn(X, y, **more)
+    learned = time.perf_counter()
+    predictions = model.predict_proba(X_test) if n_classes else model.predict(X_test)
+    done = time.perf_counter()
+    return predictions, learned - start, done - learned
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("peer", choices=sorted(PEERS))
+    parser.add_argument("input", type=Path, help="npz with X_train, y_train, X_test, n_classes")
+    parser.add_argument("output", type=Path, help="npy for the predictions")
+    parser.add_argument("--trees", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--parameters", default="{}", help="JSON, dmondrian only")
+    parser.add_argument("--max-train", type=int, help="first rows to learn from")
+    parser.add_argument("--max-test", type=int, help="first rows to predict")
+    args = parser.parse_args()
+
+    data = np.load(args.input)
+    n_classes = int(data["n_classes"])
+    X = np.ascontiguousarray(data["X_train"][: args.max_train])
+    X_test = np.ascontiguousarray(data["X_test"][: args.max_test])
+    y = target_for(args.peer, data["y_train"][: args.max_train], n_classes)
+    # A peer's own messages must not mix with the answers.
+    answers, sys.stdout = sys.stdout, sys.stderr
+    predictions = run(args, X[:WARM_ROWS], y[:WARM_ROWS], X_test[:WARM_ROWS], n_classes)[0]
+    for _ in sys.stdin:
+        predictions, fit_seconds, predict_seconds = run(args, X, y, X_test, n_classes)
+        answer = {
+            "fit_seconds": fit_seconds,
+            "predict_seconds": predict_seconds,
+            "n_train": len(X),
+            "n_test": len(X_test),
+        }
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+    np.save(args.output, predictions)
+
+
+if __name__ == "__main__":
+    main()
