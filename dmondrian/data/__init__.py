@@ -1,0 +1,26 @@
+"""Parquet in, encoded rows out: the frozen, numbered stream that a forest learns from.
+
+`make_plan` looks at a source once and fixes the order of its rows and their encoding;
+`read_block` turns any block of the plan into arrays; `make_scoring_plan` reads other data with the
+encoding of a model.
+"""
+
+from dmondrian.data.make import make_plan, make_scoring_plan
+from dmondrian.data.plan import BLOCK_ROWS, Block, Plan, Recipe
+from dmondrian.data.read import Encoded, read_block
+from dmondrian.data.schema import Column, Schema
+from dmondrian.data.source import list_source
+
+__all__ = [
+    "BLOCK_ROWS",
+    "Block",
+    "Column",
+    "Encoded",
+    "Plan",
+    "Recipe",
+    "Schema",
+    "list_source",
+    "make_plan",
+    "make_scoring_plan",
+    "read_block",
+]

@@ -1,0 +1,221 @@
+"""Which columns of which files take part, by name, and whether a file has what a schema needs.
+
+Relies on footers only. Promises: columns are matched by name, never by place; a column that some
+file lacks or types differently is a `SchemaError` naming column, file and types; what is left out
+comes back with a reason.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date
+
+import pyarrow as pa
+
+from dmondrian.data.footers import Footer
+from dmondrian.data.plan import PartitionValue
+from dmondrian.data.schema import Column, Schema
+from dmondrian.data.source import SourceFile, partition_keys
+from dmondrian.data.values import CATEGORY, is_bytes, is_text, kind_of
+from dmondrian.errors import SchemaError
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A column before its values are known."""
+
+    name: str
+    kind: str  # "number", "time" or "category"
+    type: pa.DataType  # in the first file that knows it
+    is_floating: bool = False  # some file stores it as floats, so NaN may hide in it
+
+
+def partition_types(files: Sequence[SourceFile]) -> dict[str, pa.DataType]:
+    """Types of the partition columns: int64 or date where all values are, else string."""
+    kinds: dict[str, pa.DataType] = {}
+    for key in partition_keys(files):
+        values = [value for file in files if (value := dict(file.partition)[key]) is not None]
+        kinds[key] = pa.string() if values else pa.null()
+        if values and all(_is_integer(value) for value in values):
+            kinds[key] = pa.int64()
+        elif values and all(_is_date(value) for value in values):
+            kinds[key] = pa.date32()
+    return kinds
+
+
+def partition_values(file: SourceFile, kinds: dict[str, pa.DataType]) -> tuple[PartitionValue, ...]:
+    """Give a file's partition values their types, for its blocks."""
+    values = dict(file.partition)
+    return tuple((key, str(kind), values[key]) for key, kind in kinds.items())
+
+
+def partition_array(value: PartitionValue, rows: int) -> pa.Array:
+    """Make a constant column of that many rows out of a partition value."""
+    _, kind, text = value
+    if kind == "null":
+        return pa.nulls(rows)
+    if kind == "int64":
+        return pa.repeat(pa.scalar(None if text is None else int(text), pa.int64()), rows)
+    if kind.startswith("date32"):
+        day = None if text is None else date.fromisoformat(text)
+        return pa.repeat(pa.scalar(day, pa.date32()), rows)
+    dictionary = pa.array([text], type=pa.string())
+    return pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), rows), dictionary)
+
+
+def choose_columns(
+    footers: Sequence[Footer],
+    partitions: dict[str, pa.DataType],
+    skip: Iterable[str],
+    categorical: Iterable[str],
+) -> tuple[dict[str, Draft], list[tuple[str, str]]]:
+    """Sort the columns of all files into drafts and into what is left out, with the reason.
+
+    The first file decides which columns there are; columns in `skip` are not looked at.
+    """
+    skipped, as_category = set(skip), set(categorical)
+    drafts: dict[str, Draft] = {}
+    left_out = [
+        (name, "two columns of the file have this name")
+        for name in dict.fromkeys(name for footer in footers for name in footer.repeated)
+        if name not in skipped
+    ]
+    repeated = {name for name, _ in left_out}
+    first = footers[0].schema
+    for name in [*first.names, *(key for key in partitions if key not in first.names)]:
+        if name in skipped or name in repeated:
+            continue
+        draft = _draft(name, footers, partitions.get(name), name in as_category)
+        if isinstance(draft, str):
+            left_out.append((name, draft))
+        else:
+            drafts[name] = draft
+    known = {*drafts, *skipped, *(name for name, _ in left_out)}
+    for footer in footers[1:]:
+        extra = [name for name in footer.schema.names if name not in known]
+        known.update(extra)
+        left_out += [
+            (name, f"in {footer.file.uri} but not in {footers[0].file.uri}") for name in extra
+        ]
+    return drafts, left_out
+
+
+def require(names: Iterable[str], known: Iterable[str], role: str) -> None:
+    """Refuse names that no column has, with the nearest ones."""
+    columns = list(known)
+    for name in names:
+        if name not in columns:
+            near = _nearest(name, columns)
+            hint = f" Did you mean {near}?" if near else f" There are: {', '.join(columns[:20])}."
+            raise SchemaError(f"no column is called {name!r} (given as {role}).{hint}")
+
+
+def check_file(
+    schema: Schema, footer: Footer, partitions: dict[str, pa.DataType], keep: Sequence[str]
+) -> None:
+    """Refuse a file that lacks a column the schema reads, or has it in another kind of type."""
+    types = {**partitions, **{part.name: part.type for part in footer.schema}}
+    wanted = {column.name: column for column in schema.columns}
+    others = [name for name in (schema.target, schema.weight, *keep) if name is not None]
+    missing = [name for name in dict.fromkeys([*wanted, *others]) if name not in types]
+    if missing:
+        spare = [name for name in types if name not in wanted]
+        near = [f"{name!r} may be {hit}" for name in missing if (hit := _nearest(name, spare))]
+        raise SchemaError(
+            f"{footer.file.uri} lacks {_list(missing)}: expected the {len(wanted)} columns of the "
+            f"training data by name{' (' + '; '.join(near) + ')' if near else ''}; "
+            "rename or add them"
+        )
+    wrong = [
+        f"{column.name!r}: expected {column.kind} ({column.type}), got {types[column.name]}"
+        for column in wanted.values()
+        if not _fits(column, types[column.name])
+    ]
+    if wrong:
+        raise SchemaError(
+            f"{footer.file.uri} has columns of other types than the training data: "
+            f"{'; '.join(wrong)}; convert them"
+        )
+
+
+def _draft(
+    name: str, footers: Sequence[Footer], partition: pa.DataType | None, as_category: bool
+) -> Draft | str:
+    found: list[tuple[Footer, pa.DataType]] = []
+    for footer in footers:
+        if name in footer.schema.names:
+            found.append((footer, footer.schema.field(name).type))
+        elif partition is not None:
+            found.append((footer, partition))
+        else:
+            raise SchemaError(
+                f"{footer.file.uri} has no column {name!r}, which {footers[0].file.uri} has: all "
+                "files of a source need the same columns; add it or put its name in `exclude`"
+            )
+    typed = [(footer, type_) for footer, type_ in found if not pa.types.is_null(type_)]
+    if not typed:
+        return "all null"
+    first, type_ = typed[0]
+    kinds = [_kind(type_, as_category) for _, type_ in typed]
+    for (footer, other), kind in zip(typed, kinds, strict=True):
+        if kind[0] != kinds[0][0]:
+            raise SchemaError(
+                f"the column {name!r} is {type_} in {first.file.uri} but {other} in "
+                f"{footer.file.uri}: expected one kind of type; convert it, put its name in "
+                "`exclude`, or in `categorical`"
+            )
+    if kinds[0][0] is None:
+        return kinds[0][1]
+    floating = any(pa.types.is_floating(other) for _, other in typed)
+    return Draft(name, kinds[0][0], type_, floating)
+
+
+def _kind(type_: pa.DataType, as_category: bool) -> tuple[str | None, str]:
+    kind, why = kind_of(type_)
+    if as_category and (kind is not None or is_bytes(type_)):
+        return CATEGORY, ""
+    return kind, why
+
+
+def _fits(column: Column, type_: pa.DataType) -> bool:
+    if pa.types.is_null(type_):
+        return True
+    kind, _ = kind_of(type_)
+    if column.kind != CATEGORY:
+        return kind == column.kind
+    was_text = column.type.startswith(("string", "large_string", "dictionary", "string_view"))
+    return kind == CATEGORY or is_bytes(type_) or (kind is not None and not was_text)
+
+
+def is_texts(type_: pa.DataType) -> bool:
+    """Whether a column of this type holds strings, dictionary-encoded or not."""
+    if pa.types.is_dictionary(type_):
+        return is_text(type_.value_type)
+    return is_text(type_)
+
+
+def _nearest(name: str, columns: Sequence[str]) -> str:
+    folded = {column.lower().strip(): column for column in columns}
+    hits = difflib.get_close_matches(name.lower().strip(), list(folded), n=1)
+    return repr(folded[hits[0]]) if hits else ""
+
+
+def _list(names: Sequence[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:8])
+    return f"the columns {shown}" + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+
+
+def _is_integer(text: str) -> bool:
+    # a leading zero is part of a code ("007"), not of a number
+    digits = text[1:] if text.startswith("-") else text
+    plain = digits.isascii() and digits.isdigit() and (digits == "0" or digits[0] != "0")
+    return plain and len(digits) < 19
+
+
+def _is_date(text: str) -> bool:
+    try:
+        return date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False

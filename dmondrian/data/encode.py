@@ -1,0 +1,254 @@
+"""Arrow columns to the forest's rows: float32 features, float64 target and weights.
+
+Relies on `Schema` for the encoding and on `values` for Arrow types. Promises: a pure function of
+(schema, columns), vectorised; nothing is altered silently: what was imputed, clipped, unseen or
+outside the training range is counted.
+
+Numbers outside the training range are *not* clipped to it: a forest grown on the range of the data
+turns the distance to that range into doubt (the row branches off early and is priced by the upper
+nodes), which clipping would hide. They are only held to `FARTHEST` ranges, which float32 can hold.
+
+Shapes: n rows, d features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dmondrian.data.schema import Column, Schema
+from dmondrian.data.target import as_labels
+from dmondrian.data.values import (
+    MICROS_PER_DAY,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    as_micros,
+    as_numbers,
+    as_texts,
+)
+from dmondrian.errors import DataError
+
+FARTHEST = 1e6  # limit of encoded numbers, in training ranges
+IMPUTED = 0.5  # encoded value of a null: the middle of the training range
+FIRST_WEEKDAY = 3  # 1970-01-01 was a Thursday; Monday is 0
+
+Matrix: TypeAlias = npt.NDArray[np.float32]
+Arrays: TypeAlias = Mapping[str, pa.ChunkedArray | pa.Array]
+Counts: TypeAlias = dict[str, int]
+Where: TypeAlias = Callable[[int], str]  # row of the block -> "file, row number"
+
+
+def encode_features(
+    schema: Schema, columns: Arrays, n: int, counts: Counts, where: Where
+) -> Matrix:
+    """Encode the feature columns of n rows.
+
+    Parameters
+    ----------
+    columns : mapping of name to column of n rows
+    counts : dict
+        Events are added: ``outside:<column>`` (beyond the training range), ``clipped:<column>``
+        (infinite), ``unseen:<column>`` (level not in the training data), ``other:<column>`` (rare
+        or unseen level), ``null:<column>`` (null where training had none).
+
+    Returns
+    -------
+    ndarray of float32, shape (n, d), C-contiguous
+
+    Raises
+    ------
+    DataError
+        An infinity, unless the schema clips them.
+    """
+    X: Matrix = np.zeros((n, schema.n_features), dtype=np.float32)
+    start = 0
+    for column in schema.columns:
+        stop = start + column.width
+        _ENCODERS[column.kind](
+            schema, column, columns[column.name], X[:, start:stop], counts, where
+        )
+        start = stop
+    return X
+
+
+def encode_target(
+    schema: Schema, column: pa.ChunkedArray | pa.Array, where: Where
+) -> tuple[FloatArray, BoolArray | None]:
+    """Class indices or target values, float64 [n], and where they are missing (None: nowhere).
+
+    Raises
+    ------
+    DataError
+        A label that the schema does not know, or an infinite value.
+    """
+    if schema.classes is None:
+        values, null = as_numbers(column)
+        infinite = np.isinf(values)
+        if not infinite.any():
+            return values, null
+        if schema.null_target == "drop":
+            return values, infinite if null is None else infinite | null
+        raise DataError(
+            f"the target {schema.target!r} is infinite at {where(int(infinite.argmax()))}: expected "
+            'finite numbers; correct the row or drop such rows with null_target="drop"'
+        )
+    labels, codes = as_labels(column, str(schema.target))
+    places = {label: i for i, label in enumerate(schema.classes)}
+    index = np.array([places.get(label, -2) for label in labels] or [-2], dtype=np.int64)
+    index = np.where(codes >= 0, index[np.maximum(codes, 0)], -1)
+    unknown = index == -2
+    if unknown.any():
+        row = int(unknown.argmax())
+        raise DataError(
+            f"unknown label {labels[codes[row]]!r} of the target {schema.target!r} at {where(row)}: "
+            f"expected one of the {len(schema.classes)} classes known from training "
+            f"({', '.join(repr(label) for label in schema.classes[:8])}"
+            f"{', ...' if len(schema.classes) > 8 else ''})"
+        )
+    missing = index < 0
+    return index.astype(np.float64), missing if missing.any() else None
+
+
+def encode_weight(schema: Schema, column: pa.ChunkedArray | pa.Array, where: Where) -> FloatArray:
+    """Row weights, float64 [n].
+
+    Raises
+    ------
+    DataError
+        A weight is null, negative or infinite.
+    """
+    values, null = as_numbers(column)
+    wrong = ~np.isfinite(values) | (values < 0)
+    if null is not None:
+        wrong |= null
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise DataError(
+            f"the weight {schema.weight!r} is null, negative or infinite at {where(row)}: expected "
+            "finite numbers not below 0"
+        )
+    return values
+
+
+def _encode_number(
+    schema: Schema, column: Column, data: pa.Array, X: Matrix, counts: Counts, where: Where
+) -> None:
+    values, null = as_numbers(data)
+    if column.parts:
+        lower, upper = _bounds(column)
+        finite = np.isfinite(values)
+        if not finite.all():
+            if schema.infinite != "clip":
+                raise DataError(
+                    f"the column {column.name!r} is infinite at {where(int(finite.argmin()))}: "
+                    'expected finite numbers; correct the row or use infinite="clip"'
+                )
+            _count(counts, "clipped", column, int((~finite).sum()))
+            values = np.clip(values, lower, upper, where=~finite, out=values.copy())
+        X[:, 0] = _scaled(values, null, lower, upper, column, counts)
+    _mark_nulls(column, null, X, counts)
+
+
+def _encode_time(
+    schema: Schema, column: Column, data: pa.Array, X: Matrix, counts: Counts, where: Where
+) -> None:
+    micros, null = as_micros(data)
+    for i, part in enumerate(column.parts):
+        if part == "linear":
+            lower, upper = _bounds(column)
+            values = micros.astype(np.float64)
+            X[:, i] = _scaled(values, null, lower, upper, column, counts)
+        else:
+            X[:, i] = _TIME_PARTS[part](micros)
+            if null is not None:
+                X[null, i] = IMPUTED
+    _mark_nulls(column, null, X, counts)
+
+
+def _encode_category(
+    schema: Schema, column: Column, data: pa.Array, X: Matrix, counts: Counts, where: Where
+) -> None:
+    texts, codes = as_texts(data)
+    n_levels = len(column.levels)
+    places = {level: i for i, level in enumerate(column.levels)}
+    feature = np.array([places.get(text, n_levels) for text in texts] or [0], dtype=np.int64)
+    known = codes >= 0
+    rows = np.flatnonzero(known)
+    hit = feature[codes[rows]]
+    X[rows, hit] = 1.0
+    event = "other" if column.n_distinct > n_levels else "unseen"
+    _count(counts, event, column, int((hit == n_levels).sum()))
+    _mark_nulls(column, None if len(rows) == len(codes) else ~known, X, counts)
+
+
+def _scaled(
+    values: FloatArray,
+    null: BoolArray | None,
+    lower: float,
+    upper: float,
+    column: Column,
+    counts: Counts,
+) -> FloatArray:
+    """Values in training ranges from the lower bound; nulls in the middle; outsiders counted."""
+    span = upper - lower
+    if np.isinf(span):  # bounds of both signs near the end of float64
+        scaled = (values * 0.5 - lower * 0.5) / (upper * 0.5 - lower * 0.5)
+    else:
+        scaled = (values - lower) / span
+    if null is not None:
+        scaled[null] = IMPUTED
+    if len(scaled) and (scaled.min() < 0.0 or scaled.max() > 1.0):
+        _count(counts, "outside", column, int(((scaled < 0.0) | (scaled > 1.0)).sum()))
+        np.clip(scaled, -FARTHEST, FARTHEST, out=scaled)
+    return scaled
+
+
+def _mark_nulls(column: Column, null: BoolArray | None, X: Matrix, counts: Counts) -> None:
+    if null is None:
+        return
+    if column.has_nulls:
+        X[:, column.width - 1] = null
+    else:
+        _count(counts, "null", column, int(null.sum()))
+
+
+def _bounds(column: Column) -> tuple[float, float]:
+    if column.lower is None or column.upper is None:
+        raise DataError(f"the schema has no bounds for the column {column.name!r}: plan it again")
+    return float(column.lower), float(column.upper)
+
+
+def _count(counts: Counts, event: str, column: Column, number: int) -> None:
+    if number:
+        key = f"{event}:{column.name}"
+        counts[key] = counts.get(key, 0) + number
+
+
+def _hour(micros: IntArray) -> FloatArray:
+    return (micros % MICROS_PER_DAY) / MICROS_PER_DAY
+
+
+def _weekday(micros: IntArray) -> FloatArray:
+    return ((micros // MICROS_PER_DAY + FIRST_WEEKDAY) % 7) / 6.0
+
+
+def _month(micros: IntArray) -> FloatArray:
+    months = micros.astype("datetime64[us]").astype("datetime64[M]").astype(np.int64)
+    return (months % 12) / 11.0
+
+
+_TIME_PARTS: dict[str, Callable[[IntArray], FloatArray]] = {
+    "hour": _hour,
+    "weekday": _weekday,
+    "month": _month,
+}
+_ENCODERS: dict[str, Callable[[Schema, Column, pa.Array, Matrix, Counts, Where], None]] = {
+    "number": _encode_number,
+    "time": _encode_time,
+    "category": _encode_category,
+}

@@ -1,0 +1,131 @@
+"""What Parquet footers tell without reading data: columns, row groups, bounds and null counts.
+
+Relies on `pyarrow.parquet`. Promises: footers are returned in the order of the files whatever
+finished first; a bound that a footer lacks, or that cannot be trusted, is None, never a guess; a
+file that is not Parquet or is truncated is a `DataError` that names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dmondrian.data.source import SourceFile, open_uri
+from dmondrian.data.values import NUMBER, TIME, kind_of, statistic_micros, statistic_number
+from dmondrian.errors import DataError
+
+MAX_CONNECTIONS = 16  # footers read at a time; they are small and mostly waiting
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Range and nulls of a column in some rows; None where the footer does not say."""
+
+    lower: float | None
+    upper: float | None
+    nulls: int | None
+    all_null: bool = False  # every row is null, so there is no range to know
+
+
+@dataclass(frozen=True)
+class Footer:
+    """One file's footer."""
+
+    file: SourceFile
+    schema: pa.Schema  # top-level columns by name; names that come twice are dropped
+    repeated: tuple[str, ...]  # those names
+    group_rows: tuple[int, ...]  # rows of each row group
+    bounds: dict[str, list[Bounds]] = field(default_factory=dict)  # column -> one per row group
+
+    @property
+    def rows(self) -> int:
+        """Rows in the file."""
+        return sum(self.group_rows)
+
+
+def read_footers(files: Sequence[SourceFile], with_bounds: bool = True) -> list[Footer]:
+    """Read the footers of files, several at a time.
+
+    Raises
+    ------
+    DataError
+        A file is truncated, is not Parquet, or cannot be read.
+    """
+    with ThreadPoolExecutor(max_workers=min(MAX_CONNECTIONS, len(files)) or 1) as pool:
+        return list(pool.map(lambda file: _read_footer(file, with_bounds), files))
+
+
+def open_parquet(uri: str, dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
+    """Open a Parquet file; int96 times come as microseconds, which hold every date.
+
+    Raises
+    ------
+    DataError
+        The file is truncated, is not Parquet, or cannot be read.
+    """
+    try:
+        return pq.ParquetFile(
+            open_uri(uri),
+            read_dictionary=list(dictionaries),
+            coerce_int96_timestamp_unit="us",
+            pre_buffer=True,
+        )
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(
+            f"{uri} cannot be read as Parquet ({_first_line(error)}): it may be truncated or of "
+            "another format; write it again or take it out of the source"
+        ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _read_footer(file: SourceFile, with_bounds: bool) -> Footer:
+    if file.size == 0:
+        raise DataError(f"{file.uri} is empty (0 bytes): expected a Parquet file")
+    with open_parquet(file.uri) as parquet:
+        metadata = parquet.metadata
+        whole = parquet.schema_arrow
+        counts = {name: whole.names.count(name) for name in whole.names}
+        repeated = tuple(name for name, count in counts.items() if count > 1)
+        schema = pa.schema([part for part in whole if part.name not in repeated])
+        group_rows = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
+        bounds = _bounds(metadata, schema) if with_bounds else {}
+    return Footer(file, schema, repeated, group_rows, bounds)
+
+
+def _bounds(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, list[Bounds]]:
+    leaves = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    return {
+        part.name: [
+            _chunk_bounds(group.column(leaves[part.name]), group.num_rows, part.type)
+            for group in groups
+        ]
+        for part in schema
+        if part.name in leaves
+    }
+
+
+def _chunk_bounds(chunk: pq.ColumnChunkMetaData, rows: int, type_: pa.DataType) -> Bounds:
+    statistics = chunk.statistics
+    if statistics is None:
+        return Bounds(None, None, None)
+    nulls = statistics.null_count if statistics.has_null_count else None
+    if nulls == rows:
+        return Bounds(None, None, nulls, all_null=True)
+    if not statistics.has_min_max:
+        return Bounds(None, None, nulls)
+    kind, _ = kind_of(type_)
+    if kind == NUMBER and not (pa.types.is_duration(type_) or pa.types.is_time(type_)):
+        lower = statistic_number(statistics.min)
+        return Bounds(lower, statistic_number(statistics.max), nulls)
+    if kind == TIME:
+        lower = statistic_micros(statistics.min, type_)
+        return Bounds(lower, statistic_micros(statistics.max, type_), nulls)
+    return Bounds(None, None, nulls)

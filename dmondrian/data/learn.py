@@ -1,0 +1,360 @@
+"""Learn the encoding: bounds, levels, labels and parts, from footers where they suffice.
+
+Relies on `footers` for bounds and on `scan` for the rest. Promises: a column is read only if its
+footers lack what its kind needs; every column that does not vary is left out with a reason; the
+result depends on the values only, not on how they are spread over files.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+
+from dmondrian.data.columns import Draft
+from dmondrian.data.footers import Bounds, Footer
+from dmondrian.data.scan import MAX_DISTINCT, CategoryScan, NumberScan, Scan, TimeScan, scan
+from dmondrian.data.schema import Column, Label, Schema
+from dmondrian.data.target import LabelScan, ValueScan, bounds_look_sorted
+from dmondrian.data.values import CATEGORY, MICROS_PER_DAY, NUMBER, TIME
+from dmondrian.errors import DataError, ParameterError, SchemaError
+
+SAMPLE_ROWS = 1_000_000  # rows looked at for NaN in float columns and for times of day
+LOW_COVER = 0.5  # a capped category whose kept levels cover less than this is noted
+
+
+@dataclass
+class Findings:
+    """What people should know about the data."""
+
+    notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+class Learner:
+    """Learns one schema from one source."""
+
+    def __init__(
+        self,
+        footers: Sequence[Footer],
+        partitions: Mapping[str, pa.DataType],
+        drafts: Mapping[str, Draft],
+        left_out: Sequence[tuple[str, str]],
+        target: str | None,
+        weight: str | None,
+    ) -> None:
+        self._footers = footers
+        self._partitions = partitions
+        self._drafts = dict(drafts)
+        self._left_out = list(left_out)
+        self._target = target
+        self._weight = weight
+        self._findings = Findings()
+        for name, role in ((target, "target"), (weight, "weight")):
+            if name is not None and name not in self._drafts:
+                why = dict(self._left_out).get(name, "excluded")
+                raise DataError(f"the {role} {name!r} cannot be used: {why}")
+        if weight is not None and self._drafts[weight].kind != NUMBER:
+            kind = self._drafts[weight].type
+            raise SchemaError(f"the weight {weight!r} must be a number, its type is {kind}")
+
+    def learn(
+        self,
+        max_categories: int,
+        classes: Sequence[Label] | None,
+        *,
+        task: str,
+        infinite: str,
+        null_target: str,
+        shuffle: bool,
+    ) -> tuple[Schema, Findings]:
+        """Scan what must be scanned and settle every column."""
+        features = {
+            name: draft
+            for name, draft in self._drafts.items()
+            if name not in (self._target, self._weight)
+        }
+        makers, sampled = self._plan_scans(features)
+        target_maker = self._target_maker(task)
+        if self._target is not None and target_maker is not None:
+            makers[self._target] = target_maker
+        scans = scan(self._footers, self._partitions, makers, sampled, SAMPLE_ROWS)
+        columns = []
+        for name, draft in features.items():
+            settled = self._settle(draft, scans.get(name), max_categories, infinite)
+            if isinstance(settled, str):
+                self._left_out.append((name, settled))
+            else:
+                columns.append(settled)
+        if not columns:
+            raise DataError(
+                "no column is left to learn from: "
+                + "; ".join(f"{name!r}: {why}" for name, why in self._left_out)
+            )
+        limits: tuple[float, float] | None = None
+        labels: tuple[Label, ...] | None = None
+        if self._target is not None:
+            labels, limits = self._settle_target(scans, task, null_target, classes, shuffle)
+        return Schema(
+            columns=tuple(columns),
+            target=self._target,
+            task=task,
+            classes=labels,
+            weight=self._weight,
+            infinite=infinite,
+            null_target=null_target,
+            left_out=tuple(self._left_out),
+            target_range=limits,
+        ), self._findings
+
+    def _plan_scans(
+        self, features: Mapping[str, Draft]
+    ) -> tuple[dict[str, Callable[[], Scan]], dict[str, Callable[[], Scan]]]:
+        """Columns to scan whole, and columns of which a sample will do."""
+        whole: dict[str, Callable[[], Scan]] = {}
+        sampled: dict[str, Callable[[], Scan]] = {}
+        for name, draft in features.items():
+            if draft.kind == CATEGORY:
+                whole[name] = CategoryScan
+            elif draft.kind == NUMBER:
+                bounds = self._merged(name)
+                if bounds is None or not (math.isfinite(bounds[0]) and math.isfinite(bounds[1])):
+                    whole[name] = NumberScan
+                elif draft.is_floating:
+                    sampled[name] = NumberScan
+            elif self._merged(name) is None:
+                whole[name] = TimeScan
+            elif not pa.types.is_date(draft.type):
+                sampled[name] = TimeScan
+        return whole, sampled
+
+    def _target_maker(self, task: str) -> Callable[[], Scan] | None:
+        if self._target is None:
+            return None
+        draft = self._drafts[self._target]
+        if task == "classification":
+            return partial(LabelScan, self._target)
+        if draft.kind != NUMBER:
+            raise SchemaError(
+                f"the target {self._target!r} is {draft.type}: a regression needs a number; use "
+                'task="classification" (a classifier) for labels'
+            )
+        if draft.is_floating or self._merged(self._target) is None:
+            return partial(ValueScan, self._target)
+        return None
+
+    def _chunks(self, name: str) -> list[Bounds] | None:
+        """Footer bounds of every row group with rows, or None if a file has no such column."""
+        chunks: list[Bounds] = []
+        for footer in self._footers:
+            if name not in footer.schema.names:
+                return None
+            if pa.types.is_null(footer.schema.field(name).type):
+                chunks.append(Bounds(None, None, footer.rows, all_null=True))
+                continue
+            found = footer.bounds.get(name)
+            if found is None:
+                return None
+            chunks += [chunk for chunk, rows in zip(found, footer.group_rows, strict=True) if rows]
+        return chunks
+
+    def _merged(self, name: str) -> tuple[float, float, int] | None:
+        """Bounds and nulls over all row groups, if the footers tell them all."""
+        chunks = self._chunks(name)
+        if chunks is None:
+            return None
+        lower, upper, nulls = math.inf, -math.inf, 0
+        for chunk in chunks:
+            if chunk.nulls is None:
+                return None
+            nulls += chunk.nulls
+            if chunk.all_null:
+                continue
+            if chunk.lower is None or chunk.upper is None:
+                return None
+            lower, upper = min(lower, chunk.lower), max(upper, chunk.upper)
+        return (lower, upper, nulls) if lower <= upper else None
+
+    def _settle(
+        self, draft: Draft, found: Scan | None, max_categories: int, infinite: str
+    ) -> Column | str:
+        """The finished column, or why it is left out."""
+        if isinstance(found, CategoryScan):
+            return self._settle_category(draft, found, max_categories)
+        if draft.kind == TIME:
+            return self._settle_time(draft, found if isinstance(found, TimeScan) else None)
+        return self._settle_number(
+            draft, found if isinstance(found, NumberScan) else None, infinite
+        )
+
+    def _settle_number(self, draft: Draft, found: NumberScan | None, infinite: str) -> Column | str:
+        name = draft.name
+        if found is not None and found.infinities and infinite != "clip":
+            raise DataError(
+                f"the column {name!r} holds {found.infinities} infinite values, the first at "
+                f"{found.first_infinity}: expected finite numbers; correct them, exclude the "
+                'column, or use infinite="clip"'
+            )
+        merged = self._merged(name)
+        nulls = 0 if found is None else found.nulls
+        if merged is None or not (math.isfinite(merged[0]) and math.isfinite(merged[1])):
+            assert found is not None  # such columns are always scanned
+            lower, upper = found.lower, found.upper
+        else:
+            lower, upper = merged[0], merged[1]
+            nulls = max(nulls, merged[2])
+        if lower > upper:
+            return "all null"
+        if lower == upper and not nulls:
+            return f"constant ({lower:g})"
+        parts = ("value",) if lower < upper else ()
+        return Column(name, NUMBER, str(draft.type), lower, upper, parts, has_nulls=nulls > 0)
+
+    def _settle_time(self, draft: Draft, found: TimeScan | None) -> Column | str:
+        merged = self._merged(draft.name)
+        nulls = 0 if found is None else found.nulls
+        if merged is not None:
+            lower, upper = int(merged[0]), int(merged[1])
+            nulls = max(nulls, merged[2])
+        elif found is None or found.lower is None or found.upper is None:
+            return "all null"
+        else:
+            lower, upper = found.lower, found.upper
+        if lower == upper and not nulls:
+            return "constant (one moment)"
+        parts = ["linear"] if lower < upper else []
+        # bounds that are not midnight prove hours even where the sample shows none
+        has_hours = found is not None and found.has_hours
+        if lower < upper and (has_hours or lower % MICROS_PER_DAY or upper % MICROS_PER_DAY):
+            parts.append("hour")
+        if lower // MICROS_PER_DAY < upper // MICROS_PER_DAY:
+            parts.append("weekday")
+        if _month(lower) < _month(upper):
+            parts.append("month")
+        kind = str(draft.type)
+        return Column(draft.name, TIME, kind, lower, upper, tuple(parts), has_nulls=nulls > 0)
+
+    def _settle_category(self, draft: Draft, found: CategoryScan, most: int) -> Column | str:
+        name, counts = draft.name, found.counts
+        if found.is_overfull:
+            return f"more than {MAX_DISTINCT} different values, so an identifier"
+        rows = sum(counts.values())
+        if not counts:
+            return "all null"
+        if len(counts) == 1 and not found.nulls:
+            return f"constant ({next(iter(counts))!r})"
+        if len(counts) == rows and rows > most:
+            return f"an identifier: {rows} rows, all different"
+        ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:most]
+        if len(counts) > most:
+            covered = sum(count for _, count in ranked) / rows
+            hint = "; think of excluding it" if covered < LOW_COVER else ""
+            self._findings.notes.append(
+                f"{name!r} has {len(counts)} levels: the {most} most frequent "
+                f"({covered:.1%} of its rows) are kept, the others share one{hint}"
+            )
+        levels = tuple(sorted(level for level, _ in ranked))
+        return Column(
+            name,
+            CATEGORY,
+            str(draft.type),
+            levels=levels,
+            n_distinct=len(counts),
+            has_nulls=found.nulls > 0,
+        )
+
+    def _settle_target(
+        self,
+        scans: Mapping[str, Scan],
+        task: str,
+        null_target: str,
+        classes: Sequence[Label] | None,
+        shuffle: bool,
+    ) -> tuple[tuple[Label, ...] | None, tuple[float, float] | None]:
+        name = str(self._target)
+        found = scans.get(name)
+        if isinstance(found, LabelScan):
+            self._refuse_missing(found.nulls, found.first_null, "null", null_target)
+            labels = _classes(name, found, classes)
+            self._note_order(found.looks_sorted(), found.groups_look_sorted(), shuffle)
+            return labels, None
+        if classes is not None:
+            raise ParameterError('classes are for task="classification" only')
+        if isinstance(found, ValueScan):
+            self._refuse_missing(found.nulls, found.first_null, "null or NaN", null_target)
+            self._refuse_missing(found.infinities, found.first_infinity, "infinite", null_target)
+            lower, upper, is_sorted = found.lower, found.upper, found.looks_sorted()
+        else:
+            merged = self._merged(name)
+            assert merged is not None  # otherwise it was scanned
+            lower, upper = merged[0], merged[1]
+            self._refuse_missing(merged[2], "", "null", null_target)
+            chunks = self._chunks(name) or []
+            is_sorted = bounds_look_sorted(
+                [(c.lower, c.upper) for c in chunks if c.lower is not None and c.upper is not None]
+            )
+        if lower > upper:
+            raise DataError(f"the target {name!r} has no finite value: there is nothing to learn")
+        self._note_order(is_sorted, is_sorted, shuffle)
+        return None, (lower, upper)
+
+    def _refuse_missing(self, number: int, first: str, what: str, null_target: str) -> None:
+        if not number:
+            return
+        rows = "row" if number == 1 else "rows"
+        if null_target == "drop":
+            self._findings.notes.append(
+                f"{number} {rows} with a target {self._target!r} that is {what}: dropped"
+            )
+            return
+        place = f", first at {first}" if first else ""
+        raise DataError(
+            f"the target {self._target!r} is {what} in {number} {rows}{place}: fill them in, or "
+            'drop such rows with null_target="drop"'
+        )
+
+    def _note_order(self, rows_sorted: bool, groups_sorted: bool, shuffle: bool) -> None:
+        if rows_sorted and not shuffle:
+            self._findings.warnings.append(
+                f"the rows look sorted by the target {self._target!r}, which misleads a forest "
+                "that learns row by row: use shuffle=True (shuffle = true in a job file) unless "
+                "the order is the point"
+            )
+        elif shuffle and groups_sorted:
+            self._findings.notes.append(
+                f"whole row groups hold nearly one value of the target {self._target!r}: a shuffle "
+                "moves rows within their row group only; write the data in random order, or with "
+                "smaller row groups, for a better mix"
+            )
+
+
+def _classes(name: str, found: LabelScan, given: Sequence[Label] | None) -> tuple[Label, ...]:
+    rows = sum(found.counts.values())
+    labels: set[Label] = set(found.counts)
+    if given is not None:
+        unknown = sorted(map(repr, labels - set(given)))
+        if unknown:
+            raise DataError(
+                f"the target {name!r} has labels that `classes` does not list: "
+                f"{', '.join(unknown[:8])}; list them too"
+            )
+        labels = set(given)
+    if len(labels) < 2:
+        which = f"only {next(iter(labels))!r}, in all {rows} rows" if labels else "none"
+        raise DataError(
+            f"the target {name!r} needs at least two classes, got {which}: check the column, or "
+            "name all labels that may come in `classes`"
+        )
+    if len({type(label) for label in labels}) > 1:
+        kinds = sorted({type(label).__name__ for label in labels})
+        raise DataError(f"the labels of {name!r} are of several types ({', '.join(kinds)})")
+    return tuple(sorted(labels))
+
+
+def _month(micros: float) -> int:
+    """Months since 1970."""
+    return int(np.datetime64(int(micros), "us").astype("datetime64[M]").astype(int))

@@ -1,0 +1,212 @@
+"""From a source to a plan: list the files, read the footers, learn the encoding, number the rows.
+
+Relies on every other module of this package. Promises: one metadata pass; a data pass only over
+columns whose footers lack something (levels of categories, labels, NaN in a float target, absent
+statistics) and over a sample of float columns to see whether they hold NaN; equal sources and
+options give equal plans.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from dmondrian.data.columns import (
+    check_file,
+    choose_columns,
+    partition_types,
+    partition_values,
+    require,
+)
+from dmondrian.data.footers import Footer, read_footers
+from dmondrian.data.learn import Learner
+from dmondrian.data.plan import Group, Plan, arrange
+from dmondrian.data.schema import Label, Schema
+from dmondrian.data.source import Source, list_source, partition_keys
+from dmondrian.errors import DataError, ParameterError
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "task": ("classification", "regression"),
+    "infinite": ("error", "clip"),
+    "null_target": ("error", "drop"),
+}
+
+
+def make_plan(
+    source: Source,
+    *,
+    target: str | None = None,
+    task: str = "classification",
+    exclude: Iterable[str] = (),
+    categorical: Iterable[str] = (),
+    weight: str | None = None,
+    shuffle: bool = False,
+    seed: int = 0,
+    max_categories: int = 64,
+    infinite: str = "error",
+    null_target: str = "error",
+    classes: Sequence[Label] | None = None,
+) -> Plan:
+    """Plan the training on a source.
+
+    Parameters
+    ----------
+    source : str, path or sequence of them
+        Parquet file, folder, glob or URL. ``key=value`` folders become columns.
+    target : str, optional
+        Column to predict. Without it the plan only describes the features.
+    task : {"classification", "regression"}
+    exclude : iterable of str
+        Columns not to use.
+    categorical : iterable of str
+        Columns to treat as categories whatever their type (strings and dictionaries always are).
+    weight : str, optional
+        Column of row weights, finite and not negative.
+    shuffle : bool
+        Read the row groups, and the rows within each, in a random order fixed by `seed`.
+    seed : int
+        In [0, 2**64).
+    max_categories : int
+        Levels kept per category; the most frequent, ties broken by value.
+    infinite : {"error", "clip"}
+        What to do with an infinite feature: refuse it, or put it at the nearer finite bound.
+    null_target : {"error", "drop"}
+        What to do with rows whose target is null, NaN or infinite.
+    classes : sequence, optional
+        All labels that may come; by default those of the data. Sorted in the schema.
+
+    Returns
+    -------
+    Plan
+        Its `notes` say what was left out and what looks odd; a target that looks sorted is also
+        warned of.
+
+    Raises
+    ------
+    DataError
+        No rows, unreadable files, unusable values.
+    SchemaError
+        Columns that are not there, or differ between files.
+    ParameterError
+        An option outside its range.
+    """
+    options: dict[str, Any] = {"task": task, "infinite": infinite, "null_target": null_target}
+    _check_options(options, seed, max_categories)
+    footers, notes = _footers(source, with_bounds=True)
+    partitions = partition_types([footer.file for footer in footers])
+    roles = [name for name in (target, weight) if name is not None]
+    excluded, categories = _names(exclude, "exclude"), _names(categorical, "categorical")
+    known = [*footers[0].schema.names, *footers[0].repeated, *partitions]
+    for names, role in (
+        (roles[:1] if target else [], "target"),
+        (excluded, "exclude"),
+        (categories, "categorical"),
+        ([weight] if weight else [], "weight"),
+    ):
+        require(names, known, role)
+    if target is not None and target in (*excluded, weight):
+        raise ParameterError(f"the target {target!r} is also given as excluded or as the weight")
+    drafts, left_out = choose_columns(footers, partitions, excluded, categories)
+    learner = Learner(footers, partitions, drafts, left_out, target, weight)
+    schema, found = learner.learn(max_categories, classes, shuffle=shuffle, **options)
+    blocks = arrange(_groups(footers, partitions), shuffle, seed)
+    notes += [f"{name!r} is left out: {why}" for name, why in schema.left_out]
+    for text in found.warnings:
+        warnings.warn(text, UserWarning, stacklevel=2)
+    return Plan(schema, blocks, shuffle, seed, tuple(notes + found.notes + found.warnings))
+
+
+def make_scoring_plan(
+    source: Source, schema: Schema, keep: Sequence[str] = (), *, target: bool = False
+) -> Plan:
+    """Plan the reading of other data with the encoding of a model.
+
+    Parameters
+    ----------
+    source : str, path or sequence of them
+    schema : Schema
+        Of the model.
+    keep : sequence of str
+        Columns to pass through; checked to be in every file.
+    target : bool
+        Whether to read the target and weights too (to evaluate); else they may be absent.
+
+    Returns
+    -------
+    Plan
+        In the order of the source, without shuffle.
+
+    Raises
+    ------
+    DataError
+        No rows, or unreadable files.
+    SchemaError
+        Columns missing or of another kind of type than the training data's.
+    """
+    if target and schema.target is None:
+        raise DataError("the model's schema has no target, so its predictions cannot be evaluated")
+    used = schema if target else schema.without_target()
+    footers, notes = _footers(source, with_bounds=False)
+    files = [footer.file for footer in footers]
+    partitions = partition_types(files)
+    for footer in footers:
+        check_file(used, footer, partitions, keep)
+    return Plan(used, arrange(_groups(footers, partitions), False, 0), notes=tuple(notes))
+
+
+def _check_options(options: dict[str, Any], seed: int, max_categories: int) -> None:
+    for name, value in options.items():
+        if value not in _CHOICES[name]:
+            expected = " or ".join(map(repr, _CHOICES[name]))
+            raise ParameterError(f"{name} must be {expected}, got {value!r}")
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**64:
+        raise ParameterError(f"seed must be an integer in [0, 2**64), got {seed!r}")
+    if isinstance(max_categories, bool) or not isinstance(max_categories, int):
+        raise ParameterError(f"max_categories must be an integer, got {max_categories!r}")
+    if max_categories < 1:
+        raise ParameterError(f"max_categories must be at least 1, got {max_categories}")
+
+
+def _names(names: Iterable[str], role: str) -> list[str]:
+    listed = [names] if isinstance(names, str) else list(names)
+    if not all(isinstance(name, str) for name in listed):
+        raise ParameterError(f"{role} must be a list of column names, got {listed!r}")
+    return listed
+
+
+def _footers(source: Source, with_bounds: bool) -> tuple[list[Footer], list[str]]:
+    """Footers of the files that have rows."""
+    files, notes = list_source(source)
+    footers = read_footers(files, with_bounds)
+    empty = [footer.file.uri for footer in footers if not footer.rows]
+    footers = [footer for footer in footers if footer.rows]
+    if not footers:
+        raise DataError(
+            f"no rows: {len(empty)} Parquet file{'s' if len(empty) > 1 else ''} found, none with "
+            f"a row ({', '.join(empty[:3])}); expected at least one"
+        )
+    if empty:
+        more = ", ..." if len(empty) > 3 else ""
+        notes.append(f"files without rows are passed over: {', '.join(empty[:3])}{more}")
+    shared = set(partition_keys([footer.file for footer in footers]))
+    spare = {key for footer in footers for key, _ in footer.file.partition} - shared
+    if spare:
+        notes.append(f"folder keys that not every path has are passed over: {sorted(spare)}")
+    return footers, notes
+
+
+def _groups(footers: Sequence[Footer], partitions: dict[str, Any]) -> list[Group]:
+    return [
+        Group(
+            uri=footer.file.uri,
+            size=footer.file.size,
+            stamp=footer.file.stamp,
+            row_group=number,
+            rows=rows,
+            partition=partition_values(footer.file, partitions),
+        )
+        for footer in footers
+        for number, rows in enumerate(footer.group_rows)
+        if rows
+    ]

@@ -1,0 +1,227 @@
+"""One block of a plan, read, decoded, put in order and encoded.
+
+Relies on the plan's recipe (schema, shuffle, seed) and on the block's descriptor; any process that
+can open the uri reads the same block. Promises: equal blocks give equal bytes; a file that changed
+since the plan was made is a `PlanError` that names it, found before a row is used; safe to call from
+several threads.
+
+A row group that was cut into several blocks is decoded once per process and kept until
+`KEPT_GROUPS` others were read.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from dmondrian.data.columns import is_texts, partition_array
+from dmondrian.data.encode import Matrix, encode_features, encode_target, encode_weight
+from dmondrian.data.footers import open_parquet
+from dmondrian.data.plan import Block, Plan, Recipe
+from dmondrian.data.schema import Schema
+from dmondrian.data.shuffle import permutation
+from dmondrian.data.source import stat_uri
+from dmondrian.data.values import BoolArray, FloatArray, IntArray
+from dmondrian.errors import DataError, PlanError, SchemaError
+
+KEPT_GROUPS = 2
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The rows of one block as a forest takes them.
+
+    Without a target (scoring), or where rows lacked one and are dropped, see `counts`: there are
+    then fewer rows than the block has.
+    """
+
+    X: Matrix  # float32 [n, d], C-contiguous
+    y: FloatArray | None  # float64 [n]: class index or value
+    weight: FloatArray | None  # float64 [n]
+    keep: pa.Table | None  # columns passed through, n rows
+    counts: dict[str, int]  # events, see `encode_features`; and "null_target", always
+
+
+def read_block(plan: Plan | Recipe, block: Block, *, keep: Sequence[str] = ()) -> Encoded:
+    """Read and encode one block.
+
+    Parameters
+    ----------
+    plan : Plan or Recipe
+        The plan of the block, or its recipe.
+    block : Block
+    keep : sequence of str
+        Columns returned as they are, beside the features.
+
+    Returns
+    -------
+    Encoded
+
+    Raises
+    ------
+    PlanError
+        The file changed or vanished since the plan was made.
+    SchemaError
+        A column of `keep` is not there.
+    DataError
+        The file is damaged, or holds values that cannot be used (infinities, labels unknown,
+        missing targets): column, file and row are named.
+    """
+    _check_unchanged(block)
+    schema = plan.schema
+    columns, order = _columns(plan, block, keep)
+    where = _locator(block, order)
+    counts: dict[str, int] = {"null_target": 0}
+    try:
+        X = encode_features(schema, columns, block.rows, counts, where)
+        y, missing = None, None
+        if schema.target is not None:
+            y, missing = encode_target(schema, columns[schema.target], where)
+        weight = None
+        if schema.weight is not None:
+            weight = encode_weight(schema, columns[schema.weight], where)
+    except (pa.ArrowException, ValueError, OverflowError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"cannot convert {where(0)} and the rows after it: {error}") from error
+    kept = pa.table({name: columns[name] for name in keep}) if keep else None
+    if missing is not None and missing.any():
+        present = _without_missing(schema, missing, counts, where)
+        X, y = X[present], (None if y is None else y[present])
+        weight = None if weight is None else weight[present]
+        kept = None if kept is None else kept.filter(pa.array(present))
+    return Encoded(X, y, weight, kept, counts)
+
+
+def _check_unchanged(block: Block) -> None:
+    try:
+        found = stat_uri(block.uri)
+    except OSError as error:
+        raise PlanError(f"cannot look at {block.uri}, a file of the plan: {error}") from error
+    if found is None:
+        raise PlanError(
+            f"{block.uri} is part of the plan but is no longer there: put it back, or start a new "
+            "run"
+        )
+    if found != (block.size, block.stamp):
+        raise PlanError(
+            f"{block.uri} changed since the plan was made: expected {block.size} bytes stamped "
+            f"{block.stamp}, got {found[0]} bytes stamped {found[1]}; put the file back, or start a "
+            "new run"
+        )
+
+
+def _columns(
+    plan: Plan | Recipe, block: Block, keep: Sequence[str]
+) -> tuple[dict[str, pa.ChunkedArray | pa.Array], IntArray | None]:
+    """The columns of a block in stream order, and each row's number in the row group if moved."""
+    schema = plan.schema
+    wanted = [column.name for column in schema.columns]
+    wanted += [name for name in (schema.target, schema.weight, *keep) if name is not None]
+    names = list(dict.fromkeys(wanted))
+    texts = [column.name for column in schema.columns if column.kind == "category"]
+    dictionaries = tuple(name for name in texts if name not in keep)
+    if block.rows < block.group_rows:
+        key = (block.uri, block.stamp, block.row_group, tuple(names), dictionaries)
+        table = _groups.get(key, lambda: _read_group(block, names, dictionaries))
+    else:
+        table = _read_group(block, names, dictionaries)
+    constants = {value[0]: value for value in block.partition}
+    lacking = [name for name in names if name not in table.column_names and name not in constants]
+    if lacking:
+        raise SchemaError(f"{block.uri} has no column {', '.join(map(repr, lacking))}")
+    order: IntArray | None = None
+    if plan.shuffle:
+        moved = permutation(plan.seed, block.group, block.group_rows)
+        order = moved[block.offset : block.offset + block.rows]
+        table = table.take(pa.array(order))
+    elif block.rows < block.group_rows:
+        table = table.slice(block.offset, block.rows)
+    return {
+        name: table.column(name)
+        if name in table.column_names
+        else partition_array(constants[name], block.rows)
+        for name in names
+    }, order
+
+
+def _read_group(block: Block, names: Sequence[str], dictionaries: Sequence[str]) -> pa.Table:
+    with open_parquet(block.uri, dictionaries) as parquet:
+        known = parquet.schema_arrow.names
+        try:
+            present = [name for name in names if name in known]
+            table = parquet.read_row_group(block.row_group, columns=present)
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(
+                f"{block.uri}, row group {block.row_group}, cannot be decoded: {error}; the file "
+                "is damaged, write it again"
+            ) from error
+    if table.num_rows != block.group_rows and present:
+        raise PlanError(
+            f"{block.uri}, row group {block.row_group}: expected {block.group_rows} rows as "
+            f"planned, got {table.num_rows}; start a new run"
+        )
+    # a column whose name holds a dot may bring columns along that share its beginning
+    return table.select([name for name in present if name in table.column_names])
+
+
+def _locator(block: Block, order: IntArray | None) -> Callable[[int], str]:
+    """How to name a row of the block: its file, and its number there, counted from 0."""
+
+    def where(row: int) -> str:
+        in_group = block.offset + row if order is None else int(order[row])
+        with open_parquet(block.uri) as parquet:
+            metadata = parquet.metadata
+            before = sum(metadata.row_group(i).num_rows for i in range(block.row_group))
+        return f"{block.uri}, row {before + in_group}"
+
+    return where
+
+
+def _without_missing(
+    schema: Schema, missing: BoolArray, counts: dict[str, int], where: Callable[[int], str]
+) -> BoolArray:
+    if schema.null_target != "drop":
+        raise DataError(
+            f"the target {schema.target!r} is missing in {int(missing.sum())} rows, first at "
+            f'{where(int(missing.argmax()))}: fill them in, or drop such rows with null_target="drop"'
+        )
+    counts["null_target"] = int(missing.sum())
+    return ~missing
+
+
+class _Groups:
+    """The last few decoded row groups of this process; each is decoded by one thread only."""
+
+    def __init__(self, kept: int) -> None:
+        self._kept = kept
+        self._lock = threading.Lock()
+        self._tables: OrderedDict[object, Future[pa.Table]] = OrderedDict()
+
+    def get(self, key: object, read: Callable[[], pa.Table]) -> pa.Table:
+        with self._lock:
+            future = self._tables.get(key)
+            is_mine = future is None
+            if future is None:
+                future = self._tables[key] = Future()
+            self._tables.move_to_end(key)
+            while len(self._tables) > self._kept:
+                self._tables.popitem(last=False)
+        if is_mine:
+            try:
+                future.set_result(read())
+            except BaseException as error:
+                with self._lock:
+                    self._tables.pop(key, None)
+                future.set_exception(error)
+                raise
+        return future.result()
+
+
+_groups = _Groups(KEPT_GROUPS)

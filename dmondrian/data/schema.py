@@ -1,0 +1,218 @@
+"""The fixed encoding of a data set: which columns, as which features, with which bounds.
+
+Relies on nothing but the standard library (no Arrow: a model can be described without it).
+Promises: everything needed to encode another file the same way is in a `Schema`, it survives
+`to_json`/`from_json` unchanged, and feature names are unique.
+
+How columns become features:
+
+* number: one feature, ``(x - lower) / (upper - lower)``, so training values lie in [0, 1];
+  booleans are 0 and 1, durations and times of day are seconds;
+* category: one feature per level (``name=level``), one for rarer and unseen values
+  (``name=<other>``);
+* time: ``name`` (linear, scaled like a number), ``name.hour`` (fraction of the day passed),
+  ``name.weekday`` (Monday 0, Sunday 1) and ``name.month`` (January 0, December 1), all in UTC;
+  parts that do not vary in the training data are left out;
+* null and NaN: ``name=<null>`` is 1 if the training data had nulls there; the column's numeric
+  features are then 0.5, the middle of the range, and its levels all 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any
+
+from dmondrian.errors import SchemaError
+
+NULL_LEVEL = "<null>"
+OTHER_LEVEL = "<other>"
+FORMAT = 1
+
+Label = str | int | bool
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column that is read, and how it is encoded."""
+
+    name: str
+    kind: str  # "number", "time" or "category"
+    type: str  # Arrow type in the first training file
+    lower: float | None = None  # least training value (time: microseconds since 1970)
+    upper: float | None = None  # greatest training value
+    parts: tuple[str, ...] = ()  # numeric features: "value"; or "linear", "hour", ...
+    levels: tuple[str, ...] = ()  # levels of a category, sorted
+    n_distinct: int = 0  # distinct values of a category in training, rarer ones included
+    has_nulls: bool = False  # whether the column has an indicator for null
+
+    @property
+    def width(self) -> int:
+        """Number of features this column makes."""
+        n_levels = len(self.levels) + 1 if self.kind == "category" else 0
+        return len(self.parts) + n_levels + int(self.has_nulls)
+
+    def features(self) -> Iterator[str]:
+        """Names of the features, in order: parts, levels, other, null."""
+        for part in self.parts:
+            yield self.name if part in ("value", "linear") else f"{self.name}.{part}"
+        if self.kind == "category":
+            for level in self.levels:
+                # a level that is literally "<null>" or "<other>" must not take the special name
+                plain = level not in (NULL_LEVEL, OTHER_LEVEL)
+                yield f"{self.name}={level}" if plain else f"{self.name}={level!r}"
+            yield f"{self.name}={OTHER_LEVEL}"
+        if self.has_nulls:
+            yield f"{self.name}={NULL_LEVEL}"
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The encoding learned from the training data."""
+
+    columns: tuple[Column, ...]
+    target: str | None = None
+    task: str = "classification"  # or "regression"
+    classes: tuple[Label, ...] | None = None  # sorted labels; None for regression
+    weight: str | None = None  # column of row weights
+    infinite: str = "error"  # or "clip": infinities become the nearer bound
+    null_target: str = "error"  # or "drop": rows without a target are dropped and counted
+    left_out: tuple[tuple[str, str], ...] = field(default=())  # (column, why)
+    target_range: tuple[float, float] | None = None  # of a regression target, where known
+
+    @cached_property
+    def feature_names(self) -> list[str]:
+        """Names of the encoded features, [d] in order."""
+        names: list[str] = []
+        seen: dict[str, int] = {}
+        for column in self.columns:
+            for name in column.features():
+                seen[name] = seen.get(name, 0) + 1
+                names.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
+        return names
+
+    @property
+    def n_features(self) -> int:
+        """Number d of encoded features."""
+        return sum(column.width for column in self.columns)
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes; 0 for regression."""
+        return len(self.classes) if self.classes is not None else 0
+
+    def without_target(self) -> Schema:
+        """The same encoding for data whose target and weights are not read."""
+        return replace(self, target=None, weight=None)
+
+    def to_json(self) -> dict[str, Any]:
+        """The schema as JSON-able values; keys in a fixed order."""
+        columns = [
+            {
+                key: list(value) if isinstance(value, tuple) else value
+                for key, value in asdict(column).items()
+            }
+            for column in self.columns
+        ]
+        return {
+            "format": FORMAT,
+            "columns": columns,
+            "target": self.target,
+            "task": self.task,
+            "classes": None if self.classes is None else list(self.classes),
+            "weight": self.weight,
+            "infinite": self.infinite,
+            "null_target": self.null_target,
+            "left_out": [list(pair) for pair in self.left_out],
+            "target_range": None if self.target_range is None else list(self.target_range),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Schema:
+        """Read what `to_json` wrote.
+
+        Raises
+        ------
+        SchemaError
+            The mapping was not written by `to_json` or by a newer format.
+        """
+        if not isinstance(data, Mapping) or data.get("format") != FORMAT:
+            found = data.get("format") if isinstance(data, Mapping) else type(data).__name__
+            raise SchemaError(f"expected a schema of format {FORMAT}, got {found!r}")
+        try:
+            columns = tuple(
+                Column(
+                    **{
+                        **column,
+                        "parts": tuple(column["parts"]),
+                        "levels": tuple(column["levels"]),
+                    }
+                )
+                for column in data["columns"]
+            )
+            limits, classes = data["target_range"], data["classes"]
+            return cls(
+                columns=columns,
+                target=data["target"],
+                task=data["task"],
+                classes=None if classes is None else tuple(classes),
+                weight=data["weight"],
+                infinite=data["infinite"],
+                null_target=data["null_target"],
+                left_out=tuple((name, why) for name, why in data["left_out"]),
+                target_range=None if limits is None else (limits[0], limits[1]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise SchemaError(f"the stored schema is not whole: {error!r}") from error
+
+    def describe(self) -> str:
+        """A table of the columns for people: name, kind, number of features, and how."""
+        rows = [("column", "kind", "type", "features", "encoding")]
+        rows += [
+            (column.name, column.kind, column.type, str(column.width), _encoding(column))
+            for column in self.columns
+        ]
+        rows += [(name, "-", "-", "0", f"left out: {why}") for name, why in self.left_out]
+        widths = [max(len(row[i]) for row in rows) for i in range(4)]
+        lines = [
+            "  ".join(
+                [*(cell.ljust(size) for cell, size in zip(row, widths, strict=False)), row[4]]
+            )
+            for row in rows
+        ]
+        lines.append(f"{len(self.columns)} columns, {self.n_features} features")
+        if self.target is not None:
+            lines.append(f"target {self.target!r}: {self._describe_target()}")
+        if self.weight is not None:
+            lines.append(f"weight {self.weight!r}")
+        return "\n".join(line.rstrip() for line in lines)
+
+    def _describe_target(self) -> str:
+        if self.classes is None:
+            limits = self.target_range
+            return "regression" + (f", {limits[0]:g} to {limits[1]:g}" if limits else "")
+        shown = ", ".join(repr(label) for label in self.classes[:8])
+        more = ", ..." if len(self.classes) > 8 else ""
+        return f"{len(self.classes)} classes ({shown}{more})"
+
+
+def _encoding(column: Column) -> str:
+    null = ", null indicator" if column.has_nulls else ""
+    if column.kind == "category":
+        shown = ", ".join(column.levels[:4]) + (", ..." if len(column.levels) > 4 else "")
+        return f"{len(column.levels)} levels ({shown}) and other{null}"
+    if column.lower is None or column.upper is None or not column.parts:
+        return "null indicator only (the value is constant)"
+    if column.kind == "time":
+        low, high = (_date(bound) for bound in (column.lower, column.upper))
+        return f"{low} to {high}: {', '.join(column.parts)}{null}"
+    return f"{column.lower:g} to {column.upper:g}{null}"
+
+
+def _date(micros: float) -> str:
+    try:
+        return (datetime(1970, 1, 1) + timedelta(microseconds=micros)).isoformat(sep=" ")
+    except OverflowError:
+        return f"{micros:g} us"

@@ -1,0 +1,259 @@
+"""The files behind a source: a file, folder, glob, list or URL becomes an ordered list.
+
+Relies on `pyarrow.fs` for local and remote file systems (credentials come from the environment).
+Promises: the same source gives the same order everywhere (folders and globs are sorted by path, a
+list keeps its own order); names starting with ``_`` or ``.`` in a listed folder are passed over;
+``key=value`` folders are returned as partition values; a file is known by its uri, size and stamp
+(time of last change in nanoseconds), which is how a change under a run is found.
+
+A local file's uri is its absolute path; every other uri keeps its scheme and query.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TypeAlias
+from urllib.parse import quote, unquote, urlsplit
+
+import pyarrow as pa
+from pyarrow import fs
+
+from dmondrian.errors import DataError
+
+Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+PARQUET_ENDINGS = (".parquet", ".parq", ".pq")
+HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+_SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
+_GLOB = re.compile(r"[*?\[]")
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One file of a source."""
+
+    uri: str  # absolute path of a local file, otherwise a URL
+    size: int  # bytes
+    stamp: str  # time of the last change, nanoseconds since 1970, as text
+    partition: tuple[tuple[str, str | None], ...]  # (key, value) of each key=value folder above it
+
+
+def list_source(source: Source) -> tuple[list[SourceFile], list[str]]:
+    """List the Parquet files of a source in reading order.
+
+    Parameters
+    ----------
+    source : str, path or sequence of them
+        Files, folders (searched to the bottom), globs (``*``, ``?``, ``[...]``, ``**``) and URLs.
+
+    Returns
+    -------
+    files : list of SourceFile
+    notes : list of str
+        What was passed over, and why.
+
+    Raises
+    ------
+    DataError
+        Nothing is there, or a folder holds no Parquet file.
+    """
+    items = [source] if isinstance(source, (str, os.PathLike)) else list(source)
+    if not items:
+        raise DataError("expected a file, folder, glob or URL to read, got an empty list")
+    files: dict[str, SourceFile] = {}
+    notes: list[str] = []
+    for item in items:
+        location = normalise(item)
+        for info in _expand(location, notes):
+            uri = _child_uri(location, info.path)
+            if uri in files:
+                notes.append(f"{uri} is named twice in the source and is read once")
+                continue
+            files[uri] = SourceFile(uri, info.size, _stamp(info), _partition(info.path))
+    return list(files.values()), notes
+
+
+def normalise(item: str | os.PathLike[str]) -> str:
+    """Give a path or URL its one spelling: absolute path, or URL with a known scheme."""
+    text = os.fspath(item)
+    if not isinstance(text, str) or not text:
+        raise DataError(f"expected a path or URL as text, got {text!r}")
+    if not _SCHEME.match(text):
+        return Path(os.path.abspath(os.path.expanduser(text))).as_posix()
+    split = urlsplit(text)
+    if split.password is not None:
+        raise DataError(
+            f"the URL for {split.hostname} carries a password: credentials come from the "
+            "environment, take them out of the URL"
+        )
+    if split.scheme == "file":
+        return unquote(split.path)
+    if split.scheme in ("s3a", "s3n"):
+        return "s3" + text[len(split.scheme) :]
+    return text
+
+
+def open_uri(uri: str) -> pa.NativeFile:
+    """Open a file for random reading.
+
+    Raises
+    ------
+    OSError
+        As the file system says it; callers translate it with what they were doing.
+    """
+    filesystem, path = _locate(uri)
+    return filesystem.open_input_file(path)
+
+
+def stat_uri(uri: str) -> tuple[int, str] | None:
+    """Size in bytes and stamp of a file as it is now, or None when it is not there."""
+    filesystem, path = _locate(uri)
+    info = filesystem.get_file_info(path)
+    if info.type != fs.FileType.File:
+        return None
+    return info.size, _stamp(info)
+
+
+def _expand(location: str, notes: list[str]) -> list[fs.FileInfo]:
+    filesystem, path = _locate(location)
+    try:
+        info = filesystem.get_file_info(path)
+        if info.type == fs.FileType.File:
+            return [info]
+        if info.type == fs.FileType.Directory:
+            return _folder(filesystem, path, location, notes)
+        if _GLOB.search(path):
+            return _glob(filesystem, path, location, notes)
+    except OSError as error:
+        raise DataError(f"cannot list {location}: {error}") from error
+    raise DataError(f"expected a Parquet file, a folder or a glob, but {location} does not exist")
+
+
+def _folder(
+    filesystem: fs.FileSystem, path: str, location: str, notes: list[str]
+) -> list[fs.FileInfo]:
+    found = filesystem.get_file_info(fs.FileSelector(path, recursive=True))
+    depth = len(path.rstrip("/")) + 1
+    files = [
+        info
+        for info in sorted(found, key=lambda info: info.path)
+        if info.type == fs.FileType.File and not _is_hidden(info.path[depth:])
+    ]
+    chosen = [info for info in files if info.path.lower().endswith(PARQUET_ENDINGS)]
+    if not chosen:  # Hive and Impala write data files without any ending
+        chosen = [info for info in files if "." not in info.base_name]
+    if not chosen:
+        raise DataError(
+            f"the folder {location} holds no Parquet file (names ending in "
+            f"{', '.join(PARQUET_ENDINGS)}; names starting with _ or . are passed over)"
+        )
+    others = [info.path[depth:] for info in files if info not in chosen]
+    if others:
+        more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+        notes.append(f"passed over in {location}: {', '.join(others[:3])}{more} (not Parquet)")
+    return chosen
+
+
+def _glob(
+    filesystem: fs.FileSystem, pattern: str, location: str, notes: list[str]
+) -> list[fs.FileInfo]:
+    parts = pattern.split("/")
+    fixed = next(i for i, part in enumerate(parts) if _GLOB.search(part))
+    base = "/".join(parts[:fixed]) or "/"
+    selector = fs.FileSelector(base, allow_not_found=True, recursive=True)
+    found = sorted(filesystem.get_file_info(selector), key=lambda info: info.path)
+    depth = len(base.rstrip("/")) + 1
+    chosen: dict[str, fs.FileInfo] = {}
+    for info in found:
+        if not _matches(info.path[depth:].split("/"), parts[fixed:]):
+            continue
+        if info.type == fs.FileType.Directory:
+            inside = _folder(filesystem, info.path, info.path, notes)
+        else:
+            inside = [info]
+        chosen.update((file.path, file) for file in inside)
+    if not chosen:
+        raise DataError(f"no file matches {location}: expected at least one Parquet file")
+    return [chosen[path] for path in sorted(chosen)]
+
+
+def _matches(names: list[str], patterns: list[str]) -> bool:
+    """Whether path components match glob components; ``**`` stands for any number of folders."""
+    if not patterns:
+        return not names
+    if patterns[0] == "**":
+        return any(_matches(names[skip:], patterns[1:]) for skip in range(len(names) + 1))
+    if not names or (names[0].startswith((".", "_")) and names[0][0] != patterns[0][0]):
+        return False
+    return fnmatch.fnmatchcase(names[0], patterns[0]) and _matches(names[1:], patterns[1:])
+
+
+def _is_hidden(relative: str) -> bool:
+    """Spark's rule: ``_SUCCESS`` and ``.crc`` are hidden, a partition folder ``_k=v`` is not."""
+    return any(
+        part.startswith(".") or (part.startswith("_") and "=" not in part)
+        for part in relative.split("/")
+    )
+
+
+def _partition(path: str) -> tuple[tuple[str, str | None], ...]:
+    pairs: dict[str, str | None] = {}
+    for part in path.split("/")[:-1]:
+        key, equals, value = part.partition("=")
+        if equals and key:
+            pairs[unquote(key)] = None if value == HIVE_NULL else unquote(value)
+    return tuple(pairs.items())
+
+
+def _stamp(info: fs.FileInfo) -> str:
+    return "" if info.mtime_ns is None else str(info.mtime_ns)
+
+
+def _locate(uri: str) -> tuple[fs.FileSystem, str]:
+    if not _SCHEME.match(uri):
+        return _local(), uri
+    split = urlsplit(uri)
+    filesystem, root = _remote(split.scheme, split.netloc, split.query)
+    return filesystem, f"{root.rstrip('/')}/{unquote(split.path).lstrip('/')}".rstrip("/")
+
+
+def _child_uri(location: str, path: str) -> str:
+    if not _SCHEME.match(location):
+        return path
+    split = urlsplit(location)
+    _, root = _remote(split.scheme, split.netloc, split.query)
+    below = quote(path[len(root.rstrip("/")) :].lstrip("/"), safe="/=:,+@")
+    query = f"?{split.query}" if split.query else ""
+    return f"{split.scheme}://{split.netloc}/{below}{query}"
+
+
+@lru_cache(maxsize=1)
+def _local() -> fs.FileSystem:
+    return fs.LocalFileSystem()
+
+
+@lru_cache(maxsize=64)  # an S3 client looks up its bucket's region when made: keep it
+def _remote(scheme: str, netloc: str, query: str) -> tuple[fs.FileSystem, str]:
+    url = f"{scheme}://{netloc}/" + (f"?{query}" if query else "")
+    try:
+        filesystem, root = fs.FileSystem.from_uri(url)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        raise DataError(
+            f"cannot open {scheme}://{netloc}: {error}. Expected a local path or a URL of a file "
+            "system that pyarrow knows (s3, gs, abfs, hdfs, file)"
+        ) from error
+    return filesystem, root
+
+
+def partition_keys(files: Iterable[SourceFile]) -> list[str]:
+    """Keys that every file's path has, in the order of the first path."""
+    listed = [dict(file.partition) for file in files]
+    if not listed:
+        return []
+    return [key for key in listed[0] if all(key in pairs for pairs in listed)]

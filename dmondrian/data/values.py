@@ -1,0 +1,179 @@
+"""Arrow columns as numbers, times or texts: the only place that looks at Arrow types.
+
+Relies on pyarrow's casts. Promises: every type maps to exactly one kind or to a reason for leaving
+the column out; NaN counts as null; the text of a value does not depend on how a file stores it
+(``1``, ``1.0`` and a dictionary of either have the text ``"1"``).
+
+Shapes: n rows.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+NUMBER, TIME, CATEGORY = "number", "time", "category"
+MICROS_PER_DAY = 86_400_000_000
+
+
+def kind_of(kind: pa.DataType) -> tuple[str | None, str]:
+    """Kind of column an Arrow type makes, or None and why it makes none."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return kind_of(kind.storage_type)
+    if is_text(kind) or pa.types.is_dictionary(kind):
+        return CATEGORY, ""
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return TIME, ""
+    if (
+        pa.types.is_boolean(kind)
+        or pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_duration(kind)
+        or pa.types.is_time(kind)
+    ):
+        return NUMBER, ""
+    if pa.types.is_null(kind):
+        return None, "all null"
+    if pa.types.is_nested(kind):
+        return None, f"nested ({kind})"
+    if is_bytes(kind):
+        return None, "binary; list it in `categorical` if it holds text"
+    return None, f"of the type {kind}, which has no encoding"
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether values are strings."""
+    return (
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    )
+
+
+def is_bytes(kind: pa.DataType) -> bool:
+    """Whether values are byte strings (some writers store text so)."""
+    return (
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_fixed_size_binary(kind)
+        or pa.types.is_binary_view(kind)
+    )
+
+
+def flatten(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """One array out of a column, without extension types."""
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if isinstance(array, pa.ChunkedArray):  # combine_chunks gives chunks back beyond 2 GB of text
+        array = pa.concat_arrays(array.chunks)
+    return array.storage if isinstance(array, pa.ExtensionArray) else array
+
+
+def as_numbers(column: pa.ChunkedArray | pa.Array) -> tuple[FloatArray, BoolArray | None]:
+    """Values as float64 [n] and where they are null or NaN (None: nowhere); nulls read as 0."""
+    array = flatten(column)
+    kind = array.type
+    if pa.types.is_null(kind):
+        return np.zeros(len(array)), np.ones(len(array), dtype=np.bool_)
+    if pa.types.is_dictionary(kind):
+        array = flatten(array.dictionary_decode())
+        kind = array.type
+    per_second = 1.0
+    if pa.types.is_duration(kind) or pa.types.is_time(kind):
+        per_second = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}[kind.unit]
+        array = array.cast(pa.int32() if pa.types.is_time32(kind) else pa.int64())
+    elif pa.types.is_boolean(kind):
+        array = array.cast(pa.uint8())
+    elif pa.types.is_decimal(kind):
+        array = array.cast(pa.float64())
+    null: BoolArray | None = None
+    if array.null_count:
+        null = array.is_null().to_numpy(zero_copy_only=False)
+        array = array.fill_null(0)
+    raw = array.to_numpy(zero_copy_only=False)
+    values: FloatArray = raw.astype(np.float64, copy=False)
+    if raw.dtype.kind == "f":
+        nan = np.isnan(values)
+        if nan.any():
+            null = nan if null is None else null | nan
+            values = np.where(nan, 0.0, values)
+    return (values / per_second if per_second != 1.0 else values), null
+
+
+def as_micros(column: pa.ChunkedArray | pa.Array) -> tuple[IntArray, BoolArray | None]:
+    """Microseconds since 1970 (UTC) as int64 [n] and where they are null; nulls read as 0."""
+    array = flatten(column)
+    kind = array.type
+    if pa.types.is_null(kind):
+        return np.zeros(len(array), dtype=np.int64), np.ones(len(array), dtype=np.bool_)
+    # nanoseconds are cut to whole microseconds; every other unit converts without loss
+    is_nanos = pa.types.is_timestamp(kind) and kind.unit == "ns"
+    zone = kind.tz if pa.types.is_timestamp(kind) else None
+    array = array.cast(pa.timestamp("us", zone), safe=not is_nanos).cast(pa.int64())
+    null: BoolArray | None = None
+    if array.null_count:
+        null = array.is_null().to_numpy(zero_copy_only=False)
+        array = array.fill_null(0)
+    return array.to_numpy(zero_copy_only=False), null
+
+
+def as_texts(column: pa.ChunkedArray | pa.Array) -> tuple[list[str], IntArray]:
+    """Distinct texts (maybe with repeats) and each row's index into them, -1 where null."""
+    array = flatten(column)
+    if pa.types.is_null(array.type):
+        return [], np.full(len(array), -1, dtype=np.int64)
+    if not pa.types.is_dictionary(array.type):
+        array = flatten(pc.dictionary_encode(array))
+    codes = array.indices.fill_null(-1).cast(pa.int64()).to_numpy(zero_copy_only=False)
+    texts = _texts(flatten(array.dictionary))
+    if None in texts:  # a null, NaN included, may hide in the dictionary itself
+        real = np.array([text is not None for text in texts], dtype=np.bool_)
+        codes = np.where((codes >= 0) & real[codes], codes, -1)
+    return [text if text is not None else "" for text in texts], codes
+
+
+def _texts(values: pa.Array) -> list[str | None]:
+    kind = values.type
+    if is_text(kind):
+        return values.to_pylist()
+    if is_bytes(kind):
+        return values.cast(pa.binary()).cast(pa.string()).to_pylist()
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return values.cast(pa.string()).to_pylist()
+    return [text_of(value) for value in values.to_pylist()]
+
+
+def text_of(value: object) -> str | None:
+    """Text of one value: integral numbers without a fraction, booleans as ``true``/``false``."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (float, Decimal)):
+        if value != value:
+            return None
+        return str(int(value)) if value == value // 1 else str(value)
+    return str(value)
+
+
+def statistic_number(value: object) -> float | None:
+    """A footer's bound of a number column, or None when it cannot be used."""
+    if isinstance(value, (bool, int, float, Decimal)):
+        number = float(value)
+        return None if number != number else number
+    return None
+
+
+def statistic_micros(value: object, kind: pa.DataType) -> int | None:
+    """A footer's bound of a time column in microseconds since 1970, or None if unusable."""
+    try:
+        micros, null = as_micros(pa.array([value], type=kind))
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return None
+    return None if null is not None else int(micros[0])
