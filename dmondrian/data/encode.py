@@ -94,8 +94,8 @@ def encode_target(
         if schema.null_target == "drop":
             return values, infinite if null is None else infinite | null
         raise DataError(
-            f"the target {schema.target!r} is infinite at {where(int(infinite.argmax()))}: expected "
-            'finite numbers; correct the row or drop such rows with null_target="drop"'
+            f"the target {schema.target!r} is infinite at {where(int(infinite.argmax()))}: "
+            'expected finite numbers; correct the row or drop such rows with null_target="drop"'
         )
     labels, codes = as_labels(column, str(schema.target))
     places = {label: i for i, label in enumerate(schema.classes)}
@@ -105,8 +105,8 @@ def encode_target(
     if unknown.any():
         row = int(unknown.argmax())
         raise DataError(
-            f"unknown label {labels[codes[row]]!r} of the target {schema.target!r} at {where(row)}: "
-            f"expected one of the {len(schema.classes)} classes known from training "
+            f"unknown label {labels[codes[row]]!r} of the target {schema.target!r} at "
+            f"{where(row)}: expected one of the {len(schema.classes)} classes known from training "
             f"({', '.join(repr(label) for label in schema.classes[:8])}"
             f"{', ...' if len(schema.classes) > 8 else ''})"
         )

@@ -182,7 +182,7 @@ class Learner:
     def _settle(
         self, draft: Draft, found: Scan | None, max_categories: int, infinite: str
     ) -> Column | str:
-        """The finished column, or why it is left out."""
+        """Finish a column, or say why it is left out."""
         if isinstance(found, CategoryScan):
             return self._settle_category(draft, found, max_categories)
         if draft.kind == TIME:

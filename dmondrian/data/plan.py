@@ -100,7 +100,7 @@ class Plan:
         return {"format": _FORMAT, "schema": schema, "shuffle": self.shuffle, "seed": self.seed}
 
     def to_parquet(self) -> bytes:
-        """The plan as a Parquet file: a row per block, the rest in the file's metadata."""
+        """Write the plan as a Parquet file: a row per block, the rest in the file's metadata."""
         header = {**self._header(), "notes": list(self.notes), "digest": self.digest}
         text = json.dumps(header, sort_keys=True, separators=(",", ":"))
         rows = [_row(block) for block in self.blocks]
@@ -161,7 +161,7 @@ _FIELDS: list[tuple[str, pa.DataType]] = [
 
 
 def arrange(groups: Sequence[Group], shuffle: bool, seed: int) -> tuple[Block, ...]:
-    """Number the rows of row groups: order the groups, cut long ones, count positions."""
+    """Lay row groups out as a stream: order the groups, cut long ones, count positions."""
     order = permutation(seed, GROUP_ORDER, len(groups)) if shuffle else np.arange(len(groups))
     return tuple(_cut(groups, [int(number) for number in order]))
 

@@ -2,8 +2,8 @@
 
 Relies on the plan's recipe (schema, shuffle, seed) and on the block's descriptor; any process that
 can open the uri reads the same block. Promises: equal blocks give equal bytes; a file that changed
-since the plan was made is a `PlanError` that names it, found before a row is used; safe to call from
-several threads.
+since the plan was made is a `PlanError` that names it, found before a row is used; safe to call
+from several threads.
 
 A row group that was cut into several blocks is decoded once per process and kept until
 `KEPT_GROUPS` others were read.
@@ -17,10 +17,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 
-from dmondrian.data.columns import is_texts, partition_array
+from dmondrian.data.columns import partition_array
 from dmondrian.data.encode import Matrix, encode_features, encode_target, encode_weight
 from dmondrian.data.footers import open_parquet
 from dmondrian.data.plan import Block, Plan, Recipe
@@ -112,15 +111,15 @@ def _check_unchanged(block: Block) -> None:
     if found != (block.size, block.stamp):
         raise PlanError(
             f"{block.uri} changed since the plan was made: expected {block.size} bytes stamped "
-            f"{block.stamp}, got {found[0]} bytes stamped {found[1]}; put the file back, or start a "
-            "new run"
+            f"{block.stamp}, got {found[0]} bytes stamped {found[1]}; put the file back, or start "
+            "a new run"
         )
 
 
 def _columns(
     plan: Plan | Recipe, block: Block, keep: Sequence[str]
 ) -> tuple[dict[str, pa.ChunkedArray | pa.Array], IntArray | None]:
-    """The columns of a block in stream order, and each row's number in the row group if moved."""
+    """Read a block's columns in stream order, and each row's place in the row group if moved."""
     schema = plan.schema
     wanted = [column.name for column in schema.columns]
     wanted += [name for name in (schema.target, schema.weight, *keep) if name is not None]
@@ -190,7 +189,8 @@ def _without_missing(
     if schema.null_target != "drop":
         raise DataError(
             f"the target {schema.target!r} is missing in {int(missing.sum())} rows, first at "
-            f'{where(int(missing.argmax()))}: fill them in, or drop such rows with null_target="drop"'
+            f"{where(int(missing.argmax()))}: fill them in, or drop such rows with "
+            'null_target="drop"'
         )
     counts["null_target"] = int(missing.sum())
     return ~missing

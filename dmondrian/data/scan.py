@@ -37,6 +37,7 @@ class NumberScan:
     first_infinity: str = ""
 
     def add(self, column: pa.ChunkedArray | pa.Array, uri: str, first_row: int) -> None:
+        """Take in the next rows, of which the first has this number in its file."""
         values, null = as_numbers(column)
         if null is not None:
             self.nulls += int(null.sum())
@@ -52,6 +53,7 @@ class NumberScan:
             self.upper = max(self.upper, float(values.max()))
 
     def merge(self, other: NumberScan) -> None:
+        """Take in the scan of later rows."""
         self.lower = min(self.lower, other.lower)
         self.upper = max(self.upper, other.upper)
         self.nulls += other.nulls
@@ -69,6 +71,7 @@ class TimeScan:
     has_hours: bool = False  # some time is not midnight
 
     def add(self, column: pa.ChunkedArray | pa.Array, uri: str, first_row: int) -> None:
+        """Take in the next rows, of which the first has this number in its file."""
         micros, null = as_micros(column)
         if null is not None:
             self.nulls += int(null.sum())
@@ -78,6 +81,7 @@ class TimeScan:
             self.has_hours = self.has_hours or bool((micros % MICROS_PER_DAY).any())
 
     def merge(self, other: TimeScan) -> None:
+        """Take in the scan of later rows."""
         if other.lower is not None and other.upper is not None:
             self._widen(other.lower, other.upper)
         self.nulls += other.nulls
@@ -97,6 +101,7 @@ class CategoryScan:
     is_overfull: bool = False  # more than MAX_DISTINCT values: counting stopped
 
     def add(self, column: pa.ChunkedArray | pa.Array, uri: str, first_row: int) -> None:
+        """Take in the next rows, of which the first has this number in its file."""
         texts, codes = as_texts(column)
         known = codes[codes >= 0]
         self.nulls += len(codes) - len(known)
@@ -108,6 +113,7 @@ class CategoryScan:
         self._bound()
 
     def merge(self, other: CategoryScan) -> None:
+        """Take in the scan of later rows."""
         self.nulls += other.nulls
         self.is_overfull = self.is_overfull or other.is_overfull
         self.counts.update(other.counts)
@@ -122,9 +128,11 @@ class CategoryScan:
 class Scan(Protocol):
     """What a pass keeps of one column; `merge` takes the scan of later rows."""
 
-    def add(self, column: pa.ChunkedArray | pa.Array, uri: str, first_row: int) -> None: ...
+    def add(self, column: pa.ChunkedArray | pa.Array, uri: str, first_row: int) -> None:
+        """Take in the next rows, of which the first has this number in its file."""
 
-    def merge(self, other: Any) -> None: ...
+    def merge(self, other: Any) -> None:
+        """Take in the scan of later rows."""
 
 
 def scan(

@@ -104,11 +104,11 @@ class Schema:
         return len(self.classes) if self.classes is not None else 0
 
     def without_target(self) -> Schema:
-        """The same encoding for data whose target and weights are not read."""
+        """Give the same encoding for data whose target and weights are not read."""
         return replace(self, target=None, weight=None)
 
     def to_json(self) -> dict[str, Any]:
-        """The schema as JSON-able values; keys in a fixed order."""
+        """Write the schema as JSON-able values; keys in a fixed order."""
         columns = [
             {
                 key: list(value) if isinstance(value, tuple) else value
@@ -168,7 +168,7 @@ class Schema:
             raise SchemaError(f"the stored schema is not whole: {error!r}") from error
 
     def describe(self) -> str:
-        """A table of the columns for people: name, kind, number of features, and how."""
+        """Describe the columns for people: name, kind, number of features, and how."""
         rows = [("column", "kind", "type", "features", "encoding")]
         rows += [
             (column.name, column.kind, column.type, str(column.width), _encoding(column))

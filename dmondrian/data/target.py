@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -41,6 +42,7 @@ class LabelScan:
     mixture: float = 0.0  # sum over row groups of rows * Gini impurity
 
     def add(self, column: pa.ChunkedArray | pa.Array, uri: str, first_row: int) -> None:
+        """Take in the next rows, of which the first has this number in its file."""
         labels, codes = as_labels(column, self.name)
         missing = codes < 0
         if missing.any():
@@ -63,6 +65,7 @@ class LabelScan:
         self.mixture += len(codes) - float((counts.astype(np.float64) ** 2).sum()) / len(codes)
 
     def merge(self, other: LabelScan) -> None:
+        """Take in the scan of later rows."""
         self.counts.update(other.counts)
         self.nulls += other.nulls
         self.first_null = self.first_null or other.first_null
@@ -102,6 +105,7 @@ class ValueScan:
     falls: int = 0
 
     def add(self, column: pa.ChunkedArray | pa.Array, uri: str, first_row: int) -> None:
+        """Take in the next rows, of which the first has this number in its file."""
         values, null = as_numbers(column)
         if null is not None:
             self.first_null = self.first_null or f"{uri}, row {first_row + int(null.argmax())}"
@@ -122,6 +126,7 @@ class ValueScan:
             self.falls += int((values[1:] < values[:-1]).sum())
 
     def merge(self, other: ValueScan) -> None:
+        """Take in the scan of later rows."""
         self.lower = min(self.lower, other.lower)
         self.upper = max(self.upper, other.upper)
         self.nulls += other.nulls
@@ -192,7 +197,7 @@ def bounds_look_sorted(bounds: list[tuple[float, float]]) -> bool:
     """Whether the ranges of consecutive row groups follow one another without overlap."""
     if len(bounds) < 4:
         return False
-    up = sum(a[1] <= b[0] for a, b in zip(bounds, bounds[1:], strict=False))
-    down = sum(a[0] >= b[1] for a, b in zip(bounds, bounds[1:], strict=False))
+    up = sum(a[1] <= b[0] for a, b in pairwise(bounds))
+    down = sum(a[0] >= b[1] for a, b in pairwise(bounds))
     constant = sum(low == high for low, high in bounds)
     return constant < len(bounds) / 2 and max(up, down) > ONE_WAY * (len(bounds) - 1)

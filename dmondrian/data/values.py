@@ -163,7 +163,7 @@ def text_of(value: object) -> str | None:
 
 
 def statistic_number(value: object) -> float | None:
-    """A footer's bound of a number column, or None when it cannot be used."""
+    """Read a footer's bound of a number column; None when it cannot be used."""
     if isinstance(value, (bool, int, float, Decimal)):
         number = float(value)
         return None if number != number else number
@@ -171,7 +171,7 @@ def statistic_number(value: object) -> float | None:
 
 
 def statistic_micros(value: object, kind: pa.DataType) -> int | None:
-    """A footer's bound of a time column in microseconds since 1970, or None if unusable."""
+    """Read a footer's bound of a time column in microseconds since 1970; None if unusable."""
     try:
         micros, null = as_micros(pa.array([value], type=kind))
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
