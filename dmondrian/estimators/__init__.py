@@ -1,0 +1,7 @@
+"""The scikit-learn face of the forests; knows nothing of clusters or stores."""
+
+from dmondrian.estimators.amf import AMFClassifier, AMFRegressor
+
+ALGORITHMS = {"amf-classifier": AMFClassifier, "amf-regressor": AMFRegressor}
+
+__all__ = ["ALGORITHMS", "AMFClassifier", "AMFRegressor"]

@@ -1,0 +1,351 @@
+"""AMF: Mondrian forests that mix over all prunings of every tree (M21).
+
+Shapes: n rows, d features, K classes, T trees.
+"""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from sklearn.base import ClassifierMixin, RegressorMixin, _fit_context
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.multiclass import (
+    _check_partial_fit_first_call,
+    check_classification_targets,
+)
+from sklearn.utils.validation import check_is_fitted, column_or_1d
+
+from dmondrian.errors import DataError
+from dmondrian.estimators.base import BaseForest, draw_seed
+from dmondrian.forest import ForestParameters
+
+AUTO_RATE = 8.0  # learning rate x variance; see benchmarks/README.md for the ablation
+
+
+def auto_alpha(n_classes: int) -> float:
+    """Return the default pseudo-count: safe for two classes and for many.
+
+    Measured in ``benchmarks/ablation.py``.
+    """
+    return 0.1 if n_classes <= 2 else 0.2 / n_classes
+
+
+class AMFClassifier(ClassifierMixin, BaseForest):
+    """Aggregated Mondrian forest classifier, learning row by row.
+
+    Each tree is a Mondrian tree on the range of the data; each prediction mixes, with
+    exact exponential weights, the predictions of all its prunings.
+
+    Parameters
+    ----------
+    n_estimators : int, default=10
+        Trees.
+    alpha : float or "auto", default="auto"
+        Dirichlet pseudo-count of each class in a node's forecast; M21 uses 0.5. "auto"
+        is 0.1 for two classes and 0.2 / K for more.
+    learning_rate : float or "auto", default="auto"
+        Exponent of the weights; "auto" is 1, the exact Bayesian mixture for log loss.
+    charge_opening : bool, default=False
+        Whether the row that opens a leaf pays log K there, as in the paper.
+    use_aggregation : bool, default=True
+        Mix over all prunings; if False the leaf alone speaks.
+    split_pure : bool, default=False
+        Split leaves whose rows all carry one label. The paper's experiments do not, to
+        keep trees small; only with True is each tree exactly a Mondrian tree of the
+        data, whose law does not depend on the order of the rows.
+    predict_extension : {"leaf", "expected"}, default="leaf"
+        "leaf" predicts from the leaf that x falls in; "expected" from the exact
+        expectation over the extensions of the tree by x (M21, Algorithm 6), which knows
+        when x is far from all data.
+    max_nodes : int or None, default=None
+        Cap on the nodes of a tree; when reached, boxes and statistics go on learning.
+    random_state : int, RandomState instance or None, default=None
+        Seed of all draws. With an int, the forest is a pure function of the parameters
+        and the rows in order, whatever the cuts between calls or the number of threads.
+    n_jobs : int or None, default=None
+        Threads over trees; None means 1, -1 all processors.
+
+    Attributes
+    ----------
+    classes_ : array of shape (K,)
+    n_classes_ : int
+    n_features_in_ : int
+    feature_names_in_ : array of shape (d,), only if the rows had names
+    forest_ : Forest
+
+    References
+    ----------
+    Mourtada, Gaiffas, Scornet (2021), "AMF: Aggregated Mondrian Forests for Online
+    Learning", JRSS B 83(3).
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from dmondrian import AMFClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> AMFClassifier(random_state=0).fit(X, y).predict(X[:1])
+    array([0])
+    """
+
+    algorithm = "amf-classifier"
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **BaseForest._parameter_constraints,
+        "alpha": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
+        "learning_rate": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
+        "split_pure": ["boolean"],
+        "predict_extension": [StrOptions({"leaf", "expected"})],
+    }
+
+    def __init__(
+        self,
+        n_estimators: int = 10,
+        *,
+        alpha: float | Literal["auto"] = "auto",
+        learning_rate: float | Literal["auto"] = "auto",
+        charge_opening: bool = False,
+        use_aggregation: bool = True,
+        split_pure: bool = False,
+        predict_extension: Literal["leaf", "expected"] = "leaf",
+        max_nodes: int | None = None,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.n_estimators = n_estimators
+        self.alpha = alpha
+        self.learning_rate = learning_rate
+        self.charge_opening = charge_opening
+        self.use_aggregation = use_aggregation
+        self.split_pure = split_pure
+        self.predict_extension = predict_extension
+        self.max_nodes = max_nodes
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    def _forest_parameters(self, n_features: int, n_classes: int) -> ForestParameters:
+        return ForestParameters(
+            algorithm=self.algorithm,
+            n_features=int(n_features),
+            n_classes=int(n_classes),
+            seed=draw_seed(self.random_state),
+            alpha=auto_alpha(n_classes) if self.alpha == "auto" else float(self.alpha),
+            learning_rate=1.0 if self.learning_rate == "auto" else float(self.learning_rate),
+            charge_opening=bool(self.charge_opening),
+            use_aggregation=bool(self.use_aggregation),
+            split_pure=bool(self.split_pure),
+            expected_extension=self.predict_extension == "expected",
+            max_nodes=None if self.max_nodes is None else int(self.max_nodes),
+        )
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Learn rows from nothing, in their order.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Taken as float32. Splits follow the ranges of the columns: scale them.
+        y : array-like of shape (n,)
+            Labels: strings, integers or booleans.
+        sample_weight : array-like of shape (n,), optional
+            Non-negative; a whole weight w equals w repeats of the row.
+
+        Returns
+        -------
+        AMFClassifier
+        """
+        X, y, w = self._validate_rows(X, y, sample_weight, first=True, numeric=False)
+        check_classification_targets(y)
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        self.n_classes_ = len(self.classes_)
+        self._learn(X, codes, w, self.n_classes_, first=True)
+        return self
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(
+        self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
+    ) -> Self:
+        """Learn more rows, in their order.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As in :meth:`fit`.
+        classes : array-like of shape (K,)
+            All labels that will ever come; needed at the first call.
+
+        Returns
+        -------
+        AMFClassifier
+
+        Raises
+        ------
+        DataError
+            If a label is not one of the classes; nothing is learned then.
+        """
+        first = _check_partial_fit_first_call(self, classes) or not hasattr(self, "forest_")
+        try:
+            X, y, w = self._validate_rows(X, y, sample_weight, first=first, numeric=False)
+            check_classification_targets(y)
+            codes = self._encode(column_or_1d(y))
+        except ValueError:
+            if first:
+                del self.classes_  # so that the next first call is checked as one
+            raise
+        self.n_classes_ = len(self.classes_)
+        self._learn(X, codes, w, self.n_classes_, first=first)
+        return self
+
+    def _encode(self, y: np.ndarray) -> np.ndarray:
+        """Return class indices; refuse labels that are not classes."""
+        codes = np.searchsorted(self.classes_, y)
+        codes = np.minimum(codes, len(self.classes_) - 1)
+        unknown = np.unique(y[self.classes_[codes] != y])
+        if len(unknown):
+            raise DataError(
+                f"y has labels {unknown[:5].tolist()} that are not among the "
+                f"{len(self.classes_)} classes {self.classes_[:5].tolist()}...: name all labels "
+                "in classes= at the first partial_fit"
+            )
+        return codes
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Return class probabilities, float64 [n, K], columns as in ``classes_``."""
+        return self._mean_prediction(X)
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """Return logs of class probabilities, float64 [n, K]."""
+        return np.log(self.predict_proba(X))
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the most probable class of each row, the first of equals."""
+        check_is_fitted(self)
+        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+
+    def _node_forecasts(self, stat: np.ndarray, offset: float) -> dict[str, np.ndarray]:
+        return {"counts": stat[:, 1:].copy()}
+
+
+class AMFRegressor(RegressorMixin, BaseForest):
+    """Aggregated Mondrian forest regressor, learning row by row.
+
+    Shifting or scaling the target changes nothing: the learning rate is in units of the
+    variance of the labels seen.
+
+    Parameters
+    ----------
+    n_estimators : int, default=10
+        Trees.
+    learning_rate : float, "auto" or "theory", default="auto"
+        A float r stands for r / (variance of the labels); "auto" is 8; "theory" is
+        M21's 1 / (8 B^2), B half the range of the labels, far too timid in practice. The
+        variance is taken anew when the weight of rows passes a power of two.
+    charge_opening : bool, default=False
+        Whether the row that opens a leaf pays its parent's error there, as in the paper.
+    use_aggregation, predict_extension, max_nodes, random_state, n_jobs
+        As in :class:`AMFClassifier`. There is no ``split_pure``: labels are continuous.
+
+    Attributes
+    ----------
+    n_features_in_ : int
+    feature_names_in_ : array of shape (d,), only if the rows had names
+    forest_ : Forest
+
+    References
+    ----------
+    Mourtada, Gaiffas, Scornet (2021), Equation 4 and Corollary 2.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dmondrian import AMFRegressor
+    >>> X = np.linspace(0, 1, 200)[:, None]
+    >>> forest = AMFRegressor(random_state=0).fit(X, X[:, 0] > 0.5)
+    >>> bool(forest.predict([[0.9]])[0] > 0.9)
+    True
+    """
+
+    algorithm = "amf-regressor"
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **BaseForest._parameter_constraints,
+        "learning_rate": [
+            Interval(Real, 0, None, closed="neither"),
+            StrOptions({"auto", "theory"}),
+        ],
+        "predict_extension": [StrOptions({"leaf", "expected"})],
+    }
+
+    def __init__(
+        self,
+        n_estimators: int = 10,
+        *,
+        learning_rate: float | Literal["auto", "theory"] = "auto",
+        charge_opening: bool = False,
+        use_aggregation: bool = True,
+        predict_extension: Literal["leaf", "expected"] = "leaf",
+        max_nodes: int | None = None,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.n_estimators = n_estimators
+        self.learning_rate = learning_rate
+        self.charge_opening = charge_opening
+        self.use_aggregation = use_aggregation
+        self.predict_extension = predict_extension
+        self.max_nodes = max_nodes
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    def _forest_parameters(self, n_features: int, n_classes: int = 0) -> ForestParameters:
+        named = {"auto": AUTO_RATE, "theory": 0.0}
+        rate = self.learning_rate
+        return ForestParameters(
+            algorithm=self.algorithm,
+            n_features=int(n_features),
+            n_classes=0,
+            seed=draw_seed(self.random_state),
+            learning_rate=named[rate] if isinstance(rate, str) else float(rate),
+            charge_opening=bool(self.charge_opening),
+            use_aggregation=bool(self.use_aggregation),
+            split_pure=True,
+            expected_extension=self.predict_extension == "expected",
+            max_nodes=None if self.max_nodes is None else int(self.max_nodes),
+        )
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Learn rows from nothing, in their order.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Taken as float32. Splits follow the ranges of the columns: scale them.
+        y : array-like of shape (n,)
+        sample_weight : array-like of shape (n,), optional
+            Non-negative; a whole weight w equals w repeats of the row.
+
+        Returns
+        -------
+        AMFRegressor
+        """
+        X, y, w = self._validate_rows(X, y, sample_weight, first=True, numeric=True)
+        self._learn(X, y, w, 0, first=True)
+        return self
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Learn more rows, in their order; parameters as in :meth:`fit`."""
+        first = not hasattr(self, "forest_")
+        X, y, w = self._validate_rows(X, y, sample_weight, first=first, numeric=True)
+        self._learn(X, y, w, 0, first=first)
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the predicted mean of each row, float64 [n]."""
+        return self._mean_prediction(X)[:, 0]
+
+    def _node_forecasts(self, stat: np.ndarray, offset: float) -> dict[str, np.ndarray]:
+        return {"mean": offset + stat[:, 1] / stat[:, 0]}

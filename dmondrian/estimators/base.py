@@ -1,0 +1,212 @@
+"""What all forest estimators share: fitting, state, inspection.
+
+Relies on :class:`dmondrian.forest.Forest` for learning and on scikit-learn's validation.
+Promises the estimator contract of scikit-learn; ``pickle``, ``joblib`` and ``copy`` go
+through the same checked state as checkpoints.
+
+Shapes: n rows, d features, K classes, m nodes, T trees.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable
+from numbers import Integral
+from os import PathLike
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from joblib import effective_n_jobs
+from sklearn.base import BaseEstimator, clone
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from dmondrian.core import nodes
+from dmondrian.errors import ParameterError
+from dmondrian.forest import Forest, ForestParameters
+
+
+def draw_seed(random_state: Any) -> int:
+    """Return the 64-bit seed that ``random_state`` stands for."""
+    high, low = check_random_state(random_state).randint(0, 2**32, size=2, dtype=np.uint64)
+    return (int(high) << 32) | int(low)
+
+
+class BaseForest(BaseEstimator):
+    """Base of the forest estimators; not to be used directly."""
+
+    algorithm: ClassVar[str]
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "n_estimators": [Interval(Integral, 1, None, closed="left")],
+        "charge_opening": ["boolean"],
+        "use_aggregation": ["boolean"],
+        "max_nodes": [Interval(Integral, 1, None, closed="left"), None],
+        "random_state": ["random_state"],
+        "n_jobs": [Integral, None],
+    }
+
+    n_estimators: int
+    random_state: Any
+    n_jobs: int | None
+    forest_: Forest
+
+    @abstractmethod
+    def _forest_parameters(self, n_features: int, n_classes: int) -> ForestParameters:
+        """Return the parameters of a new forest; draws the seed."""
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "forest_")
+
+    def _validate_rows(
+        self, X: Any, y: Any, sample_weight: Any, *, first: bool, numeric: bool
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Return checked rows, labels and weights (None for weights of one)."""
+        X, y = validate_data(
+            self, X, y, dtype=np.float32, order="C", reset=first, y_numeric=numeric
+        )
+        if sample_weight is None:
+            return X, y, None
+        w = _check_sample_weight(
+            sample_weight, X, dtype=np.float64, ensure_non_negative=True
+        )
+        self._check_weights(w, 0.0 if first else self.forest_.total_weight)
+        return X, y, w
+
+    @staticmethod
+    def _check_weights(w: np.ndarray, seen: float) -> None:
+        """Refuse weights that vanish beside the total: draws are keyed by the total."""
+        total = seen + float(w.sum())
+        smallest = float(w[w > 0].min(initial=np.inf))
+        if smallest < 4.0 * np.finfo(np.float64).eps * total:
+            raise ParameterError(
+                f"the smallest positive weight, {smallest:.3g}, does not change the total "
+                f"weight, {total:.3g}, in double precision: rescale the weights or drop the row"
+            )
+
+    def _learn(
+        self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None, n_classes: int, first: bool
+    ) -> None:
+        """Learn checked rows, into a new forest if ``first``."""
+        if first:
+            parameters = self._forest_parameters(X.shape[1], n_classes)
+            self.forest_ = Forest(parameters, range(self.n_estimators))
+        self.forest_.update(X, np.asarray(y, np.float64), w, n_threads=self._n_threads())
+
+    def _n_threads(self) -> int:
+        return int(effective_n_jobs(self.n_jobs))
+
+    def _check_rows(self, X: Any) -> np.ndarray:
+        """Return rows to predict, checked against what was learned."""
+        check_is_fitted(self)
+        return validate_data(self, X, dtype=np.float32, order="C", reset=False)
+
+    def _mean_prediction(self, X: Any) -> np.ndarray:
+        """Return the mean over trees, float64 [n, K] or [n, 1]."""
+        sums = self.forest_.predict_sums(self._check_rows(X), n_threads=self._n_threads())
+        return sums.total / sums.n_trees
+
+    def weighted_depth(self, X: Any) -> np.ndarray:
+        """Return how deep the forest looks at each row.
+
+        The posterior mean, over all prunings, of the depth of the leaf of x; mean over
+        trees. It rises where the target changes quickly.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+
+        Returns
+        -------
+        float64 array of shape (n,), in levels; 0 means that the root alone speaks
+
+        References
+        ----------
+        Mourtada, Gaiffas, Scornet (2021), section 5.1.
+        """
+        return self.forest_.weighted_depth(self._check_rows(X))
+
+    def nodes(self, tree: int) -> dict[str, Any]:
+        """Return one tree as arrays.
+
+        Parameters
+        ----------
+        tree : int
+            Index of the tree, 0 .. n_estimators - 1.
+
+        Returns
+        -------
+        dict
+            Arrays with one entry per node, copies: ``left``, ``right``, ``parent``
+            (int32 node ids, -1 for none), ``feature`` (int32, -1 at leaves),
+            ``threshold`` (float32; rows with x <= threshold go left), ``time`` (float64
+            split time, inf at leaves), ``n_rows`` (float64 weight of the rows seen),
+            ``lower``, ``upper`` (float32 [m, d], smallest box around the rows seen), and
+            ``counts`` (float64 [m, K], classifiers) or ``mean`` (float64, regressors);
+            and ``root``, the id of the root. Ids are permanent: learning adds nodes and
+            never renumbers them.
+        """
+        check_is_fitted(self)
+        if not 0 <= tree < len(self.forest_.trees):
+            raise ParameterError(
+                f"tree should be in 0..{len(self.forest_.trees) - 1}, got {tree}"
+            )
+        arrays = nodes.fields(self.forest_.trees[tree])
+        stat = arrays.pop("stat")
+        del arrays["odds"], arrays["odds_exponent"]
+        head = self.forest_.trees[tree]
+        told: dict[str, Any] = {**arrays, "n_rows": stat[:, 0].copy()}
+        told.update(self._node_forecasts(stat, float(head.head_f[nodes.OFFSET])))
+        told["root"] = int(head.head_i[nodes.ROOT])
+        return told
+
+    @abstractmethod
+    def _node_forecasts(self, stat: np.ndarray, offset: float) -> dict[str, np.ndarray]:
+        """Return the last entry of :meth:`nodes`."""
+
+    def _adopt(
+        self,
+        forest: Forest,
+        classes: np.ndarray | None = None,
+        feature_names: Iterable[str] | None = None,
+    ) -> Self:
+        """Return a copy of this estimator fitted with ``forest``."""
+        fitted = clone(self)
+        fitted.forest_ = forest
+        fitted.n_features_in_ = forest.parameters.n_features
+        if feature_names is not None:
+            fitted.feature_names_in_ = np.array(list(feature_names), dtype=object)
+        if classes is not None:
+            fitted.classes_ = np.asarray(classes)
+            fitted.n_classes_ = len(fitted.classes_)
+        return fitted
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the fitted estimator as a checkpoint, without pickle.
+
+        Parameters
+        ----------
+        path : path or URL
+            A new folder (or object store prefix); see :func:`dmondrian.load`.
+        """
+        check_is_fitted(self)
+        from dmondrian.checkpoint import save_estimator
+
+        save_estimator(self, path)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__().copy()
+        if "forest_" in state:
+            from dmondrian.checkpoint import encode_forest
+
+            state["forest_"] = encode_forest(*state["forest_"].state())
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        state = dict(state)
+        if isinstance(state.get("forest_"), bytes):
+            from dmondrian.checkpoint import decode_forest
+
+            state["forest_"] = Forest.from_state(*decode_forest(state["forest_"]))
+        super().__setstate__(state)
