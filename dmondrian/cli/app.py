@@ -132,6 +132,12 @@ def _parser() -> argparse.ArgumentParser:
     schema = add("schema", "show how columns are encoded, for a data set or as stored in a model")
     schema.add_argument("data", metavar="DATA|MODEL", help=f"{_DATA_HELP}; or a run folder or URL")
     schema.add_argument("--target", metavar="COLUMN", help="the column to learn (DATA only)")
+    schema.add_argument(
+        "--task",
+        choices=("classification", "regression"),
+        default="classification",
+        help="what the target is (DATA only; default: classification)",
+    )
     return parser
 
 

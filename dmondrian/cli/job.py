@@ -22,7 +22,7 @@ from typing import Any
 
 from dmondrian.cli.job_keys import KINDS, REQUIRED_TABLES, TABLES, Key
 from dmondrian.cli.toml_lines import line_of
-from dmondrian.errors import JobError
+from dmondrian.errors import JobError, ParameterError
 
 # Keys whose relative paths are resolved against the place where they were written.
 _PATH_KEYS = (("data", "path"), ("run", "path"), ("score", "path"), ("score", "out"))
@@ -143,6 +143,23 @@ def build_estimator(job: Job) -> Any:
     return ALGORITHMS[algorithm](**parameters)
 
 
+def check_checkpoint_every(job: Job) -> None:
+    """Refuse a ``[run] checkpoint_every`` that says neither rows nor a time.
+
+    Raises
+    ------
+    JobError
+        With the line.
+    """
+    from dmondrian.distributed.units import parse_every
+
+    try:
+        parse_every(job.run.get("checkpoint_every"))
+    except ParameterError as error:
+        place = job.source.place("run", "checkpoint_every")
+        raise JobError(f"{place}: [run] {error}") from error
+
+
 def _parse(file: Path) -> tuple[dict[str, Any], str]:
     try:
         # Bytes, then one kind of line end, so that our line numbers are an editor's.
@@ -249,6 +266,7 @@ def _mistake(key: Key, value: Any) -> str:
         "boolean": isinstance(value, bool),
         "strings": _are_strings(value),
         "paths": isinstance(value, str) or (_are_strings(value) and len(value) > 0),
+        "labels": isinstance(value, list) and all(isinstance(v, (str, int)) for v in value),
     }[key.kind]
     if not fits:
         return f"expected {KINDS[key.kind]}, got {_shown(value)}"

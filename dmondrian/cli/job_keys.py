@@ -27,6 +27,7 @@ KINDS: dict[str, str] = {
     "boolean": "true or false",
     "strings": "a list of strings",
     "paths": "a string or a list of strings",
+    "labels": "a list of strings, integers or booleans",
 }
 
 TABLES: dict[str, dict[str, Key]] = {
@@ -40,7 +41,18 @@ TABLES: dict[str, dict[str, Key]] = {
         "weight": Key("string", "the column of row weights"),
         "shuffle": Key("boolean", "permute row groups and the rows within them"),
         "seed": Key("integer", "seed of the shuffle", minimum=0),
-        "max_categories": Key("integer", "categories kept per column; the rest is <other>"),
+        "max_categories": Key(
+            "integer", "categories kept per column; the rest is <other>", minimum=1
+        ),
+        "infinite": Key(
+            "string",
+            'infinite features: "error", or "clip" to the bounds',
+            choices=("error", "clip"),
+        ),
+        "null_target": Key(
+            "string", 'rows without a target: "error" or "drop"', choices=("error", "drop")
+        ),
+        "classes": Key("labels", "all labels that may come, where the data lack some"),
     },
     "run": {
         "path": Key("string", "run folder or URL: checkpoints and the model", required=True),

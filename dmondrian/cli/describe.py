@@ -1,0 +1,142 @@
+"""`dmondrian describe` and `dmondrian schema`: what a model is, and how columns are encoded.
+
+Relies on `dmondrian.checkpoint` and `dmondrian.data`; starts no cluster and changes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+from dmondrian.cli.output import Output, table
+from dmondrian.cli.score import metrics_table
+from dmondrian.errors import CheckpointError
+
+# Longer lists (hundreds of classes, thousands of checkpoints) are cut in the text, not in --json.
+_SHOWN_ITEMS = 8
+
+
+def describe(arguments: argparse.Namespace, output: Output) -> int:
+    """Run the command; see `dmondrian describe --help`."""
+    told = _facts(arguments.model)
+    output.event("model", told)
+    size = told["size"]
+    rows: list[tuple[str, Any]] = [
+        ("model", told["model"]),
+        ("algorithm", told["algorithm"]),
+        ("rows learned", f"{told['rows']:,}" + ("" if told["final"] else " (unfinished)")),
+        ("features", told["features"]),
+        ("trees", size["trees"]),
+        ("nodes", f"{size['nodes']:,} ({size['nodes'] / size['trees']:,.0f} per tree)"),
+        ("in memory", _bytes_and_per_node(size["memory_bytes"], size["nodes"])),
+        ("stored", _bytes_and_per_node(size["stored_bytes"], size["nodes"])),
+    ]
+    if told["classes"] is not None:
+        rows.append(("classes", f"{len(told['classes']):,}: {_some(told['classes'])}"))
+    if told["target"] is not None:
+        rows.append(("target", told["target"]))
+    rows.append(("checkpoints", _some(told["checkpoints"])))
+    output.text(table(rows))
+    output.text("parameters:\n" + _indented(table(told["parameters"].items())))
+    if told["metrics"]:
+        title = "metrics (each row forecast before it was learned):\n"
+        output.text(title + metrics_table(told["metrics"], "  "))
+    return 0
+
+
+def schema(arguments: argparse.Namespace, output: Output) -> int:
+    """Run the command; see `dmondrian schema --help`."""
+    from dmondrian.data import Schema, make_plan
+
+    if _is_model(arguments.data):
+        from dmondrian.checkpoint import Run
+
+        stored = Run.open(arguments.data).run_json
+        if stored.get("schema") is None:
+            return _tell_plain_features(stored, output)
+        found = Schema.from_json(stored["schema"])
+        notes: tuple[str, ...] = ()
+    else:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the plan's notes say the same, and are told below
+            plan = make_plan(arguments.data, target=arguments.target, task=arguments.task)
+        found, notes = plan.schema, plan.notes
+    output.event("schema", {**found.to_json(), "notes": list(notes)})
+    output.text(found.describe())
+    for note in notes:
+        output.note(f"note: {note}")
+    return 0
+
+
+def _facts(model: str) -> dict[str, Any]:
+    """Gather all that `describe` tells, JSON-able."""
+    from dmondrian.checkpoint import Run, load_model
+
+    forest, stored, manifest = load_model(model)
+    return {
+        "model": model,
+        "algorithm": stored["algorithm"],
+        "parameters": stored.get("estimator") or stored["parameters"],
+        "rows": manifest.position,
+        "final": manifest.final,
+        "target": stored.get("target"),
+        "features": forest.parameters.n_features,
+        "classes": stored.get("classes"),
+        "size": {
+            "trees": len(forest.tree_numbers),
+            "nodes": int(forest.n_nodes),
+            "memory_bytes": int(forest.n_bytes),
+            "stored_bytes": sum(int(shard["bytes"]) for shard in manifest.shards.values()),
+            "bytes_per_node": forest.n_bytes / max(1, forest.n_nodes),
+        },
+        "metrics": manifest.metrics,
+        "checkpoints": Run.open(model).manifests(),
+    }
+
+
+def _tell_plain_features(stored: dict[str, Any], output: Output) -> int:
+    """Tell of a model that was fitted on arrays: it has names, or a number of features."""
+    names = stored.get("feature_names")
+    n_features = stored["parameters"]["n_features"]
+    output.event("schema", {"feature_names": names, "n_features": n_features})
+    output.text(
+        f"{n_features} features, as given to fit: there is no encoding of columns in this model"
+    )
+    if names is not None:
+        output.text(_indented("\n".join(names)))
+    return 0
+
+
+def _is_model(text: str) -> bool:
+    """Whether a path or URL is a run folder, rather than Parquet."""
+    folder = re.sub(r"@[0-9]+$", "", text)
+    if "://" not in text:
+        return any((Path(name).expanduser() / "run.json").is_file() for name in (text, folder))
+    if folder.endswith(".parquet") or "*" in folder:
+        return False
+    from dmondrian.checkpoint import Run
+
+    try:
+        Run.open(text)
+    except CheckpointError:
+        return False
+    return True
+
+
+def _bytes_and_per_node(n_bytes: int, n_nodes: int) -> str:
+    return f"{n_bytes / 1e6:,.1f} MB ({n_bytes / max(1, n_nodes):,.0f} bytes per node)"
+
+
+def _some(items: list[Any]) -> str:
+    shown = [f"{item:,}" if type(item) is int else str(item) for item in items]
+    half = _SHOWN_ITEMS // 2
+    return ", ".join(
+        shown if len(shown) <= _SHOWN_ITEMS else [*shown[:half], "...", *shown[-half:]]
+    )
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.split("\n"))

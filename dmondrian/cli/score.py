@@ -1,0 +1,77 @@
+"""`dmondrian score` and `dmondrian evaluate`: use a model on a data set.
+
+Relies on `dmondrian.distributed` for all the work; `run_score` and `run_evaluate` are also what a
+job file's ``[score]`` table runs after training.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from dmondrian.cli.cluster import connected
+from dmondrian.cli.output import Output, table
+
+# Metrics by their names in results, and how a person calls them.
+_METRICS = {
+    "rows": "rows",
+    "log_loss": "log loss",
+    "accuracy": "accuracy",
+    "auc": "AUC",
+    "rmse": "RMSE",
+    "mae": "MAE",
+    "r2": "R2",
+}
+
+
+def score(arguments: argparse.Namespace, output: Output) -> int:
+    """Run the command; see `dmondrian score --help`."""
+    keep = [name for names in arguments.keep for name in names.split(",") if name]
+    with connected(arguments.scheduler, arguments.workers, arguments.threads) as cluster:
+        run_score(arguments.model, arguments.data, arguments.out, keep, output, cluster)
+    return 0
+
+
+def evaluate(arguments: argparse.Namespace, output: Output) -> int:
+    """Run the command; see `dmondrian evaluate --help`."""
+    with connected(arguments.scheduler, arguments.workers, arguments.threads) as cluster:
+        run_evaluate(arguments.model, arguments.data, output, cluster)
+    return 0
+
+
+def run_score(
+    model: str,
+    data: str | list[str],
+    out: str,
+    keep: Iterable[str],
+    output: Output,
+    cluster: Mapping[str, Any],
+) -> None:
+    """Score a data set and tell what was written."""
+    from dmondrian import distributed
+
+    result = distributed.score(model, data, out, keep=tuple(keep), **cluster)
+    output.event("scored", {"model": model, "out": out, **result})
+    output.text(f"scored {_named(data)}: {result['rows']:,} rows in {out}")
+
+
+def run_evaluate(
+    model: str, data: str | list[str], output: Output, cluster: Mapping[str, Any]
+) -> None:
+    """Measure a model on a data set and tell the metrics."""
+    from dmondrian import distributed
+
+    metrics = distributed.evaluate(model, data, **cluster)
+    output.event("evaluated", {"model": model, "metrics": metrics})
+    output.text(f"evaluated {model} on {_named(data)}:\n{metrics_table(metrics, '  ')}")
+
+
+def metrics_table(metrics: Mapping[str, Any], indent: str = "") -> str:
+    """Lay out the metrics that people know, one a line."""
+    rows = [(label, metrics[name]) for name, label in _METRICS.items() if name in metrics]
+    return "\n".join(indent + line for line in table(rows).split("\n"))
+
+
+def _named(data: str | list[str]) -> str:
+    return data if isinstance(data, str) else f"{len(data)} paths"

@@ -1,0 +1,72 @@
+"""`dmondrian train`: run a job file, or go on with the run it started before.
+
+Relies on `dmondrian.distributed` for all the work. Promises that the job is checked as a whole
+before any data is read, and that a repeated command resumes.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from dmondrian.cli.cluster import LOCAL, connected
+from dmondrian.cli.job import Job, build_estimator, check_checkpoint_every, read_job
+from dmondrian.cli.output import Output
+from dmondrian.cli.score import metrics_table, run_evaluate, run_score
+from dmondrian.errors import SchemaError
+
+
+def train(arguments: argparse.Namespace, output: Output) -> int:
+    """Run the command; see `dmondrian train --help`."""
+    job = read_job(arguments.job, arguments.overrides)
+    estimator = build_estimator(job)
+    check_checkpoint_every(job)
+    from dmondrian import distributed
+
+    with _cluster(job) as cluster:
+        run = distributed.train(
+            estimator,
+            job.data["path"],
+            run=job.run["path"],
+            progress=_progress(output),
+            **{key: value for key, value in job.run.items() if key != "path"},
+            **{key: value for key, value in job.data.items() if key != "path"},
+            **cluster,
+        )
+        output.close_line()
+        _tell_trained(run, output)
+        if job.score is not None:
+            _score(run.run_url, job.score, output, cluster)
+    return 0
+
+
+def _cluster(job: Job) -> Any:
+    keys = job.cluster
+    return connected(keys.get("scheduler", LOCAL), keys.get("workers"), keys.get("threads"))
+
+
+def _progress(output: Output) -> Any:
+    def tell(progress: Any) -> None:
+        output.progress(progress.line(), important=progress.rows >= progress.n_rows)
+        output.event("progress", asdict(progress))
+
+    return tell
+
+
+def _tell_trained(run: Any, output: Output) -> None:
+    for note in run.plan.notes:
+        output.note(f"note: {note}")
+    metrics = {key: value for key, value in run.metrics.items() if key != "curve"}
+    output.event("trained", {"run": run.run_url, "metrics": run.metrics, "summary": run.summary})
+    output.text(f"trained {run.run_url}")
+    output.text("each row forecast before it was learned:\n" + metrics_table(metrics, "  "))
+
+
+def _score(model: str, keys: Mapping[str, Any], output: Output, cluster: dict[str, Any]) -> None:
+    run_score(model, keys["path"], keys["out"], keys.get("keep", ()), output, cluster)
+    try:
+        run_evaluate(model, keys["path"], output, cluster)
+    except SchemaError as error:  # the features were fine, so it is the target that is not there
+        output.note(f"not evaluated: {error}")
