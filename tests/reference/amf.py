@@ -184,13 +184,17 @@ class ReferenceTree:
             outside = extensions(node, x)
             rate = sum_in_lanes(outside)
             if rate > 0.0 and self._may_split(node, y):
-                time = node.time_above - math.log(draws.uniform()) / rate
+                time = self.split_time(node, rate, draws)
                 if node.time_above < time < node.time:
                     return self._split_above(node, x, time, outside, rate, draws), True
             self.stretch(node, x)
             if node.is_leaf:
                 return node, False
             node = node.child(x)
+
+    def split_time(self, node: Node, rate: float, draws: RowDraws) -> float:
+        """Return when the next split would come: an exponential wait after the parent's."""
+        return node.time_above - math.log(draws.uniform()) / rate
 
     def _may_split(self, node: Node, y: float) -> bool:
         if self.max_nodes is not None and len(self.nodes) + 2 > self.max_nodes:
