@@ -208,7 +208,8 @@ class Learner:
             lower, upper = merged[0], merged[1]
             nulls = max(nulls, merged[2])
         if lower > upper:
-            return "all null"
+            return "without a finite value" if found and found.infinities else "all null"
+        lower, upper = lower + 0.0, upper + 0.0  # no -0
         if lower == upper and not nulls:
             return f"constant ({lower:g})"
         parts = ("value",) if lower < upper else ()
@@ -320,9 +321,9 @@ class Learner:
     def _note_order(self, rows_sorted: bool, groups_sorted: bool, shuffle: bool) -> None:
         if rows_sorted and not shuffle:
             self._findings.warnings.append(
-                f"the rows look sorted by the target {self._target!r}, which misleads a forest "
-                "that learns row by row: use shuffle=True (shuffle = true in a job file) unless "
-                "the order is the point"
+                f"the rows look sorted by the target {self._target!r} (neighbours nearly always "
+                "agree), which misleads a forest that learns row by row: use shuffle=True (shuffle = "
+                "true in a job file) unless the order is the point"
             )
         elif shuffle and groups_sorted:
             self._findings.notes.append(

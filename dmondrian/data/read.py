@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import lru_cache
 
 import pyarrow as pa
 
@@ -132,27 +133,32 @@ def _columns(
     else:
         table = _read_group(block, names, dictionaries)
     constants = {value[0]: value for value in block.partition}
-    lacking = [name for name in names if name not in table.column_names and name not in constants]
+    in_file = set(table.column_names)
+    lacking = [name for name in names if name not in in_file and name not in constants]
     if lacking:
         raise SchemaError(f"{block.uri} has no column {', '.join(map(repr, lacking))}")
     order: IntArray | None = None
     if plan.shuffle:
-        moved = permutation(plan.seed, block.group, block.group_rows)
+        moved = _moved_rows(plan.seed, block.group, block.group_rows)
         order = moved[block.offset : block.offset + block.rows]
-        table = table.take(pa.array(order))
+        table = table.take(pa.array(order)) if table.num_columns else table
     elif block.rows < block.group_rows:
         table = table.slice(block.offset, block.rows)
-    return {
-        name: table.column(name)
-        if name in table.column_names
-        else partition_array(constants[name], block.rows)
-        for name in names
-    }, order
+    columns = dict(zip(table.column_names, table.columns, strict=True))
+    for name in names:
+        if name not in in_file:
+            columns[name] = partition_array(constants[name], block.rows)
+    return columns, order
+
+
+@lru_cache(maxsize=KEPT_GROUPS)  # the blocks of one row group share its permutation
+def _moved_rows(seed: int, group: int, rows: int) -> IntArray:
+    return permutation(seed, group, rows)
 
 
 def _read_group(block: Block, names: Sequence[str], dictionaries: Sequence[str]) -> pa.Table:
     with open_parquet(block.uri, dictionaries) as parquet:
-        known = parquet.schema_arrow.names
+        known = set(parquet.schema_arrow.names)
         try:
             present = [name for name in names if name in known]
             table = parquet.read_row_group(block.row_group, columns=present)
@@ -167,7 +173,7 @@ def _read_group(block: Block, names: Sequence[str], dictionaries: Sequence[str])
             f"planned, got {table.num_rows}; start a new run"
         )
     # a column whose name holds a dot may bring columns along that share its beginning
-    return table.select([name for name in present if name in table.column_names])
+    return table if table.num_columns == len(present) else table.select(present)
 
 
 def _locator(block: Block, order: IntArray | None) -> Callable[[int], str]:

@@ -1,6 +1,7 @@
 """The files behind a source: a file, folder, glob, list or URL becomes an ordered list.
 
-Relies on `pyarrow.fs` for local and remote file systems (credentials come from the environment).
+Relies on `pyarrow.fs` for local and remote file systems (credentials come from the environment)
+and on `web` for links.
 Promises: the same source gives the same order everywhere (folders and globs are sorted by path, a
 list keeps its own order); names starting with ``_`` or ``.`` in a listed folder are passed over;
 ``key=value`` folders are returned as partition values; a file is known by its uri, size and stamp
@@ -24,6 +25,7 @@ from urllib.parse import quote, unquote, urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
+from dmondrian.data.web import is_web, open_web, stat_web
 from dmondrian.errors import DataError
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -70,6 +72,9 @@ def list_source(source: Source) -> tuple[list[SourceFile], list[str]]:
     notes: list[str] = []
     for item in items:
         location = normalise(item)
+        if is_web(location):
+            files[location] = _web_file(location)
+            continue
         for info in _expand(location, notes):
             uri = _child_uri(location, info.path)
             if uri in files:
@@ -107,17 +112,31 @@ def open_uri(uri: str) -> pa.NativeFile:
     OSError
         As the file system says it; callers translate it with what they were doing.
     """
+    if is_web(uri):
+        return open_web(uri)
     filesystem, path = _locate(uri)
     return filesystem.open_input_file(path)
 
 
 def stat_uri(uri: str) -> tuple[int, str] | None:
     """Size in bytes and stamp of a file as it is now, or None when it is not there."""
+    if is_web(uri):
+        return stat_web(uri)
     filesystem, path = _locate(uri)
     info = filesystem.get_file_info(path)
     if info.type != fs.FileType.File:
         return None
     return info.size, _stamp(info)
+
+
+def _web_file(location: str) -> SourceFile:
+    try:
+        found = stat_web(location)
+    except OSError as error:
+        raise DataError(f"cannot read {location}: {error}") from error
+    if found is None:
+        raise DataError(f"expected a Parquet file at {location}, but nothing is there")
+    return SourceFile(location, found[0], found[1], _partition(urlsplit(location).path))
 
 
 def _expand(location: str, notes: list[str]) -> list[fs.FileInfo]:
@@ -246,7 +265,7 @@ def _remote(scheme: str, netloc: str, query: str) -> tuple[fs.FileSystem, str]:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
         raise DataError(
             f"cannot open {scheme}://{netloc}: {error}. Expected a local path or a URL of a file "
-            "system that pyarrow knows (s3, gs, abfs, hdfs, file)"
+            "system that pyarrow knows (s3, gs, abfs, hdfs, file) or a web link"
         ) from error
     return filesystem, root
 

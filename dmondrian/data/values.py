@@ -144,8 +144,10 @@ def _texts(values: pa.Array) -> list[str | None]:
         return values.to_pylist()
     if is_bytes(kind):
         return values.cast(pa.binary()).cast(pa.string()).to_pylist()
-    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+    if pa.types.is_date(kind):
         return values.cast(pa.string()).to_pylist()
+    if pa.types.is_timestamp(kind):
+        return values.cast(pa.timestamp("us"), safe=False).cast(pa.string()).to_pylist()
     return [text_of(value) for value in values.to_pylist()]
 
 
