@@ -283,7 +283,7 @@ class Forest:
     def _predict_chunk(
         self, X: np.ndarray, total: np.ndarray, square: np.ndarray, distance: np.ndarray
     ) -> None:
-        scratch = np.empty(self.n_outputs)
+        scratch = np.empty((2, self.n_outputs))
         for tree in self.trees:
             if tree.head_i[nodes.N_NODES] == 0:
                 total += 1.0 / self.n_outputs if self.parameters.n_classes else 0.0
@@ -296,7 +296,7 @@ class Forest:
         """Return the posterior mean depth of each row's leaf, mean over trees, float64 [n]."""
         chosen = self.policies._replace(loss=Depth(1.0))
         total = np.zeros((len(X), 1))
-        X, scratch = _read_only(X), np.empty(1)
+        X, scratch = _read_only(X), np.empty((2, 1))
         for tree in self.trees:
             if tree.head_i[nodes.N_NODES] > 0:
                 predict(*chosen, tree, X, scratch, total, _NONE_2D, _NONE_1D)

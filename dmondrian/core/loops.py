@@ -32,7 +32,8 @@ from dmondrian.core.policies import (
     branch_off,
     count,
     grow,
-    off_weight,
+    inserted_factor,
+    insertion,
     opening_price,
     prepare,
     price,
@@ -52,10 +53,13 @@ def learn_path(stat, loss, rule, tree, leaf, opened, y, w):
         q, kq = price(loss, tree, leaf, y, w)
     count(stat, tree, leaf, y, w)
     v = tree.i[leaf, PARENT]
+    factor = inserted_factor(rule, tree, v) if opened and v >= 0 else 1.0
     while v >= 0:
         p, kp = price(loss, tree, v, y, w)
         count(stat, tree, v, y, w)
         q, kq = shift_weight(rule, tree, v, p, kp, q, kq)
+        q *= factor
+        factor = 1.0
         v = tree.i[v, PARENT]
 
 
@@ -100,27 +104,40 @@ def update(growth, stat, loss, rule, tree, seed, number, X, y, w, start):
 
 
 @inner
-def predict_row(growth, stat, loss, rule, tree, x, out):
-    """Write one tree's prediction for ``x`` to ``out``; return the leaf. O(depth)."""
+def predict_row(growth, stat, loss, rule, tree, x, path, out):
+    """Write one tree's prediction for ``x`` to ``out``; return the leaf. O(depth).
+
+    ``path`` gathers the mixture of the tree as it is. Where growth may branch off above
+    v, the tree extended there mixes what the nodes above v say, a copy of v and an empty
+    leaf; the insertion changes the weight of the subtree by a factor, so of all above.
+    """
+    path[:] = 0.0
     out[:] = 0.0
     v = tree.head_i[ROOT]
     parent_time = 0.0
     depth = 0.0
-    rest = 1.0  # probability that neither a node above nor a branch has spoken
+    rest = 1.0  # share of the mixture not yet given to nodes above v
+    alive = 1.0  # probability of no branch above v
     while True:
         is_leaf = tree.i[v, LEFT] < 0
         off = branch_off(growth, stat, tree, v, parent_time, x)
         if off > 0.0:
-            share = off_weight(rule, tree, v, is_leaf)
-            add_forecast(loss, tree, v, depth, rest * off * share, out)
-            add_empty_forecast(loss, tree, v, depth + 1.0, rest * off * (1.0 - share), out)
-            rest *= 1.0 - off
+            share, factor = insertion(rule, tree, v, is_leaf)
+            below = rest * factor
+            scale = alive * off / (1.0 - rest + below)
+            for c in range(out.shape[0]):
+                out[c] += scale * path[c]
+            add_forecast(loss, tree, v, depth, scale * below * share, out)
+            add_empty_forecast(loss, tree, v, depth + 1.0, scale * below * (1.0 - share), out)
+            alive *= 1.0 - off
         if is_leaf:
-            add_forecast(loss, tree, v, depth, rest, out)
+            add_forecast(loss, tree, v, depth, rest, path)
+            for c in range(out.shape[0]):
+                out[c] += alive * path[c]
             return v
         share = stop_weight(rule, tree, v)
         if share > 0.0:
-            add_forecast(loss, tree, v, depth, rest * share, out)
+            add_forecast(loss, tree, v, depth, rest * share, path)
             rest *= 1.0 - share
         parent_time = tree.d[v, TIME]
         depth += 1.0
@@ -133,18 +150,19 @@ def predict(growth, stat, loss, rule, tree, X, work, total, square, distance):
     """Add one tree's predictions to ``total`` [n, k], and what else is asked for.
 
     ``square`` [n, k] takes squares where it has rows, ``distance`` [n] the sum of
-    extensions to the leaf's box; ``work`` [k] is scratch. The tree must not be empty.
+    extensions to the leaf's box; ``work`` [2, k] is scratch. The tree must not be empty.
     """
     tree, X, work = borrow_tree(tree), borrow(X), borrow(work)
     total, square, distance = borrow(total), borrow(square), borrow(distance)
+    out = work[1]
     low, d = tree.lower, tree.n_features
     for r in range(X.shape[0]):
-        leaf = predict_row(growth, stat, loss, rule, tree, X[r], work)
-        for c in range(work.shape[0]):
-            total[r, c] += work[c]
+        leaf = predict_row(growth, stat, loss, rule, tree, X[r], work[0], out)
+        for c in range(out.shape[0]):
+            total[r, c] += out[c]
         if square.shape[0] > 0:
-            for c in range(work.shape[0]):
-                square[r, c] += work[c] * work[c]
+            for c in range(out.shape[0]):
+                square[r, c] += out[c] * out[c]
         if distance.shape[0] > 0:
             box = tree.f[leaf]
             distance[r] += extension_sum(box[low : low + d], box[low + d : low + d + d], X[r])

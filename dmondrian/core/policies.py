@@ -69,8 +69,17 @@ def stop_weight(rule, tree, v):
 
 
 @hook
-def off_weight(rule, tree, v, v_is_leaf):
-    """Return that share for a parent that would be inserted above ``v``."""
+def insertion(rule, tree, v, v_is_leaf):
+    """Return, for a parent that would be inserted above ``v``, that share, and the
+    factor by which the insertion changes the weight of the subtree."""
+
+
+@hook
+def inserted_factor(rule, tree, new):
+    """Return the factor by which the insertion of ``new`` changed its subtree's weight.
+
+    Asked after ``inherit_weight`` and before the row shifts the weight of ``new``.
+    """
 
 
 @hook

@@ -104,7 +104,8 @@ class BaseForest(BaseEstimator):
 
     def _mean_prediction(self, X: Any) -> np.ndarray:
         """Return the mean over trees, float64 [n, K] or [n, 1]."""
-        sums = self.forest_.predict_sums(self._check_rows(X), n_threads=self._n_threads())
+        X = self._check_rows(X)
+        sums = self.forest_.predict_sums(X, n_threads=self._n_threads())
         return sums.total / sums.n_trees
 
     def weighted_depth(self, X: Any) -> np.ndarray:
@@ -125,7 +126,8 @@ class BaseForest(BaseEstimator):
         ----------
         Mourtada, Gaiffas, Scornet (2021), section 5.1.
         """
-        return self.forest_.weighted_depth(self._check_rows(X))
+        X = self._check_rows(X)
+        return self.forest_.weighted_depth(X)
 
     def nodes(self, tree: int) -> dict[str, Any]:
         """Return one tree as arrays.

@@ -15,8 +15,9 @@ from dmondrian._jit import implements, inner
 from dmondrian.core.nodes import LEFT, N_NODES, PARENT, RIGHT, ROOT
 from dmondrian.core.policies import (
     inherit_weight,
+    inserted_factor,
+    insertion,
     log_weight,
-    off_weight,
     rebuild_weights,
     shift_weight,
     stop_weight,
@@ -49,10 +50,22 @@ def stop_weight_aggregate(rule, tree, v):
     return stop_probability(tree, v)
 
 
-@implements(off_weight, Aggregate)
-def off_weight_aggregate(rule, tree, v, v_is_leaf):
+# A parent u inserted above v starts with w_u = w_v and an empty leaf beside v, so W_u =
+# (w_v + W_v) / 2 = (s_v + 1/2) W_v, or W_v itself above a leaf; its odds w_u / W_v are
+# 2 s_v, or 1 above a leaf. So the factor is (1 + odds) / 2 in both cases. The odds of the
+# nodes above, w / (W_left W_right), are divided by it: the row's own factor carries it up.
+
+
+@implements(insertion, Aggregate)
+def insertion_aggregate(rule, tree, v, v_is_leaf):
     odds = 1.0 if v_is_leaf else 2.0 * stop_probability(tree, v)
-    return odds / (1.0 + odds)
+    return odds / (1.0 + odds), 0.5 + 0.5 * odds
+
+
+@implements(inserted_factor, Aggregate)
+def inserted_factor_aggregate(rule, tree, new):
+    stop = stop_probability(tree, new)
+    return 0.5 / (1.0 - stop)  # odds <= 2, so stop <= 2/3
 
 
 @implements(shift_weight, Aggregate)
@@ -100,9 +113,14 @@ def stop_weight_leaf(rule, tree, v):
     return 0.0
 
 
-@implements(off_weight, Leaf)
-def off_weight_leaf(rule, tree, v, v_is_leaf):
-    return 0.0
+@implements(insertion, Leaf)
+def insertion_leaf(rule, tree, v, v_is_leaf):
+    return 0.0, 1.0
+
+
+@implements(inserted_factor, Leaf)
+def inserted_factor_leaf(rule, tree, new):
+    return 1.0
 
 
 @implements(shift_weight, Leaf)

@@ -53,7 +53,7 @@ def test_expected_extension_averages_algorithm_6(number: int, regression: bool) 
     queries = np.concatenate([case.X[:3], near]).astype(np.float32)
     found = forest.predict_sums(queries).total
     for i, x in enumerate(queries):
-        expected = tree.predict_expected(list(x), reweigh=False)
+        expected = tree.predict_expected(list(x), reweigh=True)
         np.testing.assert_allclose(found[i], expected, rtol=1e-9, atol=1e-12)
 
 
