@@ -43,7 +43,7 @@ def translate(error: BaseException, doing: str, name: str, url: str) -> StoreErr
     url : str
         Address of the store.
     """
-    if isinstance(error, AlreadyExistsError | PreconditionError | FileExistsError):
+    if isinstance(error, AlreadyExistsError | PreconditionError):
         return ExistsError(f"{name} exists already in {url}.")
     if isinstance(error, FileNotFoundError):
         return NotFoundError(f"There is no object {name} in {url}.")
@@ -83,7 +83,7 @@ def _advice(error: BaseException, reason: str, url: str) -> str:
         return "A file stands where a folder is needed, or the reverse: choose another folder."
     if isinstance(error, UnauthenticatedError) or "403" in low or "credential" in low:
         return "Check the credentials in the environment and what they may do on this bucket."
-    if "scheme is not allowed" in low or "not allowed" in low:
+    if "builder error" in low and "http://" in low:
         return "For a plain http endpoint set AWS_ALLOW_HTTP=true."
     if "://" in url:
         return "Check the endpoint, the bucket and the network, then run again."

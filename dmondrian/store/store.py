@@ -13,6 +13,7 @@ import random
 import time
 import uuid
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -32,7 +33,7 @@ T = TypeVar("T")
 MULTIPART_BYTES = 16 * 2**20
 # Waits in seconds before an unclear conditional put is looked at again; jitter is added.
 UNCLEAR_WAITS = (0.2, 1.0, 3.0)
-RETRY = {"max_retries": 6, "retry_timeout": 60}  # retry_timeout in seconds
+RETRY: dict[str, Any] = {"max_retries": 6, "retry_timeout": timedelta(seconds=60)}
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 _memory_stores: dict[str, MemoryStore] = {}
@@ -252,10 +253,15 @@ class Store:
 def _backend(address: Address, create: bool) -> Any:
     if address.scheme == "file":
         folder = Path(address.path)
-        if create:
-            folder.mkdir(parents=True, exist_ok=True)
-        elif not folder.is_dir():
+        if folder.exists() and not folder.is_dir():
+            raise NotADirectoryError(f"{address.path} is a file, not a directory")
+        if not create and not folder.is_dir():
             raise FileNotFoundError(address.path)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except FileNotFoundError as error:
+            # Pseudo file systems say so of a folder that they will not create.
+            raise PermissionError(f"{address.path} cannot be created") from error
         return LocalStore(folder)
     if address.scheme == "memory":
         return _memory_stores.setdefault(address.url, MemoryStore())

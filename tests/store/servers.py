@@ -1,0 +1,138 @@
+"""Servers on this machine's loopback that speak S3: moto's, and a small one with chosen faults."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+SECRET = "wJalrXUtnFEMI-not-a-real-secret"
+KEY_ID = "AKIA-not-a-real-key-id"
+BUCKET = "forests"
+
+
+def set_credentials(patch: pytest.MonkeyPatch, endpoint: str) -> None:
+    """Point the environment at a server; plain http is allowed because it is on loopback."""
+    for name in ("AWS_ALLOW_HTTP", "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_ENDPOINT_URL_S3"):
+        patch.delenv(name, raising=False)
+    patch.setenv("AWS_ENDPOINT_URL", endpoint)
+    patch.setenv("AWS_ACCESS_KEY_ID", KEY_ID)
+    patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    patch.setenv("AWS_REGION", "us-east-1")
+
+
+@contextmanager
+def moto_server() -> Iterator[str]:
+    """Run moto's S3 server with one bucket; yields its endpoint."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    endpoint = f"http://{host}:{port}"
+    try:
+        yield endpoint
+    finally:
+        server.stop()
+
+
+class FaultyHandler(BaseHTTPRequestHandler):
+    """S3's put, get, head and delete of whole objects, with the fault that the server has."""
+
+    protocol_version = "HTTP/1.1"
+    server: FaultyServer
+
+    def do_PUT(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        server, is_new = self.server, self.path not in self.server.objects
+        server.conditions.append(self.headers.get("If-None-Match"))
+        if server.fault == "refuses":
+            self._answer(
+                403,
+                b"<Error><Code>SignatureDoesNotMatch</Code><AWSAccessKeyId>"
+                + KEY_ID.encode()
+                + b"</AWSAccessKeyId></Error>",
+            )
+            return
+        is_conditional = self.headers.get("If-None-Match") == "*"
+        if is_conditional and not is_new and server.fault != "ignores the condition":
+            self._answer(412 if server.fault != "says 409" else 409, b"<Error/>")
+            return
+        server.objects[self.path] = body
+        if server.fault == "writes and fails" and server.failures > 0:
+            server.failures -= 1
+            self._answer(500, b"<Error><Code>InternalError</Code></Error>")
+            return
+        self._answer(200, b"", {"ETag": f'"{len(server.conditions)}"'})
+
+    def do_GET(self) -> None:
+        body = self.server.objects.get(self.path)
+        if body is None:
+            self._answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
+            return
+        headers = {"ETag": '"x"', "Last-Modified": "Wed, 01 Jan 2025 00:00:00 GMT"}
+        self._answer(200, body, headers)
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_DELETE(self) -> None:
+        self.server.objects.pop(self.path, None)
+        self._answer(204, b"")
+
+    def do_POST(self) -> None:
+        # Multi-object delete: every key named in the body.
+        text = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        names = [part.split("</Key>")[0] for part in text.split("<Key>")[1:]]
+        bucket = self.path.split("?")[0].rstrip("/")
+        for name in names:
+            self.server.objects.pop(f"{bucket}/{name}", None)
+        gone = "".join(f"<Deleted><Key>{name}</Key></Deleted>" for name in names)
+        self._answer(200, f"<DeleteResult>{gone}</DeleteResult>".encode())
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing: the test's output is the test's."""
+
+    def _answer(self, code: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+        self.send_response(code)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+
+class FaultyServer(ThreadingHTTPServer):
+    """The objects of a server, and its fault."""
+
+    daemon_threads = True
+
+    def __init__(self, fault: str) -> None:
+        super().__init__(("127.0.0.1", 0), FaultyHandler)
+        self.fault = fault
+        self.failures = 1  # answers that are errors although the object was written
+        self.objects: dict[str, bytes] = {}
+        self.conditions: list[str | None] = []
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+@contextmanager
+def faulty_server(fault: str) -> Iterator[FaultyServer]:
+    """Run a server that has one fault: see FaultyHandler."""
+    server = FaultyServer(fault)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,120 @@
+"""The contract on a local folder, in memory and over a real S3 protocol; S3's own cases."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import traceback
+from pathlib import Path
+
+import pytest
+
+from dmondrian.errors import FencedError, StoreError
+from dmondrian.store import ExistsError, Store, open_store
+from tests.store.servers import BUCKET, KEY_ID, SECRET, FaultyServer, faulty_server, set_credentials
+from tests.store.store_contract import StoreContract
+
+
+class TestLocalStore(StoreContract):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Store:
+        return open_store(tmp_path / "new" / "folder @1 with ümläut #2")
+
+
+class TestMemoryStore(StoreContract):
+    @pytest.fixture
+    def store(self, request: pytest.FixtureRequest) -> Store:
+        return open_store(f"memory://{request.node.name}")
+
+
+class TestS3Store(StoreContract):
+    @pytest.fixture
+    def store(self, s3_url: str) -> Store:
+        return open_store(s3_url)
+
+    def test_large_object_goes_up_in_parts(self, store: Store) -> None:
+        data = bytes(17 * 2**20)
+        store.put("large", data)
+        assert store.get("large") == data
+
+    def test_prefixes_are_apart(self, store: Store) -> None:
+        open_store(store.url + "0").put("x", b"1")
+        assert store.list() == []
+
+    def test_missing_bucket_says_what_to_check(self, store: Store) -> None:
+        with pytest.raises(StoreError, match="bucket"):
+            open_store("s3://no-such-bucket/x").probe()
+
+
+@pytest.fixture
+def faulty(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
+    with faulty_server(request.param) as server:
+        set_credentials(monkeypatch, server.endpoint)
+        yield server
+
+
+@pytest.mark.parametrize("faulty", ["none"], indirect=True)
+def test_small_server_without_a_fault_passes_the_probe(faulty: FaultyServer) -> None:
+    open_store(f"s3://{BUCKET}/run").probe()
+    assert faulty.conditions == ["*", "*"]
+    assert faulty.objects == {}
+
+
+@pytest.mark.parametrize("faulty", ["ignores the condition"], indirect=True)
+def test_probe_refuses_a_store_that_ignores_the_condition(faulty: FaultyServer) -> None:
+    with pytest.raises(StoreError, match=r"If-None-Match.*conditional puts"):
+        open_store(f"s3://{BUCKET}/run").probe()
+    assert faulty.objects == {}
+
+
+@pytest.mark.parametrize("faulty", ["says 409"], indirect=True)
+def test_a_refusal_in_other_words_is_read_and_compared(faulty: FaultyServer) -> None:
+    store = open_store(f"s3://{BUCKET}/run")
+    store.probe()
+    assert store.put_same("m", b"state")
+    assert not store.put_same("m", b"state")
+    with pytest.raises(FencedError):
+        store.put_same("m", b"other")
+
+
+@pytest.mark.parametrize("faulty", ["writes and fails"], indirect=True)
+def test_an_unclear_answer_is_read_and_compared(faulty: FaultyServer) -> None:
+    store = open_store(f"s3://{BUCKET}/run")
+    store.put_same("m", b"state")
+    assert store.get("m") == b"state"
+    faulty.failures = 1
+    with pytest.raises(FencedError):
+        store.put_same("m", b"other")
+    assert store.get("m") == b"state"
+
+
+@pytest.mark.parametrize("faulty", ["refuses"], indirect=True)
+def test_no_secret_in_errors_reprs_or_pickles(faulty: FaultyServer) -> None:
+    store = open_store(f"s3://{BUCKET}/run")
+    with pytest.raises(StoreError, match="credentials") as caught:
+        store.put("x", b"1")
+    error = caught.value
+    shown = [repr(store), store.url, str(error), repr(error), str(pickle.dumps(store))]
+    shown += ["".join(traceback.format_exception(error)), str(pickle.dumps(copy.copy(error)))]
+    shown += [str(vars(store)), str(error.__context__), str(error.__cause__)]
+    for text in shown:
+        assert SECRET not in text
+        assert KEY_ID not in text
+
+
+def test_unreachable_server_is_an_error_in_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    import dmondrian.store.store as module
+
+    monkeypatch.setattr(module, "RETRY", {"max_retries": 1})
+    with faulty_server("none") as server:
+        endpoint = server.endpoint
+    set_credentials(monkeypatch, endpoint)
+    with pytest.raises(StoreError, match=r"reading x in s3://b/p failed.*network") as caught:
+        open_store("s3://b/p").get("x")
+    assert not isinstance(caught.value, ExistsError)
+
+
+def test_plain_http_to_another_host_needs_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_credentials(monkeypatch, "http://192.0.2.1:9000")
+    with pytest.raises(StoreError, match="AWS_ALLOW_HTTP"):
+        open_store("s3://b/p").get("x")
