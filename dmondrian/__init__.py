@@ -62,6 +62,6 @@ def load(path: Any) -> Any:
     CheckpointError
         If there is no checkpoint, or its bytes are not what was written.
     """
-    from dmondrian.checkpoint import load_estimator
+    from dmondrian.estimators.persistence import load_estimator
 
     return load_estimator(path)

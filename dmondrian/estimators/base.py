@@ -193,7 +193,7 @@ class BaseForest(BaseEstimator):
             A new folder (or object store prefix); see :func:`dmondrian.load`.
         """
         check_is_fitted(self)
-        from dmondrian.checkpoint import save_estimator
+        from dmondrian.estimators.persistence import save_estimator
 
         save_estimator(self, path)
 
