@@ -1,0 +1,78 @@
+"""Fitted estimators to and from checkpoints; a finished training run is one too.
+
+Relies on :mod:`dmondrian.checkpoint` for the bytes and their checks. Promises that what is
+loaded predicts, and goes on learning, exactly as what was saved.
+"""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+from dmondrian.checkpoint import load_model, save_model
+from dmondrian.errors import CorruptError, ParameterError
+from dmondrian.estimators import ALGORITHMS
+
+_LABELS = {"b": bool, "i": int, "u": int, "f": float, "U": str, "O": str}
+
+
+def save_estimator(estimator: Any, path: str | PathLike[str]) -> None:
+    """Write a fitted estimator as a checkpoint (see ``save`` of the estimators)."""
+    forest = estimator.forest_
+    params = estimator.get_params(deep=False)
+    if not isinstance(params["random_state"], (int, np.integer, type(None))):
+        params["random_state"] = None  # a generator has no JSON; the forest keeps its seed
+    names = getattr(estimator, "feature_names_in_", None)
+    classes = getattr(estimator, "classes_", None)
+    model = {
+        "algorithm": estimator.algorithm,
+        "parameters": forest.parameters.to_json(),
+        "estimator": {key: _plain(value) for key, value in params.items()},
+        "schema": None,
+        "classes": None if classes is None else _label_list(classes),
+        "feature_names": None if names is None else [str(name) for name in names],
+        "n_seen": int(forest.total_weight),
+    }
+    save_model(path, forest, model)
+
+
+def load_estimator(path: str | PathLike[str]) -> Any:
+    """Return the fitted estimator of a checkpoint (see :func:`dmondrian.load`)."""
+    forest, model, _ = load_model(path)
+    algorithm = forest.parameters.algorithm
+    if model.get("algorithm") != algorithm or algorithm not in ALGORITHMS:
+        raise CorruptError(
+            f"{path}: the run is of algorithm {model.get('algorithm')!r}, its forest of "
+            f"{algorithm!r}; expected one of {sorted(ALGORITHMS)} in both"
+        )
+    classes, names = model.get("classes"), model.get("feature_names")
+    n_classes = 0 if classes is None else len(classes)
+    n_names = forest.parameters.n_features if names is None else len(names)
+    if n_classes != forest.parameters.n_classes or n_names != forest.parameters.n_features:
+        raise CorruptError(
+            f"{path}: run.json names {n_classes} classes and {n_names} features, the forest has "
+            f"{forest.parameters.n_classes} and {forest.parameters.n_features}"
+        )
+    try:
+        unfitted = ALGORITHMS[algorithm](**model["estimator"])
+    except (KeyError, TypeError) as error:
+        raise CorruptError(f"{path}: run.json's estimator parameters are unusable: {error}") from error
+    return unfitted._adopt(forest, None if classes is None else np.array(classes), names)
+
+
+def _plain(value: Any) -> Any:
+    """Return a NumPy scalar as the Python value that JSON can hold."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _label_list(classes: np.ndarray) -> list[Any]:
+    """Return class labels as JSON values; refuse kinds that would not come back equal."""
+    kind = classes.dtype.kind
+    labels = [_plain(label) for label in classes]
+    if kind not in _LABELS or any(not isinstance(label, _LABELS[kind]) for label in labels):
+        raise ParameterError(
+            f"labels of dtype {classes.dtype} cannot be saved: use strings, integers or booleans"
+        )
+    return labels
