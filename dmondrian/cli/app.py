@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 
 from dmondrian.cli.output import Output
@@ -38,7 +39,7 @@ exit codes:
   3    data that cannot be read, learned or scored, or that changed under a run
   4    a run folder, checkpoint or store that cannot be used
   5    workers lost beyond recovery, or a cluster that did not answer in time
-  130  interrupted (Ctrl-C); run the same command again to go on
+  130  interrupted (Ctrl-C, SIGTERM); run the same command again to go on
 """
 
 _MODEL_HELP = "run folder or URL; add @POSITION for an earlier checkpoint"
@@ -64,9 +65,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     output = Output(as_json=arguments.json)
     try:
-        return _command(arguments.command)(arguments, output)
-    except KeyboardInterrupt:
-        output.note("interrupted: what was checkpointed is safe; run the same command to go on")
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_, **__: output.remark(str(message))
+            return _command(arguments.command)(arguments, output)
+    except KeyboardInterrupt as stop:
+        output.note(f"interrupted: {stop or 'run the same command again to go on'}")
         output.event("error", {"error": "KeyboardInterrupt", "exit_code": _INTERRUPTED})
         return _INTERRUPTED
     except BrokenPipeError:

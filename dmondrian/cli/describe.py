@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +43,8 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
     if told["metrics"]:
         title = "metrics (each row forecast before it was learned):\n"
         output.text(title + metrics_table(told["metrics"], "  "))
+    if told["counts"]:
+        output.text("values met:\n" + _indented(table(told["counts"].items())))
     return 0
 
 
@@ -60,14 +61,12 @@ def schema(arguments: argparse.Namespace, output: Output) -> int:
         found = Schema.from_json(stored["schema"])
         notes: tuple[str, ...] = ()
     else:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the plan's notes say the same, and are told below
-            plan = make_plan(arguments.data, target=arguments.target, task=arguments.task)
+        plan = make_plan(arguments.data, target=arguments.target, task=arguments.task)
         found, notes = plan.schema, plan.notes
     output.event("schema", {**found.to_json(), "notes": list(notes)})
     output.text(found.describe())
     for note in notes:
-        output.note(f"note: {note}")
+        output.remark(note)
     return 0
 
 
@@ -92,9 +91,19 @@ def _facts(model: str) -> dict[str, Any]:
             "stored_bytes": sum(int(shard["bytes"]) for shard in manifest.shards.values()),
             "bytes_per_node": forest.n_bytes / max(1, forest.n_nodes),
         },
-        "metrics": manifest.metrics,
+        "metrics": _metrics(manifest.metrics),
+        "counts": manifest.metrics.get("counts", {}),
         "checkpoints": Run.open(model).manifests(),
     }
+
+
+def _metrics(stored: dict[str, Any]) -> dict[str, Any]:
+    """Turn the accumulators of a run into metrics; a model from `save` has none."""
+    if not stored.get("progressive"):
+        return {}
+    from dmondrian.distributed.metrics import Progressive
+
+    return Progressive.from_json(stored["progressive"]).report()
 
 
 def _tell_plain_features(stored: dict[str, Any], output: Output) -> int:

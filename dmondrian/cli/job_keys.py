@@ -57,6 +57,8 @@ TABLES: dict[str, dict[str, Key]] = {
     "run": {
         "path": Key("string", "run folder or URL: checkpoints and the model", required=True),
         "checkpoint_every": Key("string", 'such as "100000 rows" or "5 min"'),
+        "n_shards": Key("integer", "parts the forest is cut into, fixed for the run", minimum=1),
+        "progressive": Key("boolean", "forecast each row before it is learned, for metrics"),
     },
     "cluster": {
         "scheduler": Key("string", '"local", an address, or a scheduler file'),

@@ -38,6 +38,7 @@ class Output:
         self._rewrites = self._stderr.isatty()
         self._open_width = 0  # characters of the unfinished progress line
         self._last_line = -math.inf  # time of the last progress line, seconds
+        self._told: set[str] = set()  # remarks made so far
 
     def event(self, event: str, values: Mapping[str, Any]) -> None:
         """Write one JSON line to stdout; nothing without ``--json``."""
@@ -58,6 +59,12 @@ class Output:
         self.close_line()
         self._stderr.write(text.rstrip("\n") + "\n")
         self._stderr.flush()
+
+    def remark(self, text: str) -> None:
+        """Write a note that may come by several ways (a warning, a plan) but is told once."""
+        if text not in self._told:
+            self._told.add(text)
+            self.note(f"note: {text}")
 
     def progress(self, line: str, *, important: bool = False) -> None:
         """Show the state of the work on stderr: in place on a terminal, else now and then."""
@@ -86,6 +93,8 @@ def table(rows: Iterable[tuple[str, Any]]) -> str:
 
 def shown(value: Any) -> str:
     """Show a value as a person would write it."""
+    if value is None:
+        return "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
