@@ -1,0 +1,119 @@
+"""The cluster of a call: the caller's, or worker processes of this machine for its duration.
+
+Relies on dask.distributed. Promises that a client the caller passes is left open, that a cluster
+started here is closed whatever happens, and that Ctrl-C reaches the caller's process alone: local
+workers finish their step, so that a clean stop can take a checkpoint.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import dask
+import numpy as np
+from distributed import Client, LocalCluster, Worker, WorkerPlugin
+
+from dmondrian.errors import ClusterError, ParameterError
+from dmondrian.forest import Forest, ForestParameters
+
+START_SECONDS = 120.0
+"""How long local workers may take to start; a cold file system needs tens of seconds."""
+
+_CONFIG = {
+    "distributed.scheduler.worker-ttl": "60 s",  # a stopped process is given up after a minute
+    "distributed.scheduler.work-stealing": False,  # orders are pinned: stealing only misleads
+}
+
+
+class IgnoreInterrupt(WorkerPlugin):
+    """Ctrl-C in a terminal reaches all processes of its group; the coordinator decides alone."""
+
+    name = "dmondrian-ignore-interrupt"
+    idempotent = True
+
+    def setup(self, worker: Worker) -> None:
+        """Ignore SIGINT in this worker's process."""
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def local_size(n_workers: int | None, threads: int | None) -> tuple[int, int]:
+    """Return processes and threads of a local cluster: by default a process per four cores.
+
+    Shards of one process share the decoded blocks, so few processes read less.
+    """
+    for name, value in (("n_workers", n_workers), ("threads", threads)):
+        if value is not None and (isinstance(value, bool) or value < 1):
+            raise ParameterError(f"{name} is {value!r}; expected an integer of at least 1")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cores = cores or 1
+    if n_workers is None:
+        n_workers = max(1, -(-cores // 4) if threads is None else cores // threads)
+    return n_workers, threads or max(1, cores // n_workers)
+
+
+@contextmanager
+def connected(
+    client: Client | None,
+    n_workers: int | None = None,
+    threads: int | None = None,
+    processes: bool = True,
+) -> Iterator[Client]:
+    """Yield the caller's client, or one of a local cluster that ends with the block.
+
+    Parameters
+    ----------
+    client : Client or None
+    n_workers, threads : int or None
+        Size of the local cluster.
+    processes : bool
+        Worker processes, or threads of this process: quick to start, enough for small data.
+
+    Raises
+    ------
+    ClusterError
+        The local workers do not start.
+    ParameterError
+        A size is not a positive integer, or was given beside a client.
+    """
+    if client is not None:
+        if n_workers is not None or threads is not None:
+            raise ParameterError("n_workers and threads size a local cluster; a client has its own")
+        yield client
+        return
+    n_workers, threads = local_size(n_workers, threads)
+    with dask.config.set(_CONFIG), _local(n_workers, threads, processes) as own:
+        if processes:
+            own.register_plugin(IgnoreInterrupt())
+        yield own
+
+
+@contextmanager
+def _local(n_workers: int, threads: int, processes: bool) -> Iterator[Client]:
+    options: dict[str, Any] = {"n_workers": n_workers, "threads_per_worker": threads}
+    try:
+        cluster = LocalCluster(processes=processes, dashboard_address=None, **options)
+    except (OSError, RuntimeError, TimeoutError) as error:
+        raise ClusterError(
+            f"{n_workers} local workers could not be started: {error}; in a script, call this "
+            f'under `if __name__ == "__main__":`, because worker processes import the script'
+        ) from error
+    with cluster, Client(cluster, set_as_default=False, direct_to_workers=True) as client:
+        client.wait_for_workers(n_workers, timeout=START_SECONDS)
+        yield client
+
+
+def warm(parameters: ForestParameters) -> None:
+    """Compile a forest's kernels here, so that worker processes find them on disk."""
+    forest = Forest(parameters, [0])
+    X = np.zeros((2, parameters.n_features), dtype=np.float32)
+    X[1] = 1.0
+    y = np.zeros(2)
+    forest.update(X, y, None)
+    forest.update(X, y, np.ones(2))
+    forest.predict_sums(X)

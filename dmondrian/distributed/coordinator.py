@@ -1,0 +1,384 @@
+"""The coordinator: moves all shards of a run along the stream, through losses and checkpoints.
+
+Relies on orders that can be repeated without harm (:mod:`dmondrian.distributed.shards`), on a
+ledger that settles answers in stream order, and on a run folder whose commit is atomic. Promises
+that a loss restores only the lost shards, from their newest saved blob; that a failing shard is
+tried a bounded number of times; that no wait is unbounded; and that nothing it decides (placement,
+window, moments of checkpoints, order of answers) changes a byte of any shard.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+import uuid
+from typing import Any
+
+from distributed import Client, Future
+
+from dmondrian import errors
+from dmondrian.checkpoint import Manifest, Run
+from dmondrian.distributed.fleet import Fleet
+from dmondrian.distributed.interrupt import Interrupts
+from dmondrian.distributed.ledger import Ledger
+from dmondrian.distributed.orders import (
+    DIRTY,
+    FAILED,
+    GAP,
+    LOST,
+    MOVED,
+    OK,
+    Answer,
+    Restore,
+    Step,
+)
+from dmondrian.distributed.progress import Progress, Teller
+from dmondrian.distributed.shards import forget, restore, step
+from dmondrian.distributed.tracks import Limits, Track
+from dmondrian.distributed.units import Every, Unit
+from dmondrian.errors import ClusterError
+
+_TICK = 0.25  # seconds between two looks at the clock while nothing is answered
+_FETCH_SECONDS = 60.0  # to fetch an answer that is ready
+_FATAL = (errors.DataError, errors.CheckpointError, errors.ParameterError)
+
+
+class Coordinator:
+    """One attempt at a run.
+
+    Parameters
+    ----------
+    client : Client
+    run : Run
+    ledger : Ledger
+        With the totals of the checkpoint it starts from.
+    starts : dict of int to (str or None)
+        Blob of each shard at that checkpoint.
+    every : Every
+    n_rows : int
+        Rows of the stream.
+    manifest : Manifest or None
+        The checkpoint it starts from.
+    limits : Limits
+    teller : Teller
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        run: Run,
+        ledger: Ledger,
+        starts: dict[int, str | None],
+        every: Every,
+        n_rows: int,
+        manifest: Manifest | None,
+        limits: Limits,
+        teller: Teller,
+    ) -> None:
+        self.attempt = uuid.uuid4().hex
+        self.manifest = manifest
+        self.recoveries = 0  # shards restored after a loss
+        self.replayed = 0  # rows learned again after losses, summed over shards
+        self.checkpoints = 0  # committed by this attempt
+        self.hosts: set[str] = set()  # workers that held a shard
+        self._client, self._run, self._ledger = client, run, ledger
+        self._every, self._n_rows, self._limits = every, n_rows, limits
+        self._teller = teller
+        self._units = ledger.units
+        self._tracks = [Track(s, ledger.settled, digest) for s, digest in sorted(starts.items())]
+        self._fleet = Fleet(client)
+        self._answers: queue.SimpleQueue[Future] = queue.SimpleQueue()
+        self._keys: dict[str, tuple[Track, int | None]] = {}  # order under way: track, unit
+        self._heard: dict[str, float] = {}  # worker: monotonic seconds of its last answer
+        self._marks = {u.index for u in self._units if every.is_due(u)}
+        self._marks.add(len(self._units) - 1)
+        self._high = ledger.settled  # unit that follows the furthest one ever sent
+        self._stop: int | None = None  # unit after which to stop
+        self._began = self._saved_at = time.monotonic()
+        self._first_row = self._row(ledger.settled)
+
+    def drive(self, interrupts: Interrupts) -> bool:
+        """Run to the end of the stream; False when an interrupt stopped it at a checkpoint.
+
+        Raises
+        ------
+        ClusterError
+            A shard failed too often, or there were no workers for too long.
+        DMondrianError
+            Data or checkpoints cannot be used; the message says which.
+        """
+        try:
+            while self._ledger.settled < len(self._units):
+                self._watch(interrupts)
+                self._send()
+                self._receive()
+                if self._settle():
+                    return self._ledger.settled == len(self._units)
+            return True
+        finally:
+            self._release()
+            self._teller.tell(self.progress, now=True)
+
+    def progress(self) -> Progress:
+        """Where the run stands."""
+        rows = self._row(self._ledger.settled)
+        seconds = time.monotonic() - self._began
+        speed = (rows - self._first_row) / seconds if seconds > 0 else 0.0
+        left = (self._n_rows - rows) / speed if speed > 0 else None
+        totals = self._ledger.progressive.totals() if self._ledger.progressive else {}
+        durable = self.manifest.position if self.manifest else 0
+        workers = len(self._fleet.threads)
+        return Progress(rows, self._n_rows, speed, durable, left, workers, self.recoveries, totals)
+
+    def _row(self, unit: int) -> int:
+        return self._units[unit].start if unit < len(self._units) else self._n_rows
+
+    # -- watching ---------------------------------------------------------------------------
+
+    def _watch(self, interrupts: Interrupts) -> None:
+        """Look at clock, workers and signals; place the shards that have no worker."""
+        now = time.monotonic()
+        if self._fleet.look():
+            self._check_silence(now)
+            self._drop_lost()
+        for track in self._tracks:
+            if track.address is None:
+                self._place(track)
+        seconds = self._every.seconds
+        is_time = seconds is not None and now - self._saved_at >= seconds
+        if (interrupts.is_requested and self._stop is None) or is_time:
+            # The first unit that no shard was sent yet: all of them can still save at its end.
+            mark = min(self._high, len(self._units) - 1)
+            self._marks.add(mark)
+            self._saved_at = now
+            if interrupts.is_requested and self._stop is None:
+                self._stop = mark
+        self._teller.tell(self.progress)
+
+    def _check_silence(self, now: float) -> None:
+        """Give up workers that were asked and have long said nothing."""
+        asked = {track.address for track in self._tracks if track.pending}
+        for address in self._fleet.threads.copy():
+            if address not in asked:
+                self._heard[address] = now
+            elif now - self._heard.setdefault(address, now) > self._limits.silence:
+                self._fleet.shunned.add(address)
+                self._fleet.threads.pop(address, None)
+
+    def _drop_lost(self) -> None:
+        for track in self._tracks:
+            if track.address is not None and track.address not in self._fleet.threads:
+                self._lose(track)
+                track.address = None
+
+    def _lose(self, track: Track) -> None:
+        """Whatever this worker held of the shard is gone or doubtful: restore it."""
+        if track.is_held:
+            self.recoveries += 1
+            self.replayed += self._row(track.done) - self._row(track.base)
+        self._recall(track)
+        track.is_held = False
+        track.done = track.sent = track.base
+
+    def _recall(self, track: Track) -> None:
+        """Take back what is under way; a step that runs all the same does no harm."""
+        for key, future in track.pending.items():
+            self._keys.pop(key, None)
+            future.release()
+        track.pending.clear()
+
+    def _place(self, track: Track) -> None:
+        track.address = self._fleet.place(self._load())
+        if track.address is not None:
+            self._heard[track.address] = time.monotonic()
+
+    def _load(self) -> dict[str, int]:
+        load: dict[str, int] = {}
+        for track in self._tracks:
+            if track.address is not None:
+                load[track.address] = load.get(track.address, 0) + 1
+        return load
+
+    def _rebalance(self) -> None:
+        """Right after a commit, let workers that joined take over shards."""
+        for track in sorted(self._tracks, key=lambda t: -t.shard):
+            if track.address is None or not track.is_held:
+                continue
+            target = self._fleet.better(track.address, self._load())
+            if target is not None:
+                recoveries, replayed = self.recoveries, self.replayed
+                self._lose(track)
+                self.recoveries, self.replayed = recoveries, replayed  # a move is no loss
+                track.address = target
+                self._heard[target] = time.monotonic()
+
+    # -- orders -----------------------------------------------------------------------------
+
+    def _send(self) -> None:
+        """Send restores, and steps in stream order, as far as window and depth allow."""
+        now = time.monotonic()
+        ready = [t for t in self._tracks if t.address is not None and t.retry_at <= now]
+        for track in ready:
+            if not track.is_held and not track.pending:
+                self._restore(track)
+        last = len(self._units) - 1 if self._stop is None else self._stop
+        limit = min(self._ledger.settled + self._limits.window, last + 1)
+        load = self._load()
+        for unit in range(min((t.sent for t in ready), default=limit), limit):
+            for track in ready:
+                is_free = track.is_held and len(track.pending) < self._limits.depth
+                if is_free and track.sent == unit:
+                    self._step(track, self._units[unit], load)
+
+    def _restore(self, track: Track) -> None:
+        assert track.address is not None
+        position = self._row(track.base)
+        order = Restore(
+            self._run.url, self.attempt, track.shard, track.address, position, track.digest
+        )
+        self._submit(track, None, restore, order, track.base)
+
+    def _step(self, track: Track, unit: Unit, load: dict[str, int]) -> None:
+        assert track.address is not None
+        is_new = not self._ledger.has(track.shard, unit.index)
+        settled = self._ledger.settled
+        threads = self._fleet.threads.get(track.address, 1) // max(1, load[track.address])
+        order = Step(
+            self._run.url,
+            self.attempt,
+            track.shard,
+            track.address,
+            first=unit.first,
+            last=unit.last,
+            start=unit.start,
+            stop=unit.stop,
+            forecasts=is_new and self._ledger.progressive is not None,
+            speaks=is_new and track.shard == self._tracks[0].shard,
+            save=is_new and unit.index in self._marks,
+            n_threads=max(1, threads),
+            settled=self._units[settled].first,
+        )
+        self._submit(track, unit.index, step, order, unit.index)
+        track.sent += 1
+        self._high = max(self._high, track.sent)
+
+    def _submit(self, track: Track, unit: int | None, task: Any, order: Any, rank: int) -> None:
+        future = self._client.submit(
+            task,
+            order,
+            key=f"dmondrian-{task.__name__}-{track.shard}-{uuid.uuid4().hex}",
+            workers=[order.address],
+            # Where the worker is gone the task must run somewhere, to say so: pinned for good it
+            # would wait for ever.
+            allow_other_workers=True,
+            pure=False,
+            retries=0,
+            priority=-rank,
+        )
+        track.pending[str(future.key)] = future
+        self._keys[str(future.key)] = track, unit
+        future.add_done_callback(self._answers.put)
+
+    # -- answers ----------------------------------------------------------------------------
+
+    def _receive(self) -> None:
+        """Wait a moment for an answer, then take all that are there."""
+        timeout = _TICK
+        while True:
+            try:
+                future = self._answers.get(timeout=timeout)
+            except queue.Empty:
+                return
+            timeout = 0.0
+            asked = self._keys.pop(str(future.key), None)
+            if asked is not None:
+                track, unit = asked
+                track.pending.pop(str(future.key), None)
+                self._judge(track, unit, _fetch(future, track.shard))
+                future.release()
+
+    def _judge(self, track: Track, unit: int | None, answer: Answer) -> None:
+        if answer.worker == track.address:
+            self._heard[answer.worker] = time.monotonic()
+        if answer.status == OK:
+            if unit is None:
+                track.is_held = True
+                self.hosts.add(answer.worker)
+            else:
+                self._advance(track, unit, answer)
+        elif answer.status == MOVED:
+            self._fleet.look(now=True)
+            self._drop_lost()
+            if track.address is not None:
+                self._fail(track, answer, unit)
+        else:
+            self._fail(track, answer, unit)
+
+    def _advance(self, track: Track, unit: int, answer: Answer) -> None:
+        self._ledger.take(track.shard, unit, answer)
+        track.done = unit + 1
+        if unit > track.best:
+            track.best, track.failures = unit, 0
+        if answer.saved is not None:
+            track.base, track.digest = unit + 1, answer.saved[0]
+
+    def _fail(self, track: Track, answer: Answer, unit: int | None) -> None:
+        """Send the order again, restoring the shard first where that is needed."""
+        if answer.error is not None:
+            kind = getattr(errors, answer.error[0], None)
+            if isinstance(kind, type) and issubclass(kind, _FATAL):
+                raise kind(answer.error[1])
+        track.failures += 1
+        where = self._row(track.base if unit is None else unit)
+        if track.failures >= self._limits.tries:
+            told = ": ".join(answer.error) if answer.error else answer.status
+            raise ClusterError(
+                f"shard {track.shard} failed {track.failures} times in a row at position {where}, "
+                f"last on worker {answer.worker} ({told}); what is saved stands: when the cause is "
+                f"gone, run the same command again"
+            )
+        if answer.status in (LOST, DIRTY):
+            self._lose(track)
+        else:
+            self._recall(track)
+            track.sent = track.done
+        if answer.status in (FAILED, GAP, MOVED):
+            track.retry_at = time.monotonic() + 0.2 * 4.0 ** (track.failures - 1)
+
+    def _settle(self) -> bool:
+        """Score and commit what is complete; True at the unit where a stop was asked for."""
+        while self._ledger.settled < len(self._units) and self._ledger.is_ready():
+            unit, saved = self._ledger.settle()
+            if len(saved) == len(self._tracks):
+                is_final = unit.index == len(self._units) - 1
+                self.manifest = self._run.commit(
+                    unit.stop, saved, self._ledger.metrics(), self.manifest, is_final
+                )
+                self.checkpoints += 1
+                self._saved_at = time.monotonic()
+                self._rebalance()
+                if unit.index == self._stop:
+                    return True
+        return False
+
+    def _release(self) -> None:
+        """Leave nothing behind on the cluster."""
+        for track in self._tracks:
+            self._recall(track)
+        if self._client.status == "running" and self._fleet.threads:
+            self._client.run(
+                forget,
+                self._run.url,
+                self.attempt,
+                workers=list(self._fleet.threads),
+                on_error="ignore",
+                wait=False,
+            )
+
+
+def _fetch(future: Future, shard: int) -> Answer:
+    """Return the answer of a finished order; a failed or vanished one counts as lost."""
+    try:
+        return future.result(timeout=_FETCH_SECONDS)
+    except Exception as error:  # noqa: BLE001 - KilledWorker, a lost result: all mean try again
+        return Answer(LOST, shard, "unknown", error=(type(error).__name__, str(error)))

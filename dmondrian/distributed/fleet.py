@@ -1,0 +1,95 @@
+"""The fleet: which workers live, and which of them should hold a shard.
+
+Relies on the scheduler's list of all workers. Promises that lost shards alone are placed anew,
+that shards go where the load per thread is least, and that equal fleets place equally.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from distributed import Client
+
+from dmondrian.errors import ClusterError
+
+POLL_SECONDS = 1.0
+"""Between two looks at the scheduler's list; a task that ran elsewhere makes one at once."""
+
+ABSENT_SECONDS = 120.0
+"""How long a run waits for a first or a new worker, or for the scheduler to come back."""
+
+_LIVING = ("running", "paused")  # a paused worker keeps its shards: it waits for memory
+
+
+class Fleet:
+    """The living workers, by address."""
+
+    def __init__(self, client: Client, patience: float = ABSENT_SECONDS) -> None:
+        self._client = client
+        self._patience = patience
+        self._looked = -float("inf")
+        self._seen = time.monotonic()
+        self.threads: dict[str, int] = {}  # living workers and their threads
+        self.shunned: set[str] = set()  # workers that stopped answering
+
+    def look(self, now: bool = False) -> bool:
+        """Ask the scheduler, if it is time; True when it was asked.
+
+        Raises
+        ------
+        ClusterError
+            There was no worker, or no scheduler, for longer than the patience.
+        """
+        moment = time.monotonic()
+        if not now and moment - self._looked < POLL_SECONDS:
+            return False
+        self._looked = moment
+        found: Mapping[str, Any] = {}
+        if self._client.status == "running":
+            found = self._client.scheduler_info(n_workers=-1)["workers"]
+        living = {a: int(w["nthreads"]) for a, w in found.items() if w["status"] in _LIVING}
+        self.threads = {a: n for a, n in sorted(living.items()) if a not in self.shunned}
+        if self.threads:
+            self._seen = moment
+        elif moment - self._seen > self._patience:
+            self._give_up(len(living))
+        return True
+
+    def _give_up(self, n_living: int) -> None:
+        scheduler = getattr(self._client.scheduler, "address", "the scheduler")
+        if self._client.status != "running":
+            what = f"lost the connection to {scheduler} and it did not come back"
+        elif n_living:
+            what = f"none of the {n_living} workers of {scheduler} answers"
+        else:
+            what = f"{scheduler} has no workers"
+        raise ClusterError(
+            f"{what} for {self._patience:.0f} seconds; start workers and run the same command "
+            f"again: it goes on from the last checkpoint"
+        )
+
+    def place(self, load: Mapping[str, int]) -> str | None:
+        """Worker for one more shard: the least loaded per thread; None without workers.
+
+        Parameters
+        ----------
+        load : mapping of str to int
+            Shards that each worker holds.
+        """
+        if not self.threads:
+            return None
+        return min(self.threads, key=lambda a: ((load.get(a, 0) + 1) / self.threads[a], a))
+
+    def better(self, address: str, load: Mapping[str, int]) -> str | None:
+        """Worker that one of the shards at `address` should move to, if that lightens the load.
+
+        A move costs a restore and a short replay, so the heaviest worker must gain by it.
+        """
+        target = self.place(load)
+        if target is None or target == address or address not in self.threads:
+            return None
+        now = load.get(address, 0) / self.threads[address]
+        then = (load.get(target, 0) + 1) / self.threads[target]
+        return target if then < now else None

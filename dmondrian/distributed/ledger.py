@@ -1,0 +1,106 @@
+"""The ledger: what every shard answered for every unit, settled in stream order.
+
+Relies on answers that are a pure function of shard and unit, so that the first one counts and a
+repeated one is ignored. Promises that forecasts are added in the order of the shards and scored in
+the order of the stream, whatever finished first, so that metrics depend on the plan alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dmondrian.distributed.metrics import Progressive, slices
+from dmondrian.distributed.orders import Answer, BlockAnswer
+from dmondrian.distributed.units import Unit
+
+Saved = dict[int, dict[str, Any]]  # shard: {"digest", "bytes"}
+
+
+class Ledger:
+    """Answers that are not settled yet, and the totals of those that are.
+
+    Parameters
+    ----------
+    units : list of Unit
+    positions : list of int
+        Position of each block in the stream.
+    n_shards, n_trees : int
+        Shards, and trees of all of them.
+    progressive : Progressive or None
+        Totals so far; None where rows are not forecast before they are learned.
+    counts : dict
+        Values clipped, unseen or dropped so far.
+    settled : int
+        Units that were settled before.
+    """
+
+    def __init__(
+        self,
+        units: list[Unit],
+        positions: list[int],
+        n_shards: int,
+        n_trees: int,
+        progressive: Progressive | None,
+        counts: dict[str, int],
+        settled: int,
+    ) -> None:
+        self.units = units
+        self.settled = settled
+        self.progressive = progressive
+        self.counts = dict(counts)
+        self._positions = positions
+        self._n_shards = n_shards
+        self._n_trees = n_trees
+        self._answers: dict[int, dict[int, Answer]] = {}
+
+    def has(self, shard: int, unit: int) -> bool:
+        """Say whether this shard's answer for this unit is here, or settled."""
+        return unit < self.settled or shard in self._answers.get(unit, {})
+
+    def take(self, shard: int, unit: int, answer: Answer) -> None:
+        """Note an answer, unless it is a repeated one."""
+        if not self.has(shard, unit):
+            self._answers.setdefault(unit, {})[shard] = answer
+
+    def is_ready(self) -> bool:
+        """Say whether all shards answered for the oldest unit that is not settled."""
+        return len(self._answers.get(self.settled, {})) == self._n_shards
+
+    def settle(self) -> tuple[Unit, Saved]:
+        """Score the oldest unit; return it with what the shards saved at its end."""
+        unit = self.units[self.settled]
+        answers = self._answers.pop(self.settled)
+        self.settled += 1
+        for i in range(unit.last - unit.first):
+            self._score([answers[shard].blocks[i] for shard in sorted(answers)])
+        saved = {
+            shard: {"digest": answer.saved[0], "bytes": answer.saved[1]}
+            for shard, answer in sorted(answers.items())
+            if answer.saved is not None
+        }
+        return unit, saved
+
+    def _score(self, blocks: list[BlockAnswer]) -> None:
+        """Add one block's counts and, summed in shard order, its forecasts."""
+        speaker = blocks[0]
+        for name, count in speaker.counts.items():
+            if count:
+                self.counts[name] = self.counts.get(name, 0) + int(count)
+        if self.progressive is None or speaker.y is None or speaker.total is None:
+            return
+        total = speaker.total.copy()
+        for block in blocks[1:]:
+            total += block.total
+        mean = total / self._n_trees
+        weight = speaker.weight
+        for start, stop in slices(self._positions[speaker.index], len(speaker.y)):
+            w = None if weight is None else weight[start:stop]
+            self.progressive.add(mean[start:stop], speaker.y[start:stop], w)
+
+    def metrics(self) -> dict[str, Any]:
+        """Return what a manifest says of the stream up to here."""
+        told: dict[str, Any] = {"counts": dict(sorted(self.counts.items()))}
+        if self.progressive is not None:
+            told["totals"] = self.progressive.totals()
+            told["progressive"] = self.progressive.to_json()
+        return told

@@ -1,0 +1,166 @@
+"""Test-then-train metrics, summed block by block, and metrics of held-out rows.
+
+Relies on summed predictions of all trees (float64 [n, K]) and on blocks that arrive in stream
+order. Promises that the accumulators go through JSON without loss (a resumed run goes on with the
+same numbers) and that the learning curve stays bounded: its points are thinned by their number
+alone, so that equal positions have equal curves.
+
+Shapes: n rows, K outputs (classes, or 1 for regression).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+CURVE_POINTS = 256
+"""Most points a learning curve keeps; then every second one is dropped."""
+
+_OCTAVE = 8  # slices of a doubling of the stream: no row is forecast with less than 8/9 of its past
+_SLICE_LEAST, _SLICE_MOST = 32, 4096  # rows; small calls cost more than they tell
+
+
+def slices(position: int, n: int) -> Iterator[tuple[int, int]]:
+    """Cut a block's rows where test turns to train; a function of the position alone.
+
+    Parameters
+    ----------
+    position : int
+        Position of the block's first row in the stream.
+    n : int
+        Rows of the block.
+
+    Yields
+    ------
+    (int, int)
+        First row and row behind the last, within the block.
+    """
+    start = 0
+    while start < n:
+        octave = 1 << max(0, (position + start).bit_length() - 1)
+        size = min(max(octave // _OCTAVE, _SLICE_LEAST), _SLICE_MOST)
+        stop = min(n, start + size)
+        yield start, stop
+        start = stop
+
+
+class Progressive:
+    """Cumulative metrics of rows forecast before they are learned.
+
+    Parameters
+    ----------
+    task : {"classification", "regression"}
+    """
+
+    def __init__(self, task: str) -> None:
+        self.task = task
+        self.rows = 0  # rows seen
+        self.weight = 0.0  # their weight
+        self.sums = [0.0, 0.0]  # log loss and hits, or squared and absolute errors
+        self.moments = [0.0, 0.0]  # mean of y and sum of squared deviations (regression)
+        self.stride = 1  # a curve point is kept each `stride` slices
+        self.slice = 0  # slices seen
+        self.curve: list[list[float]] = []  # rows and the two metrics
+
+    def add(self, mean: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> None:
+        """Add one slice: `mean` float64 [n, K], `y` float64 [n], `weight` float64 [n] or None."""
+        w = np.ones(len(y)) if weight is None else weight
+        if self.task == "classification":
+            loss, hit = _class_terms(mean, y)
+            terms = loss, hit.astype(np.float64)
+        else:
+            error = mean[:, 0] - y
+            terms = error * error, np.abs(error)
+            self._add_moments(y, w)
+        self.rows += len(y)
+        self.weight += float(w.sum())
+        for k in range(2):
+            self.sums[k] += float((w * terms[k]).sum())
+        self.slice += 1
+        if self.slice % self.stride == 0:
+            self.curve.append([self.rows, *self.totals().values()][:3])
+            if len(self.curve) > CURVE_POINTS:
+                self.stride *= 2
+                self.curve = self.curve[1::2]
+
+    def _add_moments(self, y: np.ndarray, w: np.ndarray) -> None:
+        """Join the slice's mean and squared deviations to those of the rows before it."""
+        total = float(w.sum())
+        if total == 0.0:
+            return
+        mean = float((w * y).sum()) / total
+        spread = float((w * (y - mean) ** 2).sum())
+        step = mean - self.moments[0]
+        joined = self.weight + total
+        self.moments[0] += step * total / joined
+        self.moments[1] += spread + step * step * self.weight * total / joined
+
+    def totals(self) -> dict[str, float]:
+        """Metrics of all rows so far; empty before the first weighted row."""
+        if self.weight == 0.0:
+            return {}
+        first, second = (s / self.weight for s in self.sums)
+        if self.task == "classification":
+            return {"log_loss": first, "accuracy": second}
+        explained = 1.0 - self.sums[0] / self.moments[1] if self.moments[1] > 0 else 0.0
+        return {"rmse": first**0.5, "mae": second, "r2": explained}
+
+    def report(self) -> dict[str, Any]:
+        """Totals, rows and the learning curve, as a person reads them."""
+        names = ["rows", *self.totals()][:3]
+        curve = [dict(zip(names, point, strict=True)) for point in self.curve]
+        return {"rows": self.rows, **self.totals(), "curve": curve}
+
+    def to_json(self) -> dict[str, Any]:
+        """All accumulators; floats go through JSON exactly."""
+        return {"task": self.task, "rows": self.rows, "weight": self.weight, "sums": self.sums,
+                "moments": self.moments, "stride": self.stride, "slice": self.slice,
+                "curve": self.curve}  # fmt: skip
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Progressive:
+        """Return the accumulators that `to_json` wrote."""
+        self = cls(data["task"])
+        self.rows, self.weight = int(data["rows"]), float(data["weight"])
+        self.sums, self.moments = list(data["sums"]), list(data["moments"])
+        self.stride, self.slice = int(data["stride"]), int(data["slice"])
+        self.curve = [list(point) for point in data["curve"]]
+        return self
+
+
+def _class_terms(mean: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Log loss in nats and hits of each row; probabilities are floored as scikit-learn does."""
+    label = y.astype(np.int64)
+    share = mean[np.arange(len(y)), label]
+    floor = np.finfo(np.float64).eps
+    return -np.log(np.clip(share, floor, 1.0)), mean.argmax(axis=1) == label
+
+
+def held_out(task: str, mean: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> dict:
+    """Metrics of rows that were not learned.
+
+    Parameters
+    ----------
+    task : {"classification", "regression"}
+    mean : ndarray float64 [n, K]
+        Probabilities, or predictions.
+    y : ndarray float64 [n]
+        Class numbers, or targets.
+    weight : ndarray float64 [n] or None
+
+    Returns
+    -------
+    dict
+        "rows", and "log_loss", "accuracy" and, for two classes that both occur, "auc"; or "rmse",
+        "mae", "r2".
+    """
+    total = Progressive(task)
+    total.add(mean, y, weight)
+    metrics: dict[str, Any] = {"rows": total.rows, **total.totals()}
+    if task == "classification" and mean.shape[1] == 2 and len(np.unique(y)) == 2:
+        from sklearn.metrics import roc_auc_score
+
+        metrics["auc"] = float(roc_auc_score(y, mean[:, 1], sample_weight=weight))
+    return metrics

@@ -1,0 +1,95 @@
+"""Progress: one line a person reads, one record a program reads.
+
+Relies on the coordinator calling it often; promises to speak at most once a second, and at the
+end.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TextIO
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands."""
+
+    rows: int  # rows all shards have learned
+    n_rows: int  # rows of the stream
+    rows_per_second: float  # of this attempt
+    durable: int  # position of the last committed checkpoint
+    seconds_left: float | None  # None before the first row
+    workers: int  # living workers
+    recoveries: int  # shards restored after a loss
+    metrics: dict[str, float] = field(default_factory=dict)  # test-then-train so far
+
+    def line(self) -> str:
+        """Return the record as one line."""
+        share = 100.0 * self.rows / self.n_rows if self.n_rows else 100.0
+        parts = [f"{self.rows:,} of {self.n_rows:,} rows ({share:.0f}%)",
+                 f"{self.rows_per_second:,.0f} rows/s"]  # fmt: skip
+        parts += [f"{name} {value:.4g}" for name, value in self.metrics.items()]
+        parts.append(f"saved at {self.durable:,}")
+        if self.recoveries:
+            parts.append(f"{self.recoveries} shards recovered")
+        if self.seconds_left is not None:
+            parts.append(f"{clock(self.seconds_left)} left")
+        return ", ".join(parts)
+
+
+def clock(seconds: float) -> str:
+    """Seconds as m:ss or h:mm:ss."""
+    whole = max(0, int(seconds + 0.5))
+    hours, minutes = divmod(whole // 60, 60)
+    tail = f"{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
+    return f"{hours}:{tail}" if hours else tail
+
+
+Listener = Callable[[Progress], None]
+
+
+class LineWriter:
+    """Writes progress to a stream: over itself on a terminal, line by line elsewhere."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream if stream is not None else sys.stderr
+        self._width = 0
+
+    def __call__(self, progress: Progress) -> None:
+        """Write one line."""
+        line = progress.line()
+        if self._stream.isatty():
+            end = "\n" if progress.rows >= progress.n_rows else ""
+            self._stream.write("\r" + line.ljust(self._width) + end)
+            self._width = len(line)
+        else:
+            self._stream.write(line + "\n")
+        self._stream.flush()
+
+
+def listener(progress: Listener | bool | None) -> Listener | None:
+    """Return a callback from what a caller passes: True means lines on stderr."""
+    if progress is True:
+        return LineWriter()
+    return progress if callable(progress) else None
+
+
+class Teller:
+    """Calls a listener at most each `interval` seconds, and whenever it is told to speak now."""
+
+    def __init__(self, listener: Listener | None, interval: float = 1.0) -> None:
+        self._listener = listener
+        self._interval = interval
+        self._last = -float("inf")
+
+    def tell(self, make: Callable[[], Progress], now: bool = False) -> None:
+        """Speak, if it is time; `make` is called only then."""
+        if self._listener is None:
+            return
+        moment = time.monotonic()
+        if now or moment - self._last >= self._interval:
+            self._last = moment
+            self._listener(make())

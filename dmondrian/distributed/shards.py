@@ -1,0 +1,334 @@
+"""The shards a worker holds in memory, and the tasks that move them along the stream.
+
+Relies on a plugin that gives every worker one registry, on the run folder for plan, parameters
+and blobs, and on forests whose state depends on the rows in order only. Promises that an order
+may be repeated, delayed, reordered or sent to the wrong worker without harm: a shard is stamped
+with the position it has reached, an order that does not fit the stamp changes nothing and says
+why, and a shard whose update failed half way is never used again before it is restored.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from distributed import Worker, WorkerPlugin, get_worker
+
+from dmondrian.checkpoint.codec import decode_forest, encode_forest
+from dmondrian.checkpoint.run import Run
+from dmondrian.data import Plan, read_block
+from dmondrian.distributed.blocks import BlockCache
+from dmondrian.distributed.metrics import slices
+from dmondrian.distributed.orders import (
+    DIRTY,
+    FAILED,
+    GAP,
+    LOST,
+    MOVED,
+    OK,
+    Answer,
+    BlockAnswer,
+    Order,
+    Restore,
+    Step,
+)
+from dmondrian.errors import CorruptError
+from dmondrian.forest import Forest, ForestParameters
+
+PLUGIN = "dmondrian-shards"
+
+PATIENCE = 5.0
+"""Seconds a step waits for the step before it, which may be running in the next thread."""
+
+LEASE = 1800.0
+"""Seconds after which an abandoned run's shards are dropped, when another run begins here."""
+
+
+@dataclass
+class Shard:
+    """Trees in memory, and how far they have come."""
+
+    forest: Forest
+    position: int  # rows of the stream learned
+    block: int  # number of the next block
+    is_dirty: bool = False  # an update failed half way
+    is_running: bool = False
+    answers: dict[int, BlockAnswer] = field(default_factory=dict)  # by block, until scored
+    saved: dict[int, tuple[str, int]] = field(default_factory=dict)  # position: digest, bytes
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+
+class HeldRun:
+    """One run on one worker: its plan, its encoded blocks and its shards."""
+
+    def __init__(self, order: Order) -> None:
+        self.attempt = order.attempt
+        self.run = Run.open(order.run)
+        about = self.run.run_json
+        self.parameters = ForestParameters.from_json(about["parameters"])
+        self.ranges = [range(first, stop) for first, stop in about["shards"]]
+        self.plan = Plan.from_parquet(self.run.plan_bytes())
+        self.shards: dict[int, Shard] = {}
+        self.touched = time.monotonic()
+        self.cache = BlockCache(self._read, len(self.plan.blocks))
+
+    def _read(self, index: int) -> Any:
+        return read_block(self.plan, self.plan.blocks[index])
+
+    def floor(self) -> int:
+        """Return the number of the first block that any shard here still needs."""
+        return min((shard.block for shard in list(self.shards.values())), default=0)
+
+
+class Registry:
+    """All runs that one worker takes part in."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, HeldRun] = {}
+        self._lock = threading.Lock()
+
+    def find(self, order: Order) -> HeldRun | None:
+        """Return the run of an order, or None where this worker does not hold it."""
+        held = self._runs.get(order.run)
+        if held is None or held.attempt != order.attempt:
+            return None
+        held.touched = time.monotonic()
+        return held
+
+    def open(self, order: Order) -> HeldRun:
+        """Return the run of an order, taken up if need be; drop another attempt's shards."""
+        with self._lock:
+            held = self.find(order)
+            if held is None:
+                self._expire()
+                self._drop(order.run)
+                held = self._runs[order.run] = HeldRun(order)
+            return held
+
+    def forget(self, run: str, attempt: str) -> None:
+        """Drop a run's shards and blocks, unless another attempt holds them by now."""
+        with self._lock:
+            if run in self._runs and self._runs[run].attempt == attempt:
+                self._drop(run)
+
+    def clear(self) -> None:
+        """Drop everything."""
+        with self._lock:
+            for run in list(self._runs):
+                self._drop(run)
+
+    def _drop(self, run: str) -> None:
+        held = self._runs.pop(run, None)
+        if held is not None:
+            held.shards.clear()
+            held.cache.close()
+
+    def _expire(self) -> None:
+        oldest = time.monotonic() - LEASE
+        for run in [name for name, held in self._runs.items() if held.touched < oldest]:
+            self._drop(run)
+
+
+class ShardHolder(WorkerPlugin):
+    """Gives a worker its registry; workers that join later get one by themselves."""
+
+    name = PLUGIN
+    idempotent = True
+
+    def setup(self, worker: Worker) -> None:
+        """Start with an empty registry."""
+        self.registry = Registry()
+
+    def teardown(self, worker: Worker) -> None:
+        """Free the trees of a worker that leaves."""
+        self.registry.clear()
+
+
+def _registry(order: Order) -> Registry | None:
+    """Return this worker's registry; None on a worker that the order was not meant for."""
+    worker = get_worker()
+    holder = worker.plugins.get(PLUGIN)
+    if worker.address != order.address or not isinstance(holder, ShardHolder):
+        return None
+    return holder.registry
+
+
+def restore(order: Restore) -> Answer:
+    """Task: hold a shard as it was at a position, from its blob or as empty trees."""
+    registry = _registry(order)
+    if registry is None:
+        return Answer(MOVED, order.shard, get_worker().address)
+    started = time.perf_counter()
+    try:
+        held = registry.open(order)
+        forest = _forest(held, order)
+        block = _block_at(held.plan, order.position)
+    except Exception as error:  # noqa: BLE001 - any fault of a store or a blob goes to the coordinator by name
+        return _fault(FAILED, order, error)
+    held.shards[order.shard] = Shard(forest, order.position, block)
+    seconds = time.perf_counter() - started
+    return Answer(
+        OK, order.shard, order.address, order.position, seconds=seconds, nodes=forest.n_nodes
+    )
+
+
+def _forest(held: HeldRun, order: Restore) -> Forest:
+    numbers = held.ranges[order.shard]
+    if order.digest is None:
+        return Forest(held.parameters, np.array(numbers))
+    forest = Forest.from_state(*decode_forest(held.run.get_blob(order.digest)))
+    if forest.parameters != held.parameters or list(forest.tree_numbers) != list(numbers):
+        raise CorruptError(
+            f"blob {order.digest} of {order.run} holds trees {list(forest.tree_numbers)} or "
+            f"parameters of another run; shard {order.shard} expected trees {list(numbers)}"
+        )
+    return forest
+
+
+def _block_at(plan: Plan, position: int) -> int:
+    """Return the number of the block that starts at a position."""
+    if position == plan.n_rows:
+        return len(plan.blocks)
+    starts = [block.position for block in plan.blocks]
+    index = int(np.searchsorted(starts, position))
+    if index == len(starts) or starts[index] != position:
+        raise CorruptError(f"no block of the plan starts at position {position}")
+    return index
+
+
+def step(order: Step) -> Answer:
+    """Task: move a shard along some blocks; see the module's promises."""
+    registry = _registry(order)
+    if registry is None:
+        return Answer(MOVED, order.shard, get_worker().address)
+    held = registry.find(order)
+    shard = held.shards.get(order.shard) if held is not None else None
+    if held is None or shard is None:
+        return Answer(LOST, order.shard, order.address)
+    started = time.perf_counter()
+    with _turn(shard, order) as is_turn:
+        if is_turn:
+            answer = _advance(held, shard, order)
+        elif shard.is_dirty:
+            answer = Answer(DIRTY, order.shard, order.address, shard.position)
+        else:
+            answer = Answer(GAP, order.shard, order.address, shard.position)
+    answer.seconds = time.perf_counter() - started
+    answer.nodes = shard.forest.n_nodes
+    return answer
+
+
+@contextmanager
+def _turn(shard: Shard, order: Step) -> Iterator[bool]:
+    """Wait until the shard is free and has reached the order's start; False if it does not.
+
+    A step that runs may take long; the coordinator gives a silent worker up.
+    """
+
+    def is_ready() -> bool:
+        return not shard.is_running and (shard.is_dirty or shard.position >= order.start)
+
+    with shard.changed:
+        while not shard.changed.wait_for(is_ready, timeout=PATIENCE) and shard.is_running:
+            pass
+        is_turn = is_ready() and not shard.is_dirty
+        if is_turn:
+            shard.is_running = True
+    try:
+        yield is_turn
+    finally:
+        if is_turn:
+            with shard.changed:
+                shard.is_running = False
+                shard.changed.notify_all()
+
+
+def _advance(held: HeldRun, shard: Shard, order: Step) -> Answer:
+    for index in [i for i in shard.answers if i < order.settled]:
+        del shard.answers[index]
+    while shard.position < order.stop:
+        try:
+            encoded = held.cache.get(shard.block, held.floor())
+        except Exception as error:  # noqa: BLE001 - nothing was learned: the coordinator decides by its name
+            return _fault(FAILED, order, error, shard.position)
+        try:
+            _learn(held.plan, shard, encoded, order)
+        except Exception as error:  # noqa: BLE001 - some trees may have learned rows that others have not
+            shard.is_dirty = True
+            return _fault(DIRTY, order, error, shard.position)
+    return _finish(held, shard, order)
+
+
+def _learn(plan: Plan, shard: Shard, encoded: Any, order: Step) -> None:
+    """Forecast and learn one block, slice by slice, and stamp the shard."""
+    block = plan.blocks[shard.block]
+    forest, n = shard.forest, len(encoded.X)
+    answer = BlockAnswer(block.index)
+    if order.forecasts:
+        answer.total = np.empty((n, forest.n_outputs))
+    cuts = slices(block.position, n) if order.forecasts else [(0, n)] if n else []
+    for start, stop in cuts:
+        X, y = encoded.X[start:stop], encoded.y[start:stop]
+        w = None if encoded.weight is None else encoded.weight[start:stop]
+        if answer.total is not None:
+            sums = forest.predict_sums(X, n_threads=order.n_threads)
+            answer.total[start:stop] = sums.total
+        forest.update(X, y, w, n_threads=order.n_threads)
+    if order.speaks:
+        answer.y, answer.weight, answer.counts = encoded.y, encoded.weight, dict(encoded.counts)
+    shard.answers[block.index] = answer
+    shard.block += 1
+    shard.position = block.position + block.rows
+
+
+def _finish(held: HeldRun, shard: Shard, order: Step) -> Answer:
+    """Answer for blocks that are learned, saving the state if asked."""
+    answer = Answer(OK, order.shard, order.address, shard.position)
+    indices = range(max(order.first, order.settled), order.last)
+    found = [shard.answers[i] for i in indices if i in shard.answers]
+    is_whole = len(found) == len(indices)
+    if order.forecasts:
+        is_whole = is_whole and all(block.total is not None for block in found)
+    if order.speaks:
+        is_whole = is_whole and all(block.y is not None for block in found)
+    if not is_whole:
+        answer.status = LOST
+        return answer
+    answer.blocks = found
+    if order.save:
+        try:
+            return _save(held, shard, order, answer)
+        except Exception as error:  # noqa: BLE001 - the shard is whole; the store may be back in a moment
+            return _fault(FAILED, order, error, shard.position)
+    return answer
+
+
+def _save(held: HeldRun, shard: Shard, order: Step, answer: Answer) -> Answer:
+    if order.stop not in shard.saved:
+        if shard.position != order.stop:
+            answer.status = LOST
+            return answer
+        data = encode_forest(*shard.forest.state())
+        shard.saved = {order.stop: (held.run.put_blob(data), len(data))}
+    answer.saved = shard.saved[order.stop]
+    return answer
+
+
+def _fault(status: str, order: Order, error: BaseException, position: int = -1) -> Answer:
+    about = type(error).__name__, str(error)
+    return Answer(status, order.shard, order.address, position, error=about)
+
+
+async def forget(run: str, attempt: str) -> None:
+    """Drop what this worker holds of a run, when an attempt ends.
+
+    A coroutine, because Dask sends only those without waiting for an answer.
+    """
+    holder = get_worker().plugins.get(PLUGIN)
+    if isinstance(holder, ShardHolder):
+        holder.registry.forget(run, attempt)
