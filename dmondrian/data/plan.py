@@ -135,11 +135,12 @@ class Plan:
                 seed=header["seed"],
                 notes=tuple(header["notes"]),
             )
+            stored = header["digest"]
         except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
             raise CorruptError(f"the stored plan cannot be read: {error}") from error
-        if plan.digest != header["digest"]:
+        if plan.digest != stored:
             raise CorruptError(
-                f"the stored plan was altered: expected the digest {header['digest']}, "
+                f"the stored plan was altered: expected the digest {stored}, "
                 f"got {plan.digest}"
             )
         return plan

@@ -207,8 +207,12 @@ def _matches(names: list[str], patterns: list[str]) -> bool:
     if not patterns:
         return not names
     if patterns[0] == "**":
-        return any(_matches(names[skip:], patterns[1:]) for skip in range(len(names) + 1))
-    if not names or (names[0].startswith((".", "_")) and names[0][0] != patterns[0][0]):
+        visible = [not _is_hidden(name) for name in names]
+        return any(
+            all(visible[:skip]) and _matches(names[skip:], patterns[1:])
+            for skip in range(len(names) + 1)
+        )
+    if not names or (_is_hidden(names[0]) and names[0][0] != patterns[0][0]):
         return False
     return fnmatch.fnmatchcase(names[0], patterns[0]) and _matches(names[1:], patterns[1:])
 
@@ -238,7 +242,7 @@ def _locate(uri: str) -> tuple[fs.FileSystem, str]:
     if not _SCHEME.match(uri):
         return _local(), uri
     split = urlsplit(uri)
-    filesystem, root = _remote(split.scheme, split.netloc, split.query)
+    filesystem, root = _remote(split.scheme, split.netloc, split.query, _endpoint())
     return filesystem, f"{root.rstrip('/')}/{unquote(split.path).lstrip('/')}".rstrip("/")
 
 
@@ -246,10 +250,15 @@ def _child_uri(location: str, path: str) -> str:
     if not _SCHEME.match(location):
         return path
     split = urlsplit(location)
-    _, root = _remote(split.scheme, split.netloc, split.query)
+    _, root = _remote(split.scheme, split.netloc, split.query, _endpoint())
     below = quote(path[len(root.rstrip("/")) :].lstrip("/"), safe="/=:,+@")
     query = f"?{split.query}" if split.query else ""
     return f"{split.scheme}://{split.netloc}/{below}{query}"
+
+
+def _endpoint() -> str:
+    """Where S3 is, from the environment: part of a client's identity, read when it is made."""
+    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
 
 
 @lru_cache(maxsize=1)
@@ -258,7 +267,7 @@ def _local() -> fs.FileSystem:
 
 
 @lru_cache(maxsize=64)  # an S3 client looks up its bucket's region when made: keep it
-def _remote(scheme: str, netloc: str, query: str) -> tuple[fs.FileSystem, str]:
+def _remote(scheme: str, netloc: str, query: str, endpoint: str) -> tuple[fs.FileSystem, str]:
     url = f"{scheme}://{netloc}/" + (f"?{query}" if query else "")
     try:
         filesystem, root = fs.FileSystem.from_uri(url)

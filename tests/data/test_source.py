@@ -1,0 +1,121 @@
+"""Listing: files, folders, globs, lists, links to local files, and Hive folders."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from dmondrian.data.source import list_source
+from dmondrian.errors import DataError
+
+from .conftest import Write
+
+
+@pytest.fixture
+def lake(write: Write) -> Path:
+    for name in ("b.parquet", "a.parquet", "deep/c.parq", "deep/d.PARQUET"):
+        write({"x": [1]}, f"lake/{name}")
+    for name in ("_SUCCESS", "_temporary/e.parquet", ".hidden/f.parquet", ".g.parquet"):
+        write({"x": [1]}, f"lake/{name}")
+    folder = write({"x": [1]}, "lake/b.parquet").parent
+    (folder / "README.md").write_text("about the lake")
+    return folder
+
+
+def names(source: object, folder: Path) -> list[str]:
+    files, _ = list_source(source)  # type: ignore[arg-type]
+    return [os.path.relpath(file.uri, folder) for file in files]
+
+
+def test_folder_gives_parquet_files_sorted_by_path_without_hidden_ones(lake: Path) -> None:
+    expected = ["a.parquet", "b.parquet", "deep/c.parq", "deep/d.PARQUET"]
+    assert names(lake, lake) == expected
+    assert names(f"{lake}/", lake) == expected
+    assert names(f"file://{lake}", lake) == expected
+
+
+def test_folder_notes_what_is_passed_over(lake: Path) -> None:
+    _, notes = list_source(lake)
+    assert len(notes) == 1
+    assert "README.md" in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("*.parquet", ["a.parquet", "b.parquet"]),
+        ("[b-z].parquet", ["b.parquet"]),
+        ("?.parquet", ["a.parquet", "b.parquet"]),
+        ("**/*.par*", ["a.parquet", "b.parquet", "deep/c.parq"]),
+        ("de*", ["deep/c.parq", "deep/d.PARQUET"]),
+        ("*/c.parq", ["deep/c.parq"]),
+    ],
+)
+def test_glob(lake: Path, pattern: str, expected: list[str]) -> None:
+    assert names(f"{lake}/{pattern}", lake) == expected
+
+
+def test_list_keeps_its_order_and_reads_a_repeated_file_once(lake: Path) -> None:
+    source = [lake / "b.parquet", lake / "*.parquet", lake / "deep"]
+    expected = ["b.parquet", "a.parquet", "deep/c.parq", "deep/d.PARQUET"]
+    assert names(source, lake) == expected
+    assert any("twice" in note for note in list_source(source)[1])
+
+
+def test_relative_path_and_absolute_path_are_the_same_file(
+    lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(lake)
+    assert list_source("./deep/../a.parquet")[0] == list_source(lake / "a.parquet")[0]
+
+
+def test_file_whose_name_looks_like_a_glob_is_taken_as_it_is(write: Write) -> None:
+    path = write({"x": [1]}, "lake/part[1]*.parquet")
+    assert names(path, path.parent) == [path.name]
+
+
+def test_files_without_ending_are_read_when_there_are_no_others(write: Write) -> None:
+    folder = write({"x": [1]}, "hive/000000_0").parent
+    assert names(folder, folder) == ["000000_0"]
+
+
+def test_hive_folders_become_partition_values(write: Write) -> None:
+    write({"x": [1]}, "hive/year=2024/city=New%20York/a.parquet")
+    write({"x": [1]}, "hive/year=2025/city=__HIVE_DEFAULT_PARTITION__/a.parquet")
+    folder = write({"x": [1]}, "hive/_year=2026/city=x/a.parquet").parents[2]
+    files, _ = list_source(folder)
+    assert [file.partition for file in files] == [
+        (("_year", "2026"), ("city", "x")),
+        (("year", "2024"), ("city", "New York")),
+        (("year", "2025"), ("city", None)),
+    ]
+
+
+@pytest.mark.parametrize("missing", ["nope.parquet", "nope/*.parquet", "*.csv"])
+def test_nothing_there_is_refused_with_the_place(lake: Path, missing: str) -> None:
+    with pytest.raises(DataError, match=missing.replace("*", r"\*")):
+        list_source(lake / missing)
+
+
+def test_folder_without_parquet_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("nothing")
+    with pytest.raises(DataError, match="holds no Parquet file"):
+        list_source(tmp_path)
+
+
+def test_empty_list_is_refused() -> None:
+    with pytest.raises(DataError, match="empty list"):
+        list_source([])
+
+
+def test_unknown_kind_of_url_is_refused() -> None:
+    with pytest.raises(DataError, match="ftp://host"):
+        list_source("ftp://host/a.parquet")
+
+
+def test_url_with_a_password_is_refused_without_repeating_it() -> None:
+    with pytest.raises(DataError, match="environment") as caught:
+        list_source("s3://key:hunter2@bucket/a.parquet")
+    assert "hunter2" not in str(caught.value)
