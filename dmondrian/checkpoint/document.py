@@ -14,6 +14,7 @@ from typing import Any
 from dmondrian.errors import CorruptError
 
 SEAL = "sha256"
+EARLIER = "Restore it from a copy, or use an earlier checkpoint (FOLDER@POSITION)."
 # A document lists shards and schema columns, not rows: far below this many bytes.
 MAX_BYTES = 64 * 2**20
 
@@ -30,7 +31,7 @@ def seal(content: Mapping[str, Any]) -> bytes:
     return (json.dumps(body, sort_keys=True, indent=1, default=_plain) + "\n").encode()
 
 
-def unseal(data: bytes, name: str) -> dict[str, Any]:
+def unseal(data: bytes, name: str, advice: str = EARLIER) -> dict[str, Any]:
     """Content of a document, without its digest.
 
     Raises
@@ -43,13 +44,13 @@ def unseal(data: bytes, name: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise CorruptError(
             f"{name} is not JSON ({len(data)} bytes, {type(error).__name__}): it is truncated or "
-            "damaged. Restore it from a copy, or use an earlier checkpoint."
+            f"damaged. {advice}"
         ) from error
     found = content.pop(SEAL, None) if isinstance(content, dict) else None
     if found is None or found != _digest(content):
         raise CorruptError(
             f"{name} does not agree with its own sha256 entry: it is damaged or was edited. "
-            "Restore it from a copy, or use an earlier checkpoint."
+            f"{advice}"
         )
     return dict(content)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dmondrian.checkpoint.codec import decode_forest, encode_forest
 from dmondrian.checkpoint.manifest import Manifest
 from dmondrian.checkpoint.run import Run
-from dmondrian.errors import CheckpointError, CorruptError, FencedError
+from dmondrian.errors import CheckpointError, CorruptError, FencedError, ParameterError
 
 if TYPE_CHECKING:
     from dmondrian.forest import Forest
@@ -120,10 +120,9 @@ def _join(run: Run, manifest: Manifest) -> Forest:
     for number, shard in manifest.shards.items():
         data = run.get_blob(shard["digest"], shard["bytes"])
         name = f"Shard {number} (blobs/{shard['digest']} in {run.url})"
-        header, trees = decode_forest(data, name=name)
         try:
-            parts.append(Forest.from_state(header, trees))
-        except CorruptError as error:
+            parts.append(Forest.from_state(*decode_forest(data, name=name)))
+        except (CorruptError, ParameterError) as error:
             raise CorruptError(f"{name} is no forest: {error}") from error
     if not parts:
         raise CorruptError(f"{manifest.name} in {run.url} names no shard: there is no forest.")

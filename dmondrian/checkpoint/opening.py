@@ -62,7 +62,8 @@ def read_run(store: Store) -> dict[str, Any]:
             f"{store.url} holds no run: {RUN_NAME} is missing. Expected the folder of a run or of "
             "a saved model."
         ) from None
-    content = document.unseal(data, f"{RUN_NAME} in {store.url}")
+    advice = "Restore it from a copy, or start again in another folder."
+    content = document.unseal(data, f"{RUN_NAME} in {store.url}", advice)
     if content.get("format") != FORMAT:
         raise CheckpointError(
             f"{RUN_NAME} in {store.url} has format {content.get('format')!r}, this version reads "

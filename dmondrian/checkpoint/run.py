@@ -196,15 +196,14 @@ class Run:
                 f"{str(digest)[:80]!r} is no digest of a blob: 64 hex digits were expected."
             )
         name = _blob_name(digest)
-        advice = "Restore it from a copy, or use an earlier checkpoint (FOLDER@POSITION)."
         try:
             data = self.store.get(name, n_bytes)
         except NotFoundError:
-            raise CorruptError(f"{name} is missing in {self.url}. {advice}") from None
+            raise CorruptError(f"{name} is missing in {self.url}. {document.EARLIER}") from None
         if hashlib.sha256(data).hexdigest() != digest:
             raise CorruptError(
                 f"{name} in {self.url} is damaged: its {len(data)} bytes have another sha256 than "
-                f"its name. {advice}"
+                f"its name. {document.EARLIER}"
             )
         return data
 

@@ -1,0 +1,455 @@
+"""Run folders: one run each, commits that stand, damage that is found, resume from the whole."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dmondrian.checkpoint import Manifest, Run
+from dmondrian.errors import (
+    CheckpointError,
+    CorruptError,
+    FencedError,
+    NotFoundError,
+    ParameterError,
+    StoreError,
+)
+from tests.store.servers import KEY_ID, SECRET
+
+ASKED = {"plan": "p" * 64, "parameters": {"seed": 1, "alpha": 0.1}, "shards": [[0, 2], [2, 3]]}
+PLAN = b"PAR1 rows PAR1"
+
+
+def commit(run: Run, position: int, parent: int | None = None, **options: Any) -> Manifest:
+    """Commit two shards whose bytes depend on the position only."""
+    shards = {}
+    for number in (1, 0):
+        data = b"%d at %d" % (number, position)
+        shards[number] = {"digest": run.put_blob(data), "bytes": len(data)}
+    return run.commit(position, shards, {"loss": position / 7}, parent, **options)
+
+
+class RunContract:
+    """What a run folder promises on every store. Subclass it and give a fixture `url`."""
+
+    def test_layout(self, url: str) -> None:
+        run = Run.create(url, ASKED, PLAN)
+        manifest = commit(run, 12345)
+        run.attempt({"host": "a"})
+        digests = sorted(shard["digest"] for shard in manifest.shards.values())
+        names = run.store.list()
+        assert [name for name in names if not name.startswith("attempts/")] == [
+            *(f"blobs/{digest}" for digest in digests),
+            "manifests/000000012345.json",
+            "plan.parquet",
+            "run.json",
+        ]
+
+    def test_resume_finds_what_was_there(self, url: str) -> None:
+        first = Run.create(url, ASKED, PLAN)
+        commit(first, 10)
+        written = commit(first, 20, 10, final=True)
+        again = Run.create(url, {**ASKED, "created_by": "another version"}, PLAN)
+        assert again.run_json == first.run_json == Run.open(url).run_json
+        assert again.latest() == written == Run.open(url).latest(verify=False)
+        assert again.manifests() == [10, 20]
+        assert again.plan_bytes() == PLAN
+
+    def test_another_job_is_refused_by_name_of_what_differs(self, url: str) -> None:
+        Run.create(url, ASKED, PLAN)
+        other = {"plan": "p" * 64, "parameters": {"seed": 2, "alpha": 0.1}, "target": "y"}
+        with pytest.raises(CheckpointError, match="belongs to another job") as caught:
+            Run.create(url, other, b"PAR1 others PAR1")
+        text = str(caught.value)
+        assert "parameters.seed: 1 there, 2 here" in text
+        assert 'target: nothing there, "y" here' in text
+        assert "shards: [[0, 2], [2, 3]] there, nothing here" in text
+        assert "alpha" not in text
+        assert Run.open(url).plan_bytes() == PLAN
+
+    def test_commit_twice_is_one_commit(self, url: str) -> None:
+        run = Run.create(url, ASKED)
+        assert commit(run, 10) == commit(run, 10)
+
+    def test_another_state_at_a_position_is_fenced(self, url: str) -> None:
+        run = Run.create(url, ASKED)
+        first = commit(run, 10)
+        shards = {0: first.shards[0], 1: first.shards[0]}
+        with pytest.raises(FencedError, match=r"Position 10 .*another state"):
+            run.commit(10, shards, {"loss": 10 / 7})
+        assert run.latest() == first
+
+    def test_position_in_the_address(self, url: str) -> None:
+        run = Run.create(url, ASKED)
+        commit(run, 10)
+        commit(run, 20, 10)
+        picked = Run.open(f"{url}@10")
+        assert picked.position == 10
+        assert picked.url == run.url
+        assert picked.latest() == run.manifest(10)
+        assert pickle.loads(pickle.dumps(picked)).latest() == run.manifest(10)
+        with pytest.raises(CheckpointError, match=r"position 15 .*expected one of 10, 20"):
+            Run.open(f"{url}@15")
+
+    def test_an_at_sign_in_the_name(self, url: str) -> None:
+        run = Run.create(f"{url}@7", ASKED)
+        commit(run, 3)
+        assert Run.open(f"{url}@7").position is None
+        assert Run.open(f"{url}@7").manifests() == [3]
+        assert Run.open(f"{url}@7@3").position == 3
+
+    def test_blobs_are_checked(self, url: str) -> None:
+        run = Run.create(url, ASKED)
+        digest = run.put_blob(b"state")
+        assert run.put_blob(b"state") == digest
+        assert run.get_blob(digest, 5) == b"state"
+        run.store.put(f"blobs/{digest}", b"stale")
+        with pytest.raises(CorruptError, match=rf"blobs/{digest} .*damaged.*earlier checkpoint"):
+            run.get_blob(digest)
+        with pytest.warns(UserWarning, match="written again"):
+            run.put_blob(b"state")
+        assert run.get_blob(digest) == b"state"
+        with pytest.raises(CorruptError, match="at most 4"):
+            run.get_blob(digest, 4)
+        run.store.delete(f"blobs/{digest}")
+        with pytest.raises(CorruptError, match="missing"):
+            run.get_blob(digest)
+
+    def test_equal_runs_have_equal_manifests(self, url: str) -> None:
+        found = []
+        for name in ("a", "b"):
+            run = Run.create(f"{url}/{name}", ASKED)
+            run.attempt({"host": name})
+            commit(run, 10)
+            commit(run, 20, 10)
+            found.append([run.store.get(n) for n in run.store.list("manifests")])
+        assert found[0] == found[1]
+        assert len(found[0]) == 2
+
+
+class TestLocalRun(RunContract):
+    @pytest.fixture
+    def url(self, tmp_path: Path) -> str:
+        return str(tmp_path / "run")
+
+
+class TestFileUrlRun(RunContract):
+    @pytest.fixture
+    def url(self, tmp_path: Path) -> str:
+        return f"file://{tmp_path}/my%20run"
+
+
+class TestMemoryRun(RunContract):
+    @pytest.fixture
+    def url(self, request: pytest.FixtureRequest) -> str:
+        return f"memory://run/{request.node.name}"
+
+
+class TestS3Run(RunContract):
+    @pytest.fixture
+    def url(self, s3_url: str) -> str:
+        return s3_url
+
+    def test_no_secret_in_the_run(self, url: str) -> None:
+        run = Run.create(url, ASKED, PLAN)
+        commit(run, 10)
+        run.attempt({"host": "a"})
+        stored = [run.store.get(name) for name in run.store.list()]
+        for text in [*stored, pickle.dumps(run), repr(run).encode(), repr(run.store).encode()]:
+            assert SECRET.encode() not in text
+            assert KEY_ID.encode() not in text
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    made = Run.create(tmp_path / "run", ASKED, PLAN)
+    for position, parent in ((10, None), (20, 10), (30, 20)):
+        commit(made, position, parent)
+    return made
+
+
+def file_of(run: Run, position: int) -> Path:
+    return Path(run.url) / "manifests" / f"{position:012d}.json"
+
+
+def blob_of(run: Run, position: int, shard: int = 1) -> Path:
+    return Path(run.url) / "blobs" / run.manifest(position).shards[shard]["digest"]
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-3])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def lengthen(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"x")
+
+
+DAMAGES = [flip, truncate, empty, lengthen, Path.unlink]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_blob_falls_back_to_the_parent_and_is_repaired(run: Run, damage: Any) -> None:
+    before = file_of(run, 30).read_bytes()
+    name = blob_of(run, 30).name
+    damage(blob_of(run, 30))
+    with pytest.warns(UserWarning, match=f"position 30 is passed over: .*{name}"):
+        latest = run.latest()
+    assert latest is not None
+    assert latest.position == 20
+    assert run.latest(verify=False).position == 30  # type: ignore[union-attr]
+    with pytest.raises(CorruptError, match=name):
+        Run.open(f"{run.url}@30").latest()
+    if damage is Path.unlink:
+        commit(run, 30, 20)
+    else:
+        with pytest.warns(UserWarning, match="damaged and is written again"):
+            commit(run, 30, 20)
+    assert run.latest().position == 30  # type: ignore[union-attr]
+    assert file_of(run, 30).read_bytes() == before
+
+
+@pytest.mark.parametrize("damage", [flip, truncate, empty, lengthen])
+def test_a_damaged_manifest_is_passed_over_and_replaced(run: Run, damage: Any) -> None:
+    before = file_of(run, 30).read_bytes()
+    damage(file_of(run, 30))
+    with pytest.warns(UserWarning, match=r"manifests/000000000030\.json"):
+        latest = run.latest()
+    assert latest is not None
+    assert latest.position == 20
+    with pytest.warns(UserWarning, match="damaged and is written again"):
+        commit(run, 30, 20)
+    assert file_of(run, 30).read_bytes() == before
+
+
+def test_every_single_bit_of_a_manifest_counts(run: Run) -> None:
+    path = file_of(run, 20)
+    data = path.read_bytes()
+    whole = run.manifest(20)
+    rng = np.random.default_rng(0)
+    for at in rng.choice(len(data) * 8, 300, replace=False):
+        changed = bytearray(data)
+        changed[at // 8] ^= 1 << (at % 8)
+        path.write_bytes(changed)
+        try:
+            assert run.manifest(20) == whole  # a blank turned into another blank
+        except CorruptError as error:
+            assert "000000000020.json" in str(error)  # noqa: PT017
+
+
+def test_fallback_goes_to_the_parent_and_not_beside_it(tmp_path: Path) -> None:
+    run = Run.create(tmp_path, ASKED)
+    commit(run, 10)
+    commit(run, 15, 10)
+    commit(run, 20, 10)
+    truncate(blob_of(run, 20))
+    with pytest.warns(UserWarning, match="position 20"):
+        latest = run.latest()
+    assert latest is not None
+    assert latest.position == 10
+
+
+def test_nothing_whole_is_none(run: Run) -> None:
+    for position in run.manifests():
+        flip(blob_of(run, position))
+    with pytest.warns(UserWarning, match="passed over"):
+        assert run.latest() is None
+
+
+def test_the_same_state_by_another_way_is_no_conflict(run: Run) -> None:
+    there = run.manifest(30)
+    assert commit(run, 30, 10) == there
+    assert commit(run, 30, 20, final=True) == there
+
+
+def test_a_failing_store_is_not_taken_for_damage(run: Run) -> None:
+    path = blob_of(run, 30)
+    path.unlink()
+    path.symlink_to(path)  # an error of the system that is neither "missing" nor "other bytes"
+    with pytest.raises(StoreError, match="symbolic links"):
+        run.latest()
+
+
+COMMITTER = """
+import os, sys
+from dmondrian.checkpoint import Run
+run = Run.create(sys.argv[1], {"plan": None})
+position, parent = 1, None
+while True:
+    data = [os.urandom(200_000) for _ in range(3)]
+    shards = {n: {"digest": run.put_blob(d), "bytes": len(d)} for n, d in enumerate(data)}
+    parent = run.commit(position, shards, {}, parent)
+    position += 1
+"""
+
+
+@pytest.mark.parametrize("wait", [0.03, 0.1, 0.2])
+def test_a_killed_run_has_whole_checkpoints_only(tmp_path: Path, wait: float) -> None:
+    url = tmp_path / "run"
+    process = subprocess.Popen([sys.executable, "-c", COMMITTER, str(url)])
+    while not (url / "manifests").is_dir():
+        time.sleep(0.01)
+    time.sleep(wait)
+    process.kill()
+    process.wait()
+    run = Run.create(url, {"plan": None})
+    positions = run.manifests()
+    assert positions == list(range(1, len(positions) + 1))
+    for position in positions:
+        assert run.manifest(position, verify=True).parent == (position - 1 or None)
+
+
+def test_a_manifest_from_elsewhere_is_refused(run: Run, tmp_path: Path) -> None:
+    other = Run.create(tmp_path / "other", {**ASKED, "plan": "q" * 64})
+    commit(other, 40)
+    file_of(run, 40).write_bytes(file_of(other, 40).read_bytes())
+    file_of(run, 50).write_bytes(file_of(run, 30).read_bytes())
+    for position in (40, 50):
+        with pytest.raises(CorruptError, match="copied from elsewhere"):
+            run.manifest(position)
+
+
+def test_names_that_are_no_manifests_are_left_alone(run: Run) -> None:
+    folder = file_of(run, 10).parent
+    for name in ("latest.json", "0.json", "00000000000000000030.json", "000000000099.json.bak"):
+        (folder / name).write_text("{}")
+    assert run.manifests() == [10, 20, 30]
+
+
+SHARD = {"digest": "0" * 64, "bytes": 1}
+
+
+def test_a_crafted_manifest_cannot_name_a_path(run: Run) -> None:
+    from dmondrian.checkpoint.document import seal
+
+    good = {"format": 1, "position": 40, "plan": ASKED["plan"], "parent": None, "metrics": {}}
+    good |= {"final": False, "shards": {"0": SHARD}}
+    file_of(run, 40).write_bytes(seal(good))
+    assert run.manifest(40).shards == {0: SHARD}
+    for change in (
+        {"shards": {"0": {"digest": "../../etc/passwd", "bytes": 1}}},
+        {"shards": {"0": {"digest": "0" * 64 + "\n", "bytes": 1}}},
+        {"shards": {"0": {"digest": "0" * 64, "bytes": -1}}},
+        {"shards": {"0": {"digest": "0" * 64, "bytes": True}}},
+        {"shards": {"../0": SHARD}},
+        {"shards": [SHARD]},
+        {"shards": None},
+        {"position": "40"},
+        {"position": None},
+        {"parent": 40},
+        {"parent": 1.5},
+        {"final": 1},
+        {"metrics": []},
+        {"plan": 3},
+        {"format": 2},
+    ):
+        file_of(run, 40).write_bytes(seal({**good, **change}))
+        with pytest.raises(CorruptError, match="40"):
+            run.manifest(40)
+
+
+def test_numbers_that_cannot_be_committed(run: Run) -> None:
+    for arguments in (
+        (-1, {}),
+        (40, {0: {"digest": "short", "bytes": 1}}),
+        (40, {-1: SHARD}),
+        (40, {0: SHARD}, {}, 40),
+    ):
+        with pytest.raises(ParameterError, match="cannot be committed"):
+            run.commit(*arguments)  # type: ignore[arg-type]
+    assert run.manifests() == [10, 20, 30]
+
+
+def test_metrics_are_strict_json_with_exact_numbers(run: Run) -> None:
+    metrics = {"n": np.int64(3), "sum": np.float64(0.1) + 0.2, "auc": float("nan"), "c": [np.inf]}
+    written = run.commit(40, {0: SHARD}, metrics)
+    assert written.metrics == {"n": 3, "sum": 0.1 + 0.2, "auc": None, "c": [None]}
+    assert run.manifest(40) == written
+
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    json.loads(file_of(run, 40).read_bytes(), parse_constant=refuse)
+
+
+@pytest.mark.parametrize("damage", [flip, truncate, empty])
+def test_damaged_run_json(run: Run, damage: Any) -> None:
+    damage(Path(run.url) / "run.json")
+    for open_again in (lambda: Run.open(run.url), lambda: Run.create(run.url, ASKED, PLAN)):
+        with pytest.raises(CorruptError, match=r"run\.json"):
+            open_again()
+
+
+def test_a_newer_format_asks_for_an_upgrade(tmp_path: Path) -> None:
+    Run.create(tmp_path, {**ASKED, "format": 2})
+    with pytest.raises(CheckpointError, match="upgrade"):
+        Run.open(tmp_path)
+
+
+def test_a_torn_plan_is_written_again_and_a_whole_one_stands(run: Run) -> None:
+    path = Path(run.url) / "plan.parquet"
+    truncate(path)
+    with pytest.warns(UserWarning, match=r"plan\.parquet"):
+        Run.create(run.url, ASKED, PLAN)
+    assert path.read_bytes() == PLAN
+    Run.create(run.url, ASKED, b"PAR1 written by another pyarrow PAR1")
+    assert path.read_bytes() == PLAN
+
+
+def test_a_model_without_a_plan(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match=r"plan\.parquet"):
+        Run.create(tmp_path, {**ASKED, "plan": None}).plan_bytes()
+
+
+def test_opening_creates_nothing(tmp_path: Path) -> None:
+    for name in ("none", "none@5"):
+        with pytest.raises(CheckpointError, match="no folder"):
+            Run.open(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_attempts_are_kept_out_of_the_state(run: Run) -> None:
+    before = {p: p.read_bytes() for p in Path(run.url).rglob("*") if p.is_file()}
+    ids = {run.attempt({"host": "h", "seconds": np.float32(1.5)}) for _ in range(3)}
+    assert len(ids) == 3
+    after = {p: p.read_bytes() for p in Path(run.url).rglob("*") if p.is_file()}
+    assert len(after) == len(before) + 3
+    assert before.items() <= after.items()
+
+
+def test_two_jobs_at_once_in_one_folder_one_is_refused(tmp_path: Path) -> None:
+    outcomes: list[str] = []
+    barrier = threading.Barrier(2)
+
+    def start(seed: int) -> None:
+        barrier.wait()
+        try:
+            Run.create(tmp_path, {**ASKED, "seed": seed}, PLAN)
+            outcomes.append("made")
+        except CheckpointError:
+            outcomes.append("refused")
+
+    threads = [threading.Thread(target=start, args=(seed,)) for seed in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes) == ["made", "refused"]
