@@ -9,6 +9,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 
+from dmondrian import __version__
 from dmondrian.cli.output import Output
 from dmondrian.errors import (
     CheckpointError,
@@ -91,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EXIT_CODES_HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add(name: str, summary: str, epilog: str = "") -> argparse.ArgumentParser:
@@ -170,18 +171,6 @@ def _train_epilog() -> str:
             needed = " (required)" if model.required else ""
             lines.append(f"    {key:<17} {model.meaning}{needed}")
     return "\n".join(lines) + "\n\n" + _EXIT_CODES_HELP
-
-
-class _Version(argparse.Action):
-    """Look the version up only when it is asked for."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            parser.exit(message=f"dmondrian {version('dmondrian')}\n")
-        except PackageNotFoundError:
-            parser.exit(message="dmondrian, from a source folder that is not installed\n")
 
 
 def _command(name: str) -> Command:

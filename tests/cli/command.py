@@ -1,0 +1,69 @@
+"""Running the command as a user does: in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+PROJECT = Path(__file__).resolve().parents[2]
+ADULT = PROJECT / "jobs" / "data" / "adult"
+JOB = PROJECT / "jobs" / "adult.toml"
+TIMEOUT = 240  # seconds; kernels may be compiled on the way
+
+
+def arguments(*words: object) -> list[str]:
+    return [sys.executable, "-m", "dmondrian.cli", *map(str, words)]
+
+
+def start(*words: object) -> subprocess.Popen[str]:
+    """Start a command as the leader of its own process group, as a shell does."""
+    return subprocess.Popen(
+        arguments(*words),
+        cwd=PROJECT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(*words: object, code: int = 0) -> tuple[str, str]:
+    """Run a command to its end; returns stdout and stderr."""
+    process = start(*words)
+    stdout, stderr = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == code, f"exit code {process.returncode}\n{stdout}\n{stderr}"
+    return stdout, stderr
+
+
+def events(stdout: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stdout.splitlines()]
+
+
+def small_adult(run: Path, *overrides: str) -> list[str]:
+    """Arguments to train four trees on adult, with several checkpoints."""
+    words = ["train", str(JOB)]
+    for override in (
+        f"run.path={run}",
+        f"score.out={run.parent / (run.name + '-scores')}",
+        "forest.n_estimators=4",
+        "run.checkpoint_every=8000 rows",
+        "run.n_shards=3",
+        *overrides,
+    ):
+        words += ["--set", override]
+    return words
+
+
+def digests(run: Path) -> dict[str, str]:
+    """Blob digests of a run's last manifest, by shard."""
+    manifest = manifests(run)[-1]
+    assert manifest["final"]
+    return {number: shard["digest"] for number, shard in manifest["shards"].items()}
+
+
+def manifests(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(file.read_bytes()) for file in sorted((run / "manifests").glob("*.json"))]

@@ -1,0 +1,69 @@
+"""What a command writes: JSON that any reader takes, and one progress line."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import numpy as np
+
+from dmondrian.cli.output import Output, table
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_json_lines_hold_no_nan_and_no_numpy():
+    stdout = io.StringIO()
+    values = {"nan": float("nan"), "inf": [np.float64(np.inf)], "n": np.int64(3), "a": np.ones(2)}
+    Output(True, stdout).event("x", values)
+    told = json.loads(stdout.getvalue(), parse_constant=lambda name: 1 / 0)
+    assert told == {"event": "x", "nan": None, "inf": [None], "n": 3, "a": [1.0, 1.0]}
+
+
+def test_with_json_stdout_has_nothing_but_events():
+    stdout, stderr = io.StringIO(), io.StringIO()
+    output = Output(True, stdout, stderr)
+    output.text("for people")
+    output.progress("10 rows")
+    output.note("a note")
+    assert stdout.getvalue() == ""
+    assert stderr.getvalue() == "10 rows\na note\n"
+
+
+def test_without_json_there_are_no_events():
+    stdout = io.StringIO()
+    Output(False, stdout).event("x", {})
+    assert stdout.getvalue() == ""
+
+
+def test_a_terminal_sees_one_line_rewritten():
+    stderr = Terminal()
+    output = Output(False, io.StringIO(), stderr)
+    output.progress("a longer line")
+    output.progress("short")
+    output.note("end")
+    assert stderr.getvalue() == "\ra longer line\rshort        \nend\n"
+
+
+def test_a_log_sees_few_lines_and_the_last_one():
+    stderr = io.StringIO()
+    output = Output(False, io.StringIO(), stderr)
+    for i in range(5):
+        output.progress(f"{i} rows")
+    output.progress("all rows", important=True)
+    assert stderr.getvalue() == "0 rows\nall rows\n"
+
+
+def test_a_remark_is_made_once():
+    stderr = io.StringIO()
+    output = Output(False, io.StringIO(), stderr)
+    output.remark("the target looks sorted")
+    output.remark("the target looks sorted")
+    assert stderr.getvalue() == "note: the target looks sorted\n"
+
+
+def test_tables_line_up():
+    assert table([("a", 1234), ("longer", 0.5)]) == "a       1,234\nlonger  0.5000"

@@ -1,0 +1,183 @@
+"""`dmondrian train`, as a user runs it: real processes, real data, killed and resumed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.cli.command import (
+    ADULT,
+    TIMEOUT,
+    digests,
+    events,
+    finish,
+    manifests,
+    small_adult,
+    start,
+)
+
+pytestmark = pytest.mark.slow
+
+TEST_FILE = ADULT / "part-0001-test.parquet"
+TEST_ROWS = 16_281
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """Four trees trained on adult by one worker process, scored and evaluated."""
+    run = tmp_path_factory.mktemp("runs") / "undisturbed"
+    stdout, stderr = finish(*small_adult(run, "cluster.workers=1"))
+    return run, stdout, stderr
+
+
+def wait_for_a_checkpoint(process, run: Path) -> None:
+    deadline = time.monotonic() + TIMEOUT
+    while not list((run / "manifests").glob("*.json")):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def scores(folder: Path):
+    return pq.read_table(sorted(folder.glob("**/*.parquet")))
+
+
+def test_training_tells_progress_metrics_and_the_evaluation(undisturbed):
+    run, stdout, stderr = undisturbed
+    assert "32,561 of 32,561 rows (100%)" in stderr
+    assert f"trained {run}" in stdout
+    for word in ("log loss", "accuracy", "AUC", "16,281 rows in"):
+        assert word in stdout
+
+
+def test_every_checkpoint_is_there_and_only_the_last_is_final(undisturbed):
+    found = manifests(undisturbed[0])
+    assert len(found) >= 3
+    assert [manifest["final"] for manifest in found] == [False] * (len(found) - 1) + [True]
+    assert found[-1]["position"] == 32_561
+
+
+def test_describe_tells_of_the_run(undisturbed):
+    (told,) = events(finish("describe", undisturbed[0], "--json")[0])
+    assert told["rows"] == 32_561
+    assert told["final"] is True
+    assert told["size"]["trees"] == 4
+    assert told["target"] == "income"
+    assert told["metrics"]["accuracy"] > 0.76  # the share of the greater class
+    assert told["checkpoints"][-1] == 32_561
+
+
+def test_an_earlier_checkpoint_is_a_model_too(undisturbed, tmp_path):
+    first = manifests(undisturbed[0])[0]["position"]
+    stdout, _ = finish("score", f"{undisturbed[0]}@{first}", TEST_FILE, tmp_path / "out", "--json")
+    assert events(stdout)[-1]["rows"] == TEST_ROWS
+
+
+def test_score_keeps_the_order_and_the_columns_asked_for(undisturbed, tmp_path):
+    out = tmp_path / "out"
+    finish("score", undisturbed[0], TEST_FILE, out, "--keep", "fnlwgt,age", "--keep", "income")
+    table = scores(out)
+    rows = pq.read_table(TEST_FILE)
+    assert table.num_rows == TEST_ROWS
+    for name in ("fnlwgt", "age", "income"):
+        assert table[name].to_pylist() == rows[name].to_pylist()
+    assert {"prediction", "proba_<=50K", "proba_>50K", "spread", "distance"} <= set(
+        table.column_names
+    )
+    assert set(table["prediction"].to_pylist()) == {"<=50K", ">50K"}
+
+
+def test_the_job_scored_its_test_file_as_the_command_does(undisturbed, tmp_path):
+    run = undisturbed[0]
+    finish("score", run, TEST_FILE, tmp_path / "out")
+    table = scores(run.parent / f"{run.name}-scores")
+    assert table.equals(scores(tmp_path / "out"))
+
+
+def test_evaluate_tells_the_metrics_of_the_test_file(undisturbed):
+    (told,) = events(finish("evaluate", undisturbed[0], TEST_FILE, "--json")[0])
+    metrics = told["metrics"]
+    assert metrics["rows"] == TEST_ROWS
+    assert metrics["auc"] > 0.8  # four trees; the benchmarks hold the real bounds
+    assert metrics["log_loss"] < 0.5
+    assert 0.76 < metrics["accuracy"] < 1.0
+
+
+def test_a_repeated_command_changes_nothing(undisturbed):
+    run = undisturbed[0]
+    before = {file: file.stat().st_mtime_ns for file in (run / "manifests").iterdir()}
+    finish(*small_adult(run, "cluster.workers=1"))
+    assert {file: file.stat().st_mtime_ns for file in (run / "manifests").iterdir()} == before
+
+
+def test_two_workers_make_the_same_bytes(undisturbed, tmp_path):
+    run = tmp_path / "two"
+    finish(*small_adult(run, "cluster.workers=2", "cluster.threads=1"))
+    assert digests(run) == digests(undisturbed[0])
+
+
+def test_killed_and_run_again_makes_the_same_bytes(undisturbed, tmp_path):
+    run = tmp_path / "killed"
+    words = small_adult(run, "cluster.workers=2", "cluster.threads=1")
+    process = start(*words)
+    wait_for_a_checkpoint(process, run)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=TIMEOUT)
+    assert not manifests(run)[-1]["final"]  # it was killed in the middle
+    _, stderr = finish(*words)
+    assert "100%" in stderr
+    assert digests(run) == digests(undisturbed[0])
+
+
+def test_ctrl_c_stops_at_a_checkpoint_and_the_command_goes_on(undisturbed, tmp_path):
+    run = tmp_path / "stopped"
+    words = small_adult(run, "cluster.workers=1")
+    process = start(*words)
+    wait_for_a_checkpoint(process, run)
+    os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to the whole group
+    _, stderr = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 130
+    assert "run the same command again to go on" in stderr
+    assert "Traceback" not in stderr
+    finish(*words)
+    assert digests(run) == digests(undisturbed[0])
+
+
+def test_ctrl_c_twice_stops_at_once(undisturbed, tmp_path):
+    run = tmp_path / "stopped"
+    words = small_adult(run, "cluster.workers=1")
+    process = start(*words)
+    wait_for_a_checkpoint(process, run)
+    os.killpg(process.pid, signal.SIGINT)
+    time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 130
+    finish(*words)
+    assert digests(run) == digests(undisturbed[0])
+
+
+def test_a_folder_of_another_job_is_refused(undisturbed):
+    run = undisturbed[0]
+    before = sorted(run.rglob("*"))
+    _, stderr = finish(*small_adult(run, "forest.random_state=1"), code=4)
+    assert "belongs to another job" in stderr
+    assert "seed" in stderr
+    assert sorted(run.rglob("*")) == before
+
+
+def test_json_lines_tell_progress_and_the_end(tmp_path):
+    words = small_adult(tmp_path / "run", "forest.n_estimators=1", "run.n_shards=1")
+    told = events(finish(*words, "--json")[0])
+    assert [event["event"] for event in told if event["event"] != "progress"] == [
+        "trained",
+        "scored",
+        "evaluated",
+    ]
+    last = [event for event in told if event["event"] == "progress"][-1]
+    assert last["rows"] == last["n_rows"] == last["durable"] == 32_561
