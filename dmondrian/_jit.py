@@ -22,6 +22,7 @@ from numba.core import caching, config, types
 from numba.extending import intrinsic, overload
 
 _PACKAGE = Path(__file__).parent
+_FLAGS = {"nogil": True, "fastmath": False, "error_model": "numpy"}
 _KERNEL_FOLDERS = ("core", "growth", "stats", "losses", "rules")
 
 
@@ -96,7 +97,7 @@ class _KernelCache(caching.Cache):  # type: ignore[misc]  # numba ships no types
 
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile an entry point: called from Python, without the GIL, cached on disk."""
-    compiled = numba.njit(nogil=True, fastmath=False)(function)
+    compiled = numba.njit(**_FLAGS)(function)
     if not config.DISABLE_JIT:
         compiled._cache = _KernelCache(function)
     return compiled
@@ -104,7 +105,7 @@ def kernel(function: Callable[..., Any]) -> Any:
 
 def inner(function: Callable[..., Any]) -> Any:
     """Compile a function that only kernels call; it is cached with its callers."""
-    return numba.njit(nogil=True, fastmath=False, forceinline=True)(function)
+    return numba.njit(**_FLAGS, forceinline=True)(function)
 
 
 @intrinsic
@@ -169,7 +170,7 @@ def hook(stub: Callable[..., Any]) -> Any:
     resolve.__signature__ = inspect.signature(stub)  # type: ignore[attr-defined]  # read by overload
     call.declared = declared  # type: ignore[attr-defined]  # read by implements
     if not config.DISABLE_JIT:
-        overload(call, strict=False, jit_options={"nogil": True, "fastmath": False, "forceinline": True})(resolve)
+        overload(call, strict=False, jit_options={**_FLAGS, "forceinline": True})(resolve)
     return call
 
 

@@ -316,9 +316,7 @@ class Forest:
         return header, [nodes.fields(tree) for tree in self.trees]
 
     @classmethod
-    def from_state(
-        cls, header: dict[str, Any], trees: Sequence[dict[str, np.ndarray]]
-    ) -> Forest:
+    def from_state(cls, header: dict[str, Any], trees: Sequence[dict[str, np.ndarray]]) -> Forest:
         """Return the forest of a :meth:`state`, every index and value checked.
 
         Raises

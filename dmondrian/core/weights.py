@@ -2,7 +2,7 @@
 
 After 10^8 rows a node's weight is of the order of exp(-10^7). Only ratios of weights
 matter, and the odds o = s / (1 - s) of stopping at a node are such a ratio; they can
-still leave the range of a float64, so their exponent is kept apart. Nothing is clamped.
+still leave the range of a float64, so their exponent is kept apart.
 
 One row turns o into o P_v / q_child and hands q_v = s P_v + (1 - s) q_child to the
 parent, P_v being the node's own price factor exp(-eta price) and q the factor of the
@@ -22,6 +22,11 @@ _DOWN = 2.0**-256
 _BIG = 2.0**128
 _SMALL = 2.0**-128
 _LN_UP = 177.445678223346  # 256 ln 2
+# A label 10^9 spreads off can price a row at 10^18: exponents stop at e^(+-9.5e10) for one
+# row and twice that in all. A node so far behind has no share in double precision anyway,
+# and the next rebuild from the stored prices (losses/squared.py) restores the exact odds.
+_ROW_LIMIT = 2**29
+_LIMIT = 2**30
 
 
 @inner
@@ -39,6 +44,8 @@ def normalise(m, k):
 @inner
 def from_log(value):
     """Return e^``value`` as (m, k)."""
+    if value < -_ROW_LIMIT * _LN_UP:
+        return 1.0, np.int64(-_ROW_LIMIT)
     k = np.int64(np.floor(value / _LN_UP + 0.5))
     return exp(value - k * _LN_UP), k
 
@@ -60,7 +67,7 @@ def set_odds(tree, v, m, k):
     """Write the odds of node ``v``."""
     m, k = normalise(m, k)
     tree.d[v, ODDS] = m
-    tree.i[v, EXPONENT] = np.int32(k)
+    tree.i[v, EXPONENT] = np.int32(max(min(k, _LIMIT), -_LIMIT))
 
 
 @inner

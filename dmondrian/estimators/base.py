@@ -68,9 +68,7 @@ class BaseForest(BaseEstimator):
         )
         if sample_weight is None:
             return X, y, None
-        w = _check_sample_weight(
-            sample_weight, X, dtype=np.float64, ensure_non_negative=True
-        )
+        w = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         self._check_weights(w, 0.0 if first else self.forest_.total_weight)
         return X, y, w
 
@@ -151,9 +149,7 @@ class BaseForest(BaseEstimator):
         """
         check_is_fitted(self)
         if not 0 <= tree < len(self.forest_.trees):
-            raise ParameterError(
-                f"tree should be in 0..{len(self.forest_.trees) - 1}, got {tree}"
-            )
+            raise ParameterError(f"tree should be in 0..{len(self.forest_.trees) - 1}, got {tree}")
         arrays = nodes.fields(self.forest_.trees[tree])
         stat = arrays.pop("stat")
         del arrays["odds"], arrays["odds_exponent"]

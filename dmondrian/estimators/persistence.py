@@ -58,7 +58,9 @@ def load_estimator(path: str | PathLike[str]) -> Any:
     try:
         unfitted = ALGORITHMS[algorithm](**model["estimator"])
     except (KeyError, TypeError) as error:
-        raise CorruptError(f"{path}: run.json's estimator parameters are unusable: {error}") from error
+        raise CorruptError(
+            f"{path}: run.json's estimator parameters are unusable: {error}"
+        ) from error
     return unfitted._adopt(forest, None if classes is None else np.array(classes), names)
 
 

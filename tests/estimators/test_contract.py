@@ -1,0 +1,131 @@
+"""scikit-learn's estimator contract, and the parts of it that its checks do not run."""
+
+from __future__ import annotations
+
+import copy
+import io
+import subprocess
+import sys
+
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import make_classification, make_regression
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import dmondrian
+from dmondrian import AMFClassifier, AMFRegressor
+from dmondrian.estimators import ALGORITHMS
+
+# An online learner depends on the order of its rows, and this check shuffles the repeated
+# rows against the weighted ones. In fixed order weights equal repeats, to the byte:
+# tests/reference and test_whole_weights_equal_repeats below.
+SHUFFLES_ROWS = {
+    "check_sample_weight_equivalence_on_dense_data": "rows are shuffled between the two fits"
+}
+
+
+@parametrize_with_checks(
+    [estimator() for estimator in ALGORITHMS.values()],
+    expected_failed_checks=lambda estimator: SHUFFLES_ROWS,
+)
+def test_scikit_learn_checks(estimator, check) -> None:
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def classes() -> tuple[np.ndarray, np.ndarray]:
+    X, y = make_classification(400, 6, n_informative=4, n_classes=3, random_state=0)
+    return MinMaxScaler().fit_transform(X), y
+
+
+@pytest.fixture(scope="module")
+def targets() -> tuple[np.ndarray, np.ndarray]:
+    X, y = make_regression(400, 5, noise=1.0, random_state=0)
+    return MinMaxScaler().fit_transform(X), y
+
+
+def test_feature_names_are_checked_in_fit_and_partial_fit(classes) -> None:
+    X, y = classes
+    frame = pd.DataFrame(X, columns=list("abcdef"))
+    forest = AMFClassifier(random_state=0).fit(frame, y)
+    assert forest.feature_names_in_.tolist() == list("abcdef")
+    forest.partial_fit(frame, y)
+    with pytest.raises(ValueError, match="feature names should match"):
+        forest.partial_fit(frame[list("fedcba")], y)
+    with pytest.raises(ValueError, match="feature names should match"):
+        forest.predict(frame.rename(columns={"a": "z"}))
+
+
+@pytest.mark.parametrize("parameter", ["alpha", "learning_rate", "n_estimators", "max_nodes"])
+@pytest.mark.parametrize("value", [-1, 0, "much", [1]])
+def test_parameters_are_constrained(classes, parameter, value) -> None:
+    with pytest.raises(ValueError, match=parameter):
+        AMFClassifier(**{parameter: value}).fit(*classes)
+
+
+def test_every_parameter_has_a_constraint_and_a_line_in_the_docstring() -> None:
+    for estimator in ALGORITHMS.values():
+        parameters = set(estimator().get_params())
+        assert parameters == set(estimator._parameter_constraints)
+        assert all(name in (estimator.__doc__ or "") for name in parameters)
+
+
+def test_grid_search_and_pipeline(classes) -> None:
+    X, y = classes
+    pipe = make_pipeline(MinMaxScaler(), AMFClassifier(n_estimators=3, random_state=0))
+    search = GridSearchCV(pipe, {"amfclassifier__alpha": [0.05, 0.5]}, cv=2).fit(X, y)
+    assert search.best_score_ > 0.6
+
+
+def test_clone_forgets_what_was_learned(targets) -> None:
+    forest = AMFRegressor(n_estimators=2, learning_rate=3.0).fit(*targets)
+    other = clone(forest)
+    assert other.get_params() == forest.get_params()
+    with pytest.raises(NotFittedError):
+        other.predict(targets[0])
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_pickle_joblib_copy_and_save_keep_every_byte(name, classes, targets, tmp_path) -> None:
+    X, y = classes if name == "amf-classifier" else targets
+    forest = ALGORITHMS[name](n_estimators=3, random_state=4).fit(X[:200], y[:200])
+    stream = io.BytesIO()
+    joblib.dump(forest, stream)
+    stream.seek(0)
+    forest.save(tmp_path / "model")
+    copies = [joblib.load(stream), copy.deepcopy(forest), dmondrian.load(tmp_path / "model")]
+    forest.partial_fit(X[200:], y[200:])
+    for other in copies:
+        assert not np.array_equal(other.predict(X), forest.predict(X))
+        other.partial_fit(X[200:], y[200:])
+        for mine, its in zip(forest.forest_.state()[1], other.forest_.state()[1], strict=True):
+            assert all(mine[field].tobytes() == its[field].tobytes() for field in mine)
+
+
+def test_a_saved_model_keeps_labels_and_names(classes, tmp_path) -> None:
+    X, y = classes
+    labels = np.array(["no", "perhaps", "yes"])[y]
+    forest = AMFClassifier(n_estimators=2, random_state=0)
+    forest.fit(pd.DataFrame(X, columns=list("abcdef")), labels).save(tmp_path / "m")
+    loaded = dmondrian.load(tmp_path / "m")
+    assert loaded.classes_.tolist() == ["no", "perhaps", "yes"]
+    assert loaded.feature_names_in_.tolist() == list("abcdef")
+    assert loaded.get_params() == forest.get_params()
+
+
+def test_import_loads_neither_dask_nor_our_pyarrow_layers() -> None:
+    # scikit-learn itself loads pandas and with it pyarrow, where they are installed.
+    code = (
+        "import sys, dmondrian; names = set(sys.modules);"
+        "bad = {'dask', 'distributed', 'obstore', 'dmondrian.checkpoint', 'dmondrian.data',"
+        "'dmondrian.store', 'dmondrian.distributed'} & names; sys.exit(str(bad) if bad else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
