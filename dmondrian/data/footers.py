@@ -76,12 +76,13 @@ def open_parquet(uri: str, dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
         )
     except (pa.ArrowException, OSError) as error:
         raise DataError(
-            f"{uri} cannot be read as Parquet ({_first_line(error)}): it may be truncated or of "
+            f"{uri} cannot be read as Parquet ({first_line(error)}): it may be truncated or of "
             "another format; write it again or take it out of the source"
         ) from error
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """Shorten an error to what fits in a sentence."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 

@@ -322,8 +322,8 @@ class Learner:
         if rows_sorted and not shuffle:
             self._findings.warnings.append(
                 f"the rows look sorted by the target {self._target!r} (neighbours nearly always "
-                "agree), which misleads a forest that learns row by row: use shuffle=True (shuffle = "
-                "true in a job file) unless the order is the point"
+                "agree), which misleads a forest that learns row by row: use shuffle=True (in a "
+                "job file: shuffle = true) unless the order is the point"
             )
         elif shuffle and groups_sorted:
             self._findings.notes.append(

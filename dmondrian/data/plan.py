@@ -126,6 +126,8 @@ class Plan:
             header = json.loads(table.schema.metadata[_META])
             if header["format"] != _FORMAT:
                 raise CorruptError(f"expected a plan of format {_FORMAT}, got {header['format']}")
+            if not table.schema.equals(pa.schema(_FIELDS)):
+                raise CorruptError("the stored plan cannot be read: its columns were altered")
             names = [name for name, _ in _FIELDS]
             rows = zip(*(table.column(name).to_pylist() for name in names), strict=True)
             plan = cls(
@@ -140,8 +142,7 @@ class Plan:
             raise CorruptError(f"the stored plan cannot be read: {error}") from error
         if plan.digest != stored:
             raise CorruptError(
-                f"the stored plan was altered: expected the digest {stored}, "
-                f"got {plan.digest}"
+                f"the stored plan was altered: expected the digest {stored}, got {plan.digest}"
             )
         return plan
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from dmondrian.data.columns import partition_array
 from dmondrian.data.encode import Matrix, encode_features, encode_target, encode_weight
-from dmondrian.data.footers import open_parquet
+from dmondrian.data.footers import first_line, open_parquet
 from dmondrian.data.plan import Block, Plan, Recipe
 from dmondrian.data.schema import Schema
 from dmondrian.data.shuffle import permutation
@@ -89,7 +89,9 @@ def read_block(plan: Plan | Recipe, block: Block, *, keep: Sequence[str] = ()) -
     except (pa.ArrowException, ValueError, OverflowError) as error:
         if isinstance(error, DataError):
             raise
-        raise DataError(f"cannot convert {where(0)} and the rows after it: {error}") from error
+        raise DataError(
+            f"cannot convert {where(0)} and the rows after it: {first_line(error)}"
+        ) from error
     kept = pa.table({name: columns[name] for name in keep}) if keep else None
     if missing is not None and missing.any():
         present = _without_missing(schema, missing, counts, where)
@@ -126,13 +128,13 @@ def _columns(
     wanted += [name for name in (schema.target, schema.weight, *keep) if name is not None]
     names = list(dict.fromkeys(wanted))
     texts = [column.name for column in schema.columns if column.kind == "category"]
-    dictionaries = tuple(name for name in texts if name not in keep)
+    constants = {value[0]: value for value in block.partition}
+    dictionaries = tuple(name for name in texts if name not in keep and name not in constants)
     if block.rows < block.group_rows:
         key = (block.uri, block.stamp, block.row_group, tuple(names), dictionaries)
         table = _groups.get(key, lambda: _read_group(block, names, dictionaries))
     else:
         table = _read_group(block, names, dictionaries)
-    constants = {value[0]: value for value in block.partition}
     in_file = set(table.column_names)
     lacking = [name for name in names if name not in in_file and name not in constants]
     if lacking:
@@ -164,8 +166,8 @@ def _read_group(block: Block, names: Sequence[str], dictionaries: Sequence[str])
             table = parquet.read_row_group(block.row_group, columns=present)
         except (pa.ArrowException, OSError) as error:
             raise DataError(
-                f"{block.uri}, row group {block.row_group}, cannot be decoded: {error}; the file "
-                "is damaged, write it again"
+                f"{block.uri}, row group {block.row_group}, cannot be decoded "
+                f"({first_line(error)}): the file is damaged, write it again"
             ) from error
     if table.num_rows != block.group_rows and present:
         raise PlanError(

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from dmondrian.data.columns import partition_array, partition_values
-from dmondrian.data.footers import Footer, open_parquet
+from dmondrian.data.footers import Footer, first_line, open_parquet
 from dmondrian.data.values import MICROS_PER_DAY, as_micros, as_numbers, as_texts
 from dmondrian.errors import DataError
 
@@ -216,5 +216,7 @@ def _scan_file(
                 if isinstance(error, DataError):
                     raise
                 where = f"the column {column!r} of " if column else ""
-                raise DataError(f"cannot read {where}{uri}, row group {number}: {error}") from error
+                raise DataError(
+                    f"cannot read {where}{uri}, row group {number}: {first_line(error)}"
+                ) from error
             first_row += rows

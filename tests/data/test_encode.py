@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from datetime import date, datetime, time, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -183,7 +183,7 @@ def test_zoned_times_are_read_in_utc(write: Write) -> None:
     moments = [datetime(2024, 1, 1, 22, tzinfo=zone), datetime(2024, 3, 1, 1, tzinfo=zone)]
     names, X = encode(write, pa.array(moments, pa.timestamp("us", "-05:00")))
     assert names == ["c", "c.hour", "c.weekday", "c.month"]
-    expected = [reference_parts(m.astimezone(timezone.utc)) for m in moments]
+    expected = [reference_parts(m.astimezone(UTC)) for m in moments]
     np.testing.assert_allclose(X[:, 1:], expected, atol=1e-6)
 
 
@@ -260,9 +260,7 @@ def test_dictionaries_that_differ_by_row_group_and_file_give_one_vocabulary(writ
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    values=st.lists(
-        st.none() | st.floats(width=64, allow_infinity=False), min_size=2, max_size=20
-    ),
+    values=st.lists(st.none() | st.floats(width=64, allow_infinity=False), min_size=2, max_size=20),
     size=st.integers(1, 20),
 )
 def test_numbers_keep_their_order_within_the_unit_range(

@@ -97,9 +97,7 @@ def test_equal_sources_give_equal_plans_and_bytes(folder: Path) -> None:
         assert a.y.tobytes() == b.y.tobytes()
 
 
-def test_digest_changes_with_everything_that_changes_the_stream(
-    folder: Path, write: Write
-) -> None:
+def test_digest_changes_with_everything_that_changes_the_stream(folder: Path, write: Write) -> None:
     base = make_plan(folder, target="y").digest
     others = [
         make_plan(folder, target="y", shuffle=True).digest,

@@ -1,0 +1,154 @@
+"""Reading blocks: changed, vanished and damaged files, threads, and rows that stay together."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dmondrian.data import BLOCK_ROWS, Plan, make_plan, make_scoring_plan, read_block
+from dmondrian.errors import DataError, PlanError, SchemaError
+
+from .conftest import Write
+
+
+def numbers(rows: int) -> dict[str, pa.Array]:
+    x = np.arange(rows)
+    return {"x": pa.array(x), "z": pa.array(x[::-1].astype(float)), "y": pa.array(x * 2)}
+
+
+def regression(path: Path, **options: object) -> Plan:
+    return make_plan(path, target="y", task="regression", shuffle=True, **options)  # type: ignore[arg-type]
+
+
+def test_features_target_weight_and_kept_columns_move_together(write: Write) -> None:
+    rows = BLOCK_ROWS + 100
+    columns = {**numbers(rows), "w": pa.array(np.arange(rows)), "tags": pa.array([["a"]] * rows)}
+    plan = regression(write(columns, row_group_size=rows - 50), weight="w", exclude=["tags"])
+    for block in plan.blocks:
+        part = read_block(plan, block, keep=["x", "tags"])
+        assert part.y is not None
+        assert part.weight is not None
+        assert part.keep is not None
+        assert len(part.X) == block.rows
+        x = np.array(part.keep["x"])
+        np.testing.assert_array_equal(part.y, 2 * x)
+        np.testing.assert_array_equal(part.weight, x)
+        np.testing.assert_array_equal(part.X[:, 0], (x / (rows - 1)).astype(np.float32))
+        np.testing.assert_allclose(part.X[:, 1], 1 - part.X[:, 0], atol=1e-6)
+        assert part.keep.column_names == ["x", "tags"]
+
+
+def test_unknown_kept_column_is_named(write: Write) -> None:
+    plan = regression(write(numbers(10)))
+    with pytest.raises(SchemaError, match="'key'"):
+        read_block(plan, plan.blocks[0], keep=["key"])
+
+
+def test_threads_read_what_one_reads(write: Write) -> None:
+    rows = 3 * BLOCK_ROWS
+    plan = regression(write(numbers(rows), row_group_size=rows))
+    alone = [read_block(plan, block).X.tobytes() for block in plan.blocks]
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        together = list(
+            pool.map(lambda block: read_block(plan, block).X.tobytes(), plan.blocks * 3)
+        )
+    assert together == alone * 3
+
+
+def test_changed_file_is_named(write: Write) -> None:
+    path = write(numbers(10))
+    plan = regression(path)
+    write(numbers(11))
+    with pytest.raises(PlanError, match=r"a\.parquet changed since the plan was made: expected"):
+        read_block(plan, plan.blocks[0])
+
+
+def test_touched_file_of_the_same_size_counts_as_changed(write: Write) -> None:
+    path = write(numbers(10))
+    plan = regression(path)
+    os.utime(path, ns=(1, path.stat().st_mtime_ns + 1))
+    with pytest.raises(PlanError, match="changed"):
+        read_block(plan, plan.blocks[0])
+
+
+def test_vanished_file_is_named(write: Write) -> None:
+    path = write(numbers(10))
+    plan = regression(path)
+    path.unlink()
+    with pytest.raises(PlanError, match=r"a\.parquet .* no longer there"):
+        read_block(plan, plan.blocks[0])
+
+
+@pytest.mark.parametrize("length", [0, 3, 11, 1000])
+def test_truncated_file_is_named(write: Write, length: int) -> None:
+    write(numbers(1000), "two/a.parquet")
+    path = write(numbers(1000), "two/b.parquet")
+    path.write_bytes(path.read_bytes()[:length])
+    with pytest.raises(DataError, match=r"b\.parquet"):
+        regression(path.parent)
+
+
+def test_file_that_is_not_parquet_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    path.write_text("x,y\n1,2\n" * 100)
+    with pytest.raises(DataError, match=r"a\.parquet cannot be read as Parquet"):
+        regression(path)
+
+
+def damage(path: Path) -> None:
+    """Overwrite the pages, leave the footer, the size and the time of the last change."""
+    before = path.stat()
+    data = bytearray(path.read_bytes())
+    footer = 8 + int.from_bytes(data[-8:-4], "little")
+    data[4 : len(data) - footer] = b"\xff" * (len(data) - footer - 4)
+    path.write_bytes(data)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def test_damaged_pages_are_named_when_read(write: Write) -> None:
+    path = write(numbers(1000))
+    plan = regression(path)
+    damage(path)
+    with pytest.raises(DataError, match=r"a\.parquet, row group 0, cannot be decoded"):
+        read_block(plan, plan.blocks[0])
+
+
+def test_plan_of_integers_needs_no_page(write: Write) -> None:
+    path = write(
+        {
+            "x": np.arange(1000),
+            "d": pa.array(np.arange(1000, dtype=np.int32)).cast(pa.date32()),
+            "y": np.arange(1000)[::-1] % 7,
+        }
+    )
+    expected = make_plan(path, target="y", task="regression")
+    damage(path)
+    assert make_plan(path, target="y", task="regression") == expected
+    with pytest.raises(DataError, match=r"cannot read .*a\.parquet, row group 0"):
+        make_plan(path, target="y")
+
+
+def test_scoring_plan_needs_no_page(write: Write) -> None:
+    path = write({"x": np.arange(9.0), "c": list("abcabcabc")})
+    schema = make_plan(path).schema
+    expected = make_scoring_plan(path, schema)
+    damage(path)
+    assert make_scoring_plan(path, schema) == expected
+
+
+def test_bounds_missing_in_one_file_only_are_read(write: Write) -> None:
+    write({"x": [1, 2], "z": ["u", "v"]}, "two/a.parquet")
+    path = write({"x": [0, 11], "z": ["v", "u"]}, "two/b.parquet", write_statistics=False)
+    column = make_plan(path.parent).schema.columns[0]
+    assert (column.lower, column.upper) == (0, 11)
+
+
+def test_text_that_is_not_text_is_refused(write: Write) -> None:
+    path = write({"c": pa.array([b"\xff\xfe", b"a"]), "x": [1, 2]})
+    with pytest.raises(DataError, match=r"'c' of .*a\.parquet"):
+        make_plan(path, categorical=["c"])

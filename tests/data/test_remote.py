@@ -1,0 +1,119 @@
+"""The same bytes from an S3 server and from a web server as from the local folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dmondrian.data import Plan, make_plan, read_block
+from dmondrian.errors import DataError, PlanError
+from tests.store.servers import moto_server, set_credentials
+
+from .conftest import Write
+
+
+@pytest.fixture
+def folder(write: Write) -> Path:
+    write({"x": [1, 2, 3], "y": ["a", "b", "a"]}, "my lake/k=1/a.parquet")
+    path = write({"x": [4, 5, 6], "y": ["a", "b", "c"]}, "my lake/k=2/b.parquet")
+    (path.parent / "_SUCCESS").write_text("")
+    return path.parents[1]
+
+
+def content(plan: Plan) -> list[bytes]:
+    return [read_block(plan, block).X.tobytes() for block in plan.blocks]
+
+
+class TestS3:
+    @pytest.fixture
+    def bucket(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+        import boto3
+
+        with moto_server() as endpoint:
+            set_credentials(monkeypatch, endpoint)
+            client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
+            client.create_bucket(Bucket="data")
+            for path in folder.rglob("*"):
+                if path.is_file():
+                    client.upload_file(str(path), "data", str(path.relative_to(folder.parent)))
+            yield client
+
+    @pytest.mark.parametrize("url", ["s3://data/my%20lake", "s3a://data/my lake/k=*/*.parquet"])
+    def test_bucket_reads_like_the_folder(self, folder: Path, bucket: Any, url: str) -> None:
+        plan = make_plan(url, target="y")
+        assert content(plan) == content(make_plan(folder, target="y"))
+        assert Plan.from_parquet(plan.to_parquet()).digest == plan.digest
+
+    def test_plan_holds_no_secret(self, folder: Path, bucket: Any) -> None:
+        stored = make_plan("s3://data/my%20lake", target="y").to_parquet()
+        assert os.environ["AWS_SECRET_ACCESS_KEY"].encode() not in stored
+        assert os.environ["AWS_ACCESS_KEY_ID"].encode() not in stored
+
+    def test_changed_object_is_named(self, folder: Path, bucket: Any) -> None:
+        plan = make_plan("s3://data/my%20lake", target="y")
+        bucket.put_object(Bucket="data", Key="my lake/k=1/a.parquet", Body=b"other")
+        with pytest.raises(PlanError, match=r"a\.parquet changed"):
+            read_block(plan, plan.blocks[0])
+
+    def test_missing_object_is_named(self, bucket: Any) -> None:
+        with pytest.raises(DataError, match="s3://data/nope"):
+            make_plan("s3://data/nope", target="y")
+
+
+class RangeHandler(SimpleHTTPRequestHandler):
+    """Files of a folder, whole or in ranges."""
+
+    def do_GET(self) -> None:
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        path = Path(self.translate_path(self.path))
+        if wanted is None or not path.is_file():
+            super().do_GET()
+            return
+        data = path.read_bytes()
+        start, stop = int(wanted[1]), min(int(wanted[2]) + 1, len(data))
+        self.send_response(206)
+        self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{len(data)}")
+        self.send_header("Content-Length", str(stop - start))
+        self.send_header("Last-Modified", self.date_time_string(path.stat().st_mtime))
+        self.end_headers()
+        self.wfile.write(data[start:stop])
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing: the test's output is the test's."""
+
+
+class TestWeb:
+    @pytest.fixture
+    def address(self, folder: Path) -> Iterator[str]:
+        handler = partial(RangeHandler, directory=str(folder))
+        server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    def test_links_read_like_the_files(self, folder: Path, address: str) -> None:
+        plan = make_plan([f"{address}/k=1/a.parquet", f"{address}/k=2/b.parquet"], target="y")
+        assert plan.schema.feature_names == ["x", "k"]
+        assert content(plan) == content(make_plan(folder, target="y"))
+
+    def test_changed_file_is_named(self, folder: Path, address: str, write: Write) -> None:
+        plan = make_plan(f"{address}/k=1/a.parquet", target="y")
+        write({"x": [1, 2, 3, 4], "y": ["a", "b", "a", "b"]}, "my lake/k=1/a.parquet")
+        with pytest.raises(PlanError, match=r"a\.parquet changed"):
+            read_block(plan, plan.blocks[0])
+
+    @pytest.mark.parametrize("path", ["nope.parquet", "k=1/a.parquet?token=1"])
+    def test_links_that_cannot_be_read_are_named(self, address: str, path: str) -> None:
+        with pytest.raises(DataError, match=re.escape(path)):
+            make_plan(f"{address}/{path}", target="y")
