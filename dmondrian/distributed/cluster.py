@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import dask
@@ -23,6 +23,9 @@ from dmondrian.forest import Forest, ForestParameters
 
 START_SECONDS = 120.0
 """How long local workers may take to start; a cold file system needs tens of seconds."""
+
+PROCESS_ROWS = 1_000_000
+"""From this many rows on, starting processes pays when a model is used."""
 
 _CONFIG = {
     "distributed.scheduler.worker-ttl": "60 s",  # a stopped process is given up after a minute
@@ -93,11 +96,26 @@ def connected(
         yield own
 
 
+def connected_for(
+    n_rows: int, client: Client | None, n_workers: int | None, threads: int | None
+) -> AbstractContextManager[Client]:
+    """Connect for reading `n_rows` rows: threads of this process are enough for a few."""
+    is_large = n_rows >= PROCESS_ROWS or n_workers is not None
+    return connected(client, n_workers, threads, processes=is_large)
+
+
 @contextmanager
 def _local(n_workers: int, threads: int, processes: bool) -> Iterator[Client]:
-    options: dict[str, Any] = {"n_workers": n_workers, "threads_per_worker": threads}
+    options: dict[str, Any] = {
+        "n_workers": n_workers,
+        "threads_per_worker": threads,
+        "processes": processes,
+        # Without an address the scheduler serves HTTP to all hosts on one fixed port.
+        "dashboard_address": "127.0.0.1:0",
+        "scheduler_kwargs": {"dashboard": False},
+    }
     try:
-        cluster = LocalCluster(processes=processes, dashboard_address=None, **options)
+        cluster = LocalCluster(**options)
     except (OSError, RuntimeError, TimeoutError) as error:
         raise ClusterError(
             f"{n_workers} local workers could not be started: {error}; in a script, call this "

@@ -138,29 +138,31 @@ def _class_terms(mean: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return -np.log(np.clip(share, floor, 1.0)), mean.argmax(axis=1) == label
 
 
-def held_out(task: str, mean: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> dict:
-    """Metrics of rows that were not learned.
+class HeldOut:
+    """Metrics of rows that were not learned, added block by block.
 
     Parameters
     ----------
     task : {"classification", "regression"}
-    mean : ndarray float64 [n, K]
-        Probabilities, or predictions.
-    y : ndarray float64 [n]
-        Class numbers, or targets.
-    weight : ndarray float64 [n] or None
-
-    Returns
-    -------
-    dict
-        "rows", and "log_loss", "accuracy" and, for two classes that both occur, "auc"; or "rmse",
-        "mae", "r2".
     """
-    total = Progressive(task)
-    total.add(mean, y, weight)
-    metrics: dict[str, Any] = {"rows": total.rows, **total.totals()}
-    if task == "classification" and mean.shape[1] == 2 and len(np.unique(y)) == 2:
-        from sklearn.metrics import roc_auc_score
 
-        metrics["auc"] = float(roc_auc_score(y, mean[:, 1], sample_weight=weight))
-    return metrics
+    def __init__(self, task: str) -> None:
+        self._total = Progressive(task)
+        self._kept: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+
+    def add(self, mean: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> None:
+        """Add rows: `mean` float64 [n, K], `y` float64 [n], `weight` float64 [n] or None."""
+        self._total.add(mean, y, weight)
+        if self._total.task == "classification" and mean.shape[1] == 2:
+            self._kept.append((mean[:, 1], y, np.ones(len(y)) if weight is None else weight))
+
+    def report(self) -> dict[str, Any]:
+        """Return the rows and metrics; the area under the curve where both classes occur."""
+        metrics: dict[str, Any] = {"rows": self._total.rows, **self._total.totals()}
+        if self._kept:
+            share, y, weight = (np.concatenate(parts) for parts in zip(*self._kept, strict=True))
+            if len(np.unique(y)) == 2:
+                from sklearn.metrics import roc_auc_score
+
+                metrics["auc"] = float(roc_auc_score(y, share, sample_weight=weight))
+        return metrics

@@ -1,0 +1,301 @@
+"""Scoring: Parquet in, Parquet out, every input row exactly once.
+
+Relies on a plan of the input in its own order and on a store whose `put_new` lets one writer win.
+Promises that the names of the output files are fixed by the input, that each appears whole or not
+at all, and that the manifest is written last; so a killed job is finished by repeating it, two that
+run at once do no harm, and repeating a finished one checks it and writes nothing.
+
+::
+
+    _score.json             what was asked: model, data, columns kept; create-only, first
+    _score.plan             the frozen input
+    part-000000.parquet     scores of consecutive blocks; create-only
+    _manifest.json          all parts with rows, bytes and digests; create-only, last
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from distributed import Client
+
+from dmondrian.checkpoint import document
+from dmondrian.data import Plan, make_scoring_plan, read_block
+from dmondrian.distributed.cluster import connected_for
+from dmondrian.distributed.models import Model, adopt, model_here, open_model, plan_here
+from dmondrian.distributed.progress import Listener, Progress, Teller, listener
+from dmondrian.distributed.spread import Spread
+from dmondrian.distributed.units import cut
+from dmondrian.errors import CheckpointError, CorruptError, FencedError, ParameterError
+from dmondrian.forest import Forest
+from dmondrian.store import ExistsError, Store, open_store
+
+FORMAT = 1
+FILE_ROWS = 131_072
+"""Small blocks are joined into one output file up to this many rows."""
+
+ABOUT, PLAN, MANIFEST = "_score.json", "_score.plan", "_manifest.json"
+_META = b"dmondrian.score"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One output file to write."""
+
+    model: str  # URL and position
+    model_digest: str
+    out: str  # URL of the output folder
+    asked: str  # digest of what was asked
+    plan_digest: str
+    name: str
+    first: int  # number of its first block
+    last: int  # number behind its last block
+    keep: tuple[str, ...]
+
+
+def score(
+    model_url: str | os.PathLike[str],
+    data: Any,
+    out: str | os.PathLike[str],
+    *,
+    keep: Sequence[str] = (),
+    client: Client | None = None,
+    progress: Listener | bool | None = None,
+    n_workers: int | None = None,
+    threads: int | None = None,
+) -> dict[str, Any]:
+    """Write a model's predictions for a data set as Parquet.
+
+    Parameters
+    ----------
+    model_url : str or path
+        Run folder or URL; ``@position`` picks a checkpoint.
+    data : str, path or sequence of them
+        Parquet files, folders, globs or URLs; needs the model's feature columns by name.
+    out : str or path
+        Folder or URL. The same call again finishes what was killed.
+    keep : sequence of str
+        Columns of the input to copy.
+    client : Client or None
+        A cluster of the caller; by default this machine.
+    progress : callable, bool or None
+        As in :func:`train`.
+    n_workers, threads : int or None
+        Size of the local cluster.
+
+    Returns
+    -------
+    dict
+        "rows", "files", "written" (files written by this call), "out", "seconds". The columns of a
+        file: those kept, "prediction", "proba_<class>" (classification), "spread" (standard
+        deviation between trees of the prediction, or of the predicted class's probability) and
+        "distance" (sum of the extensions from the leaf's box to the row, in encoded units, mean
+        over trees).
+
+    Raises
+    ------
+    SchemaError
+        Columns of the model or of `keep` are missing or of another type.
+    CheckpointError
+        There is no model, or `out` holds other scores.
+    CorruptError
+        A file in `out` is not what was written.
+    ClusterError
+        Workers were lost beyond recovery.
+    """
+    started = time.monotonic()
+    keep = (keep,) if isinstance(keep, str) else tuple(keep)
+    model = open_model(os.fspath(model_url))
+    plan = make_scoring_plan(data, model.schema, keep)
+    _check_names(model, keep)
+    store = open_store(out)
+    asked = _claim(store, model, plan, keep)
+    parts = [
+        Part(model.url, model.digest, store.url, asked, plan.digest, part_name(unit.index),
+             unit.first, unit.last, keep)
+        for unit in cut(plan.blocks, FILE_ROWS)
+    ]  # fmt: skip
+    result = {"rows": plan.n_rows, "files": len(parts), "written": 0, "out": store.url}
+    if store.exists(MANIFEST):
+        _verify(store, asked, parts)
+    else:
+        adopt(model)
+        with connected_for(plan.n_rows, client, n_workers, threads) as used:
+            entries = _write_parts(used, parts, plan.n_rows, Teller(listener(progress)))
+        result["written"] = sum(entry.pop("is_new") for entry in entries)
+        _finish(store, asked, entries, plan.n_rows)
+    return {**result, "seconds": time.monotonic() - started}
+
+
+def part_name(index: int) -> str:
+    """Return the name of an output file."""
+    return f"part-{index:06d}.parquet"
+
+
+def _check_names(model: Model, keep: tuple[str, ...]) -> None:
+    taken = _score_names(model.schema.classes)
+    clash = sorted({name for name in keep if name in taken or keep.count(name) > 1})
+    if clash:
+        raise ParameterError(
+            f"columns {clash} cannot be kept: their names are given twice or are those of scores; "
+            f"rename them in the input"
+        )
+
+
+def _score_names(classes: Any) -> list[str]:
+    return ["prediction", *(f"proba_{c}" for c in classes or ()), "spread", "distance"]
+
+
+def _claim(store: Store, model: Model, plan: Plan, keep: tuple[str, ...]) -> str:
+    """Write what is asked, or compare it with what was; return its digest."""
+    about = {
+        "format": FORMAT,
+        "model": model.digest,
+        "data": plan.digest,
+        "keep": list(keep),
+        "file_rows": FILE_ROWS,
+    }
+    if not store.exists(ABOUT):
+        store.probe()
+        others = [name for name in store.list() if name.endswith(".parquet")]
+        if others:
+            raise CheckpointError(
+                f"{store.url} holds Parquet files that are no scores of dmondrian ({others[0]}); "
+                f"expected an empty or new folder: choose another"
+            )
+    data = document.seal(about)
+    try:
+        store.put_same(ABOUT, data)
+    except FencedError:
+        there = document.unseal(store.get(ABOUT, document.MAX_BYTES), f"{ABOUT} in {store.url}")
+        lines = "".join(f"\n  {line}" for line in document.differences(there, about))
+        raise CheckpointError(
+            f"{store.url} holds other scores. These entries differ:{lines}\n"
+            f"Choose another folder, or give the model, data and columns of those scores."
+        ) from None
+    # Equal plans may differ in the bytes of their notes: the first one stands.
+    if not store.exists(PLAN):
+        store.put(PLAN, plan.to_parquet())
+    return hashlib.sha256(data).hexdigest()
+
+
+def _write_parts(
+    client: Client, parts: list[Part], n_rows: int, teller: Teller
+) -> list[dict[str, Any]]:
+    entries: list[dict[str, Any]] = []
+    began = time.monotonic()
+
+    def record() -> Progress:
+        rows = sum(entry["rows"] for entry in entries)
+        seconds = time.monotonic() - began
+        speed = rows / seconds if seconds > 0 else 0.0
+        left = (n_rows - rows) / speed if speed > 0 else None
+        return Progress(rows, n_rows, speed, rows, left, 0, 0)
+
+    for entry in Spread(client, score_part, parts, "output file"):
+        entries.append(entry)
+        teller.tell(record)
+    teller.tell(record, now=True)
+    return entries
+
+
+def score_part(part: Part) -> dict[str, Any]:
+    """Task: write one output file unless it is there; returns its entry in the manifest."""
+    store = open_store(part.out)
+    if store.exists(part.name):
+        return {**_entry(store, part), "is_new": False}
+    model = model_here(part.model, part.model_digest)
+    plan = plan_here(part.out, PLAN, part.plan_digest)
+    tables = [_score_block(model, plan, index, part.keep) for index in range(part.first, part.last)]
+    table = pa.concat_tables(tables).replace_schema_metadata({_META: part.asked.encode()})
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    data = sink.getvalue().to_pybytes()
+    try:
+        store.put_new(part.name, data)
+    except ExistsError:
+        return {**_entry(store, part), "is_new": False}
+    return {**_described(part.name, data, table.num_rows), "is_new": True}
+
+
+def _score_block(model: Model, plan: Plan, index: int, keep: tuple[str, ...]) -> pa.Table:
+    encoded = read_block(plan, plan.blocks[index], keep=keep)
+    arrays = score_arrays(model.forest, encoded.X, model.schema.classes)
+    scores = dict(zip(_score_names(model.schema.classes), arrays, strict=True))
+    kept = {} if encoded.keep is None else {name: encoded.keep.column(name) for name in keep}
+    return pa.table({**kept, **scores})
+
+
+def score_arrays(forest: Forest, X: np.ndarray, classes: Any) -> list[pa.Array]:
+    """Return the columns of scores of encoded rows, float32 [n, d], in their order."""
+    sums = forest.predict_sums(X, spread=True, distance=True)
+    assert sums.square is not None  # asked for
+    assert sums.distance is not None  # asked for
+    mean = sums.total / sums.n_trees
+    variance = np.maximum(sums.square / sums.n_trees - mean * mean, 0.0)
+    distance = pa.array(sums.distance / sums.n_trees)
+    if classes is None:
+        return [pa.array(mean[:, 0]), pa.array(np.sqrt(variance[:, 0])), distance]
+    best = mean.argmax(axis=1)
+    spread = np.sqrt(variance[np.arange(len(best)), best])
+    probabilities = [pa.array(np.ascontiguousarray(mean[:, k])) for k in range(mean.shape[1])]
+    prediction = pa.array(list(classes)).take(pa.array(best))
+    return [prediction, *probabilities, pa.array(spread), distance]
+
+
+def _entry(store: Store, part: Part) -> dict[str, Any]:
+    """Return the entry of a file that is there, if it is one of these scores."""
+    data = store.get(part.name)
+    try:
+        footer = pq.read_metadata(pa.BufferReader(data))
+        asked = (footer.metadata or {}).get(_META, b"").decode()
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise CorruptError(
+            f"{part.name} in {store.url} cannot be read ({error}); delete it and run the same "
+            f"command again"
+        ) from error
+    if asked != part.asked:
+        raise CorruptError(
+            f"{part.name} in {store.url} holds other scores than this job's; delete it and run the "
+            f"same command again, or choose another folder"
+        )
+    return _described(part.name, data, footer.num_rows)
+
+
+def _described(name: str, data: bytes, rows: int) -> dict[str, Any]:
+    digest = hashlib.sha256(data).hexdigest()
+    return {"name": name, "rows": rows, "bytes": len(data), "sha256": digest}
+
+
+def _finish(store: Store, asked: str, entries: list[dict[str, Any]], n_rows: int) -> None:
+    rows = sum(entry["rows"] for entry in entries)
+    if rows != n_rows:
+        raise CorruptError(f"the files in {store.url} hold {rows} rows; expected {n_rows}")
+    content = {"format": FORMAT, "asked": asked, "rows": rows, "files": entries}
+    store.put_same(MANIFEST, document.seal(content))
+
+
+def _verify(store: Store, asked: str, parts: list[Part]) -> None:
+    """Check a finished job's files against its manifest."""
+    name = f"{MANIFEST} in {store.url}"
+    content = document.unseal(store.get(MANIFEST, document.MAX_BYTES), name)
+    listed = {entry["name"]: entry for entry in content["files"]}
+    if content["asked"] != asked or sorted(listed) != [part.name for part in parts]:
+        raise CorruptError(f"{name} lists other files than this job's; choose another folder")
+    for part in parts:
+        found = _described(part.name, store.get(part.name), listed[part.name]["rows"])
+        if found != listed[part.name]:
+            raise CorruptError(
+                f"{part.name} in {store.url} changed since it was written: expected "
+                f"{json.dumps(listed[part.name])}, got {json.dumps(found)}; delete it and "
+                f"{MANIFEST}, and run the same command again"
+            )
