@@ -57,6 +57,7 @@ class Dataset:
 
     @property
     def is_classification(self) -> bool:
+        """Whether targets are class indices."""
         return self.n_classes > 0
 
 

@@ -31,15 +31,8 @@ WORKER = Path(__file__).with_name("worker.py")
 ROOT = Path(__file__).parents[2]
 # Which environment a peer lives in; the others run in this one.
 ENVIRONMENTS = {"onelearn": "onelearn", "river_amf": "river", "river_arf": "river"}
-ONE_THREAD = {
-    name: "1"
-    for name in (
-        "OMP_NUM_THREADS",
-        "OPENBLAS_NUM_THREADS",
-        "MKL_NUM_THREADS",
-        "NUMBA_NUM_THREADS",
-    )
-}
+POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+ONE_THREAD = dict.fromkeys(POOLS, "1")
 
 
 class PeerFailedError(RuntimeError):
@@ -69,7 +62,11 @@ def save_input(dataset: Dataset, path: Path) -> None:
 
 
 class Worker:
-    """A running worker: `measure` as often as wanted, `predictions` at the end."""
+    """A warm worker: `measure` as often as wanted, `predictions` at the end.
+
+    Returns once the worker has compiled what it needs and waits, so that several workers can take
+    turns without disturbing each other.
+    """
 
     def __init__(self, python: Path, peer: str, rows: Path, output: Path, options: list[str]):
         self.peer = peer
@@ -85,15 +82,20 @@ class Worker:
             text=True,
             env={**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join(paths)},
         )
+        self.warm_seconds = self._answer()["warm_seconds"]
 
     def measure(self) -> dict[str, float]:
         """Fit and predict once more; times in seconds."""
-        assert self.process.stdin is not None and self.process.stdout is not None
+        assert self.process.stdin is not None
         try:
             self.process.stdin.write("go\n")
             self.process.stdin.flush()
         except BrokenPipeError:
             self._fail()
+        return self._answer()
+
+    def _answer(self) -> dict[str, float]:
+        assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
             self._fail()
@@ -123,7 +125,7 @@ class Worker:
 def started(
     peer: str, rows: Path, *, peers: str | Path | None, trees: int, **options: Any
 ) -> Iterator[Worker]:
-    """A worker for the length of a ``with`` block; `options` are the worker's own flags."""
+    """Yield a worker for the length of a ``with`` block; `options` are the worker's own flags."""
     python = interpreter(peer, peers)
     if python is None:
         raise PeerFailedError(f"no environment for {peer}: build it with benchmarks.peers.build")

@@ -1,11 +1,11 @@
 """One peer, one data set, one process: fits and predicts as often as it is told to.
 
 Runs under the interpreter of the peer's own environment, so it relies on NumPy and the peer alone
-and must be started as a file. Reads ``go`` lines from standard input; for each it fits a fresh
-model on the training rows, predicts the test rows and answers one line of JSON with
-``fit_seconds``, ``predict_seconds`` and the number of rows used. Before the first answer it runs
-once on a few rows, so that compilation is not timed. The last predictions are saved when the
-input ends.
+and must be started as a file. It first runs once on a few rows, so that compilation is not timed,
+and says so with one line of JSON holding ``warm_seconds``. Then it reads ``go`` lines from standard
+input; for each it fits a fresh model on the training rows, predicts the test rows and answers one
+line of JSON with ``fit_seconds``, ``predict_seconds`` and the number of rows used. The last
+predictions are saved when the input ends.
 """
 
 from __future__ import annotations
@@ -66,13 +66,16 @@ class RowByRow:
 
     @staticmethod
     def prepare(X):
+        """Turn rows into dicts."""
         return [dict(enumerate(row)) for row in X.astype(float).tolist()]
 
     def fit(self, X, y):
+        """Learn the rows one by one."""
         for row, target in zip(X, y.tolist(), strict=True):
             self.model.learn_one(row, target)
 
     def predict_proba(self, X):
+        """Return class probabilities; uniform where the model has none."""
         found = [self.model.predict_proba_one(row) for row in X]
         uniform = 1.0 / self.n_classes
         return np.array(
@@ -80,6 +83,7 @@ class RowByRow:
         )
 
     def predict(self, X):
+        """Return predicted targets."""
         return np.array([self.model.predict_one(row) for row in X])
 
 
@@ -107,7 +111,7 @@ PEERS = {
 
 
 def target_for(peer, y, n_classes):
-    """The target in the form the peer expects."""
+    """Return the target in the form the peer expects."""
     if peer == "onelearn":
         return y.astype(np.float32)
     return y if n_classes else y.astype(np.float64)
@@ -149,7 +153,10 @@ def main():
     y = target_for(args.peer, data["y_train"][: args.max_train], n_classes)
     # A peer's own messages must not mix with the answers.
     answers, sys.stdout = sys.stdout, sys.stderr
+    start = time.perf_counter()
     predictions = run(args, X[:WARM_ROWS], y[:WARM_ROWS], X_test[:WARM_ROWS], n_classes)[0]
+    answers.write(json.dumps({"warm_seconds": time.perf_counter() - start}) + "\n")
+    answers.flush()
     for _ in sys.stdin:
         predictions, fit_seconds, predict_seconds = run(args, X, y, X_test, n_classes)
         answer = {
