@@ -35,6 +35,7 @@ from dmondrian.errors import DataError
 
 FARTHEST = 1e6  # limit of encoded numbers, in training ranges
 IMPUTED = 0.5  # encoded value of a null: the middle of the training range
+TILE_VALUES = 65_536  # values turned from columns to rows at a time: 256 kB
 FIRST_WEEKDAY = 3  # 1970-01-01 was a Thursday; Monday is 0
 
 Matrix: TypeAlias = npt.NDArray[np.float32]
@@ -51,6 +52,8 @@ def encode_features(
     Parameters
     ----------
     columns : mapping of name to column of n rows
+    n : int
+        Number of rows.
     counts : dict
         Events are added: ``outside:<column>`` (beyond the training range), ``clipped:<column>``
         (infinite), ``unseen:<column>`` (level not in the training data), ``other:<column>`` (rare
@@ -65,14 +68,20 @@ def encode_features(
     DataError
         An infinity, unless the schema clips them.
     """
-    X: Matrix = np.zeros((n, schema.n_features), dtype=np.float32)
+    d = schema.n_features
+    features: Matrix = np.zeros((d, n), dtype=np.float32)
     start = 0
     for column in schema.columns:
         stop = start + column.width
-        _ENCODERS[column.kind](
-            schema, column, columns[column.name], X[:, start:stop], counts, where
-        )
+        encode = _ENCODERS[column.kind]
+        encode(schema, column, columns[column.name], features[start:stop], counts, where)
         start = stop
+    # Columns are written whole and turned at the end, a tile that fits the cache at a time: for
+    # 65,536 x 54 that takes a fifth of the time of writing into the columns of X.
+    X: Matrix = np.empty((n, d), dtype=np.float32)
+    tile = max(16, TILE_VALUES // d)
+    for first in range(0, n, tile):
+        X[first : first + tile] = features[:, first : first + tile].T
     return X
 
 
@@ -136,13 +145,13 @@ def encode_weight(schema: Schema, column: pa.ChunkedArray | pa.Array, where: Whe
 
 
 def _encode_number(
-    schema: Schema, column: Column, data: pa.Array, X: Matrix, counts: Counts, where: Where
+    schema: Schema, column: Column, data: pa.Array, features: Matrix, counts: Counts, where: Where
 ) -> None:
     values, null = as_numbers(data)
     if column.parts:
         lower, upper = _bounds(column)
-        finite = np.isfinite(values)
-        if not finite.all():
+        if len(values) and not (np.isfinite(values.min()) and np.isfinite(values.max())):
+            finite = np.isfinite(values)
             if schema.infinite != "clip":
                 raise DataError(
                     f"the column {column.name!r} is infinite at {where(int(finite.argmin()))}: "
@@ -150,28 +159,28 @@ def _encode_number(
                 )
             _count(counts, "clipped", column, int((~finite).sum()))
             values = np.clip(values, lower, upper, where=~finite, out=values.copy())
-        X[:, 0] = _scaled(values, null, lower, upper, column, counts)
-    _mark_nulls(column, null, X, counts)
+        features[0] = _scaled(values, null, lower, upper, column, counts)
+    _mark_nulls(column, null, features, counts)
 
 
 def _encode_time(
-    schema: Schema, column: Column, data: pa.Array, X: Matrix, counts: Counts, where: Where
+    schema: Schema, column: Column, data: pa.Array, features: Matrix, counts: Counts, where: Where
 ) -> None:
     micros, null = as_micros(data)
     for i, part in enumerate(column.parts):
         if part == "linear":
             lower, upper = _bounds(column)
             values = micros.astype(np.float64)
-            X[:, i] = _scaled(values, null, lower, upper, column, counts)
+            features[i] = _scaled(values, null, lower, upper, column, counts)
         else:
-            X[:, i] = _TIME_PARTS[part](micros)
+            features[i] = _TIME_PARTS[part](micros)
             if null is not None:
-                X[null, i] = IMPUTED
-    _mark_nulls(column, null, X, counts)
+                features[i, null] = IMPUTED
+    _mark_nulls(column, null, features, counts)
 
 
 def _encode_category(
-    schema: Schema, column: Column, data: pa.Array, X: Matrix, counts: Counts, where: Where
+    schema: Schema, column: Column, data: pa.Array, features: Matrix, counts: Counts, where: Where
 ) -> None:
     texts, codes = as_texts(data)
     n_levels = len(column.levels)
@@ -180,10 +189,10 @@ def _encode_category(
     known = codes >= 0
     rows = np.flatnonzero(known)
     hit = feature[codes[rows]]
-    X[rows, hit] = 1.0
+    features[hit, rows] = 1.0
     event = "other" if column.n_distinct > n_levels else "unseen"
     _count(counts, event, column, int((hit == n_levels).sum()))
-    _mark_nulls(column, None if len(rows) == len(codes) else ~known, X, counts)
+    _mark_nulls(column, None if len(rows) == len(codes) else ~known, features, counts)
 
 
 def _scaled(
@@ -196,10 +205,12 @@ def _scaled(
 ) -> FloatArray:
     """Values in training ranges from the lower bound; nulls in the middle; outsiders counted."""
     span = upper - lower
-    if np.isinf(span):  # bounds of both signs near the end of float64
-        scaled = (values * 0.5 - lower * 0.5) / (upper * 0.5 - lower * 0.5)
-    else:
-        scaled = (values - lower) / span
+    with np.errstate(over="ignore"):  # outsiders may be too far for float64; they are held below
+        if np.isinf(span):  # bounds of both signs near the end of float64
+            scaled = (values * 0.5 - lower * 0.5) / (upper * 0.5 - lower * 0.5)
+        else:
+            scaled = values - lower
+            scaled /= span
     if null is not None:
         scaled[null] = IMPUTED
     if len(scaled) and (scaled.min() < 0.0 or scaled.max() > 1.0):
@@ -208,11 +219,11 @@ def _scaled(
     return scaled
 
 
-def _mark_nulls(column: Column, null: BoolArray | None, X: Matrix, counts: Counts) -> None:
+def _mark_nulls(column: Column, null: BoolArray | None, features: Matrix, counts: Counts) -> None:
     if null is None:
         return
     if column.has_nulls:
-        X[:, column.width - 1] = null
+        features[-1] = null
     else:
         _count(counts, "null", column, int(null.sum()))
 

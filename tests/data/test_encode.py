@@ -240,6 +240,13 @@ def test_values_outside_the_training_range_stay_outside_and_are_counted(write: W
     assert encoded.counts["outside:c"] == 3
 
 
+def test_outsiders_too_far_for_floats_are_held(write: Write) -> None:
+    schema = make_plan(write({"c": [1.7e308, 1.6e308], "d": [0.0, 5e-324]})).schema
+    path = write({"c": [-1.7e308, 1.7e308], "d": [1.0, -1.0]}, "new.parquet")
+    X = read_all(make_scoring_plan(path, schema)).X
+    assert X.tolist() == [[-1e6, 1e6], [1, -1e6]]
+
+
 def test_unseen_level_is_other_and_counted(write: Write) -> None:
     schema = make_plan(write({"c": ["a", "b"]})).schema
     plan = make_scoring_plan(write({"c": ["z", "a", None]}, "new.parquet"), schema)
