@@ -171,7 +171,13 @@ class Schema:
         """Describe the columns for people: name, kind, number of features, and how."""
         rows = [("column", "kind", "type", "features", "encoding")]
         rows += [
-            (column.name, column.kind, column.type, str(column.width), _encoding(column))
+            (
+                column.name,
+                column.kind,
+                column.type.partition("<")[0],  # dictionary<values=...> would fill the line
+                str(column.width),
+                _encoding(column),
+            )
             for column in self.columns
         ]
         rows += [(name, "-", "-", "0", f"left out: {why}") for name, why in self.left_out]

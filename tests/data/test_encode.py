@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dmondrian.data import Encoded, Plan, make_plan, make_scoring_plan, read_block
+from dmondrian.data import Encoded, Plan, learn, make_plan, make_scoring_plan, read_block
 from dmondrian.errors import DataError
 
 from .conftest import Write
@@ -84,6 +84,18 @@ def test_nan_alone_is_found_although_footers_do_not_tell(write: Write) -> None:
     names, X = encode(write, pa.array([10.0, math.nan, 20.0]))
     assert names == ["c", "c=<null>"]
     assert X.tolist() == [[0, 0], [0.5, 1], [1, 0]]
+
+
+def test_nan_that_the_sample_missed_is_imputed_and_counted(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learn, "SAMPLE_ROWS", 4)
+    path = write({"c": [1.0, 2.0, math.nan, 3.0, 1.0, 2.0, 3.0, 1.0]}, row_group_size=2)
+    plan = make_plan(path)  # looks at the row groups 0 and 2
+    assert plan.schema.feature_names == ["c"]
+    encoded = read_all(plan)
+    assert encoded.X[2, 0] == 0.5
+    assert encoded.counts["null:c"] == 1
 
 
 def test_constant_with_nulls_keeps_only_the_indicator(write: Write) -> None:
