@@ -95,15 +95,15 @@ def make_plan(
     _check_options(options, seed, max_categories)
     footers, notes = _footers(source, with_bounds=True)
     partitions = partition_types([footer.file for footer in footers])
-    roles = [name for name in (target, weight) if name is not None]
     excluded, categories = _names(exclude, "exclude"), _names(categorical, "categorical")
     known = [*footers[0].schema.names, *footers[0].repeated, *partitions]
-    for names, role in (
-        (roles[:1] if target else [], "target"),
-        (excluded, "exclude"),
-        (categories, "categorical"),
-        ([weight] if weight else [], "weight"),
-    ):
+    roles = {
+        "target": [] if target is None else [target],
+        "exclude": excluded,
+        "categorical": categories,
+        "weight": [] if weight is None else [weight],
+    }
+    for role, names in roles.items():
         require(names, known, role)
     if target is not None and target in (*excluded, weight):
         raise ParameterError(f"the target {target!r} is also given as excluded or as the weight")
