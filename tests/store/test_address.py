@@ -28,7 +28,7 @@ def test_relative_and_home_paths_become_absolute(monkeypatch: pytest.MonkeyPatch
         ("s3://bucket/a/b/", "s3://bucket/a/b"),
         ("s3://bucket//a//b@7", "s3://bucket/a/b@7"),
         ("S3://bucket", "s3://bucket"),
-        ("abfs://container@account/x", "abfs://container@account/x"),
+        ("abfs://box@account.dfs.core.windows.net/x", "abfs://box@account.dfs.core.windows.net/x"),
         ("memory://t/x", "memory://t/x"),
     ],
 )
