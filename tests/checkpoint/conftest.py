@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from dmondrian.checkpoint import Run
+from tests.checkpoint.run_folders import ASKED, PLAN, commit
 from tests.store.conftest import s3_endpoint, s3_url
 
 __all__ = ["s3_endpoint", "s3_url"]
@@ -28,3 +31,11 @@ def make_tree(seed: int, n_nodes: int) -> dict[str, np.ndarray[Any, Any]]:
 @pytest.fixture
 def trees() -> list[dict[str, np.ndarray[Any, Any]]]:
     return [make_tree(seed, n_nodes) for seed, n_nodes in enumerate((300, 1, 0, 77))]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    made = Run.create(tmp_path / "run", ASKED, PLAN)
+    for position, parent in ((10, None), (20, 10), (30, 20)):
+        commit(made, position, parent)
+    return made
