@@ -12,7 +12,11 @@ import math
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, TextIO
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from dmondrian.distributed import Progress
 
 # Seconds between progress lines where they cannot be rewritten in place (a log file).
 _LOG_INTERVAL = 5.0
@@ -77,6 +81,11 @@ class Output:
             self._last_line = now
         self._stderr.flush()
 
+    def follow(self, progress: Progress) -> None:
+        """Tell a record of progress: as a line on stderr, and as an event."""
+        self.progress(progress.line(), important=progress.rows >= progress.n_rows)
+        self.event("progress", asdict(progress))
+
     def close_line(self) -> None:
         """End a progress line that stands open on a terminal."""
         if self._open_width:
@@ -104,17 +113,6 @@ def shown(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(str(item) for item in value)
     return str(value)
-
-
-def duration(seconds: float) -> str:
-    """Show a number of seconds as hours, minutes and seconds."""
-    if not math.isfinite(seconds):
-        return "?"
-    minutes, rest = divmod(round(max(seconds, 0.0)), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes:02d} min"
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
 def _finite(value: Any) -> Any:

@@ -51,8 +51,10 @@ def run_score(
     """Score a data set and tell what was written."""
     from dmondrian import distributed
 
-    result = distributed.score(model, data, out, keep=tuple(keep), **cluster)
-    output.event("scored", {"model": model, "out": out, **result})
+    result = distributed.score(
+        model, data, out, keep=tuple(keep), progress=output.follow, **cluster
+    )
+    output.event("scored", {"model": model, **result})
     output.text(f"scored {_named(data)}: {result['rows']:,} rows in {out}")
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from dmondrian.cli.cluster import LOCAL, connected
@@ -30,7 +29,7 @@ def train(arguments: argparse.Namespace, output: Output) -> int:
             estimator,
             job.data["path"],
             run=job.run["path"],
-            progress=_progress(output),
+            progress=output.follow,
             **{key: value for key, value in job.run.items() if key != "path"},
             **{key: value for key, value in job.data.items() if key != "path"},
             **cluster,
@@ -45,14 +44,6 @@ def train(arguments: argparse.Namespace, output: Output) -> int:
 def _cluster(job: Job) -> Any:
     keys = job.cluster
     return connected(keys.get("scheduler", LOCAL), keys.get("workers"), keys.get("threads"))
-
-
-def _progress(output: Output) -> Any:
-    def tell(progress: Any) -> None:
-        output.progress(progress.line(), important=progress.rows >= progress.n_rows)
-        output.event("progress", asdict(progress))
-
-    return tell
 
 
 def _tell_trained(run: Any, output: Output) -> None:

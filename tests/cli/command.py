@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +13,8 @@ from typing import Any
 PROJECT = Path(__file__).resolve().parents[2]
 ADULT = PROJECT / "jobs" / "data" / "adult"
 JOB = PROJECT / "jobs" / "adult.toml"
-TIMEOUT = 240  # seconds; kernels may be compiled on the way
+SMALL_JOB = PROJECT / "tests" / "cli" / "adult_small.toml"
+TIMEOUT = 300  # seconds; kernels may be compiled on the way
 
 
 def arguments(*words: object) -> list[str]:
@@ -34,7 +37,12 @@ def start(*words: object) -> subprocess.Popen[str]:
 def finish(*words: object, code: int = 0) -> tuple[str, str]:
     """Run a command to its end; returns stdout and stderr."""
     process = start(*words)
-    stdout, stderr = process.communicate(timeout=TIMEOUT)
+    try:
+        stdout, stderr = process.communicate(timeout=TIMEOUT)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # with its workers
+        stdout, stderr = process.communicate()
+        raise AssertionError(f"no end after {TIMEOUT} s\n{stdout}\n{stderr}") from None
     assert process.returncode == code, f"exit code {process.returncode}\n{stdout}\n{stderr}"
     return stdout, stderr
 
@@ -43,17 +51,10 @@ def events(stdout: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in stdout.splitlines()]
 
 
-def small_adult(run: Path, *overrides: str) -> list[str]:
-    """Arguments to train four trees on adult, with several checkpoints."""
-    words = ["train", str(JOB)]
-    for override in (
-        f"run.path={run}",
-        f"score.out={run.parent / (run.name + '-scores')}",
-        "forest.n_estimators=4",
-        "run.checkpoint_every=8000 rows",
-        "run.n_shards=3",
-        *overrides,
-    ):
+def train_words(run: Path, *overrides: str, job: Path = SMALL_JOB) -> list[str]:
+    """Arguments to train a job in a folder of the test."""
+    words = ["train", str(job)]
+    for override in (f"run.path={run}", *overrides):
         words += ["--set", override]
     return words
 
