@@ -15,10 +15,11 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numba
-from numba.core import caching, config, types
+from numba.core import caching, config
+from numba.core.types import BaseNamedTuple  # type: ignore[attr-defined]  # hints omit it
 from numba.extending import intrinsic, overload
 
 _PACKAGE = Path(__file__).parent
@@ -67,7 +68,7 @@ def cache_folder() -> Path:
     return folder
 
 
-class _Locator(caching._CacheLocator):  # type: ignore[misc]  # numba ships no types
+class _Locator(caching._CacheLocator):
     """Puts every kernel's cache into :func:`cache_folder`."""
 
     def __init__(self, py_func: Callable[..., Any], py_file: str) -> None:
@@ -87,11 +88,11 @@ class _Locator(caching._CacheLocator):  # type: ignore[misc]  # numba ships no t
         return cls(py_func, py_file)
 
 
-class _CacheImpl(caching.CompileResultCacheImpl):  # type: ignore[misc]  # numba ships no types
-    _locator_classes = [_Locator]
+class _CacheImpl(caching.CompileResultCacheImpl):
+    _locator_classes: ClassVar[list[type]] = [_Locator]
 
 
-class _KernelCache(caching.Cache):  # type: ignore[misc]  # numba ships no types
+class _KernelCache(caching.Cache):
     _impl_class = _CacheImpl
 
 
@@ -163,7 +164,7 @@ def hook(stub: Callable[..., Any]) -> Any:
 
     def resolve(*args: Any) -> Callable[..., Any]:
         policy = args[0]
-        if not isinstance(policy, types.BaseNamedTuple):
+        if not isinstance(policy, BaseNamedTuple):
             raise TypeError(f"{declared.name} expects a policy tuple, got {policy}")
         return declared.find(policy.instance_class)
 

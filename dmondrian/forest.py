@@ -13,6 +13,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ from dmondrian.losses.kt import KT
 from dmondrian.losses.squared import Squared
 from dmondrian.rules.aggregate import Aggregate, Leaf
 from dmondrian.stats.counts import Counts
-from dmondrian.stats.moments import Moments
+from dmondrian.stats.moments import MOMENTS, Moments
 
 _FIRST_CAPACITY = 64
 _MAX_CAPACITY = 2**31 - 2  # node ids are int32
@@ -77,6 +78,11 @@ class ForestParameters:
     split_pure: bool = False
     expected_extension: bool = False
     max_nodes: int | None = None
+
+    @property
+    def n_stats(self) -> int:
+        """Statistics of a node, in doubles."""
+        return 1 + self.n_classes if self.n_classes else MOMENTS
 
     def to_json(self) -> dict[str, Any]:
         """Return the parameters as a JSON-able dict."""
@@ -149,7 +155,7 @@ def policies(p: ForestParameters) -> Policies:
     if p.n_classes > 0:
         loss = KT(float(p.alpha), int(p.n_classes), rate, charge)
         return Policies(growth, Counts(int(p.n_classes)), loss, rule)
-    return Policies(growth, Moments(4), Squared(rate, charge), rule)
+    return Policies(growth, Moments(MOMENTS), Squared(rate, charge), rule)
 
 
 class Sums(NamedTuple):
@@ -189,9 +195,9 @@ class Forest:
         self.parameters = parameters
         self.tree_numbers = numbers
         self.policies = policies(parameters)
-        n_stats = 1 + parameters.n_classes if parameters.n_classes else 4
         self.trees = [
-            nodes.make_tree(parameters.n_features, n_stats, _FIRST_CAPACITY) for _ in numbers
+            nodes.make_tree(parameters.n_features, parameters.n_stats, _FIRST_CAPACITY)
+            for _ in numbers
         ]
 
     @property
@@ -284,22 +290,26 @@ class Forest:
         self, X: np.ndarray, total: np.ndarray, square: np.ndarray, distance: np.ndarray
     ) -> None:
         scratch = np.empty((2, self.n_outputs))
+        extensions = np.empty(self.parameters.n_features)
         for tree in self.trees:
             if tree.head_i[nodes.N_NODES] == 0:
                 total += 1.0 / self.n_outputs if self.parameters.n_classes else 0.0
                 if len(square):
                     square += 1.0 / self.n_outputs**2 if self.parameters.n_classes else 0.0
             else:
-                predict(*self.policies, tree, X, scratch, total, square, distance)
+                mine = tree._replace(scratch=extensions)  # other threads read this tree too
+                predict(*self.policies, mine, X, scratch, total, square, distance)
 
     def weighted_depth(self, X: np.ndarray) -> np.ndarray:
         """Return the posterior mean depth of each row's leaf, mean over trees, float64 [n]."""
         chosen = self.policies._replace(loss=Depth(1.0))
         total = np.zeros((len(X), 1))
         X, scratch = _read_only(X), np.empty((2, 1))
+        extensions = np.empty(self.parameters.n_features)
         for tree in self.trees:
             if tree.head_i[nodes.N_NODES] > 0:
-                predict(*chosen, tree, X, scratch, total, _NONE_2D, _NONE_1D)
+                mine = tree._replace(scratch=extensions)
+                predict(*chosen, mine, X, scratch, total, _NONE_2D, _NONE_1D)
         return total[:, 0] / max(len(self.trees), 1)
 
     def state(self) -> tuple[dict[str, Any], list[dict[str, np.ndarray]]]:
@@ -326,13 +336,22 @@ class Forest:
         """
         scalars = state.check_header(header, len(trees))
         parameters = ForestParameters.from_json(header["parameters"])
-        forest = cls(parameters, [entry["number"] for entry in scalars])
-        if [entry["number"] for entry in scalars] != forest.tree_numbers.tolist():
-            raise CorruptError("trees should come in the order of their numbers")
-        n_stats = 1 + parameters.n_classes if parameters.n_classes else 4
-        for index, (entry, arrays) in enumerate(zip(scalars, trees, strict=True)):
-            state.check_arrays(entry, arrays, parameters.n_features, n_stats)
-            forest.trees[index] = nodes.from_fields(arrays, entry)
+        numbers = [entry["number"] for entry in scalars]
+        if any(later <= former for former, later in pairwise(numbers)):
+            raise CorruptError("trees should come in the order of their distinct numbers")
+        for entry, arrays in zip(scalars, trees, strict=True):
+            state.check_arrays(entry, arrays, parameters.n_features, parameters.n_stats)
+        built = [nodes.from_fields(a, e) for e, a in zip(scalars, trees, strict=True)]
+        return cls._of(parameters, numbers, built)
+
+    @classmethod
+    def _of(
+        cls, parameters: ForestParameters, numbers: Sequence[int], trees: list[nodes.Tree]
+    ) -> Forest:
+        """Return the forest of these trees, given in the order of their numbers."""
+        forest = cls(parameters, [])
+        forest.tree_numbers = np.array(numbers, np.int64)
+        forest.trees = trees
         return forest
 
     @classmethod
@@ -347,9 +366,10 @@ class Forest:
             pair for f in forests for pair in zip(f.tree_numbers.tolist(), f.trees, strict=True)
         ]
         pairs.sort(key=lambda pair: pair[0])
-        joined = cls(first, [number for number, _ in pairs])
-        joined.trees = [tree for _, tree in pairs]
-        return joined
+        numbers = [number for number, _ in pairs]
+        if any(later == former for former, later in pairwise(numbers)):
+            raise ParameterError(f"forests that share trees cannot be joined: {numbers}")
+        return cls._of(first, numbers, [tree for _, tree in pairs])
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:

@@ -24,42 +24,41 @@ def is_outside(lower, upper, x):
 
 
 @inner
-def extension(lower, upper, x, j):
-    """Return how far ``x`` lies outside in feature ``j``, float64."""
-    below = np.float64(lower[j]) - np.float64(x[j])
-    above = np.float64(x[j]) - np.float64(upper[j])
-    below = below if below > 0.0 else 0.0
-    return above if above > 0.0 else below
+def measure(lower, upper, x, extensions):
+    """Write how far ``x`` lies outside in each feature; return the sum. O(d).
 
-
-@inner
-def extension_sum(lower, upper, x):
-    """Return the sum over features of the extensions, lane j % 8 first. O(d)."""
+    ``extensions`` float64 [d]. Lane j % 8 of the sum first, then the lanes as a tree.
+    """
     n = x.shape[0]
+    for j in range(n):
+        below = np.float64(lower[j]) - np.float64(x[j])
+        above = np.float64(x[j]) - np.float64(upper[j])
+        below = below if below > 0.0 else np.float64(0.0)
+        extensions[j] = above if above > 0.0 else below
     l0 = l1 = l2 = l3 = l4 = l5 = l6 = l7 = 0.0
     whole = n - n % _LANES
     for j in range(0, whole, _LANES):
-        l0 += extension(lower, upper, x, j)
-        l1 += extension(lower, upper, x, j + 1)
-        l2 += extension(lower, upper, x, j + 2)
-        l3 += extension(lower, upper, x, j + 3)
-        l4 += extension(lower, upper, x, j + 4)
-        l5 += extension(lower, upper, x, j + 5)
-        l6 += extension(lower, upper, x, j + 6)
-        l7 += extension(lower, upper, x, j + 7)
+        l0 += extensions[j]
+        l1 += extensions[j + 1]
+        l2 += extensions[j + 2]
+        l3 += extensions[j + 3]
+        l4 += extensions[j + 4]
+        l5 += extensions[j + 5]
+        l6 += extensions[j + 6]
+        l7 += extensions[j + 7]
     rest = n - whole
-    l0 += extension(lower, upper, x, whole) if rest > 0 else 0.0
-    l1 += extension(lower, upper, x, whole + 1) if rest > 1 else 0.0
-    l2 += extension(lower, upper, x, whole + 2) if rest > 2 else 0.0
-    l3 += extension(lower, upper, x, whole + 3) if rest > 3 else 0.0
-    l4 += extension(lower, upper, x, whole + 4) if rest > 4 else 0.0
-    l5 += extension(lower, upper, x, whole + 5) if rest > 5 else 0.0
-    l6 += extension(lower, upper, x, whole + 6) if rest > 6 else 0.0
+    l0 += extensions[whole] if rest > 0 else 0.0
+    l1 += extensions[whole + 1] if rest > 1 else 0.0
+    l2 += extensions[whole + 2] if rest > 2 else 0.0
+    l3 += extensions[whole + 3] if rest > 3 else 0.0
+    l4 += extensions[whole + 4] if rest > 4 else 0.0
+    l5 += extensions[whole + 5] if rest > 5 else 0.0
+    l6 += extensions[whole + 6] if rest > 6 else 0.0
     return ((l0 + l4) + (l2 + l6)) + ((l1 + l5) + (l3 + l7))
 
 
 @inner
-def pick_feature(lower, upper, x, target):
+def pick_feature(extensions, target):
     """Return the first feature at which the running sum of extensions exceeds ``target``.
 
     Rounding can leave ``target`` above the whole sum; then it is the last feature that
@@ -67,10 +66,9 @@ def pick_feature(lower, upper, x, target):
     """
     running = 0.0
     last = 0
-    for j in range(x.shape[0]):
-        e = extension(lower, upper, x, j)
-        if e > 0.0:
-            running += e
+    for j in range(extensions.shape[0]):
+        if extensions[j] > 0.0:
+            running += extensions[j]
             last = j
             if running > target:
                 return j

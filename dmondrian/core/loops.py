@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from dmondrian._jit import borrow, inner, kernel
-from dmondrian.core.box import extension_sum
+from dmondrian.core.box import measure
 from dmondrian.core.draws import row_key, tree_key
 from dmondrian.core.nodes import (
     FEATURE,
@@ -165,4 +165,5 @@ def predict(growth, stat, loss, rule, tree, X, work, total, square, distance):
                 square[r, c] += out[c] * out[c]
         if distance.shape[0] > 0:
             box = tree.f[leaf]
-            distance[r] += extension_sum(box[low : low + d], box[low + d : low + d + d], X[r])
+            lower, upper = box[low : low + d], box[low + d : low + d + d]
+            distance[r] += measure(lower, upper, X[r], tree.scratch)

@@ -46,6 +46,7 @@ class Tree(NamedTuple):
     d: np.ndarray  # float64 [m, w / 2], time, odds, statistics
     head_i: np.ndarray  # int64 [2], ROOT and N_NODES
     head_f: np.ndarray  # float64 [6], weight, learning rate and label range
+    scratch: np.ndarray  # float64 [d], extensions of the row at hand; one writer at a time
     n_features: int  # d
     n_stats: int  # s
     lower: int  # word at which the lower bounds start
@@ -63,7 +64,8 @@ def make_tree(n_features: int, n_stats: int, capacity: int) -> Tree:
     head_i = np.array([-1, 0], np.int64)
     head_f = np.zeros(N_HEADER_FLOATS, np.float64)
     head_f[LABEL_MIN], head_f[LABEL_MAX] = np.inf, -np.inf
-    return Tree(*_views(words), head_i, head_f, n_features, n_stats, lower)
+    scratch = np.zeros(n_features)
+    return Tree(*_views(words), head_i, head_f, scratch, n_features, n_stats, lower)
 
 
 @inner
@@ -75,6 +77,7 @@ def borrow_tree(tree):
         borrow(tree.d),
         borrow(tree.head_i),
         borrow(tree.head_f),
+        borrow(tree.scratch),
         tree.n_features,
         tree.n_stats,
         tree.lower,
@@ -86,7 +89,8 @@ def resize(tree: Tree, capacity: int) -> Tree:
     used = int(tree.head_i[N_NODES])
     words = np.zeros((max(capacity, used), tree.i.shape[1]), np.int32)
     words[:used] = tree.i[:used]
-    return tree._replace(**dict(zip("ifd", _views(words), strict=True)))
+    i, f, d = _views(words)
+    return tree._replace(i=i, f=f, d=d)
 
 
 def fields(tree: Tree) -> dict[str, np.ndarray]:

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from dmondrian._jit import hook
 
-# ruff: noqa: ARG001 - the stubs below declare signatures; they have no bodies
-
 
 @hook
 def grow(growth, stat, rule, tree, x, y, key):
@@ -70,8 +68,11 @@ def stop_weight(rule, tree, v):
 
 @hook
 def insertion(rule, tree, v, v_is_leaf):
-    """Return, for a parent that would be inserted above ``v``, that share, and the
-    factor by which the insertion changes the weight of the subtree."""
+    """Return (share, factor) of a parent that would be inserted above ``v``.
+
+    The share is that parent's own in what it and its subtree say, the factor the change
+    of the subtree's weight by the insertion.
+    """
 
 
 @hook

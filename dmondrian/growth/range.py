@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dmondrian._jit import implements, inner
-from dmondrian.core.box import extension_sum, is_outside, pick_feature, stretch
+from dmondrian.core.box import is_outside, measure, pick_feature, stretch
 from dmondrian.core.draws import exp, log, uniform
 from dmondrian.core.nodes import (
     FEATURE,
@@ -43,7 +43,7 @@ def split_above(tree, v, time, x, total, key, draw):
     low, d = tree.lower, tree.n_features
     lower = tree.f[v, low : low + d]
     upper = tree.f[v, low + d : low + d + d]
-    j = pick_feature(lower, upper, x, uniform(key, draw) * total)
+    j = pick_feature(tree.scratch, uniform(key, draw) * total)
     u = uniform(key, draw + 1)
     if x[j] > upper[j]:
         threshold = threshold_between(upper[j], x[j], u)
@@ -70,7 +70,7 @@ def grow_range(growth, stat, rule, tree, x, y, key):
         if is_outside(lower, upper, x):
             paused = growth.pause and is_leaf and is_pure_with(stat, tree, v, y)
             if may_split and not paused:
-                total = extension_sum(lower, upper, x)
+                total = measure(lower, upper, x, tree.scratch)
                 split_time = parent_time - log(uniform(key, draw)) / total
                 if parent_time < split_time < time:
                     new, leaf = split_above(tree, v, split_time, x, total, key, draw + 1)
@@ -98,4 +98,4 @@ def branch_off_range(growth, stat, tree, v, parent_time, x):
     time = tree.d[v, TIME]
     if time == np.inf:
         return 0.0 if growth.pause and is_pure(stat, tree, v) else 1.0
-    return 1.0 - exp(-extension_sum(lower, upper, x) * (time - parent_time))
+    return 1.0 - exp(-measure(lower, upper, x, tree.scratch) * (time - parent_time))

@@ -28,7 +28,7 @@ def is_pure_with_class(stat, tree, v, y):
 
 @implements(is_pure, Counts)
 def is_one_class(stat, tree, v):
+    largest = 0.0
     for c in range(stat.n_classes):
-        if tree.d[v, STAT] == tree.d[v, STAT + 1 + c]:
-            return True
-    return False
+        largest = max(largest, tree.d[v, STAT + 1 + c])
+    return largest == tree.d[v, STAT]

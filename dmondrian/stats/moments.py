@@ -13,6 +13,7 @@ from dmondrian.core.nodes import OFFSET, STAT
 from dmondrian.core.policies import count, is_pure, is_pure_with
 
 SUM, SQUARES, PRICE = STAT + 1, STAT + 2, STAT + 3
+MOMENTS = 4  # statistics of a node
 
 
 class Moments(NamedTuple):

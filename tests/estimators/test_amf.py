@@ -88,7 +88,7 @@ def test_weights_that_vanish_or_are_negative_are_refused() -> None:
     X, y = rows(3), [0, 1, 0]
     with pytest.raises(ParameterError, match="rescale the weights"):
         AMFClassifier().fit(X, y, sample_weight=[1e9, 1e-12, 1])
-    with pytest.raises(ValueError, match="[Nn]egative"):
+    with pytest.raises(ValueError, match=r"[Nn]egative"):
         AMFClassifier().fit(X, y, sample_weight=[1, -1, 1])
 
 
@@ -137,7 +137,8 @@ def test_new_labels_are_refused_and_nothing_is_learned() -> None:
 def test_nodes_is_the_documented_dict() -> None:
     X, y = rows(), np.arange(300) % 3
     tree = AMFClassifier(n_estimators=1, random_state=0).fit(X, y).nodes(0)
-    keys = "left right parent feature threshold time n_rows lower upper counts root".split()
+    keys = ["left", "right", "parent", "feature", "threshold", "time", "n_rows"]
+    keys += ["lower", "upper", "counts", "root"]
     assert sorted(tree) == sorted(keys)
     assert len({len(tree[key]) for key in keys if key != "root"}) == 1
     assert tree["counts"][tree["root"]].tolist() == [100, 100, 100]
