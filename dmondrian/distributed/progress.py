@@ -80,16 +80,24 @@ def listener(progress: Listener | bool | None) -> Listener | None:
 class Teller:
     """Calls a listener at most each `interval` seconds, and whenever it is told to speak now."""
 
-    def __init__(self, listener: Listener | None, interval: float = 1.0) -> None:
+    interval = 1.0
+
+    def __init__(self, listener: Listener | None) -> None:
         self._listener = listener
-        self._interval = interval
         self._last = -float("inf")
+        self._told: Progress | None = None
 
     def tell(self, make: Callable[[], Progress], now: bool = False) -> None:
         """Speak, if it is time; `make` is called only then."""
         if self._listener is None:
             return
         moment = time.monotonic()
-        if now or moment - self._last >= self._interval:
+        if now or moment - self._last >= self.interval:
             self._last = moment
-            self._listener(make())
+            progress = make()
+            is_end = progress.rows == progress.n_rows
+            told = self._told
+            if is_end and told and (told.rows, told.durable) == (progress.rows, progress.durable):
+                return  # the end is told once
+            self._told = progress
+            self._listener(progress)

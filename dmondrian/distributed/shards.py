@@ -62,6 +62,12 @@ class Shard:
     saved: dict[int, tuple[str, int]] = field(default_factory=dict)  # position: digest, bytes
     changed: threading.Condition = field(default_factory=threading.Condition)
 
+    def abandon(self) -> None:
+        """Wake the steps that wait for this shard: it is not used any more."""
+        with self.changed:
+            self.is_dirty = True
+            self.changed.notify_all()
+
 
 class HeldRun:
     """One run on one worker: its plan, its encoded blocks and its shards."""
@@ -125,6 +131,8 @@ class Registry:
     def _drop(self, run: str) -> None:
         held = self._runs.pop(run, None)
         if held is not None:
+            for shard in list(held.shards.values()):
+                shard.abandon()
             held.shards.clear()
             held.cache.close()
 
@@ -170,7 +178,10 @@ def restore(order: Restore) -> Answer:
         block = _block_at(held.plan, order.position)
     except Exception as error:  # noqa: BLE001 - any fault of a store or a blob goes to the coordinator by name
         return _fault(FAILED, order, error)
+    before = held.shards.get(order.shard)
     held.shards[order.shard] = Shard(forest, order.position, block)
+    if before is not None:
+        before.abandon()
     seconds = time.perf_counter() - started
     return Answer(
         OK, order.shard, order.address, order.position, seconds=seconds, nodes=forest.n_nodes
@@ -219,7 +230,6 @@ def step(order: Step) -> Answer:
         else:
             answer = Answer(GAP, order.shard, order.address, shard.position)
     answer.seconds = time.perf_counter() - started
-    answer.nodes = shard.forest.n_nodes
     return answer
 
 
@@ -288,7 +298,8 @@ def _learn(plan: Plan, shard: Shard, encoded: Any, order: Step) -> None:
 
 def _finish(held: HeldRun, shard: Shard, order: Step) -> Answer:
     """Answer for blocks that are learned, saving the state if asked."""
-    answer = Answer(OK, order.shard, order.address, shard.position)
+    nodes = shard.forest.n_nodes
+    answer = Answer(OK, order.shard, order.address, shard.position, nodes=nodes)
     indices = range(max(order.first, order.settled), order.last)
     found = [shard.answers[i] for i in indices if i in shard.answers]
     is_whole = len(found) == len(indices)
@@ -324,11 +335,11 @@ def _fault(status: str, order: Order, error: BaseException, position: int = -1) 
     return Answer(status, order.shard, order.address, position, error=about)
 
 
-async def forget(run: str, attempt: str) -> None:
+async def forget(run: str, attempt: str, dask_worker: Worker) -> None:
     """Drop what this worker holds of a run, when an attempt ends.
 
     A coroutine, because Dask sends only those without waiting for an answer.
     """
-    holder = get_worker().plugins.get(PLUGIN)
+    holder = dask_worker.plugins.get(PLUGIN)
     if isinstance(holder, ShardHolder):
         holder.registry.forget(run, attempt)

@@ -37,15 +37,17 @@ class Unit:
         return self.stop - self.start
 
 
-def cut(blocks: tuple[Any, ...], max_rows: int = UNIT_ROWS, every: int | None = None) -> list[Unit]:
+def cut(
+    blocks: tuple[Any, ...], max_rows: int | None = None, every: int | None = None
+) -> list[Unit]:
     """Cut a plan's blocks into units.
 
     Parameters
     ----------
     blocks : tuple of Block
         In stream order.
-    max_rows : int
-        Blocks are joined while they hold no more rows than this together.
+    max_rows : int or None
+        Blocks are joined while they hold no more rows than this together; by default `UNIT_ROWS`.
     every : int or None
         A unit also ends with the block that reaches a multiple of `every` rows, so that a
         checkpoint can be taken there.
@@ -54,6 +56,7 @@ def cut(blocks: tuple[Any, ...], max_rows: int = UNIT_ROWS, every: int | None = 
     -------
     list of Unit
     """
+    max_rows = UNIT_ROWS if max_rows is None else max_rows
     units: list[Unit] = []
     first = 0
     for i, block in enumerate(blocks):

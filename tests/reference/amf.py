@@ -105,7 +105,7 @@ class ReferenceTree:
 
     `memory` is an empty memory (a prototype) of the root; `seed` and `tree` key its draws. `rate`
     is the learning rate; with `rate_per_variance` it is in units of one over the variance of the
-    labels (0: the theory's 1 / (8 B^2)), taken anew at every power of two of the total weight.
+    labels (0: the theory's 1 / (8 B^2)), taken anew when the total weight passes 2, 4, 8 and so on.
     """
 
     memory: Memory
@@ -116,11 +116,12 @@ class ReferenceTree:
     use_aggregation: bool = True
     rate: float = 1.0
     rate_per_variance: bool = False
+    repeats_up_to: float = 256.0
     root: Node | None = None
     total_weight: float = 0.0
     nodes: list[Node] = field(default_factory=list)
     labels: list[tuple[float, float]] = field(default_factory=list)
-    next_rate: float = 1.0
+    next_rate: float = 2.0
 
     def __post_init__(self) -> None:
         self.eta = 0.0 if self.rate_per_variance else self.rate
@@ -128,10 +129,15 @@ class ReferenceTree:
     # ---------------------------------------------------------------- learning
 
     def learn(self, x: Sequence[np.float32], y: float, weight: float = 1.0) -> None:
-        """Learn one row; an integer weight is so many repeats, weight 0 is no row."""
+        """Learn one row; an integer weight is so many repeats, weight 0 is no row.
+
+        Beyond `repeats_up_to` it is priced in one piece: the same price, but a learning rate in
+        units of the variance is then taken once for all of the weight.
+        """
         if weight == 0.0:
             return
-        repeats = [1.0] * int(weight) if float(weight).is_integer() else [weight]
+        whole = float(weight).is_integer() and weight <= self.repeats_up_to
+        repeats = [1.0] * int(weight) if whole else [weight]
         if self.rate_per_variance:
             self.renew_rate()
         leaf, opens = self.extend(x, y)
@@ -155,7 +161,7 @@ class ReferenceTree:
 
     def renew_rate(self) -> None:
         """Take the learning rate from the labels so far, if their weight passed a power of two."""
-        if self.total_weight == 0.0 or self.total_weight < self.next_rate:
+        if self.total_weight < self.next_rate:
             return
         first = self.labels[0][0]
         shifted = [(y - first, w) for y, w in self.labels]
@@ -166,7 +172,6 @@ class ReferenceTree:
             self.eta = 0.0
         else:
             self.eta = self.rate / variance if self.rate > 0.0 else 1.0 / (8.0 * bound**2)
-        self.next_rate = 2.0
         while self.next_rate <= self.total_weight:
             self.next_rate *= 2.0
         for node in self.nodes:
@@ -295,22 +300,18 @@ class ReferenceTree:
             return self.memory.forecast()
         return self.blend(self.leaf_of(x))
 
-    def predict_expected(self, x: Sequence[np.float32], reweigh: bool) -> list[float]:
-        """Return the expectation of Algorithm 6, by making each throw-away tree in turn.
-
-        `reweigh` says whether the ancestors of an insertion know of it: the exact sum over the
-        prunings of the extended tree. Without it they keep the weights of the standing tree.
-        """
+    def predict_expected(self, x: Sequence[np.float32]) -> list[float]:
+        """Return the expectation of Algorithm 6, by making each throw-away tree in turn."""
         if self.root is None:
             return self.memory.forecast()
         answer = [0.0] * len(self.memory.forecast())
-        for probability, tree, leaf in self.extended_copies(x, reweigh):
+        for probability, tree, leaf in self.extended_copies(x):
             blended = tree.blend(leaf)
             answer = [a + probability * b for a, b in zip(answer, blended, strict=True)]
         return answer
 
     def extended_copies(
-        self, x: Sequence[np.float32], reweigh: bool
+        self, x: Sequence[np.float32]
     ) -> Iterator[tuple[float, ReferenceTree, Node]]:
         """Yield (probability, tree, leaf of x) of every place where x may branch off, or not."""
         assert self.root is not None
@@ -320,27 +321,20 @@ class ReferenceTree:
             paused = node.is_leaf and not self.split_pure and node.memory.is_pure
             if rate > 0.0 and not paused:
                 branch = -math.expm1(-rate * (node.time - node.time_above))
-                yield (remaining * branch, *self._branched_copy(node, x, reweigh))
+                yield (remaining * branch, *self._branched_copy(node, x))
                 remaining *= 1.0 - branch
             if node.is_leaf:
                 yield remaining, self, node
                 return
             node = node.child(x)
 
-    def _branched_copy(
-        self, node: Node, x: Sequence[np.float32], reweigh: bool
-    ) -> tuple[ReferenceTree, Node]:
+    def _branched_copy(self, node: Node, x: Sequence[np.float32]) -> tuple[ReferenceTree, Node]:
         tree = copy.deepcopy(self)
         twin = tree.nodes[node.number]
-        weights = [(n, n.log_subtree) for n in tree.path_to_root(twin)[1:]]
-        # The place of the cut inside the extension changes no prediction: any uniform will do.
+        # The time and place of the cut change no prediction: any will do.
         draws = RowDraws(tree.seed, tree.tree, tree.total_weight)
         outside = extensions(twin, x)
-        middle = twin.time_above if math.isinf(twin.time) else (twin.time_above + twin.time) / 2
-        leaf = tree._split_above(twin, x, middle, outside, sum_in_lanes(outside), draws)
-        if not reweigh:
-            for ancestor, log_subtree in weights:
-                ancestor.log_subtree = log_subtree
+        leaf = tree._split_above(twin, x, twin.time_above, outside, sum_in_lanes(outside), draws)
         return tree, leaf
 
     def weighted_depth(self, x: Sequence[np.float32]) -> float:

@@ -11,7 +11,8 @@ import numpy as np
 class Case:
     """One stream and the parameters to learn it with.
 
-    `X` float32 [n, d]; `y` float64 [n], class indices or targets; `w` float64 [n] or None.
+    `X` float32 [n, d]; `y` float64 [n], class indices or targets; `w` float64 [n] or None; `rate`
+    the learning rate, for targets in units of one over their variance (0: the theory's rate).
     """
 
     number: int
@@ -37,13 +38,18 @@ def random_case(number: int, regression: bool = False) -> Case:
     rng = np.random.default_rng([number, int(regression)])
     n, d = int(rng.integers(1, 50)), int(rng.integers(1, 13))
     X = rng.normal(size=(n, d)).astype(np.float32) * np.float32(10.0 ** rng.integers(-3, 4))
-    look = rng.integers(0, 5)
+    look = rng.integers(0, 7)
     if look == 1:  # ties: a coarse grid, values of both signs
         X = rng.integers(-2, 3, size=(n, d)).astype(np.float32)
     elif look == 2:  # duplicates of earlier rows
         X = X[rng.integers(0, max(1, n // 3), size=n)]
     elif look == 3:  # a huge offset: neighbours in float32 are close to each other
         X = X + np.float32(2.0**20)
+    elif look == 4:  # the ends of float32: subnormals beside the largest
+        ends = np.array([-3e38, -1e-40, 0.0, 1e-45, 1e-38, 1.0, 3e38], np.float32)
+        X = rng.choice(ends, size=(n, d))
+    elif look == 5:  # neighbours: hardly room for a threshold
+        X = np.float32(1.0) + rng.integers(0, 4, size=(n, d)) * np.float32(2.0**-23)
     if rng.random() < 0.3:  # constant columns
         X[:, rng.random(d) < 0.4] = np.float32(3.5)
     n_classes = int(rng.integers(2, 6))
@@ -56,7 +62,7 @@ def random_case(number: int, regression: bool = False) -> Case:
         y = np.where(X[:, 0] > np.median(X[:, 0]), noisy, rng.choice([0.0, 1.0, -2.5], size=n))
     return Case(
         number=number,
-        X=np.ascontiguousarray(X),
+        X=np.ascontiguousarray(X, np.float32),
         y=y.astype(np.float64),
         w=_weights(rng, n),
         n_classes=n_classes,
@@ -66,7 +72,7 @@ def random_case(number: int, regression: bool = False) -> Case:
         max_nodes=int(rng.choice([1, 2, 3, 9, 20])) if rng.random() < 0.2 else None,
         seed=int(rng.choice([0, 1, 42, 2**31 - 1, 2**32 - 1])),
         tree=int(rng.choice([0, 1, 7, 1000])),
-        rate=float(rng.choice([0.1, 1.0, 4.0])),
+        rate=float(rng.choice([0.0, 0.1, 1.0, 4.0] if regression else [0.1, 1.0, 4.0])),
     )
 
 
@@ -76,6 +82,8 @@ def _weights(rng: np.random.Generator, n: int) -> np.ndarray | None:
         return rng.integers(0, 5, size=n).astype(np.float64)  # 0: rows that must leave no trace
     if kind == 1:
         return rng.choice([0.25, 0.5, 1.0, 1.5, 2.75, 3.0, 0.0], size=n)
+    if kind == 2 and rng.random() < 0.3:  # too large to be learned as repeats
+        return rng.choice([1.0, 257.0, 1e3, 1e6], size=n)
     return None
 
 

@@ -7,9 +7,12 @@ compiled ones, and compares what both know of every node.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+import pytest
 
+from dmondrian.estimators import AMFClassifier, AMFRegressor
 from dmondrian.forest import Forest, ForestParameters
 
 from .amf import ReferenceTree
@@ -45,8 +48,10 @@ def kernel_forest(
     return forest
 
 
-def reference_tree(case: Case, regression: bool = False) -> ReferenceTree:
-    """Return the reference tree that learned the rows of a case."""
+def reference_tree(
+    case: Case, regression: bool = False, rate: float = 1.0, repeats_up_to: float = 256.0
+) -> ReferenceTree:
+    """Return the reference tree that learned the rows of a case (`rate`: for class labels)."""
     memory = (
         Moments(case.charge_opening)
         if regression
@@ -58,8 +63,9 @@ def reference_tree(case: Case, regression: bool = False) -> ReferenceTree:
         case.tree,
         case.split_pure,
         case.max_nodes,
-        rate=case.rate if regression else 1.0,
+        rate=case.rate if regression else rate,
         rate_per_variance=regression,
+        repeats_up_to=repeats_up_to,
     )
     weights = np.ones(len(case.X)) if case.w is None else case.w
     for x, y, w in zip(case.X, case.y.tolist(), weights.tolist(), strict=True):
@@ -103,7 +109,16 @@ def log_odds(arrays: dict[str, np.ndarray]) -> np.ndarray:
     return np.log(arrays["odds"]) + arrays["odds_exponent"] * (256.0 * math.log(2.0))
 
 
-def assert_same_weights(forest: Forest, tree: ReferenceTree, tolerance: float = 1e-9) -> None:
+def tolerance_of(tree: ReferenceTree) -> float:
+    """Return the relative error allowed to weights and predictions.
+
+    The price of a weight is a difference of log gamma functions as large as n log n: both sides
+    lose the digits by which the difference is smaller than they are.
+    """
+    return 1e-9 + 2e-15 * tree.total_weight * math.log1p(tree.total_weight)
+
+
+def assert_same_weights(forest: Forest, tree: ReferenceTree) -> None:
     """Compare the odds s / (1 - s) = w / (W_left W_right) of every internal node."""
     arrays, _ = arrays_of(forest)
     found = log_odds(arrays)
@@ -111,14 +126,21 @@ def assert_same_weights(forest: Forest, tree: ReferenceTree, tolerance: float = 
         if node.left is not None and node.right is not None:
             below = node.left.log_subtree + node.right.log_subtree
             scale = max(1.0, abs(node.log_w), abs(below))
-            assert abs(found[v] - (node.log_w - below)) <= tolerance * scale, f"node {v}"
+            assert abs(found[v] - (node.log_w - below)) <= tolerance_of(tree) * scale, f"node {v}"
+
+
+def public_nodes(forest: Forest, index: int = 0) -> dict[str, Any]:
+    """Return a tree as a user sees it, through the estimator's `nodes`."""
+    kind = AMFClassifier if forest.parameters.n_classes else AMFRegressor
+    return kind()._adopt(forest).nodes(index)
 
 
 def assert_same_statistics(forest: Forest, tree: ReferenceTree) -> None:
-    """Compare counts to the bit, or weights to the bit and means closely."""
-    arrays, _ = arrays_of(forest)
-    stat = arrays["stat"]
+    """Compare weights and counts to the bit, means closely."""
+    nodes = public_nodes(forest)
+    assert nodes["n_rows"].tolist() == [node.n_rows for node in tree.nodes]
     for v, node in enumerate(tree.nodes):
-        assert stat[v, 0] == node.n_rows
         if isinstance(node.memory, Counts):
-            assert stat[v, 1:].tolist() == node.memory.counts
+            assert nodes["counts"][v].tolist() == node.memory.counts
+        else:
+            assert nodes["mean"][v] == pytest.approx(node.memory.mean, rel=1e-9, abs=1e-12)

@@ -16,6 +16,7 @@ from tests.reference.kernel import (
     assert_same_weights,
     kernel_forest,
     reference_tree,
+    tolerance_of,
 )
 
 N_CASES = 300
@@ -36,13 +37,14 @@ def test_kernel_equals_reference(number: int, regression: bool) -> None:
     queries = np.concatenate([case.X[:6], far.astype(np.float32)])
     sums = forest.predict_sums(queries, distance=True)
     depths = forest.weighted_depth(queries)
+    near = tolerance_of(tree)
     for i, x in enumerate(queries):
         expected = tree.predict_leaf(list(x))
-        np.testing.assert_allclose(sums.total[i], expected, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(sums.total[i], expected, rtol=near, atol=1e-12)
         if tree.root is not None:
             assert sums.distance is not None
             assert sums.distance[i] == tree.distance(list(x))
-            assert depths[i] == pytest.approx(tree.weighted_depth(list(x)), rel=1e-9, abs=1e-12)
+            assert depths[i] == pytest.approx(tree.weighted_depth(list(x)), rel=near, abs=1e-12)
 
 
 @pytest.mark.parametrize("number", range(0, N_CASES, 5))
@@ -58,28 +60,31 @@ def test_expected_extension_averages_algorithm_6(number: int, regression: bool) 
     found = forest.predict_sums(queries).total
     for i, x in enumerate(queries):
         expected = tree.predict_expected(list(x))
-        np.testing.assert_allclose(found[i], expected, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(found[i], expected, rtol=tolerance_of(tree), atol=1e-12)
 
 
-def test_expected_extension_is_the_mean_of_many_extensions() -> None:
-    """Not by counting places of branching, but by Algorithm 6 itself, draw after draw."""
-    for number in (3, 8, 24):
-        case = dataclasses.replace(random_case(number), max_nodes=None, w=None)
-        tree = reference_tree(case)
-        forest = kernel_forest(case, expected_extension=True)
-        near = case.X[0] + np.float32(0.3) * (case.X[-1] - case.X[0]) + np.float32(0.01)
-        seen = []
-        for draw in range(1000):
+@pytest.mark.parametrize("split_pure", [False, True])
+def test_expected_extension_is_the_mean_of_many_extensions(split_pure: bool) -> None:
+    """Not by counting the places of branching, but by Algorithm 6 itself, draw after draw."""
+    rng = np.random.default_rng(5)
+    X, y = rng.random((12, 2)).astype(np.float32), np.repeat([0.0, 1.0], 6)
+    drawn = dataclasses.replace(random_case(0), max_nodes=None, w=None, n_classes=2)
+    case = dataclasses.replace(drawn, X=X, y=y, split_pure=split_pure, charge_opening=True)
+    tree = reference_tree(case)
+    forest = kernel_forest(case, expected_extension=True)
+    for x in np.array([[0.5, 0.5], [-0.3, 1.1], [3.0, 0.2]], np.float32):
+        leaf = tree.leaf_of(list(x))
+        # A paused leaf pauses at a label it agrees with; the label matters in no other way.
+        label = float(np.argmax(leaf.memory.counts))  # type: ignore[union-attr]
+        said = []
+        for draw in range(400):
             throw_away = copy.deepcopy(tree)
             throw_away.seed = draw
-            label = 0.0 if tree.split_pure else float("nan")  # a label unlike any of a pure leaf
-            if not tree.split_pure and tree.leaf_of(list(near)).memory.is_pure:
-                label = float(np.argmax(tree.leaf_of(list(near)).memory.counts))  # type: ignore[union-attr]
-            leaf, _ = throw_away.extend(list(near), 0.0 if np.isnan(label) else label)
-            seen.append(throw_away.blend(leaf))
-        found = forest.predict_sums(near[None]).total[0]
-        error = np.std(seen, axis=0) / np.sqrt(len(seen))
-        assert (np.abs(np.mean(seen, axis=0) - found) <= 4.5 * error + 1e-9).all()
+            said.append(throw_away.blend(throw_away.extend(list(x), label)[0]))
+        error = np.std(said, axis=0) / np.sqrt(len(said))
+        assert error.max() > 1e-4
+        found = forest.predict_sums(x[None]).total[0]
+        assert (np.abs(np.mean(said, axis=0) - found) < 4.0 * error).all()
 
 
 @pytest.mark.parametrize("number", range(0, N_CASES, 10))
@@ -132,10 +137,10 @@ def test_any_learning_rate_of_the_classifier(number: int) -> None:
 
 
 def test_a_large_whole_weight_is_as_many_repeats() -> None:
-    for number in range(20):
+    for number in range(6):
         drawn = random_case(number)
-        weights = np.random.default_rng(number).choice([1.0, 300.0, 1000.0], size=len(drawn.X))
+        weights = np.random.default_rng(number).choice([1.0, 300.0], size=len(drawn.X))
         case = dataclasses.replace(drawn, w=weights)
-        forest, tree = kernel_forest(case), reference_tree(case, repeats_up_to=1000.0)
+        forest, tree = kernel_forest(case), reference_tree(case, repeats_up_to=300.0)
         assert_same_structure(forest, tree)
         assert_same_weights(forest, tree)

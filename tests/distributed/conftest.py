@@ -1,0 +1,96 @@
+"""A sample of adult in small row groups, a shared cluster of threads, clusters of processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from distributed import Client, LocalCluster
+
+from dmondrian import AMFClassifier
+from dmondrian.checkpoint import Run
+from dmondrian.distributed import TrainedRun, train
+
+ADULT = Path(__file__).parents[2] / "jobs/data/adult/part-0000-train.parquet"
+COLUMNS = ["age", "education-num", "hours-per-week", "capital-gain", "sex", "income"]
+ROWS, GROUP = 6000, 500
+
+
+@pytest.fixture(scope="session")
+def adult(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two files of 3,000 rows in row groups of 500."""
+    folder = tmp_path_factory.mktemp("adult")
+    table = pq.read_table(ADULT, columns=COLUMNS).slice(0, ROWS)
+    for i in range(2):
+        half = table.slice(i * ROWS // 2, ROWS // 2)
+        pq.write_table(half, folder / f"part-{i}.parquet", row_group_size=GROUP)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def client() -> Iterator[Client]:
+    """Two workers in this process: quick, and the same code."""
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0"
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+@contextmanager
+def worker_processes(n_workers: int, threads: int = 1) -> Iterator[Client]:
+    with (
+        LocalCluster(
+            n_workers=n_workers,
+            threads_per_worker=threads,
+            dashboard_address="127.0.0.1:0",
+            silence_logs=50,
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        client.wait_for_workers(n_workers, timeout=60)
+        yield client
+
+
+def forest(**parameters: Any) -> AMFClassifier:
+    return AMFClassifier(**{"n_estimators": 6, "random_state": 7, **parameters})
+
+
+def digests(run: TrainedRun | str | Path) -> dict[int, str]:
+    """Blob digests of the newest manifest, which must be final."""
+    url = run.run_url if isinstance(run, TrainedRun) else str(run)
+    manifest = Run.open(url).latest()
+    assert manifest is not None
+    assert manifest.final
+    return {number: shard["digest"] for number, shard in manifest.shards.items()}
+
+
+Fit = Callable[..., TrainedRun]
+
+
+@pytest.fixture
+def fit(adult: Path, client: Client, tmp_path: Path) -> Fit:
+    """Train on the sample with small checkpoint intervals; keyword arguments override."""
+
+    def call(name: str = "run", **options: Any) -> TrainedRun:
+        given = {"target": "income", "client": client, "checkpoint_every": "1000 rows", **options}
+        estimator = given.pop("estimator", forest())
+        return train(estimator, given.pop("data", adult), run=tmp_path / name, **given)
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def undisturbed(
+    adult: Path, client: Client, tmp_path_factory: pytest.TempPathFactory
+) -> TrainedRun:
+    run = tmp_path_factory.mktemp("undisturbed") / "run"
+    return train(
+        forest(), adult, target="income", run=run, client=client, checkpoint_every="1000 rows"
+    )
