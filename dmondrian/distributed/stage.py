@@ -9,14 +9,22 @@ collection of another shape is refused.
 from __future__ import annotations
 
 import json
+import queue
 from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from distributed import Client, as_completed
+from distributed import Client, Future, KilledWorker
 
-from dmondrian.errors import CheckpointError, ClusterError, FencedError, ParameterError
+from dmondrian.errors import (
+    CheckpointError,
+    ClusterError,
+    DataError,
+    DMondrianError,
+    FencedError,
+    ParameterError,
+)
 from dmondrian.store import ExistsError, open_store
 
 FOLDER = "stream"
@@ -56,8 +64,10 @@ def stage(client: Client, data: Any, target: Any, run: str) -> tuple[str, str]:
         Shapes or types do not fit.
     CheckpointError
         The folder holds the partitions of another collection.
-    ClusterError
+    DataError
         A partition could not be computed.
+    ClusterError
+        Workers were lost beyond recovery.
     """
     if hasattr(data, "to_delayed") and hasattr(data, "columns"):
         parts: list[Any] = list(data.to_delayed())
@@ -121,14 +131,34 @@ def _write_all(
     write = delayed(write_part, pure=False)
     tasks = [write(part, index, columns, folder) for part, index in parts]
     futures = client.compute(tasks, retries=2)
-    completed = as_completed(futures, timeout=STAGE_SECONDS)
+    # Dask's own waits use the default client, which need not be this one.
+    done: queue.SimpleQueue[Future] = queue.SimpleQueue()
+    numbers = {str(future.key): index for future, (_, index) in zip(futures, parts, strict=True)}
+    for future in futures:
+        future.add_done_callback(done.put)
+    for _ in futures:
+        try:
+            future = done.get(timeout=STAGE_SECONDS)
+        except queue.Empty as error:
+            raise ClusterError(
+                f"no partition was written to {folder} for {STAGE_SECONDS:.0f} seconds; run the "
+                f"same command again to write the rest"
+            ) from error
+        _check(future, numbers[str(future.key)])
+
+
+def _check(future: Future, index: int) -> None:
+    """Translate the failure of a partition's task."""
     try:
-        for future in completed:
-            future.result()
-    except TimeoutError as error:
-        raise ClusterError(
-            f"{len(futures)} partitions were not written to {folder} in {STAGE_SECONDS:.0f} "
-            f"seconds; run the same command again to write the rest"
+        future.result(timeout=STAGE_SECONDS)
+    except DMondrianError:
+        raise
+    except KilledWorker as error:
+        raise ClusterError(f"partition {index} kills the workers that write it: {error}") from error
+    except Exception as error:
+        raise DataError(
+            f"partition {index} of the collection cannot be computed or written as Parquet: "
+            f"{type(error).__name__}: {error}"
         ) from error
 
 
