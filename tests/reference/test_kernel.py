@@ -67,12 +67,15 @@ def test_expected_extension_averages_algorithm_6(number: int, regression: bool) 
 def test_expected_extension_is_the_mean_of_many_extensions(split_pure: bool) -> None:
     """Not by counting the places of branching, but by Algorithm 6 itself, draw after draw."""
     rng = np.random.default_rng(5)
-    X, y = rng.random((12, 2)).astype(np.float32), np.repeat([0.0, 1.0], 6)
-    drawn = dataclasses.replace(random_case(0), max_nodes=None, w=None, n_classes=2)
-    case = dataclasses.replace(drawn, X=X, y=y, split_pure=split_pure, charge_opening=True)
+    X = rng.random((20, 2)).astype(np.float32)
+    drawn = dataclasses.replace(random_case(0), max_nodes=None, w=None, n_classes=2, alpha=0.1)
+    case = dataclasses.replace(
+        drawn, X=X, y=(X[:, 0] > 0.5) * 1.0, split_pure=split_pure, charge_opening=False
+    )
     tree = reference_tree(case)
     forest = kernel_forest(case, expected_extension=True)
-    for x in np.array([[0.5, 0.5], [-0.3, 1.1], [3.0, 0.2]], np.float32):
+    spread = 0.0
+    for x in np.array([[0.5, 0.5], [0.6, -0.05], [1.1, 0.4], [3.0, 0.2]], np.float32):
         leaf = tree.leaf_of(list(x))
         # A paused leaf pauses at a label it agrees with; the label matters in no other way.
         label = float(np.argmax(leaf.memory.counts))  # type: ignore[union-attr]
@@ -82,9 +85,10 @@ def test_expected_extension_is_the_mean_of_many_extensions(split_pure: bool) -> 
             throw_away.seed = draw
             said.append(throw_away.blend(throw_away.extend(list(x), label)[0]))
         error = np.std(said, axis=0) / np.sqrt(len(said))
-        assert error.max() > 1e-4
+        spread = max(spread, float(error.max()))
         found = forest.predict_sums(x[None]).total[0]
-        assert (np.abs(np.mean(said, axis=0) - found) < 4.0 * error).all()
+        assert (np.abs(np.mean(said, axis=0) - found) < 4.0 * error + 1e-3).all()
+    assert spread > 2e-3  # points that hardly ever branch off would show nothing
 
 
 @pytest.mark.parametrize("number", range(0, N_CASES, 10))
