@@ -189,7 +189,7 @@ def _encode_category(
     known = codes >= 0
     rows = np.flatnonzero(known)
     hit = feature[codes[rows]]
-    features[hit, rows] = 1.0
+    features[hit, rows] = column.level_value
     event = "other" if column.n_distinct > n_levels else "unseen"
     _count(counts, event, column, int((hit == n_levels).sum()))
     _mark_nulls(column, None if len(rows) == len(codes) else ~known, features, counts)
@@ -223,7 +223,7 @@ def _mark_nulls(column: Column, null: BoolArray | None, features: Matrix, counts
     if null is None:
         return
     if column.has_nulls:
-        features[-1] = null
+        features[-1, null] = column.level_value
     else:
         _count(counts, "null", column, int(null.sum()))
 

@@ -9,11 +9,14 @@ How columns become features:
 * number: one feature, ``(x - lower) / (upper - lower)``, so training values lie in [0, 1];
   booleans are 0 and 1, durations and times of day are seconds;
 * category: one feature per level (``name=level``), one for rarer and unseen values
-  (``name=<other>``);
+  (``name=<other>``); 0, or 1 / (levels met in training). A Mondrian tree splits columns in
+  proportion to their ranges: with indicators of 1 a column of 42 countries would be split 42
+  times as often as an age. So each source column, number or category, has total range 1
+  (adult, 10 trees: test log loss 0.373 with indicators of 1, 0.352 so; benchmarks/encoding.py);
 * time: ``name`` (linear, scaled like a number), ``name.hour`` (fraction of the day passed),
   ``name.weekday`` (Monday 0, Sunday 1) and ``name.month`` (January 0, December 1), all in UTC;
   parts that do not vary in the training data are left out;
-* null and NaN: ``name=<null>`` is 1 if the training data had nulls there; the column's numeric
+* null and NaN: ``name=<null>`` is 1 (a category's like its levels) if the training data had nulls there; the column's numeric
   features are then 0.5, the middle of the range, and its levels all 0.
 """
 
@@ -53,6 +56,12 @@ class Column:
         """Number of features this column makes."""
         n_levels = len(self.levels) + 1 if self.kind == "category" else 0
         return len(self.parts) + n_levels + int(self.has_nulls)
+
+    @property
+    def level_value(self) -> float:
+        """What a level's feature is where the row has that level; the null level's too."""
+        n_met = len(self.levels) + int(self.n_distinct > len(self.levels)) + int(self.has_nulls)
+        return 1.0 / n_met if self.kind == "category" else 1.0
 
     def features(self) -> Iterator[str]:
         """Names of the features, in order: parts, levels, other, null."""

@@ -139,7 +139,8 @@ def test_file_whose_column_is_all_null_agrees_with_any_kind(write: Write) -> Non
     path = write({"a": [1.0, 2.0], "b": ["u", "v"]}, "two/b.parquet")
     plan = make_plan(path.parent)
     assert plan.schema.feature_names == ["a", "a=<null>", "b=u", "b=v", "b=<other>", "b=<null>"]
-    assert read_block(plan, plan.blocks[0]).X.tolist() == [[0.5, 1, 0, 0, 0, 1]] * 2
+    X = read_block(plan, plan.blocks[0]).X
+    assert X.tolist() == [[0.5, 1, 0, 0, 0, np.float32(1 / 3)]] * 2  # levels u, v and null
 
 
 def test_empty_files_among_others_are_passed_over(write: Write) -> None:

@@ -118,7 +118,14 @@ def test_texts_are_one_hot_with_other_and_null(write: Write, kind: pa.DataType) 
     names, X = encode(write, pa.array(["b", None, "a", "", "a"]).cast(kind))
     assert names == ["c=", "c=a", "c=b", "c=<other>", "c=<null>"]
     assert X.argmax(axis=1).tolist() == [2, 4, 1, 0, 1]
-    assert X.sum(axis=1).tolist() == [1] * 5
+    assert X.sum(axis=1).tolist() == [0.25] * 5  # four levels met, <null> among them
+
+
+def test_every_source_column_has_total_range_one(write: Write) -> None:
+    path = write({"n": [3, 9, 4, 5], "c": ["u", "v", "w", None], "d": ["a", "b", "a", "b"]})
+    X = read_all(make_plan(path)).X
+    ranges = X.max(axis=0) - X.min(axis=0)
+    assert ranges[:1].sum() == ranges[1:6].sum() == ranges[6:].sum() == 1
 
 
 def test_level_cap_keeps_the_most_frequent_and_breaks_ties_by_value(write: Write) -> None:
@@ -147,14 +154,16 @@ def test_any_column_can_be_made_categorical(
 ) -> None:
     names, X = encode(write, column, categorical=["c"])
     assert names == [f"c={level}" for level in levels] + ["c=<other>"]
-    assert X.sum() == len(column)
+    np.testing.assert_array_equal(X.max(axis=1), np.float32(1 / len(levels)))
+    np.testing.assert_array_equal((X > 0).sum(axis=1), 1)
 
 
 def test_category_stored_as_other_numbers_has_the_same_levels(write: Write) -> None:
     schema = make_plan(write({"c": pa.array([1, 2, 3])}), categorical=["c"]).schema
     for column in (pa.array([3.0, 2.0, None]), pa.array(["3", "2", None])):
         plan = make_scoring_plan(write({"c": column}, "other.parquet"), schema)
-        assert read_all(plan).X.tolist() == [[0, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 0]]
+        levels = (read_all(plan).X * 3).tolist()
+        assert levels == [[0, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 0]]
         assert read_all(plan).counts["null:c"] == 1
 
 
@@ -263,7 +272,7 @@ def test_unseen_level_is_other_and_counted(write: Write) -> None:
     schema = make_plan(write({"c": ["a", "b"]})).schema
     plan = make_scoring_plan(write({"c": ["z", "a", None]}, "new.parquet"), schema)
     encoded = read_all(plan)
-    assert encoded.X.tolist() == [[0, 0, 1], [1, 0, 0], [0, 0, 0]]
+    assert encoded.X.tolist() == [[0, 0, 0.5], [0.5, 0, 0], [0, 0, 0]]
     assert encoded.counts["unseen:c"] == 1
     assert encoded.counts["null:c"] == 1
 
