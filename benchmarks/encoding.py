@@ -1,4 +1,4 @@
-"""What a level's indicator should be: 1, or 1 / (levels of its column)?
+"""Measure what a category level's indicator should be: 1, or 1 / (levels of its column).
 
 A Mondrian tree splits columns in proportion to their ranges, so the size of one-hot
 indicators decides how often categories are split. Trains on adult's official split, as the

@@ -16,8 +16,8 @@ How columns become features:
 * time: ``name`` (linear, scaled like a number), ``name.hour`` (fraction of the day passed),
   ``name.weekday`` (Monday 0, Sunday 1) and ``name.month`` (January 0, December 1), all in UTC;
   parts that do not vary in the training data are left out;
-* null and NaN: ``name=<null>`` is 1 (a category's like its levels) if the training data had nulls there; the column's numeric
-  features are then 0.5, the middle of the range, and its levels all 0.
+* null and NaN: ``name=<null>`` is 1 (a category's like its levels) if the training data had nulls
+  there; the column's numeric features are then 0.5, the middle of the range, its levels all 0.
 """
 
 from __future__ import annotations
