@@ -87,6 +87,8 @@ def connected(
     if client is not None:
         if n_workers is not None or threads is not None:
             raise ParameterError("n_workers and threads size a local cluster; a client has its own")
+        if client.asynchronous:
+            raise ParameterError("the client is asynchronous; expected Client(asynchronous=False)")
         yield client
         return
     n_workers, threads = local_size(n_workers, threads)

@@ -17,6 +17,7 @@ from typing import Any
 from distributed import Client, Future
 
 from dmondrian import errors
+from dmondrian._jit import source_digest
 from dmondrian.checkpoint import Manifest, Run
 from dmondrian.distributed.fleet import Fleet
 from dmondrian.distributed.interrupt import Interrupts
@@ -34,13 +35,12 @@ from dmondrian.distributed.orders import (
 )
 from dmondrian.distributed.progress import Progress, Teller
 from dmondrian.distributed.shards import forget, restore, step
-from dmondrian.distributed.tracks import Limits, Track
+from dmondrian.distributed.tracks import Limits, Track, fetch
 from dmondrian.distributed.units import Every, Unit
 from dmondrian.errors import ClusterError
 
 _TICK = 0.25  # seconds between two looks at the clock while nothing is answered
-_FETCH_SECONDS = 60.0  # to fetch an answer that is ready
-_FATAL = (errors.DataError, errors.CheckpointError, errors.ParameterError)
+_FATAL = (errors.DataError, errors.CheckpointError, errors.ParameterError, ClusterError)
 
 
 class Coordinator:
@@ -128,7 +128,17 @@ class Coordinator:
         totals = self._ledger.progressive.totals() if self._ledger.progressive else {}
         durable = self.manifest.position if self.manifest else 0
         workers = len(self._fleet.threads)
-        return Progress(rows, self._n_rows, speed, durable, left, workers, self.recoveries, totals)
+        return Progress(
+            rows,
+            self._n_rows,
+            speed,
+            durable,
+            left,
+            workers,
+            self.recoveries,
+            totals,
+            is_stopping=self._stop is not None,
+        )
 
     def _row(self, unit: int) -> int:
         return self._units[unit].start if unit < len(self._units) else self._n_rows
@@ -169,6 +179,14 @@ class Coordinator:
         for track in self._tracks:
             if track.address is not None and track.address not in self._fleet.threads:
                 self._lose(track)
+                track.losses += 1
+                if track.losses > self._limits.losses:
+                    raise ClusterError(
+                        f"shard {track.shard} lost its worker {track.losses} times without getting "
+                        f"past position {self._row(track.best + 1)}, last {track.address}; if "
+                        f"memory is short, give workers more or use more of them, then run the "
+                        f"same command again"
+                    )
                 track.address = None
 
     def _lose(self, track: Track) -> None:
@@ -234,7 +252,13 @@ class Coordinator:
         assert track.address is not None
         position = self._row(track.base)
         order = Restore(
-            self._run.url, self.attempt, track.shard, track.address, position, track.digest
+            self._run.url,
+            self.attempt,
+            track.shard,
+            track.address,
+            position,
+            track.digest,
+            source_digest(),
         )
         self._submit(track, None, restore, order, track.base)
 
@@ -294,7 +318,7 @@ class Coordinator:
             if asked is not None:
                 track, unit = asked
                 track.pending.pop(str(future.key), None)
-                self._judge(track, unit, _fetch(future, track.shard))
+                self._judge(track, unit, fetch(future, track.shard))
                 future.release()
 
     def _judge(self, track: Track, unit: int | None, answer: Answer) -> None:
@@ -318,7 +342,7 @@ class Coordinator:
         self._ledger.take(track.shard, unit, answer)
         track.done = unit + 1
         if unit > track.best:
-            track.best, track.failures = unit, 0
+            track.best, track.failures, track.losses = unit, 0, 0
         if answer.saved is not None:
             track.base, track.digest = unit + 1, answer.saved[0]
 
@@ -374,11 +398,3 @@ class Coordinator:
                 on_error="ignore",
                 wait=False,
             )
-
-
-def _fetch(future: Future, shard: int) -> Answer:
-    """Return the answer of a finished order; a failed or vanished one counts as lost."""
-    try:
-        return future.result(timeout=_FETCH_SECONDS)
-    except Exception as error:  # noqa: BLE001 - KilledWorker, a lost result: all mean try again
-        return Answer(LOST, shard, "unknown", error=(type(error).__name__, str(error)))

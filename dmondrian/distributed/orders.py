@@ -30,6 +30,7 @@ class Restore(Order):
 
     position: int = 0  # rows the shard has learned there
     digest: str | None = None  # its blob; None for empty trees
+    code: str = ""  # digest of the coordinator's kernels: other code would grow other trees
 
 
 @dataclass(frozen=True)

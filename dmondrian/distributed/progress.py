@@ -25,6 +25,7 @@ class Progress:
     workers: int  # living workers
     recoveries: int  # shards restored after a loss
     metrics: dict[str, float] = field(default_factory=dict)  # test-then-train so far
+    is_stopping: bool = False  # an interrupt asked to stop at the next checkpoint
 
     def line(self) -> str:
         """Return the record as one line."""
@@ -37,6 +38,8 @@ class Progress:
             parts.append(f"{self.recoveries} shards recovered")
         if self.seconds_left is not None:
             parts.append(f"{clock(self.seconds_left)} left")
+        if self.is_stopping:
+            parts.append("stopping at the next checkpoint (Ctrl-C again: at once)")
         return ", ".join(parts)
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from distributed import Worker, WorkerPlugin, get_worker
 
+from dmondrian._jit import source_digest
 from dmondrian.checkpoint.codec import decode_forest, encode_forest
 from dmondrian.checkpoint.run import Run
 from dmondrian.data import Plan, read_block
@@ -37,7 +38,7 @@ from dmondrian.distributed.orders import (
     Restore,
     Step,
 )
-from dmondrian.errors import CorruptError
+from dmondrian.errors import ClusterError, CorruptError
 from dmondrian.forest import Forest, ForestParameters
 
 PLUGIN = "dmondrian-shards"
@@ -60,7 +61,17 @@ class Shard:
     is_running: bool = False
     answers: dict[int, BlockAnswer] = field(default_factory=dict)  # by block, until scored
     saved: dict[int, tuple[str, int]] = field(default_factory=dict)  # position: digest, bytes
+    unsaved: dict[int, bytes] = field(default_factory=dict)  # position: state the store refused
     changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def forget_before(self, block: int, position: int) -> None:
+        """Drop answers for blocks below `block`, and states saved up to their end."""
+        for index in [i for i in self.answers if i < block]:
+            del self.answers[index]
+        for old in [p for p in self.saved if p <= position]:
+            del self.saved[old]
+        for old in [p for p in self.unsaved if p <= position]:
+            del self.unsaved[old]
 
     def abandon(self) -> None:
         """Wake the steps that wait for this shard: it is not used any more."""
@@ -173,6 +184,7 @@ def restore(order: Restore) -> Answer:
         return Answer(MOVED, order.shard, get_worker().address)
     started = time.perf_counter()
     try:
+        _check_code(order)
         held = registry.open(order)
         forest = _forest(held, order)
         block = _block_at(held.plan, order.position)
@@ -186,6 +198,14 @@ def restore(order: Restore) -> Answer:
     return Answer(
         OK, order.shard, order.address, order.position, seconds=seconds, nodes=forest.n_nodes
     )
+
+
+def _check_code(order: Restore) -> None:
+    if order.code != source_digest():
+        raise ClusterError(
+            f"worker {order.address} has other kernels ({source_digest()}) than the coordinator "
+            f"({order.code}): its trees would differ; install the same dmondrian on all hosts"
+        )
 
 
 def _forest(held: HeldRun, order: Restore) -> Forest:
@@ -259,8 +279,7 @@ def _turn(shard: Shard, order: Step) -> Iterator[bool]:
 
 
 def _advance(held: HeldRun, shard: Shard, order: Step) -> Answer:
-    for index in [i for i in shard.answers if i < order.settled]:
-        del shard.answers[index]
+    shard.forget_before(order.settled, held.plan.blocks[order.settled].position)
     while shard.position < order.stop:
         try:
             encoded = held.cache.get(shard.block, held.floor())
@@ -321,11 +340,16 @@ def _finish(held: HeldRun, shard: Shard, order: Step) -> Answer:
 
 def _save(held: HeldRun, shard: Shard, order: Step, answer: Answer) -> Answer:
     if order.stop not in shard.saved:
-        if shard.position != order.stop:
+        data = shard.unsaved.get(order.stop)
+        if data is None and shard.position != order.stop:
             answer.status = LOST
             return answer
-        data = encode_forest(*shard.forest.state())
-        shard.saved = {order.stop: (held.run.put_blob(data), len(data))}
+        if data is None:
+            data = encode_forest(*shard.forest.state())
+        # Kept until the store has it: the next step may run before this one is repeated.
+        shard.unsaved[order.stop] = data
+        shard.saved[order.stop] = held.run.put_blob(data), len(data)
+        del shard.unsaved[order.stop]
     answer.saved = shard.saved[order.stop]
     return answer
 

@@ -33,7 +33,7 @@ from dmondrian.distributed.shards import ShardHolder
 from dmondrian.distributed.stage import is_dask, stage
 from dmondrian.distributed.tracks import Limits
 from dmondrian.distributed.units import Every, cut, parse_every
-from dmondrian.errors import CheckpointError, ParameterError
+from dmondrian.errors import CheckpointError, ClusterError, ParameterError
 from dmondrian.forest import ForestParameters
 from dmondrian.store import open_store
 
@@ -193,6 +193,17 @@ def _seed_before(url: str, drawn: int) -> int:
         return drawn  # a new folder
 
 
+def _equip(client: Client) -> None:
+    """Give all workers, also those that join later, a registry of shards."""
+    try:
+        client.register_plugin(ShardHolder())
+    except Exception as error:
+        raise ClusterError(
+            f"the workers cannot use dmondrian ({type(error).__name__}: {error}); install the same "
+            f"version on all hosts"
+        ) from error
+
+
 class _Attempt:
     """One try at bringing a run to the end of its stream."""
 
@@ -238,7 +249,7 @@ class _Attempt:
         self, client: Client, ledger: Ledger, manifest: Manifest | None, teller: Teller
     ) -> Manifest | None:
         """Drive the coordinator to the end; note the attempt in the run folder."""
-        client.register_plugin(ShardHolder())
+        _equip(client)
         numbers = range(len(self.run.run_json["shards"]))
         digests = {n: manifest.shards[n]["digest"] if manifest else None for n in numbers}
         resumed = manifest.position if manifest else 0

@@ -13,7 +13,7 @@ from distributed import Client, LocalCluster
 
 from dmondrian import AMFClassifier
 from dmondrian.checkpoint import Run
-from dmondrian.distributed import TrainedRun, train
+from dmondrian.distributed import Progress, TrainedRun, train
 
 ADULT = Path(__file__).parents[2] / "jobs/data/adult/part-0000-train.parquet"
 COLUMNS = ["age", "education-num", "hours-per-week", "capital-gain", "sex", "income"]
@@ -94,3 +94,23 @@ def undisturbed(
     return train(
         forest(), adult, target="income", run=run, client=client, checkpoint_every="1000 rows"
     )
+
+
+class Once:
+    """A listener that does something when the first rows are settled."""
+
+    def __init__(self, action: Callable[[], object]) -> None:
+        self.action = action
+        self.is_done = False
+
+    def __call__(self, progress: Progress) -> None:
+        if progress.rows > 0 and not self.is_done:
+            self.is_done = True
+            self.action()
+
+
+@pytest.fixture
+def talkative(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a listener hear of every turn of the coordinator, and steps be small."""
+    monkeypatch.setattr("dmondrian.distributed.units.UNIT_ROWS", 500)
+    monkeypatch.setattr("dmondrian.distributed.progress.Teller.interval", 0.0)

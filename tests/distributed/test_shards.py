@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from distributed import Client, LocalCluster, get_worker
 
+from dmondrian._jit import source_digest
 from dmondrian.checkpoint import Run, decode_forest
 from dmondrian.data import Plan, read_block
 from dmondrian.distributed import TrainedRun
@@ -44,7 +45,9 @@ class Worker:
         return self.client.submit(task, order, pure=False).result(timeout=60)
 
     def restore(self, position: int = 0, digest: str | None = None) -> Answer:
-        order = Restore(self.run.url, self.attempt, 0, self.address, position, digest)
+        order = Restore(
+            self.run.url, self.attempt, 0, self.address, position, digest, source_digest()
+        )
         return self.ask(restore, order)
 
     def order(self, unit: Unit, **options: Any) -> Step:
@@ -209,3 +212,22 @@ def test_a_blob_of_another_shard_is_refused_by_name(worker: Worker) -> None:
     assert answer.error is not None
     assert answer.error[0] == "CorruptError"
     assert "expected trees [0]" in answer.error[1]
+
+
+def test_a_state_the_store_refused_is_saved_by_the_repeated_step_even_when_passed_by(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker.restore()
+    expected = worker.step(0, save=True).saved
+    worker.restore()
+
+    def refuse(self: Run, data: bytes) -> str:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "put_blob", refuse)
+        answer = worker.step(0, save=True)
+    assert answer.status == FAILED
+    assert answer.error == ("OSError", "no space left")
+    assert worker.step(1).status == OK
+    assert worker.step(0, save=True).saved == expected
