@@ -143,6 +143,30 @@ def test_batches_and_threads_change_no_byte(batch: int, n_classes: int) -> None:
     assert totals[0].tobytes() == totals[1].tobytes()
 
 
+def test_threads_of_a_prediction_do_not_meet() -> None:
+    X, y = rows(seed=12)
+    query = np.tile(X, (100, 1)) + np.float32(0.1)  # more rows than one thread takes at once
+    forest = grow(X, y, expected_extension=True)
+    one, four = (forest.predict_sums(query, t, spread=True, distance=True) for t in (1, 4))
+    for a, b in zip(one[:3], four[:3], strict=True):
+        assert a.tobytes() == b.tobytes()
+    first = forest.predict_sums(query[: len(X)])
+    assert one.total[-len(X) :].tobytes() == first.total.tobytes()
+
+
+def test_sums_run_over_trees_in_the_order_of_their_numbers() -> None:
+    X, y = rows(seed=13)
+    forest = grow(X, y)
+    sums = forest.predict_sums(X, spread=True)
+    single = []
+    for number in range(4):
+        alone = Forest(forest.parameters, [number])
+        alone.update(X, y)
+        single.append(alone.predict_sums(X).total)
+    np.testing.assert_array_equal(sums.total, ((single[0] + single[1]) + single[2]) + single[3])
+    np.testing.assert_allclose(sums.square, sum(p * p for p in single), rtol=1e-14)
+
+
 def test_a_tree_does_not_know_its_neighbours() -> None:
     X, y = rows(seed=8)
     together = grow(X, y)
