@@ -26,6 +26,17 @@ SILENCE = 1800.0
 _TICK = 0.5
 
 
+def guarded(task: Callable[[Any], Any], order: Any) -> tuple[Any, DMondrianError | None]:
+    """Task: run another one; returns an error meant for people instead of raising it.
+
+    What a task raises is logged by the workers with its traceback.
+    """
+    try:
+        return task(order), None
+    except DMondrianError as error:
+        return None, error
+
+
 class Spread:
     """Runs `task(order)` for all orders; iterate over it for the results in order."""
 
@@ -70,7 +81,7 @@ class Spread:
 
     def _send(self, index: int) -> None:
         future = self._client.submit(
-            self._task, self._orders[index], pure=False, retries=0, priority=-index
+            guarded, self._task, self._orders[index], pure=False, retries=0, priority=-index
         )
         self._under_way[str(future.key)] = future, index
         future.add_done_callback(self._ready.put)
@@ -79,15 +90,16 @@ class Spread:
         """Return a result and its number; send a failed order again."""
         _, index = self._under_way.pop(str(future.key))
         try:
-            return index, future.result(timeout=SILENCE)
-        except StoreError as error:
-            self._retry(index, error)
-        except DMondrianError:
-            raise
+            result, failure = future.result(timeout=SILENCE)
         except Exception as error:  # noqa: BLE001 - a lost worker, memory or network: try again
-            self._retry(index, error)
+            result, failure = None, error
         finally:
             future.release()
+        if failure is None:
+            return index, result
+        if isinstance(failure, DMondrianError) and not isinstance(failure, StoreError):
+            raise failure
+        self._retry(index, failure)
         return None, None
 
     def _retry(self, index: int, error: Exception) -> None:
