@@ -64,7 +64,8 @@ def check_header(header: Any, n_trees: int) -> list[dict[str, Any]]:
             "use the version of dmondrian that wrote it"
         )
     entries = header.get("trees")
-    if not isinstance(entries, list) or len(entries) != n_trees or "parameters" not in header:
+    is_whole = {"parameters", "warmup"} <= set(header)
+    if not isinstance(entries, list) or len(entries) != n_trees or not is_whole:
         raise CorruptError(f"the forest's header does not describe its {n_trees} trees")
     checked = []
     for entry in entries:

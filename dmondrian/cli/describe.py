@@ -39,7 +39,8 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
         rows.append(("target", told["target"]))
     rows.append(("checkpoints", _some(told["checkpoints"])))
     output.text(table(rows))
-    output.text("parameters:\n" + _indented(table(told["parameters"].items())))
+    chosen = {name: f"auto, now {value}" for name, value in told["in_use"].items()}
+    output.text("parameters:\n" + _indented(table({**told["parameters"], **chosen}.items())))
     if told["metrics"]:
         title = "metrics (each row forecast before it was learned):\n"
         output.text(title + metrics_table(told["metrics"], "  "))
@@ -78,7 +79,8 @@ def _facts(model: str) -> dict[str, Any]:
     return {
         "model": model,
         "algorithm": stored["algorithm"],
-        "parameters": stored.get("estimator") or stored["parameters"],
+        "parameters": stored["estimator"],
+        "in_use": _in_use(forest.parameters, stored["estimator"]),
         "rows": manifest.position,
         "final": manifest.final,
         "target": stored.get("target"),
@@ -95,6 +97,12 @@ def _facts(model: str) -> dict[str, Any]:
         "counts": manifest.metrics.get("counts", {}),
         "checkpoints": Run.open(model).manifests(),
     }
+
+
+def _in_use(used: Any, given: dict[str, Any]) -> dict[str, Any]:
+    """Return what the estimator's parameters that are "auto" came to."""
+    known = {name: getattr(used, name, None) for name, value in given.items() if value == "auto"}
+    return {name: value for name, value in known.items() if value is not None}
 
 
 def _metrics(stored: dict[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,8 @@ import numpy as np
 from distributed import Client, LocalCluster, Worker, WorkerPlugin
 
 from dmondrian.errors import ClusterError, ParameterError
-from dmondrian.forest import Forest, ForestParameters
+from dmondrian.forest import Forest
+from dmondrian.parameters import ForestParameters
 
 START_SECONDS = 120.0
 """How long local workers may take to start; a cold file system needs tens of seconds."""

@@ -39,7 +39,8 @@ from dmondrian.distributed.orders import (
     Step,
 )
 from dmondrian.errors import ClusterError, CorruptError
-from dmondrian.forest import Forest, ForestParameters
+from dmondrian.forest import Forest
+from dmondrian.parameters import ForestParameters
 
 PLUGIN = "dmondrian-shards"
 

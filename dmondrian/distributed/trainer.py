@@ -29,12 +29,13 @@ from dmondrian.distributed.interrupt import Interrupts
 from dmondrian.distributed.ledger import Ledger
 from dmondrian.distributed.metrics import Progressive
 from dmondrian.distributed.progress import Listener, Teller, listener
+from dmondrian.distributed.settle import settle
 from dmondrian.distributed.shards import ShardHolder
 from dmondrian.distributed.stage import is_dask, stage
 from dmondrian.distributed.tracks import Limits
 from dmondrian.distributed.units import Every, cut, parse_every
-from dmondrian.errors import CheckpointError, ClusterError, ParameterError
-from dmondrian.forest import ForestParameters
+from dmondrian.errors import ClusterError, ParameterError
+from dmondrian.parameters import ForestParameters
 from dmondrian.store import open_store
 
 MOST_SHARDS = 12
@@ -159,10 +160,6 @@ def _about(
     """Return what run.json says; a seed that was drawn for this run before is kept."""
     estimator._validate_params()
     schema = plan.schema
-    n_classes = len(schema.classes) if schema.classes is not None else 0
-    parameters = estimator._forest_parameters(schema.n_features, n_classes).to_json()
-    if estimator.random_state is None:
-        parameters["seed"] = _seed_before(url, parameters["seed"])
     n_trees = int(estimator.n_estimators)
     if n_shards is None:
         n_shards = min(n_trees, MOST_SHARDS)
@@ -173,7 +170,7 @@ def _about(
         params["random_state"] = None  # a generator has no JSON; its draw is the seed
     return {
         "algorithm": estimator.algorithm,
-        "parameters": parameters,
+        "parameters": settle(estimator, plan, url, params),
         "estimator": params,
         "n_estimators": n_trees,
         "shards": [[int(s[0]), int(s[-1]) + 1] for s in np.array_split(range(n_trees), n_shards)],
@@ -184,13 +181,6 @@ def _about(
         "plan": plan.digest,
         "progressive": bool(progressive),
     }
-
-
-def _seed_before(url: str, drawn: int) -> int:
-    try:
-        return int(Run.open(url).run_json["parameters"]["seed"])
-    except (CheckpointError, KeyError):
-        return drawn  # a new folder
 
 
 def _equip(client: Client) -> None:

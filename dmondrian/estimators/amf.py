@@ -19,17 +19,10 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from dmondrian.errors import DataError
 from dmondrian.estimators.base import BaseForest, draw_seed
-from dmondrian.forest import ForestParameters
+from dmondrian.parameters import ForestParameters
+from dmondrian.warmup import OPEN_SETTINGS, START_ALPHA
 
 AUTO_RATE = 8.0  # learning rate x variance; see benchmarks/README.md for the ablation
-
-
-def auto_alpha(n_classes: int) -> float:
-    """Return the default pseudo-count: safe for two classes and for many.
-
-    Measured in ``benchmarks/ablation.py``.
-    """
-    return 0.1 if n_classes <= 2 else 0.2 / n_classes
 
 
 class AMFClassifier(ClassifierMixin, BaseForest):
@@ -44,11 +37,13 @@ class AMFClassifier(ClassifierMixin, BaseForest):
         Trees.
     alpha : float or "auto", default="auto"
         Dirichlet pseudo-count of each class in a node's forecast; M21 uses 0.5. "auto"
-        is 0.1 for two classes and 0.2 / K for more.
+        is chosen from the first rows, see Notes.
     learning_rate : float or "auto", default="auto"
         Exponent of the weights; "auto" is 1, the exact Bayesian mixture for log loss.
-    charge_opening : bool, default=False
-        Whether the row that opens a leaf pays log K there, as in the paper.
+    charge_opening : bool or "auto", default="auto"
+        Whether the row that opens a leaf pays log K there, as in the paper. That makes
+        single trees better and, on clean data, averaged forests worse. "auto" is chosen
+        from the first rows, see Notes.
     use_aggregation : bool, default=True
         Mix over all prunings; if False the leaf alone speaks.
     split_pure : bool, default=False
@@ -74,6 +69,18 @@ class AMFClassifier(ClassifierMixin, BaseForest):
     n_features_in_ : int
     feature_names_in_ : array of shape (d,), only if the rows had names
     forest_ : Forest
+    alpha_ : float
+        Pseudo-count in use.
+    charge_opening_ : bool
+        Opening price in use.
+
+    Notes
+    -----
+    Settings that are "auto" are chosen by the progressive log loss of small forests on the
+    first 512 rows (alpha is 0.5 / K and the opening free before), and for good on the first
+    4096. The rows learned before a choice are kept, and learned anew when it changes a
+    setting, so the forest still is a pure function of the rows in order. The choice costs
+    about as much as 150,000 rows for one tree.
 
     References
     ----------
@@ -94,6 +101,7 @@ class AMFClassifier(ClassifierMixin, BaseForest):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **BaseForest._parameter_constraints,
         "alpha": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
+        "charge_opening": ["boolean", StrOptions({"auto"})],
         "learning_rate": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
         "split_pure": ["boolean"],
         "predict_extension": [StrOptions({"leaf", "expected"})],
@@ -105,7 +113,7 @@ class AMFClassifier(ClassifierMixin, BaseForest):
         *,
         alpha: float | Literal["auto"] = "auto",
         learning_rate: float | Literal["auto"] = "auto",
-        charge_opening: bool = False,
+        charge_opening: bool | Literal["auto"] = "auto",
         use_aggregation: bool = True,
         split_pure: bool = False,
         predict_extension: Literal["leaf", "expected"] = "leaf",
@@ -130,14 +138,29 @@ class AMFClassifier(ClassifierMixin, BaseForest):
             n_features=int(n_features),
             n_classes=int(n_classes),
             seed=draw_seed(self.random_state),
-            alpha=auto_alpha(n_classes) if self.alpha == "auto" else float(self.alpha),
+            alpha=START_ALPHA / n_classes if self.alpha == "auto" else float(self.alpha),
             learning_rate=1.0 if self.learning_rate == "auto" else float(self.learning_rate),
-            charge_opening=bool(self.charge_opening),
+            charge_opening=self.charge_opening != "auto" and bool(self.charge_opening),
             use_aggregation=bool(self.use_aggregation),
             split_pure=bool(self.split_pure),
             expected_extension=self.predict_extension == "expected",
             max_nodes=None if self.max_nodes is None else int(self.max_nodes),
         )
+
+    def _auto_settings(self, n_classes: int) -> tuple[str, ...]:
+        if n_classes < 2:
+            return ()  # all settings forecast the only class alike
+        return tuple(name for name in OPEN_SETTINGS if getattr(self, name) == "auto")
+
+    @property
+    def alpha_(self) -> float:
+        """Pseudo-count in use."""
+        return self._fitted_forest().parameters.alpha
+
+    @property
+    def charge_opening_(self) -> bool:
+        """Opening price in use."""
+        return self._fitted_forest().parameters.charge_opening
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -186,7 +209,6 @@ class AMFClassifier(ClassifierMixin, BaseForest):
         first = _check_partial_fit_first_call(self, classes) or not hasattr(self, "forest_")
         try:
             X, y, w = self._validate_rows(X, y, sample_weight, first=first, numeric=False)
-            check_classification_targets(y)
             codes = self._encode(column_or_1d(y))
         except ValueError:
             if first:

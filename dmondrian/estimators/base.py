@@ -24,7 +24,8 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from dmondrian.core import nodes
 from dmondrian.errors import ParameterError
-from dmondrian.forest import Forest, ForestParameters
+from dmondrian.forest import Forest
+from dmondrian.parameters import ForestParameters
 
 
 def draw_seed(random_state: Any) -> int:
@@ -55,6 +56,16 @@ class BaseForest(BaseEstimator):
     @abstractmethod
     def _forest_parameters(self, n_features: int, n_classes: int) -> ForestParameters:
         """Return the parameters of a new forest; draws the seed."""
+
+    def _auto_settings(self, n_classes: int) -> tuple[str, ...]:
+        """Return the settings that the stream's first rows choose."""
+        return ()
+
+    def _fitted_forest(self) -> Forest:
+        """Return the forest; before fitting, fitted attributes do not exist."""
+        if not hasattr(self, "forest_"):
+            raise AttributeError(f"this {type(self).__name__} is not fitted yet")
+        return self.forest_
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "forest_")
@@ -89,7 +100,9 @@ class BaseForest(BaseEstimator):
         """Learn checked rows, into a new forest if ``first``."""
         if first:
             parameters = self._forest_parameters(X.shape[1], n_classes)
-            self.forest_ = Forest(parameters, range(self.n_estimators))
+            self.forest_ = Forest(
+                parameters, range(self.n_estimators), self._auto_settings(n_classes)
+            )
         self.forest_.update(X, np.asarray(y, np.float64), w, n_threads=self._n_threads())
 
     def _n_threads(self) -> int:

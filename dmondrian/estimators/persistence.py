@@ -15,6 +15,8 @@ from dmondrian.checkpoint import load_model, save_model
 from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.estimators import ALGORITHMS
 
+# What learning more never changes; the settings in use are stored with the trees.
+_LASTING = ("algorithm", "n_features", "n_classes", "seed")
 _LABELS = {"b": bool, "i": int, "u": int, "f": float, "U": str, "O": str}
 
 
@@ -28,7 +30,7 @@ def save_estimator(estimator: Any, path: str | PathLike[str]) -> None:
     classes = getattr(estimator, "classes_", None)
     model = {
         "algorithm": estimator.algorithm,
-        "parameters": forest.parameters.to_json(),
+        "parameters": {key: getattr(forest.parameters, key) for key in _LASTING},
         "estimator": {key: _plain(value) for key, value in params.items()},
         "schema": None,
         "classes": None if classes is None else _label_list(classes),

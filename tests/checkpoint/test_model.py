@@ -10,7 +10,8 @@ import pytest
 
 from dmondrian.checkpoint import Run, decode_forest, encode_forest, load_model, save_model
 from dmondrian.errors import CheckpointError, CorruptError
-from dmondrian.forest import Forest, ForestParameters
+from dmondrian.forest import Forest
+from dmondrian.parameters import ForestParameters
 
 MODEL = {"algorithm": "amf-classifier", "classes": ["no", "yes"], "feature_names": None}
 

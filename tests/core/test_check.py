@@ -7,7 +7,8 @@ import pytest
 
 from dmondrian.core import nodes
 from dmondrian.core.check import InvariantError, check
-from dmondrian.forest import Forest, ForestParameters
+from dmondrian.forest import Forest
+from dmondrian.parameters import ForestParameters
 
 
 def grown(n_classes: int, split_pure: bool = True, max_nodes: int | None = None) -> Forest:

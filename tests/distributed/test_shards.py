@@ -28,7 +28,8 @@ from dmondrian.distributed.orders import (
 )
 from dmondrian.distributed.shards import PLUGIN, ShardHolder, restore, step
 from dmondrian.distributed.units import Unit, cut
-from dmondrian.forest import Forest, ForestParameters
+from dmondrian.forest import Forest
+from dmondrian.parameters import ForestParameters
 
 
 class Worker:

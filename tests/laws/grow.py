@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from dmondrian.forest import Forest, ForestParameters
+from dmondrian.forest import Forest
+from dmondrian.parameters import ForestParameters
 from tests.reference.amf import ReferenceTree
 
 Nodes = Mapping[str, np.ndarray]

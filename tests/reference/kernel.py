@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from dmondrian.estimators import AMFClassifier, AMFRegressor
-from dmondrian.forest import Forest, ForestParameters
+from dmondrian.forest import Forest
+from dmondrian.parameters import ForestParameters
 
 from .amf import ReferenceTree
 from .cases import Case

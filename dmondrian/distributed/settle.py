@@ -1,0 +1,65 @@
+"""The parameters of a run: the seed is drawn, and open settings chosen, before any shard is made.
+
+Relies on the frozen plan, whose first rows this process reads once. Promises the parameters that
+the estimator itself comes to when it learns the same rows, equal for every shard and worker, and
+kept when the same job is run again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dmondrian.checkpoint import Run
+from dmondrian.data import Plan, read_block
+from dmondrian.errors import CheckpointError
+from dmondrian.warmup import LAST, Rows, choose
+
+
+def settle(estimator: Any, plan: Plan, url: str, told: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters of every forest of the run, as JSON.
+
+    Parameters
+    ----------
+    estimator : AMFClassifier or AMFRegressor
+    plan : Plan
+    url : str
+        The run's folder; a run of the same job that is there already keeps its parameters.
+    told : dict
+        The estimator's parameters as run.json has them.
+    """
+    before = _parameters_before(url, told, plan.digest)
+    if before is not None:
+        return before
+    schema = plan.schema
+    n_classes = len(schema.classes) if schema.classes is not None else 0
+    drawn = estimator._forest_parameters(schema.n_features, n_classes)
+    auto = estimator._auto_settings(n_classes)
+    return (choose(drawn, auto, first_rows(plan)) if auto else drawn).to_json()
+
+
+def first_rows(plan: Plan) -> Rows:
+    """Return the first rows of a plan that settings may be chosen from: X, y, w."""
+    parts = []
+    counted = 0.0
+    for block in plan.blocks:
+        read = read_block(plan, block)
+        assert read.y is not None  # a plan to learn from has a target
+        weights = np.ones(len(read.y)) if read.weight is None else read.weight
+        some = weights > 0
+        parts.append((read.X[some], read.y[some], weights[some]))
+        counted += float(np.maximum(np.floor(weights[some]), 1.0).sum())
+        if counted >= LAST:
+            break
+    X, y, w = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    return X, y, w
+
+
+def _parameters_before(url: str, told: dict[str, Any], digest: str) -> dict[str, Any] | None:
+    try:
+        known = Run.open(url).run_json
+    except CheckpointError:
+        return None  # a new folder
+    is_same = known.get("estimator") == told and known.get("plan") == digest
+    return known.get("parameters") if is_same else None

@@ -1,0 +1,170 @@
+"""Settings chosen from the first rows: which, when, and what that never changes."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.datasets import make_classification
+
+import dmondrian
+from dmondrian import AMFClassifier
+from dmondrian.errors import CorruptError
+from dmondrian.forest import Forest
+from dmondrian.warmup import ALPHAS, FIRST, LAST
+from tests.estimators.test_amf import same_forest
+
+
+def mixture(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Clean rows, then rows of pure noise: the two stages choose differently."""
+    rng = np.random.default_rng(seed)
+    X = rng.random((n, 3)).astype(np.float32)
+    y = (X[:, 0] > 0.5).astype(int)
+    return X, np.where(np.arange(n) < FIRST, y, rng.integers(0, 2, n))
+
+
+def settings(forest: AMFClassifier) -> tuple[float, bool]:
+    return forest.alpha_, forest.charge_opening_
+
+
+def log_loss(forest: AMFClassifier, X: np.ndarray, y: np.ndarray) -> float:
+    return float(-np.log(forest.predict_proba(X)[np.arange(len(y)), y]).mean())
+
+
+def by_hand(X: np.ndarray, y: np.ndarray, among: list[tuple[float, bool]], n: int) -> list:
+    """Settings ordered by log loss over rows n / 2 to n, each chunk forecast, then learned."""
+    losses = []
+    for alpha, charge in among:
+        forest = AMFClassifier(10, alpha=alpha, charge_opening=charge, random_state=4)
+        forest.partial_fit(X[: n // 2], y[: n // 2], classes=np.arange(y.max() + 1))
+        lost = 0.0
+        for start in range(n // 2, n, n // 32):
+            rows = slice(start, start + n // 32)
+            lost += log_loss(forest, X[rows], y[rows]) * (n // 32)
+            forest.partial_fit(X[rows], y[rows])
+        losses.append(lost)
+    return [among[i] for i in np.argsort(losses, kind="stable")]
+
+
+def test_the_choice_is_the_least_progressive_loss() -> None:
+    chosen = set()
+    for seed, noise in ((0, 0.0), (1, 0.3), (2, 0.5)):
+        X, y = make_classification(LAST + 50, 8, flip_y=noise, random_state=seed)
+        X = X.astype(np.float32)
+        among = [(a / 2, charge) for charge in (False, True) for a in ALPHAS]
+        first = by_hand(X, y, among, FIRST)
+        few = AMFClassifier(2, random_state=4).fit(X[:FIRST], y[:FIRST])
+        assert settings(few) == first[0]
+        last = by_hand(X, y, [s for s in among if s in first[:3]], LAST)
+        many = AMFClassifier(2, random_state=4).fit(X, y)
+        assert settings(many) == last[0]
+        chosen |= {first[0], last[0]}
+    assert len(chosen) > 1  # else the data do not tell settings apart
+
+
+@pytest.mark.parametrize("n", [FIRST - 1, FIRST, LAST - 1, LAST, LAST + 300])
+def test_the_forest_is_the_one_of_the_settings_chosen(n: int) -> None:
+    X, y = mixture(n)
+    auto = AMFClassifier(3, random_state=1).fit(X, y)
+    fixed = AMFClassifier(3, alpha=auto.alpha_, charge_opening=auto.charge_opening_, random_state=1)
+    assert same_forest(auto, fixed.fit(X, y))
+    assert (auto.forest_.warmup is None) == (n >= LAST)
+
+
+def test_chunks_threads_and_weights_change_no_byte() -> None:
+    X, y = mixture(LAST + 100)
+    whole = AMFClassifier(2, random_state=1).fit(X, y)
+    early = AMFClassifier(2, random_state=1).fit(X[:FIRST], y[:FIRST])
+    assert settings(early) != settings(whole)
+    for size in (1, 700, LAST):
+        parts = AMFClassifier(2, random_state=1, n_jobs=2)
+        for start in range(0, len(X), size):
+            rows = slice(start, start + size)
+            parts.partial_fit(X[rows], y[rows], classes=[0, 1])
+        assert same_forest(whole, parts)
+    w = np.random.default_rng(0).integers(0, 5, len(X))
+    w[300] = 900  # its repeats pass the first stage in their middle
+    weighted = AMFClassifier(2, random_state=1).fit(X, y, sample_weight=w)
+    fixed = AMFClassifier(2, random_state=1, alpha=weighted.alpha_)
+    fixed.set_params(charge_opening=weighted.charge_opening_)
+    assert same_forest(weighted, fixed.fit(X, y, sample_weight=w))
+    repeated = AMFClassifier(2, random_state=1).fit(np.repeat(X, w, 0), np.repeat(y, w))
+    assert settings(weighted) == settings(repeated)
+
+
+@pytest.mark.parametrize("n", [20, FIRST + 10, LAST - 1])
+def test_a_stored_warmup_goes_on(n: int, tmp_path: Path) -> None:
+    X, y = mixture(LAST + 100)
+    whole = AMFClassifier(2, random_state=1).fit(X, y)
+    begun = AMFClassifier(2, random_state=1).partial_fit(X[:n], y[:n], classes=[0, 1])
+    begun.save(tmp_path / "model")
+    for again in (
+        dmondrian.load(tmp_path / "model"),
+        pickle.loads(pickle.dumps(begun)),
+        copy.deepcopy(begun),
+    ):
+        assert same_forest(whole, again.partial_fit(X[n:], y[n:]))
+    begun.partial_fit(X[n:], y[n:]).save(tmp_path / "model")  # the settings have changed
+    assert same_forest(whole, dmondrian.load(tmp_path / "model"))
+
+
+def test_settings_fixed_by_hand_are_kept() -> None:
+    X, y = mixture(LAST)
+    assert AMFClassifier(1, alpha=0.3).fit(X, y).alpha_ == 0.3
+    for charge in (False, True):
+        assert AMFClassifier(1, charge_opening=charge).fit(X, y).charge_opening_ is charge
+    fixed = AMFClassifier(1, alpha=0.3, charge_opening=True).fit(X[:5], y[:5])
+    assert fixed.forest_.warmup is None
+    with pytest.raises(AttributeError, match="not fitted"):
+        AMFClassifier().alpha_  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        # alpha = 0.01 does worse than the uniform forecast here,
+        {"n_samples": 14_000, "n_features": 100, "n_informative": 10, "n_classes": 5},
+        # alpha = 0.5 doubles the loss here.
+        {"n_samples": 14_000, "n_features": 16, "n_informative": 12, "n_classes": 26},
+    ],
+)
+def test_the_defaults_are_safe_with_noise_and_with_many_classes(shape: dict[str, int]) -> None:
+    X, y = make_classification(**shape, n_redundant=0, n_clusters_per_class=1, random_state=0)
+    X = ((X - X.min(0)) / np.ptp(X, axis=0)).astype(np.float32)
+    n, k = 10_000, shape["n_classes"]
+    default = AMFClassifier(10, random_state=0).fit(X[:n], y[:n])
+    risky = 0.01 if k == 5 else 0.5
+    fixed = AMFClassifier(10, random_state=0, alpha=risky, charge_opening=False).fit(X[:n], y[:n])
+    assert log_loss(default, X[n:], y[n:]) < np.log(k)
+    assert log_loss(default, X[n:], y[n:]) < log_loss(fixed, X[n:], y[n:])
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("auto", ["seed"]),
+        ("auto", []),
+        ("auto", "alpha"),
+        ("y", "!"),
+        ("y", 3),
+        ("y", base64.b64encode(np.array([0.0, 2.0])).decode()),
+        ("y", base64.b64encode(np.array([0.0, np.nan])).decode()),
+        ("y", base64.b64encode(np.array([0.0])).decode()),
+        ("w", base64.b64encode(np.array([0.0, 1.0])).decode()),
+        ("w", base64.b64encode(np.array([1e9, 1.0])).decode()),
+        ("X", base64.b64encode(np.full((2, 3), np.inf, np.float32)).decode()),
+        ("X", base64.b64encode(np.zeros((2, 2), np.float32)).decode()),
+        ("Z", ""),
+    ],
+)
+def test_a_damaged_warmup_is_refused(key: str, value: object) -> None:
+    X, _ = mixture(2)
+    header, trees = AMFClassifier(1).fit(X, [0, 1]).forest_.state()
+    Forest.from_state(header, trees)
+    header["warmup"][key] = value
+    with pytest.raises(CorruptError, match="warm-up"):
+        Forest.from_state(header, trees)
