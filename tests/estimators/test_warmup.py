@@ -15,7 +15,7 @@ import dmondrian
 from dmondrian import AMFClassifier
 from dmondrian.errors import CorruptError
 from dmondrian.forest import Forest
-from dmondrian.warmup import ALPHAS, FIRST, LAST
+from dmondrian.warmup import CANDIDATES, FIRST, LAST
 from tests.estimators.test_amf import same_forest
 
 
@@ -55,11 +55,11 @@ def test_the_choice_is_the_least_progressive_loss() -> None:
     for seed, noise in ((0, 0.0), (1, 0.3), (2, 0.5)):
         X, y = make_classification(LAST + 50, 8, flip_y=noise, random_state=seed)
         X = X.astype(np.float32)
-        among = [(a / 2, charge) for charge in (False, True) for a in ALPHAS]
+        among = [(share / 2, charge) for share, charge in CANDIDATES]
         first = by_hand(X, y, among, FIRST)
         few = AMFClassifier(2, random_state=4).fit(X[:FIRST], y[:FIRST])
         assert settings(few) == first[0]
-        last = by_hand(X, y, [s for s in among if s in first[:3]], LAST)
+        last = by_hand(X, y, among, LAST)
         many = AMFClassifier(2, random_state=4).fit(X, y)
         assert settings(many) == last[0]
         chosen |= {first[0], last[0]}
