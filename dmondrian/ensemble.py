@@ -65,6 +65,8 @@ class Ensemble:
         self.parameters = parameters
         self.tree_numbers = numbers
         self.policies = policies(parameters)
+        scales = parameters.feature_scales
+        self._scales = None if scales is None else np.array(scales, np.float32)
         self.trees = [
             nodes.make_tree(parameters.n_features, parameters.n_stats, _FIRST_CAPACITY)
             for _ in numbers
@@ -105,13 +107,17 @@ class Ensemble:
         n_threads : int
             Threads over trees.
         """
-        weights = _NO_WEIGHTS if w is None else _read_only(w)
-        X, y = _read_only(X), _read_only(y)
+        weights = _NO_WEIGHTS if w is None else read_only(w)
+        X, y = self._scaled(X), read_only(y)
 
         def learn(index: int) -> None:
             self._learn(index, X, y, weights)
 
         run_threads(learn, range(len(self.trees)), n_threads)
+
+    def _scaled(self, X: np.ndarray) -> np.ndarray:
+        """Return rows as the kernels take them."""
+        return read_only(X if self._scales is None else X * self._scales)
 
     def _learn(self, index: int, X: np.ndarray, y: np.ndarray, w: np.ndarray) -> None:
         seed, number = np.uint64(self.parameters.seed), np.uint64(self.tree_numbers[index])
@@ -139,7 +145,7 @@ class Ensemble:
             Also sum squares, and the extensions to each leaf's box.
         """
         n, k = len(X), self.n_outputs
-        X = _read_only(X)
+        X = self._scaled(X)
         total = np.zeros((n, k))
         square = np.zeros((n, k)) if spread else None
         far = np.zeros(n) if distance else None
@@ -174,7 +180,7 @@ class Ensemble:
         """Return the posterior mean depth of each row's leaf, mean over trees, float64 [n]."""
         chosen = self.policies._replace(loss=Depth(1.0))
         total = np.zeros((len(X), 1))
-        X, scratch = _read_only(X), np.empty((2, 1))
+        X, scratch = self._scaled(X), np.empty((2, 1))
         extensions = np.empty(self.parameters.n_features)
         for tree in self.trees:
             if tree.head_i[nodes.N_NODES] > 0:
@@ -183,7 +189,7 @@ class Ensemble:
         return total[:, 0] / max(len(self.trees), 1)
 
 
-def _read_only(array: np.ndarray) -> np.ndarray:
+def read_only(array: np.ndarray) -> np.ndarray:
     """Return a read-only view: one form of argument, so one compilation."""
     view = np.ascontiguousarray(array).view()
     view.flags.writeable = False

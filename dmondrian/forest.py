@@ -29,9 +29,9 @@ class Forest(Ensemble):
     parameters : ForestParameters
     tree_numbers : iterable of int
         Distinct, >= 0; a tree's draws depend on its number, not on its neighbours.
-    auto : collection of {"alpha", "charge_opening"}, optional
-        Settings of a classifier that are chosen from its first rows; until then those of
-        ``parameters`` are used. Rows learned before the choice are learned anew after it.
+    auto : collection of {"alpha", "charge_opening", "feature_scales"}, optional
+        Settings that are chosen from the first rows; until then those of ``parameters``
+        are used. Rows learned before the choice are learned anew after it.
     """
 
     def __init__(

@@ -52,6 +52,8 @@ class ForestParameters:
         Predict the expectation over extensions of the tree by the point.
     max_nodes : int or None
         Cap on the nodes of a tree.
+    feature_scales : tuple of float or None
+        Columns are multiplied by these, in (0, 1], before a tree sees them.
     """
 
     algorithm: str
@@ -65,6 +67,7 @@ class ForestParameters:
     split_pure: bool = False
     expected_extension: bool = False
     max_nodes: int | None = None
+    feature_scales: tuple[float, ...] | None = None
 
     @property
     def n_stats(self) -> int:
@@ -73,7 +76,10 @@ class ForestParameters:
 
     def to_json(self) -> dict[str, Any]:
         """Return the parameters as a JSON-able dict."""
-        return dataclasses.asdict(self)
+        told = dataclasses.asdict(self)
+        if self.feature_scales is not None:
+            told["feature_scales"] = list(self.feature_scales)
+        return told
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> ForestParameters:
@@ -96,6 +102,7 @@ class ForestParameters:
             "split_pure": (bool,),
             "expected_extension": (bool,),
             "max_nodes": (int, type(None)),
+            "feature_scales": (list, type(None)),
         }
         if not isinstance(values, dict) or set(values) != set(kinds):
             raise CorruptError(f"forest parameters should have the keys {sorted(kinds)}")
@@ -103,9 +110,22 @@ class ForestParameters:
             is_bool = isinstance(value, bool)
             if not isinstance(value, kinds[key]) or (is_bool and bool not in kinds[key]):
                 raise CorruptError(f"forest parameter {key} has an impossible value {value!r}")
+        scales = values["feature_scales"]
+        if scales is not None:
+            if any(type(scale) is not float for scale in scales):
+                raise CorruptError("feature scales should be numbers with a decimal point")
+            values = {**values, "feature_scales": tuple(scales)}
         parameters = cls(**values)
         parameters.check()
         return parameters
+
+    def _has_sound_scales(self) -> bool:
+        scales = self.feature_scales
+        if scales is None:
+            return True
+        smallest = float(np.finfo(np.float32).tiny)
+        in_range = all(smallest <= scale <= 1.0 for scale in scales)
+        return len(scales) == self.n_features and in_range
 
     def check(self) -> None:
         """Raise :class:`CorruptError` where values are out of range together."""
@@ -118,6 +138,7 @@ class ForestParameters:
             and 0.0 < self.alpha < np.inf
             and 0.0 <= self.learning_rate < np.inf
             and (self.max_nodes is None or self.max_nodes >= 1)
+            and self._has_sound_scales()
         )
         if not sound:
             raise CorruptError(f"forest parameters are out of range: {self}")

@@ -5,8 +5,9 @@ learning it; the one of least log loss is kept. The loss is that of the *average
 single tree is always better off when it pays for the rows that open its leaves, a forest
 often is not (the table of ``benchmarks/ablation.py`` shows both kinds of data).
 
-Relies on :class:`dmondrian.ensemble.Ensemble`. Promises that the choice is a pure function of
-the parameters and the rows in order, a row of whole weight w counting as w rows.
+Relies on :mod:`dmondrian.progressive` and :mod:`dmondrian.scales`. Promises that the choice
+is a pure function of the parameters and the rows in order, a row of whole weight w counting
+as w rows.
 
 Shapes: n rows, d features, K classes.
 """
@@ -21,21 +22,21 @@ from typing import Any
 
 import numpy as np
 
-from dmondrian.ensemble import Ensemble
 from dmondrian.errors import CorruptError
 from dmondrian.parameters import ForestParameters
+from dmondrian.progressive import Rows, late_loss
+from dmondrian.scales import learn_scales
 
-OPEN_SETTINGS = ("alpha", "charge_opening")
+# Settings that can be left to the stream, and the value of the estimator that says so.
+OPEN_SETTINGS = {"alpha": "auto", "charge_opening": "auto", "feature_scales": "learned"}
 FIRST, LAST = 512, 4096  # rows after which settings are chosen, and chosen for good
 START_ALPHA = 0.5  # pseudo-count before the first choice, times 1 / K
 # Candidates: alpha times K, opening price. More rows prefer less alpha than 4096 do, and where
 # openings are charged it matters little (tables in benchmarks/README.md).
 CANDIDATES = ((0.04, False), (0.2, False), (0.5, False), (0.2, True))
+_MIDDLING = 1  # the candidate that scales are learned with
 _N_TREES = 10
-_CHUNKS = 32  # a candidate predicts, then learns, n / 32 rows at a time
 _STORED = {"X": "<f4", "y": "<f8", "w": "<f8"}
-
-Rows = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def choose(
@@ -46,20 +47,26 @@ def choose(
     Parameters
     ----------
     parameters : ForestParameters
-        Of a classifier; settings not in ``auto`` are kept.
-    auto : iterable of {"alpha", "charge_opening"}
+        Settings not in ``auto`` are kept.
+    auto : iterable of {"alpha", "charge_opening", "feature_scales"}
     rows : tuple
-        X float32 [n, d], y float64 [n] (class index), w float64 [n] (> 0), in order. With
-        fewer than 512 rows ``parameters`` are returned as they are; rows beyond 4096 are
-        not looked at.
+        X float32 [n, d], y float64 [n] (class index or label), w float64 [n] (> 0), in
+        order. With fewer than 512 rows ``parameters`` are returned as they are, with fewer
+        than 4096 the scales are; rows beyond are not looked at.
     n_threads : int
     """
-    X, y, w = repeat_rows(*rows)
-    candidates = _candidates(parameters, tuple(auto))
-    if len(X) < FIRST or len(candidates) < 2:
+    auto, rows = tuple(auto), repeat_rows(*rows)
+    if len(rows[0]) < FIRST:
         return parameters
-    n = LAST if len(X) >= LAST else FIRST
-    losses = [_late_loss(c, X[:n], y[:n], w[:n], n_threads) for c in candidates]
+    n = LAST if len(rows[0]) >= LAST else FIRST
+    first = rows[0][:n], rows[1][:n], rows[2][:n]
+    candidates = _candidates(parameters, auto)
+    if "feature_scales" in auto and n == LAST:
+        scales = learn_scales(candidates[_MIDDLING % len(candidates)], first, n_threads)
+        candidates = [dataclasses.replace(c, feature_scales=scales) for c in candidates]
+    if len(candidates) == 1:
+        return candidates[0]
+    losses = [late_loss(c, range(_N_TREES), first, n_threads) for c in candidates]
     return candidates[int(np.argmin(losses))]
 
 
@@ -72,6 +79,8 @@ def repeat_rows(X: np.ndarray, y: np.ndarray, w: np.ndarray) -> Rows:
 
 def _candidates(parameters: ForestParameters, auto: Sequence[str]) -> list[ForestParameters]:
     """Return the parameters to compare, each once, the preferred of equals first."""
+    if parameters.n_classes == 0:
+        return [parameters]
     told = [
         (
             share / parameters.n_classes if "alpha" in auto else parameters.alpha,
@@ -85,30 +94,12 @@ def _candidates(parameters: ForestParameters, auto: Sequence[str]) -> list[Fores
     ]
 
 
-def _late_loss(
-    parameters: ForestParameters, X: np.ndarray, y: np.ndarray, w: np.ndarray, n_threads: int
-) -> float:
-    """Return the progressive log loss over the second half of the rows, in nats."""
-    n = len(X)
-    size = n // _CHUNKS
-    probe = Ensemble(parameters, range(_N_TREES))
-    probe.update(X[: n // 2], y[: n // 2], w[: n // 2], n_threads)
-    total = 0.0
-    for start in range(n // 2, n, size):
-        rows = slice(start, start + size)
-        proba = probe.predict_sums(X[rows]).total / _N_TREES
-        mine = proba[np.arange(len(proba)), y[rows].astype(np.int64)]
-        total -= float(np.dot(np.log(mine), w[rows]))
-        probe.update(X[rows], y[rows], w[rows], n_threads)
-    return total / float(w[n // 2 :].sum())
-
-
 class Warmup:
     """The first rows of a stream, kept until the open settings are chosen for good.
 
     Parameters
     ----------
-    auto : iterable of {"alpha", "charge_opening"}
+    auto : iterable of {"alpha", "charge_opening", "feature_scales"}
         Settings to choose.
     n_features : int
     """
@@ -185,7 +176,7 @@ class Warmup:
             raise CorruptError(f"a warm-up should have the keys auto, {', '.join(_STORED)}")
         auto, d = told["auto"], parameters.n_features
         if not isinstance(auto, list) or not auto or not set(auto) <= set(OPEN_SETTINGS):
-            raise CorruptError(f"a warm-up chooses among {OPEN_SETTINGS}, not {auto!r}")
+            raise CorruptError(f"a warm-up chooses among {sorted(OPEN_SETTINGS)}, not {auto!r}")
         try:
             raw = {name: base64.b64decode(told[name], validate=True) for name in _STORED}
         except (TypeError, ValueError, binascii.Error) as error:
@@ -194,8 +185,10 @@ class Warmup:
         if n >= LAST or [len(r) for r in raw.values()] != [4 * n * d, 8 * n, 8 * n]:
             raise CorruptError(f"the rows of a warm-up do not have {d} features each")
         X, y, w = (np.frombuffer(raw[name], dtype) for name, dtype in _STORED.items())
-        classes = (y >= 0) & (y < parameters.n_classes) & (y == np.floor(y))
-        if not np.isfinite(X).all() or not classes.all() or not ((w > 0) & np.isfinite(w)).all():
+        labels = np.isfinite(y)
+        if parameters.n_classes:
+            labels = (y >= 0) & (y < parameters.n_classes) & (y == np.floor(y))
+        if not np.isfinite(X).all() or not labels.all() or not ((w > 0) & np.isfinite(w)).all():
             raise CorruptError("the rows of a warm-up have values that no forest learns")
         warmup = cls(auto, d)
         warmup._keep(X.reshape(n, d).astype(np.float32), y.astype(np.float64), w)

@@ -62,6 +62,11 @@ def add_empty_forecast(loss, tree, v, depth, weight, out):
 
 
 @hook
+def forecast_loss(loss, total, n_trees, y):
+    """Return the loss at label ``y`` of the averaged forecast ``total`` / ``n_trees``."""
+
+
+@hook
 def stop_weight(rule, tree, v):
     """Return the share of internal node ``v`` itself in what it and its subtree say."""
 

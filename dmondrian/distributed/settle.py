@@ -10,11 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from joblib import effective_n_jobs
 
 from dmondrian.checkpoint import Run
 from dmondrian.data import Plan, read_block
 from dmondrian.errors import CheckpointError
-from dmondrian.warmup import LAST, Rows, choose
+from dmondrian.progressive import Rows
+from dmondrian.warmup import LAST, choose
 
 
 def settle(estimator: Any, plan: Plan, url: str, told: dict[str, Any]) -> dict[str, Any]:
@@ -36,7 +38,8 @@ def settle(estimator: Any, plan: Plan, url: str, told: dict[str, Any]) -> dict[s
     n_classes = len(schema.classes) if schema.classes is not None else 0
     drawn = estimator._forest_parameters(schema.n_features, n_classes)
     auto = estimator._auto_settings(n_classes)
-    return (choose(drawn, auto, first_rows(plan)) if auto else drawn).to_json()
+    n_threads = int(effective_n_jobs(-1))  # of this machine: the choice does not depend on it
+    return (choose(drawn, auto, first_rows(plan), n_threads) if auto else drawn).to_json()
 
 
 def first_rows(plan: Plan) -> Rows:

@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from dmondrian.errors import DataError
 from dmondrian.estimators.base import BaseForest, draw_seed
 from dmondrian.parameters import ForestParameters
-from dmondrian.warmup import OPEN_SETTINGS, START_ALPHA
+from dmondrian.warmup import START_ALPHA
 
 AUTO_RATE = 8.0  # learning rate x variance; see benchmarks/README.md for the ablation
 
@@ -56,6 +56,10 @@ class AMFClassifier(ClassifierMixin, BaseForest):
         when x is far from all data.
     max_nodes : int or None, default=None
         Cap on the nodes of a tree; when reached, boxes and statistics go on learning.
+    feature_scales : "learned" or None, default=None
+        "learned" multiplies each column by a power of two that is found on the first 4096
+        rows, so that columns that matter are split more often; see Notes. It takes
+        seconds, and is worth most where many columns are noise.
     random_state : int, RandomState instance or None, default=None
         Seed of all draws. With an int, the forest is a pure function of the parameters
         and the rows in order, whatever the cuts between calls or the number of threads.
@@ -73,6 +77,8 @@ class AMFClassifier(ClassifierMixin, BaseForest):
         Pseudo-count in use.
     charge_opening_ : bool
         Opening price in use.
+    feature_scales_ : float32 array of shape (d,)
+        What each column is multiplied by.
 
     Notes
     -----
@@ -80,7 +86,10 @@ class AMFClassifier(ClassifierMixin, BaseForest):
     first 512 rows (alpha is 0.5 / K and the opening free before), and for good on the first
     4096. The rows learned before a choice are kept, and learned anew when it changes a
     setting, so the forest still is a pure function of the rows in order. The choice costs
-    about as much as 150,000 rows for one tree.
+    about as much as 250,000 rows for one tree.
+
+    Feature scales are found by an evolution strategy on the same loss, on the first 4096
+    rows (:mod:`dmondrian.scales`); with fewer rows there are none.
 
     References
     ----------
@@ -118,6 +127,7 @@ class AMFClassifier(ClassifierMixin, BaseForest):
         split_pure: bool = False,
         predict_extension: Literal["leaf", "expected"] = "leaf",
         max_nodes: int | None = None,
+        feature_scales: Literal["learned"] | None = None,
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -129,6 +139,7 @@ class AMFClassifier(ClassifierMixin, BaseForest):
         self.split_pure = split_pure
         self.predict_extension = predict_extension
         self.max_nodes = max_nodes
+        self.feature_scales = feature_scales
         self.random_state = random_state
         self.n_jobs = n_jobs
 
@@ -148,9 +159,7 @@ class AMFClassifier(ClassifierMixin, BaseForest):
         )
 
     def _auto_settings(self, n_classes: int) -> tuple[str, ...]:
-        if n_classes < 2:
-            return ()  # all settings forecast the only class alike
-        return tuple(name for name in OPEN_SETTINGS if getattr(self, name) == "auto")
+        return super()._auto_settings(n_classes) if n_classes > 1 else ()  # else all are alike
 
     @property
     def alpha_(self) -> float:
@@ -264,7 +273,7 @@ class AMFRegressor(RegressorMixin, BaseForest):
         variance is taken anew when the weight of rows passes a power of two.
     charge_opening : bool, default=False
         Whether the row that opens a leaf pays its parent's error there, as in the paper.
-    use_aggregation, predict_extension, max_nodes, random_state, n_jobs
+    use_aggregation, predict_extension, max_nodes, feature_scales, random_state, n_jobs
         As in :class:`AMFClassifier`. There is no ``split_pure``: labels are continuous.
 
     Attributes
@@ -307,6 +316,7 @@ class AMFRegressor(RegressorMixin, BaseForest):
         use_aggregation: bool = True,
         predict_extension: Literal["leaf", "expected"] = "leaf",
         max_nodes: int | None = None,
+        feature_scales: Literal["learned"] | None = None,
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -316,6 +326,7 @@ class AMFRegressor(RegressorMixin, BaseForest):
         self.use_aggregation = use_aggregation
         self.predict_extension = predict_extension
         self.max_nodes = max_nodes
+        self.feature_scales = feature_scales
         self.random_state = random_state
         self.n_jobs = n_jobs
 

@@ -13,19 +13,20 @@ from abc import abstractmethod
 from collections.abc import Iterable
 from numbers import Integral
 from os import PathLike
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from joblib import effective_n_jobs
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from dmondrian.core import nodes
 from dmondrian.errors import ParameterError
 from dmondrian.forest import Forest
 from dmondrian.parameters import ForestParameters
+from dmondrian.warmup import OPEN_SETTINGS
 
 
 def draw_seed(random_state: Any) -> int:
@@ -43,12 +44,14 @@ class BaseForest(BaseEstimator):
         "n_estimators": [Interval(Integral, 1, None, closed="left")],
         "charge_opening": ["boolean"],
         "use_aggregation": ["boolean"],
+        "feature_scales": [StrOptions({"learned"}), None],
         "max_nodes": [Interval(Integral, 1, None, closed="left"), None],
         "random_state": ["random_state"],
         "n_jobs": [Integral, None],
     }
 
     n_estimators: int
+    feature_scales: Literal["learned"] | None
     random_state: Any
     n_jobs: int | None
     forest_: Forest
@@ -59,13 +62,25 @@ class BaseForest(BaseEstimator):
 
     def _auto_settings(self, n_classes: int) -> tuple[str, ...]:
         """Return the settings that the stream's first rows choose."""
-        return ()
+        return tuple(
+            name
+            for name, value in OPEN_SETTINGS.items()
+            if isinstance(given := getattr(self, name, None), str) and given == value
+        )
 
     def _fitted_forest(self) -> Forest:
         """Return the forest; before fitting, fitted attributes do not exist."""
         if not hasattr(self, "forest_"):
             raise AttributeError(f"this {type(self).__name__} is not fitted yet")
         return self.forest_
+
+    @property
+    def feature_scales_(self) -> np.ndarray:
+        """What each column is multiplied by, float32 [d]."""
+        parameters = self._fitted_forest().parameters
+        if parameters.feature_scales is None:
+            return np.ones(parameters.n_features, np.float32)
+        return np.array(parameters.feature_scales, np.float32)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "forest_")
@@ -167,6 +182,11 @@ class BaseForest(BaseEstimator):
         stat = arrays.pop("stat")
         del arrays["odds"], arrays["odds_exponent"]
         head = self.forest_.trees[tree]
+        scales = self.feature_scales_  # powers of two: dividing by them loses nothing
+        for side in ("lower", "upper"):
+            arrays[side] /= scales
+        splits = arrays["feature"] >= 0
+        arrays["threshold"][splits] /= scales[arrays["feature"][splits]]
         told: dict[str, Any] = {**arrays, "n_rows": stat[:, 0].copy()}
         told.update(self._node_forecasts(stat, float(head.head_f[nodes.OFFSET])))
         told["root"] = int(head.head_i[nodes.ROOT])

@@ -17,6 +17,7 @@ from dmondrian.core.nodes import STAT
 from dmondrian.core.policies import (
     add_empty_forecast,
     add_forecast,
+    forecast_loss,
     opening_price,
     prepare,
     price,
@@ -81,3 +82,8 @@ def add_forecast_kt(loss, tree, v, depth, weight, out):
 def add_empty_forecast_kt(loss, tree, v, depth, weight, out):
     for c in range(loss.n_classes):
         out[c] += weight / loss.n_classes
+
+
+@implements(forecast_loss, KT)
+def forecast_loss_kt(loss, total, n_trees, y):
+    return -log(total[int(y)] / n_trees)

@@ -29,6 +29,7 @@ from dmondrian.core.nodes import (
 from dmondrian.core.policies import (
     add_empty_forecast,
     add_forecast,
+    forecast_loss,
     log_weight,
     opening_price,
     prepare,
@@ -104,3 +105,9 @@ def add_forecast_squared(loss, tree, v, depth, weight, out):
 @implements(add_empty_forecast, Squared)
 def add_empty_forecast_squared(loss, tree, v, depth, weight, out):
     out[0] += weight * (tree.head_f[OFFSET] + tree.d[v, SUM] / tree.d[v, STAT])
+
+
+@implements(forecast_loss, Squared)
+def forecast_loss_squared(loss, total, n_trees, y):
+    error = y - total[0] / n_trees
+    return error * error

@@ -1,0 +1,108 @@
+"""Feature scales: what they are worth, and what they never change."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dmondrian
+from dmondrian import AMFClassifier, AMFRegressor
+from dmondrian.errors import CorruptError
+from dmondrian.forest import Forest
+from dmondrian.parameters import ForestParameters
+from dmondrian.progressive import late_loss
+from dmondrian.scales import learn_scales
+from dmondrian.warmup import LAST
+from tests.estimators.test_amf import same_forest
+
+
+def wave(n: int, noise_columns: int = 6, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """A target that turns quickly in the first column, and in no other."""
+    rng = np.random.default_rng(seed)
+    X = rng.random((n, 1 + noise_columns)).astype(np.float32)
+    return X, np.sin(20 * X[:, 0]) + 0.1 * rng.standard_normal(n)
+
+
+def test_scales_find_the_column_that_matters() -> None:
+    X, y = wave(LAST + 2000)
+    plain, learned = (
+        AMFRegressor(10, feature_scales=scales, random_state=0, n_jobs=2).fit(X[:LAST], y[:LAST])
+        for scales in (None, "learned")
+    )
+    assert learned.feature_scales_[0] == 1.0
+    assert (learned.feature_scales_[1:] <= 2.0**-4).all()
+    assert plain.score(X[LAST:], y[LAST:]) < 0.8
+    assert learned.score(X[LAST:], y[LAST:]) > 0.95
+    classes = (y > 0).astype(int)
+    scales = AMFClassifier(5, feature_scales="learned", n_jobs=2, random_state=0)
+    scales.fit(X[:LAST], classes[:LAST])
+    assert scales.feature_scales_[0] == 1.0
+    assert (scales.feature_scales_[1:] <= 2.0**-4).all()
+
+
+def test_scales_that_do_not_help_are_not_used() -> None:
+    rng = np.random.default_rng(3)
+    X = rng.random((LAST, 3)).astype(np.float32)
+    rows = X, rng.standard_normal(LAST), np.ones(LAST)
+    drawn = AMFRegressor(random_state=0)._forest_parameters(3)
+    scales = learn_scales(drawn, rows, n_threads=2)
+    chosen = dataclasses.replace(drawn, feature_scales=scales)
+    assert late_loss(chosen, range(10), rows) <= late_loss(drawn, range(10), rows)
+
+
+def test_a_forest_of_scales_is_the_forest_of_scaled_columns() -> None:
+    X, y = wave(500, noise_columns=2)
+    scales = np.array([1.0, 0.125, 2.0**-12], np.float32)
+    drawn = AMFRegressor(random_state=5)._forest_parameters(3)
+    inside = Forest(dataclasses.replace(drawn, feature_scales=tuple(scales.tolist())), range(3))
+    outside = Forest(drawn, range(3))
+    inside.update(X, y)
+    outside.update(X * scales, y)
+    for mine, other in zip(inside.state()[1], outside.state()[1], strict=True):
+        assert all(mine[name].tobytes() == other[name].tobytes() for name in mine)
+    found, expected = inside.predict_sums(X), outside.predict_sums(X * scales)
+    assert found.total.tobytes() == expected.total.tobytes()
+    assert (inside.weighted_depth(X) == outside.weighted_depth(X * scales)).all()
+
+
+def test_nodes_are_told_in_the_units_of_the_data() -> None:
+    X, y = wave(LAST)
+    forest = AMFRegressor(
+        1, feature_scales="learned", use_aggregation=False, random_state=0, n_jobs=2
+    ).fit(X, y)
+    nodes = forest.nodes(0)
+    assert (nodes["lower"][nodes["root"]] == X.min(axis=0)).all()
+    assert (nodes["upper"][nodes["root"]] == X.max(axis=0)).all()
+    at = np.full(len(X), nodes["root"])
+    while (nodes["feature"][at] >= 0).any():
+        feature = nodes["feature"][at]
+        goes_left = X[np.arange(len(X)), np.maximum(feature, 0)] <= nodes["threshold"][at]
+        below = np.where(goes_left, nodes["left"][at], nodes["right"][at])
+        at = np.where(feature >= 0, below, at)
+    assert (nodes["mean"][at] == forest.predict(X)).all()
+
+
+def test_chunks_threads_and_storing_change_no_byte(tmp_path: Path) -> None:
+    X, y = wave(LAST + 50, noise_columns=1)
+    given = {"feature_scales": "learned", "random_state": 2}
+    whole = AMFRegressor(2, n_jobs=2, **given).fit(X, y)
+    parts = AMFRegressor(2, **given)
+    for start in range(0, 4000, 1000):
+        parts.partial_fit(X[start : start + 1000], y[start : start + 1000])
+    parts.save(tmp_path / "model")
+    for half in (parts, dmondrian.load(tmp_path / "model")):
+        assert (half.feature_scales_ == 1.0).all()
+        assert same_forest(whole, half.partial_fit(X[4000:], y[4000:]))
+        assert half.forest_.parameters == whole.forest_.parameters
+        assert half.forest_.parameters.feature_scales is not None
+
+
+@pytest.mark.parametrize("scales", [[1.0], [1.0, 2.0], [1.0, 0.0], [1.0, float("nan")], [1, 1]])
+def test_impossible_scales_are_refused(scales: list[float]) -> None:
+    told = AMFRegressor(random_state=0)._forest_parameters(2).to_json()
+    ForestParameters.from_json({**told, "feature_scales": [1.0, 0.5]})
+    with pytest.raises(CorruptError):
+        ForestParameters.from_json({**told, "feature_scales": scales})
