@@ -1,8 +1,8 @@
 """The parameters of a run: the seed is drawn, and open settings chosen, before any shard is made.
 
 Relies on the frozen plan, whose first rows this process reads once. Promises the parameters that
-the estimator itself comes to when it learns the same rows, equal for every shard and worker, and
-kept when the same job is run again.
+the estimator itself comes to when it learns the same rows (if the plan does not shuffle), equal for
+every shard and worker, and kept when the same job is run again.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from dmondrian.data import Plan, read_block
 from dmondrian.errors import CheckpointError
 from dmondrian.progressive import Rows
 from dmondrian.warmup import LAST, choose
+
+SAMPLED_BLOCKS = 16
+"""Blocks of a shuffled plan that settings are chosen from; each costs reading a row group."""
 
 
 def settle(estimator: Any, plan: Plan, url: str, told: dict[str, Any]) -> dict[str, Any]:
@@ -43,20 +46,28 @@ def settle(estimator: Any, plan: Plan, url: str, told: dict[str, Any]) -> dict[s
 
 
 def first_rows(plan: Plan) -> Rows:
-    """Return the first rows of a plan that settings may be chosen from: X, y, w."""
-    parts = []
+    """Return rows that settings may be chosen from: X, y, w.
+
+    In stream order these are the stream's first rows. A shuffle moves row groups and rows within
+    them, so its first rows may all be of one row group and unlike the rest: there, the first row
+    groups give their rows in turn.
+    """
+    parts: list[Rows] = []
+    turns: list[np.ndarray] = []
     counted = 0.0
     for block in plan.blocks:
         read = read_block(plan, block)
         assert read.y is not None  # a plan to learn from has a target
         weights = np.ones(len(read.y)) if read.weight is None else read.weight
-        some = weights > 0
+        some = np.flatnonzero(weights > 0)[:LAST]
         parts.append((read.X[some], read.y[some], weights[some]))
+        turns.append(np.arange(len(some)))
         counted += float(np.maximum(np.floor(weights[some]), 1.0).sum())
-        if counted >= LAST:
+        if counted >= LAST and (not plan.shuffle or len(parts) >= SAMPLED_BLOCKS):
             break
     X, y, w = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    return X, y, w
+    dealt = np.argsort(np.concatenate(turns), kind="stable") if plan.shuffle else slice(None)
+    return X[dealt], y[dealt], w[dealt]
 
 
 def _parameters_before(url: str, told: dict[str, Any], digest: str) -> dict[str, Any] | None:
