@@ -3,7 +3,7 @@
 Five workloads; every library learns all rows of the workload and then predicts the same rows, in
 its own process, on one thread. The libraries take turns, so that a disturbance of the machine falls
 on all of them; each rate is the median over the rounds, each ratio the median of the rounds'
-ratios. Compilation is not timed: it is reported as the seconds of a first run on 300 rows.
+ratios. Compilation is not timed: it is reported as the seconds of a first run on 600 rows.
 
 river learns one dict at a time; it is given the first 2,000 rows only, where its trees are still
 shallow.
