@@ -7,7 +7,9 @@ Regression: mean squared error over the variance of the targets (1 - R2).
 Rows are predicted in chunks that grow with the stream, at most 2 % of the rows seen, one row at a
 time below 50: the price of a row is that of a forest that lags by at most 2 %.
 
-The summary ranks settings by their excess over the best setting of each set, in per cent: the mean
+The grid is every pseudo-count (or learning rate) with the opening charged and free; the defaults,
+which for classification are chosen from the stream; and, at the middling setting, each other switch
+turned. Settings are ranked by their excess over the best setting of each set, in per cent: the mean
 over sets says what is good, the worst says what is safe.
 
     python -m benchmarks.ablation --data <folder> --max-rows 20000
@@ -46,30 +48,31 @@ ALPHAS: tuple[tuple[str, float, bool], ...] = (
     ("1/K", 1.0, True),
 )
 RATES: tuple[float | str, ...] = ("theory", 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+# Where the other switches are turned.
+MIDDLING = {"alpha": "0.2/K", "learning_rate": 8.0}
+AUTO = {
+    "alpha": "auto",
+    "charge_opening": "auto",
+    "split_pure": False,
+    "predict_extension": "leaf",
+}
 SIDES = ("progressive", "held_out")
 
 
 def settings(is_classification: bool) -> Iterator[dict[str, Any]]:
     """Yield the grid: first the factors that matter most, so that a stopped run is of use."""
-    switches = (False, True)
-    extensions = ("leaf", "expected")
+    name = "alpha" if is_classification else "learning_rate"
+    values = [label for label, _, _ in ALPHAS] if is_classification else RATES
+    off = {"split_pure": False} if is_classification else {}
+    for charge, value in product((False, True), values):
+        yield {name: value, "charge_opening": charge, **off, "predict_extension": "leaf"}
     if is_classification:
-        for pure, extension, charge, alpha in product(
-            switches, extensions, switches, (label for label, _, _ in ALPHAS)
-        ):
-            yield {
-                "alpha": alpha,
-                "charge_opening": charge,
-                "split_pure": pure,
-                "predict_extension": extension,
-            }
-    else:
-        for extension, charge, rate in product(extensions, switches, RATES):
-            yield {
-                "learning_rate": rate,
-                "charge_opening": charge,
-                "predict_extension": extension,
-            }
+        yield dict(AUTO)
+    for charge in (False, True):
+        base = {name: MIDDLING[name], "charge_opening": charge}
+        yield {**base, **off, "predict_extension": "expected"}
+        if is_classification:
+            yield {**base, "split_pure": True, "predict_extension": "leaf"}
 
 
 def estimator(chosen: dict[str, Any], n_classes: int, trees: int) -> AMFClassifier | AMFRegressor:
@@ -77,12 +80,14 @@ def estimator(chosen: dict[str, Any], n_classes: int, trees: int) -> AMFClassifi
     chosen = dict(chosen)
     if not n_classes:
         return AMFRegressor(n_estimators=trees, random_state=0, n_jobs=1, **chosen)
-    alpha = pseudo_count(chosen.pop("alpha"), n_classes)
+    alpha: Any = pseudo_count(chosen.pop("alpha"), n_classes)
     return AMFClassifier(n_estimators=trees, random_state=0, n_jobs=1, alpha=alpha, **chosen)
 
 
-def pseudo_count(label: str, n_classes: int) -> float:
-    """Return the number that a label of the grid stands for."""
+def pseudo_count(label: str, n_classes: int) -> float | str:
+    """Return the number that a label of the grid stands for, or "auto"."""
+    if label == "auto":
+        return label
     value, is_scaled = next((v, scaled) for name, v, scaled in ALPHAS if name == label)
     return value / n_classes if is_scaled else value
 
@@ -96,8 +101,8 @@ def chunks(n: int) -> Iterator[slice]:
         start = stop
 
 
-def measure(dataset: Dataset, chosen: dict[str, Any], trees: int) -> dict[str, float]:
-    """Return progressive and held-out loss of one setting, and nodes per tree."""
+def measure(dataset: Dataset, chosen: dict[str, Any], trees: int) -> dict[str, Any]:
+    """Return progressive and held-out loss of one setting, nodes per tree and what was chosen."""
     forest = estimator(chosen, dataset.n_classes, trees)
     X, y, K = dataset.X_train, dataset.y_train, dataset.n_classes
     losses = np.empty(len(y))
@@ -113,7 +118,9 @@ def measure(dataset: Dataset, chosen: dict[str, Any], trees: int) -> dict[str, f
             forest.partial_fit(X[rows], y[rows])
     held_out = _losses(forest, dataset.X_test, dataset.y_test, K).mean()
     unit = 1.0 if K else np.var(y)
+    is_auto = "auto" in chosen.values()
     return {
+        **({"chosen": [forest.alpha_, bool(forest.charge_opening_)]} if is_auto else {}),
         "progressive": float(losses.mean() / unit),
         "held_out": float(held_out / (1.0 if K else np.var(dataset.y_test))),
         "nodes_per_tree": forest.forest_.n_nodes / trees,
@@ -127,51 +134,105 @@ def _losses(forest: Any, X: np.ndarray, y: np.ndarray, n_classes: int) -> np.nda
 
 
 def excess(records: list[dict[str, Any]], side: str) -> list[tuple[dict[str, Any], float, float]]:
-    """Return settings with mean and worst excess over the best of each set, in per cent.
-
-    Only settings that were run on every set are compared.
-    """
-    names = {record["set"] for record in records}
-    best = {s: min(r[side] for r in records if r["set"] == s) for s in names}
+    """Return settings with mean and worst excess over the best of each set, in per cent."""
+    best = {}
     by_setting: dict[str, list[float]] = {}
+    for record in records:
+        best[record["set"]] = min(record[side], best.get(record["set"], np.inf))
     for record in records:
         over = 100.0 * (record[side] / best[record["set"]] - 1.0)
         by_setting.setdefault(json.dumps(record["setting"]), []).append(over)
     ranked = [
         (json.loads(setting), float(np.mean(over)), float(np.max(over)))
         for setting, over in by_setting.items()
-        if len(over) == len(names)
     ]
     return sorted(ranked, key=lambda row: row[1])
 
 
-def report(records: list[dict[str, Any]], keep: int = 12) -> str:
-    """Return Markdown: the ranking for each side, then each set's best and the overall winner."""
+def compared(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the records of the grid's settings that were run on every set."""
+    grid = [setting for is_class in (True, False) for setting in settings(is_class)]
+    names = {record["set"] for record in records}
+    sets_of: dict[str, set[str]] = {}
+    for record in records:
+        sets_of.setdefault(json.dumps(record["setting"]), set()).add(record["set"])
+    return [
+        record
+        for record in records
+        if record["setting"] in grid and sets_of[json.dumps(record["setting"])] == names
+    ]
+
+
+def report(records: list[dict[str, Any]]) -> str:
+    """Return Markdown: the ranking for each side, the switches, the default on each set."""
+    records = compared(records)
+    is_classification = records[0]["n_classes"] > 0
     parts = []
     for side in SIDES:
         ranked = excess(records, side)
-        if not ranked:
-            continue
-        factors = list(ranked[0][0])
         rows = [[*chosen.values(), f"{mean:.1f}", f"{worst:.1f}"] for chosen, mean, worst in ranked]
-        shown = rows if len(rows) <= keep else rows[:keep]
         title = side.replace("_", "-")
         parts.append(f"**{title} loss, excess over each set's best in %** ({len(rows)} settings)\n")
-        parts.append(table([*factors, "mean", "worst"], shown))
-    winner = excess(records, SIDES[0])[0][0]
+        parts.append(table([*ranked[0][0], "mean", "worst"], rows))
+    default = AUTO
+    if not is_classification:
+        default = {**MIDDLING, "charge_opening": False, "predict_extension": "leaf"}
+        default.pop("alpha")
+    parts.append(switches(records))
+    parts.append(by_set(records, default))
+    return "\n".join(parts)
+
+
+def switches(records: list[dict[str, Any]]) -> str:
+    """Return Markdown: what each other switch changes, at the middling setting."""
+    cells = {(r["set"], json.dumps(r["setting"])): r for r in records}
+    names = list(dict.fromkeys(r["set"] for r in records))
     rows = []
+    for setting in settings(records[0]["n_classes"] > 0):
+        base = {**setting, "predict_extension": "leaf"}
+        if "split_pure" in base:
+            base["split_pure"] = False
+        if base == setting:
+            continue
+        pairs = [(cells[s, json.dumps(setting)], cells[s, json.dumps(base)]) for s in names]
+        row: list[Any] = [json.dumps(setting)]
+        for side in SIDES:
+            change = [100.0 * (own[side] / plain[side] - 1.0) for own, plain in pairs]
+            row += [f"{np.mean(change):.1f}", f"{min(change):.1f}", f"{max(change):.1f}"]
+        nodes = [own["nodes_per_tree"] / plain["nodes_per_tree"] for own, plain in pairs]
+        rows.append([*row, f"{np.median(nodes):.1f}", f"{max(nodes):.1f}"])
+    head = ["setting", "progressive, change in %", "least", "greatest"]
+    head += ["held-out, change in %", "least", "greatest", "nodes, times", "most"]
+    about = "**Other switches**, against the same setting with `split_pure` False and `leaf`: mean"
+    return f"{about} loss, median nodes\n\n" + table(head, rows)
+
+
+def by_set(records: list[dict[str, Any]], default: dict[str, Any]) -> str:
+    """Return Markdown: the default beside the best fixed setting of each set."""
+    rows, over = [], {side: [] for side in SIDES}
     for name in dict.fromkeys(record["set"] for record in records):
         own = [record for record in records if record["set"] == name]
-        row: list[Any] = [name, own[0]["n_train"]]
+        chosen = next(record for record in own if record["setting"] == default)
+        row: list[Any] = [name, own[0]["n_train"], own[0]["n_classes"] or "-"]
+        if "chosen" in chosen:
+            alpha, charge = chosen["chosen"]
+            row.append(f"{alpha * own[0]['n_classes']:.2f}/K {'charged' if charge else 'free'}")
         for side in SIDES:
-            best = min(own, key=lambda record: record[side])
-            chosen = next(record for record in own if record["setting"] == winner)
-            row += [chosen[side], best[side], " ".join(map(str, best["setting"].values()))]
+            best = min((r for r in own if "chosen" not in r), key=lambda record: record[side])
+            percent = 100.0 * (chosen[side] / best[side] - 1.0)
+            over[side].append(percent)
+            fixed = " ".join(map(str, best["setting"].values()))
+            row += [chosen[side], best[side], f"{percent:+.1f}", fixed]
         rows.append(row)
-    head = ["set", "rows", "progressive, winner", "best", "by"]
-    parts.append(f"**By set.** Winner (progressive): {json.dumps(winner)}\n")
-    parts.append(table([*head, "held-out, winner", "best", "by"], rows))
-    return "\n".join(parts)
+    head = ["set", "rows", "K", *(["chosen"] if default == AUTO else [])]
+    for side in ("progressive", "held-out"):
+        head += [f"{side}, default", "best fixed", "%", "by"]
+    told = "; ".join(
+        f"{side.replace('_', '-')} {np.mean(values):.1f} % over the best fixed setting on average,"
+        f" {max(values):.1f} % at worst"
+        for side, values in over.items()
+    )
+    return f"**The default by set** ({json.dumps(default)}): {told}.\n\n" + table(head, rows)
 
 
 def main() -> None:
@@ -189,7 +250,7 @@ def main() -> None:
     for name in args.sets:
         dataset = datasets.load(name, args.data, args.max_rows)
         # Two labels may stand for one number: 0.2/K and 0.1 with two classes.
-        known: dict[tuple, dict[str, float]] = {}
+        known: dict[tuple, dict[str, Any]] = {}
         for chosen in settings(dataset.is_classification):
             if any(chosen.get(key, value) != value for key, value in only.items()):
                 continue
@@ -213,7 +274,8 @@ def main() -> None:
         own = [
             r
             for r in records
-            if (r["n_classes"] > 0) == is_classification and r["trees"] == args.trees
+            if (r["n_classes"] > 0) == is_classification
+            and (r["trees"], r["max_rows"]) == (args.trees, args.max_rows)
         ]
         if own:
             text += f"## {title}, {args.trees} trees\n\n{report(own)}\n"
