@@ -124,7 +124,7 @@ def _local(n_workers: int, threads: int, processes: bool) -> Iterator[Client]:
             f"{n_workers} local workers could not be started: {error}; in a script, call this "
             f'under `if __name__ == "__main__":`, because worker processes import the script'
         ) from error
-    with cluster, Client(cluster, set_as_default=False, direct_to_workers=True) as client:
+    with cluster, Client(cluster, set_as_default=False) as client:
         client.wait_for_workers(n_workers, timeout=START_SECONDS)
         yield client
 

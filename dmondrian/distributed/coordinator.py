@@ -9,23 +9,24 @@ window, moments of checkpoints, order of answers) changes a byte of any shard.
 
 from __future__ import annotations
 
-import queue
 import time
 import uuid
 from typing import Any
 
-from distributed import Client, Future
+from distributed import Client
 
 from dmondrian import errors
 from dmondrian._jit import source_digest
 from dmondrian.checkpoint import Manifest, Run
 from dmondrian.distributed.fleet import Fleet
+from dmondrian.distributed.inbox import Inbox
 from dmondrian.distributed.interrupt import Interrupts
 from dmondrian.distributed.ledger import Ledger
 from dmondrian.distributed.orders import (
     DIRTY,
     FAILED,
     GAP,
+    GONE,
     LOST,
     MOVED,
     OK,
@@ -35,7 +36,7 @@ from dmondrian.distributed.orders import (
 )
 from dmondrian.distributed.progress import Progress, Teller
 from dmondrian.distributed.shards import forget, restore, step
-from dmondrian.distributed.tracks import Limits, Track, fetch
+from dmondrian.distributed.tracks import Limits, Track, answer_of
 from dmondrian.distributed.units import Every, Unit
 from dmondrian.errors import ClusterError
 
@@ -87,8 +88,7 @@ class Coordinator:
         self._units = ledger.units
         self._tracks = [Track(s, ledger.settled, digest) for s, digest in sorted(starts.items())]
         self._fleet = Fleet(client)
-        self._answers: queue.SimpleQueue[Future] = queue.SimpleQueue()
-        self._keys: dict[str, tuple[Track, int | None]] = {}  # order under way: track, unit
+        self._inbox = Inbox(client)  # orders under way: track, unit or None for a restore
         self._heard: dict[str, float] = {}  # worker: monotonic seconds of its last answer
         self._marks = {u.index for u in self._units if every.is_due(u)}
         self._marks.add(len(self._units) - 1)
@@ -200,9 +200,8 @@ class Coordinator:
 
     def _recall(self, track: Track) -> None:
         """Take back what is under way; a step that runs all the same does no harm."""
-        for key, future in track.pending.items():
-            self._keys.pop(key, None)
-            future.release()
+        for key in track.pending:
+            self._inbox.drop(key)
         track.pending.clear()
 
     def _place(self, track: Track) -> None:
@@ -219,6 +218,9 @@ class Coordinator:
 
     def _rebalance(self) -> None:
         """Right after a commit, let workers that joined take over shards."""
+        self._fleet.look(now=True)  # one that has just joined waits for no second commit
+        self._drop_lost()
+        moved: dict[str, list[int]] = {}  # worker: shards that it need not hold any more
         for track in sorted(self._tracks, key=lambda t: -t.shard):
             if track.address is None or not track.is_held:
                 continue
@@ -227,8 +229,11 @@ class Coordinator:
                 recoveries, replayed = self.recoveries, self.replayed
                 self._lose(track)
                 self.recoveries, self.replayed = recoveries, replayed  # a move is no loss
+                moved.setdefault(track.address, []).append(track.shard)
                 track.address = target
                 self._heard[target] = time.monotonic()
+        for address, shards in moved.items():
+            self._fleet.tell([address], forget, self._run.url, self.attempt, shards)
 
     # -- orders -----------------------------------------------------------------------------
 
@@ -299,27 +304,18 @@ class Coordinator:
             retries=0,
             priority=-rank,
         )
-        track.pending[str(future.key)] = future
-        self._keys[str(future.key)] = track, unit
-        future.add_done_callback(self._answers.put)
+        track.pending.add(self._inbox.watch(future, (track, unit)))
 
     # -- answers ----------------------------------------------------------------------------
 
     def _receive(self) -> None:
         """Wait a moment for an answer, then take all that are there."""
         timeout = _TICK
-        while True:
-            try:
-                future = self._answers.get(timeout=timeout)
-            except queue.Empty:
-                return
+        while (arrival := self._inbox.take(timeout)) is not None:
             timeout = 0.0
-            asked = self._keys.pop(str(future.key), None)
-            if asked is not None:
-                track, unit = asked
-                track.pending.pop(str(future.key), None)
-                self._judge(track, unit, fetch(future, track.shard))
-                future.release()
+            track, unit = arrival.about
+            track.pending.discard(arrival.key)
+            self._judge(track, unit, answer_of(arrival, track.shard))
 
     def _judge(self, track: Track, unit: int | None, answer: Answer) -> None:
         if answer.worker == track.address:
@@ -330,7 +326,7 @@ class Coordinator:
                 self.hosts.add(answer.worker)
             else:
                 self._advance(track, unit, answer)
-        elif answer.status == MOVED:
+        elif answer.status in (MOVED, GONE):
             self._fleet.look(now=True)
             self._drop_lost()
             if track.address is not None:
@@ -366,7 +362,7 @@ class Coordinator:
         else:
             self._recall(track)
             track.sent = track.done
-        if answer.status in (FAILED, GAP, MOVED):
+        if answer.status in (FAILED, GAP, MOVED, GONE):
             track.retry_at = time.monotonic() + 0.2 * 4.0 ** (track.failures - 1)
 
     def _settle(self) -> bool:
@@ -380,21 +376,13 @@ class Coordinator:
                 )
                 self.checkpoints += 1
                 self._saved_at = time.monotonic()
-                self._rebalance()
                 if unit.index == self._stop:
                     return True
+                if not is_final:
+                    self._rebalance()
         return False
 
     def _release(self) -> None:
         """Leave nothing behind on the cluster."""
-        for track in self._tracks:
-            self._recall(track)
-        if self._client.status == "running" and self._fleet.threads:
-            self._client.run(
-                forget,
-                self._run.url,
-                self.attempt,
-                workers=list(self._fleet.threads),
-                on_error="ignore",
-                wait=False,
-            )
+        self._inbox.close()
+        self._fleet.tell(list(self._fleet.threads), forget, self._run.url, self.attempt, None)

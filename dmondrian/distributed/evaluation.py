@@ -77,10 +77,13 @@ def evaluate(
         for unit in cut(plan.blocks)
     ]
     total = HeldOut(model.schema.task)
+
+    def add(measured: Measured) -> None:
+        for mean, y, weight in measured:
+            total.add(mean, y, weight)
+
     with connected_for(plan.n_rows, client, n_workers, threads) as used:
-        for measured in Spread(used, measure_part, parts, "part of the data"):
-            for mean, y, weight in measured:
-                total.add(mean, y, weight)
+        Spread(used, measure_part, parts, "part of the data").run(add)
     return total.report()
 
 

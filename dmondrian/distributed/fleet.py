@@ -7,7 +7,8 @@ that shards go where the load per thread is least, and that equal fleets place e
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from distributed import Client
@@ -19,6 +20,9 @@ POLL_SECONDS = 1.0
 
 ABSENT_SECONDS = 120.0
 """How long a run waits for a first or a new worker, or for the scheduler to come back."""
+
+TELL_SECONDS = 30.0
+"""How long workers may take to say that they have heard something."""
 
 _LIVING = ("running", "paused")  # a paused worker keeps its shards: it waits for memory
 
@@ -69,6 +73,18 @@ class Fleet:
             f"{what} for {self._patience:.0f} seconds; start workers and run the same command "
             f"again: it goes on from the last checkpoint"
         )
+
+    def tell(self, addresses: Sequence[str], task: Callable[..., Any], *args: Any) -> None:
+        """Have workers run a coroutine function; who cannot be reached in time is not told."""
+        if not addresses or self._client.status != "running":
+            return
+
+        async def ask() -> None:
+            workers = list(addresses)
+            await self._client.run(task, *args, workers=workers, on_error="ignore", wait=False)
+
+        with suppress(OSError, TimeoutError):
+            self._client.sync(ask, callback_timeout=TELL_SECONDS)
 
     def place(self, load: Mapping[str, int]) -> str | None:
         """Worker for one more shard: the least loaded per thread; None without workers.

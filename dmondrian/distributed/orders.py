@@ -64,6 +64,7 @@ MOVED = "moved"  # the task ran on another worker than it was meant for
 LOST = "lost"  # this worker does not hold the shard, or has forgotten an answer
 GAP = "gap"  # the shard is not at the step's start: an earlier step has not run here
 DIRTY = "dirty"  # learning failed half way: the shard must be restored
+GONE = "gone"  # nothing came back: a worker that was lost, an error outside the order
 FAILED = "failed"  # reading or saving failed: the shard is whole and the order can be repeated
 
 

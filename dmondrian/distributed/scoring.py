@@ -201,9 +201,11 @@ def _write_parts(
         left = (n_rows - rows) / speed if speed > 0 else None
         return Progress(rows, n_rows, speed, rows, left, 0, 0)
 
-    for entry in Spread(client, score_part, parts, "output file"):
+    def note(entry: dict[str, Any]) -> None:
         entries.append(entry)
         teller.tell(record)
+
+    Spread(client, score_part, parts, "output file").run(note)
     teller.tell(record, now=True)
     return entries
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -98,6 +99,13 @@ class HeldRun:
     def _read(self, index: int) -> Any:
         return read_block(self.plan, self.plan.blocks[index])
 
+    def drop(self, shards: Sequence[int]) -> None:
+        """Let go of shards that are not held any more, or elsewhere."""
+        for number in shards:
+            shard = self.shards.pop(number, None)
+            if shard is not None:
+                shard.abandon()
+
     def floor(self) -> int:
         """Return the number of the first block that any shard here still needs."""
         return min((shard.block for shard in list(self.shards.values())), default=0)
@@ -108,6 +116,7 @@ class Registry:
 
     def __init__(self) -> None:
         self._runs: dict[str, HeldRun] = {}
+        self._ended: deque[str] = deque(maxlen=100)  # attempts: an order may come after its end
         self._lock = threading.Lock()
 
     def find(self, order: Order) -> HeldRun | None:
@@ -119,20 +128,34 @@ class Registry:
         return held
 
     def open(self, order: Order) -> HeldRun:
-        """Return the run of an order, taken up if need be; drop another attempt's shards."""
+        """Return the run of an order, taken up if need be; drop another attempt's shards.
+
+        Raises
+        ------
+        ClusterError
+            The attempt has ended.
+        """
         with self._lock:
             held = self.find(order)
+            if order.attempt in self._ended:
+                raise ClusterError(f"attempt {order.attempt} at {order.run} has ended")
             if held is None:
                 self._expire()
                 self._drop(order.run)
                 held = self._runs[order.run] = HeldRun(order)
             return held
 
-    def forget(self, run: str, attempt: str) -> None:
-        """Drop a run's shards and blocks, unless another attempt holds them by now."""
+    def forget(self, run: str, attempt: str, shards: Sequence[int] | None = None) -> None:
+        """Drop some shards or the whole run, unless another attempt holds it by now."""
         with self._lock:
-            if run in self._runs and self._runs[run].attempt == attempt:
-                self._drop(run)
+            held = self._runs.get(run)
+            is_held = held is not None and held.attempt == attempt
+            if shards is None:
+                self._ended.append(attempt)
+                if is_held:
+                    self._drop(run)
+            elif held is not None and is_held:
+                held.drop(shards)
 
     def clear(self) -> None:
         """Drop everything."""
@@ -143,9 +166,7 @@ class Registry:
     def _drop(self, run: str) -> None:
         held = self._runs.pop(run, None)
         if held is not None:
-            for shard in list(held.shards.values()):
-                shard.abandon()
-            held.shards.clear()
+            held.drop(list(held.shards))
             held.cache.close()
 
     def _expire(self) -> None:
@@ -360,11 +381,11 @@ def _fault(status: str, order: Order, error: BaseException, position: int = -1) 
     return Answer(status, order.shard, order.address, position, error=about)
 
 
-async def forget(run: str, attempt: str, dask_worker: Worker) -> None:
-    """Drop what this worker holds of a run, when an attempt ends.
+async def forget(run: str, attempt: str, shards: Sequence[int] | None, dask_worker: Worker) -> None:
+    """Drop what this worker holds of a run when an attempt ends, or shards that moved away.
 
     A coroutine, because Dask sends only those without waiting for an answer.
     """
     holder = dask_worker.plugins.get(PLUGIN)
     if isinstance(holder, ShardHolder):
-        holder.registry.forget(run, attempt)
+        holder.registry.forget(run, attempt, shards)

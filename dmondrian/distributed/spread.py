@@ -2,19 +2,20 @@
 
 Relies on tasks that may run twice without harm, and on Dask for starting them elsewhere when a
 worker is lost. Promises that only a few tasks are under way at a time, that results are handed on
-in the order of the orders, and that an error made by dmondrian itself stops everything at once.
+in the order of the orders, that an error made by dmondrian itself stops everything at once, and
+that no task is left on the cluster, however it ends.
 """
 
 from __future__ import annotations
 
-import queue
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from distributed import Client, Future
+from distributed import Client
 
 from dmondrian.distributed.fleet import Fleet
+from dmondrian.distributed.inbox import Arrival, Inbox
 from dmondrian.errors import ClusterError, DMondrianError, StoreError
 
 TRIES = 4
@@ -38,71 +39,71 @@ def guarded(task: Callable[[Any], Any], order: Any) -> tuple[Any, DMondrianError
 
 
 class Spread:
-    """Runs `task(order)` for all orders; iterate over it for the results in order."""
+    """Runs `task(order)` for all orders."""
 
     def __init__(
         self, client: Client, task: Callable[[Any], Any], orders: Sequence[Any], name: str
     ) -> None:
         self._client, self._task, self._orders, self._name = client, task, orders, name
         self._fleet = Fleet(client)
-        self._ready: queue.SimpleQueue[Future] = queue.SimpleQueue()
-        self._under_way: dict[str, tuple[Future, int]] = {}
+        self._inbox = Inbox(client)  # tasks under way: number of the order
         self._failures: dict[int, int] = {}
 
-    def __iter__(self) -> Iterator[Any]:
-        """Yield the results in the order of the orders."""
-        results: dict[int, Any] = {}
-        sent = yielded = 0
-        heard = time.monotonic()
+    def run(self, hand: Callable[[Any], None]) -> None:
+        """Hand over the results, one by one, in the order of the orders.
+
+        Raises
+        ------
+        DMondrianError
+            What a task raised, or failed with too often.
+        ClusterError
+            There were no workers, or no results, for too long.
+        """
         try:
-            while yielded < len(self._orders):
-                self._fleet.look()
-                # Twice the threads: while one task runs, the next is there.
-                room = 2 * sum(self._fleet.threads.values()) + 1
-                limit = min(len(self._orders), yielded + 4 * room)
-                while sent < limit and len(self._under_way) < room:
-                    self._send(sent)
-                    sent += 1
-                try:
-                    index, result = self._take(self._ready.get(timeout=_TICK))
-                except queue.Empty:
-                    self._check_silence(heard)
-                    continue
-                heard = time.monotonic()
-                if index is not None:
-                    results[index] = result
-                while yielded in results:
-                    yield results.pop(yielded)
-                    yielded += 1
+            self._run(hand)
         finally:
-            for future, _ in self._under_way.values():
-                future.release()
-            self._under_way.clear()
+            self._inbox.close()
+
+    def _run(self, hand: Callable[[Any], None]) -> None:
+        results: dict[int, Any] = {}
+        sent = handed = 0
+        heard = time.monotonic()
+        while handed < len(self._orders):
+            self._fleet.look()
+            # Twice the threads: while one task runs, the next is there.
+            room = 2 * sum(self._fleet.threads.values()) + 1
+            limit = min(len(self._orders), handed + 4 * room)
+            while sent < limit and len(self._inbox) < room:
+                self._send(sent)
+                sent += 1
+            arrival = self._inbox.take(_TICK)
+            if arrival is None:
+                self._check_silence(heard)
+                continue
+            heard = time.monotonic()
+            self._judge(arrival, results)
+            while handed in results:
+                hand(results.pop(handed))
+                handed += 1
 
     def _send(self, index: int) -> None:
         future = self._client.submit(
             guarded, self._task, self._orders[index], pure=False, retries=0, priority=-index
         )
-        self._under_way[str(future.key)] = future, index
-        future.add_done_callback(self._ready.put)
+        self._inbox.watch(future, index)
 
-    def _take(self, future: Future) -> tuple[int | None, Any]:
-        """Return a result and its number; send a failed order again."""
-        _, index = self._under_way.pop(str(future.key))
-        try:
-            result, failure = future.result(timeout=SILENCE)
-        except Exception as error:  # noqa: BLE001 - a lost worker, memory or network: try again
-            result, failure = None, error
-        finally:
-            future.release()
+    def _judge(self, arrival: Arrival, results: dict[int, Any]) -> None:
+        """Note a result; send a failed order again."""
+        # An error of the task's own is a lost worker, memory or network: try again.
+        result, failure = (None, arrival.error) if arrival.error else arrival.result
         if failure is None:
-            return index, result
-        if isinstance(failure, DMondrianError) and not isinstance(failure, StoreError):
+            results[arrival.about] = result
+        elif isinstance(failure, DMondrianError) and not isinstance(failure, StoreError):
             raise failure
-        self._retry(index, failure)
-        return None, None
+        else:
+            self._retry(arrival.about, failure)
 
-    def _retry(self, index: int, error: Exception) -> None:
+    def _retry(self, index: int, error: BaseException) -> None:
         self._failures[index] = self._failures.get(index, 0) + 1
         if self._failures[index] >= TRIES:
             if isinstance(error, StoreError):
@@ -117,5 +118,5 @@ class Spread:
         if time.monotonic() - heard > SILENCE:
             raise ClusterError(
                 f"no {self._name} was finished for {SILENCE:.0f} seconds; "
-                f"{len(self._under_way)} are under way: look at the workers' logs"
+                f"{len(self._inbox)} are under way: look at the workers' logs"
             )

@@ -2,21 +2,23 @@
 
 Relies on a collection computing its partitions to the same values whenever it is asked, as long as
 they are not written yet. Promises that partitions are numbered in their order, that a file that is
-there is never written again (so a resumed run reads the rows it began with), and that a
-collection of another shape is refused.
+there is never written again (so a resumed run reads the rows it began with), that a collection of
+another shape is refused, and that no task is left on the cluster, however it ends.
 """
 
 from __future__ import annotations
 
 import json
-import queue
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from distributed import Client, Future, KilledWorker
+from distributed import Client, KilledWorker
 
+from dmondrian.distributed.fleet import Fleet
+from dmondrian.distributed.inbox import Inbox, LostResultError
 from dmondrian.errors import (
     CheckpointError,
     ClusterError,
@@ -34,6 +36,8 @@ TARGET = "target"
 ROW_GROUP = 65_536
 STAGE_SECONDS = 3600.0
 """Without a new partition for this long, staging is given up."""
+
+_TICK = 0.5  # seconds between two looks at the workers
 
 
 def is_dask(data: Any) -> bool:
@@ -130,36 +134,44 @@ def _write_all(
         return
     write = delayed(write_part, pure=False)
     tasks = [write(part, index, columns, folder) for part, index in parts]
-    futures = client.compute(tasks, retries=2)
-    # Dask's own waits use the default client, which need not be this one.
-    done: queue.SimpleQueue[Future] = queue.SimpleQueue()
-    numbers = {str(future.key): index for future, (_, index) in zip(futures, parts, strict=True)}
-    for future in futures:
-        future.add_done_callback(done.put)
-    for _ in futures:
-        try:
-            future = done.get(timeout=STAGE_SECONDS)
-        except queue.Empty as error:
+    fleet, inbox = Fleet(client), Inbox(client)
+    try:
+        futures = client.compute(tasks, retries=2)
+        for future, (_, index) in zip(futures, parts, strict=True):
+            inbox.watch(future, index)
+        _wait(fleet, inbox, folder)
+    finally:
+        inbox.close()
+
+
+def _wait(fleet: Fleet, inbox: Inbox, folder: str) -> None:
+    """Wait until all partitions are written."""
+    heard = time.monotonic()
+    while len(inbox):
+        fleet.look()
+        arrival = inbox.take(_TICK)
+        if arrival is not None:
+            heard = time.monotonic()
+            if isinstance(arrival.error, DMondrianError):
+                raise arrival.error
+            # A partition whose result was lost has been written before.
+            if arrival.error is not None and not isinstance(arrival.error, LostResultError):
+                raise _translated(arrival.error, arrival.about) from arrival.error
+        elif time.monotonic() - heard > STAGE_SECONDS:
             raise ClusterError(
                 f"no partition was written to {folder} for {STAGE_SECONDS:.0f} seconds; run the "
                 f"same command again to write the rest"
-            ) from error
-        _check(future, numbers[str(future.key)])
+            )
 
 
-def _check(future: Future, index: int) -> None:
-    """Translate the failure of a partition's task."""
-    try:
-        future.result(timeout=STAGE_SECONDS)
-    except DMondrianError:
-        raise
-    except KilledWorker as error:
-        raise ClusterError(f"partition {index} kills the workers that write it: {error}") from error
-    except Exception as error:
-        raise DataError(
-            f"partition {index} of the collection cannot be computed or written as Parquet: "
-            f"{type(error).__name__}: {error}"
-        ) from error
+def _translated(error: BaseException, index: int) -> DMondrianError:
+    """Return the failure of a partition's task in this package's words."""
+    if isinstance(error, KilledWorker):
+        return ClusterError(f"partition {index} kills the workers that write it: {error}")
+    return DataError(
+        f"partition {index} of the collection cannot be computed or written as Parquet: "
+        f"{type(error).__name__}: {error}"
+    )
 
 
 def write_part(part: Any, index: int, columns: list[str], folder: str) -> int:

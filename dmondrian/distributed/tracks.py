@@ -1,6 +1,6 @@
 """Where each shard stands, as the coordinator sees it, and the bounds of a run.
 
-Relies on nothing but futures; promises nothing: it is the coordinator's notebook.
+Relies on nothing; promises nothing: it is the coordinator's notebook.
 """
 
 from __future__ import annotations
@@ -8,13 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dmondrian.distributed.orders import LOST, Answer
+from dmondrian.distributed.orders import GONE, Answer
 
 if TYPE_CHECKING:
-    from distributed import Future
-
-FETCH_SECONDS = 60.0
-"""To fetch an answer that is ready."""
+    from dmondrian.distributed.inbox import Arrival
 
 
 @dataclass(frozen=True)
@@ -43,12 +40,11 @@ class Track:
     failures: int = 0  # since the last progress
     losses: int = 0  # workers lost since the last progress
     retry_at: float = 0.0  # monotonic seconds before which nothing is sent
-    pending: dict[str, Future] = field(default_factory=dict)
+    pending: set[str] = field(default_factory=set)  # keys of the orders under way
 
 
-def fetch(future: Future, shard: int) -> Answer:
-    """Return the answer of a finished order; a failed or vanished one counts as lost."""
-    try:
-        return future.result(timeout=FETCH_SECONDS)
-    except Exception as error:  # noqa: BLE001 - KilledWorker, a lost result: all mean try again
-        return Answer(LOST, shard, "unknown", error=(type(error).__name__, str(error)))
+def answer_of(arrival: Arrival, shard: int) -> Answer:
+    """Return the answer to an order, also where none came back."""
+    if arrival.error is None:
+        return arrival.result
+    return Answer(GONE, shard, "unknown", error=(type(arrival.error).__name__, str(arrival.error)))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import dask
 import pyarrow.parquet as pq
 import pytest
 from distributed import Client, LocalCluster
@@ -14,10 +16,33 @@ from distributed import Client, LocalCluster
 from dmondrian import AMFClassifier
 from dmondrian.checkpoint import Run
 from dmondrian.distributed import Progress, TrainedRun, train
+from dmondrian.distributed.fleet import Fleet
 
 ADULT = Path(__file__).parents[2] / "jobs/data/adult/part-0000-train.parquet"
 COLUMNS = ["age", "education-num", "hours-per-week", "capital-gain", "sex", "income"]
 ROWS, GROUP = 6000, 500
+PATIENCE = 120.0
+"""Seconds that anything may take on a machine that is busy with other work."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patience() -> Iterator[None]:
+    """Let connections take their time."""
+    slow = {"distributed.comm.timeouts.connect": f"{PATIENCE:.0f} s"}
+    with dask.config.set(slow):
+        yield
+
+
+def wait_until(is_so: Callable[[], object], seconds: float = PATIENCE) -> None:
+    end = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < end, f"waited {seconds:.0f} seconds in vain"
+        time.sleep(0.01)
+
+
+def workers_of(client: Client) -> list[str]:
+    """Addresses of the workers that the scheduler knows."""
+    return sorted(client.scheduler_info(n_workers=-1)["workers"])
 
 
 @pytest.fixture(scope="session")
@@ -31,16 +56,21 @@ def adult(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
-def client() -> Iterator[Client]:
-    """Two workers in this process: quick, and the same code."""
+@contextmanager
+def worker_threads(n_workers: int, threads: int = 1) -> Iterator[tuple[LocalCluster, Client]]:
+    """Workers in this process: quick, and the same code."""
     with (
         LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0"
+            n_workers=n_workers,
+            threads_per_worker=threads,
+            processes=False,
+            dashboard_address="127.0.0.1:0",
         ) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
-        yield client
+        if n_workers:
+            client.wait_for_workers(n_workers, timeout=PATIENCE)
+        yield cluster, client
 
 
 @contextmanager
@@ -54,8 +84,33 @@ def worker_processes(n_workers: int, threads: int = 1) -> Iterator[Client]:
         ) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
-        client.wait_for_workers(n_workers, timeout=60)
+        client.wait_for_workers(n_workers, timeout=PATIENCE)
         yield client
+
+
+@pytest.fixture(scope="session")
+def client() -> Iterator[Client]:
+    """Two workers in this process, for all tests that leave them as they are."""
+    with worker_threads(2) as (_, client):
+        yield client
+
+
+Grow = Callable[[int], tuple[LocalCluster, Client]]
+
+
+@pytest.fixture
+def cluster() -> Iterator[Grow]:
+    """Clusters of in-process workers of their own, to be changed while they run."""
+    with ExitStack() as stack:
+        yield lambda n_workers: stack.enter_context(worker_threads(n_workers))
+
+
+def resize(cluster: LocalCluster, client: Client, n_workers: int) -> None:
+    """Change the number of workers, and wait until the scheduler knows no others."""
+    cluster.scale(n_workers)
+    wait_until(lambda: len(workers_of(client)) == n_workers)
+    if n_workers:
+        client.wait_for_workers(n_workers, timeout=PATIENCE)  # until they run
 
 
 def forest(**parameters: Any) -> AMFClassifier:
@@ -114,3 +169,13 @@ def talkative(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a listener hear of every turn of the coordinator, and steps be small."""
     monkeypatch.setattr("dmondrian.distributed.units.UNIT_ROWS", 500)
     monkeypatch.setattr("dmondrian.distributed.progress.Teller.interval", 0.0)
+
+
+def giving_up_after(patience: float) -> Callable[..., None]:
+    """`Fleet.__init__` for fleets that wait that many seconds for a worker."""
+    before = Fleet.__init__
+
+    def init(self: Fleet, client: Client) -> None:
+        before(self, client, patience)
+
+    return init

@@ -4,57 +4,67 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from distributed import Client, LocalCluster
 
 from dmondrian.checkpoint import Run
-from dmondrian.distributed import TrainedRun, shards, train
+from dmondrian.distributed import Progress, TrainedRun, shards, train
+from dmondrian.distributed.coordinator import Coordinator
 from dmondrian.distributed.fleet import Fleet
-from dmondrian.distributed.tracks import Limits
 from dmondrian.errors import ClusterError, ParameterError, StoreError
 
-from .conftest import ROWS, Fit, Once, digests, forest, worker_processes
-
-Grow = Callable[[int], tuple[LocalCluster, Client]]
-
-
-@pytest.fixture
-def cluster() -> Iterator[Grow]:
-    """Clusters of in-process workers of their own, to be changed while they run."""
-    opened: list[tuple[LocalCluster, Client]] = []
-
-    def start(n_workers: int) -> tuple[LocalCluster, Client]:
-        made = LocalCluster(
-            n_workers=n_workers,
-            threads_per_worker=1,
-            processes=False,
-            dashboard_address="127.0.0.1:0",
-        )
-        opened.append((made, Client(made, set_as_default=False)))
-        return opened[-1]
-
-    yield start
-    for made, client in opened:
-        client.close()
-        made.close()
+from .conftest import (
+    ROWS,
+    Fit,
+    Grow,
+    Once,
+    digests,
+    forest,
+    giving_up_after,
+    resize,
+    worker_processes,
+)
 
 
 @pytest.mark.usefixtures("talkative")
-def test_a_worker_that_joins_takes_shards_over_at_a_checkpoint(
+def test_a_worker_that_joins_takes_shards_over_at_the_next_checkpoint(
     fit: Fit, cluster: Grow, undisturbed: TrainedRun
 ) -> None:
     workers, client = cluster(1)
-    join = Once(lambda: (workers.scale(2), client.wait_for_workers(2, timeout=60)))
+    join = Once(lambda: resize(workers, client, 2))
     run = fit(client=client, progress=join, checkpoint_every="500 rows")
+    assert join.is_done
     assert run.summary["workers"] == 2
     assert run.summary["recoveries"] == 0
     assert digests(run) == digests(undisturbed)
     assert run.metrics == undisturbed.metrics
+
+
+def shards_held(dask_worker: Any) -> set[int]:
+    """Numbers of the shards that a worker has in memory."""
+    holder = dask_worker.plugins.get(shards.PLUGIN)  # a worker that starts has none yet
+    runs = holder.registry._runs.values() if holder is not None else ()
+    return {number for held in runs for number in held.shards}
+
+
+@pytest.mark.usefixtures("talkative")
+def test_a_shard_that_moved_is_let_go_by_the_worker_that_held_it(fit: Fit, cluster: Grow) -> None:
+    workers, client = cluster(1)
+    seen: list[dict[str, set[int]]] = []
+
+    def listen(progress: Progress) -> None:
+        if 0 < progress.rows < ROWS:
+            if not seen:
+                resize(workers, client, 2)
+            seen.append(client.run(shards_held))
+
+    fit(client=client, progress=listen, checkpoint_every="500 rows", window=1)
+    assert [len(held) for held in seen[0].values()].count(6) == 1
+    a, b = seen[-1].values()
+    assert len(a) == len(b) == 3
+    assert a | b == set(range(6))
 
 
 @pytest.mark.usefixtures("talkative")
@@ -62,7 +72,11 @@ def test_a_worker_that_retires_hands_its_shards_on(
     fit: Fit, cluster: Grow, undisturbed: TrainedRun
 ) -> None:
     workers, client = cluster(2)
-    run = fit(client=client, progress=Once(lambda: workers.scale(1)))
+    retire = Once(lambda: resize(workers, client, 1))
+    run = fit(client=client, progress=retire)
+    assert retire.is_done
+    assert run.summary["workers"] == 2
+    assert run.summary["recoveries"] == 3
     assert digests(run) == digests(undisturbed)
     assert run.metrics == undisturbed.metrics
 
@@ -71,14 +85,18 @@ def test_a_worker_that_retires_hands_its_shards_on(
 def test_a_stopped_process_is_given_up_and_does_no_harm_when_it_wakes(
     adult: Path, tmp_path: Path, undisturbed: TrainedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dmondrian.distributed.trainer.Limits", partial(Limits, silence=3.0))
+    check = Coordinator._check_silence
     with worker_processes(2) as client:
-        # Kernels are loaded before, so that no honest step is silent that long.
-        warm = tmp_path / "warm"
-        train(forest(), adult, target="income", run=warm, client=client)
-        pids = client.run(os.getpid)
-        pid = pids[sorted(pids)[0]]
+        address, pid = min(client.run(os.getpid).items())
         stop = Once(lambda: os.kill(pid, signal.SIGSTOP))
+
+        def check_at_once(self: Coordinator, now: float) -> None:
+            if stop.is_done:  # it alone was silent for long, however slow this machine is
+                self._heard.update(dict.fromkeys(self._fleet.threads, now))
+                self._heard[address] = -float("inf")
+            check(self, now)
+
+        monkeypatch.setattr(Coordinator, "_check_silence", check_at_once)
         try:
             run = train(
                 forest(), adult, target="income", run=tmp_path / "run", client=client,
@@ -92,18 +110,22 @@ def test_a_stopped_process_is_given_up_and_does_no_harm_when_it_wakes(
     assert run.metrics == undisturbed.metrics
 
 
-def break_a_forest(dask_worker: Any) -> None:
-    """Make the next update of each shard of this worker fail after some of its trees."""
-    for held in dask_worker.plugins[shards.PLUGIN].registry._runs.values():
-        for shard in held.shards.values():
-            shard.forest.trees[-1] = None
-
-
 @pytest.mark.usefixtures("talkative")
 def test_a_step_that_fails_half_way_is_undone_and_done_again(
-    fit: Fit, client: Client, undisturbed: TrainedRun
+    fit: Fit, undisturbed: TrainedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = fit(n_shards=2, progress=Once(lambda: client.run(break_a_forest)))
+    learn, broken = shards._learn, []
+
+    def fail_once(plan: Any, shard: Any, encoded: Any, order: Any) -> None:
+        if order.stop > 2000 and order.shard not in broken:
+            broken.append(order.shard)
+            shard.forest.trees[-1] = None  # the others learn before this one fails
+        learn(plan, shard, encoded, order)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shards, "_learn", fail_once)
+        run = fit(n_shards=2)
+    assert sorted(broken) == [0, 1]
     assert run.summary["recoveries"] == 2
     assert run.metrics["log_loss"] == pytest.approx(undisturbed.metrics["log_loss"], rel=1e-12)
     assert digests(run) == digests(fit("other", n_shards=2))
@@ -165,29 +187,21 @@ def test_workers_with_other_kernels_are_refused(fit: Fit, monkeypatch: pytest.Mo
 def test_a_cluster_without_workers_is_told_after_a_while(
     fit: Fit, cluster: Grow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Fleet, "__init__", partial_init(0.5))
+    monkeypatch.setattr(Fleet, "__init__", giving_up_after(0.5))
     _, client = cluster(0)
     with pytest.raises(ClusterError, match="has no workers"):
         fit(client=client)
-
-
-def partial_init(patience: float) -> Callable[..., None]:
-    before = Fleet.__init__
-
-    def init(self: Fleet, client: Client) -> None:
-        before(self, client, patience)
-
-    return init
 
 
 @pytest.mark.usefixtures("talkative")
 def test_all_workers_leaving_for_good_ends_the_run_and_it_can_be_finished(
     fit: Fit, cluster: Grow, undisturbed: TrainedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Fleet, "__init__", partial_init(1.0))
     workers, client = cluster(2)
-    with pytest.raises(ClusterError, match="run the same command again"):
-        fit(client=client, progress=Once(lambda: workers.scale(0)))
+    with monkeypatch.context() as patch:
+        patch.setattr(Fleet, "__init__", giving_up_after(1.0))
+        with pytest.raises(ClusterError, match="run the same command again"):
+            fit(client=client, progress=Once(lambda: resize(workers, client, 0)))
     run = fit()
     assert run.summary["resumed_at"] < ROWS
     assert digests(run) == digests(undisturbed)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster, get_worker
+from distributed import Client, get_worker
 
 from dmondrian._jit import source_digest
 from dmondrian.checkpoint import Run, decode_forest
@@ -26,10 +26,12 @@ from dmondrian.distributed.orders import (
     Restore,
     Step,
 )
-from dmondrian.distributed.shards import PLUGIN, ShardHolder, restore, step
+from dmondrian.distributed.shards import PLUGIN, ShardHolder, forget, restore, step
 from dmondrian.distributed.units import Unit, cut
 from dmondrian.forest import Forest
 from dmondrian.parameters import ForestParameters
+
+from .conftest import PATIENCE, worker_threads
 
 
 class Worker:
@@ -43,7 +45,7 @@ class Worker:
         self.attempt = "first"
 
     def ask(self, task: Any, order: Order) -> Answer:
-        return self.client.submit(task, order, pure=False).result(timeout=60)
+        return self.client.submit(task, order, pure=False).result(timeout=PATIENCE)
 
     def restore(self, position: int = 0, digest: str | None = None) -> Answer:
         order = Restore(
@@ -62,12 +64,7 @@ class Worker:
 
 @pytest.fixture
 def worker(undisturbed: TrainedRun) -> Iterator[Worker]:
-    with (
-        LocalCluster(
-            n_workers=1, threads_per_worker=2, processes=False, dashboard_address="127.0.0.1:0"
-        ) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
+    with worker_threads(1, threads=2) as (_, client):
         client.register_plugin(ShardHolder())
         yield Worker(client, Run.open(undisturbed.run_url))
 
@@ -134,7 +131,7 @@ def test_a_step_sent_together_with_the_one_before_waits_for_it(worker: Worker) -
     worker.restore()
     orders = [worker.order(worker.units[i]) for i in (1, 0)]
     futures = [worker.client.submit(step, order, pure=False) for order in orders]
-    assert [future.result(timeout=60).status for future in futures] == [OK, OK]
+    assert [future.result(timeout=PATIENCE).status for future in futures] == [OK, OK]
 
 
 def test_without_the_shard_a_step_is_lost(worker: Worker) -> None:
@@ -155,6 +152,38 @@ def test_another_attempt_drops_the_shards_of_the_one_before(worker: Worker) -> N
     assert worker.restore().status == OK
     assert worker.step(1, attempt=old).status == LOST
     assert worker.step(0).status == OK
+
+
+def runs_held(worker: Worker) -> list[Any]:
+    def look(dask_worker: Any) -> Any:
+        return list(dask_worker.plugins[PLUGIN].registry._runs.values())
+
+    return next(iter(worker.client.run(look).values()))
+
+
+def test_shards_that_moved_away_are_dropped_and_the_others_stay(worker: Worker) -> None:
+    worker.restore()
+    worker.step(0)
+    worker.client.run(forget, worker.run.url, "another", [0])
+    worker.client.run(forget, worker.run.url, worker.attempt, [1, 2])
+    assert worker.step(0).status == OK
+    worker.client.run(forget, worker.run.url, worker.attempt, [0])
+    assert worker.step(1).status == LOST
+    (held,) = runs_held(worker)
+    assert held.shards == {}
+
+
+def test_an_order_that_comes_after_the_end_of_its_attempt_takes_nothing_up(worker: Worker) -> None:
+    worker.restore()
+    worker.client.run(forget, worker.run.url, worker.attempt, None)
+    assert worker.step(0).status == LOST
+    answer = worker.restore()
+    assert answer.status == FAILED
+    assert answer.error is not None
+    assert "has ended" in answer.error[1]
+    assert runs_held(worker) == []
+    worker.attempt = "second"
+    assert worker.restore().status == OK
 
 
 def test_an_answer_that_was_forgotten_is_lost_not_invented(worker: Worker) -> None:
@@ -183,7 +212,7 @@ def test_a_failure_in_the_middle_makes_the_shard_dirty_until_it_is_restored(
 ) -> None:
     worker.restore()
     worker.step(0)
-    worker.client.submit(break_the_next_update, pure=False).result(timeout=60)
+    worker.client.submit(break_the_next_update, pure=False).result(timeout=PATIENCE)
     answer = worker.step(1)
     assert answer.status == DIRTY
     assert answer.error is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -294,23 +293,6 @@ def test_a_regressor_learns_and_reports(fit: Fit) -> None:
     assert set(run.metrics) == {"rows", "rmse", "mae", "r2", "curve"}
     assert isinstance(dmondrian.load(run.run_url), AMFRegressor)
     assert 0 < run.metrics["rmse"] < 20
-
-
-def test_the_cluster_is_left_without_shards_or_tasks(fit: Fit, client: Client) -> None:
-    fit()
-
-    def runs_held(dask_worker: Any) -> int:
-        return len(dask_worker.plugins["dmondrian-shards"].registry._runs)
-
-    assert set(client.run(runs_held).values()) == {0}
-
-    def tasks_known(dask_scheduler: Any) -> int:
-        return len(dask_scheduler.tasks)
-
-    end = time.monotonic() + 10
-    while client.run_on_scheduler(tasks_known):  # they are let go without waiting
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def test_an_attempt_is_noted_with_its_outcome(fit: Fit) -> None:
