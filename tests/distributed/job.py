@@ -1,19 +1,31 @@
-"""A training job in a process of its own, to be killed: job.py DATA RUN."""
+"""A training job in a process of its own, to be killed: job.py DATA RUN GO.
+
+It waits after its first commit until the file GO is there, so that it is not done before.
+"""
 
 from __future__ import annotations
 
 import sys
+import time
+from pathlib import Path
 
 from dmondrian import AMFClassifier
-from dmondrian.distributed import train
+from dmondrian.distributed import Progress, progress, train
 
 
 def main() -> None:
-    data, run = sys.argv[1:]
+    data, run, go = sys.argv[1:]
+    end = time.monotonic() + 600.0
+
+    def listen(told: Progress) -> None:
+        while told.durable and not Path(go).exists() and time.monotonic() < end:
+            time.sleep(0.01)
+
+    progress.Teller.interval = 0.0  # listen at every turn
     estimator = AMFClassifier(n_estimators=6, random_state=7)
     train(
         estimator, data, target="income", run=run, n_workers=2, threads=1,
-        checkpoint_every="500 rows",
+        checkpoint_every="500 rows", progress=listen,
     )  # fmt: skip
 
 

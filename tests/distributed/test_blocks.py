@@ -13,6 +13,8 @@ import pytest
 
 from dmondrian.distributed.blocks import BlockCache
 
+from .conftest import wait_until
+
 
 class Reader:
     def __init__(self, fails: int = 0, n_bytes: int = 8) -> None:
@@ -31,12 +33,6 @@ class Reader:
         return SimpleNamespace(X=np.zeros(self.n_bytes // 8), y=None, weight=None, index=index)
 
 
-def settle(reader: Reader, n: int) -> None:
-    end = time.monotonic() + 10
-    while sum(reader.calls.values()) < n and time.monotonic() < end:
-        time.sleep(0.005)
-
-
 def test_threads_that_ask_for_the_same_blocks_share_one_read() -> None:
     reader = Reader()
     cache = BlockCache(reader, 20)
@@ -51,7 +47,7 @@ def test_the_next_blocks_are_read_before_anyone_asks_and_none_behind_the_end() -
     reader = Reader()
     cache = BlockCache(reader, 5, ahead=2)
     cache.get(2)
-    settle(reader, 3)
+    wait_until(lambda: sum(reader.calls.values()) >= 3)
     assert sorted(reader.calls) == [2, 3, 4]
     cache.get(4)
     assert sorted(reader.calls) == [2, 3, 4]

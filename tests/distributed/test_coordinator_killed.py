@@ -6,38 +6,47 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import pytest
 
 from dmondrian.checkpoint import Run
 from dmondrian.distributed import TrainedRun
 
-from .conftest import ROWS, Fit, digests
+from .conftest import PATIENCE, ROWS, Fit, digests, wait_until
 
 JOB = Path(__file__).with_name("job.py")
 ROOT = Path(__file__).parents[2]
+START = 2 * PATIENCE  # seconds, for three processes to import, compile and learn
+
+Start = Callable[[], subprocess.Popen[bytes]]
 
 
-def start(adult: Path, run: Path) -> subprocess.Popen[bytes]:
-    """Start the job as the leader of a group, as a shell does, and wait for its first commit."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(
-        [sys.executable, str(JOB), str(adult), str(run)],
-        env=environment,
-        start_new_session=True,
-        stderr=subprocess.PIPE,
-    )
-    wait_until(lambda: list((run / "manifests").glob("*.json")) or process.poll() is not None, 240)
-    assert process.poll() is None, process.stderr.read() if process.stderr else b""
-    return process
+@pytest.fixture
+def start(adult: Path, tmp_path: Path) -> Iterator[Start]:
+    """Start the job as the leader of a group, as a shell does; return after its first commit."""
+    started: list[subprocess.Popen[bytes]] = []
 
+    def call() -> subprocess.Popen[bytes]:
+        arguments = [str(adult), str(tmp_path / "run"), str(tmp_path / "go")]
+        process = subprocess.Popen(
+            [sys.executable, str(JOB), *arguments],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            start_new_session=True,
+            stderr=subprocess.PIPE,
+        )
+        started.append(process)
+        manifests = tmp_path / "run" / "manifests"
+        wait_until(lambda: process.poll() is not None or [*manifests.glob("*.json")], START)
+        assert process.poll() is None, process.communicate()[1]
+        return process
 
-def wait_until(is_so: Callable[[], object], seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.002)
+    yield call
+    for process in started:
+        for pid in group_of(process.pid):
+            os.kill(pid, signal.SIGKILL)
+        process.communicate(timeout=PATIENCE)
 
 
 def group_of(leader: int) -> list[int]:
@@ -54,31 +63,33 @@ def group_of(leader: int) -> list[int]:
 
 
 def test_a_killed_job_run_again_ends_with_the_same_blobs(
-    adult: Path, tmp_path: Path, fit: Fit, undisturbed: TrainedRun
+    start: Start, tmp_path: Path, fit: Fit, undisturbed: TrainedRun
 ) -> None:
-    process = start(adult, tmp_path / "run")
+    process = start()
     os.kill(process.pid, signal.SIGKILL)
-    process.wait(timeout=30)
+    process.wait(timeout=PATIENCE)
+    wait_until(lambda: not group_of(process.pid))
     position = Run.open(tmp_path / "run").manifests()[-1]
     assert 0 < position < ROWS
-    wait_until(lambda: not group_of(process.pid), 60)
     run = fit()
-    assert run.summary["resumed_at"] >= position
+    assert run.summary["resumed_at"] == position
     assert digests(run) == digests(undisturbed)
     assert run.metrics == undisturbed.metrics
 
 
 def test_ctrl_c_in_a_terminal_saves_and_ends_all_processes(
-    adult: Path, tmp_path: Path, fit: Fit, undisturbed: TrainedRun
+    start: Start, tmp_path: Path, fit: Fit, undisturbed: TrainedRun
 ) -> None:
-    process = start(adult, tmp_path / "run")
+    process = start()
     os.killpg(process.pid, signal.SIGINT)
-    _, told = process.communicate(timeout=120)
+    (tmp_path / "go").touch()
+    _, told = process.communicate(timeout=PATIENCE)
     assert process.returncode in (130, -signal.SIGINT), told
     assert b"run the same command again to go on" in told
     position = Run.open(tmp_path / "run").manifests()[-1]
+    assert 0 < position < ROWS
     assert f"stopped at position {position}".encode() in told
-    wait_until(lambda: not group_of(process.pid), 60)
+    wait_until(lambda: not group_of(process.pid))
     run = fit()
     assert run.summary["resumed_at"] == position
     assert digests(run) == digests(undisturbed)

@@ -18,15 +18,17 @@ from sklearn import metrics as sk
 from dmondrian import AMFClassifier, AMFRegressor
 from dmondrian.data import make_scoring_plan, read_block
 from dmondrian.distributed import TrainedRun, evaluate, score
+from dmondrian.distributed.fleet import Fleet
 from dmondrian.errors import (
     CheckpointError,
+    ClusterError,
     CorruptError,
     DataError,
     ParameterError,
     SchemaError,
 )
 
-from .conftest import ROWS, Fit, forest, worker_processes
+from .conftest import ROWS, Fit, Grow, forest, giving_up_after, resize, worker_processes
 
 
 @pytest.fixture(autouse=True)
@@ -107,6 +109,7 @@ class StopAfter:
             raise KeyboardInterrupt
 
 
+@pytest.mark.usefixtures("talkative")
 def test_a_killed_job_is_finished_by_repeating_it(
     adult: Path, client: Client, tmp_path: Path, undisturbed: TrainedRun
 ) -> None:
@@ -170,6 +173,34 @@ def test_worker_processes_write_the_same_files(
     assert (tmp_path / "a/_manifest.json").read_bytes() == (
         tmp_path / "b/_manifest.json"
     ).read_bytes()
+
+
+@pytest.mark.usefixtures("talkative")
+def test_workers_that_join_and_leave_change_no_file(
+    adult: Path, cluster: Grow, client: Client, tmp_path: Path, undisturbed: TrainedRun
+) -> None:
+    workers, own = cluster(1)
+    sizes = [2, 1]
+
+    def change(progress: object) -> None:
+        if sizes:
+            resize(workers, own, sizes.pop(0))
+
+    told = score(undisturbed.run_url, adult, tmp_path / "a", client=own, progress=change)
+    assert sizes == []
+    assert told["written"] == 6
+    score(undisturbed.run_url, adult, tmp_path / "b", client=client)
+    manifests = [(tmp_path / name / "_manifest.json").read_bytes() for name in "ab"]
+    assert manifests[0] == manifests[1]
+
+
+def test_a_cluster_without_workers_is_told_after_a_while(
+    adult: Path, cluster: Grow, tmp_path: Path, undisturbed: TrainedRun,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(Fleet, "__init__", giving_up_after(0.5))
+    with pytest.raises(ClusterError, match="has no workers"):
+        score(undisturbed.run_url, adult, tmp_path / "out", client=cluster(0)[1])
 
 
 @pytest.mark.parametrize("change", ["model", "data", "keep"])

@@ -13,10 +13,11 @@ import pytest
 from distributed import Client
 
 from dmondrian.distributed import TrainedRun, train
+from dmondrian.distributed.fleet import Fleet
 from dmondrian.distributed.stage import part_name, stage
-from dmondrian.errors import CheckpointError, DataError, ParameterError
+from dmondrian.errors import CheckpointError, ClusterError, DataError, ParameterError
 
-from .conftest import Fit, digests, forest
+from .conftest import PATIENCE, Fit, Grow, digests, forest, giving_up_after
 
 dask_frames = pytest.importorskip("dask.dataframe")
 
@@ -106,3 +107,20 @@ def test_a_partition_that_fails_is_named(fit: Fit, table: pd.DataFrame) -> None:
     frame = dask_frames.from_pandas(table, npartitions=3).map_partitions(fail, meta=table.iloc[:0])
     with pytest.raises(DataError, match=r"partition 1 .*nothing there"):
         fit(data=frame)
+
+
+@pytest.mark.parametrize("n_workers", [0, 1])
+def test_partitions_are_written_by_workers_that_join_or_never(
+    cluster: Grow, table: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    n_workers: int,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(Fleet, "__init__", giving_up_after(PATIENCE if n_workers else 0.5))
+    frame = dask_frames.from_pandas(table, npartitions=2)
+    workers, client = cluster(0)
+    if n_workers:
+        workers.scale(n_workers)
+        stage(client, frame, "income", str(tmp_path / "run"))
+        assert len(list((tmp_path / "run/stream").glob("*.parquet"))) == 2
+    else:
+        with pytest.raises(ClusterError, match="has no workers"):
+            stage(client, frame, "income", str(tmp_path / "run"))
