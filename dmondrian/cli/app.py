@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from dmondrian import __version__
 from dmondrian.cli.output import Output
+from dmondrian.cli.tls import add_tls_arguments
 from dmondrian.errors import (
     CheckpointError,
     ClusterError,
@@ -131,6 +132,14 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("data", metavar="DATA", help=_DATA_HELP)
     for command in (score, evaluate):
         _add_cluster_arguments(command)
+    _add_inspecting(add)
+    _add_try_cluster(
+        add("cluster", "start an encrypted cluster on this machine, to try a job with")
+    )
+    return parser
+
+
+def _add_inspecting(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
     describe = add("describe", "show what a model is: parameters, size, metrics, checkpoints")
     describe.add_argument("model", metavar="MODEL", help=_MODEL_HELP)
     schema = add("schema", "show how columns are encoded, for a data set or as stored in a model")
@@ -142,7 +151,23 @@ def _parser() -> argparse.ArgumentParser:
         default="classification",
         help="what the target is (DATA only; default: classification)",
     )
-    return parser
+
+
+def _add_try_cluster(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--workers", type=int, metavar="N", help="worker processes (default: 2)")
+    command.add_argument("--threads", type=int, metavar="N", help="threads per worker process")
+    command.add_argument(
+        "--folder",
+        metavar="FOLDER",
+        help="private folder that keeps certificates and the scheduler file, so that the lines of "
+        "a job file hold for the next time (default: a temporary one)",
+    )
+    command.add_argument(
+        "--certificates-only",
+        action="store_true",
+        help="make certificates in --folder for a cluster started otherwise, and stop",
+    )
+    add_tls_arguments(command)
 
 
 def _add_cluster_arguments(command: argparse.ArgumentParser) -> None:
@@ -154,6 +179,7 @@ def _add_cluster_arguments(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--workers", type=int, metavar="N", help="local worker processes")
     command.add_argument("--threads", type=int, metavar="N", help="threads per worker process")
+    add_tls_arguments(command)
 
 
 def _train_epilog() -> str:
@@ -181,6 +207,8 @@ def _command(name: str) -> Command:
         from dmondrian.cli.score import score as command
     elif name == "evaluate":
         from dmondrian.cli.score import evaluate as command
+    elif name == "cluster":
+        from dmondrian.cli.try_cluster import cluster as command
     elif name == "describe":
         from dmondrian.cli.describe import describe as command
     else:

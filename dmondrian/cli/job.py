@@ -21,11 +21,19 @@ from pathlib import Path
 from typing import Any
 
 from dmondrian.cli.job_keys import KINDS, REQUIRED_TABLES, TABLES, Key
+from dmondrian.cli.tls import KEYS as TLS_KEYS
+from dmondrian.cli.tls import tls_mistakes
 from dmondrian.cli.toml_lines import line_of
 from dmondrian.errors import JobError, ParameterError
 
 # Keys whose relative paths are resolved against the place where they were written.
-_PATH_KEYS = (("data", "path"), ("run", "path"), ("score", "path"), ("score", "out"))
+_PATH_KEYS = (
+    ("data", "path"),
+    ("run", "path"),
+    ("score", "path"),
+    ("score", "out"),
+    *(("cluster", name) for name in TLS_KEYS),
+)
 # A job without a seed is still reproducible: the same file gives the same bytes, and can resume.
 _DEFAULT_RANDOM_STATE = 0
 
@@ -99,11 +107,15 @@ def read_job(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Job
     for table, key in _PATH_KEYS:
         if key in tables.get(table, {}):
             tables[table][key] = _resolve(tables[table][key], source.folder(table, key))
+    cluster = tables.get("cluster", {})
+    mistakes = list(tls_mistakes(cluster, lambda name: _named(source, "cluster", name)))
+    if mistakes:
+        raise JobError("\n".join(mistakes))
     return Job(
         data=tables["data"],
         forest=tables["forest"],
         run=tables["run"],
-        cluster=tables.get("cluster", {}),
+        cluster=cluster,
         score=tables.get("score"),
         source=source,
     )
@@ -248,6 +260,10 @@ def _check_keys(table: str, keys: dict[str, Any], source: Source) -> Iterable[st
                 f"{source.place(table)}: [{table}] {name} is missing; add it "
                 f"({KINDS[key.kind]}: {key.meaning})"
             )
+
+
+def _named(source: Source, table: str, key: str) -> str:
+    return f"{source.place(table, key)}: [{table}] {key}"
 
 
 def _unknown_key(source: Source, table: str, name: str, valid: Iterable[str]) -> str:

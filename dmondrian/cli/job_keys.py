@@ -64,6 +64,9 @@ TABLES: dict[str, dict[str, Key]] = {
         "scheduler": Key("string", '"local", an address, or a scheduler file'),
         "workers": Key("integer", "local worker processes", minimum=1),
         "threads": Key("integer", "threads per worker process", minimum=1),
+        "tls_ca": Key("string", "PEM file: whose certificates the cluster trusts"),
+        "tls_cert": Key("string", "PEM file: the certificate shown to the cluster"),
+        "tls_key": Key("string", "PEM file: its private key; all three, or none"),
     },
     "score": {
         "path": Key("paths", "Parquet to score and evaluate after training", required=True),

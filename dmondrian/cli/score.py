@@ -12,6 +12,7 @@ from typing import Any
 
 from dmondrian.cli.cluster import connected
 from dmondrian.cli.output import Output, table
+from dmondrian.cli.tls import tls_of_arguments
 
 # Metrics by their names in results, and how a person calls them.
 _METRICS = {
@@ -28,16 +29,21 @@ _METRICS = {
 def score(arguments: argparse.Namespace, output: Output) -> int:
     """Run the command; see `dmondrian score --help`."""
     keep = [name for names in arguments.keep for name in names.split(",") if name]
-    with connected(arguments.scheduler, arguments.workers, arguments.threads) as cluster:
+    with _cluster(arguments) as cluster:
         run_score(arguments.model, arguments.data, arguments.out, keep, output, cluster)
     return 0
 
 
 def evaluate(arguments: argparse.Namespace, output: Output) -> int:
     """Run the command; see `dmondrian evaluate --help`."""
-    with connected(arguments.scheduler, arguments.workers, arguments.threads) as cluster:
+    with _cluster(arguments) as cluster:
         run_evaluate(arguments.model, arguments.data, output, cluster)
     return 0
+
+
+def _cluster(arguments: argparse.Namespace) -> Any:
+    tls = tls_of_arguments(arguments)
+    return connected(arguments.scheduler, arguments.workers, arguments.threads, tls)
 
 
 def run_score(

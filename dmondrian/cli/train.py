@@ -14,6 +14,7 @@ from dmondrian.cli.cluster import LOCAL, connected
 from dmondrian.cli.job import Job, build_estimator, check_checkpoint_every, read_job
 from dmondrian.cli.output import Output
 from dmondrian.cli.score import metrics_table, run_evaluate, run_score
+from dmondrian.cli.tls import tls_of
 from dmondrian.errors import SchemaError
 
 
@@ -43,7 +44,9 @@ def train(arguments: argparse.Namespace, output: Output) -> int:
 
 def _cluster(job: Job) -> Any:
     keys = job.cluster
-    return connected(keys.get("scheduler", LOCAL), keys.get("workers"), keys.get("threads"))
+    return connected(
+        keys.get("scheduler", LOCAL), keys.get("workers"), keys.get("threads"), tls_of(keys)
+    )
 
 
 def _tell_trained(run: Any, output: Output) -> None:

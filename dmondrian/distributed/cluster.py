@@ -1,22 +1,27 @@
 """The cluster of a call: the caller's, or worker processes of this machine for its duration.
 
 Relies on dask.distributed. Promises that a client the caller passes is left open, that a cluster
-started here is closed whatever happens, and that Ctrl-C reaches the caller's process alone: local
-workers finish their step, so that a clean stop can take a checkpoint.
+started here is closed whatever happens, that Ctrl-C reaches the caller's process alone: local
+workers finish their step, so that a clean stop can take a checkpoint; and that nobody sends data
+in the clear to another host without being told.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import signal
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import dask
 import numpy as np
 from distributed import Client, LocalCluster, Worker, WorkerPlugin
+from distributed.security import Security
 
 from dmondrian.errors import ClusterError, ParameterError
 from dmondrian.forest import Forest
@@ -28,10 +33,13 @@ START_SECONDS = 120.0
 PROCESS_ROWS = 1_000_000
 """From this many rows on, starting processes pays when a model is used."""
 
-_CONFIG = {
+CONFIG = {
     "distributed.scheduler.worker-ttl": "60 s",  # a stopped process is given up after a minute
     "distributed.scheduler.work-stealing": False,  # orders are pinned: stealing only misleads
 }
+
+
+_PRIVATE = ("tls", "wss", "inproc")  # protocols that encrypt, or that leave no process
 
 
 class IgnoreInterrupt(WorkerPlugin):
@@ -67,6 +75,7 @@ def connected(
     n_workers: int | None = None,
     threads: int | None = None,
     processes: bool = True,
+    security: Security | None = None,
 ) -> Iterator[Client]:
     """Yield the caller's client, or one of a local cluster that ends with the block.
 
@@ -77,6 +86,8 @@ def connected(
         Size of the local cluster.
     processes : bool
         Worker processes, or threads of this process: quick to start, enough for small data.
+    security : Security or None
+        Certificates of the local cluster; see :func:`encrypted`.
 
     Raises
     ------
@@ -90,10 +101,11 @@ def connected(
             raise ParameterError("n_workers and threads size a local cluster; a client has its own")
         if client.asynchronous:
             raise ParameterError("the client is asynchronous; expected Client(asynchronous=False)")
+        warn_if_plaintext(getattr(client.scheduler, "address", "inproc://"))
         yield client
         return
     n_workers, threads = local_size(n_workers, threads)
-    with dask.config.set(_CONFIG), _local(n_workers, threads, processes) as own:
+    with dask.config.set(CONFIG), _local(n_workers, threads, processes, security) as own:
         if processes:
             own.register_plugin(IgnoreInterrupt())
         yield own
@@ -107,8 +119,51 @@ def connected_for(
     return connected(client, n_workers, threads, processes=is_large)
 
 
+def encrypted(ca: str, cert: str, key: str) -> Security:
+    """Return the security of a cluster that refuses whoever has no certificate of its authority.
+
+    Parameters
+    ----------
+    ca, cert, key : str
+        PEM files: the authority, and one certificate with its key for every role.
+    """
+    roles = ("client", "scheduler", "worker")
+    return Security(
+        require_encryption=True,
+        tls_ca_file=ca,
+        **{f"tls_{role}_cert": cert for role in roles},
+        **{f"tls_{role}_key": key for role in roles},
+    )
+
+
+def warn_if_plaintext(address: str) -> None:
+    """Warn of a scheduler on another host that anybody on the way can read and command.
+
+    The warning comes from one line with one text per address, so that Python's filters (and the
+    command line's) tell it once.
+    """
+    parts = urlsplit(address if "://" in address else f"tcp://{address}")
+    if parts.scheme in _PRIVATE or _is_loopback(parts.hostname or ""):
+        return
+    warnings.warn(
+        f"the connection to the scheduler {address} is not encrypted: everybody on the network can "
+        "read the rows and the forest, and can run any code on the workers; use a tls:// scheduler "
+        "and give tls_ca, tls_cert and tls_key (cluster/README.md)",
+        stacklevel=1,
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 @contextmanager
-def _local(n_workers: int, threads: int, processes: bool) -> Iterator[Client]:
+def _local(
+    n_workers: int, threads: int, processes: bool, security: Security | None
+) -> Iterator[Client]:
     options: dict[str, Any] = {
         "n_workers": n_workers,
         "threads_per_worker": threads,
@@ -116,6 +171,7 @@ def _local(n_workers: int, threads: int, processes: bool) -> Iterator[Client]:
         # Without an address the scheduler serves HTTP to all hosts on one fixed port.
         "dashboard_address": "127.0.0.1:0",
         "scheduler_kwargs": {"dashboard": False},
+        "security": security,
     }
     try:
         cluster = LocalCluster(**options)
