@@ -4,11 +4,9 @@ A command and not a shell script, because it is then there for everybody who ins
 on every system, it can hold the scheduler and workers as its own processes so that all of them end
 with it, and its mistakes are told as those of the other commands are.
 
-Relies on `distributed.LocalCluster`. Promises that the scheduler listens on this machine alone and
-refuses whoever does not hold the key; that kernels are compiled before workers start, and that each
-worker has a copy of them of its own: Numba's cache replaces its files atomically, but two processes
-that add to one index can make it name the other's code. All processes and temporary files are gone
-after Ctrl-C, SIGTERM or SIGHUP.
+Relies on `dmondrian.cli.encrypted_cluster` for the processes. Promises that the scheduler refuses
+whoever does not hold the key, and that all processes and temporary files are gone after Ctrl-C,
+SIGTERM or SIGHUP.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import signal
 import tempfile
 import threading
@@ -24,30 +21,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
-import dask
-from distributed import Client, LocalCluster
-from distributed.system import MEMORY_LIMIT
-
-from dmondrian._jit import cache_folder
 from dmondrian.cli.certificates import make_certificates, tls_in
 from dmondrian.cli.output import Output
 from dmondrian.cli.tls import Tls, tls_mistakes, tls_of_arguments
-from dmondrian.distributed.cluster import (
-    CONFIG,
-    START_SECONDS,
-    IgnoreInterrupt,
-    encrypted,
-    local_size,
-    warm,
-)
-from dmondrian.errors import ClusterError, JobError
-from dmondrian.parameters import ForestParameters
+from dmondrian.errors import JobError
 
 SCHEDULER_FILE = "scheduler.json"
 _N_WORKERS = 2  # the fewest that show what a cluster does
-_ALGORITHMS = (("amf-classifier", 2), ("amf-regressor", 0))  # and numbers of classes
 
 
 def cluster(arguments: argparse.Namespace, output: Output) -> int:
@@ -62,16 +43,19 @@ def cluster(arguments: argparse.Namespace, output: Output) -> int:
         tls = _certificates(_private(Path(arguments.folder)), output)
         output.text(_job_lines({"tls_ca": tls.ca, "tls_cert": tls.cert, "tls_key": tls.key}))
         return 0
-    n_workers, threads = arguments.workers or _N_WORKERS, arguments.threads
-    n_workers, threads = local_size(n_workers, threads)
-    _warm(output)
+    from dmondrian.cli.encrypted_cluster import local_size, running, warm_kernels
+
+    wanted = _N_WORKERS if arguments.workers is None else arguments.workers
+    n_workers, threads = local_size(wanted, arguments.threads)
+    output.note("compiling kernels, if they are not yet (about half a minute)")
+    warm_kernels()
     with ExitStack() as stack:
         temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dmondrian-")))
         folder = _private(Path(arguments.folder)) if arguments.folder else temporary
         tls = given or _certificates(folder, output)
         stop = stack.enter_context(_signals())
         address = stack.enter_context(
-            _running(n_workers, threads, tls, folder / SCHEDULER_FILE, temporary / "kernels")
+            running(n_workers, threads, tls, folder / SCHEDULER_FILE, temporary / "kernels")
         )
         _tell(address, n_workers, threads, folder / SCHEDULER_FILE, tls, output)
         stop.wait()
@@ -112,13 +96,6 @@ def _certificates(folder: Path, output: Output) -> Tls:
     return tls
 
 
-def _warm(output: Output) -> None:
-    """Compile the kernels of the default forests before there are workers; others compile later."""
-    output.note("compiling kernels, if they are not yet (about half a minute)")
-    for algorithm, n_classes in _ALGORITHMS:
-        warm(ForestParameters(algorithm, 2, n_classes, 0))
-
-
 @contextmanager
 def _signals() -> Iterator[threading.Event]:
     """Turn SIGINT, SIGTERM and SIGHUP into an event: the end is orderly whichever comes."""
@@ -136,59 +113,6 @@ def _signals() -> Iterator[threading.Event]:
     finally:
         for name, handler in before.items():
             signal.signal(getattr(signal, name), handler)
-
-
-class _Cluster(LocalCluster):
-    """A local cluster whose workers have a copy each of the compiled kernels.
-
-    Parameters
-    ----------
-    kernels : Path
-        Folder of the copies, one per worker.
-    **options
-        See `distributed.LocalCluster`.
-    """
-
-    def __init__(self, kernels: Path, **options: Any) -> None:
-        self._kernels = kernels
-        super().__init__(n_workers=0, **options)
-
-    def new_worker_spec(self) -> dict[Any, dict[str, Any]]:
-        ((name, spec),) = super().new_worker_spec().items()
-        own = self._kernels / str(name)
-        source = cache_folder()
-        shutil.copytree(source, own / "kernels" / source.name)
-        options = {**spec["options"], "env": {"DMONDRIAN_CACHE_DIR": str(own)}}
-        return {name: {**spec, "options": options}}
-
-
-@contextmanager
-def _running(
-    n_workers: int, threads: int, tls: Tls, scheduler_file: Path, kernels: Path
-) -> Iterator[str]:
-    """Run a scheduler and its workers; yields the address."""
-    security = encrypted(tls.ca, tls.cert, tls.key)
-    try:
-        with (
-            dask.config.set(CONFIG),
-            _Cluster(
-                kernels,
-                threads_per_worker=threads,
-                memory_limit=MEMORY_LIMIT // n_workers,
-                security=security,
-                dashboard_address="127.0.0.1:0",
-                scheduler_kwargs={"dashboard": False, "scheduler_file": str(scheduler_file)},
-            ) as running,
-            Client(running, set_as_default=False) as client,
-        ):
-            client.register_plugin(IgnoreInterrupt())
-            running.scale(n_workers)
-            client.wait_for_workers(n_workers, timeout=START_SECONDS)
-            yield running.scheduler_address
-    except (OSError, RuntimeError, TimeoutError) as error:
-        raise ClusterError(f"{n_workers} workers could not be started: {error}") from error
-    finally:
-        scheduler_file.unlink(missing_ok=True)
 
 
 def _tell(address: str, n_workers: int, threads: int, file: Path, tls: Tls, output: Output) -> None:

@@ -1,0 +1,96 @@
+"""An encrypted scheduler and worker processes of this machine, for `dmondrian cluster`.
+
+Relies on `distributed.LocalCluster`. Promises that they listen on this machine alone and end with
+the block; that kernels of default forests are compiled before there are workers, and that each
+worker has a copy of them of its own: Numba's cache replaces its files atomically, but two processes
+that add to one index can each take the same next file name, and the index then names one's code
+for the other's arguments.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import dask
+from distributed import Client, LocalCluster
+from distributed.system import MEMORY_LIMIT
+
+from dmondrian._jit import cache_folder
+from dmondrian.cli.tls import Tls
+from dmondrian.distributed.cluster import (
+    CONFIG,
+    START_SECONDS,
+    IgnoreInterrupt,
+    encrypted,
+    local_size,
+    warm,
+)
+from dmondrian.errors import ClusterError
+from dmondrian.parameters import ForestParameters
+
+__all__ = ["local_size", "running", "warm_kernels"]
+
+_ALGORITHMS = (("amf-classifier", 2), ("amf-regressor", 0))  # and numbers of classes
+
+
+def warm_kernels() -> None:
+    """Compile the kernels of the default forests before there are workers; others compile later."""
+    for algorithm, n_classes in _ALGORITHMS:
+        warm(ForestParameters(algorithm, 2, n_classes, 0))
+
+
+@contextmanager
+def running(
+    n_workers: int, threads: int, tls: Tls, scheduler_file: Path, kernels: Path
+) -> Iterator[str]:
+    """Run a scheduler and its workers; yields the address."""
+    security = encrypted(tls.ca, tls.cert, tls.key)
+    try:
+        with (
+            dask.config.set(CONFIG),
+            _Cluster(
+                kernels,
+                threads_per_worker=threads,
+                memory_limit=MEMORY_LIMIT // n_workers,
+                security=security,
+                dashboard_address="127.0.0.1:0",
+                scheduler_kwargs={"dashboard": False, "scheduler_file": str(scheduler_file)},
+            ) as started,
+            Client(started, set_as_default=False) as client,
+        ):
+            client.register_plugin(IgnoreInterrupt())
+            started.scale(n_workers)
+            client.wait_for_workers(n_workers, timeout=START_SECONDS)
+            yield started.scheduler_address
+    except (OSError, RuntimeError, TimeoutError) as error:
+        raise ClusterError(f"{n_workers} workers could not be started: {error}") from error
+    finally:
+        scheduler_file.unlink(missing_ok=True)
+
+
+class _Cluster(LocalCluster):
+    """A local cluster whose workers have a copy each of the compiled kernels.
+
+    Parameters
+    ----------
+    kernels : Path
+        Folder of the copies, one per worker.
+    **options
+        See `distributed.LocalCluster`.
+    """
+
+    def __init__(self, kernels: Path, **options: Any) -> None:
+        self._kernels = kernels
+        super().__init__(n_workers=0, **options)
+
+    def new_worker_spec(self) -> dict[Any, dict[str, Any]]:
+        ((name, spec),) = super().new_worker_spec().items()
+        own = self._kernels / str(name)
+        source = cache_folder()
+        shutil.copytree(source, own / "kernels" / source.name)
+        options = {**spec["options"], "env": {"DMONDRIAN_CACHE_DIR": str(own)}}
+        return {name: {**spec, "options": options}}

@@ -1,0 +1,136 @@
+"""`dmondrian cluster`: two encrypted workers that a job uses, that strangers cannot, that end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+from distributed import Client
+
+from dmondrian._jit import cache_folder
+from dmondrian.cli.cluster import connected
+from dmondrian.cli.tls import Tls
+from dmondrian.distributed.cluster import encrypted
+from dmondrian.errors import ClusterError, JobError
+from tests.cli.command import TIMEOUT, digests, finish, start, train_words
+from tests.cluster.conftest import Running, kill, start_cluster
+
+pytestmark = pytest.mark.slow
+
+
+def processes_of(group: int) -> list[int]:
+    """Processes of a group that are not yet gone."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue  # it went away meanwhile
+            if int(fields[2]) == group and fields[0] != "Z":
+                found.append(int(entry.name))
+    return found
+
+
+def compiled(folder: str) -> set[Path]:
+    return set(Path(folder).glob("*.nb[ic]"))
+
+
+def test_a_job_is_trained_encrypted_and_compiles_nothing(running: Running, tmp_path: Path) -> None:
+    tls = running.tls
+    security = encrypted(tls.ca, tls.cert, tls.key)
+    assert running.told["address"].startswith("tls://127.0.0.1:")
+    with Client(running.told["address"], security=security, set_as_default=False) as client:
+        folders = {address: str(path) for address, path in client.run(cache_folder).items()}
+        assert len(set(folders.values())) == 2  # a kernel cache for each of two processes
+        before = {folder: compiled(folder) for folder in folders.values()}
+        assert all(before.values())
+        run = tmp_path / "run"
+        _, stderr = finish(*train_words(run, *running.overrides()))
+        assert "not encrypted" not in stderr
+        assert {folder: compiled(folder) for folder in before} == before
+    finish(*train_words(tmp_path / "plain", "cluster.workers=1"))
+    assert digests(run) == digests(tmp_path / "plain")
+
+
+def test_nobody_is_let_in_without_certificates(running: Running, strangers: Tls) -> None:
+    with pytest.raises(ClusterError, match="give tls_ca, tls_cert and tls_key"):
+        connected(running.told["address"], None, None).__enter__()
+    with pytest.raises(ClusterError, match="not by the authority in tls_ca"):
+        connected(running.told["scheduler"], None, None, strangers).__enter__()
+    plain = running.told["address"].replace("tls://", "tcp://")
+    with pytest.raises(ClusterError, match="no Dask scheduler at"):
+        connected(plain, None, None).__enter__()
+    with pytest.raises(JobError, match="does not encrypt"):
+        connected(plain, None, None, running.tls).__enter__()
+
+
+def test_a_local_cluster_is_encrypted_where_certificates_are_given(strangers: Tls) -> None:
+    with connected("local", 1, 1, strangers) as arguments:
+        client = arguments["client"]
+        assert client.scheduler.address.startswith("tls://127.0.0.1:")
+        assert all(address.startswith("tls://") for address in client.run(os.getpid))
+        assert client.submit(sum, [1, 2]).result(timeout=60) == 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_everything_ends_with_the_command(number: signal.Signals, tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    process = start_cluster("--workers", "1", "--folder", folder).process
+    assert (folder / "scheduler.json").exists()
+    assert len(processes_of(process.pid)) > 1
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)  # a terminal sends it to the whole group
+    else:
+        process.send_signal(number)
+    _, stderr = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 0, stderr
+    assert "Traceback" not in stderr
+    deadline = time.monotonic() + 10
+    while processes_of(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not processes_of(process.pid)
+    # The certificates stay for the next time; what only this time needs is gone.
+    assert sorted(file.name for file in folder.iterdir()) == ["ca.pem", "cert.pem", "key.pem"]
+
+
+def test_certificates_alone_are_made_once_and_used_again(tmp_path: Path) -> None:
+    words = ("cluster", "--certificates-only", "--folder", tmp_path / "new")
+    stdout, stderr = finish(*words)
+    keys = tomllib.loads(stdout)["cluster"]
+    assert "made a throw-away certificate authority" in stderr
+    first = {name: Path(path).read_bytes() for name, path in keys.items()}
+    stdout, stderr = finish(*words)
+    assert "using the certificates in" in stderr
+    assert {name: Path(path).read_bytes() for name, path in keys.items()} == first
+
+
+def test_a_folder_that_others_can_enter_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    _, stderr = finish("cluster", "--certificates-only", "--folder", tmp_path, code=2)
+    assert "chmod 700" in stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_killed_command_leaves_no_worker() -> None:
+    process = start_cluster("--workers", "1").process
+    try:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(timeout=10)
+        deadline = time.monotonic() + 60
+        while processes_of(process.pid) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert not processes_of(process.pid)
+    finally:
+        kill(process)
+
+
+def test_an_unknown_certificate_is_told_before_anything_starts(tmp_path: Path) -> None:
+    process = start("cluster", "--tls-ca", tmp_path / "none.pem", "--tls-cert", tmp_path / "c.pem")
+    _, stderr = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 2
+    assert "--tls-ca: given without tls_key" in stderr
