@@ -179,7 +179,8 @@ def report(records: list[dict[str, Any]]) -> str:
         default = {**MIDDLING, "charge_opening": False, "predict_extension": "leaf"}
         default.pop("alpha")
     parts.append(switches(records))
-    parts.append(by_set(records, default))
+    if any(record["setting"] == default for record in records):
+        parts.append(by_set(records, default))
     return "\n".join(parts)
 
 
@@ -192,7 +193,7 @@ def switches(records: list[dict[str, Any]]) -> str:
         base = {**setting, "predict_extension": "leaf"}
         if "split_pure" in base:
             base["split_pure"] = False
-        if base == setting:
+        if base == setting or (names[0], json.dumps(setting)) not in cells:
             continue
         pairs = [(cells[s, json.dumps(setting)], cells[s, json.dumps(base)]) for s in names]
         row: list[Any] = [json.dumps(setting)]
