@@ -21,7 +21,12 @@ from dmondrian.cli import main as dmondrian
 # As dmondrian sets them for clusters of its own: silent workers are given up after a minute, and
 # nobody steals steps, which are pinned.
 CONFIG = {"distributed.scheduler.worker-ttl": "60s", "distributed.scheduler.work-stealing": False}
-CACHE = 'export DMONDRIAN_CACHE_DIR="${TMPDIR:-/tmp}/dmondrian-$SLURM_JOB_ID"'
+# Two workers never write to one kernel cache; each starts from a copy of a warm one if there is.
+PROLOGUE = [
+    'export DMONDRIAN_CACHE_DIR="${TMPDIR:-/tmp}/dmondrian-$SLURM_JOB_ID"',
+    'if [ -d "${DMONDRIAN_WARM_CACHE:-}" ]; then '
+    'cp -r "$DMONDRIAN_WARM_CACHE" "$DMONDRIAN_CACHE_DIR"; fi',
+]
 
 
 def main() -> int:
@@ -78,7 +83,7 @@ def cluster_of(told: argparse.Namespace, ca: str, cert: str, key: str) -> SLURMC
         interface=told.interface,
         security=security,
         protocol="tls://",
-        job_script_prologue=[CACHE],
+        job_script_prologue=PROLOGUE,
         scheduler_options={"dashboard": False, "dashboard_address": ":0"},
     )
 
