@@ -67,6 +67,7 @@ class Ensemble:
         self.policies = policies(parameters)
         scales = parameters.feature_scales
         self._scales = None if scales is None else np.array(scales, np.float32)
+        self._is_torn = False
         self.trees = [
             nodes.make_tree(parameters.n_features, parameters.n_stats, _FIRST_CAPACITY)
             for _ in numbers
@@ -113,11 +114,35 @@ class Ensemble:
         def learn(index: int) -> None:
             self._learn(index, X, y, weights)
 
+        self._check_whole()
+        self._is_torn = True  # until all trees have learned the same rows
         run_threads(learn, range(len(self.trees)), n_threads)
+        self._is_torn = False
+
+    def _check_whole(self) -> None:
+        """Refuse trees that were interrupted, each at another row, while they learned."""
+        if self._is_torn:
+            raise ParameterError(
+                "learning was interrupted, and the trees have learned different rows: fit anew, "
+                "or load what was saved before"
+            )
+
+    def _take(self, other: Ensemble) -> None:
+        """Become ``other``."""
+        for name in ("parameters", "tree_numbers", "policies", "trees", "_scales"):
+            setattr(self, name, getattr(other, name))
 
     def _scaled(self, X: np.ndarray) -> np.ndarray:
         """Return rows as the kernels take them."""
+        self._check_width(X)
         return read_only(X if self._scales is None else X * self._scales)
+
+    def _check_width(self, X: np.ndarray) -> None:
+        """Refuse rows of another width, which no kernel would notice."""
+        if X.ndim != 2 or X.shape[1] != self.parameters.n_features:
+            raise ParameterError(
+                f"rows should have {self.parameters.n_features} features, got shape {X.shape}"
+            )
 
     def _learn(self, index: int, X: np.ndarray, y: np.ndarray, w: np.ndarray) -> None:
         seed, number = np.uint64(self.parameters.seed), np.uint64(self.tree_numbers[index])
@@ -144,6 +169,7 @@ class Ensemble:
         spread, distance : bool
             Also sum squares, and the extensions to each leaf's box.
         """
+        self._check_whole()
         n, k = len(X), self.n_outputs
         X = self._scaled(X)
         total = np.zeros((n, k))

@@ -47,18 +47,24 @@ class Forest(Ensemble):
         self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None = None, n_threads: int = 1
     ) -> None:
         """Learn rows in order; see :meth:`dmondrian.ensemble.Ensemble.update`."""
-        if self.warmup is not None:
-            former = self.warmup.rows
-            chosen = self.warmup.add(self.parameters, X, y, w, n_threads)
-            if self.warmup.is_done:
-                self.warmup = None
-            if chosen != self.parameters:
-                super().__init__(chosen, self.tree_numbers)
-                super().update(*former, n_threads=n_threads)
-        super().update(X, y, w, n_threads)
+        if self.warmup is None:
+            super().update(X, y, w, n_threads)
+            return
+        self._check_width(X)
+        warmup = self.warmup.after(X, y, w)
+        chosen = warmup.chosen(self.parameters, self.warmup, n_threads)
+        if chosen != self.parameters:
+            anew = Ensemble(chosen, self.tree_numbers)
+            anew.update(*self.warmup.rows, n_threads=n_threads)
+            anew.update(X, y, w, n_threads)
+            self._take(anew)
+        else:
+            super().update(X, y, w, n_threads)
+        self.warmup = None if warmup.is_done else warmup
 
     def state(self) -> tuple[dict[str, Any], list[dict[str, np.ndarray]]]:
         """Return (JSON-able header, one dict of arrays per tree), independent copies."""
+        self._check_whole()
         scalars = [
             {
                 "number": int(number),
@@ -122,6 +128,8 @@ class Forest(Ensemble):
         numbers = [number for number, _ in pairs]
         if any(later == former for former, later in pairwise(numbers)):
             raise ParameterError(f"forests that share trees cannot be joined: {numbers}")
+        if len({0 if f.warmup is None else f.warmup.n_rows for f in forests}) > 1:
+            raise ParameterError("forests that learned other rows cannot be joined")
         joined = cls._of(first, numbers, [tree for _, tree in pairs])
         joined.warmup = forests[0].warmup
         return joined

@@ -6,8 +6,8 @@ single tree is always better off when it pays for the rows that open its leaves,
 often is not (the table of ``benchmarks/ablation.py`` shows both kinds of data).
 
 Relies on :mod:`dmondrian.progressive` and :mod:`dmondrian.scales`. Promises that the choice
-is a pure function of the parameters and the rows in order, a row of whole weight w counting
-as w rows.
+is a pure function of the parameters and the rows in order, the same for a row of whole weight w
+as for w equal rows.
 
 Shapes: n rows, d features, K classes.
 """
@@ -29,13 +29,16 @@ from dmondrian.scales import learn_scales
 
 # Settings that can be left to the stream, and the value of the estimator that says so.
 OPEN_SETTINGS = {"alpha": "auto", "charge_opening": "auto", "feature_scales": "learned"}
-FIRST, LAST = 512, 4096  # rows after which settings are chosen, and chosen for good
+FIRST, LAST = 512, 4096  # distinct rows that settings are chosen from, and chosen for good
+_MOST_KEPT = 16 * LAST  # rows kept; only where few of them differ are more seen than that
 START_ALPHA = 0.5  # pseudo-count before the first choice, times 1 / K
-# Candidates: alpha times K, opening price. More rows prefer less alpha than 4096 do, and where
-# openings are charged it matters little (tables in benchmarks/README.md).
+# Candidates: alpha times K, opening price. More rows prefer less alpha than 4096 do. The paper's
+# own setting, alpha = 1/2 and charged, is a candidate too (tables in benchmarks/README.md).
 CANDIDATES = ((0.04, False), (0.2, False), (0.5, False), (0.2, True))
+PAPER = (0.5, True)
 _MIDDLING = 1  # the candidate that scales are learned with
-_N_TREES = 10
+# Trees of a probe: 10, fewer where features and classes together pass 400.
+_MOST_TREES, _LEAST_TREES, _WIDTH = 10, 2, 4000
 _STORED = {"X": "<f4", "y": "<f8", "w": "<f8"}
 
 
@@ -51,14 +54,16 @@ def choose(
     auto : iterable of {"alpha", "charge_opening", "feature_scales"}
     rows : tuple
         X float32 [n, d], y float64 [n] (class index or label), w float64 [n] (> 0), in
-        order. With fewer than 512 rows ``parameters`` are returned as they are, with fewer
-        than 4096 the scales are; rows beyond are not looked at.
+        order. Equal rows in a row count as one of their summed weight. The first 4096 are
+        used when more than these have come, else the first 512, else none: then
+        ``parameters`` are returned as they are. Scales need the 4096.
     n_threads : int
     """
-    auto, rows = tuple(auto), repeat_rows(*rows)
-    if len(rows[0]) < FIRST:
+    auto, rows = tuple(auto), merge_equal(*rows)
+    stages = [n for n in (FIRST, LAST) if n < len(rows[0])]  # the last row may go on
+    if not stages:
         return parameters
-    n = LAST if len(rows[0]) >= LAST else FIRST
+    n = stages[-1]
     first = rows[0][:n], rows[1][:n], rows[2][:n]
     candidates = _candidates(parameters, auto)
     if "feature_scales" in auto and n == LAST:
@@ -66,27 +71,42 @@ def choose(
         candidates = [dataclasses.replace(c, feature_scales=scales) for c in candidates]
     if len(candidates) == 1:
         return candidates[0]
-    losses = [late_loss(c, range(_N_TREES), first, n_threads) for c in candidates]
+    numbers = range(_n_trees(parameters))
+    losses = [late_loss(c, numbers, first, n_threads) for c in candidates]
     return candidates[int(np.argmin(losses))]
 
 
-def repeat_rows(X: np.ndarray, y: np.ndarray, w: np.ndarray) -> Rows:
-    """Return the first 4096 rows with a row of weight w >= 2 as floor(w) equal rows."""
-    repeats = np.maximum(np.floor(w), 1.0)
-    chosen = np.repeat(np.arange(len(X)), np.minimum(repeats, LAST).astype(np.int64))[:LAST]
-    return X[chosen], y[chosen], (w / repeats)[chosen]
+def merge_equal(X: np.ndarray, y: np.ndarray, w: np.ndarray) -> Rows:
+    """Return rows with every run of equal (x, y) as one row of the summed weight."""
+    if not len(X):
+        return X, y, w
+    first = np.flatnonzero(_is_new(X, y))
+    return X[first], y[first], np.add.reduceat(w, first)
+
+
+def _is_new(X: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Tell of each row whether it differs from the one before, bool [n]."""
+    differs = (X[1:] != X[:-1]).any(axis=1) | (y[1:] != y[:-1])
+    return np.concatenate([[True], differs])
+
+
+def _n_trees(parameters: ForestParameters) -> int:
+    """Return the trees of a probe: fewer where rows or forecasts are wide."""
+    width = parameters.n_features + parameters.n_classes
+    return int(np.clip(_WIDTH // width, _LEAST_TREES, _MOST_TREES))
 
 
 def _candidates(parameters: ForestParameters, auto: Sequence[str]) -> list[ForestParameters]:
     """Return the parameters to compare, each once, the preferred of equals first."""
-    if parameters.n_classes == 0:
+    n_classes = parameters.n_classes
+    if n_classes == 0:
         return [parameters]
     told = [
         (
-            share / parameters.n_classes if "alpha" in auto else parameters.alpha,
+            alpha if "alpha" in auto else parameters.alpha,
             charge if "charge_opening" in auto else parameters.charge_opening,
         )
-        for share, charge in CANDIDATES
+        for alpha, charge in [*((share / n_classes, c) for share, c in CANDIDATES), PAPER]
     ]
     return [
         dataclasses.replace(parameters, alpha=alpha, charge_opening=charge)
@@ -97,6 +117,8 @@ def _candidates(parameters: ForestParameters, auto: Sequence[str]) -> list[Fores
 class Warmup:
     """The first rows of a stream, kept until the open settings are chosen for good.
 
+    Never changed: :meth:`after` returns another one.
+
     Parameters
     ----------
     auto : iterable of {"alpha", "charge_opening", "feature_scales"}
@@ -106,54 +128,59 @@ class Warmup:
 
     def __init__(self, auto: Iterable[str], n_features: int) -> None:
         self.auto = tuple(sorted(auto))
-        self.n_repeats = 0
-        self._parts: list[Rows] = [(np.empty((0, n_features), np.float32), *np.empty((2, 0)))]
+        self.n_rows = 0  # kept
+        self.n_distinct = 0  # rows kept that differ from the one before
+        self._parts: tuple[Rows, ...] = (_no_rows(n_features),)
 
     @property
     def is_done(self) -> bool:
         """Whether no later row can change the choice."""
-        return self.n_repeats >= LAST
+        return self.n_distinct > LAST or self.n_rows >= _MOST_KEPT
 
     @property
     def rows(self) -> Rows:
         """The rows kept: X, y, w."""
-        if len(self._parts) > 1:
-            X, y, w = (np.concatenate(columns) for columns in zip(*self._parts, strict=True))
-            self._parts = [(X, y, w)]
-        return self._parts[0]
+        X, y, w = (np.concatenate(columns) for columns in zip(*self._parts, strict=True))
+        return X, y, w
 
-    def add(
-        self,
-        parameters: ForestParameters,
-        X: np.ndarray,
-        y: np.ndarray,
-        w: np.ndarray | None,
-        n_threads: int,
+    def after(self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None) -> Warmup:
+        """Return the warm-up with more rows, as far as they may matter.
+
+        Parameters
+        ----------
+        X, y, w
+            As in :meth:`dmondrian.ensemble.Ensemble.update`.
+        """
+        weights = np.ones(len(X)) if w is None else w
+        kept = np.flatnonzero(weights > 0)[: _MOST_KEPT - self.n_rows]
+        X, y, weights = X[kept], np.asarray(y, np.float64)[kept], weights[kept]
+        last = self._parts[-1]
+        is_new = _is_new(np.concatenate([last[0][-1:], X]), np.concatenate([last[1][-1:], y]))
+        counted = self.n_distinct + np.cumsum(is_new[len(is_new) - len(X) :])
+        n = int(np.searchsorted(counted, LAST, side="right")) + 1
+        more = Warmup(self.auto, X.shape[1])
+        part = (X[:n].copy(), y[:n].copy(), weights[:n].copy())
+        more._parts = (*self._parts, part) if len(part[0]) else self._parts
+        more.n_rows = self.n_rows + len(part[0])
+        more.n_distinct = int(counted[:n][-1]) if len(part[0]) else self.n_distinct
+        return more
+
+    def chosen(
+        self, parameters: ForestParameters, before: Warmup, n_threads: int
     ) -> ForestParameters:
-        """Keep rows, and return the parameters to use from the first row on.
+        """Return the parameters to use from the first row on.
 
         Parameters
         ----------
         parameters : ForestParameters
             Those in use.
-        X, y, w
-            As in :meth:`dmondrian.ensemble.Ensemble.update`.
+        before : Warmup
+            The one that this came after.
         n_threads : int
         """
-        before = self.n_repeats
-        self._keep(X, np.asarray(y, np.float64), np.ones(len(X)) if w is None else w)
-        if any(before < stage <= self.n_repeats for stage in (FIRST, LAST)):
+        if any(before.n_distinct <= stage < self.n_distinct for stage in (FIRST, LAST)):
             return choose(parameters, self.auto, self.rows, n_threads)
         return parameters
-
-    def _keep(self, X: np.ndarray, y: np.ndarray, w: np.ndarray) -> None:
-        """Keep the rows of positive weight that may still matter."""
-        counted = np.flatnonzero(w > 0)
-        repeats = np.cumsum(np.clip(np.floor(w[counted]), 1.0, LAST))
-        counted = counted[: np.searchsorted(repeats, LAST - self.n_repeats) + 1]
-        if len(counted):
-            self._parts.append((X[counted], y[counted], w[counted]))
-            self.n_repeats = min(self.n_repeats + int(repeats[len(counted) - 1]), LAST)
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able copy."""
@@ -182,7 +209,7 @@ class Warmup:
         except (TypeError, ValueError, binascii.Error) as error:
             raise CorruptError(f"the rows of a warm-up cannot be read: {error}") from None
         n = len(raw["y"]) // 8
-        if n >= LAST or [len(r) for r in raw.values()] != [4 * n * d, 8 * n, 8 * n]:
+        if [len(r) for r in raw.values()] != [4 * n * d, 8 * n, 8 * n]:
             raise CorruptError(f"the rows of a warm-up do not have {d} features each")
         X, y, w = (np.frombuffer(raw[name], dtype) for name, dtype in _STORED.items())
         labels = np.isfinite(y)
@@ -190,8 +217,11 @@ class Warmup:
             labels = (y >= 0) & (y < parameters.n_classes) & (y == np.floor(y))
         if not np.isfinite(X).all() or not labels.all() or not ((w > 0) & np.isfinite(w)).all():
             raise CorruptError("the rows of a warm-up have values that no forest learns")
-        warmup = cls(auto, d)
-        warmup._keep(X.reshape(n, d).astype(np.float32), y.astype(np.float64), w)
+        warmup = cls(auto, d).after(X.reshape(n, d).astype(np.float32), y.astype(np.float64), w)
         if warmup.is_done:
-            raise CorruptError(f"a warm-up ends after {LAST} rows, this one has more")
+            raise CorruptError(f"a warm-up ends after {LAST} distinct rows, this one has more")
         return warmup
+
+
+def _no_rows(n_features: int) -> Rows:
+    return np.empty((0, n_features), np.float32), np.empty(0), np.empty(0)

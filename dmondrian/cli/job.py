@@ -304,7 +304,9 @@ def _are_strings(value: Any) -> bool:
 def _refusal(estimator: type, name: str, value: Any) -> str:
     """Ask the estimator itself about one parameter; an empty string when it takes the value."""
     default = inspect.signature(estimator).parameters[name].default
-    if isinstance(value, bool) and not isinstance(default, bool):
+    constraints: dict[str, list[Any]] = estimator._parameter_constraints  # type: ignore[attr-defined]  # a scikit-learn estimator's
+    takes_boolean = "boolean" in constraints[name]
+    if isinstance(value, bool) and not takes_boolean:
         # Python takes true for the number 1; in a job file it is a mistake.
         return f"expected a value like {default!r}, got {_shown(value)}"
     try:

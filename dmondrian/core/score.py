@@ -1,4 +1,4 @@
-"""Losses of averaged forecasts, summed in the order of the rows."""
+"""Losses of averaged forecasts, row by row."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from dmondrian.core.policies import forecast_loss
 
 
 @kernel
-def sum_losses(loss, total, n_trees, y, w):
-    """Return the sum of w times the loss of ``total`` [n, k] / ``n_trees`` at labels y [n]."""
-    total, y, w = borrow(total), borrow(y), borrow(w)
-    lost = 0.0
+def write_losses(loss, total, n_trees, y, out):
+    """Write the loss of ``total`` [n, k] / ``n_trees`` at labels y [n] to ``out`` [n]."""
+    total, y, out = borrow(total), borrow(y), borrow(out)
     for r in range(total.shape[0]):
-        lost += w[r] * forecast_loss(loss, total[r], n_trees, y[r])
-    return lost
+        out[r] = forecast_loss(loss, total[r], n_trees, y[r])

@@ -16,13 +16,13 @@ from dmondrian.checkpoint import Run
 from dmondrian.data import Plan, read_block
 from dmondrian.errors import CheckpointError
 from dmondrian.progressive import Rows
-from dmondrian.warmup import LAST, choose
+from dmondrian.warmup import LAST, Warmup, choose
 
 SAMPLED_BLOCKS = 16
 """Blocks of a shuffled plan that settings are chosen from; each costs reading a row group."""
 
 
-def settle(estimator: Any, plan: Plan, url: str, told: dict[str, Any]) -> dict[str, Any]:
+def settle(estimator: Any, plan: Plan, url: str) -> dict[str, Any]:
     """Return the parameters of every forest of the run, as JSON.
 
     Parameters
@@ -30,13 +30,13 @@ def settle(estimator: Any, plan: Plan, url: str, told: dict[str, Any]) -> dict[s
     estimator : AMFClassifier or AMFRegressor
     plan : Plan
     url : str
-        The run's folder; a run of the same job that is there already keeps its parameters.
-    told : dict
-        The estimator's parameters as run.json has them.
+        The run's folder. A run that is there keeps its parameters; whether it is of the same job
+        is for `Run.create` to say.
     """
-    before = _parameters_before(url, told, plan.digest)
-    if before is not None:
-        return before
+    try:
+        return dict(Run.open(url).run_json["parameters"])
+    except (CheckpointError, KeyError):
+        pass  # a new folder
     schema = plan.schema
     n_classes = len(schema.classes) if schema.classes is not None else 0
     drawn = estimator._forest_parameters(schema.n_features, n_classes)
@@ -52,28 +52,24 @@ def first_rows(plan: Plan) -> Rows:
     them, so its first rows may all be of one row group and unlike the rest: there, the first row
     groups give their rows in turn.
     """
-    parts: list[Rows] = []
-    turns: list[np.ndarray] = []
-    counted = 0.0
+    first = Warmup((), plan.schema.n_features)
+    shares: list[Rows] = []
     for block in plan.blocks:
         read = read_block(plan, block)
         assert read.y is not None  # a plan to learn from has a target
-        weights = np.ones(len(read.y)) if read.weight is None else read.weight
-        some = np.flatnonzero(weights > 0)[:LAST]
-        parts.append((read.X[some], read.y[some], weights[some]))
-        turns.append(np.arange(len(some)))
-        counted += float(np.maximum(np.floor(weights[some]), 1.0).sum())
-        if counted >= LAST and (not plan.shuffle or len(parts) >= SAMPLED_BLOCKS):
-            break
-    X, y, w = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    dealt = np.argsort(np.concatenate(turns), kind="stable") if plan.shuffle else slice(None)
-    return X[dealt], y[dealt], w[dealt]
-
-
-def _parameters_before(url: str, told: dict[str, Any], digest: str) -> dict[str, Any] | None:
-    try:
-        known = Run.open(url).run_json
-    except CheckpointError:
-        return None  # a new folder
-    is_same = known.get("estimator") == told and known.get("plan") == digest
-    return known.get("parameters") if is_same else None
+        if plan.shuffle:
+            weights = np.ones(len(read.y)) if read.weight is None else read.weight
+            some = np.flatnonzero(weights > 0)[: LAST + 1]
+            shares.append((read.X[some], read.y[some], weights[some]))
+            if len(shares) >= SAMPLED_BLOCKS and sum(len(y) for _, y, _ in shares) > LAST:
+                break
+        else:
+            first = first.after(read.X, read.y, read.weight)
+            if first.is_done:
+                break
+    if not plan.shuffle:
+        return first.rows
+    turns = np.concatenate([np.arange(len(y)) for _, y, _ in shares])
+    dealt = np.argsort(turns, kind="stable")
+    X, y, w = (np.concatenate(columns)[dealt] for columns in zip(*shares, strict=True))
+    return X, y, w

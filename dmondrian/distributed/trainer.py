@@ -168,9 +168,10 @@ def _about(
     params = estimator.get_params(deep=False)
     if not isinstance(params["random_state"], (int, type(None))):
         params["random_state"] = None  # a generator has no JSON; its draw is the seed
+    params["n_jobs"] = None  # decides nothing about the forest, and workers have threads
     return {
         "algorithm": estimator.algorithm,
-        "parameters": settle(estimator, plan, url, params),
+        "parameters": settle(estimator, plan, url),
         "estimator": params,
         "n_estimators": n_trees,
         "shards": [[int(s[0]), int(s[-1]) + 1] for s in np.array_split(range(n_trees), n_shards)],

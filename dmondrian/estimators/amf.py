@@ -22,6 +22,7 @@ from dmondrian.estimators.base import BaseForest, draw_seed
 from dmondrian.parameters import ForestParameters
 from dmondrian.warmup import START_ALPHA
 
+_LARGEST_TARGET = 1e140  # squares of differences and their sums stay finite
 AUTO_RATE = 8.0  # learning rate x variance; see benchmarks/README.md for the ablation
 
 
@@ -109,7 +110,7 @@ class AMFClassifier(ClassifierMixin, BaseForest):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **BaseForest._parameter_constraints,
-        "alpha": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
+        "alpha": [Interval(Real, 0, 1e6, closed="neither"), StrOptions({"auto"})],
         "charge_opening": ["boolean", StrOptions({"auto"})],
         "learning_rate": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
         "split_pure": ["boolean"],
@@ -188,11 +189,13 @@ class AMFClassifier(ClassifierMixin, BaseForest):
         -------
         AMFClassifier
         """
-        X, y, w = self._validate_rows(X, y, sample_weight, first=True, numeric=False)
-        check_classification_targets(y)
-        self.classes_, codes = np.unique(y, return_inverse=True)
-        self.n_classes_ = len(self.classes_)
-        self._learn(X, codes, w, self.n_classes_, first=True)
+        with self._all_or_nothing():
+            X, y, w = self._validate_rows(X, y, sample_weight, first=True, numeric=False)
+            check_classification_targets(y)
+            self._check_some_weight(w)
+            self.classes_, codes = np.unique(y, return_inverse=True)
+            self.n_classes_ = len(self.classes_)
+            self._learn(X, codes, w, self.n_classes_, first=True)
         return self
 
     @_fit_context(prefer_skip_nested_validation=True)
@@ -215,20 +218,23 @@ class AMFClassifier(ClassifierMixin, BaseForest):
         DataError
             If a label is not one of the classes; nothing is learned then.
         """
-        first = _check_partial_fit_first_call(self, classes) or not hasattr(self, "forest_")
-        try:
+        with self._all_or_nothing():
+            first = _check_partial_fit_first_call(self, classes) or not hasattr(self, "forest_")
+            if not first:
+                self._check_unchanged()
             X, y, w = self._validate_rows(X, y, sample_weight, first=first, numeric=False)
             codes = self._encode(column_or_1d(y))
-        except ValueError:
-            if first:
-                del self.classes_  # so that the next first call is checked as one
-            raise
-        self.n_classes_ = len(self.classes_)
-        self._learn(X, codes, w, self.n_classes_, first=first)
+            self.n_classes_ = len(self.classes_)
+            self._learn(X, codes, w, self.n_classes_, first=first)
         return self
 
     def _encode(self, y: np.ndarray) -> np.ndarray:
         """Return class indices; refuse labels that are not classes."""
+        if (y.dtype.kind in "US") != (self.classes_.dtype.kind in "US"):
+            raise DataError(
+                f"y has labels of dtype {y.dtype}, the classes are {self.classes_.dtype}: give "
+                "both as text or both as numbers"
+            )
         codes = np.searchsorted(self.classes_, y)
         codes = np.minimum(codes, len(self.classes_) - 1)
         unknown = np.unique(y[self.classes_[codes] != y])
@@ -362,16 +368,21 @@ class AMFRegressor(RegressorMixin, BaseForest):
         -------
         AMFRegressor
         """
-        X, y, w = self._validate_rows(X, y, sample_weight, first=True, numeric=True)
-        self._learn(X, y, w, 0, first=True)
+        with self._all_or_nothing():
+            X, y, w = self._validate_rows(X, y, sample_weight, first=True, numeric=True)
+            self._check_some_weight(w)
+            self._learn(X, _bounded(y), w, 0, first=True)
         return self
 
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn more rows, in their order; parameters as in :meth:`fit`."""
-        first = not hasattr(self, "forest_")
-        X, y, w = self._validate_rows(X, y, sample_weight, first=first, numeric=True)
-        self._learn(X, y, w, 0, first=first)
+        with self._all_or_nothing():
+            first = not hasattr(self, "forest_")
+            if not first:
+                self._check_unchanged()
+            X, y, w = self._validate_rows(X, y, sample_weight, first=first, numeric=True)
+            self._learn(X, _bounded(y), w, 0, first=first)
         return self
 
     def predict(self, X: Any) -> np.ndarray:
@@ -380,3 +391,14 @@ class AMFRegressor(RegressorMixin, BaseForest):
 
     def _node_forecasts(self, stat: np.ndarray, offset: float) -> dict[str, np.ndarray]:
         return {"mean": offset + stat[:, 1] / stat[:, 0]}
+
+
+def _bounded(y: np.ndarray) -> np.ndarray:
+    """Return targets; refuse those whose squares no float64 holds."""
+    largest = float(np.abs(y).max(initial=0.0))
+    if largest > _LARGEST_TARGET:
+        raise DataError(
+            f"y has a value of size {largest:.3g}, expected at most {_LARGEST_TARGET:.0e}: "
+            "scale the target"
+        )
+    return y

@@ -9,8 +9,10 @@ Shapes: n rows, d features, K classes, m nodes, T trees.
 
 from __future__ import annotations
 
+import operator
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from numbers import Integral
 from os import PathLike
 from typing import Any, ClassVar, Literal, Self
@@ -20,7 +22,7 @@ from joblib import effective_n_jobs
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dmondrian.core import nodes
 from dmondrian.errors import ParameterError
@@ -55,6 +57,7 @@ class BaseForest(BaseEstimator):
     random_state: Any
     n_jobs: int | None
     forest_: Forest
+    _begun_with: dict[str, Any]
 
     @abstractmethod
     def _forest_parameters(self, n_features: int, n_classes: int) -> ForestParameters:
@@ -94,31 +97,74 @@ class BaseForest(BaseEstimator):
         )
         if sample_weight is None:
             return X, y, None
-        w = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        w = np.array(sample_weight, np.float64)
+        w = np.full(len(X), float(w)) if w.ndim == 0 else w
+        if w.shape != (len(X),):
+            raise ValueError(
+                f"sample_weight.shape == {w.shape}, expected {(len(X),)}: one weight per row"
+            )
+        if not np.isfinite(w).all() or (w < 0).any():
+            raise ValueError("Negative values or not a finite number in sample_weight")
         self._check_weights(w, 0.0 if first else self.forest_.total_weight)
         return X, y, w
 
     @staticmethod
     def _check_weights(w: np.ndarray, seen: float) -> None:
         """Refuse weights that vanish beside the total: draws are keyed by the total."""
-        total = seen + float(w.sum())
-        smallest = float(w[w > 0].min(initial=np.inf))
-        if smallest < 4.0 * np.finfo(np.float64).eps * total:
+        before = seen + np.concatenate([[0.0], np.cumsum(w)[:-1]])
+        vanishing = np.flatnonzero((w > 0) & (w < 4.0 * np.finfo(np.float64).eps * before))
+        if len(vanishing):
+            row = vanishing[0]
             raise ParameterError(
-                f"the smallest positive weight, {smallest:.3g}, does not change the total "
-                f"weight, {total:.3g}, in double precision: rescale the weights or drop the row"
+                f"sample_weight[{row}], {w[row]:.3g}, does not change the total weight before it, "
+                f"{before[row]:.3g}, in double precision: rescale the weights or drop the row"
             )
+
+    @staticmethod
+    def _check_some_weight(w: np.ndarray | None) -> None:
+        if w is not None and not w.any():
+            raise ValueError("sample_weight must contain at least one non-zero number")
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Leave the estimator as it was when the block fails."""
+        before = self.__dict__.copy()
+        try:
+            yield
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
 
     def _learn(
         self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None, n_classes: int, first: bool
     ) -> None:
         """Learn checked rows, into a new forest if ``first``."""
-        if first:
-            parameters = self._forest_parameters(X.shape[1], n_classes)
-            self.forest_ = Forest(
-                parameters, range(self.n_estimators), self._auto_settings(n_classes)
+        n_threads = self._n_threads()
+        forest = self._new_forest(X.shape[1], n_classes) if first else self.forest_
+        forest.update(X, np.asarray(y, np.float64), w, n_threads=n_threads)
+        self.forest_ = forest
+
+    def _new_forest(self, n_features: int, n_classes: int) -> Forest:
+        parameters = self._forest_parameters(n_features, n_classes)
+        self._begun_with = self._lasting_params()
+        return Forest(parameters, range(self.n_estimators), self._auto_settings(n_classes))
+
+    def _lasting_params(self) -> dict[str, Any]:
+        """Return the parameters that a forest keeps from its first row on."""
+        params = self.get_params(deep=False)
+        return {name: params[name] for name in params if name not in ("n_jobs", "random_state")}
+
+    def _check_unchanged(self) -> None:
+        """Refuse parameters that were set after the forest was begun: it cannot follow."""
+        now = self._lasting_params()
+        changed = [name for name in now if now[name] != self._begun_with[name]]
+        if changed:
+            told = ", ".join(f"{n}={now[n]!r} (was {self._begun_with[n]!r})" for n in changed)
+            raise ParameterError(
+                f"parameters changed after the first rows were learned: {told}; set them back, "
+                "or call fit to begin anew"
             )
-        self.forest_.update(X, np.asarray(y, np.float64), w, n_threads=self._n_threads())
 
     def _n_threads(self) -> int:
         return int(effective_n_jobs(self.n_jobs))
@@ -176,8 +222,13 @@ class BaseForest(BaseEstimator):
             never renumbers them.
         """
         check_is_fitted(self)
-        if not 0 <= tree < len(self.forest_.trees):
-            raise ParameterError(f"tree should be in 0..{len(self.forest_.trees) - 1}, got {tree}")
+        last = len(self.forest_.trees) - 1
+        try:
+            number = operator.index(tree)
+        except TypeError:
+            number = -1
+        if not 0 <= number <= last:
+            raise ParameterError(f"tree should be an integer in 0..{last}, got {tree!r}")
         arrays = nodes.fields(self.forest_.trees[tree])
         stat = arrays.pop("stat")
         del arrays["odds"], arrays["odds_exponent"]
@@ -205,6 +256,7 @@ class BaseForest(BaseEstimator):
         """Return a copy of this estimator fitted with ``forest``."""
         fitted = clone(self)
         fitted.forest_ = forest
+        fitted._begun_with = fitted._lasting_params()
         fitted.n_features_in_ = forest.parameters.n_features
         if feature_names is not None:
             fitted.feature_names_in_ = np.array(list(feature_names), dtype=object)
@@ -222,6 +274,7 @@ class BaseForest(BaseEstimator):
             A new folder (or object store prefix); see :func:`dmondrian.load`.
         """
         check_is_fitted(self)
+        self._check_unchanged()
         from dmondrian.estimators.persistence import save_estimator
 
         save_estimator(self, path)

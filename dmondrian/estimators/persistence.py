@@ -34,6 +34,7 @@ def save_estimator(estimator: Any, path: str | PathLike[str]) -> None:
         "estimator": {key: _plain(value) for key, value in params.items()},
         "schema": None,
         "classes": None if classes is None else _label_list(classes),
+        "label_dtype": None if classes is None else classes.dtype.str,
         "feature_names": None if names is None else [str(name) for name in names],
         "n_seen": int(forest.total_weight),
     }
@@ -63,7 +64,17 @@ def load_estimator(path: str | PathLike[str]) -> Any:
         raise CorruptError(
             f"{path}: run.json's estimator parameters are unusable: {error}"
         ) from error
-    return unfitted._adopt(forest, None if classes is None else np.array(classes), names)
+    return unfitted._adopt(forest, _labels(classes, model.get("label_dtype")), names)
+
+
+def _labels(classes: list[Any] | None, dtype: str | None) -> np.ndarray | None:
+    """Return class labels in the dtype that they had; a run's schema has none."""
+    if classes is None:
+        return None
+    plain = np.array(classes)
+    if dtype is None or np.dtype(dtype).kind not in _LABELS:
+        return plain
+    return np.array(classes, dtype=np.dtype(dtype))
 
 
 def _plain(value: Any) -> Any:
@@ -77,6 +88,6 @@ def _label_list(classes: np.ndarray) -> list[Any]:
     labels = [_plain(label) for label in classes]
     if kind not in _LABELS or any(not isinstance(label, _LABELS[kind]) for label in labels):
         raise ParameterError(
-            f"labels of dtype {classes.dtype} cannot be saved: use strings, integers or booleans"
+            f"labels of dtype {classes.dtype} cannot be saved: use strings, numbers or booleans"
         )
     return labels

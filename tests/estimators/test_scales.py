@@ -14,7 +14,7 @@ from dmondrian.errors import CorruptError
 from dmondrian.forest import Forest
 from dmondrian.parameters import ForestParameters
 from dmondrian.progressive import late_loss
-from dmondrian.scales import learn_scales
+from dmondrian.scales import _signs, learn_scales
 from dmondrian.warmup import LAST
 from tests.estimators.test_amf import same_forest
 
@@ -28,8 +28,9 @@ def wave(n: int, noise_columns: int = 6, seed: int = 0) -> tuple[np.ndarray, np.
 
 def test_scales_find_the_column_that_matters() -> None:
     X, y = wave(LAST + 2000)
+    n = LAST + 1
     plain, learned = (
-        AMFRegressor(10, feature_scales=scales, random_state=0, n_jobs=2).fit(X[:LAST], y[:LAST])
+        AMFRegressor(10, feature_scales=scales, random_state=0, n_jobs=2).fit(X[:n], y[:n])
         for scales in (None, "learned")
     )
     assert learned.feature_scales_[0] == 1.0
@@ -38,7 +39,7 @@ def test_scales_find_the_column_that_matters() -> None:
     assert learned.score(X[LAST:], y[LAST:]) > 0.95
     classes = (y > 0).astype(int)
     scales = AMFClassifier(5, feature_scales="learned", n_jobs=2, random_state=0)
-    scales.fit(X[:LAST], classes[:LAST])
+    scales.fit(X[:n], classes[:n])
     assert scales.feature_scales_[0] == 1.0
     assert (scales.feature_scales_[1:] <= 2.0**-4).all()
 
@@ -46,11 +47,22 @@ def test_scales_find_the_column_that_matters() -> None:
 def test_scales_that_do_not_help_are_not_used() -> None:
     rng = np.random.default_rng(3)
     X = rng.random((LAST, 3)).astype(np.float32)
-    rows = X, rng.standard_normal(LAST), np.ones(LAST)
     drawn = AMFRegressor(random_state=0)._forest_parameters(3)
-    scales = learn_scales(drawn, rows, n_threads=2)
+    noise = X, rng.standard_normal(LAST), np.ones(LAST)
+    assert learn_scales(drawn, noise, n_threads=2) is None
+    x, y = wave(LAST, noise_columns=2)
+    signal = x, 1e130 * y, np.ones(LAST)
+    scales = learn_scales(drawn, signal, n_threads=2)
     chosen = dataclasses.replace(drawn, feature_scales=scales)
-    assert late_loss(chosen, range(10), rows) <= late_loss(drawn, range(10), rows)
+    assert late_loss(chosen, range(10), signal) < 0.5 * late_loss(drawn, range(10), signal)
+
+
+def test_every_seed_has_its_own_signs() -> None:
+    seeds = [0, 1, 2**63 + 1, 2**63 + 2, 2**64 - 1]
+    drawn = [_signs(seed, turn, 20) for seed in seeds for turn in range(2)]
+    assert len({signs.tobytes() for signs in drawn}) == len(drawn)
+    assert set(np.unique(drawn)) == {-1.0, 1.0}
+    assert abs(np.mean(drawn)) < 0.1
 
 
 def test_a_forest_of_scales_is_the_forest_of_scaled_columns() -> None:
@@ -69,7 +81,7 @@ def test_a_forest_of_scales_is_the_forest_of_scaled_columns() -> None:
 
 
 def test_nodes_are_told_in_the_units_of_the_data() -> None:
-    X, y = wave(LAST)
+    X, y = wave(LAST + 1)
     forest = AMFRegressor(
         1, feature_scales="learned", use_aggregation=False, random_state=0, n_jobs=2
     ).fit(X, y)

@@ -15,7 +15,7 @@ import dmondrian
 from dmondrian import AMFClassifier
 from dmondrian.errors import CorruptError
 from dmondrian.forest import Forest
-from dmondrian.warmup import CANDIDATES, FIRST, LAST
+from dmondrian.warmup import CANDIDATES, FIRST, LAST, PAPER, START_ALPHA
 from tests.estimators.test_amf import same_forest
 
 
@@ -42,7 +42,7 @@ def by_hand(X: np.ndarray, y: np.ndarray, among: list[tuple[float, bool]], n: in
         forest = AMFClassifier(10, alpha=alpha, charge_opening=charge, random_state=4)
         forest.partial_fit(X[: n // 2], y[: n // 2], classes=np.arange(y.max() + 1))
         lost = 0.0
-        for start in range(n // 2, n, n // 32):
+        for start in range(n // 2, n, n // 32):  # sixteen chunks
             rows = slice(start, start + n // 32)
             lost += log_loss(forest, X[rows], y[rows]) * (n // 32)
             forest.partial_fit(X[rows], y[rows])
@@ -55,9 +55,9 @@ def test_the_choice_is_the_least_progressive_loss() -> None:
     for seed, noise in ((0, 0.0), (1, 0.3), (2, 0.5)):
         X, y = make_classification(LAST + 50, 8, flip_y=noise, random_state=seed)
         X = X.astype(np.float32)
-        among = [(share / 2, charge) for share, charge in CANDIDATES]
+        among = [*((share / 2, charge) for share, charge in CANDIDATES), PAPER]
         first = by_hand(X, y, among, FIRST)
-        few = AMFClassifier(2, random_state=4).fit(X[:FIRST], y[:FIRST])
+        few = AMFClassifier(2, random_state=4).fit(X[: FIRST + 1], y[: FIRST + 1])
         assert settings(few) == first[0]
         last = by_hand(X, y, among, LAST)
         many = AMFClassifier(2, random_state=4).fit(X, y)
@@ -66,19 +66,19 @@ def test_the_choice_is_the_least_progressive_loss() -> None:
     assert len(chosen) > 1  # else the data do not tell settings apart
 
 
-@pytest.mark.parametrize("n", [FIRST - 1, FIRST, LAST - 1, LAST, LAST + 300])
+@pytest.mark.parametrize("n", [FIRST, FIRST + 1, LAST, LAST + 1, LAST + 300])
 def test_the_forest_is_the_one_of_the_settings_chosen(n: int) -> None:
     X, y = mixture(n)
     auto = AMFClassifier(3, random_state=1).fit(X, y)
     fixed = AMFClassifier(3, alpha=auto.alpha_, charge_opening=auto.charge_opening_, random_state=1)
     assert same_forest(auto, fixed.fit(X, y))
-    assert (auto.forest_.warmup is None) == (n >= LAST)
+    assert (auto.forest_.warmup is None) == (n > LAST)
 
 
 def test_chunks_threads_and_weights_change_no_byte() -> None:
     X, y = mixture(LAST + 100)
     whole = AMFClassifier(2, random_state=1).fit(X, y)
-    early = AMFClassifier(2, random_state=1).fit(X[:FIRST], y[:FIRST])
+    early = AMFClassifier(2, random_state=1).fit(X[: FIRST + 1], y[: FIRST + 1])
     assert settings(early) != settings(whole)
     for size in (1, 700, LAST):
         parts = AMFClassifier(2, random_state=1, n_jobs=2)
@@ -86,17 +86,54 @@ def test_chunks_threads_and_weights_change_no_byte() -> None:
             rows = slice(start, start + size)
             parts.partial_fit(X[rows], y[rows], classes=[0, 1])
         assert same_forest(whole, parts)
+
+
+def test_whole_weights_equal_repeats_and_zeros_no_rows() -> None:
+    X, y = mixture(LAST + 100)
     w = np.random.default_rng(0).integers(0, 5, len(X))
-    w[300] = 900  # its repeats pass the first stage in their middle
+    w[300] = 200
     weighted = AMFClassifier(2, random_state=1).fit(X, y, sample_weight=w)
-    fixed = AMFClassifier(2, random_state=1, alpha=weighted.alpha_)
-    fixed.set_params(charge_opening=weighted.charge_opening_)
-    assert same_forest(weighted, fixed.fit(X, y, sample_weight=w))
-    repeated = AMFClassifier(2, random_state=1).fit(np.repeat(X, w, 0), np.repeat(y, w))
+    repeated = AMFClassifier(2, random_state=1)
+    X, y = np.repeat(X, w, 0), np.repeat(y, w)
+    for start in range(0, len(X), 377):  # cuts fall between repeats of one row
+        repeated.partial_fit(X[start : start + 377], y[start : start + 377], classes=[0, 1])
     assert settings(weighted) == settings(repeated)
+    assert same_forest(weighted, repeated)
 
 
-@pytest.mark.parametrize("n", [20, FIRST + 10, LAST - 1])
+def test_large_weights_do_not_choose_from_few_rows() -> None:
+    X, y = mixture(LAST + 1)
+    plain = AMFClassifier(1, random_state=1).fit(X, y)
+    heavy = AMFClassifier(1, random_state=1).fit(X, y, sample_weight=np.full(len(X), 5000.0))
+    assert plain.forest_.warmup is None
+    assert heavy.forest_.warmup is None
+    light = AMFClassifier(1, random_state=1).fit(X, y, sample_weight=np.full(len(X), 0.25))
+    assert light.forest_.warmup is None
+    few = AMFClassifier(1, random_state=1).fit(X[:FIRST], y[:FIRST], np.full(FIRST, 5000.0))
+    assert settings(few) == (START_ALPHA / 2, False)
+    same = AMFClassifier(1, random_state=1).fit(X[[0] * 9000], [0, 1] * 4500)
+    assert same.forest_.warmup is None  # y alone differs from row to row
+    flat = AMFClassifier(1, random_state=1).partial_fit(X[[0] * 9000], [0] * 9000, classes=[0, 1])
+    assert flat.forest_.warmup is not None
+    assert flat.forest_.warmup.n_distinct == 1
+
+
+def test_an_interrupted_choice_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = mixture(LAST + 100)
+    whole = AMFClassifier(2, random_state=1).fit(X, y)
+    begun = AMFClassifier(2, random_state=1).partial_fit(X[:700], y[:700], classes=[0, 1])
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dmondrian.warmup.choose", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            begun.partial_fit(X[700:], y[700:])
+    assert same_forest(whole, begun.partial_fit(X[700:], y[700:]))
+
+
+@pytest.mark.parametrize("n", [20, FIRST + 10, LAST])
 def test_a_stored_warmup_goes_on(n: int, tmp_path: Path) -> None:
     X, y = mixture(LAST + 100)
     whole = AMFClassifier(2, random_state=1).fit(X, y)
@@ -113,7 +150,7 @@ def test_a_stored_warmup_goes_on(n: int, tmp_path: Path) -> None:
 
 
 def test_settings_fixed_by_hand_are_kept() -> None:
-    X, y = mixture(LAST)
+    X, y = mixture(LAST + 1)
     assert AMFClassifier(1, alpha=0.3).fit(X, y).alpha_ == 0.3
     for charge in (False, True):
         assert AMFClassifier(1, charge_opening=charge).fit(X, y).charge_opening_ is charge
@@ -140,7 +177,9 @@ def test_the_defaults_are_safe_with_noise_and_with_many_classes(shape: dict[str,
     risky = 0.01 if k == 5 else 0.5
     fixed = AMFClassifier(10, random_state=0, alpha=risky, charge_opening=False).fit(X[:n], y[:n])
     assert log_loss(default, X[n:], y[n:]) < np.log(k)
+    paper = AMFClassifier(10, random_state=0, alpha=0.5, charge_opening=True).fit(X[:n], y[:n])
     assert log_loss(default, X[n:], y[n:]) < log_loss(fixed, X[n:], y[n:])
+    assert log_loss(default, X[n:], y[n:]) < 1.02 * log_loss(paper, X[n:], y[n:])
 
 
 @pytest.mark.parametrize(
@@ -155,7 +194,7 @@ def test_the_defaults_are_safe_with_noise_and_with_many_classes(shape: dict[str,
         ("y", base64.b64encode(np.array([0.0, np.nan])).decode()),
         ("y", base64.b64encode(np.array([0.0])).decode()),
         ("w", base64.b64encode(np.array([0.0, 1.0])).decode()),
-        ("w", base64.b64encode(np.array([1e9, 1.0])).decode()),
+        ("w", base64.b64encode(np.array([np.inf, 1.0])).decode()),
         ("X", base64.b64encode(np.full((2, 3), np.inf, np.float32)).decode()),
         ("X", base64.b64encode(np.zeros((2, 2), np.float32)).decode()),
         ("Z", ""),

@@ -1,0 +1,125 @@
+"""Calls that fail leave the estimator as it was; what cannot work is refused in words."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dmondrian
+from dmondrian import AMFClassifier, AMFRegressor
+from dmondrian.errors import DataError, ParameterError
+from tests.estimators.test_amf import rows, same_forest
+
+
+def fitted() -> AMFClassifier:
+    X = rows(50)
+    return AMFClassifier(2, random_state=0).fit(X, np.where(X[:, 0] > 0.5, "b", "a"))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda f: f.fit(rows(9, d=1), ["c", "d", "d"] * 3, sample_weight=-np.ones(9)),
+        lambda f: f.fit(rows(9, d=1), ["c", "d", "d"] * 3, sample_weight=np.zeros(9)),
+        lambda f: f.fit(rows(9, d=1), ["c", "d", "d"] * 3, sample_weight=np.ones(8)),
+        lambda f: f.fit(rows(9, d=1), ["c", "d", "d"] * 3, sample_weight=[np.nan] * 9),
+        lambda f: f.fit(rows(9, d=1), rows(9)[:, 0]),
+        lambda f: f.set_params(n_jobs=0).fit(rows(9, d=1), ["c", "d", "d"] * 3),
+        lambda f: f.partial_fit(rows(9, d=1), ["a"] * 9),
+        lambda f: f.partial_fit(rows(9), ["c"] * 9),
+        lambda f: f.partial_fit(rows(9), [1] * 9),
+        lambda f: f.set_params(alpha=0.5).partial_fit(rows(9), ["a"] * 9),
+    ],
+)
+def test_a_refused_call_changes_nothing(call) -> None:
+    forest = fitted()
+    before = copy.deepcopy(forest)
+    with pytest.raises(ValueError):
+        call(forest)
+    assert forest.n_features_in_ == 4
+    assert forest.classes_.tolist() == ["a", "b"]
+    assert same_forest(forest, before)
+    forest.set_params(n_jobs=None)
+    assert (forest.predict_proba(rows(9)) == before.predict_proba(rows(9))).all()
+
+
+def test_rows_of_another_width_never_reach_a_kernel() -> None:
+    forest = fitted().forest_
+    for wrong in (rows(3, d=1), rows(3, d=5), rows(3)[0]):
+        with pytest.raises(ParameterError, match="4 features"):
+            forest.predict_sums(wrong)
+        with pytest.raises(ParameterError, match="4 features"):
+            forest.update(wrong, np.zeros(3))
+
+
+def test_a_forest_that_was_interrupted_while_it_learned_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    X, y = rows(50), rows(50, seed=1)[:, 0]
+    forest = AMFRegressor(3, random_state=0).fit(X, y)
+    learn = type(forest.forest_)._learn
+
+    def break_off(self: object, index: int, *rest: np.ndarray) -> None:
+        if index == 1:
+            raise KeyboardInterrupt
+        learn(self, index, *rest)  # type: ignore[arg-type]  # a method taken as a function
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(forest.forest_), "_learn", break_off)
+        with pytest.raises(KeyboardInterrupt):
+            forest.partial_fit(X, y)
+    for call in (lambda: forest.predict(X), lambda: forest.partial_fit(X, y), forest.__getstate__):
+        with pytest.raises(ParameterError, match="interrupted"):
+            call()
+    assert same_forest(forest.fit(X, y), AMFRegressor(3, random_state=0).fit(X, y))
+
+
+def test_cuts_do_not_decide_what_is_refused() -> None:
+    X, y = rows(8), [0, 1] * 4
+    w = np.array([0.0, 0.0, 1.0, 0.0, 1e17, 2e17, 0.0, 1e16])
+    whole = AMFClassifier(2, random_state=0).fit(X, y, sample_weight=w)
+    parts = AMFClassifier(2, random_state=0)
+    for i in range(8):
+        parts.partial_fit(X[i : i + 1], y[i : i + 1], classes=[0, 1], sample_weight=w[i : i + 1])
+    assert same_forest(whole, parts)
+    with pytest.raises(ParameterError, match="rescale the weights"):
+        parts.partial_fit(X[:1], y[:1], sample_weight=[1.0])
+
+
+def test_parameters_set_too_late_are_refused_also_when_saving(tmp_path: Path) -> None:
+    forest = fitted().set_params(n_estimators=30)
+    with pytest.raises(ParameterError, match=r"n_estimators=30 \(was 2\)"):
+        forest.save(tmp_path / "model")
+    forest.set_params(n_estimators=2, n_jobs=2).save(tmp_path / "model")
+    loaded = dmondrian.load(tmp_path / "model").set_params(split_pure=True)
+    with pytest.raises(ParameterError, match="split_pure"):
+        loaded.partial_fit(rows(3), ["a", "b", "a"])
+
+
+@pytest.mark.parametrize("labels", [[1, 2**63 + 5], [3, 7]])
+@pytest.mark.parametrize("dtype", [np.uint64, np.int8, np.float32])
+def test_labels_keep_their_type_when_saved(labels, dtype, tmp_path: Path) -> None:
+    if labels[1] > 100 and dtype is not np.uint64:
+        labels = [1, 5]
+    y = np.array(labels * 5, dtype=dtype)
+    AMFClassifier(1).fit(rows(10), y).save(tmp_path / "model")
+    classes = dmondrian.load(tmp_path / "model").classes_
+    assert classes.dtype == dtype
+    assert (classes == np.unique(y)).all()
+
+
+def test_targets_beyond_any_square_are_refused() -> None:
+    with pytest.raises(DataError, match="scale the target"):
+        AMFRegressor(1).fit(rows(3), [1.0, 1e160, 2.0])
+    X, y = rows(60), rows(60, seed=1)[:, 0].astype(float)
+    small, large = (AMFRegressor(2, random_state=0).fit(X, y * s) for s in (1.0, 2.0**400))
+    np.testing.assert_allclose(large.predict(X) / 2.0**400, small.predict(X), rtol=1e-9)
+
+
+@pytest.mark.parametrize("tree", [2, -1, "0", 1.0, None])
+def test_trees_that_are_not_there_are_told(tree) -> None:
+    with pytest.raises(ParameterError, match=r"integer in 0\.\.1"):
+        fitted().nodes(tree)
