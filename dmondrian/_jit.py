@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib
 import inspect
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,6 +24,7 @@ from numba.core import caching, config
 from numba.core.types import BaseNamedTuple  # type: ignore[attr-defined]  # hints omit it
 from numba.extending import intrinsic, overload
 
+_fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None
 _PACKAGE = Path(__file__).parent
 _FLAGS = {"nogil": True, "fastmath": False, "error_model": "numpy"}
 _KERNEL_FOLDERS = ("core", "growth", "stats", "losses", "rules")
@@ -93,7 +96,28 @@ class _CacheImpl(caching.CompileResultCacheImpl):
 
 
 class _KernelCache(caching.Cache):
+    """Numba's cache, for processes that add to it at the same time.
+
+    Numba replaces each file atomically, but two processes that read the index together
+    would give two signatures one file, and one of them another's code.
+    """
+
     _impl_class = _CacheImpl
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        with _locked(cache_folder() / "lock"):
+            super().save_overload(sig, data)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a lock file among the processes of this machine; no lock where there is none."""
+    if _fcntl is None:
+        yield
+        return
+    with path.open("w") as file:
+        _fcntl.flock(file, _fcntl.LOCK_EX)  # released when the file is closed
+        yield
 
 
 def kernel(function: Callable[..., Any]) -> Any:

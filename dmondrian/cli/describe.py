@@ -39,8 +39,17 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
         rows.append(("target", told["target"]))
     rows.append(("checkpoints", _some(told["checkpoints"])))
     output.text(table(rows))
-    chosen = {name: f"auto, now {value}" for name, value in told["in_use"].items()}
-    output.text("parameters:\n" + _indented(table({**told["parameters"], **chosen}.items())))
+    given, in_use = told["parameters"], dict(told["in_use"])
+    scales = in_use.pop("feature_scales", None)
+    chosen = {name: f"{given[name]}, now {value}" for name, value in in_use.items()}
+    output.text("parameters:\n" + _indented(table({**given, **chosen}.items())))
+    if scales is not None:
+        names = told["feature_names"] or [str(number) for number in range(len(scales))]
+        widest = sorted(zip(scales, names, strict=True), key=lambda pair: -pair[0])
+        output.text(
+            f"feature scales, the {min(_SHOWN_ITEMS, len(widest))} largest:\n"
+            + _indented(table([(name, scale) for scale, name in widest[:_SHOWN_ITEMS]]))
+        )
     if told["metrics"]:
         title = "metrics (each row forecast before it was learned):\n"
         output.text(title + metrics_table(told["metrics"], "  "))
@@ -86,6 +95,7 @@ def _facts(model: str) -> dict[str, Any]:
         "target": stored.get("target"),
         "features": forest.parameters.n_features,
         "classes": stored.get("classes"),
+        "feature_names": stored.get("feature_names"),
         "size": {
             "trees": len(forest.tree_numbers),
             "nodes": int(forest.n_nodes),
@@ -100,8 +110,12 @@ def _facts(model: str) -> dict[str, Any]:
 
 
 def _in_use(used: Any, given: dict[str, Any]) -> dict[str, Any]:
-    """Return what the estimator's parameters that are "auto" came to."""
-    known = {name: getattr(used, name, None) for name, value in given.items() if value == "auto"}
+    """Return what the estimator's parameters that were left open came to."""
+    known = {
+        name: getattr(used, name, None)
+        for name, value in given.items()
+        if value in ("auto", "learned")
+    }
     return {name: value for name, value in known.items() if value is not None}
 
 

@@ -120,6 +120,12 @@ def check_file(
     wanted = {column.name: column for column in schema.columns}
     others = [name for name in (schema.target, schema.weight, *keep) if name is not None]
     missing = [name for name in dict.fromkeys([*wanted, *others]) if name not in types]
+    not_kept = [name for name in missing if name in keep and name not in wanted]
+    if missing and missing == not_kept:
+        raise SchemaError(
+            f"{footer.file.uri} lacks {_list(missing)}, asked for to be kept: its columns are "
+            f"{_list(list(types))}"
+        )
     if missing:
         spare = [name for name in types if name not in wanted]
         near = [f"{name!r} may be {hit}" for name in missing if (hit := _nearest(name, spare))]

@@ -19,6 +19,7 @@ from dmondrian.distributed.metrics import HeldOut
 from dmondrian.distributed.models import Model, adopt, model_here, open_model
 from dmondrian.distributed.spread import Spread
 from dmondrian.distributed.units import cut
+from dmondrian.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,11 @@ def evaluate(
 
     with connected_for(plan.n_rows, client, n_workers, threads) as used:
         Spread(used, measure_part, parts, "part of the data").run(add)
+    if total.weight == 0.0:
+        raise DataError(
+            f"no row of the data has a positive weight ({plan.schema.weight!r}): there is nothing "
+            "to measure"
+        )
     return total.report()
 
 

@@ -150,6 +150,11 @@ class HeldOut:
         self._total = Progressive(task)
         self._kept: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
 
+    @property
+    def weight(self) -> float:
+        """Weight of the rows added."""
+        return self._total.weight
+
     def add(self, mean: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> None:
         """Add rows: `mean` float64 [n, K], `y` float64 [n], `weight` float64 [n] or None."""
         self._total.add(mean, y, weight)

@@ -98,8 +98,8 @@ def score(
         "rows", "files", "written" (files written by this call), "out", "seconds". The columns of a
         file: those kept, "prediction", "proba_<class>" (classification), "spread" (standard
         deviation between trees of the prediction, or of the predicted class's probability) and
-        "distance" (sum of the extensions from the leaf's box to the row, in encoded units, mean
-        over trees).
+        "distance" (sum of the extensions from the leaf's box to the row, in encoded units times
+        the feature scales, mean over trees).
 
     Raises
     ------

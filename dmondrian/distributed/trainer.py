@@ -34,7 +34,7 @@ from dmondrian.distributed.shards import ShardHolder
 from dmondrian.distributed.stage import is_dask, stage
 from dmondrian.distributed.tracks import Limits
 from dmondrian.distributed.units import Every, cut, parse_every
-from dmondrian.errors import ClusterError, ParameterError
+from dmondrian.errors import ClusterError, DataError, ParameterError
 from dmondrian.parameters import ForestParameters
 from dmondrian.store import open_store
 
@@ -78,6 +78,11 @@ def train(
 
     The same call goes on with a run that was stopped or killed. In a script, call it under
     ``if __name__ == "__main__":`` unless you pass a client.
+
+    Settings that the estimator leaves open (``alpha="auto"``, ``feature_scales="learned"``) are
+    chosen in this process from the first 4096 rows (of up to 16 row groups in turn where the plan
+    shuffles) and fixed for the run, also when it has fewer rows; the metrics of these rows know
+    their labels to that extent.
 
     Parameters
     ----------
@@ -145,6 +150,11 @@ def train(
             client = stack.enter_context(connected(client, n_workers, threads))
             manifest = attempt.go(client, ledger, manifest, Teller(listener(progress)))
     metrics = ledger.progressive.report() if ledger.progressive is not None else {}
+    if ledger.progressive is not None and ledger.progressive.weight == 0.0:
+        raise DataError(
+            f"no row of the data has a positive weight ({plan.schema.weight!r}): there is nothing "
+            "to learn"
+        )
     return TrainedRun(opened.url, plan, metrics, attempt.summary)
 
 

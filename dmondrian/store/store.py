@@ -271,7 +271,7 @@ def _backend(address: Address, create: bool) -> Any:
             address.bucket,
             prefix=address.path or None,
             retry_config=RETRY,  # type: ignore[arg-type]
-            client_options=_s3_client_options(),  # type: ignore[arg-type]
+            client_options=_s3_client_options() or None,  # type: ignore[arg-type]
         )
     return from_url(address.url, retry_config=RETRY)  # type: ignore[call-overload]
 

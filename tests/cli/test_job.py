@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dmondrian.cli.job import read_job
+from dmondrian.cli.job import build_estimator, read_job
 from dmondrian.errors import JobError
 
 GOOD = """\
@@ -192,3 +192,32 @@ def test_an_override_with_an_unknown_table_names_itself(tmp_path):
 def test_zero_workers_are_refused(tmp_path):
     message = refusal(tmp_path, GOOD, "cluster.workers=0")
     assert "[cluster] workers: expected at least 1, got 0" in message
+
+
+@pytest.mark.parametrize(
+    ("override", "name", "value"),
+    [
+        ("charge_opening=true", "charge_opening", True),
+        ("charge_opening=false", "charge_opening", False),
+        ("charge_opening=auto", "charge_opening", "auto"),
+        ("alpha=0.3", "alpha", 0.3),
+        ("alpha=auto", "alpha", "auto"),
+        ("learning_rate=0.5", "learning_rate", 0.5),
+        ("use_aggregation=false", "use_aggregation", False),
+        ("split_pure=true", "split_pure", True),
+        ("predict_extension=expected", "predict_extension", "expected"),
+        ("max_nodes=100", "max_nodes", 100),
+        ("feature_scales=learned", "feature_scales", "learned"),
+        ("n_jobs=2", "n_jobs", 2),
+    ],
+)
+def test_every_parameter_of_the_estimator_can_be_set(tmp_path, override, name, value):
+    job = read_job(write(tmp_path, GOOD), [f"forest.{override}"])
+    assert build_estimator(job).get_params()[name] == value
+
+
+@pytest.mark.parametrize("override", ["charge_opening=1", "alpha=true", "max_nodes=true"])
+def test_a_boolean_is_no_number_and_a_number_no_boolean(tmp_path, override):
+    job = read_job(write(tmp_path, GOOD), [f"forest.{override}"])
+    with pytest.raises(JobError, match=f"--set forest.{override}"):
+        build_estimator(job)

@@ -24,7 +24,6 @@ import pytest
 import yaml
 
 from dmondrian._jit import cache_folder
-from dmondrian.errors import StoreError
 from dmondrian.store import open_store
 from tests.cli.command import PROJECT, TIMEOUT, digests, finish, train_words
 from tests.store.servers import moto_server, set_credentials
@@ -231,11 +230,6 @@ def test_the_slurm_job_trains_on_jobs_that_it_submits(
     assert digests(run) == digests(tmp_path / "alone")
 
 
-@pytest.mark.xfail(
-    raises=StoreError,
-    reason="dmondrian.store hands obstore empty client_options where AWS_ALLOW_HTTP is set, which "
-    "undo it: the store of compose.yaml cannot be reached until it hands over None",
-)
 def test_plain_http_is_allowed_where_the_environment_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -1,0 +1,57 @@
+"""Processes that add kernels to one cache at the same time never take each other's code."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from numba import config
+
+import dmondrian
+
+KERNEL = """
+import sys, time
+from dmondrian import _jit
+from numba.core import caching
+
+save_index = caching.IndexDataCacheFile._save_index
+
+def slow(self, overloads):  # between reading the index and writing it
+    time.sleep(0.5)
+    save_index(self, overloads)
+
+caching.IndexDataCacheFile._save_index = slow
+
+@_jit.kernel
+def twice(x):
+    return x + x
+
+kind = {"i": int, "f": float, "c": complex}[sys.argv[1]]
+print(repr(twice(kind(2))), len(twice.stats.cache_hits), flush=True)
+"""
+
+
+@pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled")
+def test_processes_that_compile_at_once_do_not_mix_up_their_code(tmp_path: Path) -> None:
+    script = tmp_path / "kernel.py"
+    script.write_text(KERNEL)
+    root = str(Path(dmondrian.__file__).parents[1])
+    env = {**os.environ, "DMONDRIAN_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": root}
+    expected = {"i": "4", "f": "4.0", "c": "(4+0j)"}
+
+    def told() -> dict[str, list[str]]:
+        processes = {
+            kind: subprocess.Popen(
+                [sys.executable, str(script), kind], env=env, stdout=subprocess.PIPE, text=True
+            )
+            for kind in expected
+        }
+        outputs = {kind: p.communicate(timeout=120)[0].split() for kind, p in processes.items()}
+        assert all(p.returncode == 0 for p in processes.values())
+        return outputs
+
+    assert {kind: words[0] for kind, words in told().items()} == expected
+    assert told() == {kind: [value, "1"] for kind, value in expected.items()}  # all from the cache
