@@ -1,0 +1,35 @@
+"""Rows without any weight teach nothing and measure nothing: both are said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from distributed import Client
+
+from dmondrian import AMFClassifier
+from dmondrian.distributed import evaluate, score, train
+from dmondrian.errors import DataError, SchemaError
+
+
+def write(folder: Path, name: str, weight: float) -> str:
+    x = np.random.default_rng(0).random(50)
+    table = pa.table({"x": x, "y": x > 0.5, "w": np.full(50, weight)})
+    pq.write_table(table, folder / name)
+    return str(folder / name)
+
+
+def test_data_without_weight_is_refused(client: Client, tmp_path: Path) -> None:
+    nothing, something = write(tmp_path, "0.parquet", 0.0), write(tmp_path, "1.parquet", 2.5)
+    options = {"target": "y", "weight": "w", "client": client}
+    with pytest.raises(DataError, match="positive weight"):
+        train(AMFClassifier(2), nothing, run=tmp_path / "none", **options)
+    run = train(AMFClassifier(2, random_state=0), something, run=tmp_path / "run", **options)
+    assert evaluate(run.run_url, something)["rows"] == 50
+    with pytest.raises(DataError, match="positive weight"):
+        evaluate(run.run_url, nothing)
+    with pytest.raises(SchemaError, match="asked for to be kept: its columns are"):
+        score(run.run_url, something, tmp_path / "out", keep=["x", "nocol"])
