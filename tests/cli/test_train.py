@@ -170,7 +170,7 @@ def test_a_folder_of_another_job_is_refused(undisturbed, rows):
     before = sorted(run.rglob("*"))
     _, stderr = finish(*train_words(run, f"data.path={rows}", "forest.random_state=1"), code=4)
     assert "belongs to another job" in stderr
-    assert "seed" in stderr
+    assert "random_state: 0 there, 1 here" in stderr
     assert sorted(run.rglob("*")) == before
 
 
