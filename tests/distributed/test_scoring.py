@@ -188,7 +188,8 @@ def test_workers_that_join_and_leave_change_no_file(
 
     told = score(undisturbed.run_url, adult, tmp_path / "a", client=own, progress=change)
     assert sizes == []
-    assert told["written"] == 6
+    assert told["files"] == 6
+    assert told["written"] in (5, 6)  # a worker that left may have written a part unheard
     score(undisturbed.run_url, adult, tmp_path / "b", client=client)
     manifests = [(tmp_path / name / "_manifest.json").read_bytes() for name in "ab"]
     assert manifests[0] == manifests[1]
