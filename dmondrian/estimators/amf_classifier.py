@@ -180,7 +180,8 @@ class AMFClassifier(ClassifierMixin, BaseForest):
         y : array-like of shape (n,)
             Labels: strings, integers or booleans.
         sample_weight : array-like of shape (n,), optional
-            Non-negative; a whole weight w equals w repeats of the row.
+            Non-negative; a whole weight w equals w repeats of the row (to the byte up to
+            256, beyond that by a closed form that differs in the last digits).
 
         Returns
         -------

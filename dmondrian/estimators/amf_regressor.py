@@ -119,7 +119,8 @@ class AMFRegressor(RegressorMixin, BaseForest):
             Taken as float32. Splits follow the ranges of the columns: scale them.
         y : array-like of shape (n,)
         sample_weight : array-like of shape (n,), optional
-            Non-negative; a whole weight w equals w repeats of the row.
+            Non-negative; a whole weight w equals w repeats of the row (to the byte up to
+            256, beyond that by a closed form that differs in the last digits).
 
         Returns
         -------
