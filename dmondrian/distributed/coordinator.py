@@ -296,10 +296,10 @@ class Coordinator:
             task,
             order,
             key=f"dmondrian-{task.__name__}-{track.shard}-{uuid.uuid4().hex}",
+            # Pinned for good: an idle worker would steal it. Where its worker is gone it waits,
+            # until the look at the workers takes it back.
             workers=[order.address],
-            # Where the worker is gone the task must run somewhere, to say so: pinned for good it
-            # would wait for ever.
-            allow_other_workers=True,
+            allow_other_workers=False,
             pure=False,
             retries=0,
             priority=-rank,

@@ -21,8 +21,8 @@ POLL_SECONDS = 1.0
 ABSENT_SECONDS = 120.0
 """How long a run waits for a first or a new worker, or for the scheduler to come back."""
 
-TELL_SECONDS = 30.0
-"""How long workers may take to say that they have heard something."""
+ANSWER_SECONDS = 30.0
+"""How long the scheduler may take to answer, and workers to say that they have heard something."""
 
 _LIVING = ("running", "paused")  # a paused worker keeps its shards: it waits for memory
 
@@ -35,6 +35,7 @@ class Fleet:
         self._patience = patience
         self._looked = -float("inf")
         self._seen = time.monotonic()
+        self._n_living = 0  # workers that live, also those that stopped answering
         self.threads: dict[str, int] = {}  # living workers and their threads
         self.shunned: set[str] = set()  # workers that stopped answering
 
@@ -50,23 +51,39 @@ class Fleet:
         if not now and moment - self._looked < POLL_SECONDS:
             return False
         self._looked = moment
-        found: Mapping[str, Any] = {}
-        if self._client.status == "running":
-            found = self._client.scheduler_info(n_workers=-1)["workers"]
-        living = {a: int(w["nthreads"]) for a, w in found.items() if w["status"] in _LIVING}
-        self.threads = {a: n for a, n in sorted(living.items()) if a not in self.shunned}
-        if self.threads:
+        found = self._ask()
+        if found is not None:
+            living = {a: int(w["nthreads"]) for a, w in found.items() if w["status"] in _LIVING}
+            self.threads = {a: n for a, n in sorted(living.items()) if a not in self.shunned}
+            self._n_living = len(living)
+        if found is not None and self.threads:
             self._seen = moment
         elif moment - self._seen > self._patience:
-            self._give_up(len(living))
+            self._give_up()
         return True
 
-    def _give_up(self, n_living: int) -> None:
+    def _ask(self) -> Mapping[str, Any] | None:
+        """Return what the scheduler says of all workers; None where it says nothing in time.
+
+        Not by `Client.scheduler_info`: the client renews its answer by itself, without the
+        workers, and whoever asks at that moment reads that there are none.
+        """
+        client = self._client
+        if client.status != "running" or client.scheduler is None:
+            return {}
+        with suppress(OSError, TimeoutError):
+            asked = client.sync(
+                client.scheduler.identity, n_workers=-1, callback_timeout=ANSWER_SECONDS
+            )
+            return asked["workers"]
+        return None
+
+    def _give_up(self) -> None:
         scheduler = getattr(self._client.scheduler, "address", "the scheduler")
         if self._client.status != "running":
             what = f"lost the connection to {scheduler} and it did not come back"
-        elif n_living:
-            what = f"none of the {n_living} workers of {scheduler} answers"
+        elif self._n_living:
+            what = f"none of the {self._n_living} workers of {scheduler} answers"
         else:
             what = f"{scheduler} has no workers"
         raise ClusterError(
@@ -84,7 +101,7 @@ class Fleet:
             await self._client.run(task, *args, workers=workers, on_error="ignore", wait=False)
 
         with suppress(OSError, TimeoutError):
-            self._client.sync(ask, callback_timeout=TELL_SECONDS)
+            self._client.sync(ask, callback_timeout=ANSWER_SECONDS)
 
     def place(self, load: Mapping[str, int]) -> str | None:
         """Worker for one more shard: the least loaded per thread; None without workers.

@@ -42,7 +42,7 @@ def wait_until(is_so: Callable[[], object], seconds: float = PATIENCE) -> None:
 
 def workers_of(client: Client) -> list[str]:
     """Addresses of the workers that the scheduler knows."""
-    return sorted(client.scheduler_info(n_workers=-1)["workers"])
+    return sorted(client.sync(client.scheduler.identity, n_workers=-1)["workers"])
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from dmondrian.checkpoint import Run
 from dmondrian.distributed import Progress, TrainedRun, shards, train
 from dmondrian.distributed.coordinator import Coordinator
 from dmondrian.distributed.fleet import Fleet
+from dmondrian.distributed.orders import OK, Answer
 from dmondrian.errors import ClusterError, ParameterError, StoreError
 
 from .conftest import (
@@ -65,6 +67,31 @@ def test_a_shard_that_moved_is_let_go_by_the_worker_that_held_it(fit: Fit, clust
     a, b = seen[-1].values()
     assert len(a) == len(b) == 3
     assert a | b == set(range(6))
+
+
+@pytest.mark.usefixtures("talkative")
+def test_an_idle_worker_takes_no_order_from_a_busy_one(
+    fit: Fit, cluster: Grow, undisturbed: TrainedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learn, judge, statuses = shards._learn, Coordinator._judge, set()
+
+    def learn_slowly(*about: Any) -> None:
+        time.sleep(0.05)  # long enough for the scheduler to see who is busy
+        learn(*about)
+
+    def note(self: Coordinator, track: Any, unit: int | None, answer: Answer) -> None:
+        statuses.add(answer.status)
+        judge(self, track, unit, answer)
+
+    monkeypatch.setattr(shards, "_learn", learn_slowly)
+    monkeypatch.setattr(Coordinator, "_judge", note)
+    workers, client = cluster(1)
+    join = Once(lambda: resize(workers, client, 2))
+    run = fit(client=client, progress=join, checkpoint_every=None)
+    assert join.is_done
+    assert run.summary["workers"] == 1  # nothing moves but at a checkpoint
+    assert statuses == {OK}
+    assert digests(run) == digests(undisturbed)
 
 
 @pytest.mark.usefixtures("talkative")

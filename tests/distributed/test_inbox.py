@@ -11,7 +11,7 @@ from distributed import Client, Future, LocalCluster
 
 from dmondrian.distributed.inbox import Arrival, Inbox, LostResultError
 
-from .conftest import PATIENCE, resize, wait_until, worker_threads
+from .conftest import PATIENCE, resize, wait_until, worker_threads, workers_of
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_closing_lets_go_of_everything(client: Client) -> None:
 
 def test_a_result_lost_with_its_worker_is_said_to_be_lost(own: tuple[LocalCluster, Client]) -> None:
     cluster, client = own
-    address = next(iter(client.scheduler_info(n_workers=-1)["workers"]))
+    address = workers_of(client)[0]
     future = client.submit(pow, 3, 2, pure=False, workers=[address], allow_other_workers=True)
     wait_until(lambda: future.status == "finished")
     resize(cluster, client, 0)

@@ -31,7 +31,7 @@ from dmondrian.distributed.units import Unit, cut
 from dmondrian.forest import Forest
 from dmondrian.parameters import ForestParameters
 
-from .conftest import PATIENCE, worker_threads
+from .conftest import PATIENCE, worker_threads, workers_of
 
 
 class Worker:
@@ -39,7 +39,7 @@ class Worker:
 
     def __init__(self, client: Client, run: Run) -> None:
         self.client, self.run = client, run
-        self.address = next(iter(client.scheduler_info(n_workers=-1)["workers"]))
+        self.address = workers_of(client)[0]
         self.plan = Plan.from_parquet(run.plan_bytes())
         self.units = cut(self.plan.blocks, max_rows=1000)
         self.attempt = "first"
