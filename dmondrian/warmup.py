@@ -32,10 +32,10 @@ OPEN_SETTINGS = {"alpha": "auto", "charge_opening": "auto", "feature_scales": "l
 FIRST, LAST = 512, 4096  # distinct rows that settings are chosen from, and chosen for good
 _MOST_KEPT = 16 * LAST  # rows kept; only where few of them differ are more seen than that
 START_ALPHA = 0.5  # pseudo-count before the first choice, times 1 / K
-# Candidates: alpha times K, opening price. More rows prefer less alpha than 4096 do. The paper's
-# own setting, alpha = 1/2 and charged, is a candidate too (tables in benchmarks/README.md).
-CANDIDATES = ((0.04, False), (0.2, False), (0.5, False), (0.2, True))
-PAPER = (0.5, True)
+# Candidates: alpha times K, opening price. More rows prefer less alpha than 4096 do, and more
+# trees free openings than the probes' ten. For two classes the last one is the paper's own
+# setting, alpha = 1/2 and charged (tables in benchmarks/README.md).
+CANDIDATES = ((0.04, False), (0.2, False), (0.5, False), (0.2, True), (1.0, True))
 _MIDDLING = 1  # the candidate that scales are learned with
 # Trees of a probe: 10, fewer where features and classes together pass 400.
 _MOST_TREES, _LEAST_TREES, _WIDTH = 10, 2, 4000
@@ -103,10 +103,10 @@ def _candidates(parameters: ForestParameters, auto: Sequence[str]) -> list[Fores
         return [parameters]
     told = [
         (
-            alpha if "alpha" in auto else parameters.alpha,
+            share / n_classes if "alpha" in auto else parameters.alpha,
             charge if "charge_opening" in auto else parameters.charge_opening,
         )
-        for alpha, charge in [*((share / n_classes, c) for share, c in CANDIDATES), PAPER]
+        for share, charge in CANDIDATES
     ]
     return [
         dataclasses.replace(parameters, alpha=alpha, charge_opening=charge)
