@@ -41,7 +41,7 @@ exit codes:
   3    data that cannot be read, learned or scored, or that changed under a run
   4    a run folder, checkpoint or store that cannot be used
   5    workers lost beyond recovery, or a cluster that did not answer in time
-  130  interrupted (Ctrl-C, SIGTERM); run the same command again to go on
+  130  interrupted (Ctrl-C, SIGTERM, SIGHUP); run the same command again to go on
 """
 
 _MODEL_HELP = "run folder or URL; add @POSITION for an earlier checkpoint"

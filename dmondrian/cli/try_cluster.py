@@ -14,13 +14,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import tempfile
-import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+import time
+from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
 
 from dmondrian.cli.certificates import make_certificates, tls_in
 from dmondrian.cli.output import Output
@@ -29,6 +26,7 @@ from dmondrian.errors import JobError
 
 SCHEDULER_FILE = "scheduler.json"
 _N_WORKERS = 2  # the fewest that show what a cluster does
+_TICK = 0.2  # seconds between two looks for a signal
 
 
 def cluster(arguments: argparse.Namespace, output: Output) -> int:
@@ -44,6 +42,7 @@ def cluster(arguments: argparse.Namespace, output: Output) -> int:
         output.text(_job_lines({"tls_ca": tls.ca, "tls_cert": tls.cert, "tls_key": tls.key}))
         return 0
     from dmondrian.cli.encrypted_cluster import local_size, running, warm_kernels
+    from dmondrian.distributed.interrupt import Interrupts
 
     wanted = _N_WORKERS if arguments.workers is None else arguments.workers
     n_workers, threads = local_size(wanted, arguments.threads)
@@ -53,12 +52,13 @@ def cluster(arguments: argparse.Namespace, output: Output) -> int:
         temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dmondrian-")))
         folder = _private(Path(arguments.folder)) if arguments.folder else temporary
         tls = given or _certificates(folder, output)
-        stop = stack.enter_context(_signals())
+        interrupts = stack.enter_context(Interrupts("stopped in the middle of stopping"))
         address = stack.enter_context(
             running(n_workers, threads, tls, folder / SCHEDULER_FILE, temporary / "kernels")
         )
         _tell(address, n_workers, threads, folder / SCHEDULER_FILE, tls, output)
-        stop.wait()
+        while not interrupts.is_requested:
+            time.sleep(_TICK)
         output.note("stopping the scheduler and its workers")
     return 0
 
@@ -94,25 +94,6 @@ def _certificates(folder: Path, output: Output) -> Tls:
         "key.pem there can run any code on this cluster"
     )
     return tls
-
-
-@contextmanager
-def _signals() -> Iterator[threading.Event]:
-    """Turn SIGINT, SIGTERM and SIGHUP into an event: the end is orderly whichever comes."""
-    stop = threading.Event()
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt("stopped in the middle of stopping")
-        stop.set()
-
-    names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    before = {name: signal.signal(getattr(signal, name), handle) for name in names}
-    try:
-        yield stop
-    finally:
-        for name, handler in before.items():
-            signal.signal(getattr(signal, name), handler)
 
 
 def _tell(address: str, n_workers: int, threads: int, file: Path, tls: Tls, output: Output) -> None:

@@ -1,0 +1,48 @@
+"""Signals ask for a clean stop once, and for an immediate one after that."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+
+from dmondrian.distributed.interrupt import Interrupts
+
+NUMBERS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_the_first_asks_and_the_second_stops_at_once(number: signal.Signals) -> None:
+    before = [signal.getsignal(n) for n in NUMBERS]
+    with Interrupts() as interrupts:
+        assert not interrupts.is_requested
+        signal.raise_signal(number)
+        assert interrupts.is_requested
+        with pytest.raises(KeyboardInterrupt, match="at once"):
+            signal.raise_signal(number)
+    assert [signal.getsignal(n) for n in NUMBERS] == before
+
+
+def test_a_signal_that_is_ignored_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        with Interrupts() as interrupts:
+            signal.raise_signal(signal.SIGHUP)
+            assert not interrupts.is_requested
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_another_thread_than_the_main_one_changes_nothing() -> None:
+    before, found = signal.getsignal(signal.SIGTERM), []
+
+    def enter() -> None:
+        with Interrupts():
+            found.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert found == [before]
