@@ -16,8 +16,8 @@ from typing import Any
 from distributed import Client
 
 from dmondrian import errors
-from dmondrian._jit import source_digest
 from dmondrian.checkpoint import Manifest, Run
+from dmondrian.distributed.code import code_digest
 from dmondrian.distributed.fleet import Fleet
 from dmondrian.distributed.inbox import Inbox
 from dmondrian.distributed.interrupt import Interrupts
@@ -263,7 +263,7 @@ class Coordinator:
             track.address,
             position,
             track.digest,
-            source_digest(),
+            code_digest(),
         )
         self._submit(track, None, restore, order, track.base)
 

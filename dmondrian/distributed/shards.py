@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 from distributed import Worker, WorkerPlugin, get_worker
 
-from dmondrian._jit import source_digest
 from dmondrian.checkpoint.codec import decode_forest, encode_forest
 from dmondrian.checkpoint.run import Run
 from dmondrian.data import Plan, read_block
 from dmondrian.distributed.blocks import BlockCache
+from dmondrian.distributed.code import code_digest
 from dmondrian.distributed.metrics import slices
 from dmondrian.distributed.orders import (
     DIRTY,
@@ -223,9 +223,9 @@ def restore(order: Restore) -> Answer:
 
 
 def _check_code(order: Restore) -> None:
-    if order.code != source_digest():
+    if order.code != code_digest():
         raise ClusterError(
-            f"worker {order.address} has other kernels ({source_digest()}) than the coordinator "
+            f"worker {order.address} has other code ({code_digest()}) than the coordinator "
             f"({order.code}): its trees would differ; install the same dmondrian on all hosts"
         )
 

@@ -205,8 +205,8 @@ def test_a_store_that_always_fails_ends_the_run_by_name(
         fit()
 
 
-def test_workers_with_other_kernels_are_refused(fit: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dmondrian.distributed.coordinator.source_digest", lambda: "other")
+def test_workers_with_other_code_are_refused(fit: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dmondrian.distributed.coordinator.code_digest", lambda: "other")
     with pytest.raises(ClusterError, match="install the same dmondrian"):
         fit()
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from distributed import Client, get_worker
 
-from dmondrian._jit import source_digest
 from dmondrian.checkpoint import Run, decode_forest
 from dmondrian.data import Plan, read_block
 from dmondrian.distributed import TrainedRun
+from dmondrian.distributed.code import code_digest
 from dmondrian.distributed.orders import (
     DIRTY,
     FAILED,
@@ -49,7 +49,7 @@ class Worker:
 
     def restore(self, position: int = 0, digest: str | None = None) -> Answer:
         order = Restore(
-            self.run.url, self.attempt, 0, self.address, position, digest, source_digest()
+            self.run.url, self.attempt, 0, self.address, position, digest, code_digest()
         )
         return self.ask(restore, order)
 
