@@ -14,6 +14,8 @@ import importlib
 import inspect
 import os
 import tempfile
+import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,11 +23,12 @@ from typing import Any, ClassVar
 
 import numba
 from numba.core import caching, config
-from numba.core.types import BaseNamedTuple  # type: ignore[attr-defined]  # hints omit it
+from numba.core.types import BaseNamedTuple  # type: ignore[attr-defined]  # Numba's hints omit it
 from numba.extending import intrinsic, overload
 
 _fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None
 _PACKAGE = Path(__file__).parent
+_LOCK_SECONDS = 20.0
 _FLAGS = {"nogil": True, "fastmath": False, "error_model": "numpy"}
 _KERNEL_FOLDERS = ("core", "growth", "stats", "losses", "rules")
 
@@ -105,18 +108,39 @@ class _KernelCache(caching.Cache):
     _impl_class = _CacheImpl
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        with _locked(cache_folder() / "lock"):
-            super().save_overload(sig, data)
+        try:
+            with _locked(cache_folder() / "lock"):
+                super().save_overload(sig, data)
+        except OSError as error:  # a full disk, or a lock that a stopped process holds
+            warnings.warn(
+                f"a compiled kernel could not be kept in {cache_folder()} ({error}): the next "
+                "process compiles it again; make room there or set DMONDRIAN_CACHE_DIR",
+                stacklevel=2,
+            )
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock file among the processes of this machine; no lock where there is none."""
+    """Hold a lock file among the processes of this machine; no lock where there is none.
+
+    Raises
+    ------
+    TimeoutError
+        Another process holds it for longer than a kernel takes to be written.
+    """
     if _fcntl is None:
         yield
         return
+    end = time.monotonic() + _LOCK_SECONDS
     with path.open("w") as file:
-        _fcntl.flock(file, _fcntl.LOCK_EX)  # released when the file is closed
+        while True:
+            try:
+                _fcntl.flock(file, _fcntl.LOCK_EX | _fcntl.LOCK_NB)
+                break  # released when the file is closed
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise TimeoutError(f"{path} is locked by another process") from None
+                time.sleep(0.01)
         yield
 
 
@@ -168,14 +192,13 @@ class Hook:
     def __init__(self, stub: Callable[..., Any]) -> None:
         self.name = stub.__name__
         self.implementations: dict[type, Callable[..., Any]] = {}
-        self._signature = inspect.signature(stub)
 
     def find(self, policy: type) -> Callable[..., Any]:
         try:
             return self.implementations[policy]
         except KeyError:
             message = f"policy {policy.__name__} does not implement {self.name!r}"
-            raise NotImplementedError(message) from None
+            raise NotImplementedError(message) from None  # a policy may leave hooks out
 
 
 def hook(stub: Callable[..., Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Processes that add kernels to one cache at the same time never take each other's code."""
+"""The kernel cache under processes that share it, and hooks that nobody answers."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from numba import config
 
 import dmondrian
+from dmondrian import _jit
 
 KERNEL = """
 import sys, time
@@ -55,3 +57,31 @@ def test_processes_that_compile_at_once_do_not_mix_up_their_code(tmp_path: Path)
 
     assert {kind: words[0] for kind, words in told().items()} == expected
     assert told() == {kind: [value, "1"] for kind, value in expected.items()}  # all from the cache
+
+
+@pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled")
+def test_a_cache_that_cannot_be_written_costs_a_warning_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DMONDRIAN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(_jit, "_LOCK_SECONDS", 0.1)
+
+    @_jit.kernel
+    def thrice(x):
+        return x + x + x
+
+    with _jit._locked(_jit.cache_folder() / "lock"), pytest.warns(UserWarning, match="make room"):
+        assert thrice(2) == 6
+    assert thrice(2) == 6
+
+
+def test_a_policy_without_an_answer_is_named() -> None:
+    @_jit.hook
+    def asked(policy, x):
+        """Ask what nobody implements."""
+
+    class Nobody(NamedTuple):
+        unit: float
+
+    with pytest.raises(NotImplementedError, match="policy Nobody does not implement 'asked'"):
+        asked(Nobody(1.0), 2)
