@@ -18,7 +18,7 @@ from sklearn.utils.multiclass import (
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from dmondrian.errors import DataError
-from dmondrian.estimators.base import BaseForest, draw_seed
+from dmondrian.estimators.base import BaseForest
 from dmondrian.parameters import ForestParameters
 from dmondrian.warmup import START_ALPHA
 
@@ -111,7 +111,6 @@ class AMFClassifier(ClassifierMixin, BaseForest):
         "charge_opening": ["boolean", StrOptions({"auto"})],
         "learning_rate": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
         "split_pure": ["boolean"],
-        "predict_extension": [StrOptions({"leaf", "expected"})],
     }
 
     def __init__(
@@ -143,17 +142,12 @@ class AMFClassifier(ClassifierMixin, BaseForest):
 
     def _forest_parameters(self, n_features: int, n_classes: int) -> ForestParameters:
         return ForestParameters(
-            algorithm=self.algorithm,
-            n_features=int(n_features),
+            **self._shared_parameters(n_features),
             n_classes=int(n_classes),
-            seed=draw_seed(self.random_state),
             alpha=START_ALPHA / n_classes if self.alpha == "auto" else float(self.alpha),
             learning_rate=1.0 if self.learning_rate == "auto" else float(self.learning_rate),
             charge_opening=self.charge_opening != "auto" and bool(self.charge_opening),
-            use_aggregation=bool(self.use_aggregation),
             split_pure=bool(self.split_pure),
-            expected_extension=self.predict_extension == "expected",
-            max_nodes=None if self.max_nodes is None else int(self.max_nodes),
         )
 
     def _auto_settings(self, n_classes: int) -> tuple[str, ...]:

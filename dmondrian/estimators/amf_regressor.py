@@ -13,7 +13,7 @@ from sklearn.base import RegressorMixin, _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from dmondrian.errors import DataError
-from dmondrian.estimators.base import BaseForest, draw_seed
+from dmondrian.estimators.base import BaseForest
 from dmondrian.parameters import ForestParameters
 
 _LARGEST_TARGET = 1e140  # squares of differences and their sums stay finite
@@ -67,7 +67,6 @@ class AMFRegressor(RegressorMixin, BaseForest):
             Interval(Real, 0, None, closed="neither"),
             StrOptions({"auto", "theory"}),
         ],
-        "predict_extension": [StrOptions({"leaf", "expected"})],
     }
 
     def __init__(
@@ -97,16 +96,11 @@ class AMFRegressor(RegressorMixin, BaseForest):
         named = {"auto": AUTO_RATE, "theory": 0.0}
         rate = self.learning_rate
         return ForestParameters(
-            algorithm=self.algorithm,
-            n_features=int(n_features),
+            **self._shared_parameters(n_features),
             n_classes=0,
-            seed=draw_seed(self.random_state),
             learning_rate=named[rate] if isinstance(rate, str) else float(rate),
             charge_opening=bool(self.charge_opening),
-            use_aggregation=bool(self.use_aggregation),
             split_pure=True,
-            expected_extension=self.predict_extension == "expected",
-            max_nodes=None if self.max_nodes is None else int(self.max_nodes),
         )
 
     @_fit_context(prefer_skip_nested_validation=True)

@@ -46,6 +46,7 @@ class BaseForest(BaseEstimator):
         "n_estimators": [Interval(Integral, 1, None, closed="left")],
         "charge_opening": ["boolean"],
         "use_aggregation": ["boolean"],
+        "predict_extension": [StrOptions({"leaf", "expected"})],
         "feature_scales": [StrOptions({"learned"}), None],
         "max_nodes": [Interval(Integral, 1, None, closed="left"), None],
         "random_state": ["random_state"],
@@ -53,6 +54,9 @@ class BaseForest(BaseEstimator):
     }
 
     n_estimators: int
+    use_aggregation: bool
+    predict_extension: Literal["leaf", "expected"]
+    max_nodes: int | None
     feature_scales: Literal["learned"] | None
     random_state: Any
     n_jobs: int | None
@@ -62,6 +66,17 @@ class BaseForest(BaseEstimator):
     @abstractmethod
     def _forest_parameters(self, n_features: int, n_classes: int) -> ForestParameters:
         """Return the parameters of a new forest; draws the seed."""
+
+    def _shared_parameters(self, n_features: int) -> dict[str, Any]:
+        """Return the forest's parameters that all estimators say alike; draws the seed."""
+        return {
+            "algorithm": self.algorithm,
+            "n_features": int(n_features),
+            "seed": draw_seed(self.random_state),
+            "use_aggregation": bool(self.use_aggregation),
+            "expected_extension": self.predict_extension == "expected",
+            "max_nodes": None if self.max_nodes is None else int(self.max_nodes),
+        }
 
     def _auto_settings(self, n_classes: int) -> tuple[str, ...]:
         """Return the settings that the stream's first rows choose."""
