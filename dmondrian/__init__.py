@@ -2,6 +2,27 @@
 
 ``import dmondrian`` loads neither Dask nor PyArrow; :func:`load` and
 ``dmondrian.distributed`` do when they are used.
+
+Where to look, from the bottom up; imports go down only (``tests/test_layers.py``):
+
+``_jit``, ``errors``
+    The door to Numba; the errors users meet.
+``core``
+    Nodes, draws, boxes, and the two loops that learn and predict.
+``growth``, ``stats``, ``losses``, ``rules``
+    The policies that make an algorithm of the loops.
+``parameters``, ``ensemble``, ``forest``, ``state``
+    Trees as a forest, and the forest as checked data.
+``progressive``, ``scales``, ``warmup``
+    Settings that are chosen from the first rows.
+``data``, ``store``, ``checkpoint``
+    Parquet as a numbered stream; object stores; runs and models in them.
+``estimators``
+    The scikit-learn face.
+``distributed``
+    Training, scoring and evaluation on Dask.
+``cli``
+    The ``dmondrian`` command and its job files.
 """
 
 from __future__ import annotations

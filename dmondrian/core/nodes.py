@@ -35,7 +35,7 @@ ETA = 1  # header, float64: learning rate in force, in units of 1 / price
 NEXT_ETA = 2  # header, float64: total weight at which ETA is taken anew
 OFFSET = 3  # header, float64: the first label; statistics are of y - OFFSET
 LABEL_MIN, LABEL_MAX = 4, 5  # header, float64: range of the labels seen, less OFFSET
-N_HEADER_INTS, N_HEADER_FLOATS = 2, 6
+N_HEADER_FLOATS = 6
 
 
 class Tree(NamedTuple):

@@ -6,7 +6,7 @@ encoding of a model.
 """
 
 from dmondrian.data.make import make_plan, make_scoring_plan
-from dmondrian.data.plan import BLOCK_ROWS, Block, Plan, Recipe
+from dmondrian.data.plan import BLOCK_ROWS, Block, Plan
 from dmondrian.data.read import Encoded, read_block
 from dmondrian.data.schema import Column, Schema
 from dmondrian.data.source import list_source
@@ -17,7 +17,6 @@ __all__ = [
     "Column",
     "Encoded",
     "Plan",
-    "Recipe",
     "Schema",
     "list_source",
     "make_plan",

@@ -18,7 +18,7 @@ from dmondrian.data.footers import Footer
 from dmondrian.data.plan import PartitionValue
 from dmondrian.data.schema import Column, Schema
 from dmondrian.data.source import SourceFile, partition_keys
-from dmondrian.data.values import CATEGORY, is_bytes, is_text, kind_of
+from dmondrian.data.values import CATEGORY, is_bytes, kind_of
 from dmondrian.errors import SchemaError
 
 
@@ -193,13 +193,6 @@ def _fits(column: Column, type_: pa.DataType) -> bool:
         return kind == column.kind
     was_text = column.type.startswith(("string", "large_string", "dictionary", "string_view"))
     return kind == CATEGORY or is_bytes(type_) or (kind is not None and not was_text)
-
-
-def is_texts(type_: pa.DataType) -> bool:
-    """Whether a column of this type holds strings, dictionary-encoded or not."""
-    if pa.types.is_dictionary(type_):
-        return is_text(type_.value_type)
-    return is_text(type_)
 
 
 def _nearest(name: str, columns: Sequence[str]) -> str:

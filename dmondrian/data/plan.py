@@ -60,15 +60,6 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """What reading a block needs of a plan besides the block; small enough to send along."""
-
-    schema: Schema
-    shuffle: bool
-    seed: int
-
-
-@dataclass(frozen=True)
 class Plan:
     """A frozen, numbered stream of rows."""
 
@@ -82,11 +73,6 @@ class Plan:
     def n_rows(self) -> int:
         """Rows in the files of the plan (before rows without a target are dropped)."""
         return sum(block.rows for block in self.blocks)
-
-    @property
-    def recipe(self) -> Recipe:
-        """The plan without its blocks."""
-        return Recipe(self.schema, self.shuffle, self.seed)
 
     @cached_property
     def digest(self) -> str:

@@ -23,7 +23,7 @@ import pyarrow as pa
 from dmondrian.data.columns import partition_array
 from dmondrian.data.encode import Matrix, encode_features, encode_target, encode_weight
 from dmondrian.data.footers import first_line, open_parquet
-from dmondrian.data.plan import Block, Plan, Recipe
+from dmondrian.data.plan import Block, Plan
 from dmondrian.data.schema import Schema
 from dmondrian.data.shuffle import permutation
 from dmondrian.data.source import stat_uri
@@ -48,13 +48,13 @@ class Encoded:
     counts: dict[str, int]  # events, see `encode_features`; and "null_target", always
 
 
-def read_block(plan: Plan | Recipe, block: Block, *, keep: Sequence[str] = ()) -> Encoded:
+def read_block(plan: Plan, block: Block, *, keep: Sequence[str] = ()) -> Encoded:
     """Read and encode one block.
 
     Parameters
     ----------
-    plan : Plan or Recipe
-        The plan of the block, or its recipe.
+    plan : Plan
+        The plan of the block; it need not hold other blocks.
     block : Block
     keep : sequence of str
         Columns returned as they are, beside the features.
@@ -120,7 +120,7 @@ def _check_unchanged(block: Block) -> None:
 
 
 def _columns(
-    plan: Plan | Recipe, block: Block, keep: Sequence[str]
+    plan: Plan, block: Block, keep: Sequence[str]
 ) -> tuple[dict[str, pa.ChunkedArray | pa.Array], IntArray | None]:
     """Read a block's columns in stream order, and each row's place in the row group if moved."""
     schema = plan.schema

@@ -271,6 +271,7 @@ def _remote(scheme: str, netloc: str, query: str, endpoint: str) -> tuple[fs.Fil
     url = f"{scheme}://{netloc}/" + (f"?{query}" if query else "")
     try:
         filesystem, root = fs.FileSystem.from_uri(url)
+    # Arrow says "not implemented" of a scheme that this build of it does not know.
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
         raise DataError(
             f"cannot open {scheme}://{netloc}: {error}. Expected a local path or a URL of a file "

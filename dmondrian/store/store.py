@@ -245,6 +245,7 @@ class Store:
     def _call(self, doing: str, name: str, action: Callable[[], T]) -> T:
         try:
             return action()
+        # obstore says "not implemented" of a store that lacks an operation.
         except (BaseError, OSError, ValueError, NotImplementedError) as error:
             failure = translate(error, doing, name, self.url)
         # Raised outside the handler: a chained original could show what was scrubbed.
@@ -270,10 +271,10 @@ def _backend(address: Address, create: bool) -> Any:
         return S3Store(
             address.bucket,
             prefix=address.path or None,
-            retry_config=RETRY,  # type: ignore[arg-type]
-            client_options=_s3_client_options() or None,  # type: ignore[arg-type]
+            retry_config=RETRY,  # type: ignore[arg-type]  # a TypedDict to obstore
+            client_options=_s3_client_options() or None,  # type: ignore[arg-type]  # likewise
         )
-    return from_url(address.url, retry_config=RETRY)  # type: ignore[call-overload]
+    return from_url(address.url, retry_config=RETRY)  # type: ignore[call-overload]  # likewise
 
 
 def _s3_client_options() -> dict[str, Any]:

@@ -49,7 +49,7 @@ def test_a_damaged_blob_falls_back_to_the_parent_and_is_repaired(run: Run, damag
         latest = run.latest()
     assert latest is not None
     assert latest.position == 20
-    assert run.latest(verify=False).position == 30  # type: ignore[union-attr]
+    assert run.latest(verify=False).position == 30  # type: ignore[union-attr]  # there is one: 30
     with pytest.raises(CorruptError, match=name):
         Run.open(f"{run.url}@30").latest()
     if damage is Path.unlink:
@@ -57,7 +57,7 @@ def test_a_damaged_blob_falls_back_to_the_parent_and_is_repaired(run: Run, damag
     else:
         with pytest.warns(UserWarning, match="damaged and is written again"):
             commit(run, 30, 20)
-    assert run.latest().position == 30  # type: ignore[union-attr]
+    assert run.latest().position == 30  # type: ignore[union-attr]  # there is one: 30
     assert file_of(run, 30).read_bytes() == before
 
 
@@ -86,7 +86,7 @@ def test_every_single_bit_of_a_manifest_counts(run: Run) -> None:
         try:
             assert run.manifest(20) == whole  # a blank turned into another blank
         except CorruptError as error:
-            assert "000000000020.json" in str(error)  # noqa: PT017
+            assert "000000000020.json" in str(error)  # noqa: PT017 - a changed blank raises nothing
 
 
 def test_fallback_goes_to_the_parent_and_not_beside_it(tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ def test_numbers_that_cannot_be_committed(run: Run) -> None:
         (40, {0: SHARD}, {}, 40),
     ):
         with pytest.raises(ParameterError, match="cannot be committed"):
-            run.commit(*arguments)  # type: ignore[arg-type]
+            run.commit(*arguments)  # type: ignore[arg-type]  # of mixed types by intent
     assert run.manifests() == [10, 20, 30]
 
 

@@ -121,13 +121,6 @@ def test_stored_plan_comes_back_whole(folder: Path) -> None:
     assert pickle.loads(pickle.dumps(plan)) == plan
 
 
-def test_recipe_reads_like_its_plan_and_is_small(folder: Path) -> None:
-    plan = make_plan(folder, target="y", shuffle=True)
-    recipe = pickle.loads(pickle.dumps(plan.recipe))
-    for block in plan.blocks:
-        np.testing.assert_array_equal(read_block(plan, block).X, read_block(recipe, block).X)
-
-
 def test_truncated_plan_is_refused(folder: Path) -> None:
     data = make_plan(folder, target="y").to_parquet()
     for length in (0, 4, len(data) // 2, len(data) - 1):
