@@ -5,8 +5,17 @@ equal blobs and equal manifests; what is read back is checked before it is used;
 """
 
 from dmondrian.checkpoint.codec import decode_forest, encode_forest
+from dmondrian.checkpoint.lease import Lease
 from dmondrian.checkpoint.manifest import Manifest
 from dmondrian.checkpoint.model import load_model, save_model
 from dmondrian.checkpoint.run import Run
 
-__all__ = ["Manifest", "Run", "decode_forest", "encode_forest", "load_model", "save_model"]
+__all__ = [
+    "Lease",
+    "Manifest",
+    "Run",
+    "decode_forest",
+    "encode_forest",
+    "load_model",
+    "save_model",
+]

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dmondrian.checkpoint.codec import decode_forest, encode_forest
 from dmondrian.checkpoint.manifest import Manifest
+from dmondrian.checkpoint.parts import Pieces, pieces
 from dmondrian.checkpoint.run import Run
 from dmondrian.errors import CheckpointError, CorruptError, FencedError, ParameterError
 
@@ -79,10 +81,11 @@ def load_model(url: str | os.PathLike[str]) -> tuple[Forest, dict[str, Any], Man
     Returns
     -------
     forest : Forest
-        All shards joined.
+        All shards joined, those of parts too.
     model_json : dict
-        ``run.json``, with ``n_seen`` (rows learned) added.
+        ``run.json``, with ``n_seen`` (rows learned) added, and the number of all trees.
     manifest : Manifest
+        With the shards of all parts.
 
     Raises
     ------
@@ -92,38 +95,44 @@ def load_model(url: str | os.PathLike[str]) -> tuple[Forest, dict[str, Any], Man
         The checkpoint is damaged.
     """
     run = Run.open(url)
-    manifest = _chosen(run)
-    forest = _join(run, manifest)
-    return forest, {**run.run_json, ROWS_KEY: manifest.position}, manifest
+    found = pieces(run)
+    for piece in found:
+        _check_whole(*piece)
+    forest = _join(found)
+    n_trees = len(forest.tree_numbers)
+    about = {**run.run_json, "n_estimators": n_trees, ROWS_KEY: found[0][1].position}
+    if len(found) > 1:
+        about["estimator"] = {**about["estimator"], "n_estimators": n_trees}
+    return forest, about, _joined(found)
 
 
-def _chosen(run: Run) -> Manifest:
-    positions = run.manifests()
-    if run.position is None and not positions:
-        raise CheckpointError(
-            f"The run {run.url} has no checkpoint yet: wait for the first one, or train it."
-        )
-    manifest = run.manifest(positions[-1] if run.position is None else run.position)
+def _check_whole(run: Run, manifest: Manifest) -> None:
     declared = run.run_json.get("shards")
     if isinstance(declared, list) and len(declared) != len(manifest.shards):
         raise CorruptError(
             f"{manifest.name} in {run.url} names {len(manifest.shards)} shards, run.json "
             f"{len(declared)}: a part of the forest is missing. Use an earlier checkpoint."
         )
-    return manifest
+    if not manifest.shards:
+        raise CorruptError(f"{manifest.name} in {run.url} names no shard: there is no forest.")
 
 
-def _join(run: Run, manifest: Manifest) -> Forest:
+def _joined(found: Pieces) -> Manifest:
+    """Return one manifest of all pieces; its metrics are those of the run without its parts."""
+    shards = [shard for _, manifest in found for shard in manifest.shards.values()]
+    return replace(found[0][1], shards=dict(enumerate(shards)))
+
+
+def _join(found: Pieces) -> Forest:
     from dmondrian.forest import Forest
 
     parts = []
-    for number, shard in manifest.shards.items():
-        data = run.get_blob(shard["digest"], shard["bytes"])
-        name = f"Shard {number} (blobs/{shard['digest']} in {run.url})"
-        try:
-            parts.append(Forest.from_state(*decode_forest(data, name=name)))
-        except (CorruptError, ParameterError) as error:
-            raise CorruptError(f"{name} is no forest: {error}") from error
-    if not parts:
-        raise CorruptError(f"{manifest.name} in {run.url} names no shard: there is no forest.")
+    for run, manifest in found:
+        for number, shard in manifest.shards.items():
+            data = run.get_blob(shard["digest"], shard["bytes"])
+            name = f"Shard {number} (blobs/{shard['digest']} in {run.url})"
+            try:
+                parts.append(Forest.from_state(*decode_forest(data, name=name)))
+            except (CorruptError, ParameterError) as error:
+                raise CorruptError(f"{name} is no forest: {error}") from error
     return parts[0] if len(parts) == 1 else Forest.join(parts)

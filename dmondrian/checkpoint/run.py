@@ -3,10 +3,11 @@
 ::
 
     run.json                     what was asked; create-only
-    plan.parquet                 the frozen stream; create-only
+    plan.parquet, plans/         the frozen stream, and what was appended; see `stream`
     blobs/<sha256>               the shards' states, named by their content
     manifests/<position>.json    the commits; create-only, written last
     attempts/<id>.json           hosts and times, which no other object holds
+    lease/                       who works on it now; see `lease`
 
 Relies on `Store.put_new`. Promises: a manifest that can be read names only blobs that were written
 before it; a folder never holds two runs; damage is found when it is read, and repaired when the
@@ -40,6 +41,7 @@ from dmondrian.checkpoint.opening import (
     refuse_other,
     versions,
 )
+from dmondrian.checkpoint.stream import Stream, put_first
 from dmondrian.errors import (
     CheckpointError,
     CorruptError,
@@ -47,12 +49,9 @@ from dmondrian.errors import (
     NotFoundError,
     ParameterError,
 )
-from dmondrian.store import ExistsError, Store, open_store
+from dmondrian.store import Store, open_store
 
-PLAN_NAME = "plan.parquet"
-PARQUET_MAGIC = b"PAR1"
-# A plan lists row groups: a million of them stay below this many bytes.
-MAX_PLAN_BYTES = 2**30
+BLOBS = "blobs"
 
 
 class Run:
@@ -109,7 +108,7 @@ class Run:
             there = read_run(store)
             refuse_other(store, there, document.unseal(data, RUN_NAME))
         if plan is not None:
-            _put_plan(store, plan)
+            put_first(store, plan)
         return cls(store, there)
 
     @classmethod
@@ -146,15 +145,10 @@ class Run:
     def __reduce__(self) -> tuple[Callable[..., Run], tuple[Store, dict[str, Any], int | None]]:
         return Run, (self.store, self.run_json, self.position)
 
-    def plan_bytes(self) -> bytes:
-        """Read the frozen stream, as it was given to `create`.
-
-        Raises
-        ------
-        NotFoundError
-            The run has none, such as a model saved by ``save``.
-        """
-        return self.store.get(PLAN_NAME, MAX_PLAN_BYTES)
+    @property
+    def stream(self) -> Stream:
+        """The run's plans."""
+        return Stream(self.store, self.run_json.get("plan"))
 
     def put_blob(self, data: bytes) -> str:
         """Write a shard's state once, under the name of its content.
@@ -214,6 +208,7 @@ class Run:
         metrics: Mapping[str, Any] | None = None,
         parent: int | Manifest | None = None,
         final: bool = False,
+        plan: str | None = None,
     ) -> Manifest:
         """Write the manifest of a position; its blobs must be written.
 
@@ -232,6 +227,8 @@ class Run:
             The checkpoint that this one went on from.
         final : bool
             The end of the stream was reached.
+        plan : str or None
+            Digest of the stream, where it is not the run's first.
 
         Raises
         ------
@@ -247,7 +244,7 @@ class Run:
                 shards={int(n): dict(shards[n]) for n in sorted(shards)},
                 metrics=dict(metrics or {}),
                 parent=before,
-                plan=self.run_json.get("plan"),
+                plan=self.run_json.get("plan") if plan is None else plan,
                 final=bool(final),
             )
         )
@@ -275,7 +272,10 @@ class Run:
         name = manifest_name(position)
         data = self.store.get(name, document.MAX_BYTES)
         manifest = Manifest.from_bytes(data, f"{name} in {self.url}")
-        if manifest.position != position or manifest.plan != self.run_json.get("plan"):
+        is_own = manifest.plan == self.run_json.get("plan") or (
+            manifest.plan in self.stream.digests()
+        )
+        if manifest.position != position or not is_own:
             raise CorruptError(
                 f"{name} in {self.url} is the manifest of position {manifest.position} or of "
                 "another plan: it was copied from elsewhere. Remove it."
@@ -348,19 +348,6 @@ class Run:
         ) from error
 
 
-def _put_plan(store: Store, plan: bytes) -> None:
-    """Freeze the stream; run.json has its digest, so the bytes that are there may stand."""
-    try:
-        store.put_new(PLAN_NAME, plan)
-        return
-    except ExistsError:
-        there = store.get(PLAN_NAME, MAX_PLAN_BYTES)
-    is_whole = there[:4] == there[-4:] == PARQUET_MAGIC
-    if not is_whole and there != plan:
-        warnings.warn(f"{PLAN_NAME} in {store.url} was damaged and is written again.", stacklevel=3)
-        store.put(PLAN_NAME, plan)
-
-
 def _checked(manifest: Manifest) -> Manifest:
     try:
         return Manifest.from_bytes(manifest.to_bytes(), manifest.name)
@@ -369,7 +356,7 @@ def _checked(manifest: Manifest) -> Manifest:
 
 
 def _blob_name(digest: str) -> str:
-    return f"blobs/{digest}"
+    return f"{BLOBS}/{digest}"
 
 
 def _some(positions: list[int]) -> str:

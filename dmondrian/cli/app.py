@@ -116,6 +116,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="TABLE.KEY=VALUE",
         help="override one key; the value is TOML, a bare word is a string; repeatable",
     )
+    train.add_argument(
+        "--detach",
+        action="store_true",
+        help="hand the job to the cluster of [cluster] scheduler and return; watch it with "
+        "`describe --follow`, stop it with `cancel`",
+    )
+    _add_managing(add)
     score = add("score", "write predictions for a data set as Parquet")
     score.add_argument("model", metavar="MODEL", help=_MODEL_HELP)
     score.add_argument("data", metavar="DATA", help=_DATA_HELP)
@@ -142,6 +149,9 @@ def _parser() -> argparse.ArgumentParser:
 def _add_inspecting(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
     describe = add("describe", "show what a model is: parameters, size, metrics, checkpoints")
     describe.add_argument("model", metavar="MODEL", help=_MODEL_HELP)
+    describe.add_argument(
+        "--follow", action="store_true", help="tell the progress of a run until it ends"
+    )
     schema = add("schema", "show how columns are encoded, for a data set or as stored in a model")
     schema.add_argument("data", metavar="DATA|MODEL", help=f"{_DATA_HELP}; or a run folder or URL")
     schema.add_argument("--target", metavar="COLUMN", help="the column to learn (DATA only)")
@@ -151,6 +161,27 @@ def _add_inspecting(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
         default="classification",
         help="what the target is (DATA only; default: classification)",
     )
+
+
+def _add_managing(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
+    grow = add("grow", "add trees to a finished run by streaming its data to them alone")
+    grow.add_argument("model", metavar="RUN", help="run folder or URL")
+    grow.add_argument(
+        "--n-estimators", type=int, required=True, metavar="N", help="trees that it shall have"
+    )
+    grow.add_argument("--shards", type=int, metavar="N", help="parts the new trees are cut into")
+    _add_cluster_arguments(grow)
+    merge = add("merge", "join runs of one job and stream with other trees (see first_tree)")
+    merge.add_argument("runs", nargs="+", metavar="RUN", help="run folders or URLs, two or more")
+    merge.add_argument("--out", required=True, metavar="OUT", help="folder or URL of the new run")
+    prune = add("prune", "delete old checkpoints of a run and blobs that none names")
+    prune.add_argument("model", metavar="RUN", help="run folder or URL")
+    prune.add_argument(
+        "--keep", type=int, default=3, metavar="K", help="newest checkpoints to keep (default: 3)"
+    )
+    prune.add_argument("--dry-run", action="store_true", help="tell what it would delete")
+    cancel = add("cancel", "stop whoever works on a run, at the next checkpoint")
+    cancel.add_argument("model", metavar="RUN", help="run folder or URL")
 
 
 def _add_try_cluster(command: argparse.ArgumentParser) -> None:
@@ -209,6 +240,14 @@ def _command(name: str) -> Command:
         from dmondrian.cli.score import evaluate as command
     elif name == "cluster":
         from dmondrian.cli.try_cluster import cluster as command
+    elif name == "cancel":
+        from dmondrian.cli.watch import cancel as command
+    elif name == "grow":
+        from dmondrian.cli.manage import grow as command
+    elif name == "merge":
+        from dmondrian.cli.manage import merge as command
+    elif name == "prune":
+        from dmondrian.cli.manage import prune as command
     elif name == "describe":
         from dmondrian.cli.describe import describe as command
     else:

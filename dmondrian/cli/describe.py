@@ -8,11 +8,14 @@ from __future__ import annotations
 import argparse
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dmondrian.cli.output import Output, table
 from dmondrian.cli.score import metrics_table
 from dmondrian.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from dmondrian.checkpoint import Run
 
 # Longer lists (hundreds of classes, thousands of checkpoints) are cut in the text, not in --json.
 _SHOWN_ITEMS = 8
@@ -20,6 +23,10 @@ _SHOWN_ITEMS = 8
 
 def describe(arguments: argparse.Namespace, output: Output) -> int:
     """Run the command; see `dmondrian describe --help`."""
+    if arguments.follow:
+        from dmondrian.cli.watch import follow
+
+        return follow(arguments, output)
     told = _facts(arguments.model)
     output.event("model", told)
     size = told["size"]
@@ -37,6 +44,10 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
         rows.append(("classes", f"{len(told['classes']):,}: {_some(told['classes'])}"))
     if told["target"] is not None:
         rows.append(("target", told["target"]))
+    for part in told["parts"]:
+        first, stop = part["trees"]
+        at = f"{part['rows']:,} rows" + ("" if part["final"] else ": not yet used")
+        rows.append(("grown", f"trees {first:,} to {stop - 1:,}, {at}"))
     rows.append(("checkpoints", _some(told["checkpoints"])))
     output.text(table(rows))
     given, in_use = told["parameters"], dict(told["in_use"])
@@ -83,6 +94,7 @@ def schema(arguments: argparse.Namespace, output: Output) -> int:
 def _facts(model: str) -> dict[str, Any]:
     """Gather all that `describe` tells, JSON-able."""
     from dmondrian.checkpoint import Run, load_model
+    from dmondrian.checkpoint.parts import parts_of
 
     forest, stored, manifest = load_model(model)
     return {
@@ -106,7 +118,18 @@ def _facts(model: str) -> dict[str, Any]:
         "metrics": _metrics(manifest.metrics),
         "counts": manifest.metrics.get("counts", {}),
         "checkpoints": Run.open(model).manifests(),
+        "parts": [_part(part) for part in parts_of(Run.open(model))],
     }
+
+
+def _part(part: Run) -> dict[str, Any]:
+    """Tell of trees that the run took later."""
+    from dmondrian.checkpoint.parts import tree_range
+
+    newest = part.latest(verify=False)
+    rows = 0 if newest is None else newest.position
+    is_final = newest is not None and newest.final
+    return {"trees": list(tree_range(part)), "rows": rows, "final": is_final}
 
 
 def _in_use(used: Any, given: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from dmondrian.cli.job import Job, build_estimator, check_checkpoint_every, read
 from dmondrian.cli.output import Output
 from dmondrian.cli.score import metrics_table, run_evaluate, run_score
 from dmondrian.cli.tls import tls_of
-from dmondrian.errors import SchemaError
+from dmondrian.errors import JobError, SchemaError
 
 
 def train(arguments: argparse.Namespace, output: Output) -> int:
@@ -25,20 +25,52 @@ def train(arguments: argparse.Namespace, output: Output) -> int:
     check_checkpoint_every(job)
     from dmondrian import distributed
 
+    options = {key: value for key, value in (job.run | job.data).items() if key != "path"}
+    if arguments.detach:
+        return _detach(job, estimator, options, output)
     with _cluster(job) as cluster:
         run = distributed.train(
             estimator,
             job.data["path"],
             run=job.run["path"],
             progress=output.follow,
-            **{key: value for key, value in job.run.items() if key != "path"},
-            **{key: value for key, value in job.data.items() if key != "path"},
+            **options,
             **cluster,
         )
         output.close_line()
         _tell_trained(run, output)
         if job.score is not None:
             _score(run.run_url, job.score, output, cluster)
+    return 0
+
+
+def _detach(job: Job, estimator: Any, options: dict[str, Any], output: Output) -> int:
+    """Hand the job to a cluster that outlives this process."""
+    from dmondrian import distributed
+
+    if job.cluster.get("scheduler", LOCAL) == LOCAL:
+        raise JobError(
+            "--detach: a local cluster ends with this command; expected [cluster] scheduler, the "
+            "address or scheduler file of one that stays"
+        )
+    keys = job.score
+    wanted = None
+    if keys is not None:
+        wanted = {"data": keys["path"], "out": keys["out"], "keep": tuple(keys.get("keep", ()))}
+    with _cluster(job) as cluster:
+        url = distributed.submit(
+            estimator,
+            job.data["path"],
+            run=job.run["path"],
+            client=cluster["client"],
+            score=wanted,
+            **options,
+        )
+    output.event("submitted", {"run": url})
+    output.text(
+        f"{url}\nwatch it with `dmondrian describe {url} --follow`, stop it with "
+        f"`dmondrian cancel {url}`"
+    )
     return 0
 
 

@@ -9,7 +9,7 @@ options give equal plans.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from dmondrian.data.columns import (
@@ -47,6 +47,7 @@ def make_plan(
     infinite: str = "error",
     null_target: str = "error",
     classes: Sequence[Label] | None = None,
+    among: Collection[str] | None = None,
 ) -> Plan:
     """Plan the training on a source.
 
@@ -75,6 +76,8 @@ def make_plan(
         What to do with rows whose target is null, NaN or infinite.
     classes : sequence, optional
         All labels that may come; by default those of the data. Sorted in the schema.
+    among : collection of str, optional
+        URIs of the only files of the source to use: a stream that was frozen before others came.
 
     Returns
     -------
@@ -93,7 +96,7 @@ def make_plan(
     """
     options: dict[str, Any] = {"task": task, "infinite": infinite, "null_target": null_target}
     _check_options(options, seed, max_categories)
-    footers, notes = _footers(source, with_bounds=True)
+    footers, notes = footers_of(source, with_bounds=True, among=among)
     partitions = partition_types([footer.file for footer in footers])
     excluded, categories = _names(exclude, "exclude"), _names(categorical, "categorical")
     known = [*footers[0].schema.names, *footers[0].repeated, *partitions]
@@ -110,7 +113,7 @@ def make_plan(
     drafts, left_out = choose_columns(footers, partitions, excluded, categories)
     learner = Learner(footers, partitions, drafts, left_out, target, weight)
     schema, found = learner.learn(max_categories, classes, shuffle=shuffle, **options)
-    blocks = arrange(_groups(footers, partitions), shuffle, seed)
+    blocks = arrange(groups_of(footers, partitions), shuffle, seed)
     notes += [f"{name!r} is left out: {why}" for name, why in schema.left_out]
     for text in found.warnings:
         warnings.warn(text, UserWarning, stacklevel=2)
@@ -147,12 +150,12 @@ def make_scoring_plan(
     if target and schema.target is None:
         raise DataError("the model's schema has no target, so its predictions cannot be evaluated")
     used = schema if target else schema.without_target()
-    footers, notes = _footers(source, with_bounds=False)
+    footers, notes = footers_of(source, with_bounds=False)
     files = [footer.file for footer in footers]
     partitions = partition_types(files)
     for footer in footers:
         check_file(used, footer, partitions, keep)
-    return Plan(used, arrange(_groups(footers, partitions), False, 0), notes=tuple(notes))
+    return Plan(used, arrange(groups_of(footers, partitions), False, 0), notes=tuple(notes))
 
 
 def _check_options(options: dict[str, Any], seed: int, max_categories: int) -> None:
@@ -175,9 +178,13 @@ def _names(names: Iterable[str], role: str) -> list[str]:
     return listed
 
 
-def _footers(source: Source, with_bounds: bool) -> tuple[list[Footer], list[str]]:
-    """Footers of the files that have rows."""
+def footers_of(
+    source: Source, with_bounds: bool, among: Collection[str] | None = None
+) -> tuple[list[Footer], list[str]]:
+    """Read the footers of the files that have rows; also return notes on what is passed over."""
     files, notes = list_source(source)
+    if among is not None:
+        files = [file for file in files if file.uri in among]
     footers = read_footers(files, with_bounds)
     empty = [footer.file.uri for footer in footers if not footer.rows]
     footers = [footer for footer in footers if footer.rows]
@@ -196,7 +203,8 @@ def _footers(source: Source, with_bounds: bool) -> tuple[list[Footer], list[str]
     return footers, notes
 
 
-def _groups(footers: Sequence[Footer], partitions: dict[str, Any]) -> list[Group]:
+def groups_of(footers: Sequence[Footer], partitions: dict[str, Any]) -> list[Group]:
+    """Return the row groups of files, in their order."""
     return [
         Group(
             uri=footer.file.uri,

@@ -68,6 +68,8 @@ class Plan:
     shuffle: bool = False
     seed: int = 0
     notes: tuple[str, ...] = ()  # what was left out or is odd about the data; not in the digest
+    # (rows, digest) of each plan that this one continues, oldest first; not in the digest
+    earlier: tuple[tuple[int, str], ...] = ()
 
     @property
     def n_rows(self) -> int:
@@ -81,6 +83,10 @@ class Plan:
         text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.sha256(text.encode("ascii")).hexdigest()
 
+    def digest_at(self, position: int) -> str:
+        """Digest of the oldest plan in which a position lies: what the trees there depend on."""
+        return next((digest for rows, digest in self.earlier if position <= rows), self.digest)
+
     def _header(self) -> dict[str, Any]:
         schema = self.schema.to_json()
         return {"format": _FORMAT, "schema": schema, "shuffle": self.shuffle, "seed": self.seed}
@@ -88,6 +94,7 @@ class Plan:
     def to_parquet(self) -> bytes:
         """Write the plan as a Parquet file: a row per block, the rest in the file's metadata."""
         header = {**self._header(), "notes": list(self.notes), "digest": self.digest}
+        header["earlier"] = [list(pair) for pair in self.earlier]
         text = json.dumps(header, sort_keys=True, separators=(",", ":"))
         rows = [_row(block) for block in self.blocks]
         columns = [
@@ -122,6 +129,7 @@ class Plan:
                 shuffle=header["shuffle"],
                 seed=header["seed"],
                 notes=tuple(header["notes"]),
+                earlier=tuple((int(n), str(digest)) for n, digest in header.get("earlier", ())),
             )
             stored = header["digest"]
         except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
@@ -148,16 +156,28 @@ _FIELDS: list[tuple[str, pa.DataType]] = [
 ]
 
 
-def arrange(groups: Sequence[Group], shuffle: bool, seed: int) -> tuple[Block, ...]:
-    """Lay row groups out as a stream: order the groups, cut long ones, count positions."""
+def arrange(
+    groups: Sequence[Group], shuffle: bool, seed: int, before: Sequence[Block] = ()
+) -> tuple[Block, ...]:
+    """Lay row groups out as a stream: order the groups, cut long ones, count positions.
+
+    Parameters
+    ----------
+    groups : sequence of Group
+    shuffle, seed
+        As in `Plan`.
+    before : sequence of Block
+        The stream that these groups follow; its groups are numbered without a gap.
+    """
     order = permutation(seed, GROUP_ORDER, len(groups)) if shuffle else np.arange(len(groups))
-    return tuple(_cut(groups, [int(number) for number in order]))
+    first = max((block.group for block in before), default=-1) + 1
+    numbered = [(first + int(number), groups[number]) for number in order]
+    start = before[-1].position + before[-1].rows if before else 0
+    return tuple(_cut(numbered, len(before), start))
 
 
-def _cut(groups: Sequence[Group], order: Sequence[int]) -> Iterator[Block]:
-    index = position = 0
-    for number in order:
-        group = groups[number]
+def _cut(groups: Sequence[tuple[int, Group]], index: int, position: int) -> Iterator[Block]:
+    for number, group in groups:
         for offset in range(0, group.rows, BLOCK_ROWS):
             rows = min(BLOCK_ROWS, group.rows - offset)
             yield Block(

@@ -5,9 +5,11 @@ worker processes on this machine when none is given. Promises that the forest de
 parameters and seed alone: not on workers, threads, crashes or restarts.
 """
 
+from dmondrian.distributed.detached import submit
 from dmondrian.distributed.evaluation import evaluate
+from dmondrian.distributed.growing import grow
 from dmondrian.distributed.progress import Progress
 from dmondrian.distributed.scoring import score
 from dmondrian.distributed.trainer import TrainedRun, train
 
-__all__ = ["Progress", "TrainedRun", "evaluate", "score", "train"]
+__all__ = ["Progress", "TrainedRun", "evaluate", "grow", "score", "submit", "train"]

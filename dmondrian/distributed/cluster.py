@@ -14,7 +14,7 @@ import signal
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -109,6 +109,35 @@ def connected(
         if processes:
             own.register_plugin(IgnoreInterrupt())
         yield own
+
+
+class Connection:
+    """The cluster of a call, connected when it is first asked for.
+
+    Parameters
+    ----------
+    stack : ExitStack
+        Closes what was opened.
+    client, n_workers, threads
+        As in `connected`.
+    """
+
+    def __init__(
+        self,
+        stack: ExitStack,
+        client: Client | None,
+        n_workers: int | None = None,
+        threads: int | None = None,
+    ) -> None:
+        self._stack = stack
+        self._how = (client, n_workers, threads)
+        self._client: Client | None = None
+
+    def __call__(self) -> Client:
+        """Return the client."""
+        if self._client is None:
+            self._client = self._stack.enter_context(connected(*self._how))
+        return self._client
 
 
 def connected_for(

@@ -16,7 +16,8 @@ from typing import Any
 from distributed import Client
 
 from dmondrian import errors
-from dmondrian.checkpoint import Manifest, Run
+from dmondrian.checkpoint import Lease, Manifest, Run
+from dmondrian.data import Plan
 from dmondrian.distributed.code import code_digest
 from dmondrian.distributed.fleet import Fleet
 from dmondrian.distributed.inbox import Inbox
@@ -53,15 +54,15 @@ class Coordinator:
     run : Run
     ledger : Ledger
         With the totals of the checkpoint it starts from.
-    starts : dict of int to (str or None)
-        Blob of each shard at that checkpoint.
     every : Every
-    n_rows : int
-        Rows of the stream.
+    plan : Plan
+        The stream.
     manifest : Manifest or None
         The checkpoint it starts from.
     limits : Limits
     teller : Teller
+    lease : Lease
+        Held while it drives; asked before each commit.
     """
 
     def __init__(
@@ -69,12 +70,12 @@ class Coordinator:
         client: Client,
         run: Run,
         ledger: Ledger,
-        starts: dict[int, str | None],
         every: Every,
-        n_rows: int,
+        plan: Plan,
         manifest: Manifest | None,
         limits: Limits,
         teller: Teller,
+        lease: Lease,
     ) -> None:
         self.attempt = uuid.uuid4().hex
         self.manifest = manifest
@@ -83,10 +84,15 @@ class Coordinator:
         self.checkpoints = 0  # committed by this attempt
         self.hosts: set[str] = set()  # workers that held a shard
         self._client, self._run, self._ledger = client, run, ledger
-        self._every, self._n_rows, self._limits = every, n_rows, limits
-        self._teller = teller
+        self._every, self._plan, self._limits = every, plan, limits
+        self._n_rows = plan.n_rows
+        self._teller, self._lease = teller, lease
         self._units = ledger.units
-        self._tracks = [Track(s, ledger.settled, digest) for s, digest in sorted(starts.items())]
+        saved = manifest.shards if manifest is not None else {}
+        self._tracks = [
+            Track(shard, ledger.settled, saved[shard]["digest"] if saved else None)
+            for shard in range(len(run.run_json["shards"]))
+        ]
         self._fleet = Fleet(client)
         self._inbox = Inbox(client)  # orders under way: track, unit or None for a restore
         self._heard: dict[str, float] = {}  # worker: monotonic seconds of its last answer
@@ -146,7 +152,9 @@ class Coordinator:
     # -- watching ---------------------------------------------------------------------------
 
     def _watch(self, interrupts: Interrupts) -> None:
-        """Look at clock, workers and signals; place the shards that have no worker."""
+        """Look at clock, workers, lease and signals; place the shards that have no worker."""
+        self._lease.check(now=False)
+        is_asked = interrupts.is_requested or self._lease.is_asked_to_stop
         now = time.monotonic()
         if self._fleet.look():
             self._check_silence(now)
@@ -156,12 +164,12 @@ class Coordinator:
                 self._place(track)
         seconds = self._every.seconds
         is_time = seconds is not None and now - self._saved_at >= seconds
-        if (interrupts.is_requested and self._stop is None) or is_time:
+        if (is_asked and self._stop is None) or is_time:
             # The first unit that no shard was sent yet: all of them can still save at its end.
             mark = min(self._high, len(self._units) - 1)
             self._marks.add(mark)
             self._saved_at = now
-            if interrupts.is_requested and self._stop is None:
+            if is_asked and self._stop is None:
                 self._stop = mark
         self._teller.tell(self.progress)
 
@@ -371,8 +379,10 @@ class Coordinator:
             unit, saved = self._ledger.settle()
             if len(saved) == len(self._tracks):
                 is_final = unit.index == len(self._units) - 1
+                self._lease.check()
+                metrics, plan = self._ledger.metrics(), self._plan.digest_at(unit.stop)
                 self.manifest = self._run.commit(
-                    unit.stop, saved, self._ledger.metrics(), self.manifest, is_final
+                    unit.stop, saved, metrics, self.manifest, is_final, plan
                 )
                 self.checkpoints += 1
                 self._saved_at = time.monotonic()

@@ -91,7 +91,7 @@ class HeldRun:
         about = self.run.run_json
         self.parameters = ForestParameters.from_json(about["parameters"])
         self.ranges = [range(first, stop) for first, stop in about["shards"]]
-        self.plan = Plan.from_parquet(self.run.plan_bytes())
+        self.plan = Plan.from_parquet(self.run.stream.read())
         self.shards: dict[int, Shard] = {}
         self.touched = time.monotonic()
         self.cache = BlockCache(self._read, len(self.plan.blocks))

@@ -1,45 +1,31 @@
 """Training: a job becomes a run folder, and attempts move the run to the end of its stream.
 
-Relies on the plan, the run folder and the coordinator. Promises that the same call goes on with a
-run that was stopped or killed and does nothing to one that is finished; that a folder of another
-job is refused before anything runs; and that nothing but data, estimator and shards decides the
-forest.
+Relies on :mod:`dmondrian.distributed.freeze` for the folder and on attempts for the work. Promises
+that the same call goes on with a run that was stopped or killed, continues one whose data have new
+files, and does nothing to one that is finished; and that nothing but data, estimator and shards
+decides the forest.
 """
 
 from __future__ import annotations
 
 import os
-import socket
 import tempfile
-import time
-import warnings
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from distributed import Client
-from sklearn.base import is_classifier
 
-from dmondrian.checkpoint import Manifest, Run
-from dmondrian.data import Plan, make_plan
-from dmondrian.distributed.cluster import connected, warm
-from dmondrian.distributed.coordinator import Coordinator
-from dmondrian.distributed.interrupt import Interrupts
-from dmondrian.distributed.ledger import Ledger
-from dmondrian.distributed.metrics import Progressive
-from dmondrian.distributed.progress import Listener, Teller, listener
-from dmondrian.distributed.settle import settle
-from dmondrian.distributed.shards import ShardHolder
+from dmondrian.checkpoint import Run
+from dmondrian.checkpoint.parts import parts_of
+from dmondrian.data import Plan
+from dmondrian.distributed.attempt import Manner, finish, manner_of
+from dmondrian.distributed.cluster import Connection
+from dmondrian.distributed.freeze import freeze
+from dmondrian.distributed.progress import Listener
 from dmondrian.distributed.stage import is_dask, stage
-from dmondrian.distributed.tracks import Limits
-from dmondrian.distributed.units import Every, cut, parse_every
-from dmondrian.errors import ClusterError, DataError, ParameterError
-from dmondrian.parameters import ForestParameters
 from dmondrian.store import open_store
-
-MOST_SHARDS = 12
-"""Default number of shards: enough to spread over a small cluster, few enough to share reads."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +52,7 @@ def train(
     run: str | os.PathLike[str] | None = None,
     client: Client | None = None,
     n_shards: int | None = None,
+    first_tree: int = 0,
     checkpoint_every: str | int | None = "100000 rows",
     progressive: bool = True,
     window: int = 4,
@@ -99,6 +86,8 @@ def train(
         A cluster of the caller; by default worker processes of this machine.
     n_shards : int or None
         Parts the forest is cut into, fixed for the run; by default at most 12.
+    first_tree : int
+        Number of the first tree. Runs of one seed with other trees can be merged.
     checkpoint_every : str, int or None
         "100000 rows", "5 min", a number of rows, or None for the end only; never changes the
         forest.
@@ -129,189 +118,29 @@ def train(
     KeyboardInterrupt
         After Ctrl-C, when a checkpoint is taken (the first) or at once (the second).
     """
-    every = parse_every(checkpoint_every)
-    if isinstance(window, bool) or not isinstance(window, int) or window < 1:
-        raise ParameterError(f"window is {window!r}; expected an integer of at least 1")
+    manner = manner_of(checkpoint_every, window, progress)
     url = open_store(run if run is not None else tempfile.mkdtemp(prefix="dmondrian-run-")).url
     with ExitStack() as stack:
+        connect = Connection(stack, client, n_workers, threads)
         if is_dask(data):
-            client = stack.enter_context(connected(client, n_workers, threads))
-            n_workers = threads = None
-            data, target = stage(client, data, target, url)
-        task = "classification" if is_classifier(estimator) else "regression"
-        plan = _plan(data, target, task, plan_options)
-        about = _about(estimator, plan, n_shards, progressive, url)
-        opened = Run.create(url, about, plan.to_parquet())
-        manifest = opened.latest()
-        attempt = _Attempt(opened, plan, every, replace(Limits(), window=window))
-        ledger = attempt.ledger(manifest)
-        if manifest is None or not manifest.final:
-            warm(ForestParameters.from_json(opened.run_json["parameters"]))
-            client = stack.enter_context(connected(client, n_workers, threads))
-            manifest = attempt.go(client, ledger, manifest, Teller(listener(progress)))
-    metrics = ledger.progressive.report() if ledger.progressive is not None else {}
-    if ledger.progressive is not None and ledger.progressive.weight == 0.0:
-        raise DataError(
-            f"no row of the data has a positive weight ({plan.schema.weight!r}): there is nothing "
-            "to learn"
-        )
-    return TrainedRun(opened.url, plan, metrics, attempt.summary)
+            data, target = stage(connect(), data, target, url)
+        asked = {"n_shards": n_shards, "first_tree": first_tree, "progressive": progressive}
+        opened, plan = freeze(estimator, data, target, url, asked, plan_options)
+        return bring_to_end(opened, plan, manner, connect)
 
 
-def _plan(data: Any, target: Any, task: str, options: dict[str, Any]) -> Plan:
-    if not isinstance(target, str):
-        raise ParameterError(f"target is {target!r}; expected the name of the column to learn")
-    return make_plan(data, target=target, task=task, **options)
+def bring_to_end(run: Run, plan: Plan, manner: Manner, connect: Callable[[], Client]) -> TrainedRun:
+    """Finish a run and then its parts, which follow its stream."""
+    attempt = finish(run, plan, manner, connect)
+    for part in parts_of(run):
+        follow_stream(run, part)
+        finish(part, plan, manner, connect)
+    return TrainedRun(run.url, plan, attempt.metrics, attempt.summary)
 
 
-def _about(
-    estimator: Any, plan: Plan, n_shards: int | None, progressive: bool, url: str
-) -> dict[str, Any]:
-    """Return what run.json says; a seed that was drawn for this run before is kept."""
-    estimator._validate_params()
-    schema = plan.schema
-    n_trees = int(estimator.n_estimators)
-    if n_shards is None:
-        n_shards = min(n_trees, MOST_SHARDS)
-    if isinstance(n_shards, bool) or not 1 <= n_shards <= n_trees:
-        raise ParameterError(f"n_shards is {n_shards!r}; expected 1 to {n_trees}, the trees")
-    params = estimator.get_params(deep=False)
-    if not isinstance(params["random_state"], (int, type(None))):
-        params["random_state"] = None  # a generator has no JSON; its draw is the seed
-    params["n_jobs"] = None  # decides nothing about the forest, and workers have threads
-    return {
-        "algorithm": estimator.algorithm,
-        "parameters": settle(estimator, plan, url),
-        "estimator": params,
-        "n_estimators": n_trees,
-        "shards": [[int(s[0]), int(s[-1]) + 1] for s in np.array_split(range(n_trees), n_shards)],
-        "target": schema.target,
-        "classes": list(schema.classes) if schema.classes is not None else None,
-        "feature_names": list(schema.feature_names),
-        "schema": schema.to_json(),
-        "plan": plan.digest,
-        "progressive": bool(progressive),
-    }
-
-
-def _equip(client: Client) -> None:
-    """Give all workers, also those that join later, a registry of shards."""
-    try:
-        client.register_plugin(ShardHolder())
-    except Exception as error:
-        raise ClusterError(
-            f"the workers cannot use dmondrian ({type(error).__name__}: {error}); install the same "
-            f"version on all hosts"
-        ) from error
-
-
-class _Attempt:
-    """One try at bringing a run to the end of its stream."""
-
-    def __init__(self, run: Run, plan: Plan, every: Every, limits: Limits) -> None:
-        self.run, self.plan, self.every, self.limits = run, plan, every, limits
-        self.units = cut(plan.blocks, every=every.rows)
-        self.summary: dict[str, Any] = {}
-
-    def ledger(self, manifest: Manifest | None) -> Ledger:
-        """Return the totals at a checkpoint, ready to go on."""
-        metrics = manifest.metrics if manifest is not None else {}
-        position = manifest.position if manifest is not None else 0
-        progressive = None
-        if self.run.run_json["progressive"]:
-            saved = metrics.get("progressive")
-            progressive = (
-                Progressive.from_json(saved) if saved else Progressive(self.plan.schema.task)
-            )
-        if any(unit.start < position < unit.stop for unit in self.units):
-            # Another interval cut the units elsewhere: cut them at the checkpoint as well.
-            done = [block for block in self.plan.blocks if block.position < position]
-            head = cut(tuple(done), every=self.every.rows)
-            tail = cut(self.plan.blocks[len(done) :], every=self.every.rows)
-            moved = (
-                replace(u, index=u.index + len(head), first=u.first + len(done),
-                        last=u.last + len(done))
-                for u in tail
-            )  # fmt: skip
-            self.units = [*head, *moved]
-        settled = sum(unit.stop <= position for unit in self.units)
-        self._summarise(position, 0.0, None)
-        return Ledger(
-            self.units,
-            [block.position for block in self.plan.blocks],
-            len(self.run.run_json["shards"]),
-            int(self.run.run_json["n_estimators"]),
-            progressive,
-            metrics.get("counts", {}),
-            settled,
-        )
-
-    def go(
-        self, client: Client, ledger: Ledger, manifest: Manifest | None, teller: Teller
-    ) -> Manifest | None:
-        """Drive the coordinator to the end; note the attempt in the run folder."""
-        _equip(client)
-        numbers = range(len(self.run.run_json["shards"]))
-        digests = {n: manifest.shards[n]["digest"] if manifest else None for n in numbers}
-        resumed = manifest.position if manifest else 0
-        coordinator = Coordinator(
-            client,
-            self.run,
-            ledger,
-            digests,
-            self.every,
-            self.plan.n_rows,
-            manifest,
-            self.limits,
-            teller,
-        )
-        began, started = time.time(), time.monotonic()
-        outcome = "failed"
-        try:
-            with Interrupts() as interrupts:
-                is_finished = coordinator.drive(interrupts)
-            outcome = "finished" if is_finished else "stopped"
-        except KeyboardInterrupt:
-            outcome = "interrupted"
-            raise
-        finally:
-            self._summarise(resumed, time.monotonic() - started, coordinator)
-            self._note(began, outcome, coordinator)
-        if not is_finished:
-            position = coordinator.manifest.position if coordinator.manifest else 0
-            raise KeyboardInterrupt(
-                f"stopped at position {position} of {self.plan.n_rows}, which is saved; run the "
-                f"same command again to go on"
-            )
-        return coordinator.manifest
-
-    def _summarise(self, resumed: int, seconds: float, done: Coordinator | None) -> None:
-        rows = self.plan.n_rows - resumed
-        if done is not None:
-            rows = done.progress().rows - resumed
-        self.summary = {
-            "n_rows": self.plan.n_rows,
-            "resumed_at": resumed,
-            "rows": rows if done is not None else 0,
-            "seconds": seconds,
-            "rows_per_second": rows / seconds if seconds > 0 else 0.0,
-            "checkpoints": done.checkpoints if done is not None else 0,
-            "recoveries": done.recoveries if done is not None else 0,
-            "rows_replayed": done.replayed if done is not None else 0,
-            "workers": len(done.hosts) if done is not None else 0,
-            "shards": len(self.run.run_json["shards"]),
-        }
-
-    def _note(self, began: float, outcome: str, coordinator: Coordinator) -> None:
-        info = {
-            "began": began,
-            "ended": time.time(),
-            "outcome": outcome,
-            "coordinator": socket.gethostname(),
-            "workers": sorted(coordinator.hosts),
-            "summary": self.summary,
-        }
-        try:
-            self.run.attempt(info)
-        except Exception as error:  # noqa: BLE001 - a lost note must not hide the outcome
-            warnings.warn(f"the attempt could not be noted: {error}", stacklevel=2)
+def follow_stream(run: Run, part: Run) -> None:
+    """Let a part of a run continue with what was appended to the run's stream."""
+    chain = run.stream.digests()
+    for digest in chain[chain.index(part.stream.digests()[-1]) + 1 :]:
+        assert digest is not None  # of a run that was trained on a plan
+        part.stream.extend(digest, run.stream.read(digest))

@@ -46,7 +46,7 @@ class RunContract:
         assert again.run_json == first.run_json == Run.open(url).run_json
         assert again.latest() == written == Run.open(url).latest(verify=False)
         assert again.manifests() == [10, 20]
-        assert again.plan_bytes() == PLAN
+        assert again.stream.read() == PLAN
 
     def test_another_job_is_refused_by_name_of_what_differs(self, url: str) -> None:
         Run.create(url, ASKED, PLAN)
@@ -58,7 +58,7 @@ class RunContract:
         assert 'target: nothing there, "y" here' in text
         assert "shards: [[0, 2], [2, 3]] there, nothing here" in text
         assert "alpha" not in text
-        assert Run.open(url).plan_bytes() == PLAN
+        assert Run.open(url).stream.read() == PLAN
 
     def test_commit_twice_is_one_commit(self, url: str) -> None:
         run = Run.create(url, ASKED)
@@ -198,7 +198,7 @@ def test_a_newer_format_asks_for_an_upgrade(tmp_path: Path) -> None:
 
 def test_a_model_without_a_plan(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=r"plan\.parquet"):
-        Run.create(tmp_path, {**ASKED, "plan": None}).plan_bytes()
+        Run.create(tmp_path, {**ASKED, "plan": None}).stream.read()
 
 
 def test_opening_creates_nothing(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from dmondrian.checkpoint import Run
+from dmondrian.checkpoint import Run, lease
 from dmondrian.distributed import TrainedRun
+from dmondrian.errors import FencedError
 
 from .conftest import PATIENCE, ROWS, Fit, digests, wait_until
 
@@ -75,6 +76,31 @@ def test_a_killed_job_run_again_ends_with_the_same_blobs(
     assert run.summary["resumed_at"] == position
     assert digests(run) == digests(undisturbed)
     assert run.metrics == undisturbed.metrics
+
+
+def test_a_stopped_coordinator_is_taken_over_and_gives_way_when_it_wakes(
+    start: Start,
+    tmp_path: Path,
+    fit: Fit,
+    undisturbed: TrainedRun,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    process = start()
+    with pytest.raises(FencedError, match=f"process {process.pid}"):
+        fit()
+    os.kill(process.pid, signal.SIGSTOP)
+    monkeypatch.setattr(lease, "LEASE_SECONDS", 2.0)
+    run = fit()
+    assert 0 < run.summary["resumed_at"] < ROWS
+    assert digests(run) == digests(undisturbed)
+    (tmp_path / "go").touch()
+    os.kill(process.pid, signal.SIGCONT)
+    _, told = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1, told
+    assert b"another process took over" in told
+    assert digests(run) == digests(undisturbed)
+    assert run.metrics == undisturbed.metrics
+    wait_until(lambda: not group_of(process.pid))
 
 
 def test_ctrl_c_in_a_terminal_saves_and_ends_all_processes(

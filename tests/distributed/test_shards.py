@@ -40,7 +40,7 @@ class Worker:
     def __init__(self, client: Client, run: Run) -> None:
         self.client, self.run = client, run
         self.address = workers_of(client)[0]
-        self.plan = Plan.from_parquet(run.plan_bytes())
+        self.plan = Plan.from_parquet(run.stream.read())
         self.units = cut(self.plan.blocks, max_rows=1000)
         self.attempt = "first"
 

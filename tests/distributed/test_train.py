@@ -134,7 +134,7 @@ def test_a_killed_worker_costs_its_shards_a_replay_and_nothing_else(
 def test_a_finished_run_does_nothing_again(fit: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
     first = fit()
     there = {p: p.stat().st_mtime_ns for p in Path(first.run_url).rglob("*") if p.is_file()}
-    monkeypatch.setattr("dmondrian.distributed.trainer.Coordinator", None)
+    monkeypatch.setattr("dmondrian.distributed.attempt.Coordinator", None)
     again = fit()
     assert again.metrics == first.metrics
     assert {p: p.stat().st_mtime_ns for p in there} == there

@@ -1,0 +1,280 @@
+"""Lease: which process moves a run, so that two never do at once.
+
+::
+
+    lease/000001.json    a holder: host, process, when it began; create-only
+    lease/000001.beat    its last sign of life and where it stands; written again and again
+    lease/000001.stop    somebody asks it to stop at its next checkpoint
+
+Relies on `Store.put_same` for the next number, and on no clock but its own: whoever wants a run
+that is held watches whether the beat changes. Promises that one alone is given a number; that a
+holder whose beat stands still for `LEASE_SECONDS`, or whose process on this machine is gone, is
+taken over without a human; that it learns so before its next commit. A commit that slips through
+all the same does no harm: the forest is a function of the stream, so it is the commit of the one
+that took over.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dmondrian.checkpoint import document
+from dmondrian.errors import FencedError, NotFoundError, StoreError
+from dmondrian.store import Store
+
+FOLDER = "lease"
+BEAT_SECONDS = 2.0
+"""Between two signs of life."""
+
+LEASE_SECONDS = 15.0
+"""How long a beat may stand still before its holder is taken for dead."""
+
+RUNNING, ENDED = "running", "ended"
+_NAME = re.compile(rf"{FOLDER}/([0-9]{{6,9}})\.json")
+_MAX_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds, or held, a run; and its last sign of life."""
+
+    number: int
+    host: str
+    pid: int
+    machine: str | None  # this start of this kernel, where it can be known
+    started: str | None  # moment the process began, by the kernel's clock
+    job: str  # one command, however often it is started again
+    began: float  # seconds since the epoch, for people
+    beat: Mapping[str, Any] | None  # None before the first
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it said that it has ended, or its process on this machine is gone."""
+        if self.beat is not None and self.beat.get("state") == ENDED:
+            return True
+        here = _machine()
+        is_here = here is not None and self.machine == here
+        return is_here and self.started is not None and _started(self.pid) != self.started
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+
+def holder_of(store: Store) -> Holder | None:
+    """Return who holds a run, or held it last; None where nobody ever did."""
+    numbers = _numbers(store)
+    return _read(store, numbers[-1]) if numbers else None
+
+
+def ask_to_stop(store: Store, holder: Holder) -> None:
+    """Have a holder stop at its next checkpoint."""
+    store.put(f"{FOLDER}/{holder.number:06d}.stop", b"")
+
+
+class Lease:
+    """A hold of a run, to be entered; made by `Lease.take`.
+
+    Attributes
+    ----------
+    number : int
+    is_asked_to_stop : bool
+        Somebody called `ask_to_stop`.
+    """
+
+    def __init__(self, store: Store, number: int, is_asked_to_stop: bool = False) -> None:
+        self.number = number
+        self.is_asked_to_stop = is_asked_to_stop
+        self._store = store
+        self._told: dict[str, Any] = {}
+        self._count = 0
+        self._is_lost = False
+        self._outcome: str | None = None
+        self._error: str | None = None
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._live, name="dmondrian-lease", daemon=True)
+
+    @classmethod
+    def take(cls, store: Store, job: str | None = None) -> Lease:
+        """Hold a run, after the holder before is dead or done.
+
+        Parameters
+        ----------
+        store : Store
+            Of the run's folder.
+        job : str or None
+            What stays the same when a command is started again by a machine: a request to stop
+            that the one before did not live to see is then obeyed.
+
+        Raises
+        ------
+        FencedError
+            Another process that is alive holds the run.
+        """
+        job = job or uuid.uuid4().hex
+        while True:
+            before = holder_of(store)
+            if before is not None and not before.is_over:
+                _wait_for_death(store, before, is_patient=before.job == job)
+            number = 1 if before is None else before.number + 1
+            about = {
+                "host": socket.gethostname(),
+                "pid": os.getpid(),
+                "machine": _machine(),
+                "started": _started(os.getpid()),
+                "job": job,
+                "began": time.time(),
+            }
+            try:
+                store.put_same(f"{FOLDER}/{number:06d}.json", document.seal(about))
+            except FencedError:
+                continue  # somebody else was quicker; see whether that one lives
+            is_stopped = before is not None and before.job == job and _is_asked(store, before)
+            return cls(store, number, is_stopped)
+
+    def __enter__(self) -> Lease:
+        self._beat(RUNNING)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._ending.set()
+        self._thread.join(timeout=LEASE_SECONDS)
+        if not self._is_lost:
+            self._beat(ENDED)
+
+    def tell(self, told: Mapping[str, Any]) -> None:
+        """Say where the run stands; the next beat carries it."""
+        self._told = dict(told)
+
+    def end(self, outcome: str, error: str | None = None) -> None:
+        """Say how it ended; the last beat carries it."""
+        self._outcome, self._error = outcome, error
+
+    def check(self, now: bool = True) -> None:
+        """Make sure that the run is still held here.
+
+        Parameters
+        ----------
+        now : bool
+            Ask the store; else go by what the last beat saw.
+
+        Raises
+        ------
+        FencedError
+            Another process took the run over: this one was silent for too long.
+        """
+        if now:
+            self._look()
+        if self._is_lost:
+            raise FencedError(
+                f"another process took over {self._store.url} while this one gave no sign of life "
+                f"for {LEASE_SECONDS:.0f} seconds; nothing is lost: it goes on from the last "
+                "checkpoint"
+            )
+
+    def _live(self) -> None:
+        while not self._ending.wait(BEAT_SECONDS):
+            try:
+                self._look()
+            except StoreError:
+                continue  # it may be back in a moment; a commit asks again
+            if self._is_lost:
+                return
+            self._beat(RUNNING)
+
+    def _look(self) -> None:
+        names = self._store.list(FOLDER)
+        self._is_lost = any(number > self.number for number in map(_number, names) if number)
+        if f"{FOLDER}/{self.number:06d}.stop" in names:
+            self.is_asked_to_stop = True
+
+    def _beat(self, state: str) -> None:
+        self._count += 1
+        beat = {"count": self._count, "state": state, "at": time.time(), "told": self._told}
+        beat |= {"outcome": self._outcome, "error": self._error}
+        try:
+            self._store.put(_beat_name(self.number), json.dumps(beat, default=str).encode())
+        except StoreError:
+            return  # silence is what a failing store makes of it; others can tell no difference
+
+
+def _wait_for_death(store: Store, holder: Holder, is_patient: bool) -> None:
+    """Return when a holder is dead; raise FencedError at its first sign of life, or wait on."""
+    end = time.monotonic() + LEASE_SECONDS
+    while time.monotonic() < end:
+        time.sleep(BEAT_SECONDS / 4)
+        now = holder_of(store)
+        if now is None or now.number != holder.number or now.is_over:
+            return
+        if now.beat != holder.beat and is_patient:
+            holder, end = now, time.monotonic() + LEASE_SECONDS
+        elif now.beat != holder.beat:
+            raise FencedError(
+                f"{store.url} is being worked on by {now}: wait until it is done, or stop it with "
+                f"`dmondrian cancel {store.url}`; when it dies, the same command takes over"
+            )
+
+
+def _numbers(store: Store) -> list[int]:
+    return sorted(number for number in map(_number, store.list(FOLDER)) if number)
+
+
+def _number(name: str) -> int:
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match else 0
+
+
+def _read(store: Store, number: int) -> Holder:
+    name = f"{FOLDER}/{number:06d}.json"
+    about = document.unseal(store.get(name, _MAX_BYTES), f"{name} in {store.url}")
+    try:
+        beat = json.loads(store.get(_beat_name(number), _MAX_BYTES))
+    except (NotFoundError, ValueError):
+        beat = None  # not yet, or it is being written
+    machine, started = about.get("machine"), about.get("started")
+    return Holder(
+        number=number,
+        host=str(about.get("host")),
+        pid=int(about.get("pid", 0)),
+        machine=None if machine is None else str(machine),
+        started=None if started is None else str(started),
+        job=str(about.get("job")),
+        began=float(about.get("began", 0.0)),
+        beat=beat if isinstance(beat, dict) else None,
+    )
+
+
+def _is_asked(store: Store, holder: Holder) -> bool:
+    return store.exists(f"{FOLDER}/{holder.number:06d}.stop")
+
+
+def _beat_name(number: int) -> str:
+    return f"{FOLDER}/{number:06d}.beat"
+
+
+def _machine() -> str | None:
+    """Name this start of this kernel and its processes' numbering; None where it has no name."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:
+        return None
+
+
+def _started(pid: int) -> str | None:
+    """Moment a process of this machine began; None where there is none, or it is a zombie."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] == "Z" else fields[19]

@@ -1,0 +1,115 @@
+"""Merging: runs of one job over other trees become one run.
+
+Relies on states that depend on tree number and stream alone. Promises that the merged run holds the
+blobs of its sources byte for byte, that runs which do not belong together are refused with what
+differs, and that a merge that was killed is finished by repeating it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from dmondrian.checkpoint import document
+from dmondrian.checkpoint.manifest import Manifest
+from dmondrian.checkpoint.opening import VERSIONS_KEY
+from dmondrian.checkpoint.parts import parts_of
+from dmondrian.checkpoint.run import Run
+from dmondrian.errors import CheckpointError, ParameterError
+
+# What may differ between runs that belong together.
+_OWN = ("format", VERSIONS_KEY, "n_estimators", "shards", "plan", "progressive", "estimator")
+
+
+def merge(
+    urls: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]
+) -> tuple[Run, Manifest]:
+    """Join runs with other trees of the same parameters, seed and stream.
+
+    Parameters
+    ----------
+    urls : sequence of str or path
+        Runs, those with parts included; a position behind ``@`` is not taken.
+    out : str or path
+        Folder or URL of the merged run.
+
+    Returns
+    -------
+    run : Run
+    manifest : Manifest
+        At the newest position that all have in common. Its metrics are empty: those of parts of
+        a forest are not those of the forest.
+
+    Raises
+    ------
+    CheckpointError
+        The runs differ in parameters or stream, or have no position in common.
+    ParameterError
+        They share trees, or there are fewer than two.
+    """
+    given = [Run.open(url) for url in urls]
+    if len(given) < 2:
+        raise ParameterError(f"got {len(given)} run to merge; expected two or more")
+    if any(run.position is not None for run in given):
+        raise ParameterError("a merge is of whole runs: leave @POSITION out")
+    sources = [one for run in given for one in (run, *parts_of(run))]
+    _check_alike(sources)
+    position = _common_position(sources)
+    pairs = sorted(
+        (
+            (tuple(trees), run, run.manifest(position).shards[number])
+            for run in sources
+            for number, trees in enumerate(run.run_json["shards"])
+        ),
+        key=lambda pair: pair[0],
+    )
+    for (former, a, _), (later, b, _) in pairwise(pairs):
+        if later[0] < former[1]:
+            raise ParameterError(f"{a.url} and {b.url} share trees from number {later[0]} on")
+    n_trees = sum(stop - first for (first, stop), _, _ in pairs)
+    about = _asked(sources[0]) | {
+        "n_estimators": n_trees,
+        "shards": [list(trees) for trees, _, _ in pairs],
+        "plan": sources[0].stream.digests()[-1],
+        "progressive": sources[0].run_json["progressive"],
+        "estimator": {**sources[0].run_json["estimator"], "n_estimators": n_trees},
+    }
+    merged = Run.create(out, about, sources[0].stream.read())
+    shards = {}
+    for number, (_, run, shard) in enumerate(pairs):
+        data = run.get_blob(shard["digest"], shard["bytes"])
+        shards[number] = {"digest": merged.put_blob(data), "bytes": len(data)}
+    is_final = all(run.manifest(position).final for run in sources)
+    return merged, merged.commit(position, shards, final=is_final)
+
+
+def _asked(run: Run) -> dict[str, Any]:
+    return {key: value for key, value in run.run_json.items() if key not in _OWN}
+
+
+def _check_alike(sources: list[Run]) -> None:
+    first = sources[0]
+    for other in sources[1:]:
+        lines = document.differences(_asked(first), _asked(other))
+        if first.stream.digests()[-1] != other.stream.digests()[-1]:
+            lines.append("stream: other files, or other rows")
+        if lines:
+            shown = "".join(f"\n  {line[:200]}" for line in lines[:20])
+            raise CheckpointError(
+                f"{other.url} cannot be merged with {first.url}. These entries differ:{shown}\n"
+                "Runs that merge are of one job, one seed and one stream, with other trees: see "
+                "first_tree."
+            )
+    if first.run_json.get("plan") is None:
+        raise CheckpointError(f"{first.url} was fitted on arrays: such models cannot be merged")
+
+
+def _common_position(sources: list[Run]) -> int:
+    shared = set(sources[0].manifests()).intersection(*(run.manifests() for run in sources[1:]))
+    if not shared:
+        raise CheckpointError(
+            "the runs have no checkpoint at the same position: finish them, then merge"
+        )
+    return max(shared)

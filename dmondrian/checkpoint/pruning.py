@@ -1,0 +1,107 @@
+"""Pruning: old checkpoints of a run are deleted, and the blobs that no checkpoint names any more.
+
+Relies on the run's lease, so that nobody writes meanwhile. Promises to keep the newest checkpoints,
+those that the parts of a grown run share with them, and every blob that any manifest names; and to
+delete a manifest before its blobs, so that one which can be read is whole at any moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from dmondrian.checkpoint.lease import Lease
+from dmondrian.checkpoint.manifest import manifest_name
+from dmondrian.checkpoint.parts import parts_of
+from dmondrian.checkpoint.run import BLOBS, Run
+from dmondrian.errors import CorruptError, ParameterError
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What was deleted of a run or part, or would be."""
+
+    url: str
+    positions: list[int]  # of manifests
+    blobs: list[str]  # names of objects
+    n_bytes: int  # of these blobs
+    kept: list[int]  # positions
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return dict(vars(self))
+
+
+def prune(run: Run, keep: int, dry_run: bool = False) -> list[Pruned]:
+    """Delete old checkpoints of a run and of its parts.
+
+    Parameters
+    ----------
+    run : Run
+    keep : int
+        Newest checkpoints to keep; at least 1. The one before a damaged one may be all that is
+        left of a run, so keep two or more.
+    dry_run : bool
+        Delete nothing, and hold nothing.
+
+    Returns
+    -------
+    list of Pruned
+        Of the run, then of its parts.
+
+    Raises
+    ------
+    FencedError
+        The run is being worked on.
+    CorruptError
+        A manifest is damaged, so that what it names cannot be known.
+    """
+    if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
+        raise ParameterError(f"keep is {keep!r}; expected an integer of at least 1")
+    parts = parts_of(run)
+    newest = set(run.manifests()[-keep:])
+    told = []
+    for one in (run, *parts):
+        positions = one.manifests()
+        kept = newest | set(positions[-keep:])
+        if one is run:
+            for part in parts:  # a part that lags behind needs its own position in the run
+                kept |= set(part.manifests()[-keep:])
+        if dry_run:
+            told.append(_prune(one, kept, is_real=False))
+            continue
+        with Lease.take(one.store) as lease:
+            told.append(_prune(one, kept, is_real=True))
+            lease.end("pruned")
+    return told
+
+
+def _prune(run: Run, kept: set[int], is_real: bool) -> Pruned:
+    positions = run.manifests()
+    old = [position for position in positions if position not in kept]
+    named = _named(run, (position for position in positions if position in kept))
+    spare = [name for name in run.store.list(BLOBS) if name not in named]
+    sizes = [run.store.size(name) or 0 for name in spare]
+    if is_real:
+        for position in old:
+            run.store.delete(manifest_name(position))
+        for name in spare:
+            run.store.delete(name)
+    left = [position for position in positions if position in kept]
+    return Pruned(run.url, old, spare, sum(sizes), left)
+
+
+def _named(run: Run, positions: Iterable[int]) -> set[str]:
+    """Return the blobs that manifests name."""
+    found = set()
+    for position in positions:
+        try:
+            manifest = run.manifest(position)
+        except CorruptError as error:
+            raise CorruptError(
+                f"nothing was deleted, because what a damaged checkpoint needs is not known: "
+                f"{error} Or delete that manifest."
+            ) from error
+        found |= {f"{BLOBS}/{shard['digest']}" for shard in manifest.shards.values()}
+    return found

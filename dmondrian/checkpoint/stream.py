@@ -1,0 +1,120 @@
+"""Stream: the plans of one run, each the one before and what was appended to it.
+
+::
+
+    plan.parquet              the first; create-only, its digest is in run.json
+    plans/000001.json         which plan came next, and after which; create-only
+    plans/<digest>.parquet    that plan as a whole
+
+Promises that the plans are a chain whose links never change, so that a checkpoint of any of them is
+a checkpoint of the newest. Whether one plan really begins with the other is for the caller to know.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+
+from dmondrian.checkpoint import document
+from dmondrian.checkpoint.manifest import is_digest
+from dmondrian.errors import CorruptError, NotFoundError
+from dmondrian.store import ExistsError, Store
+
+PLAN_NAME = "plan.parquet"
+FOLDER = "plans"
+PARQUET_MAGIC = b"PAR1"
+# A plan lists row groups: a million of them stay below this many bytes.
+MAX_PLAN_BYTES = 2**30
+_LINK = re.compile(rf"{FOLDER}/([0-9]{{6}})\.json")
+
+
+def put_first(store: Store, plan: bytes) -> None:
+    """Freeze the first plan; run.json has its digest, so the bytes that are there may stand."""
+    try:
+        store.put_new(PLAN_NAME, plan)
+        return
+    except ExistsError:
+        there = store.get(PLAN_NAME, MAX_PLAN_BYTES)
+    is_whole = there[:4] == there[-4:] == PARQUET_MAGIC
+    if not is_whole and there != plan:
+        warnings.warn(f"{PLAN_NAME} in {store.url} was damaged and is written again.", stacklevel=3)
+        store.put(PLAN_NAME, plan)
+
+
+class Stream:
+    """The chain of plans.
+
+    Parameters
+    ----------
+    store : Store
+        Of the run's folder.
+    first : str or None
+        Digest of the first plan; None for a model that has no stream.
+    """
+
+    def __init__(self, store: Store, first: str | None) -> None:
+        self._store = store
+        self._first = first
+
+    def digests(self) -> list[str | None]:
+        """Digests of all plans, oldest first.
+
+        Raises
+        ------
+        CorruptError
+            A link is damaged, or does not follow the one before.
+        """
+        chain = [self._first]
+        names = [name for name in self._store.list(FOLDER) if _LINK.fullmatch(name)]
+        for number, name in enumerate(names, start=1):
+            where = f"{name} in {self._store.url}"
+            link = document.unseal(self._store.get(name, document.MAX_BYTES), where)
+            is_next = name == _link_name(number) and link.get("after") == chain[-1]
+            if not is_next or not is_digest(link.get("plan")):
+                raise CorruptError(
+                    f"{where} does not follow the plan {chain[-1]}: a plan in between is missing, "
+                    f"or it was copied from elsewhere. {document.EARLIER}"
+                )
+            chain.append(link["plan"])
+        return chain
+
+    def read(self, digest: str | None = None) -> bytes:
+        """Read a plan of the chain, the newest by default.
+
+        Raises
+        ------
+        NotFoundError
+            There is none, such as in a model saved by ``save``.
+        """
+        digest = self.digests()[-1] if digest is None else digest
+        if digest == self._first:
+            return self._store.get(PLAN_NAME, MAX_PLAN_BYTES)
+        try:
+            return self._store.get(_plan_name(digest), MAX_PLAN_BYTES)
+        except NotFoundError:
+            raise CorruptError(
+                f"{_plan_name(digest)} is missing in {self._store.url}. {document.EARLIER}"
+            ) from None
+
+    def extend(self, digest: str, plan: bytes) -> None:
+        """Append a plan to the chain, unless it is the newest already.
+
+        Raises
+        ------
+        FencedError
+            Somebody else appended another one.
+        """
+        chain = self.digests()
+        if digest == chain[-1]:
+            return
+        self._store.put(_plan_name(digest), plan)
+        link = document.seal({"plan": digest, "after": chain[-1]})
+        self._store.put_same(_link_name(len(chain)), link)
+
+
+def _link_name(number: int) -> str:
+    return f"{FOLDER}/{number:06d}.json"
+
+
+def _plan_name(digest: str | None) -> str:
+    return f"{FOLDER}/{digest}.parquet"

@@ -1,0 +1,62 @@
+"""`dmondrian grow`, `merge` and `prune`: a run after it was trained.
+
+Relies on `dmondrian.distributed.grow` and on `dmondrian.checkpoint` for the work.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from dmondrian.cli.cluster import connected
+from dmondrian.cli.output import Output
+from dmondrian.cli.score import metrics_table
+from dmondrian.cli.tls import tls_of_arguments
+
+
+def grow(arguments: argparse.Namespace, output: Output) -> int:
+    """Run the command; see `dmondrian grow --help`."""
+    from dmondrian import distributed
+
+    tls = tls_of_arguments(arguments)
+    with connected(arguments.scheduler, arguments.workers, arguments.threads, tls) as cluster:
+        run = distributed.grow(
+            arguments.model,
+            arguments.n_estimators,
+            n_shards=arguments.shards,
+            progress=output.follow,
+            **cluster,
+        )
+    output.close_line()
+    metrics = {key: value for key, value in run.metrics.items() if key != "curve"}
+    output.event("grown", {"run": run.run_url, "metrics": run.metrics, "summary": run.summary})
+    output.text(f"{run.run_url} has {arguments.n_estimators:,} trees")
+    if metrics:
+        output.text("the new trees alone:\n" + metrics_table(metrics, "  "))
+    return 0
+
+
+def merge(arguments: argparse.Namespace, output: Output) -> int:
+    """Run the command; see `dmondrian merge --help`."""
+    from dmondrian.checkpoint.merging import merge as merge_runs
+
+    run, manifest = merge_runs(arguments.runs, arguments.out)
+    trees = run.run_json["n_estimators"]
+    output.event("merged", {"run": run.url, "trees": trees, "position": manifest.position})
+    output.text(f"{run.url} has {trees:,} trees at position {manifest.position:,}")
+    return 0
+
+
+def prune(arguments: argparse.Namespace, output: Output) -> int:
+    """Run the command; see `dmondrian prune --help`."""
+    from dmondrian.checkpoint import Run
+    from dmondrian.checkpoint.pruning import prune as prune_run
+
+    told = prune_run(Run.open(arguments.model), arguments.keep, arguments.dry_run)
+    output.event("pruned", {"dry_run": arguments.dry_run, "runs": [one.to_json() for one in told]})
+    verb = "would delete" if arguments.dry_run else "deleted"
+    for one in told:
+        output.text(
+            f"{one.url}: {verb} {len(one.positions)} checkpoints and {len(one.blobs)} blobs "
+            f"({one.n_bytes / 1e6:,.1f} MB); {len(one.kept)} checkpoints stay"
+        )
+    return 0

@@ -1,0 +1,73 @@
+"""From a plan to a longer one: files that came to a source since continue its stream.
+
+Relies on the plan's schema, which new rows are encoded with: what its columns did not hold then is
+counted as unseen or clipped. Promises that the stream so far stays what it is, block for block,
+wherever new files sort among the old ones; or says which of its files is gone or changed.
+"""
+
+from __future__ import annotations
+
+from dmondrian.data.columns import check_file, partition_types
+from dmondrian.data.make import footers_of, groups_of
+from dmondrian.data.plan import Group, Plan, arrange
+from dmondrian.data.source import Source
+from dmondrian.errors import PlanError
+
+
+def extend_plan(plan: Plan, source: Source) -> Plan:
+    """Continue a plan with the files of a source that it does not have.
+
+    Parameters
+    ----------
+    plan : Plan
+    source : str, path or sequence of them
+        All files: those of the plan, and new ones.
+
+    Returns
+    -------
+    Plan
+        The same plan where nothing is new. With a shuffle, the new row groups are permuted among
+        themselves.
+
+    Raises
+    ------
+    PlanError
+        A file of the plan is gone or changed.
+    DataError, SchemaError
+        New files cannot be read with the plan's schema.
+    """
+    footers, _ = footers_of(source, with_bounds=False)
+    partitions = partition_types([footer.file for footer in footers])
+    old = {block.uri for block in plan.blocks}
+    known = [footer for footer in footers if footer.file.uri in old]
+    fresh = [footer for footer in footers if footer.file.uri not in old]
+    _check_prefix(plan, groups_of(known, partitions))
+    if not fresh:
+        return plan
+    for footer in fresh:
+        check_file(plan.schema, footer, partitions, ())
+    added = groups_of(fresh, partitions)
+    blocks = (*plan.blocks, *arrange(added, plan.shuffle, plan.seed, plan.blocks))
+    rows = sum(group.rows for group in added)
+    note = f"files that came since continue the stream: {len(fresh)} with {rows:,} rows"
+    earlier = (*plan.earlier, (plan.n_rows, plan.digest))
+    return Plan(plan.schema, blocks, plan.shuffle, plan.seed, (*plan.notes, note), earlier)
+
+
+def _check_prefix(plan: Plan, groups: list[Group]) -> None:
+    """Refuse a source in which a row group of the plan is not what it was."""
+    there = {(group.uri, group.row_group): group for group in groups}
+    for block in plan.blocks:
+        group = there.get((block.uri, block.row_group))
+        if group is None:
+            what = "is gone"
+        elif (group.size, group.stamp, group.rows) != (block.size, block.stamp, block.group_rows):
+            what = f"changed ({block.size} bytes then, {group.size} now)"
+        elif group.partition != block.partition:
+            what = f"lies in other folders ({block.partition} then, {group.partition} now)"
+        else:
+            continue
+        raise PlanError(
+            f"{block.uri} {what}: the run has it in its stream, which new files can only follow. "
+            "Put it back as it was, or start another run"
+        )

@@ -1,0 +1,237 @@
+"""Attempts: one try after the other brings a run to the end of its stream.
+
+Relies on the run folder, its lease and the coordinator. Promises that a run that is at its end is
+left alone, that two processes never work on one run, and that each attempt is noted with its hosts,
+times and losses, however it ends.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from distributed import Client
+
+from dmondrian.checkpoint import Lease, Manifest, Run
+from dmondrian.data import Plan
+from dmondrian.distributed.cluster import warm
+from dmondrian.distributed.coordinator import Coordinator
+from dmondrian.distributed.interrupt import Interrupts
+from dmondrian.distributed.ledger import Ledger
+from dmondrian.distributed.metrics import Progressive
+from dmondrian.distributed.progress import Listener, Progress, Teller, listener
+from dmondrian.distributed.shards import ShardHolder
+from dmondrian.distributed.tracks import Limits
+from dmondrian.distributed.units import Every, cut, parse_every
+from dmondrian.errors import ClusterError, DataError, ParameterError
+from dmondrian.parameters import ForestParameters
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How attempts go about it; none of this changes a forest."""
+
+    every: Every
+    limits: Limits = field(default_factory=Limits)
+    listener: Listener | None = None
+    job: str | None = None  # see `Lease.take`
+
+
+def manner_of(
+    checkpoint_every: str | int | None, window: int, progress: Listener | bool | None
+) -> Manner:
+    """Read what a caller says of it.
+
+    Raises
+    ------
+    ParameterError
+    """
+    every = parse_every(checkpoint_every)
+    if isinstance(window, bool) or not isinstance(window, int) or window < 1:
+        raise ParameterError(f"window is {window!r}; expected an integer of at least 1")
+    return Manner(every, replace(Limits(), window=window), listener(progress))
+
+
+def finish(run: Run, plan: Plan, manner: Manner, connect: Callable[[], Client]) -> Attempt:
+    """Bring a run to the end of its stream, from its newest checkpoint that can be used.
+
+    Parameters
+    ----------
+    run : Run
+    plan : Plan
+        The run's stream.
+    manner : Manner
+    connect : callable
+        Returns the cluster; called when there is something to do.
+
+    Raises
+    ------
+    DMondrianError
+        See :func:`dmondrian.distributed.train`.
+    """
+    attempt = Attempt(run, plan, manner)
+    seen, manifest = run.manifests(), run.latest()
+    if not attempt.is_end(manifest):
+        warm(ForestParameters.from_json(run.run_json["parameters"]))
+        client = connect()
+        with Lease.take(run.store, manner.job) as lease:
+            if run.manifests() != seen:
+                manifest = run.latest()  # whoever held it before came further
+            if not attempt.is_end(manifest):
+                manifest = attempt.go(client, manifest, lease)
+    attempt.ledger = attempt.ledger or attempt.open(manifest)
+    progressive = attempt.ledger.progressive
+    is_merged = manifest is not None and not manifest.metrics  # it has no totals so far
+    if progressive is not None and progressive.weight == 0.0 and not is_merged:
+        raise DataError(
+            f"no row of the data has a positive weight ({plan.schema.weight!r}): there is nothing "
+            "to learn"
+        )
+    return attempt
+
+
+class Attempt:
+    """One try at bringing a run to the end of its stream; see `finish`."""
+
+    def __init__(self, run: Run, plan: Plan, manner: Manner) -> None:
+        # A part of a run need not have been there for all of the run's plans.
+        known = set(run.stream.digests()) if plan.earlier else set()
+        earlier = tuple(pair for pair in plan.earlier if pair[1] in known)
+        self.run, self.plan, self.manner = run, replace(plan, earlier=earlier), manner
+        self.units = cut(plan.blocks, every=manner.every.rows)
+        self.ledger: Ledger | None = None
+        self.summary: dict[str, Any] = {}
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """Metrics of rows forecast before they were learned; empty where none were."""
+        progressive = self.ledger.progressive if self.ledger is not None else None
+        return progressive.report() if progressive is not None and progressive.weight else {}
+
+    def is_end(self, manifest: Manifest | None) -> bool:
+        """Say whether a checkpoint is the end of the stream."""
+        return manifest is not None and manifest.final and manifest.position == self.plan.n_rows
+
+    def open(self, manifest: Manifest | None) -> Ledger:
+        """Return the totals at a checkpoint, ready to go on."""
+        metrics = manifest.metrics if manifest is not None else {}
+        position = manifest.position if manifest is not None else 0
+        progressive = None
+        if self.run.run_json["progressive"]:
+            saved = metrics.get("progressive")
+            task = self.plan.schema.task
+            progressive = Progressive.from_json(saved) if saved else Progressive(task)
+        self._cut_at(position)
+        settled = sum(unit.stop <= position for unit in self.units)
+        self._summarise(position, 0.0, None)
+        return Ledger(
+            self.units,
+            [block.position for block in self.plan.blocks],
+            len(self.run.run_json["shards"]),
+            int(self.run.run_json["n_estimators"]),
+            progressive,
+            metrics.get("counts", {}),
+            settled,
+        )
+
+    def _cut_at(self, position: int) -> None:
+        """Let a unit end at a checkpoint: another interval or a shorter stream cut elsewhere."""
+        if not any(unit.start < position < unit.stop for unit in self.units):
+            return
+        done = [block for block in self.plan.blocks if block.position < position]
+        head = cut(tuple(done), every=self.manner.every.rows)
+        tail = cut(self.plan.blocks[len(done) :], every=self.manner.every.rows)
+        moved = (
+            replace(unit, index=unit.index + len(head), first=unit.first + len(done),
+                    last=unit.last + len(done))
+            for unit in tail
+        )  # fmt: skip
+        self.units = [*head, *moved]
+
+    def go(self, client: Client, manifest: Manifest | None, lease: Lease) -> Manifest | None:
+        """Drive the coordinator to the end; note the attempt in the run folder."""
+        _equip(client)
+        self.ledger = self.open(manifest)
+        resumed = manifest.position if manifest else 0
+
+        def listen(progress: Progress) -> None:
+            lease.tell(asdict(progress))
+            if self.manner.listener is not None:
+                self.manner.listener(progress)
+
+        coordinator = Coordinator(
+            client, self.run, self.ledger, self.manner.every, self.plan, manifest,
+            self.manner.limits, Teller(listen), lease,
+        )  # fmt: skip
+        began, started = time.time(), time.monotonic()
+        outcome, failure = "failed", None
+        try:
+            with Interrupts() as interrupts:
+                is_finished = coordinator.drive(interrupts)
+            outcome = "finished" if is_finished else "stopped"
+        except KeyboardInterrupt:
+            outcome = "interrupted"
+            raise
+        except Exception as error:
+            failure = f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            self._summarise(resumed, time.monotonic() - started, coordinator)
+            lease.end(outcome, failure)
+            self._note(began, outcome, failure, coordinator)
+        if not is_finished:
+            position = coordinator.manifest.position if coordinator.manifest else 0
+            raise KeyboardInterrupt(
+                f"stopped at position {position} of {self.plan.n_rows}, which is saved; run the "
+                f"same command again to go on"
+            )
+        return coordinator.manifest
+
+    def _summarise(self, resumed: int, seconds: float, done: Coordinator | None) -> None:
+        rows = self.plan.n_rows - resumed
+        if done is not None:
+            rows = done.progress().rows - resumed
+        self.summary = {
+            "n_rows": self.plan.n_rows,
+            "resumed_at": resumed,
+            "rows": rows if done is not None else 0,
+            "seconds": seconds,
+            "rows_per_second": rows / seconds if seconds > 0 else 0.0,
+            "checkpoints": done.checkpoints if done is not None else 0,
+            "recoveries": done.recoveries if done is not None else 0,
+            "rows_replayed": done.replayed if done is not None else 0,
+            "workers": len(done.hosts) if done is not None else 0,
+            "shards": len(self.run.run_json["shards"]),
+        }
+
+    def _note(
+        self, began: float, outcome: str, failure: str | None, coordinator: Coordinator
+    ) -> None:
+        info = {
+            "began": began,
+            "ended": time.time(),
+            "outcome": outcome,
+            "error": failure,
+            "coordinator": socket.gethostname(),
+            "workers": sorted(coordinator.hosts),
+            "summary": self.summary,
+        }
+        try:
+            self.run.attempt(info)
+        except Exception as error:  # noqa: BLE001 - a lost note must not hide the outcome
+            warnings.warn(f"the attempt could not be noted: {error}", stacklevel=2)
+
+
+def _equip(client: Client) -> None:
+    """Give all workers, also those that join later, a registry of shards."""
+    try:
+        client.register_plugin(ShardHolder())
+    except Exception as error:
+        raise ClusterError(
+            f"the workers cannot use dmondrian ({type(error).__name__}: {error}); install the same "
+            f"version on all hosts"
+        ) from error

@@ -1,0 +1,118 @@
+"""Detached jobs: the coordinator runs on the cluster, and whoever submitted it may leave.
+
+Relies on Dask to start the coordinator's task again elsewhere when its worker dies (three times, or
+the scheduler's ``allowed-failures``), and on the run's lease to let it take over then. Promises
+that the coordinator occupies no thread of the worker's pool, that mistakes in the job are told
+before it is handed over, and later failures in the run folder.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from distributed import Client, fire_and_forget, worker_client
+
+from dmondrian.checkpoint import Run
+from dmondrian.distributed.attempt import manner_of
+from dmondrian.distributed.cluster import connected
+from dmondrian.distributed.freeze import freeze
+from dmondrian.distributed.scoring import score
+from dmondrian.distributed.stage import is_dask
+from dmondrian.distributed.trainer import bring_to_end
+from dmondrian.errors import DMondrianError, ParameterError
+from dmondrian.store import open_store
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the coordinator's task needs; no rows, no trees, no credentials."""
+
+    id: str
+    run: str
+    estimator: Any
+    data: Any
+    target: str
+    asked: Mapping[str, Any]
+    plan_options: Mapping[str, Any]
+    checkpoint_every: str | int | None
+    window: int
+    score: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of `score`
+
+
+def submit(
+    estimator: Any,
+    data: Any,
+    *,
+    target: str,
+    run: str | os.PathLike[str],
+    client: Client,
+    n_shards: int | None = None,
+    first_tree: int = 0,
+    checkpoint_every: str | int | None = "100000 rows",
+    progressive: bool = True,
+    window: int = 4,
+    score: Mapping[str, Any] | None = None,
+    **plan_options: Any,
+) -> str:
+    """Hand a training job to a cluster and return at once.
+
+    Parameters
+    ----------
+    estimator, data, target, run, n_shards, first_tree, checkpoint_every, progressive, window
+        As in :func:`train`; data and run must be reachable from here and from the workers. Files
+        only: Dask collections would go when the client does.
+    client : Client
+        Of a cluster that outlives this process.
+    score : mapping or None
+        "data", "out" and "keep" of :func:`score`, to be done after training.
+    **plan_options
+        See :func:`dmondrian.data.make_plan`.
+
+    Returns
+    -------
+    str
+        URL of the run. ``dmondrian describe URL --follow`` watches it, ``dmondrian cancel URL``
+        stops it at a checkpoint.
+
+    Raises
+    ------
+    DMondrianError
+        As :func:`train`, as far as it can be known before a row is learned.
+    """
+    if is_dask(data):
+        raise ParameterError("a detached job reads Parquet; write the collection first")
+    manner_of(checkpoint_every, window, None)
+    url = open_store(run).url
+    asked = {"n_shards": n_shards, "first_tree": first_tree, "progressive": progressive}
+    with connected(client):
+        freeze(estimator, data, target, url, asked, plan_options)
+        job = Job(
+            uuid.uuid4().hex, url, estimator, data, target, asked, plan_options, checkpoint_every,
+            window, dict(score or {}),
+        )  # fmt: skip
+        future = client.submit(conduct, job, key=f"dmondrian-job-{job.id}", pure=False)
+        fire_and_forget(future)
+    return url
+
+
+def conduct(job: Job) -> None:
+    """Task: train a run to its end, or until somebody asks it to stop; then score."""
+    manner = replace(manner_of(job.checkpoint_every, job.window, None), job=job.id)
+    try:
+        run, plan = freeze(
+            job.estimator, job.data, job.target, job.run, dict(job.asked), dict(job.plan_options)
+        )
+        with worker_client() as client:
+            bring_to_end(run, plan, manner, lambda: client)
+            if job.score:
+                score(run.url, client=client, **job.score)
+    except KeyboardInterrupt:
+        return  # somebody asked it to stop; an interrupt would end the worker
+    except DMondrianError as error:
+        failed = {"outcome": "failed", "error": f"{type(error).__name__}: {error}", "job": job.id}
+        Run.open(job.run).attempt(failed)
+        raise

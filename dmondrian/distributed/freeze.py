@@ -1,0 +1,151 @@
+"""From a job to a run folder: what was asked, and the stream, fixed for good.
+
+Relies on the plan and on create-only objects. Promises that a folder of another job is refused
+before anything runs, that the seed and settings of a run that is there are kept, and that its
+stream only ever grows at its end.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.base import is_classifier
+
+from dmondrian.checkpoint import Run
+from dmondrian.data import Plan, extend_plan, make_plan
+from dmondrian.distributed.settle import settle
+from dmondrian.errors import CheckpointError, CorruptError, NotFoundError, ParameterError
+
+MOST_SHARDS = 12
+"""Default number of shards: enough to spread over a small cluster, few enough to share reads."""
+
+MOST_TREES = 1_000_000
+"""Numbers of trees are below this; names in a run folder have as many digits."""
+
+
+def freeze(
+    estimator: Any,
+    data: Any,
+    target: Any,
+    url: str,
+    asked: dict[str, Any],
+    plan_options: dict[str, Any],
+) -> tuple[Run, Plan]:
+    """Make a job's run folder, or take up the one that is there.
+
+    Parameters
+    ----------
+    estimator : AMFClassifier or AMFRegressor
+    data : str, path or sequence of them
+        Files that are new in it continue the stream of a run that is there.
+    target : str
+    url : str
+        The folder.
+    asked : dict
+        "n_shards", "first_tree" and "progressive", as in :func:`dmondrian.distributed.train`.
+    plan_options : dict
+        See :func:`dmondrian.data.make_plan`.
+
+    Returns
+    -------
+    run : Run
+    plan : Plan
+        Its stream.
+
+    Raises
+    ------
+    PlanError
+        A file of the stream is gone or changed.
+    CheckpointError
+        The folder belongs to another job.
+    """
+    if not isinstance(target, str):
+        raise ParameterError(f"target is {target!r}; expected the name of the column to learn")
+    options = {"target": target, **plan_options}
+    options["task"] = "classification" if is_classifier(estimator) else "regression"
+    newest = _stored_plan(url)
+    if newest is None:
+        began = plan = make_plan(data, **options)
+    else:
+        plan = extend_plan(newest, data)
+        n_rows = newest.earlier[0][0] if newest.earlier else newest.n_rows
+        files = {block.uri for block in newest.blocks if block.position < n_rows}
+        began = make_plan(data, among=files, **options)
+    about = {**_about(estimator, began, url), **_trees(estimator, **asked)}
+    if asked["n_shards"] is None:
+        about["shards"] = _stored_shards(url, about["shards"])
+    run = Run.create(url, about, began.to_parquet())
+    if plan.earlier:
+        run.stream.extend(plan.digest, plan.to_parquet())
+    return run, plan
+
+
+def _stored_plan(url: str) -> Plan | None:
+    """Return the stream of the run in a folder; None where it is a new one, or to be repaired."""
+    try:
+        stream = Run.open(url).stream
+        chain = stream.digests()
+    except CheckpointError:
+        return None  # whether the folder can be used is for `Run.create` to say
+    if chain[-1] is None:
+        return None
+    try:
+        return Plan.from_parquet(stream.read())
+    except (CorruptError, NotFoundError):
+        if len(chain) > 1:
+            raise
+        return None  # the first plan is made again, and must be the same
+
+
+def _stored_shards(url: str, shards: list[list[int]]) -> list[list[int]]:
+    """Return how the run in a folder cuts the same trees, which is as good a cut as any."""
+    try:
+        stored = Run.open(url).run_json.get("shards") or shards
+    except CheckpointError:
+        return shards
+    trees = [tree for first, stop in stored for tree in range(first, stop)]
+    return stored if trees == list(range(shards[0][0], shards[-1][1])) else shards
+
+
+def _about(estimator: Any, plan: Plan, url: str) -> dict[str, Any]:
+    """Return what run.json says; a seed that was drawn for this run before is kept."""
+    estimator._validate_params()
+    schema = plan.schema
+    params = estimator.get_params(deep=False)
+    if not isinstance(params["random_state"], (int, type(None))):
+        params["random_state"] = None  # a generator has no JSON; its draw is the seed
+    params["n_jobs"] = None  # decides nothing about the forest, and workers have threads
+    return {
+        "algorithm": estimator.algorithm,
+        "parameters": settle(estimator, plan, url),
+        "estimator": params,
+        "target": schema.target,
+        "classes": list(schema.classes) if schema.classes is not None else None,
+        "feature_names": list(schema.feature_names),
+        "schema": schema.to_json(),
+        "plan": plan.digest,
+    }
+
+
+def _trees(
+    estimator: Any, n_shards: int | None, first_tree: int, progressive: bool
+) -> dict[str, Any]:
+    """Return what run.json says of the trees."""
+    n_trees = int(estimator.n_estimators)
+    if n_shards is None:
+        n_shards = min(n_trees, MOST_SHARDS)
+    if isinstance(n_shards, bool) or not 1 <= n_shards <= n_trees:
+        raise ParameterError(f"n_shards is {n_shards!r}; expected 1 to {n_trees}, the trees")
+    if isinstance(first_tree, bool) or not 0 <= first_tree < MOST_TREES:
+        raise ParameterError(f"first_tree is {first_tree!r}; expected 0 to {MOST_TREES - 1}")
+    return {
+        "n_estimators": n_trees,
+        "shards": cut_trees(first_tree, first_tree + n_trees, n_shards),
+        "progressive": bool(progressive),
+    }
+
+
+def cut_trees(first: int, stop: int, n_shards: int) -> list[list[int]]:
+    """Cut the trees `first` to `stop - 1` into shards: [first, stop) of each."""
+    return [[int(s[0]), int(s[-1]) + 1] for s in np.array_split(range(first, stop), n_shards)]

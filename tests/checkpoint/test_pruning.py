@@ -1,0 +1,84 @@
+"""Pruning keeps what anybody may still need, and says what it deletes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dmondrian.checkpoint import Lease, Run, lease
+from dmondrian.checkpoint.parts import part_url
+from dmondrian.checkpoint.pruning import prune
+from dmondrian.errors import CorruptError, FencedError, ParameterError
+from tests.checkpoint.run_folders import ASKED, blob_of, commit, file_of
+
+
+def names(run: Run) -> set[str]:
+    return {name for name in run.store.list() if not name.startswith("lease/")}
+
+
+def test_the_newest_stay_and_a_dry_run_deletes_nothing(run: Run) -> None:
+    positions, before = run.manifests(), names(run)
+    assert positions == [10, 20, 30]
+    (told,) = prune(run, keep=2, dry_run=True)
+    assert names(run) == before
+    assert not run.store.list("lease")
+    assert told.positions == [10]
+    assert told.kept == [20, 30]
+    assert len(told.blobs) == 2
+    assert told.n_bytes == sum(len(run.store.get(name)) for name in told.blobs)
+    assert prune(run, keep=2) == [told]
+    assert names(run) == before - {*told.blobs, "manifests/000000000010.json"}
+    for position in (20, 30):
+        run.manifest(position, verify=True)
+    assert prune(run, keep=2)[0].positions == []
+
+
+def test_a_blob_that_a_later_manifest_names_too_stays(run: Run) -> None:
+    shards = run.manifest(10).shards
+    run.commit(40, shards, parent=30)
+    prune(run, keep=1)
+    assert run.manifests() == [40]
+    run.manifest(40, verify=True)
+    assert len(run.store.list("blobs")) == 2
+
+
+def test_blobs_that_no_checkpoint_ever_named_go(run: Run) -> None:
+    digest = run.put_blob(b"of an attempt that was killed")
+    (told,) = prune(run, keep=3)
+    assert told.blobs == [f"blobs/{digest}"]
+
+
+def test_a_damaged_manifest_stops_it_before_anything_is_gone(run: Run) -> None:
+    file_of(run, 20).write_bytes(b"{}")
+    before = names(run)
+    with pytest.raises(CorruptError, match="nothing was deleted"):
+        prune(run, keep=2)
+    assert names(run) == before
+    prune(run, keep=1)  # the damaged one is among the old
+    assert run.manifests() == [30]
+    assert blob_of(run, 30).exists()
+
+
+def test_a_run_that_is_worked_on_is_left_alone(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "BEAT_SECONDS", 0.05)
+    before = names(run)
+    with Lease.take(run.store), pytest.raises(FencedError, match="worked on"):
+        prune(run, keep=1)
+    assert names(run) == before
+
+
+def test_parts_keep_the_positions_they_share_with_the_run(run: Run) -> None:
+    part = Run.create(part_url(run, 3, 4), {**ASKED, "shards": [[3, 4], [4, 5]]})
+    commit(part, 10)
+    commit(part, 20, 10, final=True)  # it lags behind
+    told = prune(run, keep=1)
+    assert [one.kept for one in told] == [[20, 30], [20]]
+    assert run.manifests() == [20, 30]
+    assert part.manifests() == [20]
+
+
+@pytest.mark.parametrize("keep", [0, -1, True, "3", None])
+def test_keeping_nothing_is_refused(run: Run, keep: object, tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match="keep"):
+        prune(run, keep=keep)  # type: ignore[arg-type]  # that is the point

@@ -1,0 +1,135 @@
+"""Jobs that are handed over: they end although who handed them over, or a worker, is gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dask.array
+import pyarrow.parquet as pq
+import pytest
+from distributed import Client
+
+from dmondrian.checkpoint import Run
+from dmondrian.checkpoint.lease import ask_to_stop, holder_of
+from dmondrian.distributed import submit
+from dmondrian.errors import DataError, ParameterError
+
+from .conftest import ADULT, COLUMNS, PATIENCE, digests, forest, wait_until, worker_processes
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows enough to be disturbed while they are learned."""
+    file = tmp_path_factory.mktemp("rows") / "adult.parquet"
+    pq.write_table(pq.read_table(ADULT, columns=COLUMNS), file, row_group_size=1000)
+    return file
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Client]:
+    with worker_processes(2) as client:
+        yield client
+
+
+def is_final(run: Path) -> bool:
+    newest = Run.open(run).latest(verify=False)
+    return newest is not None and newest.final
+
+
+def coordinator_of(run: Path) -> int:
+    """Process of the coordinator, once it has a checkpoint."""
+    opened = Run.open(run)
+    wait_until(lambda: holder_of(opened.store) is not None and opened.manifests())
+    holder = holder_of(opened.store)
+    assert holder is not None
+    return holder.pid
+
+
+def submitted(cluster: Client, rows: Path, run: Path, **options: Any) -> None:
+    """Hand a job over by a client that leaves at once."""
+    assert cluster.scheduler is not None
+    with Client(cluster.scheduler.address, set_as_default=False) as client:
+        given = {"target": "income", "checkpoint_every": "2000 rows", **options}
+        assert submit(forest(), rows, run=run, client=client, **given) == str(run)
+
+
+@pytest.fixture(scope="module")
+def expected(rows: Path, cluster: Client, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    from dmondrian.distributed import train
+
+    run = tmp_path_factory.mktemp("expected") / "run"
+    train(forest(), rows, target="income", run=run, client=cluster)
+    return digests(run)
+
+
+def test_two_jobs_and_their_scores_end_beside_each_other(
+    cluster: Client, rows: Path, tmp_path: Path, expected: Any
+) -> None:
+    for name in "ab":
+        wanted = {"data": str(rows), "out": str(tmp_path / f"scores-{name}")}
+        submitted(cluster, rows, tmp_path / name, score=wanted)
+    for name in "ab":
+        wait_until(lambda name=name: (tmp_path / f"scores-{name}" / "_manifest.json").exists())
+        assert digests(tmp_path / name) == expected
+    wait_until(lambda: not cluster.sync(cluster.scheduler.who_has))  # type: ignore[union-attr]  # it is open
+
+
+def test_the_coordinator_starts_again_elsewhere_when_its_worker_dies(
+    rows: Path, tmp_path: Path, expected: Any
+) -> None:
+    with worker_processes(2) as client:
+        submitted(client, rows, tmp_path / "run")
+        os.kill(coordinator_of(tmp_path / "run"), signal.SIGKILL)
+        wait_until(lambda: is_final(tmp_path / "run"), 3 * PATIENCE)
+    assert digests(tmp_path / "run") == expected
+    holder = holder_of(Run.open(tmp_path / "run").store)
+    assert holder is not None
+    assert holder.number >= 2
+
+
+def test_a_job_that_is_asked_to_stop_stops_at_a_checkpoint(
+    cluster: Client, rows: Path, tmp_path: Path
+) -> None:
+    submitted(cluster, rows, tmp_path / "run")
+    coordinator_of(tmp_path / "run")
+    store = Run.open(tmp_path / "run").store
+    ask_to_stop(store, holder_of(store))  # type: ignore[arg-type]  # one holds it
+    wait_until(lambda: holder_of(store).is_over)  # type: ignore[union-attr]  # as before
+    holder = holder_of(store)
+    assert holder is not None
+    assert holder.beat is not None
+    assert holder.beat["outcome"] == "stopped"
+    assert not is_final(tmp_path / "run")
+    assert len(cluster.run(os.getpid)) == 2  # no worker was interrupted
+
+
+def test_mistakes_are_told_before_it_is_handed_over(
+    cluster: Client, rows: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(DataError, match="nothing there"):
+        submit(forest(), tmp_path / "nothing there", target="income", run=tmp_path, client=cluster)
+    array = dask.array.zeros((4, 2))
+    with pytest.raises(ParameterError, match="write the collection first"):
+        submit(forest(), array, target="y", run=tmp_path, client=cluster)
+
+
+def test_a_failure_is_told_in_the_run_folder(cluster: Client, rows: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.parquet"
+    copy.write_bytes(rows.read_bytes())
+    data = bytearray(rows.read_bytes())
+    group = pq.ParquetFile(rows).metadata.row_group(20).column(0)
+    start = group.dictionary_page_offset or group.data_page_offset
+    data[start : start + group.total_compressed_size] = b"\xff" * group.total_compressed_size
+    copy.write_bytes(data)
+    submitted(cluster, copy, tmp_path / "run")
+    store = Run.open(tmp_path / "run").store
+    wait_until(lambda: (h := holder_of(store)) is not None and h.is_over)
+    holder = holder_of(store)
+    assert holder is not None
+    assert holder.beat is not None
+    assert holder.beat["outcome"] == "failed"
+    assert "copy.parquet" in holder.beat["error"]
