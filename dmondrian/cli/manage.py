@@ -11,6 +11,7 @@ from dmondrian.cli.cluster import connected
 from dmondrian.cli.output import Output
 from dmondrian.cli.score import metrics_table
 from dmondrian.cli.tls import tls_of_arguments
+from dmondrian.cli.train import summary_line
 
 
 def grow(arguments: argparse.Namespace, output: Output) -> int:
@@ -29,7 +30,8 @@ def grow(arguments: argparse.Namespace, output: Output) -> int:
     output.close_line()
     metrics = {key: value for key, value in run.metrics.items() if key != "curve"}
     output.event("grown", {"run": run.run_url, "metrics": run.metrics, "summary": run.summary})
-    output.text(f"{run.run_url} has {arguments.n_estimators:,} trees")
+    trees = f"{run.run_url} has {arguments.n_estimators:,} trees"
+    output.text(f"{trees}\n  {summary_line(run.summary)}")
     if metrics:
         output.text("the new trees alone:\n" + metrics_table(metrics, "  "))
     return 0

@@ -86,8 +86,25 @@ def _tell_trained(run: Any, output: Output) -> None:
         output.remark(note)
     metrics = {key: value for key, value in run.metrics.items() if key != "curve"}
     output.event("trained", {"run": run.run_url, "metrics": run.metrics, "summary": run.summary})
-    output.text(f"trained {run.run_url}")
+    output.text(f"trained {run.run_url}\n  {summary_line(run.summary)}")
     output.text("each row forecast before it was learned:\n" + metrics_table(metrics, "  "))
+
+
+def summary_line(summary: Mapping[str, Any]) -> str:
+    """Say in a line what an attempt took, and what it lost on the way."""
+    from dmondrian.distributed.progress import clock
+
+    parts = [
+        f"{summary['rows']:,} rows in {clock(summary['seconds'])}",
+        f"{summary['checkpoints']} checkpoints",
+        f"{summary['workers']} workers",
+    ]
+    if summary["recoveries"]:
+        parts.append(
+            f"{summary['recoveries']} shards recovered ({summary['rows_replayed']:,} rows learned "
+            "again)"
+        )
+    return ", ".join(parts) if summary["rows"] else "there was nothing to do"
 
 
 def _score(model: str, keys: Mapping[str, Any], output: Output, cluster: dict[str, Any]) -> None:

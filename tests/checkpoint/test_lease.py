@@ -22,7 +22,7 @@ LONG = 60.0  # seconds that anything may take on a busy machine
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "BEAT_SECONDS", 0.05)
-    monkeypatch.setattr(lease, "LEASE_SECONDS", 2.0)
+    monkeypatch.setattr(lease, "LEASE_SECONDS", 4.0)
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_the_same_command_waits_for_its_predecessor(store: Store) -> None:
     with Lease.take(store, job="a"):
         thread = threading.Thread(target=lambda: taken.append(Lease.take(store, job="a")))
         thread.start()
-        thread.join(3 * lease.LEASE_SECONDS)
+        thread.join(1.5 * lease.LEASE_SECONDS)
         assert thread.is_alive()
     thread.join(LONG)
     assert taken[0].number == 2

@@ -86,12 +86,10 @@ def test_a_run_is_followed_and_cancelled_from_elsewhere(
     follower = start("describe", run, "--follow", "--json")
     canceller = start("cancel", run, "--json")
     wait_for(lambda: list((run / "lease").glob("*.stop")), canceller)
-    refused = start(*words)
     time.sleep(2)
     process.send_signal(signal.SIGCONT)
-    assert "is being worked on by process" in end_with_stderr(refused, 4)
     end(process, 130)
-    (cancelled,) = events(end(canceller, 0))
+    cancelled = events(end(canceller, 0))[-1]
     assert cancelled["was_running"] is True
     followed = events(end(follower, 0))
     assert followed[-1]["outcome"] == "stopped"
@@ -102,12 +100,6 @@ def test_a_run_is_followed_and_cancelled_from_elsewhere(
     assert events(finish("cancel", run, "--json")[0])[0]["was_running"] is False
     finish(*words)
     assert digests(run) == digests(trained)
-
-
-def end_with_stderr(process: subprocess.Popen[str], code: int) -> str:
-    _, stderr = process.communicate(timeout=TIMEOUT)
-    assert process.returncode == code, stderr
-    return stderr
 
 
 def test_a_job_cannot_be_detached_from_a_local_cluster(rows: Path, tmp_path: Path) -> None:

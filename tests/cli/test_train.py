@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -60,6 +61,7 @@ def test_training_tells_progress_and_metrics(undisturbed):
     run, stdout, stderr = undisturbed
     assert "32,561 of 32,561 rows (100%)" in stderr
     assert f"trained {run}" in stdout
+    assert re.search(r"32,561 rows in \d+:\d+, \d+ checkpoints, 1 workers\n", stdout)
     for word in ("log loss", "accuracy"):
         assert word in stdout
 
