@@ -92,6 +92,8 @@ class HeldRun:
         self.parameters = ForestParameters.from_json(about["parameters"])
         self.ranges = [range(first, stop) for first, stop in about["shards"]]
         self.plan = Plan.from_parquet(self.run.plan_bytes())
+        if self.plan.digest != about["plan"]:
+            raise CorruptError(f"the plan in {order.run} is not the one that run.json names")
         self.shards: dict[int, Shard] = {}
         self.touched = time.monotonic()
         self.cache = BlockCache(self._read, len(self.plan.blocks))
