@@ -154,7 +154,8 @@ class Ensemble:
                 return
             if len(tree.i) >= _MAX_CAPACITY:
                 raise ParameterError("a tree reached 2^31 nodes: set max_nodes")
-            self.trees[index] = nodes.resize(tree, min(2 * len(tree.i), _MAX_CAPACITY))
+            room = max(2 * len(tree.i), _FIRST_CAPACITY)  # a stored empty tree has none
+            self.trees[index] = nodes.resize(tree, min(room, _MAX_CAPACITY))
 
     def predict_sums(
         self, X: np.ndarray, n_threads: int = 1, spread: bool = False, distance: bool = False

@@ -9,6 +9,7 @@ Shapes: K classes.
 from __future__ import annotations
 
 import dataclasses
+import sys
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -22,7 +23,9 @@ from dmondrian.rules.aggregate import Aggregate, Leaf
 from dmondrian.stats.counts import Counts
 from dmondrian.stats.moments import MOMENTS, Moments
 
-_NO_CAP = np.iinfo(np.int64).max
+_NO_CAP = int(np.iinfo(np.int64).max)
+# Pseudo-counts beyond leave the range in which prices are kept (core/weights.py).
+LEAST_ALPHA, LARGEST_ALPHA = 1e-30, 1e6
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,8 @@ class ForestParameters:
         for key, value in values.items():
             is_bool = isinstance(value, bool)
             if not isinstance(value, kinds[key]) or (is_bool and bool not in kinds[key]):
-                raise CorruptError(f"forest parameter {key} has an impossible value {value!r}")
+                told = f"{str(value)[:80]!r}"
+                raise CorruptError(f"forest parameter {key} has an impossible value {told}")
         scales = values["feature_scales"]
         if scales is not None:
             if any(type(scale) is not float for scale in scales):
@@ -135,13 +139,13 @@ class ForestParameters:
             and 1 <= self.n_features < 2**24
             and (1 <= self.n_classes < 2**24 if is_classifier else self.n_classes == 0)
             and 0 <= self.seed < 2**64
-            and 0.0 < self.alpha < np.inf
-            and 0.0 <= self.learning_rate < np.inf
-            and (self.max_nodes is None or self.max_nodes >= 1)
+            and LEAST_ALPHA <= self.alpha <= LARGEST_ALPHA
+            and 0.0 <= self.learning_rate <= sys.float_info.max
+            and (self.max_nodes is None or 1 <= self.max_nodes <= _NO_CAP)
             and self._has_sound_scales()
         )
         if not sound:
-            raise CorruptError(f"forest parameters are out of range: {self}")
+            raise CorruptError(f"forest parameters are out of range: {str(self)[:400]}")
 
 
 class Policies(NamedTuple):

@@ -7,11 +7,13 @@ and number is checked here first. Floats that JSON cannot hold travel as strings
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from dmondrian.core import nodes
+from dmondrian.core.weights import LARGEST_EXPONENT, LARGEST_ODDS, SMALLEST_ODDS
 from dmondrian.errors import CorruptError
 
 FORMAT = 1
@@ -45,8 +47,11 @@ def decode_float(value: Any) -> float:
     if isinstance(value, str) and value in _SPECIAL:
         return _SPECIAL[value]
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise CorruptError(f"expected a number in the forest's header, got {value!r}")
-    return float(value)
+        raise CorruptError(f"expected a number in the forest's header, got {str(value)[:80]!r}")
+    try:
+        return float(value)
+    except OverflowError:
+        raise CorruptError("a number in the forest's header is beyond a double") from None
 
 
 def check_header(header: Any, n_trees: int) -> list[dict[str, Any]]:
@@ -74,20 +79,44 @@ def check_header(header: Any, n_trees: int) -> list[dict[str, Any]]:
         number, root, floats = entry["number"], entry["root"], entry["floats"]
         whole = all(isinstance(v, int) and not isinstance(v, bool) for v in (number, root))
         if not whole or not 0 <= number < 2**62:
-            raise CorruptError(f"impossible tree number or root: {number!r}, {root!r}")
+            told = f"{str(number)[:40]!r}, {str(root)[:40]!r}"
+            raise CorruptError(f"impossible tree number or root: {told}")
         if not isinstance(floats, list) or len(floats) != nodes.N_HEADER_FLOATS:
             raise CorruptError(f"a tree's header should have {nodes.N_HEADER_FLOATS} floats")
         values = [decode_float(value) for value in floats]
-        if not 0.0 <= values[nodes.TOTAL_WEIGHT] < math.inf:
-            raise CorruptError(f"impossible total weight {values[nodes.TOTAL_WEIGHT]!r}")
+        check_floats(values, is_empty=root == -1)
         checked.append({"number": number, "root": root, "floats": values})
     return checked
 
 
+def check_floats(values: Sequence[float], is_empty: bool) -> None:
+    """Raise :class:`CorruptError` unless these are the header floats of a tree."""
+    weight = values[nodes.TOTAL_WEIGHT]
+    if not (weight == 0.0 if is_empty else 0.0 < weight < math.inf):
+        raise CorruptError(f"impossible total weight {weight!r} of a tree")
+    # Rates are inf where labels differ by less than doubles can square.
+    rates = values[nodes.ETA], values[nodes.NEXT_ETA]
+    low, high = values[nodes.LABEL_MIN], values[nodes.LABEL_MAX]
+    is_range = (math.isfinite(low) and math.isfinite(high) and low <= high) or (
+        low == math.inf and high == -math.inf
+    )
+    if not all(rate >= 0.0 for rate in rates) or not is_range:
+        raise CorruptError(f"impossible learning rate or range of labels: {list(values)}")
+    if not math.isfinite(values[nodes.OFFSET]):
+        raise CorruptError(f"impossible first label {values[nodes.OFFSET]!r}")
+
+
 def check_arrays(
-    entry: dict[str, Any], arrays: dict[str, np.ndarray], n_features: int, n_stats: int
+    entry: dict[str, Any],
+    arrays: dict[str, np.ndarray],
+    n_features: int,
+    n_stats: int,
+    is_counts: bool,
 ) -> None:
-    """Raise :class:`CorruptError` unless the arrays are those of one sound tree."""
+    """Raise :class:`CorruptError` unless the arrays are those of one sound tree.
+
+    Statistics are counts of classes if ``is_counts``, else moments of the label.
+    """
     if set(arrays) != set(_FIELDS):
         raise CorruptError(f"a tree should have the fields {sorted(_FIELDS)}")
     n_nodes = len(arrays["left"])
@@ -101,6 +130,7 @@ def check_arrays(
             )
     check_links(entry, arrays, n_features)
     check_values(entry, arrays)
+    check_statistics(entry, arrays["stat"], is_counts)
 
 
 def check_links(entry: dict[str, Any], arrays: dict[str, np.ndarray], n_features: int) -> None:
@@ -123,7 +153,7 @@ def check_links(entry: dict[str, Any], arrays: dict[str, np.ndarray], n_features
         and (right[~internal] == -1).all()
         and len(children) == n_nodes - 1
         and ((children >= 0) & (children < n_nodes)).all()
-        and len(np.unique(children)) == len(children)
+        and (np.bincount(children, minlength=n_nodes) <= 1).all()
         and (parent[children] == parents).all()
     )
     if not sound:
@@ -142,15 +172,30 @@ def check_links(entry: dict[str, Any], arrays: dict[str, np.ndarray], n_features
 
 
 def check_values(entry: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-    """Raise unless statistics, weights and boxes are values that learning can reach."""
+    """Raise unless weights, boxes and thresholds are values that learning can reach."""
     where = f"tree {entry['number']}: "
-    stat, lower, upper = arrays["stat"], arrays["lower"], arrays["upper"]
-    if not np.isfinite(stat).all() or (stat[:, 0] <= 0).any():
-        raise CorruptError(where + "its statistics should be finite, its row counts positive")
-    odds = arrays["odds"]
-    if not ((odds > 0) & np.isfinite(odds)).all():
-        raise CorruptError(where + "its weights should be positive and finite")
-    if not np.isfinite(lower).all() or not np.isfinite(upper).all() or (lower > upper).any():
+    odds, exponent = arrays["odds"], arrays["odds_exponent"]
+    # Kernels bring odds into this range by steps that end only from finite ones.
+    if not ((odds >= SMALLEST_ODDS) & (odds <= LARGEST_ODDS)).all():
+        raise CorruptError(where + "its weights should be in [2^-128, 2^128]")
+    if not ((exponent >= -LARGEST_EXPONENT) & (exponent <= LARGEST_EXPONENT)).all():
+        raise CorruptError(where + "its weights' exponents are out of range")
+    lower, upper = arrays["lower"], arrays["upper"]
+    # NaN compares as false, and finite bounds hold what lies between them.
+    if not (lower <= upper).all() or not np.isfinite(lower).all() or not np.isfinite(upper).all():
         raise CorruptError(where + "its boxes should be finite, lower <= upper")
     if not np.isfinite(arrays["threshold"]).all():
         raise CorruptError(where + "its thresholds should be finite")
+
+
+def check_statistics(entry: dict[str, Any], stat: np.ndarray, is_counts: bool) -> None:
+    """Raise unless a node's statistics are those of some rows: see :mod:`dmondrian.stats`."""
+    where = f"tree {entry['number']}: "
+    weight, rest = stat[:, 0], stat[:, 1:]
+    if not np.isfinite(stat).all() or not (weight > 0).all():
+        raise CorruptError(where + "its statistics should be finite, its row counts positive")
+    # Sums in doubles are monotone: a class never counts more than all.
+    if is_counts and not ((rest >= 0) & (rest <= weight[:, None])).all():
+        raise CorruptError(where + "its classes should count no less than 0 and no more than all")
+    if not is_counts and not (stat[:, 2:] >= 0).all():
+        raise CorruptError(where + "its squares and prices should not be negative")

@@ -201,9 +201,10 @@ class Warmup:
         """
         if not isinstance(told, dict) or set(told) != {"auto", *_STORED}:
             raise CorruptError(f"a warm-up should have the keys auto, {', '.join(_STORED)}")
-        auto, d = told["auto"], parameters.n_features
-        if not isinstance(auto, list) or not auto or not set(auto) <= set(OPEN_SETTINGS):
-            raise CorruptError(f"a warm-up chooses among {sorted(OPEN_SETTINGS)}, not {auto!r}")
+        auto, d, known = told["auto"], parameters.n_features, sorted(OPEN_SETTINGS)
+        if not isinstance(auto, list) or not auto or any(name not in known for name in auto):
+            told = f"{str(auto)[:80]!r}"
+            raise CorruptError(f"a warm-up chooses among {known}, not {told}")
         try:
             raw = {name: base64.b64decode(told[name], validate=True) for name in _STORED}
         except (TypeError, ValueError, binascii.Error) as error:

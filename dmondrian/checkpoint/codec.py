@@ -13,16 +13,15 @@ numbers make a forest is for `Forest.from_state` to say.
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from dmondrian.checkpoint.document import dump_json
+from dmondrian.checkpoint.document import dump_json, parse_json
 from dmondrian.checkpoint.framing import read_batch_frame
+from dmondrian.checkpoint.memory import usable_bytes
 from dmondrian.errors import CorruptError, ParameterError
 
 FORMAT = 1
@@ -33,6 +32,9 @@ MAGIC = b"ARROW1"
 # Magic padded to 8 bytes in front; footer length (4 bytes) and magic behind.
 HEAD_BYTES, TAIL_BYTES = 8, 10
 MAX_FIELDS = 256  # columns; a tree has a dozen or two
+# What Arrow, and types that other libraries register with it, raise of bytes that are not theirs.
+UNREADABLE = (OSError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError,
+              MemoryError, RecursionError, NotImplementedError)  # fmt: skip
 
 Columns = list[tuple[str, np.dtype[Any], int]]  # name, dtype, width (0 for a 1-D field)
 
@@ -90,7 +92,8 @@ def decode_forest(
     name : str
         What the bytes are called in error messages.
     max_bytes : int or None
-        Largest size of all arrays together, in bytes; by default the memory of this machine.
+        Largest size of all arrays together, in bytes; by default half of the memory that this
+        process may use, for a forest is built beside them.
 
     Returns
     -------
@@ -103,12 +106,12 @@ def decode_forest(
     CorruptError
         The bytes are truncated, altered, not ours, or would need more than `max_bytes`.
     """
-    limit = _memory_bytes() if max_bytes is None else max_bytes
+    limit = usable_bytes() // 2 if max_bytes is None else max_bytes
     try:
         return _decode(data, limit)
     except CorruptError as error:
         reason = str(error)
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (pa.ArrowException, *UNREADABLE) as error:
         reason = f"Arrow could not read it ({type(error).__name__}: {str(error)[:200]})."
     raise CorruptError(
         f"{name} cannot be used as a forest: {reason} It is damaged or was not written by "
@@ -173,10 +176,11 @@ def _decode(
     columns = _columns_in(schema)
     header, rows = _read_document(schema)
     node_bytes = sum(dtype.itemsize * max(width, 1) for _, dtype, width in columns)
-    if sum(rows) * node_bytes > limit:
+    # A tree without nodes takes as much as one with a node: its width is declared all the same.
+    if (sum(rows) + rows.count(0)) * node_bytes > limit:
         raise CorruptError(
-            f"It declares {sum(rows)} nodes of {node_bytes} bytes, more than the {limit} bytes "
-            "that may be used."
+            f"It declares {sum(rows)} nodes of {node_bytes} bytes in {len(rows)} trees, more than "
+            f"the {limit} bytes that may be used."
         )
     buffers = [(dtype.itemsize * max(width, 1), width) for _, dtype, width in columns]
     trees = []
@@ -237,13 +241,13 @@ def _columns_in(schema: pa.Schema) -> Columns:
 
 def _read_document(schema: pa.Schema) -> tuple[dict[str, Any], list[int]]:
     text = (schema.metadata or {}).get(METADATA_KEY)
-    document = json.loads(text) if text is not None else None
+    document = parse_json(text) if text is not None else None
     if not isinstance(document, dict):
         raise CorruptError("The schema carries no dmondrian header.")
     if document.get("format") != FORMAT:
         raise CorruptError(
-            f"The format is {document.get('format')!r}, this version reads {FORMAT}: if a newer "
-            "dmondrian wrote it, upgrade."
+            f"The format is {str(document.get('format'))[:80]!r}, this version reads {FORMAT}: if "
+            "a newer dmondrian wrote it, upgrade."
         )
     header, rows = document.get("header"), document.get("rows")
     are_counts = isinstance(rows, list) and all(type(n) is int and 0 <= n < 2**31 for n in rows)
@@ -274,8 +278,3 @@ def _expect_end(messages: pa.ipc.MessageReader) -> None:
     except StopIteration:
         return
     raise CorruptError(f"A {extra.type} follows after the last declared tree.")
-
-
-def _memory_bytes() -> int:
-    """Memory of this machine in bytes: no state that fits nowhere is worth allocating."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -17,11 +17,43 @@ SEAL = "sha256"
 EARLIER = "Restore it from a copy, or use an earlier checkpoint (FOLDER@POSITION)."
 # A document lists shards and schema columns, not rows: far below this many bytes.
 MAX_BYTES = 64 * 2**20
+# A schema's deepest entries are four levels down, a curve's five.
+MAX_DEPTH = 64
+MAX_BITS = 1000
 
 
 def dump_json(content: Mapping[str, Any]) -> str:
     """Content as compact JSON with sorted keys; numbers of NumPy become Python's."""
     return json.dumps(content, sort_keys=True, separators=(",", ":"), default=_plain)
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Read JSON from outside; what this returns is no trouble to walk, write or print.
+
+    Raises
+    ------
+    ValueError
+        It is not JSON, is nested deeper than any document of ours, or has a number that no
+        double can hold.
+    """
+    try:
+        content = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    level = [content]
+    for _ in range(MAX_DEPTH):
+        if not level:
+            return content
+        below: list[Any] = []
+        for value in level:
+            if isinstance(value, dict):
+                below += value.values()
+            elif isinstance(value, list):
+                below += value
+            elif type(value) is int and value.bit_length() > MAX_BITS:
+                raise ValueError("it has a number that no double can hold")
+        level = below
+    raise ValueError("it is nested too deeply")
 
 
 def seal(content: Mapping[str, Any]) -> bytes:
@@ -40,12 +72,12 @@ def unseal(data: bytes, name: str, advice: str = EARLIER) -> dict[str, Any]:
         `data` is not such a document, or its digest is another.
     """
     try:
-        content = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        content = parse_json(data)
+    except ValueError as error:
         raise CorruptError(
-            f"{name} is not JSON ({len(data)} bytes, {type(error).__name__}): it is truncated or "
-            f"damaged. {advice}"
-        ) from error
+            f"{name} is not JSON of this kind ({len(data)} bytes, {str(error)[:80]}): it is "
+            f"truncated or damaged. {advice}"
+        ) from None
     found = content.pop(SEAL, None) if isinstance(content, dict) else None
     if found is None or found != _digest(content):
         raise CorruptError(

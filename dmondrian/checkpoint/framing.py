@@ -18,8 +18,9 @@ from typing import Any
 from dmondrian.errors import CorruptError
 
 # Slots of the tables' fields, in the order of Message.fbs.
-MESSAGE_HEADER = 2
+MESSAGE_VERSION, MESSAGE_HEADER = 0, 2
 BATCH_LENGTH, BATCH_NODES, BATCH_BUFFERS, BATCH_COMPRESSION = 0, 1, 2, 3
+V5 = 4  # the version before let a note beside the batch compress its buffers
 NOT_COMPRESSED = -1  # prefix of a buffer that did not get smaller
 
 
@@ -52,6 +53,9 @@ def _check(
     metadata: memoryview, body: memoryview, n_rows: int, columns: Sequence[tuple[int, int]]
 ) -> None:
     message = _read("<I", metadata, 0)
+    at = _slot(metadata, message, MESSAGE_VERSION)
+    if at == 0 or _read("<h", metadata, at) != V5:
+        raise CorruptError("A record batch is of an old version of the Arrow format.")
     batch = _follow(metadata, _slot(metadata, message, MESSAGE_HEADER))
     at = _slot(metadata, batch, BATCH_LENGTH)
     length = _read("<q", metadata, at) if at else 0

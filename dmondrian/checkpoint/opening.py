@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dmondrian.checkpoint import document
-from dmondrian.errors import CheckpointError, NotFoundError, StoreError
+from dmondrian.errors import CheckpointError, CorruptError, NotFoundError, StoreError
 from dmondrian.store import Store, open_store
 
 FORMAT = 1
@@ -21,6 +21,23 @@ RUN_NAME = "run.json"
 # Says who wrote a run and may differ between the attempts of one run.
 VERSIONS_KEY = "created_by"
 PACKAGES = ("dmondrian", "numpy", "numba", "pyarrow", "obstore")
+ADVICE = "Restore it from a copy, or start again in another folder."
+_TEXT, _LIST, _OBJECT = (str, type(None)), (list, type(None)), (dict, type(None))
+# Types of the entries, where they are there: a model saved by hand lacks some.
+ENTRIES: dict[str, tuple[type, ...]] = {
+    "algorithm": (str,),
+    "parameters": (dict,),
+    "estimator": (dict,),
+    "n_estimators": (int,),
+    "shards": (list,),
+    "target": _TEXT,
+    "classes": _LIST,
+    "label_dtype": _TEXT,
+    "feature_names": _LIST,
+    "schema": _OBJECT,
+    "plan": _TEXT,
+    "progressive": (bool,),
+}
 POSITION = re.compile(r"(.+)@([0-9]{1,18})", re.DOTALL)
 
 
@@ -62,14 +79,38 @@ def read_run(store: Store) -> dict[str, Any]:
             f"{store.url} holds no run: {RUN_NAME} is missing. Expected the folder of a run or of "
             "a saved model."
         ) from None
-    advice = "Restore it from a copy, or start again in another folder."
-    content = document.unseal(data, f"{RUN_NAME} in {store.url}", advice)
+    name = f"{RUN_NAME} in {store.url}"
+    content = document.unseal(data, name, ADVICE)
     if content.get("format") != FORMAT:
+        found = str(content.get("format"))[:80]
+        writer = str(content.get(VERSIONS_KEY))[:400]
         raise CheckpointError(
-            f"{RUN_NAME} in {store.url} has format {content.get('format')!r}, this version reads "
-            f"{FORMAT}: a newer dmondrian wrote it ({content.get(VERSIONS_KEY)}), upgrade."
+            f"{name} has format {found!r}, this version reads {FORMAT}: a newer dmondrian wrote "
+            f"it ({writer}), upgrade."
         )
+    _check_entries(content, name)
     return content
+
+
+def _check_entries(content: dict[str, Any], name: str) -> None:
+    """Raise CorruptError where an entry that is there is not of the type that readers rely on."""
+    for key, kinds in ENTRIES.items():
+        value = content.get(key)
+        if key in content and type(value) not in kinds:
+            found = f"{type(value).__name__} {str(value)[:80]!r}"
+            raise CorruptError(f"{name}: {key} is a {found}. {ADVICE}")
+    shards, at = content.get("shards"), 0
+    for shard in shards or []:
+        is_pair = isinstance(shard, list) and [type(end) for end in shard] == [int, int]
+        if not is_pair or not at <= shard[0] < shard[1] < 2**62:
+            raise CorruptError(
+                f"{name}: shards should be ranges of tree numbers, in order, not "
+                f"{str(shard)[:80]!r}. {ADVICE}"
+            )
+        at = shard[1]
+    names = content.get("feature_names") or []
+    if not all(isinstance(feature, str) for feature in names):
+        raise CorruptError(f"{name}: feature_names should be texts. {ADVICE}")
 
 
 def refuse_other(store: Store, there: dict[str, Any], own: dict[str, Any]) -> None:

@@ -84,10 +84,8 @@ def _prune(run: Run, kept: set[int], is_real: bool) -> Pruned:
     spare = [name for name in run.store.list(BLOBS) if name not in named]
     sizes = [run.store.size(name) or 0 for name in spare]
     if is_real:
-        for position in old:
-            run.store.delete(manifest_name(position))
-        for name in spare:
-            run.store.delete(name)
+        run.store.delete(manifest_name(position) for position in old)
+        run.store.delete(spare)
     left = [position for position in positions if position in kept]
     return Pruned(run.url, old, spare, sum(sizes), left)
 

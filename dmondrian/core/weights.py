@@ -19,20 +19,20 @@ from dmondrian.core.nodes import EXPONENT, ODDS
 
 _UP = 2.0**256
 _DOWN = 2.0**-256
-_BIG = 2.0**128
-_SMALL = 2.0**-128
+_BIG = LARGEST_ODDS = 2.0**128
+_SMALL = SMALLEST_ODDS = 2.0**-128
 _LN_UP = 177.445678223346  # 256 ln 2
 # A label 10^9 spreads off can price a row at 10^18: exponents stop at e^(+-9.5e10) for one
 # row and twice that in all. A node so far behind has no share in double precision anyway,
 # and the next rebuild from the stored prices (losses/squared.py) restores the exact odds.
 _ROW_LIMIT = 2**29
-_LIMIT = 2**30
+_LIMIT = LARGEST_EXPONENT = 2**30
 
 
 @inner
 def normalise(m, k):
-    """Return the same number with ``m`` in [2^-128, 2^128]."""
-    while m > _BIG:
+    """Return the same number with ``m`` in [2^-128, 2^128]; 0, inf and nan as they are."""
+    while _BIG < m < np.inf:
         m *= _DOWN
         k += 1
     while 0.0 < m < _SMALL:

@@ -16,8 +16,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dmondrian.checkpoint.document import parse_json
 from dmondrian.data.schema import Schema
 from dmondrian.data.shuffle import GROUP_ORDER, permutation
 from dmondrian.errors import CorruptError
@@ -115,32 +117,85 @@ class Plan:
             The bytes are truncated, altered or not a plan.
         """
         try:
-            table = pq.read_table(pa.BufferReader(data), use_threads=False)
-            header = json.loads(table.schema.metadata[_META])
-            if header["format"] != _FORMAT:
-                raise CorruptError(f"expected a plan of format {_FORMAT}, got {header['format']}")
-            if not table.schema.equals(pa.schema(_FIELDS)):
-                raise CorruptError("the stored plan cannot be read: its columns were altered")
-            names = [name for name, _ in _FIELDS]
-            rows = zip(*(table.column(name).to_pylist() for name in names), strict=True)
+            header, rows = _read(data)
             plan = cls(
                 schema=Schema.from_json(header["schema"]),
-                blocks=tuple(_block(dict(zip(names, row, strict=True))) for row in rows),
+                blocks=tuple(_block(row) for row in rows),
                 shuffle=header["shuffle"],
                 seed=header["seed"],
                 notes=tuple(header["notes"]),
                 earlier=tuple((int(n), str(digest)) for n, digest in header.get("earlier", ())),
             )
+            plan._check()
             stored = header["digest"]
-        except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
-            raise CorruptError(f"the stored plan cannot be read: {error}") from error
+        except (pa.ArrowException, OSError, LookupError, TypeError, ValueError) as error:
+            told = str(error)[:400]
+            raise CorruptError(f"the stored plan cannot be read: {told}") from error
         if plan.digest != stored:
+            told = str(stored)[:80]
             raise CorruptError(
-                f"the stored plan was altered: expected the digest {stored}, got {plan.digest}"
+                f"the stored plan was altered: expected the digest {told}, got {plan.digest}"
             )
         return plan
 
+    def _check(self) -> None:
+        """Raise ValueError where a stored plan is not one that `arrange` makes."""
+        if type(self.shuffle) is not bool or type(self.seed) is not int:
+            raise ValueError("shuffle should be true or false, and seed an integer")
+        if not 0 <= self.seed < 2**64 or not all(isinstance(note, str) for note in self.notes):
+            raise ValueError("the seed or a note is impossible")
+        if any(len(digest) != 64 for _, digest in self.earlier):
+            raise ValueError("a plan that it continues has no digest")
+        position = 0
+        for index, block in enumerate(self.blocks):
+            if (block.index, block.position) != (index, position):
+                raise ValueError(f"block {index} is not at row {position} of the stream")
+            is_within = block.offset >= 0 and block.offset + block.rows <= block.group_rows
+            if not (1 <= block.rows <= block.group_rows < _MOST_ROWS and is_within):
+                raise ValueError(f"block {index} is not a part of its row group")
+            if min(block.row_group, block.group, block.size) < 0 or block.row_group >= 2**31:
+                raise ValueError(f"block {index} has a negative number")
+            if any(type(text) is not str for text in (block.uri, block.stamp)):
+                raise ValueError(f"block {index} names no file")
+            position += block.rows
 
+
+def _read(data: bytes) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
+    """Read header and rows, at most as much of them as a plan may have."""
+    # Repeated texts stay shared: a page can repeat one text a billion times.
+    texts = [name for name, kind in _FIELDS if kind == pa.string()]
+    file = pq.ParquetFile(pa.BufferReader(data), read_dictionary=texts)
+    stored = file.schema_arrow.metadata or {}
+    header = parse_json(stored[_META])
+    if header["format"] != _FORMAT:
+        told = str(header["format"])[:80]
+        raise ValueError(f"expected a plan of format {_FORMAT}, got {told}")
+    kinds = [(name, _plain_type(file.schema_arrow.field(name).type)) for name, _ in _FIELDS]
+    if file.schema_arrow.names != [name for name, _ in _FIELDS] or kinds != _FIELDS:
+        raise ValueError("its columns were altered")
+    rows: list[dict[str, Any]] = []
+    n_bytes = 0
+    for batch in file.iter_batches(_BATCH_ROWS, use_threads=False):
+        n_bytes += sum(_text_bytes(batch.column(name)) for name in texts)
+        if n_bytes > _MOST_BYTES or len(rows) > _MOST_BLOCKS:
+            raise ValueError(f"it has more than {_MOST_BLOCKS} blocks, or names of many bytes")
+        rows += batch.to_pylist()
+    return header, iter(rows)
+
+
+def _text_bytes(column: pa.Array) -> int:
+    """Bytes of a column of texts, each counted as often as it comes."""
+    sizes = pc.binary_length(column.dictionary).take(column.indices)
+    return int(pc.sum(sizes).as_py() or 0)
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+# Far above any real stream; below what a file of a few bytes could declare.
+_MOST_BLOCKS, _MOST_BYTES, _MOST_ROWS = 4_000_000, 2**31, 2**40
+_BATCH_ROWS = 8192
 _FIELDS: list[tuple[str, pa.DataType]] = [
     ("index", pa.int64()),
     ("position", pa.int64()),
@@ -203,5 +258,8 @@ def _row(block: Block) -> list[Any]:
 
 
 def _block(row: dict[str, Any]) -> Block:
-    partition = json.loads(row.pop("partition"))
+    partition = parse_json(row.pop("partition"))
+    for key, kind, value in partition:
+        if type(key) is not str or type(kind) is not str or type(value) not in (str, type(None)):
+            raise ValueError("the values of a key=value folder should be texts")
     return Block(**row, partition=tuple((key, kind, value) for key, kind, value in partition))

@@ -160,6 +160,14 @@ def _moved_rows(seed: int, group: int, rows: int) -> IntArray:
 
 def _read_group(block: Block, names: Sequence[str], dictionaries: Sequence[str]) -> pa.Table:
     with open_parquet(block.uri, dictionaries) as parquet:
+        there = parquet.metadata
+        is_there = block.row_group < there.num_row_groups
+        n_rows = there.row_group(block.row_group).num_rows if is_there else 0
+        if n_rows != block.group_rows:
+            raise PlanError(
+                f"{block.uri}, row group {block.row_group}: expected {block.group_rows} rows as "
+                f"planned, got {n_rows}; start a new run"
+            )
         known = set(parquet.schema_arrow.names)
         try:
             present = [name for name in names if name in known]
@@ -169,11 +177,6 @@ def _read_group(block: Block, names: Sequence[str], dictionaries: Sequence[str])
                 f"{block.uri}, row group {block.row_group}, cannot be decoded "
                 f"({first_line(error)}): the file is damaged, write it again"
             ) from error
-    if table.num_rows != block.group_rows and present:
-        raise PlanError(
-            f"{block.uri}, row group {block.row_group}: expected {block.group_rows} rows as "
-            f"planned, got {table.num_rows}; start a new run"
-        )
     # a column whose name holds a dot may bring columns along that share its beginning
     return table if table.num_columns == len(present) else table.select(present)
 

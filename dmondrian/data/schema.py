@@ -22,6 +22,7 @@ How columns become features:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
@@ -32,6 +33,7 @@ from dmondrian.errors import SchemaError
 
 NULL_LEVEL = "<null>"
 OTHER_LEVEL = "<other>"
+PARTS = ("value", "linear", "hour", "weekday", "month")
 FORMAT = 1
 
 Label = str | int | bool
@@ -162,7 +164,7 @@ class Schema:
                 for column in data["columns"]
             )
             limits, classes = data["target_range"], data["classes"]
-            return cls(
+            schema = cls(
                 columns=columns,
                 target=data["target"],
                 task=data["task"],
@@ -173,8 +175,11 @@ class Schema:
                 left_out=tuple((name, why) for name, why in data["left_out"]),
                 target_range=None if limits is None else (limits[0], limits[1]),
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise SchemaError(f"the stored schema is not whole: {error!r}") from error
+            _check(schema)
+            return schema
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            told = repr(error)[:400]
+            raise SchemaError(f"the stored schema is not whole: {told}") from error
 
     def describe(self) -> str:
         """Describe the columns for people: name, kind, number of features, and how."""
@@ -211,6 +216,51 @@ class Schema:
         shown = ", ".join(repr(label) for label in self.classes[:8])
         more = ", ..." if len(self.classes) > 8 else ""
         return f"{len(self.classes)} classes ({shown}{more})"
+
+
+def _check(schema: Schema) -> None:
+    """Raise ValueError where a stored schema is not one that data can be encoded with."""
+    for column in schema.columns:
+        _check_column(column)
+    for name in (schema.target, schema.weight):
+        _expect(name is None or isinstance(name, str), "target or weight", name)
+    _expect(schema.task in ("classification", "regression"), "task", schema.task)
+    _expect(schema.infinite in ("error", "clip"), "infinite", schema.infinite)
+    _expect(schema.null_target in ("error", "drop"), "null_target", schema.null_target)
+    classes = schema.classes
+    are_labels = classes is None or all(type(label) in (str, int, bool) for label in classes)
+    _expect(are_labels and classes != (), "classes", classes)
+    are_texts = all(isinstance(text, str) for pair in schema.left_out for text in pair)
+    _expect(are_texts, "left_out", schema.left_out)
+    limits = schema.target_range
+    _expect(limits is None or all(map(_is_number, limits)), "target_range", limits)
+
+
+def _check_column(column: Column) -> None:
+    name, bounds = column.name, (column.lower, column.upper)
+    _expect(isinstance(name, str), "name", name)
+    _expect(column.kind in ("number", "time", "category"), f"kind of {name!r}", column.kind)
+    _expect(isinstance(column.type, str), f"type of {name!r}", column.type)
+    _expect(all(b is None or _is_number(b) for b in bounds), f"bounds of {name!r}", bounds)
+    is_known = all(isinstance(part, str) and part in PARTS for part in column.parts)
+    _expect(is_known, f"parts of {name!r}", column.parts)
+    if column.lower is None or column.upper is None or not column.lower < column.upper:
+        _expect(not {"value", "linear"} & set(column.parts), f"bounds of {name!r}", bounds)
+    are_texts = all(isinstance(level, str) for level in column.levels)
+    _expect(are_texts, f"levels of {name!r}", column.levels)
+    _expect(type(column.has_nulls) is bool, f"has_nulls of {name!r}", column.has_nulls)
+    least = max(len(column.levels), 1 - int(column.has_nulls)) if column.kind == "category" else 0
+    is_count = type(column.n_distinct) is int and least <= column.n_distinct < 2**62
+    _expect(is_count, f"n_distinct of {name!r}", column.n_distinct)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def _expect(is_so: bool, what: str, came: Any) -> None:
+    if not is_so:
+        raise ValueError(f"{str(what)[:80]} cannot be {str(came)[:80]!r}")
 
 
 def _encoding(column: Column) -> str:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dmondrian.checkpoint import load_model
+from dmondrian.checkpoint.stream import MAX_PLAN_BYTES
 from dmondrian.data import Plan, Schema
 from dmondrian.errors import CorruptError, DataError
 from dmondrian.forest import Forest
@@ -95,6 +96,12 @@ def open_model(url: str) -> Model:
     # Pinned to the position, so that a worker that loads later finds the same model.
     plain = url.removesuffix(f"@{manifest.position}")
     schema = Schema.from_json(about["schema"])
+    shape = forest.parameters.n_features, forest.parameters.n_classes
+    if (schema.n_features, schema.n_classes) != shape:
+        raise CorruptError(
+            f"{url}: run.json describes {schema.n_features} features and {schema.n_classes} "
+            f"classes, the forest has {shape[0]} and {shape[1]}"
+        )
     return Model(f"{plain}@{manifest.position}", forest, schema, digest)
 
 
@@ -119,6 +126,11 @@ def adopt(model: Model) -> None:
 
 def plan_here(folder: str, name: str, digest: str) -> Plan:
     """Return a stored plan, read once per process."""
-    return _plans.get(
-        (folder, name, digest), lambda: Plan.from_parquet(open_store(folder).get(name))
-    )
+
+    def read() -> Plan:
+        plan = Plan.from_parquet(open_store(folder).get(name, MAX_PLAN_BYTES))
+        if plan.digest != digest:
+            raise CorruptError(f"{name} in {folder} is another plan than the one asked for")
+        return plan
+
+    return _plans.get((folder, name, digest), read)

@@ -273,7 +273,7 @@ def _entry(store: Store, part: Part) -> dict[str, Any]:
     return _described(part.name, data, footer.num_rows)
 
 
-def _described(name: str, data: bytes, rows: int) -> dict[str, Any]:
+def _described(name: str, data: bytes, rows: Any) -> dict[str, Any]:
     digest = hashlib.sha256(data).hexdigest()
     return {"name": name, "rows": rows, "bytes": len(data), "sha256": digest}
 
@@ -290,14 +290,16 @@ def _verify(store: Store, asked: str, parts: list[Part]) -> None:
     """Check a finished job's files against its manifest."""
     name = f"{MANIFEST} in {store.url}"
     content = document.unseal(store.get(MANIFEST, document.MAX_BYTES), name)
-    listed = {entry["name"]: entry for entry in content["files"]}
-    if content["asked"] != asked or sorted(listed) != [part.name for part in parts]:
+    files = content.get("files")
+    entries = [entry for entry in files if isinstance(entry, dict)] if type(files) is list else []
+    listed = {str(entry.get("name")): entry for entry in entries}
+    if content.get("asked") != asked or sorted(listed) != [part.name for part in parts]:
         raise CorruptError(f"{name} lists other files than this job's; choose another folder")
     for part in parts:
-        found = _described(part.name, store.get(part.name), listed[part.name]["rows"])
+        found = _described(part.name, store.get(part.name), listed[part.name].get("rows"))
         if found != listed[part.name]:
             raise CorruptError(
                 f"{part.name} in {store.url} changed since it was written: expected "
-                f"{json.dumps(listed[part.name])}, got {json.dumps(found)}; delete it and "
+                f"{json.dumps(listed[part.name])[:400]}, got {json.dumps(found)}; delete it and "
                 f"{MANIFEST}, and run the same command again"
             )

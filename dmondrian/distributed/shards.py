@@ -91,7 +91,11 @@ class HeldRun:
         about = self.run.run_json
         self.parameters = ForestParameters.from_json(about["parameters"])
         self.ranges = [range(first, stop) for first, stop in about["shards"]]
-        self.plan = Plan.from_parquet(self.run.stream.read())
+        stream = self.run.stream
+        digest = stream.digests()[-1]
+        self.plan = Plan.from_parquet(stream.read(digest))
+        if self.plan.digest != digest:
+            raise CorruptError(f"the plan in {order.run} is not the one that its links name")
         self.shards: dict[int, Shard] = {}
         self.touched = time.monotonic()
         self.cache = BlockCache(self._read, len(self.plan.blocks))

@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from dmondrian.errors import DataError
 from dmondrian.estimators.base import BaseForest
-from dmondrian.parameters import ForestParameters
+from dmondrian.parameters import LARGEST_ALPHA, LEAST_ALPHA, ForestParameters
 from dmondrian.warmup import START_ALPHA
 
 
@@ -107,7 +107,7 @@ class AMFClassifier(ClassifierMixin, BaseForest):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **BaseForest._parameter_constraints,
-        "alpha": [Interval(Real, 0, 1e6, closed="neither"), StrOptions({"auto"})],
+        "alpha": [Interval(Real, LEAST_ALPHA, LARGEST_ALPHA, closed="both"), StrOptions({"auto"})],
         "charge_opening": ["boolean", StrOptions({"auto"})],
         "learning_rate": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
         "split_pure": ["boolean"],

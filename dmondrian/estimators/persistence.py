@@ -17,6 +17,7 @@ from dmondrian.estimators import ALGORITHMS
 
 # What learning more never changes; the settings in use are stored with the trees.
 _LASTING = ("algorithm", "n_features", "n_classes", "seed")
+_MOST_LABEL_BYTES = 2**28
 _LABELS = {"b": bool, "i": int, "u": int, "f": float, "U": str, "O": str}
 
 
@@ -50,7 +51,8 @@ def load_estimator(path: str | PathLike[str]) -> Any:
             f"{path}: the run is of algorithm {model.get('algorithm')!r}, its forest of "
             f"{algorithm!r}; expected one of {sorted(ALGORITHMS)} in both"
         )
-    classes, names = model.get("classes"), model.get("feature_names")
+    names = model.get("feature_names")
+    classes = _labels(model.get("classes"), model.get("label_dtype"), path)
     n_classes = 0 if classes is None else len(classes)
     n_names = forest.parameters.n_features if names is None else len(names)
     if n_classes != forest.parameters.n_classes or n_names != forest.parameters.n_features:
@@ -60,21 +62,32 @@ def load_estimator(path: str | PathLike[str]) -> Any:
         )
     try:
         unfitted = ALGORITHMS[algorithm](**model["estimator"])
-    except (KeyError, TypeError) as error:
+        unfitted._validate_params()
+    except (KeyError, TypeError, ValueError) as error:
         raise CorruptError(
-            f"{path}: run.json's estimator parameters are unusable: {error}"
+            f"{path}: run.json's estimator parameters are unusable: {str(error)[:400]}"
         ) from error
-    return unfitted._adopt(forest, _labels(classes, model.get("label_dtype")), names)
+    return unfitted._adopt(forest, classes, names)
 
 
-def _labels(classes: list[Any] | None, dtype: str | None) -> np.ndarray | None:
+def _labels(classes: list[Any] | None, dtype: str | None, path: Any) -> np.ndarray | None:
     """Return class labels in the dtype that they had; a run's schema has none."""
     if classes is None:
         return None
-    plain = np.array(classes)
-    if dtype is None or np.dtype(dtype).kind not in _LABELS:
-        return plain
-    return np.array(classes, dtype=np.dtype(dtype))
+    try:
+        kind = np.array(classes).dtype if dtype is None else np.dtype(dtype)
+        # A text as wide as its dtype says could take any memory.
+        is_known = kind.kind in _LABELS and kind.itemsize * len(classes) <= _MOST_LABEL_BYTES
+        labels = np.array(classes, kind) if is_known else np.empty(0)
+        is_sound = labels.shape == (len(classes),) and labels.tolist() == classes
+        if is_sound and bool((labels[1:] > labels[:-1]).all()):
+            return labels
+    except (TypeError, ValueError, OverflowError):
+        pass  # told below
+    raise CorruptError(
+        f"{path}: run.json's class labels should be distinct and in order, all texts, numbers or "
+        f"booleans; found {str(classes)[:80]} of dtype {str(dtype)[:40]}"
+    )
 
 
 def _plain(value: Any) -> Any:

@@ -64,7 +64,7 @@ def prepare_squared(loss, rule, tree, y):
             head[ETA] = loss.rate / variance if variance > 0.0 else 0.0
         rebuild_weights(rule, loss, tree)
         head[NEXT_ETA] = max(2.0, head[NEXT_ETA])
-        while head[NEXT_ETA] <= total:
+        while head[NEXT_ETA] <= total < np.inf:
             head[NEXT_ETA] *= 2.0
     head[LABEL_MIN] = min(head[LABEL_MIN], y - head[OFFSET])
     head[LABEL_MAX] = max(head[LABEL_MAX], y - head[OFFSET])

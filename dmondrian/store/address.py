@@ -72,12 +72,17 @@ def parse_address(text: str | os.PathLike[str]) -> Address:
 
 
 def _parse_url(text: str, scheme: str) -> Address:
-    parts = urlsplit(text)
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        # The text itself is not repeated: it may hold a key.
+        raise StoreError(
+            f"A {scheme}:// address that is no URL was given: expected {scheme}://bucket/prefix."
+        ) from None
     # adl/abfs spell container@account; there the user part is a name and not a secret.
     is_container = scheme in ("adl", "abfs", "abfss") and parts.password is None
     has_user = "@" in parts.netloc and not is_container
     if has_user or parts.query or (parts.fragment and scheme != "file"):
-        # The text itself is not repeated: it may hold a key.
         raise StoreError(
             f"A {scheme}:// address with a user, a password, a '?' or a '#' was given: expected "
             f"{scheme}://bucket/prefix only. Put credentials and options into the environment "

@@ -13,7 +13,8 @@ import os
 import random
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,6 +33,8 @@ T = TypeVar("T")
 # Objects above this many bytes go up in parts (obstore's own chunk is 5 MiB); a part upload
 # cannot be conditional, so only content-addressed objects may be that large.
 MULTIPART_BYTES = 16 * 2**20
+# Names in one request to delete: S3's own limit.
+DELETE_BATCH = 1000
 # Waits in seconds before an unclear conditional put is looked at again; jitter is added.
 UNCLEAR_WAITS = (0.2, 1.0, 3.0)
 RETRY: dict[str, Any] = {"max_retries": 6, "retry_timeout": timedelta(seconds=60)}
@@ -190,12 +193,32 @@ class Store:
             time.sleep(wait * random.uniform(0.5, 1.5))
         raise failure
 
-    def delete(self, name: str) -> None:
-        """Remove an object; one that is not there is no error."""
-        try:
-            self._call("deleting", name, lambda: obstore.delete(self._backend, name))
-        except NotFoundError:
-            return
+    def delete(self, names: str | Iterable[str]) -> None:
+        """Remove objects, many in one request where the store can; a missing one is no error.
+
+        Parameters
+        ----------
+        names : str or iterable of str
+            Names below the address. All are looked at before the first is removed.
+
+        Raises
+        ------
+        StoreError
+            A name leads out of the store (nothing was removed then), or the store failed (some
+            may be removed; the same call again removes the rest).
+        """
+        listed = [names] if isinstance(names, str) else list(names)
+        for name in listed:
+            self._check_inside(name)
+        for start in range(0, len(listed), DELETE_BATCH):
+            batch = listed[start : start + DELETE_BATCH]
+            try:
+                self._delete(batch)
+            except NotFoundError:
+                # Some stores report what is missing, and may not have come to the rest.
+                for name in batch:
+                    with suppress(NotFoundError):
+                        self._delete([name])
 
     def probe(self) -> None:
         """Find out whether this store can be written and keeps the promise of `put_new`.
@@ -221,6 +244,22 @@ class Store:
                 f"The store {self.url} ignores the condition 'only if absent' (If-None-Match: *): "
                 "two writers could overwrite each other's checkpoints unnoticed. Use a store "
                 "that supports conditional puts, or a local folder."
+            )
+
+    def _delete(self, batch: Sequence[str]) -> None:
+        shown = batch[0] if len(batch) == 1 else f"{batch[0]} and {len(batch) - 1} more"
+        self._call("deleting", shown, lambda: obstore.delete(self._backend, batch))
+
+    def _check_inside(self, name: str) -> None:
+        """Refuse a name that is, or by a link becomes, one outside of the store."""
+        is_inside = all(part not in ("", ".", "..") for part in name.split("/"))
+        if is_inside and self.is_local:
+            root = Path(self.address.path).resolve()
+            is_inside = (root / name).parent.resolve().is_relative_to(root)
+        if not is_inside:
+            raise StoreError(
+                f"{name!r} is no name of an object below {self.url}: expected parts separated by "
+                "'/', without '.' or '..', and no link to another folder. Nothing was deleted."
             )
 
     def _is_same(self, name: str, data: bytes) -> bool:

@@ -79,6 +79,24 @@ class StoreContract:
         store.delete("gone")
         assert not store.exists("gone")
 
+    def test_delete_many(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("dmondrian.store.store.DELETE_BATCH", 4)
+        names = [f"blobs/{n}" for n in range(10)]
+        for name in (*names, "kept"):
+            store.put(name, b"1")
+        store.delete(["blobs/missing", *names[:7], "blobs/missing too"])
+        assert store.list() == [*names[7:], "kept"]
+        store.delete(iter(names))
+        store.delete([])
+        assert store.list() == ["kept"]
+
+    def test_delete_refuses_names_outside_before_it_begins(self, store: Store) -> None:
+        store.put("here", b"1")
+        for name in ("../outside", "a/../../outside", "/outside", "a//b", "", ".", "a/"):
+            with pytest.raises(StoreError, match="Nothing was deleted"):
+                store.delete(["here", name])
+        assert store.list() == ["here"]
+
     def test_probe_passes_and_leaves_nothing(self, store: Store) -> None:
         store.probe()
         assert store.list() == []

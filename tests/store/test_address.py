@@ -39,7 +39,16 @@ def test_forms(text: str, url: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "ftp://h/x", "s3:///x", "s3://b/a/../c", "file://host/x", "a\0b", "s3://b/x?versionId=1"],
+    [
+        "",
+        "ftp://h/x",
+        "s3:///x",
+        "s3://b/a/../c",
+        "file://host/x",
+        "a\0b",
+        "s3://b/x?versionId=1",
+        "s3://[b/x",
+    ],
 )
 def test_refused(text: str) -> None:
     with pytest.raises(StoreError, match=r"expected|write|give"):

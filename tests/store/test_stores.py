@@ -20,6 +20,14 @@ class TestLocalStore(StoreContract):
     def store(self, tmp_path: Path) -> Store:
         return open_store(tmp_path / "new" / "folder @1 with ümläut #2")
 
+    def test_delete_follows_no_link_out_of_the_folder(self, store: Store, tmp_path: Path) -> None:
+        outside = open_store(tmp_path / "outside")
+        outside.put("precious", b"1")
+        (Path(store.url) / "blobs").symlink_to(outside.url)
+        with pytest.raises(StoreError, match="no link"):
+            store.delete("blobs/precious")
+        assert outside.exists("precious")
+
 
 class TestMemoryStore(StoreContract):
     @pytest.fixture
