@@ -14,6 +14,7 @@ from dmondrian.checkpoint.codec import decode_forest, encode_forest
 from dmondrian.checkpoint.manifest import Manifest
 from dmondrian.checkpoint.run import Run
 from dmondrian.errors import CheckpointError, CorruptError, FencedError, ParameterError
+from dmondrian.store.memory import usable_bytes
 
 if TYPE_CHECKING:
     from dmondrian.forest import Forest
@@ -116,14 +117,20 @@ def _chosen(run: Run) -> Manifest:
 def _join(run: Run, manifest: Manifest) -> Forest:
     from dmondrian.forest import Forest
 
-    parts = []
+    parts: list[Forest] = []
+    free = usable_bytes()
     for number, shard in manifest.shards.items():
         data = run.get_blob(shard["digest"], shard["bytes"])
         name = f"Shard {number} (blobs/{shard['digest']} in {run.url})"
         try:
-            parts.append(Forest.from_state(*decode_forest(data, name=name)))
+            # Half: a forest is built beside the arrays that it is read from.
+            parts.append(Forest.from_state(*decode_forest(data, name=name, max_bytes=free // 2)))
+            free -= parts[-1].n_bytes
         except (CorruptError, ParameterError) as error:
             raise CorruptError(f"{name} is no forest: {error}") from error
-    if not parts:
-        raise CorruptError(f"{manifest.name} in {run.url} names no shard: there is no forest.")
-    return parts[0] if len(parts) == 1 else Forest.join(parts)
+    if not any(part.trees for part in parts):
+        raise CorruptError(f"{manifest.name} in {run.url} names no tree: there is no forest.")
+    try:
+        return parts[0] if len(parts) == 1 else Forest.join(parts)
+    except ParameterError as error:
+        raise CorruptError(f"{manifest.name} in {run.url}: {str(error)[:400]}") from error

@@ -27,7 +27,7 @@ from dmondrian.distributed.cluster import connected, warm
 from dmondrian.distributed.coordinator import Coordinator
 from dmondrian.distributed.interrupt import Interrupts
 from dmondrian.distributed.ledger import Ledger
-from dmondrian.distributed.metrics import Progressive
+from dmondrian.distributed.metrics import Progressive, read_counts
 from dmondrian.distributed.progress import Listener, Teller, listener
 from dmondrian.distributed.settle import settle
 from dmondrian.distributed.shards import ShardHolder
@@ -218,7 +218,7 @@ class _Attempt:
         metrics = manifest.metrics if manifest is not None else {}
         position = manifest.position if manifest is not None else 0
         progressive = None
-        if self.run.run_json["progressive"]:
+        if self.run.run_json.get("progressive"):
             saved = metrics.get("progressive")
             progressive = (
                 Progressive.from_json(saved) if saved else Progressive(self.plan.schema.task)
@@ -242,7 +242,7 @@ class _Attempt:
             len(self.run.run_json["shards"]),
             int(self.run.run_json["n_estimators"]),
             progressive,
-            metrics.get("counts", {}),
+            read_counts(metrics),
             settled,
         )
 

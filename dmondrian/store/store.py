@@ -27,6 +27,7 @@ from obstore.store import LocalStore, MemoryStore, S3Store, from_url
 from dmondrian.errors import CorruptError, FencedError, NotFoundError, StoreError
 from dmondrian.store.address import Address, parse_address
 from dmondrian.store.failures import translate
+from dmondrian.store.memory import usable_bytes
 
 T = TypeVar("T")
 
@@ -98,7 +99,7 @@ class Store:
         name : str
             Name below the address, parts separated by ``/``.
         limit : int or None
-            Largest size in bytes that is read into memory.
+            Largest size in bytes that is read into memory; never more than all of it.
 
         Raises
         ------
@@ -113,12 +114,14 @@ class Store:
         def read() -> bytes | int:
             result = obstore.get(self._backend, name)
             size = int(result.meta["size"])
-            return size if limit is not None and size > limit else bytes(result.bytes())
+            return size if size > most else bytes(result.bytes())
+
+        most = usable_bytes() if limit is None else min(limit, usable_bytes())
 
         data = self._call("reading", name, read)
         if isinstance(data, int):
             raise CorruptError(
-                f"{name} in {self.url} has {data} bytes, at most {limit} were expected: it is "
+                f"{name} in {self.url} has {data} bytes, at most {most} were expected: it is "
                 "not what its writer put. Restore it from a copy or use an earlier checkpoint."
             )
         return data
