@@ -21,8 +21,8 @@ import pyarrow as pa
 
 from dmondrian.checkpoint.document import dump_json, parse_json
 from dmondrian.checkpoint.framing import read_batch_frame
-from dmondrian.checkpoint.memory import usable_bytes
 from dmondrian.errors import CorruptError, ParameterError
+from dmondrian.store.memory import usable_bytes
 
 FORMAT = 1
 METADATA_KEY = b"dmondrian"

@@ -16,6 +16,7 @@ from dmondrian.checkpoint.manifest import Manifest
 from dmondrian.checkpoint.parts import Pieces, pieces
 from dmondrian.checkpoint.run import Run
 from dmondrian.errors import CheckpointError, CorruptError, FencedError, ParameterError
+from dmondrian.store.memory import usable_bytes
 
 if TYPE_CHECKING:
     from dmondrian.forest import Forest
@@ -126,13 +127,22 @@ def _joined(found: Pieces) -> Manifest:
 def _join(found: Pieces) -> Forest:
     from dmondrian.forest import Forest
 
-    parts = []
-    for run, manifest in found:
-        for number, shard in manifest.shards.items():
-            data = run.get_blob(shard["digest"], shard["bytes"])
-            name = f"Shard {number} (blobs/{shard['digest']} in {run.url})"
-            try:
-                parts.append(Forest.from_state(*decode_forest(data, name=name)))
-            except (CorruptError, ParameterError) as error:
-                raise CorruptError(f"{name} is no forest: {error}") from error
-    return parts[0] if len(parts) == 1 else Forest.join(parts)
+    parts: list[Forest] = []
+    free = usable_bytes()
+    places = [(run, *item) for run, manifest in found for item in manifest.shards.items()]
+    for run, number, shard in places:
+        data = run.get_blob(shard["digest"], shard["bytes"])
+        name = f"Shard {number} (blobs/{shard['digest']} in {run.url})"
+        try:
+            # Half: a forest is built beside the arrays that it is read from.
+            parts.append(Forest.from_state(*decode_forest(data, name=name, max_bytes=free // 2)))
+            free -= parts[-1].n_bytes
+        except (CorruptError, ParameterError) as error:
+            raise CorruptError(f"{name} is no forest: {error}") from error
+    run, manifest = found[0]
+    if not any(part.trees for part in parts):
+        raise CorruptError(f"{manifest.name} in {run.url} names no tree: there is no forest.")
+    try:
+        return parts[0] if len(parts) == 1 else Forest.join(parts)
+    except ParameterError as error:
+        raise CorruptError(f"{manifest.name} in {run.url}: {str(error)[:400]}") from error

@@ -97,11 +97,12 @@ def _facts(model: str) -> dict[str, Any]:
     from dmondrian.checkpoint.parts import parts_of
 
     forest, stored, manifest = load_model(model)
+    given = stored.get("estimator", {})
     return {
         "model": model,
-        "algorithm": stored["algorithm"],
-        "parameters": stored["estimator"],
-        "in_use": _in_use(forest.parameters, stored["estimator"]),
+        "algorithm": forest.parameters.algorithm,
+        "parameters": given,
+        "in_use": _in_use(forest.parameters, given),
         "rows": manifest.position,
         "final": manifest.final,
         "target": stored.get("target"),
@@ -116,7 +117,7 @@ def _facts(model: str) -> dict[str, Any]:
             "bytes_per_node": forest.n_bytes / max(1, forest.n_nodes),
         },
         "metrics": _metrics(manifest.metrics),
-        "counts": manifest.metrics.get("counts", {}),
+        "counts": _counts(manifest.metrics),
         "checkpoints": Run.open(model).manifests(),
         "parts": [_part(part) for part in parts_of(Run.open(model))],
     }
@@ -151,10 +152,18 @@ def _metrics(stored: dict[str, Any]) -> dict[str, Any]:
     return Progressive.from_json(stored["progressive"]).report()
 
 
+def _counts(stored: dict[str, Any]) -> dict[str, int]:
+    if not stored.get("counts"):
+        return {}
+    from dmondrian.distributed.metrics import read_counts
+
+    return read_counts(stored)
+
+
 def _tell_plain_features(stored: dict[str, Any], output: Output) -> int:
     """Tell of a model that was fitted on arrays: it has names, or a number of features."""
     names = stored.get("feature_names")
-    n_features = stored["parameters"]["n_features"]
+    n_features = stored.get("parameters", {}).get("n_features")
     output.event("schema", {"feature_names": names, "n_features": n_features})
     output.text(
         f"{n_features} features, as given to fit: there is no encoding of columns in this model"

@@ -177,7 +177,7 @@ class Schema:
             )
             _check(schema)
             return schema
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
+        except (LookupError, TypeError, ValueError, OverflowError) as error:
             told = repr(error)[:400]
             raise SchemaError(f"the stored schema is not whole: {told}") from error
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import pyarrow as pa
 from pyarrow import fs
@@ -32,6 +32,8 @@ Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 PARQUET_ENDINGS = (".parquet", ".parq", ".pq")
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+# Names of a query's entries whose values open a store; options such as region= are none.
+_SECRET = re.compile(r"sig|token|credential|key|secret|password", re.IGNORECASE)
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
 _GLOB = re.compile(r"[*?\[]")
 
@@ -96,6 +98,14 @@ def normalise(item: str | os.PathLike[str]) -> str:
         raise DataError(
             f"the URL for {split.hostname} carries a password: credentials come from the "
             "environment, take them out of the URL"
+        )
+    is_secret = any(_SECRET.search(name) for name, _ in parse_qsl(split.query, True))
+    if is_secret or (is_web(text) and (split.query or split.username is not None)):
+        # The query is not repeated, nor planned with: a signed link is a credential.
+        raise DataError(
+            f"the URL {split.scheme}://{split.hostname}{split.path} carries a user, a signature or "
+            "a query: links with a query (?...) cannot be read; download the file first, or give "
+            "a plain URL and put credentials into the environment"
         )
     if split.scheme == "file":
         return unquote(split.path)

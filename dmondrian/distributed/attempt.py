@@ -22,7 +22,7 @@ from dmondrian.distributed.cluster import warm
 from dmondrian.distributed.coordinator import Coordinator
 from dmondrian.distributed.interrupt import Interrupts
 from dmondrian.distributed.ledger import Ledger
-from dmondrian.distributed.metrics import Progressive
+from dmondrian.distributed.metrics import Progressive, read_counts
 from dmondrian.distributed.progress import Listener, Progress, Teller, listener
 from dmondrian.distributed.shards import ShardHolder
 from dmondrian.distributed.tracks import Limits
@@ -121,7 +121,7 @@ class Attempt:
         metrics = manifest.metrics if manifest is not None else {}
         position = manifest.position if manifest is not None else 0
         progressive = None
-        if self.run.run_json["progressive"]:
+        if self.run.run_json.get("progressive"):
             saved = metrics.get("progressive")
             task = self.plan.schema.task
             progressive = Progressive.from_json(saved) if saved else Progressive(task)
@@ -134,7 +134,7 @@ class Attempt:
             len(self.run.run_json["shards"]),
             int(self.run.run_json["n_estimators"]),
             progressive,
-            metrics.get("counts", {}),
+            read_counts(metrics),
             settled,
         )
 

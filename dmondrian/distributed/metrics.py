@@ -10,10 +10,13 @@ Shapes: n rows, K outputs (classes, or 1 for regression).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+
+from dmondrian.errors import CorruptError
 
 CURVE_POINTS = 256
 """Most points a learning curve keeps; then every second one is dropped."""
@@ -121,13 +124,54 @@ class Progressive:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Progressive:
-        """Return the accumulators that `to_json` wrote."""
-        self = cls(data["task"])
-        self.rows, self.weight = int(data["rows"]), float(data["weight"])
-        self.sums, self.moments = list(data["sums"]), list(data["moments"])
-        self.stride, self.slice = int(data["stride"]), int(data["slice"])
-        self.curve = [list(point) for point in data["curve"]]
+        """Return the accumulators that `to_json` wrote.
+
+        Raises
+        ------
+        CorruptError
+            They are not such.
+        """
+        try:
+            self = cls(data["task"])
+            self.rows, self.weight = int(data["rows"]), _number(data["weight"])
+            self.sums = [_number(value) for value in data["sums"]]
+            self.moments = [_number(value) for value in data["moments"]]
+            self.stride, self.slice = int(data["stride"]), int(data["slice"])
+            self.curve = [[_number(value) for value in point] for point in data["curve"]]
+            for point in self.curve:
+                point[0] = int(point[0])
+        except (KeyError, TypeError, ValueError, OverflowError, IndexError) as error:
+            told = repr(error)[:200]
+            raise CorruptError(f"the stored metrics cannot be read: {told}") from error
+        is_sound = self.task in ("classification", "regression") and self.stride >= 1
+        lengths = {len(point) for point in self.curve} | {len(self.sums) + 1, len(self.moments) + 1}
+        if not is_sound or lengths != {3} or len(self.curve) > CURVE_POINTS:
+            raise CorruptError("the stored metrics are of another shape than metrics have")
         return self
+
+
+def _number(value: Any) -> float:
+    """Return a stored number; what was not finite is null in a manifest."""
+    if value is None:
+        return math.nan
+    if type(value) not in (int, float):
+        raise TypeError(f"{str(value)[:80]!r} is no number")
+    return float(value)
+
+
+def read_counts(metrics: dict[str, Any]) -> dict[str, int]:
+    """Return a manifest's counts of values clipped, unseen or dropped.
+
+    Raises
+    ------
+    CorruptError
+        They are not such.
+    """
+    counts = metrics.get("counts", {})
+    is_sound = isinstance(counts, dict) and all(type(n) is int for n in counts.values())
+    if not is_sound:
+        raise CorruptError(f"the stored counts cannot be read: {str(counts)[:80]!r}")
+    return dict(counts)
 
 
 def _class_terms(mean: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

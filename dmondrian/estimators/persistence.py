@@ -6,6 +6,7 @@ loaded predicts, and goes on learning, exactly as what was saved.
 
 from __future__ import annotations
 
+import re
 from os import PathLike
 from typing import Any
 
@@ -17,6 +18,7 @@ from dmondrian.estimators import ALGORITHMS
 
 # What learning more never changes; the settings in use are stored with the trees.
 _LASTING = ("algorithm", "n_features", "n_classes", "seed")
+_DTYPE = re.compile(r"[<>|=]?[biufUO][0-9]{0,9}")  # NumPy reads more as a program
 _MOST_LABEL_BYTES = 2**28
 _LABELS = {"b": bool, "i": int, "u": int, "f": float, "U": str, "O": str}
 
@@ -75,6 +77,8 @@ def _labels(classes: list[Any] | None, dtype: str | None, path: Any) -> np.ndarr
     if classes is None:
         return None
     try:
+        if dtype is not None and not _DTYPE.fullmatch(dtype):
+            raise TypeError(dtype)
         kind = np.array(classes).dtype if dtype is None else np.dtype(dtype)
         # A text as wide as its dtype says could take any memory.
         is_known = kind.kind in _LABELS and kind.itemsize * len(classes) <= _MOST_LABEL_BYTES

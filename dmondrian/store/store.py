@@ -3,6 +3,9 @@
 Relies on obstore. Its LocalStore writes to ``name#1`` and then hard-links (create) or renames
 (overwrite), so a killed process leaves at most a ``name#1``, which no listing shows. It does not
 flush, so this module does: after a put returns, the object survives a power cut.
+It repeats requests that failed for a while, with jittered waits (see `RETRY`), for at most a
+minute. Tested against a local folder, memory and an S3 server; gs:// and az:// addresses are opened
+with what the environment configures, and only their failure without credentials is tested.
 Promises: `put_new` succeeds for one writer per name on every store that `probe` accepts.
 """
 
@@ -27,6 +30,7 @@ from obstore.store import LocalStore, MemoryStore, S3Store, from_url
 from dmondrian.errors import CorruptError, FencedError, NotFoundError, StoreError
 from dmondrian.store.address import Address, parse_address
 from dmondrian.store.failures import translate
+from dmondrian.store.memory import usable_bytes
 
 T = TypeVar("T")
 
@@ -37,7 +41,12 @@ MULTIPART_BYTES = 16 * 2**20
 DELETE_BATCH = 1000
 # Waits in seconds before an unclear conditional put is looked at again; jitter is added.
 UNCLEAR_WAITS = (0.2, 1.0, 3.0)
+# obstore asks again after 5xx answers (SlowDown too) and lost connections, and after a timeout
+# where the request changes nothing; it waits 0.1 s at first, twice as long each time, up to 15 s,
+# with jitter.
 RETRY: dict[str, Any] = {"max_retries": 6, "retry_timeout": timedelta(seconds=60)}
+# One request may take this long (obstore's own default); a part of a large object is 5 MiB.
+ANSWER_SECONDS = 30
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 _memory_stores: dict[str, MemoryStore] = {}
@@ -98,7 +107,7 @@ class Store:
         name : str
             Name below the address, parts separated by ``/``.
         limit : int or None
-            Largest size in bytes that is read into memory.
+            Largest size in bytes that is read into memory; never more than all of it.
 
         Raises
         ------
@@ -113,12 +122,14 @@ class Store:
         def read() -> bytes | int:
             result = obstore.get(self._backend, name)
             size = int(result.meta["size"])
-            return size if limit is not None and size > limit else bytes(result.bytes())
+            return size if size > most else bytes(result.bytes())
+
+        most = usable_bytes() if limit is None else min(limit, usable_bytes())
 
         data = self._call("reading", name, read)
         if isinstance(data, int):
             raise CorruptError(
-                f"{name} in {self.url} has {data} bytes, at most {limit} were expected: it is "
+                f"{name} in {self.url} has {data} bytes, at most {most} were expected: it is "
                 "not what its writer put. Restore it from a copy or use an earlier checkpoint."
             )
         return data
@@ -311,9 +322,15 @@ def _backend(address: Address, create: bool) -> Any:
             address.bucket,
             prefix=address.path or None,
             retry_config=RETRY,  # type: ignore[arg-type]  # a TypedDict to obstore
-            client_options=_s3_client_options() or None,  # type: ignore[arg-type]  # likewise
+            client_options={**_s3_client_options(), **_patience()},  # type: ignore[arg-type]  # likewise
         )
-    return from_url(address.url, retry_config=RETRY)  # type: ignore[call-overload]  # likewise
+    return from_url(  # type: ignore[call-overload]  # a TypedDict again
+        address.url, retry_config=RETRY, client_options=_patience()
+    )
+
+
+def _patience() -> dict[str, Any]:
+    return {"timeout": timedelta(seconds=ANSWER_SECONDS)}
 
 
 def _s3_client_options() -> dict[str, Any]:

@@ -115,5 +115,6 @@ class TestWeb:
 
     @pytest.mark.parametrize("path", ["nope.parquet", "k=1/a.parquet?token=1"])
     def test_links_that_cannot_be_read_are_named(self, address: str, path: str) -> None:
-        with pytest.raises(DataError, match=re.escape(path)):
+        with pytest.raises(DataError, match=re.escape(path.partition("?")[0])) as caught:
             make_plan(f"{address}/{path}", target="y")
+        assert "token" not in str(caught.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,6 +41,10 @@ def moto_server() -> Iterator[str]:
         server.stop()
 
 
+PASSING = ("resets", "stalls", "slows down", "fails")
+"""Faults that pass after some answers."""
+
+
 class FaultyHandler(BaseHTTPRequestHandler):
     """S3's put, get, head and delete of whole objects, with the fault that the server has."""
 
@@ -58,6 +63,8 @@ class FaultyHandler(BaseHTTPRequestHandler):
                 + b"</AWSAccessKeyId></Error>",
             )
             return
+        if self._stumbles():
+            return
         is_conditional = self.headers.get("If-None-Match") == "*"
         if is_conditional and not is_new and server.fault != "ignores the condition":
             self._answer(412 if server.fault != "says 409" else 409, b"<Error/>")
@@ -69,7 +76,39 @@ class FaultyHandler(BaseHTTPRequestHandler):
             return
         self._answer(200, b"", {"ETag": f'"{len(server.conditions)}"'})
 
+    def _stumbles(self) -> bool:
+        """Fail for a while, before anything was written: the faults that a retry outlives."""
+        server = self.server
+        if server.fault not in PASSING or server.failures <= 0:
+            return False
+        server.failures -= 1
+        if server.fault == "resets":
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+        elif server.fault == "stalls":
+            server.released.wait(60.0)
+            self.close_connection = True
+        else:
+            code = 503 if server.fault == "slows down" else 500
+            self._answer(code, b"<Error><Code>SlowDown</Code></Error>")
+        return True
+
     def do_GET(self) -> None:
+        if self._stumbles():
+            return
+        if self.server.fault == "breaks off" and self.server.failures > 0:
+            self.server.failures -= 1
+            body = self.server.objects[self.path]
+            self.send_response(200)
+            self.send_header("ETag", '"x"')
+            self.send_header("Last-Modified", "Wed, 01 Jan 2025 00:00:00 GMT")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body[: len(body) // 2])
+            self.wfile.flush()
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+            return
         body = self.server.objects.get(self.path)
         if body is None:
             self._answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
@@ -115,6 +154,7 @@ class FaultyServer(ThreadingHTTPServer):
     def __init__(self, fault: str) -> None:
         super().__init__(("127.0.0.1", 0), FaultyHandler)
         self.fault = fault
+        self.released = threading.Event()  # lets the answers go that stall
         self.failures = 1  # answers that are errors although the object was written
         self.objects: dict[str, bytes] = {}
         self.conditions: list[str | None] = []
@@ -133,6 +173,7 @@ def faulty_server(fault: str) -> Iterator[FaultyServer]:
     try:
         yield server
     finally:
+        server.released.set()
         server.shutdown()
         server.server_close()
         thread.join()

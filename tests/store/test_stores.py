@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 import traceback
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dmondrian.errors import FencedError, StoreError
-from dmondrian.store import ExistsError, Store, open_store
+from dmondrian.store import ExistsError, Store, open_store, parse_address
 from tests.store.servers import BUCKET, KEY_ID, SECRET, FaultyServer, faulty_server, set_credentials
 from tests.store.store_contract import StoreContract
 
@@ -108,6 +109,58 @@ def test_no_secret_in_errors_reprs_or_pickles(faulty: FaultyServer) -> None:
     for text in shown:
         assert SECRET not in text
         assert KEY_ID not in text
+
+
+@pytest.mark.parametrize("faulty", ["slows down", "fails", "resets"], indirect=True)
+def test_faults_that_pass_are_outlived(faulty: FaultyServer) -> None:
+    store = open_store(f"s3://{BUCKET}/run")
+    faulty.failures = 3
+    store.put("a", b"1")
+    faulty.failures = 3
+    assert store.put_same("m", b"state")
+    faulty.failures = 3
+    assert store.get("a") == b"1"
+    assert faulty.failures == 0
+
+
+@pytest.mark.parametrize("faulty", ["breaks off"], indirect=True)
+def test_a_body_that_breaks_off_is_never_taken_for_the_object(faulty: FaultyServer) -> None:
+    store = open_store(f"s3://{BUCKET}/run")
+    data = bytes(range(256)) * 4096
+    store.put("a", data)
+    faulty.failures = 1
+    try:
+        assert store.get("a") == data
+    except StoreError as error:
+        assert "reading a" in str(error)  # noqa: PT017 - a whole object is as good
+    assert store.get("a") == data
+
+
+@pytest.mark.parametrize("faulty", ["stalls"], indirect=True)
+def test_a_server_that_stalls_is_an_error_in_bounded_time(
+    faulty: FaultyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import dmondrian.store.store as module
+
+    monkeypatch.setattr(module, "RETRY", {"max_retries": 1})
+    monkeypatch.setattr(module, "ANSWER_SECONDS", 1)
+    faulty.failures = 100
+    with pytest.raises(StoreError, match="reading x"):
+        open_store(f"s3://{BUCKET}/run").get("x")
+
+
+@pytest.mark.parametrize("url", ["gs://bucket/run", "az://box/run"])
+def test_other_clouds_without_credentials_say_so(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import dmondrian.store.store as module
+
+    monkeypatch.setattr(module, "RETRY", {"max_retries": 0})
+    for name in list(os.environ):
+        if name.startswith(("AZURE_", "GOOGLE_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT", "/no/such/account.json")
+    assert parse_address(url).url == url
+    with pytest.raises(StoreError, match=r"(opening|looking).* in (gs|az)://.*failed"):
+        open_store(url).exists("run.json")
 
 
 def test_unreachable_server_is_an_error_in_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
