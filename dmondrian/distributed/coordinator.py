@@ -385,4 +385,7 @@ class Coordinator:
     def _release(self) -> None:
         """Leave nothing behind on the cluster."""
         self._inbox.close()
-        self._fleet.tell(list(self._fleet.threads), forget, self._run.url, self.attempt, None)
+        self._fleet.close()
+        order = forget, self._run.url, self.attempt, None
+        self._fleet.leave_word(*order)
+        self._fleet.tell(list(self._fleet.threads), *order)

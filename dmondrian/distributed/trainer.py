@@ -13,7 +13,7 @@ import socket
 import tempfile
 import time
 import warnings
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from dmondrian.checkpoint import Manifest, Run
 from dmondrian.data import Plan, make_plan
 from dmondrian.distributed.cluster import connected, warm
 from dmondrian.distributed.coordinator import Coordinator
+from dmondrian.distributed.fleet import ANSWER_SECONDS
 from dmondrian.distributed.interrupt import Interrupts
 from dmondrian.distributed.ledger import Ledger
 from dmondrian.distributed.metrics import Progressive
@@ -195,9 +196,17 @@ def _about(
 
 
 def _equip(client: Client) -> None:
-    """Give all workers, also those that join later, a registry of shards."""
+    """Give all workers, also those that join later, a registry of shards.
+
+    One that hangs must not hold up the others: the scheduler goes on telling it.
+    """
+
+    async def register() -> None:
+        await client.register_plugin(ShardHolder())
+
     try:
-        client.register_plugin(ShardHolder())
+        with suppress(TimeoutError):
+            client.sync(register, callback_timeout=ANSWER_SECONDS)
     except Exception as error:
         raise ClusterError(
             f"the workers cannot use dmondrian ({type(error).__name__}: {error}); install the same "
