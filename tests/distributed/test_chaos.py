@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from dmondrian.store import open_store
-
-from ..store.proxy import Proxy, proxy
-from ..store.servers import BUCKET, moto_server, set_credentials
-from .chaos import harness, schedule
+from .chaos import schedule
 from .chaos.harness import Outcome
+from .chaos.place import Place
+from .chaos.place import place as set_up
 from .chaos.verdict import complaints
-from .chaos.workers import Workers, workers
 
 pytestmark = pytest.mark.slow
 
@@ -38,31 +34,12 @@ OPTIONS = {
 }
 
 
-@dataclass
-class Place:
-    """Three worker processes, and a bucket behind a proxy with the sample in it."""
-
-    workers: Workers
-    proxy: Proxy
-
-    def run(self, name: str, faults: list[schedule.Fault]) -> Outcome:
-        url = f"s3://{BUCKET}"
-        return harness.run(
-            self.workers, self.proxy, faults, f"{url}/data", f"{url}/{name}", OPTIONS, LIMIT
-        )
-
-
 @pytest.fixture(scope="module")
 def place(adult: Path) -> Iterator[Place]:
-    boto3 = pytest.importorskip("boto3")
-    with pytest.MonkeyPatch.context() as patch, moto_server() as end, proxy(end) as front:
-        set_credentials(patch, front.endpoint)  # before the workers start: they inherit it
-        boto3.client("s3", endpoint_url=front.endpoint).create_bucket(Bucket=BUCKET)
-        store = open_store(f"s3://{BUCKET}/data")
-        for file in adult.iterdir():
-            store.put(file.name, file.read_bytes())
-        with workers(3) as found:
-            yield Place(found, front)
+    pytest.importorskip("boto3")
+    files = {file.name: file.read_bytes() for file in adult.iterdir()}
+    with set_up(files, OPTIONS, LIMIT) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")

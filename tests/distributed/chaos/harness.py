@@ -44,6 +44,7 @@ class Outcome:
     metrics: dict[str, Any] = field(default_factory=dict)
     manifests: dict[int, bytes] = field(default_factory=dict)
     seconds: float = 0.0  # of all attempts, without the start of their processes
+    log: list[tuple[float, dict[str, Any]]] = field(default_factory=list)  # times and words
     left_behind: tuple[int, int] = (0, 0)  # tasks and holders, after some time
 
 
@@ -119,6 +120,7 @@ class _Strike:
     def do(self, fault: Fault) -> dict[str, Any]:
         """Strike; return the command for the job."""
         self.out.struck.append(fault)
+        self.out.log.append((time.monotonic(), {"struck": fault.kind}))
         if fault.kind.startswith("store "):
             self.proxy.suffer(fault.kind.removeprefix("store "), fault.seconds)
             return {}
@@ -224,6 +226,7 @@ def _drive(job: _Job, strike: _Strike, end: float) -> None:
             if is_doomed and job.process.wait() == -signal.SIGKILL:
                 return
             raise _hang(job, strike, f"the job ended by itself with {job.process.wait()}")
+        out.log.append((time.monotonic(), word))
         if "lost" in word:
             out.losses.append(word)
             out.last_losses.append(word)
