@@ -37,7 +37,7 @@ N_SHARDS = 6
 BLOCK_ROWS = 2500
 
 
-def covtype(folder: str, n_rows: int) -> dict[str, bytes]:
+def covtype(folder: str, n_rows: int, group_rows: int = BLOCK_ROWS) -> dict[str, bytes]:
     """Return the first rows as two Parquet files in small row groups."""
     files = sorted(Path(folder, "covtype").glob("*.parquet"))
     if not files:
@@ -47,7 +47,7 @@ def covtype(folder: str, n_rows: int) -> dict[str, bytes]:
     for i, start in enumerate((0, n_rows // 2)):
         stop = n_rows // 2 if i == 0 else n_rows
         buffer = io.BytesIO()
-        pq.write_table(rows.slice(start, stop - start), buffer, row_group_size=BLOCK_ROWS)
+        pq.write_table(rows.slice(start, stop - start), buffer, row_group_size=group_rows)
         found[f"part-{i}.parquet"] = buffer.getvalue()
     return found
 
