@@ -21,8 +21,9 @@ from distributed.core import Status
 
 from tests.distributed.chaos import hooks
 
-MEMORY_LIMIT = 2**30
-"""Bytes; a worker with NumPy, Numba and Arrow uses about a third of it."""
+MEMORY_LIMIT = 700 * 2**20
+"""Bytes; a worker that trains on small data uses a half of it. Little is left to be filled by a
+worker that swells, because a busy machine may give out no more than 20 MB a second."""
 
 PATIENCE = 120.0
 """Seconds that anything may take on a busy machine."""
@@ -31,6 +32,7 @@ CONFIG = {
     "distributed.scheduler.work-stealing": False,
     "distributed.comm.timeouts.connect": f"{PATIENCE:.0f} s",
     "distributed.worker.memory.monitor-interval": "50 ms",
+    "distributed.worker.memory.pause": False,  # nothing but the nanny's end, at 95 %
     "distributed.nanny.pre-spawn-environ.OMP_NUM_THREADS": 1,
 }
 
