@@ -11,6 +11,7 @@ import socket
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from dmondrian.checkpoint import Lease, Manifest, Run
 from dmondrian.data import Plan
 from dmondrian.distributed.cluster import warm
 from dmondrian.distributed.coordinator import Coordinator
+from dmondrian.distributed.fleet import ANSWER_SECONDS
 from dmondrian.distributed.interrupt import Interrupts
 from dmondrian.distributed.ledger import Ledger
 from dmondrian.distributed.metrics import Progressive, read_counts
@@ -227,9 +229,17 @@ class Attempt:
 
 
 def _equip(client: Client) -> None:
-    """Give all workers, also those that join later, a registry of shards."""
+    """Give all workers, also those that join later, a registry of shards.
+
+    One that hangs must not hold up the others: the scheduler goes on telling it.
+    """
+
+    async def register() -> None:
+        await client.register_plugin(ShardHolder())
+
     try:
-        client.register_plugin(ShardHolder())
+        with suppress(TimeoutError):
+            client.sync(register, callback_timeout=ANSWER_SECONDS)
     except Exception as error:
         raise ClusterError(
             f"the workers cannot use dmondrian ({type(error).__name__}: {error}); install the same "

@@ -2,8 +2,8 @@
 
 Relies on a `read` function that is a pure function of the block's number. Promises that shards of
 one worker that ask for the same block share one copy, that a failed read is tried again by the
-next caller, that reading ahead stops when the budget of bytes is used, and that no wait is
-unbounded.
+next caller, that reading ahead stops when the budget of bytes is used, that no wait is unbounded,
+and that a store which fails for a moment is not taken for bad data.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
+
+from dmondrian.errors import DataError, StoreError
 
 AHEAD = 2
 """Blocks read ahead of the one asked for; one hides the reading, two its unevenness."""
@@ -109,3 +111,16 @@ class BlockCache:
 def _size(encoded: Any) -> int:
     parts = (encoded.X, encoded.y, encoded.weight)
     return sum(part.nbytes for part in parts if part is not None)
+
+
+def read_failure(error: Exception, uri: str) -> Exception:
+    """Tell a store that did not answer, which may do so in a moment, from data that is bad.
+
+    pyarrow raises the same OSError for a failed request and for some damaged files.
+    """
+    is_request = isinstance(error, DataError) and isinstance(error.__cause__, OSError)
+    return StoreError(str(error)) if is_request and _is_remote(uri) else error
+
+
+def _is_remote(uri: str) -> bool:
+    return "://" in uri and not uri.startswith("file:")

@@ -247,8 +247,7 @@ class Coordinator:
 
     def _send(self) -> None:
         """Send restores, and steps in stream order, as far as window and depth allow."""
-        now = time.monotonic()
-        ready = [t for t in self._tracks if t.address is not None and t.retry_at <= now]
+        ready = [t for t in self._tracks if t.address and t.retry_at <= time.monotonic()]
         for track in ready:
             if not track.is_held and not track.pending:
                 self._restore(track)
@@ -395,4 +394,6 @@ class Coordinator:
     def _release(self) -> None:
         """Leave nothing behind on the cluster."""
         self._inbox.close()
+        self._fleet.close()
+        self._fleet.leave_word(forget, self._run.url, self.attempt, None)
         self._fleet.tell(list(self._fleet.threads), forget, self._run.url, self.attempt, None)

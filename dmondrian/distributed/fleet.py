@@ -1,17 +1,20 @@
 """The fleet: which workers live, and which of them should hold a shard.
 
 Relies on the scheduler's list of all workers. Promises that lost shards alone are placed anew,
-that shards go where the load per thread is least, and that equal fleets place equally.
+that shards go where the load per thread is least, that equal fleets place equally, and that a
+cluster which grows on demand (`cluster.adapt`) sees a demand while there is no worker.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from distributed import Client
+from distributed import Client, Future
 
 from dmondrian.errors import ClusterError
 
@@ -27,6 +30,10 @@ ANSWER_SECONDS = 30.0
 _LIVING = ("running", "paused")  # a paused worker keeps its shards: it waits for memory
 
 
+def _be_there() -> None:
+    """Task: nothing, on any worker."""
+
+
 class Fleet:
     """The living workers, by address."""
 
@@ -36,6 +43,7 @@ class Fleet:
         self._looked = -float("inf")
         self._seen = time.monotonic()
         self._n_living = 0  # workers that live, also those that stopped answering
+        self._demand: Future | None = None  # a task that any worker may run, while there is none
         self.threads: dict[str, int] = {}  # living workers and their threads
         self.shunned: set[str] = set()  # workers that stopped answering
 
@@ -56,6 +64,7 @@ class Fleet:
             living = {a: int(w["nthreads"]) for a, w in found.items() if w["status"] in _LIVING}
             self.threads = {a: n for a, n in sorted(living.items()) if a not in self.shunned}
             self._n_living = len(living)
+            self._ask_for_one()
         if found is not None and self.threads:
             self._seen = moment
         elif moment - self._seen > self._patience:
@@ -78,6 +87,20 @@ class Fleet:
             return asked["workers"]
         return None
 
+    def _ask_for_one(self) -> None:
+        """Have a task wait for a worker while there is none: orders are pinned, and call nobody."""
+        if self._n_living:
+            self.close()
+        elif self._demand is None and self._client.status == "running":
+            key = f"dmondrian-demand-{uuid.uuid4().hex}"
+            self._demand = self._client.submit(_be_there, key=key, pure=False)
+
+    def close(self) -> None:
+        """Leave no task behind."""
+        if self._demand is not None:
+            self._demand.release()
+            self._demand = None
+
     def _give_up(self) -> None:
         scheduler = getattr(self._client.scheduler, "address", "the scheduler")
         if self._client.status != "running":
@@ -96,12 +119,25 @@ class Fleet:
         if not addresses or self._client.status != "running":
             return
 
-        async def ask() -> None:
-            workers = list(addresses)
-            await self._client.run(task, *args, workers=workers, on_error="ignore", wait=False)
-
         with suppress(OSError, TimeoutError):
-            self._client.sync(ask, callback_timeout=ANSWER_SECONDS)
+            self._client.sync(self._tell, addresses, task, args, callback_timeout=ANSWER_SECONDS)
+
+    def leave_word(self, task: Callable[..., Any], *args: Any) -> None:
+        """Have workers that stopped answering run a coroutine function should they wake soon.
+
+        Waits for none of them: the scheduler keeps the word for as long as it tries to connect.
+        """
+        loop = self._client.loop
+        if self.shunned and loop is not None and self._client.status == "running":
+            loop.add_callback(self._tell, sorted(self.shunned), task, args)
+
+    async def _tell(
+        self, addresses: Sequence[str], task: Callable[..., Any], args: Sequence[Any]
+    ) -> None:
+        with suppress(OSError, asyncio.CancelledError):
+            await self._client.run(
+                task, *args, workers=list(addresses), on_error="ignore", wait=False
+            )
 
     def place(self, load: Mapping[str, int]) -> str | None:
         """Worker for one more shard: the least loaded per thread; None without workers.

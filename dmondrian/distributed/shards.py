@@ -23,7 +23,7 @@ from distributed import Worker, WorkerPlugin, get_worker
 from dmondrian.checkpoint.codec import decode_forest, encode_forest
 from dmondrian.checkpoint.run import Run
 from dmondrian.data import Plan, read_block
-from dmondrian.distributed.blocks import BlockCache
+from dmondrian.distributed.blocks import BlockCache, read_failure
 from dmondrian.distributed.code import code_digest
 from dmondrian.distributed.metrics import slices
 from dmondrian.distributed.orders import (
@@ -310,7 +310,8 @@ def _advance(held: HeldRun, shard: Shard, order: Step) -> Answer:
         try:
             encoded = held.cache.get(shard.block, held.floor())
         except Exception as error:  # noqa: BLE001 - nothing was learned: the coordinator decides by its name
-            return _fault(FAILED, order, error, shard.position)
+            uri = held.plan.blocks[shard.block].uri
+            return _fault(FAILED, order, read_failure(error, uri), shard.position)
         try:
             _learn(held.plan, shard, encoded, order)
         except Exception as error:  # noqa: BLE001 - some trees may have learned rows that others have not

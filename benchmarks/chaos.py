@@ -1,0 +1,152 @@
+"""Does the forest survive? Seeded schedules of faults over covtype, each run's bytes compared.
+
+Six shards on three worker processes; data and run folder in a bucket of a local S3 server, behind a
+proxy that can fail. The faults (`tests.distributed.chaos.schedule`): workers killed from outside,
+in a step, a read, an upload, a restore, by their memory limit; workers stopped, retired, gone for
+good, joining; a step that raises; a store that is slow, fails, breaks off or has written what it
+says it has not; the coordinator killed, also around a commit.
+
+A run counts as equal when all manifests (hence all blobs) and all metrics are those of the run
+without faults, only the shards of hurt workers were restored, none of them learned more than one
+checkpoint interval again, and nothing was left on the cluster. "lost" is the seconds over the
+median of the calm runs, less what the replay costs at the calm run's speed; it holds all faults of
+the schedule, slow stores and starts of workers included.
+
+    python -m benchmarks.chaos --data <folder>
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.records import RESULTS, Records, table
+from tests.distributed.chaos import schedule
+from tests.distributed.chaos.harness import HangError, Outcome
+from tests.distributed.chaos.place import Place, place
+from tests.distributed.chaos.verdict import complaints
+
+N_SHARDS = 6
+BLOCK_ROWS = 2500
+
+
+def covtype(folder: str, n_rows: int, group_rows: int = BLOCK_ROWS) -> dict[str, bytes]:
+    """Return the first rows as two Parquet files in small row groups."""
+    files = sorted(Path(folder, "covtype").glob("*.parquet"))
+    if not files:
+        raise FileNotFoundError(f"expected Parquet files in {Path(folder, 'covtype')}, found none")
+    rows = pa.concat_tables([pq.read_table(file) for file in files]).slice(0, n_rows)
+    found = {}
+    for i, start in enumerate((0, n_rows // 2)):
+        stop = n_rows // 2 if i == 0 else n_rows
+        buffer = io.BytesIO()
+        pq.write_table(rows.slice(start, stop - start), buffer, row_group_size=group_rows)
+        found[f"part-{i}.parquet"] = buffer.getvalue()
+    return found
+
+
+def options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return what every job is given."""
+    return {
+        "target": "Cover_Type",
+        "n_shards": N_SHARDS,
+        "checkpoint_every": f"{args.interval} rows",
+        "unit_rows": BLOCK_ROWS,
+        "forest": {"n_estimators": args.trees, "random_state": 7, "alpha": 0.01},
+    }
+
+
+def record(seed: int, outcome: Outcome, calm: list[Outcome], interval: int) -> dict[str, Any]:
+    """Return what the table says of one schedule."""
+    usual = statistics.median(run.seconds for run in calm)
+    n_rows = max(calm[0].manifests)
+    replayed = sum(loss["rows"] for loss in outcome.losses if not loss["is_move"])
+    replay = replayed / (n_rows * N_SHARDS) * usual
+    kinds = [fault.kind for fault in outcome.struck]
+    return {
+        "seed": seed,
+        "rows": n_rows,
+        "interval": interval,
+        "faults": kinds,
+        "kills": sum(kind in schedule.KILLS + schedule.COORDINATOR for kind in kinds),
+        "complaints": complaints(outcome, calm[0], interval),
+        "attempts": outcome.attempts,
+        "recoveries": sum(x["is_held"] and not x["is_move"] for x in outcome.losses),
+        "replayed": replayed,
+        "seconds": outcome.seconds,
+        "calm_seconds": usual,
+        "lost": outcome.seconds - usual - replay,
+    }
+
+
+def strike(where: Place, seed: int, calm: list[Outcome], interval: int) -> dict[str, Any]:
+    """Run one schedule; a run that hangs is a record as well."""
+    faults = schedule.draw(seed)
+    try:
+        return record(seed, where.run(f"seed-{seed}", faults), calm, interval)
+    except HangError as error:
+        print(error, file=sys.stderr)
+        kinds = [fault.kind for fault in faults]
+        return {"seed": seed, "faults": kinds, "complaints": [str(error).partition(";")[0]]}
+
+
+def report(records: Records) -> str:
+    """Markdown: a row per seed."""
+    found = sorted(records, key=lambda r: r["seed"])
+    equal = sum(not r["complaints"] for r in found)
+    rows = [
+        [
+            r["seed"],
+            ", ".join(r["faults"]),
+            "; ".join(r["complaints"]) or "yes",
+            *(r.get(name) for name in ("attempts", "recoveries", "replayed", "seconds", "lost")),
+        ]
+        for r in found
+    ]
+    kills = sum(r.get("kills", 0) for r in found)
+    lost = sum(r.get("lost", 0.0) for r in found)
+    calm = found[0].get("calm_seconds") or 0.0
+    return (
+        f"{equal} of {len(found)} schedules equal. {kills} kills; {lost / max(kills, 1):.1f} s lost"
+        f" per kill, other faults included. A calm run takes {calm:.1f} s. `replayed` counts"
+        " rows of a shard, summed over shards.\n\n"
+        + table(
+            ["seed", "faults", "equal", "attempts", "recoveries", "replayed", "s", "s lost"], rows
+        )
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", required=True, help="folder with a sub-folder `covtype`")
+    parser.add_argument("--rows", type=int, default=40_000)
+    parser.add_argument("--interval", type=int, default=5_000, help="rows between checkpoints")
+    parser.add_argument("--trees", type=int, default=12)
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--calm", type=int, default=2, help="runs without faults")
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds for one run")
+    parser.add_argument("--out", type=Path, default=RESULTS / "chaos.json")
+    args = parser.parse_args()
+    records = Records(args.out, ("seed",), fresh=True)
+    with place(covtype(args.data, args.rows), options(args), args.limit) as where:
+        calm = [where.run(f"calm-{i}", []) for i in range(args.calm)]
+        for seed in range(args.seeds):
+            found = strike(where, seed, calm, args.interval)
+            records.add(found)
+            print(f"{seed}: {found['faults']} {found['complaints'] or 'equal'}", file=sys.stderr)
+    text = report(records)
+    args.out.with_suffix(".md").write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,272 @@
+"""What do safety and the cluster cost? Recovery, checkpoints and the coordinator, on covtype.
+
+Four parts, each taken in turns so that a disturbance of the machine falls on all sides:
+
+* ``kill``: a worker process is killed half way through a run on three workers; seconds until the
+  loss is seen, and until the stream has got past the place where it was seen.
+* ``checkpoints``: the default interval against none but at the end, on a local folder; in seconds
+  and in processor time of workers and coordinator, which other work on the machine does not touch.
+* ``coordinator``: rows per second of n workers of one thread each, against the sum of what the
+  same processes reach at the same time when each learns its trees in one plain loop.
+* ``orders``: processor time of the process of coordinator and scheduler over runs with small and
+  large steps, with and without forecasts; from these `benchmarks.scaling_model` has its numbers.
+
+    python -m benchmarks.recovery --data <folder>
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import dask
+import numpy as np
+from distributed import Client, LocalCluster
+
+from benchmarks.chaos import N_SHARDS, covtype
+from benchmarks.records import RESULTS, Records, table
+from dmondrian import AMFClassifier
+from dmondrian.checkpoint import Run
+from dmondrian.data import Plan, read_block
+from dmondrian.distributed import TrainedRun, train
+from dmondrian.distributed.cluster import CONFIG
+from dmondrian.distributed.metrics import slices
+from dmondrian.forest import Forest
+from dmondrian.parameters import ForestParameters
+from tests.distributed.chaos.harness import Outcome
+from tests.distributed.chaos.place import place
+from tests.distributed.chaos.schedule import KILL, LEAVE, Fault
+
+PARTS = ("kill", "checkpoints", "coordinator", "orders")
+GROUP_ROWS = 20_000
+DEFAULT = "100000 rows"
+
+
+@contextmanager
+def workers(n_workers: int) -> Iterator[Client]:
+    """Worker processes of one thread each."""
+    with (
+        dask.config.set(CONFIG),
+        LocalCluster(
+            n_workers=n_workers, threads_per_worker=1, dashboard_address="127.0.0.1:0",
+            silence_logs=50,
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):  # fmt: skip
+        client.wait_for_workers(n_workers)
+        yield client
+
+
+@contextmanager
+def rows_of(args: argparse.Namespace, n_rows: int) -> Iterator[Path]:
+    """Write rows of covtype into a folder that goes with the block."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in covtype(args.data, n_rows, GROUP_ROWS).items():
+            Path(folder, name).write_bytes(content)
+        yield Path(folder)
+
+
+def learn(client: Client, data: Path, args: argparse.Namespace, **options: Any) -> TrainedRun:
+    """Train on a cluster, in a run folder that goes when this process ends."""
+    estimator = AMFClassifier(n_estimators=args.trees, random_state=7, alpha=0.01)
+    return train(estimator, data, target="Cover_Type", client=client, n_shards=N_SHARDS, **options)
+
+
+def kill(args: argparse.Namespace) -> dict[str, Any]:
+    """Kill a worker that comes back, and one that does not, in turns."""
+    interval = args.kill_rows // 8
+    options = {
+        "target": "Cover_Type",
+        "n_shards": N_SHARDS,
+        "checkpoint_every": f"{interval} rows",
+        "unit_rows": 2500,
+        "forest": {"n_estimators": args.trees, "random_state": 7, "alpha": 0.01},
+    }
+    seen, passed, replayed = [], [], []
+    with place(covtype(args.data, args.kill_rows, 2500), options, 600.0) as where:
+        calm = where.run("calm", [])
+        for i in range(args.repeats):
+            for kind in (KILL, LEAVE):
+                fault = Fault(kind, share=0.5, victim=i, nth=1, delay=0.0, seconds=0.0)
+                outcome = where.run(f"{kind}-{i}", [fault])
+                if outcome.manifests != calm.manifests:
+                    raise RuntimeError(f"{kind} changed the forest")
+                found = times(outcome)
+                seen.append(found[0])
+                passed.append(found[1])
+                replayed.append(outcome.summary["rows_replayed"])
+    return {
+        "part": "kill", "rows": args.kill_rows, "interval": interval, "trees": args.trees,
+        "seen": seen, "passed": passed, "replayed": replayed,
+        "rows_per_second": args.kill_rows / calm.summary["seconds"],
+    }  # fmt: skip
+
+
+def times(outcome: Outcome) -> tuple[float, float]:
+    """Seconds from the strike to the first loss, and to rows settled behind those settled then."""
+    struck = next(moment for moment, word in outcome.log if "struck" in word)
+    lost = next(moment for moment, word in outcome.log if "lost" in word and moment > struck)
+    there = max(word["rows"] for moment, word in outcome.log if "rows" in word and moment < lost)
+    passed = next(m for m, w in outcome.log if w.get("rows", 0) > there and m > lost)
+    return lost - struck, passed - struck
+
+
+def used(client: Client) -> tuple[float, float, float]:
+    """Return the clock, and processor seconds of this process and of all workers."""
+    return time.monotonic(), time.process_time(), sum(client.run(time.process_time).values())
+
+
+def spent(before: tuple[float, ...], after: tuple[float, ...]) -> list[float]:
+    return [b - a for a, b in zip(before, after, strict=True)]
+
+
+def checkpoints(args: argparse.Namespace) -> dict[str, Any]:
+    """Take the default interval and none in turns, after a first run that warms the workers."""
+    found: dict[str, list[list[float]]] = {"default": [], "none": []}
+    with rows_of(args, args.rows) as data, workers(args.workers) as client:
+        learn(client, data, args, checkpoint_every=None)
+        for _ in range(args.repeats):
+            for name, every in (("default", DEFAULT), ("none", None)):
+                before = used(client)
+                learn(client, data, args, checkpoint_every=every)
+                found[name].append(spent(before, used(client)))
+    return {"part": "checkpoints", "rows": args.rows, "trees": args.trees, **found}
+
+
+def alone(plan: bytes, parameters: dict[str, Any], trees: list[int]) -> float:
+    """Task: learn some trees in one plain loop, as a step does; return the seconds."""
+    frozen = Plan.from_parquet(plan)
+    forest = Forest(ForestParameters.from_json(parameters), np.array(trees))
+    began = time.monotonic()
+    for block in frozen.blocks:
+        rows = read_block(frozen, block)
+        for start, stop in slices(block.position, len(rows.X)):
+            forest.predict_sums(rows.X[start:stop])
+            forest.update(rows.X[start:stop], rows.y[start:stop], None)
+    return time.monotonic() - began
+
+
+def coordinator(args: argparse.Namespace, n_workers: int) -> dict[str, Any]:
+    """Compare a cluster with its own workers, each on its own share of the trees."""
+    shares = np.array_split(range(args.trees), n_workers)
+    together, apart = [], []
+    with rows_of(args, args.rows) as data, workers(n_workers) as client:
+        run = Run.open(learn(client, data, args, checkpoint_every=None).run_url)
+        for _ in range(args.repeats):
+            summary = learn(client, data, args, checkpoint_every=None).summary
+            together.append(summary["seconds"])
+            addresses = sorted(client.scheduler_info(n_workers=-1)["workers"])
+            tasks = [
+                client.submit(
+                    alone, run.plan_bytes(), run.run_json["parameters"], share.tolist(),
+                    workers=[address], pure=False,
+                )
+                for share, address in zip(shares, addresses, strict=True)
+            ]  # fmt: skip
+            apart.append(client.gather(tasks))
+    return {
+        "part": "coordinator", "workers": n_workers, "rows": args.rows, "trees": args.trees,
+        "together": together, "apart": apart,
+        # Rows per second of all trees: each of the workers learns its share of them.
+        "ratio": [
+            statistics.mean(mine) / whole for mine, whole in zip(apart, together, strict=True)
+        ],
+    }  # fmt: skip
+
+
+def orders(args: argparse.Namespace) -> dict[str, Any]:
+    """Measure runs that differ in the number of orders and in forecasts."""
+    cases = []
+    n_rows = args.kill_rows
+    with workers(1) as client, tempfile.TemporaryDirectory() as folder:
+        for name, content in covtype(args.data, n_rows, 500).items():
+            Path(folder, name).write_bytes(content)
+        for unit_rows in (500, 500, 5000):
+            for progressive in (True, False):
+                with mock.patch("dmondrian.distributed.units.UNIT_ROWS", unit_rows):
+                    before = used(client)
+                    options = {"checkpoint_every": None, "progressive": progressive}
+                    learn(client, Path(folder), args, **options)
+                    clock, here, there = spent(before, used(client))
+                cases.append(
+                    {
+                        "unit_rows": unit_rows, "progressive": progressive, "shards": N_SHARDS,
+                        "orders": N_SHARDS * -(-n_rows // unit_rows), "seconds": clock,
+                        "coordinator_cpu": here, "workers_cpu": there,
+                    }
+                )  # fmt: skip
+    blob = learned_bytes(args)
+    # The first pair of runs also compiled and started things.
+    return {"part": "orders", "rows": n_rows, "trees": args.trees, "cases": cases[2:], **blob}
+
+
+def learned_bytes(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the size of a finished run's blobs and of its data."""
+    with rows_of(args, args.kill_rows) as data, workers(1) as client:
+        run = Run.open(learn(client, data, args).run_url)
+        n_bytes = sum(file.stat().st_size for file in data.iterdir())
+        manifest = run.latest()
+    assert manifest is not None
+    return {
+        "data_bytes": n_bytes,
+        "blob_bytes": sum(shard["bytes"] for shard in manifest.shards.values()),
+    }
+
+
+def report(records: Records) -> str:
+    """Markdown: a row per figure."""
+    rows = []
+    for r in records:
+        if r["part"] == "kill":
+            for name, what in (("seen", "a kill is seen"), ("passed", "the stream goes on")):
+                rows.append([f"seconds until {what}", *spread(r[name])])
+        elif r["part"] == "checkpoints":
+            for i, what in ((0, "seconds"), (1, "coordinator CPU"), (2, "workers' CPU")):
+                pairs = zip(r["default"], r["none"], strict=True)
+                shares = [100 * (with_[i] / without[i] - 1) for with_, without in pairs]
+                rows.append([f"checkpoints, % of {what}", *spread(shares)])
+        elif r["part"] == "coordinator":
+            rows.append([f"{r['workers']} workers over the sum of each alone", *spread(r["ratio"])])
+    return table(["figure", "median", "least", "greatest"], rows)
+
+
+def spread(values: list[float]) -> list[float]:
+    return [statistics.median(values), min(values), max(values)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", required=True, help="folder with a sub-folder `covtype`")
+    parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
+    parser.add_argument("--rows", type=int, default=400_000, help="of checkpoints and coordinator")
+    parser.add_argument("--kill-rows", type=int, default=40_000, help="of the other parts")
+    parser.add_argument("--trees", type=int, default=12)
+    parser.add_argument("--workers", type=int, default=2, help="most workers")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=RESULTS / "recovery.json")
+    args = parser.parse_args()
+    records = Records(args.out, ("part", "workers"))
+    for part in args.parts:
+        if part == "coordinator":
+            for n_workers in range(1, args.workers + 1):
+                records.add(coordinator(args, n_workers))
+        else:
+            records.add({"kill": kill, "checkpoints": checkpoints, "orders": orders}[part](args))
+        print(f"{part}: done", file=sys.stderr)
+    text = report(records)
+    args.out.with_suffix(".md").write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""A worker that hangs and a data store that fails for a moment hold nobody up."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from dmondrian.data import Plan
+from dmondrian.distributed import TrainedRun, blocks, shards, trainer
+from dmondrian.distributed.fleet import Fleet
+from dmondrian.errors import DataError, PlanError
+
+from .conftest import Fit, Grow, digests, wait_until, workers_of
+from .test_fleet import note, told
+
+
+def test_word_is_left_for_a_worker_that_stopped_answering(cluster: Grow) -> None:
+    _, client = cluster(2)
+    told.clear()
+    fleet = Fleet(client)
+    fleet.leave_word(note, 1)
+    fleet.shunned = {workers_of(client)[1], "inproc://nobody/1/1"}
+    fleet.leave_word(note, 2)
+    wait_until(lambda: told)
+    assert told == [(workers_of(client)[1], 2)]
+
+
+def test_a_worker_that_hangs_does_not_hold_up_the_start(
+    fit: Fit, cluster: Grow, undisturbed: TrainedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, client = cluster(2)
+    register = client._register_worker_plugin
+
+    async def hang(*about: Any, **options: Any) -> None:
+        await register(*about, **options)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(client, "_register_worker_plugin", hang)
+    monkeypatch.setattr(trainer, "ANSWER_SECONDS", 0.5)
+    assert digests(fit(client=client)) == digests(undisturbed)
+
+
+@pytest.mark.parametrize("error", [DataError("AWS Error 503"), PlanError("cannot look at it")])
+def test_a_remote_file_that_cannot_be_reached_is_read_again(
+    fit: Fit, undisturbed: TrainedRun, monkeypatch: pytest.MonkeyPatch, error: DataError
+) -> None:
+    read, failed = shards.read_block, []
+
+    def flaky(plan: Plan, block: Any) -> Any:
+        if block.index == 4 and len(failed) < 2:
+            failed.append(block.index)
+            raise error from OSError("AWS Error 503")
+        return read(plan, block)
+
+    monkeypatch.setattr(shards, "read_block", flaky)
+    with pytest.raises(type(error), match=str(error)):
+        fit("local")  # a file here that cannot be read is bad
+    failed.clear()
+    monkeypatch.setattr(blocks, "_is_remote", lambda uri: True)
+    assert digests(fit("remote")) == digests(undisturbed)
+    assert len(failed) == 2
