@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dmondrian.data import Plan
-from dmondrian.distributed import TrainedRun, blocks, shards, trainer
+from dmondrian.distributed import TrainedRun, attempt, blocks, shards
 from dmondrian.distributed.fleet import Fleet
 from dmondrian.errors import DataError, PlanError
 
@@ -38,7 +38,7 @@ def test_a_worker_that_hangs_does_not_hold_up_the_start(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(client, "_register_worker_plugin", hang)
-    monkeypatch.setattr(trainer, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(attempt, "ANSWER_SECONDS", 0.5)
     assert digests(fit(client=client)) == digests(undisturbed)
 
 
