@@ -6,7 +6,25 @@ equal blobs and equal manifests; what is read back is checked before it is used;
 
 from dmondrian.checkpoint.codec import decode_forest, encode_forest
 from dmondrian.checkpoint.manifest import Manifest
-from dmondrian.checkpoint.model import load_model, save_model
+from dmondrian.checkpoint.model import (
+    Blob,
+    load_model,
+    load_trees,
+    look_at_model,
+    peek_blob,
+    save_model,
+)
 from dmondrian.checkpoint.run import Run
 
-__all__ = ["Manifest", "Run", "decode_forest", "encode_forest", "load_model", "save_model"]
+__all__ = [
+    "Blob",
+    "Manifest",
+    "Run",
+    "decode_forest",
+    "encode_forest",
+    "load_model",
+    "load_trees",
+    "look_at_model",
+    "peek_blob",
+    "save_model",
+]

@@ -7,10 +7,11 @@ Relies on `Run` and the codec; `dmondrian.forest` is imported when it is needed.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dmondrian.checkpoint.codec import decode_forest, encode_forest
+from dmondrian.checkpoint.codec import decode_forest, encode_forest, peek_forest
 from dmondrian.checkpoint.manifest import Manifest
 from dmondrian.checkpoint.run import Run
 from dmondrian.errors import CheckpointError, CorruptError, FencedError, ParameterError
@@ -20,6 +21,27 @@ if TYPE_CHECKING:
 
 # Rows learned; in a run folder this is the manifest's position, so it is not stored twice.
 ROWS_KEY = "n_seen"
+
+
+@dataclass(frozen=True)
+class Blob:
+    """Trees of a model that are stored together."""
+
+    run: str  # URL of the run folder that holds them
+    shard: int  # number of the shard in that run
+    first: int  # lowest tree number, by run.json
+    stop: int  # behind the highest tree number
+    digest: str
+    n_bytes: int  # as stored
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a blob says of itself at its start."""
+
+    parameters: dict[str, Any]  # of the forest, as JSON
+    numbers: tuple[int, ...]  # tree numbers
+    sizes: tuple[int, ...]  # bytes of each tree in memory
 
 
 def save_model(
@@ -93,8 +115,98 @@ def load_model(url: str | os.PathLike[str]) -> tuple[Forest, dict[str, Any], Man
     """
     run = Run.open(url)
     manifest = _chosen(run)
-    forest = _join(run, manifest)
+    forest = load_trees(model_blobs(run, manifest))
     return forest, {**run.run_json, ROWS_KEY: manifest.position}, manifest
+
+
+def look_at_model(url: str | os.PathLike[str]) -> tuple[list[Blob], dict[str, Any], Manifest]:
+    """Find a model as `load_model` does, without its trees.
+
+    Returns
+    -------
+    blobs : list of Blob
+        Where the trees are, in the order of their numbers.
+    model_json, manifest
+        As of `load_model`.
+
+    Raises
+    ------
+    CheckpointError
+        There is no run or no checkpoint.
+    CorruptError
+        The checkpoint is damaged.
+    """
+    run = Run.open(url)
+    manifest = _chosen(run)
+    model_json = {**run.run_json, ROWS_KEY: manifest.position}
+    return model_blobs(run, manifest), model_json, manifest
+
+
+def model_blobs(run: Run, manifest: Manifest) -> list[Blob]:
+    """List the blobs that make up a model, in the order of their trees' numbers."""
+    if not manifest.shards:
+        raise CorruptError(f"{manifest.name} in {run.url} names no shard: there is no forest.")
+    declared = run.run_json.get("shards")
+    ranges = declared if isinstance(declared, list) else [[0, 0]] * (max(manifest.shards) + 1)
+    if not all(number < len(ranges) for number in manifest.shards):
+        raise CorruptError(f"{manifest.name} in {run.url} names shards that run.json does not.")
+    blobs = [
+        Blob(run.url, number, first, stop, shard["digest"], shard["bytes"])
+        for (number, shard), (first, stop) in (
+            (item, ranges[item[0]]) for item in manifest.shards.items()
+        )
+    ]
+    return sorted(blobs, key=lambda blob: (blob.first, blob.shard))
+
+
+def peek_blob(blob: Blob) -> Contents:
+    """Read what a blob says of itself, without reading its trees.
+
+    Raises
+    ------
+    CorruptError
+        Its beginning is damaged, or it is missing.
+    """
+    run = Run.open(blob.run)
+    header, sizes = peek_forest(
+        lambda start, stop: run.peek_blob(blob.digest, start, stop),
+        blob.n_bytes,
+        name=_named(blob),
+    )
+    try:
+        numbers = tuple(int(tree["number"]) for tree in header["trees"])
+        return Contents(dict(header["parameters"]), numbers, tuple(sizes))
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptError(f"{_named(blob)} is no forest: {error!r}") from error
+
+
+def load_trees(blobs: Sequence[Blob]) -> Forest:
+    """Read blobs of one model, one after the other, as one forest.
+
+    Raises
+    ------
+    CorruptError
+        A blob is missing or damaged, or they do not belong together.
+    """
+    from dmondrian.forest import Forest
+
+    runs = {url: Run.open(url) for url in {blob.run for blob in blobs}}
+    parts = [_load(runs[blob.run], blob) for blob in blobs]
+    return parts[0] if len(parts) == 1 else Forest.join(parts)
+
+
+def _load(run: Run, blob: Blob) -> Forest:
+    from dmondrian.forest import Forest
+
+    data = run.get_blob(blob.digest, blob.n_bytes)
+    try:
+        return Forest.from_state(*decode_forest(data, name=_named(blob)))
+    except (CorruptError, ParameterError) as error:
+        raise CorruptError(f"{_named(blob)} is no forest: {error}") from error
+
+
+def _named(blob: Blob) -> str:
+    return f"Shard {blob.shard} (blobs/{blob.digest} in {blob.run})"
 
 
 def _chosen(run: Run) -> Manifest:
@@ -111,19 +223,3 @@ def _chosen(run: Run) -> Manifest:
             f"{len(declared)}: a part of the forest is missing. Use an earlier checkpoint."
         )
     return manifest
-
-
-def _join(run: Run, manifest: Manifest) -> Forest:
-    from dmondrian.forest import Forest
-
-    parts = []
-    for number, shard in manifest.shards.items():
-        data = run.get_blob(shard["digest"], shard["bytes"])
-        name = f"Shard {number} (blobs/{shard['digest']} in {run.url})"
-        try:
-            parts.append(Forest.from_state(*decode_forest(data, name=name)))
-        except (CorruptError, ParameterError) as error:
-            raise CorruptError(f"{name} is no forest: {error}") from error
-    if not parts:
-        raise CorruptError(f"{manifest.name} in {run.url} names no shard: there is no forest.")
-    return parts[0] if len(parts) == 1 else Forest.join(parts)

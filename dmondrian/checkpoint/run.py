@@ -207,6 +207,20 @@ class Run:
             )
         return data
 
+    def peek_blob(self, digest: str, start: int, stop: int) -> bytes:
+        """Read some bytes of a shard's state; nothing says that they are the right ones.
+
+        Raises
+        ------
+        CorruptError
+            The blob is missing.
+        """
+        try:
+            return self.store.get_range(_blob_name(digest), start, stop)
+        except NotFoundError:
+            name = _blob_name(digest)
+            raise CorruptError(f"{name} is missing in {self.url}. {document.EARLIER}") from None
+
     def commit(
         self,
         position: int,
