@@ -213,13 +213,14 @@ class Run:
         Raises
         ------
         CorruptError
-            The blob is missing.
+            The blob is missing, or ends before.
         """
-        try:
-            return self.store.get_range(_blob_name(digest), start, stop)
-        except NotFoundError:
-            name = _blob_name(digest)
-            raise CorruptError(f"{name} is missing in {self.url}. {document.EARLIER}") from None
+        name = _blob_name(digest)
+        n_bytes = self.store.size(name)
+        if n_bytes is None or n_bytes < stop:
+            what = "missing" if n_bytes is None else f"damaged: it has {n_bytes} bytes"
+            raise CorruptError(f"{name} in {self.url} is {what}. {document.EARLIER}")
+        return self.store.get_range(name, start, stop)
 
     def commit(
         self,

@@ -84,7 +84,7 @@ def parse_limit(limit: str | int | None) -> int | None:
     if limit is None:
         return None
     try:
-        n_bytes = 0 if isinstance(limit, bool) else parse_bytes(limit)
+        n_bytes = 0 if isinstance(limit, bool) or limit == "" else parse_bytes(limit)
     except (ValueError, TypeError, AttributeError):
         n_bytes = 0
     if n_bytes < 1:
@@ -161,12 +161,12 @@ def lay_out(
     least = max(_group([one]).n_bytes for one in trees)
     if least + 4 * needs.sums > free:
         _refuse(limit, limit + int((least + 4 * needs.sums - free) / USABLE) + 1, most)
-    cap = max(least, free - max(4 * needs.sums, free // 4))
+    wanted = 2 * sum(threads.values()) + 1  # parts under way that keep all threads busy
+    cap = max(least, free - needs.sums * max(4, min(4 * wanted, free // (4 * (needs.sums or 1)))))
     groups = _cut(trees, cap, len(threads))
     passes = tuple(tuple(groups[i : i + len(threads)]) for i in range(0, len(groups), len(threads)))
     room = max(group.n_bytes for group in groups)
-    slots = (free - room) // max(1, needs.sums)  # running sums that a worker may hold
-    wanted = 2 * sum(threads.values()) + 1
+    slots = (free - room) // (needs.sums or 1)  # running sums that a worker may hold
     if len(passes) == 1:
         window = max(1, min(wanted, slots // 2))
         return Layout(passes, room, window, _WAVE * window)
