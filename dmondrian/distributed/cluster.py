@@ -194,7 +194,13 @@ def _local(size: dict[str, Any]) -> Iterator[Client]:
             f'under `if __name__ == "__main__":`, because worker processes import the script'
         ) from error
     with cluster, Client(cluster, set_as_default=False) as client:
-        client.wait_for_workers(n_workers, timeout=START_SECONDS)
+        try:
+            client.wait_for_workers(n_workers, timeout=START_SECONDS)
+        except TimeoutError:
+            raise ClusterError(
+                f"{n_workers} local workers did not start in {START_SECONDS:.0f} seconds; give "
+                "them more memory or more time, or start fewer"
+            ) from None
         yield client
 
 

@@ -15,11 +15,10 @@ import numpy as np
 from distributed import Client
 
 from dmondrian.data import Encoded, Plan, make_scoring_plan, read_block
-from dmondrian.distributed.cluster import connected_for
 from dmondrian.distributed.memory import parse_limit, row_needs
 from dmondrian.distributed.metrics import HeldOut
 from dmondrian.distributed.models import open_model
-from dmondrian.distributed.relay import Relay
+from dmondrian.distributed.relay import connected_relay
 from dmondrian.distributed.units import cut
 from dmondrian.ensemble import Sums
 from dmondrian.errors import DataError
@@ -106,8 +105,9 @@ def evaluate(
         for mean, y, weight in measured:
             total.add(mean, y, weight)
 
-    with connected_for(plan.n_rows, client, n_workers, threads, limit) as used:
-        relay = Relay(used, model, needs, limit, "part of the data")
+    with connected_relay(
+        model, needs, "part of the data", plan.n_rows, client, n_workers, threads, limit
+    ) as relay:
         relay.run(parts, add)
     if total.weight == 0.0:
         raise DataError(

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -29,6 +30,7 @@ from distributed import Client, Future
 
 from dmondrian.checkpoint import load_trees
 from dmondrian.data import Encoded
+from dmondrian.distributed.cluster import connected_for, local_size
 from dmondrian.distributed.fleet import Fleet
 from dmondrian.distributed.memory import Group, Layout, Needs, lay_out
 from dmondrian.distributed.models import Model
@@ -105,6 +107,31 @@ def _with_sums(
 ) -> Iterator[tuple[Encoded, Sums | None]]:
     for index, rows in enumerate(blocks):
         yield rows, None if before is None else before[index]
+
+
+@contextmanager
+def connected_relay(
+    model: Model,
+    needs: Needs,
+    name: str,
+    n_rows: int,
+    client: Client | None,
+    n_workers: int | None,
+    threads: int | None,
+    limit: int | None,
+) -> Iterator[Relay]:
+    """Yield a relay on the caller's cluster, or on a local one that ends with the block.
+
+    Raises
+    ------
+    ClusterError
+        The limit is too small for the model: said before workers start that it would kill.
+    """
+    if client is None and limit is not None:
+        n_workers, threads = local_size(n_workers, threads)
+        lay_out(model.trees, needs, {str(i): threads for i in range(n_workers)}, limit)
+    with connected_for(n_rows, client, n_workers, threads, limit) as used:
+        yield Relay(used, model, needs, limit, name)
 
 
 class Relay:

@@ -31,11 +31,10 @@ from distributed import Client
 
 from dmondrian.checkpoint import document
 from dmondrian.data import Encoded, Plan, make_scoring_plan, read_block
-from dmondrian.distributed.cluster import connected_for
 from dmondrian.distributed.memory import Needs, parse_limit, row_needs
 from dmondrian.distributed.models import Model, open_model, plan_here
 from dmondrian.distributed.progress import Listener, Progress, Teller, listener
-from dmondrian.distributed.relay import Relay
+from dmondrian.distributed.relay import Relay, connected_relay
 from dmondrian.distributed.units import cut
 from dmondrian.ensemble import Sums
 from dmondrian.errors import CheckpointError, CorruptError, FencedError, ParameterError
@@ -174,8 +173,10 @@ def score(
     if store.exists(MANIFEST):
         _verify(store, asked, parts)
     else:
-        with connected_for(plan.n_rows, client, n_workers, threads, limit) as used:
-            relay = Relay(used, model, _needs(model, plan, parts), limit, "output file")
+        needs = _needs(model, plan, parts)
+        with connected_relay(
+            model, needs, "output file", plan.n_rows, client, n_workers, threads, limit
+        ) as relay:
             entries = _write_parts(relay, parts, plan.n_rows, Teller(listener(progress)))
         result["written"] = sum(entry.pop("is_new") for entry in entries)
         result["trees_sharded"] = relay.n_groups
