@@ -11,7 +11,7 @@ from dmondrian.checkpoint.model import (
     load_model,
     load_trees,
     look_at_model,
-    peek_blob,
+    peek_blobs,
     save_model,
 )
 from dmondrian.checkpoint.run import Run
@@ -25,6 +25,6 @@ __all__ = [
     "load_model",
     "load_trees",
     "look_at_model",
-    "peek_blob",
+    "peek_blobs",
     "save_model",
 ]

@@ -159,25 +159,16 @@ def model_blobs(run: Run, manifest: Manifest) -> list[Blob]:
     return sorted(blobs, key=lambda blob: (blob.first, blob.shard))
 
 
-def peek_blob(blob: Blob) -> Contents:
-    """Read what a blob says of itself, without reading its trees.
+def peek_blobs(blobs: Sequence[Blob]) -> list[Contents]:
+    """Read what each blob says of itself, without reading its trees.
 
     Raises
     ------
     CorruptError
-        Its beginning is damaged, or it is missing.
+        The beginning of one is damaged, or it is missing.
     """
-    run = Run.open(blob.run)
-    header, sizes = peek_forest(
-        lambda start, stop: run.peek_blob(blob.digest, start, stop),
-        blob.n_bytes,
-        name=_named(blob),
-    )
-    try:
-        numbers = tuple(int(tree["number"]) for tree in header["trees"])
-        return Contents(dict(header["parameters"]), numbers, tuple(sizes))
-    except (KeyError, TypeError, ValueError) as error:
-        raise CorruptError(f"{_named(blob)} is no forest: {error!r}") from error
+    runs = _runs(blobs)
+    return [_peek(runs[blob.run], blob) for blob in blobs]
 
 
 def load_trees(blobs: Sequence[Blob]) -> Forest:
@@ -190,9 +181,25 @@ def load_trees(blobs: Sequence[Blob]) -> Forest:
     """
     from dmondrian.forest import Forest
 
-    runs = {url: Run.open(url) for url in {blob.run for blob in blobs}}
+    runs = _runs(blobs)
     parts = [_load(runs[blob.run], blob) for blob in blobs]
     return parts[0] if len(parts) == 1 else Forest.join(parts)
+
+
+def _runs(blobs: Sequence[Blob]) -> dict[str, Run]:
+    return {url: Run.open(url) for url in {blob.run for blob in blobs}}
+
+
+def _peek(run: Run, blob: Blob) -> Contents:
+    def read(start: int, stop: int) -> bytes:
+        return run.peek_blob(blob.digest, start, stop)
+
+    header, sizes = peek_forest(read, blob.n_bytes, name=_named(blob))
+    try:
+        numbers = tuple(int(tree["number"]) for tree in header["trees"])
+        return Contents(dict(header["parameters"]), numbers, tuple(sizes))
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptError(f"{_named(blob)} is no forest: {error!r}") from error
 
 
 def _load(run: Run, blob: Blob) -> Forest:

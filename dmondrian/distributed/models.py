@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from dmondrian.checkpoint import look_at_model, peek_blob
+from dmondrian.checkpoint import look_at_model, peek_blobs
 from dmondrian.data import Plan, Schema
 from dmondrian.distributed.memory import Stored, stored
 from dmondrian.errors import CorruptError, DataError
@@ -86,7 +86,7 @@ def open_model(url: str) -> Model:
             f"{url} was fitted on arrays and holds no schema: load it with dmondrian.load and call "
             f"predict, or train it with dmondrian.distributed.train"
         )
-    contents = [peek_blob(blob) for blob in blobs]
+    contents = peek_blobs(blobs)
     first = contents[0].parameters
     numbers = [number for one in contents for number in one.numbers]
     if any(one.parameters != first for one in contents) or numbers != sorted(set(numbers)):

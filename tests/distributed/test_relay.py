@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from distributed import Client, LocalCluster
 
-from dmondrian.checkpoint import load_model, load_trees, look_at_model, peek_blob
+from dmondrian.checkpoint import load_model, load_trees, look_at_model, peek_blobs
 from dmondrian.distributed import TrainedRun, evaluate, memory, models, relay, score
 from dmondrian.distributed.memory import Needs
 from dmondrian.distributed.models import Model, open_model
@@ -147,8 +147,8 @@ def test_sizes_are_those_of_the_forest(undisturbed: TrainedRun) -> None:
     blobs, _, manifest = look_at_model(undisturbed.run_url)
     assert [(blob.first, blob.stop) for blob in blobs] == [(t, t + 1) for t in range(6)]
     assert [blob.digest for blob in blobs] == [s["digest"] for s in manifest.shards.values()]
-    for blob in blobs:
-        contents, forest = peek_blob(blob), load_trees([blob])
+    for blob, contents in zip(blobs, peek_blobs(blobs), strict=True):
+        forest = load_trees([blob])
         assert contents.numbers == tuple(forest.tree_numbers)
         assert sum(contents.sizes) == forest.n_bytes
 
