@@ -1,10 +1,10 @@
 """Memory: what a worker needs to use a model, and how the trees are shared out under its limit.
 
 Relies on what the blobs of a model say of their sizes, on the workers' own limits, and on Dask,
-which pauses a worker at 80 per cent of its limit. Promises that the bytes of a layout stay below
-that, or an error which says what limit would do; and that a layout depends on sizes and numbers
-alone. Trees and running sums are counted exactly; the rows of a task by an allowance per value,
-which long strings in columns that are kept may exceed.
+which spills and warns at 70 per cent of a limit and pauses at 80. Promises that the bytes of a
+layout stay below 70, or an error which says what limit would do; and that a layout depends on sizes
+and numbers alone. Trees and running sums are counted exactly; the rows of a task by an allowance
+per value, which long strings in columns that are kept may exceed.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from dmondrian.checkpoint import Blob
 from dmondrian.data import Block
 from dmondrian.errors import ClusterError, ParameterError
 
-USABLE = 0.8
-"""Share of a worker's limit that is planned with: Dask pauses a worker that uses more."""
+USABLE = 0.7
+"""Share of a worker's limit that is planned with: Dask warns and spills above it."""
 
 PROCESS_BYTES = 384 << 20
 """A worker process without rows and trees: 365 MB were measured, with compiled kernels."""
