@@ -158,9 +158,17 @@ class Ensemble:
             self.trees[index] = nodes.resize(tree, min(room, _MAX_CAPACITY))
 
     def predict_sums(
-        self, X: np.ndarray, n_threads: int = 1, spread: bool = False, distance: bool = False
+        self,
+        X: np.ndarray,
+        n_threads: int = 1,
+        spread: bool = False,
+        distance: bool = False,
+        onto: Sums | None = None,
     ) -> Sums:
         """Sum the trees' predictions, in the order of their numbers.
+
+        Trees are added one by one, so sums over trees 0 to 4 continued over trees 5 to 9 are to
+        the last bit those over trees 0 to 9.
 
         Parameters
         ----------
@@ -169,13 +177,19 @@ class Ensemble:
             Threads over chunks of rows.
         spread, distance : bool
             Also sum squares, and the extensions to each leaf's box.
+        onto : Sums, optional
+            Sums over trees with lower numbers, of the same rows and kinds, to go on from; they
+            are left as they are.
         """
         self._check_whole()
         n, k = len(X), self.n_outputs
         X = self._scaled(X)
-        total = np.zeros((n, k))
-        square = np.zeros((n, k)) if spread else None
-        far = np.zeros(n) if distance else None
+        total = np.zeros((n, k)) if onto is None else _continued(onto.total, (n, k))
+        square, far = None, None
+        if spread:
+            square = np.zeros((n, k)) if onto is None else _continued(onto.square, (n, k))
+        if distance:
+            far = np.zeros(n) if onto is None else _continued(onto.distance, (n,))
 
         def work(start: int) -> None:
             rows = slice(start, min(start + _CHUNK, n))
@@ -187,7 +201,8 @@ class Ensemble:
             )
 
         run_threads(work, range(0, n, _CHUNK), n_threads)
-        return Sums(total, square, far, len(self.trees))
+        n_trees = len(self.trees) + (0 if onto is None else onto.n_trees)
+        return Sums(total, square, far, n_trees)
 
     def _predict_chunk(
         self, X: np.ndarray, total: np.ndarray, square: np.ndarray, distance: np.ndarray
@@ -214,6 +229,14 @@ class Ensemble:
                 mine = tree._replace(scratch=extensions)
                 predict(*chosen, mine, X, scratch, total, _NONE_2D, _NONE_1D)
         return total[:, 0] / max(len(self.trees), 1)
+
+
+def _continued(sums: np.ndarray | None, shape: tuple[int, ...]) -> np.ndarray:
+    """Return a copy of sums that trees may be added to."""
+    if sums is None or sums.shape != shape:
+        found = None if sums is None else sums.shape
+        raise ParameterError(f"sums to go on from should have shape {shape}, got {found}")
+    return np.array(sums, np.float64, order="C")
 
 
 def read_only(array: np.ndarray) -> np.ndarray:

@@ -7,15 +7,20 @@ equal blobs and equal manifests; what is read back is checked before it is used;
 from dmondrian.checkpoint.codec import decode_forest, encode_forest
 from dmondrian.checkpoint.lease import Lease
 from dmondrian.checkpoint.manifest import Manifest
-from dmondrian.checkpoint.model import load_model, save_model
+from dmondrian.checkpoint.model import load_model, look_at_model, save_model
 from dmondrian.checkpoint.run import Run
+from dmondrian.checkpoint.trees import Blob, load_trees, peek_blobs
 
 __all__ = [
+    "Blob",
     "Lease",
     "Manifest",
     "Run",
     "decode_forest",
     "encode_forest",
     "load_model",
+    "load_trees",
+    "look_at_model",
+    "peek_blobs",
     "save_model",
 ]

@@ -13,7 +13,7 @@ numbers make a forest is for `Forest.from_state` to say.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ NUMPY_DTYPES = {arrow: np.dtype(name) for name, arrow in DTYPES.items()}
 MAGIC = b"ARROW1"
 # Magic padded to 8 bytes in front; footer length (4 bytes) and magic behind.
 HEAD_BYTES, TAIL_BYTES = 8, 10
+PEEK_BYTES = 65_536  # the header of a few hundred trees
 MAX_FIELDS = 256  # columns; a tree has a dozen or two
 # What Arrow, and types that other libraries register with it, raise of bytes that are not theirs.
 UNREADABLE = (OSError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError,
@@ -117,6 +118,53 @@ def decode_forest(
         f"{name} cannot be used as a forest: {reason} It is damaged or was not written by "
         "dmondrian: restore it from a copy, or use an earlier checkpoint."
     )
+
+
+def peek_forest(
+    read: Callable[[int, int], bytes], n_bytes: int, *, name: str = "the forest's bytes"
+) -> tuple[dict[str, Any], list[int]]:
+    """Read the header of what `encode_forest` wrote, and the sizes of its trees, from its start.
+
+    Nothing but the first message is looked at, so other bytes may be damaged all the same.
+
+    Parameters
+    ----------
+    read : callable
+        `read(start, stop)` returns these bytes.
+    n_bytes : int
+        Size of the whole.
+    name : str
+        What the bytes are called in error messages.
+
+    Returns
+    -------
+    header : dict
+    sizes : list of int
+        Bytes of each tree's arrays once decoded.
+
+    Raises
+    ------
+    CorruptError
+        The beginning is not that of a forest.
+    """
+    try:
+        head = read(0, min(n_bytes, PEEK_BYTES))
+        size = int.from_bytes(head[HEAD_BYTES + 4 : HEAD_BYTES + 8], "little")
+        stop = HEAD_BYTES + 8 + size  # behind a mark and the length of the first message
+        if head[:6] != MAGIC or stop > n_bytes:
+            raise CorruptError("It does not begin as an Arrow IPC file.")
+        if stop > len(head):
+            head += read(len(head), stop)
+        schema = pa.ipc.read_schema(pa.BufferReader(head[HEAD_BYTES:stop]))
+        header, rows = _read_document(schema)
+        columns = _columns_in(schema)
+    except (CorruptError, pa.ArrowException, OSError, ValueError, TypeError) as error:
+        raise CorruptError(
+            f"{name} cannot be used as a forest: {str(error)[:200]} It is damaged or was not "
+            "written by dmondrian: restore it from a copy, or use an earlier checkpoint."
+        ) from error
+    node_bytes = sum(dtype.itemsize * max(width, 1) for _, dtype, width in columns)
+    return header, [n_nodes * node_bytes for n_nodes in rows]
 
 
 def _columns_of(tree: Mapping[str, np.ndarray[Any, Any]]) -> Columns:

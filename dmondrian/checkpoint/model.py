@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dmondrian.checkpoint.codec import decode_forest, encode_forest
+from dmondrian.checkpoint.codec import encode_forest
 from dmondrian.checkpoint.manifest import Manifest
-from dmondrian.checkpoint.parts import Pieces, pieces
+from dmondrian.checkpoint.parts import pieces
 from dmondrian.checkpoint.run import Run
-from dmondrian.errors import CheckpointError, CorruptError, FencedError, ParameterError
-from dmondrian.store.memory import usable_bytes
+from dmondrian.checkpoint.trees import Blob, load_trees, model_blobs
+from dmondrian.errors import CheckpointError, CorruptError, FencedError
 
 if TYPE_CHECKING:
     from dmondrian.forest import Forest
@@ -95,54 +95,38 @@ def load_model(url: str | os.PathLike[str]) -> tuple[Forest, dict[str, Any], Man
     CorruptError
         The checkpoint is damaged.
     """
+    blobs, model_json, manifest = look_at_model(url)
+    forest = load_trees(blobs)
+    if not forest.trees:
+        raise CorruptError(f"{os.fspath(url)} names no tree: there is no forest.")
+    return forest, model_json, manifest
+
+
+def look_at_model(url: str | os.PathLike[str]) -> tuple[list[Blob], dict[str, Any], Manifest]:
+    """Find a model as `load_model` does, without its trees.
+
+    Returns
+    -------
+    blobs : list of Blob
+        Where the trees are, in the order of their numbers.
+    model_json, manifest
+        As of `load_model`.
+
+    Raises
+    ------
+    CheckpointError
+        There is no run or no checkpoint.
+    CorruptError
+        The checkpoint is damaged.
+    """
     run = Run.open(url)
     found = pieces(run)
-    for piece in found:
-        _check_whole(*piece)
-    forest = _join(found)
-    n_trees = len(forest.tree_numbers)
-    about = {**run.run_json, "n_estimators": n_trees, ROWS_KEY: found[0][1].position}
+    blobs = model_blobs(found)
+    about = {**run.run_json, ROWS_KEY: found[0][1].position}
     if len(found) > 1:
+        n_trees = sum(int(one.run_json["n_estimators"]) for one, _ in found)
+        about["n_estimators"] = n_trees
         about["estimator"] = {**about["estimator"], "n_estimators": n_trees}
-    return forest, about, _joined(found)
-
-
-def _check_whole(run: Run, manifest: Manifest) -> None:
-    declared = run.run_json.get("shards")
-    if isinstance(declared, list) and len(declared) != len(manifest.shards):
-        raise CorruptError(
-            f"{manifest.name} in {run.url} names {len(manifest.shards)} shards, run.json "
-            f"{len(declared)}: a part of the forest is missing. Use an earlier checkpoint."
-        )
-    if not manifest.shards:
-        raise CorruptError(f"{manifest.name} in {run.url} names no shard: there is no forest.")
-
-
-def _joined(found: Pieces) -> Manifest:
-    """Return one manifest of all pieces; its metrics are those of the run without its parts."""
-    shards = [shard for _, manifest in found for shard in manifest.shards.values()]
-    return replace(found[0][1], shards=dict(enumerate(shards)))
-
-
-def _join(found: Pieces) -> Forest:
-    from dmondrian.forest import Forest
-
-    parts: list[Forest] = []
-    free = usable_bytes()
-    places = [(run, *item) for run, manifest in found for item in manifest.shards.items()]
-    for run, number, shard in places:
-        data = run.get_blob(shard["digest"], shard["bytes"])
-        name = f"Shard {number} (blobs/{shard['digest']} in {run.url})"
-        try:
-            # Half: a forest is built beside the arrays that it is read from.
-            parts.append(Forest.from_state(*decode_forest(data, name=name, max_bytes=free // 2)))
-            free -= parts[-1].n_bytes
-        except (CorruptError, ParameterError) as error:
-            raise CorruptError(f"{name} is no forest: {error}") from error
-    run, manifest = found[0]
-    if not any(part.trees for part in parts):
-        raise CorruptError(f"{manifest.name} in {run.url} names no tree: there is no forest.")
-    try:
-        return parts[0] if len(parts) == 1 else Forest.join(parts)
-    except ParameterError as error:
-        raise CorruptError(f"{manifest.name} in {run.url}: {str(error)[:400]}") from error
+    # Metrics are those of the run without its parts.
+    shards = {n: {"digest": blob.digest, "bytes": blob.n_bytes} for n, blob in enumerate(blobs)}
+    return blobs, about, replace(found[0][1], shards=shards)

@@ -201,6 +201,21 @@ class Run:
             )
         return data
 
+    def peek_blob(self, digest: str, start: int, stop: int) -> bytes:
+        """Read some bytes of a shard's state; nothing says that they are the right ones.
+
+        Raises
+        ------
+        CorruptError
+            The blob is missing, or ends before.
+        """
+        name = _blob_name(digest)
+        n_bytes = self.store.size(name)
+        if n_bytes is None or n_bytes < stop:
+            what = "missing" if n_bytes is None else f"damaged: it has {n_bytes} bytes"
+            raise CorruptError(f"{name} in {self.url} is {what}. {document.EARLIER}")
+        return self.store.get_range(name, start, stop)
+
     def commit(
         self,
         position: int,

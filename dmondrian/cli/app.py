@@ -210,6 +210,12 @@ def _add_cluster_arguments(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--workers", type=int, metavar="N", help="local worker processes")
     command.add_argument("--threads", type=int, metavar="N", help="threads per worker process")
+    command.add_argument(
+        "--memory-limit",
+        metavar="BYTES",
+        help='memory of a worker, such as "2GiB"; a model that does not fit is used with its trees '
+        "sharded",
+    )
     add_tls_arguments(command)
 
 

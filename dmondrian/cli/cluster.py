@@ -25,7 +25,11 @@ _TLS_ERRORS = (TypeError, ValueError, RuntimeError, AssertionError)
 
 @contextlib.contextmanager
 def connected(
-    scheduler: str, workers: int | None, threads: int | None, tls: Tls | None = None
+    scheduler: str,
+    workers: int | None,
+    threads: int | None,
+    tls: Tls | None = None,
+    memory_limit: int | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Connect as asked; yield the keyword arguments for `dmondrian.distributed`.
 
@@ -37,6 +41,8 @@ def connected(
         Worker processes and threads per process of a local cluster.
     tls : Tls or None
         Certificates, checked before.
+    memory_limit : int or None
+        Bytes of a worker; those of a cluster that runs already are only planned with.
 
     Raises
     ------
@@ -46,15 +52,16 @@ def connected(
     ClusterError
         When the scheduler does not answer, or refuses.
     """
+    limit: dict[str, Any] = {} if memory_limit is None else {"memory_limit": memory_limit}
     if scheduler == LOCAL and tls is None:
-        yield {"client": None, "n_workers": workers, "threads": threads}
+        yield {"client": None, "n_workers": workers, "threads": threads, **limit}
         return
     from dmondrian.distributed import cluster
 
     security = None if tls is None else cluster.encrypted(tls.ca, tls.cert, tls.key)
     if scheduler == LOCAL:
-        with cluster.connected(None, workers, threads, security=security) as client:
-            yield {"client": client}
+        with cluster.connected(None, workers, threads, security=security, **limit) as client:
+            yield {"client": client, **limit}
         return
     if workers is not None or threads is not None:
         raise JobError(
@@ -73,7 +80,7 @@ def connected(
             f"scheduler's address, its scheduler file, or {LOCAL!r}"
         ) from error
     with client:
-        yield {"client": client}
+        yield {"client": client, **limit}
 
 
 def _address(scheduler: str, tls: Tls | None) -> str:

@@ -155,21 +155,26 @@ def build_estimator(job: Job) -> Any:
     return ALGORITHMS[algorithm](**parameters)
 
 
-def check_checkpoint_every(job: Job) -> None:
-    """Refuse a ``[run] checkpoint_every`` that says neither rows nor a time.
+def check_amounts(job: Job) -> None:
+    """Refuse a ``checkpoint_every`` that is no rows or time, a ``memory_limit`` that is no bytes.
 
     Raises
     ------
     JobError
         With the line.
     """
+    from dmondrian.distributed.memory import parse_limit
     from dmondrian.distributed.units import parse_every
 
-    try:
-        parse_every(job.run.get("checkpoint_every"))
-    except ParameterError as error:
-        place = job.source.place("run", "checkpoint_every")
-        raise JobError(f"{place}: [run] {error}") from error
+    checks = (
+        ("run", job.run, "checkpoint_every", parse_every),
+        ("score", job.score or {}, "memory_limit", parse_limit),
+    )
+    for table, keys, key, parse in checks:
+        try:
+            parse(keys.get(key))
+        except ParameterError as error:
+            raise JobError(f"{job.source.place(table, key)}: [{table}] {error}") from error
 
 
 def _parse(file: Path) -> tuple[dict[str, Any], str]:

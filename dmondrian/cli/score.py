@@ -42,8 +42,10 @@ def evaluate(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def _cluster(arguments: argparse.Namespace) -> Any:
-    tls = tls_of_arguments(arguments)
-    return connected(arguments.scheduler, arguments.workers, arguments.threads, tls)
+    from dmondrian.distributed.memory import parse_limit
+
+    tls, limit = tls_of_arguments(arguments), parse_limit(arguments.memory_limit)
+    return connected(arguments.scheduler, arguments.workers, arguments.threads, tls, limit)
 
 
 def run_score(
@@ -61,6 +63,7 @@ def run_score(
         model, data, out, keep=tuple(keep), progress=output.follow, **cluster
     )
     output.event("scored", {"model": model, **result})
+    _tell_groups(result, output)
     output.text(f"scored {_named(data)}: {result['rows']:,} rows in {out}")
 
 
@@ -71,8 +74,17 @@ def run_evaluate(
     from dmondrian import distributed
 
     metrics = distributed.evaluate(model, data, **cluster)
+    _tell_groups(metrics, output)
     output.event("evaluated", {"model": model, "metrics": metrics})
     output.text(f"evaluated {model} on {_named(data)}:\n{metrics_table(metrics, '  ')}")
+
+
+def _tell_groups(result: Mapping[str, Any], output: Output) -> None:
+    groups = result.get("trees_sharded", 1)
+    if groups > 1:
+        output.remark(
+            f"no worker could hold the whole model: its trees were used in {groups} groups"
+        )
 
 
 def metrics_table(metrics: Mapping[str, Any], indent: str = "") -> str:

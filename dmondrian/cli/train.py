@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dmondrian.cli.cluster import LOCAL, connected
-from dmondrian.cli.job import Job, build_estimator, check_checkpoint_every, read_job
+from dmondrian.cli.job import Job, build_estimator, check_amounts, read_job
 from dmondrian.cli.output import Output
 from dmondrian.cli.score import metrics_table, run_evaluate, run_score
 from dmondrian.cli.tls import tls_of
@@ -22,7 +22,7 @@ def train(arguments: argparse.Namespace, output: Output) -> int:
     """Run the command; see `dmondrian train --help`."""
     job = read_job(arguments.job, arguments.overrides)
     estimator = build_estimator(job)
-    check_checkpoint_every(job)
+    check_amounts(job)
     from dmondrian import distributed
 
     options = {key: value for key, value in (job.run | job.data).items() if key != "path"}
@@ -108,6 +108,7 @@ def summary_line(summary: Mapping[str, Any]) -> str:
 
 
 def _score(model: str, keys: Mapping[str, Any], output: Output, cluster: dict[str, Any]) -> None:
+    cluster = {**cluster, "memory_limit": keys.get("memory_limit")}
     run_score(model, keys["path"], keys["out"], keys.get("keep", ()), output, cluster)
     try:
         run_evaluate(model, keys["path"], output, cluster)

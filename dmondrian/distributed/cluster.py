@@ -76,6 +76,7 @@ def connected(
     threads: int | None = None,
     processes: bool = True,
     security: Security | None = None,
+    memory_limit: int | None = None,
 ) -> Iterator[Client]:
     """Yield the caller's client, or one of a local cluster that ends with the block.
 
@@ -88,6 +89,8 @@ def connected(
         Worker processes, or threads of this process: quick to start, enough for small data.
     security : Security or None
         Certificates of the local cluster; see :func:`encrypted`.
+    memory_limit : int or None
+        Bytes of each local worker; by default an equal share of the machine's.
 
     Raises
     ------
@@ -105,7 +108,14 @@ def connected(
         yield client
         return
     n_workers, threads = local_size(n_workers, threads)
-    with dask.config.set(CONFIG), _local(n_workers, threads, processes, security) as own:
+    options = {
+        "n_workers": n_workers,
+        "threads_per_worker": threads,
+        "processes": processes,
+        "security": security,
+        **({} if memory_limit is None else {"memory_limit": memory_limit}),
+    }
+    with dask.config.set(CONFIG), _local(options) as own:
         if processes:
             own.register_plugin(IgnoreInterrupt())
         yield own
@@ -141,11 +151,18 @@ class Connection:
 
 
 def connected_for(
-    n_rows: int, client: Client | None, n_workers: int | None, threads: int | None
+    n_rows: int,
+    client: Client | None,
+    n_workers: int | None,
+    threads: int | None,
+    memory_limit: int | None = None,
 ) -> AbstractContextManager[Client]:
-    """Connect for reading `n_rows` rows: threads of this process are enough for a few."""
-    is_large = n_rows >= PROCESS_ROWS or n_workers is not None
-    return connected(client, n_workers, threads, processes=is_large)
+    """Connect for reading `n_rows` rows: threads of this process are enough for a few.
+
+    A memory limit asks for processes, because a thread cannot be held to one.
+    """
+    is_large = n_rows >= PROCESS_ROWS or n_workers is not None or memory_limit is not None
+    return connected(client, n_workers, threads, processes=is_large, memory_limit=memory_limit)
 
 
 def encrypted(ca: str, cert: str, key: str) -> Security:
@@ -190,17 +207,13 @@ def _is_loopback(host: str) -> bool:
 
 
 @contextmanager
-def _local(
-    n_workers: int, threads: int, processes: bool, security: Security | None
-) -> Iterator[Client]:
+def _local(size: dict[str, Any]) -> Iterator[Client]:
+    n_workers = size["n_workers"]
     options: dict[str, Any] = {
-        "n_workers": n_workers,
-        "threads_per_worker": threads,
-        "processes": processes,
+        **size,
         # Without an address the scheduler serves HTTP to all hosts on one fixed port.
         "dashboard_address": "127.0.0.1:0",
         "scheduler_kwargs": {"dashboard": False},
-        "security": security,
     }
     try:
         cluster = LocalCluster(**options)
@@ -210,7 +223,13 @@ def _local(
             f'under `if __name__ == "__main__":`, because worker processes import the script'
         ) from error
     with cluster, Client(cluster, set_as_default=False) as client:
-        client.wait_for_workers(n_workers, timeout=START_SECONDS)
+        try:
+            client.wait_for_workers(n_workers, timeout=START_SECONDS)
+        except TimeoutError:
+            raise ClusterError(
+                f"{n_workers} local workers did not start in {START_SECONDS:.0f} seconds; give "
+                "them more memory or more time, or start fewer"
+            ) from None
         yield client
 
 

@@ -7,31 +7,46 @@ blocks are added in the order of the input.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from distributed import Client
 
-from dmondrian.data import Plan, make_scoring_plan, read_block
-from dmondrian.distributed.cluster import connected_for
+from dmondrian.data import Encoded, Plan, make_scoring_plan, read_block
+from dmondrian.distributed.memory import parse_limit, row_needs
 from dmondrian.distributed.metrics import HeldOut
-from dmondrian.distributed.models import Model, adopt, model_here, open_model
-from dmondrian.distributed.spread import Spread
+from dmondrian.distributed.models import open_model
+from dmondrian.distributed.relay import connected_relay
 from dmondrian.distributed.units import cut
+from dmondrian.ensemble import Sums
 from dmondrian.errors import DataError
+
+Measured = list[tuple[np.ndarray, np.ndarray, np.ndarray | None]]
 
 
 @dataclass(frozen=True)
 class Part:
     """Consecutive blocks to measure."""
 
-    model: str  # URL and position
-    model_digest: str
     plan: Plan  # of these blocks alone: there is no folder that every worker could read it from
+    is_detailed = False
 
+    def found(self) -> None:
+        """Nothing is kept from another job."""
 
-Measured = list[tuple[np.ndarray, np.ndarray, np.ndarray | None]]
+    def read(self) -> Iterator[Encoded]:
+        """Read the rows, block by block."""
+        return (read_block(self.plan, block) for block in self.plan.blocks)
+
+    def finish(self, summed: Iterable[tuple[Encoded, Sums]]) -> Measured:
+        """Return forecasts [n, K], targets and weights of each block."""
+        measured: Measured = []
+        for encoded, sums in summed:
+            assert encoded.y is not None  # the plan was made with the target
+            measured.append((sums.total / sums.n_trees, encoded.y, encoded.weight))
+        return measured
 
 
 def evaluate(
@@ -41,6 +56,7 @@ def evaluate(
     client: Client | None = None,
     n_workers: int | None = None,
     threads: int | None = None,
+    memory_limit: str | int | None = None,
 ) -> dict[str, Any]:
     """Measure a model on data that it has not learned.
 
@@ -54,12 +70,15 @@ def evaluate(
         A cluster of the caller; by default this machine.
     n_workers, threads : int or None
         Size of the local cluster.
+    memory_limit : str, int or None
+        As in :func:`score`.
 
     Returns
     -------
     dict
         "rows", and "log_loss" (nats), "accuracy" and, for two classes that both occur, "auc"; or
-        "rmse", "mae" and "r2". Weighted where the model was trained with weights.
+        "rmse", "mae" and "r2". Weighted where the model was trained with weights. And
+        "trees_sharded", the number of groups, where no worker could hold the whole model.
 
     Raises
     ------
@@ -68,38 +87,32 @@ def evaluate(
     CheckpointError
         There is no model, or its bytes are damaged.
     ClusterError
-        Workers were lost beyond recovery.
+        Workers were lost beyond recovery, or have too little memory.
     """
+    limit = parse_limit(memory_limit)
     model = open_model(os.fspath(model_url))
     plan = make_scoring_plan(data, model.schema, target=True)
-    adopt(model)
     parts = [
-        Part(model.url, model.digest, Plan(plan.schema, plan.blocks[unit.first : unit.last]))
-        for unit in cut(plan.blocks)
+        Part(Plan(plan.schema, plan.blocks[unit.first : unit.last])) for unit in cut(plan.blocks)
     ]
+    k, width = model.n_outputs, len(plan.schema.feature_names)
+    # A result is copied once on its way out, and has target and weight.
+    widths = {"sums": k, "result": k + 2}
+    needs = row_needs((p.plan.blocks for p in parts), width, len(plan.schema.columns) + 2, widths)
     total = HeldOut(model.schema.task)
 
     def add(measured: Measured) -> None:
         for mean, y, weight in measured:
             total.add(mean, y, weight)
 
-    with connected_for(plan.n_rows, client, n_workers, threads) as used:
-        Spread(used, measure_part, parts, "part of the data").run(add)
+    with connected_relay(
+        model, needs, "part of the data", plan.n_rows, client, n_workers, threads, limit
+    ) as relay:
+        relay.run(parts, add)
     if total.weight == 0.0:
         raise DataError(
             f"no row of the data has a positive weight ({plan.schema.weight!r}): there is nothing "
             "to measure"
         )
-    return total.report()
-
-
-def measure_part(part: Part) -> Measured:
-    """Task: forecast some blocks; returns forecasts [n, K], targets and weights of each."""
-    model: Model = model_here(part.model, part.model_digest)
-    measured: Measured = []
-    for block in part.plan.blocks:
-        encoded = read_block(part.plan, block)
-        sums = model.forest.predict_sums(encoded.X)
-        assert encoded.y is not None  # the plan was made with the target
-        measured.append((sums.total / sums.n_trees, encoded.y, encoded.weight))
-    return measured
+    sharded = {"trees_sharded": relay.n_groups} if relay.n_groups > 1 else {}
+    return {**total.report(), **sharded}

@@ -45,6 +45,7 @@ class Fleet:
         self._n_living = 0  # workers that live, also those that stopped answering
         self._demand: Future | None = None  # a task that any worker may run, while there is none
         self.threads: dict[str, int] = {}  # living workers and their threads
+        self.memory: dict[str, int] = {}  # their limits in bytes; 0 where there is none
         self.shunned: set[str] = set()  # workers that stopped answering
 
     def look(self, now: bool = False) -> bool:
@@ -63,6 +64,7 @@ class Fleet:
         if found is not None:
             living = {a: int(w["nthreads"]) for a, w in found.items() if w["status"] in _LIVING}
             self.threads = {a: n for a, n in sorted(living.items()) if a not in self.shunned}
+            self.memory = {a: int(found[a]["memory_limit"] or 0) for a in self.threads}
             self._n_living = len(living)
             self._ask_for_one()
         if found is not None and self.threads:

@@ -1,8 +1,8 @@
-"""Models and plans in a worker's memory: each is loaded once per process, however many tasks ask.
+"""Models as a coordinator sees them, without their trees; and plans in a worker's memory.
 
-Relies on checkpoints never changing under their digest. Promises that tasks that ask at the same
-time wait for one load, that a failed load is tried again by the next task, and that only the few
-last used are kept.
+Relies on checkpoints never changing under their digest. Promises that equal models have equal
+digests, wherever they lie; that a plan is read once per process, however many tasks ask at the
+same time; that a failed read is tried again by the next task, and that only the last few are kept.
 """
 
 from __future__ import annotations
@@ -16,27 +16,28 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from dmondrian.checkpoint import load_model
+from dmondrian.checkpoint import look_at_model, peek_blobs
 from dmondrian.checkpoint.stream import MAX_PLAN_BYTES
 from dmondrian.data import Plan, Schema
+from dmondrian.distributed.memory import Stored, stored
 from dmondrian.errors import CorruptError, DataError
-from dmondrian.forest import Forest
+from dmondrian.parameters import ForestParameters
 from dmondrian.store import open_store
 
-LOAD_SECONDS = 900.0
-"""A load that takes longer is given up."""
+READ_SECONDS = 900.0
+"""A read that takes longer is given up."""
 
-_KEPT = 2  # models and plans of a process: the one in use and the one before
+_KEPT = 2  # plans of a process: the one in use and the one before
 
 
 @dataclass(frozen=True)
 class Model:
-    """A forest with the encoding of its rows."""
+    """Where the trees of a model are and how its rows are encoded."""
 
-    url: str  # run folder and position
-    forest: Forest
+    trees: tuple[Stored, ...]  # in the order of their numbers
+    n_outputs: int  # width of a prediction
     schema: Schema
-    digest: str  # of forest and schema: equal models have equal digests, wherever they lie
+    digest: str  # of trees and schema
 
 
 class Once:
@@ -64,64 +65,52 @@ class Once:
                         del self._values[key]
                 value.set_exception(error)
                 raise
-        return value.result(timeout=LOAD_SECONDS)
+        return value.result(timeout=READ_SECONDS)
 
 
-_models = Once()
 _plans = Once()
 
 
 def open_model(url: str) -> Model:
-    """Load a model of a run that was trained on a plan.
+    """Look at a model of a run that was trained on a plan.
 
     Raises
     ------
     CheckpointError
-        There is no model, or its bytes are damaged.
+        There is no model, or what it says of itself is damaged.
     DataError
         The model was fitted on arrays: nothing says how to encode the columns of a file.
     """
-    forest, about, manifest = load_model(url)
+    blobs, about, manifest = look_at_model(url)
     if about.get("schema") is None:
         raise DataError(
             f"{url} was fitted on arrays and holds no schema: load it with dmondrian.load and call "
             f"predict, or train it with dmondrian.distributed.train"
         )
+    contents = peek_blobs(blobs)
+    first = contents[0].parameters
+    numbers = [number for one in contents for number in one.numbers]
+    if any(one.parameters != first for one in contents) or numbers != sorted(set(numbers)):
+        raise CorruptError(
+            f"the shards of {url} do not belong together: they have other parameters, or trees "
+            f"that overlap; use an earlier checkpoint"
+        )
+    trees = tuple(stored(blob, one.sizes) for blob, one in zip(blobs, contents, strict=True))
+    parameters = ForestParameters.from_json(first)
     content = {
         "schema": about["schema"],
         "position": manifest.position,
-        "shards": {str(n): shard["digest"] for n, shard in sorted(manifest.shards.items())},
+        "trees": [blob.digest for blob in blobs],
     }
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-    # Pinned to the position, so that a worker that loads later finds the same model.
-    plain = url.removesuffix(f"@{manifest.position}")
     schema = Schema.from_json(about["schema"])
-    shape = forest.parameters.n_features, forest.parameters.n_classes
+    shape = parameters.n_features, parameters.n_classes
     if (schema.n_features, schema.n_classes) != shape:
         raise CorruptError(
             f"{url}: run.json describes {schema.n_features} features and {schema.n_classes} "
             f"classes, the forest has {shape[0]} and {shape[1]}"
         )
-    return Model(f"{plain}@{manifest.position}", forest, schema, digest)
-
-
-def model_here(url: str, digest: str) -> Model:
-    """Return a model, loaded once per process.
-
-    Raises
-    ------
-    CorruptError
-        The model at `url` is another one than the caller saw.
-    """
-    model = _models.get((url, digest), lambda: open_model(url))
-    if model.digest != digest:
-        raise CorruptError(f"{url} changed while it was used: expected the digest {digest}")
-    return model
-
-
-def adopt(model: Model) -> None:
-    """Keep a model that is loaded already, for the tasks that run in this process."""
-    _models.get((model.url, model.digest), lambda: model)
+    return Model(trees, max(parameters.n_classes, 1), schema, digest)
 
 
 def plan_here(folder: str, name: str, digest: str) -> Plan:

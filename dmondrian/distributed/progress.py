@@ -25,6 +25,7 @@ class Progress:
     workers: int  # living workers
     recoveries: int  # shards restored after a loss
     metrics: dict[str, float] = field(default_factory=dict)  # test-then-train so far
+    tree_groups: int = 1  # groups of trees that no worker holds together; 1 is the whole model
     is_stopping: bool = False  # an interrupt asked to stop at the next checkpoint
 
     def line(self) -> str:
@@ -34,6 +35,8 @@ class Progress:
                  f"{self.rows_per_second:,.0f} rows/s"]  # fmt: skip
         parts += [f"{name} {value:.4g}" for name, value in self.metrics.items()]
         parts.append(f"saved at {self.durable:,}")
+        if self.tree_groups > 1:
+            parts.append(f"trees in {self.tree_groups} groups")
         if self.recoveries:
             parts.append(f"{self.recoveries} shards recovered")
         if self.seconds_left is not None:

@@ -1,9 +1,10 @@
 """Scoring: Parquet in, Parquet out, every input row exactly once.
 
-Relies on a plan of the input in its own order and on a store whose `put_new` lets one writer win.
-Promises that the names of the output files are fixed by the input, that each appears whole or not
-at all, and that the manifest is written last; so a killed job is finished by repeating it, two that
-run at once do no harm, and repeating a finished one checks it and writes nothing.
+Relies on a plan of the input in its own order, on a store whose `put_new` lets one writer win, and
+on :mod:`dmondrian.distributed.relay` for models that are larger than a worker's memory. Promises
+that the names of the output files are fixed by the input, that each appears whole or not at all,
+and that the manifest is written last; so a killed job is finished by repeating it, two that run at
+once do no harm, and repeating a finished one checks it and writes nothing.
 
 ::
 
@@ -19,7 +20,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,14 +30,14 @@ import pyarrow.parquet as pq
 from distributed import Client
 
 from dmondrian.checkpoint import document
-from dmondrian.data import Plan, make_scoring_plan, read_block
-from dmondrian.distributed.cluster import connected_for
-from dmondrian.distributed.models import Model, adopt, model_here, open_model, plan_here
+from dmondrian.data import Encoded, Plan, make_scoring_plan, read_block
+from dmondrian.distributed.memory import Needs, parse_limit, row_needs
+from dmondrian.distributed.models import Model, open_model, plan_here
 from dmondrian.distributed.progress import Listener, Progress, Teller, listener
-from dmondrian.distributed.spread import Spread
+from dmondrian.distributed.relay import Relay, connected_relay
 from dmondrian.distributed.units import cut
+from dmondrian.ensemble import Sums
 from dmondrian.errors import CheckpointError, CorruptError, FencedError, ParameterError
-from dmondrian.forest import Forest
 from dmondrian.store import ExistsError, Store, open_store
 
 FORMAT = 1
@@ -51,8 +52,6 @@ _META = b"dmondrian.score"
 class Part:
     """One output file to write."""
 
-    model: str  # URL and position
-    model_digest: str
     out: str  # URL of the output folder
     asked: str  # digest of what was asked
     plan_digest: str
@@ -60,6 +59,42 @@ class Part:
     first: int  # number of its first block
     last: int  # number behind its last block
     keep: tuple[str, ...]
+    classes: tuple[Any, ...] | None
+    is_detailed = True
+
+    def found(self) -> dict[str, Any] | None:
+        """Return the file's entry in the manifest, if it is there."""
+        store = open_store(self.out)
+        return {**_entry(store, self), "is_new": False} if store.exists(self.name) else None
+
+    def read(self) -> Iterator[Encoded]:
+        """Read the file's rows, block by block."""
+        plan = plan_here(self.out, PLAN, self.plan_digest)
+        for index in range(self.first, self.last):
+            yield read_block(plan, plan.blocks[index], keep=self.keep)
+
+    def finish(self, summed: Iterable[tuple[Encoded, Sums]]) -> dict[str, Any]:
+        """Write the file, unless another job did; return its entry in the manifest."""
+        tables = [self._table(encoded, sums) for encoded, sums in summed]
+        table = pa.concat_tables(tables).replace_schema_metadata({_META: self.asked.encode()})
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink, compression="zstd")
+        data = sink.getvalue().to_pybytes()
+        store = open_store(self.out)
+        try:
+            store.put_new(self.name, data)
+        except ExistsError:
+            return {**_entry(store, self), "is_new": False}
+        return {**_described(self.name, data, table.num_rows), "is_new": True}
+
+    def _table(self, encoded: Encoded, sums: Sums) -> pa.Table:
+        scores = dict(
+            zip(_score_names(self.classes), score_arrays(sums, self.classes), strict=True)
+        )
+        kept = encoded.keep
+        return pa.table(
+            {**({} if kept is None else {name: kept.column(name) for name in self.keep}), **scores}
+        )
 
 
 def score(
@@ -72,6 +107,7 @@ def score(
     progress: Listener | bool | None = None,
     n_workers: int | None = None,
     threads: int | None = None,
+    memory_limit: str | int | None = None,
 ) -> dict[str, Any]:
     """Write a model's predictions for a data set as Parquet.
 
@@ -91,15 +127,21 @@ def score(
         As in :func:`train`.
     n_workers, threads : int or None
         Size of the local cluster.
+    memory_limit : str, int or None
+        Memory of a worker, such as "2GiB": sizes the workers of a local cluster, and is planned
+        with if it is less than the workers' own limit. A model that does not fit is used with its
+        trees sharded, and the bytes written are the same.
 
     Returns
     -------
     dict
-        "rows", "files", "written" (files written by this call), "out", "seconds". The columns of a
-        file: those kept, "prediction", "proba_<class>" (classification), "spread" (standard
-        deviation between trees of the prediction, or of the predicted class's probability) and
-        "distance" (sum of the extensions from the leaf's box to the row, in encoded units times
-        the feature scales, mean over trees).
+        "rows", "files", "written" (files written by this call), "trees_sharded" (groups that the
+        trees were cut into to fit the workers' memory; 1 where each worker held the whole model, 0
+        where nothing was left to do), "out", "seconds". The columns of a file: those kept,
+        "prediction", "proba_<class>" (classification), "spread" (standard deviation between trees
+        of the prediction, or of the predicted class's probability) and "distance" (sum of the
+        extensions from the leaf's box to the row, in encoded units times the feature scales, mean
+        over trees).
 
     Raises
     ------
@@ -110,30 +152,46 @@ def score(
     CorruptError
         A file in `out` is not what was written.
     ClusterError
-        Workers were lost beyond recovery.
+        Workers were lost beyond recovery, or have too little memory.
     """
     started = time.monotonic()
     keep = (keep,) if isinstance(keep, str) else tuple(keep)
+    limit = parse_limit(memory_limit)
     model = open_model(os.fspath(model_url))
     plan = make_scoring_plan(data, model.schema, keep)
     _check_names(model, keep)
     store = open_store(out)
     asked = _claim(store, model, plan, keep)
+    classes = None if model.schema.classes is None else tuple(model.schema.classes)
     parts = [
-        Part(model.url, model.digest, store.url, asked, plan.digest, part_name(unit.index),
-             unit.first, unit.last, keep)
+        Part(store.url, asked, plan.digest, part_name(unit.index), unit.first, unit.last, keep,
+             classes)
         for unit in cut(plan.blocks, FILE_ROWS)
     ]  # fmt: skip
-    result = {"rows": plan.n_rows, "files": len(parts), "written": 0, "out": store.url}
+    result: dict[str, Any] = {"rows": plan.n_rows, "files": len(parts), "written": 0}
+    result["trees_sharded"] = 0
     if store.exists(MANIFEST):
         _verify(store, asked, parts)
     else:
-        adopt(model)
-        with connected_for(plan.n_rows, client, n_workers, threads) as used:
-            entries = _write_parts(used, parts, plan.n_rows, Teller(listener(progress)))
+        needs = _needs(model, plan, parts)
+        with connected_relay(
+            model, needs, "output file", plan.n_rows, client, n_workers, threads, limit
+        ) as relay:
+            entries = _write_parts(relay, parts, plan.n_rows, Teller(listener(progress)))
         result["written"] = sum(entry.pop("is_new") for entry in entries)
+        result["trees_sharded"] = relay.n_groups
         _finish(store, asked, entries, plan.n_rows)
-    return {**result, "seconds": time.monotonic() - started}
+    return {**result, "out": store.url, "seconds": time.monotonic() - started}
+
+
+def _needs(model: Model, plan: Plan, parts: Sequence[Part]) -> Needs:
+    k, columns = model.n_outputs, len(plan.schema.columns) + len(parts[0].keep)
+    return row_needs(
+        (plan.blocks[part.first : part.last] for part in parts),
+        len(plan.schema.feature_names),
+        columns,
+        {"sums": 2 * k + 1, "result": k + 3 + 2 * len(parts[0].keep)},
+    )
 
 
 def part_name(index: int) -> str:
@@ -189,7 +247,7 @@ def _claim(store: Store, model: Model, plan: Plan, keep: tuple[str, ...]) -> str
 
 
 def _write_parts(
-    client: Client, parts: list[Part], n_rows: int, teller: Teller
+    relay: Relay, parts: list[Part], n_rows: int, teller: Teller
 ) -> list[dict[str, Any]]:
     entries: list[dict[str, Any]] = []
     began = time.monotonic()
@@ -199,47 +257,19 @@ def _write_parts(
         seconds = time.monotonic() - began
         speed = rows / seconds if seconds > 0 else 0.0
         left = (n_rows - rows) / speed if speed > 0 else None
-        return Progress(rows, n_rows, speed, rows, left, 0, 0)
+        return Progress(rows, n_rows, speed, rows, left, 0, 0, tree_groups=relay.n_groups)
 
     def note(entry: dict[str, Any]) -> None:
         entries.append(entry)
         teller.tell(record)
 
-    Spread(client, score_part, parts, "output file").run(note)
+    relay.run(parts, note)
     teller.tell(record, now=True)
     return entries
 
 
-def score_part(part: Part) -> dict[str, Any]:
-    """Task: write one output file unless it is there; returns its entry in the manifest."""
-    store = open_store(part.out)
-    if store.exists(part.name):
-        return {**_entry(store, part), "is_new": False}
-    model = model_here(part.model, part.model_digest)
-    plan = plan_here(part.out, PLAN, part.plan_digest)
-    tables = [_score_block(model, plan, index, part.keep) for index in range(part.first, part.last)]
-    table = pa.concat_tables(tables).replace_schema_metadata({_META: part.asked.encode()})
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd")
-    data = sink.getvalue().to_pybytes()
-    try:
-        store.put_new(part.name, data)
-    except ExistsError:
-        return {**_entry(store, part), "is_new": False}
-    return {**_described(part.name, data, table.num_rows), "is_new": True}
-
-
-def _score_block(model: Model, plan: Plan, index: int, keep: tuple[str, ...]) -> pa.Table:
-    encoded = read_block(plan, plan.blocks[index], keep=keep)
-    arrays = score_arrays(model.forest, encoded.X, model.schema.classes)
-    scores = dict(zip(_score_names(model.schema.classes), arrays, strict=True))
-    kept = {} if encoded.keep is None else {name: encoded.keep.column(name) for name in keep}
-    return pa.table({**kept, **scores})
-
-
-def score_arrays(forest: Forest, X: np.ndarray, classes: Any) -> list[pa.Array]:
-    """Return the columns of scores of encoded rows, float32 [n, d], in their order."""
-    sums = forest.predict_sums(X, spread=True, distance=True)
+def score_arrays(sums: Sums, classes: Sequence[Any] | None) -> list[pa.Array]:
+    """Return the columns of scores of some rows, in their order, from the sums over all trees."""
     assert sums.square is not None  # asked for
     assert sums.distance is not None  # asked for
     mean = sums.total / sums.n_trees

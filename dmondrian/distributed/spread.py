@@ -1,25 +1,27 @@
-"""Spreading independent tasks over the workers, with bounded waits and bounded retries.
+"""Spreading independent routes of tasks over the workers, with bounded waits and bounded retries.
 
 Relies on tasks that may run twice without harm, and on Dask for starting them elsewhere when a
-worker is lost. Promises that only a few tasks are under way at a time, that results are handed on
-in the order of the orders, that an error made by dmondrian itself stops everything at once, and
-that no task is left on the cluster, however it ends.
+worker is lost, those that made what was lost with it included. Promises that only a few routes are
+under way at a time, that results are handed on in the order of the routes, that an error made by
+dmondrian itself stops everything at once, and that no task is left on the cluster, however it
+ends.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from distributed import Client
+from distributed import Client, Future
 
 from dmondrian.distributed.fleet import Fleet
 from dmondrian.distributed.inbox import Arrival, Inbox
 from dmondrian.errors import ClusterError, DMondrianError, StoreError
 
 TRIES = 4
-"""Failures of one task before the job gives up."""
+"""Failures of one route before the job gives up."""
 
 SILENCE = 1800.0
 """Seconds without any result after which the job gives up."""
@@ -27,30 +29,68 @@ SILENCE = 1800.0
 _TICK = 0.5
 
 
-def guarded(task: Callable[[Any], Any], order: Any) -> tuple[Any, DMondrianError | None]:
+@dataclass(frozen=True)
+class Route:
+    """Tasks in a row, each given what the one before it returned."""
+
+    steps: Sequence[tuple[Any, str | None]]  # order of each task, and the worker it belongs to
+    before: Future | None = None  # what the first task is given
+    stays: bool = False  # the result stays with its worker: its future is handed over
+
+
+def guarded(
+    task: Callable[[Any, Any], Any], order: Any, before: tuple[Any, Any] | None
+) -> tuple[Any, DMondrianError | None]:
     """Task: run another one; returns an error meant for people instead of raising it.
 
-    What a task raises is logged by the workers with its traceback.
+    What a task raises is logged by the workers with its traceback. After an error the rest of the
+    route only hands it on.
     """
+    given, failure = before or (None, None)
+    if failure is not None:
+        return None, failure
     try:
-        return task(order), None
+        return task(order, given), None
     except DMondrianError as error:
         return None, error
 
 
+def receipt(before: tuple[Any, Any]) -> tuple[None, DMondrianError | None]:
+    """Task: say that a result is there, and leave it where it is."""
+    return None, before[1]
+
+
 class Spread:
-    """Runs `task(order)` for all orders."""
+    """Runs `task(order, what came before)` along all routes.
+
+    Parameters
+    ----------
+    client : Client
+    task : callable
+    routes : sequence of Route
+    name : str
+        What a route makes, for messages.
+    window : int or None
+        Routes under way at a time; by default as many as keep all threads busy.
+    """
 
     def __init__(
-        self, client: Client, task: Callable[[Any], Any], orders: Sequence[Any], name: str
+        self,
+        client: Client,
+        task: Callable[[Any, Any], Any],
+        routes: Sequence[Route],
+        name: str,
+        window: int | None = None,
     ) -> None:
-        self._client, self._task, self._orders, self._name = client, task, orders, name
+        self._client, self._task, self._routes, self._name = client, task, routes, name
+        self._window = window
         self._fleet = Fleet(client)
-        self._inbox = Inbox(client)  # tasks under way: number of the order
+        self._inbox = Inbox(client)  # routes under way: their numbers
         self._failures: dict[int, int] = {}
+        self._staying: dict[int, Future] = {}
 
     def run(self, hand: Callable[[Any], None]) -> None:
-        """Hand over the results, one by one, in the order of the orders.
+        """Hand over the results, one by one, in the order of the routes.
 
         Raises
         ------
@@ -63,16 +103,18 @@ class Spread:
             self._run(hand)
         finally:
             self._inbox.close()
+            for future in self._staying.values():
+                future.release()
 
     def _run(self, hand: Callable[[Any], None]) -> None:
         results: dict[int, Any] = {}
         sent = handed = 0
         heard = time.monotonic()
-        while handed < len(self._orders):
+        while handed < len(self._routes):
             self._fleet.look()
             # Twice the threads: while one task runs, the next is there.
-            room = 2 * sum(self._fleet.threads.values()) + 1
-            limit = min(len(self._orders), handed + 4 * room)
+            room = self._window or 2 * sum(self._fleet.threads.values()) + 1
+            limit = min(len(self._routes), handed + 4 * room)
             while sent < limit and len(self._inbox) < room:
                 self._send(sent)
                 sent += 1
@@ -87,17 +129,27 @@ class Spread:
                 handed += 1
 
     def _send(self, index: int) -> None:
-        future = self._client.submit(
-            guarded, self._task, self._orders[index], pure=False, retries=0, priority=-index
-        )
-        self._inbox.watch(future, index)
+        route = self._routes[index]
+        last = route.before
+        for order, worker in route.steps:
+            # A task that is bound to a lost worker alone would wait for ever.
+            place = {"workers": [worker], "allow_other_workers": True} if worker else {}
+            last = self._submit(index, guarded, self._task, order, last, **place)
+        assert last is not None  # a route has steps
+        if route.stays:
+            self._staying[index] = last
+            last = self._submit(index, receipt, last)
+        self._inbox.watch(last, index)
+
+    def _submit(self, index: int, task: Callable[..., Any], *args: Any, **place: Any) -> Future:
+        return self._client.submit(task, *args, pure=False, retries=0, priority=-index, **place)
 
     def _judge(self, arrival: Arrival, results: dict[int, Any]) -> None:
-        """Note a result; send a failed order again."""
+        """Note a result; send a failed route again."""
         # An error of the task's own is a lost worker, memory or network: try again.
         result, failure = (None, arrival.error) if arrival.error else arrival.result
         if failure is None:
-            results[arrival.about] = result
+            results[arrival.about] = self._staying.pop(arrival.about, result)
         elif isinstance(failure, DMondrianError) and not isinstance(failure, StoreError):
             raise failure
         else:

@@ -134,6 +134,22 @@ class Store:
             )
         return data
 
+    def get_range(self, name: str, start: int, stop: int) -> bytes:
+        """Read the bytes of an object from `start` up to `stop`, which it must have.
+
+        Raises
+        ------
+        NotFoundError
+            No object of that name.
+        StoreError
+            The store refused or failed, or the object ends before.
+        """
+
+        def read() -> bytes:
+            return bytes(obstore.get_range(self._backend, name, start=start, end=stop))
+
+        return self._call("reading", name, read)
+
     def size(self, name: str) -> int | None:
         """Size of an object in bytes, None when there is none."""
         try:

@@ -31,9 +31,10 @@ from dmondrian.checkpoint import Run, encode_forest
 from dmondrian.checkpoint.document import seal, unseal
 from dmondrian.cli.describe import _facts
 from dmondrian.data import Plan, Schema, make_plan
+from dmondrian.distributed.attempt import Attempt, manner_of
+from dmondrian.distributed.freeze import _about, _trees
 from dmondrian.distributed.models import open_model
 from dmondrian.distributed.settle import settle
-from dmondrian.distributed.trainer import _about, _Attempt
 from dmondrian.errors import DataError, DMondrianError
 from dmondrian.forest import Forest
 from dmondrian.parameters import ForestParameters
@@ -129,7 +130,7 @@ def folder_of(path: Path) -> str:
     plan = make_plan(str(path / "data.parquet"), target="y")
     estimator = AMFClassifier(n_estimators=2, random_state=0)
     url = str(path / "run")
-    about = _about(estimator, plan, 2, True, url)
+    about = {**_about(estimator, plan, url), **_trees(estimator, 2, 0, True)}
     (path / "about.json").write_text(json.dumps(about))
     run = Run.create(url, about, plan.to_parquet())
     made = Forest(ForestParameters.from_json(about["parameters"]), range(2))
@@ -157,11 +158,10 @@ def read_all(folder: Path) -> list[str]:
     url, answers = str(folder), []
 
     def resume() -> None:
-        plan = Plan.from_parquet(Run.open(url).plan_bytes())
+        plan = Plan.from_parquet(Run.open(url).stream.read())
         ForestParameters.from_json(settle(AMFClassifier(random_state=0), plan, url))
         run = Run.create(url, json.loads((folder.parent / "about.json").read_text()))
-        every = SimpleNamespace(rows=None)
-        _Attempt(run, plan, every, None).ledger(run.latest())  # type: ignore[arg-type]  # no limits
+        Attempt(run, plan, manner_of(None, 4, None)).open(run.latest())
 
     def predict() -> None:
         estimator = load(url)

@@ -96,6 +96,7 @@ def test_misspelt_parameter_is_told_with_line_and_nearest_name(capsys, tmp_path)
         ("forest.use_aggregation=1.5", "use_aggregation"),
         ("forest.predict_extension=lef", "predict_extension"),
         ("run.checkpoint_every=often", "100000 rows"),
+        ("score.memory_limit=much", "2GiB"),
     ],
 )
 def test_values_that_cannot_be_are_refused_by_name(capsys, tmp_path, override, complaint):

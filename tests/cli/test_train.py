@@ -89,6 +89,20 @@ def test_an_earlier_checkpoint_is_a_model_too(undisturbed, tmp_path):
     assert events(stdout)[-1]["rows"] == TEST_ROWS
 
 
+def test_a_limit_of_memory_that_cannot_do_is_refused_with_one_that_would(undisturbed, tmp_path):
+    words = ("score", undisturbed[0], TEST_FILE, tmp_path / "a", "--json")
+    finish(*words)
+    limited = ("score", undisturbed[0], TEST_FILE, tmp_path / "b", "--json", "--workers", "1")
+    _, told = finish(*limited, "--threads", "1", "--memory-limit", "100MiB", code=5)
+    enough = re.search(r"([0-9,]+) MiB would do", told)[1].replace(",", "")
+    stdout, _ = finish(*limited, "--threads", "1", "--memory-limit", f"{enough}MiB")
+    scored = events(stdout)[-1]
+    assert (scored["event"], scored["rows"]) == ("scored", scores(tmp_path / "a").num_rows)
+    assert scored["trees_sharded"] > 1
+    name = "_manifest.json"
+    assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
 def test_score_keeps_the_order_and_the_columns_asked_for(undisturbed, tmp_path):
     out = tmp_path / "out"
     finish("score", undisturbed[0], TEST_FILE, out, "--keep", "fnlwgt,age", "--keep", "income")

@@ -18,6 +18,13 @@ class StoreContract:
         assert store.size("a/b.bin") == 256
         assert store.exists("a/b.bin")
 
+    def test_a_range_is_read_from_start_to_stop(self, store: Store) -> None:
+        store.put("a/b.bin", bytes(range(256)))
+        assert store.get_range("a/b.bin", 0, 4) == bytes([0, 1, 2, 3])
+        assert store.get_range("a/b.bin", 250, 256) == bytes(range(250, 256))
+        with pytest.raises(NotFoundError, match=r"blobs/nothing"):
+            store.get_range("blobs/nothing", 0, 1)
+
     def test_empty_object(self, store: Store) -> None:
         store.put_new("empty", b"")
         assert store.get("empty") == b""

@@ -1,0 +1,227 @@
+"""The relay: trees that do not fit into one worker, and sums that run from group to group.
+
+Floating-point addition is not associative, so sums are added in one order everywhere: tree by tree,
+by number, as `Forest.predict_sums` does for a whole forest. Where a forest is cut into groups, a
+part of the rows goes to the first group of trees, and its running sums go on to the worker that
+holds the next; each tree is added to what is there. So the bytes do not depend on the groups, and
+a forest that fits into every worker is simply a relay of one group. Adding up each group by itself
+and then the groups would need no relay, but would give other bytes than the estimator's `predict`,
+and other ones for each number of groups.
+
+The groups of a pass are held by different workers; a pipeline of parts keeps them busy. Where all
+workers together cannot hold the forest there are several passes: a wave of parts goes through the
+groups of one pass, the sums stay in the workers' memory, and the wave goes through the next.
+
+Relies on `lay_out` for what fits, on `Spread` for waits and retries, and on Dask for moving sums
+from worker to worker and for making them again when they were lost. Promises that a worker holds
+only trees for which room was planned, wherever Dask may run a task; and that the caller's process
+reads no tree.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from distributed import Client, Future
+
+from dmondrian.checkpoint import load_trees
+from dmondrian.data import Encoded
+from dmondrian.distributed.cluster import connected_for, local_size
+from dmondrian.distributed.fleet import Fleet
+from dmondrian.distributed.memory import Group, Layout, Needs, lay_out
+from dmondrian.distributed.models import Model
+from dmondrian.distributed.shelf import Shelf
+from dmondrian.distributed.spread import Route, Spread
+from dmondrian.ensemble import Sums
+
+_TICK = 0.1
+
+_shelf = Shelf()
+
+
+class Part(Protocol):
+    """Consecutive rows, and what becomes of their sums."""
+
+    @property
+    def is_detailed(self) -> bool:
+        """Whether squares and distances are summed too."""
+
+    def found(self) -> Any:
+        """Return the result if it is there already, else None."""
+
+    def read(self) -> Iterator[Encoded]:
+        """Read and encode the rows, block by block."""
+
+    def finish(self, summed: Iterable[tuple[Encoded, Sums]]) -> Any:
+        """Return the result from the sums over all trees, block by block."""
+
+
+@dataclass(frozen=True)
+class Leg:
+    """One group of trees for one part."""
+
+    part: Part
+    group: Group
+    room: int | None  # bytes of trees that the worker may hold
+    is_last: bool
+
+
+@dataclass(frozen=True)
+class Done:
+    """A result that the rest of the relay only hands on."""
+
+    result: Any
+
+
+def run_leg(leg: Leg, before: list[Sums] | Done | None) -> list[Sums] | Done:
+    """Task: add a group's trees to the running sums of a part's blocks; the last makes the result.
+
+    Parameters
+    ----------
+    leg : Leg
+    before : list of Sums, one per block; or Done; or None
+        What the leg before returned; None for the first one.
+    """
+    part, group = leg.part, leg.group
+    if isinstance(before, Done):
+        return before
+    if before is None and (found := part.found()) is not None:
+        return Done(found)
+    with _shelf.using(
+        group.blobs, group.n_bytes, leg.room, lambda: load_trees(group.blobs)
+    ) as forest:
+        detailed = part.is_detailed
+        summed = (
+            (rows, forest.predict_sums(rows.X, spread=detailed, distance=detailed, onto=onto))
+            for rows, onto in _with_sums(part.read(), before)
+        )
+        return Done(part.finish(summed)) if leg.is_last else [sums for _, sums in summed]
+
+
+def _with_sums(
+    blocks: Iterator[Encoded], before: list[Sums] | None
+) -> Iterator[tuple[Encoded, Sums | None]]:
+    for index, rows in enumerate(blocks):
+        yield rows, None if before is None else before[index]
+
+
+@contextmanager
+def connected_relay(
+    model: Model,
+    needs: Needs,
+    name: str,
+    n_rows: int,
+    client: Client | None,
+    n_workers: int | None,
+    threads: int | None,
+    limit: int | None,
+) -> Iterator[Relay]:
+    """Yield a relay on the caller's cluster, or on a local one that ends with the block.
+
+    Raises
+    ------
+    ClusterError
+        The limit is too small for the model: said before workers start that it would kill.
+    """
+    if client is None and limit is not None:
+        n_workers, threads = local_size(n_workers, threads)
+        lay_out(model.trees, needs, {str(i): threads for i in range(n_workers)}, limit)
+    with connected_for(n_rows, client, n_workers, threads, limit) as used:
+        yield Relay(used, model, needs, limit, name)
+
+
+class Relay:
+    """Runs parts through all trees of a model.
+
+    Parameters
+    ----------
+    client : Client
+    model : Model
+    needs : Needs
+        Of the largest part.
+    limit : int or None
+        Bytes of memory of a worker, if less than its own limit.
+    name : str
+        What a part is, for messages.
+    """
+
+    def __init__(
+        self, client: Client, model: Model, needs: Needs, limit: int | None, name: str
+    ) -> None:
+        self._client, self._model, self._needs = client, model, needs
+        self._limit, self._name = limit, name
+        self._fleet = Fleet(client)
+        self.n_groups = 0  # groups of trees in the last layout; 1 is the whole model
+
+    def run(self, parts: Sequence[Part], hand: Callable[[Any], None]) -> None:
+        """Hand over the results, one by one, in the order of the parts.
+
+        Raises
+        ------
+        DMondrianError
+            What a task raised, or failed with too often.
+        ClusterError
+            There were no workers, or no results, for too long; or a worker has too little memory.
+        """
+        left = list(parts)
+        while left:
+            layout = self._layout()
+            wave = left if layout.wave is None else left[: layout.wave]
+            self._run_wave(wave, layout, hand)
+            left = left[len(wave) :]
+
+    def _run_wave(self, wave: Sequence[Part], layout: Layout, hand: Callable[[Any], None]) -> None:
+        sums: list[Future] = []
+        for number, groups in enumerate(layout.passes):
+            is_end = number + 1 == len(layout.passes)
+            before, sums = sums, []
+            stops = list(zip(groups, self._workers(groups), strict=True))
+            routes = [
+                Route(
+                    [
+                        (Leg(part, group, layout.room, is_end and group is groups[-1]), worker)
+                        for group, worker in stops
+                    ],
+                    before[index] if before else None,
+                    stays=not is_end,
+                )
+                for index, part in enumerate(wave)
+            ]
+            spread = Spread(self._client, run_leg, routes, self._name, layout.window)
+            try:
+                spread.run((lambda done: hand(done.result)) if is_end else sums.append)
+            except BaseException:
+                _release(sums)
+                raise
+            finally:
+                _release(before)
+
+    def _layout(self) -> Layout:
+        """Plan for the workers there are; waits for a first one."""
+        self._fleet.look(now=True)
+        while not self._fleet.threads:
+            time.sleep(_TICK)
+            self._fleet.look()
+        limits = [limit for limit in (*self._fleet.memory.values(), self._limit or 0) if limit]
+        limit = min(limits, default=None)
+        layout = lay_out(self._model.trees, self._needs, self._fleet.threads, limit)
+        self.n_groups = layout.n_groups
+        return layout
+
+    def _workers(self, groups: Sequence[Group]) -> list[str | None]:
+        """Worker for each group of a pass; the whole model may be used anywhere."""
+        if self.n_groups == 1:
+            return [None]
+        self._fleet.look(now=True)
+        there: list[str | None] = [*self._fleet.threads] or [None]
+        return [there[i % len(there)] for i in range(len(groups))]
+
+
+def _release(futures: Iterable[Future]) -> None:
+    """Let the scheduler forget results; the garbage collector might take its time."""
+    for future in futures:
+        future.release()
