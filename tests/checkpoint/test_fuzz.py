@@ -118,7 +118,8 @@ def test_changed_states_with_bounds_checks(switch: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("file", sorted(CORPUS.glob("*.arrow")), ids=lambda file: file.stem)
 def test_corpus_of_states(file: Path) -> None:
-    react(file.read_bytes())
+    is_sound = file.stem == "hang-empty-tree-learns"  # what hung was the forest, not its reader
+    assert react(file.read_bytes()) == ("used" if is_sound else "refused")
 
 
 def folder_of(path: Path) -> str:
