@@ -141,17 +141,17 @@ def checkpoints(args: argparse.Namespace) -> dict[str, Any]:
     return {"part": "checkpoints", "rows": args.rows, "trees": args.trees, **found}
 
 
-def alone(plan: bytes, parameters: dict[str, Any], trees: list[int]) -> float:
-    """Task: learn some trees in one plain loop, as a step does; return the seconds."""
+def alone(plan: bytes, parameters: dict[str, Any], trees: list[int]) -> tuple[float, float]:
+    """Task: learn some trees in one plain loop, as a step does; return its clock and CPU."""
     frozen = Plan.from_parquet(plan)
     forest = Forest(ForestParameters.from_json(parameters), np.array(trees))
-    began = time.monotonic()
+    began = time.monotonic(), time.process_time()
     for block in frozen.blocks:
         rows = read_block(frozen, block)
         for start, stop in slices(block.position, len(rows.X)):
             forest.predict_sums(rows.X[start:stop])
             forest.update(rows.X[start:stop], rows.y[start:stop], None)
-    return time.monotonic() - began
+    return time.monotonic() - began[0], time.process_time() - began[1]
 
 
 def coordinator(args: argparse.Namespace, n_workers: int) -> dict[str, Any]:
@@ -161,8 +161,9 @@ def coordinator(args: argparse.Namespace, n_workers: int) -> dict[str, Any]:
     with rows_of(args, args.rows) as data, workers(n_workers) as client:
         run = Run.open(learn(client, data, args, checkpoint_every=None).run_url)
         for _ in range(args.repeats):
+            before = used(client)
             summary = learn(client, data, args, checkpoint_every=None).summary
-            together.append(summary["seconds"])
+            together.append((summary["seconds"], spent(before, used(client))[2]))
             addresses = sorted(client.scheduler_info(n_workers=-1)["workers"])
             tasks = [
                 client.submit(
@@ -175,9 +176,14 @@ def coordinator(args: argparse.Namespace, n_workers: int) -> dict[str, Any]:
     return {
         "part": "coordinator", "workers": n_workers, "rows": args.rows, "trees": args.trees,
         "together": together, "apart": apart,
-        # Rows per second of all trees: each of the workers learns its share of them.
+        # Each worker learns its share of the trees: rows per second over the sum of theirs, by
+        # the clock and, of the workers' processes alone, by processor time.
         "ratio": [
-            statistics.mean(mine) / whole for mine, whole in zip(apart, together, strict=True)
+            statistics.mean(t[0] for t in mine) / whole[0]
+            for mine, whole in zip(apart, together, strict=True)
+        ],
+        "cpu_ratio": [
+            sum(t[1] for t in mine) / whole[1] for mine, whole in zip(apart, together, strict=True)
         ],
     }  # fmt: skip
 
@@ -234,7 +240,9 @@ def report(records: Records) -> str:
                 shares = [100 * (with_[i] / without[i] - 1) for with_, without in pairs]
                 rows.append([f"checkpoints, % of {what}", *spread(shares)])
         elif r["part"] == "coordinator":
-            rows.append([f"{r['workers']} workers over the sum of each alone", *spread(r["ratio"])])
+            what = f"{r['workers']} workers over the sum of each alone"
+            rows.append([what, *spread(r["ratio"])])
+            rows.append([f"{what}, by the workers' CPU", *spread(r["cpu_ratio"])])
     return table(["figure", "median", "least", "greatest"], rows)
 
 

@@ -27,10 +27,9 @@ import numpy as np
 
 from benchmarks.records import RESULTS, table
 
+# Seconds a row of forecasts: seven float64, copied three times at a gigabyte a second. The
+# difference of two runs can be below its noise.
 FORECAST_FLOOR = 3 * 7 * 8 / 1e9
-"""Seconds a row of forecasts: seven float64, copied three times at a gigabyte a second. The
-difference of two runs is below its noise where steps are small."""
-
 SIZES = (10, 30, 100, 300, 1000, 3000, 10_000)
 
 
@@ -64,17 +63,16 @@ def calibrated(path: Path) -> Costs:
         parts.setdefault(record["part"], record)
     orders, one, kill = parts["orders"], parts["coordinator"], parts["kill"]
     cases = orders["cases"]
-    columns = [
-        [1.0, case["orders"], orders["rows"] * case["shards"] * case["progressive"]]
-        for case in cases
-    ]
-    found, *_ = np.linalg.lstsq(
-        np.array(columns), np.array([case["coordinator_cpu"] for case in cases]), rcond=None
-    )
+    shared = [orders["rows"] * case["shards"] * case["progressive"] for case in cases]
+    columns = np.array([[1.0, c["orders"], s] for c, s in zip(cases, shared, strict=True)])
+    seconds = np.array([case["coordinator_cpu"] for case in cases])
+    found, *_ = np.linalg.lstsq(columns, seconds, rcond=None)
     replay = np.mean(kill["replayed"]) / (kill["rows_per_second"] * 6)
     n_learned = orders["rows"] * orders["trees"]
     return Costs(
-        learn=float(np.median(one["apart"])) / (one["rows"] * one["trees"] / one["workers"]),
+        learn=float(np.median([t[1] for run in one["apart"] for t in run]))
+        * one["workers"]
+        / (one["rows"] * one["trees"]),
         order=max(float(found[1]), 1e-4),
         forecast=max(float(found[2]), FORECAST_FLOOR),
         recover=max(float(np.median(kill["passed"]) - replay), 0.5),
@@ -144,18 +142,15 @@ def simulate(costs: Costs, n_workers: int, seed: int = 0) -> dict[str, float]:
     }
 
 
-def variants(costs: Costs) -> dict[str, Costs]:
-    return {
+def report(costs: Costs) -> tuple[str, dict[str, list[dict[str, float]]]]:
+    """Return a table for people, and all figures by variant."""
+    variants = {
         "as it is": costs,
         "no forecasts": replace(costs, forecasts=False),
         "forecasts added by 32 workers": replace(costs, fan_in=32),
     }
-
-
-def report(costs: Costs) -> tuple[str, dict[str, list[dict[str, float]]]]:
-    """Return a table for people, and all figures by variant."""
     rows, figures = [], {}
-    for name, variant in variants(costs).items():
+    for name, variant in variants.items():
         figures[name] = [{"workers": n, **simulate(variant, n)} for n in SIZES]
         for found in figures[name]:
             rows.append(
