@@ -211,6 +211,7 @@ class Coordinator:
         for key in track.pending:
             self._inbox.drop(key)
         track.pending.clear()
+        track.early.clear()
 
     def _place(self, track: Track) -> None:
         track.address = self._fleet.place(self._load())
@@ -342,12 +343,16 @@ class Coordinator:
             self._fail(track, answer, unit)
 
     def _advance(self, track: Track, unit: int, answer: Answer) -> None:
-        self._ledger.take(track.shard, unit, answer)
-        track.done = unit + 1
-        if unit > track.best:
-            track.best, track.failures, track.losses = unit, 0, 0
-        if answer.saved is not None:
-            track.base, track.digest = unit + 1, answer.saved[0]
+        """Take answers in order: a saved state must not hide that an earlier one is lost."""
+        track.early[unit] = answer
+        while (found := track.early.pop(track.done, None)) is not None:
+            unit = track.done
+            self._ledger.take(track.shard, unit, found)
+            track.done = unit + 1
+            if unit > track.best:
+                track.best, track.failures, track.losses = unit, 0, 0
+            if found.saved is not None:
+                track.base, track.digest = unit + 1, found.saved[0]
 
     def _fail(self, track: Track, answer: Answer, unit: int | None) -> None:
         """Send the order again, restoring the shard first where that is needed."""

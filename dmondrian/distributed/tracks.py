@@ -41,6 +41,12 @@ class Track:
     losses: int = 0  # workers lost since the last progress
     retry_at: float = 0.0  # monotonic seconds before which nothing is sent
     pending: set[str] = field(default_factory=set)  # keys of the orders under way
+    early: dict[int, Answer] = field(default_factory=dict)  # that came before an earlier unit's
+
+    def __post_init__(self) -> None:
+        """Begin at the saved state: what lies before it is learned."""
+        self.done = self.sent = self.base
+        self.best = self.base - 1
 
 
 def answer_of(arrival: Arrival, shard: int) -> Answer:
