@@ -37,7 +37,7 @@ from dmondrian.distributed.orders import (
 )
 from dmondrian.distributed.progress import Progress, Teller
 from dmondrian.distributed.shards import forget, restore, step
-from dmondrian.distributed.tracks import Limits, Track, answer_of
+from dmondrian.distributed.tracks import Limits, Track, answer_of, load_of
 from dmondrian.distributed.units import Every, Unit
 from dmondrian.errors import ClusterError
 
@@ -214,16 +214,9 @@ class Coordinator:
         track.early.clear()
 
     def _place(self, track: Track) -> None:
-        track.address = self._fleet.place(self._load())
+        track.address = self._fleet.place(load_of(self._tracks))
         if track.address is not None:
             self._heard[track.address] = time.monotonic()
-
-    def _load(self) -> dict[str, int]:
-        load: dict[str, int] = {}
-        for track in self._tracks:
-            if track.address is not None:
-                load[track.address] = load.get(track.address, 0) + 1
-        return load
 
     def _rebalance(self) -> None:
         """Right after a commit, let workers that joined take over shards."""
@@ -233,7 +226,7 @@ class Coordinator:
         for track in sorted(self._tracks, key=lambda t: -t.shard):
             if track.address is None or not track.is_held:
                 continue
-            target = self._fleet.better(track.address, self._load())
+            target = self._fleet.better(track.address, load_of(self._tracks))
             if target is not None:
                 recoveries, replayed = self.recoveries, self.replayed
                 self._lose(track)
@@ -254,7 +247,7 @@ class Coordinator:
                 self._restore(track)
         last = len(self._units) - 1 if self._stop is None else self._stop
         limit = min(self._ledger.settled + self._limits.window, last + 1)
-        load = self._load()
+        load = load_of(self._tracks)
         for unit in range(min((t.sent for t in ready), default=limit), limit):
             for track in ready:
                 is_free = track.is_held and len(track.pending) < self._limits.depth

@@ -5,6 +5,8 @@ Relies on nothing; promises nothing: it is the coordinator's notebook.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -54,3 +56,8 @@ def answer_of(arrival: Arrival, shard: int) -> Answer:
     if arrival.error is None:
         return arrival.result
     return Answer(GONE, shard, "unknown", error=(type(arrival.error).__name__, str(arrival.error)))
+
+
+def load_of(tracks: Iterable[Track]) -> dict[str, int]:
+    """Return how many shards each worker holds, or is to hold."""
+    return Counter(track.address for track in tracks if track.address is not None)
