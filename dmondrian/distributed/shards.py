@@ -95,7 +95,9 @@ class HeldRun:
         digest = stream.digests()[-1]
         self.plan = Plan.from_parquet(stream.read(digest))
         if self.plan.digest != digest:
-            raise CorruptError(f"the plan in {order.run} is not the one that its links name")
+            raise CorruptError(
+                f"the plan in {order.run} is not the one that run.json or plans/ names"
+            )
         self.shards: dict[int, Shard] = {}
         self.touched = time.monotonic()
         self.cache = BlockCache(self._read, len(self.plan.blocks))

@@ -280,7 +280,7 @@ def test_another_plan_in_the_folder_is_not_followed(folder: Path, tmp_path: Path
     HeldRun(order)
     try:
         path.write_bytes((Path(other) / "plan.parquet").read_bytes())
-        with pytest.raises(DMondrianError, match=r"not the one that run\.json names"):
+        with pytest.raises(DMondrianError, match=r"not the one that run\.json"):
             HeldRun(order)
     finally:
         path.write_bytes(before)
