@@ -8,6 +8,7 @@ differs, and that a merge that was killed is finished by repeating it.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 from dmondrian.checkpoint import document
 from dmondrian.checkpoint.manifest import Manifest
 from dmondrian.checkpoint.opening import VERSIONS_KEY
-from dmondrian.checkpoint.parts import parts_of
+from dmondrian.checkpoint.parts import is_whole, open_whole, parts_of
 from dmondrian.checkpoint.run import Run
 from dmondrian.errors import CheckpointError, ParameterError
 
@@ -49,12 +50,15 @@ def merge(
     ParameterError
         They share trees, or there are fewer than two.
     """
-    given = [Run.open(url) for url in urls]
+    given = [open_whole(url) for url in urls]
     if len(given) < 2:
         raise ParameterError(f"got {len(given)} run to merge; expected two or more")
-    if any(run.position is not None for run in given):
-        raise ParameterError("a merge is of whole runs: leave @POSITION out")
     sources = [one for run in given for one in (run, *parts_of(run))]
+    for part in sources:
+        if part not in given and not is_whole(part):
+            raise CheckpointError(
+                f"{part.url} is not finished: finish `dmondrian grow`, or delete it"
+            )
     _check_alike(sources)
     position = _common_position(sources)
     pairs = sorted(
@@ -72,17 +76,21 @@ def merge(
     about = _asked(sources[0]) | {
         "n_estimators": n_trees,
         "shards": [list(trees) for trees, _, _ in pairs],
-        "plan": sources[0].stream.digests()[-1],
+        "plan": sources[0].run_json["plan"],
         "progressive": sources[0].run_json["progressive"],
         "estimator": {**sources[0].run_json["estimator"], "n_estimators": n_trees},
     }
-    merged = Run.create(out, about, sources[0].stream.read())
+    chain = sources[0].stream.digests()
+    merged = Run.create(out, about, sources[0].stream.read(chain[0]))
+    for before, digest in pairwise(chain):
+        merged.stream.lead_to(str(digest), sources[0].stream.read(digest), [str(before)])
     shards = {}
     for number, (_, run, shard) in enumerate(pairs):
         data = run.get_blob(shard["digest"], shard["bytes"])
         shards[number] = {"digest": merged.put_blob(data), "bytes": len(data)}
-    is_final = all(run.manifest(position).final for run in sources)
-    return merged, merged.commit(position, shards, final=is_final)
+    found = [run.manifest(position) for run in sources]
+    is_final = all(manifest.final for manifest in found)
+    return merged, merged.commit(position, shards, final=is_final, plan=found[0].plan)
 
 
 def _asked(run: Run) -> dict[str, Any]:
@@ -111,5 +119,12 @@ def _common_position(sources: list[Run]) -> int:
     if not shared:
         raise CheckpointError(
             "the runs have no checkpoint at the same position: finish them, then merge"
+        )
+    newest = max(run.manifests()[-1] for run in sources)
+    if max(shared) < newest:
+        warnings.warn(
+            f"merged at position {max(shared)}, the newest that all runs have; some have learned "
+            f"{newest} rows",
+            stacklevel=3,
         )
     return max(shared)

@@ -12,12 +12,14 @@ lag behind, it is the newest position at which all of them have a checkpoint.
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
+from itertools import pairwise
 
 from dmondrian.checkpoint.manifest import Manifest
 from dmondrian.checkpoint.run import Run
-from dmondrian.errors import CheckpointError
+from dmondrian.errors import CheckpointError, CorruptError, ParameterError
 from dmondrian.store import open_store
 
 FOLDER = "growth"
@@ -31,11 +33,50 @@ def part_url(run: Run, first: int, stop: int) -> str:
     return f"{run.url.rstrip('/')}/{FOLDER}/{first:06d}-{stop:06d}"
 
 
+def open_whole(url: str | os.PathLike[str]) -> Run:
+    """Open a run for something that concerns all of its checkpoints.
+
+    Raises
+    ------
+    ParameterError
+        The address picks one of them.
+    """
+    run = Run.open(url)
+    if run.position is not None:
+        raise ParameterError(
+            f"{os.fspath(url)} is one checkpoint; expected the whole run: leave @{run.position} out"
+        )
+    return run
+
+
 def parts_of(run: Run) -> list[Run]:
-    """Return the parts of a run, by their first tree; without the run itself."""
+    """Return the parts of a run, by their first tree; without the run itself.
+
+    Raises
+    ------
+    CorruptError
+        Parts have trees in common.
+    """
     names = run.store.list(FOLDER)
     ranges = sorted((int(m[1]), int(m[2])) for m in map(_PART.fullmatch, names) if m)
+    for former, later in pairwise(ranges):
+        if later[0] < former[1]:
+            raise CorruptError(
+                f"{part_url(run, *former)} and {part_url(run, *later)} have trees in common: "
+                "delete one of these folders, then use the run again"
+            )
     return [Run.open(open_store(part_url(run, *range_))) for range_ in ranges]
+
+
+def is_whole(part: Run) -> bool:
+    """Whether a part came to the end of the stream once, and so counts."""
+    return newest_final(part) is not None
+
+
+def newest_final(part: Run) -> int | None:
+    """Position of a part's newest checkpoint at an end of the stream."""
+    ends = (p for p in reversed(part.manifests()) if part.manifest(p).final)
+    return next(ends, None)
 
 
 def tree_range(run: Run) -> tuple[int, int]:
@@ -59,11 +100,7 @@ def pieces(run: Run) -> Pieces:
     CorruptError
         A manifest is damaged.
     """
-    whole = {}
-    for part in parts_of(run):
-        positions = part.manifests()
-        if any(part.manifest(position).final for position in reversed(positions)):
-            whole[part] = set(positions)
+    whole = {part: set(part.manifests()) for part in parts_of(run) if is_whole(part)}
     position = run.position
     if position is None:
         found = run.manifests()

@@ -1,19 +1,21 @@
 """Pruning: old checkpoints of a run are deleted, and the blobs that no checkpoint names any more.
 
-Relies on the run's lease, so that nobody writes meanwhile. Promises to keep the newest checkpoints,
-those that the parts of a grown run share with them, and every blob that any manifest names; and to
-delete a manifest before its blobs, so that one which can be read is whole at any moment.
+Relies on the run's lease, so that nobody writes meanwhile. Promises to keep the newest checkpoints
+of the run and of each of its parts, in all of them; the one that is the model now; and every blob
+that any manifest names; and to delete a manifest before its blobs, so that one which can be read is
+whole at any moment.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 from dmondrian.checkpoint.lease import Lease
 from dmondrian.checkpoint.manifest import manifest_name
-from dmondrian.checkpoint.parts import parts_of
+from dmondrian.checkpoint.parts import newest_final, parts_of, pieces
 from dmondrian.checkpoint.run import BLOBS, Run
 from dmondrian.errors import CorruptError, ParameterError
 
@@ -59,22 +61,24 @@ def prune(run: Run, keep: int, dry_run: bool = False) -> list[Pruned]:
     """
     if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
         raise ParameterError(f"keep is {keep!r}; expected an integer of at least 1")
-    parts = parts_of(run)
-    newest = set(run.manifests()[-keep:])
-    told = []
-    for one in (run, *parts):
-        positions = one.manifests()
-        kept = newest | set(positions[-keep:])
-        if one is run:
-            for part in parts:  # a part that lags behind needs its own position in the run
-                kept |= set(part.manifests()[-keep:])
-        if dry_run:
-            told.append(_prune(one, kept, is_real=False))
-            continue
-        with Lease.take(one.store) as lease:
-            told.append(_prune(one, kept, is_real=True))
-            lease.end("pruned")
-    return told
+    with ExitStack() as stack:
+        if not dry_run:  # before anything is looked at: it may just be coming to its end
+            for one in (run, *parts_of(run)):
+                stack.enter_context(Lease.take(one.store)).end("pruned")
+        return [_prune(one, kept, not dry_run) for one, kept in _keep(run, keep)]
+
+
+def _keep(run: Run, keep: int) -> list[tuple[Run, set[int]]]:
+    """Return the run and its parts, each with the positions to keep."""
+    everything = [run, *parts_of(run)]
+    shared = {position for one in everything for position in one.manifests()[-keep:]}
+    if run.manifests():
+        shared.add(pieces(run)[0][1].position)  # what the model is now
+    final = {part: newest_final(part) for part in everything[1:]}
+    return [
+        (one, shared | {position for position in (final.get(one),) if position is not None})
+        for one in everything
+    ]
 
 
 def _prune(run: Run, kept: set[int], is_real: bool) -> Pruned:

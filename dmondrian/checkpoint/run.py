@@ -7,7 +7,7 @@
     blobs/<sha256>               the shards' states, named by their content
     manifests/<position>.json    the commits; create-only, written last
     attempts/<id>.json           hosts and times, which no other object holds
-    lease/                       who works on it now; see `lease`
+    lease/, jobs/                who works on it now, what was handed over; see `lease`, `jobs`
 
 Relies on `Store.put_new`. Promises: a manifest that can be read names only blobs that were written
 before it; a folder never holds two runs; damage is found when it is read, and repaired when the

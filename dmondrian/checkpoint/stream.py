@@ -3,17 +3,20 @@
 ::
 
     plan.parquet              the first; create-only, its digest is in run.json
-    plans/000001.json         which plan came next, and after which; create-only
+    plans/000001.json         which plan came next, and after which
     plans/<digest>.parquet    that plan as a whole
 
-Promises that the plans are a chain whose links never change, so that a checkpoint of any of them is
-a checkpoint of the newest. Whether one plan really begins with the other is for the caller to know.
+Relies on one writer at a time (see `lease`), who replaces a link only while no checkpoint lies
+behind the plan before it. Promises that the plans are a chain at any moment, so that a checkpoint
+of any of them is a checkpoint of the newest. Whether one plan really begins with the other is for
+the caller to know.
 """
 
 from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Collection
 
 from dmondrian.checkpoint import document
 from dmondrian.checkpoint.manifest import is_digest
@@ -96,20 +99,33 @@ class Stream:
                 f"{_plan_name(digest)} is missing in {self._store.url}. {document.EARLIER}"
             ) from None
 
-    def extend(self, digest: str, plan: bytes) -> None:
-        """Append a plan to the chain, unless it is the newest already.
+    def lead_to(self, digest: str, plan: bytes, earlier: Collection[str]) -> None:
+        """Make a plan the newest of the chain; links to plans that it does not continue go.
+
+        Parameters
+        ----------
+        digest : str
+        plan : bytes
+        earlier : collection of str
+            Digests of the plans that it continues.
 
         Raises
         ------
-        FencedError
-            Somebody else appended another one.
+        CorruptError
+            The chain has none of these.
         """
         chain = self.digests()
         if digest == chain[-1]:
             return
-        self._store.put(_plan_name(digest), plan)
-        link = document.seal({"plan": digest, "after": chain[-1]})
-        self._store.put_same(_link_name(len(chain)), link)
+        known = [k for k, one in enumerate(chain) if one == digest or one in earlier]
+        if not known:
+            raise CorruptError(f"{self._store.url} has another stream than the plan {digest}")
+        for number in range(len(chain) - 1, known[-1], -1):
+            self._store.delete(_link_name(number))
+        if chain[known[-1]] != digest:
+            self._store.put(_plan_name(digest), plan)
+            link = document.seal({"plan": digest, "after": chain[known[-1]]})
+            self._store.put_same(_link_name(known[-1] + 1), link)
 
 
 def _link_name(number: int) -> str:

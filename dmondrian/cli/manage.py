@@ -50,10 +50,10 @@ def merge(arguments: argparse.Namespace, output: Output) -> int:
 
 def prune(arguments: argparse.Namespace, output: Output) -> int:
     """Run the command; see `dmondrian prune --help`."""
-    from dmondrian.checkpoint import Run
+    from dmondrian.checkpoint.parts import open_whole
     from dmondrian.checkpoint.pruning import prune as prune_run
 
-    told = prune_run(Run.open(arguments.model), arguments.keep, arguments.dry_run)
+    told = prune_run(open_whole(arguments.model), arguments.keep, arguments.dry_run)
     output.event("pruned", {"dry_run": arguments.dry_run, "runs": [one.to_json() for one in told]})
     verb = "would delete" if arguments.dry_run else "deleted"
     for one in told:

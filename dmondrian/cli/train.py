@@ -87,7 +87,9 @@ def _tell_trained(run: Any, output: Output) -> None:
     metrics = {key: value for key, value in run.metrics.items() if key != "curve"}
     output.event("trained", {"run": run.run_url, "metrics": run.metrics, "summary": run.summary})
     output.text(f"trained {run.run_url}\n  {summary_line(run.summary)}")
-    output.text("each row forecast before it was learned:\n" + metrics_table(metrics, "  "))
+    if metrics:
+        title = "each row forecast before it was learned:\n"
+        output.text(title + metrics_table(metrics, "  "))
 
 
 def summary_line(summary: Mapping[str, Any]) -> str:

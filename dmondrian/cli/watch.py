@@ -10,7 +10,7 @@ import argparse
 import time
 from collections.abc import Iterator
 
-from dmondrian.checkpoint import Run, document
+from dmondrian.checkpoint import Run, jobs
 from dmondrian.checkpoint.lease import (
     BEAT_SECONDS,
     LEASE_SECONDS,
@@ -18,34 +18,35 @@ from dmondrian.checkpoint.lease import (
     ask_to_stop,
     holder_of,
 )
-from dmondrian.checkpoint.parts import parts_of
+from dmondrian.checkpoint.parts import open_whole, parts_of
 from dmondrian.cli.output import Output
 from dmondrian.errors import ClusterError
 
-_START_SECONDS = 60.0  # a job that was handed over may first wait for a worker
+_START_SECONDS = 60.0  # how long to wait for a job that was handed over to begin
 
 
 def follow(arguments: argparse.Namespace, output: Output) -> int:
     """Run `describe --follow`: tell progress until nobody works on the run any more."""
-    run = Run.open(arguments.model)
-    holder = _wait_for_holder(run)
-    if holder is None:
-        failure = _last_failure(run)
-        if failure is not None:
-            raise ClusterError(f"the last attempt at {run.url} failed: {failure}")
-        output.text(f"nobody works on {run.url}; {_state(run)}")
-        return 0
-    output.note(f"{run.url}: {holder}")
-    for now in _beats(run, holder, output):
-        holder = now
-    output.close_line()
+    run = open_whole(arguments.model)
+    holder = _wait_for_holder(run, output)
+    if holder is not None and not holder.is_over:
+        output.note(f"{run.url}: {holder}")
+        for now in _beats(run, holder, output):
+            holder = now
+        output.close_line()
     return _tell_end(run, holder, output)
 
 
 def cancel(arguments: argparse.Namespace, output: Output) -> int:
     """Run the command; see `dmondrian cancel --help`."""
-    run = Run.open(arguments.model)
+    run = open_whole(arguments.model)
     one, holder = _newest(run)
+    job = jobs.newest(run.store)
+    if (holder is None or holder.is_over) and job is not None and not job.is_done:
+        jobs.ask_to_stop(run.store, job.id)
+        output.event("cancelled", {"run": run.url, "was_running": False})
+        output.text(f"the job that waits for a worker will not begin; {_state(run)}")
+        return 0
     if holder is None or holder.is_over:
         output.event("cancelled", {"run": run.url, "was_running": False})
         output.text(f"nobody works on {run.url}; {_state(run)}")
@@ -60,22 +61,23 @@ def cancel(arguments: argparse.Namespace, output: Output) -> int:
     return 0
 
 
-def _wait_for_holder(run: Run) -> Holder | None:
-    """Return who works on a run; wait a little for a first one."""
+def _wait_for_holder(run: Run, output: Output) -> Holder | None:
+    """Return who works on a run, or did last; wait for a job that was handed over to begin."""
     end = time.monotonic() + _START_SECONDS
     while True:
         _, holder = _newest(run)
-        is_fresh = not run.manifests() and not run.store.list("attempts")
-        if holder is not None or not is_fresh or time.monotonic() > end:
+        job = jobs.newest(run.store)
+        is_waiting = (
+            job is not None and not job.is_done and (holder is None or holder.job != job.id)
+        )
+        if not is_waiting or time.monotonic() > end:
+            if is_waiting:
+                output.note(
+                    f"a job was handed over and has not begun after {_START_SECONDS:.0f} seconds: "
+                    "it waits for a worker, or its cluster is gone"
+                )
             return holder
         time.sleep(BEAT_SECONDS)
-
-
-def _last_failure(run: Run) -> str | None:
-    """Return why the last attempt failed before it could take hold of the run."""
-    names = run.store.list("attempts")
-    note = document.unseal(run.store.get(names[-1]), names[-1]) if names else {}
-    return note.get("error")
 
 
 def _newest(run: Run) -> tuple[Run, Holder | None]:
@@ -114,7 +116,15 @@ def _beats(run: Run, holder: Holder, output: Output) -> Iterator[Holder]:
         time.sleep(BEAT_SECONDS)
 
 
-def _tell_end(run: Run, holder: Holder, output: Output) -> int:
+def _tell_end(run: Run, holder: Holder | None, output: Output) -> int:
+    job = jobs.newest(run.store)
+    if job is not None and job.error is not None:
+        raise ClusterError(f"the job that was handed over failed: {job.error}")
+    if holder is None:
+        output.text(f"nobody works on {run.url}; {_state(run)}")
+        return 0
+    if job is not None and not job.is_done and holder.job == job.id:
+        output.note("training has ended; the job goes on, with its scores or its last words")
     beat = holder.beat or {}
     outcome = beat.get("outcome") or "ended without a word"
     output.event("followed", {"run": run.url, "outcome": outcome, "error": beat.get("error")})

@@ -37,13 +37,13 @@ def extend_plan(plan: Plan, source: Source) -> Plan:
         New files cannot be read with the plan's schema.
     """
     footers, _ = footers_of(source, with_bounds=False)
-    partitions = partition_types([footer.file for footer in footers])
     old = {block.uri for block in plan.blocks}
     known = [footer for footer in footers if footer.file.uri in old]
     fresh = [footer for footer in footers if footer.file.uri not in old]
-    _check_prefix(plan, groups_of(known, partitions))
+    _check_prefix(plan, groups_of(known, partition_types([footer.file for footer in known])))
     if not fresh:
         return plan
+    partitions = partition_types([footer.file for footer in fresh])
     for footer in fresh:
         check_file(plan.schema, footer, partitions, ())
     added = groups_of(fresh, partitions)
@@ -62,7 +62,8 @@ def _check_prefix(plan: Plan, groups: list[Group]) -> None:
         if group is None:
             what = "is gone"
         elif (group.size, group.stamp, group.rows) != (block.size, block.stamp, block.group_rows):
-            what = f"changed ({block.size} bytes then, {group.size} now)"
+            now = f"{group.size} bytes now" if group.size != block.size else "written again since"
+            what = f"changed ({block.size} bytes then, {now})"
         elif group.partition != block.partition:
             what = f"lies in other folders ({block.partition} then, {group.partition} now)"
         else:

@@ -75,16 +75,20 @@ def finish(run: Run, plan: Plan, manner: Manner, connect: Callable[[], Client]) 
     DMondrianError
         See :func:`dmondrian.distributed.train`.
     """
+    is_current = run.stream.digests()[-1] == plan.digest
     attempt = Attempt(run, plan, manner)
     seen, manifest = run.manifests(), run.latest()
-    if not attempt.is_end(manifest):
-        warm(ForestParameters.from_json(run.run_json["parameters"]))
-        client = connect()
+    if not (is_current and attempt.is_end(manifest)):
         with Lease.take(run.store, manner.job) as lease:
+            if not is_current:
+                earlier = [digest for _, digest in plan.earlier]
+                run.stream.lead_to(plan.digest, plan.to_parquet(), earlier)
+                attempt = Attempt(run, plan, manner)
             if run.manifests() != seen:
                 manifest = run.latest()  # whoever held it before came further
             if not attempt.is_end(manifest):
-                manifest = attempt.go(client, manifest, lease)
+                warm(ForestParameters.from_json(run.run_json["parameters"]))
+                manifest = attempt.go(connect(), manifest, lease)
     attempt.ledger = attempt.ledger or attempt.open(manifest)
     progressive = attempt.ledger.progressive
     is_merged = manifest is not None and not manifest.metrics  # it has no totals so far

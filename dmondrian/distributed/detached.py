@@ -9,21 +9,20 @@ before it is handed over, and later failures in the run folder.
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from distributed import Client, fire_and_forget, worker_client
 
-from dmondrian.checkpoint import Run
+from dmondrian.checkpoint import jobs
 from dmondrian.distributed.attempt import manner_of
 from dmondrian.distributed.cluster import connected
 from dmondrian.distributed.freeze import freeze
 from dmondrian.distributed.scoring import score
 from dmondrian.distributed.stage import is_dask
 from dmondrian.distributed.trainer import bring_to_end
-from dmondrian.errors import DMondrianError, ParameterError
+from dmondrian.errors import ParameterError
 from dmondrian.store import open_store
 
 
@@ -90,9 +89,10 @@ def submit(
     asked = {"n_shards": n_shards, "first_tree": first_tree, "progressive": progressive}
     with connected(client):
         freeze(estimator, data, target, url, asked, plan_options)
+        id_ = jobs.hand_over(open_store(url))
         job = Job(
-            uuid.uuid4().hex, url, estimator, data, target, asked, plan_options, checkpoint_every,
-            window, dict(score or {}),
+            id_, url, estimator, data, target, asked, plan_options, checkpoint_every, window,
+            dict(score or {}),
         )  # fmt: skip
         future = client.submit(conduct, job, key=f"dmondrian-job-{job.id}", pure=False)
         fire_and_forget(future)
@@ -101,18 +101,25 @@ def submit(
 
 def conduct(job: Job) -> None:
     """Task: train a run to its end, or until somebody asks it to stop; then score."""
-    manner = replace(manner_of(job.checkpoint_every, job.window, None), job=job.id)
+    store, error = open_store(job.run), None
     try:
-        run, plan = freeze(
-            job.estimator, job.data, job.target, job.run, dict(job.asked), dict(job.plan_options)
-        )
-        with worker_client() as client:
-            bring_to_end(run, plan, manner, lambda: client)
-            if job.score:
-                score(run.url, client=client, **job.score)
+        with worker_client() as client:  # and give the thread back to the worker
+            if not jobs.is_asked_to_stop(store, job.id):
+                _conduct(job, client)
     except KeyboardInterrupt:
-        return  # somebody asked it to stop; an interrupt would end the worker
-    except DMondrianError as error:
-        failed = {"outcome": "failed", "error": f"{type(error).__name__}: {error}", "job": job.id}
-        Run.open(job.run).attempt(failed)
+        pass  # somebody asked it to stop; an interrupt would end the worker
+    except Exception as failure:
+        error = f"{type(failure).__name__}: {failure}"
         raise
+    finally:
+        jobs.end(store, job.id, error)
+
+
+def _conduct(job: Job, client: Client) -> None:
+    manner = replace(manner_of(job.checkpoint_every, job.window, None), job=job.id)
+    run, plan = freeze(
+        job.estimator, job.data, job.target, job.run, dict(job.asked), dict(job.plan_options)
+    )
+    bring_to_end(run, plan, manner, lambda: client)
+    if job.score:
+        score(run.url, client=client, **job.score)

@@ -13,6 +13,7 @@ import numpy as np
 from sklearn.base import is_classifier
 
 from dmondrian.checkpoint import Run
+from dmondrian.checkpoint.parts import parts_of
 from dmondrian.data import Plan, extend_plan, make_plan
 from dmondrian.distributed.settle import settle
 from dmondrian.errors import CheckpointError, CorruptError, NotFoundError, ParameterError
@@ -64,34 +65,46 @@ def freeze(
         raise ParameterError(f"target is {target!r}; expected the name of the column to learn")
     options = {"target": target, **plan_options}
     options["task"] = "classification" if is_classifier(estimator) else "regression"
-    newest = _stored_plan(url)
-    if newest is None:
+    stored = _stored_plan(url)
+    if stored is None:
         began = plan = make_plan(data, **options)
     else:
-        plan = extend_plan(newest, data)
-        n_rows = newest.earlier[0][0] if newest.earlier else newest.n_rows
-        files = {block.uri for block in newest.blocks if block.position < n_rows}
+        plan = extend_plan(stored, data)
+        n_rows = stored.earlier[0][0] if stored.earlier else stored.n_rows
+        files = {block.uri for block in stored.blocks if block.position < n_rows}
         began = make_plan(data, among=files, **options)
     about = {**_about(estimator, began, url), **_trees(estimator, **asked)}
     if asked["n_shards"] is None:
         about["shards"] = _stored_shards(url, about["shards"])
-    run = Run.create(url, about, began.to_parquet())
-    if plan.earlier:
-        run.stream.extend(plan.digest, plan.to_parquet())
-    return run, plan
+    try:
+        return Run.create(url, about, began.to_parquet()), plan
+    except CheckpointError as error:
+        n_trees = about["n_estimators"]
+        if stored is None or n_trees <= Run.open(url).run_json["n_estimators"]:
+            raise
+        raise CheckpointError(
+            f"{error} To add trees to that run: `dmondrian grow {url} --n-estimators {n_trees}`."
+        ) from None
 
 
 def _stored_plan(url: str) -> Plan | None:
-    """Return the stream of the run in a folder; None where it is a new one, or to be repaired."""
+    """Return the stream of the run in a folder, as far as a checkpoint depends on it.
+
+    Files that were appended, and of which no row is in any checkpoint yet, may still be changed or
+    taken away. None where the folder is a new one, or its first plan is to be repaired.
+    """
     try:
-        stream = Run.open(url).stream
-        chain = stream.digests()
+        run = Run.open(url)
+        stream, chain = run.stream, run.stream.digests()
     except CheckpointError:
         return None  # whether the folder can be used is for `Run.create` to say
     if chain[-1] is None:
         return None
     try:
-        return Plan.from_parquet(stream.read())
+        plan = Plan.from_parquet(stream.read())
+        learned = max((p for one in (run, *parts_of(run)) for p in one.manifests()), default=0)
+        needed = plan.digest_at(learned)
+        return plan if needed == plan.digest else Plan.from_parquet(stream.read(needed))
     except (CorruptError, NotFoundError):
         if len(chain) > 1:
             raise

@@ -13,9 +13,9 @@ from contextlib import ExitStack
 
 from distributed import Client
 
-from dmondrian.checkpoint import Run
+from dmondrian.checkpoint import Lease, Run
 from dmondrian.checkpoint.opening import VERSIONS_KEY
-from dmondrian.checkpoint.parts import part_url, parts_of, tree_range
+from dmondrian.checkpoint.parts import is_whole, open_whole, part_url, parts_of, tree_range
 from dmondrian.data import Plan
 from dmondrian.distributed.attempt import Manner, finish, manner_of
 from dmondrian.distributed.cluster import Connection
@@ -73,7 +73,7 @@ def grow(
         Workers were lost beyond recovery.
     """
     manner = manner_of(checkpoint_every, window, progress)
-    base = Run.open(run)
+    base = open_whole(run)
     plan = _finished_plan(base)
     with ExitStack() as stack:
         connect = Connection(stack, client, n_workers, threads)
@@ -88,9 +88,10 @@ def _grow(
     manner: Manner,
     connect: Callable[[], Client],
 ) -> TrainedRun:
-    part = _part(base, plan, n_estimators, n_shards)
-    attempt = finish(part, plan, manner, connect)
-    return TrainedRun(base.url, plan, attempt.metrics, attempt.summary)
+    with Lease.take(base.store):  # of two that grow at once, the second sees the first one's part
+        _add_part(base, plan, n_estimators, n_shards)
+    attempts = [finish(part, plan, manner, connect) for part in parts_of(base)]
+    return TrainedRun(base.url, plan, attempts[-1].metrics, attempts[-1].summary)
 
 
 def _finished_plan(base: Run) -> Plan:
@@ -111,24 +112,26 @@ def _finished_plan(base: Run) -> Plan:
     return plan
 
 
-def _part(base: Run, plan: Plan, n_estimators: int, n_shards: int | None) -> Run:
-    """Return the part that brings a run to a number of trees: there already, or new."""
+def _add_part(base: Run, plan: Plan, n_estimators: int, n_shards: int | None) -> None:
+    """Make the part that brings a run to a number of trees, unless it is there."""
     there = [base, *parts_of(base)]
     ranges = [tree_range(one) for one in there]
     sizes = [int(one.run_json["n_estimators"]) for one in there]
     if isinstance(n_estimators, bool) or not 1 <= n_estimators <= MOST_TREES - ranges[0][0]:
         raise ParameterError(f"n_estimators is {n_estimators!r}; expected a number of trees")
-    is_there = len(ranges) > 1 and sum(sizes) == n_estimators
-    if is_there and n_shards is None:
-        return Run.open(part_url(base, *ranges[-1]))
-    before = sum(sizes[:-1]) if is_there else sum(sizes)
-    if n_estimators <= before:
+    if len(there) > 1 and sum(sizes) == n_estimators:
+        n_there = len(there[-1].run_json["shards"])
+        if n_shards not in (None, n_there):
+            raise ParameterError(f"n_shards is {n_shards!r}; these trees were cut into {n_there}")
+        return
+    if n_estimators <= sum(sizes):
+        unfinished = [part.url for part in there[1:] if not is_whole(part)]
+        hint = f"; {unfinished[-1]} is not finished: delete it to give it up" if unfinished else ""
         raise ParameterError(
             f"n_estimators is {n_estimators}, but {base.url} has {sum(sizes)} trees already (those "
-            f"being trained counted); expected more"
+            f"being trained counted); expected more{hint}"
         )
-    first = ranges[-1][0] if is_there else ranges[-1][1]
-    added = n_estimators - before
+    first, added = ranges[-1][1], n_estimators - sum(sizes)
     if n_shards is None:
         usual = sizes[0] / len(base.run_json["shards"])
         n_shards = min(added, max(1, round(added / usual)))
@@ -140,4 +143,4 @@ def _part(base: Run, plan: Plan, n_estimators: int, n_shards: int | None) -> Run
         "shards": cut_trees(first, first + added, n_shards),
         "plan": plan.digest,
     }
-    return Run.create(part_url(base, first, first + added), about, plan.to_parquet())
+    Run.create(part_url(base, first, first + added), about, plan.to_parquet())

@@ -131,16 +131,10 @@ def train(
 
 def bring_to_end(run: Run, plan: Plan, manner: Manner, connect: Callable[[], Client]) -> TrainedRun:
     """Finish a run and then its parts, which follow its stream."""
-    attempt = finish(run, plan, manner, connect)
-    for part in parts_of(run):
-        follow_stream(run, part)
-        finish(part, plan, manner, connect)
-    return TrainedRun(run.url, plan, attempt.metrics, attempt.summary)
-
-
-def follow_stream(run: Run, part: Run) -> None:
-    """Let a part of a run continue with what was appended to the run's stream."""
-    chain = run.stream.digests()
-    for digest in chain[chain.index(part.stream.digests()[-1]) + 1 :]:
-        assert digest is not None  # of a run that was trained on a plan
-        part.stream.extend(digest, run.stream.read(digest))
+    attempts = [finish(one, plan, manner, connect) for one in (run, *parts_of(run))]
+    summary = dict(attempts[0].summary)
+    for other in (attempt.summary for attempt in attempts[1:]):
+        for name in ("rows", "seconds", "checkpoints", "recoveries", "rows_replayed"):
+            summary[name] += other[name]
+        summary["workers"] = max(summary["workers"], other["workers"])
+    return TrainedRun(run.url, plan, attempts[0].metrics, summary)

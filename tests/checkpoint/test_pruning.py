@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dmondrian.checkpoint import Lease, Run, lease
-from dmondrian.checkpoint.parts import part_url
+from dmondrian.checkpoint.parts import part_url, pieces
 from dmondrian.checkpoint.pruning import prune
 from dmondrian.errors import CorruptError, FencedError, ParameterError
 from tests.checkpoint.run_folders import ASKED, blob_of, commit, file_of
@@ -66,6 +66,30 @@ def test_a_run_that_is_worked_on_is_left_alone(run: Run, monkeypatch: pytest.Mon
     with Lease.take(run.store), pytest.raises(FencedError, match="worked on"):
         prune(run, keep=1)
     assert names(run) == before
+
+
+def test_what_is_committed_while_it_waits_stays(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    take = Lease.take
+
+    def take_late(store: object) -> Lease:
+        commit(run, 40, 30, final=True)  # the holder's last one, just before it ends
+        return take(store)  # type: ignore[arg-type]  # a store
+
+    monkeypatch.setattr(Lease, "take", take_late)
+    (told,) = prune(run, keep=1)
+    assert told.kept == run.manifests() == [40]
+    run.manifest(40, verify=True)
+
+
+def test_a_part_that_lags_behind_keeps_what_the_model_needs(run: Run) -> None:
+    part = Run.create(part_url(run, 3, 4), {**ASKED, "shards": [[3, 4], [4, 5]]})
+    commit(part, 10, final=True)  # it counts since then
+    commit(part, 15, 10)
+    commit(part, 20, 15)
+    commit(part, 25, 20)
+    told = prune(run, keep=1)
+    assert [one.kept for one in told] == [[20, 30], [10, 20, 25]]
+    assert [manifest.position for _, manifest in pieces(run)] == [20, 20]
 
 
 def test_parts_keep_the_positions_they_share_with_the_run(run: Run) -> None:

@@ -13,12 +13,21 @@ import pyarrow.parquet as pq
 import pytest
 from distributed import Client
 
-from dmondrian.checkpoint import Run
+from dmondrian.checkpoint import Run, jobs
 from dmondrian.checkpoint.lease import ask_to_stop, holder_of
 from dmondrian.distributed import submit
 from dmondrian.errors import DataError, ParameterError
 
-from .conftest import ADULT, COLUMNS, PATIENCE, digests, forest, wait_until, worker_processes
+from .conftest import (
+    ADULT,
+    COLUMNS,
+    PATIENCE,
+    digests,
+    forest,
+    wait_until,
+    worker_processes,
+    worker_threads,
+)
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +114,35 @@ def test_a_job_that_is_asked_to_stop_stops_at_a_checkpoint(
     assert holder.beat["outcome"] == "stopped"
     assert not is_final(tmp_path / "run")
     assert len(cluster.run(os.getpid)) == 2  # no worker was interrupted
+
+
+def test_a_job_that_waits_for_a_worker_can_be_stopped_before_it_begins(
+    rows: Path, tmp_path: Path
+) -> None:
+    with worker_threads(0) as (workers, client):
+        given = {"target": "income", "run": tmp_path / "run"}
+        submit(forest(), rows, client=client, **given)
+        store = Run.open(tmp_path / "run").store
+        job = jobs.newest(store)
+        assert job is not None
+        assert not job.is_done
+        jobs.ask_to_stop(store, job.id)
+        workers.scale(1)
+        wait_until(lambda: jobs.newest(store).is_done)  # type: ignore[union-attr]  # there is one
+    assert holder_of(store) is None
+    assert not Run.open(tmp_path / "run").manifests()
+
+
+def test_any_failure_of_a_job_is_told(rows: Path, tmp_path: Path) -> None:
+    with worker_threads(1) as (_, client):
+        wanted = {"data": str(rows), "out": str(tmp_path / "scores"), "keep": ("no such column",)}
+        submit(forest(), rows, target="income", run=tmp_path / "run", client=client, score=wanted)
+        store = Run.open(tmp_path / "run").store
+        wait_until(lambda: jobs.newest(store).is_done)  # type: ignore[union-attr]  # there is one
+    job = jobs.newest(store)
+    assert job is not None
+    assert job.error is not None
+    assert "no such column" in job.error
 
 
 def test_mistakes_are_told_before_it_is_handed_over(

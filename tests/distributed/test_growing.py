@@ -7,16 +7,25 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from distributed import Client
 
 import dmondrian
-from dmondrian.checkpoint import Run, load_model
+from dmondrian.checkpoint import Lease, Run, lease, load_model
 from dmondrian.checkpoint.codec import encode_forest
 from dmondrian.checkpoint.merging import merge
 from dmondrian.checkpoint.parts import parts_of
 from dmondrian.distributed import Progress, TrainedRun, evaluate, grow, score
-from dmondrian.errors import CheckpointError, ParameterError, PlanError
+from dmondrian.errors import (
+    CheckpointError,
+    CorruptError,
+    DataError,
+    FencedError,
+    ParameterError,
+    PlanError,
+)
 
 from .conftest import ROWS, Fit, digests, forest
 
@@ -107,8 +116,6 @@ def test_a_grown_run_is_scored_as_one_forest(
 
 
 def dmondrian_scores(path: Path) -> object:
-    import pyarrow.parquet as pq
-
     return pq.read_table(path).replace_schema_metadata()
 
 
@@ -206,6 +213,120 @@ def test_a_stream_whose_files_are_gone_or_changed_is_refused(
         fit("appended", data=arriving)
 
 
+def test_a_file_that_cannot_be_learned_may_be_repaired_or_taken_away(
+    fit: Fit, adult: Path, arriving: Path, client: Client
+) -> None:
+    fit = partial(fit, estimator=forest(**SETTINGS))
+    run = fit("appended", data=arriving)
+    bad = arriving / "part-1.parquet"
+    table = pq.read_table(adult / "part-1.parquet")
+    labels = pa.array(["unheard of"] * table.num_rows)
+    index = table.column_names.index("income")
+    pq.write_table(table.set_column(index, "income", labels), bad)
+    with pytest.raises(DataError, match="unheard of"):
+        fit("appended", data=arriving)
+    bad.unlink()
+    assert fit("appended", data=arriving).summary["rows"] == 0
+    assert grow(run.run_url, 7, client=client).summary["rows"] == ROWS // 2
+    shutil.copy2(adult / "part-1.parquet", bad)
+    assert fit("appended", data=arriving).plan.n_rows == ROWS
+    assert trees_of(run.run_url) == trees_of(
+        fit("whole", data=arriving, estimator=forest(n_estimators=7, **SETTINGS)).run_url
+    )
+
+
+def test_a_command_that_is_refused_leaves_the_stream_alone(
+    fit: Fit, adult: Path, arriving: Path
+) -> None:
+    run = fit("appended", data=arriving)
+    shutil.copy2(adult / "part-1.parquet", arriving)
+    with Lease.take(Run.open(run.run_url).store, job="another"), pytest.raises(FencedError):
+        fit("appended", data=arriving)
+    assert len(Run.open(run.run_url).stream.digests()) == 1
+
+
+def test_growth_finishes_what_was_begun_before_it(
+    client: Client, full: TrainedRun, undisturbed: TrainedRun, tmp_path: Path, talkative: None
+) -> None:
+    folder = copy_of(undisturbed, tmp_path / "grown")
+    with pytest.raises(StopError):
+        grow(folder, 8, client=client, checkpoint_every=500, progress=stop_after(1000))
+    with pytest.raises(CheckpointError, match="000006-000008 is not finished"):
+        merge([folder, undisturbed.run_url], tmp_path / "merged")
+    with pytest.raises(ParameterError, match=r"000006-000008 is not finished: delete it"):
+        grow(folder, 7, client=client)
+    with pytest.raises(ParameterError, match="these trees were cut into 2"):
+        grow(folder, 8, n_shards=1, client=client)
+    grow(folder, 10, client=client)
+    assert trees_of(folder) == trees_of(full.run_url)
+
+
+def test_growth_follows_a_stream_that_its_part_has_not_seen(
+    fit: Fit, adult: Path, arriving: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fit = partial(fit, estimator=forest(**SETTINGS))
+    run = fit("appended", data=arriving)
+    grow(run.run_url, 8, client=client)
+    shutil.copy2(adult / "part-1.parquet", arriving)
+    with monkeypatch.context() as patch:
+        patch.setattr("dmondrian.distributed.trainer.parts_of", lambda run: [])  # as if killed
+        fit("appended", data=arriving)
+    grow(run.run_url, 8, client=client)
+    whole = fit("whole", data=arriving, estimator=forest(n_estimators=8, **SETTINGS))
+    assert trees_of(run.run_url) == trees_of(whole.run_url)
+
+
+def test_of_two_that_grow_at_once_the_second_sees_the_part_of_the_first(
+    client: Client, undisturbed: TrainedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = copy_of(undisturbed, tmp_path / "grown")
+    monkeypatch.setattr(lease, "BEAT_SECONDS", 0.05)
+    with Lease.take(Run.open(folder).store), pytest.raises(FencedError):
+        grow(folder, 8, client=client)  # the first is about to make its part
+    assert not parts_of(Run.open(folder))
+    grow(folder, 8, client=client)
+    shutil.copytree(folder / "growth/000006-000008", folder / "growth/000007-000009")
+    with pytest.raises(CorruptError, match="have trees in common: delete one"):
+        load_model(folder)
+
+
+def test_a_merged_run_continues_its_stream(
+    fit: Fit, adult: Path, arriving: Path, tmp_path: Path
+) -> None:
+    data = copy_folder(arriving, tmp_path / "data")
+    sizes = {"a": (forest(**SETTINGS), 0), "b": (forest(n_estimators=2, **SETTINGS), 6)}
+    for _ in range(2):  # the second time with a file more
+        for name, (estimator, first_tree) in sizes.items():
+            fit(name, data=data, estimator=estimator, first_tree=first_tree)
+        shutil.copy2(adult / "part-1.parquet", data)
+    run, manifest = merge([tmp_path / "a", tmp_path / "b"], tmp_path / "merged")
+    assert manifest.position == ROWS
+    again = fit("merged", data=data, estimator=forest(n_estimators=8, **SETTINGS))
+    assert again.summary["rows"] == 0
+    shutil.copy2(adult / "part-0.parquet", data / "part-2.parquet")
+    more = fit("merged", data=data, estimator=forest(n_estimators=8, **SETTINGS))
+    assert more.summary["resumed_at"] == ROWS
+    assert dmondrian.load(run.url).forest_.total_weight == ROWS * 3 // 2
+
+
+def copy_folder(folder: Path, to: Path) -> Path:
+    shutil.copytree(folder, to, copy_function=shutil.copy2)
+    return to
+
+
+def test_a_checkpoint_is_no_run_to_grow(client: Client, undisturbed: TrainedRun) -> None:
+    with pytest.raises(ParameterError, match="leave @1000 out"):
+        grow(f"{undisturbed.run_url}@1000", 8, client=client)
+
+
+def test_more_trees_in_the_job_of_a_run_are_pointed_to_grow(
+    fit: Fit, undisturbed: TrainedRun, tmp_path: Path
+) -> None:
+    copy_of(undisturbed, tmp_path / "run")
+    with pytest.raises(CheckpointError, match=r"dmondrian grow .* --n-estimators 8"):
+        fit("run", estimator=forest(n_estimators=8))
+
+
 def test_runs_over_other_trees_merge_into_the_run_of_all(
     fit: Fit, adult: Path, full: TrainedRun, undisturbed: TrainedRun, tmp_path: Path
 ) -> None:
@@ -239,7 +360,7 @@ def test_runs_that_do_not_belong_together_are_not_merged(
         merge([undisturbed.run_url, undisturbed.run_url], out)
     with pytest.raises(ParameterError, match="expected two or more"):
         merge([undisturbed.run_url], out)
-    with pytest.raises(ParameterError, match="@POSITION"):
+    with pytest.raises(ParameterError, match="leave @1000 out"):
         merge([undisturbed.run_url, f"{undisturbed.run_url}@1000"], out)
     seeded = fit("seeded", estimator=forest(random_state=8), first_tree=6)
     with pytest.raises(CheckpointError, match=r"parameters\.seed: \d+ there, \d+ here"):
