@@ -17,6 +17,7 @@ from typing import Any
 
 import dask
 from distributed import Client, LocalCluster, Nanny
+from distributed.comm import CommClosedError
 from distributed.core import Status
 
 from tests.distributed.chaos import hooks
@@ -73,8 +74,9 @@ class Workers:
         return int(self._nanny(address).pid)
 
     def run(self, address: str, task: Any, *arguments: Any) -> None:
-        """Call a function inside a worker."""
-        self.client.run(task, *arguments, workers=[address])
+        """Call a function inside a worker, which may die of another fault meanwhile."""
+        with suppress(CommClosedError):
+            self.client.run(task, *arguments, workers=[address])
 
     def kill(self, address: str, is_for_good: bool = False) -> None:
         """SIGKILL; the nanny starts another process unless it is for good."""
