@@ -96,7 +96,13 @@ class Forest(Ensemble):
         if any(later <= former for former, later in pairwise(numbers)):
             raise CorruptError("trees should come in the order of their distinct numbers")
         for entry, arrays in zip(scalars, trees, strict=True):
-            state.check_arrays(entry, arrays, parameters.n_features, parameters.n_stats)
+            state.check_arrays(
+                entry,
+                arrays,
+                parameters.n_features,
+                parameters.n_stats,
+                may_be_empty=parameters.domain == "cube",
+            )
         built = [nodes.from_fields(a, e) for e, a in zip(scalars, trees, strict=True)]
         forest = cls._of(parameters, numbers, built)
         if header["warmup"] is not None:

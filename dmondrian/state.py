@@ -85,9 +85,16 @@ def check_header(header: Any, n_trees: int) -> list[dict[str, Any]]:
 
 
 def check_arrays(
-    entry: dict[str, Any], arrays: dict[str, np.ndarray], n_features: int, n_stats: int
+    entry: dict[str, Any],
+    arrays: dict[str, np.ndarray],
+    n_features: int,
+    n_stats: int,
+    may_be_empty: bool,
 ) -> None:
-    """Raise :class:`CorruptError` unless the arrays are those of one sound tree."""
+    """Raise :class:`CorruptError` unless the arrays are those of one sound tree.
+
+    ``may_be_empty`` tells whether leaves may have seen no row, as on the cube.
+    """
     if set(arrays) != set(_FIELDS):
         raise CorruptError(f"a tree should have the fields {sorted(_FIELDS)}")
     n_nodes = len(arrays["left"])
@@ -100,7 +107,7 @@ def check_arrays(
                 f"{shape}, it is {arrays[name].dtype} of shape {arrays[name].shape}"
             )
     check_links(entry, arrays, n_features)
-    check_values(entry, arrays)
+    check_values(entry, arrays, may_be_empty)
 
 
 def check_links(entry: dict[str, Any], arrays: dict[str, np.ndarray], n_features: int) -> None:
@@ -141,11 +148,13 @@ def check_links(entry: dict[str, Any], arrays: dict[str, np.ndarray], n_features
         raise CorruptError(where + "its leaves should have split time inf")
 
 
-def check_values(entry: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+def check_values(entry: dict[str, Any], arrays: dict[str, np.ndarray], may_be_empty: bool) -> None:
     """Raise unless statistics, weights and boxes are values that learning can reach."""
     where = f"tree {entry['number']}: "
     stat, lower, upper = arrays["stat"], arrays["lower"], arrays["upper"]
-    if not np.isfinite(stat).all() or (stat[:, 0] <= 0).any():
+    empty = stat[:, 0] == 0.0
+    misplaced = empty & ((arrays["left"] >= 0) | (arrays["parent"] < 0) | (not may_be_empty))
+    if not np.isfinite(stat).all() or (stat[:, 0] < 0).any() or misplaced.any():
         raise CorruptError(where + "its statistics should be finite, its row counts positive")
     odds = arrays["odds"]
     if not ((odds > 0) & np.isfinite(odds)).all():

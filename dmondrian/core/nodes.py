@@ -46,7 +46,7 @@ class Tree(NamedTuple):
     d: np.ndarray  # float64 [m, w / 2], time, odds, statistics
     head_i: np.ndarray  # int64 [2], ROOT and N_NODES
     head_f: np.ndarray  # float64 [6], weight, learning rate and label range
-    scratch: np.ndarray  # float64 [d], extensions of the row at hand; one writer at a time
+    scratch: np.ndarray  # float64 [3 d], extensions or a cell at hand; one writer at a time
     n_features: int  # d
     n_stats: int  # s
     lower: int  # word at which the lower bounds start
@@ -64,7 +64,7 @@ def make_tree(n_features: int, n_stats: int, capacity: int) -> Tree:
     head_i = np.array([-1, 0], np.int64)
     head_f = np.zeros(N_HEADER_FLOATS, np.float64)
     head_f[LABEL_MIN], head_f[LABEL_MAX] = np.inf, -np.inf
-    scratch = np.zeros(n_features)
+    scratch = np.zeros(3 * n_features)
     return Tree(*_views(words), head_i, head_f, scratch, n_features, n_stats, lower)
 
 
