@@ -16,13 +16,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dmondrian.core import nodes
-from dmondrian.core.loops import predict, update
+from dmondrian.core.loops import gather_all, predict, update
 from dmondrian.domain import check_cube, clip_to_cube
 from dmondrian.errors import ParameterError
 from dmondrian.lifetime import check_lifetimes
 from dmondrian.losses.depth import Depth
 from dmondrian.parameters import ForestParameters, policies
 from dmondrian.rules.aggregate import Aggregate
+from dmondrian.rules.gaussian import GaussianHierarchy
 from dmondrian.rules.leaf import Leaf
 
 _FIRST_CAPACITY = 64
@@ -77,6 +78,7 @@ class Ensemble:
         scales = parameters.feature_scales
         self._scales = None if scales is None else np.array(scales, np.float32)
         self._is_torn = False
+        self._gathered: tuple[float, list[nodes.Tree]] | None = None
         self.n_clipped = 0
         self.trees = [
             nodes.make_tree(parameters.n_features, parameters.n_stats, _FIRST_CAPACITY)
@@ -126,6 +128,7 @@ class Ensemble:
             self._learn(index, X, y, weights)
 
         self._check_whole()
+        self._gathered = None
         self._is_torn = True  # until all trees have learned the same rows
         run_threads(learn, range(len(self.trees)), n_threads)
         self._is_torn = False
@@ -141,7 +144,15 @@ class Ensemble:
 
     def _take(self, other: Ensemble) -> None:
         """Become ``other``."""
-        for name in ("parameters", "tree_numbers", "policies", "trees", "_scales", "n_clipped"):
+        for name in (
+            "parameters",
+            "tree_numbers",
+            "policies",
+            "trees",
+            "_scales",
+            "_gathered",
+            "n_clipped",
+        ):
             setattr(self, name, getattr(other, name))
 
     def _as_learned(self, X: np.ndarray) -> tuple[np.ndarray, int]:
@@ -200,16 +211,20 @@ class Ensemble:
         total = np.zeros((n, len(lives), k))
         square = np.zeros((n, len(lives), k)) if spread else None
         far = np.zeros(n) if distance else None
+        stages = self._stages(lives)
 
         def work(start: int) -> None:
             rows = slice(start, min(start + _CHUNK, n))
-            self._predict_chunk(
-                X[rows],
-                lives,
-                total[rows],
-                _NONE_3D if square is None else square[rows],
-                _NONE_1D if far is None else far[rows],
-            )
+            for at, rule, trees in stages:
+                self._predict_chunk(
+                    rule,
+                    trees,
+                    X[rows],
+                    lives[at],
+                    total[rows, at],
+                    _NONE_3D if square is None else square[rows, at],
+                    far[rows] if far is not None and at.stop == len(lives) else _NONE_1D,
+                )
 
         run_threads(work, range(0, n, _CHUNK), n_threads)
         if lifetimes is None:
@@ -225,25 +240,55 @@ class Ensemble:
             raise ParameterError("a mixture over all prunings has the trees' own lifetime only")
         return read_only(check_lifetimes(lifetimes, self.parameters.realised_lifetime))
 
+    def _stages(self, lives: np.ndarray) -> list[tuple[slice, Any, list[nodes.Tree]]]:
+        """Return lifetimes that one way down serves, with rule and trees ready for them.
+
+        All lifetimes at once, but for the Gaussian hierarchy, whose messages are those of a
+        lifetime; the last ones are kept until more rows are learned.
+        """
+        rule = self.policies.rule
+        if not isinstance(rule, GaussianHierarchy):
+            return [(slice(0, len(lives)), rule, self.trees)]
+        stages = []
+        for i, lifetime in enumerate(lives.tolist()):
+            rule = GaussianHierarchy(lifetime)
+            if self._gathered is None or self._gathered[0] != lifetime:
+                self._gathered = lifetime, [self._with_messages(rule, tree) for tree in self.trees]
+            stages.append((slice(i, i + 1), rule, self._gathered[1]))
+        return stages
+
+    @staticmethod
+    def _with_messages(rule: Any, tree: nodes.Tree) -> nodes.Tree:
+        """Return the tree with what the rule gathers from all its nodes."""
+        used = int(tree.head_i[nodes.N_NODES])
+        if used:
+            tree = tree._replace(messages=np.zeros((used + 2, 2)))
+            gather_all(rule, tree)
+        return tree
+
     def _predict_chunk(
         self,
+        rule: Any,
+        trees: list[nodes.Tree],
         X: np.ndarray,
         lives: np.ndarray,
         total: np.ndarray,
         square: np.ndarray,
         distance: np.ndarray,
     ) -> None:
-        work = np.empty((2 + len(lives), self.n_outputs))
+        # A Gaussian's answer has two moments, all others have the outputs.
+        width = self.n_outputs + (1 if isinstance(rule, GaussianHierarchy) else 0)
+        work, chosen = np.empty((2 + len(lives), width)), self.policies._replace(rule=rule)
         scratch = np.empty(3 * self.parameters.n_features)
         seed = np.uint64(self.parameters.seed)
-        for number, tree in zip(self.tree_numbers.astype(np.uint64), self.trees, strict=True):
+        for number, tree in zip(self.tree_numbers.astype(np.uint64), trees, strict=True):
             if tree.head_i[nodes.N_NODES] == 0:
                 total += 1.0 / self.n_outputs if self.parameters.n_classes else 0.0
                 if len(square):
                     square += 1.0 / self.n_outputs**2 if self.parameters.n_classes else 0.0
             else:
                 mine = tree._replace(scratch=scratch)  # other threads read this tree too
-                predict(*self.policies, mine, seed, number, X, lives, work, total, square, distance)
+                predict(*chosen, mine, seed, number, X, lives, work, total, square, distance)
 
     def weighted_depth(self, X: np.ndarray) -> np.ndarray:
         """Return the posterior mean depth of each row's leaf, mean over trees, float64 [n].

@@ -23,6 +23,7 @@ from dmondrian.losses.kt import KT
 from dmondrian.losses.proportions import Proportions
 from dmondrian.losses.squared import Squared
 from dmondrian.rules.aggregate import Aggregate
+from dmondrian.rules.gaussian import GaussianHierarchy
 from dmondrian.rules.kneser_ney import KneserNey
 from dmondrian.rules.leaf import Leaf, Vote
 from dmondrian.stats.counts import Counts
@@ -34,7 +35,7 @@ _ALGORITHMS = {
     "amf-classifier": (True, (None,)),
     "amf-regressor": (False, (None,)),
     "mondrian-forest-classifier": (True, ("mean", "vote", "hierarchy")),
-    "mondrian-forest-regressor": (False, ("mean",)),
+    "mondrian-forest-regressor": (False, ("mean", "hierarchy")),
 }
 _KINDS: dict[str, tuple[type, ...]] = {
     "algorithm": (str,),
@@ -241,7 +242,8 @@ def _smoothing(p: ForestParameters) -> tuple[Any, Any]:
     """Return loss and rule of a Mondrian forest."""
     prior, n_classes = bool(p.empty_prior), int(p.n_classes)
     if n_classes == 0:
-        return Average(prior), Leaf(False)
+        smoothed = p.aggregation == "hierarchy"
+        return Average(prior), GaussianHierarchy(np.inf) if smoothed else Leaf(False)
     loss = Proportions(n_classes, prior)
     if p.aggregation == "mean":
         return loss, Leaf(False)

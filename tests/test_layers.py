@@ -15,7 +15,7 @@ LAYERS = (
     {"core"},
     {"growth", "stats", "losses", "rules"},
     {"domain", "lifetime", "parameters"},
-    {"ensemble", "progressive", "scales", "warmup", "forest", "state"},
+    {"ensemble", "progressive", "scales", "warmup", "forest", "state", "merge"},
     {"checkpoint", "store", "data"},
     {"estimators"},
     {"distributed"},

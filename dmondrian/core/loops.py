@@ -32,6 +32,7 @@ from dmondrian.core.policies import (
     begin,
     branch_off,
     count,
+    gather,
     grow,
     inserted_factor,
     opening_price,
@@ -186,3 +187,9 @@ def predict(
             box = tree.f[leaf]
             lower, upper = box[low : low + d], box[low + d : low + d + d]
             distance[r] += measure(lower, upper, X[r], tree.scratch)
+
+
+@kernel
+def gather_all(rule, tree):
+    """Get ready to predict: write ``tree.messages``. O(m) for m nodes."""
+    gather(rule, borrow_tree(tree))

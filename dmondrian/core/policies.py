@@ -132,6 +132,11 @@ def add_leaf(rule, loss, tree, v, parent_time, end, depth, rest, scale, path, ou
 
 
 @hook
+def gather(rule, tree):
+    """Write to ``tree.messages`` what the rule must know of all nodes to predict."""
+
+
+@hook
 def second_moment(rule, out, c):
     """Return the second moment of output ``c`` of one tree's answer ``out``."""
 

@@ -17,7 +17,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.base import BaseForest
-from dmondrian.lifetime import Lifetime, PowerLifetime
+from dmondrian.lifetime import Lifetime, PowerLifetime, check_lifetimes
 
 
 class MondrianForest(BaseForest):
@@ -68,14 +68,20 @@ class MondrianForest(BaseForest):
         """Return the mean over trees at a lifetime, float64 [n, k]."""
         if lifetime is None:
             return self._mean_prediction(X)
+        return self._predictions_at(X, self._as_lifetimes(lifetime))[0]
+
+    @staticmethod
+    def _as_lifetimes(lifetime: Any) -> np.ndarray:
         if isinstance(lifetime, bool) or not isinstance(lifetime, Real):
             raise ParameterError(f"lifetime should be a number > 0 or None, got {lifetime!r}")
-        return self._predictions_at(X, [float(lifetime)])[0]
+        return np.array([float(lifetime)])
 
     def _predictions_at(self, X: Any, lifetimes: Iterable[float]) -> np.ndarray:
         """Return the mean over trees at each lifetime, float64 [L, n, k]."""
         X = self._check_rows(X)
         sums = self.forest_.predict_sums(
-            X, n_threads=self._n_threads(), lifetimes=np.array(list(lifetimes), np.float64)
+            X,
+            n_threads=self._n_threads(),
+            lifetimes=check_lifetimes(lifetimes, self.forest_.parameters.realised_lifetime),
         )
         return sums.total / sums.n_trees

@@ -162,7 +162,8 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
         X, lifetime
             As in :meth:`predict_proba`.
         """
-        return self.classes_[self.predict_proba(X, lifetime).argmax(axis=1)]
+        proba = self.predict_proba(X, lifetime)
+        return self.classes_[proba.argmax(axis=1)]
 
     def staged_predict_proba(self, X: Any, lifetimes: Iterable[float]) -> Iterator[np.ndarray]:
         """Return class probabilities at each of many lifetimes, in one way down each tree.

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from sklearn.utils._param_validation import StrOptions
 
+from dmondrian.errors import ParameterError
 from dmondrian.estimators.mondrian import MondrianForest
 from dmondrian.estimators.regressor import ForestRegressor
 from dmondrian.lifetime import PowerLifetime
@@ -30,8 +31,10 @@ class MondrianForestRegressor(ForestRegressor, MondrianForest):
         Trees.
     lifetime : float, "grow", PowerLifetime or None, default="grow"
         As in :class:`dmondrian.MondrianForestClassifier`.
-    aggregation : {"mean"}, default="mean"
-        "mean" of the cells' means.
+    aggregation : {"mean", "hierarchy"}, default="mean"
+        "mean" of the cells' means, or "hierarchy": the posterior mean of a Gaussian hierarchy
+        along each tree (L16), which also tells how sure it is. Its messages are gathered anew
+        after learning, at the first prediction: about the price of one look at every node.
     empty_cell : {"parent", "prior"}, default="parent"
         What a cell without rows says: what its parent says, or 0, as in M17.
     predict_extension, domain, clip, max_nodes
@@ -68,7 +71,7 @@ class MondrianForestRegressor(ForestRegressor, MondrianForest):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **MondrianForest._parameter_constraints,
-        "aggregation": [StrOptions({"mean"})],
+        "aggregation": [StrOptions({"mean", "hierarchy"})],
     }
 
     def __init__(
@@ -76,7 +79,7 @@ class MondrianForestRegressor(ForestRegressor, MondrianForest):
         n_estimators: int = 10,
         *,
         lifetime: float | Literal["grow"] | PowerLifetime | None = "grow",
-        aggregation: Literal["mean"] = "mean",
+        aggregation: Literal["mean", "hierarchy"] = "mean",
         predict_extension: Literal["auto", "leaf", "expected"] = "auto",
         empty_cell: Literal["parent", "prior"] = "parent",
         domain: Literal["range", "cube"] = "range",
@@ -101,7 +104,7 @@ class MondrianForestRegressor(ForestRegressor, MondrianForest):
     def _forest_parameters(self, n_features: int, n_classes: int = 0) -> ForestParameters:
         return ForestParameters(**self._shared_parameters(n_features), n_classes=0, split_pure=True)
 
-    def predict(self, X: Any, lifetime: float | None = None) -> np.ndarray:
+    def predict(self, X: Any, lifetime: float | None = None, return_std: bool = False) -> Any:
         """Return the predicted mean of each row.
 
         Parameters
@@ -109,12 +112,24 @@ class MondrianForestRegressor(ForestRegressor, MondrianForest):
         X : array-like of shape (n, d)
         lifetime : float, optional
             Lifetime to predict at; by default that of the rows learned so far.
+        return_std : bool, default=False
+            Also return the standard deviation of a label at each row, its noise included: that
+            of the mixture over trees and branches. For the hierarchy.
 
         Returns
         -------
-        float64 array of shape (n,)
+        float64 array of shape (n,), or a tuple of two
         """
-        return self._prediction_at(X, lifetime)[:, 0]
+        if not return_std:
+            return self._prediction_at(X, lifetime)[:, 0]
+        if self.aggregation != "hierarchy":
+            raise ParameterError('return_std needs aggregation="hierarchy"')
+        at = None if lifetime is None else self._as_lifetimes(lifetime)
+        X = self._check_rows(X)
+        sums = self.forest_.predict_sums(X, self._n_threads(), spread=True, lifetimes=at)
+        mean = sums.total.reshape(len(X)) / sums.n_trees
+        square = np.asarray(sums.square).reshape(len(X)) / sums.n_trees
+        return mean, np.sqrt(np.maximum(square - mean * mean, 0.0))
 
     def staged_predict(self, X: Any, lifetimes: Iterable[float]) -> Iterator[np.ndarray]:
         """Return the predicted means at each of many lifetimes, in one way down each tree.

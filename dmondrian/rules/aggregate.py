@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._jit import implements, inner
-from dmondrian.core.nodes import LEFT, N_NODES, PARENT, RIGHT, ROOT
+from dmondrian._jit import implements
+from dmondrian.core.nodes import LEFT, N_NODES, RIGHT, first_in_postorder, next_in_postorder
 from dmondrian.core.policies import (
     add_branch,
     add_empty_forecast,
@@ -119,25 +119,11 @@ def inherit_weight_aggregate(rule, tree, new, v, v_is_leaf):
     inherit_odds(tree, new, v, v_is_leaf)
 
 
-@inner
-def next_in_postorder(tree, v):
-    """Return the node visited after ``v`` when children come before parents, or -1."""
-    parent = tree.i[v, PARENT]
-    if parent < 0 or tree.i[parent, RIGHT] == v:
-        return parent
-    v = tree.i[parent, RIGHT]
-    while tree.i[v, LEFT] >= 0:
-        v = tree.i[v, LEFT]
-    return v
-
-
 @implements(rebuild_weights, Aggregate)
 def rebuild_weights_aggregate(rule, loss, tree):
     m = np.empty(tree.head_i[N_NODES])
     k = np.empty(tree.head_i[N_NODES], np.int64)
-    v = tree.head_i[ROOT]
-    while tree.i[v, LEFT] >= 0:
-        v = tree.i[v, LEFT]
+    v = first_in_postorder(tree)
     while v >= 0:
         own, k_own = from_log(log_weight(loss, tree, v))
         left, right = tree.i[v, LEFT], tree.i[v, RIGHT]
