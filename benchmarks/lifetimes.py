@@ -134,7 +134,7 @@ def slopes() -> str:
 
 
 def lipschitz(X: np.ndarray) -> np.ndarray:
-    """A zigzag of slope +-8 along the mean of the columns."""
+    """Return a zigzag of slope +-16 along the mean of the columns."""
     return 4.0 * np.abs(2.0 * (2.0 * X.mean(axis=1) % 1.0) - 1.0)
 
 
