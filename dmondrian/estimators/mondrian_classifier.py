@@ -33,8 +33,9 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
     lifetime : float, "grow", PowerLifetime or None, default="grow"
         Until when splits count, in units of one over those of the columns: scale these to
         [0, 1]. A float is fixed, and trees are not split further; ``PowerLifetime(c, p)``
-        is c n^p after rows of weight n, ``"grow"`` means c = 1 and p = 1 / (d + 2). None
-        is no end: every distinct row has its own cell.
+        is c n^p after rows of weight n (in a job file the table ``{ c = 1.0, p = 0.25 }``),
+        ``"grow"`` means c = 1 and p = 1 / (d + 2). None is no end: every distinct row has its
+        own cell.
     aggregation : {"mean", "vote", "hierarchy"}, default="mean"
         How the trees become one: "mean" of the class proportions of the cells, "vote" of
         the cells' majorities (M17, Algorithm 4), or "hierarchy", the mean of proportions
