@@ -29,8 +29,8 @@ from dmondrian import (
 )
 
 TREES = 10
-# Cells of the cube are split wherever the cube is long, rows or none: columns beyond this many
-# cost hundreds of nodes per row.
+# Cells of the cube are split along its sides, rows or none: many columns that hardly vary cost
+# nodes and part few rows. Sets of more columns are left out.
 MOST_COLUMNS_OF_CUBE = 10
 CLASSIFIERS: dict[str, Callable[[], Any]] = {
     "AMF": lambda: AMFClassifier(TREES, random_state=0),

@@ -55,8 +55,9 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
         the first class, as in M17).
     domain : {"range", "cube"}, default="range"
         "range" splits the range of the data (L14); "cube" the whole of [0, 1]^d (M17), whose
-        partition does not depend on the rows: it needs columns in [0, 1] and, with many of
-        them, far more nodes. ``split_pure`` and ``predict_extension`` are of the range only.
+        partition does not depend on the rows: it needs columns in [0, 1], and more nodes:
+        twice as many for rows spread over the cube, more where rows lie close together.
+        ``split_pure`` and ``predict_extension`` are of the range only.
     clip : bool, default=False
         On the cube, move rows that lie outside to its surface (``n_clipped_`` counts them);
         else they are refused.
