@@ -217,24 +217,29 @@ class Ensemble:
         if onto is not None and lifetimes is not None:
             raise ParameterError("sums go on at the default lifetime only")
         n, k = len(X), self.n_outputs
-        X, lives = self._as_learned(X)[0], self._lifetimes(lifetimes)
-        total = _begun(onto and onto.total, (n, len(lives), k), onto is None)
-        square = _begun(onto and onto.square, (n, len(lives), k), onto is None) if spread else None
+        lives = self._lifetimes(lifetimes)
+        if len(lives) > 1 and isinstance(self.policies.rule, GaussianHierarchy):
+            each = [lives[i : i + 1] for i in range(len(lives))]
+            return _stack(
+                [self.predict_sums(X, n_threads, spread, distance, lifetimes=at) for at in each]
+            )
+        X, shape = self._as_learned(X)[0], (n, len(lives), k)
+        total = _begun(onto and onto.total, shape, onto is None)
+        square = _begun(onto and onto.square, shape, onto is None) if spread else None
         far = _begun(onto and onto.distance, (n,), onto is None) if distance else None
-        stages = self._stages(lives)
+        rule, trees = self._ready(float(lives[-1]))
 
         def work(start: int) -> None:
             rows = slice(start, min(start + _CHUNK, n))
-            for at, rule, trees in stages:
-                self._predict_chunk(
-                    rule,
-                    trees,
-                    X[rows],
-                    lives[at],
-                    total[rows, at],
-                    _NONE_3D if square is None else square[rows, at],
-                    far[rows] if far is not None and at.stop == len(lives) else _NONE_1D,
-                )
+            self._predict_chunk(
+                rule,
+                trees,
+                X[rows],
+                lives,
+                total[rows],
+                _NONE_3D if square is None else square[rows],
+                _NONE_1D if far is None else far[rows],
+            )
 
         run_threads(work, range(0, n, _CHUNK), n_threads)
         n_trees = len(self.trees) + (0 if onto is None else onto.n_trees)
@@ -251,22 +256,19 @@ class Ensemble:
             raise ParameterError("a mixture over all prunings has the trees' own lifetime only")
         return read_only(check_lifetimes(lifetimes, self.parameters.realised_lifetime))
 
-    def _stages(self, lives: np.ndarray) -> list[tuple[slice, Any, list[nodes.Tree]]]:
-        """Return lifetimes that one way down serves, with rule and trees ready for them.
+    def _ready(self, lifetime: float) -> tuple[Any, list[nodes.Tree]]:
+        """Return rule and trees, with what the rule must know of all nodes.
 
-        All lifetimes at once, but for the Gaussian hierarchy, whose messages are those of a
-        lifetime; the last ones are kept until more rows are learned.
+        A Gaussian hierarchy's messages are those of one lifetime; they are kept until rows are
+        learned or another lifetime is asked for.
         """
-        rule = self.policies.rule
-        if not isinstance(rule, GaussianHierarchy):
-            return [(slice(0, len(lives)), rule, self.trees)]
-        stages = []
-        for i, lifetime in enumerate(lives.tolist()):
-            rule = GaussianHierarchy(lifetime)
-            if self._gathered is None or self._gathered[0] != lifetime:
-                self._gathered = lifetime, [self._with_messages(rule, tree) for tree in self.trees]
-            stages.append((slice(i, i + 1), rule, self._gathered[1]))
-        return stages
+        if not isinstance(self.policies.rule, GaussianHierarchy):
+            return self.policies.rule, self.trees
+        rule, gathered = GaussianHierarchy(lifetime), self._gathered
+        if gathered is None or gathered[0] != lifetime:
+            gathered = lifetime, [self._with_messages(rule, tree) for tree in self.trees]
+            self._gathered = gathered  # other threads may have put theirs there meanwhile
+        return rule, gathered[1]
 
     @staticmethod
     def _with_messages(rule: Any, tree: nodes.Tree) -> nodes.Tree:
@@ -327,6 +329,14 @@ def _begun(sums: np.ndarray | None, shape: tuple[int, ...], is_new: bool) -> np.
         found = None if sums is None else sums.shape
         raise ParameterError(f"sums to go on from should have shape {shape}, got {found}")
     return np.array(sums, np.float64, order="C").reshape(shape)
+
+
+def _stack(stages: list[Sums]) -> Sums:
+    """Return the sums of one lifetime each as those of all."""
+    total = np.concatenate([stage.total for stage in stages])
+    squares = [stage.square for stage in stages if stage.square is not None]
+    last = stages[-1]
+    return Sums(total, np.concatenate(squares) if squares else None, last.distance, last.n_trees)
 
 
 def read_only(array: np.ndarray) -> np.ndarray:

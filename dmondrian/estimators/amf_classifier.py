@@ -47,7 +47,8 @@ class AMFClassifier(ForestClassifier):
     domain : {"range", "cube"}, default="range"
         "range" splits the range of the data; "cube" is M21's theory, a Mondrian process on
         [0, 1]^d whose cells are split until their rows are equal, pure or not; it needs
-        columns in [0, 1] and, with many of them, far more nodes.
+        columns in [0, 1], and more nodes: twice as many for rows spread over the cube, more
+        where rows lie close together.
     clip : bool, default=False
         On the cube, move rows that lie outside to its surface (``n_clipped_`` counts them);
         else they are refused.

@@ -29,13 +29,14 @@ class MondrianForest(BaseForest):
             Interval(Real, 0, None, closed="neither"),
             StrOptions({"grow"}),
             PowerLifetime,
+            dict,
             None,
         ],
         "predict_extension": [StrOptions({"auto", "leaf", "expected"})],
         "empty_cell": [StrOptions({"parent", "prior"})],
     }
 
-    lifetime: float | Literal["grow"] | PowerLifetime | None
+    lifetime: float | Literal["grow"] | PowerLifetime | dict[str, float] | None
     aggregation: str
     empty_cell: Literal["parent", "prior"]
 
@@ -54,6 +55,10 @@ class MondrianForest(BaseForest):
     def _given_lifetime(self, n_features: int) -> Lifetime:
         if self.lifetime is None or isinstance(self.lifetime, PowerLifetime):
             return self.lifetime
+        if isinstance(self.lifetime, dict):
+            if set(self.lifetime) != {"c", "p"}:
+                raise ParameterError(f"a lifetime table has the keys c, p, got {self.lifetime!r}")
+            return PowerLifetime(**self.lifetime)
         if isinstance(self.lifetime, str):
             return PowerLifetime(1.0, 1.0 / (n_features + 2))
         return float(self.lifetime)

@@ -33,8 +33,9 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
     lifetime : float, "grow", PowerLifetime or None, default="grow"
         Until when splits count, in units of one over those of the columns: scale these to
         [0, 1]. A float is fixed, and trees are not split further; ``PowerLifetime(c, p)``
-        is c n^p after rows of weight n, ``"grow"`` means c = 1 and p = 1 / (d + 2). None
-        is no end: every distinct row has its own cell.
+        is c n^p after rows of weight n (in a job file the table ``{ c = 1.0, p = 0.25 }``),
+        ``"grow"`` means c = 1 and p = 1 / (d + 2). None is no end: every distinct row has its
+        own cell.
     aggregation : {"mean", "vote", "hierarchy"}, default="mean"
         How the trees become one: "mean" of the class proportions of the cells, "vote" of
         the cells' majorities (M17, Algorithm 4), or "hierarchy", the mean of proportions
@@ -54,8 +55,9 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
         the first class, as in M17).
     domain : {"range", "cube"}, default="range"
         "range" splits the range of the data (L14); "cube" the whole of [0, 1]^d (M17), whose
-        partition does not depend on the rows: it needs columns in [0, 1] and, with many of
-        them, far more nodes. ``split_pure`` and ``predict_extension`` are of the range only.
+        partition does not depend on the rows: it needs columns in [0, 1], and more nodes:
+        twice as many for rows spread over the cube, more where rows lie close together.
+        ``split_pure`` and ``predict_extension`` are of the range only.
     clip : bool, default=False
         On the cube, move rows that lie outside to its surface (``n_clipped_`` counts them);
         else they are refused.

@@ -134,6 +134,8 @@ class MondrianForestRegressor(ForestRegressor, MondrianForest):
     def staged_predict(self, X: Any, lifetimes: Iterable[float]) -> Iterator[np.ndarray]:
         """Return the predicted means at each of many lifetimes, in one way down each tree.
 
+        The hierarchy goes down once for each lifetime: its messages are those of one.
+
         Parameters
         ----------
         X : array-like of shape (n, d)

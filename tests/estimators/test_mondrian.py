@@ -21,7 +21,7 @@ WAYS = [
     (MondrianForestClassifier, {"aggregation": "mean"}),
     (MondrianForestClassifier, {"aggregation": "vote", "domain": "cube"}),
     (MondrianForestClassifier, {"aggregation": "hierarchy", "lifetime": 5.0}),
-    (MondrianForestRegressor, {"aggregation": "mean", "domain": "cube"}),
+    (MondrianForestRegressor, {"domain": "cube", "lifetime": PowerLifetime(1.5, 0.25)}),
     (MondrianForestRegressor, {"aggregation": "hierarchy"}),
 ]
 
@@ -77,6 +77,10 @@ def test_a_growing_lifetime_follows_the_rows() -> None:
     other = MondrianForestRegressor(2, lifetime=PowerLifetime(2.0, 0.5)).fit(X, y)
     assert other.lifetime_ == pytest.approx(2.0 * 300.0**0.5, rel=1e-14)
     assert MondrianForestRegressor(2, lifetime=None).fit(X, y).lifetime_ == np.inf
+    table = MondrianForestRegressor(2, lifetime={"c": 2, "p": 0.5}).fit(X, y)
+    assert table.lifetime_ == other.lifetime_
+    with pytest.raises(ParameterError, match="keys c, p"):
+        MondrianForestRegressor(2, lifetime={"c": 2, "power": 0.5}).fit(X, y)
 
 
 @pytest.mark.parametrize("kind", KINDS)

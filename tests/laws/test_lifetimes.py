@@ -125,3 +125,50 @@ def test_without_discounts_the_hierarchy_says_frequencies(domain: str) -> None:
     how |= {"discount": 0.5}
     tight = grow_forest(X, y, n_trees=3, n_classes=3, aggregation="hierarchy", **how)
     assert np.abs(tight.predict_sums(X).total - expected).max() > 0.01
+
+
+@pytest.mark.parametrize("span", [0.4, 5.0])
+def test_the_expected_discount_is_the_mean_over_branches(span: float) -> None:
+    """O17: draw where x branches off a leaf, smooth down that tree, and average."""
+    distance, gamma, n_draws = 0.75, 2.0, 200_000
+    waits = np.random.default_rng(0).exponential(1.0 / distance, n_draws)
+    discount = np.exp(-gamma * np.minimum(waits, span))  # of the branch, or of the leaf
+    drawn = (1.0 - discount) + 0.5 * discount  # one row of class 0, two classes
+    forest = grow_forest(
+        np.zeros((1, 2), np.float32),
+        algorithm=MEAN["algorithm"],
+        aggregation="hierarchy",
+        lifetime=span,
+        discount=gamma,
+        expected_extension=True,
+    )
+    found = forest.predict_sums(np.array([[0.5, -0.25]], np.float32)).total[0]
+    assert abs(found[0] - drawn.mean()) < 4.0 * drawn.std() / np.sqrt(n_draws)
+    assert found.sum() == pytest.approx(1.0, abs=1e-12)
+
+
+@pytest.mark.parametrize("d", [1, 2])
+def test_the_error_of_a_tree_falls_at_the_minimax_rate(d: int) -> None:
+    """O16: lambda_n ~ n^(1/(d+2)) gives n^(-2/(d+2)) for a Lipschitz function, within 15 %."""
+
+    def zigzag(X: np.ndarray) -> np.ndarray:
+        return np.abs(2.0 * (2.0 * X.mean(axis=1) % 1.0) - 1.0)
+
+    steps = [2**k for k in (10, 12, 14, 16)]
+    rng = np.random.default_rng(d)
+    X, query = (rng.random((n, d)).astype(np.float32) for n in (steps[-1], 3000))
+    y, truth = zigzag(X) + rng.normal(0.0, 0.5, len(X)), zigzag(query)
+    growth = PowerLifetime(2.0, 1.0 / (d + 2))
+    how = {"algorithm": "mondrian-forest-regressor", "aggregation": "mean", "domain": "cube"}
+    how |= {"n_classes": 0, "lifetime": growth.at(steps[-1]), "seed": d}
+    forest = grow_forest(X[:0], n_trees=20, **how)
+    errors, done = [], 0
+    for n in steps:
+        forest.update(X[done:n], y[done:n])
+        sums = forest.predict_sums(query, spread=True, lifetimes=np.array([growth.at(n)]))
+        assert sums.square is not None
+        one_tree = sums.square[0, :, 0] - 2.0 * truth * sums.total[0, :, 0]
+        errors.append(float(np.mean(one_tree / sums.n_trees + truth**2)))
+        done = n
+    slope = np.polyfit(np.log(steps), np.log(errors), 1)[0]
+    assert slope == pytest.approx(-2.0 / (d + 2.0), rel=0.15)

@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 
 from dmondrian.core.check import check
+from dmondrian.core.nodes import ETA
 from dmondrian.forest import Forest
+from tests.laws.grow import nodes_of
 from tests.reference.cases import Case, random_case
+from tests.reference.closed_form import tree_of
 from tests.reference.cube import CubeTree
-from tests.reference.kernel import arrays_of, kernel_forest
+from tests.reference.kernel import arrays_of, kernel_forest, log_odds
 from tests.reference.test_lifetime import changes
 
 
@@ -165,3 +168,43 @@ def test_a_row_that_needs_many_nodes_waits_for_room() -> None:
     capped = kernel_forest(case, **changes(False, domain="cube", max_nodes=9))
     assert capped.n_nodes == 9
     assert capped.total_weight == 2.0
+
+
+@pytest.mark.parametrize("number", range(0, 40, 2))
+@pytest.mark.parametrize("charge_opening", [False, True])
+def test_the_mixture_over_prunings_follows_from_the_counts(
+    number: int, charge_opening: bool
+) -> None:
+    """O13 for AMF on the cube: cells without rows are leaves of weight one that say 1/K."""
+    case = dataclasses.replace(cube_case(number), w=None, charge_opening=charge_opening)
+    forest = kernel_forest(case, domain="cube")
+    (nodes,) = nodes_of(forest)
+    tree = tree_of(nodes, case.alpha, charge_opening)
+    rng = np.random.default_rng(number)
+    queries = np.concatenate([case.X[:6], rng.random((6, case.X.shape[1]))]).astype(np.float32)
+    for x, p in zip(queries, forest.predict_sums(queries).total, strict=True):
+        np.testing.assert_allclose(p, tree.predict_leaf(list(x)), rtol=1e-9)
+
+
+@pytest.mark.parametrize("number", range(0, 40, 2))
+def test_weights_of_squared_loss_follow_from_the_rows(number: int) -> None:
+    """AMF's regressor on the cube: each cell pays for its rows, the first of them free."""
+    case = dataclasses.replace(cube_case(number, True), w=None, charge_opening=False)
+    forest = kernel_forest(case, regression=True, domain="cube")
+    header, (arrays,) = forest.state()
+    eta = header["trees"][0]["floats"][ETA]
+    order = preorder(forest)
+    log_w, log_subtree = {}, {}
+    for v, cell in zip(order, reference_of(case, True).preorder(), strict=True):
+        price, seen = 0.0, []
+        for r in cell.rows:
+            price += (case.y[r] - np.mean(seen)) ** 2 if seen else 0.0
+            seen.append(case.y[r])
+        log_w[v] = -eta * price
+    found = log_odds(arrays)
+    for v in order[::-1]:
+        log_subtree[v] = log_w[v]
+        if arrays["left"][v] >= 0:
+            below = log_subtree[arrays["left"][v]] + log_subtree[arrays["right"][v]]
+            log_subtree[v] = np.logaddexp(log_w[v], below) - math.log(2.0)
+            assert found[v] == pytest.approx(log_w[v] - below, rel=1e-7, abs=1e-7)
