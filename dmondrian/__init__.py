@@ -11,7 +11,7 @@ Where to look, from the bottom up; imports go down only (``tests/test_layers.py`
     Nodes, draws, boxes, and the two loops that learn and predict.
 ``growth``, ``stats``, ``losses``, ``rules``
     The policies that make an algorithm of the loops.
-``parameters``, ``ensemble``, ``forest``, ``state``
+``domain``, ``lifetime``, ``parameters``, ``ensemble``, ``forest``, ``state``
     Trees as a forest, and the forest as checked data.
 ``progressive``, ``scales``, ``warmup``
     Settings that are chosen from the first rows.
@@ -43,7 +43,13 @@ from dmondrian.errors import (
     SchemaError,
     StoreError,
 )
-from dmondrian.estimators import AMFClassifier, AMFRegressor
+from dmondrian.estimators import (
+    AMFClassifier,
+    AMFRegressor,
+    MondrianForestClassifier,
+    MondrianForestRegressor,
+)
+from dmondrian.lifetime import PowerLifetime
 
 __version__ = "0.1.0"
 
@@ -57,9 +63,12 @@ __all__ = [
     "DataError",
     "FencedError",
     "JobError",
+    "MondrianForestClassifier",
+    "MondrianForestRegressor",
     "NotFoundError",
     "ParameterError",
     "PlanError",
+    "PowerLifetime",
     "SchemaError",
     "StoreError",
     "load",
@@ -76,7 +85,7 @@ def load(path: Any) -> Any:
 
     Returns
     -------
-    AMFClassifier or AMFRegressor
+    The estimator that was saved, or that the run trained
 
     Raises
     ------

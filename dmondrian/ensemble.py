@@ -4,7 +4,7 @@ Relies on the kernels of :mod:`dmondrian.core.loops`. Promises that the trees ar
 function of the parameters, their numbers and the rows in order: neither the cuts between
 calls nor the number of threads changes a byte.
 
-Shapes: n rows, d features, K classes, k outputs (K, or 1 for regression), T trees.
+Shapes: n rows, d features, K classes, k outputs (K, or 1 for regression), T trees, L lifetimes.
 """
 
 from __future__ import annotations
@@ -16,23 +16,28 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dmondrian.core import nodes
-from dmondrian.core.loops import predict, update
+from dmondrian.core.loops import gather_all, predict, update
+from dmondrian.domain import check_cube, clip_to_cube
 from dmondrian.errors import ParameterError
+from dmondrian.lifetime import check_lifetimes
 from dmondrian.losses.depth import Depth
 from dmondrian.parameters import ForestParameters, policies
+from dmondrian.rules.aggregate import Aggregate
+from dmondrian.rules.gaussian import GaussianHierarchy
+from dmondrian.rules.leaf import Leaf
 
 _FIRST_CAPACITY = 64
 _MAX_CAPACITY = 2**31 - 2  # node ids are int32
 _CHUNK = 4096  # rows of a prediction task: enough to keep a tree in cache
 _NO_WEIGHTS = np.empty(0)
-_NONE_2D, _NONE_1D = np.empty((0, 0)), np.empty(0)
+_NONE_3D, _NONE_1D = np.empty((0, 0, 0)), np.empty(0)
 
 
 class Sums(NamedTuple):
     """Predictions summed over trees in the order of their numbers."""
 
-    total: np.ndarray  # float64 [n, k]
-    square: np.ndarray | None  # float64 [n, k], squares
+    total: np.ndarray  # float64 [n, k], or [L, n, k] where lifetimes were asked for
+    square: np.ndarray | None  # likewise, sums of second moments
     distance: np.ndarray | None  # float64 [n], sum of extensions to the leaf's box
     n_trees: int
 
@@ -56,6 +61,11 @@ class Ensemble:
     parameters : ForestParameters
     tree_numbers : iterable of int
         Distinct, >= 0; a tree's draws depend on its number, not on its neighbours.
+
+    Attributes
+    ----------
+    n_clipped : int
+        Rows that this object learned and that ``clip`` moved; not part of the state.
     """
 
     def __init__(self, parameters: ForestParameters, tree_numbers: Iterable[int]) -> None:
@@ -68,6 +78,8 @@ class Ensemble:
         scales = parameters.feature_scales
         self._scales = None if scales is None else np.array(scales, np.float32)
         self._is_torn = False
+        self._gathered: tuple[float, list[nodes.Tree]] | None = None
+        self.n_clipped = 0
         self.trees = [
             nodes.make_tree(parameters.n_features, parameters.n_stats, _FIRST_CAPACITY)
             for _ in numbers
@@ -109,15 +121,18 @@ class Ensemble:
             Threads over trees.
         """
         weights = _NO_WEIGHTS if w is None else read_only(w)
-        X, y = self._scaled(X), read_only(y)
+        X, n_clipped = self._as_learned(X)
+        y = read_only(y)
 
         def learn(index: int) -> None:
             self._learn(index, X, y, weights)
 
         self._check_whole()
+        self._gathered = None
         self._is_torn = True  # until all trees have learned the same rows
         run_threads(learn, range(len(self.trees)), n_threads)
         self._is_torn = False
+        self.n_clipped += n_clipped
 
     def _check_whole(self) -> None:
         """Refuse trees that were interrupted, each at another row, while they learned."""
@@ -129,13 +144,26 @@ class Ensemble:
 
     def _take(self, other: Ensemble) -> None:
         """Become ``other``."""
-        for name in ("parameters", "tree_numbers", "policies", "trees", "_scales"):
+        for name in (
+            "parameters",
+            "tree_numbers",
+            "policies",
+            "trees",
+            "_scales",
+            "_gathered",
+            "n_clipped",
+        ):
             setattr(self, name, getattr(other, name))
 
-    def _scaled(self, X: np.ndarray) -> np.ndarray:
-        """Return rows as the kernels take them."""
+    def _as_learned(self, X: np.ndarray) -> tuple[np.ndarray, int]:
+        """Return rows as the kernels take them, and how many were moved to the cube."""
         self._check_width(X)
-        return read_only(X if self._scales is None else X * self._scales)
+        n_clipped = 0
+        if self.parameters.domain == "cube" and self.parameters.clip:
+            X, n_clipped = clip_to_cube(X)
+        elif self.parameters.domain == "cube":
+            check_cube(X)
+        return read_only(X if self._scales is None else X * self._scales), n_clipped
 
     def _check_width(self, X: np.ndarray) -> None:
         """Refuse rows of another width, which no kernel would notice."""
@@ -164,6 +192,7 @@ class Ensemble:
         spread: bool = False,
         distance: bool = False,
         onto: Sums | None = None,
+        lifetimes: np.ndarray | None = None,
     ) -> Sums:
         """Sum the trees' predictions, in the order of their numbers.
 
@@ -176,67 +205,138 @@ class Ensemble:
         n_threads : int
             Threads over chunks of rows.
         spread, distance : bool
-            Also sum squares, and the extensions to each leaf's box.
+            Also sum second moments, and the extensions to each leaf's box.
         onto : Sums, optional
             Sums over trees with lower numbers, of the same rows and kinds, to go on from; they
-            are left as they are.
+            are left as they are. At the default lifetime only.
+        lifetimes : float64 [L], optional
+            Increasing lifetimes to predict at, up to the one that trees are realised to; by
+            default the one of the rows learned so far.
         """
         self._check_whole()
+        if onto is not None and lifetimes is not None:
+            raise ParameterError("sums go on at the default lifetime only")
         n, k = len(X), self.n_outputs
-        X = self._scaled(X)
-        total = np.zeros((n, k)) if onto is None else _continued(onto.total, (n, k))
-        square, far = None, None
-        if spread:
-            square = np.zeros((n, k)) if onto is None else _continued(onto.square, (n, k))
-        if distance:
-            far = np.zeros(n) if onto is None else _continued(onto.distance, (n,))
+        lives = self._lifetimes(lifetimes)
+        if len(lives) > 1 and isinstance(self.policies.rule, GaussianHierarchy):
+            each = [lives[i : i + 1] for i in range(len(lives))]
+            return _stack(
+                [self.predict_sums(X, n_threads, spread, distance, lifetimes=at) for at in each]
+            )
+        X, shape = self._as_learned(X)[0], (n, len(lives), k)
+        total = _begun(onto and onto.total, shape, onto is None)
+        square = _begun(onto and onto.square, shape, onto is None) if spread else None
+        far = _begun(onto and onto.distance, (n,), onto is None) if distance else None
+        rule, trees = self._ready(float(lives[-1]))
 
         def work(start: int) -> None:
             rows = slice(start, min(start + _CHUNK, n))
             self._predict_chunk(
+                rule,
+                trees,
                 X[rows],
+                lives,
                 total[rows],
-                _NONE_2D if square is None else square[rows],
+                _NONE_3D if square is None else square[rows],
                 _NONE_1D if far is None else far[rows],
             )
 
         run_threads(work, range(0, n, _CHUNK), n_threads)
         n_trees = len(self.trees) + (0 if onto is None else onto.n_trees)
-        return Sums(total, square, far, n_trees)
+        if lifetimes is None:
+            return Sums(total[:, 0], None if square is None else square[:, 0], far, n_trees)
+        square = None if square is None else square.transpose(1, 0, 2)
+        return Sums(total.transpose(1, 0, 2), square, far, n_trees)
+
+    def _lifetimes(self, lifetimes: np.ndarray | None) -> np.ndarray:
+        """Return lifetimes for the kernels; by default the forest's own."""
+        if lifetimes is None:
+            return read_only(np.array([self.parameters.lifetime_at(self.total_weight)]))
+        if isinstance(self.policies.rule, Aggregate):
+            raise ParameterError("a mixture over all prunings has the trees' own lifetime only")
+        return read_only(check_lifetimes(lifetimes, self.parameters.realised_lifetime))
+
+    def _ready(self, lifetime: float) -> tuple[Any, list[nodes.Tree]]:
+        """Return rule and trees, with what the rule must know of all nodes.
+
+        A Gaussian hierarchy's messages are those of one lifetime; they are kept until rows are
+        learned or another lifetime is asked for.
+        """
+        if not isinstance(self.policies.rule, GaussianHierarchy):
+            return self.policies.rule, self.trees
+        rule, gathered = GaussianHierarchy(lifetime), self._gathered
+        if gathered is None or gathered[0] != lifetime:
+            gathered = lifetime, [self._with_messages(rule, tree) for tree in self.trees]
+            self._gathered = gathered  # other threads may have put theirs there meanwhile
+        return rule, gathered[1]
+
+    @staticmethod
+    def _with_messages(rule: Any, tree: nodes.Tree) -> nodes.Tree:
+        """Return the tree with what the rule gathers from all its nodes."""
+        used = int(tree.head_i[nodes.N_NODES])
+        if used:
+            tree = tree._replace(messages=np.zeros((used + 2, 2)))
+            gather_all(rule, tree)
+        return tree
 
     def _predict_chunk(
-        self, X: np.ndarray, total: np.ndarray, square: np.ndarray, distance: np.ndarray
+        self,
+        rule: Any,
+        trees: list[nodes.Tree],
+        X: np.ndarray,
+        lives: np.ndarray,
+        total: np.ndarray,
+        square: np.ndarray,
+        distance: np.ndarray,
     ) -> None:
-        scratch = np.empty((2, self.n_outputs))
-        extensions = np.empty(self.parameters.n_features)
-        for tree in self.trees:
+        # A Gaussian's answer has two moments, all others have the outputs.
+        width = self.n_outputs + (1 if isinstance(rule, GaussianHierarchy) else 0)
+        work, chosen = np.empty((2 + len(lives), width)), self.policies._replace(rule=rule)
+        scratch = np.empty(3 * self.parameters.n_features)
+        seed = np.uint64(self.parameters.seed)
+        for number, tree in zip(self.tree_numbers.astype(np.uint64), trees, strict=True):
             if tree.head_i[nodes.N_NODES] == 0:
                 total += 1.0 / self.n_outputs if self.parameters.n_classes else 0.0
                 if len(square):
                     square += 1.0 / self.n_outputs**2 if self.parameters.n_classes else 0.0
             else:
-                mine = tree._replace(scratch=extensions)  # other threads read this tree too
-                predict(*self.policies, mine, X, scratch, total, square, distance)
+                mine = tree._replace(scratch=scratch)  # other threads read this tree too
+                predict(*chosen, mine, seed, number, X, lives, work, total, square, distance)
 
     def weighted_depth(self, X: np.ndarray) -> np.ndarray:
-        """Return the posterior mean depth of each row's leaf, mean over trees, float64 [n]."""
-        chosen = self.policies._replace(loss=Depth(1.0))
-        total = np.zeros((len(X), 1))
-        X, scratch = self._scaled(X), np.empty((2, 1))
-        extensions = np.empty(self.parameters.n_features)
-        for tree in self.trees:
+        """Return the posterior mean depth of each row's leaf, mean over trees, float64 [n].
+
+        Where trees do not mix over prunings that is the depth of the cell that speaks.
+        """
+        rule = self.policies.rule
+        rule = rule if isinstance(rule, Aggregate) else Leaf(False)
+        chosen = self.policies._replace(loss=Depth(1.0), rule=rule)
+        total = np.zeros((len(X), 1, 1))
+        X, lives, work = self._as_learned(X)[0], self._lifetimes(None), np.empty((3, 1))
+        seed, scratch = np.uint64(self.parameters.seed), np.empty(3 * self.parameters.n_features)
+        for number, tree in zip(self.tree_numbers.astype(np.uint64), self.trees, strict=True):
             if tree.head_i[nodes.N_NODES] > 0:
-                mine = tree._replace(scratch=extensions)
-                predict(*chosen, mine, X, scratch, total, _NONE_2D, _NONE_1D)
-        return total[:, 0] / max(len(self.trees), 1)
+                mine = tree._replace(scratch=scratch)
+                predict(*chosen, mine, seed, number, X, lives, work, total, _NONE_3D, _NONE_1D)
+        return total[:, 0, 0] / max(len(self.trees), 1)
 
 
-def _continued(sums: np.ndarray | None, shape: tuple[int, ...]) -> np.ndarray:
-    """Return a copy of sums that trees may be added to."""
-    if sums is None or sums.shape != shape:
+def _begun(sums: np.ndarray | None, shape: tuple[int, ...], is_new: bool) -> np.ndarray:
+    """Return zeros, or a copy of sums that trees may be added to."""
+    if is_new:
+        return np.zeros(shape)
+    if sums is None or len(sums) != shape[0] or sums.size != np.prod(shape):
         found = None if sums is None else sums.shape
         raise ParameterError(f"sums to go on from should have shape {shape}, got {found}")
-    return np.array(sums, np.float64, order="C")
+    return np.array(sums, np.float64, order="C").reshape(shape)
+
+
+def _stack(stages: list[Sums]) -> Sums:
+    """Return the sums of one lifetime each as those of all."""
+    total = np.concatenate([stage.total for stage in stages])
+    squares = [stage.square for stage in stages if stage.square is not None]
+    last = stages[-1]
+    return Sums(total, np.concatenate(squares) if squares else None, last.distance, last.n_trees)
 
 
 def read_only(array: np.ndarray) -> np.ndarray:

@@ -97,7 +97,12 @@ class Forest(Ensemble):
             raise CorruptError("trees should come in the order of their distinct numbers")
         for entry, arrays in zip(scalars, trees, strict=True):
             state.check_arrays(
-                entry, arrays, parameters.n_features, parameters.n_stats, parameters.n_classes > 0
+                entry,
+                arrays,
+                parameters.n_features,
+                parameters.n_stats,
+                is_counts=parameters.n_classes > 0,
+                may_be_empty=parameters.domain == "cube",
             )
         built = [nodes.from_fields(a, e) for e, a in zip(scalars, trees, strict=True)]
         forest = cls._of(parameters, numbers, built)

@@ -16,16 +16,50 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dmondrian.errors import CorruptError
+from dmondrian.growth.cube import Cube
 from dmondrian.growth.range import Range
+from dmondrian.lifetime import Lifetime, PowerLifetime, end_of, lifetime_at, lifetime_from_json
+from dmondrian.losses.average import Average
 from dmondrian.losses.kt import KT
+from dmondrian.losses.proportions import Proportions
 from dmondrian.losses.squared import Squared
-from dmondrian.rules.aggregate import Aggregate, Leaf
+from dmondrian.rules.aggregate import Aggregate
+from dmondrian.rules.gaussian import GaussianHierarchy
+from dmondrian.rules.kneser_ney import KneserNey
+from dmondrian.rules.leaf import Leaf, Vote
 from dmondrian.stats.counts import Counts
 from dmondrian.stats.moments import MOMENTS, Moments
 
 _NO_CAP = int(np.iinfo(np.int64).max)
 # Pseudo-counts beyond leave the range in which prices are kept (core/weights.py).
 LEAST_ALPHA, LARGEST_ALPHA = 1e-30, 1e6
+# Whether an algorithm classifies, and the ways in which its trees may speak.
+_ALGORITHMS = {
+    "amf-classifier": (True, (None,)),
+    "amf-regressor": (False, (None,)),
+    "mondrian-forest-classifier": (True, ("mean", "vote", "hierarchy")),
+    "mondrian-forest-regressor": (False, ("mean", "hierarchy")),
+}
+_KINDS: dict[str, tuple[type, ...]] = {
+    "algorithm": (str,),
+    "n_features": (int,),
+    "n_classes": (int,),
+    "seed": (int,),
+    "alpha": (float, int),
+    "learning_rate": (float, int),
+    "charge_opening": (bool,),
+    "use_aggregation": (bool,),
+    "split_pure": (bool,),
+    "expected_extension": (bool,),
+    "max_nodes": (int, type(None)),
+    "feature_scales": (list, type(None)),
+    "aggregation": (str, type(None)),
+    "lifetime": (float, dict, type(None)),
+    "discount": (float, type(None)),
+    "empty_prior": (bool,),
+    "domain": (str,),
+    "clip": (bool,),
+}
 
 
 @dataclass(frozen=True)
@@ -34,7 +68,8 @@ class ForestParameters:
 
     Attributes
     ----------
-    algorithm : {"amf-classifier", "amf-regressor"}
+    algorithm : str
+        "amf-" or "mondrian-forest-", and "classifier" or "regressor".
     n_features : int
     n_classes : int
         0 for regression.
@@ -57,6 +92,18 @@ class ForestParameters:
         Cap on the nodes of a tree.
     feature_scales : tuple of float or None
         Columns are multiplied by these, in (0, 1], before a tree sees them.
+    aggregation : {"mean", "vote", "hierarchy"} or None
+        How the trees of a Mondrian forest speak; None for AMF.
+    lifetime : float, PowerLifetime or None
+        Until when trees are split (a float), or until when predictions listen to them.
+    discount : float or None
+        Rate of the hierarchy's discounts (classification); None means 10 d.
+    empty_prior : bool
+        Whether an empty cell says 1/K or 0, not what its parent says.
+    domain : {"range", "cube"}
+        What a Mondrian process splits: the range of the data, or the unit cube.
+    clip : bool
+        Whether rows outside the cube are moved to its surface, or refused.
     """
 
     algorithm: str
@@ -71,11 +118,26 @@ class ForestParameters:
     expected_extension: bool = False
     max_nodes: int | None = None
     feature_scales: tuple[float, ...] | None = None
+    aggregation: str | None = None
+    lifetime: Lifetime = None
+    discount: float | None = None
+    empty_prior: bool = False
+    domain: str = "range"
+    clip: bool = False
 
     @property
     def n_stats(self) -> int:
         """Statistics of a node, in doubles."""
         return 1 + self.n_classes if self.n_classes else MOMENTS
+
+    @property
+    def realised_lifetime(self) -> float:
+        """The time up to which trees are split."""
+        return end_of(self.lifetime)
+
+    def lifetime_at(self, total_weight: float) -> float:
+        """Return the lifetime of a prediction after rows of this total weight."""
+        return lifetime_at(self.lifetime, total_weight)
 
     def to_json(self) -> dict[str, Any]:
         """Return the parameters as a JSON-able dict."""
@@ -93,27 +155,14 @@ class ForestParameters:
         CorruptError
             If a key is missing or unknown, or a value has the wrong type or range.
         """
-        kinds: dict[str, tuple[type, ...]] = {
-            "algorithm": (str,),
-            "n_features": (int,),
-            "n_classes": (int,),
-            "seed": (int,),
-            "alpha": (float, int),
-            "learning_rate": (float, int),
-            "charge_opening": (bool,),
-            "use_aggregation": (bool,),
-            "split_pure": (bool,),
-            "expected_extension": (bool,),
-            "max_nodes": (int, type(None)),
-            "feature_scales": (list, type(None)),
-        }
-        if not isinstance(values, dict) or set(values) != set(kinds):
-            raise CorruptError(f"forest parameters should have the keys {sorted(kinds)}")
+        if not isinstance(values, dict) or not _FIRST_KEYS <= set(values) <= set(_KINDS):
+            raise CorruptError(f"forest parameters should have the keys {sorted(_KINDS)}")
         for key, value in values.items():
             is_bool = isinstance(value, bool)
-            if not isinstance(value, kinds[key]) or (is_bool and bool not in kinds[key]):
+            if not isinstance(value, _KINDS[key]) or (is_bool and bool not in _KINDS[key]):
                 told = f"{str(value)[:80]!r}"
                 raise CorruptError(f"forest parameter {key} has an impossible value {told}")
+        values = {**values, "lifetime": lifetime_from_json(values.get("lifetime"))}
         scales = values["feature_scales"]
         if scales is not None:
             if any(type(scale) is not float for scale in scales):
@@ -131,11 +180,16 @@ class ForestParameters:
         in_range = all(smallest <= scale <= 1.0 for scale in scales)
         return len(scales) == self.n_features and in_range
 
+    def _has_sound_lifetime(self) -> bool:
+        has_end = isinstance(self.lifetime, PowerLifetime) or end_of(self.lifetime) > 0.0
+        sound_discount = self.discount is None or 0.0 < self.discount < np.inf
+        return has_end and sound_discount and (bool(self.aggregation) or self.lifetime is None)
+
     def check(self) -> None:
         """Raise :class:`CorruptError` where values are out of range together."""
-        is_classifier = self.algorithm == "amf-classifier"
+        is_classifier, aggregations = _ALGORITHMS.get(self.algorithm, (False, ()))
         sound = (
-            self.algorithm in ("amf-classifier", "amf-regressor")
+            self.aggregation in aggregations
             and 1 <= self.n_features < 2**24
             and (1 <= self.n_classes < 2**24 if is_classifier else self.n_classes == 0)
             and 0 <= self.seed < 2**64
@@ -143,9 +197,16 @@ class ForestParameters:
             and 0.0 <= self.learning_rate <= sys.float_info.max
             and (self.max_nodes is None or 1 <= self.max_nodes <= _NO_CAP)
             and self._has_sound_scales()
+            and self._has_sound_lifetime()
+            and self.domain in ("range", "cube")
+            and (self.domain == "range" or self.feature_scales is None)
         )
         if not sound:
             raise CorruptError(f"forest parameters are out of range: {str(self)[:400]}")
+
+
+# Keys of the first parameters ever stored: all others may be missing.
+_FIRST_KEYS = set(_KINDS) - {"aggregation", "lifetime", "discount", "empty_prior", "domain", "clip"}
 
 
 class Policies(NamedTuple):
@@ -159,12 +220,38 @@ class Policies(NamedTuple):
 
 def policies(p: ForestParameters) -> Policies:
     """Return the policies of ``p``'s algorithm."""
+    stat = Counts(int(p.n_classes)) if p.n_classes else Moments(MOMENTS)
+    loss, rule = _weighing(p) if p.aggregation is None else _smoothing(p)
+    return Policies(_growth(p), stat, loss, rule)
+
+
+def _growth(p: ForestParameters) -> Any:
     cap = _NO_CAP if p.max_nodes is None else int(p.max_nodes)
-    rule = Aggregate(True) if p.use_aggregation else Leaf(False)
+    if p.domain == "cube":
+        return Cube(int(cap), float(p.realised_lifetime))
     pause = p.n_classes > 0 and not p.split_pure
-    growth = Range(pause, bool(p.expected_extension), int(cap))
+    return Range(pause, bool(p.expected_extension), int(cap), float(p.realised_lifetime))
+
+
+def _weighing(p: ForestParameters) -> tuple[Any, Any]:
+    """Return loss and rule of AMF."""
+    rule = Aggregate(True) if p.use_aggregation else Leaf(False)
     rate, charge = float(p.learning_rate), bool(p.charge_opening)
     if p.n_classes > 0:
-        loss = KT(float(p.alpha), int(p.n_classes), rate, charge)
-        return Policies(growth, Counts(int(p.n_classes)), loss, rule)
-    return Policies(growth, Moments(MOMENTS), Squared(rate, charge), rule)
+        return KT(float(p.alpha), int(p.n_classes), rate, charge), rule
+    return Squared(rate, charge), rule
+
+
+def _smoothing(p: ForestParameters) -> tuple[Any, Any]:
+    """Return loss and rule of a Mondrian forest."""
+    prior, n_classes = bool(p.empty_prior), int(p.n_classes)
+    if n_classes == 0:
+        smoothed = p.aggregation == "hierarchy"
+        return Average(prior), GaussianHierarchy(np.inf) if smoothed else Leaf(False)
+    loss = Proportions(n_classes, prior)
+    if p.aggregation == "mean":
+        return loss, Leaf(False)
+    if p.aggregation == "vote":
+        return loss, Vote(n_classes)
+    gamma = 10.0 * p.n_features if p.discount is None else float(p.discount)
+    return loss, KneserNey(n_classes, gamma)

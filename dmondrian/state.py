@@ -112,10 +112,12 @@ def check_arrays(
     n_features: int,
     n_stats: int,
     is_counts: bool,
+    may_be_empty: bool,
 ) -> None:
     """Raise :class:`CorruptError` unless the arrays are those of one sound tree.
 
     Statistics are counts of classes if ``is_counts``, else moments of the label.
+    ``may_be_empty`` tells whether leaves may have seen no row, as on the cube.
     """
     if set(arrays) != set(_FIELDS):
         raise CorruptError(f"a tree should have the fields {sorted(_FIELDS)}")
@@ -130,7 +132,7 @@ def check_arrays(
             )
     check_links(entry, arrays, n_features)
     check_values(entry, arrays)
-    check_statistics(entry, arrays["stat"], is_counts)
+    check_statistics(entry, arrays, is_counts, may_be_empty)
 
 
 def check_links(entry: dict[str, Any], arrays: dict[str, np.ndarray], n_features: int) -> None:
@@ -188,11 +190,16 @@ def check_values(entry: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         raise CorruptError(where + "its thresholds should be finite")
 
 
-def check_statistics(entry: dict[str, Any], stat: np.ndarray, is_counts: bool) -> None:
+def check_statistics(
+    entry: dict[str, Any], arrays: dict[str, np.ndarray], is_counts: bool, may_be_empty: bool
+) -> None:
     """Raise unless a node's statistics are those of some rows: see :mod:`dmondrian.stats`."""
     where = f"tree {entry['number']}: "
+    stat = arrays["stat"]
     weight, rest = stat[:, 0], stat[:, 1:]
-    if not np.isfinite(stat).all() or not (weight > 0).all():
+    empty = weight == 0.0
+    misplaced = empty & ((arrays["left"] >= 0) | (arrays["parent"] < 0) | (not may_be_empty))
+    if not np.isfinite(stat).all() or not (weight >= 0).all() or misplaced.any():
         raise CorruptError(where + "its statistics should be finite, its row counts positive")
     # Sums in doubles are monotone: a class never counts more than all.
     if is_counts and not ((rest >= 0) & (rest <= weight[:, None])).all():

@@ -14,14 +14,15 @@ LAYERS = (
     {"_jit", "errors"},
     {"core"},
     {"growth", "stats", "losses", "rules"},
-    {"parameters", "ensemble", "progressive", "scales", "warmup", "forest", "state"},
+    {"domain", "lifetime", "parameters"},
+    {"ensemble", "progressive", "scales", "warmup", "forest", "state", "merge"},
     {"checkpoint", "store", "data"},
     {"estimators"},
     {"distributed"},
     {"cli", "__init__"},
 )
 # Libraries that not everybody may use, and the lowest layer that may.
-LIBRARIES = {"pyarrow": 4, "obstore": 4, "sklearn": 5, "joblib": 5, "dask": 6, "distributed": 6}
+LIBRARIES = {"pyarrow": 5, "obstore": 5, "sklearn": 6, "joblib": 6, "dask": 7, "distributed": 7}
 FILES = sorted(ROOT.rglob("*.py"))
 
 

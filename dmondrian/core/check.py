@@ -16,7 +16,7 @@ class InvariantError(AssertionError):
     """A tree is not what learning can produce."""
 
 
-def check(tree: Tree, paused: bool = True) -> None:
+def check(tree: Tree, paused: bool = True, may_be_empty: bool = False) -> None:
     """Raise :class:`InvariantError` unless every invariant holds.
 
     Parameters
@@ -25,6 +25,8 @@ def check(tree: Tree, paused: bool = True) -> None:
     paused : bool, default=True
         Whether leaves may hold more than one distinct row (``split_pure=False`` or a cap
         on the nodes); if False, every leaf's box is a single point.
+    may_be_empty : bool, default=False
+        Whether leaves may have seen no row, as on the cube.
     """
     used = int(tree.head_i[nodes.N_NODES])
     root = int(tree.head_i[nodes.ROOT])
@@ -37,7 +39,7 @@ def check(tree: Tree, paused: bool = True) -> None:
     _check_links(a, root, inside, leaves)
     _check_times(a, inside, leaves)
     _check_boxes(a, inside)
-    _check_statistics(a, inside, float(tree.head_f[nodes.TOTAL_WEIGHT]), root)
+    _check_statistics(a, inside, float(tree.head_f[nodes.TOTAL_WEIGHT]), root, may_be_empty)
     if not paused:
         single = (a["lower"][leaves] == a["upper"][leaves]).all()
         _claim(bool(single), "every leaf holds one distinct row")
@@ -80,6 +82,9 @@ def _check_times(a: dict[str, np.ndarray], inside: np.ndarray, leaves: np.ndarra
 def _check_boxes(a: dict[str, np.ndarray], inside: np.ndarray) -> None:
     left, right, lower, upper = a["left"][inside], a["right"][inside], a["lower"], a["upper"]
     _claim(bool((lower <= upper).all()), "boxes are not inside out")
+    # A cell that no row has reached has no box.
+    empty = a["stat"][:, :1] == 0.0
+    lower, upper = np.where(empty, np.inf, lower), np.where(empty, -np.inf, upper)
     low, high = np.minimum(lower[left], lower[right]), np.maximum(upper[left], upper[right])
     same = (low == lower[inside]).all() and (high == upper[inside]).all()
     _claim(bool(same), "a box is the smallest around its children's")
@@ -89,11 +94,12 @@ def _check_boxes(a: dict[str, np.ndarray], inside: np.ndarray) -> None:
 
 
 def _check_statistics(
-    a: dict[str, np.ndarray], inside: np.ndarray, total: float, root: int
+    a: dict[str, np.ndarray], inside: np.ndarray, total: float, root: int, may_be_empty: bool
 ) -> None:
     stat = a["stat"]
     _claim(bool(np.isfinite(stat).all()), "statistics are finite")
-    _claim(bool((stat[:, 0] > 0).all()), "every node has seen a row")
+    seen = stat[:, 0] > 0 if not may_be_empty else stat[inside, 0] > 0
+    _claim(bool(seen.all()), "every node has seen a row")
     _claim(bool(np.isclose(stat[root, 0], total, rtol=1e-12)), "the root has seen every row")
     # All but the last column of moments (the cumulated price) add up; class counts all do.
     additive = stat[:, :3] if stat.shape[1] == 4 else stat

@@ -13,7 +13,7 @@ import numpy as np
 
 from dmondrian._jit import borrow, inner, kernel
 from dmondrian.core.box import measure
-from dmondrian.core.draws import row_key, tree_key
+from dmondrian.core.draws import tree_key
 from dmondrian.core.nodes import (
     FEATURE,
     LEFT,
@@ -27,33 +27,35 @@ from dmondrian.core.nodes import (
     borrow_tree,
 )
 from dmondrian.core.policies import (
-    add_empty_forecast,
-    add_forecast,
+    add_branch,
+    add_leaf,
+    begin,
     branch_off,
     count,
+    gather,
     grow,
     inserted_factor,
-    insertion,
     opening_price,
+    pass_node,
     prepare,
     price,
+    second_moment,
     shift_weight,
-    stop_weight,
 )
 
 MAX_REPEATS = 256  # integer weights up to this are learned as repeats, byte for byte
 
 
 @inner
-def learn_path(stat, loss, rule, tree, leaf, opened, y, w):
+def learn_path(stat, loss, rule, tree, leaf, opens, inserted, y, w):
     """Price, count and weigh one row from its leaf to the root. O(depth)."""
-    if opened:
+    if opens:
         q, kq = opening_price(loss, tree, leaf, y, w)
     else:
         q, kq = price(loss, tree, leaf, y, w)
     count(stat, tree, leaf, y, w)
     v = tree.i[leaf, PARENT]
-    factor = inserted_factor(rule, tree, v) if opened and v >= 0 else 1.0
+    factor = inserted_factor(rule, tree, inserted) if inserted >= 0 else 1.0
     while v >= 0:
         p, kp = price(loss, tree, v, y, w)
         count(stat, tree, v, y, w)
@@ -65,22 +67,25 @@ def learn_path(stat, loss, rule, tree, leaf, opened, y, w):
 
 @inner
 def learn_row(growth, stat, loss, rule, tree, key, x, y, w):
-    """Learn one row of weight ``w`` > 0."""
+    """Learn one row of weight ``w`` > 0; return whether there was room for it."""
     prepare(loss, rule, tree, y)
-    bits = np.float64(tree.head_f[TOTAL_WEIGHT]).view(np.uint64)
-    leaf, opened = grow(growth, stat, rule, tree, x, y, row_key(key, bits))
+    leaf, opens, inserted = grow(growth, stat, rule, tree, x, y, key)
+    if leaf < 0:
+        return False
     if w == 1.0:
-        learn_path(stat, loss, rule, tree, leaf, opened, y, 1.0)
+        learn_path(stat, loss, rule, tree, leaf, opens, inserted, y, 1.0)
         tree.head_f[TOTAL_WEIGHT] += 1.0
     elif w <= MAX_REPEATS and w == np.floor(w):
         for repeat in range(int(w)):
             if repeat > 0:
                 prepare(loss, rule, tree, y)
-            learn_path(stat, loss, rule, tree, leaf, opened and repeat == 0, y, 1.0)
+            learn_path(stat, loss, rule, tree, leaf, opens, inserted, y, 1.0)
             tree.head_f[TOTAL_WEIGHT] += 1.0
+            opens, inserted = False, -1
     else:
-        learn_path(stat, loss, rule, tree, leaf, opened, y, w)
+        learn_path(stat, loss, rule, tree, leaf, opens, inserted, y, w)
         tree.head_f[TOTAL_WEIGHT] += w
+    return True
 
 
 @kernel
@@ -98,72 +103,93 @@ def update(growth, stat, loss, rule, tree, seed, number, X, y, w, start):
         if tree.head_i[N_NODES] + 2 > capacity:
             return r
         weight = w[r] if w.shape[0] > 0 else 1.0
-        if weight > 0.0:
-            learn_row(growth, stat, loss, rule, tree, key, X[r], y[r], weight)
+        if weight > 0.0 and not learn_row(growth, stat, loss, rule, tree, key, X[r], y[r], weight):
+            return r
     return X.shape[0]
 
 
 @inner
-def predict_row(growth, stat, loss, rule, tree, x, path, out):
-    """Write one tree's prediction for ``x`` to ``out``; return the leaf. O(depth).
+def predict_row(growth, stat, loss, rule, tree, key, x, lifetimes, path, branched, answers):
+    """Write one tree's prediction at each lifetime; return the last cell. O(depth).
 
-    ``path`` gathers the mixture of the tree as it is. Where growth may branch off above
-    v, the tree extended there mixes what the nodes above v say, a copy of v and an empty
-    leaf; the insertion changes the weight of the subtree by a factor, so of all above.
+    A node whose split comes after a lifetime is a leaf at that lifetime, so one way down
+    serves all of them. ``path`` gathers the tree as it is; where growth may branch off
+    above a node, ``branched`` gathers what the tree extended there says.
     """
-    path[:] = 0.0
-    out[:] = 0.0
+    begin(rule, path)
+    branched[:] = 0.0
     v = tree.head_i[ROOT]
     parent_time = 0.0
     depth = 0.0
     rest = 1.0  # share of the mixture not yet given to nodes above v
     alive = 1.0  # probability of no branch above v
+    stage = 0
     while True:
         is_leaf = tree.i[v, LEFT] < 0
-        off = branch_off(growth, stat, tree, v, parent_time, x)
+        time = tree.d[v, TIME]
+        while is_leaf or lifetimes[stage] < time:
+            end = min(time, lifetimes[stage])
+            out = answers[stage]
+            for c in range(out.shape[0]):
+                out[c] = branched[c]
+            off, where = branch_off(growth, stat, tree, key, v, parent_time, end, x)
+            stays = alive
+            if off > 0.0:
+                add_branch(
+                    rule, growth, loss, tree, v, True, parent_time, end, depth, rest,
+                    off, where, alive * off, path, out,
+                )  # fmt: skip
+                stays *= 1.0 - off
+            add_leaf(rule, loss, tree, v, parent_time, end, depth, rest, stays, path, out)
+            stage += 1
+            if stage == lifetimes.shape[0]:
+                return v
+        off, where = branch_off(growth, stat, tree, key, v, parent_time, time, x)
         if off > 0.0:
-            share, factor = insertion(rule, tree, v, is_leaf)
-            below = rest * factor
-            scale = alive * off / (1.0 - rest + below)
-            for c in range(out.shape[0]):
-                out[c] += scale * path[c]
-            add_forecast(loss, tree, v, depth, scale * below * share, out)
-            add_empty_forecast(loss, tree, v, depth + 1.0, scale * below * (1.0 - share), out)
+            add_branch(
+                rule, growth, loss, tree, v, False, parent_time, time, depth, rest,
+                off, where, alive * off, path, branched,
+            )  # fmt: skip
             alive *= 1.0 - off
-        if is_leaf:
-            add_forecast(loss, tree, v, depth, rest, path)
-            for c in range(out.shape[0]):
-                out[c] += alive * path[c]
-            return v
-        share = stop_weight(rule, tree, v)
-        if share > 0.0:
-            add_forecast(loss, tree, v, depth, rest * share, path)
-            rest *= 1.0 - share
-        parent_time = tree.d[v, TIME]
+        rest = pass_node(rule, loss, tree, v, parent_time, time, depth, rest, path)
+        parent_time = time
         depth += 1.0
         goes_left = x[tree.i[v, FEATURE]] <= tree.f[v, THRESHOLD]
         v = tree.i[v, LEFT] if goes_left else tree.i[v, RIGHT]
 
 
 @kernel
-def predict(growth, stat, loss, rule, tree, X, work, total, square, distance):
-    """Add one tree's predictions to ``total`` [n, k], and what else is asked for.
+def predict(
+    growth, stat, loss, rule, tree, seed, number, X, lifetimes, work, total, square, distance
+):
+    """Add one tree's predictions to ``total`` [n, L, k], and what else is asked for.
 
-    ``square`` [n, k] takes squares where it has rows, ``distance`` [n] the sum of
-    extensions to the leaf's box; ``work`` [2, k] is scratch. The tree must not be empty.
+    ``lifetimes`` float64 [L] increase; ``square`` [n, L, k] takes second moments where it
+    has rows, ``distance`` [n] the sum of extensions to the box of the last cell; ``work``
+    [2 + L, width of an answer] is scratch. The tree must not be empty.
     """
-    tree, X, work = borrow_tree(tree), borrow(X), borrow(work)
+    tree, X, work, lifetimes = borrow_tree(tree), borrow(X), borrow(work), borrow(lifetimes)
     total, square, distance = borrow(total), borrow(square), borrow(distance)
-    out = work[1]
+    key = tree_key(seed, number)
+    answers = work[2:]
     low, d = tree.lower, tree.n_features
     for r in range(X.shape[0]):
-        leaf = predict_row(growth, stat, loss, rule, tree, X[r], work[0], out)
-        for c in range(out.shape[0]):
-            total[r, c] += out[c]
-        if square.shape[0] > 0:
-            for c in range(out.shape[0]):
-                square[r, c] += out[c] * out[c]
+        leaf = predict_row(
+            growth, stat, loss, rule, tree, key, X[r], lifetimes, work[0], work[1], answers
+        )
+        for stage in range(total.shape[1]):
+            out = answers[stage]
+            for c in range(total.shape[2]):
+                total[r, stage, c] += out[c]
+                if square.shape[0] > 0:
+                    square[r, stage, c] += second_moment(rule, out, c)
         if distance.shape[0] > 0:
             box = tree.f[leaf]
             lower, upper = box[low : low + d], box[low + d : low + d + d]
             distance[r] += measure(lower, upper, X[r], tree.scratch)
+
+
+@kernel
+def gather_all(rule, tree):
+    """Get ready to predict: write ``tree.messages``. O(m) for m nodes."""
+    gather(rule, borrow_tree(tree))

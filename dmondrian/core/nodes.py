@@ -46,7 +46,8 @@ class Tree(NamedTuple):
     d: np.ndarray  # float64 [m, w / 2], time, odds, statistics
     head_i: np.ndarray  # int64 [2], ROOT and N_NODES
     head_f: np.ndarray  # float64 [6], weight, learning rate and label range
-    scratch: np.ndarray  # float64 [d], extensions of the row at hand; one writer at a time
+    scratch: np.ndarray  # float64 [3 d], extensions or a cell at hand; one writer at a time
+    messages: np.ndarray  # float64 [m + 2, 2] or [0, 2], what a rule gathered to predict
     n_features: int  # d
     n_stats: int  # s
     lower: int  # word at which the lower bounds start
@@ -64,8 +65,8 @@ def make_tree(n_features: int, n_stats: int, capacity: int) -> Tree:
     head_i = np.array([-1, 0], np.int64)
     head_f = np.zeros(N_HEADER_FLOATS, np.float64)
     head_f[LABEL_MIN], head_f[LABEL_MAX] = np.inf, -np.inf
-    scratch = np.zeros(n_features)
-    return Tree(*_views(words), head_i, head_f, scratch, n_features, n_stats, lower)
+    scratch, messages = np.zeros(3 * n_features), np.zeros((0, 2))
+    return Tree(*_views(words), head_i, head_f, scratch, messages, n_features, n_stats, lower)
 
 
 @inner
@@ -78,10 +79,32 @@ def borrow_tree(tree):
         borrow(tree.head_i),
         borrow(tree.head_f),
         borrow(tree.scratch),
+        borrow(tree.messages),
         tree.n_features,
         tree.n_stats,
         tree.lower,
     )
+
+
+@inner
+def first_in_postorder(tree):
+    """Return the node visited first when children come before parents."""
+    v = tree.head_i[ROOT]
+    while tree.i[v, LEFT] >= 0:
+        v = tree.i[v, LEFT]
+    return v
+
+
+@inner
+def next_in_postorder(tree, v):
+    """Return the node visited after ``v`` when children come before parents, or -1."""
+    parent = tree.i[v, PARENT]
+    if parent < 0 or tree.i[parent, RIGHT] == v:
+        return parent
+    v = tree.i[parent, RIGHT]
+    while tree.i[v, LEFT] >= 0:
+        v = tree.i[v, LEFT]
+    return v
 
 
 def resize(tree: Tree, capacity: int) -> Tree:

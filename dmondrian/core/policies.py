@@ -13,12 +13,34 @@ from dmondrian._jit import hook
 
 @hook
 def grow(growth, stat, rule, tree, x, y, key):
-    """Take ``x`` into the tree; return (leaf, whether the row opened that leaf)."""
+    """Take ``x`` into the tree, whose key is ``key``; return (leaf, opens, inserted).
+
+    ``opens`` tells whether the row is the first of its leaf, ``inserted`` is the parent that
+    the row put above an older node, or -1. The leaf is -1 where the arrays are full; the
+    tree is sound then, and the row can be taken in again once there is room.
+    """
 
 
 @hook
-def branch_off(growth, stat, tree, v, parent_time, x):
-    """Return the probability that an extension by ``x`` branches off above ``v``."""
+def branch_off(growth, stat, tree, key, v, parent_time, end, x):
+    """Return (probability, where) of ``x`` lying in a cell of its own, apart from ``v``'s rows.
+
+    ``v`` came into being at ``parent_time``, and its cell is whole until ``end``. Only
+    ``mean_decay`` and ``branch_time`` know what ``where`` means.
+    """
+
+
+@hook
+def mean_decay(growth, where, probability, span, rate):
+    """Return E exp(-``rate`` t), t from the birth of a node to the branch off it.
+
+    The branch is one that ``branch_off`` told of, ``span`` the time from birth to end.
+    """
+
+
+@hook
+def branch_time(growth, where, probability, quantile):
+    """Return the quantile of the time t of :func:`mean_decay`."""
 
 
 @hook
@@ -67,17 +89,56 @@ def forecast_loss(loss, total, n_trees, y):
 
 
 @hook
-def stop_weight(rule, tree, v):
-    """Return the share of internal node ``v`` itself in what it and its subtree say."""
+def begin(rule, path):
+    """Set ``path`` to what is known above the root."""
 
 
 @hook
-def insertion(rule, tree, v, v_is_leaf):
-    """Return (share, factor) of a parent that would be inserted above ``v``.
+def pass_node(rule, loss, tree, v, parent_time, time, depth, rest, path):
+    """Take internal node ``v`` (of split time ``time``) into ``path``; return the new rest.
 
-    The share is that parent's own in what it and its subtree say, the factor the change
-    of the subtree's weight by the insertion.
+    ``path`` is the rule's own memory of the nodes above; ``rest`` the share of the
+    mixture, where the rule mixes, that is not yet given to them.
     """
+
+
+@hook
+def add_branch(
+    rule,
+    growth,
+    loss,
+    tree,
+    v,
+    v_is_leaf,
+    parent_time,
+    end,
+    depth,
+    rest,
+    off,
+    where,
+    scale,
+    path,
+    out,
+):
+    """Add ``scale`` times what an empty cell branching off above ``v`` says to ``out``.
+
+    ``off`` and ``where`` are the answer of ``branch_off``.
+    """
+
+
+@hook
+def add_leaf(rule, loss, tree, v, parent_time, end, depth, rest, scale, path, out):
+    """Add ``scale`` times what ``v``, a cell whole until ``end``, says to ``out``."""
+
+
+@hook
+def gather(rule, tree):
+    """Write to ``tree.messages`` what the rule must know of all nodes to predict."""
+
+
+@hook
+def second_moment(rule, out, c):
+    """Return the second moment of output ``c`` of one tree's answer ``out``."""
 
 
 @hook

@@ -2,7 +2,18 @@
 
 from dmondrian.estimators.amf_classifier import AMFClassifier
 from dmondrian.estimators.amf_regressor import AMFRegressor
+from dmondrian.estimators.mondrian_classifier import MondrianForestClassifier
+from dmondrian.estimators.mondrian_regressor import MondrianForestRegressor
 
-ALGORITHMS = {"amf-classifier": AMFClassifier, "amf-regressor": AMFRegressor}
+ALGORITHMS = {
+    kind.algorithm: kind
+    for kind in (AMFClassifier, AMFRegressor, MondrianForestClassifier, MondrianForestRegressor)
+}
 
-__all__ = ["ALGORITHMS", "AMFClassifier", "AMFRegressor"]
+__all__ = [
+    "ALGORITHMS",
+    "AMFClassifier",
+    "AMFRegressor",
+    "MondrianForestClassifier",
+    "MondrianForestRegressor",
+]

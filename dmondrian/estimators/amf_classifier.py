@@ -6,24 +6,16 @@ Shapes: n rows, d features, K classes, T trees.
 from __future__ import annotations
 
 from numbers import Real
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
-import numpy as np
-from sklearn.base import ClassifierMixin, _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.multiclass import (
-    _check_partial_fit_first_call,
-    check_classification_targets,
-)
-from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from dmondrian.errors import DataError
-from dmondrian.estimators.base import BaseForest
+from dmondrian.estimators.classifier import ForestClassifier
 from dmondrian.parameters import LARGEST_ALPHA, LEAST_ALPHA, ForestParameters
 from dmondrian.warmup import START_ALPHA
 
 
-class AMFClassifier(ClassifierMixin, BaseForest):
+class AMFClassifier(ForestClassifier):
     """Aggregated Mondrian forest classifier, learning row by row.
 
     Each tree is a Mondrian tree on the range of the data; each prediction mixes, with
@@ -52,6 +44,14 @@ class AMFClassifier(ClassifierMixin, BaseForest):
         "leaf" predicts from the leaf that x falls in; "expected" from the exact
         expectation over the extensions of the tree by x (M21, Algorithm 6), which knows
         when x is far from all data.
+    domain : {"range", "cube"}, default="range"
+        "range" splits the range of the data; "cube" is M21's theory, a Mondrian process on
+        [0, 1]^d whose cells are split until their rows are equal, pure or not; it needs
+        columns in [0, 1], and more nodes: twice as many for rows spread over the cube, more
+        where rows lie close together.
+    clip : bool, default=False
+        On the cube, move rows that lie outside to its surface (``n_clipped_`` counts them);
+        else they are refused.
     max_nodes : int or None, default=None
         Cap on the nodes of a tree; when reached, boxes and statistics go on learning.
     feature_scales : "learned" or None, default=None
@@ -106,11 +106,12 @@ class AMFClassifier(ClassifierMixin, BaseForest):
     algorithm = "amf-classifier"
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **BaseForest._parameter_constraints,
+        **ForestClassifier._parameter_constraints,
         "alpha": [Interval(Real, LEAST_ALPHA, LARGEST_ALPHA, closed="both"), StrOptions({"auto"})],
         "charge_opening": ["boolean", StrOptions({"auto"})],
         "learning_rate": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
         "split_pure": ["boolean"],
+        "use_aggregation": ["boolean"],
     }
 
     def __init__(
@@ -123,6 +124,8 @@ class AMFClassifier(ClassifierMixin, BaseForest):
         use_aggregation: bool = True,
         split_pure: bool = False,
         predict_extension: Literal["leaf", "expected"] = "leaf",
+        domain: Literal["range", "cube"] = "range",
+        clip: bool = False,
         max_nodes: int | None = None,
         feature_scales: Literal["learned"] | None = None,
         random_state: Any = None,
@@ -135,6 +138,8 @@ class AMFClassifier(ClassifierMixin, BaseForest):
         self.use_aggregation = use_aggregation
         self.split_pure = split_pure
         self.predict_extension = predict_extension
+        self.domain = domain
+        self.clip = clip
         self.max_nodes = max_nodes
         self.feature_scales = feature_scales
         self.random_state = random_state
@@ -143,6 +148,7 @@ class AMFClassifier(ClassifierMixin, BaseForest):
     def _forest_parameters(self, n_features: int, n_classes: int) -> ForestParameters:
         return ForestParameters(
             **self._shared_parameters(n_features),
+            use_aggregation=bool(self.use_aggregation),
             n_classes=int(n_classes),
             alpha=START_ALPHA / n_classes if self.alpha == "auto" else float(self.alpha),
             learning_rate=1.0 if self.learning_rate == "auto" else float(self.learning_rate),
@@ -162,94 +168,3 @@ class AMFClassifier(ClassifierMixin, BaseForest):
     def charge_opening_(self) -> bool:
         """Opening price in use."""
         return self._fitted_forest().parameters.charge_opening
-
-    @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Learn rows from nothing, in their order.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-            Taken as float32. Splits follow the ranges of the columns: scale them.
-        y : array-like of shape (n,)
-            Labels: strings, integers or booleans.
-        sample_weight : array-like of shape (n,), optional
-            Non-negative; a whole weight w equals w repeats of the row (to the byte up to
-            256, beyond that by a closed form that differs in the last digits).
-
-        Returns
-        -------
-        AMFClassifier
-        """
-        with self._all_or_nothing():
-            X, y, w = self._validate_rows(X, y, sample_weight, first=True, numeric=False)
-            check_classification_targets(y)
-            self._check_some_weight(w)
-            self.classes_, codes = np.unique(y, return_inverse=True)
-            self.n_classes_ = len(self.classes_)
-            self._learn(X, codes, w, self.n_classes_, first=True)
-        return self
-
-    @_fit_context(prefer_skip_nested_validation=True)
-    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Learn more rows, in their order.
-
-        Parameters
-        ----------
-        X, y, sample_weight
-            As in :meth:`fit`.
-        classes : array-like of shape (K,)
-            All labels that will ever come; needed at the first call.
-
-        Returns
-        -------
-        AMFClassifier
-
-        Raises
-        ------
-        DataError
-            If a label is not one of the classes; nothing is learned then.
-        """
-        with self._all_or_nothing():
-            first = _check_partial_fit_first_call(self, classes) or not hasattr(self, "forest_")
-            if not first:
-                self._check_unchanged()
-            X, y, w = self._validate_rows(X, y, sample_weight, first=first, numeric=False)
-            codes = self._encode(column_or_1d(y))
-            self.n_classes_ = len(self.classes_)
-            self._learn(X, codes, w, self.n_classes_, first=first)
-        return self
-
-    def _encode(self, y: np.ndarray) -> np.ndarray:
-        """Return class indices; refuse labels that are not classes."""
-        if (y.dtype.kind in "US") != (self.classes_.dtype.kind in "US"):
-            raise DataError(
-                f"y has labels of dtype {y.dtype}, the classes are {self.classes_.dtype}: give "
-                "both as text or both as numbers"
-            )
-        codes = np.searchsorted(self.classes_, y)
-        codes = np.minimum(codes, len(self.classes_) - 1)
-        unknown = np.unique(y[self.classes_[codes] != y])
-        if len(unknown):
-            raise DataError(
-                f"y has labels {unknown[:5].tolist()} that are not among the "
-                f"{len(self.classes_)} classes {self.classes_[:5].tolist()}...: name all labels "
-                "in classes= at the first partial_fit"
-            )
-        return codes
-
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """Return class probabilities, float64 [n, K], columns as in ``classes_``."""
-        return self._mean_prediction(X)
-
-    def predict_log_proba(self, X: Any) -> np.ndarray:
-        """Return logs of class probabilities, float64 [n, K]."""
-        return np.log(self.predict_proba(X))
-
-    def predict(self, X: Any) -> np.ndarray:
-        """Return the most probable class of each row, the first of equals."""
-        check_is_fitted(self)
-        return self.classes_[self.predict_proba(X).argmax(axis=1)]
-
-    def _node_forecasts(self, stat: np.ndarray, offset: float) -> dict[str, np.ndarray]:
-        return {"counts": stat[:, 1:].copy()}

@@ -25,6 +25,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dmondrian.core import nodes
+from dmondrian.domain import check_cube
 from dmondrian.errors import ParameterError
 from dmondrian.forest import Forest
 from dmondrian.parameters import ForestParameters
@@ -44,9 +45,9 @@ class BaseForest(BaseEstimator):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "n_estimators": [Interval(Integral, 1, None, closed="left")],
-        "charge_opening": ["boolean"],
-        "use_aggregation": ["boolean"],
         "predict_extension": [StrOptions({"leaf", "expected"})],
+        "domain": [StrOptions({"range", "cube"})],
+        "clip": ["boolean"],
         "feature_scales": [StrOptions({"learned"}), None],
         "max_nodes": [Interval(Integral, 1, None, closed="left"), None],
         "random_state": ["random_state"],
@@ -54,8 +55,9 @@ class BaseForest(BaseEstimator):
     }
 
     n_estimators: int
-    use_aggregation: bool
-    predict_extension: Literal["leaf", "expected"]
+    predict_extension: str
+    domain: Literal["range", "cube"]
+    clip: bool
     max_nodes: int | None
     feature_scales: Literal["learned"] | None
     random_state: Any
@@ -69,11 +71,14 @@ class BaseForest(BaseEstimator):
 
     def _shared_parameters(self, n_features: int) -> dict[str, Any]:
         """Return the forest's parameters that all estimators say alike; draws the seed."""
+        if self.domain == "cube" and self.feature_scales is not None:
+            raise ParameterError('feature_scales="learned" scales the range: use domain="range"')
         return {
+            "domain": self.domain,
+            "clip": bool(self.clip),
             "algorithm": self.algorithm,
             "n_features": int(n_features),
             "seed": draw_seed(self.random_state),
-            "use_aggregation": bool(self.use_aggregation),
             "expected_extension": self.predict_extension == "expected",
             "max_nodes": None if self.max_nodes is None else int(self.max_nodes),
         }
@@ -100,6 +105,11 @@ class BaseForest(BaseEstimator):
             return np.ones(parameters.n_features, np.float32)
         return np.array(parameters.feature_scales, np.float32)
 
+    @property
+    def n_clipped_(self) -> int:
+        """Rows that ``clip`` moved to the cube's surface, since fitting or loading."""
+        return self._fitted_forest().n_clipped
+
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "forest_")
 
@@ -110,6 +120,7 @@ class BaseForest(BaseEstimator):
         X, y = validate_data(
             self, X, y, dtype=np.float32, order="C", reset=first, y_numeric=numeric
         )
+        self._check_domain(X)
         if sample_weight is None:
             return X, y, None
         w = np.array(sample_weight, np.float64)
@@ -187,7 +198,14 @@ class BaseForest(BaseEstimator):
     def _check_rows(self, X: Any) -> np.ndarray:
         """Return rows to predict, checked against what was learned."""
         check_is_fitted(self)
-        return validate_data(self, X, dtype=np.float32, order="C", reset=False)
+        X = validate_data(self, X, dtype=np.float32, order="C", reset=False)
+        self._check_domain(X)
+        return X
+
+    def _check_domain(self, X: np.ndarray) -> None:
+        """Refuse rows outside the cube, naming the column."""
+        if self.domain == "cube" and not self.clip:
+            check_cube(X, getattr(self, "feature_names_in_", None))
 
     def _mean_prediction(self, X: Any) -> np.ndarray:
         """Return the mean over trees, float64 [n, K] or [n, 1]."""
@@ -207,7 +225,8 @@ class BaseForest(BaseEstimator):
 
         Returns
         -------
-        float64 array of shape (n,), in levels; 0 means that the root alone speaks
+        float64 array of shape (n,), in levels; 0 means that the root alone speaks. Without a
+        mixture it is the depth of the cell that speaks.
 
         References
         ----------

@@ -6,6 +6,7 @@ loaded predicts, and goes on learning, exactly as what was saved.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from os import PathLike
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 from dmondrian.checkpoint import load_model, save_model
 from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.estimators import ALGORITHMS
+from dmondrian.lifetime import PowerLifetime, lifetime_from_json
 
 # What learning more never changes; the settings in use are stored with the trees.
 _LASTING = ("algorithm", "n_features", "n_classes", "seed")
@@ -63,7 +65,10 @@ def load_estimator(path: str | PathLike[str]) -> Any:
             f"{forest.parameters.n_classes} and {forest.parameters.n_features}"
         )
     try:
-        unfitted = ALGORITHMS[algorithm](**model["estimator"])
+        params = dict(model["estimator"])
+        if isinstance(params.get("lifetime"), dict):
+            params["lifetime"] = lifetime_from_json(params["lifetime"])
+        unfitted = ALGORITHMS[algorithm](**params)
         unfitted._validate_params()
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptError(
@@ -95,7 +100,9 @@ def _labels(classes: list[Any] | None, dtype: str | None, path: Any) -> np.ndarr
 
 
 def _plain(value: Any) -> Any:
-    """Return a NumPy scalar as the Python value that JSON can hold."""
+    """Return a parameter or label as a value that JSON can hold."""
+    if isinstance(value, PowerLifetime):
+        return dataclasses.asdict(value)
     return value.item() if isinstance(value, np.generic) else value
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from dmondrian._jit import implements, inner
 from dmondrian.core.box import is_outside, measure, pick_feature, stretch
-from dmondrian.core.draws import exp, log, uniform
+from dmondrian.core.draws import exp, log, row_key, uniform
 from dmondrian.core.nodes import (
     FEATURE,
     LEFT,
@@ -24,8 +24,17 @@ from dmondrian.core.nodes import (
     ROOT,
     THRESHOLD,
     TIME,
+    TOTAL_WEIGHT,
 )
-from dmondrian.core.policies import branch_off, grow, inherit_weight, is_pure, is_pure_with
+from dmondrian.core.policies import (
+    branch_off,
+    branch_time,
+    grow,
+    inherit_weight,
+    is_pure,
+    is_pure_with,
+    mean_decay,
+)
 from dmondrian.core.split import insert_parent, open_leaf, threshold_between
 
 
@@ -35,6 +44,7 @@ class Range(NamedTuple):
     pause: bool  # do not split a leaf whose rows carry one label, the new row's too
     expected: bool  # predict the expectation over extensions by the point
     max_nodes: int  # no split that would exceed it; boxes and statistics go on
+    lifetime: float  # no split after this time; inf for none
 
 
 @inner
@@ -43,7 +53,7 @@ def split_above(tree, v, time, x, total, key, draw):
     low, d = tree.lower, tree.n_features
     lower = tree.f[v, low : low + d]
     upper = tree.f[v, low + d : low + d + d]
-    j = pick_feature(tree.scratch, uniform(key, draw) * total)
+    j = pick_feature(tree.scratch[:d], uniform(key, draw) * total)
     u = uniform(key, draw + 1)
     if x[j] > upper[j]:
         threshold = threshold_between(upper[j], x[j], u)
@@ -57,7 +67,8 @@ def grow_range(growth, stat, rule, tree, x, y, key):
     v = tree.head_i[ROOT]
     if v < 0:
         tree.head_i[ROOT] = 0
-        return open_leaf(tree, x, -1), True
+        return open_leaf(tree, x, -1), True, -1
+    key = row_key(key, np.float64(tree.head_f[TOTAL_WEIGHT]).view(np.uint64))
     low, d = tree.lower, tree.n_features
     may_split = tree.head_i[N_NODES] + 2 <= growth.max_nodes
     parent_time = 0.0
@@ -72,30 +83,49 @@ def grow_range(growth, stat, rule, tree, x, y, key):
             if may_split and not paused:
                 total = measure(lower, upper, x, tree.scratch)
                 split_time = parent_time - log(uniform(key, draw)) / total
-                if parent_time < split_time < time:
+                if parent_time < split_time < time and split_time <= growth.lifetime:
                     new, leaf = split_above(tree, v, split_time, x, total, key, draw + 1)
                     stretch(tree.f[new, low : low + d], tree.f[new, low + d : low + d + d], x)
                     inherit_weight(rule, tree, new, v, is_leaf)
-                    return leaf, True
+                    return leaf, True, new
                 draw += 1
             stretch(lower, upper, x)
         if is_leaf:
-            return v, False
+            return v, False, -1
         parent_time = time
         goes_left = x[tree.i[v, FEATURE]] <= tree.f[v, THRESHOLD]
         v = tree.i[v, LEFT] if goes_left else tree.i[v, RIGHT]
 
 
 @implements(branch_off, Range)
-def branch_off_range(growth, stat, tree, v, parent_time, x):
+def branch_off_range(growth, stat, tree, key, v, parent_time, end, x):
     if not growth.expected:
-        return 0.0
+        return 0.0, 0.0
     low, d = tree.lower, tree.n_features
     lower = tree.f[v, low : low + d]
     upper = tree.f[v, low + d : low + d + d]
     if not is_outside(lower, upper, x):
-        return 0.0
-    time = tree.d[v, TIME]
-    if time == np.inf:
-        return 0.0 if growth.pause and is_pure(stat, tree, v) else 1.0
-    return 1.0 - exp(-measure(lower, upper, x, tree.scratch) * (time - parent_time))
+        return 0.0, 0.0
+    rate = measure(lower, upper, x, tree.scratch)
+    if tree.i[v, LEFT] < 0:
+        if growth.pause and is_pure(stat, tree, v):
+            return 0.0, 0.0
+        end = min(end, growth.lifetime)
+        if end == np.inf:
+            return 1.0, rate
+    return 1.0 - exp(-rate * (end - parent_time)), rate
+
+
+# The branch comes at the first ring of a clock of this rate, given that it rings within the span.
+
+
+@implements(mean_decay, Range)
+def mean_decay_range(growth, where, probability, span, rate):
+    if span == np.inf:
+        return where / (where + rate)
+    return where / (where + rate) * (1.0 - exp(-(where + rate) * span)) / probability
+
+
+@implements(branch_time, Range)
+def branch_time_range(growth, where, probability, quantile):
+    return -log(1.0 - quantile * probability) / where

@@ -1,8 +1,8 @@
-"""The aggregate rule: the exact mixture over all prunings, and the leaf alone.
+"""The aggregate rule: the exact mixture over all prunings.
 
-``Aggregate`` is context-tree weighting (M21, section 2.2): prior 2^-(nodes of the
-pruning that are not leaves of the tree), posterior by exponential weights. ``Leaf``
-listens to the leaf only.
+Context-tree weighting (M21, section 2.2): prior 2^-(nodes of the pruning that are not leaves
+of the tree), posterior by exponential weights. The weights are those of the whole tree, so the
+rule speaks at no lifetime but the tree's own.
 """
 
 from __future__ import annotations
@@ -11,16 +11,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._jit import implements, inner
-from dmondrian.core.nodes import LEFT, N_NODES, PARENT, RIGHT, ROOT
+from dmondrian._jit import implements
+from dmondrian.core.nodes import LEFT, N_NODES, RIGHT, first_in_postorder, next_in_postorder
 from dmondrian.core.policies import (
+    add_branch,
+    add_empty_forecast,
+    add_forecast,
+    add_leaf,
+    begin,
     inherit_weight,
     inserted_factor,
-    insertion,
     log_weight,
+    pass_node,
     rebuild_weights,
+    second_moment,
     shift_weight,
-    stop_weight,
 )
 from dmondrian.core.weights import (
     add,
@@ -31,6 +36,7 @@ from dmondrian.core.weights import (
     set_odds,
     stop_probability,
 )
+from dmondrian.rules.leaf import add_cell_forecast
 
 
 class Aggregate(NamedTuple):
@@ -39,15 +45,16 @@ class Aggregate(NamedTuple):
     is_exact: bool  # always True: no pruning is left out
 
 
-class Leaf(NamedTuple):
-    """The leaf alone."""
+@implements(begin, Aggregate)
+def begin_aggregate(rule, path):
+    path[:] = 0.0
 
-    is_exact: bool  # always False
 
-
-@implements(stop_weight, Aggregate)
-def stop_weight_aggregate(rule, tree, v):
-    return stop_probability(tree, v)
+@implements(pass_node, Aggregate)
+def pass_node_aggregate(rule, loss, tree, v, parent_time, time, depth, rest, path):
+    share = stop_probability(tree, v)
+    add_forecast(loss, tree, v, depth, rest * share, path)
+    return rest * (1.0 - share)
 
 
 # A parent u inserted above v starts with w_u = w_v and an empty leaf beside v, so W_u =
@@ -56,10 +63,44 @@ def stop_weight_aggregate(rule, tree, v):
 # nodes above, w / (W_left W_right), are divided by it: the row's own factor carries it up.
 
 
-@implements(insertion, Aggregate)
-def insertion_aggregate(rule, tree, v, v_is_leaf):
+@implements(add_branch, Aggregate)
+def add_branch_aggregate(
+    rule,
+    growth,
+    loss,
+    tree,
+    v,
+    v_is_leaf,
+    parent_time,
+    end,
+    depth,
+    rest,
+    off,
+    where,
+    scale,
+    path,
+    out,
+):
     odds = 1.0 if v_is_leaf else 2.0 * stop_probability(tree, v)
-    return odds / (1.0 + odds), 0.5 + 0.5 * odds
+    share = odds / (1.0 + odds)
+    below = rest * (0.5 + 0.5 * odds)
+    scale /= 1.0 - rest + below
+    for c in range(out.shape[0]):
+        out[c] += scale * path[c]
+    add_forecast(loss, tree, v, depth, scale * below * share, out)
+    add_empty_forecast(loss, tree, v, depth + 1.0, scale * below * (1.0 - share), out)
+
+
+@implements(add_leaf, Aggregate)
+def add_leaf_aggregate(rule, loss, tree, v, parent_time, end, depth, rest, scale, path, out):
+    add_cell_forecast(loss, tree, v, depth, rest, path)
+    for c in range(out.shape[0]):
+        out[c] += scale * path[c]
+
+
+@implements(second_moment, Aggregate)
+def second_moment_aggregate(rule, out, c):
+    return out[c] * out[c]
 
 
 @implements(inserted_factor, Aggregate)
@@ -78,25 +119,11 @@ def inherit_weight_aggregate(rule, tree, new, v, v_is_leaf):
     inherit_odds(tree, new, v, v_is_leaf)
 
 
-@inner
-def next_in_postorder(tree, v):
-    """Return the node visited after ``v`` when children come before parents, or -1."""
-    parent = tree.i[v, PARENT]
-    if parent < 0 or tree.i[parent, RIGHT] == v:
-        return parent
-    v = tree.i[parent, RIGHT]
-    while tree.i[v, LEFT] >= 0:
-        v = tree.i[v, LEFT]
-    return v
-
-
 @implements(rebuild_weights, Aggregate)
 def rebuild_weights_aggregate(rule, loss, tree):
     m = np.empty(tree.head_i[N_NODES])
     k = np.empty(tree.head_i[N_NODES], np.int64)
-    v = tree.head_i[ROOT]
-    while tree.i[v, LEFT] >= 0:
-        v = tree.i[v, LEFT]
+    v = first_in_postorder(tree)
     while v >= 0:
         own, k_own = from_log(log_weight(loss, tree, v))
         left, right = tree.i[v, LEFT], tree.i[v, RIGHT]
@@ -106,33 +133,3 @@ def rebuild_weights_aggregate(rule, loss, tree):
             own, k_own = add(0.5 * own, k_own, 0.5 * below, k_below)
         m[v], k[v] = own, k_own
         v = next_in_postorder(tree, v)
-
-
-@implements(stop_weight, Leaf)
-def stop_weight_leaf(rule, tree, v):
-    return 0.0
-
-
-@implements(insertion, Leaf)
-def insertion_leaf(rule, tree, v, v_is_leaf):
-    return 0.0, 1.0
-
-
-@implements(inserted_factor, Leaf)
-def inserted_factor_leaf(rule, tree, new):
-    return 1.0
-
-
-@implements(shift_weight, Leaf)
-def shift_weight_leaf(rule, tree, v, p, kp, q, kq):
-    return q, kq
-
-
-@implements(inherit_weight, Leaf)
-def inherit_weight_leaf(rule, tree, new, v, v_is_leaf):
-    pass
-
-
-@implements(rebuild_weights, Leaf)
-def rebuild_weights_leaf(rule, loss, tree):
-    pass

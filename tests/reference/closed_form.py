@@ -34,7 +34,8 @@ def tree_of(
     """Return a reference tree that stands where the classifier's `nodes(tree)` says.
 
     A row that opens a leaf is free or costs log K; every node inherits exactly one such row, so
-    without the charge every log weight is larger by log K. Rows must have integer weights.
+    without the charge every log weight is larger by log K (not those of the cube's cells without
+    rows). Rows must have integer weights.
     """
     n_classes = arrays["counts"].shape[1]
     tree = ReferenceTree(Counts(n_classes, alpha, charge_opening), seed=0, split_pure=split_pure)
@@ -44,7 +45,8 @@ def tree_of(
         node.feature, node.threshold = int(arrays["feature"][v]), arrays["threshold"][v]
         node.time = float(arrays["time"][v]) if arrays["left"][v] >= 0 else math.inf
         node.n_rows = float(arrays["n_rows"][v])
-        node.price = -log_kt(counts, alpha) - (0.0 if charge_opening else math.log(n_classes))
+        is_free = not charge_opening and node.n_rows > 0.0
+        node.price = -log_kt(counts, alpha) - (math.log(n_classes) if is_free else 0.0)
         node.log_w = -node.price
     for v, node in enumerate(tree.nodes):
         if arrays["left"][v] >= 0:

@@ -1,0 +1,43 @@
+"""The unit cube as the domain of rows: what lies outside is named, or moved to its surface.
+
+Shapes: n rows, d features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dmondrian.errors import DataError
+
+
+def check_cube(X: np.ndarray, names: Sequence[str] | None = None) -> None:
+    """Raise unless all rows lie in [0, 1]^d.
+
+    Parameters
+    ----------
+    X : float32 [n, d]
+    names : sequence of str, optional
+        Names of the columns.
+
+    Raises
+    ------
+    DataError
+        The first column with a value outside is named.
+    """
+    low, high = X.min(axis=0, initial=0.0), X.max(axis=0, initial=1.0)
+    outside = np.flatnonzero((low < 0.0) | (high > 1.0))
+    if len(outside):
+        j = int(outside[0])
+        name = j if names is None else repr(str(names[j]))
+        raise DataError(
+            f"column {name} has values in [{low[j]:g}, {high[j]:g}], but the cube is [0, 1]^d: "
+            "scale the columns, or let clip=True move what lies outside to its surface"
+        )
+
+
+def clip_to_cube(X: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return rows moved to the cube's surface where they lie outside, and how many did."""
+    inside = np.clip(X, np.float32(0.0), np.float32(1.0))
+    return inside, int((inside != X).any(axis=1).sum())

@@ -1,0 +1,117 @@
+"""What all forest classifiers share: labels, learning, and the most probable class.
+
+Relies on :class:`dmondrian.estimators.base.BaseForest`. Promises that labels of any kind come
+back as they went in.
+
+Shapes: n rows, d features, K classes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import ClassifierMixin, _fit_context
+from sklearn.utils.multiclass import (
+    _check_partial_fit_first_call,
+    check_classification_targets,
+)
+from sklearn.utils.validation import check_is_fitted, column_or_1d
+
+from dmondrian.errors import DataError
+from dmondrian.estimators.base import BaseForest
+
+
+class ForestClassifier(ClassifierMixin, BaseForest):
+    """Base of the classifiers; not to be used directly."""
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Learn rows from nothing, in their order.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Taken as float32. Splits follow the ranges of the columns: scale them.
+        y : array-like of shape (n,)
+            Labels: strings, integers or booleans.
+        sample_weight : array-like of shape (n,), optional
+            Non-negative; a whole weight w equals w repeats of the row (to the byte up to
+            256, beyond that by a closed form that differs in the last digits).
+
+        Returns
+        -------
+        This estimator
+        """
+        with self._all_or_nothing():
+            X, y, w = self._validate_rows(X, y, sample_weight, first=True, numeric=False)
+            check_classification_targets(y)
+            self._check_some_weight(w)
+            self.classes_, codes = np.unique(y, return_inverse=True)
+            self.n_classes_ = len(self.classes_)
+            self._learn(X, codes, w, self.n_classes_, first=True)
+        return self
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
+        """Learn more rows, in their order.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As in :meth:`fit`.
+        classes : array-like of shape (K,)
+            All labels that will ever come; needed at the first call.
+
+        Returns
+        -------
+        This estimator
+
+        Raises
+        ------
+        DataError
+            If a label is not one of the classes; nothing is learned then.
+        """
+        with self._all_or_nothing():
+            first = _check_partial_fit_first_call(self, classes) or not hasattr(self, "forest_")
+            if not first:
+                self._check_unchanged()
+            X, y, w = self._validate_rows(X, y, sample_weight, first=first, numeric=False)
+            codes = self._encode(column_or_1d(y))
+            self.n_classes_ = len(self.classes_)
+            self._learn(X, codes, w, self.n_classes_, first=first)
+        return self
+
+    def _encode(self, y: np.ndarray) -> np.ndarray:
+        """Return class indices; refuse labels that are not classes."""
+        if (y.dtype.kind in "US") != (self.classes_.dtype.kind in "US"):
+            raise DataError(
+                f"y has labels of dtype {y.dtype}, the classes are {self.classes_.dtype}: give "
+                "both as text or both as numbers"
+            )
+        codes = np.searchsorted(self.classes_, y)
+        codes = np.minimum(codes, len(self.classes_) - 1)
+        unknown = np.unique(y[self.classes_[codes] != y])
+        if len(unknown):
+            raise DataError(
+                f"y has labels {unknown[:5].tolist()} that are not among the "
+                f"{len(self.classes_)} classes {self.classes_[:5].tolist()}...: name all labels "
+                "in classes= at the first partial_fit"
+            )
+        return codes
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Return class probabilities, float64 [n, K], columns as in ``classes_``."""
+        return self._mean_prediction(X)
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """Return logs of class probabilities, float64 [n, K]."""
+        return np.log(self.predict_proba(X))
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the most probable class of each row, the first of equals."""
+        check_is_fitted(self)
+        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+
+    def _node_forecasts(self, stat: np.ndarray, offset: float) -> dict[str, np.ndarray]:
+        return {"counts": stat[:, 1:].copy()}

@@ -1,0 +1,92 @@
+"""What the Mondrian forests with a lifetime share: lifetimes, and predictions at any of them.
+
+Relies on trees that keep the statistics of every node, so that one tree answers for every
+lifetime up to the one it is realised to.
+
+Shapes: n rows, d features, k outputs, L lifetimes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from numbers import Real
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from sklearn.utils._param_validation import Interval, StrOptions
+
+from dmondrian.errors import ParameterError
+from dmondrian.estimators.base import BaseForest
+from dmondrian.lifetime import Lifetime, PowerLifetime, check_lifetimes
+
+
+class MondrianForest(BaseForest):
+    """Base of the Mondrian forests; not to be used directly."""
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **BaseForest._parameter_constraints,
+        "lifetime": [
+            Interval(Real, 0, None, closed="neither"),
+            StrOptions({"grow"}),
+            PowerLifetime,
+            dict,
+            None,
+        ],
+        "predict_extension": [StrOptions({"auto", "leaf", "expected"})],
+        "empty_cell": [StrOptions({"parent", "prior"})],
+    }
+
+    lifetime: float | Literal["grow"] | PowerLifetime | dict[str, float] | None
+    aggregation: str
+    empty_cell: Literal["parent", "prior"]
+
+    def _shared_parameters(self, n_features: int) -> dict[str, Any]:
+        expected = self.predict_extension == "expected" or (
+            self.predict_extension == "auto" and self.aggregation == "hierarchy"
+        )
+        return {
+            **super()._shared_parameters(n_features),
+            "aggregation": self.aggregation,
+            "expected_extension": expected,
+            "lifetime": self._given_lifetime(n_features),
+            "empty_prior": self.empty_cell == "prior",
+        }
+
+    def _given_lifetime(self, n_features: int) -> Lifetime:
+        if self.lifetime is None or isinstance(self.lifetime, PowerLifetime):
+            return self.lifetime
+        if isinstance(self.lifetime, dict):
+            if set(self.lifetime) != {"c", "p"}:
+                raise ParameterError(f"a lifetime table has the keys c, p, got {self.lifetime!r}")
+            return PowerLifetime(**self.lifetime)
+        if isinstance(self.lifetime, str):
+            return PowerLifetime(1.0, 1.0 / (n_features + 2))
+        return float(self.lifetime)
+
+    @property
+    def lifetime_(self) -> float:
+        """Lifetime that predictions use now."""
+        forest = self._fitted_forest()
+        return forest.parameters.lifetime_at(forest.total_weight)
+
+    def _prediction_at(self, X: Any, lifetime: Any) -> np.ndarray:
+        """Return the mean over trees at a lifetime, float64 [n, k]."""
+        if lifetime is None:
+            return self._mean_prediction(X)
+        return self._predictions_at(X, self._as_lifetimes(lifetime))[0]
+
+    @staticmethod
+    def _as_lifetimes(lifetime: Any) -> np.ndarray:
+        if isinstance(lifetime, bool) or not isinstance(lifetime, Real):
+            raise ParameterError(f"lifetime should be a number > 0 or None, got {lifetime!r}")
+        return np.array([float(lifetime)])
+
+    def _predictions_at(self, X: Any, lifetimes: Iterable[float]) -> np.ndarray:
+        """Return the mean over trees at each lifetime, float64 [L, n, k]."""
+        X = self._check_rows(X)
+        sums = self.forest_.predict_sums(
+            X,
+            n_threads=self._n_threads(),
+            lifetimes=check_lifetimes(lifetimes, self.forest_.parameters.realised_lifetime),
+        )
+        return sums.total / sums.n_trees

@@ -1,0 +1,193 @@
+"""The classifier of Mondrian forests with a lifetime (L14, M17).
+
+Shapes: n rows, d features, K classes, T trees, L lifetimes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from numbers import Real
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from sklearn.utils._param_validation import Interval, StrOptions
+
+from dmondrian.estimators.classifier import ForestClassifier
+from dmondrian.estimators.mondrian import MondrianForest
+from dmondrian.lifetime import PowerLifetime
+from dmondrian.parameters import ForestParameters
+
+
+class MondrianForestClassifier(ForestClassifier, MondrianForest):
+    """Mondrian forest classifier with a fixed, growing or infinite lifetime.
+
+    A tree's splits do not look at the labels; the lifetime alone says how fine its cells are.
+    A fixed one is inconsistent: however many rows come, the cells stay as large as they are
+    (M17, Proposition 1; ``benchmarks/lifetimes.py`` shows it). A growing one reaches the
+    minimax rate for Lipschitz probabilities (M17, Theorem 2).
+
+    Parameters
+    ----------
+    n_estimators : int, default=10
+        Trees.
+    lifetime : float, "grow", PowerLifetime or None, default="grow"
+        Until when splits count, in units of one over those of the columns: scale these to
+        [0, 1]. A float is fixed, and trees are not split further; ``PowerLifetime(c, p)``
+        is c n^p after rows of weight n (in a job file the table ``{ c = 1.0, p = 0.25 }``),
+        ``"grow"`` means c = 1 and p = 1 / (d + 2). None is no end: every distinct row has its
+        own cell.
+    aggregation : {"mean", "vote", "hierarchy"}, default="mean"
+        How the trees become one: "mean" of the class proportions of the cells, "vote" of
+        the cells' majorities (M17, Algorithm 4), or "hierarchy", the mean of proportions
+        smoothed along each tree by interpolated Kneser-Ney (L14).
+    discount : float or None, default=None
+        Rate of the hierarchy's discounts, per unit of lifetime; None means 10 d (L14).
+    split_pure : bool, default=True
+        Split leaves whose rows all carry one label. L14 pauses there (False), which keeps
+        trees small; as the paused rows are not kept, the tree is then no exact Mondrian tree
+        of the data any more, and shorter lifetimes are answered less exactly.
+    predict_extension : {"auto", "leaf", "expected"}, default="auto"
+        "leaf" predicts from the cell of the tree as it is; "expected" from the expectation
+        over the extensions of the tree by x, in which x may branch off into a cell of its
+        own. "auto" is "expected" for the hierarchy, as in L14, else "leaf".
+    empty_cell : {"parent", "prior"}, default="parent"
+        What a cell without rows says: what its parent says, or 1/K (the vote then goes to
+        the first class, as in M17).
+    domain : {"range", "cube"}, default="range"
+        "range" splits the range of the data (L14); "cube" the whole of [0, 1]^d (M17), whose
+        partition does not depend on the rows: it needs columns in [0, 1], and more nodes:
+        twice as many for rows spread over the cube, more where rows lie close together.
+        ``split_pure`` and ``predict_extension`` are of the range only.
+    clip : bool, default=False
+        On the cube, move rows that lie outside to its surface (``n_clipped_`` counts them);
+        else they are refused.
+    max_nodes : int or None, default=None
+        Cap on the nodes of a tree; when reached, boxes and statistics go on learning.
+    feature_scales, random_state, n_jobs
+        As in :class:`dmondrian.AMFClassifier`; scales are chosen by the Brier score.
+
+    Attributes
+    ----------
+    classes_ : array of shape (K,)
+    n_classes_ : int
+    n_features_in_ : int
+    feature_names_in_ : array of shape (d,), only if the rows had names
+    forest_ : Forest
+    lifetime_ : float
+        Lifetime that predictions use now.
+    feature_scales_ : float32 array of shape (d,)
+        What each column is multiplied by.
+
+    References
+    ----------
+    Lakshminarayanan, Roy, Teh (2014), "Mondrian Forests: Efficient Online Random Forests",
+    NIPS 27. Mourtada, Gaiffas, Scornet (2017), "Universal consistency and minimax rates for
+    online Mondrian Forests", NIPS 30.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from dmondrian import MondrianForestClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> MondrianForestClassifier(random_state=0).fit(X, y).predict(X[:1], lifetime=5.0)
+    array([0])
+    """
+
+    algorithm = "mondrian-forest-classifier"
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **MondrianForest._parameter_constraints,
+        "aggregation": [StrOptions({"mean", "vote", "hierarchy"})],
+        "discount": [Interval(Real, 0, None, closed="neither"), None],
+        "split_pure": ["boolean"],
+    }
+
+    def __init__(
+        self,
+        n_estimators: int = 10,
+        *,
+        lifetime: float | Literal["grow"] | PowerLifetime | None = "grow",
+        aggregation: Literal["mean", "vote", "hierarchy"] = "mean",
+        discount: float | None = None,
+        split_pure: bool = True,
+        predict_extension: Literal["auto", "leaf", "expected"] = "auto",
+        empty_cell: Literal["parent", "prior"] = "parent",
+        domain: Literal["range", "cube"] = "range",
+        clip: bool = False,
+        max_nodes: int | None = None,
+        feature_scales: Literal["learned"] | None = None,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.n_estimators = n_estimators
+        self.lifetime = lifetime
+        self.aggregation = aggregation
+        self.discount = discount
+        self.split_pure = split_pure
+        self.predict_extension = predict_extension
+        self.empty_cell = empty_cell
+        self.domain = domain
+        self.clip = clip
+        self.max_nodes = max_nodes
+        self.feature_scales = feature_scales
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    def _forest_parameters(self, n_features: int, n_classes: int) -> ForestParameters:
+        return ForestParameters(
+            **self._shared_parameters(n_features),
+            n_classes=int(n_classes),
+            split_pure=bool(self.split_pure),
+            discount=None if self.discount is None else float(self.discount),
+        )
+
+    def predict_proba(self, X: Any, lifetime: float | None = None) -> np.ndarray:
+        """Return class probabilities, or shares of votes.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        lifetime : float, optional
+            Lifetime to predict at; by default that of the rows learned so far.
+
+        Returns
+        -------
+        float64 array of shape (n, K), columns as in ``classes_``
+        """
+        return self._prediction_at(X, lifetime)
+
+    def predict(self, X: Any, lifetime: float | None = None) -> np.ndarray:
+        """Return the most probable class of each row, the first of equals.
+
+        Parameters
+        ----------
+        X, lifetime
+            As in :meth:`predict_proba`.
+        """
+        proba = self.predict_proba(X, lifetime)
+        return self.classes_[proba.argmax(axis=1)]
+
+    def staged_predict_proba(self, X: Any, lifetimes: Iterable[float]) -> Iterator[np.ndarray]:
+        """Return class probabilities at each of many lifetimes, in one way down each tree.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        lifetimes : iterable of float
+            Increasing, > 0.
+
+        Returns
+        -------
+        iterator over float64 arrays of shape (n, K)
+
+        Raises
+        ------
+        ParameterError
+            If lifetimes do not increase, or pass the one that trees are realised to.
+        """
+        return iter(self._predictions_at(X, lifetimes))
+
+    def staged_predict(self, X: Any, lifetimes: Iterable[float]) -> Iterator[np.ndarray]:
+        """Return the most probable classes at each lifetime; see :meth:`staged_predict_proba`."""
+        staged = self._predictions_at(X, lifetimes)
+        return (self.classes_[proba.argmax(axis=1)] for proba in staged)

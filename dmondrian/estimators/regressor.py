@@ -1,0 +1,74 @@
+"""What all forest regressors share: learning, and the predicted mean.
+
+Relies on :class:`dmondrian.estimators.base.BaseForest`.
+
+Shapes: n rows, d features.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import RegressorMixin, _fit_context
+
+from dmondrian.errors import DataError
+from dmondrian.estimators.base import BaseForest
+
+_LARGEST_TARGET = 1e140  # squares of differences and their sums stay finite
+
+
+class ForestRegressor(RegressorMixin, BaseForest):
+    """Base of the regressors; not to be used directly."""
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Learn rows from nothing, in their order.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Taken as float32. Splits follow the ranges of the columns: scale them.
+        y : array-like of shape (n,)
+        sample_weight : array-like of shape (n,), optional
+            Non-negative; a whole weight w equals w repeats of the row (to the byte up to
+            256, beyond that by a closed form that differs in the last digits).
+
+        Returns
+        -------
+        This estimator
+        """
+        with self._all_or_nothing():
+            X, y, w = self._validate_rows(X, y, sample_weight, first=True, numeric=True)
+            self._check_some_weight(w)
+            self._learn(X, _bounded(y), w, 0, first=True)
+        return self
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Learn more rows, in their order; parameters as in :meth:`fit`."""
+        with self._all_or_nothing():
+            first = not hasattr(self, "forest_")
+            if not first:
+                self._check_unchanged()
+            X, y, w = self._validate_rows(X, y, sample_weight, first=first, numeric=True)
+            self._learn(X, _bounded(y), w, 0, first=first)
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the predicted mean of each row, float64 [n]."""
+        return self._mean_prediction(X)[:, 0]
+
+    def _node_forecasts(self, stat: np.ndarray, offset: float) -> dict[str, np.ndarray]:
+        return {"mean": offset + stat[:, 1] / stat[:, 0]}
+
+
+def _bounded(y: np.ndarray) -> np.ndarray:
+    """Return targets; refuse those whose squares no float64 holds."""
+    largest = float(np.abs(y).max(initial=0.0))
+    if largest > _LARGEST_TARGET:
+        raise DataError(
+            f"y has a value of size {largest:.3g}, expected at most {_LARGEST_TARGET:.0e}: "
+            "scale the target"
+        )
+    return y

@@ -1,0 +1,229 @@
+"""Growth on the unit cube: one Mondrian process, realised where rows part.
+
+The draws of a cell (split time, feature, threshold) are keyed by the seed, the tree and the path
+to the cell, so the infinite partition of [0, 1]^d is a fixed object that does not look at the
+rows. A cell is realised (split in the tree) when it holds two distinct rows: a leaf that holds
+one point is left whole, for whatever lies below it can be drawn again from its path. When a
+second point comes, the leaf's cells are split, and all that it knows moves to the child with the
+first point, until the points are parted, the lifetime is passed or no more nodes are allowed.
+So no row is stored, nodes are never inserted above others, and the cells that are split are
+those with two distinct rows, in whatever order these came; statistics that add can be merged.
+
+Relies on rows in [0, 1]^d. Promises that a leaf with distinct rows was stopped by the lifetime
+or the cap. A cell that no row has reached is a leaf of weight zero whose box is the corner of
+the cube. Two points at distance e part after about 2 d log(1 / e) splits, each of two nodes: the
+price of a partition that does not look at the rows, in memory, where d is large.
+
+Shapes: d features.
+
+References: Mourtada, Gaiffas, Scornet (2017), Algorithms 1 to 3; Mourtada, Gaiffas, Scornet
+(2021), sections 1.3 and 2.1.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dmondrian._jit import implements, inner
+from dmondrian.core.box import is_outside, pick_feature, stretch
+from dmondrian.core.draws import exp, log, mix, uniform
+from dmondrian.core.nodes import (
+    FEATURE,
+    LEFT,
+    N_NODES,
+    PARENT,
+    RIGHT,
+    ROOT,
+    STAT,
+    THRESHOLD,
+    TIME,
+)
+from dmondrian.core.policies import (
+    branch_off,
+    branch_time,
+    grow,
+    inherit_weight,
+    mean_decay,
+)
+from dmondrian.core.split import open_leaf, threshold_between
+
+_SIDES = (np.uint64(0xA0761D6478BD642F), np.uint64(0xE7037ED1A0B428DB))  # of left and right
+
+
+class Cube(NamedTuple):
+    """Growth on the unit cube."""
+
+    max_nodes: int  # no split that would exceed it; boxes and statistics go on
+    lifetime: float  # no split after this time; inf for none
+
+
+@inner
+def child_key(key, goes_left):
+    """Return the key of a cell's left or right child."""
+    return mix(key ^ (_SIDES[0] if goes_left else _SIDES[1]))
+
+
+@inner
+def whole_cube(tree):
+    """Set the cell at hand, in the tree's scratch, to the cube. O(d)."""
+    d = tree.n_features
+    tree.scratch[d : 2 * d] = 0.0
+    tree.scratch[2 * d : 3 * d] = 1.0
+
+
+@inner
+def narrow(tree, feature, threshold, goes_left):
+    """Cut the cell at hand."""
+    d = tree.n_features
+    if goes_left:
+        tree.scratch[2 * d + feature] = threshold
+    else:
+        tree.scratch[d + feature] = threshold
+
+
+@inner
+def cell_of(tree, key, leaf, x):
+    """Set the cell at hand to that of ``leaf``, on the way of ``x``; return its key."""
+    whole_cube(tree)
+    v = tree.head_i[ROOT]
+    while v != leaf:
+        feature, threshold = tree.i[v, FEATURE], tree.f[v, THRESHOLD]
+        goes_left = x[feature] <= threshold
+        narrow(tree, feature, threshold, goes_left)
+        key = child_key(key, goes_left)
+        v = tree.i[v, LEFT] if goes_left else tree.i[v, RIGHT]
+    return key
+
+
+@inner
+def draw_split(tree, key, born):
+    """Return (time, feature, threshold) of the split of the cell at hand. O(d)."""
+    d = tree.n_features
+    sides, lower, upper = tree.scratch[:d], tree.scratch[d : 2 * d], tree.scratch[2 * d : 3 * d]
+    size = 0.0
+    for j in range(d):
+        sides[j] = upper[j] - lower[j]
+        size += sides[j]
+    time = born - log(uniform(key, 1)) / size
+    j = pick_feature(sides, uniform(key, 2) * size)
+    low, high = np.float32(lower[j]), np.float32(upper[j])
+    return time, j, threshold_between(low, high, uniform(key, 3))
+
+
+@inner
+def birth(tree, v):
+    """Return the time at which node ``v`` came into being."""
+    parent = tree.i[v, PARENT]
+    return tree.d[parent, TIME] if parent >= 0 else 0.0
+
+
+@inner
+def split_leaf(tree, v, time, feature, threshold):
+    """Split leaf ``v``; all it knows is copied to the child with its point, returned. O(d + s)."""
+    low, d = tree.lower, tree.n_features
+    point = tree.f[v, low : low + d]
+    left = open_leaf(tree, point, v)
+    right = open_leaf(tree, point, v)
+    tree.i[v, LEFT] = left
+    tree.i[v, RIGHT] = right
+    tree.i[v, FEATURE] = feature
+    tree.f[v, THRESHOLD] = threshold
+    tree.d[v, TIME] = time
+    goes_left = point[feature] <= threshold
+    full, empty = (left, right) if goes_left else (right, left)
+    tree.d[full, STAT : STAT + tree.n_stats] = tree.d[v, STAT : STAT + tree.n_stats]
+    tree.f[empty, low : low + d + d] = np.float32(0.0)
+    return full
+
+
+@inner
+def part(growth, rule, tree, key, v, x):
+    """Split leaf ``v``, which holds one point, until ``x`` is apart from it or must not be.
+
+    Returns (leaf of x, whether it is empty), or (-1, False) where the arrays are full.
+    """
+    low, d = tree.lower, tree.n_features
+    key = cell_of(tree, key, v, x)
+    born = birth(tree, v)
+    while True:
+        time, feature, threshold = draw_split(tree, key, born)
+        n = tree.head_i[N_NODES]
+        if time > growth.lifetime or n + 2 > growth.max_nodes:
+            stretch(tree.f[v, low : low + d], tree.f[v, low + d : low + d + d], x)
+            return v, False
+        if n + 2 > tree.i.shape[0]:
+            return -1, False
+        full = split_leaf(tree, v, time, feature, threshold)
+        inherit_weight(rule, tree, v, full, True)
+        stretch(tree.f[v, low : low + d], tree.f[v, low + d : low + d + d], x)
+        goes_left = x[feature] <= threshold
+        child = tree.i[v, LEFT] if goes_left else tree.i[v, RIGHT]
+        if child != full:
+            tree.f[child, low : low + d] = x
+            tree.f[child, low + d : low + d + d] = x
+            return child, True
+        narrow(tree, feature, threshold, goes_left)
+        key = child_key(key, goes_left)
+        v, born = child, time
+
+
+@implements(grow, Cube)
+def grow_cube(growth, stat, rule, tree, x, y, key):
+    v = tree.head_i[ROOT]
+    if v < 0:
+        tree.head_i[ROOT] = 0
+        return open_leaf(tree, x, -1), True, -1
+    low, d = tree.lower, tree.n_features
+    while tree.i[v, LEFT] >= 0:
+        stretch(tree.f[v, low : low + d], tree.f[v, low + d : low + d + d], x)
+        goes_left = x[tree.i[v, FEATURE]] <= tree.f[v, THRESHOLD]
+        v = tree.i[v, LEFT] if goes_left else tree.i[v, RIGHT]
+    lower, upper = tree.f[v, low : low + d], tree.f[v, low + d : low + d + d]
+    if tree.d[v, STAT] == 0.0:
+        lower[:] = x
+        upper[:] = x
+        return v, True, -1
+    if not is_outside(lower, upper, x):
+        return v, False, -1
+    if is_outside(lower, lower, upper):  # stopped with several points: it stays whole
+        stretch(lower, upper, x)
+        return v, False, -1
+    leaf, opens = part(growth, rule, tree, key, v, x)
+    return leaf, opens, -1
+
+
+@implements(branch_off, Cube)
+def branch_off_cube(growth, stat, tree, key, v, parent_time, end, x):
+    # Only below a leaf of one point are there cells that the tree does not tell of.
+    if tree.i[v, LEFT] >= 0 or end == np.inf or tree.d[v, STAT] == 0.0:
+        return 0.0, 0.0
+    low, d = tree.lower, tree.n_features
+    point, upper = tree.f[v, low : low + d], tree.f[v, low + d : low + d + d]
+    if not is_outside(point, upper, x) or is_outside(point, point, upper):
+        return 0.0, 0.0
+    key = cell_of(tree, key, v, x)
+    time = parent_time
+    while True:
+        time, feature, threshold = draw_split(tree, key, time)
+        if time > end:
+            return 0.0, 0.0
+        goes_left = x[feature] <= threshold
+        if goes_left != (point[feature] <= threshold):
+            return 1.0, time - parent_time
+        narrow(tree, feature, threshold, goes_left)
+        key = child_key(key, goes_left)
+
+
+# Where a point branches off is known: ``where`` is the time from the birth of the leaf.
+
+
+@implements(mean_decay, Cube)
+def mean_decay_cube(growth, where, probability, span, rate):
+    return exp(-rate * where)
+
+
+@implements(branch_time, Cube)
+def branch_time_cube(growth, where, probability, quantile):
+    return where

@@ -1,0 +1,63 @@
+"""The mean label as forecast; nothing is priced, and averages are judged by squared error.
+
+An empty cell says the mean of the smallest cell above it with rows, or (``prior``) 0, as M17 does.
+
+References: Mourtada, Gaiffas, Scornet (2017), Proposition 4 and the convention of its footnote.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dmondrian._jit import implements
+from dmondrian.core.nodes import OFFSET, STAT, TOTAL_WEIGHT
+from dmondrian.core.policies import (
+    add_empty_forecast,
+    add_forecast,
+    forecast_loss,
+    opening_price,
+    prepare,
+    price,
+)
+from dmondrian.stats.moments import SUM
+
+
+class Average(NamedTuple):
+    """Mean forecasts without a price."""
+
+    prior: bool  # an empty cell says 0, not its parent's mean
+
+
+@implements(prepare, Average)
+def prepare_average(loss, rule, tree, y):
+    if tree.head_f[TOTAL_WEIGHT] == 0.0:
+        tree.head_f[OFFSET] = y
+
+
+@implements(price, Average)
+def price_average(loss, tree, v, y, w):
+    return 1.0, np.int64(0)
+
+
+@implements(opening_price, Average)
+def opening_price_average(loss, tree, v, y, w):
+    return 1.0, np.int64(0)
+
+
+@implements(add_forecast, Average)
+def add_average(loss, tree, v, depth, weight, out):
+    out[0] += weight * (tree.head_f[OFFSET] + tree.d[v, SUM] / tree.d[v, STAT])
+
+
+@implements(add_empty_forecast, Average)
+def add_empty_average(loss, tree, v, depth, weight, out):
+    mean = tree.head_f[OFFSET] + tree.d[v, SUM] / tree.d[v, STAT]
+    out[0] += 0.0 if loss.prior else weight * mean
+
+
+@implements(forecast_loss, Average)
+def forecast_loss_average(loss, total, n_trees, y):
+    error = y - total[0] / n_trees
+    return error * error

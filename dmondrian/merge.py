@@ -1,0 +1,98 @@
+"""Forests that learned different rows, as one that learned them all.
+
+On the unit cube the partition does not look at the rows and statistics add, so trees of the same
+number can be merged: a cell is split where the rows of all parts together ask for it. Counts are
+those of one forest that learned all rows, byte for byte where weights are whole numbers (sums of
+targets up to the order of additions); node ids follow the order in which cells were split.
+It holds where a prediction is made of statistics alone: not for a mixture over prunings, whose
+weights depend on what was said before each row, and not under a cap on nodes.
+
+Relies on the growth of :mod:`dmondrian.growth.cube`.
+
+Shapes: c cells, d features, s statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dmondrian.core import nodes
+from dmondrian.core.merge import absorb
+from dmondrian.errors import ParameterError
+from dmondrian.forest import Forest
+from dmondrian.stats.moments import SQUARES, SUM
+
+
+def merge(forests: Sequence[Forest]) -> Forest:
+    """Return the forest that learned the rows of all.
+
+    Parameters
+    ----------
+    forests : sequence of Forest
+        Of equal parameters (``domain="cube"``, no ``max_nodes``, not AMF) and tree numbers.
+
+    Raises
+    ------
+    ParameterError
+        If these forests cannot be merged.
+    """
+    if not forests:
+        raise ParameterError("nothing to merge: give at least one forest")
+    first = forests[0]
+    parameters = first.parameters
+    if parameters.domain != "cube" or parameters.aggregation is None or parameters.max_nodes:
+        raise ParameterError(
+            "only Mondrian forests on the cube without max_nodes can be merged: other trees "
+            "depend on the order of their rows"
+        )
+    for other in forests[1:]:
+        same_trees = np.array_equal(other.tree_numbers, first.tree_numbers)
+        if other.parameters != parameters or not same_trees:
+            raise ParameterError("forests of different parameters or trees cannot be merged")
+    merged = Forest.from_state(*first.state())
+    for other in forests[1:]:
+        for index, tree in enumerate(other.trees):
+            if tree.head_i[nodes.N_NODES]:
+                _absorb(merged, index, tree)
+    return merged
+
+
+def _absorb(forest: Forest, index: int, other: nodes.Tree) -> None:
+    """Add the rows of ``other`` to a forest's tree."""
+    tree = forest.trees[index]
+    if not tree.head_i[nodes.N_NODES]:
+        tree.head_f[:] = other.head_f
+        tree.head_f[nodes.TOTAL_WEIGHT] = 0.0
+    shift = float(other.head_f[nodes.OFFSET] - tree.head_f[nodes.OFFSET])
+    points, statistics = _cells(other, shift, forest.parameters.n_classes == 0)
+    growth, stat, _, rule = forest.policies
+    seed, number = np.uint64(forest.parameters.seed), np.uint64(forest.tree_numbers[index])
+    done = 0
+    while True:
+        done = absorb(growth, stat, rule, tree, seed, number, points, statistics, done)
+        if done == len(points):
+            break
+        tree = nodes.resize(tree, 2 * len(tree.i))
+    tree.head_f[nodes.TOTAL_WEIGHT] += other.head_f[nodes.TOTAL_WEIGHT]
+    forest.trees[index] = tree
+
+
+def _cells(tree: nodes.Tree, shift: float, is_regression: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return points that stand for the leaves with rows, float32 [c, d], and what they know.
+
+    A leaf of several points is told by two corners of its box, the second knowing nothing:
+    they lie in its cell, and two are enough to have the cells around it split.
+    """
+    arrays = nodes.fields(tree)
+    leaves = np.flatnonzero((arrays["left"] < 0) & (arrays["stat"][:, 0] > 0.0))
+    lower, upper = arrays["lower"][leaves], arrays["upper"][leaves]
+    statistics = arrays["stat"][leaves]
+    if is_regression and shift != 0.0:
+        n, total, squares = (statistics[:, k - nodes.STAT] for k in (nodes.STAT, SUM, SQUARES))
+        squares += 2.0 * shift * total + n * shift * shift
+        total += n * shift
+    wide = (lower != upper).any(axis=1)
+    points = np.concatenate([lower, upper[wide]])
+    return points, np.concatenate([statistics, np.zeros((int(wide.sum()), statistics.shape[1]))])

@@ -1,0 +1,173 @@
+"""The leaf alone speaks, by its forecast or by a vote.
+
+Relies on the loss for what a cell forecasts. Promises that a cell no row has reached says what
+the loss says of empty cells below its parent, and that nothing but statistics is learned.
+
+Shapes: K classes.
+
+References: Mourtada, Gaiffas, Scornet (2017), Algorithm 4 (vote) and Theorem 2 (mean).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dmondrian._jit import implements, inner
+from dmondrian.core.nodes import PARENT, STAT
+from dmondrian.core.policies import (
+    add_branch,
+    add_empty_forecast,
+    add_forecast,
+    add_leaf,
+    begin,
+    inherit_weight,
+    inserted_factor,
+    pass_node,
+    rebuild_weights,
+    second_moment,
+    shift_weight,
+)
+
+
+class Leaf(NamedTuple):
+    """The forecast of the leaf."""
+
+    is_exact: bool  # always False: no other node is heard
+
+
+class Vote(NamedTuple):
+    """One for the class that the leaf's forecast puts first, the first of equals."""
+
+    n_classes: int
+
+
+@inner
+def add_cell_forecast(loss, tree, v, depth, weight, out):
+    """Add ``weight`` times the forecast of leaf ``v``, which may have seen no row."""
+    if tree.d[v, STAT] > 0.0:
+        add_forecast(loss, tree, v, depth, weight, out)
+    else:
+        add_empty_forecast(loss, tree, tree.i[v, PARENT], depth, weight, out)
+
+
+def inserted_factor_silent(rule, tree, new):
+    return 1.0
+
+
+def shift_weight_silent(rule, tree, v, p, kp, q, kq):
+    return q, kq
+
+
+def inherit_weight_silent(rule, tree, new, v, v_is_leaf):
+    pass
+
+
+def rebuild_weights_silent(rule, loss, tree):
+    pass
+
+
+def second_moment_of_mean(rule, out, c):
+    return out[c] * out[c]
+
+
+def learns_nothing(rule):
+    """Register what a rule answers that has no weights to learn."""
+    implements(inserted_factor, rule)(inserted_factor_silent)
+    implements(shift_weight, rule)(shift_weight_silent)
+    implements(inherit_weight, rule)(inherit_weight_silent)
+    implements(rebuild_weights, rule)(rebuild_weights_silent)
+
+
+for _rule in (Leaf, Vote):
+    learns_nothing(_rule)
+    implements(second_moment, _rule)(second_moment_of_mean)
+
+
+# The path stays empty on the way down and is scratch in a leaf.
+
+
+@implements(begin, Leaf)
+def begin_leaf(rule, path):
+    path[:] = 0.0
+
+
+@implements(pass_node, Leaf)
+def pass_node_leaf(rule, loss, tree, v, parent_time, time, depth, rest, path):
+    return rest
+
+
+@implements(add_branch, Leaf)
+def add_branch_leaf(
+    rule,
+    growth,
+    loss,
+    tree,
+    v,
+    v_is_leaf,
+    parent_time,
+    end,
+    depth,
+    rest,
+    off,
+    where,
+    scale,
+    path,
+    out,
+):
+    add_empty_forecast(loss, tree, v, depth + 1.0, scale, out)
+
+
+@implements(add_leaf, Leaf)
+def add_leaf_leaf(rule, loss, tree, v, parent_time, end, depth, rest, scale, path, out):
+    add_cell_forecast(loss, tree, v, depth, rest, path)
+    for c in range(out.shape[0]):
+        out[c] += scale * path[c]
+        path[c] = 0.0
+
+
+@inner
+def add_vote(path, scale, out):
+    """Give ``scale`` to the first of the largest entries of ``path``, which is cleared."""
+    best = 0
+    for c in range(1, path.shape[0]):
+        best = c if path[c] > path[best] else best
+    out[best] += scale
+    path[:] = 0.0
+
+
+@implements(begin, Vote)
+def begin_vote(rule, path):
+    path[:] = 0.0
+
+
+@implements(pass_node, Vote)
+def pass_node_vote(rule, loss, tree, v, parent_time, time, depth, rest, path):
+    return rest
+
+
+@implements(add_branch, Vote)
+def add_branch_vote(
+    rule,
+    growth,
+    loss,
+    tree,
+    v,
+    v_is_leaf,
+    parent_time,
+    end,
+    depth,
+    rest,
+    off,
+    where,
+    scale,
+    path,
+    out,
+):
+    add_empty_forecast(loss, tree, v, depth + 1.0, 1.0, path)
+    add_vote(path, scale, out)
+
+
+@implements(add_leaf, Vote)
+def add_leaf_vote(rule, loss, tree, v, parent_time, end, depth, rest, scale, path, out):
+    add_cell_forecast(loss, tree, v, depth, 1.0, path)
+    add_vote(path, scale, out)

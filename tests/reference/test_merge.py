@@ -1,0 +1,101 @@
+"""Merged forests are the forest that learned all rows."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from dmondrian.core.check import check
+from dmondrian.errors import ParameterError
+from dmondrian.forest import Forest
+from dmondrian.merge import merge
+from tests.reference.cases import Case
+from tests.reference.kernel import arrays_of, parameters_of
+from tests.reference.test_cube import assert_same_cells, cube_case, preorder, reference_of
+from tests.reference.test_lifetime import changes
+
+
+def parts_of(case: Case, regression: bool, n_parts: int, **more: object) -> list[Forest]:
+    """Return forests that learned every n-th row each."""
+    forests = []
+    for part in range(n_parts):
+        forest = Forest(parameters_of(case, regression, **more), [case.tree])
+        w = None if case.w is None else case.w[part::n_parts]
+        forest.update(case.X[part::n_parts], case.y[part::n_parts], w)
+        forests.append(forest)
+    return forests
+
+
+def whole_weights(number: int, regression: bool = False) -> Case:
+    case = cube_case(number, regression)
+    return dataclasses.replace(case, w=None if case.w is None else np.ceil(case.w))
+
+
+@pytest.mark.parametrize("number", range(0, 40, 2))
+@pytest.mark.parametrize("n_parts", [2, 5])
+@pytest.mark.parametrize("lifetime", [None, 2.0])
+def test_counts_are_those_of_all_rows(number: int, n_parts: int, lifetime: float | None) -> None:
+    case = whole_weights(number)
+    more = changes(False, domain="cube", lifetime=lifetime)
+    (whole,) = parts_of(case, False, 1, **more)
+    merged = merge(parts_of(case, False, n_parts, **more))
+    assert_same_cells(merged, reference_of(case, False, lifetime or np.inf))
+    assert merged.total_weight == whole.total_weight
+    a, b = arrays_of(whole)[0], arrays_of(merged)[0]
+    for name in ("time", "feature", "threshold", "stat", "lower", "upper"):
+        assert a[name][preorder(whole)].tobytes() == b[name][preorder(merged)].tobytes(), name
+    for tree in merged.trees:
+        check(tree, paused=lifetime is not None, may_be_empty=True)
+    queries = np.random.default_rng(number).random((9, case.X.shape[1])).astype(np.float32)
+    assert (
+        merged.predict_sums(queries).total.tobytes() == whole.predict_sums(queries).total.tobytes()
+    )
+
+
+@pytest.mark.parametrize("number", range(0, 40, 4))
+def test_sums_are_those_of_all_rows(number: int) -> None:
+    case = whole_weights(number, regression=True)
+    more = changes(True, "hierarchy", domain="cube")
+    (whole,) = parts_of(case, True, 1, **more)
+    merged = merge(parts_of(case, True, 3, **more))
+    queries = np.random.default_rng(number).random((9, case.X.shape[1])).astype(np.float32)
+    a, b = (f.predict_sums(queries, spread=True) for f in (whole, merged))
+    np.testing.assert_allclose(a.total, b.total, rtol=1e-9, atol=1e-9)
+    assert a.square is not None
+    assert b.square is not None
+    np.testing.assert_allclose(a.square, b.square, rtol=1e-9, atol=1e-9)
+
+
+def test_parts_are_left_as_they_were_and_go_on() -> None:
+    case = whole_weights(1)
+    parts = parts_of(case, False, 2, **changes(False, domain="cube"))
+    before = arrays_of(parts[0])[0]
+    merged = merge(parts)
+    merged.update(case.X, case.y)
+    for name, array in arrays_of(parts[0])[0].items():
+        assert array.tobytes() == before[name].tobytes()
+    w = 1.0 + (np.ones(len(case.X)) if case.w is None else case.w)
+    assert_same_cells(merged, reference_of(dataclasses.replace(case, w=w), False))
+
+
+def test_what_cannot_be_merged_is_refused() -> None:
+    case = whole_weights(2)
+    cube = changes(False, domain="cube")
+    forest = Forest(parameters_of(case, **cube), [0])
+    for bad in (
+        Forest(parameters_of(case, **changes(False)), [0]),
+        Forest(parameters_of(case, **(cube | {"max_nodes": 9})), [0]),
+        Forest(parameters_of(case, domain="cube"), [0]),
+    ):
+        with pytest.raises(ParameterError, match="can be merged"):
+            merge([bad, bad])
+    for other in (
+        Forest(parameters_of(case, **cube), [1]),
+        Forest(parameters_of(case, **(cube | {"lifetime": 2.0})), [0]),
+    ):
+        with pytest.raises(ParameterError, match="different"):
+            merge([forest, other])
+    with pytest.raises(ParameterError, match="nothing"):
+        merge([])
