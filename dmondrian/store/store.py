@@ -338,23 +338,23 @@ def _backend(address: Address, create: bool) -> Any:
             address.bucket,
             prefix=address.path or None,
             retry_config=RETRY,  # type: ignore[arg-type]  # a TypedDict to obstore
-            client_options={**_s3_client_options(), **_patience()},  # type: ignore[arg-type]  # likewise
+            client_options=_s3_client_options(),  # type: ignore[arg-type]  # likewise
         )
-    return from_url(  # type: ignore[call-overload]  # a TypedDict again
-        address.url, retry_config=RETRY, client_options=_patience()
-    )
+    return from_url(address.url, retry_config=RETRY)  # type: ignore[call-overload]  # likewise
 
 
-def _patience() -> dict[str, Any]:
-    return {"timeout": timedelta(seconds=ANSWER_SECONDS)}
+def _s3_client_options() -> dict[str, Any] | None:
+    """Plain http only to this machine, unless AWS_ALLOW_HTTP says otherwise.
 
-
-def _s3_client_options() -> dict[str, Any]:
-    """Plain http only to this machine, unless AWS_ALLOW_HTTP says otherwise."""
+    None elsewhere: options that are given here hide those of the environment (of proxies and
+    certificates, say). An answer may take as long as here by obstore's own default.
+    """
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
     parts = urlsplit(endpoint)
     is_loopback = parts.scheme == "http" and parts.hostname in LOOPBACK
-    return {"allow_http": True} if is_loopback and "AWS_ALLOW_HTTP" not in os.environ else {}
+    if not is_loopback or "AWS_ALLOW_HTTP" in os.environ:
+        return None
+    return {"allow_http": True, "timeout": timedelta(seconds=ANSWER_SECONDS)}
 
 
 def _flush(root: Path, name: str) -> None:
