@@ -167,7 +167,7 @@ def coordinator(args: argparse.Namespace, n_workers: int) -> dict[str, Any]:
             addresses = sorted(client.scheduler_info(n_workers=-1)["workers"])
             tasks = [
                 client.submit(
-                    alone, run.plan_bytes(), run.run_json["parameters"], share.tolist(),
+                    alone, run.stream.read(), run.run_json["parameters"], share.tolist(),
                     workers=[address], pure=False,
                 )
                 for share, address in zip(shares, addresses, strict=True)
