@@ -118,7 +118,11 @@ def _beats(run: Run, holder: Holder, output: Output) -> Iterator[Holder]:
 
 def _tell_end(run: Run, holder: Holder | None, output: Output) -> int:
     job = jobs.newest(run.store)
-    if job is not None and job.error is not None:
+    # A failure that another attempt has come after is history.
+    is_last = job is not None and (
+        holder is None or holder.job == job.id or holder.began < job.began
+    )
+    if job is not None and is_last and job.error is not None:
         raise ClusterError(f"the job that was handed over failed: {job.error}")
     if holder is None:
         output.text(f"nobody works on {run.url}; {_state(run)}")
