@@ -11,7 +11,7 @@ Where to look, from the bottom up; imports go down only (``tests/test_layers.py`
     Nodes, draws, boxes, and the two loops that learn and predict.
 ``growth``, ``stats``, ``losses``, ``rules``
     The policies that make an algorithm of the loops.
-``domain``, ``lifetime``, ``parameters``, ``ensemble``, ``forest``, ``state``
+``domain``, ``lifetime``, ``parameters``, ``ensemble``, ``forest``, ``state``, ``merge``
     Trees as a forest, and the forest as checked data.
 ``progressive``, ``scales``, ``warmup``
     Settings that are chosen from the first rows.
