@@ -62,8 +62,14 @@ class Forest(Ensemble):
             super().update(X, y, w, n_threads)
         self.warmup = None if warmup.is_done else warmup
 
-    def state(self) -> tuple[dict[str, Any], list[dict[str, np.ndarray]]]:
-        """Return (JSON-able header, one dict of arrays per tree), independent copies."""
+    def state(self, copy: bool = True) -> tuple[dict[str, Any], list[dict[str, np.ndarray]]]:
+        """Return (JSON-able header, one dict of arrays per tree).
+
+        Parameters
+        ----------
+        copy : bool, default=True
+            Contiguous arrays of their own; else strided views that change as trees learn.
+        """
         self._check_whole()
         scalars = [
             {
@@ -79,7 +85,8 @@ class Forest(Ensemble):
             "warmup": None if self.warmup is None else self.warmup.to_json(),
             "trees": scalars,
         }
-        return header, [nodes.fields(tree) for tree in self.trees]
+        read = nodes.fields if copy else nodes.views
+        return header, [read(tree) for tree in self.trees]
 
     @classmethod
     def from_state(cls, header: dict[str, Any], trees: Sequence[dict[str, np.ndarray]]) -> Forest:

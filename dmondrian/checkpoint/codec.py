@@ -52,6 +52,7 @@ def encode_forest(
     trees : sequence of mappings, one per tree
         Field name to array of int32, float32 or float64, shape [m] or [m, width] with m nodes.
         All fields of a tree have the same m, all trees the same fields, dtypes and widths.
+        Views of a tree that is in use will do: no more than one tree is copied at a time.
 
     Returns
     -------
@@ -64,8 +65,7 @@ def encode_forest(
         An array has another dtype or shape than the format knows.
     """
     columns = _columns_of(trees[0]) if trees else []
-    batches = [_batch_arrays(tree, columns, number) for number, tree in enumerate(trees)]
-    rows = [len(arrays[0]) if arrays else 0 for arrays in batches]
+    rows = [_check_tree(tree, columns, number) for number, tree in enumerate(trees)]
     document = dump_json({"format": FORMAT, "header": header, "rows": rows})
     schema = pa.schema(
         [
@@ -77,8 +77,8 @@ def encode_forest(
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=True)
     with pa.ipc.new_file(sink, schema, options=options) as writer:
-        for arrays in batches:
-            writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+        for tree in trees:
+            writer.write_batch(pa.RecordBatch.from_arrays(_arrays_of(tree, columns), schema=schema))
     return bytes(sink.getvalue())
 
 
@@ -188,9 +188,8 @@ def _columns_of(tree: Mapping[str, np.ndarray[Any, Any]]) -> Columns:
     return columns
 
 
-def _batch_arrays(
-    tree: Mapping[str, np.ndarray[Any, Any]], columns: Columns, number: int
-) -> list[pa.Array]:
+def _check_tree(tree: Mapping[str, np.ndarray[Any, Any]], columns: Columns, number: int) -> int:
+    """Return the nodes of a tree that has these columns."""
     if _columns_of(tree) != columns:
         raise ParameterError(
             f"Tree {number} has fields {_columns_of(tree)}, the first tree {columns}: expected "
@@ -201,6 +200,10 @@ def _batch_arrays(
         raise ParameterError(
             f"The fields of tree {number} have {lengths} rows: expected one row per node in each."
         )
+    return next(iter(lengths.values()), 0)
+
+
+def _arrays_of(tree: Mapping[str, np.ndarray[Any, Any]], columns: Columns) -> list[pa.Array]:
     arrays = []
     for name, dtype, width in columns:
         values = np.ascontiguousarray(tree[name], dtype=dtype).reshape(-1)

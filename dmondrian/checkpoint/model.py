@@ -54,7 +54,7 @@ def save_model(
     content.setdefault("n_estimators", len(numbers))
     content.setdefault("shards", [[min(numbers), max(numbers) + 1]] if numbers else [])
     content.setdefault("plan", None)
-    data = encode_forest(*forest.state())
+    data = encode_forest(*forest.state(copy=False))
     run = Run.create(path, content)
     position = int(model_json.get(ROWS_KEY, 0))
     newer = [there for there in run.manifests() if there > position]

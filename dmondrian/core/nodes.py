@@ -118,10 +118,15 @@ def resize(tree: Tree, capacity: int) -> Tree:
 
 def fields(tree: Tree) -> dict[str, np.ndarray]:
     """Return the nodes in use as one array per field, copies, one entry per node."""
+    return {name: np.array(value, order="C") for name, value in views(tree).items()}
+
+
+def views(tree: Tree) -> dict[str, np.ndarray]:
+    """Return what :func:`fields` does as strided views, which change as the tree learns."""
     used = int(tree.head_i[N_NODES])
     i, f, d = tree.i[:used], tree.f[:used], tree.d[:used]
     low, n = tree.lower, tree.n_features
-    picked = {
+    return {
         "left": i[:, LEFT],
         "right": i[:, RIGHT],
         "parent": i[:, PARENT],
@@ -134,7 +139,6 @@ def fields(tree: Tree) -> dict[str, np.ndarray]:
         "lower": f[:, low : low + n],
         "upper": f[:, low + n : low + 2 * n],
     }
-    return {name: np.ascontiguousarray(value) for name, value in picked.items()}
 
 
 def from_fields(arrays: dict[str, np.ndarray], header: dict[str, Any]) -> Tree:
