@@ -163,8 +163,8 @@ def check_amounts(job: Job) -> None:
     JobError
         With the line.
     """
+    from dmondrian.distributed.intervals import parse_every
     from dmondrian.distributed.memory import parse_limit
-    from dmondrian.distributed.units import parse_every
 
     checks = (
         ("run", job.run, "checkpoint_every", parse_every),

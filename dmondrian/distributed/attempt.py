@@ -23,12 +23,13 @@ from dmondrian.distributed.cluster import warm
 from dmondrian.distributed.coordinator import Coordinator
 from dmondrian.distributed.fleet import ANSWER_SECONDS
 from dmondrian.distributed.interrupt import Interrupts
+from dmondrian.distributed.intervals import Every, parse_every
 from dmondrian.distributed.ledger import Ledger
 from dmondrian.distributed.metrics import Progressive, read_counts
 from dmondrian.distributed.progress import Listener, Progress, Teller, listener
 from dmondrian.distributed.shards import ShardHolder
 from dmondrian.distributed.tracks import Limits
-from dmondrian.distributed.units import Every, cut, parse_every
+from dmondrian.distributed.units import cut
 from dmondrian.errors import ClusterError, DataError, ParameterError
 from dmondrian.parameters import ForestParameters
 
@@ -208,6 +209,7 @@ class Attempt:
             "seconds": seconds,
             "rows_per_second": rows / seconds if seconds > 0 else 0.0,
             "checkpoints": done.checkpoints if done is not None else 0,
+            "saving_seconds": done.pace.saving if done is not None else 0.0,
             "recoveries": done.recoveries if done is not None else 0,
             "rows_replayed": done.replayed if done is not None else 0,
             "workers": len(done.hosts) if done is not None else 0,

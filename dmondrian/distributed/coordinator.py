@@ -22,6 +22,7 @@ from dmondrian.distributed.code import code_digest
 from dmondrian.distributed.fleet import Fleet
 from dmondrian.distributed.inbox import Inbox
 from dmondrian.distributed.interrupt import Interrupts
+from dmondrian.distributed.intervals import Every, Pace
 from dmondrian.distributed.ledger import Ledger
 from dmondrian.distributed.orders import (
     DIRTY,
@@ -38,7 +39,7 @@ from dmondrian.distributed.orders import (
 from dmondrian.distributed.progress import Progress, Teller
 from dmondrian.distributed.shards import forget, restore, step
 from dmondrian.distributed.tracks import Limits, Track, answer_of, load_of
-from dmondrian.distributed.units import Every, Unit
+from dmondrian.distributed.units import Unit
 from dmondrian.errors import ClusterError
 
 _TICK = 0.25  # seconds between two looks at the clock while nothing is answered
@@ -82,9 +83,10 @@ class Coordinator:
         self.recoveries = 0  # shards restored after a loss
         self.replayed = 0  # rows learned again after losses, summed over shards
         self.checkpoints = 0  # committed by this attempt
+        self.pace = Pace(every)  # of checkpoints
         self.hosts: set[str] = set()  # workers that held a shard
         self._client, self._run, self._ledger = client, run, ledger
-        self._every, self._plan, self._limits = every, plan, limits
+        self._plan, self._limits = plan, limits
         self._n_rows = plan.n_rows
         self._teller, self._lease = teller, lease
         self._units = ledger.units
@@ -100,7 +102,7 @@ class Coordinator:
         self._marks.add(len(self._units) - 1)
         self._high = ledger.settled  # unit that follows the furthest one ever sent
         self._stop: int | None = None  # unit after which to stop
-        self._began = self._saved_at = time.monotonic()
+        self._began = time.monotonic()
         self._first_row = self._row(ledger.settled)
 
     def drive(self, interrupts: Interrupts) -> bool:
@@ -162,13 +164,11 @@ class Coordinator:
         for track in self._tracks:
             if track.address is None:
                 self._place(track)
-        seconds = self._every.seconds
-        is_time = seconds is not None and now - self._saved_at >= seconds
-        if (is_asked and self._stop is None) or is_time:
+        if (is_asked and self._stop is None) or self.pace.is_due:
             # The first unit that no shard was sent yet: all of them can still save at its end.
             mark = min(self._high, len(self._units) - 1)
             self._marks.add(mark)
-            self._saved_at = now
+            self.pace.ask()
             if is_asked and self._stop is None:
                 self._stop = mark
         self._teller.tell(self.progress)
@@ -187,7 +187,7 @@ class Coordinator:
         for track in self._tracks:
             if track.address is not None and track.address not in self._fleet.threads:
                 self._lose(track)
-                track.losses += 1
+                track.losses += not self._fleet.was_retired(track.address)
                 if track.losses > self._limits.losses:
                     raise ClusterError(
                         f"shard {track.shard} lost its worker {track.losses} times without getting "
@@ -346,6 +346,7 @@ class Coordinator:
                 track.best, track.failures, track.losses = unit, 0, 0
             if found.saved is not None:
                 track.base, track.digest = unit + 1, found.saved[0]
+                self.pace.take(found.worker, found.saving)
 
     def _fail(self, track: Track, answer: Answer, unit: int | None) -> None:
         """Send the order again, restoring the shard first where that is needed."""
@@ -382,7 +383,7 @@ class Coordinator:
                     unit.stop, saved, metrics, self.manifest, is_final, plan
                 )
                 self.checkpoints += 1
-                self._saved_at = time.monotonic()
+                self.pace.commit()
                 if unit.index == self._stop:
                     return True
                 if not is_final:

@@ -51,7 +51,7 @@ def submit(
     client: Client,
     n_shards: int | None = None,
     first_tree: int = 0,
-    checkpoint_every: str | int | None = "100000 rows",
+    checkpoint_every: str | int | None = "auto",
     progressive: bool = True,
     window: int = 4,
     score: Mapping[str, Any] | None = None,

@@ -89,6 +89,17 @@ class Fleet:
             return asked["workers"]
         return None
 
+    def was_retired(self, address: str) -> bool:
+        """Say whether the cluster sent this worker away: that is nobody's failure."""
+        if self._client.status != "running" or self._client.scheduler is None:
+            return False
+        with suppress(OSError, TimeoutError):
+            told = self._client.sync(
+                self._client.scheduler.events, topic=address, callback_timeout=ANSWER_SECONDS
+            )
+            return any(event.get("status") == "closing_gracefully" for _, event in told)
+        return False
+
     def _ask_for_one(self) -> None:
         """Have a task wait for a worker while there is none: orders are pinned, and call nobody."""
         if self._n_living:

@@ -33,7 +33,7 @@ def grow(
     *,
     client: Client | None = None,
     n_shards: int | None = None,
-    checkpoint_every: str | int | None = "100000 rows",
+    checkpoint_every: str | int | None = "auto",
     window: int = 4,
     progress: Listener | bool | None = None,
     n_workers: int | None = None,

@@ -79,5 +79,6 @@ class Answer:
     blocks: list[BlockAnswer] = field(default_factory=list)
     saved: tuple[str, int] | None = None  # digest and bytes of the state at the step's stop
     seconds: float = 0.0  # time the order took on the worker
+    saving: float = 0.0  # seconds of these for encoding the state and storing it
     nodes: int = 0  # nodes of the shard's trees
     error: tuple[str, str] | None = None  # class name and message

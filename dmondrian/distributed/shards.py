@@ -368,6 +368,7 @@ def _finish(held: HeldRun, shard: Shard, order: Step) -> Answer:
 
 
 def _save(held: HeldRun, shard: Shard, order: Step, answer: Answer) -> Answer:
+    began = time.perf_counter()
     if order.stop not in shard.saved:
         data = shard.unsaved.get(order.stop)
         if data is None and shard.position != order.stop:
@@ -379,7 +380,7 @@ def _save(held: HeldRun, shard: Shard, order: Step, answer: Answer) -> Answer:
         shard.unsaved[order.stop] = data
         shard.saved[order.stop] = held.run.put_blob(data), len(data)
         del shard.unsaved[order.stop]
-    answer.saved = shard.saved[order.stop]
+    answer.saved, answer.saving = shard.saved[order.stop], time.perf_counter() - began
     return answer
 
 

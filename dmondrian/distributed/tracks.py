@@ -22,7 +22,8 @@ class Limits:
 
     window: int = 4  # units that the fastest shard may be ahead of the last settled one
     depth: int = 2  # steps of one shard under way: one runs, one waits at the worker
-    losses: int = 8  # workers that a shard may lose in a row without getting further
+    losses: int = 8  # workers that a shard may lose in a row without getting further; those that
+    # the cluster retired do not count
     tries: int = 4  # failures of a shard in a row before the run gives up
     silence: float = 900.0  # seconds without an answer after which a worker is given up
 

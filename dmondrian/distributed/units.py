@@ -2,23 +2,16 @@
 
 Relies on the blocks of a frozen plan: contiguous, in stream order, numbered from 0. Promises that
 units depend on nothing but the plan, so that a resumed run and a run on other workers see the same
-units; that a unit ends only where a block ends; and that a checkpoint policy never changes a
-forest, because it only chooses among the ends of units.
+units; and that a unit ends only where a block ends.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
-from dmondrian.errors import ParameterError
-
 UNIT_ROWS = 65_536
 """Small blocks are joined into one step up to this many rows; a task costs a few milliseconds."""
-
-_SECONDS = {"s": 1.0, "sec": 1.0, "second": 1.0, "min": 60.0, "minute": 60.0, "h": 3600.0,
-            "hour": 3600.0}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -69,41 +62,3 @@ def cut(
             units.append(Unit(len(units), first, i + 1, start, stop))
             first = i + 1
     return units
-
-
-@dataclass(frozen=True)
-class Every:
-    """When to checkpoint: each `rows` rows of the stream or each `seconds` seconds."""
-
-    rows: int | None = None
-    seconds: float | None = None
-
-    def is_due(self, unit: Unit) -> bool:
-        """Say whether a multiple of `rows` lies in this unit."""
-        return self.rows is not None and unit.stop // self.rows > unit.start // self.rows
-
-
-def parse_every(text: str | int | None) -> Every:
-    """Read "100000 rows", "5 min", "30 s", "2 h", a number of rows, or None (only at the end).
-
-    Raises
-    ------
-    ParameterError
-        For anything else, and for zero.
-    """
-    if text is None:
-        return Every()
-    if isinstance(text, int) and not isinstance(text, bool):
-        text = f"{text} rows"
-    match = re.fullmatch(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?)\s*([a-z]+)\s*", str(text).lower())
-    if match:
-        number = float(match[1].replace("_", ""))
-        word = match[2] if match[2] in _SECONDS else match[2].rstrip("s")
-        if word == "row" and number >= 1 and number == int(number):
-            return Every(rows=int(number))
-        if word in _SECONDS and number > 0:
-            return Every(seconds=number * _SECONDS[word])
-    raise ParameterError(
-        f"checkpoint_every is {text!r}; expected a positive number of rows or a time, such as "
-        f'"100000 rows", "30 s", "5 min" or "2 h"'
-    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from dmondrian.distributed import Progress, TrainedRun, shards, train
 from dmondrian.distributed.coordinator import Coordinator
 from dmondrian.distributed.fleet import Fleet
 from dmondrian.distributed.orders import OK, Answer
+from dmondrian.distributed.tracks import Limits
 from dmondrian.errors import ClusterError, ParameterError, StoreError
 
 from .conftest import (
@@ -94,8 +96,14 @@ def test_an_idle_worker_takes_no_order_from_a_busy_one(
     assert digests(run) == digests(undisturbed)
 
 
-@pytest.mark.usefixtures("talkative")
-def test_a_worker_that_retires_hands_its_shards_on(
+@pytest.fixture
+def without_losses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs that give up at the first loss."""
+    monkeypatch.setattr("dmondrian.distributed.attempt.Limits", partial(Limits, losses=0))
+
+
+@pytest.mark.usefixtures("talkative", "without_losses")
+def test_a_worker_that_retires_hands_its_shards_on_and_counts_as_no_loss(
     fit: Fit, cluster: Grow, undisturbed: TrainedRun
 ) -> None:
     workers, client = cluster(2)
@@ -106,6 +114,22 @@ def test_a_worker_that_retires_hands_its_shards_on(
     assert run.summary["recoveries"] == 3
     assert digests(run) == digests(undisturbed)
     assert run.metrics == undisturbed.metrics
+
+
+@pytest.mark.usefixtures("talkative", "without_losses")
+def test_a_shard_that_loses_workers_too_often_ends_the_run_with_its_position(
+    adult: Path, tmp_path: Path
+) -> None:
+    with worker_processes(2) as client:
+        address, pid = min(client.run(os.getpid).items())
+        kill = Once(lambda: os.kill(pid, signal.SIGKILL))
+        told = f"lost its worker 1 times without getting past position \\d+, last {address}"
+        with pytest.raises(ClusterError, match=told):
+            train(
+                forest(), adult, target="income", run=tmp_path / "run", client=client,
+                checkpoint_every="1000 rows", progress=kill,
+            )  # fmt: skip
+    assert kill.is_done
 
 
 @pytest.mark.usefixtures("talkative")

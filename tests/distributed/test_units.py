@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import pytest
 
-from dmondrian.distributed.units import Every, cut, parse_every
+from dmondrian.distributed.intervals import AUTO_SECONDS, AUTO_SHARE, Every, Pace, parse_every
+from dmondrian.distributed.units import cut
 from dmondrian.errors import ParameterError
 
 
@@ -51,6 +53,7 @@ def test_a_unit_ends_where_a_multiple_of_the_interval_is_reached() -> None:
         ("1.5 seconds", Every(seconds=1.5)),
         ("5 min", Every(seconds=300.0)),
         ("2 hours", Every(seconds=7200.0)),
+        ("auto", Every(seconds=AUTO_SECONDS, share=AUTO_SHARE)),
         (None, Every()),
     ],
 )
@@ -62,3 +65,29 @@ def test_intervals_people_write(text: str | int | None, expected: Every) -> None
 def test_other_intervals_are_refused_with_examples(text: str | int) -> None:
     with pytest.raises(ParameterError, match="100000 rows"):
         parse_every(text)
+
+
+def test_checkpoints_come_less_often_where_saving_takes_long() -> None:
+    every = parse_every("auto")
+    assert every.after(0.0) == AUTO_SECONDS
+    assert every.after(60.0) == 60.0 / AUTO_SHARE
+    assert parse_every("30 s").after(60.0) == 30.0
+    assert parse_every(None).after(60.0) == parse_every(500).after(60.0) == math.inf
+
+
+def test_the_pace_waits_for_the_slowest_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    pace = Pace(parse_every("auto"))
+    now += AUTO_SECONDS
+    assert pace.is_due
+    pace.ask()
+    assert not pace.is_due
+    for worker, seconds in (("a", 2.0), ("b", 1.5), ("b", 1.5)):
+        pace.take(worker, seconds)
+    pace.commit()
+    now += 3.0 / AUTO_SHARE - 1.0
+    assert not pace.is_due
+    now += 1.0
+    assert pace.is_due
+    assert pace.saving == 5.0
