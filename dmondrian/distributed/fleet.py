@@ -27,6 +27,7 @@ ABSENT_SECONDS = 120.0
 ANSWER_SECONDS = 30.0
 """How long the scheduler may take to answer, and workers to say that they have heard something."""
 
+_LEAVING = ("closing_gracefully", "closing")
 _LIVING = ("running", "paused")  # a paused worker keeps its shards: it waits for memory
 
 
@@ -90,14 +91,14 @@ class Fleet:
         return None
 
     def was_retired(self, address: str) -> bool:
-        """Say whether the cluster sent this worker away: that is nobody's failure."""
+        """Say whether this worker was told to leave, and said so: that is nobody's failure."""
         if self._client.status != "running" or self._client.scheduler is None:
             return False
         with suppress(OSError, TimeoutError):
             told = self._client.sync(
                 self._client.scheduler.events, topic=address, callback_timeout=ANSWER_SECONDS
             )
-            return any(event.get("status") == "closing_gracefully" for _, event in told)
+            return any(event.get("status") in _LEAVING for _, event in told)
         return False
 
     def _ask_for_one(self) -> None:
