@@ -4,10 +4,12 @@ Four parts, each taken in turns so that a disturbance of the machine falls on al
 
 * ``kill``: a worker process is killed half way through a run on three workers; seconds until the
   loss is seen, and until the stream has got past the place where it was seen.
-* ``checkpoints``: the default interval against none but at the end, on a local folder; in seconds
-  and in processor time of workers and coordinator, which other work on the machine does not touch.
+* ``checkpoints``: an interval against none but at the end, on a local folder; in seconds and in
+  processor time of workers and coordinator, which other work on the machine does not touch; and
+  the share of the workers' time that saving took, as they measured it.
 * ``coordinator``: rows per second of n workers of one thread each, against the sum of what the
-  same processes reach at the same time when each learns its trees in one plain loop.
+  same processes reach at the same time when each learns its trees in one plain loop and saves
+  them once, as the run does.
 * ``orders``: processor time of the process of coordinator and scheduler over runs with small and
   large steps, with and without forecasts; from these `benchmarks.scaling_model` has its numbers.
 
@@ -34,7 +36,7 @@ from distributed import Client, LocalCluster
 from benchmarks.chaos import N_SHARDS, covtype
 from benchmarks.records import RESULTS, Records, table
 from dmondrian import AMFClassifier
-from dmondrian.checkpoint import Run
+from dmondrian.checkpoint import Run, encode_forest
 from dmondrian.data import Plan, read_block
 from dmondrian.distributed import TrainedRun, train
 from dmondrian.distributed.cluster import CONFIG
@@ -47,7 +49,7 @@ from tests.distributed.chaos.schedule import KILL, LEAVE, Fault
 
 PARTS = ("kill", "checkpoints", "coordinator", "orders")
 GROUP_ROWS = 20_000
-DEFAULT = "100000 rows"
+INTERVALS = ("auto", "100000 rows")
 
 
 @contextmanager
@@ -128,29 +130,38 @@ def spent(before: tuple[float, ...], after: tuple[float, ...]) -> list[float]:
     return [b - a for a, b in zip(before, after, strict=True)]
 
 
-def checkpoints(args: argparse.Namespace) -> dict[str, Any]:
-    """Take the default interval and none in turns, after a first run that warms the workers."""
-    found: dict[str, list[list[float]]] = {"default": [], "none": []}
+def checkpoints(args: argparse.Namespace, every: str) -> dict[str, Any]:
+    """Take an interval and none in turns, after a first run that warms the workers."""
+    found: dict[str, list[list[float]]] = {"some": [], "none": []}
     with rows_of(args, args.rows) as data, workers(args.workers) as client:
         learn(client, data, args, checkpoint_every=None)
         for _ in range(args.repeats):
-            for name, every in (("default", DEFAULT), ("none", None)):
+            for name, interval in (("some", every), ("none", None)):
                 before = used(client)
-                learn(client, data, args, checkpoint_every=every)
-                found[name].append(spent(before, used(client)))
-    return {"part": "checkpoints", "rows": args.rows, "trees": args.trees, **found}
+                summary = learn(client, data, args, checkpoint_every=interval).summary
+                told = [summary["saving_seconds"], summary["checkpoints"]]
+                found[name].append(spent(before, used(client)) + told)
+    return {
+        "part": "checkpoints", "every": every, "rows": args.rows, "trees": args.trees,
+        "workers": args.workers, **found,
+    }  # fmt: skip
 
 
-def alone(plan: bytes, parameters: dict[str, Any], trees: list[int]) -> tuple[float, float]:
-    """Task: learn some trees in one plain loop, as a step does; return its clock and CPU."""
-    frozen = Plan.from_parquet(plan)
-    forest = Forest(ForestParameters.from_json(parameters), np.array(trees))
+def alone(url: str, trees: list[int]) -> tuple[float, float]:
+    """Task: learn some trees of a run in one plain loop, as a step does, and store them.
+
+    Returns seconds by the clock and of the processor.
+    """
+    run = Run.open(url)
+    frozen = Plan.from_parquet(run.stream.read())
+    forest = Forest(ForestParameters.from_json(run.run_json["parameters"]), np.array(trees))
     began = time.monotonic(), time.process_time()
     for block in frozen.blocks:
         rows = read_block(frozen, block)
         for start, stop in slices(block.position, len(rows.X)):
             forest.predict_sums(rows.X[start:stop])
             forest.update(rows.X[start:stop], rows.y[start:stop], None)
+    run.put_blob(encode_forest(*forest.state(copy=False)))
     return time.monotonic() - began[0], time.process_time() - began[1]
 
 
@@ -166,12 +177,9 @@ def coordinator(args: argparse.Namespace, n_workers: int) -> dict[str, Any]:
             together.append((summary["seconds"], spent(before, used(client))[2]))
             addresses = sorted(client.scheduler_info(n_workers=-1)["workers"])
             tasks = [
-                client.submit(
-                    alone, run.stream.read(), run.run_json["parameters"], share.tolist(),
-                    workers=[address], pure=False,
-                )
+                client.submit(alone, run.url, share.tolist(), workers=[address], pure=False)
                 for share, address in zip(shares, addresses, strict=True)
-            ]  # fmt: skip
+            ]
             apart.append(client.gather(tasks))
     return {
         "part": "coordinator", "workers": n_workers, "rows": args.rows, "trees": args.trees,
@@ -235,15 +243,25 @@ def report(records: Records) -> str:
             for name, what in (("seen", "a kill is seen"), ("passed", "the stream goes on")):
                 rows.append([f"seconds until {what}", *spread(r[name])])
         elif r["part"] == "checkpoints":
-            for i, what in ((0, "seconds"), (1, "coordinator CPU"), (2, "workers' CPU")):
-                pairs = zip(r["default"], r["none"], strict=True)
-                shares = [100 * (with_[i] / without[i] - 1) for with_, without in pairs]
-                rows.append([f"checkpoints, % of {what}", *spread(shares)])
+            rows += prices(r)
         elif r["part"] == "coordinator":
             what = f"{r['workers']} workers over the sum of each alone"
             rows.append([what, *spread(r["ratio"])])
             rows.append([f"{what}, by the workers' CPU", *spread(r["cpu_ratio"])])
     return table(["figure", "median", "least", "greatest"], rows)
+
+
+def prices(record: dict[str, Any]) -> list[list[Any]]:
+    """Return rows: what an interval costs more than saving once, at the end."""
+    pairs = list(zip(record["some"], record["none"], strict=True))
+    name = f"checkpoints, {record['every']} ({pairs[0][0][4]:.0f} in {pairs[0][0][0]:.0f} s)"
+    rows = []
+    for i, what in ((0, "seconds"), (1, "coordinator CPU"), (2, "workers' CPU")):
+        shares = [100 * (some[i] / none[i] - 1) for some, none in pairs]
+        rows.append([f"{name}, % of {what}", *spread(shares)])
+    saving = [100 * (some[3] - none[3]) / (record["workers"] * none[0]) for some, none in pairs]
+    rows.append([f"{name}, % that saving took", *spread(saving)])
+    return rows
 
 
 def spread(values: list[float]) -> list[float]:
@@ -263,13 +281,16 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path, default=RESULTS / "recovery.json")
     args = parser.parse_args()
-    records = Records(args.out, ("part", "workers"))
+    records = Records(args.out, ("part", "workers", "every"))
     for part in args.parts:
         if part == "coordinator":
             for n_workers in range(1, args.workers + 1):
                 records.add(coordinator(args, n_workers))
+        elif part == "checkpoints":
+            for every in INTERVALS:
+                records.add(checkpoints(args, every))
         else:
-            records.add({"kill": kill, "checkpoints": checkpoints, "orders": orders}[part](args))
+            records.add({"kill": kill, "orders": orders}[part](args))
         print(f"{part}: done", file=sys.stderr)
     text = report(records)
     args.out.with_suffix(".md").write_text(text)

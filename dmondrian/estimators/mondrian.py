@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from numbers import Real
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
 
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.base import BaseForest
 from dmondrian.lifetime import Lifetime, PowerLifetime, check_lifetimes
+from dmondrian.merge import merge
 
 
 class MondrianForest(BaseForest):
@@ -68,6 +70,49 @@ class MondrianForest(BaseForest):
         """Lifetime that predictions use now."""
         forest = self._fitted_forest()
         return forest.parameters.lifetime_at(forest.total_weight)
+
+    def merge(self, *others: Self) -> Self:
+        """Return the forest that learned the rows of this one and of others.
+
+        On the unit cube the partition does not look at the rows and their statistics add. What
+        it is for: rows that lie apart and may not travel, and more machines than trees. Where
+        rows can travel, :func:`dmondrian.distributed.train` shares out the trees instead: the
+        work is the same, each worker holds its own trees alone, and rows are still forecast by
+        a forest that learned all rows before them.
+
+        Parameters
+        ----------
+        *others : fitted estimators of this class
+            Of equal parameters (``domain="cube"``, a whole number as ``random_state``, no
+            ``max_nodes``) and classes, that learned other rows.
+
+        Returns
+        -------
+        A new fitted estimator
+            Equal to one that learned all rows, byte for byte in counts of rows (weights that
+            are whole numbers); sums of labels up to the order of additions.
+
+        Raises
+        ------
+        ParameterError
+            If these forests cannot be merged.
+        """
+        for other in (self, *others):
+            check_is_fitted(other)
+        classes = getattr(self, "classes_", None)
+        for other in others:
+            if type(other) is not type(self):
+                raise ParameterError(
+                    f"expected estimators of class {type(self).__name__}, got "
+                    f"{type(other).__name__}"
+                )
+            if classes is not None and not np.array_equal(classes, other.classes_):
+                raise ParameterError(
+                    f"forests of other classes cannot be merged: {classes[:5].tolist()} and "
+                    f"{other.classes_[:5].tolist()}; name all classes in partial_fit"
+                )
+        forest = merge([other.forest_ for other in (self, *others)])
+        return self._adopt(forest, classes, getattr(self, "feature_names_in_", None))
 
     def _prediction_at(self, X: Any, lifetime: Any) -> np.ndarray:
         """Return the mean over trees at a lifetime, float64 [n, k]."""

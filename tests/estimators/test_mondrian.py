@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sklearn.exceptions import NotFittedError
 
 import dmondrian
 from dmondrian import (
@@ -170,3 +171,34 @@ def test_amf_learns_on_the_cube() -> None:
     assert smooth.score(X[1500:], X[1500:, 0]) > 0.8
     with pytest.raises(ParameterError, match="own lifetime"):
         forest.forest_.predict_sums(X, lifetimes=np.array([1.0]))
+
+
+def test_merged_estimators_are_the_one_that_learned_all_rows() -> None:
+    X, y = rows(), labels()
+    given = {"n_estimators": 3, "domain": "cube", "random_state": 5}
+    whole = MondrianForestClassifier(**given).fit(X, y)
+    parts = [MondrianForestClassifier(**given).fit(X[k::3], y[k::3]) for k in range(3)]
+    merged = parts[0].merge(*parts[1:])
+    assert merged.classes_.tolist() == whole.classes_.tolist()
+    assert merged.lifetime_ == whole.lifetime_ > parts[0].lifetime_
+    assert (merged.predict_proba(X) == whole.predict_proba(X)).all()
+    merged.partial_fit(X, y)
+    whole.partial_fit(X, y)
+    assert (merged.predict_proba(X) == whole.predict_proba(X)).all()
+
+
+def test_estimators_that_cannot_be_merged_say_why() -> None:
+    X, y = rows(), labels()
+    one = MondrianForestClassifier(domain="cube", random_state=5).fit(X, y)
+    other_classes = MondrianForestClassifier(domain="cube", random_state=5).fit(X, y + 1)
+    with pytest.raises(ParameterError, match="name all classes"):
+        one.merge(other_classes)
+    with pytest.raises(ParameterError, match="got MondrianForestRegressor"):
+        one.merge(MondrianForestRegressor(domain="cube", random_state=5).fit(X, y))
+    with pytest.raises(ParameterError, match="parameters or trees"):
+        one.merge(MondrianForestClassifier(domain="cube", random_state=6).fit(X, y))
+    ranged = MondrianForestClassifier(random_state=5).fit(X, y)
+    with pytest.raises(ParameterError, match="on the cube"):
+        ranged.merge(ranged)
+    with pytest.raises(NotFittedError):
+        one.merge(MondrianForestClassifier(domain="cube", random_state=5))
