@@ -75,7 +75,6 @@ def test_two_jobs_at_once_one_killed_and_repeated(
     os.kill(victim.pid, signal.SIGKILL)
     victim.wait(timeout=PATIENCE)
     assert not (out / "_manifest.json").exists()
-    assert len(parts_of(out)) < ROWS // 500
     again = start(limit)
     wait_until(lambda: is_on_its_way(again), START)
     (tmp_path / "go").touch()
