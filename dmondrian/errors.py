@@ -12,7 +12,8 @@ Every error says what was expected, what came and what to do. The tree::
     |   |-- CorruptError              bytes that are not what their writer put
     |   `-- FencedError               another writer owns this run
     |-- StoreError                    an object store refused or failed
-    |   `-- NotFoundError             no object of that name
+    |   |-- NotFoundError             no object of that name
+    |   `-- OutageError               a remote file cannot be read at the moment
     `-- ClusterError                  workers lost, or a wait ran out
 """
 
@@ -63,6 +64,10 @@ class NotFoundError(StoreError, KeyError):
     """No object of that name in the store."""
 
     __str__ = Exception.__str__
+
+
+class OutageError(StoreError):
+    """A remote file could not be read; it may be a moment's failure of its store."""
 
 
 class ClusterError(DMondrianError):

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from dmondrian.errors import DataError, StoreError
+from dmondrian.errors import DataError, OutageError
 
 AHEAD = 2
 """Blocks read ahead of the one asked for; one hides the reading, two its unevenness."""
@@ -119,7 +119,7 @@ def read_failure(error: Exception, uri: str) -> Exception:
     pyarrow raises the same OSError for a failed request and for some damaged files.
     """
     is_request = isinstance(error, DataError) and isinstance(error.__cause__, OSError)
-    return StoreError(str(error)) if is_request and _is_remote(uri) else error
+    return OutageError(str(error)) if is_request and _is_remote(uri) else error
 
 
 def _is_remote(uri: str) -> bool:

@@ -26,8 +26,6 @@ from dmondrian.distributed.intervals import Every, Pace
 from dmondrian.distributed.ledger import Ledger
 from dmondrian.distributed.orders import (
     DIRTY,
-    FAILED,
-    GAP,
     GONE,
     LOST,
     MOVED,
@@ -354,9 +352,8 @@ class Coordinator:
             kind = getattr(errors, answer.error[0], None)
             if isinstance(kind, type) and issubclass(kind, _FATAL):
                 raise kind(answer.error[1])
-        track.failures += 1
         where = self._row(track.base if unit is None else unit)
-        if track.failures >= self._limits.tries:
+        if track.fail(answer, self._limits):
             told = ": ".join(answer.error) if answer.error else answer.status
             raise ClusterError(
                 f"shard {track.shard} failed {track.failures} times in a row at position {where}, "
@@ -368,8 +365,6 @@ class Coordinator:
         else:
             self._recall(track)
             track.sent = track.done
-        if answer.status in (FAILED, GAP, MOVED, GONE):
-            track.retry_at = time.monotonic() + 0.2 * 4.0 ** (track.failures - 1)
 
     def _settle(self) -> bool:
         """Score and commit what is complete; True at the unit where a stop was asked for."""

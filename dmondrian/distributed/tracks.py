@@ -5,15 +5,20 @@ Relies on nothing; promises nothing: it is the coordinator's notebook.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dmondrian.distributed.orders import GONE, Answer
+from dmondrian.distributed.orders import FAILED, GAP, GONE, MOVED, Answer
+from dmondrian.errors import OutageError
 
 if TYPE_CHECKING:
     from dmondrian.distributed.inbox import Arrival
+
+_LONGEST_WAIT = 10.0  # seconds between two tries
+_OUTAGE = OutageError.__name__
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,7 @@ class Limits:
     losses: int = 8  # workers that a shard may lose in a row without getting further; those that
     # the cluster retired do not count
     tries: int = 4  # failures of a shard in a row before the run gives up
+    outage: float = 90.0  # seconds that reads of remote data may fail before the run gives up
     silence: float = 900.0  # seconds without an answer after which a worker is given up
 
 
@@ -41,6 +47,7 @@ class Track:
     sent: int = 0  # unit to send next
     best: int = -1  # furthest unit ever answered: getting further is progress
     failures: int = 0  # since the last progress
+    failing_since: float = 0.0  # monotonic seconds of the first of them
     losses: int = 0  # workers lost since the last progress
     retry_at: float = 0.0  # monotonic seconds before which nothing is sent
     pending: set[str] = field(default_factory=set)  # keys of the orders under way
@@ -50,6 +57,21 @@ class Track:
         """Begin at the saved state: what lies before it is learned."""
         self.done = self.sent = self.base
         self.best = self.base - 1
+
+    def fail(self, answer: Answer, limits: Limits) -> bool:
+        """Note a failure and when to try again; say whether it was one too many.
+
+        A store that does not answer may do so in a minute: what bounds its failures is time.
+        """
+        now = time.monotonic()
+        if self.failures == 0:
+            self.failing_since = now
+        if answer.status in (FAILED, GAP, MOVED, GONE):
+            self.retry_at = now + min(0.2 * 4.0**self.failures, _LONGEST_WAIT)
+        self.failures += 1
+        if answer.status == FAILED and answer.error is not None and answer.error[0] == _OUTAGE:
+            return now - self.failing_since > limits.outage
+        return self.failures >= limits.tries
 
 
 def answer_of(arrival: Arrival, shard: int) -> Answer:

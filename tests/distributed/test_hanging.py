@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
 
 from dmondrian.data import Plan
-from dmondrian.distributed import TrainedRun, attempt, blocks, shards
+from dmondrian.distributed import TrainedRun, attempt, blocks, shards, tracks
 from dmondrian.distributed.fleet import Fleet
-from dmondrian.errors import DataError, PlanError
+from dmondrian.distributed.tracks import Limits
+from dmondrian.errors import ClusterError, DataError, PlanError
 
 from .conftest import Fit, Grow, digests, wait_until, workers_of
 from .test_fleet import note, told
@@ -61,3 +63,26 @@ def test_a_remote_file_that_cannot_be_reached_is_read_again(
     monkeypatch.setattr(blocks, "_is_remote", lambda uri: True)
     assert digests(fit("remote")) == digests(undisturbed)
     assert len(failed) == 2
+
+
+def test_an_outage_of_a_data_store_is_waited_for_and_ends_the_run_where_it_lasts(
+    fit: Fit, undisturbed: TrainedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, failed = shards.read_block, []
+
+    def unreachable(plan: Plan, block: Any) -> Any:
+        if block.index == 4 and len(failed) < n_failures:
+            failed.append(block.index)
+            raise DataError("AWS Error 503") from OSError("AWS Error 503")
+        return read(plan, block)
+
+    monkeypatch.setattr(shards, "read_block", unreachable)
+    monkeypatch.setattr(blocks, "_is_remote", lambda uri: True)
+    monkeypatch.setattr(tracks, "_LONGEST_WAIT", 0.05)
+    n_failures = 8 * Limits().tries
+    assert digests(fit("outage")) == digests(undisturbed)
+    assert len(failed) == n_failures
+    n_failures = 10**9
+    monkeypatch.setattr(attempt, "Limits", partial(Limits, outage=0.5))
+    with pytest.raises(ClusterError, match="AWS Error 503"):
+        fit("for good")
