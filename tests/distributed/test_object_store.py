@@ -10,10 +10,12 @@ from distributed import Client
 
 from dmondrian import load
 from dmondrian.distributed import TrainedRun, evaluate, score, train
+from dmondrian.distributed.models import open_model
 from dmondrian.store import open_store
 
 from ..store.servers import BUCKET, KEY_ID, SECRET, moto_server, set_credentials
 from .conftest import ROWS, digests, forest
+from .test_relay import limit_of, small_plans  # noqa: F401 - a fixture
 
 
 @pytest.fixture
@@ -25,6 +27,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield f"s3://{BUCKET}"
 
 
+@pytest.mark.usefixtures("small_plans")
 def test_a_job_whose_files_are_all_in_a_bucket(
     bucket: str, adult: Path, client: Client, undisturbed: TrainedRun
 ) -> None:
@@ -41,6 +44,15 @@ def test_a_job_whose_files_are_all_in_a_bucket(
     told = score(run.run_url, f"{bucket}/data", f"{bucket}/scores", client=client)
     assert told["rows"] == ROWS
     assert score(run.run_url, f"{bucket}/data", f"{bucket}/scores", client=client)["written"] == 0
+    limit = limit_of(open_model(run.run_url), 2)
+    sharded = score(
+        run.run_url, f"{bucket}/data", f"{bucket}/sharded", client=client, memory_limit=limit
+    )
+    assert sharded["trees_sharded"] > 1
+    parts = [name for name in store.list("scores") if name.endswith(".parquet")]
+    assert parts
+    for name in parts:
+        assert store.get(name) == store.get(name.replace("scores/", "sharded/", 1))
     found = evaluate(run.run_url, f"{bucket}/data/part-1.parquet", client=client)
     assert found["rows"] == ROWS // 2
     for name in store.list():
