@@ -1,10 +1,9 @@
-"""Mondrian forests with a lifetime, beside AMF, and what their theory says of lifetimes.
+"""Mondrian forests with a lifetime, beside AMF, and the rate that their theory promises.
 
-Three tables: held-out log loss and accuracy, or R2, over the sets (columns scaled to [0, 1] by the
-range of the training rows, as lifetimes are in its units; 10 trees); the error on
-Y = 1{|X - 1/2| <= eps} as rows come, for lifetimes that are fixed and one that grows (M17,
-Proposition 1); and the slope of log error on log n for a Lipschitz function on the cube (M17,
-Theorem 2: -2 / (d + 2) for a tree).
+Held-out log loss and accuracy, or R2, over the sets (columns scaled to [0, 1] by the range of the
+training rows, as lifetimes are in its units; 10 trees); and the slope of log error on log n for a
+Lipschitz function on the cube (M17, Theorem 2: -2 / (d + 2) for a tree). `figures.py` draws M17's
+comparison and shows what a fixed lifetime costs.
 
     python -m benchmarks.lifetimes --data <folder> --max-rows 20000
 """
@@ -88,29 +87,6 @@ def quality(names: list[str], data: str | None, max_rows: int | None) -> str:
     return "\n".join(f"### {m}\n\n{table(head, rows)}" for m, rows in found.items() if rows)
 
 
-def proposition_1() -> str:
-    """Error on Y = 1{|X - 1/2| <= 0.05} as rows come, mean over seeds."""
-    eps, steps, lifetimes = 0.05, [10**k for k in (2, 3, 4, 5)], [2.0, 8.0, "grow"]
-    test = np.linspace(0.0, 1.0, 5001, dtype=np.float32)[:, None]
-    truth = np.abs(test[:, 0] - 0.5) <= eps
-    rows = []
-    for lifetime in lifetimes:
-        errors = np.zeros((3, len(steps)))
-        for seed in range(3):
-            X = np.random.default_rng(seed).random((steps[-1], 1)).astype(np.float32)
-            forest = MondrianForestClassifier(
-                TREES, lifetime=lifetime, domain="cube", random_state=seed
-            )
-            done = 0
-            for i, n in enumerate(steps):
-                y = np.abs(X[done:n, 0] - 0.5) <= eps
-                forest.partial_fit(X[done:n], y, classes=[False, True])
-                errors[seed, i] = (forest.predict(test) != truth).mean()
-                done = n
-        rows.append([f"lifetime {lifetime}", *errors.mean(axis=0).tolist()])
-    return "### Proposition 1: error\n\n" + table(["", *(f"n = {n}" for n in steps)], rows)
-
-
 def slopes() -> str:
     """Slope of the log of one tree's squared error on log n, lambda_n = 2 n^(1/(d+2))."""
     steps = [2**k for k in (10, 12, 14, 16)]
@@ -151,7 +127,7 @@ def main() -> None:
     )
     datasets.add_arguments(parser)
     args = parser.parse_args()
-    parts = [quality(args.sets, args.data, args.max_rows), proposition_1(), slopes()]
+    parts = [quality(args.sets, args.data, args.max_rows), slopes()]
     text = "\n".join(parts)
     (RESULTS / "lifetimes.md").write_text(text)
     print(text)

@@ -27,6 +27,7 @@ from dmondrian.core.nodes import (
     borrow_tree,
 )
 from dmondrian.core.policies import (
+    Visit,
     add_branch,
     add_leaf,
     begin,
@@ -119,40 +120,37 @@ def predict_row(growth, stat, loss, rule, tree, key, x, lifetimes, path, branche
     begin(rule, path)
     branched[:] = 0.0
     v = tree.head_i[ROOT]
-    parent_time = 0.0
+    birth = 0.0
     depth = 0.0
-    rest = 1.0  # share of the mixture not yet given to nodes above v
+    rest = 1.0
     alive = 1.0  # probability of no branch above v
     stage = 0
     while True:
         is_leaf = tree.i[v, LEFT] < 0
         time = tree.d[v, TIME]
         while is_leaf or lifetimes[stage] < time:
-            end = min(time, lifetimes[stage])
+            at = Visit(v, True, birth, min(time, lifetimes[stage]), depth, rest)
             out = answers[stage]
             for c in range(out.shape[0]):
                 out[c] = branched[c]
-            off, where = branch_off(growth, stat, tree, key, v, parent_time, end, x)
+            branch = branch_off(growth, stat, tree, key, at, x)
+            off = branch.probability
             stays = alive
             if off > 0.0:
-                add_branch(
-                    rule, growth, loss, tree, v, True, parent_time, end, depth, rest,
-                    off, where, alive * off, path, out,
-                )  # fmt: skip
+                add_branch(rule, growth, loss, tree, at, branch, alive * off, path, out)
                 stays *= 1.0 - off
-            add_leaf(rule, loss, tree, v, parent_time, end, depth, rest, stays, path, out)
+            add_leaf(rule, loss, tree, at, stays, path, out)
             stage += 1
             if stage == lifetimes.shape[0]:
                 return v
-        off, where = branch_off(growth, stat, tree, key, v, parent_time, time, x)
+        at = Visit(v, False, birth, time, depth, rest)
+        branch = branch_off(growth, stat, tree, key, at, x)
+        off = branch.probability
         if off > 0.0:
-            add_branch(
-                rule, growth, loss, tree, v, False, parent_time, time, depth, rest,
-                off, where, alive * off, path, branched,
-            )  # fmt: skip
+            add_branch(rule, growth, loss, tree, at, branch, alive * off, path, branched)
             alive *= 1.0 - off
-        rest = pass_node(rule, loss, tree, v, parent_time, time, depth, rest, path)
-        parent_time = time
+        rest = pass_node(rule, loss, tree, at, path)
+        birth = time
         depth += 1.0
         goes_left = x[tree.i[v, FEATURE]] <= tree.f[v, THRESHOLD]
         v = tree.i[v, LEFT] if goes_left else tree.i[v, RIGHT]

@@ -8,7 +8,27 @@ prediction. A price factor is exp(-learning rate x price) as (m, k), m 2^(256 k)
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from dmondrian._jit import hook
+
+
+class Visit(NamedTuple):
+    """A node on a prediction's way down, and what the way knows there."""
+
+    v: int  # the node
+    is_leaf: bool  # at the lifetime asked for
+    birth: float  # the time at which its cell came into being, by the parent's split
+    end: float  # the time until which its cell is whole: its split, or the lifetime
+    depth: float
+    rest: float  # share of the mixture, where the rule mixes, not yet given to nodes above
+
+
+class Branch(NamedTuple):
+    """A cell of a point's own, apart from the rows of a node."""
+
+    probability: float  # that there is one
+    where: float  # means something to the growth alone
 
 
 @hook
@@ -22,24 +42,20 @@ def grow(growth, stat, rule, tree, x, y, key):
 
 
 @hook
-def branch_off(growth, stat, tree, key, v, parent_time, end, x):
-    """Return (probability, where) of ``x`` lying in a cell of its own, apart from ``v``'s rows.
+def branch_off(growth, stat, tree, key, at, x):
+    """Return the branch of ``x`` off the node of visit ``at``, until the end of its cell."""
 
-    ``v`` came into being at ``parent_time``, and its cell is whole until ``end``. Only
-    ``mean_decay`` and ``branch_time`` know what ``where`` means.
+
+@hook
+def mean_decay(growth, branch, span, rate):
+    """Return E exp(-``rate`` t), t from the birth of a node to ``branch``, if there is one.
+
+    ``span`` is the time from birth to end.
     """
 
 
 @hook
-def mean_decay(growth, where, probability, span, rate):
-    """Return E exp(-``rate`` t), t from the birth of a node to the branch off it.
-
-    The branch is one that ``branch_off`` told of, ``span`` the time from birth to end.
-    """
-
-
-@hook
-def branch_time(growth, where, probability, quantile):
+def branch_time(growth, branch, quantile):
     """Return the quantile of the time t of :func:`mean_decay`."""
 
 
@@ -94,41 +110,21 @@ def begin(rule, path):
 
 
 @hook
-def pass_node(rule, loss, tree, v, parent_time, time, depth, rest, path):
-    """Take internal node ``v`` (of split time ``time``) into ``path``; return the new rest.
+def pass_node(rule, loss, tree, at, path):
+    """Take the internal node of visit ``at`` into ``path``; return the rest below it.
 
-    ``path`` is the rule's own memory of the nodes above; ``rest`` the share of the
-    mixture, where the rule mixes, that is not yet given to them.
+    ``path`` is the rule's own memory of the nodes above.
     """
 
 
 @hook
-def add_branch(
-    rule,
-    growth,
-    loss,
-    tree,
-    v,
-    v_is_leaf,
-    parent_time,
-    end,
-    depth,
-    rest,
-    off,
-    where,
-    scale,
-    path,
-    out,
-):
-    """Add ``scale`` times what an empty cell branching off above ``v`` says to ``out``.
-
-    ``off`` and ``where`` are the answer of ``branch_off``.
-    """
+def add_branch(rule, growth, loss, tree, at, branch, scale, path, out):
+    """Add ``scale`` times what an empty cell branching off above the node says to ``out``."""
 
 
 @hook
-def add_leaf(rule, loss, tree, v, parent_time, end, depth, rest, scale, path, out):
-    """Add ``scale`` times what ``v``, a cell whole until ``end``, says to ``out``."""
+def add_leaf(rule, loss, tree, at, scale, path, out):
+    """Add ``scale`` times what the node, a leaf in this visit, says to ``out``."""
 
 
 @hook

@@ -23,7 +23,7 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
 
     A tree's splits do not look at the labels; the lifetime alone says how fine its cells are.
     A fixed one is inconsistent: however many rows come, the cells stay as large as they are
-    (M17, Proposition 1; ``benchmarks/lifetimes.py`` shows it). A growing one reaches the
+    (M17, Proposition 1; ``benchmarks/figures.py`` shows it). A growing one reaches the
     minimax rate for Lipschitz probabilities (M17, Theorem 2).
 
     Parameters

@@ -41,6 +41,7 @@ from dmondrian.core.nodes import (
     TIME,
 )
 from dmondrian.core.policies import (
+    Branch,
     branch_off,
     branch_time,
     grow,
@@ -195,23 +196,24 @@ def grow_cube(growth, stat, rule, tree, x, y, key):
 
 
 @implements(branch_off, Cube)
-def branch_off_cube(growth, stat, tree, key, v, parent_time, end, x):
+def branch_off_cube(growth, stat, tree, key, at, x):
+    v = at.v
     # Only below a leaf of one point are there cells that the tree does not tell of.
-    if tree.i[v, LEFT] >= 0 or end == np.inf or tree.d[v, STAT] == 0.0:
-        return 0.0, 0.0
+    if tree.i[v, LEFT] >= 0 or at.end == np.inf or tree.d[v, STAT] == 0.0:
+        return Branch(0.0, 0.0)
     low, d = tree.lower, tree.n_features
     point, upper = tree.f[v, low : low + d], tree.f[v, low + d : low + d + d]
     if not is_outside(point, upper, x) or is_outside(point, point, upper):
-        return 0.0, 0.0
+        return Branch(0.0, 0.0)
     key = cell_of(tree, key, v, x)
-    time = parent_time
+    time = at.birth
     while True:
         time, feature, threshold = draw_split(tree, key, time)
-        if time > end:
-            return 0.0, 0.0
+        if time > at.end:
+            return Branch(0.0, 0.0)
         goes_left = x[feature] <= threshold
         if goes_left != (point[feature] <= threshold):
-            return 1.0, time - parent_time
+            return Branch(1.0, time - at.birth)
         narrow(tree, feature, threshold, goes_left)
         key = child_key(key, goes_left)
 
@@ -220,10 +222,10 @@ def branch_off_cube(growth, stat, tree, key, v, parent_time, end, x):
 
 
 @implements(mean_decay, Cube)
-def mean_decay_cube(growth, where, probability, span, rate):
-    return exp(-rate * where)
+def mean_decay_cube(growth, branch, span, rate):
+    return exp(-rate * branch.where)
 
 
 @implements(branch_time, Cube)
-def branch_time_cube(growth, where, probability, quantile):
-    return where
+def branch_time_cube(growth, branch, quantile):
+    return branch.where

@@ -27,6 +27,7 @@ from dmondrian.core.nodes import (
     TOTAL_WEIGHT,
 )
 from dmondrian.core.policies import (
+    Branch,
     branch_off,
     branch_time,
     grow,
@@ -98,34 +99,37 @@ def grow_range(growth, stat, rule, tree, x, y, key):
 
 
 @implements(branch_off, Range)
-def branch_off_range(growth, stat, tree, key, v, parent_time, end, x):
+def branch_off_range(growth, stat, tree, key, at, x):
     if not growth.expected:
-        return 0.0, 0.0
+        return Branch(0.0, 0.0)
+    v = at.v
     low, d = tree.lower, tree.n_features
     lower = tree.f[v, low : low + d]
     upper = tree.f[v, low + d : low + d + d]
     if not is_outside(lower, upper, x):
-        return 0.0, 0.0
+        return Branch(0.0, 0.0)
     rate = measure(lower, upper, x, tree.scratch)
+    end = at.end
     if tree.i[v, LEFT] < 0:
         if growth.pause and is_pure(stat, tree, v):
-            return 0.0, 0.0
+            return Branch(0.0, 0.0)
         end = min(end, growth.lifetime)
         if end == np.inf:
-            return 1.0, rate
-    return 1.0 - exp(-rate * (end - parent_time)), rate
+            return Branch(1.0, rate)
+    return Branch(1.0 - exp(-rate * (end - at.birth)), rate)
 
 
 # The branch comes at the first ring of a clock of this rate, given that it rings within the span.
 
 
 @implements(mean_decay, Range)
-def mean_decay_range(growth, where, probability, span, rate):
+def mean_decay_range(growth, branch, span, rate):
+    both = branch.where + rate
     if span == np.inf:
-        return where / (where + rate)
-    return where / (where + rate) * (1.0 - exp(-(where + rate) * span)) / probability
+        return branch.where / both
+    return branch.where / both * (1.0 - exp(-both * span)) / branch.probability
 
 
 @implements(branch_time, Range)
-def branch_time_range(growth, where, probability, quantile):
-    return -log(1.0 - quantile * probability) / where
+def branch_time_range(growth, branch, quantile):
+    return -log(1.0 - quantile * branch.probability) / branch.where

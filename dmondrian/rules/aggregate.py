@@ -36,7 +36,7 @@ from dmondrian.core.weights import (
     set_odds,
     stop_probability,
 )
-from dmondrian.rules.leaf import add_cell_forecast
+from dmondrian.rules.leaf import add_cell_forecast, begin_empty, second_moment_of_mean
 
 
 class Aggregate(NamedTuple):
@@ -45,16 +45,15 @@ class Aggregate(NamedTuple):
     is_exact: bool  # always True: no pruning is left out
 
 
-@implements(begin, Aggregate)
-def begin_aggregate(rule, path):
-    path[:] = 0.0
+implements(begin, Aggregate)(begin_empty)
+implements(second_moment, Aggregate)(second_moment_of_mean)
 
 
 @implements(pass_node, Aggregate)
-def pass_node_aggregate(rule, loss, tree, v, parent_time, time, depth, rest, path):
-    share = stop_probability(tree, v)
-    add_forecast(loss, tree, v, depth, rest * share, path)
-    return rest * (1.0 - share)
+def pass_node_aggregate(rule, loss, tree, at, path):
+    share = stop_probability(tree, at.v)
+    add_forecast(loss, tree, at.v, at.depth, at.rest * share, path)
+    return at.rest * (1.0 - share)
 
 
 # A parent u inserted above v starts with w_u = w_v and an empty leaf beside v, so W_u =
@@ -64,43 +63,22 @@ def pass_node_aggregate(rule, loss, tree, v, parent_time, time, depth, rest, pat
 
 
 @implements(add_branch, Aggregate)
-def add_branch_aggregate(
-    rule,
-    growth,
-    loss,
-    tree,
-    v,
-    v_is_leaf,
-    parent_time,
-    end,
-    depth,
-    rest,
-    off,
-    where,
-    scale,
-    path,
-    out,
-):
-    odds = 1.0 if v_is_leaf else 2.0 * stop_probability(tree, v)
+def add_branch_aggregate(rule, growth, loss, tree, at, branch, scale, path, out):
+    odds = 1.0 if at.is_leaf else 2.0 * stop_probability(tree, at.v)
     share = odds / (1.0 + odds)
-    below = rest * (0.5 + 0.5 * odds)
-    scale /= 1.0 - rest + below
+    below = at.rest * (0.5 + 0.5 * odds)
+    scale /= 1.0 - at.rest + below
     for c in range(out.shape[0]):
         out[c] += scale * path[c]
-    add_forecast(loss, tree, v, depth, scale * below * share, out)
-    add_empty_forecast(loss, tree, v, depth + 1.0, scale * below * (1.0 - share), out)
+    add_forecast(loss, tree, at.v, at.depth, scale * below * share, out)
+    add_empty_forecast(loss, tree, at.v, at.depth + 1.0, scale * below * (1.0 - share), out)
 
 
 @implements(add_leaf, Aggregate)
-def add_leaf_aggregate(rule, loss, tree, v, parent_time, end, depth, rest, scale, path, out):
-    add_cell_forecast(loss, tree, v, depth, rest, path)
+def add_leaf_aggregate(rule, loss, tree, at, scale, path, out):
+    add_cell_forecast(loss, tree, at, at.rest, path)
     for c in range(out.shape[0]):
         out[c] += scale * path[c]
-
-
-@implements(second_moment, Aggregate)
-def second_moment_aggregate(rule, out, c):
-    return out[c] * out[c]
 
 
 @implements(inserted_factor, Aggregate)

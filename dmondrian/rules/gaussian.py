@@ -45,7 +45,7 @@ from dmondrian.core.policies import (
     pass_node,
     second_moment,
 )
-from dmondrian.rules.leaf import learns_nothing
+from dmondrian.rules.leaf import begin_empty, learns_nothing
 from dmondrian.stats.moments import SQUARES, SUM
 
 # Gauss-Legendre in z, quantile z^2 (3 - 2 z): close points at both ends, where a clock that is
@@ -66,6 +66,7 @@ class GaussianHierarchy(NamedTuple):
 
 
 learns_nothing(GaussianHierarchy)
+implements(begin, GaussianHierarchy)(begin_empty)
 
 
 @inner
@@ -128,6 +129,13 @@ def step(span, precision, pull, mean, variance):
 
 
 @inner
+def below(messages, at, path):
+    """Return the posterior (mean, variance) at the end of a node's cell."""
+    span = clock(messages, at.end) - clock(messages, at.birth)
+    return step(span, messages[at.v, 0], messages[at.v, 1], path[0], path[1])
+
+
+@inner
 def add_moments(tree, mean, variance, scale, out):
     """Add ``scale`` times the moments of a label, less m and without noise, to ``out``."""
     mean += tree.head_f[OFFSET] + tree.messages[-2, 0]
@@ -135,52 +143,27 @@ def add_moments(tree, mean, variance, scale, out):
     out[1] += scale * (variance + tree.messages[-2, 1] + mean * mean)
 
 
-@implements(begin, GaussianHierarchy)
-def begin_gaussian(rule, path):
-    path[:] = 0.0
-
-
 @implements(pass_node, GaussianHierarchy)
-def pass_node_gaussian(rule, loss, tree, v, parent_time, time, depth, rest, path):
-    messages = tree.messages
-    span = clock(messages, time) - clock(messages, parent_time)
-    path[0], path[1] = step(span, messages[v, 0], messages[v, 1], path[0], path[1])
-    return rest
+def pass_node_gaussian(rule, loss, tree, at, path):
+    path[0], path[1] = below(tree.messages, at, path)
+    return at.rest
 
 
 @implements(add_leaf, GaussianHierarchy)
-def add_leaf_gaussian(rule, loss, tree, v, parent_time, end, depth, rest, scale, path, out):
-    messages = tree.messages
-    span = clock(messages, end) - clock(messages, parent_time)
-    mean, variance = step(span, messages[v, 0], messages[v, 1], path[0], path[1])
+def add_leaf_gaussian(rule, loss, tree, at, scale, path, out):
+    mean, variance = below(tree.messages, at, path)
     add_moments(tree, mean, variance, scale, out)
 
 
 @implements(add_branch, GaussianHierarchy)
-def add_branch_gaussian(
-    rule,
-    growth,
-    loss,
-    tree,
-    v,
-    v_is_leaf,
-    parent_time,
-    end,
-    depth,
-    rest,
-    off,
-    where,
-    scale,
-    path,
-    out,
-):
+def add_branch_gaussian(rule, growth, loss, tree, at, branch, scale, path, out):
     messages = tree.messages
-    born, ends = clock(messages, parent_time), clock(messages, end)
+    born, ends = clock(messages, at.birth), clock(messages, at.end)
     last = clock(messages, rule.lifetime)
     for i in range(_N_PLACES):
-        time = parent_time + branch_time(growth, where, off, _QUANTILES[i])
+        time = at.birth + branch_time(growth, branch, _QUANTILES[i])
         now = min(max(clock(messages, time), born), ends)
-        precision, pull = through(messages, v, ends - now)
+        precision, pull = through(messages, at.v, ends - now)
         mean, variance = step(now - born, precision, pull, path[0], path[1])
         add_moments(tree, mean, variance + (last - now), scale * _SHARES[i], out)
 

@@ -57,9 +57,10 @@ def begin_kneser_ney(rule, path):
 
 
 @implements(pass_node, KneserNey)
-def pass_node_kneser_ney(rule, loss, tree, v, parent_time, time, depth, rest, path):
+def pass_node_kneser_ney(rule, loss, tree, at, path):
+    v = at.v
     left, right = tree.i[v, LEFT], tree.i[v, RIGHT]
-    decay = exp(-rule.gamma * (time - parent_time))
+    decay = exp(-rule.gamma * (at.end - at.birth))
     n, tab = 0.0, 0.0
     for c in range(rule.n_classes):
         n += tables(tree, left, c) + tables(tree, right, c)
@@ -67,43 +68,28 @@ def pass_node_kneser_ney(rule, loss, tree, v, parent_time, time, depth, rest, pa
     for c in range(rule.n_classes):
         n_c = tables(tree, left, c) + tables(tree, right, c)
         path[c] = (n_c - decay * tables(tree, v, c) + decay * tab * path[c]) / n
-    return rest
+    return at.rest
 
 
 @implements(add_branch, KneserNey)
-def add_branch_kneser_ney(
-    rule,
-    growth,
-    loss,
-    tree,
-    v,
-    v_is_leaf,
-    parent_time,
-    end,
-    depth,
-    rest,
-    off,
-    where,
-    scale,
-    path,
-    out,
-):
-    decay = mean_decay(growth, where, off, end - parent_time, rule.gamma)
+def add_branch_kneser_ney(rule, growth, loss, tree, at, branch, scale, path, out):
+    decay = mean_decay(growth, branch, at.end - at.birth, rule.gamma)
     tab = 0.0
     for c in range(rule.n_classes):
-        tab += tables(tree, v, c)
+        tab += tables(tree, at.v, c)
     for c in range(rule.n_classes):
-        out[c] += scale * ((1.0 - decay) * tables(tree, v, c) / tab + decay * path[c])
+        out[c] += scale * ((1.0 - decay) * tables(tree, at.v, c) / tab + decay * path[c])
 
 
 @implements(add_leaf, KneserNey)
-def add_leaf_kneser_ney(rule, loss, tree, v, parent_time, end, depth, rest, scale, path, out):
+def add_leaf_kneser_ney(rule, loss, tree, at, scale, path, out):
+    v = at.v
     n = tree.d[v, STAT]
     if n == 0.0:  # an empty cell says what its parent says
         for c in range(rule.n_classes):
             out[c] += scale * path[c]
         return
-    decay = exp(-rule.gamma * (end - parent_time))
+    decay = exp(-rule.gamma * (at.end - at.birth))
     tab = 0.0
     for c in range(rule.n_classes):
         tab += tables(tree, v, c)

@@ -42,12 +42,12 @@ class Vote(NamedTuple):
 
 
 @inner
-def add_cell_forecast(loss, tree, v, depth, weight, out):
-    """Add ``weight`` times the forecast of leaf ``v``, which may have seen no row."""
-    if tree.d[v, STAT] > 0.0:
-        add_forecast(loss, tree, v, depth, weight, out)
+def add_cell_forecast(loss, tree, at, weight, out):
+    """Add ``weight`` times the forecast of a leaf, which may have seen no row."""
+    if tree.d[at.v, STAT] > 0.0:
+        add_forecast(loss, tree, at.v, at.depth, weight, out)
     else:
-        add_empty_forecast(loss, tree, tree.i[v, PARENT], depth, weight, out)
+        add_empty_forecast(loss, tree, tree.i[at.v, PARENT], at.depth, weight, out)
 
 
 def inserted_factor_silent(rule, tree, new):
@@ -78,48 +78,30 @@ def learns_nothing(rule):
     implements(rebuild_weights, rule)(rebuild_weights_silent)
 
 
-for _rule in (Leaf, Vote):
-    learns_nothing(_rule)
-    implements(second_moment, _rule)(second_moment_of_mean)
-
-
-# The path stays empty on the way down and is scratch in a leaf.
-
-
-@implements(begin, Leaf)
-def begin_leaf(rule, path):
+def begin_empty(rule, path):
     path[:] = 0.0
 
 
-@implements(pass_node, Leaf)
-def pass_node_leaf(rule, loss, tree, v, parent_time, time, depth, rest, path):
-    return rest
+def pass_node_unheard(rule, loss, tree, at, path):
+    return at.rest
+
+
+# The path stays empty on the way down and is scratch in a leaf.
+for _rule in (Leaf, Vote):
+    learns_nothing(_rule)
+    implements(begin, _rule)(begin_empty)
+    implements(pass_node, _rule)(pass_node_unheard)
+    implements(second_moment, _rule)(second_moment_of_mean)
 
 
 @implements(add_branch, Leaf)
-def add_branch_leaf(
-    rule,
-    growth,
-    loss,
-    tree,
-    v,
-    v_is_leaf,
-    parent_time,
-    end,
-    depth,
-    rest,
-    off,
-    where,
-    scale,
-    path,
-    out,
-):
-    add_empty_forecast(loss, tree, v, depth + 1.0, scale, out)
+def add_branch_leaf(rule, growth, loss, tree, at, branch, scale, path, out):
+    add_empty_forecast(loss, tree, at.v, at.depth + 1.0, scale, out)
 
 
 @implements(add_leaf, Leaf)
-def add_leaf_leaf(rule, loss, tree, v, parent_time, end, depth, rest, scale, path, out):
-    add_cell_forecast(loss, tree, v, depth, rest, path)
+def add_leaf_leaf(rule, loss, tree, at, scale, path, out):
+    add_cell_forecast(loss, tree, at, at.rest, path)
     for c in range(out.shape[0]):
         out[c] += scale * path[c]
         path[c] = 0.0
@@ -135,39 +117,13 @@ def add_vote(path, scale, out):
     path[:] = 0.0
 
 
-@implements(begin, Vote)
-def begin_vote(rule, path):
-    path[:] = 0.0
-
-
-@implements(pass_node, Vote)
-def pass_node_vote(rule, loss, tree, v, parent_time, time, depth, rest, path):
-    return rest
-
-
 @implements(add_branch, Vote)
-def add_branch_vote(
-    rule,
-    growth,
-    loss,
-    tree,
-    v,
-    v_is_leaf,
-    parent_time,
-    end,
-    depth,
-    rest,
-    off,
-    where,
-    scale,
-    path,
-    out,
-):
-    add_empty_forecast(loss, tree, v, depth + 1.0, 1.0, path)
+def add_branch_vote(rule, growth, loss, tree, at, branch, scale, path, out):
+    add_empty_forecast(loss, tree, at.v, at.depth + 1.0, 1.0, path)
     add_vote(path, scale, out)
 
 
 @implements(add_leaf, Vote)
-def add_leaf_vote(rule, loss, tree, v, parent_time, end, depth, rest, scale, path, out):
-    add_cell_forecast(loss, tree, v, depth, 1.0, path)
+def add_leaf_vote(rule, loss, tree, at, scale, path, out):
+    add_cell_forecast(loss, tree, at, 1.0, path)
     add_vote(path, scale, out)
