@@ -74,18 +74,13 @@ def weight_norms(
     DataError
         If ``learned`` are other rows.
     """
-    cells, rows = _speakers(forest, X, learned, lifetimes)
-    scale = np.repeat(shares / len(forest.trees), len(X))
+    speakers, members = _speakers(forest, X, learned, lifetimes)
+    share = np.broadcast_to((shares / len(forest.trees))[:, None], speakers.shape)
+    who = np.broadcast_to(np.arange(len(X))[:, None, None], speakers.shape)
+    speaks = speakers >= 0
+    places = who[speaks], speakers[speaks]
+    chosen = sparse.csr_matrix((share[speaks], places), (len(X), members.shape[0]))
     found = np.empty(len(X))
-    who = np.tile(np.arange(len(X)), len(lifetimes))
-    chosen = sparse.hstack(
-        [
-            sparse.csr_matrix((scale[at >= 0], (who[at >= 0], at[at >= 0])), (len(X), r.shape[0]))
-            for at, r in zip(cells, rows, strict=True)
-        ],
-        format="csr",
-    )
-    members = sparse.vstack(rows, format="csr")
     for start in range(0, len(X), _CHUNK):
         weights = chosen[start : start + _CHUNK] @ members
         found[start : start + _CHUNK] = sparse.linalg.norm(weights, axis=1)
@@ -94,42 +89,53 @@ def weight_norms(
 
 def _speakers(
     forest: Ensemble, X: np.ndarray, learned: np.ndarray, lifetimes: np.ndarray
-) -> tuple[list[np.ndarray], list[sparse.csr_matrix]]:
-    """Return for each tree which node speaks at each lifetime and row, and the nodes' rows.
+) -> tuple[np.ndarray, sparse.csr_matrix]:
+    """Return which node speaks at each row, lifetime and tree, and which rows it speaks of.
 
-    The first are int64 [L n], numbers of rows of the second, -1 where an empty cell says 0; the
-    second [nodes, m], 1 / N where a row learned is one of the N below the node.
+    The first, int64 [n, L, T], counts the nodes of all trees that speak at all; it is -1 where an
+    empty cell says 0. The second is [nodes, m], 1 / N where a row is one of the N below the node.
     """
     loss = Cell(bool(forest.parameters.empty_prior))
     asked = forest.policies._replace(loss=loss)
     end = np.array([forest.parameters.realised_lifetime])
     said = forest.answers(X, asked, lifetimes, 1)[..., 0].astype(np.int64)
     leaves = forest.answers(learned, asked, end, 1)[:, :, 0, 0].astype(np.int64)
-    cells, rows = [], []
-    for tree, at, leaf in zip(forest.trees, said, leaves, strict=True):
-        speaking, index = np.unique(at.T.ravel(), return_inverse=True)
-        n_silent = int(speaking[0] < 0)
-        cells.append(index - n_silent)
-        rows.append(_members(tree, speaking[n_silent:], leaf))
-    return cells, rows
+    speakers, n_speaking = np.full((*said.shape[1:], len(said)), -1), 0
+    where, which = [], []
+    for t, tree in enumerate(forest.trees):
+        nodes_here, index = np.unique(said[t], return_inverse=True)
+        n_silent = int(nodes_here[0] < 0)
+        index = index.reshape(said.shape[1:])
+        speakers[..., t] = np.where(index < n_silent, -1, index - n_silent + n_speaking)
+        at, row = _members(tree, nodes_here[n_silent:], leaves[t])
+        where.append(at + n_speaking)
+        which.append(row)
+        n_speaking += len(nodes_here) - n_silent
+    places = np.concatenate(where), np.concatenate(which)
+    share = 1.0 / np.bincount(places[0], minlength=n_speaking)[places[0]]
+    return speakers, sparse.csr_matrix((share, places), (n_speaking, len(learned)))
 
 
-def _members(tree: nodes.Tree, speaking: np.ndarray, leaf: np.ndarray) -> sparse.csr_matrix:
-    """Return [nodes, m]: 1 / N where a row, given by its leaf, is one of the N below a node."""
+def _members(
+    tree: nodes.Tree, speaking: np.ndarray, leaf: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return pairs (which of the nodes, row below it), int64 each; rows are given by their leaf."""
     number = np.full(len(tree.i), -1)
     number[speaking] = np.arange(len(speaking))
     row, at = np.arange(len(leaf)), leaf
-    found: list[tuple[np.ndarray, np.ndarray]] = []
+    where, which = [at[:0]], [row[:0]]
     while len(row):
         speaks = number[at] >= 0
-        found.append((number[at[speaks]], row[speaks]))
+        where.append(number[at[speaks]])
+        which.append(row[speaks])
         at = tree.i[at, nodes.PARENT]
         row, at = row[at >= 0], at[at >= 0]
-    where, which = (np.concatenate(part) for part in zip(*found, strict=True))
-    n_below = np.bincount(where, minlength=len(speaking))
-    if (n_below != tree.d[speaking, nodes.STAT]).any():
+    pairs = np.concatenate(where), np.concatenate(which)
+    n_below = np.bincount(pairs[0], minlength=len(speaking))
+    total = tree.head_f[nodes.TOTAL_WEIGHT]
+    if len(leaf) != total or (n_below != tree.d[speaking, nodes.STAT]).any():
         raise DataError(
-            f"the {len(leaf)} rows given are not the {tree.head_f[nodes.TOTAL_WEIGHT]:g} that the "
-            "forest learned: give all of them, none of them twice, and learn without weights"
+            f"the {len(leaf)} rows given are not the {total:g} that the forest learned: give all "
+            "of them, none of them twice; rows that were learned with weights cannot be given"
         )
-    return sparse.csr_matrix((1.0 / n_below[where], (where, which)), (len(speaking), len(leaf)))
+    return pairs

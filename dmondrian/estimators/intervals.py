@@ -104,7 +104,7 @@ class Intervals(MondrianForest):
                 "intervals are not calibrated, or rows were learned since: call "
                 "calibrate_intervals with rows that were not learned"
             )
-        mean, std = self._mean_and_std(self._check_rows(X), self.lifetime_)
+        mean, std = self._mean_and_std(self._check_rows(X), self._one_lifetime(None))
         reach = _conformal_quantile(self.interval_scores_, share)
         half = np.full(len(mean), np.inf) if reach == math.inf else reach * std
         return mean - half, mean + half
@@ -135,7 +135,7 @@ class Intervals(MondrianForest):
         check_is_fitted(self)
         X, y = validate_data(self, X, y, dtype=np.float32, order="C", reset=False, y_numeric=True)
         self._check_domain(X)
-        mean, std = self._mean_and_std(X, self.lifetime_)
+        mean, std = self._mean_and_std(X, self._one_lifetime(None))
         error = np.abs(np.asarray(y, np.float64) - mean)
         unknown = np.where(error > 0.0, np.inf, 0.0)
         self.interval_scores_ = np.sort(np.divide(error, std, out=unknown, where=std > 0.0))
