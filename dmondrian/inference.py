@@ -3,11 +3,11 @@ r"""Confidence intervals for the regression function from a Mondrian forest on t
 The forest's mean of cells is linear in the labels, f(x) = sum_i W_i(x) y_i, with weights
 W_i(x) = mean over trees of 1{x_i in the cell of x} / N(cell of x). The partition does not look at
 the labels, so given rows and partition the variance of f(x) is the sum of W_i(x)^2 sigma^2(x_i),
-about sigma^2(x) ||W(x)||^2, and f(x) +- z sigma(x) ||W(x)|| is the interval (CKU, section 3).
+about sigma^2(x) ||W(x)||^2, and f(x) +- z sigma(x) ||W(x)|| is the interval.
 What the interval leaves out: the bias, and what other trees would have said.
 
 **Bias.** With many rows a cell of lifetime l reaches from an interior x by independent
-E_1, E_2 ~ Exp(l) down and up each axis (M17, Lemma 1). For u uniform on [-E_1, E_2], E u = 0 and
+E_1, E_2 ~ Exp(l) down and up each axis (M17, Appendix A). For u uniform on [-E_1, E_2], E u = 0 and
 E u^2 = E (E_1^2 - E_1 E_2 + E_2^2) / 3 = 1 / l^2; sides are independent, so mixed terms vanish. A
 large forest under a uniform design thus has the bias b(l) = sum_j d_jj f(x) / (2 l^2) + O(l^-4).
 
@@ -42,7 +42,7 @@ from dmondrian.ensemble import Ensemble
 from dmondrian.errors import DataError
 from dmondrian.losses.cell import Cell
 
-RATIO = 1.5  # of the two lifetimes of a debiased forest, as in CKU
+RATIO = 1.5  # of the two lifetimes of a debiased forest, as in the code of CKU
 _CHUNK = 256  # rows whose weights are held at once
 
 

@@ -166,7 +166,7 @@ class Intervals(MondrianForest):
 
         References
         ----------
-        Cattaneo, Klusowski, Underwood (2023), arXiv:2310.09702, section 4.
+        Cattaneo, Klusowski, Underwood (2023), arXiv:2310.09702.
         """
         lifetimes, shares = self._inference_at(lifetime, debias=True)
         return np.asarray(shares @ self._predictions_at(X, lifetimes)[:, :, 0])
@@ -215,7 +215,7 @@ class Intervals(MondrianForest):
 
         References
         ----------
-        Cattaneo, Klusowski, Underwood (2023), arXiv:2310.09702, sections 3 and 4.
+        Cattaneo, Klusowski, Underwood (2023), arXiv:2310.09702.
         """
         z = NormalDist().inv_cdf(0.5 + 0.5 * _probability("level", level))
         lifetimes, shares = self._inference_at(lifetime, debias)

@@ -125,7 +125,7 @@ def test_debiased_forests_have_the_better_rate() -> None:
 
 
 def test_confidence_intervals_hold_the_mean() -> None:
-    """CKU, section 4: at lifetimes whose bias is no longer small, debiasing restores coverage."""
+    """CKU: at lifetimes whose bias is no longer small, debiasing restores coverage."""
     n, lifetime, query = 600, 9.0, inside(10, 1)
     held, n_sets = np.zeros(2), 40  # plain and debiased
     for seed in range(n_sets):
