@@ -184,9 +184,9 @@ class Intervals(MondrianForest):
 
         f(x) +- z s(x) ||W(x)||: W(x) are the weights of the rows learned in the forest's mean, and
         s(x)^2 the mean over trees of the squared deviations from f(x) of the labels in its cell.
-        For cells' means on the cube. The interval knows nothing of the bias: take a lifetime that
-        grows faster than n^(1/(d+4)), as the default does, or debias, and stay away from the
-        surface of the cube; nor of the trees' number: take many.
+        For cells' means on the cube. The interval knows nothing of the bias: debias, or take a
+        large lifetime (one that grows faster than n^(1/(d+4)) will do in the end, as the default's
+        does), and stay away from the surface of the cube; nor of the trees' number: take many.
 
         Parameters
         ----------
