@@ -13,6 +13,8 @@ Where to look, from the bottom up; imports go down only (``tests/test_layers.py`
     The policies that make an algorithm of the loops.
 ``domain``, ``lifetime``, ``parameters``, ``ensemble``, ``forest``, ``state``, ``merge``
     Trees as a forest, and the forest as checked data.
+``mixture``, ``inference``
+    How sure a forest is: of a label, and of its mean.
 ``progressive``, ``scales``, ``warmup``
     Settings that are chosen from the first rows.
 ``data``, ``store``, ``checkpoint``

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dmondrian.core import nodes
-from dmondrian.core.loops import gather_all, predict, update
+from dmondrian.core.loops import collect, gather_all, predict, update
 from dmondrian.domain import check_cube, clip_to_cube
 from dmondrian.errors import ParameterError
 from dmondrian.lifetime import check_lifetimes
 from dmondrian.losses.depth import Depth
-from dmondrian.parameters import ForestParameters, policies
+from dmondrian.parameters import ForestParameters, Policies, policies
 from dmondrian.rules.aggregate import Aggregate
 from dmondrian.rules.gaussian import GaussianHierarchy
 from dmondrian.rules.leaf import Leaf
@@ -141,6 +141,11 @@ class Ensemble:
                 "learning was interrupted, and the trees have learned different rows: fit anew, "
                 "or load what was saved before"
             )
+
+    def check_learned(self) -> None:
+        """Refuse a forest without rows, which has no cell that could answer."""
+        if self.total_weight == 0.0:
+            raise ParameterError("the forest has learned no row of positive weight: fit it first")
 
     def _take(self, other: Ensemble) -> None:
         """Become ``other``."""
@@ -264,7 +269,7 @@ class Ensemble:
         """
         if not isinstance(self.policies.rule, GaussianHierarchy):
             return self.policies.rule, self.trees
-        rule, gathered = GaussianHierarchy(lifetime), self._gathered
+        rule, gathered = GaussianHierarchy(lifetime, False), self._gathered
         if gathered is None or gathered[0] != lifetime:
             gathered = lifetime, [self._with_messages(rule, tree) for tree in self.trees]
             self._gathered = gathered  # other threads may have put theirs there meanwhile
@@ -302,6 +307,43 @@ class Ensemble:
             else:
                 mine = tree._replace(scratch=scratch)  # other threads read this tree too
                 predict(*chosen, mine, seed, number, X, lives, work, total, square, distance)
+
+    def answers(
+        self, X: np.ndarray, chosen: Policies, lifetimes: np.ndarray, width: int
+    ) -> np.ndarray:
+        """Return what each tree answers by itself, to what is asked by other policies.
+
+        Parameters
+        ----------
+        X : float32 [n, d], C-contiguous
+        chosen : Policies
+            The forest's own, with another loss or rule; a Gaussian hierarchy's are of one lifetime.
+        lifetimes : float64 [L]
+            Increasing, up to the one that trees are realised to.
+        width : int
+            Numbers of an answer.
+
+        Returns
+        -------
+        float64 [T, n, L, width]
+
+        Raises
+        ------
+        ParameterError
+            If no row was learned.
+        """
+        self._check_whole()
+        self.check_learned()
+        X, lives = self._as_learned(X)[0], read_only(lifetimes)
+        found = np.empty((len(self.trees), len(X), len(lives), width))
+        work, scratch = np.empty((2, width)), np.empty(3 * self.parameters.n_features)
+        seed, trees = np.uint64(self.parameters.seed), self._ready(float(lives[-1]))[1]
+        for number, tree, out in zip(
+            self.tree_numbers.astype(np.uint64), trees, found, strict=True
+        ):
+            mine = tree._replace(scratch=scratch)  # other threads read this tree too
+            collect(*chosen, mine, seed, number, X, lives, work, out)
+        return found
 
     def weighted_depth(self, X: np.ndarray) -> np.ndarray:
         """Return the posterior mean depth of each row's leaf, mean over trees, float64 [n].

@@ -247,7 +247,7 @@ def _smoothing(p: ForestParameters) -> tuple[Any, Any]:
     prior, n_classes = bool(p.empty_prior), int(p.n_classes)
     if n_classes == 0:
         smoothed = p.aggregation == "hierarchy"
-        return Average(prior), GaussianHierarchy(np.inf) if smoothed else Leaf(False)
+        return Average(prior), GaussianHierarchy(np.inf, False) if smoothed else Leaf(False)
     loss = Proportions(n_classes, prior)
     if p.aggregation == "mean":
         return loss, Leaf(False)

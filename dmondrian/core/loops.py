@@ -188,6 +188,21 @@ def predict(
 
 
 @kernel
+def collect(growth, stat, loss, rule, tree, seed, number, X, lifetimes, work, answers):
+    """Write one tree's answers as they are to ``answers`` [n, L, width].
+
+    ``lifetimes`` float64 [L] increase; ``work`` [2, width] is scratch. The tree must not be empty.
+    """
+    tree, X, lifetimes = borrow_tree(tree), borrow(X), borrow(lifetimes)
+    work, answers = borrow(work), borrow(answers)
+    key = tree_key(seed, number)
+    for r in range(X.shape[0]):
+        predict_row(
+            growth, stat, loss, rule, tree, key, X[r], lifetimes, work[0], work[1], answers[r]
+        )
+
+
+@kernel
 def gather_all(rule, tree):
     """Get ready to predict: write ``tree.messages``. O(m) for m nodes."""
     gather(rule, borrow_tree(tree))

@@ -36,6 +36,7 @@ class Model:
 
     trees: tuple[Stored, ...]  # in the order of their numbers
     n_outputs: int  # width of a prediction
+    tells_std: bool  # whether second moments are those of the label, not between trees
     schema: Schema
     digest: str  # of trees and schema
 
@@ -110,7 +111,8 @@ def open_model(url: str) -> Model:
             f"{url}: run.json describes {schema.n_features} features and {schema.n_classes} "
             f"classes, the forest has {shape[0]} and {shape[1]}"
         )
-    return Model(trees, max(parameters.n_classes, 1), schema, digest)
+    tells_std = parameters.aggregation == "hierarchy" and parameters.n_classes == 0
+    return Model(trees, max(parameters.n_classes, 1), tells_std, schema, digest)
 
 
 def plan_here(folder: str, name: str, digest: str) -> Plan:

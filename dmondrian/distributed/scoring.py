@@ -60,6 +60,7 @@ class Part:
     last: int  # number behind its last block
     keep: tuple[str, ...]
     classes: tuple[Any, ...] | None
+    deviation: str  # what the column of standard deviations is called
     is_detailed = True
 
     def found(self) -> dict[str, Any] | None:
@@ -88,9 +89,8 @@ class Part:
         return {**_described(self.name, data, table.num_rows), "is_new": True}
 
     def _table(self, encoded: Encoded, sums: Sums) -> pa.Table:
-        scores = dict(
-            zip(_score_names(self.classes), score_arrays(sums, self.classes), strict=True)
-        )
+        names = _score_names(self.classes, self.deviation)
+        scores = dict(zip(names, score_arrays(sums, self.classes), strict=True))
         kept = encoded.keep
         return pa.table(
             {**({} if kept is None else {name: kept.column(name) for name in self.keep}), **scores}
@@ -139,7 +139,8 @@ def score(
         trees were cut into to fit the workers' memory; 1 where each worker held the whole model, 0
         where nothing was left to do), "out", "seconds". The columns of a file: those kept,
         "prediction", "proba_<class>" (classification), "spread" (standard deviation between trees
-        of the prediction, or of the predicted class's probability) and "distance" (sum of the
+        of the prediction, or of the predicted class's probability; a Gaussian hierarchy has "std"
+        instead, the standard deviation of the label at the row) and "distance" (sum of the
         extensions from the leaf's box to the row, in encoded units times the feature scales, mean
         over trees).
 
@@ -165,7 +166,7 @@ def score(
     classes = None if model.schema.classes is None else tuple(model.schema.classes)
     parts = [
         Part(store.url, asked, plan.digest, part_name(unit.index), unit.first, unit.last, keep,
-             classes)
+             classes, _deviation(model))
         for unit in cut(plan.blocks, FILE_ROWS)
     ]  # fmt: skip
     result: dict[str, Any] = {"rows": plan.n_rows, "files": len(parts), "written": 0}
@@ -200,7 +201,7 @@ def part_name(index: int) -> str:
 
 
 def _check_names(model: Model, keep: tuple[str, ...]) -> None:
-    taken = _score_names(model.schema.classes)
+    taken = _score_names(model.schema.classes, _deviation(model))
     clash = sorted({name for name in keep if name in taken or keep.count(name) > 1})
     if clash:
         raise ParameterError(
@@ -209,8 +210,12 @@ def _check_names(model: Model, keep: tuple[str, ...]) -> None:
         )
 
 
-def _score_names(classes: Any) -> list[str]:
-    return ["prediction", *(f"proba_{c}" for c in classes or ()), "spread", "distance"]
+def _deviation(model: Model) -> str:
+    return "std" if model.tells_std else "spread"
+
+
+def _score_names(classes: Any, deviation: str) -> list[str]:
+    return ["prediction", *(f"proba_{c}" for c in classes or ()), deviation, "distance"]
 
 
 def _claim(store: Store, model: Model, plan: Plan, keep: tuple[str, ...]) -> str:

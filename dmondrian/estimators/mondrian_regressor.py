@@ -11,14 +11,14 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from sklearn.utils._param_validation import StrOptions
 
-from dmondrian.errors import ParameterError
+from dmondrian.estimators.intervals import Intervals
 from dmondrian.estimators.mondrian import MondrianForest
 from dmondrian.estimators.regressor import ForestRegressor
 from dmondrian.lifetime import PowerLifetime
 from dmondrian.parameters import ForestParameters
 
 
-class MondrianForestRegressor(ForestRegressor, MondrianForest):
+class MondrianForestRegressor(Intervals, ForestRegressor):
     """Mondrian forest regressor with a fixed, growing or infinite lifetime.
 
     The prediction is the mean over trees of the mean label of the cell of x. A growing
@@ -51,6 +51,8 @@ class MondrianForestRegressor(ForestRegressor, MondrianForest):
         Lifetime that predictions use now.
     feature_scales_ : float32 array of shape (d,)
         What each column is multiplied by.
+    interval_scores_ : float64 array, only after :meth:`calibrate_intervals`
+        Errors of the held-out rows in predicted standard deviations, sorted.
 
     References
     ----------
@@ -114,7 +116,7 @@ class MondrianForestRegressor(ForestRegressor, MondrianForest):
             Lifetime to predict at; by default that of the rows learned so far.
         return_std : bool, default=False
             Also return the standard deviation of a label at each row, its noise included: that
-            of the mixture over trees and branches. For the hierarchy.
+            of the mixture whose quantiles :meth:`predict_quantiles` returns.
 
         Returns
         -------
@@ -122,14 +124,7 @@ class MondrianForestRegressor(ForestRegressor, MondrianForest):
         """
         if not return_std:
             return self._prediction_at(X, lifetime)[:, 0]
-        if self.aggregation != "hierarchy":
-            raise ParameterError('return_std needs aggregation="hierarchy"')
-        at = None if lifetime is None else self._as_lifetimes(lifetime)
-        X = self._check_rows(X)
-        sums = self.forest_.predict_sums(X, self._n_threads(), spread=True, lifetimes=at)
-        mean = sums.total.reshape(len(X)) / sums.n_trees
-        square = np.asarray(sums.square).reshape(len(X)) / sums.n_trees
-        return mean, np.sqrt(np.maximum(square - mean * mean, 0.0))
+        return self._mean_and_std(self._check_rows(X), self._one_lifetime(lifetime))
 
     def staged_predict(self, X: Any, lifetimes: Iterable[float]) -> Iterator[np.ndarray]:
         """Return the predicted means at each of many lifetimes, in one way down each tree.

@@ -16,7 +16,9 @@ import numpy as np
 from dmondrian.checkpoint import load_model, save_model
 from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.estimators import ALGORITHMS
+from dmondrian.estimators.intervals import Intervals
 from dmondrian.lifetime import PowerLifetime, lifetime_from_json
+from dmondrian.state import decode_float, encode_float
 
 # What learning more never changes; the settings in use are stored with the trees.
 _LASTING = ("algorithm", "n_features", "n_classes", "seed")
@@ -43,6 +45,8 @@ def save_estimator(estimator: Any, path: str | PathLike[str]) -> None:
         "feature_names": None if names is None else [str(name) for name in names],
         "n_seen": int(forest.total_weight),
     }
+    if hasattr(estimator, "interval_scores_"):
+        model["interval_scores"] = [encode_float(score) for score in estimator.interval_scores_]
     save_model(path, forest, model)
 
 
@@ -74,7 +78,22 @@ def load_estimator(path: str | PathLike[str]) -> Any:
         raise CorruptError(
             f"{path}: run.json's estimator parameters are unusable: {str(error)[:400]}"
         ) from error
-    return unfitted._adopt(forest, classes, names)
+    fitted = unfitted._adopt(forest, classes, names)
+    if model.get("interval_scores") is not None:
+        fitted.interval_scores_ = _interval_scores(model["interval_scores"], algorithm, path)
+    return fitted
+
+
+def _interval_scores(told: Any, algorithm: str, path: Any) -> np.ndarray:
+    """Return the scores of calibrated intervals, checked."""
+    is_list = isinstance(told, list) and issubclass(ALGORITHMS[algorithm], Intervals)
+    scores = np.array([decode_float(score) for score in told] if is_list else [-1.0])
+    if not (scores >= 0.0).all() or not (scores[1:] >= scores[:-1]).all():
+        raise CorruptError(
+            f"{path}: run.json's interval scores should be numbers >= 0 in order, of a regressor "
+            f"that has them; found {str(told)[:80]} of {algorithm}"
+        )
+    return scores
 
 
 def _labels(classes: list[Any] | None, dtype: str | None, path: Any) -> np.ndarray | None:

@@ -10,7 +10,8 @@ quadrature in its quantile (16 points). Mean m and variance V are those of all
 labels learned, and s2 = V / k, g1 = 2 V k / (k + 2), g2 = d / (2 log2 n), k = min(2 n, 500).
 
 Relies on moments as statistics and on ``gather`` before predictions. Promises mean and second
-moment of the label at a point, its noise s2 included; far from all rows m and about V.
+moment of the label at a point, its noise s2 included, or the Gaussians that they are those of; far
+from all rows m and about V.
 
 ``messages``: one row (precision, precision x mean less m) per node, then (m, s2), (g1, g2).
 
@@ -26,6 +27,7 @@ import numpy as np
 
 from dmondrian._jit import implements, inner
 from dmondrian.core.draws import exp, log
+from dmondrian.core.mixture import add_gaussian
 from dmondrian.core.nodes import (
     LEFT,
     OFFSET,
@@ -63,6 +65,7 @@ class GaussianHierarchy(NamedTuple):
     """Hierarchical smoothing of means."""
 
     lifetime: float  # of the prediction, at which leaves end
+    is_listed: bool  # tell of each Gaussian of the mixture, not of its moments
 
 
 learns_nothing(GaussianHierarchy)
@@ -136,11 +139,10 @@ def below(messages, at, path):
 
 
 @inner
-def add_moments(tree, mean, variance, scale, out):
-    """Add ``scale`` times the moments of a label, less m and without noise, to ``out``."""
+def add_label(rule, tree, mean, variance, scale, out):
+    """Add ``scale`` times a label, given less m and without noise, to ``out``."""
     mean += tree.head_f[OFFSET] + tree.messages[-2, 0]
-    out[0] += scale * mean
-    out[1] += scale * (variance + tree.messages[-2, 1] + mean * mean)
+    add_gaussian(rule.is_listed, mean, variance + tree.messages[-2, 1], scale, out)
 
 
 @implements(pass_node, GaussianHierarchy)
@@ -152,7 +154,7 @@ def pass_node_gaussian(rule, loss, tree, at, path):
 @implements(add_leaf, GaussianHierarchy)
 def add_leaf_gaussian(rule, loss, tree, at, scale, path, out):
     mean, variance = below(tree.messages, at, path)
-    add_moments(tree, mean, variance, scale, out)
+    add_label(rule, tree, mean, variance, scale, out)
 
 
 @implements(add_branch, GaussianHierarchy)
@@ -165,7 +167,7 @@ def add_branch_gaussian(rule, growth, loss, tree, at, branch, scale, path, out):
         now = min(max(clock(messages, time), born), ends)
         precision, pull = through(messages, at.v, ends - now)
         mean, variance = step(now - born, precision, pull, path[0], path[1])
-        add_moments(tree, mean, variance + (last - now), scale * _SHARES[i], out)
+        add_label(rule, tree, mean, variance + (last - now), scale * _SHARES[i], out)
 
 
 @implements(second_moment, GaussianHierarchy)

@@ -15,7 +15,7 @@ import pytest
 from distributed import Client
 from sklearn import metrics as sk
 
-from dmondrian import AMFClassifier, AMFRegressor
+from dmondrian import AMFClassifier, AMFRegressor, MondrianForestRegressor
 from dmondrian.data import make_scoring_plan, read_block
 from dmondrian.distributed import TrainedRun, evaluate, score
 from dmondrian.distributed.fleet import Fleet
@@ -82,6 +82,22 @@ def test_regression_scores_have_no_probabilities(
     scores = table_of(tmp_path / "out")
     assert scores.column_names == ["prediction", "spread", "distance"]
     assert 17 < np.median(scores.column("prediction").to_numpy()) < 60
+
+
+def test_a_gaussian_hierarchy_tells_the_deviation_of_the_label(
+    adult: Path, fit: Fit, client: Client, tmp_path: Path
+) -> None:
+    estimator = MondrianForestRegressor(n_estimators=3, aggregation="hierarchy", random_state=1)
+    run = fit(estimator=estimator, target="age", exclude=["income"])
+    score(run.run_url, adult, tmp_path / "out", client=client)
+    scores = table_of(tmp_path / "out")
+    assert scores.column_names == ["prediction", "std", "distance"]
+    plan = make_scoring_plan(adult, run.plan.schema)
+    X = read_block(plan, plan.blocks[0]).X
+    frame = pd.DataFrame(X, columns=plan.schema.feature_names)
+    mean, std = run.to_local().predict(frame, return_std=True)
+    assert np.array_equal(scores.column("prediction").to_numpy()[: len(X)], mean)
+    assert np.array_equal(scores.column("std").to_numpy()[: len(X)], std)
 
 
 @pytest.mark.parametrize("label", [3, True], ids=["integers", "booleans"])

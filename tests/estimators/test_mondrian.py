@@ -159,8 +159,11 @@ def test_the_hierarchy_knows_how_sure_it_is() -> None:
     assert far[0] > 1.5 * std.mean()
     at = forest.predict(X[:3], lifetime=2.0, return_std=True)
     assert np.array_equal(at[0], forest.predict(X[:3], lifetime=2.0))
-    with pytest.raises(ParameterError, match="return_std"):
-        MondrianForestRegressor(2).fit(X, y).predict(X, return_std=True)
+    cells = MondrianForestRegressor(5, lifetime=5.0, random_state=0).fit(X, y)
+    mean, std = cells.predict(X[:9], return_std=True)
+    assert np.array_equal(mean, cells.predict(X[:9]))
+    assert (std > 0.0).all()
+    assert std.mean() < y.std()  # cells tell labels apart
 
 
 def test_amf_learns_on_the_cube() -> None:

@@ -12,7 +12,7 @@ Lakshminarayanan, Roy, Teh (2016), sections 4 and 5 and Appendix A.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.polynomial.legendre import leggauss
@@ -42,12 +42,16 @@ class LabelProcess:
     def clock(self, time: float) -> float:
         return self.g1 * (1.0 / (1.0 + math.exp(-self.g2 * time)) - 0.5)
 
-    def moments(self, parted: np.ndarray) -> np.ndarray:
-        """Return mean and second moment of a label whose path parts from each row's then."""
+    def gaussian(self, parted: np.ndarray) -> tuple[float, float]:
+        """Return mean and variance of a label whose path parts from each row's then."""
         own = np.array([self.clock(t) for t in parted])
         gain = np.linalg.solve(self.prior + np.diag(self.noise / self.w), own)
         mean = self.mean + float(gain @ (self.y - self.mean))
-        variance = self.clock(self.lifetime) - float(gain @ own) + self.noise
+        return mean, self.clock(self.lifetime) - float(gain @ own) + self.noise
+
+    def moments(self, parted: np.ndarray) -> np.ndarray:
+        """Return mean and second moment of that label."""
+        mean, variance = self.gaussian(parted)
         return np.array([mean, variance + mean * mean])
 
 
@@ -79,16 +83,39 @@ class TreeProcess:
 
     def moments(self, x: Sequence[np.float32], expected: bool) -> np.ndarray:
         """Return mean and second moment of the label at x."""
+        places = fine_places() if expected else []
+        return sum(
+            (p * np.array([m, v + m * m]) for p, m, v in self.components(x, places)), np.zeros(2)
+        )
+
+    def components(
+        self, x: Sequence[np.float32], places: list[tuple[float, float]]
+    ) -> Iterator[tuple[float, float, float]]:
+        """Yield (weight, mean, variance) of the label at x: branches at `places`, and the cell.
+
+        A place is (quantile of the branch's time, share); without places nothing branches off.
+        """
         path = self.path(x)
-        parted, said, alive = self.parted(path), np.zeros(2), 1.0
-        for node in path if expected else []:
+        parted, alive = self.parted(path), 1.0
+        for node in path if places else []:
             rate = sum_in_lanes(extensions(node, x))
             if rate > 0.0:
                 off = -math.expm1(-rate * (min(node.time, self.lifetime) - node.time_above))
-                for z, share in zip(*leggauss(60), strict=True):
-                    angle = math.pi * (z + 1.0) / 4.0  # the quantile is the square of its sine
-                    wait = -math.log1p(-(math.sin(angle) ** 2) * off) / rate
-                    there = self.labels.moments(np.minimum(parted, node.time_above + wait))
-                    said += alive * off * share * math.pi / 4.0 * math.sin(2.0 * angle) * there
+                for quantile, share in places:
+                    wait = -math.log1p(-quantile * off) / rate
+                    there = np.minimum(parted, node.time_above + wait)
+                    yield alive * off * share, *self.labels.gaussian(there)
                 alive *= 1.0 - off
-        return said + alive * self.labels.moments(parted)
+        yield alive, *self.labels.gaussian(parted)
+
+
+def fine_places() -> list[tuple[float, float]]:
+    """Return 60 quantiles of a branch's time and their shares; a quantile is a sine squared."""
+    angles = [(math.pi * (z + 1.0) / 4.0, share) for z, share in zip(*leggauss(60), strict=True)]
+    return [(math.sin(a) ** 2, share * math.pi / 4.0 * math.sin(2.0 * a)) for a, share in angles]
+
+
+def kernel_places() -> list[tuple[float, float]]:
+    """Return the 16 places that the package says it takes: quantiles z^2 (3 - 2 z)."""
+    points = [((z + 1.0) / 2.0, share) for z, share in zip(*leggauss(16), strict=True)]
+    return [(z * z * (3.0 - 2.0 * z), 3.0 * z * (1.0 - z) * share) for z, share in points]

@@ -1,0 +1,50 @@
+"""The Gaussian of a cell: mean and variance of its labels, listed as a part of a mixture.
+
+Relies on moments as statistics, and on the loss for the mean: that of the list is the forecast.
+Promises that a cell no row has reached has the spread of the smallest cell above it with rows.
+Only :func:`dmondrian.core.loops.collect` may be asked: the rule has no sums.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dmondrian._jit import implements, inner
+from dmondrian.core.mixture import add_gaussian
+from dmondrian.core.nodes import PARENT, STAT
+from dmondrian.core.policies import add_branch, add_empty_forecast, add_leaf, begin, pass_node
+from dmondrian.rules.leaf import add_cell_forecast, begin_empty, pass_node_unheard
+from dmondrian.stats.moments import SQUARES, SUM
+
+
+class Cells(NamedTuple):
+    """The cells' Gaussians."""
+
+    is_listed: bool  # always True
+
+
+@inner
+def cell_variance(tree, v):
+    """Return the variance of the labels at ``v``, which has rows."""
+    n = tree.d[v, STAT]
+    mean = tree.d[v, SUM] / n
+    return max(tree.d[v, SQUARES] / n - mean * mean, 0.0)
+
+
+implements(begin, Cells)(begin_empty)
+implements(pass_node, Cells)(pass_node_unheard)
+
+
+@implements(add_branch, Cells)
+def add_branch_cells(rule, growth, loss, tree, at, branch, scale, path, out):
+    path[0] = 0.0
+    add_empty_forecast(loss, tree, at.v, at.depth + 1.0, 1.0, path)
+    add_gaussian(rule.is_listed, path[0], cell_variance(tree, at.v), scale, out)
+
+
+@implements(add_leaf, Cells)
+def add_leaf_cells(rule, loss, tree, at, scale, path, out):
+    path[0] = 0.0
+    add_cell_forecast(loss, tree, at, 1.0, path)
+    known = at.v if tree.d[at.v, STAT] > 0.0 else tree.i[at.v, PARENT]
+    add_gaussian(rule.is_listed, path[0], cell_variance(tree, known), scale, out)
