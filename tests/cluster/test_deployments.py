@@ -25,7 +25,7 @@ import yaml
 
 from dmondrian._jit import cache_folder
 from dmondrian.store import open_store
-from tests.cli.command import PROJECT, TIMEOUT, digests, finish, train_words
+from tests.cli.command import PROJECT, TIMEOUT, digests
 from tests.store.servers import moto_server, set_credentials
 
 pytestmark = pytest.mark.slow
@@ -201,11 +201,10 @@ def test_a_job_without_certificates_or_file_says_what_to_give(slurm: dict[str, s
 
 
 def test_the_slurm_job_trains_on_jobs_that_it_submits(
-    slurm: dict[str, str], certificates: Path, tmp_path: Path, start: Start
+    slurm: dict[str, str], alone: dict[str, str], certificates: Path, tmp_path: Path, start: Start
 ) -> None:
     pytest.importorskip("dask_jobqueue")
-    finish(*train_words(tmp_path / "alone", "cluster.workers=1"))
-    kernels = cache_folder()  # now warm
+    kernels = cache_folder()  # warm since `alone` was trained
     shutil.copytree(kernels, tmp_path / "warm" / "kernels" / kernels.name)
     run, job = tmp_path / "run", tmp_path / "job.toml"
     text = (PROJECT / "tests" / "cli" / "adult_small.toml").read_text()
@@ -227,7 +226,7 @@ def test_the_slurm_job_trains_on_jobs_that_it_submits(
     jobs = [int(file.read_text()) for file in shim.glob("*.pid")]
     assert len(jobs) == 2
     assert sorted(map(int, (shim / "cancelled").read_text().split())) == sorted(jobs)
-    assert digests(run) == digests(tmp_path / "alone")
+    assert digests(run) == alone
 
 
 def test_plain_http_is_allowed_where_the_environment_says_so(

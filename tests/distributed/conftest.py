@@ -113,8 +113,13 @@ def resize(cluster: LocalCluster, client: Client, n_workers: int) -> None:
         client.wait_for_workers(n_workers, timeout=PATIENCE)  # until they run
 
 
+SETTLED = {"alpha": 0.25, "charge_opening": True}
+"""Settings that need no choosing: most of the time of a short run would go into the choice."""
+CHOSEN = {"alpha": "auto", "charge_opening": "auto"}
+
+
 def forest(**parameters: Any) -> AMFClassifier:
-    return AMFClassifier(**{"n_estimators": 6, "random_state": 7, **parameters})
+    return AMFClassifier(**{"n_estimators": 6, "random_state": 7, **SETTLED, **parameters})
 
 
 def digests(run: TrainedRun | str | Path) -> dict[int, str]:
