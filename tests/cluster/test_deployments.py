@@ -7,6 +7,7 @@ with an `sbatch` and a `scancel` that start and end them here.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shlex
 import shutil
@@ -168,10 +169,16 @@ def slurm(tmp_path: Path) -> dict[str, str]:
     }
 
 
+# Not `importorskip`: the import installs a SIGINT handler that ends the process.
+needs_jobqueue = pytest.mark.skipif(
+    importlib.util.find_spec("dask_jobqueue") is None, reason="needs dask-jobqueue"
+)
+
+
+@needs_jobqueue
 def test_a_worker_job_is_a_valid_script(
     slurm: dict[str, str], certificates: Path, tmp_path: Path
 ) -> None:
-    pytest.importorskip("dask_jobqueue")
     done = subprocess.run(
         [TRAIN_SH, "job.toml", "--job-script", "--partition", "long", "--memory", "32GB"],
         env={**os.environ, **slurm, "PYTHONPATH": str(PROJECT), "CERTIFICATES": str(certificates)},
@@ -200,10 +207,10 @@ def test_a_job_without_certificates_or_file_says_what_to_give(slurm: dict[str, s
     assert "dmondrian cluster --certificates-only" in done.stderr
 
 
+@needs_jobqueue
 def test_the_slurm_job_trains_on_jobs_that_it_submits(
     slurm: dict[str, str], alone: dict[str, str], certificates: Path, tmp_path: Path, start: Start
 ) -> None:
-    pytest.importorskip("dask_jobqueue")
     kernels = cache_folder()  # warm since `alone` was trained
     shutil.copytree(kernels, tmp_path / "warm" / "kernels" / kernels.name)
     run, job = tmp_path / "run", tmp_path / "job.toml"
