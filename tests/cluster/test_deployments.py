@@ -89,6 +89,7 @@ class Services:
             "/certificates": str(folder / "certificates"),
             "/job.toml": str(folder / "job.toml"),
             '"/data/': f'"{PROJECT}/jobs/data/',
+            "n_estimators = 10": "n_estimators = 2",
         }
         self.store = f"http://127.0.0.1:{store}"
         (folder / "job.toml").write_text(self._localised(job))

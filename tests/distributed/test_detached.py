@@ -34,7 +34,8 @@ from .conftest import (
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Rows enough to be disturbed while they are learned."""
     file = tmp_path_factory.mktemp("rows") / "adult.parquet"
-    pq.write_table(pq.read_table(ADULT, columns=COLUMNS), file, row_group_size=1000)
+    table = pq.read_table(ADULT, columns=COLUMNS).slice(0, 15_000)
+    pq.write_table(table, file, row_group_size=500)
     return file
 
 
@@ -62,7 +63,7 @@ def submitted(cluster: Client, rows: Path, run: Path, **options: Any) -> None:
     """Hand a job over by a client that leaves at once."""
     assert cluster.scheduler is not None
     with Client(cluster.scheduler.address, set_as_default=False) as client:
-        given = {"target": "income", "checkpoint_every": "2000 rows", **options}
+        given = {"target": "income", "checkpoint_every": "1000 rows", **options}
         assert submit(forest(), rows, run=run, client=client, **given) == str(run)
 
 
