@@ -95,6 +95,20 @@ def client() -> Iterator[Client]:
         yield client
 
 
+@pytest.fixture(scope="package")
+def two_processes() -> Iterator[Client]:
+    with worker_processes(2) as client:
+        yield client
+
+
+@pytest.fixture
+def pair(two_processes: Client) -> Client:
+    """Two worker processes. A test may kill one: its nanny starts another for the next test."""
+    wait_until(lambda: len(workers_of(two_processes)) == 2)
+    two_processes.wait_for_workers(2, timeout=PATIENCE)
+    return two_processes
+
+
 Grow = Callable[[int], tuple[LocalCluster, Client]]
 
 
