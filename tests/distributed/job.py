@@ -24,7 +24,7 @@ def main() -> None:
     progress.Teller.interval = 0.0  # listen at every turn
     estimator = AMFClassifier(6, alpha=0.25, charge_opening=True, random_state=7)  # as `forest()`
     train(
-        estimator, data, target="income", run=run, n_workers=2, threads=1,
+        estimator, data, target="income", run=run, n_workers=1, threads=1,
         checkpoint_every="500 rows", progress=listen,
     )  # fmt: skip
 
