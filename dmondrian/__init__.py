@@ -1,7 +1,8 @@
 """dmondrian: Mondrian forests that keep learning, on one machine or a Dask cluster.
 
 ``import dmondrian`` loads neither Dask nor PyArrow; :func:`load` and
-``dmondrian.distributed`` do when they are used.
+``dmondrian.distributed`` do when they are used. The estimators, and with them scikit-learn and
+Numba, are loaded when one is asked for: workers and commands that need none start without.
 
 Where to look, from the bottom up; imports go down only (``tests/test_layers.py``):
 
@@ -29,7 +30,8 @@ Where to look, from the bottom up; imports go down only (``tests/test_layers.py`
 
 from __future__ import annotations
 
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from dmondrian.errors import (
     CheckpointError,
@@ -46,13 +48,15 @@ from dmondrian.errors import (
     SchemaError,
     StoreError,
 )
-from dmondrian.estimators import (
-    AMFClassifier,
-    AMFRegressor,
-    MondrianForestClassifier,
-    MondrianForestRegressor,
-)
-from dmondrian.lifetime import PowerLifetime
+
+if TYPE_CHECKING:
+    from dmondrian.estimators import (
+        AMFClassifier,
+        AMFRegressor,
+        MondrianForestClassifier,
+        MondrianForestRegressor,
+    )
+    from dmondrian.lifetime import PowerLifetime
 
 __version__ = "0.1.0"
 
@@ -99,3 +103,24 @@ def load(path: Any) -> Any:
     from dmondrian.estimators.persistence import load_estimator
 
     return load_estimator(path)
+
+
+_LAZY = {
+    "AMFClassifier": "dmondrian.estimators",
+    "AMFRegressor": "dmondrian.estimators",
+    "MondrianForestClassifier": "dmondrian.estimators",
+    "MondrianForestRegressor": "dmondrian.estimators",
+    "PowerLifetime": "dmondrian.lifetime",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load an estimator when it is first asked for (PEP 562)."""
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_LAZY[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -9,6 +9,7 @@ that the workers' jobs are cancelled at the end.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 
@@ -31,6 +32,7 @@ PROLOGUE = [
 
 def main() -> int:
     """Start the workers, run the command, and cancel them."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # dask_jobqueue's exits without a word
     told = arguments()
     folder = told.certificates.absolute()
     ca, cert, key = (str(folder / f"{name}.pem") for name in ("ca", "cert", "key"))

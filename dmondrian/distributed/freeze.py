@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from sklearn.base import is_classifier
 
 from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.parts import parts_of
@@ -61,6 +60,8 @@ def freeze(
     CheckpointError
         The folder belongs to another job.
     """
+    from sklearn.base import is_classifier  # workers do without scikit-learn
+
     if not isinstance(target, str):
         raise ParameterError(f"target is {target!r}; expected the name of the column to learn")
     options = {"target": target, **plan_options}

@@ -15,6 +15,7 @@ from tests.cli.command import (
     ADULT,
     JOB,
     TIMEOUT,
+    call,
     digests,
     events,
     finish,
@@ -27,21 +28,23 @@ pytestmark = pytest.mark.slow
 
 TEST_FILE = ADULT / "part-0001-test.parquet"
 TEST_ROWS = 16_281
+ROWS, GROUP = 12_288, 512
 
 
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory):
-    """Adult's training rows in row groups so small that a run has a middle to be stopped in."""
+def keys(tmp_path_factory):
+    """Rows of adult in row groups so small that a run has a middle to be stopped in."""
     file = tmp_path_factory.mktemp("data") / "adult.parquet"
-    pq.write_table(pq.read_table(ADULT / "part-0000-train.parquet"), file, row_group_size=2048)
-    return file
+    table = pq.read_table(ADULT / "part-0000-train.parquet").slice(0, ROWS)
+    pq.write_table(table, file, row_group_size=GROUP)
+    return f"data.path={file}", "run.checkpoint_every=1000 rows"
 
 
 @pytest.fixture(scope="module")
-def undisturbed(rows, tmp_path_factory):
+def undisturbed(keys, tmp_path_factory):
     """Four trees trained on adult by one worker process."""
     run = tmp_path_factory.mktemp("runs") / "undisturbed"
-    stdout, stderr = finish(*train_words(run, f"data.path={rows}", "cluster.workers=1"))
+    stdout, stderr = finish(*train_words(run, *keys, "cluster.workers=1"))
     return run, stdout, stderr
 
 
@@ -59,9 +62,9 @@ def scores(folder: Path):
 
 def test_training_tells_progress_and_metrics(undisturbed):
     run, stdout, stderr = undisturbed
-    assert "32,561 of 32,561 rows (100%)" in stderr
+    assert "12,288 of 12,288 rows (100%)" in stderr
     assert f"trained {run}" in stdout
-    assert re.search(r"32,561 rows in \d+:\d+, \d+ checkpoints, 1 workers\n", stdout)
+    assert re.search(r"12,288 rows in \d+:\d+, \d+ checkpoints, 1 workers\n", stdout)
     for word in ("log loss", "accuracy"):
         assert word in stdout
 
@@ -70,32 +73,32 @@ def test_every_checkpoint_is_there_and_only_the_last_is_final(undisturbed):
     found = manifests(undisturbed[0])
     assert len(found) >= 3
     assert [manifest["final"] for manifest in found] == [False] * (len(found) - 1) + [True]
-    assert found[-1]["position"] == 32_561
+    assert found[-1]["position"] == ROWS
 
 
 def test_describe_tells_of_the_run(undisturbed):
-    (told,) = events(finish("describe", undisturbed[0], "--json")[0])
-    assert told["rows"] == 32_561
+    (told,) = events(call("describe", undisturbed[0], "--json")[0])
+    assert told["rows"] == ROWS
     assert told["final"] is True
     assert told["size"]["trees"] == 4
     assert told["target"] == "income"
     assert told["metrics"]["accuracy"] > 0.76  # the share of the greater class
-    assert told["checkpoints"][-1] == 32_561
+    assert told["checkpoints"][-1] == ROWS
 
 
 def test_an_earlier_checkpoint_is_a_model_too(undisturbed, tmp_path):
     first = manifests(undisturbed[0])[0]["position"]
-    stdout, _ = finish("score", f"{undisturbed[0]}@{first}", TEST_FILE, tmp_path / "out", "--json")
+    stdout, _ = call("score", f"{undisturbed[0]}@{first}", TEST_FILE, tmp_path / "out", "--json")
     assert events(stdout)[-1]["rows"] == TEST_ROWS
 
 
 def test_a_limit_of_memory_that_cannot_do_is_refused_with_one_that_would(undisturbed, tmp_path):
     words = ("score", undisturbed[0], TEST_FILE, tmp_path / "a", "--json")
-    finish(*words)
+    call(*words)
     limited = ("score", undisturbed[0], TEST_FILE, tmp_path / "b", "--json", "--workers", "1")
-    _, told = finish(*limited, "--threads", "1", "--memory-limit", "100MiB", code=5)
+    _, told = call(*limited, "--threads", "1", "--memory-limit", "100MiB", code=5)
     enough = re.search(r"([0-9,]+) MiB would do", told)[1].replace(",", "")
-    stdout, _ = finish(*limited, "--threads", "1", "--memory-limit", f"{enough}MiB")
+    stdout, _ = call(*limited, "--threads", "1", "--memory-limit", f"{enough}MiB")
     scored = events(stdout)[-1]
     assert (scored["event"], scored["rows"]) == ("scored", scores(tmp_path / "a").num_rows)
     assert scored["trees_sharded"] > 1
@@ -105,7 +108,7 @@ def test_a_limit_of_memory_that_cannot_do_is_refused_with_one_that_would(undistu
 
 def test_score_keeps_the_order_and_the_columns_asked_for(undisturbed, tmp_path):
     out = tmp_path / "out"
-    finish("score", undisturbed[0], TEST_FILE, out, "--keep", "fnlwgt,age", "--keep", "income")
+    call("score", undisturbed[0], TEST_FILE, out, "--keep", "fnlwgt,age", "--keep", "income")
     table = scores(out)
     rows = pq.read_table(TEST_FILE)
     assert table.num_rows == TEST_ROWS
@@ -118,7 +121,7 @@ def test_score_keeps_the_order_and_the_columns_asked_for(undisturbed, tmp_path):
 
 
 def test_evaluate_tells_the_metrics_of_the_test_file(undisturbed):
-    (told,) = events(finish("evaluate", undisturbed[0], TEST_FILE, "--json")[0])
+    (told,) = events(call("evaluate", undisturbed[0], TEST_FILE, "--json")[0])
     metrics = told["metrics"]
     assert metrics["rows"] == TEST_ROWS
     assert metrics["auc"] > 0.8  # four trees; the benchmarks hold the real bounds
@@ -126,36 +129,34 @@ def test_evaluate_tells_the_metrics_of_the_test_file(undisturbed):
     assert 0.76 < metrics["accuracy"] < 1.0
 
 
-def test_a_repeated_command_changes_nothing(undisturbed, rows):
+def test_a_repeated_command_changes_nothing(undisturbed, keys, shared):
     run = undisturbed[0]
     before = {file: file.stat().st_mtime_ns for file in (run / "manifests").iterdir()}
-    finish(*train_words(run, f"data.path={rows}", "cluster.workers=1"))
+    call(*train_words(run, *keys, f"cluster.scheduler={shared}"))
     assert {file: file.stat().st_mtime_ns for file in (run / "manifests").iterdir()} == before
 
 
-def test_two_workers_make_the_same_bytes(undisturbed, rows, tmp_path):
+def test_two_workers_make_the_same_bytes(undisturbed, keys, tmp_path):
     run = tmp_path / "two"
-    finish(*train_words(run, f"data.path={rows}", "cluster.workers=2", "cluster.threads=1"))
+    finish(*train_words(run, *keys, "cluster.workers=2", "cluster.threads=1"))
     assert digests(run) == digests(undisturbed[0])
 
 
-def test_killed_and_run_again_makes_the_same_bytes(undisturbed, rows, tmp_path):
+def test_killed_and_run_again_makes_the_same_bytes(undisturbed, keys, shared, tmp_path):
     run = tmp_path / "killed"
-    words = train_words(run, f"data.path={rows}", "cluster.workers=2", "cluster.threads=1")
-    process = start(*words)
+    process = start(*train_words(run, *keys, "cluster.workers=1"))
     wait_for_a_checkpoint(process, run)
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=TIMEOUT)
     assert not manifests(run)[-1]["final"]  # it was killed in the middle
-    _, stderr = finish(*words)
+    _, stderr = call(*train_words(run, *keys, f"cluster.scheduler={shared}"))
     assert "100%" in stderr
     assert digests(run) == digests(undisturbed[0])
 
 
-def test_ctrl_c_stops_at_a_checkpoint_and_the_command_goes_on(undisturbed, rows, tmp_path):
+def test_ctrl_c_stops_at_a_checkpoint_and_the_command_goes_on(undisturbed, keys, shared, tmp_path):
     run = tmp_path / "stopped"
-    words = train_words(run, f"data.path={rows}", "cluster.workers=1")
-    process = start(*words)
+    process = start(*train_words(run, *keys, "cluster.workers=1"))
     wait_for_a_checkpoint(process, run)
     os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to the whole group
     _, stderr = process.communicate(timeout=TIMEOUT)
@@ -163,28 +164,27 @@ def test_ctrl_c_stops_at_a_checkpoint_and_the_command_goes_on(undisturbed, rows,
     assert "run the same command again to go on" in stderr
     assert "Traceback" not in stderr
     assert not manifests(run)[-1]["final"]
-    finish(*words)
+    finish(*train_words(run, *keys, f"cluster.scheduler={shared}"))
     assert digests(run) == digests(undisturbed[0])
 
 
-def test_ctrl_c_twice_stops_at_once(undisturbed, rows, tmp_path):
+def test_ctrl_c_twice_stops_at_once(undisturbed, keys, shared, tmp_path):
     run = tmp_path / "stopped"
-    words = train_words(run, f"data.path={rows}", "cluster.workers=1")
-    process = start(*words)
+    process = start(*train_words(run, *keys, "cluster.workers=1"))
     wait_for_a_checkpoint(process, run)
     os.killpg(process.pid, signal.SIGINT)
     time.sleep(0.1)
     os.killpg(process.pid, signal.SIGINT)
     process.communicate(timeout=TIMEOUT)
     assert process.returncode == 130
-    finish(*words)
+    call(*train_words(run, *keys, f"cluster.scheduler={shared}"))
     assert digests(run) == digests(undisturbed[0])
 
 
-def test_a_folder_of_another_job_is_refused(undisturbed, rows):
+def test_a_folder_of_another_job_is_refused(undisturbed, keys):
     run = undisturbed[0]
     before = sorted(run.rglob("*"))
-    _, stderr = finish(*train_words(run, f"data.path={rows}", "forest.random_state=1"), code=4)
+    _, stderr = call(*train_words(run, *keys, "forest.random_state=1"), code=4)
     assert "belongs to another job" in stderr
     assert "random_state: 0 there, 1 here" in stderr
     assert sorted(run.rglob("*")) == before
@@ -200,5 +200,5 @@ def test_a_job_with_a_score_table_trains_scores_and_evaluates(tmp_path):
     assert last["rows"] == last["n_rows"] == last["durable"] == 32_561
     assert told[-1]["metrics"]["rows"] == TEST_ROWS
     again = tmp_path / "again"
-    finish("score", run, TEST_FILE, again)
+    call("score", run, TEST_FILE, again)
     assert scores(out).equals(scores(again))

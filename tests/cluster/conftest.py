@@ -16,7 +16,7 @@ import pytest
 
 from dmondrian.cli.certificates import make_certificates
 from dmondrian.cli.tls import Tls
-from tests.cli.command import TIMEOUT, start
+from tests.cli.command import TIMEOUT, call, digests, start, train_words
 
 
 @dataclass(frozen=True)
@@ -76,3 +76,11 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("certificates")
     make_certificates(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Blob digests of the small job, trained by one worker of this machine."""
+    run = tmp_path_factory.mktemp("alone") / "run"
+    call(*train_words(run, "cluster.workers=1"))
+    return digests(run)

@@ -40,7 +40,9 @@ def compiled(folder: str) -> set[Path]:
     return set(Path(folder).glob("*.nb[ic]"))
 
 
-def test_a_job_is_trained_encrypted_and_compiles_nothing(running: Running, tmp_path: Path) -> None:
+def test_a_job_is_trained_encrypted_and_compiles_nothing(
+    running: Running, alone: dict[str, str], tmp_path: Path
+) -> None:
     tls = running.tls
     security = encrypted(tls.ca, tls.cert, tls.key)
     assert running.told["address"].startswith("tls://127.0.0.1:")
@@ -53,8 +55,7 @@ def test_a_job_is_trained_encrypted_and_compiles_nothing(running: Running, tmp_p
         _, stderr = finish(*train_words(run, *running.overrides()))
         assert "not encrypted" not in stderr
         assert {folder: compiled(folder) for folder in before} == before
-    finish(*train_words(tmp_path / "plain", "cluster.workers=1"))
-    assert digests(run) == digests(tmp_path / "plain")
+    assert digests(run) == alone
 
 
 def test_nobody_is_let_in_without_certificates(running: Running, strangers: Tls) -> None:

@@ -95,6 +95,20 @@ def client() -> Iterator[Client]:
         yield client
 
 
+@pytest.fixture(scope="package")
+def two_processes() -> Iterator[Client]:
+    with worker_processes(2) as client:
+        yield client
+
+
+@pytest.fixture
+def pair(two_processes: Client) -> Client:
+    """Two worker processes. A test may kill one: its nanny starts another for the next test."""
+    wait_until(lambda: len(workers_of(two_processes)) == 2)
+    two_processes.wait_for_workers(2, timeout=PATIENCE)
+    return two_processes
+
+
 Grow = Callable[[int], tuple[LocalCluster, Client]]
 
 
@@ -113,8 +127,13 @@ def resize(cluster: LocalCluster, client: Client, n_workers: int) -> None:
         client.wait_for_workers(n_workers, timeout=PATIENCE)  # until they run
 
 
+SETTLED = {"alpha": 0.25, "charge_opening": True}
+"""Settings that need no choosing: most of the time of a short run would go into the choice."""
+CHOSEN = {"alpha": "auto", "charge_opening": "auto"}
+
+
 def forest(**parameters: Any) -> AMFClassifier:
-    return AMFClassifier(**{"n_estimators": 6, "random_state": 7, **parameters})
+    return AMFClassifier(**{"n_estimators": 6, "random_state": 7, **SETTLED, **parameters})
 
 
 def digests(run: TrainedRun | str | Path) -> dict[int, str]:

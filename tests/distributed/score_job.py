@@ -31,7 +31,7 @@ def main() -> None:
         memory.PROCESS_BYTES, memory.USABLE = 0, 1.0
         scoring.row_needs = lambda *_: memory.Needs(0, 1)
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as own,
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0") as own,
         Client(own) as client,
     ):
         told = score(

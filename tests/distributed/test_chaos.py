@@ -18,6 +18,7 @@ from .chaos.harness import Outcome
 from .chaos.place import Place
 from .chaos.place import place as set_up
 from .chaos.verdict import complaints
+from .conftest import SETTLED
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +31,7 @@ OPTIONS = {
     "target": "income",
     "checkpoint_every": f"{INTERVAL} rows",
     "unit_rows": 500,
-    "forest": {"n_estimators": 6, "random_state": 7},
+    "forest": {"n_estimators": 6, "random_state": 7, **SETTLED},
 }
 
 

@@ -19,7 +19,7 @@ from .conftest import PATIENCE, ROWS, Fit, digests, wait_until
 
 JOB = Path(__file__).with_name("job.py")
 ROOT = Path(__file__).parents[2]
-START = 2 * PATIENCE  # seconds, for three processes to import, compile and learn
+START = 2 * PATIENCE  # seconds, for two processes to import, compile and learn
 
 Start = Callable[[], subprocess.Popen[bytes]]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from .conftest import (
     digests,
     forest,
     wait_until,
-    worker_processes,
     worker_threads,
 )
 
@@ -34,14 +32,9 @@ from .conftest import (
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Rows enough to be disturbed while they are learned."""
     file = tmp_path_factory.mktemp("rows") / "adult.parquet"
-    pq.write_table(pq.read_table(ADULT, columns=COLUMNS), file, row_group_size=1000)
+    table = pq.read_table(ADULT, columns=COLUMNS).slice(0, 15_000)
+    pq.write_table(table, file, row_group_size=500)
     return file
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Client]:
-    with worker_processes(2) as client:
-        yield client
 
 
 def is_final(run: Path) -> bool:
@@ -62,38 +55,37 @@ def submitted(cluster: Client, rows: Path, run: Path, **options: Any) -> None:
     """Hand a job over by a client that leaves at once."""
     assert cluster.scheduler is not None
     with Client(cluster.scheduler.address, set_as_default=False) as client:
-        given = {"target": "income", "checkpoint_every": "2000 rows", **options}
+        given = {"target": "income", "checkpoint_every": "1000 rows", **options}
         assert submit(forest(), rows, run=run, client=client, **given) == str(run)
 
 
 @pytest.fixture(scope="module")
-def expected(rows: Path, cluster: Client, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def expected(rows: Path, two_processes: Client, tmp_path_factory: pytest.TempPathFactory) -> Any:
     from dmondrian.distributed import train
 
     run = tmp_path_factory.mktemp("expected") / "run"
-    train(forest(), rows, target="income", run=run, client=cluster)
+    train(forest(), rows, target="income", run=run, client=two_processes)
     return digests(run)
 
 
 def test_two_jobs_and_their_scores_end_beside_each_other(
-    cluster: Client, rows: Path, tmp_path: Path, expected: Any
+    pair: Client, rows: Path, tmp_path: Path, expected: Any
 ) -> None:
     for name in "ab":
         wanted = {"data": str(rows), "out": str(tmp_path / f"scores-{name}")}
-        submitted(cluster, rows, tmp_path / name, score=wanted)
+        submitted(pair, rows, tmp_path / name, score=wanted)
     for name in "ab":
         wait_until(lambda name=name: (tmp_path / f"scores-{name}" / "_manifest.json").exists())
         assert digests(tmp_path / name) == expected
-    wait_until(lambda: not cluster.sync(cluster.scheduler.who_has))  # type: ignore[union-attr]  # it is open
+    wait_until(lambda: not pair.sync(pair.scheduler.who_has))  # type: ignore[union-attr]  # it is open
 
 
 def test_the_coordinator_starts_again_elsewhere_when_its_worker_dies(
-    rows: Path, tmp_path: Path, expected: Any
+    pair: Client, rows: Path, tmp_path: Path, expected: Any
 ) -> None:
-    with worker_processes(2) as client:
-        submitted(client, rows, tmp_path / "run")
-        os.kill(coordinator_of(tmp_path / "run"), signal.SIGKILL)
-        wait_until(lambda: is_final(tmp_path / "run"), 3 * PATIENCE)
+    submitted(pair, rows, tmp_path / "run")
+    os.kill(coordinator_of(tmp_path / "run"), signal.SIGKILL)
+    wait_until(lambda: is_final(tmp_path / "run"), 3 * PATIENCE)
     assert digests(tmp_path / "run") == expected
     holder = holder_of(Run.open(tmp_path / "run").store)
     assert holder is not None
@@ -101,9 +93,9 @@ def test_the_coordinator_starts_again_elsewhere_when_its_worker_dies(
 
 
 def test_a_job_that_is_asked_to_stop_stops_at_a_checkpoint(
-    cluster: Client, rows: Path, tmp_path: Path
+    pair: Client, rows: Path, tmp_path: Path
 ) -> None:
-    submitted(cluster, rows, tmp_path / "run")
+    submitted(pair, rows, tmp_path / "run")
     coordinator_of(tmp_path / "run")
     store = Run.open(tmp_path / "run").store
     ask_to_stop(store, holder_of(store))  # type: ignore[arg-type]  # one holds it
@@ -113,7 +105,7 @@ def test_a_job_that_is_asked_to_stop_stops_at_a_checkpoint(
     assert holder.beat is not None
     assert holder.beat["outcome"] == "stopped"
     assert not is_final(tmp_path / "run")
-    assert len(cluster.run(os.getpid)) == 2  # no worker was interrupted
+    assert len(pair.run(os.getpid)) == 2  # no worker was interrupted
 
 
 def test_a_job_that_waits_for_a_worker_can_be_stopped_before_it_begins(
@@ -146,16 +138,16 @@ def test_any_failure_of_a_job_is_told(rows: Path, tmp_path: Path) -> None:
 
 
 def test_mistakes_are_told_before_it_is_handed_over(
-    cluster: Client, rows: Path, tmp_path: Path
+    pair: Client, rows: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(DataError, match="nothing there"):
-        submit(forest(), tmp_path / "nothing there", target="income", run=tmp_path, client=cluster)
+        submit(forest(), tmp_path / "nothing there", target="income", run=tmp_path, client=pair)
     array = dask.array.zeros((4, 2))
     with pytest.raises(ParameterError, match="write the collection first"):
-        submit(forest(), array, target="y", run=tmp_path, client=cluster)
+        submit(forest(), array, target="y", run=tmp_path, client=pair)
 
 
-def test_a_failure_is_told_in_the_run_folder(cluster: Client, rows: Path, tmp_path: Path) -> None:
+def test_a_failure_is_told_in_the_run_folder(pair: Client, rows: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.parquet"
     copy.write_bytes(rows.read_bytes())
     data = bytearray(rows.read_bytes())
@@ -163,7 +155,7 @@ def test_a_failure_is_told_in_the_run_folder(cluster: Client, rows: Path, tmp_pa
     start = group.dictionary_page_offset or group.data_page_offset
     data[start : start + group.total_compressed_size] = b"\xff" * group.total_compressed_size
     copy.write_bytes(data)
-    submitted(cluster, copy, tmp_path / "run")
+    submitted(pair, copy, tmp_path / "run")
     store = Run.open(tmp_path / "run").store
     wait_until(lambda: (h := holder_of(store)) is not None and h.is_over)
     holder = holder_of(store)

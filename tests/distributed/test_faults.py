@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from distributed import Client
 
 from dmondrian.checkpoint import Run
-from dmondrian.distributed import Progress, TrainedRun, shards, train
+from dmondrian.distributed import Progress, TrainedRun, shards
 from dmondrian.distributed.coordinator import Coordinator
 from dmondrian.distributed.fleet import Fleet
 from dmondrian.distributed.orders import OK, Answer
@@ -25,10 +26,8 @@ from .conftest import (
     Grow,
     Once,
     digests,
-    forest,
     giving_up_after,
     resize,
-    worker_processes,
 )
 
 
@@ -118,43 +117,35 @@ def test_a_worker_that_retires_hands_its_shards_on_and_counts_as_no_loss(
 
 @pytest.mark.usefixtures("talkative", "without_losses")
 def test_a_shard_that_loses_workers_too_often_ends_the_run_with_its_position(
-    adult: Path, tmp_path: Path
+    fit: Fit, pair: Client
 ) -> None:
-    with worker_processes(2) as client:
-        address, pid = min(client.run(os.getpid).items())
-        kill = Once(lambda: os.kill(pid, signal.SIGKILL))
-        told = f"lost its worker 1 times without getting past position \\d+, last {address}"
-        with pytest.raises(ClusterError, match=told):
-            train(
-                forest(), adult, target="income", run=tmp_path / "run", client=client,
-                checkpoint_every="1000 rows", progress=kill,
-            )  # fmt: skip
+    address, pid = min(pair.run(os.getpid).items())
+    kill = Once(lambda: os.kill(pid, signal.SIGKILL))
+    told = f"lost its worker 1 times without getting past position \\d+, last {address}"
+    with pytest.raises(ClusterError, match=told):
+        fit(client=pair, progress=kill)
     assert kill.is_done
 
 
 @pytest.mark.usefixtures("talkative")
 def test_a_stopped_process_is_given_up_and_does_no_harm_when_it_wakes(
-    adult: Path, tmp_path: Path, undisturbed: TrainedRun, monkeypatch: pytest.MonkeyPatch
+    fit: Fit, pair: Client, undisturbed: TrainedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check = Coordinator._check_silence
-    with worker_processes(2) as client:
-        address, pid = min(client.run(os.getpid).items())
-        stop = Once(lambda: os.kill(pid, signal.SIGSTOP))
+    address, pid = min(pair.run(os.getpid).items())
+    stop = Once(lambda: os.kill(pid, signal.SIGSTOP))
 
-        def check_at_once(self: Coordinator, now: float) -> None:
-            if stop.is_done:  # it alone was silent for long, however slow this machine is
-                self._heard.update(dict.fromkeys(self._fleet.threads, now))
-                self._heard[address] = -float("inf")
-            check(self, now)
+    def check_at_once(self: Coordinator, now: float) -> None:
+        if stop.is_done:  # it alone was silent for long, however slow this machine is
+            self._heard.update(dict.fromkeys(self._fleet.threads, now))
+            self._heard[address] = -float("inf")
+        check(self, now)
 
-        monkeypatch.setattr(Coordinator, "_check_silence", check_at_once)
-        try:
-            run = train(
-                forest(), adult, target="income", run=tmp_path / "run", client=client,
-                checkpoint_every="1000 rows", progress=stop,
-            )  # fmt: skip
-        finally:
-            os.kill(pid, signal.SIGCONT)
+    monkeypatch.setattr(Coordinator, "_check_silence", check_at_once)
+    try:
+        run = fit(client=pair, progress=stop)
+    finally:
+        os.kill(pid, signal.SIGCONT)
     assert stop.is_done
     assert run.summary["recoveries"] == 3
     assert digests(run) == digests(undisturbed)

@@ -27,7 +27,7 @@ from dmondrian.errors import (
     PlanError,
 )
 
-from .conftest import ROWS, Fit, digests, forest
+from .conftest import CHOSEN, ROWS, Fit, digests, forest
 
 SETTINGS = {"alpha": 0.05, "charge_opening": True}
 
@@ -64,9 +64,11 @@ def stop_after(rows: int) -> object:
 
 
 def test_grown_trees_are_those_of_a_run_that_had_them_from_the_start(
-    fit: Fit, client: Client, full: TrainedRun, undisturbed: TrainedRun, tmp_path: Path
+    fit: Fit, client: Client, tmp_path: Path
 ) -> None:
-    folder = copy_of(undisturbed, tmp_path / "grown")
+    full = fit("full", estimator=forest(n_estimators=10, **CHOSEN))
+    begun = fit("begun", estimator=forest(**CHOSEN))
+    folder = copy_of(begun, tmp_path / "grown")
     run = grow(folder, 8, client=client, checkpoint_every="2000 rows")
     assert dmondrian.load(folder).n_estimators == 8
     run = grow(folder, 10, client=client, checkpoint_every="1000 rows")
@@ -77,7 +79,7 @@ def test_grown_trees_are_those_of_a_run_that_had_them_from_the_start(
     assert loaded.n_estimators == 10
     assert loaded.get_params() == dmondrian.load(full.run_url).get_params()
     # One tree of a shard each, as the run was cut; the trees that were there were not touched.
-    assert digests(folder) == digests(undisturbed)
+    assert digests(folder) == digests(begun)
     assert [len(part.run_json["shards"]) for part in parts_of(Run.open(folder))] == [2, 2]
 
 
@@ -150,7 +152,6 @@ def arriving(adult: Path, tmp_path: Path) -> Path:
 def test_new_files_continue_the_stream(
     fit: Fit, adult: Path, arriving: Path, client: Client, tmp_path: Path
 ) -> None:
-    # Settings are chosen from the stream as it begins, which is short here: give them.
     fit = partial(fit, estimator=forest(**SETTINGS))
     first = fit("appended", data=arriving)
     assert first.plan.n_rows == ROWS // 2

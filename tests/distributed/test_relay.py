@@ -19,7 +19,7 @@ from dmondrian.distributed.memory import Needs
 from dmondrian.distributed.models import Model, open_model
 from dmondrian.errors import ClusterError, CorruptError
 
-from .conftest import Grow, Once, resize, worker_processes
+from .conftest import Grow, Once, resize
 
 
 @pytest.fixture(autouse=True)
@@ -208,15 +208,15 @@ def test_workers_that_join_and_leave_change_no_byte(
 @pytest.mark.usefixtures("talkative")
 @pytest.mark.parametrize("trees", [1, 3], ids=["several passes", "one pass"])
 def test_a_worker_killed_on_the_way_changes_no_byte(
-    adult: Path, tmp_path: Path, undisturbed: TrainedRun, model: Model, whole: Path, trees: int
-) -> None:
-    with worker_processes(2) as own:
-        pids = sorted(own.run(os.getpid).values())
-        kill = Once(lambda: os.kill(pids[0], signal.SIGKILL))
-        told = score(
-            undisturbed.run_url, adult, tmp_path / "out", keep=["age"], client=own, progress=kill,
-            memory_limit=limit_of(model, trees),
-        )  # fmt: skip
+    adult: Path, tmp_path: Path, undisturbed: TrainedRun, model: Model, whole: Path, pair: Client,
+    trees: int,
+) -> None:  # fmt: skip
+    pids = sorted(pair.run(os.getpid).values())
+    kill = Once(lambda: os.kill(pids[0], signal.SIGKILL))
+    told = score(
+        undisturbed.run_url, adult, tmp_path / "out", keep=["age"], client=pair, progress=kill,
+        memory_limit=limit_of(model, trees),
+    )  # fmt: skip
     assert kill.is_done
     assert told["trees_sharded"] > 1
     assert manifest(tmp_path / "out") == manifest(whole)

@@ -28,7 +28,7 @@ from dmondrian.errors import (
     SchemaError,
 )
 
-from .conftest import ROWS, Fit, Grow, forest, giving_up_after, resize, worker_processes
+from .conftest import ROWS, Fit, Grow, forest, giving_up_after, resize
 
 
 @pytest.fixture(autouse=True)
@@ -181,10 +181,9 @@ def test_two_jobs_at_once_end_with_every_row_once(
 
 
 def test_worker_processes_write_the_same_files(
-    adult: Path, client: Client, tmp_path: Path, undisturbed: TrainedRun
+    adult: Path, client: Client, pair: Client, tmp_path: Path, undisturbed: TrainedRun
 ) -> None:
-    with worker_processes(2) as processes:
-        score(undisturbed.run_url, adult, tmp_path / "a", client=processes)
+    score(undisturbed.run_url, adult, tmp_path / "a", client=pair)
     score(undisturbed.run_url, adult, tmp_path / "b", client=client)
     assert (tmp_path / "a/_manifest.json").read_bytes() == (
         tmp_path / "b/_manifest.json"

@@ -23,7 +23,7 @@ from .large_model import write_model, write_rows
 
 JOB = Path(__file__).with_name("score_job.py")
 ROOT = Path(__file__).parents[2]
-START = 2 * PATIENCE  # seconds, for three processes to import, compile and score
+START = 2 * PATIENCE  # seconds, for two processes to import, compile and score
 
 Start = Callable[[int], subprocess.Popen[bytes]]
 

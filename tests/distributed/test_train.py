@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +23,29 @@ from dmondrian.data import read_block
 from dmondrian.distributed import Progress, TrainedRun, train
 from dmondrian.errors import CheckpointError, DataError, ParameterError, PlanError, StoreError
 
-from .conftest import ROWS, Fit, Once, digests, forest, worker_processes
+from .conftest import (
+    CHOSEN,
+    ROWS,
+    SETTLED,
+    Fit,
+    Once,
+    digests,
+    forest,
+    worker_processes,
+)
 
 
-def test_the_run_is_what_one_estimator_learns_in_one_piece(undisturbed: TrainedRun) -> None:
-    plan = undisturbed.plan
+@pytest.mark.parametrize("settings", [SETTLED, CHOSEN], ids=["settled", "chosen"])
+def test_the_run_is_what_one_estimator_learns_in_one_piece(
+    fit: Fit, settings: dict[str, Any]
+) -> None:
+    run = fit(estimator=forest(**settings))
+    plan = run.plan
     encoded = [read_block(plan, block) for block in plan.blocks]
     X = np.concatenate([e.X for e in encoded])
     labels = np.array(plan.schema.classes)[np.concatenate([e.y for e in encoded]).astype(int)]
-    alone = forest().fit(X, labels)
-    shared = undisturbed.to_local()
+    alone = forest(**settings).fit(X, labels)
+    shared = run.to_local()
     rows = pd.DataFrame(X[:500], columns=plan.schema.feature_names)
     assert np.array_equal(shared.predict_proba(rows), alone.predict_proba(X[:500]))
     header, trees = shared.forest_.state()
@@ -78,7 +92,7 @@ def test_fewer_shards_hold_the_same_trees(fit: Fit, undisturbed: TrainedRun) -> 
         assert all(np.array_equal(there[name], here[name]) for name in here)
 
 
-@pytest.mark.parametrize(("n_workers", "threads"), [(1, 2), (2, 1), (3, 1)])
+@pytest.mark.parametrize(("n_workers", "threads"), [(1, 2), (3, 1)])
 def test_worker_processes_and_threads_do_not_change_a_byte(
     adult: Path, tmp_path: Path, undisturbed: TrainedRun, n_workers: int, threads: int
 ) -> None:
@@ -116,9 +130,9 @@ class KillAt:
 @pytest.mark.usefixtures("talkative")
 @pytest.mark.parametrize("n_workers", [1, 2])
 def test_a_killed_worker_costs_its_shards_a_replay_and_nothing_else(
-    adult: Path, tmp_path: Path, undisturbed: TrainedRun, n_workers: int
+    adult: Path, tmp_path: Path, undisturbed: TrainedRun, pair: Client, n_workers: int
 ) -> None:
-    with worker_processes(n_workers) as client:
+    with worker_processes(1) if n_workers == 1 else nullcontext(pair) as client:
         kill = KillAt(client, 2000)
         run = train(
             forest(), adult, target="income", run=tmp_path / "run", client=client,

@@ -12,11 +12,21 @@ import pytest
 from sklearn.datasets import make_classification
 
 import dmondrian
-from dmondrian import AMFClassifier
+from dmondrian import AMFClassifier, warmup
 from dmondrian.errors import CorruptError
 from dmondrian.forest import Forest
-from dmondrian.warmup import CANDIDATES, FIRST, LAST, START_ALPHA
+from dmondrian.warmup import CANDIDATES, START_ALPHA
 from tests.estimators.test_amf import same_forest
+
+FIRST, LAST = 64, 512
+"""Rows of the two stages in tests of what no number of rows changes: choosing takes time."""
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warmup, "FIRST", FIRST)
+    monkeypatch.setattr(warmup, "LAST", LAST)
+    monkeypatch.setattr(warmup, "_MOST_KEPT", 16 * LAST)
 
 
 def mixture(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -53,19 +63,20 @@ def by_hand(X: np.ndarray, y: np.ndarray, among: list[tuple[float, bool]], n: in
 def test_the_choice_is_the_least_progressive_loss() -> None:
     chosen = set()
     for seed, noise in ((0, 0.0), (1, 0.3), (2, 0.5)):
-        X, y = make_classification(LAST + 50, 8, flip_y=noise, random_state=seed)
+        X, y = make_classification(warmup.LAST + 50, 8, flip_y=noise, random_state=seed)
         X = X.astype(np.float32)
         among = [(share / 2, charge) for share, charge in CANDIDATES]
-        first = by_hand(X, y, among, FIRST)
-        few = AMFClassifier(2, random_state=4).fit(X[: FIRST + 1], y[: FIRST + 1])
+        first = by_hand(X, y, among, warmup.FIRST)
+        few = AMFClassifier(2, random_state=4).fit(X[: warmup.FIRST + 1], y[: warmup.FIRST + 1])
         assert settings(few) == first[0]
-        last = by_hand(X, y, among, LAST)
+        last = by_hand(X, y, among, warmup.LAST)
         many = AMFClassifier(2, random_state=4).fit(X, y)
         assert settings(many) == last[0]
         chosen |= {first[0], last[0]}
     assert len(chosen) > 1  # else the data do not tell settings apart
 
 
+@pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("n", [FIRST, FIRST + 1, LAST, LAST + 1, LAST + 300])
 def test_the_forest_is_the_one_of_the_settings_chosen(n: int) -> None:
     X, y = mixture(n)
@@ -75,12 +86,13 @@ def test_the_forest_is_the_one_of_the_settings_chosen(n: int) -> None:
     assert (auto.forest_.warmup is None) == (n > LAST)
 
 
+@pytest.mark.usefixtures("short")
 def test_chunks_threads_and_weights_change_no_byte() -> None:
     X, y = mixture(LAST + 100)
     whole = AMFClassifier(2, random_state=1).fit(X, y)
     early = AMFClassifier(2, random_state=1).fit(X[: FIRST + 1], y[: FIRST + 1])
     assert settings(early) != settings(whole)
-    for size in (1, 700, LAST):
+    for size in (1, 70, LAST):
         parts = AMFClassifier(2, random_state=1, n_jobs=2)
         for start in range(0, len(X), size):
             rows = slice(start, start + size)
@@ -88,19 +100,21 @@ def test_chunks_threads_and_weights_change_no_byte() -> None:
         assert same_forest(whole, parts)
 
 
+@pytest.mark.usefixtures("short")
 def test_whole_weights_equal_repeats_and_zeros_no_rows() -> None:
     X, y = mixture(LAST + 100)
     w = np.random.default_rng(0).integers(0, 5, len(X))
-    w[300] = 200
+    w[30] = 200
     weighted = AMFClassifier(2, random_state=1).fit(X, y, sample_weight=w)
     repeated = AMFClassifier(2, random_state=1)
     X, y = np.repeat(X, w, 0), np.repeat(y, w)
-    for start in range(0, len(X), 377):  # cuts fall between repeats of one row
-        repeated.partial_fit(X[start : start + 377], y[start : start + 377], classes=[0, 1])
+    for start in range(0, len(X), 47):  # cuts fall between repeats of one row
+        repeated.partial_fit(X[start : start + 47], y[start : start + 47], classes=[0, 1])
     assert settings(weighted) == settings(repeated)
     assert same_forest(weighted, repeated)
 
 
+@pytest.mark.usefixtures("short")
 def test_large_weights_do_not_choose_from_few_rows() -> None:
     X, y = mixture(LAST + 1)
     plain = AMFClassifier(1, random_state=1).fit(X, y)
@@ -111,17 +125,20 @@ def test_large_weights_do_not_choose_from_few_rows() -> None:
     assert light.forest_.warmup is None
     few = AMFClassifier(1, random_state=1).fit(X[:FIRST], y[:FIRST], np.full(FIRST, 5000.0))
     assert settings(few) == (START_ALPHA / 2, False)
-    same = AMFClassifier(1, random_state=1).fit(X[[0] * 9000], [0, 1] * 4500)
+    same = AMFClassifier(1, random_state=1).fit(X[[0] * 2 * LAST], [0, 1] * LAST)
     assert same.forest_.warmup is None  # y alone differs from row to row
-    flat = AMFClassifier(1, random_state=1).partial_fit(X[[0] * 9000], [0] * 9000, classes=[0, 1])
+    n = 16 * LAST - 1
+    flat = AMFClassifier(1, random_state=1).partial_fit(X[[0] * n], [0] * n, classes=[0, 1])
     assert flat.forest_.warmup is not None
     assert flat.forest_.warmup.n_distinct == 1
+    assert flat.partial_fit(X[:1], [0]).forest_.warmup is None  # no more are kept
 
 
+@pytest.mark.usefixtures("short")
 def test_an_interrupted_choice_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = mixture(LAST + 100)
     whole = AMFClassifier(2, random_state=1).fit(X, y)
-    begun = AMFClassifier(2, random_state=1).partial_fit(X[:700], y[:700], classes=[0, 1])
+    begun = AMFClassifier(2, random_state=1).partial_fit(X[:100], y[:100], classes=[0, 1])
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -129,10 +146,11 @@ def test_an_interrupted_choice_changes_nothing(monkeypatch: pytest.MonkeyPatch) 
     with monkeypatch.context() as patch:
         patch.setattr("dmondrian.warmup.choose", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            begun.partial_fit(X[700:], y[700:])
-    assert same_forest(whole, begun.partial_fit(X[700:], y[700:]))
+            begun.partial_fit(X[100:], y[100:])
+    assert same_forest(whole, begun.partial_fit(X[100:], y[100:]))
 
 
+@pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("n", [20, FIRST + 10, LAST])
 def test_a_stored_warmup_goes_on(n: int, tmp_path: Path) -> None:
     X, y = mixture(LAST + 100)
@@ -149,6 +167,7 @@ def test_a_stored_warmup_goes_on(n: int, tmp_path: Path) -> None:
     assert same_forest(whole, dmondrian.load(tmp_path / "model"))
 
 
+@pytest.mark.usefixtures("short")
 def test_settings_fixed_by_hand_are_kept() -> None:
     X, y = mixture(LAST + 1)
     assert AMFClassifier(1, alpha=0.3).fit(X, y).alpha_ == 0.3

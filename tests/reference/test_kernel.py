@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
+import pickle
 
 import numpy as np
 import pytest
@@ -73,6 +73,7 @@ def test_expected_extension_is_the_mean_of_many_extensions(split_pure: bool) -> 
         drawn, X=X, y=(X[:, 0] > 0.5) * 1.0, split_pure=split_pure, charge_opening=False
     )
     tree = reference_tree(case)
+    kept = pickle.dumps(tree)
     forest = kernel_forest(case, expected_extension=True)
     spread = 0.0
     for x in np.array([[0.5, 0.5], [0.6, -0.05], [1.1, 0.4], [3.0, 0.2]], np.float32):
@@ -81,7 +82,7 @@ def test_expected_extension_is_the_mean_of_many_extensions(split_pure: bool) -> 
         label = float(np.argmax(leaf.memory.counts))  # type: ignore[union-attr]
         said = []
         for draw in range(400):
-            throw_away = copy.deepcopy(tree)
+            throw_away = pickle.loads(kept)
             throw_away.seed = draw
             said.append(throw_away.blend(throw_away.extend(list(x), label)[0]))
         error = np.std(said, axis=0) / np.sqrt(len(said))
