@@ -163,7 +163,7 @@ class Ensemble:
             X, n_clipped = clip_to_cube(X)
         elif self.parameters.domain == "cube":
             check_cube(X)
-        return read_only(X if self._scales is None else X * self._scales), n_clipped
+        return read_only(X if self._scales is None else _scaled(X, self._scales)), n_clipped
 
     def _check_width(self, X: np.ndarray) -> None:
         """Refuse rows of another width, which no kernel would notice."""
@@ -319,6 +319,21 @@ class Ensemble:
                 mine = tree._replace(scratch=scratch)
                 predict(*chosen, mine, seed, number, X, lives, work, total, _NONE_3D, _NONE_1D)
         return total[:, 0, 0] / max(len(self.trees), 1)
+
+
+def _scaled(X: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """Return rows times the feature scales, float32 [n, d]; refuse what no float32 holds."""
+    if (scales <= 1.0).all():
+        return X * scales
+    with np.errstate(over="ignore"):
+        scaled = X * scales
+    beyond = np.flatnonzero(~np.isfinite(scaled).all(axis=0))
+    if len(beyond):
+        raise ParameterError(
+            f"feature {beyond[0]} times its feature scale, {scales[beyond[0]]:g}, is beyond "
+            "float32: give a smaller scale, or rescale the column"
+        )
+    return scaled
 
 
 def _begun(sums: np.ndarray | None, shape: tuple[int, ...], is_new: bool) -> np.ndarray:

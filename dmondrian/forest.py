@@ -18,7 +18,7 @@ from dmondrian.core import nodes
 from dmondrian.ensemble import Ensemble
 from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.parameters import ForestParameters
-from dmondrian.warmup import Warmup
+from dmondrian.warmup import LAST, Warmup
 
 
 class Forest(Ensemble):
@@ -32,6 +32,8 @@ class Forest(Ensemble):
     auto : collection of {"alpha", "charge_opening", "feature_scales"}, optional
         Settings that are chosen from the first rows; until then those of ``parameters``
         are used. Rows learned before the choice are learned anew after it.
+    warmup_rows : int
+        Distinct rows from which they are chosen for good.
     """
 
     def __init__(
@@ -39,9 +41,10 @@ class Forest(Ensemble):
         parameters: ForestParameters,
         tree_numbers: Iterable[int],
         auto: Collection[str] = (),
+        warmup_rows: int = LAST,
     ) -> None:
         super().__init__(parameters, tree_numbers)
-        self.warmup = Warmup(auto, parameters.n_features) if auto else None
+        self.warmup = Warmup(auto, parameters.n_features, warmup_rows) if auto else None
 
     def update(
         self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None = None, n_threads: int = 1

@@ -50,8 +50,10 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
         rows.append(("grown", f"trees {first:,} to {stop - 1:,}, {at}"))
     rows.append(("checkpoints", _some(told["checkpoints"])))
     output.text(table(rows))
-    given, in_use = told["parameters"], dict(told["in_use"])
+    given, in_use = dict(told["parameters"]), dict(told["in_use"])
     scales = in_use.pop("feature_scales", None)
+    if isinstance(given.get("feature_scales"), list):
+        scales, given["feature_scales"] = given["feature_scales"], "given"
     chosen = {name: f"{given[name]}, now {value}" for name, value in in_use.items()}
     output.text("parameters:\n" + _indented(table({**given, **chosen}.items())))
     if scales is not None:

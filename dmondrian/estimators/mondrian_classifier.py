@@ -10,12 +10,14 @@ from numbers import Real
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from dmondrian.estimators.classifier import ForestClassifier
 from dmondrian.estimators.mondrian import MondrianForest
 from dmondrian.lifetime import PowerLifetime
 from dmondrian.parameters import ForestParameters
+from dmondrian.warmup import LAST
 
 
 class MondrianForestClassifier(ForestClassifier, MondrianForest):
@@ -63,7 +65,7 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
         else they are refused.
     max_nodes : int or None, default=None
         Cap on the nodes of a tree; when reached, boxes and statistics go on learning.
-    feature_scales, random_state, n_jobs
+    feature_scales, warmup_rows, random_state, n_jobs
         As in :class:`dmondrian.AMFClassifier`; scales are chosen by the Brier score.
 
     Attributes
@@ -115,7 +117,8 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
         domain: Literal["range", "cube"] = "range",
         clip: bool = False,
         max_nodes: int | None = None,
-        feature_scales: Literal["learned"] | None = None,
+        feature_scales: ArrayLike | Literal["learned"] | None = None,
+        warmup_rows: int = LAST,
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -130,6 +133,7 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
         self.clip = clip
         self.max_nodes = max_nodes
         self.feature_scales = feature_scales
+        self.warmup_rows = warmup_rows
         self.random_state = random_state
         self.n_jobs = n_jobs
 

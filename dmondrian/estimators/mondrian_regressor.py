@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import StrOptions
 
 from dmondrian.errors import ParameterError
@@ -16,6 +17,7 @@ from dmondrian.estimators.mondrian import MondrianForest
 from dmondrian.estimators.regressor import ForestRegressor
 from dmondrian.lifetime import PowerLifetime
 from dmondrian.parameters import ForestParameters
+from dmondrian.warmup import LAST
 
 
 class MondrianForestRegressor(ForestRegressor, MondrianForest):
@@ -38,7 +40,7 @@ class MondrianForestRegressor(ForestRegressor, MondrianForest):
     empty_cell : {"parent", "prior"}, default="parent"
         What a cell without rows says: what its parent says, or 0, as in M17.
     predict_extension, domain, clip, max_nodes
-    feature_scales, random_state, n_jobs
+    feature_scales, warmup_rows, random_state, n_jobs
         As in :class:`dmondrian.MondrianForestClassifier`; scales are chosen by squared
         error. There is no ``split_pure``: labels are continuous.
 
@@ -85,7 +87,8 @@ class MondrianForestRegressor(ForestRegressor, MondrianForest):
         domain: Literal["range", "cube"] = "range",
         clip: bool = False,
         max_nodes: int | None = None,
-        feature_scales: Literal["learned"] | None = None,
+        feature_scales: ArrayLike | Literal["learned"] | None = None,
+        warmup_rows: int = LAST,
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -98,6 +101,7 @@ class MondrianForestRegressor(ForestRegressor, MondrianForest):
         self.clip = clip
         self.max_nodes = max_nodes
         self.feature_scales = feature_scales
+        self.warmup_rows = warmup_rows
         self.random_state = random_state
         self.n_jobs = n_jobs
 

@@ -28,15 +28,12 @@ _LABELS = {"b": bool, "i": int, "u": int, "f": float, "U": str, "O": str}
 def save_estimator(estimator: Any, path: str | PathLike[str]) -> None:
     """Write a fitted estimator as a checkpoint (see ``save`` of the estimators)."""
     forest = estimator.forest_
-    params = estimator.get_params(deep=False)
-    if not isinstance(params["random_state"], (int, np.integer, type(None))):
-        params["random_state"] = None  # a generator has no JSON; the forest keeps its seed
     names = getattr(estimator, "feature_names_in_", None)
     classes = getattr(estimator, "classes_", None)
     model = {
         "algorithm": estimator.algorithm,
         "parameters": {key: getattr(forest.parameters, key) for key in _LASTING},
-        "estimator": {key: _plain(value) for key, value in params.items()},
+        "estimator": plain_params(estimator),
         "schema": None,
         "classes": None if classes is None else _label_list(classes),
         "label_dtype": None if classes is None else classes.dtype.str,
@@ -44,6 +41,16 @@ def save_estimator(estimator: Any, path: str | PathLike[str]) -> None:
         "n_seen": int(forest.total_weight),
     }
     save_model(path, forest, model)
+
+
+def plain_params(estimator: Any) -> dict[str, Any]:
+    """Return an estimator's parameters as values that JSON can hold."""
+    params = estimator.get_params(deep=False)
+    if not isinstance(params["random_state"], (int, np.integer, type(None))):
+        params["random_state"] = None  # a generator has no JSON; the forest keeps its seed
+    if not isinstance(params["feature_scales"], (str, type(None))):
+        params["feature_scales"] = np.asarray(params["feature_scales"], np.float64).tolist()
+    return {key: _plain(value) for key, value in params.items()}
 
 
 def load_estimator(path: str | PathLike[str]) -> Any:
