@@ -13,6 +13,8 @@ Where to look, from the bottom up; imports go down only (``tests/test_layers.py`
     The policies that make an algorithm of the loops.
 ``domain``, ``lifetime``, ``parameters``, ``ensemble``, ``forest``, ``state``, ``merge``
     Trees as a forest, and the forest as checked data.
+``sampled``, ``calibration``, ``importances``
+    Forecasts of a sample of rows before they are learned, what they are worth; features.
 ``progressive``, ``scales``, ``warmup``
     Settings that are chosen from the first rows.
 ``data``, ``store``, ``checkpoint``

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dmondrian.core import nodes
-from dmondrian.core.loops import gather_all, predict, update
-from dmondrian.domain import check_cube, clip_to_cube
+from dmondrian.core.loops import Asked, Silent, gather_all, predict, update
+from dmondrian.domain import check_cube, clip_to_cube, scale_columns
 from dmondrian.errors import ParameterError
 from dmondrian.lifetime import check_lifetimes
 from dmondrian.losses.depth import Depth
@@ -29,7 +30,10 @@ from dmondrian.rules.leaf import Leaf
 _FIRST_CAPACITY = 64
 _MAX_CAPACITY = 2**31 - 2  # node ids are int32
 _CHUNK = 4096  # rows of a prediction task: enough to keep a tree in cache
-_NO_WEIGHTS = np.empty(0)
+# Sums of probabilities in units of 1 / FIXED_ONE are whole, so that they do not depend on the
+# order of additions: on how trees are cut into shards. A million trees fit.
+FIXED_ONE = 2.0**40
+_NO_WEIGHTS, _NO_ROWS = np.empty(0), np.empty(0, np.int64)
 _NONE_3D, _NONE_1D = np.empty((0, 0, 0)), np.empty(0)
 
 
@@ -91,6 +95,11 @@ class Ensemble:
         return max(self.parameters.n_classes, 1)
 
     @property
+    def _width(self) -> int:
+        """Numbers of a tree's answer: a Gaussian's two moments, else the outputs."""
+        return self.n_outputs + int(isinstance(self.policies.rule, GaussianHierarchy))
+
+    @property
     def n_nodes(self) -> int:
         """Nodes in use over all trees."""
         return int(sum(tree.head_i[nodes.N_NODES] for tree in self.trees))
@@ -120,12 +129,40 @@ class Ensemble:
         n_threads : int
             Threads over trees.
         """
+        self.answer_and_learn(X, y, w, n_threads, _NO_ROWS, _NONE_1D)
+
+    def answer_and_learn(
+        self,
+        X: np.ndarray,
+        y: np.ndarray,
+        w: np.ndarray | None,
+        n_threads: int,
+        rows: np.ndarray,
+        lifetimes: np.ndarray,
+    ) -> np.ndarray:
+        """Learn rows as :meth:`update` does; return what the trees said of some of them.
+
+        Each of ``rows`` (int64 [a], increasing, not the forest's first) is forecast by trees
+        that have learned the rows before it and no other, at its lifetime (float64 [a]).
+
+        Returns
+        -------
+        int64 array of shape (a, k)
+            Forecasts summed over trees, in units of 1 / FIXED_ONE.
+        """
         weights = _NO_WEIGHTS if w is None else read_only(w)
         X, n_clipped = self._as_learned(X)
         y = read_only(y)
+        sums = np.zeros((len(rows), self.n_outputs), np.int64)
+        lock = Lock()
 
         def learn(index: int) -> None:
-            self._learn(index, X, y, weights)
+            answers = np.empty((len(rows), self._width))
+            asked = Asked(rows, lifetimes, np.empty((3, self._width)), answers)
+            self._learn(index, X, y, weights, asked if len(rows) else Silent())
+            whole = np.rint(answers[:, : self.n_outputs] * FIXED_ONE).astype(np.int64)
+            with lock:  # in whatever order: whole numbers add up exactly
+                sums[:] += whole
 
         self._check_whole()
         self._gathered = None
@@ -133,6 +170,7 @@ class Ensemble:
         run_threads(learn, range(len(self.trees)), n_threads)
         self._is_torn = False
         self.n_clipped += n_clipped
+        return sums
 
     def _check_whole(self) -> None:
         """Refuse trees that were interrupted, each at another row, while they learned."""
@@ -163,7 +201,7 @@ class Ensemble:
             X, n_clipped = clip_to_cube(X)
         elif self.parameters.domain == "cube":
             check_cube(X)
-        return read_only(X if self._scales is None else _scaled(X, self._scales)), n_clipped
+        return read_only(X if self._scales is None else scale_columns(X, self._scales)), n_clipped
 
     def _check_width(self, X: np.ndarray) -> None:
         """Refuse rows of another width, which no kernel would notice."""
@@ -172,12 +210,14 @@ class Ensemble:
                 f"rows should have {self.parameters.n_features} features, got shape {X.shape}"
             )
 
-    def _learn(self, index: int, X: np.ndarray, y: np.ndarray, w: np.ndarray) -> None:
+    def _learn(
+        self, index: int, X: np.ndarray, y: np.ndarray, w: np.ndarray, asked: Asked | Silent
+    ) -> None:
         seed, number = np.uint64(self.parameters.seed), np.uint64(self.tree_numbers[index])
         row = 0
         while True:
             tree = self.trees[index]
-            row = update(*self.policies, tree, seed, number, X, y, w, row)
+            row = update(*self.policies, tree, seed, number, X, y, w, row, asked)
             if row >= len(X):
                 return
             if len(tree.i) >= _MAX_CAPACITY:
@@ -289,9 +329,8 @@ class Ensemble:
         square: np.ndarray,
         distance: np.ndarray,
     ) -> None:
-        # A Gaussian's answer has two moments, all others have the outputs.
-        width = self.n_outputs + (1 if isinstance(rule, GaussianHierarchy) else 0)
-        work, chosen = np.empty((2 + len(lives), width)), self.policies._replace(rule=rule)
+        work = np.empty((2 + len(lives), self._width))
+        chosen = self.policies._replace(rule=rule)
         scratch = np.empty(3 * self.parameters.n_features)
         seed = np.uint64(self.parameters.seed)
         for number, tree in zip(self.tree_numbers.astype(np.uint64), trees, strict=True):
@@ -319,21 +358,6 @@ class Ensemble:
                 mine = tree._replace(scratch=scratch)
                 predict(*chosen, mine, seed, number, X, lives, work, total, _NONE_3D, _NONE_1D)
         return total[:, 0, 0] / max(len(self.trees), 1)
-
-
-def _scaled(X: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    """Return rows times the feature scales, float32 [n, d]; refuse what no float32 holds."""
-    if (scales <= 1.0).all():
-        return X * scales
-    with np.errstate(over="ignore"):
-        scaled = X * scales
-    beyond = np.flatnonzero(~np.isfinite(scaled).all(axis=0))
-    if len(beyond):
-        raise ParameterError(
-            f"feature {beyond[0]} times its feature scale, {scales[beyond[0]]:g}, is beyond "
-            "float32: give a smaller scale, or rescale the column"
-        )
-    return scaled
 
 
 def _begun(sums: np.ndarray | None, shape: tuple[int, ...], is_new: bool) -> np.ndarray:

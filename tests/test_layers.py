@@ -15,7 +15,8 @@ LAYERS = (
     {"core"},
     {"growth", "stats", "losses", "rules"},
     {"domain", "lifetime", "parameters"},
-    {"ensemble", "progressive", "scales", "warmup", "forest", "state", "merge"},
+    {"ensemble", "sampled", "calibration", "importances", "progressive"}
+    | {"scales", "warmup", "forest", "state", "merge"},
     {"checkpoint", "store", "data"},
     {"estimators"},
     {"distributed"},

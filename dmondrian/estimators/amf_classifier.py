@@ -63,6 +63,10 @@ class AMFClassifier(ForestClassifier):
     warmup_rows : int, default=4096
         Rows from which settings are chosen for good, 32 to 65536, counting as one those
         that equal the row before. They are kept until then, also in checkpoints.
+    calibrate : bool, default=False
+        Raise the averaged probabilities to a power b (over their sum), fitted in the stream
+        to forecasts of a sample of rows just before these are learned: the mean over trees
+        that disagree is less sure than it should be. See Notes.
     random_state : int, RandomState instance or None, default=None
         Seed of all draws. With an int, the forest is a pure function of the parameters
         and the rows in order, whatever the cuts between calls or the number of threads.
@@ -82,6 +86,10 @@ class AMFClassifier(ForestClassifier):
         Opening price in use.
     feature_scales_ : float32 array of shape (d,)
         What each column is multiplied by.
+    feature_importances_ : float64 array of shape (d,)
+        Share of each feature in what the splits are worth.
+    calibration_exponent_ : float
+        Power b in use, 1/4 to 16; 1 without ``calibrate``.
 
     Notes
     -----
@@ -95,6 +103,11 @@ class AMFClassifier(ForestClassifier):
     ``warmup_rows`` rows (:mod:`dmondrian.scales`). A choice is made when one row more has
     come: a stream of no more than ``warmup_rows`` rows keeps what its first 512 rows chose,
     and has no scales.
+
+    The exponent is fitted to all of the first 1024 rows (by weight), then to 1024 rows of each
+    doubling of the stream (:mod:`dmondrian.calibration`), so that what it costs grows with the
+    logarithm of the rows. Whatever the cuts between calls, or of the trees on a cluster, it is
+    the same number. A row counts as often as its weight says, but is forecast once.
 
     References
     ----------
@@ -136,6 +149,7 @@ class AMFClassifier(ForestClassifier):
         max_nodes: int | None = None,
         feature_scales: ArrayLike | Literal["learned"] | None = None,
         warmup_rows: int = LAST,
+        calibrate: bool = False,
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -151,6 +165,7 @@ class AMFClassifier(ForestClassifier):
         self.max_nodes = max_nodes
         self.feature_scales = feature_scales
         self.warmup_rows = warmup_rows
+        self.calibrate = calibrate
         self.random_state = random_state
         self.n_jobs = n_jobs
 

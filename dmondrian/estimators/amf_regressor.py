@@ -43,6 +43,8 @@ class AMFRegressor(ForestRegressor):
     n_features_in_ : int
     feature_names_in_ : array of shape (d,), only if the rows had names
     forest_ : Forest
+    feature_scales_, feature_importances_
+        As in :class:`dmondrian.AMFClassifier`.
 
     References
     ----------

@@ -30,6 +30,7 @@ from dmondrian.domain import check_cube
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.scaling import given_scales, unscaled_thresholds
 from dmondrian.forest import Forest
+from dmondrian.importances import importances
 from dmondrian.parameters import ForestParameters
 from dmondrian.warmup import LARGEST_WARMUP, LEAST_WARMUP, OPEN_SETTINGS
 
@@ -111,6 +112,16 @@ class BaseForest(BaseEstimator):
         return np.array(parameters.feature_scales, np.float32)
 
     @property
+    def feature_importances_(self) -> np.ndarray:
+        """Share of each feature in what the splits are worth, float64 [d], sum 1.
+
+        The worth of a split is how much better the labels on its two sides are forecast apart
+        than together, 0 where they are not: for classes in log loss, by Krichevsky-Trofimov
+        forecasts, for numbers in squared error, by running means. All zeros where no split pays.
+        """
+        return importances(self._fitted_forest())
+
+    @property
     def n_clipped_(self) -> int:
         """Rows that ``clip`` moved to the cube's surface, since fitting or loading."""
         return self._fitted_forest().n_clipped
@@ -180,7 +191,8 @@ class BaseForest(BaseEstimator):
         parameters = self._forest_parameters(n_features, n_classes)
         self._begun_with = self._lasting_params()
         auto = self._auto_settings(n_classes)
-        return Forest(parameters, range(self.n_estimators), auto, int(self.warmup_rows))
+        numbers, calibrate = range(self.n_estimators), bool(getattr(self, "calibrate", False))
+        return Forest(parameters, numbers, auto, int(self.warmup_rows), calibrate)
 
     def _lasting_params(self) -> dict[str, Any]:
         """Return the parameters that a forest keeps from its first row on."""
@@ -260,7 +272,8 @@ class BaseForest(BaseEstimator):
             split time, inf at leaves), ``n_rows`` (float64 weight of the rows seen),
             ``lower``, ``upper`` (float32 [m, d], smallest box around the rows seen; to
             rounding where a feature scale is no power of two), and
-            ``counts`` (float64 [m, K], classifiers) or ``mean`` (float64, regressors);
+            ``counts`` (float64 [m, K], classifiers) or ``mean`` (float64, regressors; nan
+            in cells without rows);
             and ``root``, the id of the root. Ids are permanent: learning adds nodes and
             never renumbers them.
         """

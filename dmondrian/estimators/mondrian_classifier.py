@@ -67,6 +67,9 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
         Cap on the nodes of a tree; when reached, boxes and statistics go on learning.
     feature_scales, warmup_rows, random_state, n_jobs
         As in :class:`dmondrian.AMFClassifier`; scales are chosen by the Brier score.
+    calibrate : bool, default=False
+        As in :class:`dmondrian.AMFClassifier`; of predictions at ``lifetime_``, not at other
+        lifetimes that are asked for.
 
     Attributes
     ----------
@@ -79,6 +82,10 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
         Lifetime that predictions use now.
     feature_scales_ : float32 array of shape (d,)
         What each column is multiplied by.
+    feature_importances_ : float64 array of shape (d,)
+        Share of each feature in what the splits up to ``lifetime_`` are worth.
+    calibration_exponent_ : float
+        As in :class:`dmondrian.AMFClassifier`.
 
     References
     ----------
@@ -119,6 +126,7 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
         max_nodes: int | None = None,
         feature_scales: ArrayLike | Literal["learned"] | None = None,
         warmup_rows: int = LAST,
+        calibrate: bool = False,
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -134,6 +142,7 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
         self.max_nodes = max_nodes
         self.feature_scales = feature_scales
         self.warmup_rows = warmup_rows
+        self.calibrate = calibrate
         self.random_state = random_state
         self.n_jobs = n_jobs
 
@@ -152,12 +161,14 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
         ----------
         X : array-like of shape (n, d)
         lifetime : float, optional
-            Lifetime to predict at; by default that of the rows learned so far.
+            Lifetime to predict at, uncalibrated; by default that of the rows learned so far.
 
         Returns
         -------
         float64 array of shape (n, K), columns as in ``classes_``
         """
+        if lifetime is None:
+            return super().predict_proba(X)
         return self._prediction_at(X, lifetime)
 
     def predict(self, X: Any, lifetime: float | None = None) -> np.ndarray:

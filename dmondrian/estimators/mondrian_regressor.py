@@ -53,6 +53,8 @@ class MondrianForestRegressor(ForestRegressor, MondrianForest):
         Lifetime that predictions use now.
     feature_scales_ : float32 array of shape (d,)
         What each column is multiplied by.
+    feature_importances_ : float64 array of shape (d,)
+        As in :class:`dmondrian.MondrianForestClassifier`.
 
     References
     ----------
