@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from dmondrian.calibration import Calibration
 from dmondrian.checkpoint import look_at_model, peek_blobs
 from dmondrian.checkpoint.stream import MAX_PLAN_BYTES
 from dmondrian.data import Plan, Schema
@@ -37,7 +38,8 @@ class Model:
     trees: tuple[Stored, ...]  # in the order of their numbers
     n_outputs: int  # width of a prediction
     schema: Schema
-    digest: str  # of trees and schema
+    digest: str  # of trees, schema and calibration
+    calibration: Calibration | None = None  # of its forecasts
 
 
 class Once:
@@ -102,6 +104,10 @@ def open_model(url: str) -> Model:
         "position": manifest.position,
         "trees": [blob.digest for blob in blobs],
     }
+    calibration = None
+    if manifest.metrics.get("calibration"):
+        calibration = Calibration.from_json(manifest.metrics["calibration"])
+        content["calibration"] = calibration.to_json()
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     schema = Schema.from_json(about["schema"])
     shape = parameters.n_features, parameters.n_classes
@@ -110,7 +116,7 @@ def open_model(url: str) -> Model:
             f"{url}: run.json describes {schema.n_features} features and {schema.n_classes} "
             f"classes, the forest has {shape[0]} and {shape[1]}"
         )
-    return Model(trees, max(parameters.n_classes, 1), schema, digest)
+    return Model(trees, max(parameters.n_classes, 1), schema, digest, calibration)
 
 
 def plan_here(folder: str, name: str, digest: str) -> Plan:

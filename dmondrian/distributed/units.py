@@ -12,7 +12,10 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from dmondrian.errors import ParameterError
+import numpy as np
+
+from dmondrian.data import Plan
+from dmondrian.errors import CorruptError, ParameterError
 
 UNIT_ROWS = 65_536
 """Small blocks are joined into one step up to this many rows; a task costs a few milliseconds."""
@@ -107,3 +110,14 @@ def parse_every(text: str | int | None) -> Every:
         f"checkpoint_every is {text!r}; expected a positive number of rows or a time, such as "
         f'"100000 rows", "30 s", "5 min" or "2 h"'
     )
+
+
+def block_at(plan: Plan, position: int) -> int:
+    """Return the number of the block that starts at a position."""
+    if position == plan.n_rows:
+        return len(plan.blocks)
+    starts = [block.position for block in plan.blocks]
+    index = int(np.searchsorted(starts, position))
+    if index == len(starts) or starts[index] != position:
+        raise CorruptError(f"no block of the plan starts at position {position}")
+    return index

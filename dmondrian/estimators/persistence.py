@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from dmondrian.calibration import Calibration
 from dmondrian.checkpoint import load_model, save_model
 from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.estimators import ALGORITHMS
@@ -55,7 +56,7 @@ def plain_params(estimator: Any) -> dict[str, Any]:
 
 def load_estimator(path: str | PathLike[str]) -> Any:
     """Return the fitted estimator of a checkpoint (see :func:`dmondrian.load`)."""
-    forest, model, _ = load_model(path)
+    forest, model, manifest = load_model(path)
     algorithm = forest.parameters.algorithm
     if model.get("algorithm") != algorithm or algorithm not in ALGORITHMS:
         raise CorruptError(
@@ -81,6 +82,10 @@ def load_estimator(path: str | PathLike[str]) -> Any:
         raise CorruptError(
             f"{path}: run.json's estimator parameters are unusable: {str(error)[:400]}"
         ) from error
+    if manifest.metrics.get("calibration"):  # a run's: its shards know none
+        forest.calibration = Calibration.from_json(manifest.metrics["calibration"])
+    elif getattr(unfitted, "calibrate", False) and forest.calibration is None:
+        forest.calibration = Calibration()  # runs that were merged begin anew
     return unfitted._adopt(forest, classes, names)
 
 
