@@ -79,9 +79,10 @@ def evaluate(
     Returns
     -------
     dict
-        "rows", and "log_loss" (nats), "accuracy" and, for two classes that both occur, "auc"; or
-        "rmse", "mae" and "r2". Weighted where the model was trained with weights. And
-        "trees_sharded", the number of groups, where no worker could hold the whole model.
+        "rows", and "log_loss" (nats), "accuracy", "ece" (expected calibration error),
+        "reliability" (confidence and accuracy by bins of confidence) and, for two classes that both
+        occur, "auc"; or "rmse", "mae" and "r2". Weighted where the model was trained with weights.
+        And "trees_sharded", the number of groups, where no worker could hold the whole model.
 
     Raises
     ------
