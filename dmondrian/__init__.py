@@ -12,10 +12,13 @@ Where to look, from the bottom up; imports go down only (``tests/test_layers.py`
     Nodes, draws, boxes, and the two loops that learn and predict.
 ``growth``, ``stats``, ``losses``, ``rules``
     The policies that make an algorithm of the loops.
-``domain``, ``lifetime``, ``parameters``, ``ensemble``, ``forest``, ``state``, ``merge``
+``domain``, ``lifetime``, ``parameters``, ``sums``, ``threads``, ``ensemble``, ``forest``,
+``state``, ``merge``
     Trees as a forest, and the forest as checked data.
 ``mixture``, ``inference``
     How sure a forest is: of a label, and of its mean.
+``sampled``, ``calibration``, ``importances``
+    Forecasts of a sample of rows before they are learned, what they are worth; features.
 ``progressive``, ``scales``, ``warmup``
     Settings that are chosen from the first rows.
 ``data``, ``store``, ``checkpoint``

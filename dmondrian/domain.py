@@ -1,4 +1,4 @@
-"""The unit cube as the domain of rows: what lies outside is named, or moved to its surface.
+"""Where rows may lie: in the unit cube, else named or moved to its surface; scaled, in float32.
 
 Shapes: n rows, d features.
 """
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dmondrian.errors import DataError
+from dmondrian.errors import DataError, ParameterError
 
 
 def check_cube(X: np.ndarray, names: Sequence[str] | None = None) -> None:
@@ -41,3 +41,18 @@ def clip_to_cube(X: np.ndarray) -> tuple[np.ndarray, int]:
     """Return rows moved to the cube's surface where they lie outside, and how many did."""
     inside = np.clip(X, np.float32(0.0), np.float32(1.0))
     return inside, int((inside != X).any(axis=1).sum())
+
+
+def scale_columns(X: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """Return rows times the feature scales, float32 [n, d]; refuse what no float32 holds."""
+    if (scales <= 1.0).all():
+        return X * scales
+    with np.errstate(over="ignore"):
+        scaled = X * scales
+    beyond = np.flatnonzero(~np.isfinite(scaled).all(axis=0))
+    if len(beyond):
+        raise ParameterError(
+            f"feature {beyond[0]} times its feature scale, {scales[beyond[0]]:g}, is beyond "
+            "float32: give a smaller scale, or rescale the column"
+        )
+    return scaled

@@ -9,15 +9,15 @@ Shapes: n rows, d features, K classes, k outputs (K, or 1 for regression), T tre
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from threading import Lock
+from typing import Any
 
 import numpy as np
 
 from dmondrian.core import nodes
-from dmondrian.core.loops import collect, gather_all, predict, update
-from dmondrian.domain import check_cube, clip_to_cube
+from dmondrian.core.loops import Asked, Silent, collect, gather_all, predict, update
+from dmondrian.domain import check_cube, clip_to_cube, scale_columns
 from dmondrian.errors import ParameterError
 from dmondrian.lifetime import check_lifetimes
 from dmondrian.losses.depth import Depth
@@ -25,32 +25,17 @@ from dmondrian.parameters import ForestParameters, Policies, policies
 from dmondrian.rules.aggregate import Aggregate
 from dmondrian.rules.gaussian import GaussianHierarchy
 from dmondrian.rules.leaf import Leaf
+from dmondrian.sums import Sums, begun, stacked
+from dmondrian.threads import run_threads
 
 _FIRST_CAPACITY = 64
 _MAX_CAPACITY = 2**31 - 2  # node ids are int32
 _CHUNK = 4096  # rows of a prediction task: enough to keep a tree in cache
-_NO_WEIGHTS = np.empty(0)
+# Sums of probabilities in units of 1 / FIXED_ONE are whole, so that they do not depend on the
+# order of additions: on how trees are cut into shards. A million trees fit.
+FIXED_ONE = 2.0**40
+_NO_WEIGHTS, _NO_ROWS = np.empty(0), np.empty(0, np.int64)
 _NONE_3D, _NONE_1D = np.empty((0, 0, 0)), np.empty(0)
-
-
-class Sums(NamedTuple):
-    """Predictions summed over trees in the order of their numbers."""
-
-    total: np.ndarray  # float64 [n, k], or [L, n, k] where lifetimes were asked for
-    square: np.ndarray | None  # likewise, sums of second moments
-    distance: np.ndarray | None  # float64 [n], sum of extensions to the leaf's box
-    n_trees: int
-
-
-def run_threads(work: Callable[[Any], Any], items: Sequence[Any], n_threads: int) -> None:
-    """Call ``work`` on every item, on up to ``n_threads`` threads."""
-    if n_threads <= 1 or len(items) <= 1:
-        for item in items:
-            work(item)
-        return
-    with ThreadPoolExecutor(min(n_threads, len(items))) as pool:
-        for _ in pool.map(work, items):
-            pass
 
 
 class Ensemble:
@@ -91,6 +76,11 @@ class Ensemble:
         return max(self.parameters.n_classes, 1)
 
     @property
+    def _width(self) -> int:
+        """Numbers of a tree's answer: a Gaussian's two moments, else the outputs."""
+        return self.n_outputs + int(isinstance(self.policies.rule, GaussianHierarchy))
+
+    @property
     def n_nodes(self) -> int:
         """Nodes in use over all trees."""
         return int(sum(tree.head_i[nodes.N_NODES] for tree in self.trees))
@@ -120,12 +110,40 @@ class Ensemble:
         n_threads : int
             Threads over trees.
         """
+        self.answer_and_learn(X, y, w, n_threads, _NO_ROWS, _NONE_1D)
+
+    def answer_and_learn(
+        self,
+        X: np.ndarray,
+        y: np.ndarray,
+        w: np.ndarray | None,
+        n_threads: int,
+        rows: np.ndarray,
+        lifetimes: np.ndarray,
+    ) -> np.ndarray:
+        """Learn rows as :meth:`update` does; return what the trees said of some of them.
+
+        Each of ``rows`` (int64 [a], increasing, not the forest's first) is forecast by trees
+        that have learned the rows before it and no other, at its lifetime (float64 [a]).
+
+        Returns
+        -------
+        int64 array of shape (a, k)
+            Forecasts summed over trees, in units of 1 / FIXED_ONE.
+        """
         weights = _NO_WEIGHTS if w is None else read_only(w)
         X, n_clipped = self._as_learned(X)
         y = read_only(y)
+        sums = np.zeros((len(rows), self.n_outputs), np.int64)
+        lock = Lock()
 
         def learn(index: int) -> None:
-            self._learn(index, X, y, weights)
+            answers = np.empty((len(rows), self._width))
+            asked = Asked(rows, lifetimes, np.empty((3, self._width)), answers)
+            self._learn(index, X, y, weights, asked if len(rows) else Silent())
+            whole = np.rint(answers[:, : self.n_outputs] * FIXED_ONE).astype(np.int64)
+            with lock:  # in whatever order: whole numbers add up exactly
+                sums[:] += whole
 
         self._check_whole()
         self._gathered = None
@@ -133,6 +151,7 @@ class Ensemble:
         run_threads(learn, range(len(self.trees)), n_threads)
         self._is_torn = False
         self.n_clipped += n_clipped
+        return sums
 
     def _check_whole(self) -> None:
         """Refuse trees that were interrupted, each at another row, while they learned."""
@@ -168,7 +187,7 @@ class Ensemble:
             X, n_clipped = clip_to_cube(X)
         elif self.parameters.domain == "cube":
             check_cube(X)
-        return read_only(X if self._scales is None else X * self._scales), n_clipped
+        return read_only(X if self._scales is None else scale_columns(X, self._scales)), n_clipped
 
     def _check_width(self, X: np.ndarray) -> None:
         """Refuse rows of another width, which no kernel would notice."""
@@ -177,12 +196,14 @@ class Ensemble:
                 f"rows should have {self.parameters.n_features} features, got shape {X.shape}"
             )
 
-    def _learn(self, index: int, X: np.ndarray, y: np.ndarray, w: np.ndarray) -> None:
+    def _learn(
+        self, index: int, X: np.ndarray, y: np.ndarray, w: np.ndarray, asked: Asked | Silent
+    ) -> None:
         seed, number = np.uint64(self.parameters.seed), np.uint64(self.tree_numbers[index])
         row = 0
         while True:
             tree = self.trees[index]
-            row = update(*self.policies, tree, seed, number, X, y, w, row)
+            row = update(*self.policies, tree, seed, number, X, y, w, row, asked)
             if row >= len(X):
                 return
             if len(tree.i) >= _MAX_CAPACITY:
@@ -225,13 +246,13 @@ class Ensemble:
         lives = self._lifetimes(lifetimes)
         if len(lives) > 1 and isinstance(self.policies.rule, GaussianHierarchy):
             each = [lives[i : i + 1] for i in range(len(lives))]
-            return _stack(
+            return stacked(
                 [self.predict_sums(X, n_threads, spread, distance, lifetimes=at) for at in each]
             )
         X, shape = self._as_learned(X)[0], (n, len(lives), k)
-        total = _begun(onto and onto.total, shape, onto is None)
-        square = _begun(onto and onto.square, shape, onto is None) if spread else None
-        far = _begun(onto and onto.distance, (n,), onto is None) if distance else None
+        total = begun(onto and onto.total, shape, onto is None)
+        square = begun(onto and onto.square, shape, onto is None) if spread else None
+        far = begun(onto and onto.distance, (n,), onto is None) if distance else None
         rule, trees = self._ready(float(lives[-1]))
 
         def work(start: int) -> None:
@@ -294,9 +315,8 @@ class Ensemble:
         square: np.ndarray,
         distance: np.ndarray,
     ) -> None:
-        # A Gaussian's answer has two moments, all others have the outputs.
-        width = self.n_outputs + (1 if isinstance(rule, GaussianHierarchy) else 0)
-        work, chosen = np.empty((2 + len(lives), width)), self.policies._replace(rule=rule)
+        work = np.empty((2 + len(lives), self._width))
+        chosen = self.policies._replace(rule=rule)
         scratch = np.empty(3 * self.parameters.n_features)
         seed = np.uint64(self.parameters.seed)
         for number, tree in zip(self.tree_numbers.astype(np.uint64), trees, strict=True):
@@ -361,24 +381,6 @@ class Ensemble:
                 mine = tree._replace(scratch=scratch)
                 predict(*chosen, mine, seed, number, X, lives, work, total, _NONE_3D, _NONE_1D)
         return total[:, 0, 0] / max(len(self.trees), 1)
-
-
-def _begun(sums: np.ndarray | None, shape: tuple[int, ...], is_new: bool) -> np.ndarray:
-    """Return zeros, or a copy of sums that trees may be added to."""
-    if is_new:
-        return np.zeros(shape)
-    if sums is None or len(sums) != shape[0] or sums.size != np.prod(shape):
-        found = None if sums is None else sums.shape
-        raise ParameterError(f"sums to go on from should have shape {shape}, got {found}")
-    return np.array(sums, np.float64, order="C").reshape(shape)
-
-
-def _stack(stages: list[Sums]) -> Sums:
-    """Return the sums of one lifetime each as those of all."""
-    total = np.concatenate([stage.total for stage in stages])
-    squares = [stage.square for stage in stages if stage.square is not None]
-    last = stages[-1]
-    return Sums(total, np.concatenate(squares) if squares else None, last.distance, last.n_trees)
 
 
 def read_only(array: np.ndarray) -> np.ndarray:

@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 
 from dmondrian import state
+from dmondrian.calibration import Calibration
 from dmondrian.core import nodes
 from dmondrian.ensemble import Ensemble
 from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.parameters import ForestParameters
-from dmondrian.warmup import Warmup
+from dmondrian.sampled import forecast_and_learn
+from dmondrian.warmup import LAST, Warmup
 
 
 class Forest(Ensemble):
@@ -32,6 +34,14 @@ class Forest(Ensemble):
     auto : collection of {"alpha", "charge_opening", "feature_scales"}, optional
         Settings that are chosen from the first rows; until then those of ``parameters``
         are used. Rows learned before the choice are learned anew after it.
+    warmup_rows : int
+        Distinct rows from which they are chosen for good.
+    calibrate : bool
+        Whether to fit an exponent for the probabilities along the way (classification).
+
+    Attributes
+    ----------
+    calibration : Calibration or None
     """
 
     def __init__(
@@ -39,27 +49,31 @@ class Forest(Ensemble):
         parameters: ForestParameters,
         tree_numbers: Iterable[int],
         auto: Collection[str] = (),
+        warmup_rows: int = LAST,
+        calibrate: bool = False,
     ) -> None:
         super().__init__(parameters, tree_numbers)
-        self.warmup = Warmup(auto, parameters.n_features) if auto else None
+        self.calibration = Calibration() if calibrate else None
+        self.warmup = Warmup(auto, parameters.n_features, warmup_rows) if auto else None
 
     def update(
         self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None = None, n_threads: int = 1
     ) -> None:
         """Learn rows in order; see :meth:`dmondrian.ensemble.Ensemble.update`."""
         if self.warmup is None:
-            super().update(X, y, w, n_threads)
+            self.calibration = _learn(self, self.calibration, (X, y, w), n_threads)
             return
         self._check_width(X)
         warmup = self.warmup.after(X, y, w)
         chosen = warmup.chosen(self.parameters, self.warmup, n_threads)
         if chosen != self.parameters:
             anew = Ensemble(chosen, self.tree_numbers)
-            anew.update(*self.warmup.rows, n_threads=n_threads)
-            anew.update(X, y, w, n_threads)
+            calibration = None if self.calibration is None else Calibration()
+            calibration = _learn(anew, calibration, self.warmup.rows, n_threads)
+            self.calibration = _learn(anew, calibration, (X, y, w), n_threads)
             self._take(anew)
         else:
-            super().update(X, y, w, n_threads)
+            self.calibration = _learn(self, self.calibration, (X, y, w), n_threads)
         self.warmup = None if warmup.is_done else warmup
 
     def state(self, copy: bool = True) -> tuple[dict[str, Any], list[dict[str, np.ndarray]]]:
@@ -85,6 +99,8 @@ class Forest(Ensemble):
             "warmup": None if self.warmup is None else self.warmup.to_json(),
             "trees": scalars,
         }
+        if self.calibration is not None:
+            header["calibration"] = self.calibration.to_json()
         read = nodes.fields if copy else nodes.views
         return header, [read(tree) for tree in self.trees]
 
@@ -115,6 +131,8 @@ class Forest(Ensemble):
         forest = cls._of(parameters, numbers, built)
         if header["warmup"] is not None:
             forest.warmup = Warmup.from_json(header["warmup"], parameters)
+        if header.get("calibration") is not None:
+            forest.calibration = Calibration.from_json(header["calibration"])
         return forest
 
     @classmethod
@@ -129,7 +147,10 @@ class Forest(Ensemble):
 
     @classmethod
     def join(cls, forests: Sequence[Forest]) -> Forest:
-        """Return one forest of all trees, by number; parameters must be equal."""
+        """Return one forest of all trees, by number; parameters must be equal.
+
+        It has no calibration: those of its parts are of fewer trees.
+        """
         if not forests:
             raise ParameterError("nothing to join: give at least one forest")
         first = forests[0].parameters
@@ -147,3 +168,17 @@ class Forest(Ensemble):
         joined = cls._of(first, numbers, [tree for _, tree in pairs])
         joined.warmup = forests[0].warmup
         return joined
+
+
+def _learn(
+    ensemble: Ensemble,
+    calibration: Calibration | None,
+    rows: tuple[np.ndarray, np.ndarray, np.ndarray | None],
+    n_threads: int,
+) -> Calibration | None:
+    """Let an ensemble learn rows X, y, w; return the calibration after them, if there is one."""
+    if calibration is None:
+        Ensemble.update(ensemble, *rows, n_threads)
+        return None
+    sampled = forecast_and_learn(ensemble, *rows, n_threads)
+    return calibration.after(sampled, rows[1], len(ensemble.trees))

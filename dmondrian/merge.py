@@ -31,7 +31,8 @@ def merge(forests: Sequence[Forest]) -> Forest:
     Parameters
     ----------
     forests : sequence of Forest
-        Of equal parameters (``domain="cube"``, no ``max_nodes``, not AMF) and tree numbers.
+        Of equal parameters (``domain="cube"``, no ``max_nodes``, not AMF) and tree numbers, not
+        calibrated.
 
     Raises
     ------
@@ -42,6 +43,11 @@ def merge(forests: Sequence[Forest]) -> Forest:
         raise ParameterError("nothing to merge: give at least one forest")
     first = forests[0]
     parameters = first.parameters
+    if any(forest.calibration is not None for forest in forests):
+        raise ParameterError(
+            "calibrated forests cannot be merged: each was calibrated on its own rows, by fewer "
+            "than the merged one has; train the parts with calibrate=False"
+        )
     if parameters.domain != "cube" or parameters.aggregation is None or parameters.max_nodes:
         raise ParameterError(
             "only Mondrian forests on the cube without max_nodes can be merged: other trees "

@@ -18,10 +18,11 @@ from statistics import NormalDist
 import numpy as np
 
 from dmondrian.core.mixture import GAUSSIAN, LIST_HEAD, write_quantiles
-from dmondrian.ensemble import Ensemble, read_only, run_threads
+from dmondrian.ensemble import Ensemble, read_only
 from dmondrian.errors import ParameterError
 from dmondrian.rules.cells import Cells
 from dmondrian.rules.gaussian import GaussianHierarchy
+from dmondrian.threads import run_threads
 
 _FIRST_ROOM = 20  # Gaussians: one of the cell, and those of a branch
 _CHUNK = 256  # rows whose lists are held at once

@@ -33,6 +33,8 @@ from dmondrian.stats.moments import MOMENTS, Moments
 _NO_CAP = int(np.iinfo(np.int64).max)
 # Pseudo-counts beyond leave the range in which prices are kept (core/weights.py).
 LEAST_ALPHA, LARGEST_ALPHA = 1e-30, 1e6
+# A column is multiplied by its scale in float32.
+LEAST_SCALE, LARGEST_SCALE = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 # Whether an algorithm classifies, and the ways in which its trees may speak.
 _ALGORITHMS = {
     "amf-classifier": (True, (None,)),
@@ -91,7 +93,7 @@ class ForestParameters:
     max_nodes : int or None
         Cap on the nodes of a tree.
     feature_scales : tuple of float or None
-        Columns are multiplied by these, in (0, 1], before a tree sees them.
+        Columns are multiplied by these float32 numbers, > 0, before a tree sees them.
     aggregation : {"mean", "vote", "hierarchy"} or None
         How the trees of a Mondrian forest speak; None for AMF.
     lifetime : float, PowerLifetime or None
@@ -176,8 +178,7 @@ class ForestParameters:
         scales = self.feature_scales
         if scales is None:
             return True
-        smallest = float(np.finfo(np.float32).tiny)
-        in_range = all(smallest <= scale <= 1.0 for scale in scales)
+        in_range = all(LEAST_SCALE <= scale <= LARGEST_SCALE for scale in scales)
         return len(scales) == self.n_features and in_range
 
     def _has_sound_lifetime(self) -> bool:

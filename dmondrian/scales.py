@@ -27,9 +27,9 @@ import math
 
 import numpy as np
 
-from dmondrian.ensemble import run_threads
 from dmondrian.parameters import ForestParameters
 from dmondrian.progressive import Rows, late_loss, late_losses
+from dmondrian.threads import run_threads
 
 _ROUNDS = 6
 _PAIRS = 16  # pairs of forests tried in a round

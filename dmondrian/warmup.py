@@ -29,8 +29,10 @@ from dmondrian.scales import learn_scales
 
 # Settings that can be left to the stream, and the value of the estimator that says so.
 OPEN_SETTINGS = {"alpha": "auto", "charge_opening": "auto", "feature_scales": "learned"}
-FIRST, LAST = 512, 4096  # distinct rows that settings are chosen from, and chosen for good
-_MOST_KEPT = 16 * LAST  # rows kept; only where few of them differ are more seen than that
+FIRST, LAST = 512, 4096  # distinct rows that settings are chosen from, and by default for good
+# Fewer cannot be cut into the chunks of a progressive loss; more make each checkpoint large.
+LEAST_WARMUP, LARGEST_WARMUP = 32, 2**16
+_REPEATS = 16  # times as many rows are kept at most: more are seen where few of them differ
 START_ALPHA = 0.5  # pseudo-count before the first choice, times 1 / K
 # Candidates: alpha times K, opening price. More rows prefer less alpha than 4096 do, and more
 # trees free openings than the probes' ten. For two classes the last one is the paper's own
@@ -43,7 +45,11 @@ _STORED = {"X": "<f4", "y": "<f8", "w": "<f8"}
 
 
 def choose(
-    parameters: ForestParameters, auto: Iterable[str], rows: Rows, n_threads: int = 1
+    parameters: ForestParameters,
+    auto: Iterable[str],
+    rows: Rows,
+    n_threads: int = 1,
+    warmup_rows: int = LAST,
 ) -> ForestParameters:
     """Return ``parameters`` with the settings that do best on the first rows.
 
@@ -54,19 +60,20 @@ def choose(
     auto : iterable of {"alpha", "charge_opening", "feature_scales"}
     rows : tuple
         X float32 [n, d], y float64 [n] (class index or label), w float64 [n] (> 0), in
-        order. Equal rows in a row count as one of their summed weight. The first 4096 are
-        used when more than these have come, else the first 512, else none: then
-        ``parameters`` are returned as they are. Scales need the 4096.
+        order. Equal rows in a row count as one of their summed weight. The first
+        ``warmup_rows`` are used when more than these have come, else the first 512, else
+        none: then ``parameters`` are returned as they are. Scales need the ``warmup_rows``.
     n_threads : int
+    warmup_rows : int
     """
     auto, rows = tuple(auto), merge_equal(*rows)
-    stages = [n for n in (FIRST, LAST) if n < len(rows[0])]  # the last row may go on
+    stages = [n for n in stages_of(warmup_rows) if n < len(rows[0])]  # the last row may go on
     if not stages:
         return parameters
     n = stages[-1]
     first = rows[0][:n], rows[1][:n], rows[2][:n]
     candidates = _candidates(parameters, auto)
-    if "feature_scales" in auto and n == LAST:
+    if "feature_scales" in auto and n == warmup_rows:
         scales = learn_scales(candidates[_MIDDLING % len(candidates)], first, n_threads)
         candidates = [dataclasses.replace(c, feature_scales=scales) for c in candidates]
     if len(candidates) == 1:
@@ -74,6 +81,11 @@ def choose(
     numbers = range(_n_trees(parameters))
     losses = [late_loss(c, numbers, first, n_threads) for c in candidates]
     return candidates[int(np.argmin(losses))]
+
+
+def stages_of(warmup_rows: int) -> list[int]:
+    """Return the numbers of distinct rows after which settings are chosen, the last for good."""
+    return sorted({min(FIRST, warmup_rows), warmup_rows})
 
 
 def merge_equal(X: np.ndarray, y: np.ndarray, w: np.ndarray) -> Rows:
@@ -124,10 +136,13 @@ class Warmup:
     auto : iterable of {"alpha", "charge_opening", "feature_scales"}
         Settings to choose.
     n_features : int
+    warmup_rows : int
+        Distinct rows from which they are chosen for good.
     """
 
-    def __init__(self, auto: Iterable[str], n_features: int) -> None:
+    def __init__(self, auto: Iterable[str], n_features: int, warmup_rows: int = LAST) -> None:
         self.auto = tuple(sorted(auto))
+        self.warmup_rows = warmup_rows
         self.n_rows = 0  # kept
         self.n_distinct = 0  # rows kept that differ from the one before
         self._parts: tuple[Rows, ...] = (_no_rows(n_features),)
@@ -135,7 +150,7 @@ class Warmup:
     @property
     def is_done(self) -> bool:
         """Whether no later row can change the choice."""
-        return self.n_distinct > LAST or self.n_rows >= _MOST_KEPT
+        return self.n_distinct > self.warmup_rows or self.n_rows >= _REPEATS * self.warmup_rows
 
     @property
     def rows(self) -> Rows:
@@ -152,13 +167,13 @@ class Warmup:
             As in :meth:`dmondrian.ensemble.Ensemble.update`.
         """
         weights = np.ones(len(X)) if w is None else w
-        kept = np.flatnonzero(weights > 0)[: _MOST_KEPT - self.n_rows]
+        kept = np.flatnonzero(weights > 0)[: _REPEATS * self.warmup_rows - self.n_rows]
         X, y, weights = X[kept], np.asarray(y, np.float64)[kept], weights[kept]
         last = self._parts[-1]
         is_new = _is_new(np.concatenate([last[0][-1:], X]), np.concatenate([last[1][-1:], y]))
         counted = self.n_distinct + np.cumsum(is_new[len(is_new) - len(X) :])
-        n = int(np.searchsorted(counted, LAST, side="right")) + 1
-        more = Warmup(self.auto, X.shape[1])
+        n = int(np.searchsorted(counted, self.warmup_rows, side="right")) + 1
+        more = Warmup(self.auto, X.shape[1], self.warmup_rows)
         part = (X[:n].copy(), y[:n].copy(), weights[:n].copy())
         more._parts = (*self._parts, part) if len(part[0]) else self._parts
         more.n_rows = self.n_rows + len(part[0])
@@ -178,8 +193,9 @@ class Warmup:
             The one that this came after.
         n_threads : int
         """
-        if any(before.n_distinct <= stage < self.n_distinct for stage in (FIRST, LAST)):
-            return choose(parameters, self.auto, self.rows, n_threads)
+        stages = stages_of(self.warmup_rows)
+        if any(before.n_distinct <= stage < self.n_distinct for stage in stages):
+            return choose(parameters, self.auto, self.rows, n_threads, self.warmup_rows)
         return parameters
 
     def to_json(self) -> dict[str, Any]:
@@ -188,7 +204,9 @@ class Warmup:
             name: base64.b64encode(values.astype(dtype).tobytes()).decode("ascii")
             for (name, dtype), values in zip(_STORED.items(), self.rows, strict=True)
         }
-        return {"auto": list(self.auto), **kept}
+        told = {"auto": list(self.auto), **kept}
+        # Left out where it is the default: the bytes are those of versions that knew no other.
+        return told if self.warmup_rows == LAST else {**told, "warmup_rows": self.warmup_rows}
 
     @classmethod
     def from_json(cls, told: Any, parameters: ForestParameters) -> Warmup:
@@ -199,8 +217,11 @@ class Warmup:
         CorruptError
             If it is not one that a forest of these parameters can have.
         """
-        if not isinstance(told, dict) or set(told) != {"auto", *_STORED}:
+        if not isinstance(told, dict) or set(told) - {"warmup_rows"} != {"auto", *_STORED}:
             raise CorruptError(f"a warm-up should have the keys auto, {', '.join(_STORED)}")
+        last = told.get("warmup_rows", LAST)
+        if type(last) is not int or not LEAST_WARMUP <= last <= LARGEST_WARMUP:
+            raise CorruptError(f"a warm-up cannot be of {str(last)[:80]!r} rows")
         auto, d, known = told["auto"], parameters.n_features, sorted(OPEN_SETTINGS)
         if not isinstance(auto, list) or not auto or any(name not in known for name in auto):
             told = f"{str(auto)[:80]!r}"
@@ -218,9 +239,10 @@ class Warmup:
             labels = (y >= 0) & (y < parameters.n_classes) & (y == np.floor(y))
         if not np.isfinite(X).all() or not labels.all() or not ((w > 0) & np.isfinite(w)).all():
             raise CorruptError("the rows of a warm-up have values that no forest learns")
-        warmup = cls(auto, d).after(X.reshape(n, d).astype(np.float32), y.astype(np.float64), w)
+        warmup = cls(auto, d, last)
+        warmup = warmup.after(X.reshape(n, d).astype(np.float32), y.astype(np.float64), w)
         if warmup.is_done:
-            raise CorruptError(f"a warm-up ends after {LAST} distinct rows, this one has more")
+            raise CorruptError(f"a warm-up ends after {last} distinct rows, this one has more")
         return warmup
 
 

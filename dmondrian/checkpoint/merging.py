@@ -40,8 +40,8 @@ def merge(
     -------
     run : Run
     manifest : Manifest
-        At the newest position that all have in common. Its metrics are empty: those of parts of
-        a forest are not those of the forest.
+        At the newest position that all have in common. Its metrics are empty, and its
+        probabilities uncalibrated: those of parts of a forest are not those of the forest.
 
     Raises
     ------
@@ -89,6 +89,12 @@ def merge(
         data = run.get_blob(shard["digest"], shard["bytes"])
         shards[number] = {"digest": merged.put_blob(data), "bytes": len(data)}
     found = [run.manifest(position) for run in sources]
+    if any("calibration" in manifest.metrics for manifest in found):
+        warnings.warn(
+            f"the probabilities of {merged.url} are not calibrated: the exponents of its parts are "
+            "those of fewer trees; it is fitted anew while the merged run learns more rows",
+            stacklevel=2,
+        )
     is_final = all(manifest.final for manifest in found)
     return merged, merged.commit(position, shards, final=is_final, plan=found[0].plan)
 

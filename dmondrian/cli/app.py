@@ -152,6 +152,11 @@ def _add_inspecting(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
     describe.add_argument(
         "--follow", action="store_true", help="tell the progress of a run until it ends"
     )
+    describe.add_argument(
+        "--importances",
+        action="store_true",
+        help="also tell what the splits on each column are worth, as shares of 1",
+    )
     schema = add("schema", "show how columns are encoded, for a data set or as stored in a model")
     schema.add_argument("data", metavar="DATA|MODEL", help=f"{_DATA_HELP}; or a run folder or URL")
     schema.add_argument("--target", metavar="COLUMN", help="the column to learn (DATA only)")

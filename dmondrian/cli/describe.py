@@ -6,6 +6,7 @@ Relies on `dmondrian.checkpoint` and `dmondrian.data`; starts no cluster and cha
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from dmondrian.errors import CheckpointError
 
 if TYPE_CHECKING:
     from dmondrian.checkpoint import Run
+    from dmondrian.forest import Forest
 
 # Longer lists (hundreds of classes, thousands of checkpoints) are cut in the text, not in --json.
 _SHOWN_ITEMS = 8
@@ -27,7 +29,7 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
         from dmondrian.cli.watch import follow
 
         return follow(arguments, output)
-    told = _facts(arguments.model)
+    told = _facts(arguments.model, arguments.importances)
     output.event("model", told)
     size = told["size"]
     rows: list[tuple[str, Any]] = [
@@ -50,8 +52,10 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
         rows.append(("grown", f"trees {first:,} to {stop - 1:,}, {at}"))
     rows.append(("checkpoints", _some(told["checkpoints"])))
     output.text(table(rows))
-    given, in_use = told["parameters"], dict(told["in_use"])
+    given, in_use = dict(told["parameters"]), dict(told["in_use"])
     scales = in_use.pop("feature_scales", None)
+    if isinstance(given.get("feature_scales"), list):
+        scales, given["feature_scales"] = given["feature_scales"], "given"
     chosen = {name: f"{given[name]}, now {value}" for name, value in in_use.items()}
     output.text("parameters:\n" + _indented(table({**given, **chosen}.items())))
     if scales is not None:
@@ -61,6 +65,10 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
             f"feature scales, the {min(_SHOWN_ITEMS, len(widest))} largest:\n"
             + _indented(table([(name, scale) for scale, name in widest[:_SHOWN_ITEMS]]))
         )
+    if told["importances"] is not None:
+        ranked = sorted(told["importances"].items(), key=lambda pair: -pair[1])
+        shown = [(name, f"{share:.4f}") for name, share in ranked]
+        output.text("importances of the columns:\n" + _indented(table(shown)))
     if told["metrics"]:
         title = "metrics (each row forecast before it was learned):\n"
         output.text(title + metrics_table(told["metrics"], "  "))
@@ -91,7 +99,7 @@ def schema(arguments: argparse.Namespace, output: Output) -> int:
     return 0
 
 
-def _facts(model: str) -> dict[str, Any]:
+def _facts(model: str, with_importances: bool) -> dict[str, Any]:
     """Gather all that `describe` tells, JSON-able."""
     from dmondrian.checkpoint import Run, load_model
     from dmondrian.checkpoint.parts import parts_of
@@ -109,6 +117,7 @@ def _facts(model: str) -> dict[str, Any]:
         "features": forest.parameters.n_features,
         "classes": stored.get("classes"),
         "feature_names": stored.get("feature_names"),
+        "importances": _importances(forest, stored) if with_importances else None,
         "size": {
             "trees": len(forest.tree_numbers),
             "nodes": int(forest.n_nodes),
@@ -121,6 +130,22 @@ def _facts(model: str) -> dict[str, Any]:
         "checkpoints": Run.open(model).manifests(),
         "parts": [_part(part) for part in parts_of(Run.open(model))],
     }
+
+
+def _importances(forest: Forest, stored: dict[str, Any]) -> dict[str, float]:
+    """Return the importance of each column; features of one column are summed."""
+    from dmondrian.data import Schema
+    from dmondrian.importances import importances
+
+    shares = importances(forest).tolist()
+    if stored.get("schema") is None:
+        names = stored.get("feature_names") or [str(number) for number in range(len(shares))]
+        return dict(zip(names, shares, strict=True))
+    told, start = {}, 0
+    for column in Schema.from_json(stored["schema"]).columns:
+        told[column.name] = math.fsum(shares[start : start + column.width])
+        start += column.width
+    return told
 
 
 def _part(part: Run) -> dict[str, Any]:

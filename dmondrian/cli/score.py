@@ -20,6 +20,7 @@ _METRICS = {
     "log_loss": "log loss",
     "accuracy": "accuracy",
     "auc": "AUC",
+    "ece": "ECE",
     "rmse": "RMSE",
     "mae": "MAE",
     "r2": "R2",
@@ -77,6 +78,10 @@ def run_evaluate(
     _tell_groups(metrics, output)
     output.event("evaluated", {"model": model, "metrics": metrics})
     output.text(f"evaluated {model} on {_named(data)}:\n{metrics_table(metrics, '  ')}")
+    if "reliability" in metrics:
+        output.text(
+            "how sure, the share of rows, how often right:\n" + _diagram(metrics["reliability"])
+        )
 
 
 def _tell_groups(result: Mapping[str, Any], output: Output) -> None:
@@ -91,6 +96,15 @@ def metrics_table(metrics: Mapping[str, Any], indent: str = "") -> str:
     """Lay out the metrics that people know, one a line."""
     rows = [(label, metrics[name]) for name, label in _METRICS.items() if name in metrics]
     return "\n".join(indent + line for line in table(rows).split("\n"))
+
+
+def _diagram(bins: list[dict[str, float]]) -> str:
+    """Lay out a reliability diagram: a line per bin of confidence."""
+    rows = []
+    for one in bins:
+        told = f"right {one['accuracy']:.3f}, sure {one['confidence']:.3f}"
+        rows.append((f"{one['above']:.1f} to {one['up_to']:.1f}", f"{one['share']:6.1%}: {told}"))
+    return "\n".join("  " + line for line in table(rows).split("\n"))
 
 
 def _named(data: str | list[str]) -> str:

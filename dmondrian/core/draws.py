@@ -139,3 +139,16 @@ def trigamma(x):
     z = y * y
     series = 1.0 / 6.0 - z * (1.0 / 30.0 - z * (1.0 / 42.0 - z * (1.0 / 30.0)))
     return shift + y + z * (0.5 + y * series)
+
+
+@inner
+def harmonic(x):
+    """Return 1 + 1/2 + ... + 1/``x``, continued to all ``x`` > 0."""
+    shift = 0.0
+    x += 1.0
+    while x < 12.0:
+        shift += 1.0 / x
+        x += 1.0
+    z = 1.0 / (x * x)
+    series = 1.0 / 12.0 - z * (1.0 / 120.0 - z * (1.0 / 252.0 - z * (1.0 / 240.0)))
+    return 0.5772156649015329 + log(x) - 0.5 / x - z * series - shift

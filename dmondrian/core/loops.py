@@ -1,6 +1,6 @@
 """The two loops: learn rows, predict rows. No algorithm has its own.
 
-Shapes: n rows, d features, k outputs (classes, or one).
+Shapes: n rows, d features, k outputs (classes, or one), a rows asked about, L lifetimes.
 
 A row is learned in this order: it is routed to its leaf (growth), then from the leaf up
 each node on the path first prices it, then counts it, then shifts its weight. Kernels
@@ -9,9 +9,11 @@ allocate nothing per row: :func:`update` returns at the row for which there is n
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from dmondrian._jit import borrow, inner, kernel
+from dmondrian._jit import borrow, hook, implements, inner, kernel
 from dmondrian.core.box import measure
 from dmondrian.core.draws import tree_key
 from dmondrian.core.nodes import (
@@ -89,26 +91,6 @@ def learn_row(growth, stat, loss, rule, tree, key, x, y, w):
     return True
 
 
-@kernel
-def update(growth, stat, loss, rule, tree, seed, number, X, y, w, start):
-    """Learn rows ``start``.. of a block in order; return the row reached.
-
-    Writes the tree. Returns before n where two more nodes would not fit. ``X`` float32
-    [n, d], ``y`` float64 [n], ``w`` float64 [n] or [0] for weights of one; rows of
-    weight zero are passed over. O(depth * d) per row.
-    """
-    tree, X, y, w = borrow_tree(tree), borrow(X), borrow(y), borrow(w)
-    key = tree_key(seed, number)
-    capacity = tree.i.shape[0]
-    for r in range(start, X.shape[0]):
-        if tree.head_i[N_NODES] + 2 > capacity:
-            return r
-        weight = w[r] if w.shape[0] > 0 else 1.0
-        if weight > 0.0 and not learn_row(growth, stat, loss, rule, tree, key, X[r], y[r], weight):
-            return r
-    return X.shape[0]
-
-
 @inner
 def predict_row(growth, stat, loss, rule, tree, key, x, lifetimes, path, branched, answers):
     """Write one tree's prediction at each lifetime; return the last cell. O(depth).
@@ -154,6 +136,66 @@ def predict_row(growth, stat, loss, rule, tree, key, x, lifetimes, path, branche
         depth += 1.0
         goes_left = x[tree.i[v, FEATURE]] <= tree.f[v, THRESHOLD]
         v = tree.i[v, LEFT] if goes_left else tree.i[v, RIGHT]
+
+
+class Silent(NamedTuple):
+    """No row is asked about."""
+
+    is_silent: bool = True  # a tuple without fields has no type for Numba
+
+
+class Asked(NamedTuple):
+    """Rows to forecast before they are learned, each at a lifetime of its own."""
+
+    rows: np.ndarray  # int64 [a], increasing; never the tree's first
+    lifetimes: np.ndarray  # float64 [a]
+    work: np.ndarray  # float64 [3, k], scratch
+    answers: np.ndarray  # float64 [a, k], what the tree says
+
+
+@hook
+def answer(asked, growth, stat, loss, rule, tree, key, x, row):
+    """Write what the tree says of row number ``row``, if it is asked about."""
+
+
+@implements(answer, Silent)
+def answer_nothing(asked, growth, stat, loss, rule, tree, key, x, row):
+    """Nothing."""
+
+
+@implements(answer, Asked)
+def answer_rows(asked, growth, stat, loss, rule, tree, key, x, row):
+    """Write the answer, if the row is one of those. O(depth)."""
+    i = np.searchsorted(asked.rows, row)
+    if i < asked.rows.shape[0] and asked.rows[i] == row:
+        work, lifetime = asked.work, asked.lifetimes[i : i + 1]
+        predict_row(
+            growth, stat, loss, rule, tree, key, x, lifetime, work[0], work[1], work[2:]
+        )  # fmt: skip
+        asked.answers[i] = work[2]
+
+
+@kernel
+def update(growth, stat, loss, rule, tree, seed, number, X, y, w, start, asked):
+    """Learn rows ``start``.. of a block in order; return the row reached.
+
+    Writes the tree. Returns before n where two more nodes would not fit. ``X`` float32
+    [n, d], ``y`` float64 [n], ``w`` float64 [n] or [0] for weights of one; rows of
+    weight zero are passed over. O(depth * d) per row.
+
+    Rows that are ``asked`` about are answered by the tree that has learned all before them.
+    """
+    tree, X, y, w = borrow_tree(tree), borrow(X), borrow(y), borrow(w)
+    key = tree_key(seed, number)
+    capacity = tree.i.shape[0]
+    for r in range(start, X.shape[0]):
+        if tree.head_i[N_NODES] + 2 > capacity:
+            return r
+        answer(asked, growth, stat, loss, rule, tree, key, X[r], r)
+        weight = w[r] if w.shape[0] > 0 else 1.0
+        if weight > 0.0 and not learn_row(growth, stat, loss, rule, tree, key, X[r], y[r], weight):
+            return r
+    return X.shape[0]
 
 
 @kernel

@@ -75,6 +75,11 @@ def count(stat, tree, v, y, w):
 
 
 @hook
+def gain(stat, tree, v):
+    """Return what the split of internal node ``v`` is worth to forecasts of its rows."""
+
+
+@hook
 def prepare(loss, rule, tree, y):
     """Get ready for one more row of label ``y``, before anything of it is learned."""
 

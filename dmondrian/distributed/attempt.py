@@ -17,6 +17,7 @@ from typing import Any
 
 from distributed import Client
 
+from dmondrian.calibration import Calibration
 from dmondrian.checkpoint import Lease, Manifest, Run
 from dmondrian.data import Plan
 from dmondrian.distributed.cluster import warm
@@ -88,7 +89,8 @@ def finish(run: Run, plan: Plan, manner: Manner, connect: Callable[[], Client]) 
             if run.manifests() != seen:
                 manifest = run.latest()  # whoever held it before came further
             if not attempt.is_end(manifest):
-                warm(ForestParameters.from_json(run.run_json["parameters"]))
+                calibrate = bool(run.run_json["estimator"].get("calibrate"))
+                warm(ForestParameters.from_json(run.run_json["parameters"]), calibrate)
                 manifest = attempt.go(connect(), manifest, lease)
     attempt.ledger = attempt.ledger or attempt.open(manifest)
     progressive = attempt.ledger.progressive
@@ -132,6 +134,10 @@ class Attempt:
             saved = metrics.get("progressive")
             task = self.plan.schema.task
             progressive = Progressive.from_json(saved) if saved else Progressive(task)
+        calibration = None
+        if self.run.run_json["estimator"].get("calibrate"):
+            stored = metrics.get("calibration")
+            calibration = Calibration.from_json(stored) if stored else Calibration()
         self._cut_at(position)
         settled = sum(unit.stop <= position for unit in self.units)
         self._summarise(position, 0.0, None)
@@ -141,6 +147,7 @@ class Attempt:
             len(self.run.run_json["shards"]),
             int(self.run.run_json["n_estimators"]),
             progressive,
+            calibration,
             read_counts(metrics),
             settled,
         )

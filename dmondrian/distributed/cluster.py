@@ -233,9 +233,9 @@ def _local(size: dict[str, Any]) -> Iterator[Client]:
         yield client
 
 
-def warm(parameters: ForestParameters) -> None:
+def warm(parameters: ForestParameters, calibrate: bool = False) -> None:
     """Compile a forest's kernels here, so that worker processes find them on disk."""
-    forest = Forest(parameters, [0])
+    forest = Forest(parameters, [0], calibrate=calibrate)
     X = np.zeros((2, parameters.n_features), dtype=np.float32)
     X[1] = 1.0
     y = np.zeros(2)

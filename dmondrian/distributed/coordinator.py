@@ -281,6 +281,7 @@ class Coordinator:
             start=unit.start,
             stop=unit.stop,
             forecasts=is_new and self._ledger.progressive is not None,
+            samples=is_new and self._ledger.calibration is not None,
             speaks=is_new and track.shard == self._tracks[0].shard,
             save=is_new and unit.index in self._marks,
             n_threads=max(1, threads),

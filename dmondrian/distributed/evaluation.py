@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
+from dmondrian.calibration import Calibration, calibrated
 from dmondrian.data import Encoded, Plan, make_scoring_plan, read_block
 from dmondrian.distributed.memory import parse_limit, row_needs
 from dmondrian.distributed.metrics import HeldOut
 from dmondrian.distributed.models import open_model
 from dmondrian.distributed.relay import connected_relay
 from dmondrian.distributed.units import cut
-from dmondrian.ensemble import Sums
 from dmondrian.errors import DataError
+from dmondrian.sums import Sums
 
 Measured = list[tuple[np.ndarray, np.ndarray, np.ndarray | None]]
 
@@ -31,6 +32,7 @@ class Part:
     """Consecutive blocks to measure."""
 
     plan: Plan  # of these blocks alone: there is no folder that every worker could read it from
+    calibration: Calibration | None
     is_detailed = False
 
     def found(self) -> None:
@@ -45,7 +47,8 @@ class Part:
         measured: Measured = []
         for encoded, sums in summed:
             assert encoded.y is not None  # the plan was made with the target
-            measured.append((sums.total / sums.n_trees, encoded.y, encoded.weight))
+            mean = calibrated(sums.total / sums.n_trees, self.calibration)
+            measured.append((mean, encoded.y, encoded.weight))
         return measured
 
 
@@ -76,9 +79,10 @@ def evaluate(
     Returns
     -------
     dict
-        "rows", and "log_loss" (nats), "accuracy" and, for two classes that both occur, "auc"; or
-        "rmse", "mae" and "r2". Weighted where the model was trained with weights. And
-        "trees_sharded", the number of groups, where no worker could hold the whole model.
+        "rows", and "log_loss" (nats), "accuracy", "ece" (expected calibration error),
+        "reliability" (confidence and accuracy by bins of confidence) and, for two classes that both
+        occur, "auc"; or "rmse", "mae" and "r2". Weighted where the model was trained with weights.
+        And "trees_sharded", the number of groups, where no worker could hold the whole model.
 
     Raises
     ------
@@ -93,7 +97,8 @@ def evaluate(
     model = open_model(os.fspath(model_url))
     plan = make_scoring_plan(data, model.schema, target=True)
     parts = [
-        Part(Plan(plan.schema, plan.blocks[unit.first : unit.last])) for unit in cut(plan.blocks)
+        Part(Plan(plan.schema, plan.blocks[unit.first : unit.last]), model.calibration)
+        for unit in cut(plan.blocks)
     ]
     k, width = model.n_outputs, len(plan.schema.feature_names)
     # A result is copied once on its way out, and has target and weight.

@@ -16,6 +16,7 @@ from dmondrian.checkpoint.parts import parts_of
 from dmondrian.data import Plan, extend_plan, make_plan
 from dmondrian.distributed.settle import settle
 from dmondrian.errors import CheckpointError, CorruptError, NotFoundError, ParameterError
+from dmondrian.estimators.persistence import plain_params
 
 MOST_SHARDS = 12
 """Default number of shards: enough to spread over a small cluster, few enough to share reads."""
@@ -126,9 +127,7 @@ def _about(estimator: Any, plan: Plan, url: str) -> dict[str, Any]:
     """Return what run.json says; a seed that was drawn for this run before is kept."""
     estimator._validate_params()
     schema = plan.schema
-    params = estimator.get_params(deep=False)
-    if not isinstance(params["random_state"], (int, type(None))):
-        params["random_state"] = None  # a generator has no JSON; its draw is the seed
+    params = _known_then(plain_params(estimator), plain_params(type(estimator)()), url)
     params["n_jobs"] = None  # decides nothing about the forest, and workers have threads
     return {
         "algorithm": estimator.algorithm,
@@ -140,6 +139,15 @@ def _about(estimator: Any, plan: Plan, url: str) -> dict[str, Any]:
         "schema": schema.to_json(),
         "plan": plan.digest,
     }
+
+
+def _known_then(params: dict[str, Any], defaults: dict[str, Any], url: str) -> dict[str, Any]:
+    """Leave out defaults that the run in a folder does not tell: its version had no other way."""
+    try:
+        stored = Run.open(url).run_json.get("estimator") or params
+    except CheckpointError:
+        stored = params
+    return {k: value for k, value in params.items() if k in stored or value != defaults[k]}
 
 
 def _trees(

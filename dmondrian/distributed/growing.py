@@ -59,7 +59,8 @@ def grow(
     Returns
     -------
     TrainedRun
-        Of the whole run; its metrics are those of the new trees alone.
+        Of the whole run; its metrics are those of the new trees alone. Where it is calibrated,
+        its exponent stays the one fitted to its first trees.
 
     Raises
     ------

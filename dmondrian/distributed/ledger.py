@@ -9,9 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from dmondrian.calibration import Calibration, calibrated
 from dmondrian.distributed.metrics import Progressive, slices
 from dmondrian.distributed.orders import Answer, BlockAnswer
 from dmondrian.distributed.units import Unit
+from dmondrian.sampled import Sampled, add
 
 Saved = dict[int, dict[str, Any]]  # shard: {"digest", "bytes"}
 
@@ -28,6 +32,9 @@ class Ledger:
         Shards, and trees of all of them.
     progressive : Progressive or None
         Totals so far; None where rows are not forecast before they are learned.
+    calibration : Calibration or None
+        That of the forecasts so far; None where none is fitted. Rows are scored as it stands
+        when they are forecast.
     counts : dict
         Values clipped, unseen or dropped so far.
     settled : int
@@ -41,12 +48,14 @@ class Ledger:
         n_shards: int,
         n_trees: int,
         progressive: Progressive | None,
+        calibration: Calibration | None,
         counts: dict[str, int],
         settled: int,
     ) -> None:
         self.units = units
         self.settled = settled
         self.progressive = progressive
+        self.calibration = calibration
         self.counts = dict(counts)
         self._positions = positions
         self._n_shards = n_shards
@@ -86,7 +95,12 @@ class Ledger:
         for name, count in speaker.counts.items():
             if count:
                 self.counts[name] = self.counts.get(name, 0) + int(count)
-        if self.progressive is None or speaker.y is None or speaker.total is None:
+        if speaker.y is None:
+            return
+        sampled = [block.sampled for block in blocks if block.sampled is not None]
+        drawn = add(sampled) if sampled else None
+        if self.progressive is None or speaker.total is None:
+            self._calibrate(drawn, speaker.y, 0, len(speaker.y))
             return
         total = speaker.total.copy()
         for block in blocks[1:]:
@@ -95,7 +109,16 @@ class Ledger:
         weight = speaker.weight
         for start, stop in slices(self._positions[speaker.index], len(speaker.y)):
             w = None if weight is None else weight[start:stop]
-            self.progressive.add(mean[start:stop], speaker.y[start:stop], w)
+            self.progressive.add(
+                calibrated(mean[start:stop], self.calibration), speaker.y[start:stop], w
+            )
+            self._calibrate(drawn, speaker.y, start, stop)
+
+    def _calibrate(self, drawn: Sampled | None, y: np.ndarray, start: int, stop: int) -> None:
+        """Take the sampled forecasts of some of a block's rows into the calibration."""
+        if self.calibration is not None and drawn is not None:
+            part = drawn.between(start, stop)
+            self.calibration = self.calibration.after(part, y, self._n_trees)
 
     def metrics(self) -> dict[str, Any]:
         """Return what a manifest says of the stream up to here."""
@@ -103,4 +126,6 @@ class Ledger:
         if self.progressive is not None:
             told["totals"] = self.progressive.totals()
             told["progressive"] = self.progressive.to_json()
+        if self.calibration is not None:
+            told["calibration"] = self.calibration.to_json()
         return told

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from dmondrian.distributed.reliability import Reliability
 from dmondrian.errors import CorruptError
 
 CURVE_POINTS = 256
@@ -193,6 +194,7 @@ class HeldOut:
     def __init__(self, task: str) -> None:
         self._total = Progressive(task)
         self._kept: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        self._reliability = Reliability() if task == "classification" else None
 
     @property
     def weight(self) -> float:
@@ -202,12 +204,17 @@ class HeldOut:
     def add(self, mean: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> None:
         """Add rows: `mean` float64 [n, K], `y` float64 [n], `weight` float64 [n] or None."""
         self._total.add(mean, y, weight)
-        if self._total.task == "classification" and mean.shape[1] == 2:
-            self._kept.append((mean[:, 1], y, np.ones(len(y)) if weight is None else weight))
+        w = np.ones(len(y)) if weight is None else weight
+        if self._reliability is not None:
+            self._reliability.add(mean, y, w)
+            if mean.shape[1] == 2:
+                self._kept.append((mean[:, 1], y, w))
 
     def report(self) -> dict[str, Any]:
         """Return the rows and metrics; the area under the curve where both classes occur."""
         metrics: dict[str, Any] = {"rows": self._total.rows, **self._total.totals()}
+        if self._reliability is not None and self.weight > 0.0:
+            metrics.update(self._reliability.report())
         if self._kept:
             share, y, weight = (np.concatenate(parts) for parts in zip(*self._kept, strict=True))
             if len(np.unique(y)) == 2:

@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from dmondrian.calibration import Calibration
 from dmondrian.checkpoint import look_at_model, peek_blobs
 from dmondrian.checkpoint.stream import MAX_PLAN_BYTES
 from dmondrian.data import Plan, Schema
@@ -38,7 +39,8 @@ class Model:
     n_outputs: int  # width of a prediction
     tells_std: bool  # whether second moments are those of the label, not between trees
     schema: Schema
-    digest: str  # of trees and schema
+    digest: str  # of trees, schema and calibration
+    calibration: Calibration | None = None  # of its forecasts
 
 
 class Once:
@@ -103,6 +105,10 @@ def open_model(url: str) -> Model:
         "position": manifest.position,
         "trees": [blob.digest for blob in blobs],
     }
+    calibration = None
+    if manifest.metrics.get("calibration"):
+        calibration = Calibration.from_json(manifest.metrics["calibration"])
+        content["calibration"] = calibration.to_json()
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     schema = Schema.from_json(about["schema"])
     shape = parameters.n_features, parameters.n_classes
@@ -112,7 +118,7 @@ def open_model(url: str) -> Model:
             f"classes, the forest has {shape[0]} and {shape[1]}"
         )
     tells_std = parameters.aggregation == "hierarchy" and parameters.n_classes == 0
-    return Model(trees, max(parameters.n_classes, 1), tells_std, schema, digest)
+    return Model(trees, max(parameters.n_classes, 1), tells_std, schema, digest, calibration)
 
 
 def plan_here(folder: str, name: str, digest: str) -> Plan:

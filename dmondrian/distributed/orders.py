@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np
 
+    from dmondrian.sampled import Sampled
+
 
 @dataclass(frozen=True)
 class Order:
@@ -43,6 +45,7 @@ class Step(Order):
     stop: int = 0
     forecasts: bool = True  # also answer with the forecasts of each row before it is learned
     speaks: bool = False  # also answer with targets, weights and counts: one shard of a run does
+    samples: bool = False  # also forecast the sample of rows that calibration is fitted to
     save: bool = False  # upload the state at `stop`
     n_threads: int = 1  # threads over trees
     settled: int = 0  # blocks below this number are scored: their answers may be forgotten
@@ -54,6 +57,7 @@ class BlockAnswer:
 
     index: int
     total: np.ndarray | None = None  # float64 [n, K], forecasts summed over the shard's trees
+    sampled: Sampled | None = None  # forecasts of a sample of rows, summed likewise
     y: np.ndarray | None = None  # float64 [n]
     weight: np.ndarray | None = None  # float64 [n]
     counts: dict[str, int] = field(default_factory=dict)  # values clipped, unseen, dropped

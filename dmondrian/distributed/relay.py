@@ -36,7 +36,7 @@ from dmondrian.distributed.memory import Group, Layout, Needs, lay_out
 from dmondrian.distributed.models import Model
 from dmondrian.distributed.shelf import Shelf
 from dmondrian.distributed.spread import Route, Spread
-from dmondrian.ensemble import Sums
+from dmondrian.sums import Sums
 
 _TICK = 0.1
 

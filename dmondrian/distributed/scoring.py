@@ -29,6 +29,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from distributed import Client
 
+from dmondrian.calibration import Calibration, calibrated
 from dmondrian.checkpoint import document
 from dmondrian.data import Encoded, Plan, make_scoring_plan, read_block
 from dmondrian.distributed.memory import Needs, parse_limit, row_needs
@@ -36,9 +37,9 @@ from dmondrian.distributed.models import Model, open_model, plan_here
 from dmondrian.distributed.progress import Listener, Progress, Teller, listener
 from dmondrian.distributed.relay import Relay, connected_relay
 from dmondrian.distributed.units import cut
-from dmondrian.ensemble import Sums
 from dmondrian.errors import CheckpointError, CorruptError, FencedError, ParameterError
 from dmondrian.store import ExistsError, Store, open_store
+from dmondrian.sums import Sums
 
 FORMAT = 1
 FILE_ROWS = 131_072
@@ -61,6 +62,7 @@ class Part:
     keep: tuple[str, ...]
     classes: tuple[Any, ...] | None
     deviation: str  # what the column of standard deviations is called
+    calibration: Calibration | None
     is_detailed = True
 
     def found(self) -> dict[str, Any] | None:
@@ -90,7 +92,8 @@ class Part:
 
     def _table(self, encoded: Encoded, sums: Sums) -> pa.Table:
         names = _score_names(self.classes, self.deviation)
-        scores = dict(zip(names, score_arrays(sums, self.classes), strict=True))
+        arrays = score_arrays(sums, self.classes, self.calibration)
+        scores = dict(zip(names, arrays, strict=True))
         kept = encoded.keep
         return pa.table(
             {**({} if kept is None else {name: kept.column(name) for name in self.keep}), **scores}
@@ -139,10 +142,10 @@ def score(
         trees were cut into to fit the workers' memory; 1 where each worker held the whole model, 0
         where nothing was left to do), "out", "seconds". The columns of a file: those kept,
         "prediction", "proba_<class>" (classification), "spread" (standard deviation between trees
-        of the prediction, or of the predicted class's probability; a Gaussian hierarchy has "std"
-        instead, the standard deviation of the label at the row) and "distance" (sum of the
-        extensions from the leaf's box to the row, in encoded units times the feature scales, mean
-        over trees).
+        of the prediction, or of the predicted class's probability before calibration; a Gaussian
+        hierarchy has "std" instead, the standard deviation of the label at the row) and "distance"
+        (sum of the extensions from the leaf's box to the row, in encoded units times the feature
+        scales, mean over trees).
 
     Raises
     ------
@@ -166,7 +169,7 @@ def score(
     classes = None if model.schema.classes is None else tuple(model.schema.classes)
     parts = [
         Part(store.url, asked, plan.digest, part_name(unit.index), unit.first, unit.last, keep,
-             classes, _deviation(model))
+             classes, _deviation(model), model.calibration)
         for unit in cut(plan.blocks, FILE_ROWS)
     ]  # fmt: skip
     result: dict[str, Any] = {"rows": plan.n_rows, "files": len(parts), "written": 0}
@@ -273,7 +276,9 @@ def _write_parts(
     return entries
 
 
-def score_arrays(sums: Sums, classes: Sequence[Any] | None) -> list[pa.Array]:
+def score_arrays(
+    sums: Sums, classes: Sequence[Any] | None, calibration: Calibration | None
+) -> list[pa.Array]:
     """Return the columns of scores of some rows, in their order, from the sums over all trees."""
     assert sums.square is not None  # asked for
     assert sums.distance is not None  # asked for
@@ -282,9 +287,10 @@ def score_arrays(sums: Sums, classes: Sequence[Any] | None) -> list[pa.Array]:
     distance = pa.array(sums.distance / sums.n_trees)
     if classes is None:
         return [pa.array(mean[:, 0]), pa.array(np.sqrt(variance[:, 0])), distance]
-    best = mean.argmax(axis=1)
+    proba = calibrated(mean, calibration)
+    best = proba.argmax(axis=1)
     spread = np.sqrt(variance[np.arange(len(best)), best])
-    probabilities = [pa.array(np.ascontiguousarray(mean[:, k])) for k in range(mean.shape[1])]
+    probabilities = [pa.array(np.ascontiguousarray(proba[:, k])) for k in range(mean.shape[1])]
     prediction = pa.array(list(classes)).take(pa.array(best))
     return [prediction, *probabilities, pa.array(spread), distance]
 

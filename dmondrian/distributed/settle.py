@@ -42,26 +42,30 @@ def settle(estimator: Any, plan: Plan, url: str) -> dict[str, Any]:
     drawn = estimator._forest_parameters(schema.n_features, n_classes)
     auto = estimator._auto_settings(n_classes)
     n_threads = int(effective_n_jobs(-1))  # of this machine: the choice does not depend on it
-    return (choose(drawn, auto, first_rows(plan), n_threads) if auto else drawn).to_json()
+    if not auto:
+        return drawn.to_json()
+    n = int(estimator.warmup_rows)
+    return choose(drawn, auto, first_rows(plan, n), n_threads, n).to_json()
 
 
-def first_rows(plan: Plan) -> Rows:
-    """Return rows that settings may be chosen from: X, y, w.
+def first_rows(plan: Plan, warmup_rows: int = LAST) -> Rows:
+    """Return rows that settings may be chosen from, one more than the choice takes: X, y, w.
 
     In stream order these are the stream's first rows. A shuffle moves row groups and rows within
     them, so its first rows may all be of one row group and unlike the rest: there, the first row
     groups give their rows in turn.
     """
-    first = Warmup((), plan.schema.n_features)
+    first = Warmup((), plan.schema.n_features, warmup_rows)
     shares: list[Rows] = []
     for block in plan.blocks:
         read = read_block(plan, block)
         assert read.y is not None  # a plan to learn from has a target
         if plan.shuffle:
             weights = np.ones(len(read.y)) if read.weight is None else read.weight
-            some = np.flatnonzero(weights > 0)[: LAST + 1]
+            some = np.flatnonzero(weights > 0)[: warmup_rows + 1]
             shares.append((read.X[some], read.y[some], weights[some]))
-            if len(shares) >= SAMPLED_BLOCKS and sum(len(y) for _, y, _ in shares) > LAST:
+            n_rows = sum(len(y) for _, y, _ in shares)
+            if len(shares) >= SAMPLED_BLOCKS and n_rows > warmup_rows:
                 break
         else:
             first = first.after(read.X, read.y, read.weight)

@@ -39,9 +39,11 @@ from dmondrian.distributed.orders import (
     Restore,
     Step,
 )
+from dmondrian.distributed.units import block_at
 from dmondrian.errors import ClusterError, CorruptError
 from dmondrian.forest import Forest
 from dmondrian.parameters import ForestParameters
+from dmondrian.sampled import Sampled, forecast_and_learn, join
 
 PLUGIN = "dmondrian-shards"
 
@@ -215,7 +217,7 @@ def restore(order: Restore) -> Answer:
         _check_code(order)
         held = registry.open(order)
         forest = _forest(held, order)
-        block = _block_at(held.plan, order.position)
+        block = block_at(held.plan, order.position)
     except Exception as error:  # noqa: BLE001 - any fault of a store or a blob goes to the coordinator by name
         return _fault(FAILED, order, error)
     before = held.shards.get(order.shard)
@@ -247,17 +249,6 @@ def _forest(held: HeldRun, order: Restore) -> Forest:
             f"parameters of another run; shard {order.shard} expected trees {list(numbers)}"
         )
     return forest
-
-
-def _block_at(plan: Plan, position: int) -> int:
-    """Return the number of the block that starts at a position."""
-    if position == plan.n_rows:
-        return len(plan.blocks)
-    starts = [block.position for block in plan.blocks]
-    index = int(np.searchsorted(starts, position))
-    if index == len(starts) or starts[index] != position:
-        raise CorruptError(f"no block of the plan starts at position {position}")
-    return index
 
 
 def step(order: Step) -> Answer:
@@ -330,13 +321,19 @@ def _learn(plan: Plan, shard: Shard, encoded: Any, order: Step) -> None:
     if order.forecasts:
         answer.total = np.empty((n, forest.n_outputs))
     cuts = slices(block.position, n) if order.forecasts else [(0, n)] if n else []
+    sampled: list[tuple[int, Sampled]] = []
     for start, stop in cuts:
         X, y = encoded.X[start:stop], encoded.y[start:stop]
         w = None if encoded.weight is None else encoded.weight[start:stop]
         if answer.total is not None:
             sums = forest.predict_sums(X, n_threads=order.n_threads)
             answer.total[start:stop] = sums.total
-        forest.update(X, y, w, n_threads=order.n_threads)
+        if order.samples:
+            sampled.append((start, forecast_and_learn(forest, X, y, w, order.n_threads)))
+        else:
+            forest.update(X, y, w, n_threads=order.n_threads)
+    if order.samples:
+        answer.sampled = join(sampled, forest.n_outputs)
     if order.speaks:
         answer.y, answer.weight, answer.counts = encoded.y, encoded.weight, dict(encoded.counts)
     shard.answers[block.index] = answer
@@ -353,6 +350,8 @@ def _finish(held: HeldRun, shard: Shard, order: Step) -> Answer:
     is_whole = len(found) == len(indices)
     if order.forecasts:
         is_whole = is_whole and all(block.total is not None for block in found)
+    if order.samples:
+        is_whole = is_whole and all(block.sampled is not None for block in found)
     if order.speaks:
         is_whole = is_whole and all(block.y is not None for block in found)
     if not is_whole:

@@ -67,9 +67,10 @@ def train(
     ``if __name__ == "__main__":`` unless you pass a client.
 
     Settings that the estimator leaves open (``alpha="auto"``, ``feature_scales="learned"``) are
-    chosen in this process from the first 4096 rows (of up to 16 row groups in turn where the plan
-    shuffles) and fixed for the run, also when it has fewer rows; the metrics of these rows know
-    their labels to that extent.
+    chosen in this process from the first ``warmup_rows`` rows (of up to 16 row groups in turn where
+    the plan shuffles) and fixed for the run. So they are where the run has no more rows than these:
+    then the first 512 choose, and no scales are learned. The metrics of these rows know their
+    labels to that extent.
 
     Parameters
     ----------

@@ -10,6 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from dmondrian.data import Plan
+from dmondrian.errors import CorruptError
+
 UNIT_ROWS = 65_536
 """Small blocks are joined into one step up to this many rows; a task costs a few milliseconds."""
 
@@ -62,3 +67,14 @@ def cut(
             units.append(Unit(len(units), first, i + 1, start, stop))
             first = i + 1
     return units
+
+
+def block_at(plan: Plan, position: int) -> int:
+    """Return the number of the block that starts at a position."""
+    if position == plan.n_rows:
+        return len(plan.blocks)
+    starts = [block.position for block in plan.blocks]
+    index = int(np.searchsorted(starts, position))
+    if index == len(starts) or starts[index] != position:
+        raise CorruptError(f"no block of the plan starts at position {position}")
+    return index

@@ -8,11 +8,12 @@ from __future__ import annotations
 from numbers import Real
 from typing import Any, ClassVar, Literal
 
+from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from dmondrian.estimators.classifier import ForestClassifier
 from dmondrian.parameters import LARGEST_ALPHA, LEAST_ALPHA, ForestParameters
-from dmondrian.warmup import START_ALPHA
+from dmondrian.warmup import LAST, START_ALPHA
 
 
 class AMFClassifier(ForestClassifier):
@@ -54,10 +55,18 @@ class AMFClassifier(ForestClassifier):
         else they are refused.
     max_nodes : int or None, default=None
         Cap on the nodes of a tree; when reached, boxes and statistics go on learning.
-    feature_scales : "learned" or None, default=None
-        "learned" multiplies each column by a power of two that is found on the first 4096
-        rows, so that columns that matter are split more often; see Notes. It takes
-        seconds, and is worth most where many columns are noise.
+    feature_scales : array-like of shape (d,), "learned" or None, default=None
+        What each column is multiplied by: twice the scale, twice the splits. An array is
+        of numbers > 0, kept as float32; "learned" finds powers of two on the first
+        ``warmup_rows`` rows, so that columns that matter are split more often; see Notes.
+        It takes seconds, and is worth most where many columns are noise.
+    warmup_rows : int, default=4096
+        Rows from which settings are chosen for good, 32 to 65536, counting as one those
+        that equal the row before. They are kept until then, also in checkpoints.
+    calibrate : bool, default=False
+        Raise the averaged probabilities to a power b (over their sum), fitted in the stream
+        to forecasts of a sample of rows just before these are learned: the mean over trees
+        that disagree is less sure than it should be. See Notes.
     random_state : int, RandomState instance or None, default=None
         Seed of all draws. With an int, the forest is a pure function of the parameters
         and the rows in order, whatever the cuts between calls or the number of threads.
@@ -77,17 +86,28 @@ class AMFClassifier(ForestClassifier):
         Opening price in use.
     feature_scales_ : float32 array of shape (d,)
         What each column is multiplied by.
+    feature_importances_ : float64 array of shape (d,)
+        Share of each feature in what the splits are worth.
+    calibration_exponent_ : float
+        Power b in use, 1/4 to 16; 1 without ``calibrate``.
 
     Notes
     -----
     Settings that are "auto" are chosen by the progressive log loss of small forests on the
     first 512 rows (alpha is 0.5 / K and the opening free before), and for good on the first
-    4096. The rows learned before a choice are kept, and learned anew when it changes a
-    setting, so the forest still is a pure function of the rows in order. The choice costs
-    about as much as 250,000 rows for one tree.
+    ``warmup_rows``. The rows learned before a choice are kept, and learned anew when it
+    changes a setting, so the forest still is a pure function of the rows in order. The choice
+    costs about as much as 60 ``warmup_rows`` for one tree.
 
-    Feature scales are found by an evolution strategy on the same loss, on the first 4096
-    rows (:mod:`dmondrian.scales`); with fewer rows there are none.
+    Feature scales are found by an evolution strategy on the same loss, on the first
+    ``warmup_rows`` rows (:mod:`dmondrian.scales`). A choice is made when one row more has
+    come: a stream of no more than ``warmup_rows`` rows keeps what its first 512 rows chose,
+    and has no scales.
+
+    The exponent is fitted to all of the first 1024 rows (by weight), then to 1024 rows of each
+    doubling of the stream (:mod:`dmondrian.calibration`), so that what it costs grows with the
+    logarithm of the rows. Whatever the cuts between calls, or of the trees on a cluster, it is
+    the same number. A row counts as often as its weight says, but is forecast once.
 
     References
     ----------
@@ -127,7 +147,9 @@ class AMFClassifier(ForestClassifier):
         domain: Literal["range", "cube"] = "range",
         clip: bool = False,
         max_nodes: int | None = None,
-        feature_scales: Literal["learned"] | None = None,
+        feature_scales: ArrayLike | Literal["learned"] | None = None,
+        warmup_rows: int = LAST,
+        calibrate: bool = False,
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -142,6 +164,8 @@ class AMFClassifier(ForestClassifier):
         self.clip = clip
         self.max_nodes = max_nodes
         self.feature_scales = feature_scales
+        self.warmup_rows = warmup_rows
+        self.calibrate = calibrate
         self.random_state = random_state
         self.n_jobs = n_jobs
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 from numbers import Real
 from typing import Any, ClassVar, Literal
 
+from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from dmondrian.estimators.regressor import ForestRegressor
 from dmondrian.parameters import ForestParameters
+from dmondrian.warmup import LAST
 
 AUTO_RATE = 8.0  # learning rate x variance; see benchmarks/README.md for the ablation
 
@@ -33,7 +35,7 @@ class AMFRegressor(ForestRegressor):
     charge_opening : bool, default=False
         Whether the row that opens a leaf pays its parent's error there, as in the paper.
     use_aggregation, predict_extension, domain, clip, max_nodes
-    feature_scales, random_state, n_jobs
+    feature_scales, warmup_rows, random_state, n_jobs
         As in :class:`dmondrian.AMFClassifier`. There is no ``split_pure``: labels are continuous.
 
     Attributes
@@ -41,6 +43,8 @@ class AMFRegressor(ForestRegressor):
     n_features_in_ : int
     feature_names_in_ : array of shape (d,), only if the rows had names
     forest_ : Forest
+    feature_scales_, feature_importances_
+        As in :class:`dmondrian.AMFClassifier`.
 
     References
     ----------
@@ -79,7 +83,8 @@ class AMFRegressor(ForestRegressor):
         domain: Literal["range", "cube"] = "range",
         clip: bool = False,
         max_nodes: int | None = None,
-        feature_scales: Literal["learned"] | None = None,
+        feature_scales: ArrayLike | Literal["learned"] | None = None,
+        warmup_rows: int = LAST,
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -92,6 +97,7 @@ class AMFRegressor(ForestRegressor):
         self.clip = clip
         self.max_nodes = max_nodes
         self.feature_scales = feature_scales
+        self.warmup_rows = warmup_rows
         self.random_state = random_state
         self.n_jobs = n_jobs
 

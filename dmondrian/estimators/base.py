@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from joblib import effective_n_jobs
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -27,9 +28,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dmondrian.core import nodes
 from dmondrian.domain import check_cube
 from dmondrian.errors import ParameterError
+from dmondrian.estimators.scaling import given_scales, unscaled_thresholds
 from dmondrian.forest import Forest
+from dmondrian.importances import importances
 from dmondrian.parameters import ForestParameters
-from dmondrian.warmup import OPEN_SETTINGS
+from dmondrian.warmup import LARGEST_WARMUP, LEAST_WARMUP, OPEN_SETTINGS
 
 
 def draw_seed(random_state: Any) -> int:
@@ -48,7 +51,8 @@ class BaseForest(BaseEstimator):
         "predict_extension": [StrOptions({"leaf", "expected"})],
         "domain": [StrOptions({"range", "cube"})],
         "clip": ["boolean"],
-        "feature_scales": [StrOptions({"learned"}), None],
+        "feature_scales": [StrOptions({"learned"}), "array-like", None],
+        "warmup_rows": [Interval(Integral, LEAST_WARMUP, LARGEST_WARMUP, closed="both")],
         "max_nodes": [Interval(Integral, 1, None, closed="left"), None],
         "random_state": ["random_state"],
         "n_jobs": [Integral, None],
@@ -59,7 +63,8 @@ class BaseForest(BaseEstimator):
     domain: Literal["range", "cube"]
     clip: bool
     max_nodes: int | None
-    feature_scales: Literal["learned"] | None
+    feature_scales: ArrayLike | Literal["learned"] | None
+    warmup_rows: int
     random_state: Any
     n_jobs: int | None
     forest_: Forest
@@ -72,8 +77,9 @@ class BaseForest(BaseEstimator):
     def _shared_parameters(self, n_features: int) -> dict[str, Any]:
         """Return the forest's parameters that all estimators say alike; draws the seed."""
         if self.domain == "cube" and self.feature_scales is not None:
-            raise ParameterError('feature_scales="learned" scales the range: use domain="range"')
+            raise ParameterError('feature_scales are of the range: use domain="range", or None')
         return {
+            "feature_scales": given_scales(self.feature_scales, n_features),
             "domain": self.domain,
             "clip": bool(self.clip),
             "algorithm": self.algorithm,
@@ -104,6 +110,16 @@ class BaseForest(BaseEstimator):
         if parameters.feature_scales is None:
             return np.ones(parameters.n_features, np.float32)
         return np.array(parameters.feature_scales, np.float32)
+
+    @property
+    def feature_importances_(self) -> np.ndarray:
+        """Share of each feature in what the splits are worth, float64 [d], sum 1.
+
+        The worth of a split is how much better the labels on its two sides are forecast apart
+        than together, 0 where they are not: for classes in log loss, by Krichevsky-Trofimov
+        forecasts, for numbers in squared error, by running means. All zeros where no split pays.
+        """
+        return importances(self._fitted_forest())
 
     @property
     def n_clipped_(self) -> int:
@@ -174,11 +190,15 @@ class BaseForest(BaseEstimator):
     def _new_forest(self, n_features: int, n_classes: int) -> Forest:
         parameters = self._forest_parameters(n_features, n_classes)
         self._begun_with = self._lasting_params()
-        return Forest(parameters, range(self.n_estimators), self._auto_settings(n_classes))
+        auto = self._auto_settings(n_classes)
+        numbers, calibrate = range(self.n_estimators), bool(getattr(self, "calibrate", False))
+        return Forest(parameters, numbers, auto, int(self.warmup_rows), calibrate)
 
     def _lasting_params(self) -> dict[str, Any]:
         """Return the parameters that a forest keeps from its first row on."""
         params = self.get_params(deep=False)
+        if params["feature_scales"] is not None:  # an array compares entry by entry
+            params["feature_scales"] = np.array(params["feature_scales"]).tolist()
         return {name: params[name] for name in params if name not in ("n_jobs", "random_state")}
 
     def _check_unchanged(self) -> None:
@@ -250,8 +270,10 @@ class BaseForest(BaseEstimator):
             (int32 node ids, -1 for none), ``feature`` (int32, -1 at leaves),
             ``threshold`` (float32; rows with x <= threshold go left), ``time`` (float64
             split time, inf at leaves), ``n_rows`` (float64 weight of the rows seen),
-            ``lower``, ``upper`` (float32 [m, d], smallest box around the rows seen), and
-            ``counts`` (float64 [m, K], classifiers) or ``mean`` (float64, regressors);
+            ``lower``, ``upper`` (float32 [m, d], smallest box around the rows seen; to
+            rounding where a feature scale is no power of two), and
+            ``counts`` (float64 [m, K], classifiers) or ``mean`` (float64, regressors; nan
+            in cells without rows);
             and ``root``, the id of the root. Ids are permanent: learning adds nodes and
             never renumbers them.
         """
@@ -267,11 +289,11 @@ class BaseForest(BaseEstimator):
         stat = arrays.pop("stat")
         del arrays["odds"], arrays["odds_exponent"]
         head = self.forest_.trees[tree]
-        scales = self.feature_scales_  # powers of two: dividing by them loses nothing
+        scales, splits = self.feature_scales_, arrays["feature"] >= 0
         for side in ("lower", "upper"):
             arrays[side] /= scales
-        splits = arrays["feature"] >= 0
-        arrays["threshold"][splits] /= scales[arrays["feature"][splits]]
+        own = scales[arrays["feature"][splits]]
+        arrays["threshold"][splits] = unscaled_thresholds(arrays["threshold"][splits], own)
         told: dict[str, Any] = {**arrays, "n_rows": stat[:, 0].copy()}
         told.update(self._node_forecasts(stat, float(head.head_f[nodes.OFFSET])))
         told["root"] = int(head.head_i[nodes.ROOT])

@@ -8,7 +8,7 @@ Shapes: n rows, d features, K classes.
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import ClassifierMixin, _fit_context
@@ -18,12 +18,20 @@ from sklearn.utils.multiclass import (
 )
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
+from dmondrian.calibration import calibrated
 from dmondrian.errors import DataError
 from dmondrian.estimators.base import BaseForest
 
 
 class ForestClassifier(ClassifierMixin, BaseForest):
     """Base of the classifiers; not to be used directly."""
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **BaseForest._parameter_constraints,
+        "calibrate": ["boolean"],
+    }
+
+    calibrate: bool
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -102,7 +110,14 @@ class ForestClassifier(ClassifierMixin, BaseForest):
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return class probabilities, float64 [n, K], columns as in ``classes_``."""
-        return self._mean_prediction(X)
+        proba = self._mean_prediction(X)
+        return calibrated(proba, self.forest_.calibration)
+
+    @property
+    def calibration_exponent_(self) -> float:
+        """Power of the averaged probabilities in use; 1 where they are not calibrated."""
+        calibration = self._fitted_forest().calibration
+        return 1.0 if calibration is None else calibration.exponent
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Return logs of class probabilities, float64 [n, K]."""

@@ -10,12 +10,14 @@ from numbers import Real
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from dmondrian.estimators.classifier import ForestClassifier
 from dmondrian.estimators.mondrian import MondrianForest
 from dmondrian.lifetime import PowerLifetime
 from dmondrian.parameters import ForestParameters
+from dmondrian.warmup import LAST
 
 
 class MondrianForestClassifier(ForestClassifier, MondrianForest):
@@ -63,8 +65,11 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
         else they are refused.
     max_nodes : int or None, default=None
         Cap on the nodes of a tree; when reached, boxes and statistics go on learning.
-    feature_scales, random_state, n_jobs
+    feature_scales, warmup_rows, random_state, n_jobs
         As in :class:`dmondrian.AMFClassifier`; scales are chosen by the Brier score.
+    calibrate : bool, default=False
+        As in :class:`dmondrian.AMFClassifier`; of predictions at ``lifetime_``, not at other
+        lifetimes that are asked for.
 
     Attributes
     ----------
@@ -77,6 +82,10 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
         Lifetime that predictions use now.
     feature_scales_ : float32 array of shape (d,)
         What each column is multiplied by.
+    feature_importances_ : float64 array of shape (d,)
+        Share of each feature in what the splits up to ``lifetime_`` are worth.
+    calibration_exponent_ : float
+        As in :class:`dmondrian.AMFClassifier`.
 
     References
     ----------
@@ -115,7 +124,9 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
         domain: Literal["range", "cube"] = "range",
         clip: bool = False,
         max_nodes: int | None = None,
-        feature_scales: Literal["learned"] | None = None,
+        feature_scales: ArrayLike | Literal["learned"] | None = None,
+        warmup_rows: int = LAST,
+        calibrate: bool = False,
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -130,6 +141,8 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
         self.clip = clip
         self.max_nodes = max_nodes
         self.feature_scales = feature_scales
+        self.warmup_rows = warmup_rows
+        self.calibrate = calibrate
         self.random_state = random_state
         self.n_jobs = n_jobs
 
@@ -148,12 +161,14 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
         ----------
         X : array-like of shape (n, d)
         lifetime : float, optional
-            Lifetime to predict at; by default that of the rows learned so far.
+            Lifetime to predict at, uncalibrated; by default that of the rows learned so far.
 
         Returns
         -------
         float64 array of shape (n, K), columns as in ``classes_``
         """
+        if lifetime is None:
+            return super().predict_proba(X)
         return self._prediction_at(X, lifetime)
 
     def predict(self, X: Any, lifetime: float | None = None) -> np.ndarray:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import StrOptions
 
 from dmondrian.estimators.intervals import Intervals
@@ -16,6 +17,7 @@ from dmondrian.estimators.mondrian import MondrianForest
 from dmondrian.estimators.regressor import ForestRegressor
 from dmondrian.lifetime import PowerLifetime
 from dmondrian.parameters import ForestParameters
+from dmondrian.warmup import LAST
 
 
 class MondrianForestRegressor(Intervals, ForestRegressor):
@@ -38,7 +40,7 @@ class MondrianForestRegressor(Intervals, ForestRegressor):
     empty_cell : {"parent", "prior"}, default="parent"
         What a cell without rows says: what its parent says, or 0, as in M17.
     predict_extension, domain, clip, max_nodes
-    feature_scales, random_state, n_jobs
+    feature_scales, warmup_rows, random_state, n_jobs
         As in :class:`dmondrian.MondrianForestClassifier`; scales are chosen by squared
         error. There is no ``split_pure``: labels are continuous.
 
@@ -53,6 +55,8 @@ class MondrianForestRegressor(Intervals, ForestRegressor):
         What each column is multiplied by.
     interval_scores_ : float64 array, only after :meth:`calibrate_intervals`
         Errors of the held-out rows in predicted standard deviations, sorted.
+    feature_importances_ : float64 array of shape (d,)
+        As in :class:`dmondrian.MondrianForestClassifier`.
 
     References
     ----------
@@ -87,7 +91,8 @@ class MondrianForestRegressor(Intervals, ForestRegressor):
         domain: Literal["range", "cube"] = "range",
         clip: bool = False,
         max_nodes: int | None = None,
-        feature_scales: Literal["learned"] | None = None,
+        feature_scales: ArrayLike | Literal["learned"] | None = None,
+        warmup_rows: int = LAST,
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -100,6 +105,7 @@ class MondrianForestRegressor(Intervals, ForestRegressor):
         self.clip = clip
         self.max_nodes = max_nodes
         self.feature_scales = feature_scales
+        self.warmup_rows = warmup_rows
         self.random_state = random_state
         self.n_jobs = n_jobs
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from dmondrian.calibration import Calibration
 from dmondrian.checkpoint import load_model, save_model
 from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.estimators import ALGORITHMS
@@ -30,15 +31,12 @@ _LABELS = {"b": bool, "i": int, "u": int, "f": float, "U": str, "O": str}
 def save_estimator(estimator: Any, path: str | PathLike[str]) -> None:
     """Write a fitted estimator as a checkpoint (see ``save`` of the estimators)."""
     forest = estimator.forest_
-    params = estimator.get_params(deep=False)
-    if not isinstance(params["random_state"], (int, np.integer, type(None))):
-        params["random_state"] = None  # a generator has no JSON; the forest keeps its seed
     names = getattr(estimator, "feature_names_in_", None)
     classes = getattr(estimator, "classes_", None)
     model = {
         "algorithm": estimator.algorithm,
         "parameters": {key: getattr(forest.parameters, key) for key in _LASTING},
-        "estimator": {key: _plain(value) for key, value in params.items()},
+        "estimator": plain_params(estimator),
         "schema": None,
         "classes": None if classes is None else _label_list(classes),
         "label_dtype": None if classes is None else classes.dtype.str,
@@ -50,9 +48,19 @@ def save_estimator(estimator: Any, path: str | PathLike[str]) -> None:
     save_model(path, forest, model)
 
 
+def plain_params(estimator: Any) -> dict[str, Any]:
+    """Return an estimator's parameters as values that JSON can hold."""
+    params = estimator.get_params(deep=False)
+    if not isinstance(params["random_state"], (int, np.integer, type(None))):
+        params["random_state"] = None  # a generator has no JSON; the forest keeps its seed
+    if not isinstance(params["feature_scales"], (str, type(None))):
+        params["feature_scales"] = np.asarray(params["feature_scales"], np.float64).tolist()
+    return {key: _plain(value) for key, value in params.items()}
+
+
 def load_estimator(path: str | PathLike[str]) -> Any:
     """Return the fitted estimator of a checkpoint (see :func:`dmondrian.load`)."""
-    forest, model, _ = load_model(path)
+    forest, model, manifest = load_model(path)
     algorithm = forest.parameters.algorithm
     if model.get("algorithm") != algorithm or algorithm not in ALGORITHMS:
         raise CorruptError(
@@ -78,6 +86,10 @@ def load_estimator(path: str | PathLike[str]) -> Any:
         raise CorruptError(
             f"{path}: run.json's estimator parameters are unusable: {str(error)[:400]}"
         ) from error
+    if manifest.metrics.get("calibration"):  # a run's: its shards know none
+        forest.calibration = Calibration.from_json(manifest.metrics["calibration"])
+    elif getattr(unfitted, "calibrate", False) and forest.calibration is None:
+        forest.calibration = Calibration()  # runs that were merged begin anew
     fitted = unfitted._adopt(forest, classes, names)
     if model.get("interval_scores") is not None:
         fitted.interval_scores_ = _interval_scores(model["interval_scores"], algorithm, path)

@@ -60,7 +60,9 @@ class ForestRegressor(RegressorMixin, BaseForest):
         return self._mean_prediction(X)[:, 0]
 
     def _node_forecasts(self, stat: np.ndarray, offset: float) -> dict[str, np.ndarray]:
-        return {"mean": offset + stat[:, 1] / stat[:, 0]}
+        seen = stat[:, 0] > 0.0  # a cell of the cube may have no rows
+        means = np.full(len(stat), np.nan)
+        return {"mean": offset + np.divide(stat[:, 1], stat[:, 0], out=means, where=seen)}
 
 
 def _bounded(y: np.ndarray) -> np.ndarray:

@@ -2,15 +2,21 @@
 
 Labels are taken relative to the first label of the stream, so that a large common shift
 costs no digits.
+
+The gain of a split is in squared units of the label: price(v) - price(left) - price(right) - s_v^2.
+The price is the squared error of forecasting each label by the mean of those before it, averaged
+over all orders, SSE + s^2 H(n - 1) with s^2 = SSE / (n - 1) and H the harmonic numbers; the row
+that opens the second cell pays the parent's variance.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from dmondrian._jit import implements
-from dmondrian.core.nodes import OFFSET, STAT
-from dmondrian.core.policies import count, is_pure, is_pure_with
+from dmondrian._jit import implements, inner
+from dmondrian.core.draws import harmonic
+from dmondrian.core.nodes import LEFT, OFFSET, RIGHT, STAT
+from dmondrian.core.policies import count, gain, is_pure, is_pure_with
 
 SUM, SQUARES, PRICE = STAT + 1, STAT + 2, STAT + 3
 MOMENTS = 4  # statistics of a node
@@ -38,3 +44,28 @@ def is_pure_with_label(stat, tree, v, y):
 @implements(is_pure, Moments)
 def is_one_label(stat, tree, v):
     return False
+
+
+@inner
+def sample_variance(tree, v):
+    """Return s^2 of the labels at ``v``; 0 where one row tells nothing of it."""
+    n = tree.d[v, STAT]
+    if n <= 1.0:
+        return 0.0
+    squares = tree.d[v, SQUARES] - tree.d[v, SUM] * tree.d[v, SUM] / n
+    return max(squares, 0.0) / (n - 1.0)
+
+
+@inner
+def mean_price(tree, v):
+    """Return the squared error of forecasts by the mean so far, averaged over all orders."""
+    n = tree.d[v, STAT]
+    if n <= 1.0:
+        return 0.0
+    return sample_variance(tree, v) * (n - 1.0 + harmonic(n - 1.0))
+
+
+@implements(gain, Moments)
+def gain_of_means(stat, tree, v):
+    below = mean_price(tree, tree.i[v, LEFT]) + mean_price(tree, tree.i[v, RIGHT])
+    return mean_price(tree, v) - below - sample_variance(tree, v)

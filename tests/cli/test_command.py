@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 
+import dmondrian
 from dmondrian import AMFClassifier
 from dmondrian.cli import main
 from tests.cli.command import ADULT, JOB, PROJECT, finish
@@ -155,6 +156,19 @@ def test_describe_as_json_is_one_line(capsys, model):
     assert told["size"]["memory_bytes"] > 0
     assert told["size"]["stored_bytes"] > 0
     assert told["checkpoints"] == [300]
+
+
+def test_describe_tells_importances_when_asked(capsys, model):
+    _, stdout, _ = run(capsys, "describe", model, "--json")
+    assert json.loads(stdout)["importances"] is None
+    _, stdout, _ = run(capsys, "describe", model, "--json", "--importances")
+    told = json.loads(stdout)["importances"]
+    shares = dmondrian.load(model).feature_importances_.tolist()
+    assert told == dict(zip("012", shares, strict=True))
+    code, stdout, _ = run(capsys, "describe", model, "--importances")
+    assert code == 0
+    assert "importances of the columns:" in stdout
+    assert f"{max(shares):.4f}" in stdout
 
 
 def test_describe_refuses_a_position_that_is_not_there(capsys, model):

@@ -208,6 +208,9 @@ def test_zero_workers_are_refused(tmp_path):
         ("predict_extension=expected", "predict_extension", "expected"),
         ("max_nodes=100", "max_nodes", 100),
         ("feature_scales=learned", "feature_scales", "learned"),
+        ("feature_scales=[1, 0.5]", "feature_scales", [1, 0.5]),
+        ("warmup_rows=1000", "warmup_rows", 1000),
+        ("calibrate=true", "calibrate", True),
         ("n_jobs=2", "n_jobs", 2),
     ],
 )

@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+import dmondrian
 from tests.cli.command import (
     ADULT,
     JOB,
@@ -84,6 +85,18 @@ def test_describe_tells_of_the_run(undisturbed):
     assert told["target"] == "income"
     assert told["metrics"]["accuracy"] > 0.76  # the share of the greater class
     assert told["checkpoints"][-1] == ROWS
+
+
+def test_importances_are_those_of_the_columns_of_the_file(undisturbed):
+    (told,) = events(finish("describe", undisturbed[0], "--json", "--importances")[0])
+    forest = dmondrian.load(undisturbed[0])
+    shares = dict(zip(forest.feature_names_in_, forest.feature_importances_, strict=True))
+    assert set(told["importances"]) == set(pq.read_schema(TEST_FILE).names) - {"income"}
+    levels = [share for name, share in shares.items() if name.startswith("marital-status=")]
+    assert len(levels) > 3
+    assert told["importances"]["marital-status"] == pytest.approx(sum(levels), rel=1e-12)
+    assert told["importances"]["age"] == shares["age"]
+    assert sum(told["importances"].values()) == pytest.approx(1.0)
 
 
 def test_an_earlier_checkpoint_is_a_model_too(undisturbed, tmp_path):

@@ -34,7 +34,7 @@ def answers() -> dict[tuple[int, int], Answer]:
 
 
 def settled(order: list[tuple[int, int]]) -> Ledger:
-    ledger = Ledger(UNITS, [0, 30, 60], SHARDS, 3, Progressive("classification"), {}, 0)
+    ledger = Ledger(UNITS, [0, 30, 60], SHARDS, 3, Progressive("classification"), None, {}, 0)
     made = answers()
     for key in order:
         ledger.take(*key, made[key])
@@ -62,7 +62,7 @@ def test_a_repeated_answer_changes_nothing() -> None:
 
 
 def test_what_shards_saved_is_told_when_the_unit_is_settled() -> None:
-    ledger = Ledger(UNITS, [0, 30, 60], SHARDS, 3, None, {}, 0)
+    ledger = Ledger(UNITS, [0, 30, 60], SHARDS, 3, None, None, {}, 0)
     for (shard, unit), answer in answers().items():
         answer.saved = (f"{shard}" * 64, 10 + shard) if unit == 0 else None
         ledger.take(shard, unit, answer)

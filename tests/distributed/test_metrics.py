@@ -99,6 +99,43 @@ def test_held_out_rows_of_two_classes_have_an_area_under_the_curve() -> None:
     assert total.report()["auc"] == pytest.approx(sk.roc_auc_score(y, mean[:, 1], sample_weight=w))
 
 
+def test_reliability_is_confidence_against_accuracy_by_bins() -> None:
+    mean, y, w = class_rows(4, k=3)
+    mean[0], mean[1] = [1.0, 0.0, 0.0], [0.4, 0.3, 0.3]  # a bin's upper bound belongs to it
+    total = HeldOut("classification")
+    for start in range(0, 400, 90):
+        total.add(*(column[start : start + 90] for column in (mean, y, w)))
+    told = total.report()
+    error = 0.0
+    for b in told["reliability"]:
+        rows = [
+            r for r in range(400) if b["above"] < max(mean[r]) <= b["up_to"] and w[r] > 0
+        ]  # fmt: skip
+        weight = sum(w[r] for r in rows)
+        sure = sum(w[r] * max(mean[r]) for r in rows) / weight
+        right = sum(w[r] for r in rows if mean[r, int(y[r])] == max(mean[r])) / weight
+        assert b["share"] == pytest.approx(weight / w.sum())
+        assert (b["confidence"], b["accuracy"]) == pytest.approx((sure, right))
+        error += weight / w.sum() * abs(sure - right)
+    assert sum(b["share"] for b in told["reliability"]) == pytest.approx(1.0)
+    assert told["ece"] == pytest.approx(error)
+    assert error > 0.01
+
+
+def test_a_calibrated_forecast_has_next_to_no_error() -> None:
+    rng = np.random.default_rng(0)
+    share = rng.random(100_000)
+    y = (rng.random(100_000) < share).astype(float)
+    errors = []
+    for power in (1.0, 0.4):  # the same ranking, less sure
+        powers = np.column_stack([1.0 - share, share]) ** power
+        total = HeldOut("classification")
+        total.add(powers / powers.sum(axis=1, keepdims=True), y, None)
+        errors.append(total.report()["ece"])
+    assert errors[0] < 0.005
+    assert errors[1] > 0.1
+
+
 def test_one_class_alone_has_no_area() -> None:
     total = HeldOut("classification")
     total.add(np.array([[0.2, 0.8]]), np.array([1.0]), None)

@@ -313,8 +313,14 @@ def test_evaluation_is_scikit_learn_s(
     score(f"{undisturbed.run_url}@3000", data, tmp_path / "out", keep=["income"], client=client)
     scores = table_of(tmp_path / "out").to_pandas()
     truth, share = scores["income"] == ">50K", scores["proba_>50K"]
+    bins = found.pop("reliability")
+    gaps = [b["share"] * abs(b["confidence"] - b["accuracy"]) for b in bins]
+    assert sum(b["share"] * b["confidence"] for b in bins) == pytest.approx(
+        np.maximum(share, 1.0 - share).mean()
+    )
     assert found == {
         "rows": 3000,
+        "ece": pytest.approx(sum(gaps)),
         "log_loss": pytest.approx(sk.log_loss(truth, share), rel=1e-12),
         "accuracy": pytest.approx((scores["prediction"] == scores["income"]).mean(), rel=1e-12),
         "auc": pytest.approx(sk.roc_auc_score(truth, share), rel=1e-12),

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 from dmondrian import AMFClassifier
-from dmondrian.checkpoint import Run
+from dmondrian.checkpoint import Run, document
 from dmondrian.data import Plan, make_plan, read_block
+from dmondrian.distributed.freeze import freeze
 from dmondrian.distributed.settle import SAMPLED_BLOCKS, first_rows, settle
+from dmondrian.errors import CheckpointError
 from dmondrian.parameters import ForestParameters
 from dmondrian.warmup import LAST
 
@@ -65,6 +69,34 @@ def test_a_run_has_the_parameters_that_the_estimator_comes_to(source: str, tmp_p
     assert settled["alpha"] == fitted.alpha_
 
 
+def test_units_of_a_column_change_no_scale(source: str, tmp_path: Path) -> None:
+    estimator = AMFClassifier(3, random_state=8, feature_scales="learned", warmup_rows=3000)
+    table = pq.read_table(source)
+    other = table.set_column(0, "a", pc.multiply(table["a"], 1024.0))
+    pq.write_table(other, tmp_path / "other.parquet", row_group_size=GROUP)
+    plans = [
+        make_plan(str(tmp_path / f"{name}.parquet"), target="y", task="classification")
+        for name in ("rows", "other")
+    ]
+    assert (rows_of(plans[0], 6000)[0] == rows_of(plans[1], 6000)[0]).all()
+    first, second = (settle(estimator, plan, str(tmp_path / "run")) for plan in plans)
+    assert first["feature_scales"] is not None
+    assert first == second
+
+
+def test_a_warmup_is_as_long_as_asked(source: str, tmp_path: Path) -> None:
+    plan = make_plan(source, target="y", task="classification")
+    estimator = AMFClassifier(3, random_state=8, feature_scales="learned", warmup_rows=3000)
+    settled = settle(estimator, plan, str(tmp_path / "run"))
+    X, y = rows_of(plan, 6000)
+    assert ForestParameters.from_json(settled) == estimator.fit(X, y).forest_.parameters
+    assert settled["feature_scales"] is not None
+    longer = AMFClassifier(3, random_state=8, feature_scales="learned", warmup_rows=6000)
+    assert settle(longer, plan, str(tmp_path / "run"))["feature_scales"] is None
+    given = AMFClassifier(3, random_state=8, feature_scales=[0.5, 2.0], alpha=0.1)
+    assert settle(given, plan, str(tmp_path / "run"))["feature_scales"] == [0.5, 2.0]
+
+
 def test_a_job_that_is_run_again_keeps_its_parameters(source: str, tmp_path: Path) -> None:
     plan = make_plan(source, target="y", task="classification")
     estimator, url = AMFClassifier(3), str(tmp_path / "run")  # the seed is drawn
@@ -72,3 +104,18 @@ def test_a_job_that_is_run_again_keeps_its_parameters(source: str, tmp_path: Pat
     Run.create(url, {"plan": plan.digest, "parameters": settled}, b"plan")
     assert settle(estimator, plan, url) == settled
     assert settle(estimator, plan, str(tmp_path / "other"))["seed"] != settled["seed"]
+
+
+def test_a_run_that_knew_fewer_parameters_goes_on(source: str, tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"n_shards": None, "first_tree": 0, "progressive": True}
+    url = str(tmp_path / "run")
+    forest = AMFClassifier(3, random_state=8, alpha=0.1, charge_opening=True)
+    freeze(forest, source, "y", url, asked, {})
+    file = tmp_path / "run" / "run.json"
+    told = document.unseal(file.read_bytes(), "run.json")
+    del told["estimator"]["warmup_rows"]
+    file.write_bytes(document.seal(told))
+    run, _ = freeze(forest, source, "y", url, asked, {})
+    assert "warmup_rows" not in run.run_json["estimator"]
+    with pytest.raises(CheckpointError, match="warmup_rows: nothing there, 1000 here"):
+        freeze(forest.set_params(warmup_rows=1000), source, "y", url, asked, {})

@@ -119,7 +119,52 @@ def test_chunks_threads_and_storing_change_no_byte(tmp_path: Path) -> None:
         assert half.forest_.parameters.feature_scales is not None
 
 
-@pytest.mark.parametrize("scales", [[1.0], [1.0, 2.0], [1.0, 0.0], [1.0, float("nan")], [1, 1]])
+def scales_of(X: np.ndarray, y: np.ndarray, seed: int = 0) -> np.ndarray:
+    drawn = AMFRegressor(random_state=seed)._forest_parameters(X.shape[1])
+    found = learn_scales(drawn, (X, y, np.ones(len(X))), n_threads=2)
+    assert found is not None
+    return np.array(found)
+
+
+def test_scales_go_with_their_columns() -> None:
+    X, y = wave(1500, noise_columns=4)
+    for order in ([0, 1, 2, 3, 4], [4, 1, 0, 3, 2], [1, 2, 3, 4, 0]):
+        scales = scales_of(np.ascontiguousarray(X[:, order]), y)
+        mine = order.index(0)
+        assert scales[mine] == 1.0
+        assert (np.delete(scales, mine) <= 2.0**-3).all()
+
+
+def split_shares(X: np.ndarray, y: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """How often each column is split on, as a share of all splits."""
+    forest = AMFRegressor(20, feature_scales=scales, random_state=0).fit(X, y)
+    features = np.concatenate([forest.nodes(t)["feature"] for t in range(20)])
+    counts = np.bincount(features[features >= 0], minlength=X.shape[1])
+    return counts / counts.sum()
+
+
+def test_a_duplicated_column_shares_its_weight() -> None:
+    X, y = wave(1500, noise_columns=4)
+    alone = split_shares(X, y, scales_of(X, y))
+    twice = np.ascontiguousarray(np.column_stack([X[:, 0], X]))
+    shares = split_shares(twice, y, scales_of(twice, y))
+    assert 0.2 < shares[0] / (shares[0] + shares[1]) < 0.8
+    assert abs(shares[0] + shares[1] - alone[0]) < 0.15
+    given = split_shares(twice, y, np.array([0.5, 0.5, *scales_of(X, y)[1:]]))
+    assert abs(given[0] + given[1] - alone[0]) < 0.01  # halves of the weight are the weight
+    assert abs(given[0] - given[1]) < 0.03
+
+
+def test_a_constant_column_gets_no_split() -> None:
+    X, y = wave(1500, noise_columns=2)
+    wider = np.ascontiguousarray(np.column_stack([X, np.full(len(X), 3.0, np.float32)]))
+    scales = scales_of(wider, y)
+    assert scales[0] == 1.0
+    assert (scales[1:3] <= 2.0**-3).all()
+    assert split_shares(wider, y, scales)[3] == 0.0
+
+
+@pytest.mark.parametrize("scales", [[1.0], [1.0, 1e39], [1.0, 0.0], [1.0, float("nan")], [1, 1]])
 def test_impossible_scales_are_refused(scales: list[float]) -> None:
     told = AMFRegressor(random_state=0)._forest_parameters(2).to_json()
     ForestParameters.from_json({**told, "feature_scales": [1.0, 0.5]})

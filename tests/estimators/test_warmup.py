@@ -167,6 +167,47 @@ def test_a_stored_warmup_goes_on(n: int, tmp_path: Path) -> None:
     assert same_forest(whole, dmondrian.load(tmp_path / "model"))
 
 
+@pytest.mark.parametrize("rows", [100, FIRST, 700])
+def test_a_warmup_is_as_long_as_asked(rows: int, tmp_path: Path) -> None:
+    X, y = mixture(rows + 300)
+    given = {"warmup_rows": rows, "random_state": 4}
+    whole = AMFClassifier(2, **given).fit(X, y)
+    assert whole.forest_.warmup is None
+    short = AMFClassifier(2, **given).fit(X[:rows], y[:rows])
+    assert short.forest_.warmup is not None
+    assert short.forest_.warmup.n_rows == rows
+    expected = by_hand(X, y, [(share / 2, charge) for share, charge in CANDIDATES], rows)[0]
+    assert settings(whole) == expected
+    for size in (1, 90, rows):
+        parts = AMFClassifier(2, **given)
+        for start in range(0, len(X), size):
+            at = slice(start, start + size)
+            parts.partial_fit(X[at], y[at], classes=[0, 1])
+        assert same_forest(whole, parts)
+    begun = AMFClassifier(2, **given).partial_fit(X[:60], y[:60], classes=[0, 1])
+    begun.save(tmp_path / "model")
+    for again in (dmondrian.load(tmp_path / "model"), pickle.loads(pickle.dumps(begun))):
+        assert same_forest(whole, again.partial_fit(X[60:], y[60:]))
+
+
+@pytest.mark.parametrize("rows", [0, 31, 2**16 + 1, 100.0, None])
+def test_a_warmup_of_impossible_length_is_refused(rows: object) -> None:
+    X, y = mixture(50)
+    with pytest.raises(ValueError, match="'warmup_rows' parameter"):
+        AMFClassifier(1, warmup_rows=rows).fit(X, y)
+    header, trees = AMFClassifier(1).fit(X, y).forest_.state()
+    header["warmup"]["warmup_rows"] = rows
+    with pytest.raises(CorruptError, match="warm-up cannot be of"):
+        Forest.from_state(header, trees)
+
+
+def test_a_stored_warmup_of_the_default_length_does_not_tell_it() -> None:
+    X, y = mixture(50)
+    for rows, told in ((LAST, False), (LAST - 1, True)):
+        forest = AMFClassifier(1, warmup_rows=rows).fit(X, y).forest_
+        assert ("warmup_rows" in forest.state()[0]["warmup"]) == told
+
+
 @pytest.mark.usefixtures("short")
 def test_settings_fixed_by_hand_are_kept() -> None:
     X, y = mixture(LAST + 1)

@@ -1,0 +1,56 @@
+"""Reliability of class probabilities: how often the predicted class is right, by how sure it is.
+
+Relies on forecasts that arrive block by block in a fixed order. Promises sums over equal bins of
+the predicted class's probability, so that no row is kept.
+
+Shapes: n rows, K classes.
+
+References
+----------
+Guo, Pleiss, Sun, Weinberger (2017), "On Calibration of Modern Neural Networks", ICML, Equations 2
+and 3.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+N_BINS = 10
+"""Bins of equal width: of two classes half stay empty."""
+
+
+class Reliability:
+    """Confidence and accuracy by bins of confidence."""
+
+    def __init__(self) -> None:
+        self._sums = np.zeros((3, N_BINS))  # weight, confidence and hits, summed over rows
+
+    def add(self, proba: np.ndarray, y: np.ndarray, weight: np.ndarray) -> None:
+        """Add rows: `proba` float64 [n, K], `y` class indices [n], `weight` float64 [n]."""
+        confidence, hit = proba.max(axis=1), proba.argmax(axis=1) == y
+        bins = np.clip(np.ceil(confidence * N_BINS) - 1, 0, N_BINS - 1).astype(np.int64)
+        for total, values in zip(self._sums, (1.0, confidence, hit), strict=True):
+            total += np.bincount(bins, weight * values, N_BINS)
+
+    def report(self) -> dict[str, Any]:
+        """Return the expected calibration error "ece", and "reliability": a dict per bin with rows.
+
+        A bin has "above" and "up_to" (bounds of the confidence), "share" (of the weight), and the
+        mean "confidence" and "accuracy". A calibrated forest has these two equal.
+        """
+        weight, confidence, hits = self._sums
+        whole = weight.sum()
+        bins = [
+            {
+                "above": b / N_BINS,
+                "up_to": (b + 1) / N_BINS,
+                "share": float(weight[b] / whole),
+                "confidence": float(confidence[b] / weight[b]),
+                "accuracy": float(hits[b] / weight[b]),
+            }
+            for b in np.flatnonzero(weight).tolist()
+        ]
+        error = sum(b["share"] * abs(b["confidence"] - b["accuracy"]) for b in bins)
+        return {"ece": float(error), "reliability": bins}

@@ -1,0 +1,28 @@
+"""Importances of features: what the splits on each are worth, by the statistics of their nodes.
+
+The worth of a split, its gain, is that of the forecaster that is the field's standard for the
+labels: KT for classes, the running mean for numbers (:mod:`dmondrian.stats`). A split that does
+not pay counts as 0, one beyond the lifetime of predictions not at all.
+
+Relies on :mod:`dmondrian.core.gains`. Promises shares that sum to one, or zeros where no split
+pays.
+
+Shapes: d features.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dmondrian.core.gains import add_gains
+from dmondrian.ensemble import Ensemble
+
+
+def importances(ensemble: Ensemble) -> np.ndarray:
+    """Return the share of each feature in the gains of all splits, float64 [d]."""
+    gains = np.zeros(ensemble.parameters.n_features)
+    lifetime = ensemble.parameters.lifetime_at(ensemble.total_weight)
+    for tree in ensemble.trees:
+        add_gains(ensemble.policies.stat, tree, lifetime, gains)
+    total = gains.sum()
+    return gains / total if total > 0.0 else gains

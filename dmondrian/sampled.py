@@ -1,0 +1,87 @@
+"""Test-then-train on a sample of the stream: forecasts made just before their rows are learned.
+
+Relies on the marks of :mod:`dmondrian.core.sample` and on whole sums. Promises that the trees
+learn what :meth:`dmondrian.ensemble.Ensemble.update` learns; that which rows are forecast, and
+what is said of them, depends on the stream and the trees alone: not on the cuts between calls,
+the threads, or the cut of trees into ensembles whose sums are added; and a price that grows with
+the logarithm of the rows.
+
+Shapes: n rows, a rows of the sample, k outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dmondrian.core.sample import write_hits
+from dmondrian.ensemble import Ensemble, read_only
+
+DENSITY = 1024.0  # rows forecast of each doubling of the stream
+_AT_ONCE = 256  # rows forecast between two looks at the answers: bounds the memory for them
+
+
+class Sampled(NamedTuple):
+    """Forecasts of the rows of a sample."""
+
+    rows: np.ndarray  # int64 [a], row numbers
+    before: np.ndarray  # float64 [a], total weight of the rows before
+    hits: np.ndarray  # float64 [a], how often the row counts
+    sums: np.ndarray  # int64 [a, k], summed over trees, in units of 1 / FIXED_ONE
+
+    def between(self, start: int, stop: int) -> Sampled:
+        """Return those of the rows from number ``start`` to before ``stop``, with their numbers."""
+        found = slice(*np.searchsorted(self.rows, [start, stop]))
+        return Sampled(*(column[found] for column in self))
+
+
+def join(parts: Sequence[tuple[int, Sampled]], n_outputs: int) -> Sampled:
+    """Return as one the samples of parts that follow each other, given with their first rows."""
+    rows = [first + part.rows for first, part in parts]
+    empty = np.empty(0, np.int64), np.empty(0), np.empty(0), np.empty((0, n_outputs), np.int64)
+    columns = zip(empty, *(part._replace(rows=r) for (_, part), r in zip(parts, rows, strict=True)),
+                  strict=True)  # fmt: skip
+    return Sampled(*(np.concatenate(column) for column in columns))
+
+
+def add(parts: Sequence[Sampled]) -> Sampled:
+    """Return the sample of all trees from those of disjoint sets of them, in any order."""
+    total = parts[0].sums.copy()
+    for part in parts[1:]:
+        total += part.sums
+    return parts[0]._replace(sums=total)
+
+
+def forecast_and_learn(
+    ensemble: Ensemble,
+    X: np.ndarray,
+    y: np.ndarray,
+    w: np.ndarray | None = None,
+    n_threads: int = 1,
+) -> Sampled:
+    """Let an ensemble learn rows in order; return what it said of a sample of them before.
+
+    Parameters
+    ----------
+    ensemble : Ensemble
+    X, y, w, n_threads
+        As in :meth:`dmondrian.ensemble.Ensemble.update`.
+    """
+    before, hits = np.empty(len(X)), np.empty(len(X))
+    weights = np.empty(0) if w is None else read_only(w)
+    write_hits(ensemble.total_weight, weights, DENSITY, before, hits)
+    found = np.flatnonzero(hits)
+    lifetimes = np.array([ensemble.parameters.lifetime_at(b) for b in before[found]], np.float64)
+    sums = np.empty((len(found), ensemble.n_outputs), np.int64)
+    start = 0
+    for first in range(0, max(len(found), 1), _AT_ONCE):
+        mine = slice(first, first + _AT_ONCE)
+        stop = int(found[mine.stop]) if mine.stop < len(found) else len(X)
+        own = None if w is None else w[start:stop]
+        sums[mine] = ensemble.answer_and_learn(
+            X[start:stop], y[start:stop], own, n_threads, found[mine] - start, lifetimes[mine]
+        )
+        start = stop
+    return Sampled(found, before[found], hits[found], sums)

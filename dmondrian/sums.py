@@ -1,0 +1,41 @@
+"""Sums of trees' predictions, which can be gone on from.
+
+Relies on nothing. Promises that sums which go on are to the last bit those made at once.
+
+Shapes: n rows, k outputs, L lifetimes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dmondrian.errors import ParameterError
+
+
+class Sums(NamedTuple):
+    """Predictions summed over trees in the order of their numbers."""
+
+    total: np.ndarray  # float64 [n, k], or [L, n, k] where lifetimes were asked for
+    square: np.ndarray | None  # likewise, sums of second moments
+    distance: np.ndarray | None  # float64 [n], sum of extensions to the leaf's box
+    n_trees: int
+
+
+def begun(sums: np.ndarray | None, shape: tuple[int, ...], is_new: bool) -> np.ndarray:
+    """Return zeros, or a copy of sums that trees may be added to."""
+    if is_new:
+        return np.zeros(shape)
+    if sums is None or len(sums) != shape[0] or sums.size != np.prod(shape):
+        found = None if sums is None else sums.shape
+        raise ParameterError(f"sums to go on from should have shape {shape}, got {found}")
+    return np.array(sums, np.float64, order="C").reshape(shape)
+
+
+def stacked(stages: list[Sums]) -> Sums:
+    """Return the sums of one lifetime each as those of all."""
+    total = np.concatenate([stage.total for stage in stages])
+    squares = [stage.square for stage in stages if stage.square is not None]
+    last = stages[-1]
+    return Sums(total, np.concatenate(squares) if squares else None, last.distance, last.n_trees)
