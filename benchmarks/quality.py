@@ -1,9 +1,9 @@
 """How good are the forests? Held-out metrics over all sets, beside batch and online peers.
 
-dmondrian's AMF with its defaults and with feature scales learned from the first rows;
-scikit-learn's random forest (batch); onelearn and, if asked for, river (online). Every model learns
-the training rows once, in the same order, on one thread, with one seed. See `benchmarks.datasets`
-for the splits.
+dmondrian's AMF with its defaults, with feature scales learned from the first rows, with calibrated
+probabilities, and with both; scikit-learn's random forest (batch); onelearn and, if asked for,
+river (online). Every model learns the training rows once, in the same order, on one thread, with
+one seed. See `benchmarks.datasets` for the splits.
 
     python -m benchmarks.quality --data <folder> --peers <cache folder>
 
@@ -26,12 +26,17 @@ from benchmarks import datasets
 from benchmarks.peers.runner import interpreter, save_input, score
 from benchmarks.records import RESULTS, Records, table
 
+CALIBRATED = {"calibrate": True}  # classifiers only
 # label, peer, trees, dmondrian's parameters
 MODELS: tuple[tuple[str, str, int, dict[str, Any]], ...] = (
     ("dmondrian 10", "dmondrian", 10, {}),
     ("dmondrian 100", "dmondrian", 100, {}),
     ("dmondrian 10, scales", "dmondrian", 10, {"feature_scales": "learned"}),
     ("dmondrian 100, scales", "dmondrian", 100, {"feature_scales": "learned"}),
+    ("dmondrian 10, calibrated", "dmondrian", 10, CALIBRATED),
+    ("dmondrian 100, calibrated", "dmondrian", 100, CALIBRATED),
+    ("dmondrian 10, both", "dmondrian", 10, {"feature_scales": "learned", **CALIBRATED}),
+    ("dmondrian 100, both", "dmondrian", 100, {"feature_scales": "learned", **CALIBRATED}),
     ("onelearn 10", "onelearn", 10, {}),
     ("river AMF 10", "river_amf", 10, {}),
     ("river ARF 10", "river_arf", 10, {}),
@@ -124,6 +129,8 @@ def measure_set(
             "split": dataset.split,
         }
         if record in records and not args.fresh:
+            continue
+        if "calibrate" in parameters and not dataset.is_classification:
             continue
         if peer.startswith("river") and len(dataset.y_train) >= RIVER_ROWS:
             continue

@@ -82,7 +82,7 @@ def load_model(url: str | os.PathLike[str]) -> tuple[Forest, dict[str, Any], Man
     Returns
     -------
     forest : Forest
-        All shards joined, those of parts too.
+        All shards joined, those of parts too, with the run's calibration.
     model_json : dict
         ``run.json``, with ``n_seen`` (rows learned) added, and the number of all trees.
     manifest : Manifest
@@ -99,6 +99,10 @@ def load_model(url: str | os.PathLike[str]) -> tuple[Forest, dict[str, Any], Man
     forest = load_trees(blobs)
     if not forest.trees:
         raise CorruptError(f"{os.fspath(url)} names no tree: there is no forest.")
+    if manifest.metrics.get("calibration"):  # of a run: its shards know none
+        from dmondrian.calibration import Calibration
+
+        forest.calibration = Calibration.from_json(manifest.metrics["calibration"])
     return forest, model_json, manifest
 
 

@@ -105,6 +105,7 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
     algorithm = "mondrian-forest-classifier"
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **ForestClassifier._parameter_constraints,
         **MondrianForest._parameter_constraints,
         "aggregation": [StrOptions({"mean", "vote", "hierarchy"})],
         "discount": [Interval(Real, 0, None, closed="neither"), None],

@@ -60,7 +60,7 @@ def plain_params(estimator: Any) -> dict[str, Any]:
 
 def load_estimator(path: str | PathLike[str]) -> Any:
     """Return the fitted estimator of a checkpoint (see :func:`dmondrian.load`)."""
-    forest, model, manifest = load_model(path)
+    forest, model, _ = load_model(path)
     algorithm = forest.parameters.algorithm
     if model.get("algorithm") != algorithm or algorithm not in ALGORITHMS:
         raise CorruptError(
@@ -86,9 +86,7 @@ def load_estimator(path: str | PathLike[str]) -> Any:
         raise CorruptError(
             f"{path}: run.json's estimator parameters are unusable: {str(error)[:400]}"
         ) from error
-    if manifest.metrics.get("calibration"):  # a run's: its shards know none
-        forest.calibration = Calibration.from_json(manifest.metrics["calibration"])
-    elif getattr(unfitted, "calibrate", False) and forest.calibration is None:
+    if getattr(unfitted, "calibrate", False) and forest.calibration is None:
         forest.calibration = Calibration()  # runs that were merged begin anew
     fitted = unfitted._adopt(forest, classes, names)
     if model.get("interval_scores") is not None:

@@ -19,6 +19,7 @@ from dmondrian import AMFClassifier
 from dmondrian.calibration import Calibration
 from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.merging import merge
+from dmondrian.cli.describe import _facts
 from dmondrian.data import read_block
 from dmondrian.distributed import TrainedRun, evaluate, grow, score
 
@@ -56,6 +57,7 @@ def test_a_run_has_the_exponent_of_one_process(
     shared = calibrated.to_local()
     assert shared.forest_.calibration == alone.forest_.calibration
     assert shared.calibration_exponent_ != 1.0
+    assert _facts(calibrated.run_url, False)["calibration_exponent"] == shared.calibration_exponent_
     assert np.array_equal(shared.predict_proba(X), alone.predict_proba(X))
     assert digests(calibrated) == digests(undisturbed)  # the trees know nothing of it
     more = alone.partial_fit(X, labels), shared.partial_fit(X, labels)
