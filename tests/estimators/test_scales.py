@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dmondrian
-from dmondrian import AMFClassifier, AMFRegressor, warmup
+from dmondrian import AMFClassifier, AMFRegressor
 from dmondrian.errors import CorruptError
 from dmondrian.forest import Forest
 from dmondrian.parameters import ForestParameters
@@ -19,11 +19,6 @@ from tests.estimators.test_amf import same_forest
 
 LAST = 1024
 """Rows that scales are learned from here: enough for these data, and a quarter of the time."""
-
-
-@pytest.fixture(autouse=True)
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warmup, "LAST", LAST)
 
 
 def wave(n: int, noise_columns: int = 6, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -37,7 +32,9 @@ def test_scales_find_the_column_that_matters() -> None:
     X, y = wave(LAST + 2000)
     n = LAST + 1
     plain, learned = (
-        AMFRegressor(10, feature_scales=scales, random_state=0, n_jobs=2).fit(X[:n], y[:n])
+        AMFRegressor(10, feature_scales=scales, warmup_rows=LAST, random_state=0, n_jobs=2).fit(
+            X[:n], y[:n]
+        )
         for scales in (None, "learned")
     )
     assert learned.feature_scales_[0] == 1.0
@@ -45,7 +42,7 @@ def test_scales_find_the_column_that_matters() -> None:
     assert plain.score(X[LAST:], y[LAST:]) < 0.8
     assert learned.score(X[LAST:], y[LAST:]) > 0.95
     classes = (y > 0).astype(int)
-    scales = AMFClassifier(5, feature_scales="learned", n_jobs=2, random_state=0)
+    scales = AMFClassifier(5, feature_scales="learned", warmup_rows=LAST, n_jobs=2, random_state=0)
     scales.fit(X[:n], classes[:n])
     assert scales.feature_scales_[0] == 1.0
     assert (scales.feature_scales_[1:] <= 2.0**-4).all()
@@ -90,8 +87,9 @@ def test_a_forest_of_scales_is_the_forest_of_scaled_columns() -> None:
 def test_nodes_are_told_in_the_units_of_the_data() -> None:
     X, y = wave(LAST + 1)
     forest = AMFRegressor(
-        1, feature_scales="learned", use_aggregation=False, random_state=0, n_jobs=2
-    ).fit(X, y)
+        1, feature_scales="learned", warmup_rows=LAST, use_aggregation=False, random_state=0,
+        n_jobs=2,
+    ).fit(X, y)  # fmt: skip
     nodes = forest.nodes(0)
     assert (nodes["lower"][nodes["root"]] == X.min(axis=0)).all()
     assert (nodes["upper"][nodes["root"]] == X.max(axis=0)).all()
@@ -106,7 +104,7 @@ def test_nodes_are_told_in_the_units_of_the_data() -> None:
 
 def test_chunks_threads_and_storing_change_no_byte(tmp_path: Path) -> None:
     X, y = wave(LAST + 50, noise_columns=1)
-    given = {"feature_scales": "learned", "random_state": 2}
+    given = {"feature_scales": "learned", "warmup_rows": LAST, "random_state": 2}
     whole = AMFRegressor(2, n_jobs=2, **given).fit(X, y)
     parts = AMFRegressor(2, **given)
     for start in range(0, 1000, 250):

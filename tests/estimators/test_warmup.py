@@ -6,6 +6,7 @@ import base64
 import copy
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,8 +26,10 @@ FIRST, LAST = 64, 512
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warmup, "FIRST", FIRST)
-    monkeypatch.setattr(warmup, "LAST", LAST)
-    monkeypatch.setattr(warmup, "_MOST_KEPT", 16 * LAST)
+
+
+def quick(n_estimators: int, **given: Any) -> AMFClassifier:
+    return AMFClassifier(n_estimators, warmup_rows=LAST, **given)
 
 
 def mixture(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -80,8 +83,8 @@ def test_the_choice_is_the_least_progressive_loss() -> None:
 @pytest.mark.parametrize("n", [FIRST, FIRST + 1, LAST, LAST + 1, LAST + 300])
 def test_the_forest_is_the_one_of_the_settings_chosen(n: int) -> None:
     X, y = mixture(n)
-    auto = AMFClassifier(3, random_state=1).fit(X, y)
-    fixed = AMFClassifier(3, alpha=auto.alpha_, charge_opening=auto.charge_opening_, random_state=1)
+    auto = quick(3, random_state=1).fit(X, y)
+    fixed = quick(3, alpha=auto.alpha_, charge_opening=auto.charge_opening_, random_state=1)
     assert same_forest(auto, fixed.fit(X, y))
     assert (auto.forest_.warmup is None) == (n > LAST)
 
@@ -89,11 +92,11 @@ def test_the_forest_is_the_one_of_the_settings_chosen(n: int) -> None:
 @pytest.mark.usefixtures("short")
 def test_chunks_threads_and_weights_change_no_byte() -> None:
     X, y = mixture(LAST + 100)
-    whole = AMFClassifier(2, random_state=1).fit(X, y)
-    early = AMFClassifier(2, random_state=1).fit(X[: FIRST + 1], y[: FIRST + 1])
+    whole = quick(2, random_state=1).fit(X, y)
+    early = quick(2, random_state=1).fit(X[: FIRST + 1], y[: FIRST + 1])
     assert settings(early) != settings(whole)
     for size in (1, 70, LAST):
-        parts = AMFClassifier(2, random_state=1, n_jobs=2)
+        parts = quick(2, random_state=1, n_jobs=2)
         for start in range(0, len(X), size):
             rows = slice(start, start + size)
             parts.partial_fit(X[rows], y[rows], classes=[0, 1])
@@ -105,8 +108,8 @@ def test_whole_weights_equal_repeats_and_zeros_no_rows() -> None:
     X, y = mixture(LAST + 100)
     w = np.random.default_rng(0).integers(0, 5, len(X))
     w[30] = 200
-    weighted = AMFClassifier(2, random_state=1).fit(X, y, sample_weight=w)
-    repeated = AMFClassifier(2, random_state=1)
+    weighted = quick(2, random_state=1).fit(X, y, sample_weight=w)
+    repeated = quick(2, random_state=1)
     X, y = np.repeat(X, w, 0), np.repeat(y, w)
     for start in range(0, len(X), 47):  # cuts fall between repeats of one row
         repeated.partial_fit(X[start : start + 47], y[start : start + 47], classes=[0, 1])
@@ -117,18 +120,18 @@ def test_whole_weights_equal_repeats_and_zeros_no_rows() -> None:
 @pytest.mark.usefixtures("short")
 def test_large_weights_do_not_choose_from_few_rows() -> None:
     X, y = mixture(LAST + 1)
-    plain = AMFClassifier(1, random_state=1).fit(X, y)
-    heavy = AMFClassifier(1, random_state=1).fit(X, y, sample_weight=np.full(len(X), 5000.0))
+    plain = quick(1, random_state=1).fit(X, y)
+    heavy = quick(1, random_state=1).fit(X, y, sample_weight=np.full(len(X), 5000.0))
     assert plain.forest_.warmup is None
     assert heavy.forest_.warmup is None
-    light = AMFClassifier(1, random_state=1).fit(X, y, sample_weight=np.full(len(X), 0.25))
+    light = quick(1, random_state=1).fit(X, y, sample_weight=np.full(len(X), 0.25))
     assert light.forest_.warmup is None
-    few = AMFClassifier(1, random_state=1).fit(X[:FIRST], y[:FIRST], np.full(FIRST, 5000.0))
+    few = quick(1, random_state=1).fit(X[:FIRST], y[:FIRST], np.full(FIRST, 5000.0))
     assert settings(few) == (START_ALPHA / 2, False)
-    same = AMFClassifier(1, random_state=1).fit(X[[0] * 2 * LAST], [0, 1] * LAST)
+    same = quick(1, random_state=1).fit(X[[0] * 2 * LAST], [0, 1] * LAST)
     assert same.forest_.warmup is None  # y alone differs from row to row
     n = 16 * LAST - 1
-    flat = AMFClassifier(1, random_state=1).partial_fit(X[[0] * n], [0] * n, classes=[0, 1])
+    flat = quick(1, random_state=1).partial_fit(X[[0] * n], [0] * n, classes=[0, 1])
     assert flat.forest_.warmup is not None
     assert flat.forest_.warmup.n_distinct == 1
     assert flat.partial_fit(X[:1], [0]).forest_.warmup is None  # no more are kept
@@ -137,8 +140,8 @@ def test_large_weights_do_not_choose_from_few_rows() -> None:
 @pytest.mark.usefixtures("short")
 def test_an_interrupted_choice_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = mixture(LAST + 100)
-    whole = AMFClassifier(2, random_state=1).fit(X, y)
-    begun = AMFClassifier(2, random_state=1).partial_fit(X[:100], y[:100], classes=[0, 1])
+    whole = quick(2, random_state=1).fit(X, y)
+    begun = quick(2, random_state=1).partial_fit(X[:100], y[:100], classes=[0, 1])
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -154,8 +157,8 @@ def test_an_interrupted_choice_changes_nothing(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("n", [20, FIRST + 10, LAST])
 def test_a_stored_warmup_goes_on(n: int, tmp_path: Path) -> None:
     X, y = mixture(LAST + 100)
-    whole = AMFClassifier(2, random_state=1).fit(X, y)
-    begun = AMFClassifier(2, random_state=1).partial_fit(X[:n], y[:n], classes=[0, 1])
+    whole = quick(2, random_state=1).fit(X, y)
+    begun = quick(2, random_state=1).partial_fit(X[:n], y[:n], classes=[0, 1])
     begun.save(tmp_path / "model")
     for again in (
         dmondrian.load(tmp_path / "model"),
@@ -203,7 +206,7 @@ def test_a_warmup_of_impossible_length_is_refused(rows: object) -> None:
 
 def test_a_stored_warmup_of_the_default_length_does_not_tell_it() -> None:
     X, y = mixture(50)
-    for rows, told in ((LAST, False), (LAST - 1, True)):
+    for rows, told in ((warmup.LAST, False), (warmup.LAST - 1, True)):
         forest = AMFClassifier(1, warmup_rows=rows).fit(X, y).forest_
         assert ("warmup_rows" in forest.state()[0]["warmup"]) == told
 
@@ -211,10 +214,10 @@ def test_a_stored_warmup_of_the_default_length_does_not_tell_it() -> None:
 @pytest.mark.usefixtures("short")
 def test_settings_fixed_by_hand_are_kept() -> None:
     X, y = mixture(LAST + 1)
-    assert AMFClassifier(1, alpha=0.3).fit(X, y).alpha_ == 0.3
+    assert quick(1, alpha=0.3).fit(X, y).alpha_ == 0.3
     for charge in (False, True):
-        assert AMFClassifier(1, charge_opening=charge).fit(X, y).charge_opening_ is charge
-    fixed = AMFClassifier(1, alpha=0.3, charge_opening=True).fit(X[:5], y[:5])
+        assert quick(1, charge_opening=charge).fit(X, y).charge_opening_ is charge
+    fixed = quick(1, alpha=0.3, charge_opening=True).fit(X[:5], y[:5])
     assert fixed.forest_.warmup is None
     with pytest.raises(AttributeError, match="not fitted"):
         AMFClassifier().alpha_  # noqa: B018
