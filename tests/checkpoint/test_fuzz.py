@@ -171,7 +171,12 @@ def read_all(folder: Path) -> list[str]:
         names = getattr(estimator, "feature_names_in_", None)
         estimator.predict(zeros if names is None else pd.DataFrame(zeros, columns=names))
 
-    for action in (predict, lambda: json.dumps(_facts(url)), lambda: open_model(url), resume):
+    for action in (
+        predict,
+        lambda: json.dumps(_facts(url, with_importances=True)),
+        lambda: open_model(url),
+        resume,
+    ):
         try:
             action()
             answers.append("used")
