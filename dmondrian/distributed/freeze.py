@@ -16,7 +16,6 @@ from dmondrian.checkpoint.parts import parts_of
 from dmondrian.data import Plan, extend_plan, make_plan
 from dmondrian.distributed.settle import settle
 from dmondrian.errors import CheckpointError, CorruptError, NotFoundError, ParameterError
-from dmondrian.estimators.persistence import plain_params
 
 MOST_SHARDS = 12
 """Default number of shards: enough to spread over a small cluster, few enough to share reads."""
@@ -125,6 +124,8 @@ def _stored_shards(url: str, shards: list[list[int]]) -> list[list[int]]:
 
 def _about(estimator: Any, plan: Plan, url: str) -> dict[str, Any]:
     """Return what run.json says; a seed that was drawn for this run before is kept."""
+    from dmondrian.estimators.persistence import plain_params  # workers do without scikit-learn
+
     estimator._validate_params()
     schema = plan.schema
     params = _known_then(plain_params(estimator), plain_params(type(estimator)()), url)
