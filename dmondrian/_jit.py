@@ -79,6 +79,7 @@ class _Locator(caching._CacheLocator):
 
     def __init__(self, py_func: Callable[..., Any], py_file: str) -> None:
         self._py_func = py_func
+        self._py_file = py_file  # Numba names it where it warns that a kernel cannot be kept
 
     def get_cache_path(self) -> str:
         return str(cache_folder())
