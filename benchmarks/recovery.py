@@ -259,6 +259,8 @@ def prices(record: dict[str, Any]) -> list[list[Any]]:
     for i, what in ((0, "seconds"), (1, "coordinator CPU"), (2, "workers' CPU")):
         shares = [100 * (some[i] / none[i] - 1) for some, none in pairs]
         rows.append([f"{name}, % of {what}", *spread(shares)])
+    once = [100 * none[3] / (record["workers"] * none[0]) for _, none in pairs]
+    rows.append(["saving once, at the end, % of the workers' time", *spread(once)])
     saving = [100 * (some[3] - none[3]) / (record["workers"] * none[0]) for some, none in pairs]
     rows.append([f"{name}, % that saving took", *spread(saving)])
     return rows

@@ -36,7 +36,7 @@ def freeze(
 
     Parameters
     ----------
-    estimator : AMFClassifier or AMFRegressor
+    estimator : estimator of this package
     data : str, path or sequence of them
         Files that are new in it continue the stream of a run that is there.
     target : str

@@ -27,8 +27,8 @@ _SECONDS = {"s": 1.0, "sec": 1.0, "second": 1.0, "min": 60.0, "minute": 60.0, "h
 class Every:
     """When to checkpoint: each `rows` rows of the stream or each `seconds` seconds.
 
-    With a `share` the seconds between two checkpoints grow to what keeps saving below that share
-    of the time: a state grows with the stream, and so does the time that saving it takes.
+    With a `share` the seconds between two checkpoints grow to what keeps the former below that
+    share of them: a state grows with the stream, and so does the time that saving it takes.
     """
 
     rows: int | None = None

@@ -27,7 +27,7 @@ def settle(estimator: Any, plan: Plan, url: str) -> dict[str, Any]:
 
     Parameters
     ----------
-    estimator : AMFClassifier or AMFRegressor
+    estimator : estimator of this package
     plan : Plan
     url : str
         The run's folder. A run that is there keeps its parameters; whether it is of the same job

@@ -74,7 +74,7 @@ def train(
 
     Parameters
     ----------
-    estimator : AMFClassifier or AMFRegressor
+    estimator : estimator of this package
         Parameters only; it is not changed.
     data : str, path, sequence of them, Dask DataFrame or Dask Array
         Parquet files, folders, globs or URLs. Dask collections are first written as Parquet, a
@@ -91,8 +91,8 @@ def train(
         Number of the first tree. Runs of one seed with other trees can be merged.
     checkpoint_every : str, int or None
         "auto", "100000 rows", "5 min", a number of rows, or None for the end only; never changes
-        the forest. "auto" saves each half minute, or as seldom as keeps saving below 3 % of the
-        time.
+        the forest. "auto" saves after half a minute, then as seldom as keeps the last save below
+        3 % of the time to the next; a forest that still grows pays more than that.
     progressive : bool
         Forecast each row before it is learned, for metrics and a learning curve; costs a
         prediction per row.

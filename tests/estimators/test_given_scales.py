@@ -15,6 +15,7 @@ from dmondrian.errors import ParameterError
 from dmondrian.estimators import ALGORITHMS
 from dmondrian.estimators.scaling import unscaled_thresholds
 from tests.estimators.test_amf import same_forest
+from tests.estimators.test_scales import leaves_of
 
 SCALES = [0.3, 7.0, 1e-3]
 
@@ -117,10 +118,4 @@ def test_nodes_route_rows_in_the_units_of_the_data() -> None:
     forest = AMFRegressor(1, feature_scales=SCALES, use_aggregation=False, random_state=0)
     nodes = forest.fit(X, y).nodes(0)
     np.testing.assert_allclose(nodes["lower"][nodes["root"]], X.min(axis=0), rtol=1e-6)
-    at = np.full(len(X), nodes["root"])
-    while (nodes["feature"][at] >= 0).any():
-        feature = nodes["feature"][at]
-        goes_left = X[np.arange(len(X)), np.maximum(feature, 0)] <= nodes["threshold"][at]
-        below = np.where(goes_left, nodes["left"][at], nodes["right"][at])
-        at = np.where(feature >= 0, below, at)
-    assert (nodes["mean"][at] == forest.predict(X)).all()
+    assert (nodes["mean"][leaves_of(nodes, X)] == forest.predict(X)).all()

@@ -84,6 +84,17 @@ def test_a_forest_of_scales_is_the_forest_of_scaled_columns() -> None:
     assert (inside.weighted_depth(X) == outside.weighted_depth(X * scales)).all()
 
 
+def leaves_of(nodes: dict[str, np.ndarray], X: np.ndarray) -> np.ndarray:
+    """The leaf of each row, by the thresholds that `nodes` tells."""
+    at = np.full(len(X), nodes["root"])
+    while (nodes["feature"][at] >= 0).any():
+        feature = nodes["feature"][at]
+        goes_left = X[np.arange(len(X)), np.maximum(feature, 0)] <= nodes["threshold"][at]
+        below = np.where(goes_left, nodes["left"][at], nodes["right"][at])
+        at = np.where(feature >= 0, below, at)
+    return at
+
+
 def test_nodes_are_told_in_the_units_of_the_data() -> None:
     X, y = wave(LAST + 1)
     forest = AMFRegressor(
@@ -93,13 +104,7 @@ def test_nodes_are_told_in_the_units_of_the_data() -> None:
     nodes = forest.nodes(0)
     assert (nodes["lower"][nodes["root"]] == X.min(axis=0)).all()
     assert (nodes["upper"][nodes["root"]] == X.max(axis=0)).all()
-    at = np.full(len(X), nodes["root"])
-    while (nodes["feature"][at] >= 0).any():
-        feature = nodes["feature"][at]
-        goes_left = X[np.arange(len(X)), np.maximum(feature, 0)] <= nodes["threshold"][at]
-        below = np.where(goes_left, nodes["left"][at], nodes["right"][at])
-        at = np.where(feature >= 0, below, at)
-    assert (nodes["mean"][at] == forest.predict(X)).all()
+    assert (nodes["mean"][leaves_of(nodes, X)] == forest.predict(X)).all()
 
 
 def test_chunks_threads_and_storing_change_no_byte(tmp_path: Path) -> None:
