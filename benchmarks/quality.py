@@ -1,9 +1,10 @@
 """How good are the forests? Held-out metrics over all sets, beside batch and online peers.
 
-dmondrian's AMF with its defaults, with feature scales learned from the first rows, with calibrated
-probabilities, and with both; scikit-learn's random forest (batch); onelearn and, if asked for,
-river (online). Every model learns the training rows once, in the same order, on one thread, with
-one seed. See `benchmarks.datasets` for the splits.
+dmondrian's AMF with its defaults, which learn feature scales from the first rows and calibrate
+probabilities; with neither ("plain"), and with one of them; onelearn and, if asked for, river
+(online); scikit-learn's random forest and extra trees, and LightGBM's boosting (batch). Every model
+learns the training rows once, in the same order, on one thread, with one seed. See
+`benchmarks.datasets` for the splits.
 
     python -m benchmarks.quality --data <folder> --peers <cache folder>
 
@@ -26,22 +27,24 @@ from benchmarks import datasets
 from benchmarks.peers.runner import interpreter, save_input, score
 from benchmarks.records import RESULTS, Records, table
 
-CALIBRATED = {"calibrate": True}  # classifiers only
-# label, peer, trees, dmondrian's parameters
+PLAIN = {"feature_scales": None, "calibrate": False}
+# label, peer, trees, dmondrian's parameters ("calibrate" is for classifiers only)
 MODELS: tuple[tuple[str, str, int, dict[str, Any]], ...] = (
     ("dmondrian 10", "dmondrian", 10, {}),
     ("dmondrian 100", "dmondrian", 100, {}),
-    ("dmondrian 10, scales", "dmondrian", 10, {"feature_scales": "learned"}),
-    ("dmondrian 100, scales", "dmondrian", 100, {"feature_scales": "learned"}),
-    ("dmondrian 10, calibrated", "dmondrian", 10, CALIBRATED),
-    ("dmondrian 100, calibrated", "dmondrian", 100, CALIBRATED),
-    ("dmondrian 10, both", "dmondrian", 10, {"feature_scales": "learned", **CALIBRATED}),
-    ("dmondrian 100, both", "dmondrian", 100, {"feature_scales": "learned", **CALIBRATED}),
+    ("plain 10", "dmondrian", 10, PLAIN),
+    ("plain 100", "dmondrian", 100, PLAIN),
+    ("scales 10", "dmondrian", 10, {**PLAIN, "feature_scales": "learned"}),
+    ("scales 100", "dmondrian", 100, {**PLAIN, "feature_scales": "learned"}),
+    ("calibrated 10", "dmondrian", 10, {**PLAIN, "calibrate": True}),
+    ("calibrated 100", "dmondrian", 100, {**PLAIN, "calibrate": True}),
     ("onelearn 10", "onelearn", 10, {}),
     ("river AMF 10", "river_amf", 10, {}),
     ("river ARF 10", "river_arf", 10, {}),
     ("random forest 10", "random_forest", 10, {}),
     ("random forest 100", "random_forest", 100, {}),
+    ("extra trees 100", "extra_trees", 100, {}),
+    ("LightGBM 100", "lightgbm", 100, {}),
 )
 LABELS = [label for label, *_ in MODELS]
 # river's forests need a minute to an hour per set: by name only, on sets below this many rows.
@@ -49,11 +52,14 @@ DEFAULT = [label for label in LABELS if not label.startswith("river")]
 RIVER_ROWS = 6000
 # 70,000 training rows each.
 LAST = ("covtype", "synthetic_d20", "friedman1")
+BATCH = ("random_forest", "extra_trees", "lightgbm")
 METRICS = {
     "log_loss": "Log loss (nats)",
+    "progressive_log_loss": "Progressive log loss: rows in 20 parts, each predicted, then learned",
     "accuracy": "Accuracy",
     "auc": "Area under the ROC curve (two classes)",
     "r2": "R2",
+    "progressive_r2": "Progressive R2",
     # Of the wall clock, once: benchmarks.throughput is the measurement of speed.
     "fit_seconds": "Seconds to learn, one thread of a busy machine",
     "predict_seconds": "Seconds to predict the held-out rows, one thread of a busy machine",
@@ -130,11 +136,14 @@ def measure_set(
         }
         if record in records and not args.fresh:
             continue
-        if "calibrate" in parameters and not dataset.is_classification:
-            continue
+        if not dataset.is_classification:
+            if parameters.get("calibrate"):
+                continue
+            parameters = {k: v for k, v in parameters.items() if k != "calibrate"}
         if peer.startswith("river") and len(dataset.y_train) >= RIVER_ROWS:
             continue
-        options = {"parameters": json.dumps(parameters)} if parameters else {}
+        options: dict[str, Any] = {"parameters": json.dumps(parameters)} if parameters else {}
+        options |= {"progressive": True} if peer not in BATCH else {}
         found = score(peer, rows, peers=args.peers, trees=trees, **options)
         records.add({**record, **found})
         print(f"{name}, {label}: {json.dumps(found)}", file=sys.stderr)

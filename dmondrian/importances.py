@@ -4,8 +4,8 @@ The worth of a split, its gain, is that of the forecaster that is the field's st
 labels: KT for classes, the running mean for numbers (:mod:`dmondrian.stats`). A split that does
 not pay counts as 0, one beyond the lifetime of predictions not at all.
 
-Relies on :mod:`dmondrian.core.gains`. Promises shares that sum to one, or zeros where no split
-pays.
+Relies on :mod:`dmondrian.core.gains`. Promises numbers >= 0; shares sum to one, or are zeros where
+no split pays.
 
 Shapes: d features.
 """
@@ -20,9 +20,24 @@ from dmondrian.ensemble import Ensemble
 
 def importances(ensemble: Ensemble) -> np.ndarray:
     """Return the share of each feature in the gains of all splits, float64 [d]."""
-    gains = np.zeros(ensemble.parameters.n_features)
-    lifetime = ensemble.parameters.lifetime_at(ensemble.total_weight)
-    for tree in ensemble.trees:
-        add_gains(ensemble.policies.stat, tree, lifetime, gains)
+    gains, _ = _gains(ensemble)
     total = gains.sum()
     return gains / total if total > 0.0 else gains
+
+
+def relevances(ensemble: Ensemble) -> np.ndarray:
+    """Return what splits on each feature are worth per row that they part, float64 [d].
+
+    A feature that is never split on has 0.
+    """
+    gains, weights = _gains(ensemble)
+    return gains / np.where(weights > 0.0, weights, 1.0)
+
+
+def _gains(ensemble: Ensemble) -> tuple[np.ndarray, np.ndarray]:
+    """Return the gains of all splits on each feature, and the weight of the rows they part."""
+    gains, weights = np.zeros((2, ensemble.parameters.n_features))
+    lifetime = ensemble.parameters.lifetime_at(ensemble.total_weight)
+    for tree in ensemble.trees:
+        add_gains(ensemble.policies.stat, tree, lifetime, gains, weights)
+    return gains, weights

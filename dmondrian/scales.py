@@ -1,42 +1,69 @@
-"""Feature scales learned from rows: an evolution strategy on the progressive loss.
+"""Feature scales learned from rows: the forest's own evidence, then an evolution strategy.
 
 A Mondrian tree splits a feature as often as its range is wide, so multiplying a column by a
 scale is choosing how often it is split on; the process and all its laws stay what they are.
-Which scales help is asked of small forests themselves. Each round draws random sign vectors;
-for every one, two forests are tried whose scales are multiplied by 2 to the power of plus and
-of minus the signs (and rounded to powers of two). The difference of their progressive losses,
-times a feature's sign and averaged over the vectors, estimates how the loss changes with that
-feature's scale, for all features at once; each log scale then moves against it, by at most a
-factor of two.
+Scales are judged by the progressive loss of a small forest, its probabilities calibrated, and found
+in two searches:
 
-Relies on :mod:`dmondrian.progressive`. Promises powers of two, so that scaling a float32
-loses nothing and thresholds can be told in the units of the data; and no scales unless forests
-that took no part in the search do better with them, by two standard errors.
+1. *Evidence*: what splits on a feature were worth in the last forest, per row that they part
+   (:func:`dmondrian.importances.relevances`), to the power 1/2 or 1, multiplies its scale. This
+   goes on while the loss falls. It finds the columns that matter among many, fast, but has one
+   measure for all of them.
+2. *Evolution*: each round draws random sign vectors; for every one, two forests are tried whose
+   scales are multiplied by 2 to the power of plus and of minus the signs. The difference of their
+   losses, times a feature's sign and averaged over the vectors, estimates how the loss changes
+   with that feature's scale, for all features at once; each log scale then moves against it, by
+   at most a factor of two.
+
+Relies on :mod:`dmondrian.progressive` and :mod:`dmondrian.importances`. Promises powers of two,
+so that scaling a float32 loses nothing and thresholds can be told in the units of the data; no
+scale other than 1 for a column that is constant here, of which nothing is known; and no scales
+unless the judging forest, which the evolution never sees, does better by two standard errors.
 
 References
 ----------
 Rechenberg (1973), Evolutionsstrategie; Salimans et al. (2017), "Evolution Strategies as a
 Scalable Alternative to Reinforcement Learning", for the antithetic form. For Mondrian forests
-this search is new; Reis et al. (2022), "TrIM", reweigh features from expected gradients.
+these searches are new; Reis et al. (2022), "TrIM", reweigh features from expected gradients.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from typing import NamedTuple
 
 import numpy as np
 
+from dmondrian.ensemble import Ensemble
+from dmondrian.importances import relevances
 from dmondrian.parameters import ForestParameters
-from dmondrian.progressive import Rows, late_loss, late_losses
+from dmondrian.progressive import Rows, late_loss, try_out
 from dmondrian.threads import run_threads
 
-_ROUNDS = 6
+_EVIDENCE_ROUNDS = 10
+_ROUNDS = 10
 _PAIRS = 16  # pairs of forests tried in a round
 _PROBE_TREES = 2
-_JUDGE_TREES = 10  # trees of the forests that are compared in the end
+_JUDGE_TREES = 10
+_CHUNKS = 2  # parts in which rows are predicted: far ahead, as scales are to last
 _SMALLEST = -12.0  # log2 of the smallest scale: the feature is as good as left out
 _SURE = 2.0  # standard errors that a slope or a gain must have to be believed
+_LIKELY = 1.0  # those that a gain must have for one more round
+_SQRT_HALF = math.sqrt(0.5)
+
+
+class _Judged(NamedTuple):
+    """Scales, and the forest that judged them."""
+
+    log_scales: np.ndarray  # float64 [d], of base 2
+    losses: np.ndarray  # float64 [n / 2], of the second half of the rows
+    forest: Ensemble
+
+    @property
+    def loss(self) -> float:
+        """The exact sum of the losses, so that no order of additions tips a choice."""
+        return math.fsum(self.losses)
 
 
 def learn_scales(
@@ -52,33 +79,84 @@ def learn_scales(
     n_threads : int
         Threads over the forests that are tried.
     """
-    log_scales = np.zeros(parameters.n_features)
-    numbers, half = range(_JUDGE_TREES), len(rows[0]) // 2
-    plain = late_losses(parameters, numbers, rows, half, n_threads)
-    unit = max(plain.max(), np.finfo(float).tiny)
-    best, least = None, math.fsum(plain)
+    varies = rows[0].min(axis=0) < rows[0].max(axis=0)
+    plain = _judge(parameters, np.zeros(len(varies)), rows, n_threads)
+    best = _by_evidence(parameters, plain, varies, rows, n_threads)
+    best = _by_evolution(parameters, best, varies, rows, n_threads)
+    return best.forest.parameters.feature_scales if _is_better(best, plain, _SURE) else None
+
+
+def _judge(
+    parameters: ForestParameters, log_scales: np.ndarray, rows: Rows, n_threads: int
+) -> _Judged:
+    scaled, half = _scaled(parameters, log_scales), len(rows[0]) // 2
+    losses, forest = try_out(
+        scaled, range(_JUDGE_TREES), rows, half, n_threads, _CHUNKS, temper=True
+    )
+    return _Judged(log_scales, losses, forest)
+
+
+def _is_better(better: _Judged, worse: _Judged, errors: float) -> bool:
+    """Whether the mean of paired differences of losses is that many standard errors above 0."""
+    unit = max(worse.losses.max(), np.finfo(float).tiny)
+    gains = (worse.losses - better.losses) / unit
+    mean = math.fsum(gains) / len(gains)
+    variance = math.fsum((gains - mean) ** 2) / len(gains)
+    return mean > errors * math.sqrt(variance / len(gains))
+
+
+def _by_evidence(
+    parameters: ForestParameters, best: _Judged, varies: np.ndarray, rows: Rows, n_threads: int
+) -> _Judged:
+    """Return better scales, found from what splits were worth; or ``best``."""
+    for _ in range(_EVIDENCE_ROUNDS):
+        worth = relevances(best.forest)
+        steps = [_log2_whole(worth), _log2_whole(np.sqrt(worth))]
+        found = [_levelled(best.log_scales + step, varies) for step in steps]
+        tried = [_judge(parameters, log_scales, rows, n_threads) for log_scales in found]
+        better = min(tried, key=lambda judged: judged.loss)
+        if not _is_better(better, best, _LIKELY):
+            break
+        best = better
+    return best
+
+
+def _by_evolution(
+    parameters: ForestParameters, best: _Judged, varies: np.ndarray, rows: Rows, n_threads: int
+) -> _Judged:
+    """Return better scales, found from random steps; or ``best``."""
+    log_scales = best.log_scales
     for turn in range(_ROUNDS):
         signs = _signs(parameters.seed, turn, parameters.n_features)
         steps = np.concatenate([log_scales + signs, log_scales - signs])
-        losses = _try(parameters, steps, rows, n_threads)
+        losses = _try(parameters, np.where(varies, steps, 0.0), rows, n_threads)
         slopes = signs * (losses[:_PAIRS] - losses[_PAIRS:])[:, None]
         mean = slopes.sum(axis=0) / _PAIRS
         error = np.sqrt(((slopes - mean) ** 2).sum(axis=0)) / _PAIRS
         moves = mean / (_SURE * np.maximum(error, np.finfo(float).tiny))
-        log_scales = log_scales - np.clip(moves, -1.0, 1.0)
-        log_scales = np.maximum(log_scales - log_scales.max(), _SMALLEST)
-        found = _scaled(parameters, log_scales)
-        lost = late_losses(found, numbers, rows, half, n_threads)
-        if math.fsum(lost) < least and _is_sure((plain - lost) / unit):
-            best, least = found.feature_scales, math.fsum(lost)
+        log_scales = _levelled(log_scales - np.clip(moves, -1.0, 1.0), varies)
+        found = _judge(parameters, log_scales, rows, n_threads)
+        if found.loss < best.loss:
+            best = found
     return best
 
 
-def _is_sure(gains: np.ndarray) -> bool:
-    """Whether the mean of paired differences is above zero by more than their noise."""
-    mean = math.fsum(gains) / len(gains)
-    variance = math.fsum((gains - mean) ** 2) / len(gains)
-    return mean > _SURE * math.sqrt(variance / len(gains))
+def _levelled(log_scales: np.ndarray, varies: np.ndarray) -> np.ndarray:
+    """Return log scales up to 0, those of constant columns 0."""
+    largest = log_scales[varies].max(initial=-np.inf)
+    return np.where(varies, np.maximum(log_scales - largest, _SMALLEST), 0.0)
+
+
+def _log2_whole(values: np.ndarray) -> np.ndarray:
+    """Return log2 of values >= 0 over their largest, to the nearest whole number.
+
+    By the exponents of floats: no machine's logarithm has a say.
+    """
+    largest = values.max()
+    if largest <= 0.0:
+        return np.zeros(len(values))
+    mantissas, exponents = np.frexp(np.maximum(values / largest, 2.0 ** (2 * _SMALLEST)))
+    return np.where(mantissas >= _SQRT_HALF, exponents, exponents - 1).astype(np.float64)
 
 
 def _scaled(parameters: ForestParameters, log_scales: np.ndarray) -> ForestParameters:
@@ -93,9 +171,8 @@ def _try(parameters: ForestParameters, steps: np.ndarray, rows: Rows, n_threads:
     def try_step(i: int) -> None:
         first = _JUDGE_TREES + _PROBE_TREES * (i % _PAIRS)  # the same trees for both signs
         numbers = range(first, first + _PROBE_TREES)
-        losses[i] = late_loss(
-            _scaled(parameters, np.maximum(steps[i], 2 * _SMALLEST)), numbers, rows
-        )
+        scaled = _scaled(parameters, np.maximum(steps[i], 2 * _SMALLEST))
+        losses[i] = late_loss(scaled, numbers, rows, n_chunks=_CHUNKS, temper=True)
 
     run_threads(try_step, range(len(steps)), n_threads)
     return losses / max(losses.max(), np.finfo(float).tiny)

@@ -27,8 +27,13 @@ from dmondrian.parameters import ForestParameters
 from dmondrian.progressive import Rows, late_loss
 from dmondrian.scales import learn_scales
 
-# Settings that can be left to the stream, and the value of the estimator that says so.
-OPEN_SETTINGS = {"alpha": "auto", "charge_opening": "auto", "feature_scales": "learned"}
+# Settings that can be left to the stream, and the values of the estimator that say so.
+OPEN_SETTINGS = {
+    "alpha": ("auto",),
+    "charge_opening": ("auto",),
+    "feature_scales": ("auto", "learned"),
+}
+WIDEST_AUTO = 128  # features up to which scales are learned unasked: in seconds, not minutes
 FIRST, LAST = 512, 4096  # distinct rows that settings are chosen from, and by default for good
 # Fewer cannot be cut into the chunks of a progressive loss; more make each checkpoint large.
 LEAST_WARMUP, LARGEST_WARMUP = 32, 2**16

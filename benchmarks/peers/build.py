@@ -1,4 +1,4 @@
-"""Build the environments of peers that cannot share dmondrian's: onelearn and river.
+"""Build the environments of peers that are not dmondrian's: onelearn, river and LightGBM.
 
 One virtual environment per peer under a folder of the caller's choice; a folder that already holds
 a working environment is left alone. onelearn 0.3.0 pins a numba of 2020 but runs with a recent
@@ -6,7 +6,7 @@ one, so it is installed without its dependencies; NumPy 2 breaks it. Its data-se
 modules import at start, hence matplotlib and seaborn. scikit-garden is not built: its
 ``partial_fit`` needs Python 3.8 and a compiler.
 
-    python -m benchmarks.peers.build <cache folder> [onelearn] [river]
+    python -m benchmarks.peers.build <cache folder> [onelearn] [river] [lightgbm]
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ RECIPES: dict[str, list[list[str]]] = {
         ],
     ],
     "river": [["river==0.26.1"]],
+    "lightgbm": [["lightgbm==4.6.0", "scikit-learn<1.8"]],
 }
 PROOFS = {
     "onelearn": "import onelearn; onelearn.AMFClassifier(n_classes=2)",
     "river": "from river import forest; forest.AMFClassifier()",
+    "lightgbm": "import lightgbm; lightgbm.LGBMClassifier()",
 }
 
 

@@ -30,7 +30,12 @@ from benchmarks.datasets import Dataset
 WORKER = Path(__file__).with_name("worker.py")
 ROOT = Path(__file__).parents[2]
 # Which environment a peer lives in; the others run in this one.
-ENVIRONMENTS = {"onelearn": "onelearn", "river_amf": "river", "river_arf": "river"}
+ENVIRONMENTS = {
+    "onelearn": "onelearn",
+    "river_amf": "river",
+    "river_arf": "river",
+    "lightgbm": "lightgbm",
+}
 POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 ONE_THREAD = dict.fromkeys(POOLS, "1")
 
@@ -101,13 +106,17 @@ class Worker:
             self._fail()
         return json.loads(line)
 
-    def predictions(self) -> np.ndarray:
-        """End the worker and return the predictions of its last run."""
+    def predictions(self) -> dict[str, np.ndarray]:
+        """End the worker and return the predictions of its last run.
+
+        "predictions" of the test rows; with ``--progressive`` also "before", of the last training
+        rows before they were learned.
+        """
         assert self.process.stdin is not None
         self.process.stdin.close()
         if self.process.wait():
             self._fail()
-        return np.load(self.output)
+        return dict(np.load(self.output))
 
     def stop(self) -> None:
         """End the worker whatever it is doing."""
@@ -131,10 +140,12 @@ def started(
         raise PeerFailedError(f"no environment for {peer}: build it with benchmarks.peers.build")
     flags = ["--trees", str(trees)]
     for name, value in options.items():
-        if value is not None:
+        if value is True:
+            flags.append(f"--{name}")
+        elif value is not None:
             flags += [f"--{name.replace('_', '-')}", str(value)]
     with tempfile.TemporaryDirectory() as folder:
-        worker = Worker(python, peer, rows, Path(folder) / "predictions.npy", flags)
+        worker = Worker(python, peer, rows, Path(folder) / "predictions.npz", flags)
         try:
             yield worker
         finally:
@@ -146,10 +157,13 @@ def score(peer: str, rows: Path, *, peers: str | Path | None = None, **options: 
     data = np.load(rows)
     with started(peer, rows, peers=peers, **options) as worker:
         times = worker.measure()
-        predictions = worker.predictions()
-    y = data["y_test"][: len(predictions)]
+        told = worker.predictions()
     measure = metrics.classification if int(data["n_classes"]) else metrics.regression
-    return {**measure(y, predictions), **times}
+    found = measure(data["y_test"][: len(told["predictions"])], told["predictions"])
+    if "before" in told:
+        late = measure(data["y_train"][-len(told["before"]) :], told["before"])
+        found |= {f"progressive_{name}": value for name, value in late.items()}
+    return {**found, **times}
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ import argparse
 import json
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,8 @@ import numpy as np
 # Rows of the untimed first run: enough to reach every compiled path, dmondrian's choice of settings
 # after 512 rows among them.
 WARM_ROWS = 600
+# Parts of the training rows with ``--progressive``: each but the first is predicted, then learned.
+PARTS = 20
 
 
 def onelearn(args, n_classes):
@@ -52,6 +55,22 @@ def random_forest(args, n_classes):
 
     make = RandomForestClassifier if n_classes else RandomForestRegressor
     return make(n_estimators=args.trees, random_state=args.seed, n_jobs=1)
+
+
+def extra_trees(args, n_classes):
+    """scikit-learn's extremely randomised trees, with their defaults."""
+    from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
+
+    make = ExtraTreesClassifier if n_classes else ExtraTreesRegressor
+    return make(n_estimators=args.trees, random_state=args.seed, n_jobs=1)
+
+
+def lightgbm(args, n_classes):
+    """LightGBM with its defaults; a tree is a round of boosting."""
+    from lightgbm import LGBMClassifier, LGBMRegressor
+
+    make = LGBMClassifier if n_classes else LGBMRegressor
+    return make(n_estimators=args.trees, random_state=args.seed, n_jobs=1, verbose=-1)
 
 
 class RowByRow:
@@ -102,9 +121,12 @@ def river_arf(args, n_classes):
     return RowByRow(make(n_models=args.trees, seed=args.seed), n_classes)
 
 
+BATCH = ("extra_trees", "lightgbm", "random_forest")
 PEERS = {
     "onelearn": onelearn,
     "dmondrian": dmondrian,
+    "extra_trees": extra_trees,
+    "lightgbm": lightgbm,
     "random_forest": random_forest,
     "river_amf": river_amf,
     "river_arf": river_arf,
@@ -119,37 +141,50 @@ def target_for(peer, y, n_classes):
 
 
 def run(args, X, y, X_test, n_classes):
-    """Fit and predict once; the predictions, and seconds of wall and processor time of each."""
+    """Fit and predict once.
+
+    Returns the predictions of the test rows; with ``--progressive``, those of the training rows
+    after the first part, each made before its part was learned, else None; and seconds of wall and
+    processor time of each, progressive predictions left out.
+    """
     model = PEERS[args.peer](args, n_classes)
-    learn = model.partial_fit if hasattr(model, "partial_fit") else model.fit
-    more = {"classes": np.arange(n_classes)} if n_classes else {}
-    if args.peer in ("onelearn", "random_forest") or isinstance(model, RowByRow):
-        more = {}
+    learn = model.fit if args.peer in BATCH or isinstance(model, RowByRow) else model.partial_fit
+    predict = model.predict_proba if n_classes else model.predict
+    more = {"classes": np.arange(n_classes)} if n_classes and args.peer == "dmondrian" else {}
     if isinstance(model, RowByRow):
         X, X_test = model.prepare(X), model.prepare(X_test)
-    start = time.perf_counter(), time.process_time()
-    learn(X, y, **more)
-    learned = time.perf_counter(), time.process_time()
-    predictions = model.predict_proba(X_test) if n_classes else model.predict(X_test)
-    done = time.perf_counter(), time.process_time()
+    cuts = [0, len(X)]
+    if args.progressive:
+        cuts = [len(X) * part // PARTS for part in range(PARTS + 1)]
+    before, wall, cpu = [], 0.0, 0.0
+    for start, stop in pairwise(cuts):
+        if start > 0:
+            before.append(predict(X[start:stop]))
+        clocks = time.perf_counter(), time.process_time()
+        learn(X[start:stop], y[start:stop], **more)
+        wall += time.perf_counter() - clocks[0]
+        cpu += time.process_time() - clocks[1]
+    clocks = time.perf_counter(), time.process_time()
+    predictions = predict(X_test)
     times = {
-        "fit_seconds": learned[0] - start[0],
-        "predict_seconds": done[0] - learned[0],
-        "fit_cpu_seconds": learned[1] - start[1],
-        "predict_cpu_seconds": done[1] - learned[1],
+        "fit_seconds": wall,
+        "predict_seconds": time.perf_counter() - clocks[0],
+        "fit_cpu_seconds": cpu,
+        "predict_cpu_seconds": time.process_time() - clocks[1],
     }
-    return predictions, times
+    return predictions, np.concatenate(before) if before else None, times
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("peer", choices=sorted(PEERS))
     parser.add_argument("input", type=Path, help="npz with X_train, y_train, X_test, n_classes")
-    parser.add_argument("output", type=Path, help="npy for the predictions")
+    parser.add_argument("output", type=Path, help="npz for the predictions")
     parser.add_argument("--trees", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--parameters", default="{}", help="JSON, dmondrian only")
     parser.add_argument("--max-train", type=int, help="first rows to learn from")
+    parser.add_argument("--progressive", action="store_true", help="predict before learning, too")
     parser.add_argument("--max-test", type=int, help="first rows to predict")
     args = parser.parse_args()
 
@@ -161,14 +196,15 @@ def main():
     # A peer's own messages must not mix with the answers.
     answers, sys.stdout = sys.stdout, sys.stderr
     start = time.perf_counter()
-    predictions = run(args, X[:WARM_ROWS], y[:WARM_ROWS], X_test[:WARM_ROWS], n_classes)[0]
+    predictions, before, _ = run(args, X[:WARM_ROWS], y[:WARM_ROWS], X_test[:WARM_ROWS], n_classes)
     answers.write(json.dumps({"warm_seconds": time.perf_counter() - start}) + "\n")
     answers.flush()
     for _ in sys.stdin:
-        predictions, times = run(args, X, y, X_test, n_classes)
+        predictions, before, times = run(args, X, y, X_test, n_classes)
         answers.write(json.dumps({**times, "n_train": len(X), "n_test": len(X_test)}) + "\n")
         answers.flush()
-    np.save(args.output, predictions)
+    told = {} if before is None else {"before": before}
+    np.savez(args.output, predictions=predictions, **told)
 
 
 if __name__ == "__main__":

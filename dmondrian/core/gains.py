@@ -6,14 +6,18 @@ Shapes: m nodes, d features.
 from __future__ import annotations
 
 from dmondrian._jit import borrow, kernel
-from dmondrian.core.nodes import FEATURE, LEFT, N_NODES, TIME, borrow_tree
+from dmondrian.core.nodes import FEATURE, LEFT, N_NODES, STAT, TIME, borrow_tree
 from dmondrian.core.policies import gain
 
 
 @kernel
-def add_gains(stat, tree, lifetime, total):
-    """Add max(gain, 0) of each split up to ``lifetime`` to ``total`` [d] of its feature. O(m)."""
-    tree, total = borrow_tree(tree), borrow(total)
+def add_gains(stat, tree, lifetime, gains, weights):
+    """Add each split's max(gain, 0) and weight of rows to those of its feature. O(m).
+
+    ``gains`` and ``weights`` float64 [d]; splits later than ``lifetime`` are passed over.
+    """
+    tree, gains, weights = borrow_tree(tree), borrow(gains), borrow(weights)
     for v in range(tree.head_i[N_NODES]):
         if tree.i[v, LEFT] >= 0 and tree.d[v, TIME] <= lifetime:
-            total[tree.i[v, FEATURE]] += max(gain(stat, tree, v), 0.0)
+            gains[tree.i[v, FEATURE]] += max(gain(stat, tree, v), 0.0)
+            weights[tree.i[v, FEATURE]] += tree.d[v, STAT]

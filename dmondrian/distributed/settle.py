@@ -40,7 +40,7 @@ def settle(estimator: Any, plan: Plan, url: str) -> dict[str, Any]:
     schema = plan.schema
     n_classes = len(schema.classes) if schema.classes is not None else 0
     drawn = estimator._forest_parameters(schema.n_features, n_classes)
-    auto = estimator._auto_settings(n_classes)
+    auto = estimator._auto_settings(schema.n_features, n_classes)
     n_threads = int(effective_n_jobs(-1))  # of this machine: the choice does not depend on it
     if not auto:
         return drawn.to_json()

@@ -55,15 +55,17 @@ class AMFClassifier(ForestClassifier):
         else they are refused.
     max_nodes : int or None, default=None
         Cap on the nodes of a tree; when reached, boxes and statistics go on learning.
-    feature_scales : array-like of shape (d,), "learned" or None, default=None
+    feature_scales : array-like of shape (d,), "auto", "learned" or None, default="auto"
         What each column is multiplied by: twice the scale, twice the splits. An array is
         of numbers > 0, kept as float32; "learned" finds powers of two on the first
         ``warmup_rows`` rows, so that columns that matter are split more often; see Notes.
-        It takes seconds, and is worth most where many columns are noise.
+        It takes seconds, once, and is worth most where many columns are noise. "auto" is
+        "learned", but None on the cube and beyond 128 columns, where they would take
+        minutes; None is the paper's.
     warmup_rows : int, default=4096
         Rows from which settings are chosen for good, 32 to 65536, counting as one those
         that equal the row before. They are kept until then, also in checkpoints.
-    calibrate : bool, default=False
+    calibrate : bool, default=True
         Raise the averaged probabilities to a power b (over their sum), fitted in the stream
         to forecasts of a sample of rows just before these are learned: the mean over trees
         that disagree is less sure than it should be. See Notes.
@@ -147,9 +149,9 @@ class AMFClassifier(ForestClassifier):
         domain: Literal["range", "cube"] = "range",
         clip: bool = False,
         max_nodes: int | None = None,
-        feature_scales: ArrayLike | Literal["learned"] | None = None,
+        feature_scales: ArrayLike | Literal["auto", "learned"] | None = "auto",
         warmup_rows: int = LAST,
-        calibrate: bool = False,
+        calibrate: bool = True,
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -180,8 +182,9 @@ class AMFClassifier(ForestClassifier):
             split_pure=bool(self.split_pure),
         )
 
-    def _auto_settings(self, n_classes: int) -> tuple[str, ...]:
-        return super()._auto_settings(n_classes) if n_classes > 1 else ()  # else all are alike
+    def _auto_settings(self, n_features: int, n_classes: int) -> tuple[str, ...]:
+        # All settings are alike where there is one class.
+        return super()._auto_settings(n_features, n_classes) if n_classes > 1 else ()
 
     @property
     def alpha_(self) -> float:

@@ -32,7 +32,7 @@ from dmondrian.estimators.scaling import given_scales, unscaled_thresholds
 from dmondrian.forest import Forest
 from dmondrian.importances import importances
 from dmondrian.parameters import ForestParameters
-from dmondrian.warmup import LARGEST_WARMUP, LEAST_WARMUP, OPEN_SETTINGS
+from dmondrian.warmup import LARGEST_WARMUP, LEAST_WARMUP, OPEN_SETTINGS, WIDEST_AUTO
 
 
 def draw_seed(random_state: Any) -> int:
@@ -51,7 +51,7 @@ class BaseForest(BaseEstimator):
         "predict_extension": [StrOptions({"leaf", "expected"})],
         "domain": [StrOptions({"range", "cube"})],
         "clip": ["boolean"],
-        "feature_scales": [StrOptions({"learned"}), "array-like", None],
+        "feature_scales": [StrOptions({"auto", "learned"}), "array-like", None],
         "warmup_rows": [Interval(Integral, LEAST_WARMUP, LARGEST_WARMUP, closed="both")],
         "max_nodes": [Interval(Integral, 1, None, closed="left"), None],
         "random_state": ["random_state"],
@@ -63,7 +63,7 @@ class BaseForest(BaseEstimator):
     domain: Literal["range", "cube"]
     clip: bool
     max_nodes: int | None
-    feature_scales: ArrayLike | Literal["learned"] | None
+    feature_scales: ArrayLike | Literal["auto", "learned"] | None
     warmup_rows: int
     random_state: Any
     n_jobs: int | None
@@ -76,7 +76,8 @@ class BaseForest(BaseEstimator):
 
     def _shared_parameters(self, n_features: int) -> dict[str, Any]:
         """Return the forest's parameters that all estimators say alike; draws the seed."""
-        if self.domain == "cube" and self.feature_scales is not None:
+        is_given = self.feature_scales is not None and not self._leaves_scales_open()
+        if self.domain == "cube" and is_given:
             raise ParameterError('feature_scales are of the range: use domain="range", or None')
         return {
             "feature_scales": given_scales(self.feature_scales, n_features),
@@ -89,12 +90,20 @@ class BaseForest(BaseEstimator):
             "max_nodes": None if self.max_nodes is None else int(self.max_nodes),
         }
 
-    def _auto_settings(self, n_classes: int) -> tuple[str, ...]:
+    def _leaves_scales_open(self) -> bool:
+        """Whether it depends on domain and width whether feature scales are learned."""
+        return isinstance(self.feature_scales, str) and self.feature_scales == "auto"
+
+    def _auto_settings(self, n_features: int, n_classes: int) -> tuple[str, ...]:
         """Return the settings that the stream's first rows choose."""
+        is_settled = self.domain == "cube" or n_features > WIDEST_AUTO
+        given_up = self._leaves_scales_open() and is_settled
         return tuple(
             name
-            for name, value in OPEN_SETTINGS.items()
-            if isinstance(given := getattr(self, name, None), str) and given == value
+            for name, values in OPEN_SETTINGS.items()
+            if isinstance(given := getattr(self, name, None), str)
+            and given in values
+            and not (name == "feature_scales" and given_up)
         )
 
     def _fitted_forest(self) -> Forest:
@@ -190,7 +199,7 @@ class BaseForest(BaseEstimator):
     def _new_forest(self, n_features: int, n_classes: int) -> Forest:
         parameters = self._forest_parameters(n_features, n_classes)
         self._begun_with = self._lasting_params()
-        auto = self._auto_settings(n_classes)
+        auto = self._auto_settings(n_features, n_classes)
         numbers, calibrate = range(self.n_estimators), bool(getattr(self, "calibrate", False))
         return Forest(parameters, numbers, auto, int(self.warmup_rows), calibrate)
 

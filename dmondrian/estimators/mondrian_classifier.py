@@ -66,7 +66,8 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
     max_nodes : int or None, default=None
         Cap on the nodes of a tree; when reached, boxes and statistics go on learning.
     feature_scales, warmup_rows, random_state, n_jobs
-        As in :class:`dmondrian.AMFClassifier`; scales are chosen by the Brier score.
+        As in :class:`dmondrian.AMFClassifier`, but no scales by default; they are chosen by
+        the Brier score.
     calibrate : bool, default=False
         As in :class:`dmondrian.AMFClassifier`; of predictions at ``lifetime_``, not at other
         lifetimes that are asked for.
@@ -125,7 +126,7 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
         domain: Literal["range", "cube"] = "range",
         clip: bool = False,
         max_nodes: int | None = None,
-        feature_scales: ArrayLike | Literal["learned"] | None = None,
+        feature_scales: ArrayLike | Literal["auto", "learned"] | None = None,
         warmup_rows: int = LAST,
         calibrate: bool = False,
         random_state: Any = None,

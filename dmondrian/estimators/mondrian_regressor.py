@@ -91,7 +91,7 @@ class MondrianForestRegressor(Intervals, ForestRegressor):
         domain: Literal["range", "cube"] = "range",
         clip: bool = False,
         max_nodes: int | None = None,
-        feature_scales: ArrayLike | Literal["learned"] | None = None,
+        feature_scales: ArrayLike | Literal["auto", "learned"] | None = None,
         warmup_rows: int = LAST,
         random_state: Any = None,
         n_jobs: int | None = None,

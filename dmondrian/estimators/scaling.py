@@ -17,7 +17,7 @@ from dmondrian.parameters import LARGEST_SCALE, LEAST_SCALE
 
 
 def given_scales(feature_scales: Any, n_features: int) -> tuple[float, ...] | None:
-    """Return the scales of an array, as float32 numbers; None for None and "learned".
+    """Return the scales of an array, as float32 numbers; None for None, "auto" and "learned".
 
     Raises
     ------

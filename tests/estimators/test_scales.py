@@ -14,7 +14,7 @@ from dmondrian.errors import CorruptError
 from dmondrian.forest import Forest
 from dmondrian.parameters import ForestParameters
 from dmondrian.progressive import late_loss
-from dmondrian.scales import _signs, learn_scales
+from dmondrian.scales import _log2_whole, _signs, learn_scales
 from tests.estimators.test_amf import same_forest
 
 LAST = 1024
@@ -158,13 +158,47 @@ def test_a_duplicated_column_shares_its_weight() -> None:
     assert abs(given[0] - given[1]) < 0.03
 
 
-def test_a_constant_column_gets_no_split() -> None:
+def test_a_constant_column_gets_no_split_and_no_scale() -> None:
     X, y = wave(1500, noise_columns=2)
     wider = np.ascontiguousarray(np.column_stack([X, np.full(len(X), 3.0, np.float32)]))
     scales = scales_of(wider, y)
-    assert scales[0] == 1.0
+    assert scales[0] == scales[3] == 1.0  # nothing is known of it: it may vary later
     assert (scales[1:3] <= 2.0**-3).all()
     assert split_shares(wider, y, scales)[3] == 0.0
+
+
+def test_rows_without_a_column_that_varies_have_no_scales() -> None:
+    X, y = np.ones((LAST, 3), np.float32), wave(LAST)[1]
+    drawn = AMFRegressor(random_state=0)._forest_parameters(3)
+    assert learn_scales(drawn, (X, y, np.ones(LAST)), n_threads=2) is None
+
+
+def test_a_few_columns_are_found_among_many() -> None:
+    X = np.random.default_rng(0).random((LAST, 40)).astype(np.float32)
+    y = (X[:, :3].sum(axis=1) > 1.5).astype(np.float64)
+    drawn = AMFClassifier(random_state=0)._forest_parameters(40, 2)
+    scales = np.array(learn_scales(drawn, (X, y, np.ones(len(X))), n_threads=2))
+    assert set(np.argsort(scales)[-3:]) == {0, 1, 2}
+    assert np.median(scales) <= 2.0**-4 * scales[:3].min()
+
+
+def test_scales_are_learned_unasked_where_that_is_quick() -> None:
+    classifier, regressor = AMFClassifier(), AMFRegressor()
+    assert classifier._auto_settings(128, 2) == ("alpha", "charge_opening", "feature_scales")
+    assert classifier._auto_settings(129, 2) == ("alpha", "charge_opening")
+    assert regressor._auto_settings(128, 0) == ("feature_scales",)
+    assert AMFRegressor(domain="cube")._auto_settings(2, 0) == ()
+    assert AMFRegressor(feature_scales=None)._auto_settings(2, 0) == ()
+    assert AMFRegressor(feature_scales="learned")._auto_settings(129, 0) == ("feature_scales",)
+    AMFRegressor(1, domain="cube").fit(*wave(10))
+
+
+def test_logarithms_are_rounded_as_they_should_be() -> None:
+    values = np.random.default_rng(0).random(2000) ** 8
+    largest = values.max()
+    assert (_log2_whole(values) == np.maximum(np.rint(np.log2(values / largest)), -24.0)).all()
+    assert (_log2_whole(np.zeros(3)) == 0.0).all()
+    assert _log2_whole(np.array([0.0, 4.0])).tolist() == [-24.0, 0.0]
 
 
 @pytest.mark.parametrize("scales", [[1.0], [1.0, 1e39], [1.0, 0.0], [1.0, float("nan")], [1, 1]])
