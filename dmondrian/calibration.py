@@ -17,6 +17,7 @@ Shapes: n rows, a sampled rows, K classes.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,6 +77,16 @@ class Calibration:
                 read_only(sums), unit, read_only(own), read_only(times), EXPONENTS, logs, slopes
             )  # fmt: skip
         return Calibration(octave, tuple(slopes.tolist()))
+
+    @classmethod
+    def between(cls, parts: Sequence[Calibration]) -> Calibration:
+        """Return the mean of calibrations of the same rows by other trees.
+
+        Forests of more trees ask for a little more; the rows that follow will tell.
+        """
+        slopes = [math.fsum(column) / len(parts) for column in zip(*(p.slopes for p in parts),
+                  strict=True)]  # fmt: skip
+        return cls(parts[0].octave, tuple(slopes))
 
     @property
     def exponent(self) -> float:

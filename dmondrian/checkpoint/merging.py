@@ -40,8 +40,8 @@ def merge(
     -------
     run : Run
     manifest : Manifest
-        At the newest position that all have in common. Its metrics are empty, and its
-        probabilities uncalibrated: those of parts of a forest are not those of the forest.
+        At the newest position that all have in common. It has no metrics, as those of parts of
+        a forest are not those of the forest, but the mean of their calibrations to begin with.
 
     Raises
     ------
@@ -89,14 +89,18 @@ def merge(
         data = run.get_blob(shard["digest"], shard["bytes"])
         shards[number] = {"digest": merged.put_blob(data), "bytes": len(data)}
     found = [run.manifest(position) for run in sources]
-    if any("calibration" in manifest.metrics for manifest in found):
-        warnings.warn(
-            f"the probabilities of {merged.url} are not calibrated: the exponents of its parts are "
-            "those of fewer trees; it is fitted anew while the merged run learns more rows",
-            stacklevel=2,
-        )
-    is_final = all(manifest.final for manifest in found)
-    return merged, merged.commit(position, shards, final=is_final, plan=found[0].plan)
+    is_final, plan = all(manifest.final for manifest in found), found[0].plan
+    return merged, merged.commit(position, shards, _metrics(found), final=is_final, plan=plan)
+
+
+def _metrics(found: list[Manifest]) -> dict[str, Any]:
+    """Return what the merged run begins with: the mean of its parts' calibrations, if all have."""
+    from dmondrian.calibration import Calibration  # without Numba until it is needed
+
+    told = [manifest.metrics.get("calibration") for manifest in found]
+    if not all(told):
+        return {}
+    return {"calibration": Calibration.between([Calibration.from_json(t) for t in told]).to_json()}
 
 
 def _asked(run: Run) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def load_estimator(path: str | PathLike[str]) -> Any:
             f"{path}: run.json's estimator parameters are unusable: {str(error)[:400]}"
         ) from error
     if getattr(unfitted, "calibrate", False) and forest.calibration is None:
-        forest.calibration = Calibration()  # runs that were merged begin anew
+        forest.calibration = Calibration()  # parts of a merged run had none
     fitted = unfitted._adopt(forest, classes, names)
     if model.get("interval_scores") is not None:
         fitted.interval_scores_ = _interval_scores(model["interval_scores"], algorithm, path)

@@ -127,7 +127,7 @@ def resize(cluster: LocalCluster, client: Client, n_workers: int) -> None:
         client.wait_for_workers(n_workers, timeout=PATIENCE)  # until they run
 
 
-SETTLED = {"alpha": 0.25, "charge_opening": True}
+SETTLED = {"alpha": 0.25, "charge_opening": True, "feature_scales": None, "calibrate": False}
 """Settings that need no choosing: most of the time of a short run would go into the choice."""
 CHOSEN = {"alpha": "auto", "charge_opening": "auto"}
 

@@ -15,8 +15,6 @@ import pytest
 from distributed import Client
 
 import dmondrian
-from dmondrian import AMFClassifier
-from dmondrian.calibration import Calibration
 from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.merging import merge
 from dmondrian.cli.describe import _facts
@@ -130,12 +128,16 @@ def test_a_grown_run_keeps_the_exponent_of_its_first_trees(
     assert grown.forest_.calibration == calibrated.to_local().forest_.calibration
 
 
-def test_merged_runs_are_not_calibrated_until_they_learn(fit: Fit, tmp_path: Path) -> None:
-    given = {"calibrate": True, "alpha": 0.05, "charge_opening": True, "random_state": 7}
-    for name, first in (("a", 0), ("b", 3)):
-        fit(name, estimator=AMFClassifier(3, **given), first_tree=first)
-    with pytest.warns(UserWarning, match="are not calibrated"):
-        merge([tmp_path / "a", tmp_path / "b"], tmp_path / "merged")
-    merged = dmondrian.load(tmp_path / "merged")
-    assert merged.forest_.calibration == Calibration()
-    assert merged.calibration_exponent_ == pytest.approx(1.0, rel=1e-15)
+def test_a_merged_run_begins_with_the_mean_of_its_parts(fit: Fit, tmp_path: Path) -> None:
+    for name, first, calibrate in (("a", 0, True), ("b", 3, True), ("plain", 3, False)):
+        estimator = forest(n_estimators=3, calibrate=calibrate)
+        fit(name, estimator=estimator, first_tree=first)
+    run, _ = merge([tmp_path / "a", tmp_path / "b"], tmp_path / "merged")
+    merged = dmondrian.load(run.url).forest_.calibration
+    parts = [calibration_of(tmp_path / name) for name in "ab"]
+    assert parts[0]["slopes"] != parts[1]["slopes"]
+    mean = np.mean([part["slopes"] for part in parts], axis=0)
+    assert merged.octave == parts[0]["octave"] == parts[1]["octave"]
+    assert np.allclose(merged.slopes, mean, rtol=1e-14)
+    _, manifest = merge([tmp_path / "a", tmp_path / "plain"], tmp_path / "half")
+    assert not manifest.metrics
