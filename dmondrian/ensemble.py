@@ -269,10 +269,11 @@ class Ensemble:
 
         run_threads(work, range(0, n, _CHUNK), n_threads)
         n_trees = len(self.trees) + (0 if onto is None else onto.n_trees)
+        origin = float(self.trees[0].head_f[nodes.OFFSET]) if self.trees else 0.0
         if lifetimes is None:
-            return Sums(total[:, 0], None if square is None else square[:, 0], far, n_trees)
+            return Sums(total[:, 0], None if square is None else square[:, 0], far, n_trees, origin)
         square = None if square is None else square.transpose(1, 0, 2)
-        return Sums(total.transpose(1, 0, 2), square, far, n_trees)
+        return Sums(total.transpose(1, 0, 2), square, far, n_trees, origin)
 
     def _lifetimes(self, lifetimes: np.ndarray | None) -> np.ndarray:
         """Return lifetimes for the kernels; by default the forest's own."""
