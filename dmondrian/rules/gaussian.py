@@ -58,6 +58,7 @@ _Z = (_POINTS + 1.0) / 2.0
 _QUANTILES = tuple((_Z * _Z * (3.0 - 2.0 * _Z)).tolist())
 _SHARES = tuple((3.0 * _Z * (1.0 - _Z) * _WEIGHTS).tolist())
 _LN_2 = math.log(2.0)
+_LEAST_VARIANCE = 1e-280  # that of labels whose precisions, n / s2, are finite numbers
 _MOST = 500.0  # k stays below it: the share of the noise does not vanish
 
 
@@ -85,7 +86,8 @@ def write_scales(tree):
     root = tree.d[tree.head_i[ROOT]]
     n = root[STAT]
     mean = root[SUM] / n
-    variance = max(root[SQUARES] / n - mean * mean, 0.0)
+    variance = root[SQUARES] / n - mean * mean
+    variance = variance if variance > _LEAST_VARIANCE else 0.0
     k = min(2.0 * n, _MOST)
     tree.messages[-2, 0] = mean
     tree.messages[-2, 1] = variance / k

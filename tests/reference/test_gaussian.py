@@ -65,6 +65,15 @@ def test_labels_without_variance_are_told_as_they_are() -> None:
     assert (sums.variance == 0.0).all()
 
 
+@pytest.mark.parametrize("size", [1e-138, 1e-155, 1e-200])
+def test_labels_whose_squares_vanish_give_finite_answers(size: float) -> None:
+    case = dataclasses.replace(targets(1), y=size * targets(1).y, w=None)
+    forest = kernel_forest(case, regression=True, **changes(True, "hierarchy"))
+    sums = forest.predict_sums(case.X, spread=True)
+    assert np.isfinite(sums.variance).all()
+    assert (np.abs(sums.total) <= np.abs(case.y).max() * (1.0 + 1e-12)).all()
+
+
 @pytest.mark.parametrize("aggregation", ["mean", "hierarchy"])
 def test_a_large_common_shift_of_the_labels_costs_no_digits(aggregation: str) -> None:
     """Also not those of variances: labels in seconds since 1970, say."""
