@@ -9,7 +9,7 @@ Shapes: n rows, d features, K classes, k outputs (K, or 1 for regression), T tre
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from threading import Lock
 from typing import Any
 
@@ -185,9 +185,13 @@ class Ensemble:
         n_clipped = 0
         if self.parameters.domain == "cube" and self.parameters.clip:
             X, n_clipped = clip_to_cube(X)
-        elif self.parameters.domain == "cube":
-            check_cube(X)
+        self.check_domain(X)
         return read_only(X if self._scales is None else scale_columns(X, self._scales)), n_clipped
+
+    def check_domain(self, X: np.ndarray, names: Sequence[str] | None = None) -> None:
+        """Refuse rows outside the cube, where they are not moved to it; name the column."""
+        if self.parameters.domain == "cube" and not self.parameters.clip:
+            check_cube(X, names)
 
     def _check_width(self, X: np.ndarray) -> None:
         """Refuse rows of another width, which no kernel would notice."""
