@@ -9,7 +9,7 @@ Shapes: n rows, d features, K classes, k outputs (K, or 1 for regression), T tre
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from threading import Lock
 from typing import Any
 
@@ -185,9 +185,13 @@ class Ensemble:
         n_clipped = 0
         if self.parameters.domain == "cube" and self.parameters.clip:
             X, n_clipped = clip_to_cube(X)
-        elif self.parameters.domain == "cube":
-            check_cube(X)
+        self.check_domain(X)
         return read_only(X if self._scales is None else scale_columns(X, self._scales)), n_clipped
+
+    def check_domain(self, X: np.ndarray, names: Sequence[str] | None = None) -> None:
+        """Refuse rows outside the cube, where they are not moved to it; name the column."""
+        if self.parameters.domain == "cube" and not self.parameters.clip:
+            check_cube(X, names)
 
     def _check_width(self, X: np.ndarray) -> None:
         """Refuse rows of another width, which no kernel would notice."""
@@ -269,10 +273,11 @@ class Ensemble:
 
         run_threads(work, range(0, n, _CHUNK), n_threads)
         n_trees = len(self.trees) + (0 if onto is None else onto.n_trees)
+        origin = float(self.trees[0].head_f[nodes.OFFSET]) if self.trees else 0.0
         if lifetimes is None:
-            return Sums(total[:, 0], None if square is None else square[:, 0], far, n_trees)
+            return Sums(total[:, 0], None if square is None else square[:, 0], far, n_trees, origin)
         square = None if square is None else square.transpose(1, 0, 2)
-        return Sums(total.transpose(1, 0, 2), square, far, n_trees)
+        return Sums(total.transpose(1, 0, 2), square, far, n_trees, origin)
 
     def _lifetimes(self, lifetimes: np.ndarray | None) -> np.ndarray:
         """Return lifetimes for the kernels; by default the forest's own."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -43,8 +44,11 @@ class PowerLifetime:
     def __post_init__(self) -> None:
         for name in ("c", "p"):
             value = getattr(self, name)
-            if type(value) not in (float, int) or not 0.0 < value < math.inf:
+            is_number = isinstance(value, Real) and not isinstance(value, bool)
+            if not is_number or not 0.0 < value < math.inf:
                 raise ParameterError(f"PowerLifetime's {name} should be > 0, got {value!r}")
+            if type(value) not in (float, int):  # NumPy's, which JSON cannot tell
+                object.__setattr__(self, name, float(value))
 
     def at(self, total_weight: float) -> float:
         """Return the lifetime after rows of this total weight (0 before any)."""
@@ -82,7 +86,7 @@ def check_lifetimes(lifetimes: Iterable[float], realised: float) -> np.ndarray:
         raise ParameterError(f"lifetimes should be numbers, got {lifetimes!r}") from error
     if found.ndim != 1 or not len(found) or not (found > 0.0).all():
         raise ParameterError(f"lifetimes should be one or more numbers > 0, got {found.tolist()}")
-    if (np.diff(found) <= 0.0).any():
+    if (found[1:] <= found[:-1]).any():
         raise ParameterError(f"lifetimes should increase, got {found.tolist()}")
     if found[-1] > realised:
         raise ParameterError(

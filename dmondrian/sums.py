@@ -18,9 +18,22 @@ class Sums(NamedTuple):
     """Predictions summed over trees in the order of their numbers."""
 
     total: np.ndarray  # float64 [n, k], or [L, n, k] where lifetimes were asked for
-    square: np.ndarray | None  # likewise, sums of second moments
+    square: np.ndarray | None  # likewise, sums of second moments about the origin
     distance: np.ndarray | None  # float64 [n], sum of extensions to the leaf's box
     n_trees: int
+    origin: float = 0.0  # near the labels, so that a large common shift costs no digits
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Mean over trees, float64 of the shape of the sums."""
+        return self.total / self.n_trees
+
+    @property
+    def variance(self) -> np.ndarray:
+        """Variance by the law of total variance, float64 of the shape of the sums."""
+        assert self.square is not None  # asked for
+        center = self.mean - self.origin
+        return np.maximum(self.square / self.n_trees - center * center, 0.0)
 
 
 def begun(sums: np.ndarray | None, shape: tuple[int, ...], is_new: bool) -> np.ndarray:
@@ -38,4 +51,4 @@ def stacked(stages: list[Sums]) -> Sums:
     total = np.concatenate([stage.total for stage in stages])
     squares = [stage.square for stage in stages if stage.square is not None]
     last = stages[-1]
-    return Sums(total, np.concatenate(squares) if squares else None, last.distance, last.n_trees)
+    return last._replace(total=total, square=np.concatenate(squares) if squares else None)

@@ -204,8 +204,8 @@ def predict(
 ):
     """Add one tree's predictions to ``total`` [n, L, k], and what else is asked for.
 
-    ``lifetimes`` float64 [L] increase; ``square`` [n, L, k] takes second moments where it
-    has rows, ``distance`` [n] the sum of extensions to the box of the last cell; ``work``
+    ``lifetimes`` float64 [L] increase; ``square`` [n, L, k] takes second moments about ``OFFSET``
+    where it has rows, ``distance`` [n] the sum of extensions to the box of the last cell; ``work``
     [2 + L, width of an answer] is scratch. The tree must not be empty.
     """
     tree, X, work, lifetimes = borrow_tree(tree), borrow(X), borrow(work), borrow(lifetimes)
@@ -222,7 +222,7 @@ def predict(
             for c in range(total.shape[2]):
                 total[r, stage, c] += out[c]
                 if square.shape[0] > 0:
-                    square[r, stage, c] += second_moment(rule, out, c)
+                    square[r, stage, c] += second_moment(rule, tree, out, c)
         if distance.shape[0] > 0:
             box = tree.f[leaf]
             lower, upper = box[low : low + d], box[low + d : low + d + d]

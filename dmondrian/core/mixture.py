@@ -27,11 +27,11 @@ _ULPS = 2.0**-50
 
 
 @inner
-def add_gaussian(is_listed, mean, variance, weight, out):
-    """Add a Gaussian to the list ``out``, or its two moments to ``out`` [2]."""
+def add_gaussian(is_listed, mean, origin, variance, weight, out):
+    """Add a Gaussian to the list ``out``, or mean and square about ``origin`` to ``out`` [2]."""
     if not is_listed:
         out[0] += weight * mean
-        out[1] += weight * (variance + mean * mean)
+        out[1] += weight * (variance + (mean - origin) * (mean - origin))
         return
     place = LIST_HEAD + GAUSSIAN * int(out[0])
     out[0] += 1.0

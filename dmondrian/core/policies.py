@@ -138,8 +138,8 @@ def gather(rule, tree):
 
 
 @hook
-def second_moment(rule, out, c):
-    """Return the second moment of output ``c`` of one tree's answer ``out``."""
+def second_moment(rule, tree, out, c):
+    """Return the second moment about ``OFFSET`` of output ``c`` of the tree's answer ``out``."""
 
 
 @hook

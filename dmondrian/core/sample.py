@@ -3,8 +3,9 @@
 Marks stand at the total weights 1, 2, 3, ..., and from ``density`` on (a power of two) at
 ``density`` equal steps of each doubling. A row is asked about as often as marks lie between the
 total weight before it and after it, so in a stream of weights of one each of the first
-``density`` rows is, then one in two, one in four, ... The total weight is that of every tree's
-header: neither the cuts between calls nor the number of trees moves a mark.
+``density`` rows is, then one in two, one in four, ... The first row of weight never is: no tree
+could answer. The total weight is that of every tree's header: neither the cuts between calls nor
+the number of trees moves a mark.
 
 Shapes: n rows.
 """
@@ -53,4 +54,5 @@ def write_hits(total, w, density, before, hits):
     for r in range(hits.shape[0]):
         before[r] = total
         total = total_after(total, w[r] if w.shape[0] > 0 else 1.0)
-        hits[r] = marks_below(total, density) - marks_below(before[r], density)
+        passed = marks_below(total, density) - marks_below(before[r], density)
+        hits[r] = passed if before[r] > 0.0 else 0.0

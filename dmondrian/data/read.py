@@ -46,6 +46,7 @@ class Encoded:
     weight: FloatArray | None  # float64 [n]
     keep: pa.Table | None  # columns passed through, n rows
     counts: dict[str, int]  # events, see `encode_features`; and "null_target", always
+    names: Sequence[str]  # of the features, d
 
 
 def read_block(plan: Plan, block: Block, *, keep: Sequence[str] = ()) -> Encoded:
@@ -98,7 +99,7 @@ def read_block(plan: Plan, block: Block, *, keep: Sequence[str] = ()) -> Encoded
         X, y = X[present], (None if y is None else y[present])
         weight = None if weight is None else weight[present]
         kept = None if kept is None else kept.filter(pa.array(present))
-    return Encoded(X, y, weight, kept, counts)
+    return Encoded(X, y, weight, kept, counts, schema.feature_names)
 
 
 def _check_unchanged(block: Block) -> None:

@@ -47,7 +47,7 @@ class Part:
         measured: Measured = []
         for encoded, sums in summed:
             assert encoded.y is not None  # the plan was made with the target
-            mean = calibrated(sums.total / sums.n_trees, self.calibration)
+            mean = calibrated(sums.mean, self.calibration)
             measured.append((mean, encoded.y, encoded.weight))
         return measured
 

@@ -36,6 +36,7 @@ from dmondrian.distributed.memory import Group, Layout, Needs, lay_out
 from dmondrian.distributed.models import Model
 from dmondrian.distributed.shelf import Shelf
 from dmondrian.distributed.spread import Route, Spread
+from dmondrian.forest import Forest
 from dmondrian.sums import Sums
 
 _TICK = 0.1
@@ -97,15 +98,16 @@ def run_leg(leg: Leg, before: list[Sums] | Done | None) -> list[Sums] | Done:
         detailed = part.is_detailed
         summed = (
             (rows, forest.predict_sums(rows.X, spread=detailed, distance=detailed, onto=onto))
-            for rows, onto in _with_sums(part.read(), before)
+            for rows, onto in _with_sums(forest, part.read(), before)
         )
         return Done(part.finish(summed)) if leg.is_last else [sums for _, sums in summed]
 
 
 def _with_sums(
-    blocks: Iterator[Encoded], before: list[Sums] | None
+    forest: Forest, blocks: Iterator[Encoded], before: list[Sums] | None
 ) -> Iterator[tuple[Encoded, Sums | None]]:
     for index, rows in enumerate(blocks):
+        forest.check_domain(rows.X, rows.names)
         yield rows, None if before is None else before[index]
 
 

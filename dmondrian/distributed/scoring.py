@@ -280,10 +280,8 @@ def score_arrays(
     sums: Sums, classes: Sequence[Any] | None, calibration: Calibration | None
 ) -> list[pa.Array]:
     """Return the columns of scores of some rows, in their order, from the sums over all trees."""
-    assert sums.square is not None  # asked for
     assert sums.distance is not None  # asked for
-    mean = sums.total / sums.n_trees
-    variance = np.maximum(sums.square / sums.n_trees - mean * mean, 0.0)
+    mean, variance = sums.mean, sums.variance
     distance = pa.array(sums.distance / sums.n_trees)
     if classes is None:
         return [pa.array(mean[:, 0]), pa.array(np.sqrt(variance[:, 0])), distance]

@@ -317,6 +317,7 @@ def _learn(plan: Plan, shard: Shard, encoded: Any, order: Step) -> None:
     """Forecast and learn one block, slice by slice, and stamp the shard."""
     block = plan.blocks[shard.block]
     forest, n = shard.forest, len(encoded.X)
+    forest.check_domain(encoded.X, encoded.names)
     answer = BlockAnswer(block.index)
     if order.forecasts:
         answer.total = np.empty((n, forest.n_outputs))

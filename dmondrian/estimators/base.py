@@ -240,7 +240,7 @@ class BaseForest(BaseEstimator):
         """Return the mean over trees, float64 [n, K] or [n, 1]."""
         X = self._check_rows(X)
         sums = self.forest_.predict_sums(X, n_threads=self._n_threads())
-        return sums.total / sums.n_trees
+        return sums.mean
 
     def weighted_depth(self, X: Any) -> np.ndarray:
         """Return how deep the forest looks at each row.

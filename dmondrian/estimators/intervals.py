@@ -243,11 +243,10 @@ class Intervals(MondrianForest):
         sums = self.forest_.predict_sums(
             X, self._n_threads(), spread=is_hierarchy, lifetimes=np.array([lifetime])
         )
-        mean = sums.total[0, :, 0] / sums.n_trees
+        mean = sums.mean[0, :, 0]
         if not is_hierarchy:
             return mean, mixture_std(self.forest_, X, lifetime)
-        square = np.asarray(sums.square)[0, :, 0] / sums.n_trees
-        return mean, np.sqrt(np.maximum(square - mean * mean, 0.0))
+        return mean, np.sqrt(sums.variance[0, :, 0])
 
     def _inference_at(self, lifetime: float | None, debias: bool) -> tuple[np.ndarray, np.ndarray]:
         """Return the lifetimes whose predictions are combined, and the weight of each."""

@@ -134,4 +134,4 @@ class MondrianForest(BaseForest):
             n_threads=self._n_threads(),
             lifetimes=check_lifetimes(lifetimes, self.forest_.parameters.realised_lifetime),
         )
-        return sums.total / sums.n_trees
+        return sums.mean

@@ -39,7 +39,7 @@ implements(pass_node, Cells)(pass_node_unheard)
 def add_branch_cells(rule, growth, loss, tree, at, branch, scale, path, out):
     path[0] = 0.0
     add_empty_forecast(loss, tree, at.v, at.depth + 1.0, 1.0, path)
-    add_gaussian(rule.is_listed, path[0], cell_variance(tree, at.v), scale, out)
+    add_gaussian(rule.is_listed, path[0], 0.0, cell_variance(tree, at.v), scale, out)
 
 
 @implements(add_leaf, Cells)
@@ -47,4 +47,4 @@ def add_leaf_cells(rule, loss, tree, at, scale, path, out):
     path[0] = 0.0
     add_cell_forecast(loss, tree, at, 1.0, path)
     known = at.v if tree.d[at.v, STAT] > 0.0 else tree.i[at.v, PARENT]
-    add_gaussian(rule.is_listed, path[0], cell_variance(tree, known), scale, out)
+    add_gaussian(rule.is_listed, path[0], 0.0, cell_variance(tree, known), scale, out)

@@ -9,9 +9,9 @@ the branch and goes on alone until the lifetime; where the branch lies is averag
 quadrature in its quantile (16 points). Mean m and variance V are those of all
 labels learned, and s2 = V / k, g1 = 2 V k / (k + 2), g2 = d / (2 log2 n), k = min(2 n, 500).
 
-Relies on moments as statistics and on ``gather`` before predictions. Promises mean and second
-moment of the label at a point, its noise s2 included, or the Gaussians that they are those of; far
-from all rows m and about V.
+Relies on moments as statistics and on ``gather`` before predictions. Promises the mean of the label
+at a point and its second moment about ``OFFSET``, its noise s2 included, or the Gaussians that
+they are those of; far from all rows m and about V.
 
 ``messages``: one row (precision, precision x mean less m) per node, then (m, s2), (g1, g2).
 
@@ -58,6 +58,7 @@ _Z = (_POINTS + 1.0) / 2.0
 _QUANTILES = tuple((_Z * _Z * (3.0 - 2.0 * _Z)).tolist())
 _SHARES = tuple((3.0 * _Z * (1.0 - _Z) * _WEIGHTS).tolist())
 _LN_2 = math.log(2.0)
+_LEAST_VARIANCE = 1e-280  # that of labels whose precisions, n / s2, are finite numbers
 _MOST = 500.0  # k stays below it: the share of the noise does not vanish
 
 
@@ -85,7 +86,8 @@ def write_scales(tree):
     root = tree.d[tree.head_i[ROOT]]
     n = root[STAT]
     mean = root[SUM] / n
-    variance = max(root[SQUARES] / n - mean * mean, 0.0)
+    variance = root[SQUARES] / n - mean * mean
+    variance = variance if variance > _LEAST_VARIANCE else 0.0
     k = min(2.0 * n, _MOST)
     tree.messages[-2, 0] = mean
     tree.messages[-2, 1] = variance / k
@@ -141,8 +143,9 @@ def below(messages, at, path):
 @inner
 def add_label(rule, tree, mean, variance, scale, out):
     """Add ``scale`` times a label, given less m and without noise, to ``out``."""
-    mean += tree.head_f[OFFSET] + tree.messages[-2, 0]
-    add_gaussian(rule.is_listed, mean, variance + tree.messages[-2, 1], scale, out)
+    origin = tree.head_f[OFFSET]
+    mean += origin + tree.messages[-2, 0]
+    add_gaussian(rule.is_listed, mean, origin, variance + tree.messages[-2, 1], scale, out)
 
 
 @implements(pass_node, GaussianHierarchy)
@@ -171,5 +174,5 @@ def add_branch_gaussian(rule, growth, loss, tree, at, branch, scale, path, out):
 
 
 @implements(second_moment, GaussianHierarchy)
-def second_moment_gaussian(rule, out, c):
+def second_moment_gaussian(rule, tree, out, c):
     return out[1]

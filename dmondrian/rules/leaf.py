@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dmondrian._jit import implements, inner
-from dmondrian.core.nodes import PARENT, STAT
+from dmondrian.core.nodes import OFFSET, PARENT, STAT
 from dmondrian.core.policies import (
     add_branch,
     add_empty_forecast,
@@ -66,8 +66,9 @@ def rebuild_weights_silent(rule, loss, tree):
     pass
 
 
-def second_moment_of_mean(rule, out, c):
-    return out[c] * out[c]
+def second_moment_of_mean(rule, tree, out, c):
+    z = out[c] - tree.head_f[OFFSET]
+    return z * z
 
 
 def learns_nothing(rule):

@@ -29,7 +29,9 @@ def read_all(plan: Plan) -> Encoded:
     for part in parts:
         for key, number in part.counts.items():
             counts[key] = counts.get(key, 0) + number
-    return Encoded(np.concatenate([part.X for part in parts]), y, None, None, counts)
+    return Encoded(
+        np.concatenate([part.X for part in parts]), y, None, None, counts, parts[0].names
+    )
 
 
 def encode(write: Write, column: Any, **options: Any) -> tuple[list[str], npt.NDArray[np.float32]]:

@@ -100,6 +100,22 @@ def test_a_gaussian_hierarchy_tells_the_deviation_of_the_label(
     assert np.array_equal(scores.column("std").to_numpy()[: len(X)], std)
 
 
+def test_a_row_outside_the_cube_is_refused_with_its_column(
+    adult: Path, fit: Fit, client: Client, tmp_path: Path
+) -> None:
+    estimator = MondrianForestRegressor(2, domain="cube", lifetime=2.0, random_state=1)
+    run = fit(estimator=estimator, target="age", exclude=["income"])
+    frame = pd.read_parquet(sorted(adult.iterdir())[0])
+    frame.loc[7, "hours-per-week"] = 1000
+    frame.to_parquet(tmp_path / "rows.parquet")
+    for ask in (
+        lambda: score(run.run_url, tmp_path / "rows.parquet", tmp_path / "out", client=client),
+        lambda: evaluate(run.run_url, tmp_path / "rows.parquet", client=client),
+    ):
+        with pytest.raises(DataError, match="column 'hours-per-week' has values in"):
+            ask()
+
+
 @pytest.mark.parametrize("label", [3, True], ids=["integers", "booleans"])
 def test_labels_keep_their_type(
     label: int | bool, client: Client, tmp_path: Path, fit: Fit

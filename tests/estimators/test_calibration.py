@@ -60,8 +60,24 @@ def test_marks_are_where_they_are_said_to_be() -> None:
     known = sorted(marks(int(total[-1]) + 1, 64))
     np.testing.assert_allclose(before, total[:-1], rtol=1e-12)
     expected = np.diff(np.searchsorted(known, [*before.tolist(), total[-1]]))
-    assert (hits == expected).all()
+    assert (hits == np.where(before > 0.0, expected, 0)).all()
     assert (hits[w == 0.0] == 0.0).all()
+
+
+@pytest.mark.parametrize("first", [[0.0, 3.0], [2.0], [2.5], [3000.0]])
+def test_the_first_row_is_not_asked_about_whatever_it_weighs(first: list[float]) -> None:
+    w = np.array([*first, 1.0, 2.0, 1.0])
+    before, hits = np.empty(len(w)), np.empty(len(w))
+    write_hits(0.0, w, 64.0, before, hits)
+    assert not hits[before == 0.0].any()
+    X, y = rows(len(w), n_classes=2)
+    parts = AMFClassifier(3, calibrate=True, **FIXED)
+    for r in range(len(w)):
+        parts.partial_fit(X[[r]], y[[r]], classes=[0, 1], sample_weight=w[[r]])
+    whole = AMFClassifier(3, calibrate=True, **FIXED)
+    whole.partial_fit(X, y, classes=[0, 1], sample_weight=w)
+    assert same_forest(parts, whole)
+    assert parts.calibration_exponent_ == whole.calibration_exponent_
 
 
 def by_hand(n: int, density: int) -> tuple[list[np.ndarray], list[int], AMFClassifier]:

@@ -80,6 +80,10 @@ def test_a_growing_lifetime_follows_the_rows() -> None:
     assert MondrianForestRegressor(2, lifetime=None).fit(X, y).lifetime_ == np.inf
     table = MondrianForestRegressor(2, lifetime={"c": 2, "p": 0.5}).fit(X, y)
     assert table.lifetime_ == other.lifetime_
+    for kind in (np.float64, np.float32, np.int64):
+        grid = PowerLifetime(kind(2), np.float32(0.5))
+        assert grid == PowerLifetime(2.0, 0.5)
+        assert type(grid.c) is type(grid.p) is float
     with pytest.raises(ParameterError, match="keys c, p"):
         MondrianForestRegressor(2, lifetime={"c": 2, "power": 0.5}).fit(X, y)
 
@@ -91,7 +95,7 @@ def test_without_an_end_rows_are_remembered(kind) -> None:
 
 
 @pytest.mark.parametrize(
-    "lifetimes", [[0.0], [-1.0], [2.0, 1.0], [1.0, 1.0], [], ["much"], [np.nan]]
+    "lifetimes", [[0.0], [-1.0], [2.0, 1.0], [1.0, 1.0], [np.inf, np.inf], [], ["much"], [np.nan]]
 )
 def test_impossible_lifetimes_are_refused(lifetimes) -> None:
     forest = MondrianForestClassifier(2, random_state=0).fit(rows(), labels())
@@ -112,6 +116,8 @@ def test_an_impossible_lifetime_is_refused(lifetime) -> None:
                 kind(2, lifetime=lifetime).fit(rows(), labels())
     with pytest.raises(ParameterError, match="should be > 0"):
         PowerLifetime(1.0, -0.5)
+    with pytest.raises(ParameterError, match="should be > 0"):
+        PowerLifetime(True, 0.5)
 
 
 @pytest.mark.parametrize("kind", KINDS)

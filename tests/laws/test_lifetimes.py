@@ -167,8 +167,9 @@ def test_the_error_of_a_tree_falls_at_the_minimax_rate(d: int) -> None:
         forest.update(X[done:n], y[done:n])
         sums = forest.predict_sums(query, spread=True, lifetimes=np.array([growth.at(n)]))
         assert sums.square is not None
-        one_tree = sums.square[0, :, 0] - 2.0 * truth * sums.total[0, :, 0]
-        errors.append(float(np.mean(one_tree / sums.n_trees + truth**2)))
+        center, mean = truth - sums.origin, sums.mean[0, :, 0] - sums.origin
+        one_tree = sums.square[0, :, 0] / sums.n_trees - 2.0 * center * mean + center**2
+        errors.append(float(np.mean(one_tree)))
         done = n
     slope = np.polyfit(np.log(steps), np.log(errors), 1)[0]
     assert slope == pytest.approx(-2.0 / (d + 2.0), rel=0.15)
