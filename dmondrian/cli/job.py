@@ -122,7 +122,7 @@ def read_job(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Job
 
 
 def build_estimator(job: Job) -> Any:
-    """Construct the estimator that ``[forest]`` describes.
+    """Construct the estimator that ``[forest]`` describes; "none" is its None, TOML having none.
 
     Raises
     ------
@@ -146,6 +146,8 @@ def build_estimator(job: Job) -> Any:
         if name not in valid
     ]
     for name, value in parameters.items():
+        if value == "none" and None in ALGORITHMS[algorithm]._parameter_constraints.get(name, ()):
+            value = parameters[name] = None
         if name in valid and (refusal := _refusal(ALGORITHMS[algorithm], name, value)):
             mistakes.append(f"{place('forest', name)}: [forest] {name}: {refusal}")
     if mistakes:

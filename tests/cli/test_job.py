@@ -209,6 +209,8 @@ def test_zero_workers_are_refused(tmp_path):
         ("max_nodes=100", "max_nodes", 100),
         ("feature_scales=learned", "feature_scales", "learned"),
         ("feature_scales=[1, 0.5]", "feature_scales", [1, 0.5]),
+        ("feature_scales=none", "feature_scales", None),
+        ("max_nodes=none", "max_nodes", None),
         ("warmup_rows=1000", "warmup_rows", 1000),
         ("calibrate=true", "calibrate", True),
         ("n_jobs=2", "n_jobs", 2),
@@ -219,7 +221,9 @@ def test_every_parameter_of_the_estimator_can_be_set(tmp_path, override, name, v
     assert build_estimator(job).get_params()[name] == value
 
 
-@pytest.mark.parametrize("override", ["charge_opening=1", "alpha=true", "max_nodes=true"])
+@pytest.mark.parametrize(
+    "override", ["charge_opening=1", "alpha=true", "max_nodes=true", "alpha=none"]
+)
 def test_a_boolean_is_no_number_and_a_number_no_boolean(tmp_path, override):
     job = read_job(write(tmp_path, GOOD), [f"forest.{override}"])
     with pytest.raises(JobError, match=f"--set forest.{override}"):
