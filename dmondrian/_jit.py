@@ -14,6 +14,7 @@ import hashlib
 import importlib
 import inspect
 import os
+import shutil
 import tempfile
 import time
 import warnings
@@ -79,6 +80,19 @@ def cache_folder() -> Path:
     folder = Path(tempfile.gettempdir()) / f"dmondrian-{user}" / "kernels" / source_digest()
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def copy_cache(root: Path) -> None:
+    """Copy the compiled kernels to a cache of its own, whose root would be ``root``.
+
+    Raises
+    ------
+    OSError
+        If they cannot be copied, or another process keeps writing to them.
+    """
+    source = cache_folder()
+    with _locked(source / "lock"):  # a kernel that is being written has files that vanish
+        shutil.copytree(source, root / "kernels" / source.name)
 
 
 class _Locator(caching._CacheLocator):

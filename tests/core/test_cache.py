@@ -75,6 +75,30 @@ def test_a_cache_that_cannot_be_written_costs_a_warning_only(
     assert thrice(2) == 6
 
 
+@pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled")
+def test_a_cache_is_copied_while_nobody_writes_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DMONDRIAN_CACHE_DIR", str(tmp_path / "from"))
+    monkeypatch.setattr(_jit, "_LOCK_SECONDS", 0.1)
+
+    @_jit.kernel
+    def square(x):
+        return x * x
+
+    assert square(3) == 9
+    folder = _jit.cache_folder()
+    _jit.copy_cache(tmp_path / "to")
+    copied = {file.name: file.read_bytes() for file in folder.iterdir()}
+    assert len(copied) == 3  # index, code, lock
+    for file in (tmp_path / "to" / "kernels" / folder.name).iterdir():
+        assert copied.pop(file.name) == file.read_bytes()
+    assert not copied
+    with _jit._locked(folder / "lock"), pytest.raises(OSError, match="locked by another process"):
+        _jit.copy_cache(tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+
+
 @_jit.inner
 def halve(x):
     return x / 2
