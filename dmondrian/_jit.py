@@ -3,7 +3,8 @@
 Relies on Numba's ``overload`` and on its file cache. Promises: every kernel is
 compiled with the same flags (``nogil``, no ``fastmath``: the order of additions
 decides a tree); a cached kernel is used only with the package sources and flags it was
-compiled from; the same source runs as plain Python under ``NUMBA_DISABLE_JIT=1``.
+compiled from; functions that only kernels call are optimised and assembled there alone;
+the same source runs as plain Python under ``NUMBA_DISABLE_JIT=1``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import hashlib
 import importlib
 import inspect
 import os
+import shutil
 import tempfile
 import time
 import warnings
@@ -22,7 +24,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numba
+from numba import _dynfunc
 from numba.core import caching, config
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import CompilerBase, DefaultPassBuilder
+from numba.core.compiler_machinery import LoweringPass, register_pass
+from numba.core.registry import CPUDispatcher
+from numba.core.typed_passes import NativeLowering
 from numba.core.types import BaseNamedTuple  # type: ignore[attr-defined]  # Numba's hints omit it
 from numba.extending import intrinsic, overload
 
@@ -72,6 +80,19 @@ def cache_folder() -> Path:
     folder = Path(tempfile.gettempdir()) / f"dmondrian-{user}" / "kernels" / source_digest()
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def copy_cache(root: Path) -> None:
+    """Copy the compiled kernels to a cache of its own, whose root would be ``root``.
+
+    Raises
+    ------
+    OSError
+        If they cannot be copied, or another process keeps writing to them.
+    """
+    source = cache_folder()
+    with _locked(source / "lock"):  # a kernel that is being written has files that vanish
+        shutil.copytree(source, root / "kernels" / source.name)
 
 
 class _Locator(caching._CacheLocator):
@@ -153,9 +174,78 @@ def kernel(function: Callable[..., Any]) -> Any:
     return compiled
 
 
+class _PartLibrary(JITCodeLibrary):
+    """A part of kernels and the parts that it calls, as LLVM's language alone.
+
+    Numba would optimise and assemble each part for itself too, and run neither: half of the
+    time of a compilation.
+    """
+
+    def _optimize_final_module(self) -> None:
+        """Leave that to the kernels."""
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        self._finalized = True
+
+
+@register_pass(mutates_CFG=False, analysis_only=True)
+class _EnterPart(LoweringPass):
+    """Lets callers find a part under a key, as Numba does with what it has assembled."""
+
+    _name = "enter_part"
+
+    def __init__(self) -> None:
+        LoweringPass.__init__(self)
+
+    def run_pass(self, state: Any) -> bool:
+        lowered = state.cr
+        names = lowered.fndesc.lookup_module(), lowered.fndesc.qualname, "a part of kernels"
+        key = _dynfunc.make_function(*names, 0, lowered.env, (state.library,))  # 0: no code
+        state.targetctx.insert_user_function(key, lowered.fndesc, [state.library])
+        state.cr = lowered._replace(cfunc=key)
+        return False
+
+
+class _PartCompiler(CompilerBase):
+    def define_pipelines(self) -> list[Any]:
+        state = self.state
+        state.flags.no_compile = True
+        state.library = _PartLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
+        passes = DefaultPassBuilder.define_nopython_pipeline(state)
+        passes.add_pass_after(_EnterPart, NativeLowering)
+        passes.finalize()
+        return [passes]
+
+
+_PART = {**_FLAGS, "forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
+
+class _Part(CPUDispatcher):
+    """A part as kernels see it; called from Python it is compiled on its own."""
+
+    @functools.cached_property
+    def _alone(self) -> Any:
+        return numba.njit(**_FLAGS)(self.py_func)
+
+    def add_overload(self, cres: Any) -> None:
+        self.overloads[tuple(cres.signature.args)] = cres  # for kernels, not for Python
+
+    def _compile_for_args(self, *args: Any, **kwargs: Any) -> Any:
+        return self._alone  # Numba calls it with these arguments
+
+
 def inner(function: Callable[..., Any]) -> Any:
     """Compile a function that only kernels call; it is cached with its callers."""
-    return numba.njit(**_FLAGS, forceinline=True)(function)
+    if config.DISABLE_JIT:
+        return function
+    options = {"nopython": True, **_PART}
+    return _Part(function, targetoptions=options, pipeline_class=_PartCompiler)
+
+
+def _overload_part(stub: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """Return Numba's ``overload`` for implementations that only kernels call."""
+    return overload(stub, jit_options={**_PART, "pipeline_class": _PartCompiler}, **options)
 
 
 @intrinsic
@@ -178,7 +268,7 @@ def borrow(array: Any) -> Any:
     return array
 
 
-@overload(borrow)
+@_overload_part(borrow)
 def _borrow(array):  # type: ignore[no-untyped-def]  # read by numba
     return lambda array: _without_owner(array)
 
@@ -219,7 +309,7 @@ def hook(stub: Callable[..., Any]) -> Any:
     resolve.__signature__ = inspect.signature(stub)  # type: ignore[attr-defined]  # read by overload
     call.declared = declared  # type: ignore[attr-defined]  # read by implements
     if not config.DISABLE_JIT:
-        overload(call, strict=False, jit_options={**_FLAGS, "forceinline": True})(resolve)
+        _overload_part(call, strict=False)(resolve)
     return call
 
 

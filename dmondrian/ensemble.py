@@ -24,7 +24,6 @@ from dmondrian.losses.depth import Depth
 from dmondrian.parameters import ForestParameters, Policies, policies
 from dmondrian.rules.aggregate import Aggregate
 from dmondrian.rules.gaussian import GaussianHierarchy
-from dmondrian.rules.leaf import Leaf
 from dmondrian.sums import Sums, begun, stacked
 from dmondrian.threads import run_threads
 
@@ -34,7 +33,7 @@ _CHUNK = 4096  # rows of a prediction task: enough to keep a tree in cache
 # Sums of probabilities in units of 1 / FIXED_ONE are whole, so that they do not depend on the
 # order of additions: on how trees are cut into shards. A million trees fit.
 FIXED_ONE = 2.0**40
-_NO_WEIGHTS, _NO_ROWS = np.empty(0), np.empty(0, np.int64)
+_NO_ROWS = np.empty(0, np.int64)
 _NONE_3D, _NONE_1D = np.empty((0, 0, 0)), np.empty(0)
 
 
@@ -131,7 +130,7 @@ class Ensemble:
         int64 array of shape (a, k)
             Forecasts summed over trees, in units of 1 / FIXED_ONE.
         """
-        weights = _NO_WEIGHTS if w is None else read_only(w)
+        weights = read_only(_NONE_1D if w is None else w)
         X, n_clipped = self._as_learned(X)
         y = read_only(y)
         sums = np.zeros((len(rows), self.n_outputs), np.int64)
@@ -204,10 +203,11 @@ class Ensemble:
         self, index: int, X: np.ndarray, y: np.ndarray, w: np.ndarray, asked: Asked | Silent
     ) -> None:
         seed, number = np.uint64(self.parameters.seed), np.uint64(self.tree_numbers[index])
+        chosen = self.policies.learning if isinstance(asked, Silent) else self.policies
         row = 0
         while True:
             tree = self.trees[index]
-            row = update(*self.policies, tree, seed, number, X, y, w, row, asked)
+            row = update(*chosen, tree, seed, number, X, y, w, row, asked)
             if row >= len(X):
                 return
             if len(tree.i) >= _MAX_CAPACITY:
@@ -375,9 +375,7 @@ class Ensemble:
 
         Where trees do not mix over prunings that is the depth of the cell that speaks.
         """
-        rule = self.policies.rule
-        rule = rule if isinstance(rule, Aggregate) else Leaf(False)
-        chosen = self.policies._replace(loss=Depth(1.0), rule=rule)
+        chosen = self.policies.learning._replace(loss=Depth(1.0))
         total = np.zeros((len(X), 1, 1))
         X, lives, work = self._as_learned(X)[0], self._lifetimes(None), np.empty((3, 1))
         seed, scratch = np.uint64(self.parameters.seed), np.empty(3 * self.parameters.n_features)

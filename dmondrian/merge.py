@@ -73,7 +73,7 @@ def _absorb(forest: Forest, index: int, other: nodes.Tree) -> None:
         tree.head_f[nodes.TOTAL_WEIGHT] = 0.0
     shift = float(other.head_f[nodes.OFFSET] - tree.head_f[nodes.OFFSET])
     points, statistics = _cells(other, shift, forest.parameters.n_classes == 0)
-    growth, stat, _, rule = forest.policies
+    growth, stat, _, rule = forest.policies.learning
     seed, number = np.uint64(forest.parameters.seed), np.uint64(forest.tree_numbers[index])
     done = 0
     while True:

@@ -218,6 +218,15 @@ class Policies(NamedTuple):
     loss: Any
     rule: Any
 
+    @property
+    def learning(self) -> Policies:
+        """Policies under which a tree learns to the same bytes.
+
+        A rule without weights does nothing to a tree, so one stands for all of them: a kernel is
+        compiled for each.
+        """
+        return self if isinstance(self.rule, Aggregate) else self._replace(rule=Leaf(False))
+
 
 def policies(p: ForestParameters) -> Policies:
     """Return the policies of ``p``'s algorithm."""

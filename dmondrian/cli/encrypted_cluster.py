@@ -9,7 +9,6 @@ for the other's arguments.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +18,7 @@ import dask
 from distributed import Client, LocalCluster
 from distributed.system import MEMORY_LIMIT
 
-from dmondrian._jit import cache_folder
+from dmondrian._jit import copy_cache
 from dmondrian.cli.tls import Tls
 from dmondrian.distributed.cluster import (
     CONFIG,
@@ -90,7 +89,6 @@ class _Cluster(LocalCluster):
     def new_worker_spec(self) -> dict[Any, dict[str, Any]]:
         ((name, spec),) = super().new_worker_spec().items()
         own = self._kernels / str(name)
-        source = cache_folder()
-        shutil.copytree(source, own / "kernels" / source.name)
+        copy_cache(own)
         options = {**spec["options"], "env": {"DMONDRIAN_CACHE_DIR": str(own)}}
         return {name: {**spec, "options": options}}

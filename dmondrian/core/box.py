@@ -76,6 +76,23 @@ def pick_feature(extensions, target):
 
 
 @inner
+def copy(values, out):
+    """Write ``values`` to ``out``, which is as long. O(n).
+
+    Numba's own assignment compiles an error message with every use.
+    """
+    for j in range(values.shape[0]):
+        out[j] = values[j]
+
+
+@inner
+def enclose(lower, upper, x):
+    """Make ``x`` alone the box; writes lower and upper. O(d)."""
+    copy(x, lower)
+    copy(x, upper)
+
+
+@inner
 def stretch(lower, upper, x):
     """Take ``x`` into the box; writes lower and upper. O(d)."""
     for j in range(x.shape[0]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dmondrian._jit import inner
+from dmondrian.core.box import copy, enclose
 from dmondrian.core.nodes import (
     EXPONENT,
     FEATURE,
@@ -36,8 +37,7 @@ def open_leaf(tree, x, parent):
     doubles[ODDS] = 1.0
     doubles[STAT : STAT + tree.n_stats] = 0.0
     low, n = tree.lower, tree.n_features
-    values[low : low + n] = x
-    values[low + n : low + n + n] = x
+    enclose(values[low : low + n], values[low + n : low + n + n], x)
     return v
 
 
@@ -50,7 +50,7 @@ def insert_parent(tree, v, time, feature, threshold, x):
     """
     above = tree.i[v, PARENT]
     new = tree.head_i[N_NODES]
-    tree.i[new, :] = tree.i[v, :]
+    copy(tree.i[v], tree.i[new])
     tree.head_i[N_NODES] = new + 1
     leaf = open_leaf(tree, x, new)
     links = tree.i[new]

@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dmondrian._jit import implements, inner
-from dmondrian.core.box import is_outside, pick_feature, stretch
+from dmondrian.core.box import copy, enclose, is_outside, pick_feature, stretch
 from dmondrian.core.draws import exp, log, mix, uniform
 from dmondrian.core.nodes import (
     FEATURE,
@@ -134,7 +134,8 @@ def split_leaf(tree, v, time, feature, threshold):
     tree.d[v, TIME] = time
     goes_left = point[feature] <= threshold
     full, empty = (left, right) if goes_left else (right, left)
-    tree.d[full, STAT : STAT + tree.n_stats] = tree.d[v, STAT : STAT + tree.n_stats]
+    stats = slice(STAT, STAT + tree.n_stats)
+    copy(tree.d[v, stats], tree.d[full, stats])
     tree.f[empty, low : low + d + d] = np.float32(0.0)
     return full
 
@@ -162,8 +163,7 @@ def part(growth, rule, tree, key, v, x):
         goes_left = x[feature] <= threshold
         child = tree.i[v, LEFT] if goes_left else tree.i[v, RIGHT]
         if child != full:
-            tree.f[child, low : low + d] = x
-            tree.f[child, low + d : low + d + d] = x
+            enclose(tree.f[child, low : low + d], tree.f[child, low + d : low + d + d], x)
             return child, True
         narrow(tree, feature, threshold, goes_left)
         key = child_key(key, goes_left)
@@ -183,8 +183,7 @@ def grow_cube(growth, stat, rule, tree, x, y, key):
         v = tree.i[v, LEFT] if goes_left else tree.i[v, RIGHT]
     lower, upper = tree.f[v, low : low + d], tree.f[v, low + d : low + d + d]
     if tree.d[v, STAT] == 0.0:
-        lower[:] = x
-        upper[:] = x
+        enclose(lower, upper, x)
         return v, True, -1
     if not is_outside(lower, upper, x):
         return v, False, -1

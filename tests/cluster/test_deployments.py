@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import shlex
-import shutil
 import signal
 import socket
 import subprocess
@@ -24,7 +23,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dmondrian._jit import cache_folder
+from dmondrian._jit import copy_cache
 from dmondrian.store import open_store
 from tests.cli.command import PROJECT, TIMEOUT, digests
 from tests.store.servers import moto_server, set_credentials
@@ -212,8 +211,7 @@ def test_a_job_without_certificates_or_file_says_what_to_give(slurm: dict[str, s
 def test_the_slurm_job_trains_on_jobs_that_it_submits(
     slurm: dict[str, str], alone: dict[str, str], certificates: Path, tmp_path: Path, start: Start
 ) -> None:
-    kernels = cache_folder()  # warm since `alone` was trained
-    shutil.copytree(kernels, tmp_path / "warm" / "kernels" / kernels.name)
+    copy_cache(tmp_path / "warm")  # of kernels that are there since `alone` was trained
     run, job = tmp_path / "run", tmp_path / "job.toml"
     text = (PROJECT / "tests" / "cli" / "adult_small.toml").read_text()
     job.write_text(

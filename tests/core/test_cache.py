@@ -1,4 +1,4 @@
-"""The kernel cache under processes that share it, and hooks that nobody answers."""
+"""The kernel cache under processes that share it, parts of kernels, hooks nobody answers."""
 
 from __future__ import annotations
 
@@ -73,6 +73,98 @@ def test_a_cache_that_cannot_be_written_costs_a_warning_only(
     with _jit._locked(_jit.cache_folder() / "lock"), pytest.warns(UserWarning, match="make room"):
         assert thrice(2) == 6
     assert thrice(2) == 6
+
+
+@pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled")
+def test_a_cache_is_copied_while_nobody_writes_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DMONDRIAN_CACHE_DIR", str(tmp_path / "from"))
+    monkeypatch.setattr(_jit, "_LOCK_SECONDS", 0.1)
+
+    @_jit.kernel
+    def square(x):
+        return x * x
+
+    assert square(3) == 9
+    folder = _jit.cache_folder()
+    _jit.copy_cache(tmp_path / "to")
+    copied = {file.name: file.read_bytes() for file in folder.iterdir()}
+    assert len(copied) == 3  # index, code, lock
+    for file in (tmp_path / "to" / "kernels" / folder.name).iterdir():
+        assert copied.pop(file.name) == file.read_bytes()
+    assert not copied
+    with _jit._locked(folder / "lock"), pytest.raises(OSError, match="locked by another process"):
+        _jit.copy_cache(tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+
+
+@_jit.inner
+def halve(x):
+    return x / 2
+
+
+@_jit.kernel
+def quarter(x):
+    return halve(halve(x))
+
+
+@pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled")
+def test_parts_of_kernels_are_not_assembled_but_can_be_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DMONDRIAN_CACHE_DIR", str(tmp_path))
+    assert quarter(3.0) == 0.75
+    (part,) = halve.overloads.values()
+    engine = part.library.codegen._engine
+    assert not engine.is_symbol_defined(part.fndesc.llvm_func_name)
+    (whole,) = quarter.overloads.values()
+    assert engine.is_symbol_defined(whole.fndesc.llvm_func_name)
+    assert halve(3.0) == 1.5  # from Python, with the types that the kernel gave it
+    assert halve(3) == 1.5
+
+
+OUTSIDE = """
+import sys
+from typing import NamedTuple
+import numpy as np
+from dmondrian import _jit
+
+class Policy(NamedTuple):
+    unit: float
+
+@_jit.inner
+def part(policy, x, i):
+    return x[i]
+
+@_jit.hook
+def asked(policy, x, i):
+    "Return an entry of x."
+
+_jit.implements(asked, Policy)(lambda policy, x, i: x[i])
+
+@_jit.kernel
+def read(policy, x, i, by_hook):
+    return asked(policy, x, i) if by_hook else part(policy, x, i)
+
+for by_hook in (False, True):
+    assert read(Policy(1.0), np.zeros(3), 2, by_hook) == 0.0
+    try:
+        read(Policy(1.0), np.zeros(3), 3, by_hook)
+    except IndexError:
+        continue
+    sys.exit("read outside an array")
+"""
+
+
+@pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled")
+def test_bounds_checks_reach_the_parts_of_kernels(tmp_path: Path) -> None:
+    script = tmp_path / "outside.py"
+    script.write_text(OUTSIDE)
+    root = str(Path(dmondrian.__file__).parents[1])
+    env = {**os.environ, "DMONDRIAN_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": root}
+    command = [sys.executable, str(script)]
+    subprocess.run(command, env={**env, "NUMBA_BOUNDSCHECK": "1"}, check=True, timeout=120)
 
 
 def test_a_policy_without_an_answer_is_named() -> None:
