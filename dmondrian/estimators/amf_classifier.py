@@ -65,7 +65,7 @@ class AMFClassifier(ForestClassifier):
     warmup_rows : int, default=4096
         Rows from which settings are chosen for good, 32 to 65536, counting as one those
         that equal the row before. They are kept until then, also in checkpoints.
-    calibrate : bool, default=True
+    calibrate : bool, default=False
         Raise the averaged probabilities to a power b (over their sum), fitted in the stream
         to forecasts of a sample of rows just before these are learned: the mean over trees
         that disagree is less sure than it should be. See Notes.
@@ -151,7 +151,7 @@ class AMFClassifier(ForestClassifier):
         max_nodes: int | None = None,
         feature_scales: ArrayLike | Literal["auto", "learned"] | None = "auto",
         warmup_rows: int = LAST,
-        calibrate: bool = True,
+        calibrate: bool = False,
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
