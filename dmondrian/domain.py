@@ -33,7 +33,7 @@ def check_cube(X: np.ndarray, names: Sequence[str] | None = None) -> None:
         name = j if names is None else repr(str(names[j]))
         raise DataError(
             f"column {name} has values in [{low[j]:g}, {high[j]:g}], but the cube is [0, 1]^d: "
-            "scale the columns, or let clip=True move what lies outside to its surface"
+            "scale the columns, or begin with clip=True, which moves what lies outside"
         )
 
 

@@ -112,6 +112,8 @@ def shown(value: Any) -> str:
         return f"{value:.4g}" if abs(value) >= 1e6 else f"{value:.4f}"
     if isinstance(value, (list, tuple)):
         return ", ".join(str(item) for item in value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} = {shown(item)}" for name, item in value.items())
     return str(value)
 
 

@@ -109,14 +109,12 @@ def branch_off_range(growth, stat, tree, key, at, x):
     if not is_outside(lower, upper, x):
         return Branch(0.0, 0.0)
     rate = measure(lower, upper, x, tree.scratch)
-    end = at.end
     if tree.i[v, LEFT] < 0:
         if growth.pause and is_pure(stat, tree, v):
             return Branch(0.0, 0.0)
-        end = min(end, growth.lifetime)
-        if end == np.inf:
+        if at.end == np.inf:
             return Branch(1.0, rate)
-    return Branch(1.0 - exp(-rate * (end - at.birth)), rate)
+    return Branch(1.0 - exp(-rate * (at.end - at.birth)), rate)
 
 
 # The branch comes at the first ring of a clock of this rate, given that it rings within the span.

@@ -23,6 +23,12 @@ def test_json_lines_hold_no_nan_and_no_numpy():
     assert told == {"event": "x", "nan": None, "inf": [None], "n": 3, "a": [1.0, 1.0]}
 
 
+def test_tables_tell_values_as_a_person_would_write_them():
+    rows = [("a", {"c": 1.0, "p": 0.25}), ("b", (1, 2)), ("c", None), ("d", True), ("e", 12345)]
+    told = [line.split(maxsplit=1)[1] for line in table(rows).splitlines()]
+    assert told == ["c = 1.0000, p = 0.2500", "1, 2", "none", "yes", "12,345"]
+
+
 def test_with_json_stdout_has_nothing_but_events():
     stdout, stderr = io.StringIO(), io.StringIO()
     output = Output(True, stdout, stderr)
