@@ -22,7 +22,9 @@ def main() -> None:
             time.sleep(0.01)
 
     progress.Teller.interval = 0.0  # listen at every turn
-    estimator = AMFClassifier(6, alpha=0.25, charge_opening=True, random_state=7)  # as `forest()`
+    estimator = AMFClassifier(  # as `forest()`
+        6, alpha=0.25, charge_opening=True, feature_scales=None, random_state=7
+    )
     train(
         estimator, data, target="income", run=run, n_workers=1, threads=1,
         checkpoint_every="500 rows", progress=listen,

@@ -24,7 +24,7 @@ from dmondrian.merge import merge
 from dmondrian.sampled import DENSITY, Sampled, forecast_and_learn
 from tests.estimators.test_amf import same_forest
 
-FIXED = {"alpha": 0.1, "charge_opening": False, "random_state": 3}
+FIXED = {"feature_scales": None, "alpha": 0.1, "charge_opening": False, "random_state": 3}
 
 
 def rows(n: int, n_classes: int = 3) -> tuple[np.ndarray, np.ndarray]:
@@ -171,7 +171,7 @@ def test_the_exponent_is_near_the_batch_optimum_of_the_last_octave(n: int) -> No
 def test_chunks_threads_and_storing_change_no_byte(tmp_path: Path) -> None:
     X, y = rows(1500)
     w = np.random.default_rng(0).choice([0.0, 1.0, 2.0, 0.5], len(X))
-    given = {"calibrate": True, "warmup_rows": 700, "random_state": 1}
+    given = {"calibrate": True, "feature_scales": None, "warmup_rows": 700, "random_state": 1}
     whole = AMFClassifier(3, **given).fit(X, y, w)
     calibration = whole.forest_.calibration
     assert calibration is not None
@@ -192,7 +192,12 @@ def test_chunks_threads_and_storing_change_no_byte(tmp_path: Path) -> None:
             assert again.forest_.calibration == calibration
             assert same_forest(whole, again)
     fixed = AMFClassifier(
-        3, calibrate=True, alpha=whole.alpha_, charge_opening=whole.charge_opening_, random_state=1
+        3,
+        calibrate=True,
+        alpha=whole.alpha_,
+        charge_opening=whole.charge_opening_,
+        random_state=1,
+        feature_scales=None,
     ).fit(X, y, w)
     assert fixed.forest_.calibration == calibration  # as if the settings had been known
 
