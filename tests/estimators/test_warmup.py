@@ -29,7 +29,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def quick(n_estimators: int, **given: Any) -> AMFClassifier:
-    return AMFClassifier(n_estimators, warmup_rows=LAST, **given)
+    return AMFClassifier(n_estimators, feature_scales=None, warmup_rows=LAST, **given)
 
 
 def mixture(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -52,7 +52,9 @@ def by_hand(X: np.ndarray, y: np.ndarray, among: list[tuple[float, bool]], n: in
     """Settings ordered by log loss over rows n / 2 to n, each chunk forecast, then learned."""
     losses = []
     for alpha, charge in among:
-        forest = AMFClassifier(10, alpha=alpha, charge_opening=charge, random_state=4)
+        forest = AMFClassifier(
+            10, alpha=alpha, charge_opening=charge, feature_scales=None, random_state=4
+        )
         forest.partial_fit(X[: n // 2], y[: n // 2], classes=np.arange(y.max() + 1))
         lost = 0.0
         for start in range(n // 2, n, n // 32):  # sixteen chunks
@@ -70,10 +72,11 @@ def test_the_choice_is_the_least_progressive_loss() -> None:
         X = X.astype(np.float32)
         among = [(share / 2, charge) for share, charge in CANDIDATES]
         first = by_hand(X, y, among, warmup.FIRST)
-        few = AMFClassifier(2, random_state=4).fit(X[: warmup.FIRST + 1], y[: warmup.FIRST + 1])
+        few = AMFClassifier(2, feature_scales=None, random_state=4)
+        few.fit(X[: warmup.FIRST + 1], y[: warmup.FIRST + 1])
         assert settings(few) == first[0]
         last = by_hand(X, y, among, warmup.LAST)
-        many = AMFClassifier(2, random_state=4).fit(X, y)
+        many = AMFClassifier(2, feature_scales=None, random_state=4).fit(X, y)
         assert settings(many) == last[0]
         chosen |= {first[0], last[0]}
     assert len(chosen) > 1  # else the data do not tell settings apart
@@ -173,7 +176,7 @@ def test_a_stored_warmup_goes_on(n: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("rows", [100, FIRST, 700])
 def test_a_warmup_is_as_long_as_asked(rows: int, tmp_path: Path) -> None:
     X, y = mixture(rows + 300)
-    given = {"warmup_rows": rows, "random_state": 4}
+    given = {"warmup_rows": rows, "feature_scales": None, "random_state": 4}
     whole = AMFClassifier(2, **given).fit(X, y)
     assert whole.forest_.warmup is None
     short = AMFClassifier(2, **given).fit(X[:rows], y[:rows])
@@ -232,15 +235,18 @@ def test_settings_fixed_by_hand_are_kept() -> None:
         {"n_samples": 14_000, "n_features": 16, "n_informative": 12, "n_classes": 26},
     ],
 )
-def test_the_defaults_are_safe_with_noise_and_with_many_classes(shape: dict[str, int]) -> None:
+def test_the_settings_chosen_are_safe_with_noise_and_with_many_classes(
+    shape: dict[str, int],
+) -> None:
     X, y = make_classification(**shape, n_redundant=0, n_clusters_per_class=1, random_state=0)
     X = ((X - X.min(0)) / np.ptp(X, axis=0)).astype(np.float32)
     n, k = 10_000, shape["n_classes"]
-    default = AMFClassifier(10, random_state=0).fit(X[:n], y[:n])
+    given = {"n_estimators": 10, "feature_scales": None, "random_state": 0}
+    chosen = AMFClassifier(**given).fit(X[:n], y[:n])
     risky = 0.01 if k == 5 else 0.5
-    fixed = AMFClassifier(10, random_state=0, alpha=risky, charge_opening=False).fit(X[:n], y[:n])
-    assert log_loss(default, X[n:], y[n:]) < np.log(k)
-    assert log_loss(default, X[n:], y[n:]) < log_loss(fixed, X[n:], y[n:])
+    fixed = AMFClassifier(**given, alpha=risky, charge_opening=False).fit(X[:n], y[:n])
+    assert log_loss(chosen, X[n:], y[n:]) < np.log(k)
+    assert log_loss(chosen, X[n:], y[n:]) < log_loss(fixed, X[n:], y[n:])
 
 
 @pytest.mark.parametrize(
