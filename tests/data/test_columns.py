@@ -278,7 +278,7 @@ class TestScoring:
             {"age": [[1], [2]]},
             {"age": pa.array([1, 2], pa.timestamp("us"))},
         ],
-        ids=str,
+        ids=["text", "integers", "integers for times", "lists", "times"],
     )
     def test_other_kinds_of_type_are_refused(
         self, schema: Schema, write: Write, wrong: dict[str, Any]
