@@ -1,8 +1,8 @@
 """Progressive loss of small forests: each chunk of rows is predicted, then learned.
 
-Relies on :class:`dmondrian.ensemble.Ensemble` and :mod:`dmondrian.calibration`. Promises a pure
-function of the parameters, the tree numbers and the rows: sums are exact and logarithms this
-package's own, so that no machine's libraries can tip a choice that is made by these losses.
+Relies on :class:`dmondrian.ensemble.Ensemble`. Promises a pure function of the parameters, the
+tree numbers and the rows: sums are exact and logarithms this package's own, so that no
+machine's libraries can tip a choice that is made by these losses.
 
 Shapes: n rows, d features, k outputs.
 """
@@ -14,9 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dmondrian.calibration import EXPONENTS
 from dmondrian.core.score import write_losses
-from dmondrian.core.temper import write_tempered
 from dmondrian.ensemble import Ensemble, read_only
 from dmondrian.parameters import ForestParameters
 
@@ -32,7 +30,6 @@ def try_out(
     start: int,
     n_threads: int = 1,
     n_chunks: int = _CHUNKS,
-    temper: bool = False,
 ) -> tuple[np.ndarray, Ensemble]:
     """Return the progressive loss of each row from ``start`` on, and the forest after all rows.
 
@@ -49,9 +46,6 @@ def try_out(
     n_chunks : int
         Parts of the rows from there on, each predicted before it is learned: fewer look further
         ahead.
-    temper : bool
-        Whether probabilities are raised to the power of least loss (over their sum), as
-        calibration will do.
 
     Returns
     -------
@@ -62,26 +56,14 @@ def try_out(
     X, y, w = (read_only(column) for column in rows)
     probe = Ensemble(parameters, numbers)
     probe.update(X[:start], y[:start], w[:start], n_threads)
-    totals = np.empty((len(X) - start, probe.n_outputs))
+    losses = np.empty(len(X) - start)
     for chunk in np.array_split(np.arange(start, len(X)), n_chunks):
         at = slice(int(chunk[0]), int(chunk[-1]) + 1)
-        totals[at.start - start : at.stop - start] = probe.predict_sums(X[at], n_threads).total
+        sums = probe.predict_sums(X[at], n_threads)
+        out = losses[at.start - start : at.stop - start]
+        write_losses(probe.policies.loss, sums.total, sums.n_trees, y[at], out)
         probe.update(X[at], y[at], w[at], n_threads)
-    losses = np.empty(len(totals))
-    write_losses(probe.policies.loss, totals, len(probe.trees), y[start:], losses)
-    if temper and parameters.n_classes:
-        _temper(totals / len(probe.trees), y[start:], losses)
     return losses, probe
-
-
-def _temper(proba: np.ndarray, y: np.ndarray, losses: np.ndarray) -> None:
-    """Write the log losses at the exponent of least sum."""
-    logs, least = np.empty(proba.shape[1]), np.inf
-    for exponent in EXPONENTS:
-        found = np.empty(len(y))
-        write_tempered(proba, read_only(y), exponent, logs, found)
-        if math.fsum(found) < least:
-            losses[:], least = found, math.fsum(found)
 
 
 def late_loss(
@@ -90,10 +72,9 @@ def late_loss(
     rows: Rows,
     n_threads: int = 1,
     n_chunks: int = _CHUNKS,
-    temper: bool = False,
 ) -> float:
     """Return the weighted mean progressive loss over the second half of the rows."""
     half = len(rows[0]) // 2
     weights = rows[2][half:]
-    losses, _ = try_out(parameters, numbers, rows, half, n_threads, n_chunks, temper)
+    losses, _ = try_out(parameters, numbers, rows, half, n_threads, n_chunks)
     return math.fsum(losses * weights) / math.fsum(weights)

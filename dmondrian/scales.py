@@ -2,8 +2,7 @@
 
 A Mondrian tree splits a feature as often as its range is wide, so multiplying a column by a
 scale is choosing how often it is split on; the process and all its laws stay what they are.
-Scales are judged by the progressive loss of a small forest, its probabilities calibrated, and found
-in two searches:
+Scales are judged by the progressive loss of a small forest, and found in two searches:
 
 1. *Evidence*: what splits on a feature were worth in the last forest, per row that they part
    (:func:`dmondrian.importances.relevances`), to the power 1/2 or 1, multiplies its scale. This
@@ -90,9 +89,7 @@ def _judge(
     parameters: ForestParameters, log_scales: np.ndarray, rows: Rows, n_threads: int
 ) -> _Judged:
     scaled, half = _scaled(parameters, log_scales), len(rows[0]) // 2
-    losses, forest = try_out(
-        scaled, range(_JUDGE_TREES), rows, half, n_threads, _CHUNKS, temper=True
-    )
+    losses, forest = try_out(scaled, range(_JUDGE_TREES), rows, half, n_threads, _CHUNKS)
     return _Judged(log_scales, losses, forest)
 
 
@@ -172,7 +169,7 @@ def _try(parameters: ForestParameters, steps: np.ndarray, rows: Rows, n_threads:
         first = _JUDGE_TREES + _PROBE_TREES * (i % _PAIRS)  # the same trees for both signs
         numbers = range(first, first + _PROBE_TREES)
         scaled = _scaled(parameters, np.maximum(steps[i], 2 * _SMALLEST))
-        losses[i] = late_loss(scaled, numbers, rows, n_chunks=_CHUNKS, temper=True)
+        losses[i] = late_loss(scaled, numbers, rows, n_chunks=_CHUNKS)
 
     run_threads(try_step, range(len(steps)), n_threads)
     return losses / max(losses.max(), np.finfo(float).tiny)

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background of a shell
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 @pytest.fixture(autouse=True)
 def ctrl_c() -> Iterator[None]:

@@ -45,21 +45,6 @@ def add_slopes(sums, unit, y, times, exponents, logs, slopes):
 
 
 @kernel
-def write_tempered(proba, y, exponent, logs, losses):
-    """Write the log loss of each row of ``proba`` [n, K] to the power ``exponent``, at label y [n].
-
-    ``losses`` float64 [n]; ``logs`` [K] is scratch. O(n K).
-    """
-    proba, y, logs, losses = borrow(proba), borrow(y), borrow(logs), borrow(losses)
-    for r in range(proba.shape[0]):
-        largest = write_logs(proba[r], 1.0, logs)
-        total = 0.0
-        for c in range(logs.shape[0]):
-            total += exp(exponent * (logs[c] - largest))
-        losses[r] = log(total) - exponent * (logs[int(y[r])] - largest)
-
-
-@kernel
 def write_powers(proba, exponent, powers):
     """Write ``proba`` [n, K] to the power ``exponent``, over its sums, to ``powers`` [n, K]."""
     proba, powers = borrow(proba), borrow(powers)
