@@ -79,6 +79,7 @@ def test_an_outage_of_a_data_store_is_waited_for_and_ends_the_run_where_it_lasts
     monkeypatch.setattr(shards, "read_block", unreachable)
     monkeypatch.setattr(blocks, "_is_remote", lambda uri: True)
     monkeypatch.setattr(tracks, "_LONGEST_WAIT", 0.05)
+    monkeypatch.setattr(shards, "PATIENCE", 0.5)  # of the step behind one that failed
     n_failures = 8 * Limits().tries
     assert digests(fit("outage")) == digests(undisturbed)
     assert len(failed) == n_failures
