@@ -77,7 +77,7 @@ def settings(is_classification: bool) -> Iterator[dict[str, Any]]:
 
 def estimator(chosen: dict[str, Any], n_classes: int, trees: int) -> AMFClassifier | AMFRegressor:
     """Return a new forest with the setting."""
-    chosen = dict(chosen)
+    chosen = {"feature_scales": None, **chosen}
     if not n_classes:
         return AMFRegressor(n_estimators=trees, random_state=0, n_jobs=1, **chosen)
     alpha: Any = pseudo_count(chosen.pop("alpha"), n_classes)

@@ -59,7 +59,12 @@ def options(args: argparse.Namespace) -> dict[str, Any]:
         "n_shards": N_SHARDS,
         "checkpoint_every": f"{args.interval} rows",
         "unit_rows": BLOCK_ROWS,
-        "forest": {"n_estimators": args.trees, "random_state": 7, "alpha": 0.01},
+        "forest": {
+            "n_estimators": args.trees,
+            "random_state": 7,
+            "alpha": 0.01,
+            "feature_scales": None,
+        },
     }
 
 

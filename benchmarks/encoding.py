@@ -43,7 +43,7 @@ def main() -> None:
     print("| indicator | log loss | AUC |\n|---|---|---|")
     for name, value in (("1", 1.0), ("1 / sqrt(levels)", width**-0.5), ("1 / levels", 1 / width)):
         scale = np.where(is_level, value / whole, 1.0).astype(np.float32)
-        forest = AMFClassifier(trees, random_state=0).fit(X * scale, y)
+        forest = AMFClassifier(trees, feature_scales=None, random_state=0).fit(X * scale, y)
         p = forest.predict_proba(X_test * scale)[:, 1]
         print(f"| {name} | {log_loss(y_test, p):.4f} | {roc_auc_score(y_test, p):.4f} |")
 

@@ -78,7 +78,7 @@ def rows_of(args: argparse.Namespace, n_rows: int) -> Iterator[Path]:
 
 def learn(client: Client, data: Path, args: argparse.Namespace, **options: Any) -> TrainedRun:
     """Train on a cluster, in a run folder that goes when this process ends."""
-    estimator = AMFClassifier(n_estimators=args.trees, random_state=7, alpha=0.01)
+    estimator = AMFClassifier(args.trees, alpha=0.01, feature_scales=None, random_state=7)
     return train(estimator, data, target="Cover_Type", client=client, n_shards=N_SHARDS, **options)
 
 
