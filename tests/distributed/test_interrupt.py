@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
 
 import pytest
 
 from dmondrian.distributed.interrupt import Interrupts
 
 NUMBERS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+
+@pytest.fixture(autouse=True)
+def heard() -> Iterator[None]:
+    """Signals that nohup, or a shell's background, had these tests begin without."""
+    before = {n: signal.signal(n, signal.default_int_handler) for n in NUMBERS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.mark.parametrize("number", NUMBERS)
