@@ -99,21 +99,20 @@ def test_a_cache_is_copied_while_nobody_writes_to_it(
     assert not (tmp_path / "again").exists()
 
 
-@_jit.inner
-def halve(x):
-    return x / 2
-
-
-@_jit.kernel
-def quarter(x):
-    return halve(halve(x))
-
-
 @pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled")
 def test_parts_of_kernels_are_not_assembled_but_can_be_called(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DMONDRIAN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("DMONDRIAN_CACHE_DIR", str(tmp_path))  # else an earlier run's code is found
+
+    @_jit.inner
+    def halve(x):
+        return x / 2
+
+    @_jit.kernel
+    def quarter(x):
+        return halve(halve(x))
+
     assert quarter(3.0) == 0.75
     (part,) = halve.overloads.values()
     engine = part.library.codegen._engine
