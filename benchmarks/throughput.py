@@ -39,7 +39,7 @@ from benchmarks.peers.runner import Worker, interpreter, save_input, started
 from benchmarks.records import RESULTS, Records, table
 
 WIDTHS = {f"uniform_d{d}": d for d in (1, 5, 20, 100)}
-WORKLOADS = [*WIDTHS, "friedman1", "adult", "covtype"]
+WORKLOADS = [*WIDTHS, "synthetic_d20", "synthetic_d100_k5", "friedman1", "adult", "covtype"]
 # The peer behind each label.
 MODELS = {
     "dmondrian": "dmondrian",

@@ -9,6 +9,7 @@ the same source runs as plain Python under ``NUMBA_DISABLE_JIT=1``.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import hashlib
 import importlib
@@ -24,8 +25,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numba
+import numpy as np
+from llvmlite import ir
 from numba import _dynfunc
-from numba.core import caching, config
+from numba.core import caching, config, types
+from numba.core.cgutils import get_or_insert_function
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import LoweringPass, register_pass
@@ -204,6 +208,9 @@ class _EnterPart(LoweringPass):
         key = _dynfunc.make_function(*names, 0, lowered.env, (state.library,))  # 0: no code
         state.targetctx.insert_user_function(key, lowered.fndesc, [state.library])
         state.cr = lowered._replace(cfunc=key)
+        if not state.flags.forceinline:
+            library = state.library._final_module
+            library.get_function(lowered.fndesc.llvm_func_name).add_function_attribute("noinline")
         return False
 
 
@@ -243,6 +250,14 @@ def inner(function: Callable[..., Any]) -> Any:
     return _Part(function, targetoptions=options, pipeline_class=_PartCompiler)
 
 
+def apart(function: Callable[..., Any]) -> Any:
+    """Compile a function as :func:`inner` does, with registers of its own: a call, not a copy."""
+    if config.DISABLE_JIT:
+        return function
+    options = {"nopython": True, **_PART, "forceinline": False}
+    return _Part(function, targetoptions=options, pipeline_class=_PartCompiler)
+
+
 def _overload_part(stub: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     """Return Numba's ``overload`` for implementations that only kernels call."""
     return overload(stub, jit_options={**_PART, "pipeline_class": _PartCompiler}, **options)
@@ -271,6 +286,54 @@ def borrow(array: Any) -> Any:
 @_overload_part(borrow)
 def _borrow(array):  # type: ignore[no-untyped-def]  # read by numba
     return lambda array: _without_owner(array)
+
+
+@intrinsic
+def _pointer(typing_context, address, dtype):  # type: ignore[no-untyped-def]  # numba's signature
+    pointer = types.CPointer(dtype.dtype)  # type: ignore[attr-defined]  # Numba's hints omit it
+
+    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # likewise
+        return builder.inttoptr(args[0], context.get_value_type(pointer))
+
+    return pointer(address, dtype), generate
+
+
+def array_at(address: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Return the C-contiguous array at an address; whoever gave the address holds the memory."""
+    n_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    memory = (ctypes.c_char * n_bytes).from_address(int(address)) if n_bytes else b""
+    return np.frombuffer(memory, dtype).reshape(shape)
+
+
+@_overload_part(array_at)
+def _array_at(address, shape, dtype):  # type: ignore[no-untyped-def]  # read by numba
+    return lambda address, shape, dtype: numba.carray(_pointer(address, dtype), shape)
+
+
+@intrinsic
+def _prefetch(typing_context, array, row):  # type: ignore[no-untyped-def]  # numba's signature
+    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # likewise
+        view = context.make_array(array)(context, builder, args[0])
+        word, byte = ir.IntType(32), ir.IntType(8).as_pointer()
+        step = builder.mul(args[1], builder.extract_value(view.strides, 0))
+        start = builder.add(builder.ptrtoint(view.data, step.type), step)
+        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+        function = get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        # to be read, into the nearest cache, data
+        flags = [ir.Constant(word, flag) for flag in (0, 3, 1)]
+        builder.call(function, [builder.inttoptr(start, byte), *flags])
+        return context.get_dummy_value()
+
+    return types.none(array, types.int64), generate
+
+
+def prefetch(array: Any, row: Any) -> None:
+    """Ask for the first cache line of ``array[row]``; changes nothing."""
+
+
+@_overload_part(prefetch)
+def _prefetch_row(array, row):  # type: ignore[no-untyped-def]  # read by numba
+    return lambda array, row: _prefetch(array, np.int64(row))
 
 
 class Hook:

@@ -24,8 +24,9 @@ from typing import Any
 import numpy as np
 
 from dmondrian.core.temper import add_slopes, write_powers
-from dmondrian.ensemble import FIXED_ONE, read_only
+from dmondrian.ensemble import FIXED_ONE
 from dmondrian.errors import CorruptError
+from dmondrian.layout import read_only
 from dmondrian.sampled import Sampled
 
 # 1/4 to 16 in steps of 2^(1/4), told as literals: no machine's exp2 has a say. Between neighbours

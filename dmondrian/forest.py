@@ -18,6 +18,7 @@ from dmondrian.calibration import Calibration
 from dmondrian.core import nodes
 from dmondrian.ensemble import Ensemble
 from dmondrian.errors import CorruptError, ParameterError
+from dmondrian.layout import alike, find_columns, fitted
 from dmondrian.parameters import ForestParameters
 from dmondrian.sampled import forecast_and_learn
 from dmondrian.warmup import LAST, Warmup
@@ -127,7 +128,13 @@ class Forest(Ensemble):
                 is_counts=parameters.n_classes > 0,
                 may_be_empty=parameters.domain == "cube",
             )
-        built = [nodes.from_fields(a, e) for e, a in zip(scalars, trees, strict=True)]
+        boxes = (
+            (a["lower"][has_rows], a["upper"][has_rows])
+            for a in trees
+            for has_rows in [a["stat"][:, 0] > 0.0]
+        )
+        columns = find_columns(parameters.n_features, boxes)
+        built = [nodes.from_fields(a, e, columns) for e, a in zip(scalars, trees, strict=True)]
         forest = cls._of(parameters, numbers, built)
         if header["warmup"] is not None:
             forest.warmup = Warmup.from_json(header["warmup"], parameters)
@@ -142,7 +149,8 @@ class Forest(Ensemble):
         """Return the forest of these trees, given in the order of their numbers."""
         forest = cls(parameters, [])
         forest.tree_numbers = np.array(numbers, np.int64)
-        forest.trees = trees
+        none = np.empty((0, parameters.n_features), np.float32)
+        forest.trees = trees if alike(trees) else fitted(trees, none)[0]
         return forest
 
     @classmethod

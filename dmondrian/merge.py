@@ -22,6 +22,7 @@ from dmondrian.core import nodes
 from dmondrian.core.merge import absorb
 from dmondrian.errors import ParameterError
 from dmondrian.forest import Forest
+from dmondrian.layout import fitted, read_only
 from dmondrian.stats.moments import SQUARES, SUM
 
 
@@ -73,11 +74,12 @@ def _absorb(forest: Forest, index: int, other: nodes.Tree) -> None:
         tree.head_f[nodes.TOTAL_WEIGHT] = 0.0
     shift = float(other.head_f[nodes.OFFSET] - tree.head_f[nodes.OFFSET])
     points, statistics = _cells(other, shift, forest.parameters.n_classes == 0)
+    (tree,), rows = fitted([tree], read_only(points))
     growth, stat, _, rule = forest.policies.learning
     seed, number = np.uint64(forest.parameters.seed), np.uint64(forest.tree_numbers[index])
     done = 0
     while True:
-        done = absorb(growth, stat, rule, tree, seed, number, points, statistics, done)
+        done = absorb(growth, stat, rule, tree, seed, number, rows, statistics, done)
         if done == len(points):
             break
         tree = nodes.resize(tree, 2 * len(tree.i))

@@ -17,7 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dmondrian.core.sample import write_hits
-from dmondrian.ensemble import Ensemble, read_only
+from dmondrian.ensemble import Ensemble
+from dmondrian.layout import read_only
 
 DENSITY = 1024.0  # rows forecast of each doubling of the stream
 _AT_ONCE = 256  # rows forecast between two looks at the answers: bounds the memory for them

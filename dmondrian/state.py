@@ -16,7 +16,7 @@ from dmondrian.core import nodes
 from dmondrian.core.weights import LARGEST_EXPONENT, LARGEST_ODDS, SMALLEST_ODDS
 from dmondrian.errors import CorruptError
 
-FORMAT = 1
+FORMAT = 2  # 2: e^x by another polynomial, which shows in the last bits of weights
 
 _FIELDS = {
     "left": np.int32,

@@ -14,7 +14,8 @@ LAYERS = (
     {"_jit", "errors"},
     {"core"},
     {"growth", "stats", "losses", "rules"},
-    {"domain", "lifetime", "parameters", "sums", "threads"},
+    {"domain", "frozen", "layout", "lifetime", "parameters", "sums", "threads"},
+    {"predicting"},
     {"ensemble", "sampled", "calibration", "importances", "progressive", "inference", "mixture"}
     | {"scales", "warmup", "forest", "state", "merge"},
     {"checkpoint", "store", "data"},
@@ -23,7 +24,7 @@ LAYERS = (
     {"cli", "__init__"},
 )
 # Libraries that not everybody may use, and the lowest layer that may.
-LIBRARIES = {"pyarrow": 5, "obstore": 5, "sklearn": 6, "joblib": 6, "dask": 7, "distributed": 7}
+LIBRARIES = {"pyarrow": 6, "obstore": 6, "sklearn": 7, "joblib": 7, "dask": 8, "distributed": 8}
 FILES = sorted(ROOT.rglob("*.py"))
 
 

@@ -1,8 +1,10 @@
-"""Boxes: is a point outside, by how much, and the stretch that takes it in.
+"""Boxes: is a row outside, by how much, and the stretch that takes it in.
 
 The test comes first because it vectorises and is all that most visits need; the sum of
 extensions has a fixed order of additions (eight lanes, then a fixed tree), so that it is
-the same on every processor.
+the same on every processor and however :mod:`dmondrian.core.columns` writes a feature.
+
+Shapes: d features, p of them numeric, q words of bits per value.
 """
 
 from __future__ import annotations
@@ -15,26 +17,64 @@ _LANES = 8
 
 
 @inner
-def is_outside(lower, upper, x):
-    """Tell whether ``x`` lies outside [lower, upper]. O(d)."""
+def is_outside(tree, v, x):
+    """Tell whether row ``x`` lies outside the box of ``v``. O(d)."""
+    v = np.uint64(v)
+    box, p = tree.box[v], x.numeric.shape[0]
+    lower, upper, numeric = box[:p], box[p : p + p], x.numeric
     outside = np.int32(0)
-    for j in range(x.shape[0]):
-        outside |= np.int32(x[j] < lower[j]) | np.int32(x[j] > upper[j])
-    return outside != 0
+    for k in range(p):
+        outside |= np.int32(numeric[k] < lower[k]) | np.int32(numeric[k] > upper[k])
+    beyond = np.uint64(0)
+    for w in range(x.bits.shape[0]):
+        beyond |= x.bits[w] & ~tree.bits[v, np.uint64(w)]
+    return outside != 0 or beyond != np.uint64(0)
 
 
 @inner
-def measure(lower, upper, x, extensions):
-    """Write how far ``x`` lies outside in each feature; return the sum. O(d).
+def extension(lower, upper, x):
+    """Return how far ``x`` lies outside [``lower``, ``upper``], exactly rounded."""
+    below = np.float64(lower) - np.float64(x)
+    above = np.float64(x) - np.float64(upper)
+    below = below if below > 0.0 else np.float64(0.0)
+    return above if above > 0.0 else below
+
+
+@inner
+def write_extensions(tree, v, x, extensions):
+    """Write how far ``x`` lies outside the box of ``v`` in each feature. O(d)."""
+    v = np.uint64(v)
+    box, p = tree.box[v], x.numeric.shape[0]
+    lower, upper, numeric = box[:p], box[p : p + p], x.numeric
+    if x.bits.shape[0] == 0:
+        for j in range(p):
+            extensions[j] = extension(lower[j], upper[j], numeric[j])
+        return
+    for j in range(tree.n_features):
+        extensions[j] = 0.0
+    columns = tree.columns
+    for k in range(p):
+        extensions[columns.numeric[k]] = extension(lower[k], upper[k], numeric[k])
+    half = x.bits.shape[0] // 2
+    for w in range(x.bits.shape[0]):
+        word = x.bits[w] & ~tree.bits[v, np.uint64(w)]
+        k = 64 * (w if w < half else w - half)
+        while word:
+            if word & np.uint64(1):
+                values = columns.values[k]
+                extensions[columns.binary[k]] = abs(np.float64(values[1]) - np.float64(values[0]))
+            word >>= np.uint64(1)
+            k += 1
+
+
+@inner
+def measure(tree, v, x, extensions):
+    """Write how far ``x`` lies outside the box of ``v`` in each feature; return the sum. O(d).
 
     ``extensions`` float64 [d]. Lane j % 8 of the sum first, then the lanes as a tree.
     """
-    n = x.shape[0]
-    for j in range(n):
-        below = np.float64(lower[j]) - np.float64(x[j])
-        above = np.float64(x[j]) - np.float64(upper[j])
-        below = below if below > 0.0 else np.float64(0.0)
-        extensions[j] = above if above > 0.0 else below
+    write_extensions(tree, v, x, extensions)
+    n = tree.n_features
     l0 = l1 = l2 = l3 = l4 = l5 = l6 = l7 = 0.0
     whole = n - n % _LANES
     for j in range(0, whole, _LANES):
@@ -76,6 +116,35 @@ def pick_feature(extensions, target):
 
 
 @inner
+def bound(tree, v, j, is_upper):
+    """Return the lower or upper bound of feature ``j`` of the box of ``v``, float32."""
+    place = tree.columns.place[j]
+    if place >= 0:
+        return tree.box[v, place + (tree.columns.numeric.shape[0] if is_upper else 0)]
+    k = ~place
+    first, second = tree.columns.values[k, 0], tree.columns.values[k, 1]
+    bit = np.uint64(1) << np.uint64(k & 63)
+    has_first = tree.bits[v, k >> 6] & bit
+    has_second = tree.bits[v, tree.bits.shape[1] // 2 + (k >> 6)] & bit
+    if has_first and has_second:
+        return max(first, second) if is_upper else min(first, second)
+    return first if has_first else second
+
+
+@inner
+def is_point(tree, v):
+    """Tell whether the box of ``v`` is a point. O(d)."""
+    p, half = tree.box.shape[1] // 2, tree.bits.shape[1] // 2
+    for k in range(p):
+        if tree.box[v, k] != tree.box[v, p + k]:
+            return False
+    both = np.uint64(0)
+    for w in range(half):
+        both |= tree.bits[v, w] & tree.bits[v, half + w]
+    return both == np.uint64(0)
+
+
+@inner
 def copy(values, out):
     """Write ``values`` to ``out``, which is as long. O(n).
 
@@ -86,15 +155,39 @@ def copy(values, out):
 
 
 @inner
-def enclose(lower, upper, x):
-    """Make ``x`` alone the box; writes lower and upper. O(d)."""
-    copy(x, lower)
-    copy(x, upper)
+def copy_box(tree, v, out):
+    """Give ``out`` the box of ``v``. O(d)."""
+    copy(tree.box[v], tree.box[out])
+    copy(tree.bits[v], tree.bits[out])
 
 
 @inner
-def stretch(lower, upper, x):
-    """Take ``x`` into the box; writes lower and upper. O(d)."""
-    for j in range(x.shape[0]):
-        lower[j] = x[j] if x[j] < lower[j] else lower[j]
-        upper[j] = x[j] if x[j] > upper[j] else upper[j]
+def empty_box(tree, v):
+    """Give ``v``, a cell without rows, the corner 0 of the cube, whose bits are none. O(d)."""
+    for k in range(tree.box.shape[1]):
+        tree.box[v, k] = np.float32(0.0)
+    for k in range(tree.bits.shape[1]):
+        tree.bits[v, k] = np.uint64(0)
+
+
+@inner
+def enclose(tree, v, x):
+    """Make ``x`` alone the box of ``v``. O(d)."""
+    p = x.numeric.shape[0]
+    box = tree.box[v]
+    copy(x.numeric, box[:p])
+    copy(x.numeric, box[p : p + p])
+    copy(x.bits, tree.bits[v])
+
+
+@inner
+def stretch(tree, v, x):
+    """Take ``x`` into the box of ``v``. O(d)."""
+    p, numeric = x.numeric.shape[0], x.numeric
+    box = tree.box[v]
+    lower, upper = box[:p], box[p : p + p]
+    for k in range(p):
+        lower[k] = numeric[k] if numeric[k] < lower[k] else lower[k]
+        upper[k] = numeric[k] if numeric[k] > upper[k] else upper[k]
+    for k in range(x.bits.shape[0]):
+        tree.bits[v, k] |= x.bits[k]

@@ -28,6 +28,7 @@ _ONE = np.uint64(1)
 _LN2_HIGH = 6.93147180369123816490e-01  # ln 2 to 33 bits, so that k * _LN2_HIGH is exact
 _LN2_LOW = 1.90821492927058770002e-10  # ln 2 - _LN2_HIGH
 _SQRT2 = 1.4142135623730951
+_C = tuple(1.0 / math.factorial(n) for n in range(14))  # Taylor's coefficients of e^x
 
 
 @inner
@@ -87,16 +88,22 @@ def log(x):
 
 @inner
 def exp(x):
-    """Return e^``x``; 0 below -745, inf above 709."""
+    """Return e^``x``; 0 below -745, inf above 709; error below 1 ulp or so.
+
+    e^x = 2^k e^r, r in [-ln 2 / 2, ln 2 / 2]; the terms of e^r by fours, which do not wait for
+    each other.
+    """
     if x < -745.0:
         return 0.0
     if x > 709.0:
         return np.inf
     k = np.floor(x * 1.4426950408889634 + 0.5)
     r = (x - k * _LN2_HIGH) - k * _LN2_LOW
-    total = 1.0
-    for n in range(14, 0, -1):
-        total = 1.0 + total * r / n
+    z = r * r
+    low = (_C[2] + _C[3] * r) + z * (_C[4] + _C[5] * r)
+    middle = (_C[6] + _C[7] * r) + z * (_C[8] + _C[9] * r)
+    high = (_C[10] + _C[11] * r) + z * (_C[12] + _C[13] * r)
+    total = 1.0 + (r + z * (low + z * z * (middle + z * z * high)))
     half = int(k) // 2
     return total * power_of_two(half) * power_of_two(int(k) - half)
 
@@ -104,15 +111,7 @@ def exp(x):
 @inner
 def power_of_two(k):
     """Return 2^``k`` for |k| <= 1022, exactly."""
-    base = 2.0 if k >= 0 else 0.5
-    value = 1.0
-    k = abs(k)
-    while k > 0:
-        if k & 1:
-            value *= base
-        base *= base
-        k >>= 1
-    return value
+    return np.int64((np.int64(k) + 1023) << 52).view(np.float64)
 
 
 @inner

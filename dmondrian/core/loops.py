@@ -14,19 +14,19 @@ from typing import NamedTuple
 import numpy as np
 
 from dmondrian._jit import borrow, hook, implements, inner, kernel
+from dmondrian.core.ahead import N_AHEAD, look_ahead
 from dmondrian.core.box import measure
+from dmondrian.core.columns import borrow_columns, borrow_rows, row_of
 from dmondrian.core.draws import tree_key
 from dmondrian.core.nodes import (
-    FEATURE,
     LEFT,
     N_NODES,
     PARENT,
-    RIGHT,
     ROOT,
-    THRESHOLD,
     TIME,
     TOTAL_WEIGHT,
     borrow_tree,
+    child_of,
 )
 from dmondrian.core.policies import (
     Visit,
@@ -45,6 +45,7 @@ from dmondrian.core.policies import (
     second_moment,
     shift_weight,
 )
+from dmondrian.core.table import tree_at
 
 MAX_REPEATS = 256  # integer weights up to this are learned as repeats, byte for byte
 
@@ -57,22 +58,23 @@ def learn_path(stat, loss, rule, tree, leaf, opens, inserted, y, w):
     else:
         q, kq = price(loss, tree, leaf, y, w)
     count(stat, tree, leaf, y, w)
-    v = tree.i[leaf, PARENT]
+    parent = tree.i[leaf, PARENT]
     factor = inserted_factor(rule, tree, inserted) if inserted >= 0 else 1.0
-    while v >= 0:
+    while parent >= 0:
+        v = np.uint64(parent)
         p, kp = price(loss, tree, v, y, w)
         count(stat, tree, v, y, w)
         q, kq = shift_weight(rule, tree, v, p, kp, q, kq)
         q *= factor
         factor = 1.0
-        v = tree.i[v, PARENT]
+        parent = tree.i[v, PARENT]
 
 
 @inner
-def learn_row(growth, stat, loss, rule, tree, key, x, y, w):
+def learn_row(growth, stat, loss, rule, tree, key, x, y, w, hint):
     """Learn one row of weight ``w`` > 0; return whether there was room for it."""
     prepare(loss, rule, tree, y)
-    leaf, opens, inserted = grow(growth, stat, rule, tree, x, y, key)
+    leaf, opens, inserted = grow(growth, stat, rule, tree, x, y, key, hint)
     if leaf < 0:
         return False
     if w == 1.0:
@@ -134,8 +136,7 @@ def predict_row(growth, stat, loss, rule, tree, key, x, lifetimes, path, branche
         rest = pass_node(rule, loss, tree, at, path)
         birth = time
         depth += 1.0
-        goes_left = x[tree.i[v, FEATURE]] <= tree.f[v, THRESHOLD]
-        v = tree.i[v, LEFT] if goes_left else tree.i[v, RIGHT]
+        v = child_of(tree, v, x)
 
 
 class Silent(NamedTuple):
@@ -175,73 +176,117 @@ def answer_rows(asked, growth, stat, loss, rule, tree, key, x, row):
         asked.answers[i] = work[2]
 
 
-@kernel
-def update(growth, stat, loss, rule, tree, seed, number, X, y, w, start, asked):
-    """Learn rows ``start``.. of a block in order; return the row reached.
+@inner
+def learn_block(growth, stat, loss, rule, tree, key, rows, y, w, start, asked):
+    """Learn rows ``start``.. in one tree; return the row reached."""
+    capacity = tree.i.shape[0]
+    at = np.empty(N_AHEAD, np.int64)
+    n = y.shape[0]
+    for r in range(start, n):
+        if (r - start) % N_AHEAD == 0:
+            look_ahead(tree, rows, r, at)
+        if tree.head_i[N_NODES] + 2 > capacity:
+            return r
+        x = row_of(rows, r)
+        answer(asked, growth, stat, loss, rule, tree, key, x, r)
+        weight = w[r] if w.shape[0] > 0 else 1.0
+        if weight > 0.0 and not learn_row(
+            growth, stat, loss, rule, tree, key, x, y[r], weight, at[(r - start) % N_AHEAD]
+        ):
+            return r
+    return n
 
-    Writes the tree. Returns before n where two more nodes would not fit. ``X`` float32
-    [n, d], ``y`` float64 [n], ``w`` float64 [n] or [0] for weights of one; rows of
-    weight zero are passed over. O(depth * d) per row.
+
+@kernel
+def update(
+    growth, stat, loss, rule, table, columns, seed, numbers, first, last, rows, y, w, reached, asked
+):
+    """Learn rows in order, in trees ``first`` to ``last``; return how many lack room for them.
+
+    Writes the trees, and to ``reached`` int64 [T] the row at which each stopped: n, or one before
+    which two more nodes would not fit. ``y`` float64 [n], ``w`` float64 [n] or [0] for weights of
+    one; rows of weight zero are passed over. O(depth + nodes that leave the row out * d) per row
+    and tree.
 
     Rows that are ``asked`` about are answered by the tree that has learned all before them.
     """
-    tree, X, y, w = borrow_tree(tree), borrow(X), borrow(y), borrow(w)
-    key = tree_key(seed, number)
-    capacity = tree.i.shape[0]
-    for r in range(start, X.shape[0]):
-        if tree.head_i[N_NODES] + 2 > capacity:
-            return r
-        answer(asked, growth, stat, loss, rule, tree, key, X[r], r)
-        weight = w[r] if w.shape[0] > 0 else 1.0
-        if weight > 0.0 and not learn_row(growth, stat, loss, rule, tree, key, X[r], y[r], weight):
-            return r
-    return X.shape[0]
+    table, columns, rows = borrow(table), borrow_columns(columns), borrow_rows(rows)
+    numbers, y, w, reached = borrow(numbers), borrow(y), borrow(w), borrow(reached)
+    scratch = np.empty(3 * columns.place.shape[0])
+    waiting = 0
+    for t in range(first, last):
+        if reached[t] < y.shape[0]:
+            tree, key = tree_at(table, t, columns, borrow(scratch)), tree_key(seed, numbers[t])
+            reached[t] = learn_block(
+                growth, stat, loss, rule, tree, key, rows, y, w, reached[t], asked
+            )
+            waiting += reached[t] < y.shape[0]
+    return waiting
 
 
 @kernel
 def predict(
-    growth, stat, loss, rule, tree, seed, number, X, lifetimes, work, total, square, distance
+    growth,
+    stat,
+    loss,
+    rule,
+    table,
+    columns,
+    seed,
+    numbers,
+    rows,
+    lifetimes,
+    width,
+    total,
+    square,
+    distance,
 ):
-    """Add one tree's predictions to ``total`` [n, L, k], and what else is asked for.
+    """Add the trees' predictions to ``total`` [n, L, k], and what else is asked for.
 
     ``lifetimes`` float64 [L] increase; ``square`` [n, L, k] takes second moments about ``OFFSET``
-    where it has rows, ``distance`` [n] the sum of extensions to the box of the last cell; ``work``
-    [2 + L, width of an answer] is scratch. The tree must not be empty.
+    where it has rows, ``distance`` [n] the sum of extensions to the box of the last cell; ``width``
+    numbers are an answer. The trees must not be empty.
     """
-    tree, X, work, lifetimes = borrow_tree(tree), borrow(X), borrow(work), borrow(lifetimes)
-    total, square, distance = borrow(total), borrow(square), borrow(distance)
-    key = tree_key(seed, number)
+    table, columns, rows = borrow(table), borrow_columns(columns), borrow_rows(rows)
+    numbers, lifetimes, total = borrow(numbers), borrow(lifetimes), borrow(total)
+    square, distance = borrow(square), borrow(distance)
+    scratch = np.empty(3 * columns.place.shape[0])
+    memory = np.empty((2 + lifetimes.shape[0], width))
+    work = borrow(memory)
     answers = work[2:]
-    low, d = tree.lower, tree.n_features
-    for r in range(X.shape[0]):
-        leaf = predict_row(
-            growth, stat, loss, rule, tree, key, X[r], lifetimes, work[0], work[1], answers
-        )
-        for stage in range(total.shape[1]):
-            out = answers[stage]
-            for c in range(total.shape[2]):
-                total[r, stage, c] += out[c]
-                if square.shape[0] > 0:
-                    square[r, stage, c] += second_moment(rule, tree, out, c)
-        if distance.shape[0] > 0:
-            box = tree.f[leaf]
-            lower, upper = box[low : low + d], box[low + d : low + d + d]
-            distance[r] += measure(lower, upper, X[r], tree.scratch)
+    for t in range(numbers.shape[0]):
+        tree, key = tree_at(table, t, columns, borrow(scratch)), tree_key(seed, numbers[t])
+        for r in range(total.shape[0]):
+            x = row_of(rows, r)
+            leaf = predict_row(
+                growth, stat, loss, rule, tree, key, x, lifetimes, work[0], work[1], answers
+            )
+            for stage in range(total.shape[1]):
+                out = answers[stage]
+                for c in range(total.shape[2]):
+                    total[r, stage, c] += out[c]
+                    if square.shape[0] > 0:
+                        square[r, stage, c] += second_moment(rule, tree, out, c)
+            if distance.shape[0] > 0:
+                distance[r] += measure(tree, leaf, x, tree.scratch)
 
 
 @kernel
-def collect(growth, stat, loss, rule, tree, seed, number, X, lifetimes, work, answers):
-    """Write one tree's answers as they are to ``answers`` [n, L, width].
+def collect(growth, stat, loss, rule, table, columns, seed, numbers, rows, lifetimes, answers):
+    """Write each tree's answers as they are to ``answers`` [T, n, L, width].
 
-    ``lifetimes`` float64 [L] increase; ``work`` [2, width] is scratch. The tree must not be empty.
+    ``lifetimes`` float64 [L] increase. The trees must not be empty.
     """
-    tree, X, lifetimes = borrow_tree(tree), borrow(X), borrow(lifetimes)
-    work, answers = borrow(work), borrow(answers)
-    key = tree_key(seed, number)
-    for r in range(X.shape[0]):
-        predict_row(
-            growth, stat, loss, rule, tree, key, X[r], lifetimes, work[0], work[1], answers[r]
-        )
+    table, columns, rows = borrow(table), borrow_columns(columns), borrow_rows(rows)
+    numbers, lifetimes, answers = borrow(numbers), borrow(lifetimes), borrow(answers)
+    scratch, work = np.empty(3 * columns.place.shape[0]), np.empty((2, answers.shape[3]))
+    for t in range(numbers.shape[0]):
+        tree, key = tree_at(table, t, columns, borrow(scratch)), tree_key(seed, numbers[t])
+        for r in range(answers.shape[1]):
+            x, path = row_of(rows, r), borrow(work)
+            predict_row(
+                growth, stat, loss, rule, tree, key, x, lifetimes, path[0], path[1], answers[t, r]
+            )
 
 
 @kernel

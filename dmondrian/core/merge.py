@@ -7,6 +7,7 @@ statistics that add.
 from __future__ import annotations
 
 from dmondrian._jit import borrow, kernel
+from dmondrian.core.columns import borrow_rows, row_of
 from dmondrian.core.draws import tree_key
 from dmondrian.core.nodes import N_NODES, PARENT, STAT, borrow_tree
 from dmondrian.core.policies import grow
@@ -14,21 +15,21 @@ from dmondrian.core.policies import grow
 
 @kernel
 def absorb(growth, stat, rule, tree, seed, number, points, statistics, start):
-    """Add ``statistics`` [c, s] at ``points`` float32 [c, d], from ``start`` on; return the next.
+    """Add ``statistics`` [c, s] at ``points``, c rows, from ``start`` on; return the next.
 
     Writes the tree; returns before c where there is no room. Two points of one cell make it
     be split as two rows do; the statistics of the second may be zero. O(depth * d) per point.
     """
-    tree, points, statistics = borrow_tree(tree), borrow(points), borrow(statistics)
+    tree, points, statistics = borrow_tree(tree), borrow_rows(points), borrow(statistics)
     key = tree_key(seed, number)
-    for c in range(start, points.shape[0]):
+    for c in range(start, statistics.shape[0]):
         if tree.head_i[N_NODES] + 2 > tree.i.shape[0]:
             return c
-        v = grow(growth, stat, rule, tree, points[c], 0.0, key)[0]
+        v = grow(growth, stat, rule, tree, row_of(points, c), 0.0, key, -1)[0]
         if v < 0:
             return c
         while v >= 0:
             for k in range(tree.n_stats):
                 tree.d[v, STAT + k] += statistics[c, k]
             v = tree.i[v, PARENT]
-    return points.shape[0]
+    return statistics.shape[0]

@@ -1,17 +1,17 @@
-"""The node: one contiguous row of 32-bit words, seen through three typed views.
+"""The node: one contiguous row of 32-bit words, seen through three typed views, and its box.
 
-A visit to a node reads its links, its weight, its statistics and then its box. Held in a
-dozen arrays that is a dozen cache misses; in one row it is one miss and a run of lines
-that the hardware fetches ahead. ``Tree`` is that row array (as int32, float32 and
-float64 views of the same memory) and a small header.
+A visit to a node reads its links, its weight and its statistics; few visits need its box. So a
+node is one row, of one cache line for two classes, and boxes are kept apart: a row of bounds, and
+a row of bits for features of two values (:mod:`dmondrian.core.columns`). ``Tree`` is these arrays
+(the words as int32, float32 and float64 views of the same memory) and a small header.
 
-Shapes: m nodes of capacity, d features, s doubles of statistics.
+Shapes: m nodes of capacity, d features, s doubles of statistics, p numeric features, q words of
+bits per value.
 
 Row, in 32-bit words::
 
     0 left   1 right   2 parent   3 feature   4 threshold   5 odds' exponent
     6-7 split time   8-9 odds   10 .. statistics (s doubles)
-    .. lower bounds (d)   .. upper bounds (d)   padding to an even number of words
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dmondrian._jit import borrow, inner
+from dmondrian.core.columns import Columns, borrow_columns, n_words
 
 LEFT, RIGHT, PARENT, FEATURE = 0, 1, 2, 3  # words, int32; -1 where there is none
 THRESHOLD = 4  # word, float32; rows with x <= threshold go left
@@ -37,36 +38,53 @@ OFFSET = 3  # header, float64: the first label; statistics are of y - OFFSET
 LABEL_MIN, LABEL_MAX = 4, 5  # header, float64: range of the labels seen, less OFFSET
 N_HEADER_FLOATS = 6
 
+_LINE = 64  # bytes of a cache line
+_CHUNK = 65_536  # nodes whose boxes are written anew at a time
+
 
 class Tree(NamedTuple):
-    """One tree: nodes and header. Row r of each view is node r."""
+    """One tree: nodes and header. Row r of each array is node r."""
 
-    i: np.ndarray  # int32 [m, w], links
-    f: np.ndarray  # float32 [m, w], threshold and box
-    d: np.ndarray  # float64 [m, w / 2], time, odds, statistics
+    i: np.ndarray  # int32 [m, 10 + 2 s], links
+    f: np.ndarray  # float32 [m, 10 + 2 s], threshold
+    d: np.ndarray  # float64 [m, 5 + s], time, odds, statistics
+    box: np.ndarray  # float32 [m, 2 p], lower bounds, then upper ones
+    bits: np.ndarray  # uint64 [m, 2 q], which first values were seen, then which second ones
+    columns: Columns
     head_i: np.ndarray  # int64 [2], ROOT and N_NODES
     head_f: np.ndarray  # float64 [6], weight, learning rate and label range
     scratch: np.ndarray  # float64 [3 d], extensions or a cell at hand; one writer at a time
     messages: np.ndarray  # float64 [m + 2, 2] or [0, 2], what a rule gathered to predict
     n_features: int  # d
     n_stats: int  # s
-    lower: int  # word at which the lower bounds start
 
 
-def _views(words: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    return words, words.view(np.float32), words.view(np.float64)
+def _aligned(capacity: int, width: int, dtype: Any) -> np.ndarray:
+    """Return zeros of shape (capacity, width) that begin with a cache line."""
+    n_bytes = capacity * width * np.dtype(dtype).itemsize
+    room = np.zeros(n_bytes + _LINE, np.uint8)
+    start = -room.ctypes.data % _LINE
+    return room[start : start + n_bytes].view(dtype).reshape(capacity, width)
 
 
-def make_tree(n_features: int, n_stats: int, capacity: int) -> Tree:
+def _rows(columns: Columns, n_stats: int, capacity: int) -> tuple[np.ndarray, ...]:
+    """Return empty arrays i, f, d, box, bits for ``capacity`` nodes."""
+    words = _aligned(capacity, 2 * (STAT + n_stats), np.int32)
+    box = _aligned(capacity, 2 * len(columns.numeric), np.float32)
+    bits = _aligned(capacity, n_words(columns), np.uint64)
+    return words, words.view(np.float32), words.view(np.float64), box, bits
+
+
+def make_tree(columns: Columns, n_stats: int, capacity: int) -> Tree:
     """Return an empty tree with room for ``capacity`` nodes."""
-    lower = 2 * (STAT + n_stats)
-    width = lower + 2 * n_features
-    words = np.zeros((capacity, width), np.int32)
+    n_features = len(columns.place)
     head_i = np.array([-1, 0], np.int64)
     head_f = np.zeros(N_HEADER_FLOATS, np.float64)
     head_f[LABEL_MIN], head_f[LABEL_MAX] = np.inf, -np.inf
     scratch, messages = np.zeros(3 * n_features), np.zeros((0, 2))
-    return Tree(*_views(words), head_i, head_f, scratch, messages, n_features, n_stats, lower)
+    rows = _rows(columns, n_stats, capacity)
+    i, f, d, box, bits = rows
+    return Tree(i, f, d, box, bits, columns, head_i, head_f, scratch, messages, n_features, n_stats)
 
 
 @inner
@@ -76,14 +94,32 @@ def borrow_tree(tree):
         borrow(tree.i),
         borrow(tree.f),
         borrow(tree.d),
+        borrow(tree.box),
+        borrow(tree.bits),
+        borrow_columns(tree.columns),
         borrow(tree.head_i),
         borrow(tree.head_f),
         borrow(tree.scratch),
         borrow(tree.messages),
         tree.n_features,
         tree.n_stats,
-        tree.lower,
     )
+
+
+@inner
+def child_of(tree, v, x):
+    """Return the child of internal node ``v`` to which ``x`` goes."""
+    u = np.uint64(v)  # a signed index costs a test for negative ones, on the way to the memory
+    goes_left = x.values[np.uint64(tree.i[u, FEATURE])] <= tree.f[u, THRESHOLD]
+    return tree.i[u, LEFT] if goes_left else tree.i[u, RIGHT]
+
+
+@inner
+def leaf_of(tree, v, x):
+    """Return the leaf below ``v`` that ``x`` reaches."""
+    while tree.i[np.uint64(v), LEFT] >= 0:
+        v = np.int64(child_of(tree, v, x))
+    return v
 
 
 @inner
@@ -110,10 +146,60 @@ def next_in_postorder(tree, v):
 def resize(tree: Tree, capacity: int) -> Tree:
     """Return the tree with room for ``capacity`` nodes (at least those in use)."""
     used = int(tree.head_i[N_NODES])
-    words = np.zeros((max(capacity, used), tree.i.shape[1]), np.int32)
-    words[:used] = tree.i[:used]
-    i, f, d = _views(words)
-    return tree._replace(i=i, f=f, d=d)
+    i, f, d, box, bits = _rows(tree.columns, tree.n_stats, max(capacity, used))
+    for new, old in ((i, tree.i), (box, tree.box), (bits, tree.bits)):
+        new[:used] = old[:used]
+    return tree._replace(i=i, f=f, d=d, box=box, bits=bits)
+
+
+def lay_out(tree: Tree, columns: Columns) -> Tree:
+    """Return the tree with its boxes written another way."""
+    box, bits = _rows(columns, tree.n_stats, len(tree.i))[3:]
+    new = tree._replace(box=box, bits=bits, columns=columns)
+    used = int(tree.head_i[N_NODES])
+    for start in range(0, used, _CHUNK):
+        nodes = slice(start, min(start + _CHUNK, used))
+        write_boxes(new, nodes, *read_boxes(tree, nodes))
+    return new
+
+
+def read_boxes(tree: Tree, nodes: slice) -> tuple[np.ndarray, np.ndarray]:
+    """Return lower and upper bounds of nodes, float32 [m, d] each; 0 where there is no box."""
+    columns, p = tree.columns, len(tree.columns.numeric)
+    box, bits = tree.box[nodes], tree.bits[nodes]
+    if not len(columns.binary):
+        return box[:, :p], box[:, p:]
+    lower = np.empty((len(box), tree.n_features), np.float32)
+    upper = np.empty_like(lower)
+    lower[:, columns.numeric], upper[:, columns.numeric] = box[:, :p], box[:, p:]
+    half = bits.shape[1] // 2
+    for k, (first, second) in enumerate(columns.values):
+        bit = np.uint64(1 << (k & 63))
+        has_first = (bits[:, k >> 6] & bit) != 0
+        has_second = (bits[:, half + (k >> 6)] & bit) != 0
+        low, high = min(first, second), max(first, second)
+        alone = np.where(has_first, first, np.where(has_second, second, np.float32(0.0)))
+        both = has_first & has_second
+        lower[:, columns.binary[k]] = np.where(both, low, alone)
+        upper[:, columns.binary[k]] = np.where(both, high, alone)
+    return lower, upper
+
+
+def write_boxes(tree: Tree, nodes: slice, lower: np.ndarray, upper: np.ndarray) -> None:
+    """Write lower and upper bounds of nodes, float32 [m, d] each."""
+    columns, p = tree.columns, len(tree.columns.numeric)
+    tree.box[nodes, :p], tree.box[nodes, p:] = lower[:, columns.numeric], upper[:, columns.numeric]
+    half = tree.bits.shape[1] // 2
+    bits = tree.bits[nodes]
+    bits[:] = 0
+    for k, values in enumerate(columns.values.view(np.int32)):
+        j = columns.binary[k]
+        ends = [np.ascontiguousarray(end[:, j]).view(np.int32) for end in (lower, upper)]
+        for word, value in zip((k >> 6, half + (k >> 6)), values, strict=True):
+            seen = (ends[0] == value) | (ends[1] == value)
+            if word >= half and values[0] == values[1]:
+                break  # its second value is not known yet
+            bits[:, word] |= seen.astype(np.uint64) << np.uint64(k & 63)
 
 
 def fields(tree: Tree) -> dict[str, np.ndarray]:
@@ -122,10 +208,10 @@ def fields(tree: Tree) -> dict[str, np.ndarray]:
 
 
 def views(tree: Tree) -> dict[str, np.ndarray]:
-    """Return what :func:`fields` does as strided views, which change as the tree learns."""
+    """Return what :func:`fields` does, as views where it can; they change as the tree learns."""
     used = int(tree.head_i[N_NODES])
     i, f, d = tree.i[:used], tree.f[:used], tree.d[:used]
-    low, n = tree.lower, tree.n_features
+    lower, upper = read_boxes(tree, slice(0, used))
     return {
         "left": i[:, LEFT],
         "right": i[:, RIGHT],
@@ -136,29 +222,30 @@ def views(tree: Tree) -> dict[str, np.ndarray]:
         "odds": d[:, ODDS],
         "odds_exponent": i[:, EXPONENT],
         "stat": d[:, STAT : STAT + tree.n_stats],
-        "lower": f[:, low : low + n],
-        "upper": f[:, low + n : low + 2 * n],
+        "lower": lower,
+        "upper": upper,
     }
 
 
-def from_fields(arrays: dict[str, np.ndarray], header: dict[str, Any]) -> Tree:
-    """Return the tree whose :func:`fields` and header scalars are given (trusted)."""
+def from_fields(arrays: dict[str, np.ndarray], header: dict[str, Any], columns: Columns) -> Tree:
+    """Return the tree whose :func:`fields` and header scalars are given (trusted).
+
+    Features that are binary in ``columns`` must have no other value in the boxes.
+    """
     used, n_stats = arrays["stat"].shape
-    n_features = arrays["lower"].shape[1]
-    tree = make_tree(n_features, n_stats, used)
-    i, f, d, low = tree.i, tree.f, tree.d, tree.lower
+    tree = make_tree(columns, n_stats, used)
+    i, f, d = tree.i, tree.f, tree.d
     i[:, LEFT], i[:, RIGHT] = arrays["left"], arrays["right"]
     i[:, PARENT], i[:, FEATURE] = arrays["parent"], arrays["feature"]
     i[:, EXPONENT], f[:, THRESHOLD] = arrays["odds_exponent"], arrays["threshold"]
     d[:, TIME], d[:, ODDS] = arrays["time"], arrays["odds"]
     d[:, STAT : STAT + n_stats] = arrays["stat"]
-    f[:, low : low + n_features] = arrays["lower"]
-    f[:, low + n_features : low + 2 * n_features] = arrays["upper"]
+    write_boxes(tree, slice(0, used), arrays["lower"], arrays["upper"])
     tree.head_i[:] = header["root"], used
     tree.head_f[:] = header["floats"]
     return tree
 
 
-def node_bytes(n_features: int, n_stats: int) -> int:
-    """Return the bytes of one node in memory."""
-    return 4 * (2 * (STAT + n_stats) + 2 * n_features)
+def tree_bytes(tree: Tree) -> int:
+    """Return the bytes that the nodes' arrays hold, spare room included."""
+    return int(tree.i.nbytes + tree.box.nbytes + tree.bits.nbytes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dmondrian._jit import inner
-from dmondrian.core.box import copy, enclose
+from dmondrian.core.box import copy, copy_box, enclose
 from dmondrian.core.nodes import (
     EXPONENT,
     FEATURE,
@@ -22,8 +22,8 @@ from dmondrian.core.nodes import (
 
 
 @inner
-def open_leaf(tree, x, parent):
-    """Append a leaf that holds ``x`` alone, with empty statistics; return its id."""
+def open_leaf(tree, parent):
+    """Append a leaf with empty statistics, whose box is still to be written; return its id."""
     v = tree.head_i[N_NODES]
     tree.head_i[N_NODES] = v + 1
     links, values, doubles = tree.i[v], tree.f[v], tree.d[v]
@@ -36,8 +36,6 @@ def open_leaf(tree, x, parent):
     doubles[TIME] = np.inf
     doubles[ODDS] = 1.0
     doubles[STAT : STAT + tree.n_stats] = 0.0
-    low, n = tree.lower, tree.n_features
-    enclose(values[low : low + n], values[low + n : low + n + n], x)
     return v
 
 
@@ -51,10 +49,12 @@ def insert_parent(tree, v, time, feature, threshold, x):
     above = tree.i[v, PARENT]
     new = tree.head_i[N_NODES]
     copy(tree.i[v], tree.i[new])
+    copy_box(tree, v, new)
     tree.head_i[N_NODES] = new + 1
-    leaf = open_leaf(tree, x, new)
+    leaf = open_leaf(tree, new)
+    enclose(tree, leaf, x)
     links = tree.i[new]
-    x_is_left = x[feature] <= threshold
+    x_is_left = x.values[feature] <= threshold
     links[LEFT] = leaf if x_is_left else v
     links[RIGHT] = v if x_is_left else leaf
     links[PARENT] = above

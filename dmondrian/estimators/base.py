@@ -28,6 +28,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dmondrian.core import nodes
 from dmondrian.domain import check_cube
 from dmondrian.errors import ParameterError
+from dmondrian.estimators.plain import plain_labels, plain_rows
 from dmondrian.estimators.scaling import given_scales, unscaled_thresholds
 from dmondrian.forest import Forest
 from dmondrian.importances import importances
@@ -142,9 +143,14 @@ class BaseForest(BaseEstimator):
         self, X: Any, y: Any, sample_weight: Any, *, first: bool, numeric: bool
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """Return checked rows, labels and weights (None for weights of one)."""
-        X, y = validate_data(
-            self, X, y, dtype=np.float32, order="C", reset=first, y_numeric=numeric
-        )
+        rows = None if first else plain_rows(self, X)
+        labels = None if rows is None else plain_labels(y, len(rows))
+        if rows is not None and labels is not None:
+            X, y = rows, labels
+        else:
+            X, y = validate_data(
+                self, X, y, dtype=np.float32, order="C", reset=first, y_numeric=numeric
+            )
         self._check_domain(X)
         if sample_weight is None:
             return X, y, None
@@ -191,7 +197,7 @@ class BaseForest(BaseEstimator):
         self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None, n_classes: int, first: bool
     ) -> None:
         """Learn checked rows, into a new forest if ``first``."""
-        n_threads = self._n_threads()
+        n_threads = self._n_threads(len(X))
         forest = self._new_forest(X.shape[1], n_classes) if first else self.forest_
         forest.update(X, np.asarray(y, np.float64), w, n_threads=n_threads)
         self.forest_ = forest
@@ -203,16 +209,19 @@ class BaseForest(BaseEstimator):
         numbers, calibrate = range(self.n_estimators), bool(getattr(self, "calibrate", False))
         return Forest(parameters, numbers, auto, int(self.warmup_rows), calibrate)
 
-    def _lasting_params(self) -> dict[str, Any]:
-        """Return the parameters that a forest keeps from its first row on."""
-        params = self.get_params(deep=False)
+    def _lasting_params(self, names: Iterable[str] | None = None) -> dict[str, Any]:
+        """Return the parameters that a forest keeps from its first row on, or ``names`` of it."""
+        if names is None:
+            params = self.get_params(deep=False)
+        else:
+            params = {name: getattr(self, name) for name in names}
         if params["feature_scales"] is not None:  # an array compares entry by entry
             params["feature_scales"] = np.array(params["feature_scales"]).tolist()
         return {name: params[name] for name in params if name not in ("n_jobs", "random_state")}
 
     def _check_unchanged(self) -> None:
         """Refuse parameters that were set after the forest was begun: it cannot follow."""
-        now = self._lasting_params()
+        now = self._lasting_params(self._begun_with)  # their names are known: no look at signatures
         changed = [name for name in now if now[name] != self._begun_with[name]]
         if changed:
             told = ", ".join(f"{n}={now[n]!r} (was {self._begun_with[n]!r})" for n in changed)
@@ -221,15 +230,18 @@ class BaseForest(BaseEstimator):
                 "or call fit to begin anew"
             )
 
-    def _n_threads(self) -> int:
-        return int(effective_n_jobs(self.n_jobs))
+    def _n_threads(self, n_rows: int = 2) -> int:
+        """Return the threads for so many rows: one row is done before a thread is made."""
+        return 1 if n_rows == 1 else int(effective_n_jobs(self.n_jobs))
 
     def _check_rows(self, X: Any) -> np.ndarray:
         """Return rows to predict, checked against what was learned."""
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=np.float32, order="C", reset=False)
-        self._check_domain(X)
-        return X
+        rows = plain_rows(self, X)
+        if rows is None:
+            rows = validate_data(self, X, dtype=np.float32, order="C", reset=False)
+        self._check_domain(rows)
+        return rows
 
     def _check_domain(self, X: np.ndarray) -> None:
         """Refuse rows outside the cube, naming the column."""
@@ -239,7 +251,7 @@ class BaseForest(BaseEstimator):
     def _mean_prediction(self, X: Any) -> np.ndarray:
         """Return the mean over trees, float64 [n, K] or [n, 1]."""
         X = self._check_rows(X)
-        sums = self.forest_.predict_sums(X, n_threads=self._n_threads())
+        sums = self.forest_.predict_sums(X, n_threads=self._n_threads(len(X)))
         return sums.mean
 
     def weighted_depth(self, X: Any) -> np.ndarray:

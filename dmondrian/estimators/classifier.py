@@ -85,7 +85,8 @@ class ForestClassifier(ClassifierMixin, BaseForest):
             if not first:
                 self._check_unchanged()
             X, y, w = self._validate_rows(X, y, sample_weight, first=first, numeric=False)
-            codes = self._encode(column_or_1d(y))
+            is_flat = type(y) is np.ndarray and y.ndim == 1
+            codes = self._encode(y if is_flat else column_or_1d(y))
             self.n_classes_ = len(self.classes_)
             self._learn(X, codes, w, self.n_classes_, first=first)
         return self
@@ -99,8 +100,9 @@ class ForestClassifier(ClassifierMixin, BaseForest):
             )
         codes = np.searchsorted(self.classes_, y)
         codes = np.minimum(codes, len(self.classes_) - 1)
-        unknown = np.unique(y[self.classes_[codes] != y])
-        if len(unknown):
+        is_unknown = self.classes_[codes] != y
+        if is_unknown.any():
+            unknown = np.unique(y[is_unknown])
             raise DataError(
                 f"y has labels {unknown[:5].tolist()} that are not among the "
                 f"{len(self.classes_)} classes {self.classes_[:5].tolist()}...: name all labels "

@@ -27,7 +27,17 @@ from typing import NamedTuple
 import numpy as np
 
 from dmondrian._jit import implements, inner
-from dmondrian.core.box import copy, enclose, is_outside, pick_feature, stretch
+from dmondrian.core.box import (
+    bound,
+    copy,
+    copy_box,
+    empty_box,
+    enclose,
+    is_outside,
+    is_point,
+    pick_feature,
+    stretch,
+)
 from dmondrian.core.draws import exp, log, mix, uniform
 from dmondrian.core.nodes import (
     FEATURE,
@@ -39,6 +49,7 @@ from dmondrian.core.nodes import (
     STAT,
     THRESHOLD,
     TIME,
+    child_of,
 )
 from dmondrian.core.policies import (
     Branch,
@@ -91,7 +102,7 @@ def cell_of(tree, key, leaf, x):
     v = tree.head_i[ROOT]
     while v != leaf:
         feature, threshold = tree.i[v, FEATURE], tree.f[v, THRESHOLD]
-        goes_left = x[feature] <= threshold
+        goes_left = x.values[feature] <= threshold
         narrow(tree, feature, threshold, goes_left)
         key = child_key(key, goes_left)
         v = tree.i[v, LEFT] if goes_left else tree.i[v, RIGHT]
@@ -123,20 +134,19 @@ def birth(tree, v):
 @inner
 def split_leaf(tree, v, time, feature, threshold):
     """Split leaf ``v``; all it knows is copied to the child with its point, returned. O(d + s)."""
-    low, d = tree.lower, tree.n_features
-    point = tree.f[v, low : low + d]
-    left = open_leaf(tree, point, v)
-    right = open_leaf(tree, point, v)
+    left = open_leaf(tree, v)
+    right = open_leaf(tree, v)
     tree.i[v, LEFT] = left
     tree.i[v, RIGHT] = right
     tree.i[v, FEATURE] = feature
     tree.f[v, THRESHOLD] = threshold
     tree.d[v, TIME] = time
-    goes_left = point[feature] <= threshold
+    goes_left = bound(tree, v, feature, False) <= threshold
     full, empty = (left, right) if goes_left else (right, left)
     stats = slice(STAT, STAT + tree.n_stats)
     copy(tree.d[v, stats], tree.d[full, stats])
-    tree.f[empty, low : low + d + d] = np.float32(0.0)
+    copy_box(tree, v, full)
+    empty_box(tree, empty)
     return full
 
 
@@ -146,24 +156,23 @@ def part(growth, rule, tree, key, v, x):
 
     Returns (leaf of x, whether it is empty), or (-1, False) where the arrays are full.
     """
-    low, d = tree.lower, tree.n_features
     key = cell_of(tree, key, v, x)
     born = birth(tree, v)
     while True:
         time, feature, threshold = draw_split(tree, key, born)
         n = tree.head_i[N_NODES]
         if time > growth.lifetime or n + 2 > growth.max_nodes:
-            stretch(tree.f[v, low : low + d], tree.f[v, low + d : low + d + d], x)
+            stretch(tree, v, x)
             return v, False
         if n + 2 > tree.i.shape[0]:
             return -1, False
         full = split_leaf(tree, v, time, feature, threshold)
         inherit_weight(rule, tree, v, full, True)
-        stretch(tree.f[v, low : low + d], tree.f[v, low + d : low + d + d], x)
-        goes_left = x[feature] <= threshold
+        stretch(tree, v, x)
+        goes_left = x.values[feature] <= threshold
         child = tree.i[v, LEFT] if goes_left else tree.i[v, RIGHT]
         if child != full:
-            enclose(tree.f[child, low : low + d], tree.f[child, low + d : low + d + d], x)
+            enclose(tree, child, x)
             return child, True
         narrow(tree, feature, threshold, goes_left)
         key = child_key(key, goes_left)
@@ -171,24 +180,23 @@ def part(growth, rule, tree, key, v, x):
 
 
 @implements(grow, Cube)
-def grow_cube(growth, stat, rule, tree, x, y, key):
+def grow_cube(growth, stat, rule, tree, x, y, key, hint):
     v = tree.head_i[ROOT]
     if v < 0:
         tree.head_i[ROOT] = 0
-        return open_leaf(tree, x, -1), True, -1
-    low, d = tree.lower, tree.n_features
+        leaf = open_leaf(tree, -1)
+        enclose(tree, leaf, x)
+        return leaf, True, -1
     while tree.i[v, LEFT] >= 0:
-        stretch(tree.f[v, low : low + d], tree.f[v, low + d : low + d + d], x)
-        goes_left = x[tree.i[v, FEATURE]] <= tree.f[v, THRESHOLD]
-        v = tree.i[v, LEFT] if goes_left else tree.i[v, RIGHT]
-    lower, upper = tree.f[v, low : low + d], tree.f[v, low + d : low + d + d]
+        stretch(tree, v, x)
+        v = child_of(tree, v, x)
     if tree.d[v, STAT] == 0.0:
-        enclose(lower, upper, x)
+        enclose(tree, v, x)
         return v, True, -1
-    if not is_outside(lower, upper, x):
+    if not is_outside(tree, v, x):
         return v, False, -1
-    if is_outside(lower, lower, upper):  # stopped with several points: it stays whole
-        stretch(lower, upper, x)
+    if not is_point(tree, v):  # stopped with several points: it stays whole
+        stretch(tree, v, x)
         return v, False, -1
     leaf, opens = part(growth, rule, tree, key, v, x)
     return leaf, opens, -1
@@ -200,9 +208,7 @@ def branch_off_cube(growth, stat, tree, key, at, x):
     # Only below a leaf of one point are there cells that the tree does not tell of.
     if tree.i[v, LEFT] >= 0 or at.end == np.inf or tree.d[v, STAT] == 0.0:
         return Branch(0.0, 0.0)
-    low, d = tree.lower, tree.n_features
-    point, upper = tree.f[v, low : low + d], tree.f[v, low + d : low + d + d]
-    if not is_outside(point, upper, x) or is_outside(point, point, upper):
+    if not is_outside(tree, v, x) or not is_point(tree, v):
         return Branch(0.0, 0.0)
     key = cell_of(tree, key, v, x)
     time = at.birth
@@ -210,8 +216,8 @@ def branch_off_cube(growth, stat, tree, key, at, x):
         time, feature, threshold = draw_split(tree, key, time)
         if time > at.end:
             return Branch(0.0, 0.0)
-        goes_left = x[feature] <= threshold
-        if goes_left != (point[feature] <= threshold):
+        goes_left = x.values[feature] <= threshold
+        if goes_left != (bound(tree, v, feature, False) <= threshold):
             return Branch(1.0, time - at.birth)
         narrow(tree, feature, threshold, goes_left)
         key = child_key(key, goes_left)

@@ -14,17 +14,17 @@ from typing import NamedTuple
 import numpy as np
 
 from dmondrian._jit import implements, inner
-from dmondrian.core.box import is_outside, measure, pick_feature, stretch
+from dmondrian.core.ahead import confirm
+from dmondrian.core.box import bound, enclose, is_outside, measure, pick_feature, stretch
 from dmondrian.core.draws import exp, log, row_key, uniform
 from dmondrian.core.nodes import (
-    FEATURE,
     LEFT,
     N_NODES,
-    RIGHT,
+    PARENT,
     ROOT,
-    THRESHOLD,
     TIME,
     TOTAL_WEIGHT,
+    child_of,
 )
 from dmondrian.core.policies import (
     Branch,
@@ -38,6 +38,8 @@ from dmondrian.core.policies import (
 )
 from dmondrian.core.split import insert_parent, open_leaf, threshold_between
 
+_SLACK = 1.0 + 2.0**-30  # more than roundings could take away
+
 
 class Range(NamedTuple):
     """Growth on the range of the data."""
@@ -49,53 +51,64 @@ class Range(NamedTuple):
 
 
 @inner
+def first_outside(tree, leaf, x):
+    """Return the highest node on the way to ``leaf`` whose box leaves ``x`` out, or ~leaf.
+
+    Boxes nest, so one way up from the leaf ends at the lowest box that holds ``x``.
+    """
+    v, found = leaf, ~leaf
+    while v >= 0 and is_outside(tree, v, x):
+        v, found = np.int64(tree.i[np.uint64(v), PARENT]), v
+    return found
+
+
+@inner
 def split_above(tree, v, time, x, total, key, draw):
     """Insert a split at ``time`` above ``v`` that parts ``x``; return (parent, leaf)."""
-    low, d = tree.lower, tree.n_features
-    lower = tree.f[v, low : low + d]
-    upper = tree.f[v, low + d : low + d + d]
-    j = pick_feature(tree.scratch[:d], uniform(key, draw) * total)
+    j = pick_feature(tree.scratch[: tree.n_features], uniform(key, draw) * total)
     u = uniform(key, draw + 1)
-    if x[j] > upper[j]:
-        threshold = threshold_between(upper[j], x[j], u)
-    else:
-        threshold = threshold_between(x[j], lower[j], u)
+    lower, upper, at = bound(tree, v, j, False), bound(tree, v, j, True), x.values[j]
+    threshold = threshold_between(upper, at, u) if at > upper else threshold_between(at, lower, u)
     return insert_parent(tree, v, time, j, threshold, x)
 
 
 @implements(grow, Range)
-def grow_range(growth, stat, rule, tree, x, y, key):
-    v = tree.head_i[ROOT]
+def grow_range(growth, stat, rule, tree, x, y, key, hint):
+    v = confirm(tree, hint, x)
     if v < 0:
         tree.head_i[ROOT] = 0
-        return open_leaf(tree, x, -1), True, -1
+        leaf = open_leaf(tree, -1)
+        enclose(tree, leaf, x)
+        return leaf, True, -1
     key = row_key(key, np.float64(tree.head_f[TOTAL_WEIGHT]).view(np.uint64))
-    low, d = tree.lower, tree.n_features
     may_split = tree.head_i[N_NODES] + 2 <= growth.max_nodes
-    parent_time = 0.0
+    v = first_outside(tree, v, x)
+    if v < 0:
+        return ~v, False, -1
+    parent = tree.i[v, PARENT]
+    parent_time = tree.d[parent, TIME] if parent >= 0 else 0.0
     draw = 1
     while True:
         is_leaf = tree.i[v, LEFT] < 0
         time = tree.d[v, TIME]
-        lower = tree.f[v, low : low + d]
-        upper = tree.f[v, low + d : low + d + d]
-        if is_outside(lower, upper, x):
-            paused = growth.pause and is_leaf and is_pure_with(stat, tree, v, y)
-            if may_split and not paused:
-                total = measure(lower, upper, x, tree.scratch)
-                split_time = parent_time - log(uniform(key, draw)) / total
+        paused = growth.pause and is_leaf and is_pure_with(stat, tree, v, y)
+        if may_split and not paused:
+            total = measure(tree, v, x, tree.scratch)
+            u = uniform(key, draw)
+            # -log(u) >= 1 - u: most splits that come too late are known without a logarithm
+            if 1.0 - u <= total * (time - parent_time) * _SLACK:
+                split_time = parent_time - log(u) / total
                 if parent_time < split_time < time and split_time <= growth.lifetime:
                     new, leaf = split_above(tree, v, split_time, x, total, key, draw + 1)
-                    stretch(tree.f[new, low : low + d], tree.f[new, low + d : low + d + d], x)
+                    stretch(tree, new, x)
                     inherit_weight(rule, tree, new, v, is_leaf)
                     return leaf, True, new
-                draw += 1
-            stretch(lower, upper, x)
+            draw += 1
+        stretch(tree, v, x)
         if is_leaf:
             return v, False, -1
         parent_time = time
-        goes_left = x[tree.i[v, FEATURE]] <= tree.f[v, THRESHOLD]
-        v = tree.i[v, LEFT] if goes_left else tree.i[v, RIGHT]
+        v = child_of(tree, v, x)
 
 
 @implements(branch_off, Range)
@@ -103,12 +116,9 @@ def branch_off_range(growth, stat, tree, key, at, x):
     if not growth.expected:
         return Branch(0.0, 0.0)
     v = at.v
-    low, d = tree.lower, tree.n_features
-    lower = tree.f[v, low : low + d]
-    upper = tree.f[v, low + d : low + d + d]
-    if not is_outside(lower, upper, x):
+    if not is_outside(tree, v, x):
         return Branch(0.0, 0.0)
-    rate = measure(lower, upper, x, tree.scratch)
+    rate = measure(tree, v, x, tree.scratch)
     if tree.i[v, LEFT] < 0:
         if growth.pause and is_pure(stat, tree, v):
             return Branch(0.0, 0.0)

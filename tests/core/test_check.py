@@ -51,7 +51,7 @@ def shorten(tree: nodes.Tree) -> None:
 
 
 def loosen(tree: nodes.Tree) -> None:
-    tree.f[internal(tree), tree.lower] -= 1
+    tree.box[internal(tree), 0] -= 1
 
 
 def miscount(tree: nodes.Tree) -> None:
@@ -65,8 +65,7 @@ def relink(tree: nodes.Tree) -> None:
 
 def recut(tree: nodes.Tree) -> None:
     v = internal(tree)
-    box = tree.f[v]
-    box[nodes.THRESHOLD] = box[tree.lower + tree.n_features + tree.i[v, nodes.FEATURE]]
+    tree.f[v, nodes.THRESHOLD] = tree.box[v, tree.n_features + tree.i[v, nodes.FEATURE]]
 
 
 def overflow(tree: nodes.Tree) -> None:

@@ -1,0 +1,157 @@
+"""How fast a trained forest answers, and how much memory it takes.
+
+The same rows are learned and then predicted by `dmondrian` and by scikit-learn's random forest of
+as many trees, in one process, taking turns. Three figures of each:
+
+* a batch: rows x trees per second, all rows predicted, by one thread and by two;
+* one row at a time: microseconds of `predict_proba` (`predict` for labels), and of `partial_fit`,
+  which the random forest has not;
+* memory: bytes per node of the trees as they learn, and with the frozen copies that predict.
+
+    python -m benchmarks.answering --data <folder>
+
+The forests are given without feature scales, whose price does not grow with the rows. A workload is
+kept in the results file until it is measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+
+from benchmarks.datasets import Dataset
+from benchmarks.records import RESULTS, Records, table
+from benchmarks.throughput import WORKLOADS, spread, workload
+from dmondrian import AMFClassifier, AMFRegressor
+
+SINGLE = 400  # calls of one row each
+
+
+def forests(dataset: Dataset, trees: int) -> dict[str, Any]:
+    """Return forests that have learned the rows, by name."""
+    classes = dataset.n_classes > 0
+    kind, batch = (
+        (AMFClassifier, RandomForestClassifier)
+        if classes
+        else (AMFRegressor, RandomForestRegressor)
+    )
+    own = kind(n_estimators=trees, random_state=0, feature_scales=None, n_jobs=1)
+    given = {"classes": np.arange(dataset.n_classes)} if classes else {}
+    own.partial_fit(dataset.X_train, dataset.y_train, **given)
+    peer = batch(n_estimators=trees, random_state=0, n_jobs=1)
+    return {"dmondrian": own, "random forest": peer.fit(dataset.X_train, dataset.y_train)}
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    """Return the seconds that the work takes."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def batches(models: dict[str, Any], X: np.ndarray, threads: int, repeats: int) -> dict[str, list]:
+    """Return the seconds of predicting all rows, by model and repeat."""
+    found: dict[str, list] = {name: [] for name in models}
+    for repeat in range(repeats + 1):  # the first compiles and freezes
+        for name, model in models.items():
+            model.set_params(n_jobs=threads)
+            took = seconds(partial(asker(model), X))
+            if repeat:
+                found[name].append(took)
+    return found
+
+
+def asker(model: Any) -> Callable[[np.ndarray], np.ndarray]:
+    """Return what a forest is asked by."""
+    return model.predict_proba if hasattr(model, "predict_proba") else model.predict
+
+
+def singles(work: Callable[[int], Any]) -> float:
+    """Return the median of the seconds of calls with one row."""
+    work(0)
+    return statistics.median(seconds(lambda r=r: work(r)) for r in range(1, SINGLE))
+
+
+def measure(name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """All figures of one workload; a record per model."""
+    dataset = workload(name, args.data, args.max_rows)
+    X, y, n = dataset.X_train, dataset.y_train, len(dataset.X_train)
+    models = forests(dataset, args.trees)
+    own = models["dmondrian"]
+    grown = own.forest_.n_bytes / own.forest_.n_nodes
+    times = {threads: batches(models, X, threads, args.repeats) for threads in (1, 2)}
+    about = {"workload": name, "rows": n, "d": X.shape[1], "K": dataset.n_classes}
+    records = []
+    for label, model in models.items():
+        model.set_params(n_jobs=1)
+        record = {**about, "model": label, "trees": args.trees}
+        for threads, found in times.items():
+            rates = sorted(n * args.trees / took for took in found[label])
+            ratios = sorted(
+                peer / mine for mine, peer in zip(found[label], found["random forest"], strict=True)
+            )
+            record[f"rate_{threads}"] = [rates[0], statistics.median(rates), rates[-1]]
+            record[f"ratio_{threads}"] = [ratios[0], statistics.median(ratios), ratios[-1]]
+        ask = asker(model)
+        record["ask_one"] = singles(lambda r, ask=ask: ask(X[r : r + 1]))
+        records.append(record)
+    mine = records[0]
+    mine["bytes_per_node"] = [grown, own.forest_.n_bytes / own.forest_.n_nodes]
+    mine["learn_one"] = singles(lambda r: own.partial_fit(X[r : r + 1], y[r : r + 1]))
+    return records
+
+
+def report(records: Records) -> str:
+    """Markdown: a row per workload and model."""
+    rows = [
+        [
+            *(r["workload"], r["rows"], r["d"], r["model"]),
+            *(spread([v / 1e6 for v in r[f"rate_{threads}"]], ".1f") for threads in (1, 2)),
+            *(spread(r[f"ratio_{threads}"], ".2f") for threads in (1, 2)),
+            f"{1e6 * r['ask_one']:,.0f}",
+            f"{1e6 * r['learn_one']:,.0f}" if "learn_one" in r else "-",
+            " / ".join(f"{v:.0f}" for v in r.get("bytes_per_node", [])) or "-",
+        ]
+        for r in sorted(records, key=lambda r: (WORKLOADS.index(r["workload"]), r["model"]))
+    ]
+    head = ["workload", "n", "d", "model", "batch, 1 thread", "2 threads", "ratio, 1 thread"]
+    return (
+        "Batch: millions of rows x trees per second, median (least to greatest); ratio: over the "
+        "random forest's rate in the same turn. One row: microseconds of a call, median. Bytes per "
+        "node: as it learns / with frozen copies.\n\n"
+        + table([*head, "2 threads", "ask one row", "learn one row", "bytes per node"], rows)
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", help="folder with one sub-folder of Parquet per real set")
+    parser.add_argument("--workloads", nargs="+", default=WORKLOADS, choices=WORKLOADS)
+    parser.add_argument("--max-rows", type=int, default=20_000, help="rows of each workload")
+    parser.add_argument("--trees", type=int, default=10)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=RESULTS / "answering.json")
+    args = parser.parse_args()
+    records = Records(args.out, ("workload", "model", "trees"))
+    for name in args.workloads:
+        for record in measure(name, args):
+            records.add(record)
+        print(f"{name}: done", file=sys.stderr)
+    text = report(records)
+    args.out.with_suffix(".md").write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""Look ahead: bring the nodes on the way of the next rows into the cache, many rows at once.
+
+A row waits for the memory at each node on its way, since a node tells where the next one is. The
+ways of several rows can be walked at the same time, and then their waits overlap. Nothing is
+changed and nothing is remembered: what a row learns or predicts does not depend on it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dmondrian._jit import apart, inner, prefetch
+from dmondrian.core.columns import row_of
+from dmondrian.core.nodes import LEFT, PARENT, ROOT, child_of, leaf_of
+
+N_AHEAD = 16  # rows in flight: enough to hide the memory, few enough to stay in the cache
+
+
+@apart
+def look_ahead(tree, rows, first, at):
+    """Write to ``at`` the leaves of rows ``first``.., as many as there is room for."""
+    n = np.uint64(min(rows.values.shape[0] - first, at.shape[0]))
+    root = tree.head_i[ROOT]
+    for b in range(n):
+        at[b] = root
+    start = np.uint64(first)
+    moving = root >= 0
+    while moving:
+        moving = False
+        for b in range(n):
+            v = np.uint64(at[b])
+            if tree.i[v, LEFT] >= 0:
+                child = np.int64(child_of(tree, v, row_of(rows, start + b)))
+                prefetch(tree.i, child)
+                at[b] = child
+                moving = True
+
+
+@inner
+def confirm(tree, hint, x):
+    """Return the leaf of ``x``, given the one that it had some rows ago; -1 where none is.
+
+    Splits may have come in above the leaf. Upwards no node waits for a comparison: a processor
+    has the next ones at hand before it knows whether the way is still the same.
+    """
+    if hint < 0:
+        hint = tree.head_i[ROOT]
+        if hint < 0:
+            return hint
+    v, turn = hint, hint
+    parent = np.int64(tree.i[np.uint64(v), PARENT])
+    while parent >= 0:
+        if child_of(tree, parent, x) != v:
+            turn = parent
+        v, parent = parent, np.int64(tree.i[np.uint64(parent), PARENT])
+    return leaf_of(tree, turn, x)

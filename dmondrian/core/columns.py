@@ -1,0 +1,108 @@
+"""Columns that only take two values: two bits of a node's box instead of two floats.
+
+A one-hot column of a box is told by which of its two values have been seen. That is another way
+to write the same box, to the last bit: which columns are written so changes no result. A column
+that comes to take a third value is written as a range from then on (:mod:`dmondrian.layout`).
+
+Shapes: n rows, d features, p of them numeric, b binary, q = ceil(b / 64) words.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dmondrian._jit import borrow, inner, kernel
+
+
+class Columns(NamedTuple):
+    """How the boxes of a tree hold each feature."""
+
+    place: np.ndarray  # int32 [d], place among the numeric ones, or ~place among the binary
+    numeric: np.ndarray  # int32 [p], features, increasing
+    binary: np.ndarray  # int32 [b], features, increasing
+    values: np.ndarray  # float32 [b, 2], what each binary feature takes; the first may be alone
+
+
+class Rows(NamedTuple):
+    """Rows as kernels take them."""
+
+    values: np.ndarray  # float32 [n, d]
+    numeric: np.ndarray  # float32 [n, p], the numeric features
+    bits: np.ndarray  # uint64 [n, 2 q], a bit where a binary feature has its first, second value
+
+
+class Row(NamedTuple):
+    """One of them."""
+
+    values: np.ndarray  # float32 [d]
+    numeric: np.ndarray  # float32 [p]
+    bits: np.ndarray  # uint64 [2 q]
+
+
+def make_columns(n_features: int, binary: np.ndarray, values: np.ndarray) -> Columns:
+    """Return columns of which ``binary`` (int [b], increasing) take ``values`` [b, 2] only."""
+    binary = np.ascontiguousarray(binary, np.int32)
+    numeric = np.setdiff1d(np.arange(n_features, dtype=np.int32), binary)
+    place = np.empty(n_features, np.int32)
+    place[numeric] = np.arange(len(numeric))
+    place[binary] = ~np.arange(len(binary))
+    return Columns(place, numeric, binary, np.ascontiguousarray(values, np.float32))
+
+
+def all_numeric(n_features: int) -> Columns:
+    """Return columns none of which is binary."""
+    return make_columns(n_features, np.empty(0), np.empty((0, 2)))
+
+
+def n_words(columns: Columns) -> int:
+    """Return 2 q, the words of a box that hold bits."""
+    return 2 * -(-len(columns.binary) // 64)
+
+
+@inner
+def row_of(rows, r):
+    """Return row ``r``."""
+    return Row(rows.values[r], rows.numeric[r], rows.bits[r])
+
+
+@inner
+def borrow_rows(rows):
+    """Return the rows without reference counts (see ``borrow``)."""
+    return Rows(borrow(rows.values), borrow(rows.numeric), borrow(rows.bits))
+
+
+@inner
+def borrow_columns(columns):
+    """Return the columns without reference counts (see ``borrow``)."""
+    return Columns(
+        borrow(columns.place),
+        borrow(columns.numeric),
+        borrow(columns.binary),
+        borrow(columns.values),
+    )
+
+
+@kernel
+def write_bits(patterns, wanted, columns, bits, others):
+    """Write ``bits`` of each row; mark in ``others`` bool [b] the features with other values.
+
+    ``patterns`` int32 [n, d] and ``wanted`` [b, 2] are the float32 of rows and of the columns'
+    values, compared as they are stored: 0 and -0 are two values.
+    """
+    patterns, wanted, bits, others = borrow(patterns), borrow(wanted), borrow(bits), borrow(others)
+    columns = borrow_columns(columns)
+    half = bits.shape[1] // 2
+    one = np.uint64(1)
+    for r in range(patterns.shape[0]):
+        bits[r] = np.uint64(0)
+        for k in range(wanted.shape[0]):
+            found = patterns[r, columns.binary[k]]
+            bit = one << np.uint64(k & 63)
+            if found == wanted[k, 0]:
+                bits[r, k >> 6] |= bit
+            elif found == wanted[k, 1]:
+                bits[r, half + (k >> 6)] |= bit
+            else:
+                others[k] = True

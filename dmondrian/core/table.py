@@ -1,0 +1,54 @@
+"""Many trees in one call: where the arrays of each tree lie.
+
+To hand a tree to a kernel takes longer than to learn a row in it. A table of addresses is one
+argument for any number of trees.
+
+Relies on trees that share their columns and stay where they are during the call.
+
+Shapes: T trees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dmondrian._jit import array_at, inner
+from dmondrian.core.nodes import N_HEADER_FLOATS, STAT, Tree
+
+_WORDS, _BOX, _BITS, _HEAD_I, _HEAD_F, _MESSAGES = range(6)  # addresses
+_CAPACITY, _N_STATS, _N_MESSAGES = range(6, 9)
+
+
+def table_of(trees: Sequence[Tree]) -> np.ndarray:
+    """Return where the trees are, int64 [T, 9]; true as long as they are these objects."""
+    table = np.zeros((len(trees), 9), np.int64)
+    for row, tree in zip(table, trees, strict=True):
+        arrays = tree.i, tree.box, tree.bits, tree.head_i, tree.head_f, tree.messages
+        row[: len(arrays)] = [array.ctypes.data for array in arrays]
+        row[_CAPACITY:] = len(tree.i), tree.n_stats, len(tree.messages)
+    return table
+
+
+@inner
+def tree_at(table, t, columns, scratch):
+    """Return tree ``t``; ``scratch`` float64 [3 d] is the caller's."""
+    row = table[t]
+    m, n_stats = row[_CAPACITY], row[_N_STATS]
+    half, d = STAT + n_stats, columns.place.shape[0]
+    q = (columns.binary.shape[0] + 63) // 64
+    return Tree(
+        array_at(row[_WORDS], (m, 2 * half), np.int32),
+        array_at(row[_WORDS], (m, 2 * half), np.float32),
+        array_at(row[_WORDS], (m, half), np.float64),
+        array_at(row[_BOX], (m, 2 * columns.numeric.shape[0]), np.float32),
+        array_at(row[_BITS], (m, 2 * q), np.uint64),
+        columns,
+        array_at(row[_HEAD_I], (2,), np.int64),
+        array_at(row[_HEAD_F], (N_HEADER_FLOATS,), np.float64),
+        scratch,
+        array_at(row[_MESSAGES], (row[_N_MESSAGES], 2), np.float64),
+        d,
+        n_stats,
+    )

@@ -1,0 +1,77 @@
+"""When to freeze trees for predictions, and the frozen ones, kept until the trees learn.
+
+Relies on :mod:`dmondrian.core.frozen`. Promises the predictions of the trees as they are, to the
+last bit: whether they are frozen shows in time and memory alone.
+
+Shapes: n rows, m nodes of a tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dmondrian.core import nodes
+from dmondrian.core.frozen import FrozenTree, freeze
+from dmondrian.threads import run_threads
+
+# To freeze a node costs as much as an eighth of what a row saves (benchmarks/prediction.py); small
+# trees lie in the cache anyway.
+_NODES_PER_ROW = 8
+LEAST_NODES = 2048
+
+
+class Frozen:
+    """Frozen trees of one forest at rest; benign to share among threads."""
+
+    def __init__(self) -> None:
+        self._n_asked = 0
+        self._kept: tuple[Any, list[FrozenTree]] | None = None
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of memory held."""
+        kept = [] if self._kept is None else self._kept[1]
+        return sum(one.i.nbytes + one.answers.nbytes for one in kept)
+
+    def trees(
+        self,
+        grown: Sequence[nodes.Tree],
+        loss: Any,
+        rule: Any,
+        lifetime: float,
+        width: int,
+        n_rows: int,
+        n_threads: int,
+    ) -> list[FrozenTree] | None:
+        """Return the trees, none of them empty, frozen; or None while it does not pay.
+
+        Parameters
+        ----------
+        grown : sequence of Tree
+        loss, rule : policies
+        lifetime : float
+            At which they are asked.
+        width : int
+            Numbers of an answer.
+        n_rows : int
+            Rows that are asked about now.
+        n_threads : int
+        """
+        self._n_asked += n_rows
+        kept = self._kept
+        if kept is not None and kept[0] == (loss, rule, lifetime):
+            return kept[1]
+        used = [int(tree.head_i[nodes.N_NODES]) for tree in grown]
+        mean = sum(used) / max(1, len(used))
+        if mean < LEAST_NODES or _NODES_PER_ROW * self._n_asked < mean:
+            return None
+        made: dict[int, FrozenTree] = {}
+
+        def work(t: int) -> None:
+            made[t] = freeze(loss, rule, grown[t], width, lifetime)
+
+        run_threads(work, range(len(used)), n_threads)
+        frozen = [made[t] for t in range(len(used))]
+        self._kept = (loss, rule, lifetime), frozen
+        return frozen

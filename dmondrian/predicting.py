@@ -1,0 +1,315 @@
+"""Trees by number, asked what they say: sums over trees, one tree's answers, depths.
+
+Relies on the kernels of :mod:`dmondrian.core.loops` and :mod:`dmondrian.core.frozen`. Promises that
+what trees say depends on them and the row alone: not on threads, on rows asked about together, on
+how boxes are laid out, or on whether trees are frozen.
+
+Shapes: n rows, d features, K classes, k outputs (K, or 1 for regression), T trees, L lifetimes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import is_not
+from typing import Any
+
+import numpy as np
+
+from dmondrian.core import nodes
+from dmondrian.core.columns import Rows
+from dmondrian.core.frozen import FrozenTree, predict_frozen
+from dmondrian.core.loops import collect, gather_all, predict
+from dmondrian.core.table import table_of
+from dmondrian.domain import check_cube, clip_to_cube, scale_columns
+from dmondrian.errors import ParameterError
+from dmondrian.frozen import Frozen
+from dmondrian.growth.range import Range
+from dmondrian.layout import fitted, read_only, rows_of, without_boxes
+from dmondrian.lifetime import check_lifetimes
+from dmondrian.losses.depth import Depth
+from dmondrian.parameters import ForestParameters, Policies
+from dmondrian.rules.aggregate import Aggregate
+from dmondrian.rules.gaussian import GaussianHierarchy
+from dmondrian.sums import Sums, begun, stacked
+from dmondrian.threads import run_threads
+
+_CHUNK = 4096  # rows of a prediction task: enough to keep a tree in cache
+_FEW = 16  # rows that one call for all trees answers sooner than a call for each frozen tree
+_NONE_3D, _NONE_1D = np.empty((0, 0, 0)), np.empty(0)
+
+
+class Predicting:
+    """Trees with numbers, as they are now; :class:`dmondrian.ensemble.Ensemble` lets them learn."""
+
+    parameters: ForestParameters
+    tree_numbers: np.ndarray  # int64 [T], increasing
+    policies: Policies
+    trees: list[nodes.Tree]
+    _scales: np.ndarray | None
+    _is_torn: bool
+    _gathered: tuple[float, list[nodes.Tree]] | None
+    _frozen: Frozen
+    _tabled: tuple[list[nodes.Tree], np.ndarray]  # what the table is of, and the table
+
+    @property
+    def n_outputs(self) -> int:
+        """Width of a prediction: classes, or 1."""
+        return max(self.parameters.n_classes, 1)
+
+    @property
+    def _width(self) -> int:
+        """Numbers of a tree's answer: a Gaussian's two moments, else the outputs."""
+        return self.n_outputs + int(isinstance(self.policies.rule, GaussianHierarchy))
+
+    @property
+    def n_nodes(self) -> int:
+        """Nodes in use over all trees."""
+        return int(sum(tree.head_i[nodes.N_NODES] for tree in self.trees))
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of memory held by the trees, spare room and frozen copies included."""
+        return sum(nodes.tree_bytes(tree) for tree in self.trees) + self._frozen.n_bytes
+
+    @property
+    def total_weight(self) -> float:
+        """Weight of the rows learned."""
+        return float(self.trees[0].head_f[nodes.TOTAL_WEIGHT]) if self.trees else 0.0
+
+    def _check_whole(self) -> None:
+        """Refuse trees that were interrupted, each at another row, while they learned."""
+        if self._is_torn:
+            raise ParameterError(
+                "learning was interrupted, and the trees have learned different rows: fit anew, "
+                "or load what was saved before"
+            )
+
+    def check_learned(self) -> None:
+        """Refuse a forest without rows, which has no cell that could answer."""
+        if self.total_weight == 0.0:
+            raise ParameterError("the forest has learned no row of positive weight: fit it first")
+
+    def _as_learned(self, X: np.ndarray) -> tuple[np.ndarray, int]:
+        """Return rows as the kernels take them, and how many were moved to the cube."""
+        self._check_width(X)
+        n_clipped = 0
+        if self.parameters.domain == "cube" and self.parameters.clip:
+            X, n_clipped = clip_to_cube(X)
+        self.check_domain(X)
+        return read_only(X if self._scales is None else scale_columns(X, self._scales)), n_clipped
+
+    def check_domain(self, X: np.ndarray, names: Sequence[str] | None = None) -> None:
+        """Refuse rows outside the cube, where they are not moved to it; name the column."""
+        if self.parameters.domain == "cube" and not self.parameters.clip:
+            check_cube(X, names)
+
+    def _check_width(self, X: np.ndarray) -> None:
+        """Refuse rows of another width, which no kernel would notice."""
+        if X.ndim != 2 or X.shape[1] != self.parameters.n_features:
+            raise ParameterError(
+                f"rows should have {self.parameters.n_features} features, got shape {X.shape}"
+            )
+
+    @property
+    def _is_leafwise(self) -> bool:
+        """Whether what a tree says depends on the leaf alone, whatever its box."""
+        growth = self.policies.growth
+        return isinstance(growth, Range) and not growth.expected
+
+    def _asked(self, X: np.ndarray, trees: list[nodes.Tree], any_box: bool) -> tuple[Any, Rows]:
+        """Return trees and rows to predict, written alike where boxes are asked about."""
+        if self._is_leafwise and not any_box:
+            return trees, without_boxes(X)
+        rows, fits = rows_of(X, trees[0].columns) if trees else (without_boxes(X), True)
+        return (trees, rows) if fits else fitted(trees, X)
+
+    def predict_sums(
+        self,
+        X: np.ndarray,
+        n_threads: int = 1,
+        spread: bool = False,
+        distance: bool = False,
+        onto: Sums | None = None,
+        lifetimes: np.ndarray | None = None,
+    ) -> Sums:
+        """Sum the trees' predictions, in the order of their numbers.
+
+        Trees are added one by one, so sums over trees 0 to 4 continued over trees 5 to 9 are to
+        the last bit those over trees 0 to 9.
+
+        Parameters
+        ----------
+        X : float32 [n, d], C-contiguous
+        n_threads : int
+            Threads over chunks of rows.
+        spread, distance : bool
+            Also sum second moments, and the extensions to each leaf's box.
+        onto : Sums, optional
+            Sums over trees with lower numbers, of the same rows and kinds, to go on from; they
+            are left as they are. At the default lifetime only.
+        lifetimes : float64 [L], optional
+            Increasing lifetimes to predict at, up to the one that trees are realised to; by
+            default the one of the rows learned so far.
+        """
+        self._check_whole()
+        if onto is not None and lifetimes is not None:
+            raise ParameterError("sums go on at the default lifetime only")
+        n, k = len(X), self.n_outputs
+        lives = self._lifetimes(lifetimes)
+        if len(lives) > 1 and isinstance(self.policies.rule, GaussianHierarchy):
+            each = [lives[i : i + 1] for i in range(len(lives))]
+            return stacked(
+                [self.predict_sums(X, n_threads, spread, distance, lifetimes=at) for at in each]
+            )
+        X, shape = self._as_learned(X)[0], (n, len(lives), k)
+        total = begun(onto and onto.total, shape, onto is None)
+        square = begun(onto and onto.square, shape, onto is None) if spread else None
+        far = begun(onto and onto.distance, (n,), onto is None) if distance else None
+        rule, ready = self._ready(float(lives[-1]))
+        frozen = None
+        is_plain = len(lives) == 1 and not distance and self.total_weight > 0.0
+        if self._is_leafwise and is_plain and n >= _FEW:
+            frozen = self._frozen.trees(
+                ready, self.policies.loss, rule, float(lives[0]), self._width, n, n_threads
+            )
+        trees, asked = self._asked(X, ready, distance)
+
+        def work(start: int) -> None:
+            rows = slice(start, min(start + _CHUNK, n))
+            self._predict_chunk(
+                rule,
+                trees,
+                frozen,
+                Rows(*(part[rows] for part in asked)),
+                lives,
+                total[rows],
+                _NONE_3D if square is None else square[rows],
+                _NONE_1D if far is None else far[rows],
+            )
+
+        run_threads(work, range(0, n, _CHUNK), n_threads)
+        n_trees = len(self.trees) + (0 if onto is None else onto.n_trees)
+        origin = float(self.trees[0].head_f[nodes.OFFSET]) if self.trees else 0.0
+        if lifetimes is None:
+            return Sums(total[:, 0], None if square is None else square[:, 0], far, n_trees, origin)
+        square = None if square is None else square.transpose(1, 0, 2)
+        return Sums(total.transpose(1, 0, 2), square, far, n_trees, origin)
+
+    def _lifetimes(self, lifetimes: np.ndarray | None) -> np.ndarray:
+        """Return lifetimes for the kernels; by default the forest's own."""
+        if lifetimes is None:
+            return read_only(np.array([self.parameters.lifetime_at(self.total_weight)]))
+        if isinstance(self.policies.rule, Aggregate):
+            raise ParameterError("a mixture over all prunings has the trees' own lifetime only")
+        return read_only(check_lifetimes(lifetimes, self.parameters.realised_lifetime))
+
+    def _ready(self, lifetime: float) -> tuple[Any, list[nodes.Tree]]:
+        """Return rule and trees, with what the rule must know of all nodes.
+
+        A Gaussian hierarchy's messages are those of one lifetime; they are kept until rows are
+        learned or another lifetime is asked for.
+        """
+        if not isinstance(self.policies.rule, GaussianHierarchy):
+            return self.policies.rule, self.trees
+        rule, gathered = GaussianHierarchy(lifetime, False), self._gathered
+        if gathered is None or gathered[0] != lifetime:
+            gathered = lifetime, [self._with_messages(rule, tree) for tree in self.trees]
+            self._gathered = gathered  # other threads may have put theirs there meanwhile
+        return rule, gathered[1]
+
+    @staticmethod
+    def _with_messages(rule: Any, tree: nodes.Tree) -> nodes.Tree:
+        """Return the tree with what the rule gathers from all its nodes."""
+        used = int(tree.head_i[nodes.N_NODES])
+        if used:
+            tree = tree._replace(messages=np.zeros((used + 2, 2)))
+            gather_all(rule, tree)
+        return tree
+
+    def _predict_chunk(
+        self,
+        rule: Any,
+        trees: list[nodes.Tree],
+        frozen: list[FrozenTree] | None,
+        rows: Rows,
+        lives: np.ndarray,
+        total: np.ndarray,
+        square: np.ndarray,
+        distance: np.ndarray,
+    ) -> None:
+        chosen, seed = self.policies._replace(rule=rule), np.uint64(self.parameters.seed)
+        k = self.n_outputs
+        if self.total_weight == 0.0:  # no tree has a cell: all classes are as likely
+            total += len(trees) / k if self.parameters.n_classes else 0.0
+            if len(square):
+                square += len(trees) / k**2 if self.parameters.n_classes else 0.0
+        elif frozen is not None:
+            leaves = np.empty(len(rows.values), np.int32)
+            for tree, at_rest in zip(trees, frozen, strict=True):
+                predict_frozen(rule, tree, at_rest, rows.values, leaves, total, square)
+        else:
+            table, width = self._table(trees), self._width
+            numbers = self.tree_numbers.astype(np.uint64)
+            predict(
+                *chosen, table, trees[0].columns, seed, numbers, rows, lives, width, total, square,
+                distance,
+            )  # fmt: skip
+
+    def _table(self, trees: list[nodes.Tree]) -> np.ndarray:
+        """Return where the trees are, for the kernels."""
+        tabled = self._tabled
+        if len(tabled[0]) != len(trees) or any(map(is_not, tabled[0], trees)):
+            tabled = self._tabled = list(trees), table_of(trees)
+        return tabled[1]
+
+    def answers(
+        self, X: np.ndarray, chosen: Policies, lifetimes: np.ndarray, width: int
+    ) -> np.ndarray:
+        """Return what each tree answers by itself, to what is asked by other policies.
+
+        Parameters
+        ----------
+        X : float32 [n, d], C-contiguous
+        chosen : Policies
+            The forest's own, with another loss or rule; a Gaussian hierarchy's are of one lifetime.
+        lifetimes : float64 [L]
+            Increasing, up to the one that trees are realised to.
+        width : int
+            Numbers of an answer.
+
+        Returns
+        -------
+        float64 [T, n, L, width]
+
+        Raises
+        ------
+        ParameterError
+            If no row was learned.
+        """
+        self._check_whole()
+        self.check_learned()
+        X, lives = self._as_learned(X)[0], read_only(lifetimes)
+        found = np.empty((len(self.trees), len(X), len(lives), width))
+        trees, rows = self._asked(X, self._ready(float(lives[-1]))[1], False)
+        table, columns = table_of(trees), trees[0].columns
+        seed, numbers = np.uint64(self.parameters.seed), self.tree_numbers.astype(np.uint64)
+        collect(*chosen, table, columns, seed, numbers, rows, lives, found)
+        return found
+
+    def weighted_depth(self, X: np.ndarray) -> np.ndarray:
+        """Return the posterior mean depth of each row's leaf, mean over trees, float64 [n].
+
+        Where trees do not mix over prunings that is the depth of the cell that speaks.
+        """
+        chosen = self.policies.learning._replace(loss=Depth(1.0))
+        total = np.zeros((len(X), 1, 1))
+        if self.total_weight == 0.0:
+            return total[:, 0, 0]
+        X, lives = self._as_learned(X)[0], self._lifetimes(None)
+        trees, rows = self._asked(X, self.trees, False)
+        table, columns = self._table(trees), trees[0].columns
+        seed, numbers = np.uint64(self.parameters.seed), self.tree_numbers.astype(np.uint64)
+        predict(
+            *chosen, table, columns, seed, numbers, rows, lives, 1, total, _NONE_3D, _NONE_1D
+        )  # fmt: skip
+        return total[:, 0, 0] / len(self.trees)

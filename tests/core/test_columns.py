@@ -1,0 +1,109 @@
+"""Features of two values are written as bits, which shows in the memory alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dmondrian import layout
+from dmondrian.core import nodes
+from dmondrian.core.columns import all_numeric
+from dmondrian.forest import Forest
+from dmondrian.parameters import ForestParameters
+
+ROWS, NUMERIC, BINARY = 900, 3, 70
+
+
+def draw(number: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows with numeric, two-valued, constant and late three-valued features."""
+    rng = np.random.default_rng(number)
+    ends = rng.permutation(NUMERIC + BINARY)
+    numeric = rng.random((ROWS, NUMERIC))
+    binary = np.where(rng.random((ROWS, BINARY)) < rng.random(BINARY), rng.random(BINARY), 0.0)
+    binary[:, 0] = 0.25  # constant
+    binary[:, 1] = np.where(np.arange(ROWS) < 300, 0.0, 0.75)  # constant for a while
+    binary[400:, 2] = np.where(rng.random(ROWS - 400) < 0.5, binary[400:, 2], 0.125)  # a third
+    binary[rng.random(ROWS) < 0.1, 3] *= -1.0  # 0 and -0 among them
+    X = np.hstack([numeric, binary])[:, ends].astype(np.float32)
+    y = (X[:, ends[:3]].sum(axis=1) + rng.normal(0, 0.3, ROWS) > 1.0).astype(np.float64)
+    return X, y
+
+
+def parameters(X: np.ndarray, **changes: object) -> ForestParameters:
+    settings: dict = {"n_features": X.shape[1], "n_classes": 2, "seed": 5, "alpha": 0.5, **changes}
+    kind = "classifier" if settings["n_classes"] else "regressor"
+    family = "mondrian-forest" if "aggregation" in settings else "amf"
+    return ForestParameters(algorithm=f"{family}-{kind}", **settings)
+
+
+CASES = [
+    {},
+    {"n_classes": 0},
+    {"expected_extension": True, "split_pure": True},
+    {"domain": "cube", "aggregation": "mean", "lifetime": 2.0},
+]
+
+
+def grown(X: np.ndarray, y: np.ndarray, chunk: int, **changes: object) -> Forest:
+    forest = Forest(parameters(X, **changes), range(2))
+    for start in range(0, len(X), chunk):
+        forest.update(X[start : start + chunk], y[start : start + chunk])
+    return forest
+
+
+def bytes_of(forest: Forest) -> list[bytes]:
+    return [array.tobytes() for tree in forest.state()[1] for array in tree.values()]
+
+
+@pytest.mark.parametrize("changes", CASES, ids=["classes", "labels", "expected", "cube"])
+def test_how_boxes_are_written_changes_no_byte(
+    changes: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = draw(1)
+    X = np.abs(X) if changes.get("domain") else X
+    pieces = grown(X, y, 37, **changes)
+    whole = grown(X, y, ROWS, **changes)
+    asked = np.ascontiguousarray(X[::3] * np.float32(0.9))  # values that no box has
+    said = pieces.predict_sums(asked, spread=True, distance=True)
+    monkeypatch.setattr(layout, "_LEAST", 10_000)
+    plain = grown(X, y, 37, **changes)
+    assert len(plain.trees[0].columns.binary) == 0
+    assert len(pieces.trees[0].columns.binary) > BINARY // 2
+    assert bytes_of(pieces) == bytes_of(whole) == bytes_of(plain)
+    expected = plain.predict_sums(asked, spread=True, distance=True)
+    for one, other in zip(said[:3], expected[:3], strict=True):
+        assert one.tobytes() == other.tobytes()
+
+
+def test_a_stored_forest_has_its_bits_again_and_goes_on() -> None:
+    X, y = draw(2)
+    forest = grown(X[:600], y[:600], 600)
+    read = Forest.from_state(*forest.state())
+    assert len(read.trees[0].columns.binary) > BINARY // 2
+    assert bytes_of(read) == bytes_of(forest)
+    for one in (forest, read):
+        one.update(X[600:], y[600:])
+    assert bytes_of(read) == bytes_of(forest) == bytes_of(grown(X, y, 1))
+
+
+def test_trees_that_were_written_differently_are_joined() -> None:
+    X, y = draw(3)
+    y[:] = 1.0
+    short = grown(X[:300], y[:300], 300)
+    other = Forest(short.parameters, [2])
+    other.update(X[:300], y[:300])
+    other.trees = [nodes.lay_out(tree, all_numeric(X.shape[1])) for tree in other.trees]
+    joined = Forest.join([short, other])
+    assert bytes_of(joined) == bytes_of(short) + bytes_of(other)
+    joined.update(X[300:], y[300:])
+    expected = grown(X, y, ROWS)
+    assert bytes_of(joined)[: len(bytes_of(expected))] == bytes_of(expected)
+
+
+def test_a_binary_feature_takes_two_bits_of_a_box() -> None:
+    rng = np.random.default_rng(0)
+    X = np.hstack([rng.random((ROWS, 4)), rng.random((ROWS, 100)) < 0.2]).astype(np.float32)
+    y = (X[:, 0] > X[:, 5]).astype(np.float64)
+    tree = grown(X, y, ROWS).trees[0]
+    per_node = nodes.tree_bytes(tree) / len(tree.i)
+    assert per_node == 64 + 4 * 2 * 4 + 8 * 2 * 2

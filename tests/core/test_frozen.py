@@ -1,0 +1,83 @@
+"""A frozen forest says what the forest says, to the last bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dmondrian import frozen
+from dmondrian.forest import Forest
+from dmondrian.parameters import ForestParameters
+
+ROWS = 700
+
+
+def draw(n_classes: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(n_classes)
+    X = rng.random((ROWS, 4)).astype(np.float32)
+    X[::5] = X[::10].repeat(2, axis=0)[: len(X[::5])]  # rows that come again
+    y = X[:, 0] + X[:, 1] * X[:, 2] + rng.normal(0, 0.2, ROWS)
+    return X, np.floor(y * n_classes / 2.5).clip(0, n_classes - 1) if n_classes else y + 1000.0
+
+
+def parameters(**changes: object) -> ForestParameters:
+    settings: dict = {"n_features": 4, "seed": 3, "alpha": 0.5, **changes}
+    kind = "classifier" if settings["n_classes"] else "regressor"
+    family = "mondrian-forest" if "aggregation" in settings else "amf"
+    return ForestParameters(algorithm=f"{family}-{kind}", **settings)
+
+
+CASES = {
+    "mixture": {"n_classes": 3},
+    "mixture of labels": {"n_classes": 0},
+    "mean": {"n_classes": 3, "aggregation": "mean", "lifetime": 4.0},
+    "vote": {"n_classes": 3, "aggregation": "vote"},
+    "mean of labels": {"n_classes": 0, "aggregation": "mean", "lifetime": 4.0},
+    "Kneser-Ney": {"n_classes": 3, "aggregation": "hierarchy"},
+    "Gaussian": {"n_classes": 0, "aggregation": "hierarchy", "lifetime": 4.0},
+    "scaled": {"n_classes": 2, "feature_scales": (0.5, 2.0, 0.25, 1.0), "split_pure": True},
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_frozen_trees_say_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = draw(CASES[name]["n_classes"])
+    forest = Forest(parameters(**CASES[name]), range(3))
+    forest.update(X, y)
+    asked = np.random.default_rng(9).random((ROWS, 4)).astype(np.float32)
+    asked[:50] = X[:50]
+    plain = forest.predict_sums(asked, spread=True)
+    assert forest._frozen.n_bytes == 0  # too small to pay
+    monkeypatch.setattr(frozen, "LEAST_NODES", 0)
+    for n_threads in (1, 2):
+        for n in (ROWS, 17, 1):
+            said = forest.predict_sums(asked[:n], n_threads, spread=True)
+            assert said.total.tobytes() == plain.total[:n].tobytes()
+            assert said.square is not None
+            assert plain.square is not None
+            assert said.square.tobytes() == plain.square[:n].tobytes()
+    assert forest._frozen.n_bytes > 0
+
+
+def test_what_is_frozen_is_not_what_was_learned_since(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frozen, "LEAST_NODES", 0)
+    X, y = draw(2)
+    forests = [Forest(parameters(n_classes=2), range(2)) for _ in range(2)]
+    for start in (0, 350):
+        for forest in forests:
+            forest.update(X[start : start + 350], y[start : start + 350])
+        frozen_says = forests[0].predict_sums(X).total
+        assert forests[0]._frozen.n_bytes > 0
+        monkeypatch.setattr(frozen, "LEAST_NODES", 10**9)
+        assert forests[1].predict_sums(X).total.tobytes() == frozen_says.tobytes()
+        monkeypatch.setattr(frozen, "LEAST_NODES", 0)
+
+
+def test_an_empty_tree_and_no_row_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frozen, "LEAST_NODES", 0)
+    asked = parameters(n_classes=4)
+    X = np.full((3, 4), 0.5, np.float32)
+    assert (Forest(asked, range(2)).predict_sums(X).total == 0.5).all()
+    forest = Forest(asked, range(2))
+    forest.update(X[:1], np.zeros(1))
+    assert forest.predict_sums(X[:0]).total.shape == (0, 4)
