@@ -38,7 +38,7 @@ def run(command: list[str], env: dict[str, str]) -> tuple[str, str]:
         cwd=PROJECT,
         capture_output=True,
         text=True,
-        timeout=TIMEOUT,
+        timeout=2 * TIMEOUT,  # twice the kernels of others
     )
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
