@@ -14,11 +14,13 @@ import functools
 import hashlib
 import importlib
 import inspect
+import logging
 import os
 import shutil
 import tempfile
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,6 +44,7 @@ _fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None
 _PACKAGE = Path(__file__).parent
 _LOCK_SECONDS = 20.0
 _FLAGS = {"nogil": True, "fastmath": False, "error_model": "numpy"}
+_KERNELS: list[Any] = []  # that were declared so far
 _KERNEL_FOLDERS = ("core", "growth", "stats", "losses", "rules")
 
 
@@ -133,6 +136,12 @@ class _KernelCache(caching.Cache):
 
     _impl_class = _CacheImpl
 
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        found = super().load_overload(sig, target_context)
+        if found is None:
+            _announce()
+        return found
+
     def save_overload(self, sig: Any, data: Any) -> None:
         try:
             with _locked(cache_folder() / "lock"):
@@ -143,6 +152,19 @@ class _KernelCache(caching.Cache):
                 "process compiles it again; make room there or set DMONDRIAN_CACHE_DIR",
                 stacklevel=2,
             )
+
+
+@functools.cache
+def _announce() -> None:
+    """Tell once in a process that somebody has to wait for a compilation.
+
+    By the logger "dmondrian", at the level that is seen without any set-up of logging.
+    """
+    logging.getLogger("dmondrian").warning(
+        "compiling kernels for this machine, once: some seconds each, about 15 for a forest; they "
+        "are kept in %s (`dmondrian warm` compiles all of them ahead of time)",
+        cache_folder(),
+    )
 
 
 @contextmanager
@@ -175,7 +197,16 @@ def kernel(function: Callable[..., Any]) -> Any:
     compiled = numba.njit(**_FLAGS)(function)
     if not config.DISABLE_JIT:
         compiled._cache = _KernelCache(function)
+        _KERNELS.append(compiled)
     return compiled
+
+
+def compilations() -> dict[str, int]:
+    """Return how often this process had to compile kernels, by their dotted names."""
+    found: Counter[str] = Counter()
+    for each in _KERNELS:
+        found[f"{each.__module__}.{each.__qualname__}"] += each.stats.cache_misses.total()
+    return dict(+found)
 
 
 class _PartLibrary(JITCodeLibrary):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dmondrian import __version__
 from dmondrian.cli.output import Output
 from dmondrian.cli.tls import add_tls_arguments
+from dmondrian.cli.warm import CHOICES, DOMAINS
 from dmondrian.errors import (
     CheckpointError,
     ClusterError,
@@ -67,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     output = Output(as_json=arguments.json)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), output.logged():
             warnings.showwarning = lambda message, *_, **__: output.remark(str(message))
             return _command(arguments.command)(arguments, output)
     except KeyboardInterrupt as stop:
@@ -140,6 +141,15 @@ def _parser() -> argparse.ArgumentParser:
     for command in (score, evaluate):
         _add_cluster_arguments(command)
     _add_inspecting(add)
+    warm = add("warm", "compile all kernels for this machine, so that no job has to wait for them")
+    warm.add_argument(
+        "--algorithm",
+        action="append",
+        default=[],
+        choices=tuple(CHOICES),
+        help="only those of this one; repeatable",
+    )
+    warm.add_argument("--domain", choices=DOMAINS, help="only those of forests on this domain")
     _add_try_cluster(
         add("cluster", "start an encrypted cluster on this machine, to try a job with")
     )
@@ -250,6 +260,8 @@ def _command(name: str) -> Command:
         from dmondrian.cli.score import score as command
     elif name == "evaluate":
         from dmondrian.cli.score import evaluate as command
+    elif name == "warm":
+        from dmondrian.cli.warm import warm as command
     elif name == "cluster":
         from dmondrian.cli.try_cluster import cluster as command
     elif name == "cancel":

@@ -8,10 +8,12 @@ elsewhere a new line comes only when there is something durable to say.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -70,6 +72,16 @@ class Output:
             self._told.add(text)
             self.note(f"note: {text}")
 
+    @contextmanager
+    def logged(self) -> Iterator[None]:
+        """Make remarks of what the library logs in this process, while a ``with`` block lasts."""
+        logger, handler = logging.getLogger("dmondrian"), _Remarks(self)
+        logger.addHandler(handler)
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
+
     def progress(self, line: str, *, important: bool = False) -> None:
         """Show the state of the work on stderr: in place on a terminal, else now and then."""
         now = time.monotonic()
@@ -91,6 +103,17 @@ class Output:
         if self._open_width:
             self._stderr.write("\n")
             self._open_width = 0
+
+
+class _Remarks(logging.Handler):
+    """Hands records of warnings and worse to a command's output."""
+
+    def __init__(self, output: Output) -> None:
+        super().__init__(logging.WARNING)
+        self._output = output
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._output.remark(record.getMessage())
 
 
 def table(rows: Iterable[tuple[str, Any]]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 
 import numpy as np
 
@@ -73,3 +74,12 @@ def test_a_remark_is_made_once():
 
 def test_tables_line_up():
     assert table([("a", 1234), ("longer", 0.5)]) == "a       1,234\nlonger  0.5000"
+
+
+def test_what_the_library_logs_is_remarked_on():
+    stderr, logger = io.StringIO(), logging.getLogger("dmondrian")
+    with Output(False, io.StringIO(), stderr).logged():
+        logger.warning("compiling %s", "kernels")
+        logger.info("not for people")
+    logger.warning("later")
+    assert stderr.getvalue() == "note: compiling kernels\n"

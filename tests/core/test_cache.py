@@ -166,6 +166,39 @@ def test_bounds_checks_reach_the_parts_of_kernels(tmp_path: Path) -> None:
     subprocess.run(command, env={**env, "NUMBA_BOUNDSCHECK": "1"}, check=True, timeout=120)
 
 
+ANNOUNCED = """
+import logging, sys
+from dmondrian import _jit
+
+logging.getLogger("dmondrian").setLevel(sys.argv[1])
+once, twice = _jit.kernel(lambda x: x), _jit.kernel(lambda x: x + x)
+assert (once(2), twice(2), twice(2.0)) == (2, 4, 4.0)
+print(_jit.compilations())
+"""
+
+
+@pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled")
+def test_whoever_waits_for_a_compilation_is_told_once(tmp_path: Path) -> None:
+    script = tmp_path / "kernels.py"
+    script.write_text(ANNOUNCED)
+    root = str(Path(dmondrian.__file__).parents[1])
+
+    def told(cache: str, level: str) -> tuple[str, str]:
+        env = {**os.environ, "DMONDRIAN_CACHE_DIR": str(tmp_path / cache), "PYTHONPATH": root}
+        command = [sys.executable, "-W", "error", str(script), level]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip(), done.stderr
+
+    compiled, said = told("cache", "WARNING")
+    assert compiled == "{'__main__.<lambda>': 3}"
+    assert said.startswith("compiling kernels for this machine, once")
+    assert len(said.splitlines()) == 1
+    assert str(tmp_path / "cache") in said
+    assert told("cache", "WARNING") == ("{}", "")
+    assert told("other", "ERROR") == (compiled, "")
+
+
 def test_a_policy_without_an_answer_is_named() -> None:
     @_jit.hook
     def asked(policy, x):

@@ -1,0 +1,95 @@
+"""`dmondrian warm`: compile ahead of time whatever the estimators can need.
+
+Relies on the estimators alone: small forests of every kind learn and answer, so that no second
+list of kernels has to be kept true. Which kernels there are depends on the choices below; all
+other parameters are values. Numba's cache holds for one kind of processor: ``NUMBA_CPU_NAME`` and
+``NUMBA_CPU_FEATURES`` say which, where the machines that will use it are of another.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from dmondrian.cli.output import Output
+from dmondrian.errors import ParameterError
+
+DOMAINS = ("range", "cube")
+# Parameters that choose a policy, and so kernels of its own, beside the domain.
+CHOICES: dict[str, dict[str, tuple[Any, ...]]] = {
+    "amf-classifier": {"use_aggregation": (True, False), "calibrate": (False, True)},
+    "amf-regressor": {"use_aggregation": (True, False)},
+    "mondrian-forest-classifier": {
+        "aggregation": ("mean", "vote", "hierarchy"),
+        "calibrate": (False, True),
+    },
+    "mondrian-forest-regressor": {"aggregation": ("mean", "hierarchy")},
+}
+_ROWS = 40
+_WARMUP_ROWS = 32  # the fewest there can be: settings are chosen from them
+
+
+def warm(arguments: argparse.Namespace, output: Output) -> int:
+    """Run the command; see `dmondrian warm --help`."""
+    from numba import config
+
+    from dmondrian._jit import cache_folder, compilations
+
+    if config.DISABLE_JIT:
+        raise ParameterError("NUMBA_DISABLE_JIT is set, so nothing is compiled: unset it")
+    algorithms = tuple(dict.fromkeys(arguments.algorithm)) or tuple(CHOICES)
+    domains = (arguments.domain,) if arguments.domain else DOMAINS
+    start, kinds = time.monotonic(), list(_kinds(algorithms, domains))
+    for done, (algorithm, chosen) in enumerate(kinds):
+        values = ", ".join(f"{name}={value}" for name, value in chosen.items())
+        output.progress(f"{done} of {len(kinds)} done; now {algorithm}: {values}", important=True)
+        _use(algorithm, chosen)
+    output.close_line()
+    n, folder = sum(compilations().values()), str(cache_folder())
+    output.event("warmed", {"algorithms": algorithms, "compiled": n, "folder": folder})
+    seconds = time.monotonic() - start
+    told = f"compiled {n} kernels in {seconds:.0f} s" if n else "nothing to compile"
+    on = " and ".join(f"the {domain}" for domain in domains)
+    output.text(f"{told}: {folder} has all that {', '.join(algorithms)} can need on {on}")
+    return 0
+
+
+def _kinds(
+    algorithms: Iterable[str], domains: Iterable[str]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Return each way to choose the policies of these algorithms."""
+    for algorithm in algorithms:
+        choices = {"domain": domains, **CHOICES[algorithm]}
+        for values in itertools.product(*choices.values()):
+            yield algorithm, dict(zip(choices, values, strict=True))
+
+
+def _use(algorithm: str, chosen: dict[str, Any]) -> None:
+    """Let a forest learn, with settings left to the rows, and ask it all that it can be asked."""
+    import numpy as np
+
+    from dmondrian.estimators import ALGORITHMS
+
+    X = np.random.default_rng(0).random((_ROWS, 2), dtype=np.float32)
+    forest: Any = ALGORITHMS[algorithm](
+        n_estimators=2,
+        feature_scales="learned" if chosen["domain"] == "range" else None,
+        warmup_rows=_WARMUP_ROWS,
+        random_state=0,
+        **chosen,
+    )
+    forest.fit(X, np.where(X[:, 0] > X[:, 1], 1, 0))
+    forest.predict(X)
+    forest.weighted_depth(X)
+    assert len(forest.feature_importances_) == 2
+    if algorithm == "mondrian-forest-regressor":
+        forest.predict_interval(X)
+        forest.predict(X, return_std=True)
+    if algorithm.startswith("mondrian-forest") and chosen["domain"] == "cube":
+        if not chosen.get("calibrate"):
+            forest.merge(forest)
+        if not hasattr(forest, "classes_") and chosen["aggregation"] == "mean":
+            forest.confidence_interval(X, X, lifetime=1.0, debias=True)

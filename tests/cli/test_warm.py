@@ -1,0 +1,56 @@
+"""What `dmondrian warm` goes through; tests/cluster/test_processors.py runs it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+from sklearn.utils._param_validation import StrOptions
+
+from dmondrian.cli.warm import CHOICES, DOMAINS, _kinds
+from dmondrian.errors import ParameterError
+from dmondrian.estimators import ALGORITHMS
+from dmondrian.estimators.base import BaseForest
+from dmondrian.parameters import policies
+from tests.cli.command import TIMEOUT, arguments
+
+
+def kernel_types(estimator: BaseForest) -> tuple[object, ...]:
+    """Return what a forest's kernels are compiled for, beside the settings that are values."""
+    estimator._validate_params()
+    n_classes = 2 if estimator.algorithm.endswith("classifier") else 0
+    chosen = policies(estimator._forest_parameters(3, n_classes))
+    return *map(type, chosen), bool(getattr(estimator, "calibrate", False))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_choice_of_kernels_is_gone_through(algorithm: str) -> None:
+    kind = ALGORITHMS[algorithm]
+    kinds = [kind(**chosen) for _, chosen in _kinds([algorithm], DOMAINS)]
+    types = {kernel_types(estimator) for estimator in kinds}
+    assert len(types) == len(kinds)  # and none of them twice
+    for name, constraints in kind._parameter_constraints.items():
+        options = {value for c in constraints if isinstance(c, StrOptions) for value in c.options}
+        if "boolean" in constraints:
+            options |= {False, True}
+        for value in options:
+            for estimator in kinds:
+                try:
+                    found = kernel_types(kind(**{**estimator.get_params(), name: value}))
+                except ParameterError:  # scales and the cube do not go together
+                    continue
+                assert found in types, f"{name}={value}: add it to CHOICES"
+
+
+def test_all_algorithms_are_gone_through() -> None:
+    assert set(CHOICES) == set(ALGORITHMS)
+
+
+def test_without_a_compiler_the_command_refuses() -> None:
+    env = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
+    done = subprocess.run(
+        arguments("warm"), env=env, capture_output=True, text=True, timeout=TIMEOUT
+    )
+    assert done.returncode == 2
+    assert "NUMBA_DISABLE_JIT is set" in done.stderr

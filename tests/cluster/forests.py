@@ -1,0 +1,71 @@
+"""Small forests in a process of its own: forests.py [ALGORITHM ...], by default all.
+
+Writes a line of JSON: the digest of each forest's state and predictions, the kernels that had to be
+compiled for them, and the processor that Numba compiles for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+
+import numpy as np
+from numba.core.registry import cpu_target
+
+from dmondrian import (
+    AMFClassifier,
+    AMFRegressor,
+    MondrianForestClassifier,
+    MondrianForestRegressor,
+)
+from dmondrian._jit import compilations
+
+N, D = 600, 40  # wide enough for loops over columns to fill the registers of any processor
+FORESTS = {
+    "amf-classifier": AMFClassifier(
+        3,
+        alpha=0.25,
+        charge_opening=True,
+        feature_scales=None,
+        predict_extension="expected",
+        calibrate=True,
+        random_state=0,
+    ),
+    "amf-regressor": AMFRegressor(3, feature_scales="learned", warmup_rows=64, random_state=0),
+    "mondrian-forest-classifier": MondrianForestClassifier(
+        3, aggregation="hierarchy", domain="cube", random_state=0
+    ),
+    "mondrian-forest-regressor": MondrianForestRegressor(
+        3, aggregation="hierarchy", random_state=0
+    ),
+}
+
+
+def digest(name: str) -> str:
+    """Return the digest of what a forest learned and says."""
+    draw = np.random.default_rng(0)
+    X = draw.random((N, D), dtype=np.float32)
+    w = draw.choice([0.0, 0.5, 1.0, 3.0], N)  # passed over, scaled, plain and repeated
+    signal = X @ np.linspace(1.0, 0.0, D, dtype=np.float32) > 0.25 * D
+    y = signal if name.endswith("classifier") else signal + draw.integers(0, 1000, N) / 256.0
+    forest = FORESTS[name].fit(X[:500], y[:500], sample_weight=w[:500])
+    header, trees = forest.forest_.state()
+    found = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    for tree in trees:
+        for field in sorted(tree):
+            found.update(np.ascontiguousarray(tree[field]).tobytes())
+    said = forest.predict_proba(X) if hasattr(forest, "predict_proba") else forest.predict(X)
+    found.update(np.ascontiguousarray(said).tobytes())
+    return found.hexdigest()
+
+
+def main() -> None:
+    digests = {name: digest(name) for name in sys.argv[1:] or FORESTS}
+    processor = list(cpu_target.target_context.codegen().magic_tuple())
+    told = {"digests": digests, "compiled": compilations(), "processor": processor}
+    sys.stdout.write(json.dumps(told) + "\n")
+
+
+if __name__ == "__main__":
+    main()

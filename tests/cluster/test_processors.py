@@ -1,0 +1,124 @@
+"""Kernels for another processor than this one: made ahead of time, kept apart, the same forests.
+
+As in the image of cluster/Dockerfile, the other processor is one that lacks what this one has:
+Numba is told so by its settings, NumPy and the C library's exp and log by theirs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from numba import config
+from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
+
+from tests.cli.command import PROJECT, TIMEOUT, arguments
+
+pytestmark = pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled")
+
+ALGORITHM = "amf-regressor"
+PLAIN = {
+    "NUMBA_CPU_NAME": "generic",
+    "NUMBA_CPU_FEATURES": "",
+    "NPY_DISABLE_CPU_FEATURES": " ".join(f for f in __cpu_dispatch__ if __cpu_features__[f]),
+    "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-FMA,-FMA4",
+}
+
+
+def run(command: list[str], env: dict[str, str]) -> tuple[str, str]:
+    """Run a command to its end; return stdout and stderr."""
+    done = subprocess.run(
+        command,
+        env={**os.environ, **env},
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        timeout=2 * TIMEOUT,  # twice the kernels of others
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+def forests(env: dict[str, str], *names: str) -> tuple[dict[str, Any], str]:
+    """Grow small forests in a process of their own; return what it tells, and its stderr."""
+    stdout, stderr = run([sys.executable, "-m", "tests.cluster.forests", *names], env)
+    return json.loads(stdout), stderr
+
+
+def kept(env: dict[str, str]) -> set[str]:
+    """Return the files of compiled kernels in a cache."""
+    return {file.name for file in Path(env["DMONDRIAN_CACHE_DIR"]).rglob("*.nbc")}
+
+
+@pytest.fixture(scope="module")
+def warmed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Environment of the plain processor, and of a cache that `dmondrian warm` has filled."""
+    env = {**PLAIN, "DMONDRIAN_CACHE_DIR": str(tmp_path_factory.mktemp("cache"))}
+    words = ["warm", "--json", "--algorithm", ALGORITHM, "--domain", "range"]
+    stdout, stderr = run(arguments(*words), env)
+    told = json.loads(stdout)
+    assert told["event"] == "warmed"
+    assert told["algorithms"] == [ALGORITHM]
+    assert told["compiled"] == len(kept(env)) > 0
+    assert stderr.count("note: compiling kernels for this machine") == 1
+    return env
+
+
+@pytest.mark.slow
+def test_nothing_is_compiled_once_all_kernels_are_there(
+    warmed: dict[str, str], tmp_path: Path
+) -> None:
+    before = kept(warmed)
+    stdout, stderr = run(arguments("warm", "--algorithm", ALGORITHM, "--domain", "range"), warmed)
+    assert stdout.startswith("nothing to compile")
+    assert "compiling kernels" not in stderr
+    told, stderr = forests(warmed, ALGORITHM)
+    assert told["compiled"] == {}
+    assert stderr == ""
+
+    job = PROJECT / "jobs" / "california_housing.toml"
+    data, model = PROJECT / "jobs" / "data" / "california_housing", tmp_path / "run"
+    settings = [f"run.path={model}", "forest.n_estimators=2", "forest.warmup_rows=64"]
+    settings += ["cluster.workers=1", "cluster.threads=2", "run.checkpoint_every=10000 rows"]
+    train = ["train", str(job), *(word for value in settings for word in ("--set", value))]
+    local = ["--workers", "1", "--threads", "2"]
+    commands: list[list[object]] = [
+        train,
+        ["score", model, data, tmp_path / "scores", *local],
+        ["evaluate", model, data, *local],
+    ]
+    for words in commands:
+        _, stderr = run(arguments(*words), warmed)
+        assert "compiling kernels" not in stderr
+    assert kept(warmed) == before
+
+
+@pytest.mark.slow
+def test_forests_do_not_depend_on_the_processor(warmed: dict[str, str]) -> None:
+    plain, _ = forests(warmed)
+    assert plain["compiled"]  # for the processor that has least, by this process or the fixture's
+    own, _ = forests({})
+    assert own["digests"] == plain["digests"]
+    assert own["processor"] != plain["processor"]
+
+
+def test_a_cache_keeps_the_kernels_of_processors_apart(tmp_path: Path) -> None:
+    script = tmp_path / "kernel.py"
+    script.write_text(
+        "from dmondrian import _jit\n"
+        "kernel = _jit.kernel(lambda x: x + x)\n"
+        "assert kernel(2) == 4\n"
+        "print(sum(kernel.stats.cache_hits.values()), end='')\n"
+    )
+    cache = {"DMONDRIAN_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(PROJECT)}
+    hits = [
+        run([sys.executable, str(script)], {**cache, **processor})[0]
+        for processor in ({}, PLAIN, {}, PLAIN, {**PLAIN, "NUMBA_CPU_FEATURES": "+sse4.2"})
+    ]
+    assert hits == ["0", "0", "1", "1", "0"]
+    assert len(kept(cache)) == 3
