@@ -12,7 +12,7 @@ Where to look, from the bottom up; imports go down only (``tests/test_layers.py`
     Nodes, draws, boxes, and the two loops that learn and predict.
 ``growth``, ``stats``, ``losses``, ``rules``
     The policies that make an algorithm of the loops.
-``domain``, ``lifetime``, ``parameters``, ``sums``, ``threads``, ``ensemble``, ``forest``,
+``domain``, ``lifetime``, ``cost``, ``parameters``, ``sums``, ``threads``, ``ensemble``, ``forest``,
 ``state``, ``merge``
     Trees as a forest, and the forest as checked data.
 ``mixture``, ``inference``
@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from dmondrian.estimators import (
         AMFClassifier,
         AMFRegressor,
+        GeneralizedMondrianForestClassifier,
+        GeneralizedMondrianForestRegressor,
         MondrianForestClassifier,
         MondrianForestRegressor,
     )
@@ -72,6 +74,8 @@ __all__ = [
     "DMondrianError",
     "DataError",
     "FencedError",
+    "GeneralizedMondrianForestClassifier",
+    "GeneralizedMondrianForestRegressor",
     "JobError",
     "MondrianForestClassifier",
     "MondrianForestRegressor",
@@ -111,6 +115,8 @@ def load(path: Any) -> Any:
 _LAZY = {
     "AMFClassifier": "dmondrian.estimators",
     "AMFRegressor": "dmondrian.estimators",
+    "GeneralizedMondrianForestClassifier": "dmondrian.estimators",
+    "GeneralizedMondrianForestRegressor": "dmondrian.estimators",
     "MondrianForestClassifier": "dmondrian.estimators",
     "MondrianForestRegressor": "dmondrian.estimators",
     "PowerLifetime": "dmondrian.lifetime",

@@ -71,8 +71,8 @@ class Ensemble:
 
     @property
     def n_outputs(self) -> int:
-        """Width of a prediction: classes, or 1."""
-        return max(self.parameters.n_classes, 1)
+        """Width of a prediction: classes, or what a cell says."""
+        return self.parameters.n_outputs
 
     @property
     def _width(self) -> int:
@@ -131,6 +131,8 @@ class Ensemble:
             Forecasts summed over trees, in units of 1 / FIXED_ONE.
         """
         weights = read_only(_NONE_1D if w is None else w)
+        if self.parameters.cost is not None:
+            self.parameters.cost.check_labels(y)
         X, n_clipped = self._as_learned(X)
         y = read_only(y)
         sums = np.zeros((len(rows), self.n_outputs), np.int64)
@@ -326,9 +328,10 @@ class Ensemble:
         seed = np.uint64(self.parameters.seed)
         for number, tree in zip(self.tree_numbers.astype(np.uint64), trees, strict=True):
             if tree.head_i[nodes.N_NODES] == 0:
-                total += 1.0 / self.n_outputs if self.parameters.n_classes else 0.0
+                is_proba = self.parameters.n_classes > 0 and self.parameters.cost is None
+                total += 1.0 / self.n_outputs if is_proba else 0.0
                 if len(square):
-                    square += 1.0 / self.n_outputs**2 if self.parameters.n_classes else 0.0
+                    square += 1.0 / self.n_outputs**2 if is_proba else 0.0
             else:
                 mine = tree._replace(scratch=scratch)  # other threads read this tree too
                 predict(*chosen, mine, seed, number, X, lives, work, total, square, distance)

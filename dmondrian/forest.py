@@ -124,8 +124,9 @@ class Forest(Ensemble):
                 arrays,
                 parameters.n_features,
                 parameters.n_stats,
-                is_counts=parameters.n_classes > 0,
+                is_counts=parameters.n_classes > 0 and parameters.cost is None,
                 may_be_empty=parameters.domain == "cube",
+                cost=parameters.cost,
             )
         built = [nodes.from_fields(a, e) for e, a in zip(scalars, trees, strict=True)]
         forest = cls._of(parameters, numbers, built)

@@ -14,7 +14,7 @@ LAYERS = (
     {"_jit", "errors"},
     {"core"},
     {"growth", "stats", "losses", "rules"},
-    {"domain", "lifetime", "parameters", "sums", "threads"},
+    {"domain", "lifetime", "cost", "parameters", "sums", "threads"},
     {"ensemble", "sampled", "calibration", "importances", "progressive", "inference", "mixture"}
     | {"scales", "warmup", "forest", "state", "merge"},
     {"checkpoint", "store", "data"},

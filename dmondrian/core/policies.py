@@ -110,6 +110,11 @@ def forecast_loss(loss, total, n_trees, y):
 
 
 @hook
+def risk(loss, tree, v):
+    """Return the total loss of the rows at ``v`` under what ``v`` says, 0 without rows."""
+
+
+@hook
 def begin(rule, path):
     """Set ``path`` to what is known above the root."""
 

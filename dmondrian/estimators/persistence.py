@@ -132,6 +132,8 @@ def _plain(value: Any) -> Any:
     """Return a parameter or label as a value that JSON can hold."""
     if isinstance(value, PowerLifetime):
         return dataclasses.asdict(value)
+    if isinstance(value, np.ndarray):
+        return value.tolist()
     return value.item() if isinstance(value, np.generic) else value
 
 

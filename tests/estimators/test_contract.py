@@ -95,6 +95,8 @@ def test_clone_forgets_what_was_learned(targets) -> None:
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_pickle_joblib_copy_and_save_keep_every_byte(name, classes, targets, tmp_path) -> None:
     X, y = classes if name.endswith("classifier") else targets
+    if name == "generalized-mondrian-forest-classifier":  # binary costs
+        y = y > 0
     forest = ALGORITHMS[name](n_estimators=3, random_state=4).fit(X[:200], y[:200])
     stream = io.BytesIO()
     joblib.dump(forest, stream)
