@@ -13,8 +13,8 @@ Where to look, from the bottom up; imports go down only (``tests/test_layers.py`
 ``growth``, ``stats``, ``losses``, ``rules``
     The policies that make an algorithm of the loops.
 ``domain``, ``lifetime``, ``cost``, ``parameters``, ``sums``, ``threads``, ``ensemble``, ``forest``,
-``state``, ``merge``
-    Trees as a forest, and the forest as checked data.
+``state``, ``merge``, ``selection``
+    Trees as a forest, the forest as checked data, and lifetimes that trees choose.
 ``mixture``, ``inference``
     How sure a forest is: of a label, and of its mean.
 ``sampled``, ``calibration``, ``importances``

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dmondrian.errors import CorruptError, DataError
+from dmondrian.errors import CorruptError, DataError, ParameterError
 from dmondrian.losses.convex import LOSSES, OfMean
 from dmondrian.losses.huber import Huber
 from dmondrian.losses.quantile import Pinball
@@ -54,6 +54,8 @@ class Cost:
         What a unit of lifetime costs; None for the default of :mod:`dmondrian.selection`.
     rate : float
         Learning rate of the mixture over prunings, in units of one over the loss; 0 without one.
+    lifetime : float or None
+        Lifetime of predictions that was chosen on held-out rows.
     """
 
     loss: str
@@ -64,6 +66,7 @@ class Cost:
     selection: str | None = None
     penalty: float | None = None
     rate: float = 0.0
+    lifetime: float | None = None
 
     @property
     def is_binary(self) -> bool:
@@ -101,7 +104,7 @@ class Cost:
         names = {field.name for field in dataclasses.fields(cls)}
         if not isinstance(told, dict) or set(told) != names:
             raise CorruptError(f"a cost should have the keys {sorted(names)}")
-        optional = told["bound"], told["penalty"]
+        optional = told["bound"], told["penalty"], told["lifetime"]
         numbers = [told["delta"], told["rate"], *(value for value in optional if value is not None)]
         levels, size = told["levels"], told["size"]
         sound = (
@@ -114,6 +117,7 @@ class Cost:
             and all(type(value) in _NUMBERS and 0 <= value < math.inf for value in numbers)
             and told["delta"] > 0
             and told["bound"] != 0
+            and (told["lifetime"] is None or told["selection"] is None)
             and type(size) is int
             and LEAST_SIZE <= size <= LARGEST_SIZE
         )
@@ -135,8 +139,16 @@ class Cost:
         Raises
         ------
         DataError
-            If counts are negative.
+            If counts are negative, or labels are beyond what the learning rate is good for.
         """
+        if self.rate > 0.0 and self.bound is not None and len(y) and not self.is_binary:
+            least, most = mean_range(self.loss, self.bound)
+            if float(y.max()) > most or (self.loss not in COUNTS and float(y.min()) < least):
+                raise DataError(
+                    f"y has values in [{y.min():g}, {y.max():g}], and the learning rate is good "
+                    f"for labels up to {most:g} in size with bound={self.bound:g}: give a larger "
+                    "bound, or scale the target"
+                )
         if self.loss in COUNTS and len(y) and float(y.min()) < 0.0:
             row = int(y.argmin())
             raise DataError(
@@ -190,3 +202,46 @@ _RESPONSES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
         z >= 0.0, 1.0 / (2.0 - np.minimum(z, 1.0)), 1.0 - 1.0 / (2.0 + np.maximum(z, -1.0))
     ),
 }
+
+
+def theory_rate(loss: str, bound: float) -> float:
+    """Return the largest learning rate at which a loss is exp-concave for |z| <= ``bound``.
+
+    exp(-rate loss(z, y)) is concave in z where rate <= loss'' / loss'^2, which is least at the
+    ends of the limits of z and y (real labels within the bound, counts up to the largest mean
+    that a cell may say).
+
+    Raises
+    ------
+    ParameterError
+        For losses that are exp-concave at no rate.
+    """
+    small, large = math.exp(-bound), math.exp(bound)
+    if loss == "geometric":
+        least, most = mean_range(loss, bound)
+        return min(1.0, least * (1.0 + least) / (most - least) ** 2)
+    rates = {
+        "squared": 1.0 / (8.0 * bound * bound),
+        "gaussian": 1.0 / (4.0 * bound * bound),
+        "poisson": min(small, small / (large - small) ** 2),
+        "bernoulli": small,
+        "logistic": small * math.log(2.0),
+        "exponential": small,
+        "square": 0.5 / (1.0 + bound) ** 2,
+    }
+    if loss not in rates:
+        raise ParameterError(
+            f'aggregation="aggregate" needs a loss that is exp-concave, which {loss!r} is not: it '
+            "has straight pieces, where no learning rate makes exp(-rate loss) concave; use "
+            f'aggregation="mean", or one of {sorted([*rates, "geometric"])}'
+        )
+    return rates[loss]
+
+
+def mean_range(loss: str, bound: float) -> tuple[float, float]:
+    """Return the least and the largest label that a loss of |z| <= ``bound`` is bounded for."""
+    if loss == "poisson":
+        return 0.0, math.exp(bound)
+    if loss == "geometric":
+        return 1.0 / math.expm1(bound), 1.0 / math.expm1(1.0 / bound)
+    return -bound, bound

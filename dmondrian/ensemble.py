@@ -24,6 +24,7 @@ from dmondrian.losses.depth import Depth
 from dmondrian.parameters import ForestParameters, Policies, policies
 from dmondrian.rules.aggregate import Aggregate
 from dmondrian.rules.gaussian import GaussianHierarchy
+from dmondrian.selection import chosen_lifetime
 from dmondrian.sums import Sums, begun, stacked
 from dmondrian.threads import run_threads
 
@@ -63,6 +64,7 @@ class Ensemble:
         self._scales = None if scales is None else np.array(scales, np.float32)
         self._is_torn = False
         self._gathered: tuple[float, list[nodes.Tree]] | None = None
+        self._chosen: list[np.ndarray] | None = None  # lifetimes of trees that choose their own
         self.n_clipped = 0
         self.trees = [
             nodes.make_tree(parameters.n_features, parameters.n_stats, _FIRST_CAPACITY)
@@ -131,8 +133,6 @@ class Ensemble:
             Forecasts summed over trees, in units of 1 / FIXED_ONE.
         """
         weights = read_only(_NONE_1D if w is None else w)
-        if self.parameters.cost is not None:
-            self.parameters.cost.check_labels(y)
         X, n_clipped = self._as_learned(X)
         y = read_only(y)
         sums = np.zeros((len(rows), self.n_outputs), np.int64)
@@ -147,7 +147,7 @@ class Ensemble:
                 sums[:] += whole
 
         self._check_whole()
-        self._gathered = None
+        self._gathered = self._chosen = None
         self._is_torn = True  # until all trees have learned the same rows
         run_threads(learn, range(len(self.trees)), n_threads)
         self._is_torn = False
@@ -169,16 +169,7 @@ class Ensemble:
 
     def _take(self, other: Ensemble) -> None:
         """Become ``other``."""
-        for name in (
-            "parameters",
-            "tree_numbers",
-            "policies",
-            "trees",
-            "_scales",
-            "_gathered",
-            "n_clipped",
-        ):
-            setattr(self, name, getattr(other, name))
+        vars(self).update(vars(other))
 
     def _as_learned(self, X: np.ndarray) -> tuple[np.ndarray, int]:
         """Return rows as the kernels take them, and how many were moved to the cube."""
@@ -260,6 +251,7 @@ class Ensemble:
         square = begun(onto and onto.square, shape, onto is None) if spread else None
         far = begun(onto and onto.distance, (n,), onto is None) if distance else None
         rule, trees = self._ready(float(lives[-1]))
+        each = [lives] * len(trees) if lifetimes is not None else self.tree_lifetimes()
 
         def work(start: int) -> None:
             rows = slice(start, min(start + _CHUNK, n))
@@ -267,7 +259,7 @@ class Ensemble:
                 rule,
                 trees,
                 X[rows],
-                lives,
+                each,
                 total[rows],
                 _NONE_3D if square is None else square[rows],
                 _NONE_1D if far is None else far[rows],
@@ -317,24 +309,33 @@ class Ensemble:
         rule: Any,
         trees: list[nodes.Tree],
         X: np.ndarray,
-        lives: np.ndarray,
+        lives: list[np.ndarray],
         total: np.ndarray,
         square: np.ndarray,
         distance: np.ndarray,
     ) -> None:
-        work = np.empty((2 + len(lives), self._width))
+        work = np.empty((2 + total.shape[1], self._width))
         chosen = self.policies._replace(rule=rule)
         scratch = np.empty(3 * self.parameters.n_features)
         seed = np.uint64(self.parameters.seed)
-        for number, tree in zip(self.tree_numbers.astype(np.uint64), trees, strict=True):
+        for number, tree, at in zip(self.tree_numbers.astype(np.uint64), trees, lives, strict=True):
             if tree.head_i[nodes.N_NODES] == 0:
-                is_proba = self.parameters.n_classes > 0 and self.parameters.cost is None
-                total += 1.0 / self.n_outputs if is_proba else 0.0
+                total += 1.0 / self.n_outputs if self.parameters.tells_proba else 0.0
                 if len(square):
-                    square += 1.0 / self.n_outputs**2 if is_proba else 0.0
+                    square += 1.0 / self.n_outputs**2 if self.parameters.tells_proba else 0.0
             else:
                 mine = tree._replace(scratch=scratch)  # other threads read this tree too
-                predict(*chosen, mine, seed, number, X, lives, work, total, square, distance)
+                predict(*chosen, mine, seed, number, X, at, work, total, square, distance)
+
+    def tree_lifetimes(self) -> list[np.ndarray]:
+        """Return the lifetime that each tree predicts at by default, float64 [1] each."""
+        cost, loss = self.parameters.cost, self.policies.loss
+        if cost is None or cost.selection is None:
+            return [self._lifetimes(None)] * len(self.trees)
+        if self._chosen is None:  # since the last row
+            best = [chosen_lifetime(tree, loss, cost) for tree in self.trees]
+            self._chosen = [read_only(np.array([lifetime])) for lifetime in best]
+        return self._chosen
 
     def answers(
         self, X: np.ndarray, chosen: Policies, lifetimes: np.ndarray, width: int
@@ -380,9 +381,10 @@ class Ensemble:
         """
         chosen = self.policies.learning._replace(loss=Depth(1.0))
         total = np.zeros((len(X), 1, 1))
-        X, lives, work = self._as_learned(X)[0], self._lifetimes(None), np.empty((3, 1))
+        X, work, numbers = self._as_learned(X)[0], np.empty((3, 1)), self.tree_numbers
         seed, scratch = np.uint64(self.parameters.seed), np.empty(3 * self.parameters.n_features)
-        for number, tree in zip(self.tree_numbers.astype(np.uint64), self.trees, strict=True):
+        each = self.tree_lifetimes()
+        for number, tree, lives in zip(numbers.astype(np.uint64), self.trees, each, strict=True):
             if tree.head_i[nodes.N_NODES] > 0:
                 mine = tree._replace(scratch=scratch)
                 predict(*chosen, mine, seed, number, X, lives, work, total, _NONE_3D, _NONE_1D)

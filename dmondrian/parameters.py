@@ -142,6 +142,11 @@ class ForestParameters:
     cost: Cost | None = None
 
     @property
+    def tells_proba(self) -> bool:
+        """Whether predictions are class probabilities."""
+        return self.n_classes > 0 and self.cost is None
+
+    @property
     def n_outputs(self) -> int:
         """Numbers of a prediction: classes, or what a cell says."""
         return max(self.n_classes, 1) if self.cost is None else self.cost.n_outputs
@@ -160,6 +165,8 @@ class ForestParameters:
 
     def lifetime_at(self, total_weight: float) -> float:
         """Return the lifetime of a prediction after rows of this total weight."""
+        if self.cost is not None and self.cost.lifetime is not None:
+            return self.cost.lifetime
         return min(lifetime_at(self.lifetime, total_weight), self.realised_lifetime)
 
     def to_json(self) -> dict[str, Any]:

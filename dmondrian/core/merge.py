@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dmondrian._jit import borrow, kernel
 from dmondrian.core.draws import tree_key
-from dmondrian.core.nodes import N_NODES, PARENT, STAT, borrow_tree
-from dmondrian.core.policies import grow
+from dmondrian.core.nodes import N_NODES, PARENT, borrow_tree
+from dmondrian.core.policies import add_statistics, grow
 
 
 @kernel
@@ -28,7 +28,6 @@ def absorb(growth, stat, rule, tree, seed, number, points, statistics, start):
         if v < 0:
             return c
         while v >= 0:
-            for k in range(tree.n_stats):
-                tree.d[v, STAT + k] += statistics[c, k]
+            add_statistics(stat, tree, v, statistics[c])
             v = tree.i[v, PARENT]
     return points.shape[0]

@@ -75,6 +75,11 @@ def count(stat, tree, v, y, w):
 
 
 @hook
+def add_statistics(stat, tree, v, told):
+    """Add to ``v`` the statistics ``told`` [s] of other rows of its cell."""
+
+
+@hook
 def gain(stat, tree, v):
     """Return what the split of internal node ``v`` is worth to forecasts of its rows."""
 

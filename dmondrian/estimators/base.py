@@ -90,6 +90,13 @@ class BaseForest(BaseEstimator):
             "max_nodes": None if self.max_nodes is None else int(self.max_nodes),
         }
 
+    @abstractmethod
+    def _checked_labels(self, y: np.ndarray) -> np.ndarray:
+        """Return labels as the forest knows them, float64 [n]; refuse others."""
+
+    def _check_stream(self) -> None:
+        """Refuse parameters that need all rows at once, before a stream is begun."""
+
     def _leaves_scales_open(self) -> bool:
         """Whether it depends on domain and width whether feature scales are learned."""
         return isinstance(self.feature_scales, str) and self.feature_scales == "auto"

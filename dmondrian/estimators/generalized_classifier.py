@@ -18,8 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 from dmondrian.cost import BINARY, responses
 from dmondrian.errors import DataError
 from dmondrian.estimators.classifier import ForestClassifier
-from dmondrian.estimators.generalized import GeneralizedMondrianForest
-from dmondrian.lifetime import PowerLifetime
+from dmondrian.estimators.generalized import Chosen, GeneralizedMondrianForest
 from dmondrian.parameters import ForestParameters
 from dmondrian.warmup import LAST
 
@@ -49,9 +48,8 @@ class GeneralizedMondrianForestClassifier(GeneralizedMondrianForest, ForestClass
         "exponential"; see :mod:`dmondrian.losses.convex` for formulas.
     bound : float or None, default=None
         beta_n of Z24: |z| <= bound. None lets it grow with the rows, max(1, ln(1 + n)).
-    lifetime : float, "grow", PowerLifetime or None, default="grow"
-        As in :class:`dmondrian.MondrianForestClassifier`.
-    max_lifetime, empty_cell, predict_extension
+    lifetime, penalty, validation_fraction, max_lifetime
+    aggregation, learning_rate, empty_cell, predict_extension
         As in :class:`dmondrian.GeneralizedMondrianForestRegressor`.
     domain, clip, max_nodes, feature_scales, warmup_rows, random_state, n_jobs
         As in :class:`dmondrian.MondrianForestClassifier`; scales are chosen by the loss.
@@ -62,7 +60,8 @@ class GeneralizedMondrianForestClassifier(GeneralizedMondrianForest, ForestClass
         The second is y = +1.
     n_classes_ : int
         2.
-    n_features_in_, feature_names_in_, forest_, lifetime_, feature_scales_, feature_importances_
+    n_features_in_, feature_names_in_, forest_, lifetime_, lifetimes_, lifetime_path_
+    feature_scales_, feature_importances_
         As in :class:`dmondrian.GeneralizedMondrianForestRegressor`.
 
     References
@@ -93,8 +92,12 @@ class GeneralizedMondrianForestClassifier(GeneralizedMondrianForest, ForestClass
         *,
         loss: str = "logistic",
         bound: float | None = None,
-        lifetime: float | Literal["grow"] | PowerLifetime | None = "grow",
+        lifetime: Chosen = "grow",
+        penalty: float | None = None,
+        validation_fraction: float = 0.1,
         max_lifetime: float | None = None,
+        aggregation: Literal["mean", "aggregate"] = "mean",
+        learning_rate: float | Literal["theory"] = "theory",
         empty_cell: Literal["parent", "prior"] = "parent",
         predict_extension: Literal["leaf", "expected"] = "leaf",
         domain: Literal["range", "cube"] = "range",
@@ -109,7 +112,11 @@ class GeneralizedMondrianForestClassifier(GeneralizedMondrianForest, ForestClass
         self.loss = loss
         self.bound = bound
         self.lifetime = lifetime
+        self.penalty = penalty
+        self.validation_fraction = validation_fraction
         self.max_lifetime = max_lifetime
+        self.aggregation = aggregation
+        self.learning_rate = learning_rate
         self.empty_cell = empty_cell
         self.predict_extension = predict_extension
         self.domain = domain

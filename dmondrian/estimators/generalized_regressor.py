@@ -5,6 +5,7 @@ Shapes: n rows, d features, q levels, L lifetimes.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal
@@ -15,9 +16,8 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from dmondrian.cost import LARGEST_SIZE, REGRESSION, Cost
 from dmondrian.errors import ParameterError
-from dmondrian.estimators.generalized import GeneralizedMondrianForest
+from dmondrian.estimators.generalized import Chosen, GeneralizedMondrianForest
 from dmondrian.estimators.regressor import ForestRegressor
-from dmondrian.lifetime import PowerLifetime
 from dmondrian.parameters import ForestParameters
 from dmondrian.stats.labels import LEAST_SIZE
 from dmondrian.warmup import LAST
@@ -49,14 +49,29 @@ class GeneralizedMondrianForestRegressor(GeneralizedMondrianForest, ForestRegres
     max_rows_per_leaf : int, default=64
         Distinct labels that a cell keeps where the loss needs them (Huber, quantiles). Up to there
         solutions are exact, beyond they are those of ranks with a certified error, about
-        1.5 / max_rows_per_leaf for rows in random order: see :mod:`dmondrian.stats.labels`. Every
+        0.8 / max_rows_per_leaf for rows in random order: see :mod:`dmondrian.stats.labels`. Every
         node pays 24 bytes for each, so give a ``max_lifetime``, a fixed ``lifetime`` or
         ``max_nodes`` to long streams.
-    lifetime : float, "grow", PowerLifetime or None, default="grow"
-        As in :class:`dmondrian.MondrianForestClassifier`.
+    lifetime : float, "grow", PowerLifetime, "penalized", "prequential", "validation" or None
+        Until when splits count, default "grow"; numbers, PowerLifetime and None as in
+        :class:`dmondrian.MondrianForestClassifier`. "penalized": each tree's own, of least
+        empirical risk + ``penalty`` x lifetime (Z24, Equation 8). "prequential": each tree's own,
+        of least loss of cells' forecasts made before each of their rows; learning takes longer.
+        "validation": one for all trees, of least loss of the forest on rows held out of ``fit``
+        (no ``partial_fit``; see :meth:`choose_lifetime`). ``lifetime_path_`` tells the curves.
+    penalty : float or None, default=None
+        alpha_n of "penalized"; None for the drop of the tree's risk over sqrt(n).
+    validation_fraction : float, default=0.1
+        Share of the rows that "validation" holds out, every tenth or so; they are not learned.
     max_lifetime : float or None, default=None
-        Until when trees are split where the lifetime grows, and the most it grows to: without it a
-        tree has a leaf per distinct row.
+        Until when trees are split where the lifetime grows or is chosen, and the most it can be:
+        without it a tree has a leaf per distinct row.
+    aggregation : {"mean", "aggregate"}, default="mean"
+        The cell alone speaks, as in Z24, or the exact mixture over all prunings, as in
+        :class:`dmondrian.AMFRegressor`: for losses that are exp-concave within a ``bound``, with a
+        fixed ``lifetime`` or None.
+    learning_rate : "theory" or float, default="theory"
+        Of the mixture; "theory" is the largest at which the loss is exp-concave.
     empty_cell : {"parent", "prior"}, default="parent"
         What a cell without rows says: what its parent says, or 0, as in Z24.
     predict_extension : {"leaf", "expected"}, default="leaf"
@@ -69,8 +84,10 @@ class GeneralizedMondrianForestRegressor(GeneralizedMondrianForest, ForestRegres
     n_features_in_ : int
     feature_names_in_ : array of shape (d,), only if the rows had names
     forest_ : Forest
-    lifetime_ : float
-        Lifetime that predictions use now.
+    lifetime_, lifetimes_ : float, float64 array of shape (T,)
+        Lifetime that predictions use now, of each tree; the former is their median.
+    lifetime_path_ : LifetimePath, only where a lifetime was chosen
+        Lifetimes, risks, penalty and choice, for plotting.
     feature_scales_ : float32 array of shape (d,)
         What each column is multiplied by.
     feature_importances_ : float64 array of shape (d,)
@@ -111,8 +128,12 @@ class GeneralizedMondrianForestRegressor(GeneralizedMondrianForest, ForestRegres
         delta: float = 1.0,
         bound: float | None = None,
         max_rows_per_leaf: int = 64,
-        lifetime: float | Literal["grow"] | PowerLifetime | None = "grow",
+        lifetime: Chosen = "grow",
+        penalty: float | None = None,
+        validation_fraction: float = 0.1,
         max_lifetime: float | None = None,
+        aggregation: Literal["mean", "aggregate"] = "mean",
+        learning_rate: float | Literal["theory"] = "theory",
         empty_cell: Literal["parent", "prior"] = "parent",
         predict_extension: Literal["leaf", "expected"] = "leaf",
         domain: Literal["range", "cube"] = "range",
@@ -130,7 +151,11 @@ class GeneralizedMondrianForestRegressor(GeneralizedMondrianForest, ForestRegres
         self.bound = bound
         self.max_rows_per_leaf = max_rows_per_leaf
         self.lifetime = lifetime
+        self.penalty = penalty
+        self.validation_fraction = validation_fraction
         self.max_lifetime = max_lifetime
+        self.aggregation = aggregation
+        self.learning_rate = learning_rate
         self.empty_cell = empty_cell
         self.predict_extension = predict_extension
         self.domain = domain
@@ -142,11 +167,10 @@ class GeneralizedMondrianForestRegressor(GeneralizedMondrianForest, ForestRegres
         self.n_jobs = n_jobs
 
     def _cost(self) -> Cost:
-        return Cost(
-            self.loss,
+        return dataclasses.replace(
+            super()._cost(),
             levels=tuple(sorted(self._levels())) if self.loss == "quantile" else (),
             delta=float(self.delta),
-            bound=None if self.bound is None else float(self.bound),
             size=int(self.max_rows_per_leaf),
         )
 
