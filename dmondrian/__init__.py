@@ -15,8 +15,8 @@ Where to look, from the bottom up; imports go down only (``tests/test_layers.py`
 ``domain``, ``lifetime``, ``cost``, ``parameters``, ``sums``, ``threads``, ``ensemble``, ``forest``,
 ``state``, ``merge``, ``selection``
     Trees as a forest, the forest as checked data, and lifetimes that trees choose.
-``mixture``, ``inference``
-    How sure a forest is: of a label, and of its mean.
+``mixture``, ``inference``, ``density``
+    How sure a forest is: of a label, and of its mean; how dense its rows lie.
 ``sampled``, ``calibration``, ``importances``
     Forecasts of a sample of rows before they are learned, what they are worth; features.
 ``progressive``, ``scales``, ``warmup``
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         AMFRegressor,
         GeneralizedMondrianForestClassifier,
         GeneralizedMondrianForestRegressor,
+        MondrianDensity,
         MondrianForestClassifier,
         MondrianForestRegressor,
     )
@@ -77,6 +78,7 @@ __all__ = [
     "GeneralizedMondrianForestClassifier",
     "GeneralizedMondrianForestRegressor",
     "JobError",
+    "MondrianDensity",
     "MondrianForestClassifier",
     "MondrianForestRegressor",
     "NotFoundError",
@@ -117,6 +119,7 @@ _LAZY = {
     "AMFRegressor": "dmondrian.estimators",
     "GeneralizedMondrianForestClassifier": "dmondrian.estimators",
     "GeneralizedMondrianForestRegressor": "dmondrian.estimators",
+    "MondrianDensity": "dmondrian.estimators",
     "MondrianForestClassifier": "dmondrian.estimators",
     "MondrianForestRegressor": "dmondrian.estimators",
     "PowerLifetime": "dmondrian.lifetime",

@@ -39,7 +39,7 @@ class Cost:
     Attributes
     ----------
     loss : str
-        One of :data:`REGRESSION` or :data:`BINARY`.
+        One of :data:`REGRESSION` or :data:`BINARY`, or "density", of rows without labels.
     levels : tuple of float
         Increasing quantile levels in (0, 1); for the quantile loss alone.
     delta : float
@@ -108,7 +108,7 @@ class Cost:
         numbers = [told["delta"], told["rate"], *(value for value in optional if value is not None)]
         levels, size = told["levels"], told["size"]
         sound = (
-            told["loss"] in (*REGRESSION, *BINARY)
+            told["loss"] in (*REGRESSION, *BINARY, "density")
             and told["selection"] in (None, *SELECTIONS)
             and isinstance(levels, list)
             and all(type(level) is float and 0.0 < level < 1.0 for level in levels)
@@ -165,7 +165,14 @@ class Cost:
             return Pinball(levels, int(self.size), bound, prior, priced)
         if self.loss == "huber":
             return Huber(float(self.delta), int(self.size), bound, prior, priced)
-        return OfMean(LOSSES.index(self.loss), bound, prior, priced, float(self.rate))
+        # Rows without labels are learned as rows of label 0.
+        return OfMean(
+            LOSSES.index("squared" if self.loss == "density" else self.loss),
+            bound,
+            prior,
+            priced,
+            float(self.rate),
+        )
 
 
 def responses(loss: str, z: np.ndarray) -> np.ndarray:

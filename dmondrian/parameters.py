@@ -44,6 +44,7 @@ _ALGORITHMS = {
     "mondrian-forest-regressor": (False, ("mean", "hierarchy")),
     "generalized-mondrian-forest-classifier": (True, ("mean", "aggregate")),
     "generalized-mondrian-forest-regressor": (False, ("mean", "aggregate")),
+    "mondrian-density": (False, ("mean",)),
 }
 _KINDS: dict[str, tuple[type, ...]] = {
     "algorithm": (str,),
@@ -221,8 +222,11 @@ class ForestParameters:
         return has_end and sound_discount and sound_horizon and is_plain
 
     def _has_sound_cost(self) -> bool:
+        is_density = self.algorithm == "mondrian-density"
         if self.cost is None:
-            return not self.algorithm.startswith("generalized")
+            return not self.algorithm.startswith("generalized") and not is_density
+        if is_density or self.cost.loss == "density":
+            return is_density and self.cost.loss == "density" and self.domain == "cube"
         is_generalized = self.algorithm.startswith("generalized")
         return is_generalized and self.cost.is_binary == (self.n_classes == 2)
 

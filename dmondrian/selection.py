@@ -31,6 +31,7 @@ import numpy as np
 from dmondrian.core import nodes
 from dmondrian.core.assess import assess
 from dmondrian.cost import Cost
+from dmondrian.errors import ParameterError
 from dmondrian.stats.moments import PRICE
 
 _GRID = 200  # lifetimes of a path that is told
@@ -116,6 +117,24 @@ def lifetime_path(trees: Sequence[nodes.Tree], policy: Any, cost: Cost) -> Lifet
     grid = np.unique(np.concatenate([lifetime_grid(trees, _GRID), chosen]))
     risks = [r[np.searchsorted(at, grid, side="right") - 1] for at, r in swept]
     return LifetimePath(grid, np.array(risks), np.array(penalties), np.array(chosen))
+
+
+def held_out(n: int, fraction: float) -> np.ndarray:
+    """Tell which of ``n`` rows are held out of a fit, evenly spread over them, bool [n].
+
+    Raises
+    ------
+    ParameterError
+        If none would be learned, or none held out.
+    """
+    turns = np.floor(np.arange(n + 1) * fraction)
+    is_held: np.ndarray = turns[1:] > turns[:-1]
+    if is_held.all() or not is_held.any():
+        raise ParameterError(
+            f"validation_fraction={fraction!r} of {n} rows leaves none to learn or none to hold "
+            "out: give more rows or another fraction"
+        )
+    return is_held
 
 
 def lifetime_grid(trees: Sequence[nodes.Tree], size: int) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from dmondrian.estimators.amf_classifier import AMFClassifier
 from dmondrian.estimators.amf_regressor import AMFRegressor
+from dmondrian.estimators.density import MondrianDensity
 from dmondrian.estimators.generalized_classifier import GeneralizedMondrianForestClassifier
 from dmondrian.estimators.generalized_regressor import GeneralizedMondrianForestRegressor
 from dmondrian.estimators.mondrian_classifier import MondrianForestClassifier
@@ -14,6 +15,7 @@ ALGORITHMS = {
         AMFRegressor,
         GeneralizedMondrianForestClassifier,
         GeneralizedMondrianForestRegressor,
+        MondrianDensity,
         MondrianForestClassifier,
         MondrianForestRegressor,
     )
@@ -25,6 +27,7 @@ __all__ = [
     "AMFRegressor",
     "GeneralizedMondrianForestClassifier",
     "GeneralizedMondrianForestRegressor",
+    "MondrianDensity",
     "MondrianForestClassifier",
     "MondrianForestRegressor",
 ]

@@ -213,7 +213,7 @@ class BaseForest(BaseEstimator):
     def _lasting_params(self) -> dict[str, Any]:
         """Return the parameters that a forest keeps from its first row on."""
         params = self.get_params(deep=False)
-        if params["feature_scales"] is not None:  # an array compares entry by entry
+        if params.get("feature_scales") is not None:  # an array compares entry by entry
             params["feature_scales"] = np.array(params["feature_scales"]).tolist()
         return {name: params[name] for name in params if name not in ("n_jobs", "random_state")}
 

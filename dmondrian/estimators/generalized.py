@@ -24,7 +24,7 @@ from dmondrian.errors import ParameterError
 from dmondrian.estimators.mondrian import MondrianForest
 from dmondrian.lifetime import Lifetime, PowerLifetime
 from dmondrian.parameters import ForestParameters
-from dmondrian.selection import LifetimePath, lifetime_grid, lifetime_path
+from dmondrian.selection import LifetimePath, held_out, lifetime_grid, lifetime_path
 
 _CANDIDATES = 128  # lifetimes that held-out rows choose from
 _CHUNK = 4096  # held-out rows predicted at a time
@@ -115,16 +115,9 @@ class GeneralizedMondrianForest(MondrianForest):
         if not first or self.lifetime != "validation":
             super()._learn(X, y, w, n_classes, first)
             return
-        turns = np.floor(np.arange(len(X) + 1) * float(self.validation_fraction))
-        is_held = turns[1:] > turns[:-1]
-        kept, held = np.flatnonzero(~is_held), np.flatnonzero(is_held)
-        if not len(held) or not len(kept):
-            raise ParameterError(
-                f"validation_fraction={self.validation_fraction!r} of {len(X)} rows leaves none "
-                "to learn or none to hold out: give more rows or another fraction"
-            )
-        mine = None if w is None else w[kept]
-        super()._learn(X[kept], y[kept], mine, n_classes, first)
+        held = held_out(len(X), float(self.validation_fraction))
+        mine = None if w is None else w[~held]
+        super()._learn(X[~held], y[~held], mine, n_classes, first)
         self._choose(X[held], np.asarray(y[held], np.float64), None if w is None else w[held])
 
     def choose_lifetime(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
