@@ -84,6 +84,11 @@ class Cost:
         return len(self.levels) if self.loss == "quantile" else 1
 
     @property
+    def middle(self) -> int:
+        """The output that speaks for all: of quantiles the one nearest to the median."""
+        return int(np.argmin(np.abs(np.array(self.levels) - 0.5))) if self.levels else 0
+
+    @property
     def n_stats(self) -> int:
         """Statistics of a node, in doubles."""
         return n_labels_stats(self.size) if self.keeps_labels else MOMENTS
@@ -209,6 +214,29 @@ _RESPONSES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
         z >= 0.0, 1.0 / (2.0 - np.minimum(z, 1.0)), 1.0 - 1.0 / (2.0 + np.maximum(z, -1.0))
     ),
 }
+
+
+def forecasts(cost: Cost | None, mean: np.ndarray) -> np.ndarray:
+    """Return what metrics compare with labels, from the mean over trees.
+
+    Parameters
+    ----------
+    cost : Cost or None
+        None for forests that are not generalised: theirs is the mean itself.
+    mean : float64 [n, k]
+
+    Returns
+    -------
+    float64 array of shape (n, 2) or (n, 1)
+        Class probabilities (of the hinge: shares of the trees' signs), or the predicted mean
+        label; of quantiles the one whose level is nearest to 1/2.
+    """
+    if cost is None:
+        return mean
+    if cost.is_binary:
+        share = responses("square" if cost.loss == "hinge" else cost.loss, mean[:, 0])
+        return np.stack([1.0 - share, share], axis=1)
+    return responses(cost.loss, mean[:, [cost.middle]])
 
 
 def theory_rate(loss: str, bound: float) -> float:

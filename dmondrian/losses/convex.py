@@ -90,11 +90,7 @@ class OfMean(NamedTuple):
 def mean_label(loss, tree, v):
     """Return the mean label at ``v``, no further than labels can be from rounding."""
     mean = tree.head_f[OFFSET] + tree.d[v, SUM] / tree.d[v, STAT]
-    if loss.kind >= POISSON:
-        mean = max(mean, 0.0)
-    if loss.kind >= BERNOULLI:
-        mean = min(mean, 1.0)
-    return mean
+    return min(mean, 1.0) if loss.kind >= BERNOULLI else mean
 
 
 @inner
@@ -198,7 +194,7 @@ def cost(kind, z, y):
 
 @implements(prepare, OfMean)
 def prepare_of_mean(loss, rule, tree, y):
-    if tree.head_f[TOTAL_WEIGHT] == 0.0:
+    if tree.head_f[TOTAL_WEIGHT] == 0.0 and loss.kind < POISSON:  # z is no label beyond
         tree.head_f[OFFSET] = y
 
 
