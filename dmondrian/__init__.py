@@ -15,6 +15,8 @@ Where to look, from the bottom up; imports go down only (``tests/test_layers.py`
 ``domain``, ``lifetime``, ``cost``, ``parameters``, ``sums``, ``threads``, ``ensemble``, ``forest``,
 ``state``, ``merge``, ``selection``
     Trees as a forest, the forest as checked data, and lifetimes that trees choose.
+``own_loss``
+    A convex loss of the user's own.
 ``mixture``, ``inference``, ``density``
     How sure a forest is: of a label, and of its mean; how dense its rows lie.
 ``sampled``, ``calibration``, ``importances``
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
         MondrianForestRegressor,
     )
     from dmondrian.lifetime import PowerLifetime
+    from dmondrian.own_loss import ConvexLoss
 
 __version__ = "0.1.0"
 
@@ -71,6 +74,7 @@ __all__ = [
     "AMFRegressor",
     "CheckpointError",
     "ClusterError",
+    "ConvexLoss",
     "CorruptError",
     "DMondrianError",
     "DataError",
@@ -117,6 +121,7 @@ def load(path: Any) -> Any:
 _LAZY = {
     "AMFClassifier": "dmondrian.estimators",
     "AMFRegressor": "dmondrian.estimators",
+    "ConvexLoss": "dmondrian.own_loss",
     "GeneralizedMondrianForestClassifier": "dmondrian.estimators",
     "GeneralizedMondrianForestRegressor": "dmondrian.estimators",
     "MondrianDensity": "dmondrian.estimators",

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numba
+import numpy as np
 from numba import _dynfunc
 from numba.core import caching, config
 from numba.core.codegen import JITCodeLibrary
@@ -172,6 +173,15 @@ def kernel(function: Callable[..., Any]) -> Any:
     if not config.DISABLE_JIT:
         compiled._cache = _KernelCache(function)
     return compiled
+
+
+@functools.lru_cache(maxsize=64)
+def elementwise(function: Callable[..., Any]) -> Any:
+    """Compile a user's function of floats as a ufunc; it may change, so nothing is kept on disk."""
+    plain = getattr(function, "py_func", function)
+    if config.DISABLE_JIT or not inspect.isfunction(plain):  # such as math.log
+        return np.vectorize(plain, otypes=[float])
+    return numba.vectorize(plain)
 
 
 class _PartLibrary(JITCodeLibrary):

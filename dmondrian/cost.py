@@ -25,7 +25,8 @@ from dmondrian.stats.moments import MOMENTS, Moments
 
 REGRESSION = ("squared", "gaussian", "poisson", "geometric", "huber", "quantile")
 BINARY = LOSSES[4:]
-OF_LABELS = ("huber", "quantile")
+OWN, OWN_OF_MEAN = "own", "own of the mean"  # the user's, whose functions the trees do not know
+OF_LABELS = ("huber", "quantile", OWN)
 COUNTS = ("poisson", "geometric")
 SELECTIONS = ("penalized", "prequential")
 LARGEST_SIZE = 2**14
@@ -39,7 +40,8 @@ class Cost:
     Attributes
     ----------
     loss : str
-        One of :data:`REGRESSION` or :data:`BINARY`, or "density", of rows without labels.
+        One of :data:`REGRESSION` or :data:`BINARY`; "density", of rows without labels;
+        :data:`OWN` or :data:`OWN_OF_MEAN`, of which trees know what a node must remember.
     levels : tuple of float
         Increasing quantile levels in (0, 1); for the quantile loss alone.
     delta : float
@@ -113,7 +115,7 @@ class Cost:
         numbers = [told["delta"], told["rate"], *(value for value in optional if value is not None)]
         levels, size = told["levels"], told["size"]
         sound = (
-            told["loss"] in (*REGRESSION, *BINARY, "density")
+            told["loss"] in (*REGRESSION, *BINARY, "density", OWN, OWN_OF_MEAN)
             and told["selection"] in (None, *SELECTIONS)
             and isinstance(levels, list)
             and all(type(level) is float and 0.0 < level < 1.0 for level in levels)
@@ -165,6 +167,8 @@ class Cost:
         """Return the loss policy; ``prior`` lets empty cells say 0."""
         bound = 0.0 if self.bound is None else float(self.bound)
         priced = self.selection == "prequential" or self.rate > 0.0
+        if self.loss == OWN:  # nobody asks the trees what it says
+            return Pinball(np.array([0.5]), int(self.size), 0.0, prior, False)
         if self.loss == "quantile":
             levels = np.array(self.levels, np.float64)
             return Pinball(levels, int(self.size), bound, prior, priced)
@@ -172,7 +176,7 @@ class Cost:
             return Huber(float(self.delta), int(self.size), bound, prior, priced)
         # Rows without labels are learned as rows of label 0.
         return OfMean(
-            LOSSES.index("squared" if self.loss == "density" else self.loss),
+            LOSSES.index(self.loss if self.loss in LOSSES else "squared"),
             bound,
             prior,
             priced,
@@ -203,6 +207,8 @@ _RESPONSES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "gaussian": lambda z: z,
     "huber": lambda z: z,
     "quantile": lambda z: z,
+    OWN: lambda z: z,
+    OWN_OF_MEAN: lambda z: z,
     "poisson": np.exp,
     "geometric": lambda z: 1.0 / np.expm1(-z),
     "bernoulli": _expit,

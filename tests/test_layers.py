@@ -16,7 +16,7 @@ LAYERS = (
     {"growth", "stats", "losses", "rules"},
     {"domain", "lifetime", "cost", "parameters", "sums", "threads"},
     {"ensemble", "sampled", "calibration", "importances", "progressive", "inference", "mixture"}
-    | {"scales", "warmup", "forest", "state", "merge", "selection", "density"},
+    | {"scales", "warmup", "forest", "state", "merge", "selection", "density", "own_loss"},
     {"checkpoint", "store", "data"},
     {"estimators"},
     {"distributed"},

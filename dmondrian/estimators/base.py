@@ -97,6 +97,10 @@ class BaseForest(BaseEstimator):
     def _check_stream(self) -> None:
         """Refuse parameters that need all rows at once, before a stream is begun."""
 
+    def _check_run(self) -> None:
+        """Refuse parameters that no run on a cluster can take."""
+        self._check_stream()
+
     def _leaves_scales_open(self) -> bool:
         """Whether it depends on domain and width whether feature scales are learned."""
         return isinstance(self.feature_scales, str) and self.feature_scales == "auto"

@@ -14,16 +14,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from dmondrian.cost import LARGEST_SIZE, REGRESSION, Cost
+from dmondrian.cost import LARGEST_SIZE, OWN, OWN_OF_MEAN, REGRESSION, Cost
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.generalized import Chosen, GeneralizedMondrianForest
+from dmondrian.estimators.own_loss import OwnLoss
 from dmondrian.estimators.regressor import ForestRegressor
+from dmondrian.own_loss import ConvexLoss
 from dmondrian.parameters import ForestParameters
 from dmondrian.stats.labels import LEAST_SIZE
 from dmondrian.warmup import LAST
 
 
-class GeneralizedMondrianForestRegressor(GeneralizedMondrianForest, ForestRegressor):
+class GeneralizedMondrianForestRegressor(OwnLoss, ForestRegressor):
     """Mondrian forest of the best constants under a convex loss: quantiles, counts, robust means.
 
     Each cell says the constant of least total loss over its rows, the forest the mean over trees
@@ -34,10 +36,10 @@ class GeneralizedMondrianForestRegressor(GeneralizedMondrianForest, ForestRegres
     ----------
     n_estimators : int, default=10
         Trees.
-    loss : str, default="squared"
+    loss : str or ConvexLoss, default="squared"
         "squared"; "gaussian", "poisson" or "geometric": the likelihood of a GLM, z its natural
         parameter (labels >= 0 for the latter two, the geometric counting failures); "huber";
-        "quantile".
+        "quantile"; or your own, a :class:`dmondrian.ConvexLoss`.
     quantile : float or array-like of float, default=0.5
         Level or levels of the quantile loss, in (0, 1). Several never cross.
     delta : float, default=1.0
@@ -113,7 +115,7 @@ class GeneralizedMondrianForestRegressor(GeneralizedMondrianForest, ForestRegres
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **GeneralizedMondrianForest._parameter_constraints,
-        "loss": [StrOptions(set(REGRESSION))],
+        "loss": [StrOptions(set(REGRESSION)), ConvexLoss],
         "quantile": [Interval(Real, 0, 1, closed="neither"), "array-like"],
         "delta": [Interval(Real, 0, None, closed="neither")],
         "max_rows_per_leaf": [Interval(Integral, LEAST_SIZE, LARGEST_SIZE, closed="both")],
@@ -123,7 +125,7 @@ class GeneralizedMondrianForestRegressor(GeneralizedMondrianForest, ForestRegres
         self,
         n_estimators: int = 10,
         *,
-        loss: str = "squared",
+        loss: str | ConvexLoss = "squared",
         quantile: float | ArrayLike = 0.5,
         delta: float = 1.0,
         bound: float | None = None,
@@ -167,8 +169,11 @@ class GeneralizedMondrianForestRegressor(GeneralizedMondrianForest, ForestRegres
         self.n_jobs = n_jobs
 
     def _cost(self) -> Cost:
+        own = self.loss if isinstance(self.loss, ConvexLoss) else None
+        name = self.loss if own is None else OWN if own.keeps_labels else OWN_OF_MEAN
         return dataclasses.replace(
             super()._cost(),
+            loss=name,
             levels=tuple(sorted(self._levels())) if self.loss == "quantile" else (),
             delta=float(self.delta),
             size=int(self.max_rows_per_leaf),
