@@ -12,11 +12,13 @@ Where to look, from the bottom up; imports go down only (``tests/test_layers.py`
     Nodes, draws, boxes, and the two loops that learn and predict.
 ``growth``, ``stats``, ``losses``, ``rules``
     The policies that make an algorithm of the loops.
-``domain``, ``lifetime``, ``parameters``, ``sums``, ``threads``, ``ensemble``, ``forest``,
-``state``, ``merge``
-    Trees as a forest, and the forest as checked data.
-``mixture``, ``inference``
-    How sure a forest is: of a label, and of its mean.
+``domain``, ``lifetime``, ``cost``, ``parameters``, ``sums``, ``threads``, ``ensemble``, ``forest``,
+``state``, ``merge``, ``selection``
+    Trees as a forest, the forest as checked data, and lifetimes that trees choose.
+``own_loss``
+    A convex loss of the user's own.
+``mixture``, ``inference``, ``density``
+    How sure a forest is: of a label, and of its mean; how dense its rows lie.
 ``sampled``, ``calibration``, ``importances``
     Forecasts of a sample of rows before they are learned, what they are worth; features.
 ``progressive``, ``scales``, ``warmup``
@@ -56,10 +58,14 @@ if TYPE_CHECKING:
     from dmondrian.estimators import (
         AMFClassifier,
         AMFRegressor,
+        GeneralizedMondrianForestClassifier,
+        GeneralizedMondrianForestRegressor,
+        MondrianDensity,
         MondrianForestClassifier,
         MondrianForestRegressor,
     )
     from dmondrian.lifetime import PowerLifetime
+    from dmondrian.own_loss import ConvexLoss
 
 __version__ = "0.1.0"
 
@@ -68,11 +74,15 @@ __all__ = [
     "AMFRegressor",
     "CheckpointError",
     "ClusterError",
+    "ConvexLoss",
     "CorruptError",
     "DMondrianError",
     "DataError",
     "FencedError",
+    "GeneralizedMondrianForestClassifier",
+    "GeneralizedMondrianForestRegressor",
     "JobError",
+    "MondrianDensity",
     "MondrianForestClassifier",
     "MondrianForestRegressor",
     "NotFoundError",
@@ -111,6 +121,10 @@ def load(path: Any) -> Any:
 _LAZY = {
     "AMFClassifier": "dmondrian.estimators",
     "AMFRegressor": "dmondrian.estimators",
+    "ConvexLoss": "dmondrian.own_loss",
+    "GeneralizedMondrianForestClassifier": "dmondrian.estimators",
+    "GeneralizedMondrianForestRegressor": "dmondrian.estimators",
+    "MondrianDensity": "dmondrian.estimators",
     "MondrianForestClassifier": "dmondrian.estimators",
     "MondrianForestRegressor": "dmondrian.estimators",
     "PowerLifetime": "dmondrian.lifetime",

@@ -9,7 +9,6 @@ the same source runs as plain Python under ``NUMBA_DISABLE_JIT=1``.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import hashlib
 import importlib
@@ -28,17 +27,15 @@ from typing import Any, ClassVar
 
 import numba
 import numpy as np
-from llvmlite import ir
 from numba import _dynfunc
-from numba.core import caching, config, types
-from numba.core.cgutils import get_or_insert_function
+from numba.core import caching, config
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import LoweringPass, register_pass
 from numba.core.registry import CPUDispatcher
 from numba.core.typed_passes import NativeLowering
 from numba.core.types import BaseNamedTuple  # type: ignore[attr-defined]  # Numba's hints omit it
-from numba.extending import intrinsic, overload
+from numba.extending import overload
 
 _fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None
 _PACKAGE = Path(__file__).parent
@@ -57,7 +54,7 @@ def source_digest() -> str:
     silently absent from code cached without them.
     """
     digest = hashlib.sha256(f"boundscheck={config.BOUNDSCHECK}".encode())
-    files = [_PACKAGE / "_jit.py"]
+    files = [_PACKAGE / "_jit.py", _PACKAGE / "_memory.py"]
     for folder in _KERNEL_FOLDERS:
         files += sorted((_PACKAGE / folder).glob("*.py"))
     for file in files:
@@ -209,6 +206,15 @@ def compilations() -> dict[str, int]:
     return dict(+found)
 
 
+@functools.lru_cache(maxsize=64)
+def elementwise(function: Callable[..., Any]) -> Any:
+    """Compile a user's function of floats as a ufunc; it may change, so nothing is kept on disk."""
+    plain = getattr(function, "py_func", function)
+    if config.DISABLE_JIT or not inspect.isfunction(plain):  # such as math.log
+        return np.vectorize(plain, otypes=[float])
+    return numba.vectorize(plain)
+
+
 class _PartLibrary(JITCodeLibrary):
     """A part of kernels and the parts that it calls, as LLVM's language alone.
 
@@ -289,82 +295,9 @@ def apart(function: Callable[..., Any]) -> Any:
     return _Part(function, targetoptions=options, pipeline_class=_PartCompiler)
 
 
-def _overload_part(stub: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+def overload_part(stub: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     """Return Numba's ``overload`` for implementations that only kernels call."""
     return overload(stub, jit_options={**_PART, "pipeline_class": _PartCompiler}, **options)
-
-
-@intrinsic
-def _without_owner(typing_context, array):  # type: ignore[no-untyped-def]  # numba's signature
-    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # likewise
-        view = context.make_array(array)(context, builder, args[0])
-        view.meminfo = view.meminfo.type(None)
-        view.parent = view.parent.type(None)
-        return view._getvalue()
-
-    return array(array), generate
-
-
-def borrow(array: Any) -> Any:
-    """Return the array without its reference count, for the length of a kernel.
-
-    Every slice of a counted array costs two atomic operations; a kernel slices at every
-    node. The caller of the kernel holds the array, so nothing can vanish meanwhile.
-    """
-    return array
-
-
-@_overload_part(borrow)
-def _borrow(array):  # type: ignore[no-untyped-def]  # read by numba
-    return lambda array: _without_owner(array)
-
-
-@intrinsic
-def _pointer(typing_context, address, dtype):  # type: ignore[no-untyped-def]  # numba's signature
-    pointer = types.CPointer(dtype.dtype)  # type: ignore[attr-defined]  # Numba's hints omit it
-
-    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # likewise
-        return builder.inttoptr(args[0], context.get_value_type(pointer))
-
-    return pointer(address, dtype), generate
-
-
-def array_at(address: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Return the C-contiguous array at an address; whoever gave the address holds the memory."""
-    n_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-    memory = (ctypes.c_char * n_bytes).from_address(int(address)) if n_bytes else b""
-    return np.frombuffer(memory, dtype).reshape(shape)
-
-
-@_overload_part(array_at)
-def _array_at(address, shape, dtype):  # type: ignore[no-untyped-def]  # read by numba
-    return lambda address, shape, dtype: numba.carray(_pointer(address, dtype), shape)
-
-
-@intrinsic
-def _prefetch(typing_context, array, row):  # type: ignore[no-untyped-def]  # numba's signature
-    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # likewise
-        view = context.make_array(array)(context, builder, args[0])
-        word, byte = ir.IntType(32), ir.IntType(8).as_pointer()
-        step = builder.mul(args[1], builder.extract_value(view.strides, 0))
-        start = builder.add(builder.ptrtoint(view.data, step.type), step)
-        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
-        function = get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        # to be read, into the nearest cache, data
-        flags = [ir.Constant(word, flag) for flag in (0, 3, 1)]
-        builder.call(function, [builder.inttoptr(start, byte), *flags])
-        return context.get_dummy_value()
-
-    return types.none(array, types.int64), generate
-
-
-def prefetch(array: Any, row: Any) -> None:
-    """Ask for the first cache line of ``array[row]``; changes nothing."""
-
-
-@_overload_part(prefetch)
-def _prefetch_row(array, row):  # type: ignore[no-untyped-def]  # read by numba
-    return lambda array, row: _prefetch(array, np.int64(row))
 
 
 class Hook:
@@ -403,7 +336,7 @@ def hook(stub: Callable[..., Any]) -> Any:
     resolve.__signature__ = inspect.signature(stub)  # type: ignore[attr-defined]  # read by overload
     call.declared = declared  # type: ignore[attr-defined]  # read by implements
     if not config.DISABLE_JIT:
-        _overload_part(call, strict=False)(resolve)
+        overload_part(call, strict=False)(resolve)
     return call
 
 

@@ -63,6 +63,7 @@ class Ensemble(Predicting):
         self._is_torn = False
         self._arranged = 0  # nodes for which the boxes' columns were chosen
         self._gathered, self._frozen = None, Frozen()
+        self._chosen: np.ndarray | None = None
         self._tabled: tuple[list[nodes.Tree], np.ndarray] = [], table_of([])
         self.n_clipped = 0
         self.trees = [
@@ -126,7 +127,7 @@ class Ensemble(Predicting):
 
         self._check_whole()
         learned = self._arrange(X)
-        self._gathered, self._frozen = None, Frozen()
+        self._gathered, self._chosen, self._frozen = None, None, Frozen()
         self._is_torn = True  # until all trees have learned the same rows
         if n_threads == 1 and not len(rows):
             learn(0, len(self.trees))
@@ -151,18 +152,7 @@ class Ensemble(Predicting):
 
     def _take(self, other: Ensemble) -> None:
         """Become ``other``."""
-        for name in (
-            "parameters",
-            "tree_numbers",
-            "policies",
-            "trees",
-            "_scales",
-            "_gathered",
-            "_frozen",
-            "_arranged",
-            "n_clipped",
-        ):
-            setattr(self, name, getattr(other, name))
+        vars(self).update(vars(other))
 
     def _learn(
         self,
@@ -185,6 +175,8 @@ class Ensemble(Predicting):
                 if reached[t] < len(y):
                     self._make_room(t)
                     table[t] = table_of(self.trees[t : t + 1])[0]
+                    if self._tabled[1] is table:  # else the tree that was outgrown stays in memory
+                        self._tabled[0][t] = self.trees[t]
 
     def _make_room(self, t: int) -> None:
         tree = self.trees[t]

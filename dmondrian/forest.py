@@ -61,6 +61,8 @@ class Forest(Ensemble):
         self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None = None, n_threads: int = 1
     ) -> None:
         """Learn rows in order; see :meth:`dmondrian.ensemble.Ensemble.update`."""
+        if self.parameters.cost is not None:
+            self.parameters.cost.check_labels(y)
         if self.warmup is None:
             self.calibration = _learn(self, self.calibration, (X, y, w), n_threads)
             return
@@ -125,8 +127,9 @@ class Forest(Ensemble):
                 arrays,
                 parameters.n_features,
                 parameters.n_stats,
-                is_counts=parameters.n_classes > 0,
+                is_counts=parameters.tells_proba,
                 may_be_empty=parameters.domain == "cube",
+                cost=parameters.cost,
             )
         boxes = (
             (a["lower"][has_rows], a["upper"][has_rows])

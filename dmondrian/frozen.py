@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from dmondrian.core import nodes
 from dmondrian.core.frozen import FrozenTree, freeze
 from dmondrian.threads import run_threads
@@ -39,7 +41,7 @@ class Frozen:
         grown: Sequence[nodes.Tree],
         loss: Any,
         rule: Any,
-        lifetime: float,
+        lifetimes: np.ndarray,
         width: int,
         n_rows: int,
         n_threads: int,
@@ -50,8 +52,8 @@ class Frozen:
         ----------
         grown : sequence of Tree
         loss, rule : policies
-        lifetime : float
-            At which they are asked.
+        lifetimes : float64 [T]
+            At which each is asked.
         width : int
             Numbers of an answer.
         n_rows : int
@@ -60,18 +62,33 @@ class Frozen:
         """
         self._n_asked += n_rows
         kept = self._kept
-        if kept is not None and kept[0] == (loss, rule, lifetime):
+        if kept is not None and kept[0] == _key(loss, rule, lifetimes):
             return kept[1]
-        used = [int(tree.head_i[nodes.N_NODES]) for tree in grown]
-        mean = sum(used) / max(1, len(used))
+        mean = sum(int(tree.head_i[nodes.N_NODES]) for tree in grown) / max(1, len(grown))
         if mean < LEAST_NODES or _NODES_PER_ROW * self._n_asked < mean:
             return None
+        return self.make(grown, loss, rule, lifetimes, width, n_threads)
+
+    def make(
+        self,
+        grown: Sequence[nodes.Tree],
+        loss: Any,
+        rule: Any,
+        lifetimes: np.ndarray,
+        width: int,
+        n_threads: int,
+    ) -> list[FrozenTree]:
+        """Freeze the trees, keep and return them; see :meth:`trees`."""
         made: dict[int, FrozenTree] = {}
 
         def work(t: int) -> None:
-            made[t] = freeze(loss, rule, grown[t], width, lifetime)
+            made[t] = freeze(loss, rule, grown[t], width, float(lifetimes[t]))
 
-        run_threads(work, range(len(used)), n_threads)
-        frozen = [made[t] for t in range(len(used))]
-        self._kept = (loss, rule, lifetime), frozen
+        run_threads(work, range(len(grown)), n_threads)
+        frozen = [made[t] for t in range(len(grown))]
+        self._kept = _key(loss, rule, lifetimes), frozen
         return frozen
+
+
+def _key(loss: Any, rule: Any, lifetimes: np.ndarray) -> tuple[Any, ...]:
+    return loss, rule, lifetimes.tobytes()

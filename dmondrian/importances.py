@@ -37,7 +37,6 @@ def relevances(ensemble: Ensemble) -> np.ndarray:
 def _gains(ensemble: Ensemble) -> tuple[np.ndarray, np.ndarray]:
     """Return the gains of all splits on each feature, and the weight of the rows they part."""
     gains, weights = np.zeros((2, ensemble.parameters.n_features))
-    lifetime = ensemble.parameters.lifetime_at(ensemble.total_weight)
-    for tree in ensemble.trees:
-        add_gains(ensemble.policies.stat, tree, lifetime, gains, weights)
+    for tree, lifetime in zip(ensemble.trees, ensemble.tree_lifetimes(), strict=True):
+        add_gains(ensemble.policies.stat, tree, float(lifetime[0]), gains, weights)
     return gains, weights

@@ -3,9 +3,10 @@
 On the unit cube the partition does not look at the rows and statistics add, so trees of the same
 number can be merged: a cell is split where the rows of all parts together ask for it. Counts are
 those of one forest that learned all rows, byte for byte where weights are whole numbers (sums of
-targets up to the order of additions); node ids follow the order in which cells were split.
-It holds where a prediction is made of statistics alone: not for a mixture over prunings, whose
-weights depend on what was said before each row, and not under a cap on nodes.
+targets up to the order of additions; ranks of labels as long as none was forgotten); node ids
+follow the order in which cells were split. It holds where a prediction is made of statistics alone:
+not for a mixture over prunings, whose weights depend on what was said before each row, and not
+under a cap on nodes.
 
 Relies on the growth of :mod:`dmondrian.growth.cube`.
 
@@ -49,7 +50,15 @@ def merge(forests: Sequence[Forest]) -> Forest:
             "calibrated forests cannot be merged: each was calibrated on its own rows, by fewer "
             "than the merged one has; train the parts with calibrate=False"
         )
-    if parameters.domain != "cube" or parameters.aggregation is None or parameters.max_nodes:
+    cost = parameters.cost
+    if cost is not None and cost.selection == "prequential":
+        raise ParameterError(
+            "forests whose lifetimes are chosen by prequential loss cannot be merged: what a row "
+            "cost depends on the rows before it, of all parts; train them with a lifetime, or "
+            'lifetime="penalized"'
+        )
+    mixes = parameters.aggregation in (None, "aggregate")
+    if parameters.domain != "cube" or mixes or parameters.max_nodes:
         raise ParameterError(
             "only Mondrian forests on the cube without max_nodes can be merged: other trees "
             "depend on the order of their rows"
@@ -73,7 +82,8 @@ def _absorb(forest: Forest, index: int, other: nodes.Tree) -> None:
         tree.head_f[:] = other.head_f
         tree.head_f[nodes.TOTAL_WEIGHT] = 0.0
     shift = float(other.head_f[nodes.OFFSET] - tree.head_f[nodes.OFFSET])
-    points, statistics = _cells(other, shift, forest.parameters.n_classes == 0)
+    has_moments = forest.parameters.n_classes == 0 or forest.parameters.cost is not None
+    points, statistics = _cells(other, shift, has_moments)
     (tree,), rows = fitted([tree], read_only(points))
     growth, stat, _, rule = forest.policies.learning
     seed, number = np.uint64(forest.parameters.seed), np.uint64(forest.tree_numbers[index])
@@ -87,7 +97,7 @@ def _absorb(forest: Forest, index: int, other: nodes.Tree) -> None:
     forest.trees[index] = tree
 
 
-def _cells(tree: nodes.Tree, shift: float, is_regression: bool) -> tuple[np.ndarray, np.ndarray]:
+def _cells(tree: nodes.Tree, shift: float, has_moments: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return points that stand for the leaves with rows, float32 [c, d], and what they know.
 
     A leaf of several points is told by two corners of its box, the second knowing nothing:
@@ -97,7 +107,7 @@ def _cells(tree: nodes.Tree, shift: float, is_regression: bool) -> tuple[np.ndar
     leaves = np.flatnonzero((arrays["left"] < 0) & (arrays["stat"][:, 0] > 0.0))
     lower, upper = arrays["lower"][leaves], arrays["upper"][leaves]
     statistics = arrays["stat"][leaves]
-    if is_regression and shift != 0.0:
+    if has_moments and shift != 0.0:
         n, total, squares = (statistics[:, k - nodes.STAT] for k in (nodes.STAT, SUM, SQUARES))
         squares += 2.0 * shift * total + n * shift * shift
         total += n * shift

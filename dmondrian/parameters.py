@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dmondrian.cost import Cost
 from dmondrian.errors import CorruptError
 from dmondrian.growth.cube import Cube
 from dmondrian.growth.range import Range
@@ -41,6 +42,9 @@ _ALGORITHMS = {
     "amf-regressor": (False, (None,)),
     "mondrian-forest-classifier": (True, ("mean", "vote", "hierarchy")),
     "mondrian-forest-regressor": (False, ("mean", "hierarchy")),
+    "generalized-mondrian-forest-classifier": (True, ("mean", "aggregate")),
+    "generalized-mondrian-forest-regressor": (False, ("mean", "aggregate")),
+    "mondrian-density": (False, ("mean",)),
 }
 _KINDS: dict[str, tuple[type, ...]] = {
     "algorithm": (str,),
@@ -61,7 +65,11 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "empty_prior": (bool,),
     "domain": (str,),
     "clip": (bool,),
+    "horizon": (float, type(None)),
+    "cost": (dict, type(None)),
 }
+# Left out where they are the default: the bytes are those of versions that knew neither.
+_LATER_KEYS = ("horizon", "cost")
 
 
 @dataclass(frozen=True)
@@ -71,7 +79,8 @@ class ForestParameters:
     Attributes
     ----------
     algorithm : str
-        "amf-" or "mondrian-forest-", and "classifier" or "regressor".
+        "amf-", "mondrian-forest-" or "generalized-mondrian-forest-", and "classifier" or
+        "regressor".
     n_features : int
     n_classes : int
         0 for regression.
@@ -94,7 +103,7 @@ class ForestParameters:
         Cap on the nodes of a tree.
     feature_scales : tuple of float or None
         Columns are multiplied by these float32 numbers, > 0, before a tree sees them.
-    aggregation : {"mean", "vote", "hierarchy"} or None
+    aggregation : {"mean", "vote", "hierarchy", "aggregate"} or None
         How the trees of a Mondrian forest speak; None for AMF.
     lifetime : float, PowerLifetime or None
         Until when trees are split (a float), or until when predictions listen to them.
@@ -106,6 +115,10 @@ class ForestParameters:
         What a Mondrian process splits: the range of the data, or the unit cube.
     clip : bool
         Whether rows outside the cube are moved to its surface, or refused.
+    horizon : float or None
+        Until when trees are split where the lifetime of predictions grows or is chosen.
+    cost : Cost or None
+        What a generalised Mondrian forest minimises; None for other forests.
     """
 
     algorithm: str
@@ -126,27 +139,45 @@ class ForestParameters:
     empty_prior: bool = False
     domain: str = "range"
     clip: bool = False
+    horizon: float | None = None
+    cost: Cost | None = None
+
+    @property
+    def tells_proba(self) -> bool:
+        """Whether predictions are class probabilities."""
+        return self.n_classes > 0 and self.cost is None
+
+    @property
+    def n_outputs(self) -> int:
+        """Numbers of a prediction: classes, or what a cell says."""
+        return max(self.n_classes, 1) if self.cost is None else self.cost.n_outputs
 
     @property
     def n_stats(self) -> int:
         """Statistics of a node, in doubles."""
+        if self.cost is not None:
+            return self.cost.n_stats
         return 1 + self.n_classes if self.n_classes else MOMENTS
 
     @property
     def realised_lifetime(self) -> float:
         """The time up to which trees are split."""
-        return end_of(self.lifetime)
+        return min(end_of(self.lifetime), np.inf if self.horizon is None else self.horizon)
 
     def lifetime_at(self, total_weight: float) -> float:
         """Return the lifetime of a prediction after rows of this total weight."""
-        return lifetime_at(self.lifetime, total_weight)
+        if self.cost is not None and self.cost.lifetime is not None:
+            return self.cost.lifetime
+        return min(lifetime_at(self.lifetime, total_weight), self.realised_lifetime)
 
     def to_json(self) -> dict[str, Any]:
         """Return the parameters as a JSON-able dict."""
         told = dataclasses.asdict(self)
         if self.feature_scales is not None:
             told["feature_scales"] = list(self.feature_scales)
-        return told
+        told["cost"] = None if self.cost is None else self.cost.to_json()
+        absent = [name for name in _LATER_KEYS if told[name] is None]
+        return {name: value for name, value in told.items() if name not in absent}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> ForestParameters:
@@ -170,6 +201,8 @@ class ForestParameters:
             if any(type(scale) is not float for scale in scales):
                 raise CorruptError("feature scales should be numbers with a decimal point")
             values = {**values, "feature_scales": tuple(scales)}
+        if values.get("cost") is not None:
+            values = {**values, "cost": Cost.from_json(values["cost"])}
         parameters = cls(**values)
         parameters.check()
         return parameters
@@ -184,7 +217,18 @@ class ForestParameters:
     def _has_sound_lifetime(self) -> bool:
         has_end = isinstance(self.lifetime, PowerLifetime) or end_of(self.lifetime) > 0.0
         sound_discount = self.discount is None or 0.0 < self.discount < np.inf
-        return has_end and sound_discount and (bool(self.aggregation) or self.lifetime is None)
+        sound_horizon = self.horizon is None or 0.0 < self.horizon < np.inf
+        is_plain = bool(self.aggregation) or self.lifetime is None
+        return has_end and sound_discount and sound_horizon and is_plain
+
+    def _has_sound_cost(self) -> bool:
+        is_density = self.algorithm == "mondrian-density"
+        if self.cost is None:
+            return not self.algorithm.startswith("generalized") and not is_density
+        if is_density or self.cost.loss == "density":
+            return is_density and self.cost.loss == "density" and self.domain == "cube"
+        is_generalized = self.algorithm.startswith("generalized")
+        return is_generalized and self.cost.is_binary == (self.n_classes == 2)
 
     def check(self) -> None:
         """Raise :class:`CorruptError` where values are out of range together."""
@@ -199,6 +243,7 @@ class ForestParameters:
             and (self.max_nodes is None or 1 <= self.max_nodes <= _NO_CAP)
             and self._has_sound_scales()
             and self._has_sound_lifetime()
+            and self._has_sound_cost()
             and self.domain in ("range", "cube")
             and (self.domain == "range" or self.feature_scales is None)
         )
@@ -207,7 +252,11 @@ class ForestParameters:
 
 
 # Keys of the first parameters ever stored: all others may be missing.
-_FIRST_KEYS = set(_KINDS) - {"aggregation", "lifetime", "discount", "empty_prior", "domain", "clip"}
+_FIRST_KEYS = (
+    set(_KINDS)
+    - {"aggregation", "lifetime", "discount", "empty_prior", "domain", "clip"}
+    - set(_LATER_KEYS)
+)
 
 
 class Policies(NamedTuple):
@@ -230,6 +279,9 @@ class Policies(NamedTuple):
 
 def policies(p: ForestParameters) -> Policies:
     """Return the policies of ``p``'s algorithm."""
+    if p.cost is not None:
+        rule = Aggregate(True) if p.aggregation == "aggregate" else Leaf(False)
+        return Policies(_growth(p), p.cost.stat(), p.cost.policy(bool(p.empty_prior)), rule)
     stat = Counts(int(p.n_classes)) if p.n_classes else Moments(MOMENTS)
     loss, rule = _weighing(p) if p.aggregation is None else _smoothing(p)
     return Policies(_growth(p), stat, loss, rule)

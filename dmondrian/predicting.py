@@ -30,6 +30,7 @@ from dmondrian.losses.depth import Depth
 from dmondrian.parameters import ForestParameters, Policies
 from dmondrian.rules.aggregate import Aggregate
 from dmondrian.rules.gaussian import GaussianHierarchy
+from dmondrian.selection import chosen_lifetime
 from dmondrian.sums import Sums, begun, stacked
 from dmondrian.threads import run_threads
 
@@ -49,12 +50,13 @@ class Predicting:
     _is_torn: bool
     _gathered: tuple[float, list[nodes.Tree]] | None
     _frozen: Frozen
+    _chosen: np.ndarray | None  # lifetimes of trees that choose their own
     _tabled: tuple[list[nodes.Tree], np.ndarray]  # what the table is of, and the table
 
     @property
     def n_outputs(self) -> int:
-        """Width of a prediction: classes, or 1."""
-        return max(self.parameters.n_classes, 1)
+        """Width of a prediction: classes, or what a cell says."""
+        return self.parameters.n_outputs
 
     @property
     def _width(self) -> int:
@@ -157,9 +159,9 @@ class Predicting:
         n, k = len(X), self.n_outputs
         lives = self._lifetimes(lifetimes)
         if len(lives) > 1 and isinstance(self.policies.rule, GaussianHierarchy):
-            each = [lives[i : i + 1] for i in range(len(lives))]
+            stages = [lives[i : i + 1] for i in range(len(lives))]
             return stacked(
-                [self.predict_sums(X, n_threads, spread, distance, lifetimes=at) for at in each]
+                [self.predict_sums(X, n_threads, spread, distance, lifetimes=at) for at in stages]
             )
         X, shape = self._as_learned(X)[0], (n, len(lives), k)
         total = begun(onto and onto.total, shape, onto is None)
@@ -167,10 +169,11 @@ class Predicting:
         far = begun(onto and onto.distance, (n,), onto is None) if distance else None
         rule, ready = self._ready(float(lives[-1]))
         frozen = None
+        each = self.tree_lifetimes() if lifetimes is None else self._for_each_tree(lives)
         is_plain = len(lives) == 1 and not distance and self.total_weight > 0.0
         if self._is_leafwise and is_plain and n >= _FEW:
             frozen = self._frozen.trees(
-                ready, self.policies.loss, rule, float(lives[0]), self._width, n, n_threads
+                ready, self.policies.loss, rule, each[:, 0], self._width, n, n_threads
             )
         trees, asked = self._asked(X, ready, distance)
 
@@ -181,7 +184,7 @@ class Predicting:
                 trees,
                 frozen,
                 Rows(*(part[rows] for part in asked)),
-                lives,
+                each,
                 total[rows],
                 _NONE_3D if square is None else square[rows],
                 _NONE_1D if far is None else far[rows],
@@ -240,9 +243,9 @@ class Predicting:
         chosen, seed = self.policies._replace(rule=rule), np.uint64(self.parameters.seed)
         k = self.n_outputs
         if self.total_weight == 0.0:  # no tree has a cell: all classes are as likely
-            total += len(trees) / k if self.parameters.n_classes else 0.0
+            total += len(trees) / k if self.parameters.tells_proba else 0.0
             if len(square):
-                square += len(trees) / k**2 if self.parameters.n_classes else 0.0
+                square += len(trees) / k**2 if self.parameters.tells_proba else 0.0
         elif frozen is not None:
             leaves = np.empty(len(rows.values), np.int32)
             for tree, at_rest in zip(trees, frozen, strict=True):
@@ -254,6 +257,26 @@ class Predicting:
                 *chosen, table, trees[0].columns, seed, numbers, rows, lives, width, total, square,
                 distance,
             )  # fmt: skip
+
+    def tree_lifetimes(self) -> np.ndarray:
+        """Return the lifetime that each tree predicts at by default, float64 [T, 1]."""
+        cost, loss = self.parameters.cost, self.policies.loss
+        if cost is None or cost.selection is None:
+            return self._for_each_tree(self._lifetimes(None))
+        if self._chosen is None:  # since the last row
+            best = [chosen_lifetime(tree, loss, cost) for tree in self.trees]
+            self._chosen = read_only(np.array(best, np.float64)[:, None])
+        return self._chosen
+
+    def _for_each_tree(self, lifetimes: np.ndarray) -> np.ndarray:
+        return read_only(np.repeat(lifetimes[None], len(self.trees), axis=0))
+
+    def freeze(self, n_threads: int = 1) -> None:
+        """Freeze the trees now, for many small predictions; large ones see to it themselves."""
+        if self._is_leafwise and self.total_weight > 0.0:
+            lives = self.tree_lifetimes()
+            rule, ready = self._ready(float(self._lifetimes(None)[-1]))
+            self._frozen.make(ready, self.policies.loss, rule, lives[:, 0], self._width, n_threads)
 
     def _table(self, trees: list[nodes.Tree]) -> np.ndarray:
         """Return where the trees are, for the kernels."""
@@ -305,7 +328,7 @@ class Predicting:
         total = np.zeros((len(X), 1, 1))
         if self.total_weight == 0.0:
             return total[:, 0, 0]
-        X, lives = self._as_learned(X)[0], self._lifetimes(None)
+        X, lives = self._as_learned(X)[0], self.tree_lifetimes()
         trees, rows = self._asked(X, self.trees, False)
         table, columns = self._table(trees), trees[0].columns
         seed, numbers = np.uint64(self.parameters.seed), self.tree_numbers.astype(np.uint64)

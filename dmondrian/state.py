@@ -14,7 +14,9 @@ import numpy as np
 
 from dmondrian.core import nodes
 from dmondrian.core.weights import LARGEST_EXPONENT, LARGEST_ODDS, SMALLEST_ODDS
+from dmondrian.cost import Cost
 from dmondrian.errors import CorruptError
+from dmondrian.stats.labels import KEPT
 
 FORMAT = 2  # 2: e^x by another polynomial, which shows in the last bits of weights
 
@@ -113,10 +115,12 @@ def check_arrays(
     n_stats: int,
     is_counts: bool,
     may_be_empty: bool,
+    cost: Cost | None = None,
 ) -> None:
     """Raise :class:`CorruptError` unless the arrays are those of one sound tree.
 
-    Statistics are counts of classes if ``is_counts``, else moments of the label.
+    Statistics are counts of classes if ``is_counts``, else moments of the label, and labels
+    where the ``cost`` of a generalised forest keeps them.
     ``may_be_empty`` tells whether leaves may have seen no row, as on the cube.
     """
     if set(arrays) != set(_FIELDS):
@@ -132,7 +136,9 @@ def check_arrays(
             )
     check_links(entry, arrays, n_features)
     check_values(entry, arrays)
-    check_statistics(entry, arrays, is_counts, may_be_empty)
+    check_statistics(entry, arrays, is_counts, may_be_empty, has_signed_prices=cost is not None)
+    if cost is not None and cost.keeps_labels:
+        check_labels(entry, arrays["stat"], cost.size)
 
 
 def check_links(entry: dict[str, Any], arrays: dict[str, np.ndarray], n_features: int) -> None:
@@ -191,7 +197,11 @@ def check_values(entry: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
 
 
 def check_statistics(
-    entry: dict[str, Any], arrays: dict[str, np.ndarray], is_counts: bool, may_be_empty: bool
+    entry: dict[str, Any],
+    arrays: dict[str, np.ndarray],
+    is_counts: bool,
+    may_be_empty: bool,
+    has_signed_prices: bool,
 ) -> None:
     """Raise unless a node's statistics are those of some rows: see :mod:`dmondrian.stats`."""
     where = f"tree {entry['number']}: "
@@ -204,5 +214,22 @@ def check_statistics(
     # Sums in doubles are monotone: a class never counts more than all.
     if is_counts and not ((rest >= 0) & (rest <= weight[:, None])).all():
         raise CorruptError(where + "its classes should count no less than 0 and no more than all")
-    if not is_counts and not (stat[:, 2:] >= 0).all():
+    if not is_counts and not (stat[:, 2 : 3 if has_signed_prices else 4] >= 0).all():
         raise CorruptError(where + "its squares and prices should not be negative")
+
+
+def check_labels(entry: dict[str, Any], stat: np.ndarray, size: int) -> None:
+    """Raise unless the labels of all nodes are in order: see :mod:`dmondrian.stats.labels`."""
+    kept, at = stat[:, KEPT - nodes.STAT], KEPT + 1 - nodes.STAT
+    labels, below, upto = stat[:, at:].reshape(len(stat), 3, size + 1).transpose(1, 0, 2)
+    used = np.arange(size + 1) < kept[:, None]
+    both = used[:, 1:]  # the label before is there too
+    whole = (kept == np.floor(kept)) & (kept >= 0) & (kept <= size)
+    rises = labels[:, 1:] > labels[:, :-1]
+    ranked = (below[:, 1:] >= below[:, :-1]) & (upto[:, 1:] >= upto[:, :-1])
+    if (
+        not (whole & ((kept > 0) == (stat[:, 0] > 0))).all()
+        or not (rises & ranked | ~both).all()
+        or not ((below >= 0) & (upto > 0) | ~used).all()
+    ):
+        raise CorruptError(f"tree {entry['number']}: its labels should be in order, with ranks")

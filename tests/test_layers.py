@@ -11,13 +11,13 @@ import dmondrian
 
 ROOT = Path(dmondrian.__file__).parent
 LAYERS = (
-    {"_jit", "errors"},
+    {"_jit", "_memory", "errors"},
     {"core"},
     {"growth", "stats", "losses", "rules"},
-    {"domain", "frozen", "layout", "lifetime", "parameters", "sums", "threads"},
-    {"predicting"},
+    {"cost", "domain", "frozen", "layout", "lifetime", "parameters", "sums", "threads"},
+    {"predicting", "selection"},
     {"ensemble", "sampled", "calibration", "importances", "progressive", "inference", "mixture"}
-    | {"scales", "warmup", "forest", "state", "merge"},
+    | {"scales", "warmup", "forest", "state", "merge", "density", "own_loss"},
     {"checkpoint", "store", "data"},
     {"estimators"},
     {"distributed"},

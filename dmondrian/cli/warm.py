@@ -18,16 +18,31 @@ from dmondrian.cli.output import Output
 from dmondrian.errors import ParameterError
 
 DOMAINS = ("range", "cube")
-# Parameters that choose a policy, and so kernels of its own, beside the domain.
-CHOICES: dict[str, dict[str, tuple[Any, ...]]] = {
-    "amf-classifier": {"use_aggregation": (True, False), "calibrate": (False, True)},
-    "amf-regressor": {"use_aggregation": (True, False)},
-    "mondrian-forest-classifier": {
-        "aggregation": ("mean", "vote", "hierarchy"),
-        "calibrate": (False, True),
-    },
-    "mondrian-forest-regressor": {"aggregation": ("mean", "hierarchy")},
+# Parameters that choose a policy, and so kernels of its own, beside the domain: the products of
+# each group.
+CHOICES: dict[str, tuple[dict[str, tuple[Any, ...]], ...]] = {
+    "amf-classifier": ({"use_aggregation": (True, False), "calibrate": (False, True)},),
+    "amf-regressor": ({"use_aggregation": (True, False)},),
+    "generalized-mondrian-forest-classifier": (
+        {},
+        {
+            "loss": ("logistic",),
+            "aggregation": ("aggregate",),
+            "lifetime": (None,),
+            "bound": (2.0,),
+        },
+    ),
+    "generalized-mondrian-forest-regressor": (
+        {"loss": ("squared", "huber", "quantile")},
+        {"loss": ("squared",), "aggregation": ("aggregate",), "lifetime": (None,), "bound": (2.0,)},
+    ),
+    "mondrian-density": ({},),
+    "mondrian-forest-classifier": (
+        {"aggregation": ("mean", "vote", "hierarchy"), "calibrate": (False, True)},
+    ),
+    "mondrian-forest-regressor": ({"aggregation": ("mean", "hierarchy")},),
 }
+_ON_THE_CUBE = "mondrian-density"  # has no other domain
 _ROWS = 40
 _WARMUP_ROWS = 32  # the fewest there can be: settings are chosen from them
 
@@ -62,9 +77,12 @@ def _kinds(
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Return each way to choose the policies of these algorithms."""
     for algorithm in algorithms:
-        choices = {"domain": domains, **CHOICES[algorithm]}
-        for values in itertools.product(*choices.values()):
-            yield algorithm, dict(zip(choices, values, strict=True))
+        for group in CHOICES[algorithm]:
+            choices = {"domain": tuple(domains), **group}
+            for values in itertools.product(*choices.values()):
+                chosen = dict(zip(choices, values, strict=True))
+                if algorithm != _ON_THE_CUBE or chosen.pop("domain") == "cube":
+                    yield algorithm, chosen
 
 
 def _use(algorithm: str, chosen: dict[str, Any]) -> None:
@@ -74,7 +92,11 @@ def _use(algorithm: str, chosen: dict[str, Any]) -> None:
     from dmondrian.estimators import ALGORITHMS
 
     X = np.random.default_rng(0).random((_ROWS, 2), dtype=np.float32)
-    forest: Any = ALGORITHMS[algorithm](
+    kind: Any = ALGORITHMS[algorithm]
+    if algorithm == _ON_THE_CUBE:
+        kind(n_estimators=2, random_state=0, **chosen).fit(X).score_samples(X)
+        return
+    forest = kind(
         n_estimators=2,
         feature_scales="learned" if chosen["domain"] == "range" else None,
         warmup_rows=_WARMUP_ROWS,
@@ -83,13 +105,16 @@ def _use(algorithm: str, chosen: dict[str, Any]) -> None:
     )
     forest.fit(X, np.where(X[:, 0] > X[:, 1], 1, 0))
     forest.predict(X)
+    forest.forest_.freeze()  # as large forests are
+    forest.predict(X)
     forest.weighted_depth(X)
     assert len(forest.feature_importances_) == 2
     if algorithm == "mondrian-forest-regressor":
         forest.predict_interval(X)
         forest.predict(X, return_std=True)
-    if algorithm.startswith("mondrian-forest") and chosen["domain"] == "cube":
+    mixes = algorithm.startswith("amf") or chosen.get("aggregation") == "aggregate"
+    if chosen["domain"] == "cube" and not mixes:
         if not chosen.get("calibrate"):
             forest.merge(forest)
-        if not hasattr(forest, "classes_") and chosen["aggregation"] == "mean":
+        if algorithm == "mondrian-forest-regressor" and chosen["aggregation"] == "mean":
             forest.confidence_interval(X, X, lifetime=1.0, debias=True)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dmondrian._jit import apart, inner, prefetch
+from dmondrian._jit import apart, inner
+from dmondrian._memory import prefetch
 from dmondrian.core.columns import row_of
 from dmondrian.core.nodes import LEFT, PARENT, ROOT, child_of, leaf_of
 

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._jit import borrow, inner, kernel
+from dmondrian._jit import inner, kernel
+from dmondrian._memory import borrow
 
 
 class Columns(NamedTuple):

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dmondrian._jit import borrow, inner, kernel
+from dmondrian._jit import inner, kernel
+from dmondrian._memory import borrow
 from dmondrian.core.nodes import (
     FEATURE,
     LEFT,

@@ -5,7 +5,8 @@ Shapes: m nodes, d features.
 
 from __future__ import annotations
 
-from dmondrian._jit import borrow, kernel
+from dmondrian._jit import kernel
+from dmondrian._memory import borrow
 from dmondrian.core.nodes import FEATURE, LEFT, N_NODES, STAT, TIME, borrow_tree
 from dmondrian.core.policies import gain
 

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._jit import borrow, hook, implements, inner, kernel
+from dmondrian._jit import hook, implements, inner, kernel
+from dmondrian._memory import borrow
 from dmondrian.core.ahead import N_AHEAD, look_ahead
 from dmondrian.core.box import measure
 from dmondrian.core.columns import borrow_columns, borrow_rows, row_of
@@ -243,15 +244,15 @@ def predict(
 ):
     """Add the trees' predictions to ``total`` [n, L, k], and what else is asked for.
 
-    ``lifetimes`` float64 [L] increase; ``square`` [n, L, k] takes second moments about ``OFFSET``
-    where it has rows, ``distance`` [n] the sum of extensions to the box of the last cell; ``width``
-    numbers are an answer. The trees must not be empty.
+    ``lifetimes`` float64 [T, L], each tree's, increase; ``square`` [n, L, k] takes second moments
+    about ``OFFSET`` where it has rows, ``distance`` [n] the sum of extensions to the box of the
+    last cell; ``width`` numbers are an answer. The trees must not be empty.
     """
     table, columns, rows = borrow(table), borrow_columns(columns), borrow_rows(rows)
     numbers, lifetimes, total = borrow(numbers), borrow(lifetimes), borrow(total)
     square, distance = borrow(square), borrow(distance)
     scratch = np.empty(3 * columns.place.shape[0])
-    memory = np.empty((2 + lifetimes.shape[0], width))
+    memory = np.empty((2 + lifetimes.shape[1], width))
     work = borrow(memory)
     answers = work[2:]
     for t in range(numbers.shape[0]):
@@ -259,7 +260,7 @@ def predict(
         for r in range(total.shape[0]):
             x = row_of(rows, r)
             leaf = predict_row(
-                growth, stat, loss, rule, tree, key, x, lifetimes, work[0], work[1], answers
+                growth, stat, loss, rule, tree, key, x, lifetimes[t], work[0], work[1], answers
             )
             for stage in range(total.shape[1]):
                 out = answers[stage]

@@ -6,11 +6,12 @@ statistics that add.
 
 from __future__ import annotations
 
-from dmondrian._jit import borrow, kernel
+from dmondrian._jit import kernel
+from dmondrian._memory import borrow
 from dmondrian.core.columns import borrow_rows, row_of
 from dmondrian.core.draws import tree_key
-from dmondrian.core.nodes import N_NODES, PARENT, STAT, borrow_tree
-from dmondrian.core.policies import grow
+from dmondrian.core.nodes import N_NODES, PARENT, borrow_tree
+from dmondrian.core.policies import add_statistics, grow
 
 
 @kernel
@@ -29,7 +30,6 @@ def absorb(growth, stat, rule, tree, seed, number, points, statistics, start):
         if v < 0:
             return c
         while v >= 0:
-            for k in range(tree.n_stats):
-                tree.d[v, STAT + k] += statistics[c, k]
+            add_statistics(stat, tree, v, statistics[c])
             v = tree.i[v, PARENT]
     return statistics.shape[0]

@@ -17,7 +17,8 @@ import math
 
 import numpy as np
 
-from dmondrian._jit import borrow, inner, kernel
+from dmondrian._jit import inner, kernel
+from dmondrian._memory import borrow
 from dmondrian.core.draws import exp
 
 LIST_HEAD, GAUSSIAN = 1, 3  # doubles of a list's head, and of each Gaussian

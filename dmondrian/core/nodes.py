@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dmondrian._jit import borrow, inner
+from dmondrian._jit import inner
+from dmondrian._memory import borrow
 from dmondrian.core.columns import Columns, borrow_columns, n_words
 
 LEFT, RIGHT, PARENT, FEATURE = 0, 1, 2, 3  # words, int32; -1 where there is none

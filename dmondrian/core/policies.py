@@ -76,6 +76,11 @@ def count(stat, tree, v, y, w):
 
 
 @hook
+def add_statistics(stat, tree, v, told):
+    """Add to ``v`` the statistics ``told`` [s] of other rows of its cell."""
+
+
+@hook
 def gain(stat, tree, v):
     """Return what the split of internal node ``v`` is worth to forecasts of its rows."""
 
@@ -108,6 +113,11 @@ def add_empty_forecast(loss, tree, v, depth, weight, out):
 @hook
 def forecast_loss(loss, total, n_trees, y):
     """Return the loss at label ``y`` of the averaged forecast ``total`` / ``n_trees``."""
+
+
+@hook
+def risk(loss, tree, v):
+    """Return the total loss of the rows at ``v`` under what ``v`` says, 0 without rows."""
 
 
 @hook

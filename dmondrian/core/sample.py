@@ -16,7 +16,8 @@ import math
 
 import numpy as np
 
-from dmondrian._jit import borrow, inner, kernel
+from dmondrian._jit import inner, kernel
+from dmondrian._memory import borrow
 from dmondrian.core.draws import power_of_two
 from dmondrian.core.loops import MAX_REPEATS
 

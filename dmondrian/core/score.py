@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dmondrian._jit import borrow, kernel
+from dmondrian._jit import kernel
+from dmondrian._memory import borrow
 from dmondrian.core.policies import forecast_loss
 
 

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dmondrian._jit import array_at, inner
+from dmondrian._jit import inner
+from dmondrian._memory import array_at
 from dmondrian.core.nodes import N_HEADER_FLOATS, STAT, Tree
 
 _WORDS, _BOX, _BITS, _HEAD_I, _HEAD_F, _MESSAGES = range(6)  # addresses

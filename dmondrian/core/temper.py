@@ -9,7 +9,8 @@ Shapes: n rows, K classes, g exponents.
 
 from __future__ import annotations
 
-from dmondrian._jit import borrow, inner, kernel
+from dmondrian._jit import inner, kernel
+from dmondrian._memory import borrow
 from dmondrian.core.draws import exp, log
 
 FLOOR = 2.0**-40

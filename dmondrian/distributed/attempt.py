@@ -150,6 +150,7 @@ class Attempt:
             calibration,
             read_counts(metrics),
             settled,
+            ForestParameters.from_json(self.run.run_json["parameters"]).cost,
         )
 
     def _cut_at(self, position: int) -> None:

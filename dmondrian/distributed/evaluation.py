@@ -15,6 +15,7 @@ import numpy as np
 from distributed import Client
 
 from dmondrian.calibration import Calibration, calibrated
+from dmondrian.cost import Cost, forecasts
 from dmondrian.data import Encoded, Plan, make_scoring_plan, read_block
 from dmondrian.distributed.memory import parse_limit, row_needs
 from dmondrian.distributed.metrics import HeldOut
@@ -33,6 +34,7 @@ class Part:
 
     plan: Plan  # of these blocks alone: there is no folder that every worker could read it from
     calibration: Calibration | None
+    cost: Cost | None
     is_detailed = False
 
     def found(self) -> None:
@@ -47,7 +49,7 @@ class Part:
         measured: Measured = []
         for encoded, sums in summed:
             assert encoded.y is not None  # the plan was made with the target
-            mean = calibrated(sums.mean, self.calibration)
+            mean = calibrated(forecasts(self.cost, sums.mean), self.calibration)
             measured.append((mean, encoded.y, encoded.weight))
         return measured
 
@@ -81,7 +83,8 @@ def evaluate(
     dict
         "rows", and "log_loss" (nats), "accuracy", "ece" (expected calibration error),
         "reliability" (confidence and accuracy by bins of confidence) and, for two classes that both
-        occur, "auc"; or "rmse", "mae" and "r2". Weighted where the model was trained with weights.
+        occur, "auc"; or "rmse", "mae" and "r2" (of several quantiles: those of the level nearest
+        to 1/2). Weighted where the model was trained with weights.
         And "trees_sharded", the number of groups, where no worker could hold the whole model.
 
     Raises
@@ -97,7 +100,7 @@ def evaluate(
     model = open_model(os.fspath(model_url))
     plan = make_scoring_plan(data, model.schema, target=True)
     parts = [
-        Part(Plan(plan.schema, plan.blocks[unit.first : unit.last]), model.calibration)
+        Part(Plan(plan.schema, plan.blocks[unit.first : unit.last]), model.calibration, model.cost)
         for unit in cut(plan.blocks)
     ]
     k, width = model.n_outputs, len(plan.schema.feature_names)

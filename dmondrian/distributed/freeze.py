@@ -61,7 +61,13 @@ def freeze(
         The folder belongs to another job.
     """
     from sklearn.base import is_classifier  # workers do without scikit-learn
+    from sklearn.utils import get_tags
 
+    if get_tags(estimator).estimator_type == "density_estimator":
+        raise ParameterError(
+            f"{type(estimator).__name__} has no target, and runs are of rows with one: fit it on "
+            "arrays; parts of the rows can be fitted apart and merged"
+        )
     if not isinstance(target, str):
         raise ParameterError(f"target is {target!r}; expected the name of the column to learn")
     options = {"target": target, **plan_options}

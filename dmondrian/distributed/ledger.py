@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dmondrian.calibration import Calibration, calibrated
+from dmondrian.cost import Cost, forecasts
 from dmondrian.distributed.metrics import Progressive, slices
 from dmondrian.distributed.orders import Answer, BlockAnswer
 from dmondrian.distributed.units import Unit
@@ -39,6 +40,8 @@ class Ledger:
         Values clipped, unseen or dropped so far.
     settled : int
         Units that were settled before.
+    cost : Cost or None
+        Of a generalised forest, whose sums are no forecasts of the label yet.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class Ledger:
         calibration: Calibration | None,
         counts: dict[str, int],
         settled: int,
+        cost: Cost | None = None,
     ) -> None:
         self.units = units
         self.settled = settled
@@ -60,6 +64,7 @@ class Ledger:
         self._positions = positions
         self._n_shards = n_shards
         self._n_trees = n_trees
+        self._cost = cost
         self._answers: dict[int, dict[int, Answer]] = {}
 
     def has(self, shard: int, unit: int) -> bool:
@@ -105,7 +110,7 @@ class Ledger:
         total = speaker.total.copy()
         for block in blocks[1:]:
             total += block.total
-        mean = total / self._n_trees
+        mean = forecasts(self._cost, total / self._n_trees)
         weight = speaker.weight
         for start, stop in slices(self._positions[speaker.index], len(speaker.y)):
             w = None if weight is None else weight[start:stop]

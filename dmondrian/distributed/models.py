@@ -19,6 +19,7 @@ from typing import Any
 from dmondrian.calibration import Calibration
 from dmondrian.checkpoint import look_at_model, peek_blobs
 from dmondrian.checkpoint.stream import MAX_PLAN_BYTES
+from dmondrian.cost import Cost
 from dmondrian.data import Plan, Schema
 from dmondrian.distributed.memory import Stored, stored
 from dmondrian.errors import CorruptError, DataError
@@ -41,6 +42,7 @@ class Model:
     schema: Schema
     digest: str  # of trees, schema and calibration
     calibration: Calibration | None = None  # of its forecasts
+    cost: Cost | None = None  # what a generalised forest minimises
 
 
 class Once:
@@ -118,7 +120,9 @@ def open_model(url: str) -> Model:
             f"classes, the forest has {shape[0]} and {shape[1]}"
         )
     tells_std = parameters.aggregation == "hierarchy" and parameters.n_classes == 0
-    return Model(trees, max(parameters.n_classes, 1), tells_std, schema, digest, calibration)
+    return Model(
+        trees, parameters.n_outputs, tells_std, schema, digest, calibration, parameters.cost
+    )
 
 
 def plan_here(folder: str, name: str, digest: str) -> Plan:

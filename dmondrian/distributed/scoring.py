@@ -31,6 +31,7 @@ from distributed import Client
 
 from dmondrian.calibration import Calibration, calibrated
 from dmondrian.checkpoint import document
+from dmondrian.cost import Cost, forecasts, responses
 from dmondrian.data import Encoded, Plan, make_scoring_plan, read_block
 from dmondrian.distributed.memory import Needs, parse_limit, row_needs
 from dmondrian.distributed.models import Model, open_model, plan_here
@@ -63,6 +64,7 @@ class Part:
     classes: tuple[Any, ...] | None
     deviation: str  # what the column of standard deviations is called
     calibration: Calibration | None
+    cost: Cost | None
     is_detailed = True
 
     def found(self) -> dict[str, Any] | None:
@@ -91,8 +93,8 @@ class Part:
         return {**_described(self.name, data, table.num_rows), "is_new": True}
 
     def _table(self, encoded: Encoded, sums: Sums) -> pa.Table:
-        names = _score_names(self.classes, self.deviation)
-        arrays = score_arrays(sums, self.classes, self.calibration)
+        names = _score_names(self.classes, self.deviation, self.cost)
+        arrays = score_arrays(sums, self.classes, self.calibration, self.cost)
         scores = dict(zip(names, arrays, strict=True))
         kept = encoded.keep
         return pa.table(
@@ -145,7 +147,9 @@ def score(
         of the prediction, or of the predicted class's probability before calibration; a Gaussian
         hierarchy has "std" instead, the standard deviation of the label at the row) and "distance"
         (sum of the extensions from the leaf's box to the row, in encoded units times the feature
-        scales, mean over trees).
+        scales, mean over trees). A generalised Mondrian forest has "q_<level>" for each quantile
+        in place of "prediction", and of two classes "decision", the averaged z; its "spread" is
+        that of z, of the quantile nearest to the median where there are several.
 
     Raises
     ------
@@ -169,7 +173,7 @@ def score(
     classes = None if model.schema.classes is None else tuple(model.schema.classes)
     parts = [
         Part(store.url, asked, plan.digest, part_name(unit.index), unit.first, unit.last, keep,
-             classes, _deviation(model), model.calibration)
+             classes, _deviation(model), model.calibration, model.cost)
         for unit in cut(plan.blocks, FILE_ROWS)
     ]  # fmt: skip
     result: dict[str, Any] = {"rows": plan.n_rows, "files": len(parts), "written": 0}
@@ -204,7 +208,7 @@ def part_name(index: int) -> str:
 
 
 def _check_names(model: Model, keep: tuple[str, ...]) -> None:
-    taken = _score_names(model.schema.classes, _deviation(model))
+    taken = _score_names(model.schema.classes, _deviation(model), model.cost)
     clash = sorted({name for name in keep if name in taken or keep.count(name) > 1})
     if clash:
         raise ParameterError(
@@ -217,7 +221,12 @@ def _deviation(model: Model) -> str:
     return "std" if model.tells_std else "spread"
 
 
-def _score_names(classes: Any, deviation: str) -> list[str]:
+def _score_names(classes: Any, deviation: str, cost: Cost | None) -> list[str]:
+    if cost is not None and cost.levels:
+        return [*(f"q_{level:g}" for level in cost.levels), deviation, "distance"]
+    if cost is not None and cost.is_binary:
+        shares = [] if cost.loss == "hinge" else [f"proba_{c}" for c in classes]
+        return ["prediction", *shares, "decision", deviation, "distance"]
     return ["prediction", *(f"proba_{c}" for c in classes or ()), deviation, "distance"]
 
 
@@ -277,12 +286,18 @@ def _write_parts(
 
 
 def score_arrays(
-    sums: Sums, classes: Sequence[Any] | None, calibration: Calibration | None
+    sums: Sums,
+    classes: Sequence[Any] | None,
+    calibration: Calibration | None,
+    cost: Cost | None = None,
 ) -> list[pa.Array]:
     """Return the columns of scores of some rows, in their order, from the sums over all trees."""
     assert sums.distance is not None  # asked for
     mean, variance = sums.mean, sums.variance
     distance = pa.array(sums.distance / sums.n_trees)
+    if cost is not None:
+        spread = pa.array(np.sqrt(variance[:, cost.middle]))
+        return [*_costly_arrays(mean, classes, cost), spread, distance]
     if classes is None:
         return [pa.array(mean[:, 0]), pa.array(np.sqrt(variance[:, 0])), distance]
     proba = calibrated(mean, calibration)
@@ -291,6 +306,17 @@ def score_arrays(
     probabilities = [pa.array(np.ascontiguousarray(proba[:, k])) for k in range(mean.shape[1])]
     prediction = pa.array(list(classes)).take(pa.array(best))
     return [prediction, *probabilities, pa.array(spread), distance]
+
+
+def _costly_arrays(mean: np.ndarray, classes: Sequence[Any] | None, cost: Cost) -> list[pa.Array]:
+    """Return the columns of what a generalised forest says."""
+    if classes is None:
+        said = responses(cost.loss, mean)
+        return [pa.array(np.ascontiguousarray(said[:, k])) for k in range(said.shape[1])]
+    z = mean[:, 0]
+    shares = forecasts(cost, mean)
+    told = [] if cost.loss == "hinge" else [pa.array(shares[:, k].copy()) for k in range(2)]
+    return [pa.array(list(classes)).take(pa.array((z > 0.0).astype(np.int64))), *told, pa.array(z)]
 
 
 def _entry(store: Store, part: Part) -> dict[str, Any]:

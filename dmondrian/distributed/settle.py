@@ -37,6 +37,7 @@ def settle(estimator: Any, plan: Plan, url: str) -> dict[str, Any]:
         return dict(Run.open(url).run_json["parameters"])
     except (CheckpointError, KeyError):
         pass  # a new folder
+    estimator._check_run()
     schema = plan.schema
     n_classes = len(schema.classes) if schema.classes is not None else 0
     drawn = estimator._forest_parameters(schema.n_features, n_classes)

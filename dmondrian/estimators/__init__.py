@@ -2,18 +2,32 @@
 
 from dmondrian.estimators.amf_classifier import AMFClassifier
 from dmondrian.estimators.amf_regressor import AMFRegressor
+from dmondrian.estimators.density import MondrianDensity
+from dmondrian.estimators.generalized_classifier import GeneralizedMondrianForestClassifier
+from dmondrian.estimators.generalized_regressor import GeneralizedMondrianForestRegressor
 from dmondrian.estimators.mondrian_classifier import MondrianForestClassifier
 from dmondrian.estimators.mondrian_regressor import MondrianForestRegressor
 
 ALGORITHMS = {
     kind.algorithm: kind
-    for kind in (AMFClassifier, AMFRegressor, MondrianForestClassifier, MondrianForestRegressor)
+    for kind in (
+        AMFClassifier,
+        AMFRegressor,
+        GeneralizedMondrianForestClassifier,
+        GeneralizedMondrianForestRegressor,
+        MondrianDensity,
+        MondrianForestClassifier,
+        MondrianForestRegressor,
+    )
 }
 
 __all__ = [
     "ALGORITHMS",
     "AMFClassifier",
     "AMFRegressor",
+    "GeneralizedMondrianForestClassifier",
+    "GeneralizedMondrianForestRegressor",
+    "MondrianDensity",
     "MondrianForestClassifier",
     "MondrianForestRegressor",
 ]

@@ -91,6 +91,17 @@ class BaseForest(BaseEstimator):
             "max_nodes": None if self.max_nodes is None else int(self.max_nodes),
         }
 
+    @abstractmethod
+    def _checked_labels(self, y: np.ndarray) -> np.ndarray:
+        """Return labels as the forest knows them, float64 [n]; refuse others."""
+
+    def _check_stream(self) -> None:
+        """Refuse parameters that need all rows at once, before a stream is begun."""
+
+    def _check_run(self) -> None:
+        """Refuse parameters that no run on a cluster can take."""
+        self._check_stream()
+
     def _leaves_scales_open(self) -> bool:
         """Whether it depends on domain and width whether feature scales are learned."""
         return isinstance(self.feature_scales, str) and self.feature_scales == "auto"
@@ -215,7 +226,7 @@ class BaseForest(BaseEstimator):
             params = self.get_params(deep=False)
         else:
             params = {name: getattr(self, name) for name in names}
-        if params["feature_scales"] is not None:  # an array compares entry by entry
+        if params.get("feature_scales") is not None:  # an array compares entry by entry
             params["feature_scales"] = np.array(params["feature_scales"]).tolist()
         return {name: params[name] for name in params if name not in ("n_jobs", "random_state")}
 

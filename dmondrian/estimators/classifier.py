@@ -82,7 +82,9 @@ class ForestClassifier(ClassifierMixin, BaseForest):
         """
         with self._all_or_nothing():
             first = _check_partial_fit_first_call(self, classes) or not hasattr(self, "forest_")
-            if not first:
+            if first:
+                self._check_stream()
+            else:
                 self._check_unchanged()
             X, y, w = self._validate_rows(X, y, sample_weight, first=first, numeric=False)
             is_flat = type(y) is np.ndarray and y.ndim == 1
@@ -109,6 +111,10 @@ class ForestClassifier(ClassifierMixin, BaseForest):
                 "in classes= at the first partial_fit"
             )
         return codes
+
+    def _checked_labels(self, y: np.ndarray) -> np.ndarray:
+        """Return labels as the forest knows them, float64 [n]; refuse others."""
+        return self._encode(column_or_1d(y)).astype(np.float64)
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return class probabilities, float64 [n, K], columns as in ``classes_``."""

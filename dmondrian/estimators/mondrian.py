@@ -38,7 +38,7 @@ class MondrianForest(BaseForest):
         "empty_cell": [StrOptions({"parent", "prior"})],
     }
 
-    lifetime: float | Literal["grow"] | PowerLifetime | dict[str, float] | None
+    lifetime: float | str | PowerLifetime | dict[str, float] | None
     aggregation: str
     empty_cell: Literal["parent", "prior"]
 

@@ -53,7 +53,7 @@ def plain_params(estimator: Any) -> dict[str, Any]:
     params = estimator.get_params(deep=False)
     if not isinstance(params["random_state"], (int, np.integer, type(None))):
         params["random_state"] = None  # a generator has no JSON; the forest keeps its seed
-    if not isinstance(params["feature_scales"], (str, type(None))):
+    if not isinstance(params.get("feature_scales"), (str, type(None))):
         params["feature_scales"] = np.asarray(params["feature_scales"], np.float64).tolist()
     return {key: _plain(value) for key, value in params.items()}
 
@@ -132,6 +132,8 @@ def _plain(value: Any) -> Any:
     """Return a parameter or label as a value that JSON can hold."""
     if isinstance(value, PowerLifetime):
         return dataclasses.asdict(value)
+    if isinstance(value, np.ndarray):
+        return value.tolist()
     return value.item() if isinstance(value, np.generic) else value
 
 

@@ -49,11 +49,17 @@ class ForestRegressor(RegressorMixin, BaseForest):
         """Learn more rows, in their order; parameters as in :meth:`fit`."""
         with self._all_or_nothing():
             first = not hasattr(self, "forest_")
-            if not first:
+            if first:
+                self._check_stream()
+            else:
                 self._check_unchanged()
             X, y, w = self._validate_rows(X, y, sample_weight, first=first, numeric=True)
             self._learn(X, _bounded(y), w, 0, first=first)
         return self
+
+    def _checked_labels(self, y: np.ndarray) -> np.ndarray:
+        """Return labels as the forest knows them, float64 [n]; refuse others."""
+        return np.asarray(_bounded(y), np.float64)
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the predicted mean of each row, float64 [n]."""

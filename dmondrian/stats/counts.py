@@ -12,7 +12,8 @@ from typing import NamedTuple
 from dmondrian._jit import implements, inner
 from dmondrian.core.draws import log_gamma
 from dmondrian.core.nodes import LEFT, RIGHT, STAT
-from dmondrian.core.policies import count, gain, is_pure, is_pure_with
+from dmondrian.core.policies import add_statistics, count, gain, is_pure, is_pure_with
+from dmondrian.stats.moments import add_sums
 
 
 class Counts(NamedTuple):
@@ -38,6 +39,9 @@ def is_one_class(stat, tree, v):
     for c in range(stat.n_classes):
         largest = max(largest, tree.d[v, STAT + 1 + c])
     return largest == tree.d[v, STAT]
+
+
+implements(add_statistics, Counts)(add_sums)
 
 
 @inner

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from dmondrian._jit import implements, inner
 from dmondrian.core.draws import harmonic
 from dmondrian.core.nodes import LEFT, OFFSET, RIGHT, STAT
-from dmondrian.core.policies import count, gain, is_pure, is_pure_with
+from dmondrian.core.policies import add_statistics, count, gain, is_pure, is_pure_with
 
 SUM, SQUARES, PRICE = STAT + 1, STAT + 2, STAT + 3
 MOMENTS = 4  # statistics of a node
@@ -44,6 +44,14 @@ def is_pure_with_label(stat, tree, v, y):
 @implements(is_pure, Moments)
 def is_one_label(stat, tree, v):
     return False
+
+
+def add_sums(stat, tree, v, told):
+    for k in range(told.shape[0]):
+        tree.d[v, STAT + k] += told[k]
+
+
+implements(add_statistics, Moments)(add_sums)
 
 
 @inner

@@ -1,0 +1,393 @@
+"""Generalised Mondrian forests beside what people use for the same losses.
+
+* `quantiles`: pinball loss and coverage at five levels, beside quantile-forest and LightGBM's
+  quantile objective (`pip install quantile-forest lightgbm`; left out where they are not there);
+* `counts`: Poisson deviance of hourly pick-ups by zone of nyc_green_taxi, beside scikit-learn's
+  Poisson boosting;
+* `robust`: Huber beside squared loss where 5 % of the training labels are gross outliers;
+* `lifetimes`: the lifetime that each way of choosing takes, and its held-out loss, on functions of
+  known smoothness and on real sets; and a picture of the curves;
+* `density`: log likelihood of held-out rows, beside scikit-learn's KernelDensity and a histogram,
+  both with the width of largest likelihood in cross-validation or of held-out rows; a picture;
+* `sketch`: the certificate of bounded labels, by number of rows and their order.
+
+    python -m benchmarks.generalized --data <folder> [part ...]
+
+One thread, seed 0. Writes `results/generalized_<part>.md` and pictures (matplotlib, the `plots`
+extra). Features are scaled to [0, 1]; peers have their defaults.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+from sklearn.ensemble import HistGradientBoostingRegressor
+from sklearn.metrics import mean_pinball_loss, mean_poisson_deviance
+from sklearn.model_selection import GridSearchCV
+from sklearn.neighbors import KernelDensity
+
+from benchmarks import datasets
+from benchmarks.records import RESULTS, table
+from dmondrian import GeneralizedMondrianForestRegressor, MondrianDensity
+from dmondrian.stats.labels import KEPT
+
+Forest = GeneralizedMondrianForestRegressor
+LEVELS = [0.05, 0.25, 0.5, 0.75, 0.95]
+TREES = 10
+ZONES = 20  # with the most pick-ups
+
+
+def settings(**options: Any) -> dict[str, Any]:
+    """Return what all forests on real sets share: scales and lifetime chosen from the rows."""
+    return {
+        "n_estimators": TREES,
+        "random_state": 0,
+        "lifetime": "validation",
+        "max_lifetime": 100.0,
+        "feature_scales": "learned",
+        **options,
+    }
+
+
+def quantiles(args: argparse.Namespace) -> str:
+    """Pinball loss and coverage on held-out rows."""
+    rows = []
+    for name in args.sets:
+        dataset = datasets.load(name, args.data, args.max_rows)
+        X, y, query = dataset.X_train, dataset.y_train, dataset.X_test
+        for label, predict in _quantile_peers().items():
+            started = time.perf_counter()
+            told = predict(X, y, query)
+            seconds = time.perf_counter() - started
+            losses = [
+                mean_pinball_loss(dataset.y_test, told[:, i], alpha=level)
+                for i, level in enumerate(LEVELS)
+            ]
+            inside = [
+                float(((told[:, i] <= dataset.y_test) & (dataset.y_test <= told[:, -1 - i])).mean())
+                for i in range(2)
+            ]
+            crossed = float((np.diff(told, axis=1) < 0.0).any(axis=1).mean())
+            spread = float(np.std(y))
+            scaled = [loss / spread for loss in losses]
+            rows.append([name, label, *scaled, float(np.mean(scaled)), *inside, crossed, seconds])
+    head = ["set", "model", *(f"q {level}" for level in LEVELS), "mean", "in [0.05, 0.95]"]
+    head += ["in [0.25, 0.75]", "rows that cross", "seconds"]
+    return "### Pinball loss / std of y, and coverage\n\n" + table(head, rows)
+
+
+def _quantile_peers() -> dict[str, Callable[..., np.ndarray]]:
+    """Return models by name, each a function of rows, labels and rows to predict."""
+
+    def mondrian(X: np.ndarray, y: np.ndarray, query: np.ndarray) -> np.ndarray:
+        options = {"quantile": LEVELS, "max_rows_per_leaf": 32, "n_estimators": 5 * TREES}
+        forest = Forest(**settings(loss="quantile", **options))
+        return forest.fit(X, y).predict(query)
+
+    def marginal(X: np.ndarray, y: np.ndarray, query: np.ndarray) -> np.ndarray:
+        return np.tile(np.quantile(y, LEVELS), (len(query), 1))
+
+    peers = {"Mondrian, 50 trees": mondrian, "quantiles of all labels": marginal}
+    try:
+        from quantile_forest import RandomForestQuantileRegressor
+
+        peers["quantile-forest, 100 trees"] = lambda X, y, query: (
+            RandomForestQuantileRegressor(random_state=0).fit(X, y).predict(query, LEVELS)
+        )
+    except ImportError as error:
+        print(f"without quantile-forest: {error}")
+    try:
+        from lightgbm import LGBMRegressor
+
+        def boosted(X: np.ndarray, y: np.ndarray, query: np.ndarray) -> np.ndarray:
+            models = [
+                LGBMRegressor(objective="quantile", alpha=level, random_state=0, verbose=-1,
+                              n_jobs=1)
+                for level in LEVELS
+            ]  # fmt: skip
+            return np.stack([model.fit(X, y).predict(query) for model in models], axis=1)
+
+        peers["LightGBM, a model a level"] = boosted
+    except ImportError as error:
+        print(f"without LightGBM: {error}")
+    return peers
+
+
+def hourly(folder: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return rows (weekday, hour, day, zones one-hot, scaled), pick-ups, and the day of each."""
+    files = sorted((Path(folder) / "nyc_green_taxi").glob("*.parquet"))
+    columns = ["lpep_pickup_datetime", "PULocationID"]
+    frame = pd.concat([pq.read_table(file, columns=columns).to_pandas() for file in files])
+    hour = frame["lpep_pickup_datetime"].dt.floor("h")
+    month = hour.dt.to_period("M").mode()[0]
+    zones = frame["PULocationID"].value_counts().index[:ZONES]
+    hours = pd.date_range(month.start_time, month.end_time, freq="h")
+    every = pd.MultiIndex.from_product([hours, sorted(zones)])
+    counts = frame.groupby([hour, frame["PULocationID"]]).size().reindex(every, fill_value=0)
+    at, zone = every.get_level_values(0), every.get_level_values(1)
+    X = np.stack([at.dayofweek / 6.0, at.hour / 23.0, (at.day - 1) / 30.0], axis=1)
+    one_hot = (np.asarray(zone)[:, None] == np.array(sorted(zones))).astype(float)
+    return np.hstack([X, one_hot]).astype(np.float32), counts.to_numpy(float), np.asarray(at.day)
+
+
+def counts(args: argparse.Namespace) -> str:
+    """Poisson deviance of the last 30 % of the days."""
+    X, y, day = hourly(args.data)
+    learned = day <= 21
+    rng = np.random.default_rng(0)
+    order = rng.permutation(np.flatnonzero(learned))
+    rows = []
+    forest = {"n_estimators": 5 * TREES, "random_state": 0}
+    models = {
+        "mean": None,
+        "Poisson, validation": Forest(loss="poisson", **settings(**forest)),
+        "squared, validation": Forest(loss="squared", **settings(**forest)),
+        "Poisson boosting": HistGradientBoostingRegressor(loss="poisson", random_state=0),
+        "squared boosting": HistGradientBoostingRegressor(random_state=0),
+    }
+    for name, model in models.items():
+        started = time.perf_counter()
+        if model is None:
+            told = np.full((~learned).sum(), y[order].mean())
+        else:
+            told = model.fit(X[order], y[order]).predict(X[~learned])
+        seconds = time.perf_counter() - started
+        told = np.maximum(told, 1e-6)
+        mse = float(np.mean((told - y[~learned]) ** 2))
+        lifetime = getattr(model, "lifetime_", float("nan"))
+        deviance = mean_poisson_deviance(y[~learned], told)
+        rows.append([name, deviance, mse, lifetime, seconds])
+    head = ["model", "Poisson deviance", "squared error", "lifetime", "seconds"]
+    title = f"### Hourly pick-ups of {ZONES} zones: {learned.sum()} rows learned\n\n"
+    return title + table(head, rows)
+
+
+def robust(args: argparse.Namespace) -> str:
+    """Held-out error where a share of the training labels is far off."""
+    rows = []
+    for name in args.sets:
+        dataset = datasets.load(name, args.data, args.max_rows)
+        X, y = dataset.X_train, dataset.y_train
+        rng, spread = np.random.default_rng(0), float(np.std(y))
+        bad = y.copy()
+        which = rng.random(len(y)) < 0.05
+        bad[which] += 20.0 * spread * rng.standard_normal(which.sum())
+        for label, options in {
+            "squared": {"loss": "squared"},
+            "huber, delta = std / 4": {"loss": "huber", "delta": spread / 4.0},
+            "median": {"loss": "quantile"},
+        }.items():
+            errors = []
+            for labels in (y, bad):
+                told = Forest(**settings(**options)).fit(X, labels).predict(dataset.X_test)
+                error = (told - dataset.y_test) / spread
+                errors += [float(np.sqrt(np.mean(error**2))), float(np.mean(np.abs(error)))]
+            rows.append([name, label, *errors])
+    head = ["set", "loss", "RMSE, clean", "MAE, clean", "RMSE, 5 % off", "MAE, 5 % off"]
+    return "### Errors / std of y, of clean held-out labels\n\n" + table(head, rows)
+
+
+FUNCTIONS: dict[str, tuple[int, Callable[[np.ndarray], np.ndarray], float]] = {
+    "constant, d = 1": (1, lambda X: np.zeros(len(X)), 0.5),
+    "smooth, d = 1": (1, lambda X: np.sin(2.0 * np.pi * X[:, 0]), 0.5),
+    "wiggly, d = 1": (1, lambda X: np.sin(20.0 * np.pi * X[:, 0]), 0.5),
+    "steps, d = 1": (1, lambda X: np.floor(8.0 * X[:, 0]) % 2.0, 0.3),
+    "smooth, d = 2": (2, lambda X: np.sin(2.0 * np.pi * X).mean(axis=1), 0.3),
+    "smooth, d = 5": (5, lambda X: np.sin(2.0 * np.pi * X).mean(axis=1), 0.3),
+}
+
+
+def lifetimes(args: argparse.Namespace) -> str:
+    """Lifetimes chosen and their held-out risk, beside the best of all on held-out rows."""
+    rows, curves = [], {}
+    grid = np.geomspace(0.1, 1000.0, 80)
+    for name, (d, truth, noise) in FUNCTIONS.items():
+        rng = np.random.default_rng(0)
+        X = rng.random((5000, d)).astype(np.float32)
+        y = truth(X) + rng.normal(0.0, noise, 5000)
+        query = rng.random((5000, d)).astype(np.float32)
+
+        def error(told: np.ndarray, query: np.ndarray = query, f: Any = truth) -> float:
+            return float(np.mean((told - f(query)) ** 2))
+
+        free = Forest(TREES, lifetime=None, max_lifetime=1000.0, random_state=0).fit(X, y)
+        risks = [error(told) for told in free.staged_predict(query, grid)]
+        row: list[Any] = [name, float(grid[np.argmin(risks)]), min(risks)]
+        curves[name] = grid, np.array(risks), {}
+        for way in ("penalized", "prequential", "validation"):
+            forest = Forest(TREES, lifetime=way, max_lifetime=1000.0, random_state=0).fit(X, y)
+            row += [forest.lifetime_, error(forest.predict(query))]
+            curves[name][2][way] = forest.lifetime_path_
+        rows.append(row)
+    _draw_lifetimes(curves)
+    head = ["function", "best", "error"]
+    for way in ("penalized", "prequential", "validation"):
+        head += [way, "error"]
+    title = "### Lifetimes chosen (median over trees) and squared error to the function\n\n"
+    return title + table(head, rows) + _real_lifetimes(args)
+
+
+def _real_lifetimes(args: argparse.Namespace) -> str:
+    rows = []
+    for name in args.sets:
+        dataset = datasets.load(name, args.data, args.max_rows)
+        row: list[Any] = [name]
+        for way in ("grow", "penalized", "prequential", "validation"):
+            forest = Forest(**settings(lifetime=way, feature_scales=None))
+            forest.fit(dataset.X_train, dataset.y_train)
+            row += [forest.lifetime_, forest.score(dataset.X_test, dataset.y_test)]
+        rows.append(row)
+    head = ["set"]
+    for way in ("grow", "penalized", "prequential", "validation"):
+        head += [way, "R2"]
+    return "\n### Lifetimes and held-out R2, squared loss, no feature scales\n\n" + table(
+        head, rows
+    )
+
+
+def _draw_lifetimes(curves: dict[str, Any]) -> None:
+    """Draw the held-out error, and what each way of choosing minimises, against the lifetime."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(2, 3, figsize=(13, 7))
+    for axis, (name, (grid, risks, paths)) in zip(axes.flat, curves.items(), strict=True):
+        axis.loglog(grid, risks, "k", label="held out: error to the function")
+        for i, (way, path) in enumerate(paths.items()):
+            objective = path.objective.mean(axis=0)
+            shown = (path.lifetimes >= grid[0]) & (path.lifetimes <= grid[-1])
+            axis.loglog(path.lifetimes[shown], objective[shown], f"C{i}", label=way)
+            axis.axvline(np.median(path.chosen), color=f"C{i}", linestyle=":")
+        axis.set(title=name, xlabel="lifetime")
+    axes[0, 0].legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(RESULTS / "generalized_lifetimes.png", dpi=110)
+
+
+def density(args: argparse.Namespace) -> str:
+    """Mean log likelihood of held-out rows in the unit square."""
+    rows = []
+    for name in ("bananas", "cpu_act"):
+        dataset = datasets.load(name, args.data, args.max_rows)
+        X, query = dataset.X_train[:, :2], np.clip(dataset.X_test[:, :2], 0.0, 1.0)
+        cut = len(X) * 9 // 10
+        kernel = GridSearchCV(KernelDensity(), {"bandwidth": np.geomspace(0.003, 0.3, 15)}, cv=5)
+        started = time.perf_counter()
+        peer = kernel.fit(X).best_estimator_
+        rows.append(
+            [name, f"KernelDensity, bandwidth {peer.bandwidth:.3g}", peer.score(query) / len(query),
+             float("nan"), time.perf_counter() - started]
+        )  # fmt: skip
+        told = {k: _histogram(X[:cut], X[cut:], k).mean() for k in range(2, 65)}
+        best = max(told, key=lambda k: told[k])
+        likelihood = float(_histogram(X, query, best).mean())
+        rows.append([name, f"histogram, {best} x {best}", likelihood, float("nan"), float("nan")])
+        for trees in (1, 10, 100):
+            started = time.perf_counter()
+            mine = MondrianDensity(trees, lifetime="validation", max_lifetime=200.0, random_state=0)
+            likelihood = mine.fit(X).score(query) / len(query)
+            seconds = time.perf_counter() - started
+            label = f"Mondrian, {trees} trees, lifetime {mine.lifetime_:.3g}"
+            rows.append([name, label, likelihood, mine.normalization_error_, seconds])
+        if name == "bananas":
+            _draw_density(mine, X)
+    head = [
+        "set",
+        "estimator",
+        "mean log likelihood",
+        "standard error of the normaliser",
+        "seconds",
+    ]
+    return "### Densities of two columns\n\n" + table(head, rows)
+
+
+def _histogram(X: np.ndarray, query: np.ndarray, k: int) -> np.ndarray:
+    """Return log densities of a k x k histogram with half a row in every cell."""
+    cells = np.full((k, k), 0.5)
+    np.add.at(cells, tuple(np.minimum((X * k).astype(int), k - 1).T), 1.0)
+    found = np.minimum((query * k).astype(int), k - 1)
+    return np.log(cells[found[:, 0], found[:, 1]] / cells.sum() * k * k)
+
+
+def _draw_density(fitted: MondrianDensity, X: np.ndarray) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    at = (np.arange(300) + 0.5) / 300
+    points = np.stack(np.meshgrid(at, at), axis=-1).reshape(-1, 2).astype(np.float32)
+    figure, axes = plt.subplots(1, 2, figsize=(11, 5))
+    axes[0].plot(*X.T, ".", markersize=1.5)
+    told = np.exp(fitted.score_samples(points)).reshape(300, 300)
+    axes[1].imshow(told, origin="lower", extent=(0, 1, 0, 1), cmap="magma")
+    axes[0].set(xlim=(0, 1), ylim=(0, 1), aspect="equal", title="bananas, rows learned")
+    axes[1].set(title=f"MondrianDensity, {fitted.n_estimators} trees")
+    figure.tight_layout()
+    figure.savefig(RESULTS / "generalized_density.png", dpi=110)
+
+
+def sketch(args: argparse.Namespace) -> str:
+    """Widest gap of one cell, in units of rows / labels kept."""
+    rows = []
+    orders: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+        "random": lambda y: y,
+        "rising": np.sort,
+        "from the ends inwards": lambda y: np.sort(y)[
+            np.argsort(-np.abs(np.arange(len(y)) - 0.5 * (len(y) - 1)), kind="stable")
+        ],
+    }
+    for size in (16, 64, 256):
+        for n in (1000, 10_000, 100_000):
+            y = np.random.default_rng(0).normal(size=n)
+            row: list[Any] = [size, n]
+            for order in orders.values():
+                for parts in (1, 4):
+                    row.append(_certificate(order(y), size, parts) * size / n)
+            rows.append(row)
+    head = ["labels", "rows", *(f"{o}, {p}" for o in orders for p in ("one stream", "4 merged"))]
+    return "### Widest gap x labels kept / rows: ranks are known to half of it\n\n" + table(
+        head, rows
+    )
+
+
+def _certificate(y: np.ndarray, size: int, parts: int) -> float:
+    options: dict[str, Any] = {"loss": "quantile", "max_rows_per_leaf": size, "lifetime": 1.0}
+    forests = [
+        Forest(1, domain="cube", random_state=0, **options).fit(np.full((len(p), 1), 0.5), p)
+        for p in np.array_split(y, parts)
+    ]
+    merged = forests[0].merge(*forests[1:])
+    stat = merged.forest_.trees[0].d[0]
+    kept = int(stat[KEPT])
+    _, below, upto = stat[KEPT + 1 : KEPT + 1 + 3 * (size + 1)].reshape(3, size + 1)[:, :kept]
+    return float((below[1:] - upto[:-1]).max())
+
+
+PARTS = {part.__name__: part for part in (quantiles, counts, robust, lifetimes, density, sketch)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    datasets.add_arguments(parser, ["california_housing", "nyc_green_taxi"])
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(PARTS)}; all")
+    args = parser.parse_args()
+    for name in args.parts or PARTS:
+        told = PARTS[name](args)
+        print(told, flush=True)
+        (RESULTS / f"generalized_{name}.md").write_text(told)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""What kernels may do with memory that Python code cannot say: borrow, address, prefetch.
+
+Relies on Numba's intrinsics. Promises that each means the same as plain Python, under
+``NUMBA_DISABLE_JIT=1`` too, apart from time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.core.cgutils import get_or_insert_function
+from numba.extending import intrinsic
+
+from dmondrian._jit import overload_part
+
+
+@intrinsic
+def _without_owner(typing_context, array):  # type: ignore[no-untyped-def]  # numba's signature
+    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # likewise
+        view = context.make_array(array)(context, builder, args[0])
+        view.meminfo = view.meminfo.type(None)
+        view.parent = view.parent.type(None)
+        return view._getvalue()
+
+    return array(array), generate
+
+
+def borrow(array: Any) -> Any:
+    """Return the array without its reference count, for the length of a kernel.
+
+    Every slice of a counted array costs two atomic operations; a kernel slices at every
+    node. The caller of the kernel holds the array, so nothing can vanish meanwhile.
+    """
+    return array
+
+
+@overload_part(borrow)
+def _borrow(array):  # type: ignore[no-untyped-def]  # read by numba
+    return lambda array: _without_owner(array)
+
+
+@intrinsic
+def _pointer(typing_context, address, dtype):  # type: ignore[no-untyped-def]  # numba's signature
+    pointer = types.CPointer(dtype.dtype)  # type: ignore[attr-defined]  # Numba's hints omit it
+
+    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # likewise
+        return builder.inttoptr(args[0], context.get_value_type(pointer))
+
+    return pointer(address, dtype), generate
+
+
+def array_at(address: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Return the C-contiguous array at an address; whoever gave the address holds the memory."""
+    n_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    memory = (ctypes.c_char * n_bytes).from_address(int(address)) if n_bytes else b""
+    return np.frombuffer(memory, dtype).reshape(shape)
+
+
+@overload_part(array_at)
+def _array_at(address, shape, dtype):  # type: ignore[no-untyped-def]  # read by numba
+    return lambda address, shape, dtype: numba.carray(_pointer(address, dtype), shape)
+
+
+@intrinsic
+def _prefetch(typing_context, array, row):  # type: ignore[no-untyped-def]  # numba's signature
+    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # likewise
+        view = context.make_array(array)(context, builder, args[0])
+        word, byte = ir.IntType(32), ir.IntType(8).as_pointer()
+        step = builder.mul(args[1], builder.extract_value(view.strides, 0))
+        start = builder.add(builder.ptrtoint(view.data, step.type), step)
+        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+        function = get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        # to be read, into the nearest cache, data
+        flags = [ir.Constant(word, flag) for flag in (0, 3, 1)]
+        builder.call(function, [builder.inttoptr(start, byte), *flags])
+        return context.get_dummy_value()
+
+    return types.none(array, types.int64), generate
+
+
+def prefetch(array: Any, row: Any) -> None:
+    """Ask for the first cache line of ``array[row]``; changes nothing."""
+
+
+@overload_part(prefetch)
+def _prefetch_row(array, row):  # type: ignore[no-untyped-def]  # read by numba
+    return lambda array, row: _prefetch(array, np.int64(row))

@@ -1,0 +1,173 @@
+r"""Densities on the unit cube from Mondrian trees (Z24, section 6.6).
+
+A tree says h = log(n_A / (n vol A)) on each cell A of a lifetime, moved to [-beta_n, beta_n], hence
+-beta_n on empty ones; its density is f_t = exp(h) / Z_t, and Z_t = sum of vol A exp(h) over cells
+with rows + (the rest of the volume) exp(-beta_n) is exact. The forest is exp of the mean over trees
+of h less its integral, normalised. As constants cancel, that is the normalised geometric mean of
+the trees' densities, f = G / Z with G = (prod f_t)^(1/T) and Z = integral of G.
+
+**Normalising a forest.** Z is an integral over the common refinement of T partitions. With A the
+arithmetic mean of the f_t, a density that is easy to draw from, Z = E_A[G / A], and G / A is in
+(0, 1] everywhere: the mean of N draws has a standard error of at most 1 / (2 sqrt(N)), and in
+truth of its own deviation, which is told. Draws come in equal numbers from each tree and are keyed
+by the seed.
+
+**Drawing from it.** Draws from A that are kept with probability G / A are draws from f, exactly; a
+share Z of them is kept.
+
+Relies on :mod:`dmondrian.growth.cells` and on the forest's answers for the cell of a point.
+
+Shapes: n rows, d features, T trees, c cells with rows, m nodes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dmondrian.core import nodes
+from dmondrian.ensemble import Ensemble
+from dmondrian.errors import ParameterError
+from dmondrian.growth.cells import write_cells
+from dmondrian.losses.cell import Cell
+
+_CHUNK = 4096  # rows whose cells are looked up at once
+_NORMALISER = 1  # key of the draws that normalise
+_MOST_ROUNDS = 10_000  # of rejected draws, before it is told that they do not end
+
+
+class TreeDensity(NamedTuple):
+    """The density of one tree at a lifetime."""
+
+    lower: np.ndarray  # float64 [c, d], cells with rows
+    upper: np.ndarray  # float64 [c, d]
+    mass: np.ndarray  # float64 [c + 1], probability of each cell, and of all empty ones
+    log_density: np.ndarray  # float64 [m + 1], at the nodes that speak; the last of empty cells
+
+
+class ForestDensity:
+    """The density of a forest at a lifetime.
+
+    Parameters
+    ----------
+    ensemble : Ensemble
+        On the cube, with rows.
+    lifetime : float
+        Up to the one that trees are realised to.
+    bound : float or None
+        beta_n; None for max(1, ln(1 + n)).
+    n_draws : int
+        Draws that normalise it, where there is more than one tree.
+
+    Attributes
+    ----------
+    log_normalizer : float
+        ln Z.
+    error : float
+        Standard error of Z relative to it: of ln Z; 0 for one tree.
+    """
+
+    def __init__(
+        self, ensemble: Ensemble, lifetime: float, bound: float | None, n_draws: int
+    ) -> None:
+        ensemble.check_learned()
+        self._ensemble = ensemble
+        self._at = np.array([lifetime])
+        beta = max(1.0, np.log1p(ensemble.total_weight)) if bound is None else bound
+        self.trees = [
+            _tree_density(tree, ensemble, int(number), lifetime, beta)
+            for tree, number in zip(ensemble.trees, ensemble.tree_numbers, strict=True)
+        ]
+        self.log_normalizer, self.error = 0.0, 0.0
+        if len(self.trees) > 1:
+            rng = np.random.default_rng([ensemble.parameters.seed, _NORMALISER])
+            share = -(-n_draws // len(self.trees))
+            drawn = [self._draw(t, share, rng) for t in range(len(self.trees))]
+            ratios = np.exp(self._log_ratio(np.concatenate(drawn)))
+            self.log_normalizer = float(np.log(ratios.mean()))
+            self.error = float(ratios.std() / np.sqrt(len(ratios)) / ratios.mean())
+
+    def log_density(self, X: np.ndarray) -> np.ndarray:
+        """Return the log of the density at rows of the cube, float64 [n]."""
+        return self._by_tree(X).mean(axis=0) - self.log_normalizer
+
+    def sample(self, n: int, rng: np.random.Generator) -> np.ndarray:
+        """Return independent draws, float32 [n, d]."""
+        found = [np.empty((0, self._ensemble.parameters.n_features), np.float32)]
+        n_found, n_drawn = 0, 0
+        for _ in range(_MOST_ROUNDS):
+            if n_found >= n:
+                return np.concatenate(found)[:n]
+            which = rng.integers(len(self.trees), size=max(2 * (n - n_found), 64))
+            counts = np.bincount(which, minlength=len(self.trees))
+            drawn = np.concatenate([self._draw(t, c, rng) for t, c in enumerate(counts)])
+            kept = np.log(rng.random(len(drawn))) < self._log_ratio(drawn)
+            # In random order: the first of a sample would be all of the first tree.
+            found.append(rng.permutation(drawn[kept]))
+            n_found, n_drawn = n_found + int(kept.sum()), n_drawn + len(drawn)
+        raise ParameterError(
+            f"only {n_found} of {n_drawn} draws were kept: the trees hardly agree on where rows "
+            "are; use a shorter lifetime, fewer trees or more rows"
+        )
+
+    def _by_tree(self, X: np.ndarray) -> np.ndarray:
+        """Return the log density of each tree, float64 [T, n]."""
+        chosen = self._ensemble.policies._replace(loss=Cell(True))
+        found = np.empty((len(self.trees), len(X)))
+        for start in range(0, len(X), _CHUNK):
+            rows = slice(start, start + _CHUNK)
+            speakers = self._ensemble.answers(X[rows], chosen, self._at, 1)[:, :, 0, 0]
+            for t, tree in enumerate(self.trees):
+                found[t, rows] = tree.log_density[speakers[t].astype(np.int64)]  # -1: empty
+        return found
+
+    def _log_ratio(self, X: np.ndarray) -> np.ndarray:
+        """Return ln(G / A), float64 [n], at most 0."""
+        logs = self._by_tree(X)
+        arithmetic = np.logaddexp.reduce(logs, axis=0) - np.log(len(logs))
+        return np.minimum(logs.mean(axis=0) - arithmetic, 0.0)
+
+    def _draw(self, t: int, n: int, rng: np.random.Generator) -> np.ndarray:
+        """Return draws from the density of one tree, float32 [n, d]."""
+        tree, d = self.trees[t], self._ensemble.parameters.n_features
+        cells = rng.choice(len(tree.mass), size=n, p=tree.mass / tree.mass.sum())
+        is_empty = cells == len(tree.lower)
+        drawn, u = np.empty((n, d)), rng.random((int((~is_empty).sum()), d))
+        mine = cells[~is_empty]
+        drawn[~is_empty] = tree.lower[mine] + u * (tree.upper[mine] - tree.lower[mine])
+        drawn[is_empty] = self._draw_empty(t, int(is_empty.sum()), rng)
+        return np.minimum(drawn, 1.0).astype(np.float32)
+
+    def _draw_empty(self, t: int, n: int, rng: np.random.Generator) -> np.ndarray:
+        """Return uniform draws from the cells without rows of one tree, float64 [n, d]."""
+        found = [np.empty((0, self._ensemble.parameters.n_features))]
+        while sum(map(len, found)) < n:
+            tried = rng.random((max(2 * n, 64), found[0].shape[1]))
+            logs = self._by_tree(tried.astype(np.float32))[t]
+            found.append(tried[logs == self.trees[t].log_density[-1]])
+        return np.concatenate(found)[:n]
+
+
+def _tree_density(
+    tree: nodes.Tree, ensemble: Ensemble, number: int, lifetime: float, beta: float
+) -> TreeDensity:
+    """Return the density of one tree."""
+    m, d = int(tree.head_i[nodes.N_NODES]), tree.n_features
+    time, parent = tree.d[:m, nodes.TIME], tree.i[:m, nodes.PARENT]
+    weight = tree.d[:m, nodes.STAT]
+    birth = np.where(parent >= 0, time[parent], 0.0)
+    speaks = np.flatnonzero((weight > 0.0) & (birth <= lifetime) & (lifetime < time))
+    lower, upper = np.empty((len(speaks), d)), np.empty((len(speaks), d))
+    mine = tree._replace(scratch=np.empty(3 * d))  # other threads may read this tree
+    seed = np.uint64(ensemble.parameters.seed)
+    write_cells(mine, seed, np.uint64(number), speaks, lifetime, lower, upper)
+    with np.errstate(divide="ignore"):
+        log_volume = np.log(upper - lower).sum(axis=1)
+    share = weight[speaks] / float(tree.head_f[nodes.TOTAL_WEIGHT])
+    h = np.clip(np.log(share) - log_volume, -beta, beta)
+    rest = max(1.0 - np.exp(log_volume).sum(), 0.0)
+    mass = np.append(np.exp(log_volume + h), rest * np.exp(-beta))
+    log_density = np.full(m + 1, -beta)
+    log_density[speaks] = h
+    return TreeDensity(lower, upper, mass / mass.sum(), log_density - np.log(mass.sum()))

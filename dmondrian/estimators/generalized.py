@@ -1,0 +1,250 @@
+"""What the generalised Mondrian forests share (Z24): a loss, limits, and lifetimes that are chosen.
+
+Relies on :class:`dmondrian.estimators.mondrian.MondrianForest` and on :mod:`dmondrian.selection`.
+
+Shapes: n rows, d features, k outputs, L lifetimes, T trees.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from numbers import Real
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
+
+from dmondrian.core.assess import assess
+from dmondrian.core.nodes import N_NODES
+from dmondrian.core.score import write_losses
+from dmondrian.cost import SELECTIONS, Cost, responses, theory_rate
+from dmondrian.errors import ParameterError
+from dmondrian.estimators.mondrian import MondrianForest
+from dmondrian.lifetime import Lifetime, PowerLifetime
+from dmondrian.parameters import ForestParameters
+from dmondrian.selection import LifetimePath, held_out, lifetime_grid, lifetime_path
+
+_CANDIDATES = 128  # lifetimes that held-out rows choose from
+_CHUNK = 4096  # held-out rows predicted at a time
+
+
+class GeneralizedMondrianForest(MondrianForest):
+    """Base of the generalised Mondrian forests; not to be used directly."""
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **MondrianForest._parameter_constraints,
+        "aggregation": [StrOptions({"mean", "aggregate"})],
+        "learning_rate": [StrOptions({"theory"}), Interval(Real, 0, None, closed="neither")],
+        "bound": [Interval(Real, 0, None, closed="neither"), None],
+        "lifetime": [
+            *MondrianForest._parameter_constraints["lifetime"],
+            StrOptions({*SELECTIONS, "validation"}),
+        ],
+        "penalty": [Interval(Real, 0, None, closed="left"), None],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "max_lifetime": [Interval(Real, 0, None, closed="neither"), None],
+        "predict_extension": [StrOptions({"leaf", "expected"})],
+    }
+
+    loss: Any
+    bound: float | None
+    learning_rate: Any
+    penalty: float | None
+    validation_fraction: float
+    max_lifetime: float | None
+    _held_out_path: LifetimePath
+
+    def _cost(self) -> Cost:
+        """Return what the cells minimise."""
+        return Cost(
+            self.loss,
+            bound=None if self.bound is None else float(self.bound),
+            selection=self.lifetime if self.lifetime in SELECTIONS else None,
+            penalty=None if self.penalty is None else float(self.penalty),
+            rate=self._rate(),
+        )
+
+    def _rate(self) -> float:
+        """Return the learning rate of the mixture over prunings; 0 without one."""
+        if self.aggregation != "aggregate":
+            return 0.0
+        if not (self.lifetime is None or isinstance(self.lifetime, Real)):
+            raise ParameterError(
+                'aggregation="aggregate" mixes over all prunings of the tree, which has one '
+                f"lifetime: use a number or None, not lifetime={self.lifetime!r}"
+            )
+        if self.bound is None:
+            raise ParameterError(
+                'aggregation="aggregate" needs a bound: a loss is exp-concave for bounded z only'
+            )
+        theory = theory_rate(self.loss, float(self.bound))
+        return theory if self.learning_rate == "theory" else float(self.learning_rate)
+
+    def _given_lifetime(self, n_features: int) -> Lifetime:
+        if isinstance(self.lifetime, str) and self.lifetime != "grow":
+            return None
+        return super()._given_lifetime(n_features)
+
+    def _check_stream(self) -> None:
+        if self.lifetime == "validation":
+            raise ParameterError(
+                'lifetime="validation" holds out rows of a fit: call fit; or learn the stream with '
+                'lifetime=None and call choose_lifetime with held-out rows; or use "prequential"'
+            )
+
+    def _parameters_of(self, n_features: int, n_classes: int) -> ForestParameters:
+        cost = self._cost()
+        if cost.loss == "geometric" and (self.empty_cell == "prior" or (cost.bound or 2.0) <= 1.0):
+            raise ParameterError(
+                "the geometric family has z in [-bound, -1 / bound]: use a bound > 1, and "
+                'empty_cell="parent", as 0 is no value of z'
+            )
+        return ForestParameters(
+            **self._shared_parameters(n_features),
+            n_classes=int(n_classes),
+            split_pure=True,
+            horizon=None if self.max_lifetime is None else float(self.max_lifetime),
+            cost=cost,
+        )
+
+    def _learn(
+        self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None, n_classes: int, first: bool
+    ) -> None:
+        if not first or self.lifetime != "validation":
+            super()._learn(X, y, w, n_classes, first)
+            return
+        held = held_out(len(X), float(self.validation_fraction))
+        mine = None if w is None else w[~held]
+        super()._learn(X[~held], y[~held], mine, n_classes, first)
+        self._choose(X[held], np.asarray(y[held], np.float64), None if w is None else w[held])
+
+    def choose_lifetime(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Choose one lifetime for all trees: the one of least loss of the forest on these rows.
+
+        Candidates are 128 lifetimes from the first split to the last, evenly in their logarithm.
+        Nothing is learned; later rows are learned and predictions keep the lifetime.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Rows that the forest did not learn.
+        y : array-like of shape (n,)
+        sample_weight : array-like of shape (n,), optional
+
+        Returns
+        -------
+        This estimator
+
+        Raises
+        ------
+        ParameterError
+            If the forest mixes over prunings, which listens to all lifetimes.
+        """
+        check_is_fitted(self)
+        with self._all_or_nothing():
+            numeric = self.forest_.parameters.n_classes == 0
+            X, y, w = self._validate_rows(X, y, sample_weight, first=False, numeric=numeric)
+            self._choose(X, self._checked_labels(y), w)
+        return self
+
+    def _choose(self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None) -> None:
+        forest = self.forest_
+        parameters, cost = forest.parameters, self._fitted_cost()
+        forest.check_learned()
+        cost.check_labels(y)
+        grid = lifetime_grid(forest.trees, _CANDIDATES)
+        losses = np.zeros(len(grid))
+        for start in range(0, len(X), _CHUNK):
+            rows = slice(start, start + _CHUNK)
+            losses += self._held_out_losses(X[rows], y[rows], None if w is None else w[rows], grid)
+        risks = losses / (len(X) if w is None else w.sum())
+        best = float(grid[np.argmin(risks)])
+        chosen = dataclasses.replace(cost, lifetime=best, selection=None)
+        forest.parameters = dataclasses.replace(parameters, cost=chosen)
+        self._held_out_path = LifetimePath(grid, risks[None], np.zeros(1), np.array([best]))
+
+    def _held_out_losses(
+        self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None, grid: np.ndarray
+    ) -> np.ndarray:
+        """Return the total loss of the forest at each lifetime, float64 [L]."""
+        sums = self.forest_.predict_sums(X, n_threads=self._n_threads(), lifetimes=grid)
+        out, total = np.empty(len(X)), np.empty(len(grid))
+        for stage in range(len(grid)):
+            policy, summed = self.forest_.policies.loss, np.ascontiguousarray(sums.total[stage])
+            write_losses(policy, summed, sums.n_trees, y, out)
+            total[stage] = (out if w is None else out * w).sum()
+        return total
+
+    def _fitted_cost(self) -> Cost:
+        cost = self.forest_.parameters.cost
+        assert cost is not None  # every generalised forest has one
+        return cost
+
+    @property
+    def lifetimes_(self) -> np.ndarray:
+        """Lifetime that each tree predicts at now, float64 [T]."""
+        return np.concatenate(self._fitted_forest().tree_lifetimes())
+
+    @property
+    def lifetime_(self) -> float:
+        """Lifetime that predictions use now; the median over trees that choose their own."""
+        return float(np.median(self.lifetimes_))
+
+    @property
+    def lifetime_path_(self) -> LifetimePath:
+        """Risks at many lifetimes, and what was chosen by them.
+
+        A named tuple: ``lifetimes`` (float64 [L]), ``risks`` (float64 [T, L] per unit of weight,
+        of each tree's own rows; [1, L] of held-out rows), ``penalty`` (of a unit of lifetime) and
+        ``chosen``, float64 [T] or [1]; ``objective`` is what the choice minimises.
+        """
+        forest = self._fitted_forest()
+        if hasattr(self, "_held_out_path"):
+            return self._held_out_path
+        cost = self._fitted_cost()
+        if cost.selection is None:
+            raise AttributeError(
+                "no lifetime was chosen from rows known here: use lifetime="
+                f'"penalized", "prequential" or "validation", or choose_lifetime; it is '
+                f"{self.lifetime!r}"
+            )
+        forest.check_learned()
+        return lifetime_path(forest.trees, forest.policies.loss, cost)
+
+    def _responses_at(self, X: Any, lifetimes: Iterable[float] | None) -> np.ndarray:
+        """Return means of labels, float64 [n, k], or [L, n, k] where lifetimes are given."""
+        z = self._mean_prediction(X) if lifetimes is None else self._predictions_at(X, lifetimes)
+        return responses(self._fitted_cost().loss, z)
+
+    def nodes(self, tree: int) -> dict[str, Any]:
+        """Return one tree as arrays.
+
+        Parameters
+        ----------
+        tree : int
+            Index of the tree, 0 .. n_estimators - 1.
+
+        Returns
+        -------
+        dict
+            As in :class:`dmondrian.MondrianForestRegressor`, and ``forecast``, what each cell says
+            (float64 [m, k], on the scale of the loss; 0 in cells without rows) and ``risk``, the
+            total loss of its rows by it (float64 [m]).
+        """
+        told = super().nodes(tree)
+        arrays = self.forest_.trees[tree]
+        m = int(arrays.head_i[N_NODES])
+        told["forecast"], told["risk"] = np.zeros((m, self.forest_.n_outputs)), np.zeros(m)
+        assess(self.forest_.policies.loss, arrays, told["forecast"], told["risk"])
+        return told
+
+    def _node_forecasts(self, stat: np.ndarray, offset: float) -> dict[str, np.ndarray]:
+        seen = stat[:, 0] > 0.0  # a cell of the cube may have no rows
+        means = np.full(len(stat), np.nan)
+        return {"mean": offset + np.divide(stat[:, 1], stat[:, 0], out=means, where=seen)}
+
+
+Chosen = PowerLifetime | dict[str, float] | float | str | None
+"""What ``lifetime`` may be."""

@@ -1,0 +1,210 @@
+"""The binary classifier of generalised Mondrian forests (Z24, section 6.5).
+
+Shapes: n rows, d features, L lifetimes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.utils import Tags
+from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+
+from dmondrian.cost import BINARY, responses
+from dmondrian.errors import DataError
+from dmondrian.estimators.classifier import ForestClassifier
+from dmondrian.estimators.generalized import Chosen, GeneralizedMondrianForest
+from dmondrian.parameters import ForestParameters
+from dmondrian.warmup import LAST
+
+
+def _has_probabilities(self: GeneralizedMondrianForestClassifier) -> bool:
+    if self.loss == "hinge":
+        raise AttributeError(
+            'the best constant of the hinge tells the sign of 2p - 1 alone: loss="hinge" has no '
+            'probabilities; use loss="smoothed_hinge"'
+        )
+    return True
+
+
+class GeneralizedMondrianForestClassifier(GeneralizedMondrianForest, ForestClassifier):
+    """Mondrian forest of the best constants under a binary cost.
+
+    With labels y = +-1 each cell says the z of least total cost phi(-y z) over its rows, the forest
+    the mean over trees; its sign is the class. Trees, lifetimes and domains are those of
+    :class:`dmondrian.MondrianForestClassifier`.
+
+    Parameters
+    ----------
+    n_estimators : int, default=10
+        Trees.
+    loss : str, default="logistic"
+        "bernoulli", "square", "hinge", "smoothed_hinge", "modified_square", "logistic" or
+        "exponential"; see :mod:`dmondrian.losses.convex` for formulas.
+    bound : float or None, default=None
+        beta_n of Z24: |z| <= bound. None lets it grow with the rows, max(1, ln(1 + n)).
+    lifetime, penalty, validation_fraction, max_lifetime
+    aggregation, learning_rate, empty_cell, predict_extension
+        As in :class:`dmondrian.GeneralizedMondrianForestRegressor`.
+    domain, clip, max_nodes, feature_scales, warmup_rows, random_state, n_jobs
+        As in :class:`dmondrian.MondrianForestClassifier`; scales are chosen by the loss.
+
+    Attributes
+    ----------
+    classes_ : array of shape (2,)
+        The second is y = +1.
+    n_classes_ : int
+        2.
+    n_features_in_, feature_names_in_, forest_, lifetime_, lifetimes_, lifetime_path_
+    feature_scales_, feature_importances_
+        As in :class:`dmondrian.GeneralizedMondrianForestRegressor`.
+
+    References
+    ----------
+    Zhan, Wang, Zhang, "Non-asymptotic Properties of Generalized Mondrian Forests in Statistical
+    Learning", section 6.5.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dmondrian import GeneralizedMondrianForestClassifier
+    >>> X = np.linspace(0, 1, 200)[:, None]
+    >>> forest = GeneralizedMondrianForestClassifier(loss="hinge", lifetime=20.0, random_state=0)
+    >>> forest.fit(X, X[:, 0] > 0.5).predict([[0.1], [0.9]])
+    array([False,  True])
+    """
+
+    algorithm = "generalized-mondrian-forest-classifier"
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **GeneralizedMondrianForest._parameter_constraints,
+        "loss": [StrOptions(set(BINARY))],
+    }
+
+    def __init__(
+        self,
+        n_estimators: int = 10,
+        *,
+        loss: str = "logistic",
+        bound: float | None = None,
+        lifetime: Chosen = "grow",
+        penalty: float | None = None,
+        validation_fraction: float = 0.1,
+        max_lifetime: float | None = None,
+        aggregation: Literal["mean", "aggregate"] = "mean",
+        learning_rate: float | Literal["theory"] = "theory",
+        empty_cell: Literal["parent", "prior"] = "parent",
+        predict_extension: Literal["leaf", "expected"] = "leaf",
+        domain: Literal["range", "cube"] = "range",
+        clip: bool = False,
+        max_nodes: int | None = None,
+        feature_scales: ArrayLike | Literal["auto", "learned"] | None = None,
+        warmup_rows: int = LAST,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.n_estimators = n_estimators
+        self.loss = loss
+        self.bound = bound
+        self.lifetime = lifetime
+        self.penalty = penalty
+        self.validation_fraction = validation_fraction
+        self.max_lifetime = max_lifetime
+        self.aggregation = aggregation
+        self.learning_rate = learning_rate
+        self.empty_cell = empty_cell
+        self.predict_extension = predict_extension
+        self.domain = domain
+        self.clip = clip
+        self.max_nodes = max_nodes
+        self.feature_scales = feature_scales
+        self.warmup_rows = warmup_rows
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        return tags
+
+    def _forest_parameters(self, n_features: int, n_classes: int) -> ForestParameters:
+        if n_classes != 2:
+            came = "one class" if n_classes == 1 else n_classes
+            raise DataError(
+                "Only binary classification is supported: binary costs are of two classes, got "
+                f"{came}; use MondrianForestClassifier or AMFClassifier"
+            )
+        return self._parameters_of(n_features, 2)
+
+    def decision_function(self, X: Any, lifetime: float | None = None) -> np.ndarray:
+        """Return the averaged z of each row; its sign is the class.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        lifetime : float, optional
+            Lifetime to predict at; by default that of the rows learned so far.
+
+        Returns
+        -------
+        float64 array of shape (n,)
+        """
+        return self._prediction_at(X, lifetime)[:, 0]
+
+    def predict(self, X: Any, lifetime: float | None = None) -> np.ndarray:
+        """Return the class of each row, the first where the decision function is 0.
+
+        Parameters
+        ----------
+        X, lifetime
+            As in :meth:`decision_function`.
+        """
+        check_is_fitted(self)
+        return self.classes_[(self.decision_function(X, lifetime) > 0.0).astype(np.intp)]
+
+    @available_if(_has_probabilities)
+    def predict_proba(self, X: Any, lifetime: float | None = None) -> np.ndarray:
+        """Return class probabilities: those at which z would be the best constant.
+
+        Parameters
+        ----------
+        X, lifetime
+            As in :meth:`decision_function`.
+
+        Returns
+        -------
+        float64 array of shape (n, 2), columns as in ``classes_``
+        """
+        z = self.decision_function(X, lifetime)
+        return np.stack([responses(self.loss, -z), responses(self.loss, z)], axis=1)
+
+    @available_if(_has_probabilities)
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """Return logs of class probabilities, float64 [n, 2]; -inf where one is 0."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.predict_proba(X))
+
+    def staged_decision_function(self, X: Any, lifetimes: Iterable[float]) -> Iterator[np.ndarray]:
+        """Return the averaged z at each of many lifetimes, in one way down each tree.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        lifetimes : iterable of float
+            Increasing, > 0.
+
+        Returns
+        -------
+        iterator over float64 arrays of shape (n,)
+
+        Raises
+        ------
+        ParameterError
+            If lifetimes do not increase, or pass the one that trees are realised to.
+        """
+        return (z[:, 0] for z in self._predictions_at(X, lifetimes))

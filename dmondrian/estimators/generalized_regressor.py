@@ -1,0 +1,260 @@
+"""The regressor of generalised Mondrian forests (Z24).
+
+Shapes: n rows, d features, q levels, L lifetimes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from numbers import Integral, Real
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.utils._param_validation import Interval, StrOptions
+
+from dmondrian.cost import LARGEST_SIZE, OWN, OWN_OF_MEAN, REGRESSION, Cost
+from dmondrian.errors import ParameterError
+from dmondrian.estimators.generalized import Chosen, GeneralizedMondrianForest
+from dmondrian.estimators.own_loss import OwnLoss
+from dmondrian.estimators.regressor import ForestRegressor
+from dmondrian.own_loss import ConvexLoss
+from dmondrian.parameters import ForestParameters
+from dmondrian.stats.labels import LEAST_SIZE
+from dmondrian.warmup import LAST
+
+
+class GeneralizedMondrianForestRegressor(OwnLoss, ForestRegressor):
+    """Mondrian forest of the best constants under a convex loss: quantiles, counts, robust means.
+
+    Each cell says the constant of least total loss over its rows, the forest the mean over trees
+    (Z24, Equations 2 and 3). Trees, lifetimes and domains are those of
+    :class:`dmondrian.MondrianForestRegressor`.
+
+    Parameters
+    ----------
+    n_estimators : int, default=10
+        Trees.
+    loss : str or ConvexLoss, default="squared"
+        "squared"; "gaussian", "poisson" or "geometric": the likelihood of a GLM, z its natural
+        parameter (labels >= 0 for the latter two, the geometric counting failures); "huber";
+        "quantile"; or your own, a :class:`dmondrian.ConvexLoss`.
+    quantile : float or array-like of float, default=0.5
+        Level or levels of the quantile loss, in (0, 1). Several never cross.
+    delta : float, default=1.0
+        Where Huber's loss becomes linear, in units of the label.
+    bound : float or None, default=None
+        beta_n of Z24: |z| <= bound, and z <= -1 / bound for the geometric family. None lets it grow
+        with the rows for counts, beta_n = max(1, ln(1 + n)) to either side of what all rows
+        together say, and is no limit for the others, whose z lies among the labels.
+    max_rows_per_leaf : int, default=64
+        Distinct labels that a cell keeps where the loss needs them (Huber, quantiles). Up to there
+        solutions are exact, beyond they are those of ranks with a certified error, about
+        0.8 / max_rows_per_leaf for rows in random order: see :mod:`dmondrian.stats.labels`. Every
+        node pays 24 bytes for each, so give a ``max_lifetime``, a fixed ``lifetime`` or
+        ``max_nodes`` to long streams.
+    lifetime : float, "grow", PowerLifetime, "penalized", "prequential", "validation" or None
+        Until when splits count, default "grow"; numbers, PowerLifetime and None as in
+        :class:`dmondrian.MondrianForestClassifier`. "penalized": each tree's own, of least
+        empirical risk + ``penalty`` x lifetime (Z24, Equation 8). "prequential": each tree's own,
+        of least loss of cells' forecasts made before each of their rows; learning takes longer.
+        "validation": one for all trees, of least loss of the forest on rows held out of ``fit``
+        (no ``partial_fit``; see :meth:`choose_lifetime`). ``lifetime_path_`` tells the curves.
+    penalty : float or None, default=None
+        alpha_n of "penalized"; None for the drop of the tree's risk over sqrt(n).
+    validation_fraction : float, default=0.1
+        Share of the rows that "validation" holds out, every tenth or so; they are not learned.
+    max_lifetime : float or None, default=None
+        Until when trees are split where the lifetime grows or is chosen, and the most it can be:
+        without it a tree has a leaf per distinct row.
+    aggregation : {"mean", "aggregate"}, default="mean"
+        The cell alone speaks, as in Z24, or the exact mixture over all prunings, as in
+        :class:`dmondrian.AMFRegressor`: for losses that are exp-concave within a ``bound``, with a
+        fixed ``lifetime`` or None.
+    learning_rate : "theory" or float, default="theory"
+        Of the mixture; "theory" is the largest at which the loss is exp-concave.
+    empty_cell : {"parent", "prior"}, default="parent"
+        What a cell without rows says: what its parent says, or 0, as in Z24.
+    predict_extension : {"leaf", "expected"}, default="leaf"
+        As in :class:`dmondrian.MondrianForestClassifier`.
+    domain, clip, max_nodes, feature_scales, warmup_rows, random_state, n_jobs
+        As in :class:`dmondrian.MondrianForestClassifier`; scales are chosen by the loss.
+
+    Attributes
+    ----------
+    n_features_in_ : int
+    feature_names_in_ : array of shape (d,), only if the rows had names
+    forest_ : Forest
+    lifetime_, lifetimes_ : float, float64 array of shape (T,)
+        Lifetime that predictions use now, of each tree; the former is their median.
+    lifetime_path_ : LifetimePath, only where a lifetime was chosen
+        Lifetimes, risks, penalty and choice, for plotting.
+    feature_scales_ : float32 array of shape (d,)
+        What each column is multiplied by.
+    feature_importances_ : float64 array of shape (d,)
+        As in :class:`dmondrian.MondrianForestRegressor`, by squared error whatever the loss.
+
+    References
+    ----------
+    Zhan, Wang, Zhang, "Non-asymptotic Properties of Generalized Mondrian Forests in Statistical
+    Learning".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dmondrian import GeneralizedMondrianForestRegressor
+    >>> X = np.linspace(0, 1, 400)[:, None]
+    >>> y = np.random.default_rng(0).poisson(1.0 + 4.0 * X[:, 0])
+    >>> forest = GeneralizedMondrianForestRegressor(loss="poisson", lifetime=5.0, random_state=0)
+    >>> bool(forest.fit(X, y).predict([[0.9]])[0] > 3.0)
+    True
+    """
+
+    algorithm = "generalized-mondrian-forest-regressor"
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **GeneralizedMondrianForest._parameter_constraints,
+        "loss": [StrOptions(set(REGRESSION)), ConvexLoss],
+        "quantile": [Interval(Real, 0, 1, closed="neither"), "array-like"],
+        "delta": [Interval(Real, 0, None, closed="neither")],
+        "max_rows_per_leaf": [Interval(Integral, LEAST_SIZE, LARGEST_SIZE, closed="both")],
+    }
+
+    def __init__(
+        self,
+        n_estimators: int = 10,
+        *,
+        loss: str | ConvexLoss = "squared",
+        quantile: float | ArrayLike = 0.5,
+        delta: float = 1.0,
+        bound: float | None = None,
+        max_rows_per_leaf: int = 64,
+        lifetime: Chosen = "grow",
+        penalty: float | None = None,
+        validation_fraction: float = 0.1,
+        max_lifetime: float | None = None,
+        aggregation: Literal["mean", "aggregate"] = "mean",
+        learning_rate: float | Literal["theory"] = "theory",
+        empty_cell: Literal["parent", "prior"] = "parent",
+        predict_extension: Literal["leaf", "expected"] = "leaf",
+        domain: Literal["range", "cube"] = "range",
+        clip: bool = False,
+        max_nodes: int | None = None,
+        feature_scales: ArrayLike | Literal["auto", "learned"] | None = None,
+        warmup_rows: int = LAST,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.n_estimators = n_estimators
+        self.loss = loss
+        self.quantile = quantile
+        self.delta = delta
+        self.bound = bound
+        self.max_rows_per_leaf = max_rows_per_leaf
+        self.lifetime = lifetime
+        self.penalty = penalty
+        self.validation_fraction = validation_fraction
+        self.max_lifetime = max_lifetime
+        self.aggregation = aggregation
+        self.learning_rate = learning_rate
+        self.empty_cell = empty_cell
+        self.predict_extension = predict_extension
+        self.domain = domain
+        self.clip = clip
+        self.max_nodes = max_nodes
+        self.feature_scales = feature_scales
+        self.warmup_rows = warmup_rows
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    def _cost(self) -> Cost:
+        own = self.loss if isinstance(self.loss, ConvexLoss) else None
+        name = self.loss if own is None else OWN if own.keeps_labels else OWN_OF_MEAN
+        return dataclasses.replace(
+            super()._cost(),
+            loss=name,
+            levels=tuple(sorted(self._levels())) if self.loss == "quantile" else (),
+            delta=float(self.delta),
+            size=int(self.max_rows_per_leaf),
+        )
+
+    def _levels(self) -> list[float]:
+        """Return the quantile levels as given."""
+        try:
+            levels = np.array(self.quantile, np.float64).reshape(-1).tolist()
+        except (TypeError, ValueError) as error:
+            raise ParameterError(f"quantile should be numbers, got {self.quantile!r}") from error
+        sound = levels and all(0.0 < level < 1.0 for level in levels)
+        if not sound or len(set(levels)) < len(levels):
+            raise ParameterError(
+                f"quantile should be one or more distinct levels in (0, 1), got {self.quantile!r}"
+            )
+        return levels
+
+    def _forest_parameters(self, n_features: int, n_classes: int = 0) -> ForestParameters:
+        return self._parameters_of(n_features, 0)
+
+    def _lasting_params(self, names: Iterable[str] | None = None) -> dict[str, Any]:
+        params = super()._lasting_params(names)
+        params["quantile"] = np.array(params["quantile"]).tolist()  # an array compares by entry
+        return params
+
+    def predict(self, X: Any, lifetime: float | None = None) -> np.ndarray:
+        """Return the predicted mean, robust mean or quantiles of each row.
+
+        For the GLM losses that is the mean label b'(z) of the averaged z of :meth:`predict_link`.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        lifetime : float, optional
+            Lifetime to predict at; by default that of the rows learned so far.
+
+        Returns
+        -------
+        float64 array of shape (n,), or (n, q) where ``quantile`` is a list, in its order
+        """
+        lifetimes = None if lifetime is None else self._as_lifetimes(lifetime)
+        told = self._responses_at(X, lifetimes)
+        return self._in_order(told if lifetimes is None else told[0])
+
+    def predict_link(self, X: Any, lifetime: float | None = None) -> np.ndarray:
+        """Return z, what cells say on the scale of the loss, mean over trees.
+
+        Parameters
+        ----------
+        X, lifetime
+            As in :meth:`predict`.
+
+        Returns
+        -------
+        float64 array, of the shape of :meth:`predict`
+        """
+        return self._in_order(self._prediction_at(X, lifetime))
+
+    def staged_predict(self, X: Any, lifetimes: Iterable[float]) -> Iterator[np.ndarray]:
+        """Return the predictions at each of many lifetimes, in one way down each tree.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        lifetimes : iterable of float
+            Increasing, > 0.
+
+        Returns
+        -------
+        iterator over float64 arrays, of the shape of :meth:`predict`
+
+        Raises
+        ------
+        ParameterError
+            If lifetimes do not increase, or pass the one that trees are realised to.
+        """
+        return (self._in_order(told) for told in self._responses_at(X, lifetimes))
+
+    def _in_order(self, told: np.ndarray) -> np.ndarray:
+        """Return outputs [n, k] in the order of the levels given; [n] where there is one."""
+        if self.loss != "quantile" or np.ndim(self.quantile) == 0:
+            return told[:, 0]
+        return told[:, np.argsort(np.argsort(self._levels()))]

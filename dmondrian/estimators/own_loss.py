@@ -1,0 +1,141 @@
+"""Forests under a loss of the user's own: predictions through the cells that speak.
+
+Relies on :class:`dmondrian.own_loss.ConvexLoss` for what nodes say, and on the forest's answers for
+which node speaks at a row.
+
+Shapes: n rows, m nodes, L lifetimes, T trees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from dmondrian.errors import ParameterError
+from dmondrian.estimators.generalized import GeneralizedMondrianForest
+from dmondrian.lifetime import check_lifetimes
+from dmondrian.losses.cell import Cell
+from dmondrian.own_loss import ConvexLoss
+from dmondrian.parameters import ForestParameters
+
+_CHUNK = 4096  # rows whose cells are looked up at once
+
+
+class OwnLoss(GeneralizedMondrianForest):
+    """Adds losses of the user's own to an estimator; not to be used directly."""
+
+    _solved: tuple[float, list[tuple[np.ndarray, np.ndarray]]]
+
+    def _check_own(self) -> None:
+        """Refuse what asks the loss of compiled trees."""
+        refusals = {
+            "aggregation": (self.aggregation == "aggregate", "prices rows as they are learned"),
+            "lifetime": (
+                self.lifetime in ("penalized", "prequential"),
+                'is chosen by the trees; use "validation" or choose_lifetime',
+            ),
+            "feature_scales": (isinstance(self.feature_scales, str), "are learned by the loss"),
+            "predict_extension": (
+                self.predict_extension != "leaf",
+                "asks cells that are not there",
+            ),
+        }
+        for name, (is_asked, reason) in refusals.items():
+            if is_asked:
+                raise ParameterError(
+                    f"{name}={getattr(self, name)!r} {reason}: not with a loss of your own, whose "
+                    "functions the trees do not know"
+                )
+
+    def _check_run(self) -> None:
+        super()._check_run()
+        if isinstance(self.loss, ConvexLoss):
+            raise ParameterError(
+                "a run's workers and checkpoints hold no functions: a loss of your own can be "
+                "fitted on arrays only"
+            )
+
+    def _parameters_of(self, n_features: int, n_classes: int) -> ForestParameters:
+        if isinstance(self.loss, ConvexLoss):
+            self._check_own()
+        return super()._parameters_of(n_features, n_classes)
+
+    def _learn(
+        self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None, n_classes: int, first: bool
+    ) -> None:
+        if isinstance(self.loss, ConvexLoss) and first:
+            self.loss.warn_unless_convex(np.asarray(y, np.float64), self.bound)
+        self.__dict__.pop("_solved", None)
+        super()._learn(X, y, w, n_classes, first)
+
+    def _solutions(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return what the nodes of each tree say, and risks; found once after learning."""
+        forest = self.forest_
+        assert isinstance(self.loss, ConvexLoss)  # asked by those who know
+        if not hasattr(self, "_solved") or self._solved[0] != forest.total_weight:
+            solved = [self.loss.solve(tree, self.bound) for tree in forest.trees]
+            self._solved = forest.total_weight, solved
+        return self._solved[1]
+
+    def _means(self, X: np.ndarray, lifetimes: np.ndarray) -> np.ndarray:
+        """Return the mean over trees at each lifetime, float64 [L, n, 1]."""
+        forest, solutions = self.forest_, self._solutions()
+        chosen = forest.policies._replace(loss=Cell(self.empty_cell == "prior"))
+        found = np.zeros((len(lifetimes), len(X), 1))
+        for start in range(0, len(X), _CHUNK):
+            rows = slice(start, start + _CHUNK)
+            speakers = forest.answers(X[rows], chosen, lifetimes, 1)[..., 0].astype(np.int64)
+            for (z, _), speaks in zip(solutions, speakers, strict=True):
+                found[:, rows, 0] += np.where(speaks >= 0, z[speaks], 0.0).T
+        return found / len(solutions)
+
+    def _mean_prediction(self, X: Any) -> np.ndarray:
+        if not isinstance(self.loss, ConvexLoss):
+            return super()._mean_prediction(X)
+        X = self._check_rows(X)
+        return self._means(X, np.array([self.lifetime_]))[0]
+
+    def _predictions_at(self, X: Any, lifetimes: Iterable[float]) -> np.ndarray:
+        if not isinstance(self.loss, ConvexLoss):
+            return super()._predictions_at(X, lifetimes)
+        X = self._check_rows(X)
+        realised = self.forest_.parameters.realised_lifetime
+        return self._means(X, check_lifetimes(lifetimes, realised))
+
+    def _held_out_losses(
+        self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None, grid: np.ndarray
+    ) -> np.ndarray:
+        if not isinstance(self.loss, ConvexLoss):
+            return super()._held_out_losses(X, y, w, grid)
+        prices = self.loss.prices(self._means(X, grid)[:, :, 0], y)
+        return (prices if w is None else prices * w).sum(axis=1)
+
+    def nodes(self, tree: int) -> dict[str, Any]:
+        """Return one tree as arrays; see :meth:`GeneralizedMondrianForest.nodes`."""
+        told = super().nodes(tree)
+        if isinstance(self.loss, ConvexLoss):
+            z, told["risk"] = self._solutions()[int(tree)]
+            told["forecast"] = z[:, None].copy()
+        return told
+
+    def save(self, path: Any) -> None:
+        """Write the fitted estimator as a checkpoint; see :meth:`BaseForest.save`.
+
+        Raises
+        ------
+        ParameterError
+            If the loss is the user's own, whose functions no checkpoint holds.
+        """
+        if isinstance(self.loss, ConvexLoss):
+            raise ParameterError(
+                "a checkpoint holds no functions, so a loss of your own cannot be saved: pickle "
+                "the estimator where the functions can be imported"
+            )
+        super().save(path)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        state.pop("_solved", None)  # found again
+        return state

@@ -1,0 +1,151 @@
+"""Huber's loss: (y - z)^2 / 2 where |y - z| <= delta, delta (|y - z| - delta / 2) beyond it.
+
+A cell says the z of least total loss (Z24, section 6.3), the root of the sum of the derivatives,
+which are piecewise linear: Newton steps end after finitely many, and are halved where they leave
+the bracket. Where a whole interval is least, its middle.
+
+Relies on :mod:`dmondrian.stats.labels`. The derivative has variation 2 delta, so with forgotten
+labels the mean derivative is known to within delta gap / n.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dmondrian._jit import implements, inner
+from dmondrian.core.nodes import OFFSET, PARENT, STAT, TOTAL_WEIGHT
+from dmondrian.core.policies import (
+    add_empty_forecast,
+    add_forecast,
+    forecast_loss,
+    opening_price,
+    prepare,
+    price,
+    risk,
+)
+from dmondrian.losses.quantile import clipped
+from dmondrian.stats.labels import KEPT, Labels, places, weight_upto
+from dmondrian.stats.moments import PRICE
+
+_STEPS = 200  # of Newton or of halving: far more than a double has bits
+_NOTHING = 1e-14  # a derivative that is rounding, as a share of n delta
+
+
+class Huber(NamedTuple):
+    """The robust mean of Huber's loss."""
+
+    delta: float  # in units of the label
+    size: int  # labels of a node
+    bound: float  # of |z|; 0 for none
+    prior: bool  # an empty cell says 0, not what its parent says
+    priced: bool  # whether nodes add up what their forecasts cost
+
+
+@inner
+def huber(delta, z, y):
+    """Return the loss of ``z`` at label ``y``."""
+    error = abs(y - z)
+    return 0.5 * error * error if error <= delta else delta * (error - 0.5 * delta)
+
+
+@inner
+def slope_at(loss, row, z):
+    """Return (derivative of the total loss at ``z``, curvature, ends of where it is flat)."""
+    stat = Labels(loss.size)
+    first, k = places(stat)[0], int(row[KEPT])
+    slope, curvature, before = 0.0, 0.0, 0.0
+    low, high = -np.inf, np.inf
+    for i in range(k):
+        upto = weight_upto(stat, row, i, k)
+        y, weight = row[first + i], upto - before
+        before = upto
+        if y <= z - loss.delta:
+            slope += weight * loss.delta
+            low = max(low, y + loss.delta)
+        elif y >= z + loss.delta:
+            slope -= weight * loss.delta
+            high = min(high, y - loss.delta)
+        else:
+            slope += weight * (z - y)
+            curvature += weight
+    return slope, curvature, low, high
+
+
+@inner
+def robust_mean(loss, tree, v):
+    """Return what cell ``v``, which has rows, says."""
+    row = tree.d[v]
+    first, k = places(Labels(loss.size))[0], int(row[KEPT])
+    low, high = row[first], row[first + k - 1]
+    nothing = _NOTHING * loss.delta * row[STAT]
+    z = 0.5 * low + 0.5 * high
+    for _ in range(_STEPS):
+        slope, curvature, flat_from, flat_to = slope_at(loss, row, z)
+        if abs(slope) <= nothing:
+            if curvature == 0.0:
+                z = 0.5 * max(flat_from, low) + 0.5 * min(flat_to, high)
+            break
+        if slope > 0.0:
+            high = z
+        else:
+            low = z
+        step = z - slope / curvature if curvature > 0.0 else np.inf
+        if not low < step < high:
+            step = 0.5 * low + 0.5 * high
+        if step == z:
+            break
+        z = step
+    return clipped(loss.bound, z)
+
+
+@implements(prepare, Huber)
+def prepare_huber(loss, rule, tree, y):
+    if tree.head_f[TOTAL_WEIGHT] == 0.0:
+        tree.head_f[OFFSET] = y
+
+
+@implements(price, Huber)
+def price_huber(loss, tree, v, y, w):
+    if loss.priced:
+        tree.d[v, PRICE] += w * huber(loss.delta, robust_mean(loss, tree, v), y)
+    return 1.0, np.int64(0)
+
+
+@implements(opening_price, Huber)
+def opening_price_huber(loss, tree, v, y, w):
+    parent = tree.i[v, PARENT]
+    if loss.priced and parent >= 0:
+        z = 0.0 if loss.prior else robust_mean(loss, tree, parent)
+        tree.d[v, PRICE] += w * huber(loss.delta, z, y)
+    return 1.0, np.int64(0)
+
+
+@implements(add_forecast, Huber)
+def add_robust_mean(loss, tree, v, depth, weight, out):
+    out[0] += weight * robust_mean(loss, tree, v)
+
+
+@implements(add_empty_forecast, Huber)
+def add_empty_robust_mean(loss, tree, v, depth, weight, out):
+    out[0] += 0.0 if loss.prior else weight * robust_mean(loss, tree, v)
+
+
+@implements(forecast_loss, Huber)
+def forecast_loss_huber(loss, total, n_trees, y):
+    return huber(loss.delta, total[0] / n_trees, y)
+
+
+@implements(risk, Huber)
+def risk_huber(loss, tree, v):
+    row, stat = tree.d[v], Labels(loss.size)
+    first, k = places(stat)[0], int(row[KEPT])
+    if k == 0:
+        return 0.0
+    z, before, total = robust_mean(loss, tree, v), 0.0, 0.0
+    for i in range(k):
+        upto = weight_upto(stat, row, i, k)
+        total += (upto - before) * huber(loss.delta, z, row[first + i])
+        before = upto
+    return total

@@ -1,0 +1,149 @@
+r"""The lifetime of each tree, chosen from the tree itself (Z24, section 5).
+
+Every node keeps its statistics, so that a trained tree holds the trees of all shorter lifetimes:
+the risk at lifetime l is the sum over the cells of l of what their rows lose. It changes only where
+a node splits, by risk(left) + risk(right) - risk(node): in the order of split times one sweep over
+the nodes tells all of it, and the best lifetime is among the split times.
+
+"penalized" minimises the empirical risk per unit of weight + alpha_n l (Z24, Equation 8), each
+tree for itself. alpha_n = (drop of the empirical risk from the root to the leaves) / sqrt(n) unless
+it is given: in units of the loss, so that scaling the label changes nothing; sqrt(n) because the
+risk of a cell is known no better. With few features that stops a tree; where cells of single rows
+need no long lifetime (many features) the empirical risk falls to nothing before the penalty
+counts, and "prequential" or held-out rows choose better: ``benchmarks/generalized.py`` shows both.
+
+"prequential" minimises what each cell's rows lost by its forecast made before each of them: the
+node's cumulated price. It needs no penalty and no constant.
+
+Relies on :mod:`dmondrian.core.assess`. Promises a pure function of the tree: nothing is stored,
+and neither cuts between calls nor the number of machines matters.
+
+Shapes: m nodes, c splits, L lifetimes, T trees, n rows, k outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dmondrian.core import nodes
+from dmondrian.core.assess import assess
+from dmondrian.cost import Cost
+from dmondrian.errors import ParameterError
+from dmondrian.stats.moments import PRICE
+
+_GRID = 200  # lifetimes of a path that is told
+
+
+class LifetimePath(NamedTuple):
+    """Risks at many lifetimes, and what was chosen by them."""
+
+    lifetimes: np.ndarray  # float64 [L], increasing
+    risks: np.ndarray  # float64 [T, L], per unit of weight
+    penalty: np.ndarray  # float64 [T], of a unit of lifetime
+    chosen: np.ndarray  # float64 [T]
+
+    @property
+    def objective(self) -> np.ndarray:
+        """What the choice minimises, float64 [T, L]."""
+        return self.risks + self.penalty[:, None] * self.lifetimes
+
+
+def sweep(tree: nodes.Tree, policy: Any, cost: Cost) -> tuple[np.ndarray, np.ndarray]:
+    """Return all lifetimes at which a tree changes and its risk from there on. O(m log m).
+
+    Parameters
+    ----------
+    tree : Tree
+        With rows.
+    policy : loss policy
+    cost : Cost
+        Whose selection says which risk: "prequential", else the empirical one.
+
+    Returns
+    -------
+    lifetimes : float64 array of shape (c + 1,)
+        0, then the split times in order.
+    risks : float64 array of shape (c + 1,)
+        Per unit of weight.
+    """
+    m = int(tree.head_i[nodes.N_NODES])
+    if cost.selection == "prequential":
+        own = tree.d[:m, PRICE].copy()
+    else:
+        own = np.zeros(m)
+        assess(policy, tree, np.zeros((m, cost.n_outputs)), own)
+    left, right, time = tree.i[:m, nodes.LEFT], tree.i[:m, nodes.RIGHT], tree.d[:m, nodes.TIME]
+    splits = np.flatnonzero(left >= 0)
+    splits = splits[np.argsort(time[splits], kind="stable")]
+    gains = own[left[splits]] + own[right[splits]] - own[splits]
+    total = float(tree.head_f[nodes.TOTAL_WEIGHT])
+    risks = np.cumsum(np.concatenate([[own[tree.head_i[nodes.ROOT]]], gains]))
+    return np.concatenate([[0.0], time[splits]]), risks / total
+
+
+def penalty_of(cost: Cost, risks: np.ndarray, total_weight: float) -> float:
+    """Return what a unit of lifetime costs the tree with these risks."""
+    if cost.selection != "penalized":
+        return 0.0
+    if cost.penalty is not None:
+        return float(cost.penalty)
+    return float(max(risks[0] - risks[-1], 0.0) / np.sqrt(total_weight))
+
+
+def chosen_lifetime(tree: nodes.Tree, policy: Any, cost: Cost) -> float:
+    """Return the lifetime of least risk and penalty, the shortest of equals; 0 without a split."""
+    if not tree.head_i[nodes.N_NODES]:
+        return 0.0
+    lifetimes, risks = sweep(tree, policy, cost)
+    penalty = penalty_of(cost, risks, float(tree.head_f[nodes.TOTAL_WEIGHT]))
+    return float(lifetimes[np.argmin(risks + penalty * lifetimes)])
+
+
+def lifetime_path(trees: Sequence[nodes.Tree], policy: Any, cost: Cost) -> LifetimePath:
+    """Return the risks of trees with rows on one grid of lifetimes, and what each chose.
+
+    The grid has the lifetimes chosen and up to 200 between the first split and the last.
+    """
+    swept = [sweep(tree, policy, cost) for tree in trees]
+    weights = [float(tree.head_f[nodes.TOTAL_WEIGHT]) for tree in trees]
+    penalties = [penalty_of(cost, r, n) for (_, r), n in zip(swept, weights, strict=True)]
+    chosen = [
+        float(lifetimes[np.argmin(risks + penalty * lifetimes)])
+        for (lifetimes, risks), penalty in zip(swept, penalties, strict=True)
+    ]
+    grid = np.unique(np.concatenate([lifetime_grid(trees, _GRID), chosen]))
+    risks = [r[np.searchsorted(at, grid, side="right") - 1] for at, r in swept]
+    return LifetimePath(grid, np.array(risks), np.array(penalties), np.array(chosen))
+
+
+def held_out(n: int, fraction: float) -> np.ndarray:
+    """Tell which of ``n`` rows are held out of a fit, evenly spread over them, bool [n].
+
+    Raises
+    ------
+    ParameterError
+        If none would be learned, or none held out.
+    """
+    turns = np.floor(np.arange(n + 1) * fraction)
+    is_held: np.ndarray = turns[1:] > turns[:-1]
+    if is_held.all() or not is_held.any():
+        raise ParameterError(
+            f"validation_fraction={fraction!r} of {n} rows leaves none to learn or none to hold "
+            "out: give more rows or another fraction"
+        )
+    return is_held
+
+
+def lifetime_grid(trees: Sequence[nodes.Tree], size: int) -> np.ndarray:
+    """Return up to ``size`` increasing lifetimes > 0 that part the splits of trees evenly in log.
+
+    From just before the first split of any tree to the last one; one where nothing is split.
+    """
+    times = np.concatenate([tree.d[: tree.head_i[nodes.N_NODES], nodes.TIME] for tree in trees])
+    times = times[np.isfinite(times)]
+    if not len(times):
+        return np.array([1.0])
+    return np.unique(np.geomspace(0.5 * times.min(), times.max(), size))

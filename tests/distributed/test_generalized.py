@@ -1,0 +1,92 @@
+"""Generalised forests on a cluster: the bytes of one process, and scores by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from distributed import Client
+
+from dmondrian import (
+    GeneralizedMondrianForestClassifier,
+    GeneralizedMondrianForestRegressor,
+    MondrianDensity,
+)
+from dmondrian.data import read_block
+from dmondrian.distributed import TrainedRun, evaluate, score
+from dmondrian.errors import ParameterError
+from tests.estimators.test_amf import same_forest
+
+from .conftest import ROWS, Fit
+
+
+def rows_of(run: TrainedRun) -> tuple[pd.DataFrame, np.ndarray]:
+    encoded = [read_block(run.plan, block) for block in run.plan.blocks]
+    X = np.concatenate([e.X for e in encoded])
+    y = np.concatenate([e.y for e in encoded if e.y is not None])
+    return pd.DataFrame(X, columns=run.plan.schema.feature_names), y
+
+
+def scores_of(run: TrainedRun, data: Path, out: Path, client: Client) -> pa.Table:
+    assert score(run.run_url, data, out, client=client)["rows"] == ROWS
+    return pa.concat_tables([pq.read_table(file) for file in sorted(out.glob("part-*.parquet"))])
+
+
+def test_quantiles_have_columns_of_their_own(
+    fit: Fit, adult: Path, client: Client, tmp_path: Path
+) -> None:
+    estimator = GeneralizedMondrianForestRegressor(
+        3, loss="quantile", quantile=[0.95, 0.05, 0.5], max_rows_per_leaf=16,
+        lifetime="penalized", max_lifetime=4.0, random_state=7,
+    )  # fmt: skip
+    run = fit("quantiles", estimator=estimator, target="age")
+    X, y = rows_of(run)
+    alone = GeneralizedMondrianForestRegressor(**estimator.get_params()).fit(X, y)
+    shared = run.to_local()
+    assert same_forest(alone, shared)
+    assert np.array_equal(alone.lifetimes_, shared.lifetimes_)
+    assert shared.quantile == [0.95, 0.05, 0.5]
+    table = scores_of(run, adult, tmp_path / "out", client)
+    assert table.column_names == ["q_0.05", "q_0.5", "q_0.95", "spread", "distance"]
+    told = np.stack([table.column(k).to_numpy() for k in range(3)], axis=1)
+    assert np.array_equal(told, alone.predict(X)[:, [1, 2, 0]])
+    measured = evaluate(run.run_url, adult, client=client)
+    errors = alone.predict(X)[:, 2] - y
+    assert measured["mae"] == pytest.approx(np.abs(errors).mean(), rel=1e-12)
+    assert 0.0 < run.metrics["mae"] < 2.0 * y.std()
+
+
+def test_binary_costs_tell_decisions_and_probabilities(
+    fit: Fit, adult: Path, client: Client, tmp_path: Path
+) -> None:
+    estimator = GeneralizedMondrianForestClassifier(3, loss="exponential", random_state=7)
+    run = fit("binary", estimator=estimator)
+    shared = run.to_local()
+    table = scores_of(run, adult, tmp_path / "out", client)
+    assert table.column_names == [
+        "prediction", "proba_<=50K", "proba_>50K", "decision", "spread", "distance"
+    ]  # fmt: skip
+    X, y = rows_of(run)
+    assert np.array_equal(table.column("decision").to_numpy(), shared.decision_function(X))
+    np.testing.assert_allclose(
+        table.column("proba_>50K").to_numpy(), shared.predict_proba(X)[:, 1], rtol=1e-12
+    )
+    assert table.column("prediction").to_pylist() == shared.predict(X).tolist()
+    measured = evaluate(run.run_url, adult, client=client)
+    accuracy = (shared.predict(X) == shared.classes_[y.astype(int)]).mean()
+    assert measured["accuracy"] == pytest.approx(accuracy, abs=1e-12)
+    share = np.clip(shared.predict_proba(X)[np.arange(ROWS), y.astype(int)], 2.3e-16, 1.0)
+    assert measured["log_loss"] == pytest.approx(-np.log(share).mean(), rel=1e-9)
+    assert 0.0 < run.metrics["log_loss"] < 1.0
+
+
+def test_what_a_stream_cannot_do_is_refused(fit: Fit) -> None:
+    held = GeneralizedMondrianForestRegressor(lifetime="validation")
+    with pytest.raises(ParameterError, match="holds out rows of a fit"):
+        fit("held", estimator=held, target="age")
+    with pytest.raises(ParameterError, match="has no target"):
+        fit("density", estimator=MondrianDensity(), target="age")

@@ -1,0 +1,177 @@
+"""MondrianDensity: exact for one tree, normalised within its error, and what it says of rows."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+import dmondrian
+from dmondrian import MondrianDensity
+from dmondrian.errors import DataError, ParameterError
+from tests.estimators.test_amf import same_forest
+from tests.reference.cube import Cell, CubeTree
+
+
+def rows(n: int = 300, d: int = 2, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).beta(2.0, 5.0, size=(n, d)).astype(np.float32)
+
+
+def middles(cuts: int, d: int) -> np.ndarray:
+    """Return the middles of a grid's cells, float32 [cuts^d, d]."""
+    return np.array(list(product((np.arange(cuts) + 0.5) / cuts, repeat=d)), np.float32)
+
+
+def full_partition(density: MondrianDensity, X: np.ndarray, tree: int, at: float) -> list[Cell]:
+    """Return every cell of a tree at a lifetime, empty ones too, by the reference's recursion."""
+    seed = density.forest_.parameters.seed
+    reference = CubeTree(X, np.zeros(len(X)), np.ones(len(X)), seed, tree, 0)
+    found, ahead = [], [reference.root()]
+    while ahead:
+        cell = ahead.pop()
+        if cell.split()[0] > at:
+            found.append(cell)
+        else:
+            ahead += [cell.child(X, True), cell.child(X, False)]
+    return found
+
+
+def by_hand(cells: list[Cell], n: int, beta: float, query: np.ndarray) -> np.ndarray:
+    """Return the log density of one tree, normalised over all of its cells."""
+    lower = np.array([cell.lower for cell in cells], np.float64)
+    upper = np.array([cell.upper for cell in cells], np.float64)
+    volume = np.prod(upper - lower, axis=1)
+    assert volume.sum() == pytest.approx(1.0, rel=1e-9)
+    with np.errstate(divide="ignore"):
+        h = np.log(np.array([len(cell.rows) for cell in cells]) / (n * volume))
+    h = np.clip(h, -beta, beta)
+    h -= (volume * h).sum()  # Z24: the integral of h is 0
+    h -= np.log((volume * np.exp(h)).sum())
+    inside = (query[:, None] > lower) & (query[:, None] <= upper)
+    return h[inside.all(axis=2).argmax(axis=1)]
+
+
+@pytest.mark.parametrize(
+    ("d", "lifetime", "bound"), [(1, 9.0, None), (2, 4.0, None), (2, 6.0, 1.0)]
+)
+def test_one_tree_is_the_formula_over_all_of_its_cells(d, lifetime, bound) -> None:
+    X, query = rows(60, d), middles(1000 if d == 1 else 31, d) + np.float32(1e-4)
+    density = MondrianDensity(1, lifetime=20.0, bound=bound, random_state=5).fit(X)
+    density.set_params(lifetime=20.0)
+    beta = np.log1p(60) if bound is None else bound
+    shorter = MondrianDensity(1, lifetime=lifetime, bound=bound, random_state=5).fit(X)
+    for fitted in (shorter, density):  # realised to its lifetime, and further
+        told = fitted._at(lifetime)
+        expected = by_hand(full_partition(fitted, X, 0, lifetime), 60, beta, query)
+        np.testing.assert_allclose(told.log_density(query), expected, rtol=1e-9, atol=1e-9)
+        assert told.error == 0.0
+    assert shorter.normalization_error_ == 0.0
+    assert (shorter.score_samples(query) == shorter._at(lifetime).log_density(query)).all()
+
+
+def test_one_tree_has_integral_one() -> None:
+    X = rows(200, 1)
+    density = MondrianDensity(1, lifetime=12.0, random_state=0).fit(X)
+    cuts = sorted({float(b) for cell in full_partition(density, X, 0, 12.0) for b in cell.upper})
+    ends = np.array([0.0, *cuts])
+    inside = (0.5 * (ends[1:] + ends[:-1]))[:, None].astype(np.float32)
+    masses = np.exp(density.score_samples(inside)) * np.diff(ends)
+    assert masses.sum() == pytest.approx(1.0, rel=1e-9)
+
+
+@pytest.mark.parametrize("d", [1, 2])
+def test_a_forest_has_integral_one_within_its_error(d: int) -> None:
+    X = rows(500, d)
+    density = MondrianDensity(8, lifetime=10.0, n_draws=20_000, random_state=2).fit(X)
+    cells = 20_000 if d == 1 else 200
+    integral = np.exp(density.score_samples(middles(cells, d))).mean()  # a sum over a fine grid
+    assert 0.0 < density.normalization_error_ < 0.01
+    grid_error = 0.002 if d == 1 else 0.01  # cuts fall between its points
+    assert abs(integral - 1.0) < 4.0 * density.normalization_error_ + grid_error
+
+
+def test_the_error_is_that_of_the_draws() -> None:
+    X = rows(300)
+    told = [
+        MondrianDensity(4, lifetime=8.0, n_draws=500, random_state=1).fit(X)._at(8.0)
+    ]  # fmt: skip
+    exact = MondrianDensity(4, lifetime=8.0, n_draws=200_000, random_state=1).fit(X)._at(8.0)
+    assert exact.error < 0.06 * told[0].error
+    assert abs(told[0].log_normalizer - exact.log_normalizer) < 4.0 * told[0].error
+    rng = np.random.default_rng(0)
+    repeated = [
+        np.exp(
+            exact._log_ratio(np.concatenate([exact._draw(t, 125, rng) for t in range(4)]))
+        ).mean()
+        for _ in range(200)
+    ]
+    assert np.std(repeated) / np.mean(repeated) == pytest.approx(told[0].error, rel=0.25)
+
+
+def test_draws_follow_the_density() -> None:
+    X = rows(400)
+    density = MondrianDensity(5, lifetime=6.0, random_state=0).fit(X)
+    drawn = density.sample(20_000, random_state=3)
+    assert drawn.shape == (20_000, 2)
+    assert drawn.dtype == np.float32
+    assert drawn.min() >= 0.0
+    assert drawn.max() <= 1.0
+    fine = middles(120, 2)
+    mass = np.exp(density.score_samples(fine))
+    mass /= mass.sum()
+    for j in range(2):
+        share = np.histogram(drawn[:, j], bins=8, range=(0, 1))[0] / 20_000
+        expected = np.histogram(fine[:, j], bins=8, range=(0, 1), weights=mass)[0]
+        np.testing.assert_allclose(share, expected, atol=4.0 * np.sqrt(0.25 / 20_000))
+    assert np.array_equal(drawn, density.sample(20_000, random_state=3))
+
+
+def test_chunks_weights_and_files_change_nothing(tmp_path) -> None:
+    X, query = rows(), rows(50, seed=4)
+    w = np.random.default_rng(0).integers(0, 3, 300)
+    whole = MondrianDensity(3, lifetime=5.0, random_state=0).fit(X, sample_weight=w)
+    parts = MondrianDensity(3, lifetime=5.0, random_state=0, n_jobs=2)
+    long = np.repeat(X, w, 0)
+    for start in range(0, len(long), 70):
+        parts.partial_fit(long[start : start + 70])
+        parts.score(query)
+    assert same_forest(whole, parts)
+    assert np.array_equal(whole.score_samples(query), parts.score_samples(query))
+    parts.save(tmp_path / "m")
+    loaded = dmondrian.load(tmp_path / "m")
+    assert np.array_equal(loaded.score_samples(query), whole.score_samples(query))
+    assert whole.score(query) == whole.score_samples(query).sum()
+    one = MondrianDensity(3, lifetime=5.0, random_state=0).fit(long[:100])
+    merged = one.merge(MondrianDensity(3, lifetime=5.0, random_state=0).fit(long[100:]))
+    np.testing.assert_allclose(
+        merged.score_samples(query), whole.score_samples(query), rtol=1e-9, atol=0.05
+    )
+
+
+def test_held_out_rows_choose_the_lifetime() -> None:
+    X, held = rows(1500), rows(1500, seed=8)
+    density = MondrianDensity(4, lifetime="validation", n_draws=2000, random_state=0).fit(X)
+    path = density.lifetime_path_
+    assert density.lifetime_ == path.lifetimes[np.argmin(path.risks[0])]
+    assert path.lifetimes[0] < density.lifetime_ < path.lifetimes[-1]
+    for lifetime in (path.lifetimes[0], path.lifetimes[-1]):
+        other = density._at(lifetime).log_density(held).mean()
+        assert density.score_samples(held).mean() > other
+    same = MondrianDensity(4, lifetime=None, max_lifetime=50.0, random_state=0).fit(X)
+    assert same.choose_lifetime(held).lifetime_ < 50.0
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(DataError, match="outside"):
+        MondrianDensity().fit(rows() + 1.0)
+    with pytest.raises(ParameterError, match="cells shrink to points"):
+        MondrianDensity(lifetime=None).fit(rows())
+    with pytest.raises(ParameterError, match="holds out rows"):
+        MondrianDensity(lifetime="validation").partial_fit(rows())
+    fitted = MondrianDensity(2, lifetime=3.0).fit(rows())
+    with pytest.raises(DataError, match="outside"):
+        fitted.score_samples(rows(3) - 1.0)
+    clipped = MondrianDensity(2, lifetime=3.0, clip=True, random_state=0).fit(rows() * 2.0)
+    assert clipped.n_clipped_ > 0
+    assert np.isfinite(clipped.score_samples(rows(3) - 1.0)).all()

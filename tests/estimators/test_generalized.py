@@ -1,0 +1,271 @@
+"""GeneralizedMondrianForest*: streams, weights, chosen lifetimes, what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dmondrian
+from dmondrian import GeneralizedMondrianForestClassifier, GeneralizedMondrianForestRegressor
+from dmondrian.core.assess import assess
+from dmondrian.errors import DataError, ParameterError
+from dmondrian.selection import sweep
+from tests.estimators.test_amf import rows, same_forest
+
+Regressor, Classifier = GeneralizedMondrianForestRegressor, GeneralizedMondrianForestClassifier
+WAYS: list[tuple[type, dict[str, Any]]] = [
+    (Regressor, {"loss": "poisson", "lifetime": "penalized", "max_lifetime": 30.0}),
+    (Regressor, {"loss": "quantile", "quantile": [0.9, 0.1], "max_rows_per_leaf": 8}),
+    (Regressor, {"loss": "huber", "lifetime": "prequential", "max_rows_per_leaf": 8}),
+    (Regressor, {"loss": "geometric", "domain": "cube", "max_lifetime": 20.0}),
+    (Classifier, {"loss": "exponential", "lifetime": "prequential"}),
+    (Classifier, {"loss": "bernoulli", "aggregation": "aggregate", "bound": 3.0,
+                  "lifetime": None}),
+]  # fmt: skip
+
+
+def labels(kind: type) -> np.ndarray:
+    rng, X = np.random.default_rng(1), rows()
+    if kind is Classifier:
+        return (rng.random(300) < X[:, 0]).astype(int)
+    return rng.poisson(1.0 + 5.0 * X[:, 0]).astype(float)
+
+
+def more(kind: type) -> dict[str, Any]:
+    return {"classes": [0, 1]} if kind is Classifier else {}
+
+
+@pytest.mark.parametrize(("kind", "options"), WAYS)
+def test_batches_weights_threads_and_files_keep_every_byte(kind, options, tmp_path) -> None:
+    X, y = rows(), labels(kind)
+    w = np.random.default_rng(0).integers(0, 4, 300)
+    whole = kind(n_estimators=3, random_state=7, **options).fit(X, y, w)
+    parts = kind(n_estimators=3, random_state=7, n_jobs=2, **options)
+    X_long, y_long = np.repeat(X, w, 0), np.repeat(y, w)
+    for start in range(0, len(X_long), 50):
+        parts.partial_fit(X_long[start : start + 50], y_long[start : start + 50], **more(kind))
+        if start == 150:
+            parts.predict(X)
+            parts.save(tmp_path / "model")
+            parts = dmondrian.load(tmp_path / "model")
+            assert parts.get_params() == kind(3, random_state=7, n_jobs=2, **options).get_params()
+    assert same_forest(whole, parts)
+    assert np.array_equal(whole.predict(X), parts.predict(X))
+    assert np.array_equal(whole.lifetimes_, parts.lifetimes_)
+
+
+def test_quantiles_never_cross_and_come_in_the_order_asked() -> None:
+    X, y = rows(), np.random.default_rng(0).standard_t(2, 300)
+    levels = [0.5, 0.95, 0.05, 0.25]
+    forest = Regressor(5, loss="quantile", quantile=levels, max_rows_per_leaf=16, random_state=0)
+    found = forest.fit(X, y).predict(rows(200, seed=9))
+    assert found.shape == (200, 4)
+    assert (np.diff(found[:, np.argsort(levels)]) >= 0.0).all()
+    assert (np.diff(found[:, np.argsort(levels)]) > 0.0).any()
+    alone = Regressor(5, loss="quantile", quantile=0.95, max_rows_per_leaf=16, random_state=0)
+    assert np.array_equal(alone.fit(X, y).predict(rows(200, seed=9)), found[:, 1])
+    for staged, lifetime in zip(forest.staged_predict(X[:9], [1.0, 2.0]), [1.0, 2.0], strict=True):
+        assert np.array_equal(staged, forest.predict(X[:9], lifetime=lifetime))
+
+
+@pytest.mark.parametrize("domain", ["range", "cube"])
+@pytest.mark.parametrize("loss", ["poisson", "quantile"])
+def test_the_sweep_is_the_risk_of_forests_trained_at_each_lifetime(loss, domain) -> None:
+    X, y = rows(), labels(Regressor)
+    options = {"loss": loss, "domain": domain, "random_state": 3, "n_estimators": 1}
+    long = Regressor(lifetime=12.0, **options).fit(X, y)
+    cost = long.forest_.parameters.cost
+    policy = long.forest_.policies.loss
+    times, risks = sweep(long.forest_.trees[0], policy, cost)
+    assert len(times) > 20
+    assert (np.diff(times) > 0.0).all()
+    for at in [0.01, 0.8, 2.5, 6.0, 12.0]:
+        short = Regressor(lifetime=at, **options).fit(X, y)
+        told = short.nodes(0)
+        leaves = told["left"] < 0
+        i = np.searchsorted(times, at, side="right") - 1
+        assert risks[i] == pytest.approx(told["risk"][leaves].sum() / 300, rel=1e-12)
+        assert np.array_equal(short.predict(X), long.predict(X, lifetime=at))
+        z = short.predict_link(X)
+        loss_of = (
+            np.exp(z) - y * z if loss == "poisson" else (y - z) * (0.5 - (y < z).astype(float))
+        )
+        assert loss_of.mean() == pytest.approx(risks[i], rel=1e-9)
+
+
+def test_prequential_risks_are_losses_of_forecasts_made_before() -> None:
+    """At each lifetime: a forest of that lifetime, asked about every row before it is learned."""
+    X, y = rows(120), labels(Regressor)[:120]
+    options = {"loss": "poisson", "random_state": 3, "n_estimators": 1, "bound": 2.0}
+    long = Regressor(lifetime="prequential", max_lifetime=8.0, **options).fit(X, y)
+    cost = long.forest_.parameters.cost
+    times, risks = sweep(long.forest_.trees[0], long.forest_.policies.loss, cost)
+    for at in [1e-6, 1.5, 8.0]:
+        online = Regressor(lifetime=at, **options).partial_fit(X[:1], y[:1])
+        total = 0.0
+        for i in range(1, 120):
+            before = online.predict_link(X[i : i + 1])[0]
+            online.partial_fit(X[i : i + 1], y[i : i + 1])
+            told = online.nodes(0)
+            v = told["root"]
+            while told["left"][v] >= 0:
+                goes_left = X[i, told["feature"][v]] <= told["threshold"][v]
+                parent, v = v, told["left"][v] if goes_left else told["right"][v]
+            if told["n_rows"][v] == 1.0:  # it opened a cell, which had its parent's forecast
+                rest = told["n_rows"][parent] - 1.0
+                mean = (told["mean"][parent] * (rest + 1.0) - y[i]) / rest
+                before = np.clip(np.log(max(mean, 1e-300)), -2.0, 2.0)
+            total += np.exp(before) - y[i] * before
+        i = np.searchsorted(times, at, side="right") - 1
+        assert risks[i] == pytest.approx(total / 120, rel=1e-9)
+
+
+def test_penalized_trees_choose_the_least_of_their_own_objective() -> None:
+    X, y = rows(), np.sin(12.0 * rows()[:, 0])
+    forest = Regressor(4, lifetime="penalized", penalty=0.01, random_state=0).fit(X, y)
+    path = forest.lifetime_path_
+    assert path.risks.shape == (4, len(path.lifetimes))
+    assert (path.penalty == 0.01).all()
+    assert np.array_equal(path.chosen, forest.lifetimes_)
+    assert len(np.unique(path.chosen)) > 1
+    for t, tree in enumerate(forest.forest_.trees):
+        cost, policy = forest.forest_.parameters.cost, forest.forest_.policies.loss
+        times, risks = sweep(tree, policy, cost)
+        best = times[np.argmin(risks + 0.01 * times)]
+        assert path.chosen[t] == best
+        assert path.objective[t].min() == pytest.approx((risks + 0.01 * times).min(), rel=1e-12)
+    alone = [
+        Regressor(4, lifetime=None, random_state=0).fit(X, y).forest_.trees[t] for t in range(4)
+    ]
+    free = Regressor(4, lifetime=None, random_state=0).fit(X, y)
+    by_tree = []
+    for t in range(4):
+        free.forest_.trees = [alone[t]]
+        free.forest_.tree_numbers = np.array([t])
+        by_tree.append(free.predict(X, lifetime=float(max(forest.lifetimes_[t], 1e-9))))
+    np.testing.assert_allclose(np.mean(by_tree, axis=0), forest.predict(X), rtol=1e-12)
+    dear = Regressor(2, lifetime="penalized", penalty=1e6, random_state=0).fit(X, y)
+    assert (dear.lifetimes_ == 0.0).all()
+    np.testing.assert_allclose(dear.predict(X), y.mean(), rtol=1e-5)
+
+
+def test_scaling_the_label_changes_no_chosen_lifetime() -> None:
+    X, y = rows(), np.sin(12.0 * rows()[:, 0])
+    for lifetime in ("penalized", "prequential", "validation"):
+        one = Regressor(3, lifetime=lifetime, random_state=0).fit(X, y)
+        two = Regressor(3, lifetime=lifetime, random_state=0).fit(X, 1024.0 * y)
+        assert np.array_equal(one.lifetimes_, two.lifetimes_)
+        assert (one.lifetimes_ > 0.1).all()
+
+
+def test_held_out_rows_choose_one_lifetime(tmp_path) -> None:
+    X = rows(900, seed=4)
+    y = np.random.default_rng(5).poisson(np.exp(2.0 * np.sin(5.0 * X[:, 0]))).astype(float)
+    options = {"loss": "poisson", "n_estimators": 5, "random_state": 0}
+    forest = Regressor(lifetime="validation", validation_fraction=0.25, **options).fit(X, y)
+    held = np.arange(900) % 4 == 3
+    plain = Regressor(lifetime=None, **options).fit(X[~held], y[~held])
+    path, z = forest.lifetime_path_, None
+    losses = []
+    for told in plain.staged_predict(X[held], path.lifetimes):
+        z = np.log(told)
+        losses.append((np.exp(z) - y[held] * z).mean())
+    np.testing.assert_allclose(path.risks[0], losses, rtol=1e-9)
+    assert forest.lifetime_ == path.lifetimes[np.argmin(losses)] == path.chosen[0]
+    assert path.lifetimes[0] < forest.lifetime_ < path.lifetimes[-1]
+    assert np.array_equal(forest.predict(X), plain.predict(X, lifetime=forest.lifetime_))
+    same = Regressor(lifetime=None, **options).fit(X[~held], y[~held])
+    same.choose_lifetime(X[held], y[held])
+    assert same.lifetime_ == forest.lifetime_
+    forest.partial_fit(X[:9], y[:9]).save(tmp_path / "m")
+    loaded = dmondrian.load(tmp_path / "m")
+    assert loaded.lifetime_ == path.chosen[0]
+    with pytest.raises(AttributeError, match="no lifetime was chosen"):
+        _ = loaded.lifetime_path_
+    weighted = Regressor(lifetime=None, **options).fit(X[~held], y[~held])
+    weighted.choose_lifetime(X[held], y[held], np.full(held.sum(), 2.0))
+    assert weighted.lifetime_ == forest.lifetime_
+
+
+def test_streams_cannot_hold_out_rows() -> None:
+    with pytest.raises(ParameterError, match="choose_lifetime with held-out rows"):
+        Regressor(lifetime="validation").partial_fit(rows(), labels(Regressor))
+    with pytest.raises(ParameterError, match="leaves none"):
+        Regressor(lifetime="validation").fit(rows(5), labels(Regressor)[:5])
+
+
+def test_a_horizon_bounds_trees_and_growing_lifetimes() -> None:
+    X, y = rows(), labels(Regressor)
+    forest = Regressor(1, max_lifetime=1.5, random_state=0).fit(X, y)
+    assert forest.lifetime_ == 1.5
+    times = forest.nodes(0)["time"]
+    assert times[np.isfinite(times)].max() <= 1.5
+    with pytest.raises(ParameterError, match=r"realised up to 1\.5 only"):
+        forest.predict(X, lifetime=2.0)
+
+
+@pytest.mark.parametrize("loss", ["poisson", "geometric"])
+def test_negative_counts_are_refused_and_nothing_is_learned(loss) -> None:
+    forest = Regressor(2, loss=loss).fit(rows(), labels(Regressor))
+    before = forest.forest_.total_weight
+    with pytest.raises(DataError, match=r"labels >= 0, got -2 in row 1"):
+        forest.partial_fit(rows(3), [1.0, -2.0, 0.0])
+    assert forest.forest_.total_weight == before
+
+
+@pytest.mark.parametrize("level", [0.0, 1.0, [0.5, 1.5], [0.5, 0.5], [], ["much"], -0.1])
+def test_impossible_levels_are_refused(level) -> None:
+    with pytest.raises(ValueError, match="quantile"):
+        Regressor(loss="quantile", quantile=level).fit(rows(), labels(Regressor))
+
+
+@pytest.mark.parametrize("n_classes", [1, 3])
+def test_binary_costs_are_of_two_classes(n_classes) -> None:
+    with pytest.raises(DataError, match="Only binary classification is supported"):
+        Classifier().fit(rows(), np.arange(300) % n_classes)
+
+
+def test_the_hinge_has_no_probabilities() -> None:
+    forest = Classifier(loss="hinge", random_state=0).fit(rows(), labels(Classifier))
+    assert not hasattr(forest, "predict_proba")
+    assert not hasattr(forest, "predict_log_proba")
+    sign = forest.decision_function(rows()) > 0.0
+    assert np.array_equal(forest.predict(rows()), sign.astype(int))
+
+
+@pytest.mark.parametrize(
+    "loss",
+    ["bernoulli", "logistic", "exponential", "square", "modified_square", "smoothed_hinge"],
+)
+def test_probabilities_of_a_cell_are_its_shares(loss) -> None:
+    X, y = np.zeros((8, 1), np.float32), np.array([0, 1, 1, 1, 0, 1, 1, 1])
+    forest = Classifier(1, loss=loss, bound=20.0).fit(X, y)
+    np.testing.assert_allclose(forest.predict_proba(X[:1]), [[0.25, 0.75]], rtol=1e-12)
+    flipped = Classifier(1, loss=loss, bound=20.0).fit(X, 1 - y)
+    np.testing.assert_allclose(flipped.predict_proba(X[:1]), [[0.75, 0.25]], rtol=1e-12)
+
+
+def test_empty_cells_say_zero_where_asked() -> None:
+    X = np.array([[0.1, 0.1], [0.12, 0.1]], np.float32)
+    query = rows(200, seed=2)[:, :2]
+    options = {"loss": "quantile", "lifetime": 6.0, "domain": "cube", "random_state": 0}
+    prior = Regressor(3, empty_cell="prior", **options).fit(X, [5.0, 5.0]).predict(query)
+    parent = Regressor(3, empty_cell="parent", **options).fit(X, [5.0, 5.0]).predict(query)
+    assert (parent == 5.0).all()
+    assert 0.0 in prior
+    assert set(np.round(prior * 3.0 / 5.0, 9)) <= {0.0, 1.0, 2.0, 3.0}
+    with pytest.raises(ParameterError, match="geometric"):
+        Regressor(loss="geometric", empty_cell="prior").fit(X, [1, 2])
+    with pytest.raises(ParameterError, match="bound > 1"):
+        Regressor(loss="geometric", bound=0.5).fit(X, [1, 2])
+
+
+def test_every_node_is_assessed_once() -> None:
+    forest = Regressor(1, loss="huber", random_state=0).fit(rows(), labels(Regressor))
+    tree = forest.forest_.trees[0]
+    m = len(forest.nodes(0)["risk"])
+    out, risks = np.ones((m, 1)), np.ones(m)
+    assess(forest.forest_.policies.loss, tree, out, risks)
+    np.testing.assert_allclose(risks, forest.nodes(0)["risk"] + 1.0, rtol=1e-12)

@@ -1,0 +1,144 @@
+"""Losses of the user's own: they equal the built-in ones, and what is no loss is told."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dmondrian import ConvexLoss, GeneralizedMondrianForestRegressor
+from dmondrian.errors import ParameterError
+from tests.estimators.test_amf import rows, same_forest
+
+DELTA = 0.7
+
+
+def huber(z: float, y: float) -> float:
+    error = abs(y - z)
+    return 0.5 * error * error if error <= DELTA else DELTA * (error - 0.5 * DELTA)
+
+
+def huber_slope(z: float, y: float) -> float:
+    return min(max(z - y, -DELTA), DELTA)
+
+
+def expectile(z: float, y: float) -> float:
+    return (0.9 if y > z else 0.1) * (y - z) ** 2
+
+
+def expectile_slope(z: float, y: float) -> float:
+    return -2.0 * (0.9 if y > z else 0.1) * (y - z)
+
+
+def poisson(z: float, y: float) -> float:
+    return math.exp(z) - y * z
+
+
+def poisson_slope(z: float, y: float) -> float:
+    return math.exp(z) - y
+
+
+def waves(z: float, y: float) -> float:
+    return math.cos(3.0 * (z - y))
+
+
+def waves_slope(z: float, y: float) -> float:
+    return -3.0 * math.sin(3.0 * (z - y))
+
+
+def labels() -> np.ndarray:
+    rng = np.random.default_rng(1)
+    return np.sin(6.0 * rows()[:, 0]) + rng.standard_t(2, 300)
+
+
+def forest(loss: Any, **options: Any) -> GeneralizedMondrianForestRegressor:
+    given = {"lifetime": 5.0, "random_state": 0, "n_estimators": 3, **options}
+    return GeneralizedMondrianForestRegressor(loss=loss, delta=DELTA, **given)
+
+
+@pytest.mark.parametrize("size", [8, 512])
+@pytest.mark.parametrize("empty", ["parent", "prior"])
+def test_huber_s_loss_written_by_hand_is_the_built_in_one(size: int, empty: str) -> None:
+    options = {"max_rows_per_leaf": size, "domain": "cube", "empty_cell": empty}
+    X, y, query = rows(), labels(), rows(200, seed=9)
+    own = forest(ConvexLoss(huber, huber_slope), **options).fit(X, y)
+    built_in = forest("huber", **options).fit(X, y)
+    assert same_forest(own, built_in)
+    np.testing.assert_allclose(own.predict(query), built_in.predict(query), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(
+        own.nodes(1)["risk"], built_in.nodes(1)["risk"], rtol=1e-9, atol=1e-9
+    )
+    staged = zip(
+        own.staged_predict(query, [1.0, 3.0]), built_in.staged_predict(query, [1.0, 3.0]),
+        strict=True,
+    )  # fmt: skip
+    for mine, other in staged:
+        np.testing.assert_allclose(mine, other, rtol=1e-9, atol=1e-9)
+    own.partial_fit(X[:50], y[:50] + 3.0)
+    built_in.partial_fit(X[:50], y[:50] + 3.0)
+    np.testing.assert_allclose(own.predict(query), built_in.predict(query), rtol=1e-9, atol=1e-9)
+
+
+def test_the_root_may_lie_far_from_the_labels_and_within_a_bound() -> None:
+    X = np.zeros((3, 1), np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        own = forest(ConvexLoss(poisson, poisson_slope)).fit(X, [3e5, 4e5, 5e5])
+    assert own.predict(X[:1])[0] == pytest.approx(np.log(4e5), rel=1e-14)
+    bounded = forest(ConvexLoss(poisson, poisson_slope), bound=2.0).fit(X, [3e5, 4e5, 5e5])
+    assert bounded.predict(X[:1])[0] == pytest.approx(2.0, rel=1e-14)
+
+
+def test_a_solution_of_the_mean_keeps_no_labels() -> None:
+    y = np.exp(labels())
+    own = forest(ConvexLoss(poisson, solution=math.log)).fit(rows(), y)
+    assert own.forest_.parameters.n_stats == 4
+    built_in = forest("poisson", bound=100.0).fit(rows(), y)
+    query = rows(100, seed=3)
+    np.testing.assert_allclose(own.predict(query), built_in.predict_link(query), rtol=1e-12)
+
+
+def test_expectiles_and_held_out_lifetimes() -> None:
+    loss = ConvexLoss(expectile, expectile_slope)
+    own = forest(loss, lifetime="validation", max_rows_per_leaf=512).fit(rows(), labels())
+    assert own.lifetime_ == own.lifetime_path_.chosen[0] > 0.0
+    told = own.nodes(0)
+    root = told["root"]
+    mine = labels()[np.arange(1, 301) % 10 != 0]
+    assert told["n_rows"][root] == len(mine) == 270
+    z = told["forecast"][root, 0]
+    assert (np.where(mine > z, 0.9, 0.1) * (mine - z)).sum() == pytest.approx(0.0, abs=1e-9)
+    again = pickle.loads(pickle.dumps(own))
+    assert np.array_equal(again.predict(rows()), own.predict(rows()))
+
+
+def test_a_loss_that_is_not_convex_is_told() -> None:
+    with pytest.warns(UserWarning, match="curved downwards at z = "):
+        forest(ConvexLoss(waves, waves_slope)).fit(rows(), labels())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for price, slope in ((huber, huber_slope), (expectile, expectile_slope)):
+            forest(ConvexLoss(price, slope)).fit(rows(), labels())
+
+
+def test_what_a_loss_of_your_own_cannot_do(tmp_path) -> None:
+    own = ConvexLoss(huber, huber_slope)
+    for options in (
+        {"lifetime": "penalized"},
+        {"lifetime": "prequential"},
+        {"aggregation": "aggregate", "lifetime": None, "bound": 1.0},
+        {"feature_scales": "learned"},
+        {"predict_extension": "expected"},
+    ):
+        with pytest.raises(ParameterError, match="not with a loss of your own"):
+            forest(own, **options).fit(rows(), labels())
+    with pytest.raises(ParameterError, match="cannot be saved"):
+        forest(own).fit(rows(), labels()).save(tmp_path / "m")
+    with pytest.raises(ParameterError, match="give one of the two"):
+        ConvexLoss(huber)
+    with pytest.raises(ParameterError, match="hold no functions"):
+        forest(own)._check_run()

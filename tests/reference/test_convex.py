@@ -1,0 +1,149 @@
+"""Generalised forests: what cells say is what scipy finds, whatever the loss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.optimize import brentq, minimize_scalar
+
+from dmondrian import GeneralizedMondrianForestClassifier, GeneralizedMondrianForestRegressor
+from dmondrian.core.score import write_losses
+from dmondrian.cost import BINARY
+from tests.reference.convex import DELTA, LEVELS, LOSSES, SLOPES, limits, pinball
+
+N_ROWS = 220
+BOUNDS = [None, 1.5]
+
+
+def data(loss: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows and labels fit for a loss; some leaves hold one class, or zeros alone."""
+    rng = np.random.default_rng(3)
+    X = rng.random((N_ROWS, 2)).astype(np.float32)
+    if loss in BINARY:
+        return X, (rng.random(N_ROWS) < X[:, 0] ** 3).astype(float)
+    if loss in ("poisson", "geometric"):
+        return X, rng.poisson(3.0 * X[:, 0] ** 4).astype(float)
+    return X, np.sin(7.0 * X[:, 0]) + rng.standard_t(2, N_ROWS)
+
+
+def fitted(loss: str, bound: float | None = None, **options: Any) -> tuple[Any, np.ndarray]:
+    X, y = data(loss)
+    given: dict[str, Any] = {"n_estimators": 2, "lifetime": 4.0, "random_state": 1, **options}
+    if loss in BINARY:
+        forest = GeneralizedMondrianForestClassifier(loss=loss, bound=bound, **given)
+    else:
+        forest = GeneralizedMondrianForestRegressor(
+            loss=loss, bound=bound, delta=DELTA, quantile=LEVELS,
+            **{"max_rows_per_leaf": N_ROWS, **given},
+        )  # fmt: skip
+    return forest.fit(X, y), y
+
+
+def cells(forest: Any, y: np.ndarray) -> list[tuple[int, np.ndarray]]:
+    """Return each node of tree 0 with rows and the labels of these, found by routing them anew."""
+    told = forest.nodes(0)
+    members: dict[int, list[float]] = {}
+    for x, label in zip(data(forest.loss)[0], y, strict=True):
+        v = told["root"]
+        while True:
+            members.setdefault(v, []).append(label)
+            if told["left"][v] < 0:
+                break
+            goes_left = x[told["feature"][v]] <= told["threshold"][v]
+            v = told["left"][v] if goes_left else told["right"][v]
+    return [(v, np.array(labels)) for v, labels in members.items()]
+
+
+@pytest.mark.parametrize("bound", BOUNDS)
+@pytest.mark.parametrize("loss", sorted(LOSSES))
+def test_cells_say_what_scipy_finds(loss: str, bound: float | None) -> None:
+    forest, y = fitted(loss, bound)
+    told = forest.nodes(0)
+    low, high = limits(loss, bound, y, N_ROWS)
+    n_clipped = 0
+    for v, labels in cells(forest, y):
+        z = told["forecast"][v, 0]
+
+        def total(at: float, mine: np.ndarray = labels) -> float:
+            return LOSSES[loss](at, mine).sum()
+
+        def slope(at: float, mine: np.ndarray = labels) -> float:
+            return SLOPES[loss](at, mine).sum()
+
+        found = minimize_scalar(total, bounds=(low, high), method="bounded",
+                                options={"xatol": 1e-11})  # fmt: skip
+        least = min(found.fun, total(low), total(high))
+        assert low - 1e-9 <= z <= high + 1e-9
+        assert total(z) <= least + 1e-8 * max(1.0, abs(least))
+        assert told["risk"][v] == pytest.approx(total(z), rel=1e-9, abs=1e-9)
+        n_clipped += int(z in (low, high))
+        if loss in SLOPES and slope(low) < 0.0 < slope(high):
+            assert z == pytest.approx(brentq(slope, low, high, xtol=1e-13), abs=1e-8)
+    assert bound is None or n_clipped or loss in ("hinge", "smoothed_hinge", "square",
+                                                  "modified_square")  # fmt: skip
+
+
+@pytest.mark.parametrize("bound", BOUNDS)
+def test_cells_say_the_quantiles_of_least_loss(bound: float | None) -> None:
+    forest, y = fitted("quantile", bound)
+    told = forest.nodes(0)
+    assert told["forecast"].shape[1] == len(LEVELS)
+    low, high = limits("quantile", bound, y, N_ROWS)
+    for v, labels in cells(forest, y):
+        assert (np.diff(told["forecast"][v]) >= 0.0).all()
+        at_stake = 0.0
+        for level, z in zip(LEVELS, told["forecast"][v], strict=True):
+            loss = pinball(level)
+            candidates = np.clip(labels, low, high)  # a minimum is at a label or a limit
+            least = min(loss(c, labels).sum() for c in candidates)
+            assert loss(z, labels).sum() == pytest.approx(least, abs=1e-8)
+            assert low <= z <= high
+            at_stake += loss(z, labels).sum()
+        assert told["risk"][v] == pytest.approx(at_stake, abs=1e-8)
+
+
+def test_the_middle_of_an_interval_of_minima() -> None:
+    X = np.zeros((4, 1), np.float32)
+    y = np.array([0.0, 1.0, 3.0, 10.0])
+    forest = GeneralizedMondrianForestRegressor(1, loss="quantile", quantile=[0.5, 0.25, 0.9])
+    assert forest.fit(X, y).predict(X[:1]).tolist() == [[2.0, 0.5, 10.0]]
+    forest = GeneralizedMondrianForestRegressor(1, loss="huber", delta=0.5)
+    assert forest.fit(X, y).predict(X[:1])[0] == pytest.approx(2.0, abs=1e-12)
+    even = GeneralizedMondrianForestClassifier(1, loss="hinge").fit(X, [0, 1, 0, 1])
+    assert even.decision_function(X[:1])[0] == 0.0
+
+
+def test_the_forest_is_the_mean_over_trees() -> None:
+    for loss in ("poisson", "quantile"):
+        forest, _ = fitted(loss)
+        X = data(loss)[0]
+        by_tree = []
+        for tree in range(2):
+            told = forest.nodes(tree)
+            for i, x in enumerate(X[:40]):
+                v = told["root"]
+                while told["left"][v] >= 0:
+                    goes_left = x[told["feature"][v]] <= told["threshold"][v]
+                    v = told["left"][v] if goes_left else told["right"][v]
+                by_tree.append((i, told["forecast"][v]))
+        mean = np.mean([[z for j, z in by_tree if j == i] for i in range(40)], axis=1)
+        found = forest.predict_link(X[:40])
+        np.testing.assert_allclose(found.reshape(40, -1), mean, rtol=1e-13)
+        if loss == "poisson":
+            np.testing.assert_allclose(forest.predict(X[:40]), np.exp(found), rtol=1e-13)
+
+
+@pytest.mark.parametrize("loss", sorted(LOSSES))
+def test_losses_are_convex(loss: str) -> None:
+    """The kernels' own loss: convex along a grid, and the reference's."""
+    forest, y = fitted(loss)
+    policy = forest.forest_.policies.loss
+    z = np.linspace(-4.0, -0.05 if loss == "geometric" else 4.0, 41)
+    for label in np.unique(y)[:3]:
+        out = np.empty(len(z))
+        for i, at in enumerate(z):
+            write_losses(policy, np.array([[2.0 * at]]), 2, np.array([label]), out[i : i + 1])
+        np.testing.assert_allclose(out, LOSSES[loss](z, label), rtol=1e-9, atol=1e-9)
+        assert (np.diff(out, 2) >= -1e-9).all()
