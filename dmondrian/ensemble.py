@@ -27,6 +27,7 @@ from dmondrian.threads import run_threads
 
 _FIRST_CAPACITY = 64
 _FIRST_ARRANGED = 128  # nodes of a tree below half of which the boxes' columns stay as they are
+_FEW = 64  # rows that all trees learn in one call, which no interrupt breaks off
 _MAX_CAPACITY = 2**31 - 2  # node ids are int32
 _CHUNK = 4096  # rows of a prediction task: enough to keep a tree in cache
 # Sums of probabilities in units of 1 / FIXED_ONE are whole, so that they do not depend on the
@@ -129,7 +130,7 @@ class Ensemble(Predicting):
         learned = self._arrange(X)
         self._gathered, self._chosen, self._frozen = None, None, Frozen()
         self._is_torn = True  # until all trees have learned the same rows
-        if n_threads == 1 and not len(rows):
+        if len(y) <= _FEW and not len(rows):
             learn(0, len(self.trees))
         else:
             run_threads(lambda t: learn(t, t + 1), range(len(self.trees)), n_threads)

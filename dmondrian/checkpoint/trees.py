@@ -38,7 +38,7 @@ class Contents:
 
     parameters: dict[str, Any]  # of the forest, as JSON
     numbers: tuple[int, ...]  # tree numbers
-    sizes: tuple[int, ...]  # bytes of each tree in memory
+    sizes: tuple[int, ...]  # bytes of each tree in memory, at most
 
 
 def model_blobs(found: Pieces) -> list[Blob]:

@@ -150,7 +150,8 @@ def test_sizes_are_those_of_the_forest(undisturbed: TrainedRun) -> None:
     for blob, contents in zip(blobs, peek_blobs(blobs), strict=True):
         forest = load_trees([blob])
         assert contents.numbers == tuple(forest.tree_numbers)
-        assert sum(contents.sizes) == forest.n_bytes
+        told = sum(contents.sizes)  # at most: features of two values take less in memory
+        assert told / 2 < forest.n_bytes <= told
 
 
 def test_a_beginning_that_is_damaged_is_told(undisturbed: TrainedRun, tmp_path: Path) -> None:

@@ -58,14 +58,14 @@ def test_rows_of_another_width_never_reach_a_kernel() -> None:
 def test_a_forest_that_was_interrupted_while_it_learned_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    X, y = rows(50), rows(50, seed=1)[:, 0]
+    X, y = rows(100), rows(100, seed=1)[:, 0]
     forest = AMFRegressor(3, random_state=0).fit(X, y)
     learn = type(forest.forest_)._learn
 
-    def break_off(self: object, index: int, *rest: np.ndarray) -> None:
-        if index == 1:
+    def break_off(self: object, span: tuple[int, int], *rest: np.ndarray) -> None:
+        if span[0] == 1:
             raise KeyboardInterrupt
-        learn(self, index, *rest)  # type: ignore[arg-type]  # a method taken as a function
+        learn(self, span, *rest)  # type: ignore[arg-type]  # a method taken as a function
 
     with monkeypatch.context() as patch:
         patch.setattr(type(forest.forest_), "_learn", break_off)
