@@ -17,7 +17,7 @@ from dmondrian.core import nodes
 from dmondrian.core.frozen import FrozenTree, freeze
 from dmondrian.threads import run_threads
 
-# To freeze a node costs as much as an eighth of what a row saves (benchmarks/prediction.py); small
+# To freeze a node costs as much as an eighth of what a row saves (benchmarks/answering.py); small
 # trees lie in the cache anyway.
 _NODES_PER_ROW = 8
 LEAST_NODES = 2048
