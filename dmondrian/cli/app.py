@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Sequence
 
 from dmondrian import __version__
-from dmondrian.cli.output import Output
+from dmondrian.cli.output import Output, heard
 from dmondrian.cli.tls import add_tls_arguments
 from dmondrian.errors import (
     CheckpointError,
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     output = Output(as_json=arguments.json)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), heard(output):
             warnings.showwarning = lambda message, *_, **__: output.remark(str(message))
             return _command(arguments.command)(arguments, output)
     except KeyboardInterrupt as stop:

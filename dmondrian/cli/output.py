@@ -8,10 +8,12 @@ elsewhere a new line comes only when there is something durable to say.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -91,6 +93,32 @@ class Output:
         if self._open_width:
             self._stderr.write("\n")
             self._open_width = 0
+
+
+@contextmanager
+def heard(output: Output) -> Iterator[None]:
+    """Show as notes what the library logs meanwhile, from INFO on."""
+    logger, handler = logging.getLogger("dmondrian"), _Notes(output)
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(handler)
+
+
+class _Notes(logging.Handler):
+    """Gives each record of a log to an output, as a note."""
+
+    def __init__(self, output: Output) -> None:
+        super().__init__()
+        self._output = output
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record."""
+        self._output.note(record.getMessage())
 
 
 def table(rows: Iterable[tuple[str, Any]]) -> str:
