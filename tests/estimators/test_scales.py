@@ -184,12 +184,12 @@ def test_a_few_columns_are_found_among_many() -> None:
 
 def test_scales_are_learned_unasked_where_that_is_quick() -> None:
     classifier, regressor = AMFClassifier(), AMFRegressor()
-    assert classifier._auto_settings(128, 2) == ("alpha", "charge_opening", "feature_scales")
-    assert classifier._auto_settings(129, 2) == ("alpha", "charge_opening")
-    assert regressor._auto_settings(128, 0) == ("feature_scales",)
+    assert classifier._auto_settings(200, 2) == ("alpha", "charge_opening", "feature_scales")
+    assert classifier._auto_settings(201, 2) == ("alpha", "charge_opening")
+    assert regressor._auto_settings(200, 0) == ("feature_scales",)
     assert AMFRegressor(domain="cube")._auto_settings(2, 0) == ()
     assert AMFRegressor(feature_scales=None)._auto_settings(2, 0) == ()
-    assert AMFRegressor(feature_scales="learned")._auto_settings(129, 0) == ("feature_scales",)
+    assert AMFRegressor(feature_scales="learned")._auto_settings(201, 0) == ("feature_scales",)
     AMFRegressor(1, domain="cube").fit(*wave(10))
 
 
