@@ -4,7 +4,8 @@ AMF with ten trees, learned scales and otherwise default settings, one seed: hel
 R2. Nothing here is chosen by held-out rows, but "chosen" columns show what a choice by progressive
 loss would come to.
 
-    python -m benchmarks.scales_tried --data <folder> --max-rows 20000
+    python -m benchmarks.scales_tried --data <folder> --max-rows 12000 --parts maps
+    python -m benchmarks.scales_tried --data <folder> --parts noise size bank
 
 * *quantile*: columns of more than two values are mapped to their quantiles among the first 4096
   rows, piecewise linearly; *half* is the mean of that and of the column as it is. *chosen* is the
@@ -12,8 +13,8 @@ loss would come to.
 * *exponents*: four forests of the scales to the powers 0, 1/2, 1 and 2, their forecasts averaged
   with weights proportional to exp(-progressive loss) (classes; regrets at most log 4). In
   regression the loss is in units of the labels' variance.
-* *16384*: `warmup_rows=16384`, at most a third of the training rows.
-* *noise*: adult with 50 uniform columns more, for three seeds. *bank*: where its gap comes from.
+* *noise*: adult with 50 uniform columns more, for three seeds; *size*: with noise of a fixed scale,
+  the loss that scales are judged by beside the held-out one. *bank*: where its gap comes from.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ from benchmarks import datasets
 from benchmarks.datasets import Dataset
 from benchmarks.records import RESULTS, table
 from dmondrian import AMFClassifier, AMFRegressor
+from dmondrian.progressive import late_loss
 
 FIRST = 4096
 PARTS = 20
 POWERS = (0.0, 0.5, 1.0, 2.0)
-SETS = ("adult", "bank", "spambase", "covtype", "electricity", "california_housing", "cpu_act")
+SETS = ("bank", "spambase", "covtype", "electricity", "california_housing", "cpu_act")
 
 
 def model(data: Dataset, trees: int = 10, **given: Any) -> AMFClassifier | AMFRegressor:
@@ -110,20 +112,20 @@ def measure(data: Dataset) -> list[float | str | None]:
     weights = np.exp(totals.min() - totals)
     told = sum(w * forecast(data, g[1], data.X_test) for w, g in zip(weights, groups, strict=True))
     mixed = score(data, told / weights.sum())
-    n = min(4 * FIRST, len(data.y_train) // 3)
-    later = None
-    if n > FIRST:
-        forest = model(data, warmup_rows=n).fit(data.X_train, data.y_train)
-        later = score(data, forecast(data, forest, data.X_test))
     three = [found[name][1] for name in ("minmax", "quantile", "half")]
-    return [data.name, len(data.y_train), plainly, *three, chosen, mixed, later]
+    return [data.name, len(data.y_train), plainly, *three, chosen, mixed]
+
+
+def widened(data: Dataset, columns: int) -> list[np.ndarray]:
+    """Return training and held-out rows with columns of uniform noise."""
+    rng = np.random.default_rng(0)
+    return [np.hstack([X, rng.random((len(X), columns), np.float32)])
+            for X in (data.X_train, data.X_test)]  # fmt: skip
 
 
 def with_noise(data: Dataset, columns: int = 50) -> list[list[float | str | None]]:
     """Return losses without and with noise columns, for three seeds."""
-    rng, rows = np.random.default_rng(0), []
-    noise = [rng.random((len(X), columns), np.float32) for X in (data.X_train, data.X_test)]
-    wide = [np.hstack(pair) for pair in zip((data.X_train, data.X_test), noise, strict=True)]
+    wide, rows = widened(data, columns), []
     for seed in range(3):
         own = []
         for scales in (None, "learned"):
@@ -134,16 +136,29 @@ def with_noise(data: Dataset, columns: int = 50) -> list[list[float | str | None
     return rows
 
 
+def by_size(data: Dataset, columns: int = 50) -> list[list[float | str | None]]:
+    """Return losses with noise columns of a given scale, others with scales learned without."""
+    scales = model(data).fit(data.X_train, data.y_train).feature_scales_
+    X, Z = widened(data, columns)
+    rows: list[list[float | str | None]] = []
+    for power in (-6, -9, -12, -16, -24):
+        own = np.concatenate([scales, np.full(columns, 2.0**power)])
+        forest = model(data, feature_scales=own).fit(X, data.y_train)
+        first = X[:FIRST], data.y_train[:FIRST].astype(float), np.ones(FIRST)
+        judged = late_loss(forest.forest_.parameters, range(10), first)
+        rows.append([f"2^{power}", judged, score(data, forest.predict_proba(Z))])
+    return rows
+
+
 def of_bank(data: Dataset) -> list[list[float | str | None]]:
     """Return held-out log losses of 30 calibrated trees, beside batch forests."""
     apply, rows = quantile_map(data.X_train), []
-    tried: dict[str, tuple[float, dict[str, Any]]] = {
-        "default": (0.0, {}),
-        "quantile map": (1.0, {}),
-        "scales of 16384 rows": (0.0, {"warmup_rows": 4 * FIRST}),
-        "both": (1.0, {"warmup_rows": 4 * FIRST}),
-    }
-    for name, (share, given) in tried.items():
+    longer = {"warmup_rows": 4 * FIRST}
+    tried: tuple[tuple[str, float, dict[str, Any]], ...] = (
+        ("default", 0.0, {}), ("quantile map", 1.0, {}),
+        ("scales of 16384 rows", 0.0, longer), ("both", 1.0, longer),
+    )  # fmt: skip
+    for name, share, given in tried:
         X, Z = (apply(X, share) for X in (data.X_train, data.X_test))
         forest = model(data, 30, calibrate=True, **given).fit(X, data.y_train)
         rows.append([name, score(data, forest.predict_proba(Z))])
@@ -158,13 +173,16 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     datasets.add_arguments(parser, list(SETS))
-    parser.add_argument("--parts", nargs="+", default=["maps", "noise", "bank"])
+    parser.add_argument("--parts", nargs="+", default=["maps", "noise", "size", "bank"])
     args = parser.parse_args()
     parts: dict[str, Any] = {
-        "maps": (["set", "n", "no scales", "learned", "quantile", "half", "chosen", "exponents",
-                  "16384"], lambda: (measure(load(name, args.max_rows)) for name in args.sets)),
+        "maps": (
+            ["set", "n", "no scales", "learned", "quantile", "half", "chosen", "exponents"],
+            lambda: (measure(load(name, args.max_rows)) for name in args.sets)),
         "noise": (["seed", "no scales", "with noise", "learned", "with noise"],
                   lambda: with_noise(load("adult", None))),
+        "size": (["scale of noise", "late loss of 4096 rows", "held-out"],
+                 lambda: by_size(load("adult", None))),
         "bank": (["bank, all rows", "log loss"], lambda: of_bank(load("bank", None))),
     }  # fmt: skip
 
