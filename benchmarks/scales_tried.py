@@ -1,8 +1,6 @@
 """What else was tried with feature scales: quantile maps, exponents, longer warm-ups, noise.
 
-AMF with ten trees, learned scales and otherwise default settings, one seed: held-out log loss or
-R2. Nothing here is chosen by held-out rows, but "chosen" columns show what a choice by progressive
-loss would come to.
+AMF with ten trees, learned scales and otherwise default settings: held-out log loss or R2.
 
     python -m benchmarks.scales_tried --data <folder> --max-rows 12000 --parts maps
     python -m benchmarks.scales_tried --data <folder> --parts noise size bank
@@ -21,14 +19,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.ensemble import RandomForestClassifier
+from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 
 from benchmarks import datasets
 from benchmarks.datasets import Dataset
+from benchmarks.metrics import row_losses
 from benchmarks.records import RESULTS, table
 from dmondrian import AMFClassifier, AMFRegressor
 from dmondrian.progressive import late_loss
@@ -53,7 +51,7 @@ def forecast(data: Dataset, fitted: Any, X: np.ndarray) -> np.ndarray:
 def losses(data: Dataset, told: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return each row's log loss, or its squared error over the variance of the labels."""
     if data.is_classification:
-        return -np.log(np.maximum(told[np.arange(len(y)), y], 1e-300))
+        return row_losses(y, told)
     return (told - y) ** 2 / data.y_train.var()
 
 
@@ -140,7 +138,7 @@ def by_size(data: Dataset, columns: int = 50) -> list[list[float | str | None]]:
     """Return losses with noise columns of a given scale, others with scales learned without."""
     scales = model(data).fit(data.X_train, data.y_train).feature_scales_
     X, Z = widened(data, columns)
-    rows: list[list[float | str | None]] = []
+    rows = []
     for power in (-6, -9, -12, -16, -24):
         own = np.concatenate([scales, np.full(columns, 2.0**power)])
         forest = model(data, feature_scales=own).fit(X, data.y_train)
@@ -152,8 +150,7 @@ def by_size(data: Dataset, columns: int = 50) -> list[list[float | str | None]]:
 
 def of_bank(data: Dataset) -> list[list[float | str | None]]:
     """Return held-out log losses of 30 calibrated trees, beside batch forests."""
-    apply, rows = quantile_map(data.X_train), []
-    longer = {"warmup_rows": 4 * FIRST}
+    apply, rows, longer = quantile_map(data.X_train), [], {"warmup_rows": 4 * FIRST}
     tried: tuple[tuple[str, float, dict[str, Any]], ...] = (
         ("default", 0.0, {}), ("quantile map", 1.0, {}),
         ("scales of 16384 rows", 0.0, longer), ("both", 1.0, longer),
@@ -162,9 +159,11 @@ def of_bank(data: Dataset) -> list[list[float | str | None]]:
         X, Z = (apply(X, share) for X in (data.X_train, data.X_test))
         forest = model(data, 30, calibrate=True, **given).fit(X, data.y_train)
         rows.append([name, score(data, forest.predict_proba(Z))])
-    for n in (FIRST, 4 * FIRST, len(data.y_train)):
-        forest = RandomForestClassifier(100, random_state=0).fit(data.X_train[:n], data.y_train[:n])
-        rows.append([f"random forest, {n} rows", score(data, forest.predict_proba(data.X_test))])
+    for kind in (RandomForestClassifier, ExtraTreesClassifier):
+        for least in (1, 5):
+            batch = kind(100, min_samples_leaf=least, random_state=0)
+            told = batch.fit(data.X_train, data.y_train).predict_proba(data.X_test)
+            rows.append([f"{kind.__name__}, leaves of {least} or more", score(data, told)])
     return rows
 
 
@@ -193,7 +192,7 @@ def main() -> None:
     for name in args.parts:
         head, rows = parts[name]
         text = table(head, rows())
-        Path(RESULTS / f"scales_tried_{name}.md").write_text(text)
+        (RESULTS / f"scales_tried_{name}.md").write_text(text)
         print(text, flush=True)
 
 
