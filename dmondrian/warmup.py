@@ -33,7 +33,7 @@ OPEN_SETTINGS = {
     "charge_opening": ("auto",),
     "feature_scales": ("auto", "learned"),
 }
-WIDEST_AUTO = 128  # features up to which scales are learned unasked: in seconds, not minutes
+WIDEST_AUTO = 200  # features up to which scales are learned unasked: in seconds, not minutes
 FIRST, LAST = 512, 4096  # distinct rows that settings are chosen from, and by default for good
 # Fewer cannot be cut into the chunks of a progressive loss; more make each checkpoint large.
 LEAST_WARMUP, LARGEST_WARMUP = 32, 2**16

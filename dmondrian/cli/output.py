@@ -74,12 +74,15 @@ class Output:
 
     @contextmanager
     def logged(self) -> Iterator[None]:
-        """Make remarks of what the library logs in this process, while a ``with`` block lasts."""
-        logger, handler = logging.getLogger("dmondrian"), _Remarks(self)
+        """Tell what the library logs in this process, from INFO on, while a block lasts."""
+        logger, handler = logging.getLogger("dmondrian"), _Logged(self)
+        level = logger.level
         logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
         try:
             yield
         finally:
+            logger.setLevel(level)
             logger.removeHandler(handler)
 
     def progress(self, line: str, *, important: bool = False) -> None:
@@ -105,15 +108,17 @@ class Output:
             self._open_width = 0
 
 
-class _Remarks(logging.Handler):
-    """Hands records of warnings and worse to a command's output."""
+class _Logged(logging.Handler):
+    """Hands a library's records to a command's output: news as notes, warnings as remarks."""
 
     def __init__(self, output: Output) -> None:
-        super().__init__(logging.WARNING)
+        super().__init__(logging.INFO)
         self._output = output
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._output.remark(record.getMessage())
+        """Write one record."""
+        tell = self._output.note if record.levelno < logging.WARNING else self._output.remark
+        tell(record.getMessage())
 
 
 def table(rows: Iterable[tuple[str, Any]]) -> str:

@@ -2,11 +2,15 @@
 
 Relies on the frozen plan, whose first rows this process reads once. Promises the parameters that
 the estimator itself comes to when it learns the same rows (if the plan does not shuffle), equal for
-every shard and worker, and kept when the same job is run again.
+every shard and worker, and kept when the same job is run again. What takes seconds is announced,
+and what came of it, to the logger "dmondrian" (INFO), which the command line shows.
 """
 
 from __future__ import annotations
 
+import logging
+import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +19,12 @@ from joblib import effective_n_jobs
 from dmondrian.checkpoint import Run
 from dmondrian.data import Plan, read_block
 from dmondrian.errors import CheckpointError
+from dmondrian.parameters import ForestParameters
 from dmondrian.progressive import Rows
 from dmondrian.warmup import LAST, Warmup, choose
+
+_log = logging.getLogger("dmondrian")
+_NAMED = 5  # columns that are told by name
 
 SAMPLED_BLOCKS = 16
 """Blocks of a shuffled plan that settings are chosen from; each costs reading a row group."""
@@ -46,7 +54,31 @@ def settle(estimator: Any, plan: Plan, url: str) -> dict[str, Any]:
     if not auto:
         return drawn.to_json()
     n = int(estimator.warmup_rows)
-    return choose(drawn, auto, first_rows(plan, n), n_threads, n).to_json()
+    of_whom = f"the first {SAMPLED_BLOCKS} row groups" if plan.shuffle else "the stream"
+    settings = ", ".join(name.replace("_", " ") for name in auto)
+    _log.info("choosing %s from %s rows of %s", settings, f"{n:,}", of_whom)
+    began = time.monotonic()
+    chosen = choose(drawn, auto, first_rows(plan, n), n_threads, n)
+    seconds = time.monotonic() - began
+    _log.info("chosen in %.1f seconds: %s", seconds, summary_of(chosen, auto, schema.feature_names))
+    return chosen.to_json()
+
+
+def summary_of(chosen: ForestParameters, auto: Sequence[str], names: Sequence[str]) -> str:
+    """Say in a line what was chosen, with the columns that are to be split on most."""
+    parts = []
+    if "alpha" in auto:
+        parts.append(f"alpha {chosen.alpha:.3g}")
+    if "charge_opening" in auto:
+        parts.append(f"leaves open {'at a price' if chosen.charge_opening else 'free'}")
+    if "feature_scales" in auto and chosen.feature_scales is None:
+        parts.append("no feature scales")
+    elif "feature_scales" in auto:
+        scales = np.array(chosen.feature_scales)
+        first = np.argsort(-scales, kind="stable")[:_NAMED]
+        told = ", ".join(f"{names[j]} {scales[j]:.3g}" for j in first)
+        parts.append(f"largest feature scales of {len(scales)}: {told}")
+    return ", ".join(parts)
 
 
 def first_rows(plan: Plan, warmup_rows: int = LAST) -> Rows:

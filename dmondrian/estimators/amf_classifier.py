@@ -60,7 +60,7 @@ class AMFClassifier(ForestClassifier):
         of numbers > 0, kept as float32; "learned" finds powers of two on the first
         ``warmup_rows`` rows, so that columns that matter are split more often; see Notes.
         It takes seconds, once, and is worth most where many columns are noise. "auto" is
-        "learned", but None on the cube and beyond 128 columns, where they would take
+        "learned", but None on the cube and beyond 200 columns, where they would take
         minutes; None is the paper's.
     warmup_rows : int, default=4096
         Rows from which settings are chosen for good, 32 to 65536, counting as one those

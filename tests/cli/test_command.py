@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ import pytest
 import dmondrian
 from dmondrian import AMFClassifier
 from dmondrian.cli import main
+from dmondrian.cli.output import Output
 from tests.cli.command import ADULT, JOB, PROJECT, finish
 
 TRAIN_FILE = ADULT / "part-0000-train.parquet"
@@ -54,6 +56,17 @@ def test_help_of_train_lists_the_keys_of_a_job_file():
 
 def test_version():
     assert finish("--version")[0].startswith("dmondrian 0.")
+
+
+def test_what_the_library_logs_is_shown_while_a_command_runs(capsys):
+    logger = logging.getLogger("dmondrian")
+    level = logger.level
+    with Output(as_json=True).logged():
+        logger.info("chosen in %d seconds", 5)
+        logger.debug("not told")
+    logger.info("too late")
+    assert capsys.readouterr() == ("", "chosen in 5 seconds\n")
+    assert logger.level == level
 
 
 def test_no_command_is_a_usage_error():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from dmondrian import AMFClassifier
 from dmondrian.checkpoint import Run, document
 from dmondrian.data import Plan, make_plan, read_block
 from dmondrian.distributed.freeze import freeze
-from dmondrian.distributed.settle import SAMPLED_BLOCKS, first_rows, settle
+from dmondrian.distributed.settle import SAMPLED_BLOCKS, first_rows, settle, summary_of
 from dmondrian.errors import CheckpointError
 from dmondrian.parameters import ForestParameters
 from dmondrian.warmup import LAST
@@ -69,6 +70,42 @@ def test_a_run_has_the_parameters_that_the_estimator_comes_to(source: str, tmp_p
     assert settled["alpha"] == fitted.alpha_
 
 
+def test_a_choice_is_announced_and_told(
+    source: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plan, shuffled = (
+        make_plan(source, target="y", task="classification", shuffle=shuffle)
+        for shuffle in (False, True)
+    )
+    given: dict[str, Any] = {"warmup_rows": 3000, "random_state": 8}
+    url = str(tmp_path / "run")
+    with caplog.at_level("INFO", "dmondrian"):
+        settled = settle(AMFClassifier(3, feature_scales="learned", **given), plan, url)
+        settle(AMFClassifier(3, alpha=0.25, feature_scales=None, **given), shuffled, url)
+        settle(AMFClassifier(3, alpha=0.25, charge_opening=True, feature_scales=None), plan, url)
+    before, after, other, _ = caplog.messages  # where nothing is open, nothing is told
+    assert before == "choosing alpha, charge opening, feature scales from 3,000 rows of the stream"
+    assert other == (
+        f"choosing charge opening from 3,000 rows of the first {SAMPLED_BLOCKS} row groups"
+    )
+    of_a, of_b = settled["feature_scales"]
+    assert of_a == 1.0 > of_b
+    assert after.startswith("chosen in ")
+    assert f" seconds: alpha {settled['alpha']:.3g}, leaves open " in after
+    assert after.endswith(f"largest feature scales of 2: a 1, b {of_b:.3g}")
+
+
+def test_what_was_chosen_is_told_in_words() -> None:
+    drawn = AMFClassifier(random_state=0)._forest_parameters(3, 2)
+    auto = ("alpha", "charge_opening", "feature_scales")
+    told = summary_of(drawn, auto, ["a", "b", "c"])
+    assert told == "alpha 0.25, leaves open free, no feature scales"
+    scaled = dataclasses.replace(drawn, feature_scales=(0.25, 1.0, 0.5))
+    assert summary_of(scaled, auto[2:], ["a", "b", "c"]) == (
+        "largest feature scales of 3: b 1, c 0.5, a 0.25"
+    )
+
+
 def test_units_of_a_column_change_no_scale(source: str, tmp_path: Path) -> None:
     estimator = AMFClassifier(3, random_state=8, feature_scales="learned", warmup_rows=3000)
     table = pq.read_table(source)
@@ -97,12 +134,16 @@ def test_a_warmup_is_as_long_as_asked(source: str, tmp_path: Path) -> None:
     assert settle(given, plan, str(tmp_path / "run"))["feature_scales"] == [0.5, 2.0]
 
 
-def test_a_job_that_is_run_again_keeps_its_parameters(source: str, tmp_path: Path) -> None:
+def test_a_job_that_is_run_again_keeps_its_parameters(
+    source: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     plan = make_plan(source, target="y", task="classification")
     estimator, url = AMFClassifier(3), str(tmp_path / "run")  # the seed is drawn
     settled = settle(estimator, plan, url)
     Run.create(url, {"plan": plan.digest, "parameters": settled}, b"plan")
-    assert settle(estimator, plan, url) == settled
+    with caplog.at_level("INFO", "dmondrian"):
+        assert settle(estimator, plan, url) == settled
+        assert caplog.messages == []  # nothing was chosen
     assert settle(estimator, plan, str(tmp_path / "other"))["seed"] != settled["seed"]
 
 

@@ -19,6 +19,8 @@ from tests.estimators.test_amf import same_forest
 
 LAST = 1024
 """Rows that scales are learned from here: enough for these data, and a quarter of the time."""
+SHORT = 256
+"""Rows where the question is what becomes of scales, not how good they are."""
 
 
 def wave(n: int, noise_columns: int = 6, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -96,11 +98,11 @@ def leaves_of(nodes: dict[str, np.ndarray], X: np.ndarray) -> np.ndarray:
 
 
 def test_nodes_are_told_in_the_units_of_the_data() -> None:
-    X, y = wave(LAST + 1)
+    X, y = wave(SHORT + 1)
     forest = AMFRegressor(
-        1, feature_scales="learned", warmup_rows=LAST, use_aggregation=False, random_state=0,
-        n_jobs=2,
-    ).fit(X, y)  # fmt: skip
+        1, feature_scales="learned", warmup_rows=SHORT, use_aggregation=False, random_state=0
+    ).fit(X, y)
+    assert forest.feature_scales_.min() < 1.0
     nodes = forest.nodes(0)
     assert (nodes["lower"][nodes["root"]] == X.min(axis=0)).all()
     assert (nodes["upper"][nodes["root"]] == X.max(axis=0)).all()
@@ -108,16 +110,16 @@ def test_nodes_are_told_in_the_units_of_the_data() -> None:
 
 
 def test_chunks_threads_and_storing_change_no_byte(tmp_path: Path) -> None:
-    X, y = wave(LAST + 50, noise_columns=1)
-    given = {"feature_scales": "learned", "warmup_rows": LAST, "random_state": 2}
+    X, y = wave(SHORT + 50, noise_columns=1)
+    given = {"feature_scales": "learned", "warmup_rows": SHORT, "random_state": 2}
     whole = AMFRegressor(2, n_jobs=2, **given).fit(X, y)
     parts = AMFRegressor(2, **given)
-    for start in range(0, 1000, 250):
-        parts.partial_fit(X[start : start + 250], y[start : start + 250])
+    for start in range(0, 240, 60):
+        parts.partial_fit(X[start : start + 60], y[start : start + 60])
     parts.save(tmp_path / "model")
     for half in (parts, dmondrian.load(tmp_path / "model")):
         assert (half.feature_scales_ == 1.0).all()
-        assert same_forest(whole, half.partial_fit(X[1000:], y[1000:]))
+        assert same_forest(whole, half.partial_fit(X[240:], y[240:]))
         assert half.forest_.parameters == whole.forest_.parameters
         assert half.forest_.parameters.feature_scales is not None
 
@@ -130,7 +132,7 @@ def scales_of(X: np.ndarray, y: np.ndarray, seed: int = 0) -> np.ndarray:
 
 
 def test_scales_go_with_their_columns() -> None:
-    X, y = wave(1500, noise_columns=4)
+    X, y = wave(LAST, noise_columns=4)
     for order in ([0, 1, 2, 3, 4], [4, 1, 0, 3, 2], [1, 2, 3, 4, 0]):
         scales = scales_of(np.ascontiguousarray(X[:, order]), y)
         mine = order.index(0)
@@ -147,19 +149,20 @@ def split_shares(X: np.ndarray, y: np.ndarray, scales: np.ndarray) -> np.ndarray
 
 
 def test_a_duplicated_column_shares_its_weight() -> None:
-    X, y = wave(1500, noise_columns=4)
-    alone = split_shares(X, y, scales_of(X, y))
+    X, y = wave(LAST, noise_columns=4)
+    scales = scales_of(X, y)
+    alone = split_shares(X, y, scales)
     twice = np.ascontiguousarray(np.column_stack([X[:, 0], X]))
     shares = split_shares(twice, y, scales_of(twice, y))
     assert 0.2 < shares[0] / (shares[0] + shares[1]) < 0.8
     assert abs(shares[0] + shares[1] - alone[0]) < 0.15
-    given = split_shares(twice, y, np.array([0.5, 0.5, *scales_of(X, y)[1:]]))
+    given = split_shares(twice, y, np.array([0.5, 0.5, *scales[1:]]))
     assert abs(given[0] + given[1] - alone[0]) < 0.01  # halves of the weight are the weight
     assert abs(given[0] - given[1]) < 0.03
 
 
 def test_a_constant_column_gets_no_split_and_no_scale() -> None:
-    X, y = wave(1500, noise_columns=2)
+    X, y = wave(LAST, noise_columns=2)
     wider = np.ascontiguousarray(np.column_stack([X, np.full(len(X), 3.0, np.float32)]))
     scales = scales_of(wider, y)
     assert scales[0] == scales[3] == 1.0  # nothing is known of it: it may vary later
@@ -184,12 +187,12 @@ def test_a_few_columns_are_found_among_many() -> None:
 
 def test_scales_are_learned_unasked_where_that_is_quick() -> None:
     classifier, regressor = AMFClassifier(), AMFRegressor()
-    assert classifier._auto_settings(128, 2) == ("alpha", "charge_opening", "feature_scales")
-    assert classifier._auto_settings(129, 2) == ("alpha", "charge_opening")
-    assert regressor._auto_settings(128, 0) == ("feature_scales",)
+    assert classifier._auto_settings(200, 2) == ("alpha", "charge_opening", "feature_scales")
+    assert classifier._auto_settings(201, 2) == ("alpha", "charge_opening")
+    assert regressor._auto_settings(200, 0) == ("feature_scales",)
     assert AMFRegressor(domain="cube")._auto_settings(2, 0) == ()
     assert AMFRegressor(feature_scales=None)._auto_settings(2, 0) == ()
-    assert AMFRegressor(feature_scales="learned")._auto_settings(129, 0) == ("feature_scales",)
+    assert AMFRegressor(feature_scales="learned")._auto_settings(201, 0) == ("feature_scales",)
     AMFRegressor(1, domain="cube").fit(*wave(10))
 
 
