@@ -1,7 +1,7 @@
 """Generalised Mondrian forests beside what people use for the same losses.
 
 * `quantiles`: pinball loss and coverage at five levels, beside quantile-forest and LightGBM's
-  quantile objective (`pip install quantile-forest lightgbm`; left out where they are not there);
+  quantile objective (the `peers` extra; left out where they are not there);
 * `counts`: Poisson deviance of hourly pick-ups by zone of nyc_green_taxi, beside scikit-learn's
   Poisson boosting;
 * `robust`: Huber beside squared loss where 5 % of the training labels are gross outliers;
