@@ -6,10 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 import dmondrian
-from dmondrian import GeneralizedMondrianForestClassifier, GeneralizedMondrianForestRegressor
+from dmondrian import (
+    ConvexLoss,
+    GeneralizedMondrianForestClassifier,
+    GeneralizedMondrianForestRegressor,
+)
 from dmondrian.core.assess import assess
+from dmondrian.cost import BINARY, REGRESSION
 from dmondrian.errors import DataError, ParameterError
 from dmondrian.selection import sweep
 from tests.estimators.test_amf import rows, same_forest
@@ -270,3 +276,41 @@ def test_every_node_is_assessed_once() -> None:
     out, risks = np.ones((m, 1)), np.ones(m)
     assess(forest.forest_.policies.loss, tree, out, risks)
     np.testing.assert_allclose(risks, forest.nodes(0)["risk"] + 1.0, rtol=1e-12)
+
+
+@pytest.mark.parametrize("loss", [*REGRESSION, *BINARY])
+def test_each_loss_knows_weights_and_merges(loss: str) -> None:
+    """A weight is so many repeats, to the byte; halves merged are the whole."""
+    kind = Classifier if loss in BINARY else Regressor
+    X, y = rows(), labels(kind)
+    options = {"loss": loss, "domain": "cube", "lifetime": 5.0, "random_state": 0}
+    forest = kind(2, **options, **({} if loss in BINARY else {"max_rows_per_leaf": 512}))
+    w = np.random.default_rng(3).integers(0, 4, 300)
+    weighted = forest.fit(X, y, w)
+    query = rows(80, seed=6)
+    repeated = clone(forest).fit(np.repeat(X, w, 0), np.repeat(y, w))
+    assert same_forest(weighted, repeated)
+    parts = [
+        clone(forest).partial_fit(X[at], y[at], sample_weight=w[at], **more(kind))
+        for at in (slice(0, 90), slice(90, 300))
+    ]
+    merged = parts[0].merge(parts[1])
+    ask = "decision_function" if loss in BINARY else "predict_link"
+    told, expected = getattr(merged, ask)(query), getattr(weighted, ask)(query)
+    np.testing.assert_allclose(told, expected, rtol=1e-12, atol=1e-12)
+    assert not np.allclose(getattr(parts[0], ask)(query), expected, rtol=1e-3)
+
+
+def test_forests_of_other_losses_of_your_own_are_not_merged() -> None:
+    options = {"domain": "cube", "lifetime": 2.0, "random_state": 0}
+    one, two = (
+        Regressor(2, loss=ConvexLoss(square, solution=mean), **options).fit(rows(), rows()[:, 0])
+        for mean in (np.sqrt, np.exp)
+    )
+    with pytest.raises(ParameterError, match="other losses"):
+        one.merge(two)
+    assert one.merge(one).predict(rows()).shape == (300,)
+
+
+def square(z: float, y: float) -> float:
+    return (y - z) ** 2
