@@ -191,9 +191,11 @@ def test_held_out_rows_choose_one_lifetime(tmp_path) -> None:
     assert loaded.lifetime_ == path.chosen[0]
     with pytest.raises(AttributeError, match="no lifetime was chosen"):
         _ = loaded.lifetime_path_
+    refitted = forest.set_params(lifetime="penalized").fit(X, y)
+    assert refitted.lifetime_path_.risks.shape[0] == 5  # of the trees, not of held-out rows
     weighted = Regressor(lifetime=None, **options).fit(X[~held], y[~held])
     weighted.choose_lifetime(X[held], y[held], np.full(held.sum(), 2.0))
-    assert weighted.lifetime_ == forest.lifetime_
+    assert weighted.lifetime_ == path.chosen[0]
 
 
 def test_streams_cannot_hold_out_rows() -> None:
