@@ -71,6 +71,15 @@ class ConvexLoss:
             )
         self.price, self.derivative, self.solution = price, derivative, solution
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ConvexLoss):
+            return NotImplemented
+        mine = self.price, self.derivative, self.solution
+        return mine == (other.price, other.derivative, other.solution)
+
+    def __hash__(self) -> int:
+        return hash((self.price, self.derivative, self.solution))
+
     @property
     def keeps_labels(self) -> bool:
         """Whether the mean label is not enough."""

@@ -112,7 +112,7 @@ def add_empty_forecast(loss, tree, v, depth, weight, out):
 
 @hook
 def forecast_loss(loss, total, n_trees, y):
-    """Return the loss at label ``y`` of the averaged forecast ``total`` / ``n_trees``."""
+    """Return the loss, >= 0, at label ``y`` of the averaged forecast ``total`` / ``n_trees``."""
 
 
 @hook

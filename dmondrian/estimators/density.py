@@ -89,7 +89,7 @@ class MondrianDensity(DensityMixin, MondrianForest):
     domain = "cube"
     max_nodes, feature_scales, warmup_rows = None, None, LAST
     lifetime_path_: LifetimePath
-    _density: tuple[tuple[float, float], ForestDensity]
+    _density: tuple[tuple[float, float, float | None, int], ForestDensity]
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **{
@@ -245,7 +245,7 @@ class MondrianDensity(DensityMixin, MondrianForest):
     @property
     def _now(self) -> ForestDensity:
         """The density at the lifetime in use, made once after learning."""
-        key = self.forest_.total_weight, self.lifetime_
+        key = self.forest_.total_weight, self.lifetime_, self.bound, self.n_draws
         if not hasattr(self, "_density") or self._density[0] != key:
             self._density = key, self._at(self.lifetime_)
         return self._density[1]

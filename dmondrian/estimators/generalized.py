@@ -112,6 +112,8 @@ class GeneralizedMondrianForest(MondrianForest):
     def _learn(
         self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None, n_classes: int, first: bool
     ) -> None:
+        if first:
+            self.__dict__.pop("_held_out_path", None)
         if not first or self.lifetime != "validation":
             super()._learn(X, y, w, n_classes, first)
             return

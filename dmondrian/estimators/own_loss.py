@@ -9,7 +9,7 @@ Shapes: n rows, m nodes, L lifetimes, T trees.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -119,6 +119,12 @@ class OwnLoss(GeneralizedMondrianForest):
             z, told["risk"] = self._solutions()[int(tree)]
             told["forecast"] = z[:, None].copy()
         return told
+
+    def merge(self, *others: Self) -> Self:
+        """Return the forest of all rows; see :meth:`MondrianForest.merge`."""
+        if any(getattr(other, "loss", None) != self.loss for other in others):
+            raise ParameterError("forests of other losses cannot be merged: give all the same one")
+        return super().merge(*others)
 
     def save(self, path: Any) -> None:
         """Write the fitted estimator as a checkpoint; see :meth:`BaseForest.save`.

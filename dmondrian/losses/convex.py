@@ -233,9 +233,24 @@ def add_empty_solution(loss, tree, v, depth, weight, out):
     out[0] += 0.0 if loss.prior else weight * solution(loss, tree, v)
 
 
+@inner
+def least_cost(kind, y):
+    """Return the least loss of any z at label ``y``: what a likelihood costs that knows the label.
+
+    The losses that compare forests are above it, so that they are not negative.
+    """
+    if kind == GAUSSIAN:
+        return -0.5 * y * y
+    if kind == POISSON:
+        return y - y * log(y) if y > 0.0 else 0.0
+    if kind == GEOMETRIC:
+        return (1.0 + y) * log(1.0 + y) - (y * log(y) if y > 0.0 else 0.0)
+    return 0.0
+
+
 @implements(forecast_loss, OfMean)
 def forecast_loss_of_mean(loss, total, n_trees, y):
-    return cost(loss.kind, total[0] / n_trees, y)
+    return cost(loss.kind, total[0] / n_trees, y) - least_cost(loss.kind, y)
 
 
 @implements(risk, OfMean)

@@ -228,3 +228,21 @@ def test_a_boolean_is_no_number_and_a_number_no_boolean(tmp_path, override):
     job = read_job(write(tmp_path, GOOD), [f"forest.{override}"])
     with pytest.raises(JobError, match=f"--set forest.{override}"):
         build_estimator(job)
+
+
+def test_generalised_forests_are_described_by_their_loss(tmp_path):
+    overrides = [
+        "forest.algorithm=generalized-mondrian-forest-regressor",
+        "forest.loss=quantile",
+        "forest.quantile=[0.05, 0.5]",
+        "forest.lifetime=prequential",
+        "forest.max_lifetime=50.0",
+        "forest.max_rows_per_leaf=32",
+        "forest.penalty=none",
+    ]
+    found = build_estimator(read_job(write(tmp_path, GOOD), overrides)).get_params()
+    assert (found["loss"], found["quantile"]) == ("quantile", [0.05, 0.5])
+    assert (found["lifetime"], found["max_lifetime"]) == ("prequential", 50.0)
+    assert (found["max_rows_per_leaf"], found["penalty"]) == (32, None)
+    with pytest.raises(JobError, match=r"--set forest\.loss"):
+        build_estimator(read_job(write(tmp_path, GOOD), [*overrides, "forest.loss=cubic"]))

@@ -44,14 +44,14 @@ def test_the_job_in_the_readme_is_the_ready_one():
 
 
 def test_online_examples_run(tmp_path):
-    program = "".join(blocks("python")[:2])
+    program = "".join(blocks("python")[:3])
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environment(), check=True)
 
 
 @pytest.mark.slow
 def test_cluster_example_runs(tmp_path):
     file = tmp_path / "example.py"
-    file.write_text(blocks("python")[2].replace('"jobs/', f'"{PROJECT}/jobs/'))
+    file.write_text(blocks("python")[3].replace('"jobs/', f'"{PROJECT}/jobs/'))
     subprocess.run(
         [sys.executable, file], cwd=tmp_path, env=environment(), check=True, timeout=TIMEOUT
     )

@@ -18,7 +18,7 @@ from dmondrian import (
 )
 from dmondrian.data import read_block
 from dmondrian.distributed import TrainedRun, evaluate, score
-from dmondrian.errors import ParameterError
+from dmondrian.errors import DataError, ParameterError
 from tests.estimators.test_amf import same_forest
 
 from .conftest import ROWS, Fit
@@ -90,3 +90,15 @@ def test_what_a_stream_cannot_do_is_refused(fit: Fit) -> None:
         fit("held", estimator=held, target="age")
     with pytest.raises(ParameterError, match="has no target"):
         fit("density", estimator=MondrianDensity(), target="age")
+
+
+def test_negative_counts_end_a_run_with_their_reason(fit: Fit, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    data = tmp_path / "data"
+    data.mkdir()
+    y = rng.poisson(2.0, 600)
+    y[450] = -3
+    pq.write_table(pa.table({"x": rng.random(600), "y": y}), data / "part-0.parquet")
+    estimator = GeneralizedMondrianForestRegressor(2, loss="poisson", random_state=0)
+    with pytest.raises(DataError, match="expected labels >= 0, got -3"):
+        fit("counts", estimator=estimator, data=data, target="y")

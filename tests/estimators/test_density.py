@@ -162,6 +162,15 @@ def test_held_out_rows_choose_the_lifetime() -> None:
     assert same.choose_lifetime(held).lifetime_ < 50.0
 
 
+def test_settings_of_the_density_can_be_changed_after_learning() -> None:
+    fitted = MondrianDensity(3, lifetime=5.0, random_state=0).fit(rows())
+    before, error = fitted.score_samples(rows(20, seed=5)), fitted.normalization_error_
+    fitted.set_params(n_draws=90_000)
+    assert fitted.normalization_error_ < 0.5 * error
+    fitted.set_params(bound=0.5)
+    assert np.ptp(fitted.score_samples(rows(20, seed=5))) < np.ptp(before)
+
+
 def test_what_is_refused() -> None:
     with pytest.raises(DataError, match="outside"):
         MondrianDensity().fit(rows() + 1.0)

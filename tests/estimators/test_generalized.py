@@ -6,10 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 import dmondrian
-from dmondrian import GeneralizedMondrianForestClassifier, GeneralizedMondrianForestRegressor
+from dmondrian import (
+    ConvexLoss,
+    GeneralizedMondrianForestClassifier,
+    GeneralizedMondrianForestRegressor,
+)
 from dmondrian.core.assess import assess
+from dmondrian.cost import BINARY, REGRESSION
 from dmondrian.errors import DataError, ParameterError
 from dmondrian.selection import sweep
 from tests.estimators.test_amf import rows, same_forest
@@ -171,7 +177,8 @@ def test_held_out_rows_choose_one_lifetime(tmp_path) -> None:
     losses = []
     for told in plain.staged_predict(X[held], path.lifetimes):
         z = np.log(told)
-        losses.append((np.exp(z) - y[held] * z).mean())
+        least = y[held] - y[held] * np.log(np.maximum(y[held], 1.0))  # of a forecast of the label
+        losses.append((np.exp(z) - y[held] * z - least).mean())
     np.testing.assert_allclose(path.risks[0], losses, rtol=1e-9)
     assert forest.lifetime_ == path.lifetimes[np.argmin(losses)] == path.chosen[0]
     assert path.lifetimes[0] < forest.lifetime_ < path.lifetimes[-1]
@@ -184,9 +191,11 @@ def test_held_out_rows_choose_one_lifetime(tmp_path) -> None:
     assert loaded.lifetime_ == path.chosen[0]
     with pytest.raises(AttributeError, match="no lifetime was chosen"):
         _ = loaded.lifetime_path_
+    refitted = forest.set_params(lifetime="penalized").fit(X, y)
+    assert refitted.lifetime_path_.risks.shape[0] == 5  # of the trees, not of held-out rows
     weighted = Regressor(lifetime=None, **options).fit(X[~held], y[~held])
     weighted.choose_lifetime(X[held], y[held], np.full(held.sum(), 2.0))
-    assert weighted.lifetime_ == forest.lifetime_
+    assert weighted.lifetime_ == path.chosen[0]
 
 
 def test_streams_cannot_hold_out_rows() -> None:
@@ -269,3 +278,41 @@ def test_every_node_is_assessed_once() -> None:
     out, risks = np.ones((m, 1)), np.ones(m)
     assess(forest.forest_.policies.loss, tree, out, risks)
     np.testing.assert_allclose(risks, forest.nodes(0)["risk"] + 1.0, rtol=1e-12)
+
+
+@pytest.mark.parametrize("loss", [*REGRESSION, *BINARY])
+def test_each_loss_knows_weights_and_merges(loss: str) -> None:
+    """A weight is so many repeats, to the byte; halves merged are the whole."""
+    kind = Classifier if loss in BINARY else Regressor
+    X, y = rows(), labels(kind)
+    options = {"loss": loss, "domain": "cube", "lifetime": 5.0, "random_state": 0}
+    forest = kind(2, **options, **({} if loss in BINARY else {"max_rows_per_leaf": 512}))
+    w = np.random.default_rng(3).integers(0, 4, 300)
+    weighted = forest.fit(X, y, w)
+    query = rows(80, seed=6)
+    repeated = clone(forest).fit(np.repeat(X, w, 0), np.repeat(y, w))
+    assert same_forest(weighted, repeated)
+    parts = [
+        clone(forest).partial_fit(X[at], y[at], sample_weight=w[at], **more(kind))
+        for at in (slice(0, 90), slice(90, 300))
+    ]
+    merged = parts[0].merge(parts[1])
+    ask = "decision_function" if loss in BINARY else "predict_link"
+    told, expected = getattr(merged, ask)(query), getattr(weighted, ask)(query)
+    np.testing.assert_allclose(told, expected, rtol=1e-12, atol=1e-12)
+    assert not np.allclose(getattr(parts[0], ask)(query), expected, rtol=1e-3)
+
+
+def test_forests_of_other_losses_of_your_own_are_not_merged() -> None:
+    options = {"domain": "cube", "lifetime": 2.0, "random_state": 0}
+    one, two = (
+        Regressor(2, loss=ConvexLoss(square, solution=mean), **options).fit(rows(), rows()[:, 0])
+        for mean in (np.sqrt, np.exp)
+    )
+    with pytest.raises(ParameterError, match="other losses"):
+        one.merge(two)
+    assert one.merge(one).predict(rows()).shape == (300,)
+
+
+def square(z: float, y: float) -> float:
+    return (y - z) ** 2

@@ -145,5 +145,12 @@ def test_losses_are_convex(loss: str) -> None:
         out = np.empty(len(z))
         for i, at in enumerate(z):
             write_losses(policy, np.array([[2.0 * at]]), 2, np.array([label]), out[i : i + 1])
-        np.testing.assert_allclose(out, LOSSES[loss](z, label), rtol=1e-9, atol=1e-9)
+        told = LOSSES[loss](z, label)  # to a constant of the label: losses here are >= 0
+        np.testing.assert_allclose(out - out[7], told - told[7], rtol=1e-9, atol=1e-9)
         assert (np.diff(out, 2) >= -1e-9).all()
+        assert (out >= 0.0).all()
+        best = {"poisson": np.log, "geometric": lambda m: np.log(m / (1.0 + m))}
+        if label > 0.0 and loss in (*best, "squared", "gaussian", "huber"):
+            at = best.get(loss, lambda m: m)(label)
+            write_losses(policy, np.array([[at]]), 1, np.array([label]), out[:1])
+            assert out[0] == pytest.approx(0.0, abs=1e-12)

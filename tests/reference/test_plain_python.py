@@ -7,9 +7,12 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
 
+import numpy as np
 import pytest
 
+from dmondrian import GeneralizedMondrianForestRegressor
 from tests.reference.cases import random_case
 from tests.reference.kernel import kernel_forest
 
@@ -30,7 +33,27 @@ def digest() -> str:
                     found.update(tree[name].tobytes())
             found.update(forest.predict_sums(case.X, distance=True).total.tobytes())
             found.update(forest.weighted_depth(case.X).tobytes())
+    for options in GENERALIZED:
+        found.update(generalized(**options))
     return found.hexdigest()
+
+
+GENERALIZED: list[dict[str, Any]] = [
+    {"loss": "quantile", "quantile": [0.1, 0.6], "max_rows_per_leaf": 6, "lifetime": 3.0},
+    {"loss": "huber", "lifetime": "prequential", "max_rows_per_leaf": 6, "domain": "cube"},
+    {"loss": "poisson", "lifetime": "penalized"},
+    {"loss": "geometric", "lifetime": None, "aggregation": "aggregate", "bound": 2.0,
+     "learning_rate": 0.5},
+]  # fmt: skip
+
+
+def generalized(**options: Any) -> bytes:
+    """Return the statistics of a small generalised forest, and what it says."""
+    rng = np.random.default_rng(0)
+    X, y = rng.random((40, 2)).astype(np.float32), np.minimum(rng.poisson(0.7, 40), 1.0)
+    forest = GeneralizedMondrianForestRegressor(2, random_state=0, **options).fit(X, y)
+    trees = forest.forest_.state()[1]
+    return b"".join(tree["stat"].tobytes() for tree in trees) + forest.predict_link(X).tobytes()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,71 @@
+"""Chosen lifetimes: of the order of the best one, on functions whose smoothness is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dmondrian import GeneralizedMondrianForestRegressor
+
+N, TREES = 3000, 5
+WAVES = {"slow": 1.0, "quick": 8.0}
+
+
+def rows(waves: float) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    X = rng.random((N, 1)).astype(np.float32)
+    return X, np.sin(2.0 * np.pi * waves * X[:, 0]) + rng.normal(0.0, 0.5, N)
+
+
+def forest(**options) -> GeneralizedMondrianForestRegressor:
+    return GeneralizedMondrianForestRegressor(TREES, random_state=0, **options)
+
+
+def best_lifetime(waves: float) -> tuple[float, float]:
+    """Return the lifetime of least error to the function, and that error."""
+    X, y = rows(waves)
+    grid = np.geomspace(1.0, 1000.0, 40)
+    query = np.linspace(0.001, 0.999, 2000, dtype=np.float32)[:, None]
+    truth = np.sin(2.0 * np.pi * waves * query[:, 0])
+    free = forest(lifetime=None, max_lifetime=1000.0).fit(X, y)
+    errors = [((told - truth) ** 2).mean() for told in free.staged_predict(query, grid)]
+    return float(grid[np.argmin(errors)]), float(min(errors))
+
+
+@pytest.mark.parametrize("name", sorted(WAVES))
+def test_it_is_of_the_order_of_the_best(name: str) -> None:
+    waves = WAVES[name]
+    best, least = best_lifetime(waves)
+    query = np.linspace(0.001, 0.999, 2000, dtype=np.float32)[:, None]
+    truth = np.sin(2.0 * np.pi * waves * query[:, 0])
+    for way in ("prequential", "validation"):
+        fitted = forest(lifetime=way, max_lifetime=1000.0).fit(*rows(waves))
+        assert best / 4.0 < fitted.lifetime_ < 4.0 * best
+        assert ((fitted.predict(query) - truth) ** 2).mean() < 2.0 * least
+    # alpha_n of the order of 1 / sqrt(n) pays for bias too: its lifetimes are shorter
+    fitted = forest(lifetime="penalized", max_lifetime=1000.0).fit(*rows(waves))
+    assert best / 30.0 < fitted.lifetime_ < best
+
+
+def test_a_quicker_function_asks_for_a_longer_lifetime() -> None:
+    for way in ("penalized", "prequential", "validation"):
+        chosen = [
+            forest(lifetime=way, max_lifetime=1000.0).fit(*rows(w)).lifetime_ for w in (1.0, 8.0)
+        ]
+        assert chosen[1] > 2.0 * chosen[0]
+
+
+def test_a_constant_asks_for_one_cell() -> None:
+    X, _ = rows(1.0)
+    y = np.random.default_rng(1).normal(size=N)
+    for way in ("penalized", "prequential"):
+        assert (forest(lifetime=way, max_lifetime=1000.0).fit(X, y).lifetimes_ < 2.0).all()
+
+
+def test_the_curve_has_its_least_where_the_held_out_one_has() -> None:
+    best, _ = best_lifetime(1.0)
+    path = forest(lifetime="prequential", max_lifetime=1000.0).fit(*rows(1.0)).lifetime_path_
+    curve = path.risks.mean(axis=0)
+    assert best / 4.0 < path.lifetimes[np.argmin(curve)] < 4.0 * best
+    assert curve[0] > 1.2 * curve.min()
+    assert curve[-1] > 1.2 * curve.min()
