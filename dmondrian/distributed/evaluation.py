@@ -50,6 +50,8 @@ class Part:
         for encoded, sums in summed:
             assert encoded.y is not None  # the plan was made with the target
             mean = calibrated(forecasts(self.cost, sums.mean), self.calibration)
+            if self.cost is not None and self.cost.levels:
+                mean = np.concatenate([mean, sums.mean], axis=1)
             measured.append((mean, encoded.y, encoded.weight))
         return measured
 
@@ -83,8 +85,8 @@ def evaluate(
     dict
         "rows", and "log_loss" (nats), "accuracy", "ece" (expected calibration error),
         "reliability" (confidence and accuracy by bins of confidence) and, for two classes that both
-        occur, "auc"; or "rmse", "mae" and "r2" (of several quantiles: those of the level nearest
-        to 1/2). Weighted where the model was trained with weights.
+        occur, "auc"; or "rmse", "mae" and "r2" (of quantiles those of the level nearest to 1/2,
+        and "pinball", the mean over levels). Weighted where the model was trained with weights.
         And "trees_sharded", the number of groups, where no worker could hold the whole model.
 
     Raises
@@ -104,10 +106,11 @@ def evaluate(
         for unit in cut(plan.blocks)
     ]
     k, width = model.n_outputs, len(plan.schema.feature_names)
-    # A result is copied once on its way out, and has target and weight.
-    widths = {"sums": k, "result": k + 2}
+    # A result is copied once on its way out, and has target and weight; a generalised forest's
+    # has one forecast more than sums: the other class, or the quantile that stands for all.
+    widths = {"sums": k, "result": k + 2 + int(model.cost is not None)}
     needs = row_needs((p.plan.blocks for p in parts), width, len(plan.schema.columns) + 2, widths)
-    total = HeldOut(model.schema.task)
+    total = HeldOut(model.schema.task, () if model.cost is None else model.cost.levels)
 
     def add(measured: Measured) -> None:
         for mean, y, weight in measured:

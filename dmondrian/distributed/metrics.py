@@ -11,7 +11,7 @@ Shapes: n rows, K outputs (classes, or 1 for regression).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -189,10 +189,14 @@ class HeldOut:
     Parameters
     ----------
     task : {"classification", "regression"}
+    levels : sequence of float
+        Of quantiles; forecasts then have these behind the one that stands for all.
     """
 
-    def __init__(self, task: str) -> None:
+    def __init__(self, task: str, levels: Sequence[float] = ()) -> None:
         self._total = Progressive(task)
+        self._levels = np.array(levels, np.float64)
+        self._pinball = np.zeros(len(levels))
         self._kept: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
         self._reliability = Reliability() if task == "classification" else None
 
@@ -205,6 +209,9 @@ class HeldOut:
         """Add rows: `mean` float64 [n, K], `y` float64 [n], `weight` float64 [n] or None."""
         self._total.add(mean, y, weight)
         w = np.ones(len(y)) if weight is None else weight
+        if len(self._levels):
+            errors = y[:, None] - mean[:, 1:]
+            self._pinball += w @ np.maximum(self._levels * errors, (self._levels - 1.0) * errors)
         if self._reliability is not None:
             self._reliability.add(mean, y, w)
             if mean.shape[1] == 2:
@@ -213,6 +220,8 @@ class HeldOut:
     def report(self) -> dict[str, Any]:
         """Return the rows and metrics; the area under the curve where both classes occur."""
         metrics: dict[str, Any] = {"rows": self._total.rows, **self._total.totals()}
+        if len(self._levels) and self.weight > 0.0:
+            metrics["pinball"] = float(self._pinball.mean() / self.weight)
         if self._reliability is not None and self.weight > 0.0:
             metrics.update(self._reliability.report())
         if self._kept:

@@ -57,6 +57,11 @@ def test_quantiles_have_columns_of_their_own(
     measured = evaluate(run.run_url, adult, client=client)
     errors = alone.predict(X)[:, 2] - y
     assert measured["mae"] == pytest.approx(np.abs(errors).mean(), rel=1e-12)
+    losses = [
+        np.maximum(level * (y - q), (level - 1.0) * (y - q)).mean()
+        for level, q in zip(shared.quantile, alone.predict(X).T, strict=True)
+    ]
+    assert measured["pinball"] == pytest.approx(np.mean(losses), rel=1e-12)
     assert 0.0 < run.metrics["mae"] < 2.0 * y.std()
 
 
