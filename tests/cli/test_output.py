@@ -79,7 +79,9 @@ def test_tables_line_up():
 def test_what_the_library_logs_is_remarked_on():
     stderr, logger = io.StringIO(), logging.getLogger("dmondrian")
     with Output(False, io.StringIO(), stderr).logged():
-        logger.warning("compiling %s", "kernels")
-        logger.info("not for people")
+        for _ in range(2):  # a warning is told once, news each time
+            logger.warning("compiling %s", "kernels")
+            logger.info("choosing alpha")
+        logger.debug("not for people")
     logger.warning("later")
-    assert stderr.getvalue() == "note: compiling kernels\n"
+    assert stderr.getvalue() == "note: compiling kernels\nchoosing alpha\nchoosing alpha\n"
