@@ -91,7 +91,8 @@ def _use(algorithm: str, chosen: dict[str, Any]) -> None:
 
     from dmondrian.estimators import ALGORITHMS
 
-    X = np.random.default_rng(0).random((_ROWS, 2), dtype=np.float32)
+    X = np.random.default_rng(0).random((_ROWS, 6), dtype=np.float32)
+    X[:, 2:] = X[:, 2:] > 0.5  # boxes write features of two values as bits
     kind: Any = ALGORITHMS[algorithm]
     if algorithm == _ON_THE_CUBE:
         kind(n_estimators=2, random_state=0, **chosen).fit(X).score_samples(X)
