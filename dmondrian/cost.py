@@ -210,7 +210,7 @@ _RESPONSES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     OWN: lambda z: z,
     OWN_OF_MEAN: lambda z: z,
     "poisson": np.exp,
-    "geometric": lambda z: 1.0 / np.expm1(-z),
+    "geometric": lambda z: -np.exp(z) / np.expm1(z),
     "bernoulli": _expit,
     "logistic": _expit,
     "exponential": lambda z: _expit(2.0 * z),
@@ -269,12 +269,13 @@ def theory_rate(loss: str, bound: float) -> float:
         "logistic": small * math.log(2.0),
         "exponential": small,
         "square": 0.5 / (1.0 + bound) ** 2,
+        "modified_square": 0.5 / (1.0 + bound) ** 2,
     }
     if loss not in rates:
         raise ParameterError(
             f'aggregation="aggregate" needs a loss that is exp-concave, which {loss!r} is not: it '
-            "has straight pieces, where no learning rate makes exp(-rate loss) concave; use "
-            f'aggregation="mean", or one of {sorted([*rates, "geometric"])}'
+            "has sloping straight pieces, where no learning rate makes exp(-rate loss) concave; "
+            f'use aggregation="mean", or one of {sorted([*rates, "geometric"])}'
         )
     return rates[loss]
 

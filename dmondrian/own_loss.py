@@ -48,14 +48,20 @@ class ConvexLoss:
 
     Examples
     --------
-    Expectiles, and a likelihood of positive labels with the scale as z (its best z is the mean):
+    Expectiles, which need the labels, and counts by the log of their mean, which do not:
 
+    >>> import math
     >>> from dmondrian import ConvexLoss
     >>> def price(z, y):
     ...     return (0.9 if y > z else 0.1) * (y - z) ** 2
     >>> def derivative(z, y):
     ...     return -2.0 * (0.9 if y > z else 0.1) * (y - z)
     >>> expectile = ConvexLoss(price, derivative)
+    >>> def likelihood(z, y):
+    ...     return math.exp(z) - y * z
+    >>> def log_mean(mean):
+    ...     return math.log(max(mean, 1e-9))
+    >>> counts = ConvexLoss(likelihood, solution=log_mean)
     """
 
     def __init__(
@@ -87,13 +93,15 @@ class ConvexLoss:
 
     def prices(self, z: Any, y: Any) -> np.ndarray:
         """Return the price at each z and label, broadcast, float64."""
-        return np.asarray(elementwise(self.price)(np.asarray(z, np.float64), y))
+        with np.errstate(all="ignore"):  # the answer says where it is not finite
+            return np.asarray(elementwise(self.price)(np.asarray(z, np.float64), y))
 
     def warn_unless_convex(self, y: np.ndarray, bound: float | None) -> None:
         """Warn where the price is not convex in z, at some of the labels ``y`` [n].
 
         On grids of z: the range of the labels and a bit beyond, and [-8, 8] for what is on the
-        scale of a logarithm; or up to the bound. Where the price is not finite it has no say.
+        scale of a logarithm; or up to the bound. Where the price is not finite it has no say. Warn
+        where the derivative falls, likewise.
         """
         labels = np.unique(np.quantile(y, np.linspace(0.0, 1.0, _GRID_Y)))
         reach = max(float(np.ptp(labels)), 1.0)
@@ -114,15 +122,44 @@ class ConvexLoss:
                     stacklevel=2,
                 )
                 return
+            if self.derivative is None:
+                continue
+            with np.errstate(all="ignore"):
+                told = elementwise(self.derivative)(z, labels[:, None])
+                told[~np.isfinite(told)] = np.nan
+                falls = np.nan_to_num(np.fmax.accumulate(told, axis=1) - told, nan=-np.inf)
+            worst = np.unravel_index(np.argmax(falls), falls.shape)
+            if falls[worst] > _ROUGH * np.nanmax(np.abs(told), initial=0.0):
+                warnings.warn(
+                    f"the derivative falls before z = {z[worst[1]]:.4g}, y = "
+                    f"{labels[worst[0]]:.4g}: what cells say may be no minimum; use a convex loss "
+                    "of all z, or a bound within which the derivative does not fall",
+                    UserWarning,
+                    stacklevel=2,
+                )
+                return
 
     def solve(self, tree: nodes.Tree, bound: float | None) -> tuple[np.ndarray, np.ndarray]:
-        """Return what each node says and what its rows lose by it, float64 [m] each; 0 if empty."""
+        """Return what each node says and what its rows lose by it, float64 [m] each; 0 if empty.
+
+        Raises
+        ------
+        ParameterError
+            If no finite z is best for a cell.
+        """
         m = int(tree.head_i[nodes.N_NODES])
         stat, n = tree.d[:m], tree.d[:m, nodes.STAT]
         z, seen = np.zeros(m), np.flatnonzero(n > 0.0)
         if self.solution is not None:
             mean = tree.head_f[nodes.OFFSET] + stat[seen, SUM] / n[seen]
-            z[seen] = np.clip(elementwise(self.solution)(mean), *_ends(bound))
+            with np.errstate(all="ignore"):  # what is not finite is told
+                z[seen] = np.clip(elementwise(self.solution)(mean), *_ends(bound))
+            if len(wrong := np.flatnonzero(~np.isfinite(z[seen]))):
+                raise ParameterError(
+                    f"solution({mean[wrong[0]]:.6g}) is {z[seen][wrong[0]]}, expected a finite "
+                    "number for the mean of any labels: give a bound where it is infinite, or a "
+                    "solution for all means"
+                )
             return z, np.zeros(m)
         labels, weights = _kept(tree, seen)
         z[seen] = self._root(labels, weights, bound)
@@ -139,7 +176,7 @@ class ConvexLoss:
         slope_at = elementwise(self.derivative)
 
         def slope(z: np.ndarray) -> np.ndarray:
-            with np.errstate(over="ignore"):  # far from the root
+            with np.errstate(all="ignore"):  # far from the root; ends that are nan are told
                 told = slope_at(z[:, None], labels)
             found: np.ndarray = (weights * np.where(weights > 0.0, told, 0.0)).sum(axis=1)
             return found
@@ -147,6 +184,15 @@ class ConvexLoss:
         low, high = (np.full(len(labels), end) for end in _ends(bound))
         if bound is None:
             low, high = _widened(slope, labels.min(axis=1) - 1.0, labels.max(axis=1) + 1.0)
+            first, last = slope(low), slope(high)
+            if len(wrong := np.flatnonzero(~((first < 0.0) & (last > 0.0)))):
+                v, y = wrong[0], labels[wrong[0]]
+                raise ParameterError(
+                    "expected a derivative < 0 for small z and > 0 for large z; summed over the "
+                    f"labels of a cell, {y.min():.6g} to {y.max():.6g}, it is {first[v]:.3g} at "
+                    f"{low[v]:.3g} and {last[v]:.3g} at {high[v]:.3g}, so no z is best: give a "
+                    "bound, or another loss"
+                )
         rises = _halved(lambda z: slope(z) >= 0.0, low, high)
         return 0.5 * rises + 0.5 * _halved(lambda z: slope(z) > 0.0, rises, high)
 

@@ -137,6 +137,30 @@ def held_out(n: int, fraction: float) -> np.ndarray:
     return is_held
 
 
+def held_out_path(lifetimes: np.ndarray, losses: np.ndarray, total_weight: float) -> LifetimePath:
+    """Return the choice by the total loss of held-out rows, float64 [L], at each lifetime.
+
+    Raises
+    ------
+    ParameterError
+        If the rows have no weight, or some loss is not a number.
+    """
+    if not total_weight > 0.0:
+        raise ParameterError(
+            "all held-out rows have weight 0, so they choose no lifetime: give rows of positive "
+            "weight"
+        )
+    if np.isnan(losses).any() or not np.isfinite(losses).any():
+        at = lifetimes[np.argmin(np.isfinite(losses))]
+        raise ParameterError(
+            f"the loss of the held-out rows is not a finite number at lifetime {at:g}: give a "
+            "bound within which the loss is finite, or another loss"
+        )
+    risks = losses / total_weight
+    best = np.array([lifetimes[np.argmin(risks)]])
+    return LifetimePath(lifetimes, risks[None], np.zeros(1), best)
+
+
 def lifetime_grid(trees: Sequence[nodes.Tree], size: int) -> np.ndarray:
     """Return up to ``size`` increasing lifetimes > 0 that part the splits of trees evenly in log.
 

@@ -6,6 +6,7 @@ Shapes: n rows, d features, T trees, L lifetimes.
 from __future__ import annotations
 
 import dataclasses
+import operator
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -13,7 +14,7 @@ import numpy as np
 from sklearn.base import DensityMixin, _fit_context
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import _num_samples
+from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from dmondrian.cost import Cost
 from dmondrian.density import ForestDensity
@@ -22,7 +23,7 @@ from dmondrian.estimators.generalized import Chosen
 from dmondrian.estimators.mondrian import MondrianForest
 from dmondrian.lifetime import Lifetime
 from dmondrian.parameters import ForestParameters
-from dmondrian.selection import LifetimePath, held_out, lifetime_grid
+from dmondrian.selection import LifetimePath, held_out, held_out_path, lifetime_grid
 from dmondrian.warmup import LAST
 
 _CANDIDATES = 24  # lifetimes that held-out rows choose from; each is normalised anew
@@ -230,13 +231,12 @@ class MondrianDensity(DensityMixin, MondrianForest):
         parameters = forest.parameters
         assert parameters.cost is not None  # as it was made
         grid = lifetime_grid(forest.trees, _CANDIDATES)
-        risks = [-np.average(self._at(at).log_density(X), weights=w) for at in grid]
-        best = float(grid[np.argmin(risks)])
-        chosen = dataclasses.replace(parameters.cost, lifetime=best)
+        weights = np.ones(len(X)) if w is None else w
+        losses = np.array([-weights @ self._at(at).log_density(X) for at in grid])
+        path = held_out_path(grid, losses, float(weights.sum()))
+        chosen = dataclasses.replace(parameters.cost, lifetime=float(path.chosen[0]))
         forest.parameters = dataclasses.replace(parameters, cost=chosen)
-        self.lifetime_path_ = LifetimePath(
-            grid, np.array([risks]), np.zeros(1), np.array([best])
-        )  # fmt: skip
+        self.lifetime_path_ = path
 
     def _at(self, lifetime: float) -> ForestDensity:
         bound = None if self.bound is None else float(self.bound)
@@ -282,15 +282,22 @@ class MondrianDensity(DensityMixin, MondrianForest):
         Parameters
         ----------
         n_samples : int, default=1
+            At least 1.
         random_state : int, RandomState or None
 
         Returns
         -------
         float32 array of shape (n_samples, d)
         """
-        self._fitted_forest()
+        check_is_fitted(self)
+        try:
+            n = operator.index(n_samples)
+        except TypeError:
+            n = 0
+        if n < 1:
+            raise ParameterError(f"n_samples should be an integer >= 1, got {n_samples!r}")
         seed = check_random_state(random_state).randint(2**31)
-        return self._now.sample(int(n_samples), np.random.default_rng(seed))
+        return self._now.sample(n, np.random.default_rng(seed))
 
     def _node_forecasts(self, stat: np.ndarray, offset: float) -> dict[str, np.ndarray]:
         return {}

@@ -24,7 +24,13 @@ from dmondrian.errors import ParameterError
 from dmondrian.estimators.mondrian import MondrianForest
 from dmondrian.lifetime import Lifetime, PowerLifetime
 from dmondrian.parameters import ForestParameters
-from dmondrian.selection import LifetimePath, held_out, lifetime_grid, lifetime_path
+from dmondrian.selection import (
+    LifetimePath,
+    held_out,
+    held_out_path,
+    lifetime_grid,
+    lifetime_path,
+)
 
 _CANDIDATES = 128  # lifetimes that held-out rows choose from
 _CHUNK = 4096  # held-out rows predicted at a time
@@ -142,7 +148,8 @@ class GeneralizedMondrianForest(MondrianForest):
         Raises
         ------
         ParameterError
-            If the forest mixes over prunings, which listens to all lifetimes.
+            If the forest mixes over prunings, which listens to all lifetimes; if the rows have no
+            weight, or no finite loss.
         """
         check_is_fitted(self)
         with self._all_or_nothing():
@@ -161,11 +168,10 @@ class GeneralizedMondrianForest(MondrianForest):
         for start in range(0, len(X), _CHUNK):
             rows = slice(start, start + _CHUNK)
             losses += self._held_out_losses(X[rows], y[rows], None if w is None else w[rows], grid)
-        risks = losses / (len(X) if w is None else w.sum())
-        best = float(grid[np.argmin(risks)])
-        chosen = dataclasses.replace(cost, lifetime=best, selection=None)
+        path = held_out_path(grid, losses, float(len(X) if w is None else w.sum()))
+        chosen = dataclasses.replace(cost, lifetime=float(path.chosen[0]), selection=None)
         forest.parameters = dataclasses.replace(parameters, cost=chosen)
-        self._held_out_path = LifetimePath(grid, risks[None], np.zeros(1), np.array([best]))
+        self._held_out_path = path
 
     def _held_out_losses(
         self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None, grid: np.ndarray

@@ -181,7 +181,8 @@ class GeneralizedMondrianForestClassifier(GeneralizedMondrianForest, ForestClass
         float64 array of shape (n, 2), columns as in ``classes_``
         """
         z = self.decision_function(X, lifetime)
-        return np.stack([responses(self.loss, -z), responses(self.loss, z)], axis=1)
+        loss = self._fitted_cost().loss
+        return np.stack([responses(loss, -z), responses(loss, z)], axis=1)
 
     @available_if(_has_probabilities)
     def predict_log_proba(self, X: Any) -> np.ndarray:

@@ -255,6 +255,7 @@ class GeneralizedMondrianForestRegressor(OwnLoss, ForestRegressor):
 
     def _in_order(self, told: np.ndarray) -> np.ndarray:
         """Return outputs [n, k] in the order of the levels given; [n] where there is one."""
-        if self.loss != "quantile" or np.ndim(self.quantile) == 0:
+        levels = self._begun_with["quantile"]  # those learned, whatever was set since
+        if self._begun_with["loss"] != "quantile" or np.ndim(levels) == 0:
             return told[:, 0]
-        return told[:, np.argsort(np.argsort(self._levels()))]
+        return told[:, np.argsort(np.argsort(np.ravel(levels)))]

@@ -30,7 +30,7 @@ from dmondrian.stats.labels import KEPT, Labels, places, weight_upto
 from dmondrian.stats.moments import PRICE
 
 _STEPS = 200  # of Newton or of halving: far more than a double has bits
-_NOTHING = 1e-14  # a derivative that is rounding, as a share of n delta
+_NOTHING = 1e-14  # a derivative that is rounding, as a share of the largest
 
 
 class Huber(NamedTuple):
@@ -79,7 +79,7 @@ def robust_mean(loss, tree, v):
     row = tree.d[v]
     first, k = places(Labels(loss.size))[0], int(row[KEPT])
     low, high = row[first], row[first + k - 1]
-    nothing = _NOTHING * loss.delta * row[STAT]
+    nothing = _NOTHING * min(loss.delta, high - low) * row[STAT]
     z = 0.5 * low + 0.5 * high
     for _ in range(_STEPS):
         slope, curvature, flat_from, flat_to = slope_at(loss, row, z)

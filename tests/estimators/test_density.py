@@ -184,3 +184,17 @@ def test_what_is_refused() -> None:
     clipped = MondrianDensity(2, lifetime=3.0, clip=True, random_state=0).fit(rows() * 2.0)
     assert clipped.n_clipped_ > 0
     assert np.isfinite(clipped.score_samples(rows(3) - 1.0)).all()
+
+
+@pytest.mark.parametrize("n", [0, -3, 2.7])
+def test_draws_are_counted(n) -> None:
+    density = MondrianDensity(2, random_state=0).fit(rows(50))
+    with pytest.raises(ParameterError, match="integer >= 1"):
+        density.sample(n)
+
+
+def test_rows_without_weight_choose_no_lifetime() -> None:
+    density = MondrianDensity(2, max_lifetime=4.0, random_state=0).fit(rows(50))
+    with pytest.raises(ParameterError, match="positive weight"):
+        density.choose_lifetime(rows(50), np.zeros(50))
+    assert not hasattr(density, "lifetime_path_")

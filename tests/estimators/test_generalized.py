@@ -316,3 +316,27 @@ def test_forests_of_other_losses_of_your_own_are_not_merged() -> None:
 
 def square(z: float, y: float) -> float:
     return (y - z) ** 2
+
+
+def test_rows_without_weight_choose_no_lifetime() -> None:
+    forest = Regressor(2, lifetime=None, random_state=0).fit(rows(), labels(Regressor))
+    with pytest.raises(ParameterError, match="positive weight"):
+        forest.choose_lifetime(rows(), labels(Regressor), np.zeros(300))
+    assert forest.lifetime_ == np.inf
+
+
+def test_tiny_means_of_the_geometric_family_are_no_overflow() -> None:
+    forest = Regressor(2, loss="geometric", random_state=0).fit(rows(), np.full(300, 5e-320))
+    with np.errstate(all="raise", under="ignore"):
+        assert np.allclose(forest.predict(rows()), 5e-320, rtol=1e-3, atol=0.0)
+
+
+def test_predictions_are_of_the_loss_learned_whatever_is_set_since() -> None:
+    X, y = rows(), labels(Regressor)
+    quantiles = Regressor(2, loss="quantile", quantile=[0.9, 0.1], random_state=0).fit(X, y)
+    before = quantiles.predict(X)
+    for changed in ({"quantile": [0.1, 0.9]}, {"quantile": 0.5}, {"loss": "squared"}):
+        assert np.array_equal(quantiles.set_params(**changed).predict(X), before)
+    shares = Classifier(2, loss="logistic", random_state=0).fit(X, labels(Classifier))
+    told = shares.predict_proba(X)
+    assert np.array_equal(shares.set_params(loss="exponential").predict_proba(X), told)

@@ -142,3 +142,41 @@ def test_what_a_loss_of_your_own_cannot_do(tmp_path) -> None:
         ConvexLoss(huber)
     with pytest.raises(ParameterError, match="hold no functions"):
         forest(own)._check_run()
+
+
+def one_sided(z: float, y: float) -> float:
+    return z - y * math.log(z)
+
+
+def one_sided_slope(z: float, y: float) -> float:
+    return 1.0 - y / z if z != 0.0 else math.nan
+
+
+def test_a_derivative_that_falls_is_told() -> None:
+    X, y = np.zeros((3, 1), np.float32), [1.0, 2.0, 3.0]
+    with pytest.warns(UserWarning, match="the derivative falls before z = "):
+        own = forest(ConvexLoss(one_sided, one_sided_slope)).fit(X, y)
+    with pytest.raises(ParameterError, match="no z is best: give a bound"):
+        own.predict(X)
+
+
+def log(mean: float) -> float:
+    return math.log(mean)
+
+
+def test_cells_without_a_best_constant_are_told() -> None:
+    X, y = np.zeros((3, 1), np.float32), [0.0, 0.0, 0.0]
+    with pytest.raises(ParameterError, match="no z is best: give a bound"):
+        forest(ConvexLoss(poisson, poisson_slope)).fit(X, y).predict(X)
+    with pytest.raises(ParameterError, match=r"solution\(0\) is -inf, expected a finite"):
+        forest(ConvexLoss(poisson, solution=log)).fit(X, y).predict(X)
+    for loss in (ConvexLoss(poisson, poisson_slope), ConvexLoss(poisson, solution=log)):
+        told = forest(loss, bound=2.0).fit(X, y).predict(X)
+        assert told == pytest.approx(np.full(3, -2.0), rel=1e-14)
+
+
+def test_held_out_rows_choose_by_finite_losses_only() -> None:
+    own = ConvexLoss(one_sided, solution=math.sin)
+    X, y = rows(), 4.0 + labels().clip(-0.5, 0.5)  # sin of the mean is negative
+    with pytest.raises(ParameterError, match="not a finite number at lifetime"):
+        forest(own, lifetime="validation").fit(X, y)

@@ -115,6 +115,13 @@ def test_the_middle_of_an_interval_of_minima() -> None:
     assert even.decision_function(X[:1])[0] == 0.0
 
 
+@pytest.mark.parametrize("delta", [1e3, 1e13, 1e20])
+def test_wide_huber_is_the_mean(delta: float) -> None:
+    y = np.array([0.0, 0.1, 0.2, 9.0])
+    forest = GeneralizedMondrianForestRegressor(1, loss="huber", delta=delta)
+    assert forest.fit(np.zeros((4, 1)), y).predict([[0.0]])[0] == pytest.approx(2.325, rel=1e-13)
+
+
 def test_the_forest_is_the_mean_over_trees() -> None:
     for loss in ("poisson", "quantile"):
         forest, _ = fitted(loss)
