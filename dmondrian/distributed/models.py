@@ -43,6 +43,7 @@ class Model:
     digest: str  # of trees, schema and calibration
     calibration: Calibration | None = None  # of its forecasts
     cost: Cost | None = None  # what a generalised forest minimises
+    tells_distance: bool = True  # whether nodes know the range of their rows
 
 
 class Once:
@@ -120,9 +121,8 @@ def open_model(url: str) -> Model:
             f"classes, the forest has {shape[0]} and {shape[1]}"
         )
     tells_std = parameters.aggregation == "hierarchy" and parameters.n_classes == 0
-    return Model(
-        trees, parameters.n_outputs, tells_std, schema, digest, calibration, parameters.cost
-    )
+    cost, told = parameters.cost, parameters.has_boxes
+    return Model(trees, parameters.n_outputs, tells_std, schema, digest, calibration, cost, told)
 
 
 def plan_here(folder: str, name: str, digest: str) -> Plan:
