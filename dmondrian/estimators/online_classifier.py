@@ -32,12 +32,12 @@ class OnlineRandomForestClassifier(OnlineRandomForest, ForestClassifier):
         lambda: a leaf has min(1 + Poisson(lambda), d) candidate features.
     n_thresholds : int, default=10
         m: thresholds of each, the values of the first m structure rows of the leaf.
-    min_gain : float, default=0.01
+    min_gain : float, default=0.2
         tau: a split must gain more than this (bits for "entropy"), unless the leaf must be split.
-    min_samples_leaf, min_samples_growth : float, default=10.0 and 1.00001
+    min_samples_leaf, min_samples_growth : float, default=5.0 and 1.00001
         alpha(d) = min_samples_leaf * min_samples_growth^d: estimation rows that each side of a
         split at depth d must have had. Consistency needs a growth above 1.
-    must_split_ratio : float, default=10000.0
+    must_split_ratio : float, default=10.0
         beta(d) = must_split_ratio * alpha(d), at least alpha(d): with so many estimation rows a
         leaf is split by its best valid candidate, whatever that gains.
     max_fringe : int or None, default=1000
@@ -108,10 +108,10 @@ class OnlineRandomForestClassifier(OnlineRandomForest, ForestClassifier):
         *,
         candidate_rate: float = 10.0,
         n_thresholds: int = 10,
-        min_gain: float = 0.01,
-        min_samples_leaf: float = 10.0,
+        min_gain: float = 0.2,
+        min_samples_leaf: float = 5.0,
         min_samples_growth: float = 1.00001,
-        must_split_ratio: float = 10_000.0,
+        must_split_ratio: float = 10.0,
         max_fringe: int | None = 1000,
         criterion: Literal["entropy", "gini", "hellinger"] = "entropy",
         structure_share: float = 0.5,

@@ -26,7 +26,7 @@ class OnlineRandomForestRegressor(OnlineRandomForest, ForestRegressor):
         Trees.
     candidate_rate, n_thresholds
         As in :class:`dmondrian.OnlineRandomForestClassifier`.
-    min_gain : float, default=0.01
+    min_gain : float, default=0.2
         tau: a split must explain more than this share of the variance in its cell, unless the leaf
         must be split.
     min_samples_leaf, min_samples_growth, must_split_ratio, max_fringe
@@ -69,10 +69,10 @@ class OnlineRandomForestRegressor(OnlineRandomForest, ForestRegressor):
         *,
         candidate_rate: float = 10.0,
         n_thresholds: int = 10,
-        min_gain: float = 0.01,
-        min_samples_leaf: float = 10.0,
+        min_gain: float = 0.2,
+        min_samples_leaf: float = 5.0,
         min_samples_growth: float = 1.00001,
-        must_split_ratio: float = 10_000.0,
+        must_split_ratio: float = 10.0,
         max_fringe: int | None = 1000,
         structure_share: float = 0.5,
         ignore_share: float = 0.0,
