@@ -177,6 +177,7 @@ def check_fringe(
     arrays: dict[str, np.ndarray],
     n_features: int,
     n_classes: int,
+    estimated: float,
     settings: FringeSettings,
 ) -> None:
     """Raise :class:`CorruptError` unless the arrays are those of a fringe.
@@ -187,6 +188,10 @@ def check_fringe(
         How the tree is called in messages.
     arrays : dict
         Of a tree whose links are sound.
+    n_features, n_classes : int
+    estimated : float
+        Weight of the tree's estimation rows.
+    settings : FringeSettings
     """
     active, sizes = arrays["fringe"], arrays["candidates_size"].astype(np.int64)
     is_leaf, limit = arrays["left"] < 0, settings.max_fringe
@@ -205,12 +210,16 @@ def check_fringe(
     for size in np.unique(sizes[sizes > 0]).tolist():
         first = starts[sizes == size]
         blocks = arrays["candidates"][first[:, None] + np.arange(size)]
-        if not _are_blocks(blocks, n_features, n_classes, settings):
+        if not _are_blocks(blocks, n_features, n_classes, estimated, settings):
             raise CorruptError(where + "its candidates are not those of a leaf")
 
 
 def _are_blocks(
-    blocks: np.ndarray, n_features: int, n_classes: int, settings: FringeSettings
+    blocks: np.ndarray,
+    n_features: int,
+    n_classes: int,
+    estimated: float,
+    settings: FringeSettings,
 ) -> bool:
     """Tell whether blocks of one size, float64 [b, size] without size and node, are sound."""
     n_points, section = int(settings.n_thresholds), settings.section(n_classes)
@@ -229,7 +238,7 @@ def _are_blocks(
         ((points >= 1) & (points <= n_points) & (points == np.floor(points))).all()
         and ((which >= 0) & (which < n_features) & (which == np.floor(which))).all()
         and (np.diff(which, axis=1) > 0).all()
-        and (begun >= 0).all()
+        and ((begun >= 0) & (begun <= estimated)).all()
         and (at_least_0 >= 0).all()
         and (of_structure[:, :, 0] >= 0).all()
         and (np.abs(rows[:, 1:, 0]) <= np.finfo(np.float32).max).all()

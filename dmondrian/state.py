@@ -174,13 +174,12 @@ def check_grown_by_fringe(
     begun = stat[~inside, -1]
     if not (stat[:, -1] >= 0).all() or not np.isfinite(stat[:, -1]).all():
         raise CorruptError(where + "its gains should be finite and not negative")
-    is_young = (begun >= estimated) & (arrays["parent"][~inside] >= 0)
-    if is_young.any() or not math.isfinite(estimated):
+    if (begun > estimated).any() or not math.isfinite(estimated):
         raise CorruptError(where + "its leaves should be older than its last estimation row")
     n_classes = stat.shape[1] - 2 if is_counts else 0
     if not arrays["candidates"].dtype == np.float64 or arrays["candidates"].ndim != 1:
         raise CorruptError(where + "its candidates should be one row of doubles")
-    check_fringe(where, arrays, n_features, n_classes, fringe)
+    check_fringe(where, arrays, n_features, n_classes, estimated, fringe)
 
 
 def check_links(entry: dict[str, Any], arrays: dict[str, np.ndarray], n_features: int) -> None:

@@ -202,12 +202,12 @@ def fill_fringe(growth, stat, tree, v):
         tree.head_i[N_ACTIVE] += 2
         return
     while tree.head_i[N_ACTIVE] < growth.max_fringe:
-        best, chosen = -1.0, np.int64(-1)
+        best, chosen = 0.0, np.int64(-1)
         for u in range(n_nodes):
             if tree.i[u, LEFT] < 0 and tree.i[u, CANDIDATES] == NONE:
                 rows = tree.head_f[ESTIMATED] - tree.d[u, STAT + tree.n_stats - 1]
                 worth = error(stat, tree, u) / rows
-                if worth > best:
+                if chosen < 0 or worth > best:
                     best, chosen = worth, np.int64(u)
         tree.i[chosen, CANDIDATES] = OPEN
         tree.head_i[N_ACTIVE] += 1

@@ -13,6 +13,7 @@ children does not look at how rare a class is (Cieslak, Hoens, Chawla, Kegelmeye
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -25,12 +26,22 @@ _UNITS = 2.0**20  # of a bit
 _SCALE = _UNITS / math.log(2.0)
 
 
+def _bits(n: float, logarithm: Callable[[float], float]) -> float:
+    return np.rint(n * logarithm(n) * _SCALE) if n > 0.0 else 0.0
+
+
+# Most cells of a fringe hold few rows: a look at a table takes a tenth of a logarithm.
+_BITS = np.array([_bits(float(n), getattr(log, "py_func", log)) for n in range(2048)])
+
+
 @inner
 def concave(criterion, n):
     """Return f(``n``)."""
-    if criterion == ENTROPY:
-        return np.rint(n * log(n) * _SCALE) if n > 0.0 else 0.0
-    return n * n
+    if criterion != ENTROPY:
+        return n * n
+    if 0.0 <= n < _BITS.shape[0] and n == np.floor(n):
+        return _BITS[np.uint64(n)]
+    return np.rint(n * log(n) * _SCALE) if n > 0.0 else 0.0
 
 
 @inner
