@@ -89,7 +89,7 @@ class MondrianDensity(DensityMixin, MondrianForest):
     aggregation, empty_cell, predict_extension = "mean", "parent", "leaf"
     domain = "cube"
     max_nodes, feature_scales, warmup_rows = None, None, LAST
-    lifetime_path_: LifetimePath
+    _held_out_path: LifetimePath
     _density: tuple[tuple[float, float, float | None, int], ForestDensity]
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -174,7 +174,7 @@ class MondrianDensity(DensityMixin, MondrianForest):
         This estimator
         """
         with self._all_or_nothing():
-            self.__dict__.pop("lifetime_path_", None)
+            self.__dict__.pop("_held_out_path", None)
             X, y, w = self._rows(X, sample_weight, first=True)
             self._check_some_weight(w)
             if self.lifetime != "validation":
@@ -236,7 +236,18 @@ class MondrianDensity(DensityMixin, MondrianForest):
         path = held_out_path(grid, losses, float(weights.sum()))
         chosen = dataclasses.replace(parameters.cost, lifetime=float(path.chosen[0]))
         forest.parameters = dataclasses.replace(parameters, cost=chosen)
-        self.lifetime_path_ = path
+        self._held_out_path = path
+
+    @property
+    def lifetime_path_(self) -> LifetimePath:
+        """Lifetimes tried, negative mean log likelihoods of held-out rows, and what was chosen."""
+        self._fitted_forest()
+        if not hasattr(self, "_held_out_path"):
+            raise AttributeError(
+                'no lifetime was chosen by held-out rows: use lifetime="validation", or '
+                f"choose_lifetime; it is {self.lifetime!r}"
+            )
+        return self._held_out_path
 
     def _at(self, lifetime: float) -> ForestDensity:
         bound = None if self.bound is None else float(self.bound)

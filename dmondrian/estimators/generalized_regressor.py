@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
+from sklearn.metrics import d2_pinball_score, r2_score
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from dmondrian.cost import LARGEST_SIZE, OWN, OWN_OF_MEAN, REGRESSION, Cost
@@ -62,7 +63,8 @@ class GeneralizedMondrianForestRegressor(OwnLoss, ForestRegressor):
         "validation": one for all trees, of least loss of the forest on rows held out of ``fit``
         (no ``partial_fit``; see :meth:`choose_lifetime`). ``lifetime_path_`` tells the curves.
     penalty : float or None, default=None
-        alpha_n of "penalized"; None for the drop of the tree's risk over sqrt(n).
+        alpha_n of "penalized"; None for twice the least that keeps a tree of noise whole, found
+        from each tree (see :mod:`dmondrian.selection`).
     validation_fraction : float, default=0.1
         Share of the rows that "validation" holds out, every tenth or so; they are not learned.
     max_lifetime : float or None, default=None
@@ -232,6 +234,29 @@ class GeneralizedMondrianForestRegressor(OwnLoss, ForestRegressor):
         float64 array, of the shape of :meth:`predict`
         """
         return self._in_order(self._prediction_at(X, lifetime))
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return how good the predictions are; 1 is perfect, more is better.
+
+        Of one prediction a row R2, as all regressors of scikit-learn do. Of several quantiles the
+        mean over levels of the share of pinball loss that they explain, D2, beside the same
+        quantile of ``y`` (:func:`sklearn.metrics.d2_pinball_score`).
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        y : array-like of shape (n,)
+        sample_weight : array-like of shape (n,), optional
+        """
+        told = self.predict(X)
+        if told.ndim == 1:
+            return float(r2_score(y, told, sample_weight=sample_weight))
+        levels = np.ravel(self._begun_with["quantile"])
+        shares = [
+            d2_pinball_score(y, told[:, k], sample_weight=sample_weight, alpha=float(level))
+            for k, level in enumerate(levels)
+        ]
+        return float(np.mean(shares))
 
     def staged_predict(self, X: Any, lifetimes: Iterable[float]) -> Iterator[np.ndarray]:
         """Return the predictions at each of many lifetimes, in one way down each tree.

@@ -239,7 +239,7 @@ class Intervals(MondrianForest):
 
     def _mean_and_std(self, X: np.ndarray, lifetime: float) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and standard deviation of the label at checked rows."""
-        is_hierarchy = self.aggregation == "hierarchy"
+        is_hierarchy = self.forest_.parameters.aggregation == "hierarchy"
         sums = self.forest_.predict_sums(
             X, self._n_threads(), spread=is_hierarchy, lifetimes=np.array([lifetime])
         )
@@ -251,10 +251,11 @@ class Intervals(MondrianForest):
     def _inference_at(self, lifetime: float | None, debias: bool) -> tuple[np.ndarray, np.ndarray]:
         """Return the lifetimes whose predictions are combined, and the weight of each."""
         check_is_fitted(self)
-        if self.domain != "cube" or self.aggregation != "mean":
+        learned = self.forest_.parameters
+        if learned.domain != "cube" or learned.aggregation != "mean":
             raise ParameterError(
                 'inference is for domain="cube" and aggregation="mean", got '
-                f"domain={self.domain!r} and aggregation={self.aggregation!r}"
+                f"domain={learned.domain!r} and aggregation={learned.aggregation!r}"
             )
         at = self._one_lifetime(lifetime)
         if not debias:

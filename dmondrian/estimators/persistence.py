@@ -19,6 +19,8 @@ from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.estimators import ALGORITHMS
 from dmondrian.estimators.intervals import Intervals
 from dmondrian.lifetime import PowerLifetime, lifetime_from_json
+from dmondrian.parameters import ForestParameters
+from dmondrian.selection import LifetimePath
 from dmondrian.state import decode_float, encode_float
 
 # What learning more never changes; the settings in use are stored with the trees.
@@ -45,6 +47,11 @@ def save_estimator(estimator: Any, path: str | PathLike[str]) -> None:
     }
     if hasattr(estimator, "interval_scores_"):
         model["interval_scores"] = [encode_float(score) for score in estimator.interval_scores_]
+    if hasattr(estimator, "_held_out_path"):
+        path_ = estimator._held_out_path
+        model["lifetime_path"] = [
+            [encode_float(x) for x in column] for column in (path_.lifetimes, path_.risks[0])
+        ]
     save_model(path, forest, model)
 
 
@@ -91,6 +98,8 @@ def load_estimator(path: str | PathLike[str]) -> Any:
     fitted = unfitted._adopt(forest, classes, names)
     if model.get("interval_scores") is not None:
         fitted.interval_scores_ = _interval_scores(model["interval_scores"], algorithm, path)
+    if model.get("lifetime_path") is not None:
+        fitted._held_out_path = _held_out_path(model["lifetime_path"], forest.parameters, path)
     return fitted
 
 
@@ -104,6 +113,23 @@ def _interval_scores(told: Any, algorithm: str, path: Any) -> np.ndarray:
             f"that has them; found {str(told)[:80]} of {algorithm}"
         )
     return scores
+
+
+def _held_out_path(told: Any, parameters: ForestParameters, path: Any) -> LifetimePath:
+    """Return the lifetimes that held-out rows chose from, checked."""
+    chosen = None if parameters.cost is None else parameters.cost.lifetime
+    try:
+        lifetimes, risks = (np.array([decode_float(x) for x in column]) for column in told)
+        is_sound = len(lifetimes) == len(risks) and chosen in lifetimes
+        is_sound = is_sound and bool((np.diff(lifetimes, prepend=0.0) > 0.0).all())
+    except (TypeError, ValueError):
+        is_sound = False
+    if not is_sound:
+        raise CorruptError(
+            f"{path}: run.json's lifetime_path should be increasing lifetimes, with the {chosen} "
+            f"in use, and as many risks; found {str(told)[:80]}"
+        )
+    return LifetimePath(lifetimes, risks[None], np.zeros(1), np.array([chosen]))
 
 
 def _labels(classes: list[Any] | None, dtype: str | None, path: Any) -> np.ndarray | None:

@@ -149,12 +149,19 @@ def test_chunks_weights_and_files_change_nothing(tmp_path) -> None:
     )
 
 
-def test_held_out_rows_choose_the_lifetime() -> None:
+def test_held_out_rows_choose_the_lifetime(tmp_path) -> None:
     X, held = rows(1500), rows(1500, seed=8)
     density = MondrianDensity(4, lifetime="validation", n_draws=2000, random_state=0).fit(X)
     path = density.lifetime_path_
     assert density.lifetime_ == path.lifetimes[np.argmin(path.risks[0])]
     assert path.lifetimes[0] < density.lifetime_ < path.lifetimes[-1]
+    density.save(tmp_path / "m")
+    loaded = dmondrian.load(tmp_path / "m")
+    assert loaded.lifetime_ == density.lifetime_
+    for told, stored in zip(loaded.lifetime_path_, path, strict=True):
+        assert np.array_equal(told, stored)
+    with pytest.raises(AttributeError, match="no lifetime was chosen by held-out rows"):
+        _ = MondrianDensity(2, random_state=0).fit(X).lifetime_path_
     for lifetime in (path.lifetimes[0], path.lifetimes[-1]):
         other = density._at(lifetime).log_density(held).mean()
         assert density.score_samples(held).mean() > other
