@@ -22,7 +22,7 @@ import numpy as np
 from dmondrian._jit import elementwise
 from dmondrian.core import nodes
 from dmondrian.errors import ParameterError
-from dmondrian.stats.labels import KEPT
+from dmondrian.label_mixture import kept_labels
 from dmondrian.stats.moments import SUM
 
 _HALVINGS = 2200  # of any interval of doubles to neighbours; it ends long before
@@ -196,7 +196,7 @@ class ConvexLoss:
                     "solution for all means"
                 )
             return z, np.zeros(m)
-        labels, weights = _kept(tree, seen)
+        labels, weights = kept_labels(tree, seen)
         z[seen] = self._root(labels, weights, bound)
         risks = np.zeros(m)
         risks[seen] = (weights * self.prices(z[seen, None], labels)).sum(axis=1)
@@ -321,16 +321,3 @@ def _halved(
 
 def _ends(bound: float | None) -> tuple[float, float]:
     return (-np.inf, np.inf) if bound is None else (-bound, bound)
-
-
-def _kept(tree: nodes.Tree, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return labels and weights of nodes, float64 [m, k]; behind those kept repeats of weight 0."""
-    size = (tree.n_stats - (KEPT + 1 - nodes.STAT)) // 3
-    told = tree.d[which, KEPT + 1 : nodes.STAT + tree.n_stats].reshape(len(which), 3, size)
-    kept = tree.d[which, KEPT].astype(np.int64)
-    place = np.minimum(np.arange(size), kept[:, None] - 1)
-    labels, below, upto = (np.take_along_axis(told[:, c], place, axis=1) for c in range(3))
-    after = np.concatenate([below[:, 1:], below[:, -1:]], axis=1)
-    rank = 0.5 * (upto + after)  # the middle of what is known, as in stats.labels.weight_upto
-    rank = np.where(np.arange(size) >= kept[:, None] - 1, tree.d[which, nodes.STAT, None], rank)
-    return labels, np.diff(rank, axis=1, prepend=0.0)

@@ -18,6 +18,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from dmondrian.cost import LARGEST_SIZE, OWN, OWN_OF_MEAN, REGRESSION, Cost
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.generalized import Chosen, GeneralizedMondrianForest
+from dmondrian.estimators.label_intervals import LabelIntervals
 from dmondrian.estimators.own_loss import OwnLoss
 from dmondrian.estimators.regressor import ForestRegressor
 from dmondrian.own_loss import ConvexLoss
@@ -26,7 +27,7 @@ from dmondrian.stats.labels import LEAST_SIZE
 from dmondrian.warmup import LAST
 
 
-class GeneralizedMondrianForestRegressor(OwnLoss, ForestRegressor):
+class GeneralizedMondrianForestRegressor(LabelIntervals, OwnLoss, ForestRegressor):
     """Mondrian forest of the best constants under a convex loss: quantiles, counts, robust means.
 
     Each cell says the constant of least total loss over its rows, the forest the mean over trees
@@ -92,6 +93,8 @@ class GeneralizedMondrianForestRegressor(OwnLoss, ForestRegressor):
         Lifetime that predictions use now, of each tree; the former is their median.
     lifetime_path_ : LifetimePath, only where a lifetime was chosen
         Lifetimes, risks, penalty and choice, for plotting.
+    interval_scores_, interval_coverage_ : float64 array, float; after :meth:`calibrate_intervals`
+        How far held-out labels are outside of intervals of this coverage, sorted.
     feature_scales_ : float32 array of shape (d,)
         What each column is multiplied by.
     feature_importances_ : float64 array of shape (d,)
