@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+import warnings
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -26,6 +27,7 @@ from dmondrian.parameters import ForestParameters
 from dmondrian.selection import LifetimePath, held_out, held_out_path, lifetime_grid
 from dmondrian.warmup import LAST
 
+_MUCH = 0.5  # of the probability for cells without rows
 _CANDIDATES = 24  # lifetimes that held-out rows choose from; each is normalised anew
 
 
@@ -67,6 +69,9 @@ class MondrianDensity(DensityMixin, MondrianForest):
         Lifetime in use now.
     normalization_error_ : float
         Standard error of every log density that is told, the same for all rows; 0 for one tree.
+    empty_mass_ : float
+        Probability that trees give to cells without rows, their mean. Above a half the estimate is
+        close to uniform, which is warned of.
     lifetime_path_ : LifetimePath, only where held-out rows chose the lifetime
         Its risks are negative mean log likelihoods.
 
@@ -259,7 +264,25 @@ class MondrianDensity(DensityMixin, MondrianForest):
         key = self.forest_.total_weight, self.lifetime_, self.bound, self.n_draws
         if not hasattr(self, "_density") or self._density[0] != key:
             self._density = key, self._at(self.lifetime_)
+            self._warn_of_empty_mass(self._density[1].empty_mass)
         return self._density[1]
+
+    def _warn_of_empty_mass(self, mass: float) -> None:
+        if mass > _MUCH:
+            bound = self.bound if self.bound is not None else np.log1p(self.forest_.total_weight)
+            warnings.warn(
+                f"cells without rows have {mass:.0%} of the probability, as densities beyond "
+                f"e^{float(bound):.3g} are cut: of new rows the estimate is close to uniform; give "
+                "a larger bound, a shorter lifetime or fewer columns",
+                UserWarning,
+                stacklevel=3,
+            )
+
+    @property
+    def empty_mass_(self) -> float:
+        """Probability that trees give to cells without rows, mean over trees."""
+        self._fitted_forest()
+        return self._now.empty_mass
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()

@@ -99,15 +99,17 @@ class OwnLoss(GeneralizedMondrianForest):
         return found / len(solutions)
 
     def _mean_prediction(self, X: Any) -> np.ndarray:
-        X = self._check_rows(X)
+        check_is_fitted(self)
         if self._own is None:
             return super()._mean_prediction(X)
+        X = self._check_rows(X)
         return self._means(X, np.array([self.lifetime_]))[0]
 
     def _predictions_at(self, X: Any, lifetimes: Iterable[float]) -> np.ndarray:
-        X = self._check_rows(X)
+        check_is_fitted(self)
         if self._own is None:
             return super()._predictions_at(X, lifetimes)
+        X = self._check_rows(X)
         realised = self.forest_.parameters.realised_lifetime
         return self._means(X, check_lifetimes(lifetimes, realised))
 

@@ -205,3 +205,16 @@ def test_rows_without_weight_choose_no_lifetime() -> None:
     with pytest.raises(ParameterError, match="positive weight"):
         density.choose_lifetime(rows(50), np.zeros(50))
     assert not hasattr(density, "lifetime_path_")
+
+
+def test_a_density_that_is_close_to_uniform_is_told() -> None:
+    X = np.clip(np.random.default_rng(0).normal(0.5, 0.05, (300, 20)), 0.0, 1.0)
+    cut = MondrianDensity(2, lifetime=8.0, n_draws=200, random_state=0).fit(X)
+    with pytest.warns(UserWarning, match=r"cells without rows have .*% of the probability"):
+        told = cut.score_samples(X)
+    assert cut.empty_mass_ > 0.5
+    cut.set_params(bound=200.0)
+    assert (cut.score_samples(X) > told + 5.0).all()
+    assert cut.empty_mass_ < 0.01
+    tree = cut._now.trees[0]
+    assert tree.mass[-1] == pytest.approx(1.0 - tree.mass[:-1].sum(), abs=1e-12)
