@@ -133,11 +133,8 @@ def _quantile_peers() -> dict[str, Callable[..., np.ndarray]]:
         from lightgbm import LGBMRegressor
 
         def boosted(X: np.ndarray, y: np.ndarray, query: np.ndarray) -> np.ndarray:
-            models = [
-                LGBMRegressor(objective="quantile", alpha=level, random_state=0, verbose=-1,
-                              n_jobs=1)
-                for level in LEVELS
-            ]  # fmt: skip
+            options = {"objective": "quantile", "random_state": 0, "verbose": -1, "n_jobs": 1}
+            models = [LGBMRegressor(alpha=level, **options) for level in LEVELS]
             return np.stack([model.fit(X, y).predict(query) for model in models], axis=1)
 
         peers["LightGBM, a model a level"] = boosted
@@ -184,10 +181,8 @@ def counts(args: argparse.Namespace) -> str:
         else:
             told = model.fit(X[order], y[order]).predict(X[~learned])
         told = np.maximum(told, 1e-6)
-        mse = float(np.mean((told - y[~learned]) ** 2))
-        lifetime = getattr(model, "lifetime_", float("nan"))
-        deviance = mean_poisson_deviance(y[~learned], told)
-        rows.append([name, deviance, mse, lifetime])
+        losses = mean_poisson_deviance(y[~learned], told), float(np.mean((told - y[~learned]) ** 2))
+        rows.append([name, *losses, getattr(model, "lifetime_", float("nan"))])
     head = ["model", "Poisson deviance", "squared error", "lifetime"]
     title = f"### Hourly pick-ups of {ZONES} zones: {learned.sum()} rows learned\n\n"
     return title + table(head, rows)
@@ -306,10 +301,8 @@ def density(args: argparse.Namespace) -> str:
         cut = len(X) * 9 // 10
         kernel = GridSearchCV(KernelDensity(), {"bandwidth": np.geomspace(0.003, 0.3, 15)}, cv=5)
         peer = kernel.fit(X).best_estimator_
-        rows.append(
-            [name, f"KernelDensity, bandwidth {peer.bandwidth:.3g}", peer.score(query) / len(query),
-             float("nan")]
-        )  # fmt: skip
+        label = f"KernelDensity, bandwidth {peer.bandwidth:.3g}"
+        rows.append([name, label, peer.score(query) / len(query), float("nan")])
         told = {k: _histogram(X[:cut], X[cut:], k).mean() for k in range(2, 65)}
         best = max(told, key=lambda k: told[k])
         likelihood = float(_histogram(X, query, best).mean())
@@ -364,11 +357,8 @@ def sketch(args: argparse.Namespace) -> str:
     for size in (16, 64, 256):
         for n in (1000, 10_000, 100_000):
             y = np.random.default_rng(0).normal(size=n)
-            row: list[Any] = [size, n]
-            for order in orders.values():
-                for parts in (1, 4):
-                    row.append(_certificate(order(y), size, parts) * size / n)
-            rows.append(row)
+            pairs = [(order, parts) for order in orders.values() for parts in (1, 4)]
+            rows.append([size, n, *(_certificate(o(y), size, p) * size / n for o, p in pairs)])
     head = ["labels", "rows", *(f"{o}, {p}" for o in orders for p in ("one stream", "4 merged"))]
     return "### Widest gap x labels kept / rows: ranks are known to half of it\n\n" + table(
         head, rows
