@@ -149,7 +149,8 @@ def score(
         (sum of the extensions from the leaf's box to the row, in encoded units times the feature
         scales, mean over trees). A generalised Mondrian forest has "q_<level>" for each quantile
         in place of "prediction", and of two classes "decision", the averaged z; its "spread" is
-        that of z, of the quantile nearest to the median where there are several.
+        that of z, of the quantile nearest to the median where there are several. A density has
+        "log_density" alone, of the row as it is encoded, in the unit cube.
 
     Raises
     ------
@@ -222,6 +223,8 @@ def _deviation(model: Model) -> str:
 
 
 def _score_names(classes: Any, deviation: str, cost: Cost | None) -> list[str]:
+    if cost is not None and cost.loss == "density":
+        return ["log_density"]
     if cost is not None and cost.levels:
         return [*(f"q_{level:g}" for level in cost.levels), deviation, "distance"]
     if cost is not None and cost.is_binary:
@@ -292,6 +295,8 @@ def score_arrays(
     cost: Cost | None = None,
 ) -> list[pa.Array]:
     """Return the columns of scores of some rows, in their order, from the sums over all trees."""
+    if cost is not None and cost.loss == "density":
+        return [pa.array(sums.mean[:, 0])]
     assert sums.distance is not None  # asked for
     mean, variance = sums.mean, sums.variance
     distance = pa.array(sums.distance / sums.n_trees)
