@@ -20,7 +20,7 @@ LAYERS = (
     | {"scales", "warmup", "forest", "state", "merge", "density", "own_loss"},
     {"checkpoint", "store", "data"},
     {"estimators"},
-    {"export"},
+    {"export", "frames"},
     {"distributed"},
     {"cli", "__init__"},
 )
