@@ -23,6 +23,7 @@ from dmondrian.data import Schema
 from dmondrian.data.columns import check_types
 from dmondrian.data.encode import encode_features
 from dmondrian.errors import DataError, ParameterError, SchemaError
+from dmondrian.estimators.plain import without_names
 
 
 class FrameModel:
@@ -55,7 +56,7 @@ class FrameModel:
         stored = Run.open(path).run_json.get("schema")
         self.schema = None if stored is None else Schema.from_json(stored)
         self.estimator = load(path)
-        self._asked = _without_names(self.estimator)  # columns were found by name before
+        self._asked = without_names(self.estimator)  # columns were found by name before
 
     def predict(self, frame: Any) -> Any:
         """Return the estimator's predictions.
@@ -152,14 +153,6 @@ class FrameModel:
                 "it knows no names"
             )
         return there
-
-
-def _without_names(estimator: Any) -> Any:
-    """Return an estimator of the same forest that compares no names of columns."""
-    plain = object.__new__(type(estimator))
-    plain.__dict__.update(estimator.__dict__)
-    plain.__dict__.pop("feature_names_in_", None)
-    return plain
 
 
 def answer_names(params: Mapping[str, Any], classes: Any) -> list[str]:

@@ -11,7 +11,7 @@ import dmondrian
 
 ROOT = Path(dmondrian.__file__).parent
 LAYERS = (
-    {"_jit", "_memory", "errors"},
+    {"_jit", "_memory", "errors", "extras"},
     {"core"},
     {"growth", "stats", "losses", "rules"},
     {"cost", "domain", "frozen", "layout", "lifetime", "parameters", "sums", "threads"},
@@ -22,6 +22,7 @@ LAYERS = (
     {"estimators"},
     {"export", "frames"},
     {"distributed"},
+    {"displays", "mlflow", "report"},
     {"cli", "__init__"},
 )
 # Libraries that not everybody may use, and the lowest layer that may.

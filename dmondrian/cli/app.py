@@ -19,6 +19,7 @@ from dmondrian.errors import (
     DataError,
     DMondrianError,
     JobError,
+    MissingPackageError,
     ParameterError,
     StoreError,
 )
@@ -27,6 +28,7 @@ from dmondrian.errors import (
 _EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
     (JobError, 2),
     (ParameterError, 2),
+    (MissingPackageError, 2),
     (DataError, 3),
     (CheckpointError, 4),
     (StoreError, 4),

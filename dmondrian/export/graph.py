@@ -5,7 +5,6 @@ Relies on the package onnx, loaded when a graph is made. Promises a model that i
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any
 
 import numpy as np
@@ -14,21 +13,6 @@ from dmondrian.errors import ParameterError
 
 ONNX_OPSET, ONNX_ML_OPSET = 17, 3  # of 2022 and 2021: known to runtimes since onnxruntime 1.12
 _IR_VERSION = 8  # of the same time
-
-
-def needed() -> None:
-    """Raise unless onnx is installed.
-
-    Raises
-    ------
-    ParameterError
-        It is not; the message says what to install.
-    """
-    if importlib.util.find_spec("onnx") is None:
-        raise ParameterError(
-            "export to ONNX needs the package onnx, which is not installed: install "
-            'dmondrian with its extra "onnx" (pip install "dmondrian[onnx]")'
-        )
 
 
 class Graph:

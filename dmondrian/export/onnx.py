@@ -24,8 +24,9 @@ import numpy as np
 from dmondrian import __version__
 from dmondrian.core.temper import FLOOR
 from dmondrian.errors import ParameterError
-from dmondrian.export.graph import Graph, needed
+from dmondrian.export.graph import Graph
 from dmondrian.export.trees import PlainTree, plain_trees
+from dmondrian.extras import require
 
 if TYPE_CHECKING:
     from dmondrian.data import Schema
@@ -63,7 +64,9 @@ def to_onnx(
     ParameterError
         The forest is no tree ensemble (``predict_extension="expected"``, ``domain="cube"``, a loss
         of your own), is larger than a file of ONNX may be, or has no columns that ONNX could
-        encode; the message says which. Or the package onnx is not installed.
+        encode; the message says which.
+    MissingPackageError
+        The package onnx is not installed.
 
     Examples
     --------
@@ -74,7 +77,7 @@ def to_onnx(
     >>> [output.name for output in to_onnx(forest).graph.output]
     ['label', 'probabilities']
     """
-    needed()
+    require("onnx", "onnx", "export to ONNX")
     estimator, schema = _opened(model)
     if columns and schema is None:
         raise ParameterError(

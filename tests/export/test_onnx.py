@@ -18,6 +18,7 @@ from dmondrian import (
     ConvexLoss,
     GeneralizedMondrianForestClassifier,
     GeneralizedMondrianForestRegressor,
+    MissingPackageError,
     MondrianForestClassifier,
     MondrianForestRegressor,
     ParameterError,
@@ -173,7 +174,7 @@ def test_a_forest_beyond_the_largest_file_is_refused(rows, monkeypatch) -> None:
 
 def test_without_onnx_the_extra_is_named(rows, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(ParameterError, match=r"dmondrian\[onnx\]"):
+    with pytest.raises(MissingPackageError, match=r"dmondrian\[onnx\]"):
         to_onnx(AMFClassifier())
 
 
