@@ -276,9 +276,15 @@ class Predicting:
     def freeze(self, n_threads: int = 1) -> None:
         """Freeze the trees now, for many small predictions; large ones see to it themselves."""
         if self._is_leafwise and self.total_weight > 0.0:
-            lives = self.tree_lifetimes()
-            rule, ready = self._ready(float(self._lifetimes(None)[-1]))
-            self._frozen.make(ready, self.policies.loss, rule, lives[:, 0], self._width, n_threads)
+            self.trees_at_rest(n_threads)
+
+    def trees_at_rest(self, n_threads: int = 1) -> list[FrozenTree]:
+        """Return the trees frozen at the lifetime that they predict at now; see :meth:`freeze`."""
+        lives = self.tree_lifetimes()
+        rule, ready = self._ready(float(self._lifetimes(None)[-1]))
+        return self._frozen.make(
+            ready, self.policies.loss, rule, lives[:, 0], self._width, n_threads
+        )
 
     def _table(self, trees: list[nodes.Tree]) -> np.ndarray:
         """Return where the trees are, for the kernels."""

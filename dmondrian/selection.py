@@ -5,18 +5,29 @@ the risk at lifetime l is the sum over the cells of l of what their rows lose. I
 a node splits, by risk(left) + risk(right) - risk(node): in the order of split times one sweep over
 the nodes tells all of it, and the best lifetime is among the split times.
 
-"penalized" minimises the empirical risk per unit of weight + alpha_n l (Z24, Equation 8), each
-tree for itself. alpha_n = (drop of the empirical risk from the root to the leaves) / sqrt(n) unless
-it is given: in units of the loss, so that scaling the label changes nothing; sqrt(n) because the
-risk of a cell is known no better. With few features that stops a tree; where cells of single rows
-need no long lifetime (many features) the empirical risk falls to nothing before the penalty
-counts, and "prequential" or held-out rows choose better: ``benchmarks/generalized.py`` shows both.
+"penalized" minimises the empirical risk per unit of weight + alpha_n l (Z24, Equation 8), each tree
+for itself. Theorem 8 leaves the strength alpha_n open; unless it is given it is found from the tree
+by the slope heuristic. Where labels are noise alone, splits lower the empirical risk too, each by
+some c on average (of squared loss by the variance / n): a tree of k(l) splits at lifetime l has the
+risk R_0 - c k(l). The least alpha at which it stays one cell is alpha_min = max c k(l) / l. Rows
+that were not learned lose by such splits what those that were learned gain, so that twice the
+minimal penalty is asked for: alpha_n = 2 alpha_min. Of squared loss and one feature, where k(l) is
+proportional to l, that is Mallows' Cp. c is the mean gain of the later half of the splits, whose
+cells are small beside what the function varies over; the first 7 splits, whose times are chance,
+are left out of alpha_min. All is in units of the loss: scaling the label changes nothing. What it
+chooses, beside the best lifetimes: ``benchmarks/generalized.py lifetimes``. With many features k
+grows faster than any line and short lifetimes are overcharged: "prequential" or held-out rows
+choose better.
 
 "prequential" minimises what each cell's rows lost by its forecast made before each of them: the
 node's cumulated price. It needs no penalty and no constant.
 
 Relies on :mod:`dmondrian.core.assess`. Promises a pure function of the tree: nothing is stored,
 and neither cuts between calls nor the number of machines matters.
+
+References: Zhan, Wang, Zhang (Z24), section 5. Birge, Massart (2007), "Minimal penalties for
+Gaussian model selection"; Arlot, Massart (2009), "Data-driven calibration of penalties for
+least-squares regression", JMLR 10: twice the minimal penalty.
 
 Shapes: m nodes, c splits, L lifetimes, T trees, n rows, k outputs.
 """
@@ -35,6 +46,7 @@ from dmondrian.errors import ParameterError
 from dmondrian.stats.moments import PRICE
 
 _GRID = 200  # lifetimes of a path that is told
+_FIRST_SPLIT = 8  # from which on split times tell of the number of cells
 
 
 class LifetimePath(NamedTuple):
@@ -84,22 +96,31 @@ def sweep(tree: nodes.Tree, policy: Any, cost: Cost) -> tuple[np.ndarray, np.nda
     return np.concatenate([[0.0], time[splits]]), risks / total
 
 
-def penalty_of(cost: Cost, risks: np.ndarray, total_weight: float) -> float:
-    """Return what a unit of lifetime costs the tree with these risks."""
+def penalty_of(cost: Cost, lifetimes: np.ndarray, risks: np.ndarray) -> float:
+    """Return what a unit of lifetime costs the tree of this sweep."""
     if cost.selection != "penalized":
         return 0.0
     if cost.penalty is not None:
         return float(cost.penalty)
-    return float(max(risks[0] - risks[-1], 0.0) / np.sqrt(total_weight))
+    gains, first = -np.diff(risks), min(_FIRST_SPLIT, len(risks) - 1)
+    if first < 1:
+        return 0.0  # no split
+    noise = max(float(gains[len(gains) // 2 :].mean()), 0.0)
+    n_splits = np.arange(first, len(risks))
+    return 2.0 * noise * float((n_splits / lifetimes[first:]).max())
+
+
+def _choice(cost: Cost, lifetimes: np.ndarray, risks: np.ndarray) -> tuple[float, float]:
+    """Return the penalty of a sweep, and the lifetime of least risk and penalty."""
+    penalty = penalty_of(cost, lifetimes, risks)
+    return penalty, float(lifetimes[np.argmin(risks + penalty * lifetimes)])
 
 
 def chosen_lifetime(tree: nodes.Tree, policy: Any, cost: Cost) -> float:
     """Return the lifetime of least risk and penalty, the shortest of equals; 0 without a split."""
     if not tree.head_i[nodes.N_NODES]:
         return 0.0
-    lifetimes, risks = sweep(tree, policy, cost)
-    penalty = penalty_of(cost, risks, float(tree.head_f[nodes.TOTAL_WEIGHT]))
-    return float(lifetimes[np.argmin(risks + penalty * lifetimes)])
+    return _choice(cost, *sweep(tree, policy, cost))[1]
 
 
 def lifetime_path(trees: Sequence[nodes.Tree], policy: Any, cost: Cost) -> LifetimePath:
@@ -108,12 +129,7 @@ def lifetime_path(trees: Sequence[nodes.Tree], policy: Any, cost: Cost) -> Lifet
     The grid has the lifetimes chosen and up to 200 between the first split and the last.
     """
     swept = [sweep(tree, policy, cost) for tree in trees]
-    weights = [float(tree.head_f[nodes.TOTAL_WEIGHT]) for tree in trees]
-    penalties = [penalty_of(cost, r, n) for (_, r), n in zip(swept, weights, strict=True)]
-    chosen = [
-        float(lifetimes[np.argmin(risks + penalty * lifetimes)])
-        for (lifetimes, risks), penalty in zip(swept, penalties, strict=True)
-    ]
+    penalties, chosen = zip(*(_choice(cost, *one) for one in swept), strict=True)
     grid = np.unique(np.concatenate([lifetime_grid(trees, _GRID), chosen]))
     risks = [r[np.searchsorted(at, grid, side="right") - 1] for at, r in swept]
     return LifetimePath(grid, np.array(risks), np.array(penalties), np.array(chosen))

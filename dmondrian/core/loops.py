@@ -33,6 +33,7 @@ from dmondrian.core.policies import (
     Visit,
     add_branch,
     add_leaf,
+    at_once,
     begin,
     branch_off,
     count,
@@ -89,8 +90,15 @@ def learn_along_path(growth, stat, loss, rule, tree, key, x, y, w, hint):
             tree.head_f[TOTAL_WEIGHT] += 1.0
             opens, inserted = False, -1
     else:
-        learn_path(stat, loss, rule, tree, leaf, opens, inserted, y, w)
-        tree.head_f[TOTAL_WEIGHT] += w
+        done = 0.0
+        while done < w:
+            if done > 0.0:
+                prepare(loss, rule, tree, y)
+            part = min(at_once(loss, done), w - done)
+            learn_path(stat, loss, rule, tree, leaf, opens, inserted, y, part)
+            tree.head_f[TOTAL_WEIGHT] += part
+            done += part
+            opens, inserted = False, -1
     return True
 
 

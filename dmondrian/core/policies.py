@@ -141,6 +141,11 @@ def prepare(loss, rule, tree, y):
 
 
 @hook
+def at_once(loss, done):
+    """Return how much of a row's weight may be learned at once, where ``done`` of it has been."""
+
+
+@hook
 def price(loss, tree, v, y, w):
     """Return the price factor (m, k) of a row at ``v``, before it is counted there."""
 

@@ -151,7 +151,8 @@ def score(
         scales, mean over trees; online random forests have no boxes, and no such column). A
         generalised Mondrian forest has "q_<level>" for each quantile in place of "prediction", and
         of two classes "decision", the averaged z; its "spread" is that of z, of the quantile
-        nearest to the median where there are several.
+        nearest to the median where there are several. A density has "log_density" alone, of the
+        row as it is encoded, in the unit cube.
 
     Raises
     ------
@@ -227,6 +228,8 @@ def _deviation(model: Model) -> str:
 def _score_names(
     classes: Any, deviation: str, cost: Cost | None, tells_distance: bool
 ) -> list[str]:
+    if cost is not None and cost.loss == "density":
+        return ["log_density"]
     last = [deviation, "distance"] if tells_distance else [deviation]
     if cost is not None and cost.levels:
         return [*(f"q_{level:g}" for level in cost.levels), *last]
@@ -298,6 +301,8 @@ def score_arrays(
     cost: Cost | None = None,
 ) -> list[pa.Array]:
     """Return the columns of scores of some rows, in their order, from the sums over all trees."""
+    if cost is not None and cost.loss == "density":
+        return [pa.array(sums.mean[:, 0])]
     mean, variance = sums.mean, sums.variance
     distance = [] if sums.distance is None else [pa.array(sums.distance / sums.n_trees)]
     if cost is not None:

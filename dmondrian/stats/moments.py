@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from dmondrian._jit import implements, inner
 from dmondrian.core.draws import harmonic
-from dmondrian.core.nodes import LEFT, OFFSET, RIGHT, STAT
+from dmondrian.core.nodes import LEFT, OFFSET, RIGHT, STAT, TOTAL_WEIGHT
 from dmondrian.core.policies import (
     add_statistics,
     count,
@@ -40,6 +40,12 @@ class Moments(NamedTuple):
     """Weight, sum and sum of squares of the labels."""
 
     width: int
+
+
+def set_origin(loss, rule, tree, y):
+    """Take the first label as the origin of all."""
+    if tree.head_f[TOTAL_WEIGHT] == 0.0:
+        tree.head_f[OFFSET] = y
 
 
 @implements(count, Moments)
