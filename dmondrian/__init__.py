@@ -68,6 +68,8 @@ if TYPE_CHECKING:
         MondrianDensity,
         MondrianForestClassifier,
         MondrianForestRegressor,
+        OnlineRandomForestClassifier,
+        OnlineRandomForestRegressor,
     )
     from dmondrian.lifetime import PowerLifetime
     from dmondrian.own_loss import ConvexLoss
@@ -92,6 +94,8 @@ __all__ = [
     "MondrianForestClassifier",
     "MondrianForestRegressor",
     "NotFoundError",
+    "OnlineRandomForestClassifier",
+    "OnlineRandomForestRegressor",
     "OutageError",
     "ParameterError",
     "PlanError",
@@ -133,6 +137,8 @@ _LAZY = {
     "MondrianDensity": "dmondrian.estimators",
     "MondrianForestClassifier": "dmondrian.estimators",
     "MondrianForestRegressor": "dmondrian.estimators",
+    "OnlineRandomForestClassifier": "dmondrian.estimators",
+    "OnlineRandomForestRegressor": "dmondrian.estimators",
     "PowerLifetime": "dmondrian.lifetime",
 }
 
