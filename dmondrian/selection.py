@@ -6,18 +6,17 @@ a node splits, by risk(left) + risk(right) - risk(node): in the order of split t
 the nodes tells all of it, and the best lifetime is among the split times.
 
 "penalized" minimises the empirical risk per unit of weight + alpha_n l (Z24, Equation 8), each tree
-for itself. Theorem 8 leaves the strength alpha_n open; unless it is given it is found from the tree
-by the slope heuristic. Where labels are noise alone, splits lower the empirical risk too, each by
-some c on average (of squared loss by the variance / n): a tree of k(l) splits at lifetime l has the
-risk R_0 - c k(l). The least alpha at which it stays one cell is alpha_min = max c k(l) / l. Rows
-that were not learned lose by such splits what those that were learned gain, so that twice the
-minimal penalty is asked for: alpha_n = 2 alpha_min. Of squared loss and one feature, where k(l) is
-proportional to l, that is Mallows' Cp. c is the mean gain of the later half of the splits, whose
-cells are small beside what the function varies over; the first 7 splits, whose times are chance,
-are left out of alpha_min. All is in units of the loss: scaling the label changes nothing. What it
-chooses, beside the best lifetimes: ``benchmarks/generalized.py lifetimes``. With many features k
-grows faster than any line and short lifetimes are overcharged: "prequential" or held-out rows
-choose better.
+for itself. Theorem 8 leaves the strength alpha_n open; unless it is given it is found from the
+tree. Where labels are noise alone, splits lower the empirical risk too, each by some c on average
+(of squared loss by the variance / n), and rows that were not learned lose by them as much: a tree
+of k splits costs twice c k more than it seems, which is Mallows' Cp and the slope heuristic. c is
+the mean gain of the later half of the splits, whose cells are small beside what the function varies
+over. With one feature k is proportional to l, and alpha_n = 2 c k / l settles it. With more k grows
+faster than any line, and no alpha_n need choose what risk + 2 c k does. Equation 8 can choose the
+corners of the lower convex hull of (l, risk), each for the alpha_n between the slopes at its sides:
+alpha_n is in the middle of those of the corner nearest, in the logarithm of l, to the least of risk
++ 2 c k. All is in units of the loss: scaling the label changes nothing. What it chooses, beside the
+best lifetimes: ``benchmarks/generalized.py lifetimes``.
 
 "prequential" minimises what each cell's rows lost by its forecast made before each of them: the
 node's cumulated price. It needs no penalty and no constant.
@@ -25,9 +24,8 @@ node's cumulated price. It needs no penalty and no constant.
 Relies on :mod:`dmondrian.core.assess`. Promises a pure function of the tree: nothing is stored,
 and neither cuts between calls nor the number of machines matters.
 
-References: Zhan, Wang, Zhang (Z24), section 5. Birge, Massart (2007), "Minimal penalties for
-Gaussian model selection"; Arlot, Massart (2009), "Data-driven calibration of penalties for
-least-squares regression", JMLR 10: twice the minimal penalty.
+References: Zhan, Wang, Zhang (Z24), section 5. Arlot, Massart (2009), "Data-driven calibration of
+penalties for least-squares regression", JMLR 10: twice what noise gains.
 
 Shapes: m nodes, c splits, L lifetimes, T trees, n rows, k outputs.
 """
@@ -46,7 +44,6 @@ from dmondrian.errors import ParameterError
 from dmondrian.stats.moments import PRICE
 
 _GRID = 200  # lifetimes of a path that is told
-_FIRST_SPLIT = 8  # from which on split times tell of the number of cells
 
 
 class LifetimePath(NamedTuple):
@@ -97,17 +94,42 @@ def sweep(tree: nodes.Tree, policy: Any, cost: Cost) -> tuple[np.ndarray, np.nda
 
 
 def penalty_of(cost: Cost, lifetimes: np.ndarray, risks: np.ndarray) -> float:
-    """Return what a unit of lifetime costs the tree of this sweep."""
+    """Return what a unit of lifetime costs the tree of this sweep. O(splits)."""
     if cost.selection != "penalized":
         return 0.0
     if cost.penalty is not None:
         return float(cost.penalty)
-    gains, first = -np.diff(risks), min(_FIRST_SPLIT, len(risks) - 1)
-    if first < 1:
-        return 0.0  # no split
+    gains = -np.diff(risks)
+    if not len(gains):
+        return 0.0
     noise = max(float(gains[len(gains) // 2 :].mean()), 0.0)
-    n_splits = np.arange(first, len(risks))
-    return 2.0 * noise * float((n_splits / lifetimes[first:]).max())
+    wanted = int(np.argmin(risks + 2.0 * noise * np.arange(len(risks))))
+    corners, slopes = _corners(lifetimes, risks)
+    if not len(slopes):
+        return 0.0  # all splits are in vain
+    if wanted == 0:
+        return 2.0 * float(slopes[0])  # one cell
+    away = np.log(lifetimes[corners[1:]]) - np.log(lifetimes[wanted])
+    i = 1 + int(np.argmin(np.abs(away)))
+    return 0.5 * float(slopes[i - 1] + (slopes[i] if i < len(slopes) else 0.0))
+
+
+def _corners(lifetimes: np.ndarray, risks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the corners of the falling lower convex hull, and how steep it falls between them."""
+    corners: list[int] = []
+    slopes: list[float] = []
+    for i in range(len(risks)):
+        while corners:
+            fall = (risks[corners[-1]] - risks[i]) / (lifetimes[i] - lifetimes[corners[-1]])
+            if not slopes or fall < slopes[-1]:
+                break
+            corners.pop()
+            slopes.pop()
+        if not corners or fall > 0.0:
+            if corners:
+                slopes.append(float(fall))
+            corners.append(i)
+    return np.array(corners), np.array(slopes)
 
 
 def _choice(cost: Cost, lifetimes: np.ndarray, risks: np.ndarray) -> tuple[float, float]:

@@ -107,7 +107,8 @@ def _use(algorithm: str, chosen: dict[str, Any]) -> None:
         scales = "learned" if chosen["domain"] == "range" else None
         settings = {"feature_scales": scales, "warmup_rows": _WARMUP_ROWS}
     forest = kind(n_estimators=2, random_state=0, **settings, **chosen)
-    forest.fit(X, np.where(X[:, 0] > X[:, 1], 1, 0))
+    y = np.where(X[:, 0] > X[:, 1], 1, 0)
+    forest.fit(X, y)
     forest.predict(X)
     forest.forest_.freeze()  # as large forests are
     forest.predict(X)
@@ -117,6 +118,12 @@ def _use(algorithm: str, chosen: dict[str, Any]) -> None:
         forest.predict_interval(X)
         forest.predict(X, return_std=True)
     mixes = algorithm.startswith("amf") or chosen.get("aggregation") == "aggregate"
+    if algorithm.startswith("generalized"):
+        forest.nodes(0)  # as the sweep over lifetimes does
+        if not mixes:
+            forest.choose_lifetime(X, y)
+        if chosen.get("loss") in ("huber", "quantile"):
+            forest.predict_quantiles(X, [0.5])
     if chosen.get("domain") == "cube" and not mixes:
         if not chosen.get("calibrate"):
             forest.merge(forest)

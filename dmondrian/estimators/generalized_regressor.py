@@ -64,8 +64,8 @@ class GeneralizedMondrianForestRegressor(LabelIntervals, OwnLoss, ForestRegresso
         "validation": one for all trees, of least loss of the forest on rows held out of ``fit``
         (no ``partial_fit``; see :meth:`choose_lifetime`). ``lifetime_path_`` tells the curves.
     penalty : float or None, default=None
-        alpha_n of "penalized"; None for twice the least that keeps a tree of noise whole, found
-        from each tree (see :mod:`dmondrian.selection`).
+        alpha_n of "penalized"; None for the one that comes nearest to charging each split twice
+        what it gains on noise, found from each tree (see :mod:`dmondrian.selection`).
     validation_fraction : float, default=0.1
         Share of the rows that "validation" holds out, every tenth or so; they are not learned.
     max_lifetime : float or None, default=None

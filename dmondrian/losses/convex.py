@@ -107,12 +107,19 @@ def log_ratio(a, b):
 
 
 @inner
+def log_of_sum(x):
+    """Return ln(1 + ``x``) for 0 <= x <= 1 to the last digits, as Kahan does."""
+    total = 1.0 + x
+    return x if total == 1.0 else log(total) * x / (total - 1.0)
+
+
+@inner
 def best_constant(kind, mean):
     """Return the z of least total loss over labels of this mean, without limits."""
     if kind == POISSON:
         return log_ratio(mean, 1.0)
     if kind == GEOMETRIC:
-        return log_ratio(mean, 1.0 + mean)
+        return -log_of_sum(1.0 / mean) if mean > 1.0 else log_ratio(mean, 1.0 + mean)
     if kind in (BERNOULLI, LOGISTIC):
         return log_ratio(mean, 1.0 - mean)
     if kind == EXPONENTIAL:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dmondrian import GeneralizedMondrianForestRegressor
+from dmondrian.selection import sweep
 
 N, TREES = 3000, 5
 WAVES = {"slow": 1.0, "quick": 8.0}
@@ -67,15 +68,24 @@ def test_without_noise_the_last_split_pays() -> None:
     assert (fitted.lifetimes_ > 100.0).all()
 
 
-def test_alpha_n_is_mallows_penalty_of_one_feature() -> None:
-    """Twice the variance / n: cells of lifetime l are about 1 + l, rows per cell many."""
-    for waves, noise in ((1.0, 0.5), (0.0, 0.2)):
-        X, _ = rows(1.0)
-        signal = np.sin(2.0 * np.pi * waves * X[:, 0])
-        y = signal + np.random.default_rng(1).normal(0.0, noise, N)
-        path = forest(lifetime="penalized", max_lifetime=200.0).fit(X, y).lifetime_path_
-        expected = 2.0 * noise**2 / N
-        assert 0.7 * expected < np.median(path.penalty) < 2.0 * expected
+def test_alpha_n_chooses_the_corner_nearest_to_mallows_choice() -> None:
+    """By brute force over alpha: every lifetime that Equation 8 can choose at all."""
+    X, y = rows(8.0)
+    fitted = forest(lifetime="penalized", max_lifetime=300.0).fit(X[:400], y[:400])
+    cost, policy = fitted.forest_.parameters.cost, fitted.forest_.policies.loss
+    for tree, chosen in zip(fitted.forest_.trees, fitted.lifetimes_, strict=True):
+        lifetimes, risks = sweep(tree, policy, cost)
+        gains = -np.diff(risks)
+        noise = gains[len(gains) // 2 :].mean()
+        assert 0.2 < noise * 400 / 0.25 < 3.0  # of the order of the variance / n
+        wanted = lifetimes[np.argmin(risks + 2.0 * noise * np.arange(len(risks)))]
+        possible = {
+            float(lifetimes[np.argmin(risks + alpha * lifetimes)])
+            for alpha in np.geomspace(1e-8, 10.0, 20_000)
+        } - {0.0}
+        away = {at: abs(np.log(at / wanted)) for at in possible}
+        assert chosen in possible
+        assert away[chosen] == pytest.approx(min(away.values()), abs=1e-12)
 
 
 def test_the_curve_has_its_least_where_the_held_out_one_has() -> None:

@@ -182,6 +182,14 @@ def test_labels_far_from_zero_keep_their_digits(loss: str) -> None:
     )
 
 
+@pytest.mark.parametrize("size", [0.5, 3.0, 1e4, 1e12, 1e138])
+def test_large_counts_keep_their_digits(size: float) -> None:
+    X = np.zeros((2, 1), np.float32)
+    for loss in ("poisson", "geometric"):
+        forest = GeneralizedMondrianForestRegressor(1, loss=loss).fit(X, [size, 2.0 * size])
+        assert forest.predict(X[:1])[0] == pytest.approx(1.5 * size, rel=2e-13)
+
+
 @pytest.mark.parametrize("loss", ["poisson", "huber", "quantile"])
 @pytest.mark.parametrize("w", [300, 2000, 2.5])
 def test_a_large_weight_is_priced_as_its_repeats(loss: str, w: float) -> None:
