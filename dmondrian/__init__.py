@@ -6,8 +6,8 @@ Numba, are loaded when one is asked for: workers and commands that need none sta
 
 Where to look, from the bottom up; imports go down only (``tests/test_layers.py``):
 
-``_jit``, ``errors``
-    The door to Numba; the errors users meet.
+``_jit``, ``errors``, ``extras``
+    The door to Numba; the errors users meet; optional packages.
 ``core``
     Nodes, draws, boxes, and the two loops that learn and predict.
 ``growth``, ``stats``, ``losses``, ``rules``
@@ -27,8 +27,12 @@ Where to look, from the bottom up; imports go down only (``tests/test_layers.py`
     Parquet as a numbered stream; object stores; runs and models in them.
 ``estimators``
     The scikit-learn face.
+``export``, ``frames``
+    Forests for other programs; models that take data frames.
 ``distributed``
     Training, scoring and evaluation on Dask.
+``displays``, ``report``, ``mlflow``
+    Pictures of forests and runs; a run as a page; runs and models in MLflow.
 ``cli``
     The ``dmondrian`` command and its job files.
 """
@@ -46,6 +50,7 @@ from dmondrian.errors import (
     DMondrianError,
     FencedError,
     JobError,
+    MissingPackageError,
     NotFoundError,
     OutageError,
     ParameterError,
@@ -63,6 +68,8 @@ if TYPE_CHECKING:
         MondrianDensity,
         MondrianForestClassifier,
         MondrianForestRegressor,
+        OnlineRandomForestClassifier,
+        OnlineRandomForestRegressor,
     )
     from dmondrian.lifetime import PowerLifetime
     from dmondrian.own_loss import ConvexLoss
@@ -82,10 +89,13 @@ __all__ = [
     "GeneralizedMondrianForestClassifier",
     "GeneralizedMondrianForestRegressor",
     "JobError",
+    "MissingPackageError",
     "MondrianDensity",
     "MondrianForestClassifier",
     "MondrianForestRegressor",
     "NotFoundError",
+    "OnlineRandomForestClassifier",
+    "OnlineRandomForestRegressor",
     "OutageError",
     "ParameterError",
     "PlanError",
@@ -127,6 +137,8 @@ _LAZY = {
     "MondrianDensity": "dmondrian.estimators",
     "MondrianForestClassifier": "dmondrian.estimators",
     "MondrianForestRegressor": "dmondrian.estimators",
+    "OnlineRandomForestClassifier": "dmondrian.estimators",
+    "OnlineRandomForestRegressor": "dmondrian.estimators",
     "PowerLifetime": "dmondrian.lifetime",
 }
 

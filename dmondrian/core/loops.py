@@ -40,6 +40,7 @@ from dmondrian.core.policies import (
     gather,
     grow,
     inserted_factor,
+    learn,
     opening_price,
     pass_node,
     prepare,
@@ -72,9 +73,8 @@ def learn_path(stat, loss, rule, tree, leaf, opens, inserted, y, w):
         parent = tree.i[v, PARENT]
 
 
-@inner
-def learn_row(growth, stat, loss, rule, tree, key, x, y, w, hint):
-    """Learn one row of weight ``w`` > 0; return whether there was room for it."""
+def learn_along_path(growth, stat, loss, rule, tree, key, x, y, w, hint):
+    """Learn a row as most growths do: taken in once, then known to all nodes on its path."""
     prepare(loss, rule, tree, y)
     leaf, opens, inserted = grow(growth, stat, rule, tree, x, y, key, hint)
     if leaf < 0:
@@ -199,7 +199,7 @@ def learn_block(growth, stat, loss, rule, tree, key, rows, y, w, start, asked):
         x = row_of(rows, r)
         answer(asked, growth, stat, loss, rule, tree, key, x, r)
         weight = w[r] if w.shape[0] > 0 else 1.0
-        if weight > 0.0 and not learn_row(
+        if weight > 0.0 and not learn(
             growth, stat, loss, rule, tree, key, x, y[r], weight, at[(r - start) % N_AHEAD]
         ):
             return r

@@ -44,6 +44,7 @@ class Model:
     calibration: Calibration | None = None  # of its forecasts
     cost: Cost | None = None  # what a generalised forest minimises
     n_draws: int | None = None  # that normalise a density, which needs all trees at once
+    tells_distance: bool = True  # whether nodes know the range of their rows
 
 
 class Once:
@@ -124,8 +125,8 @@ def open_model(url: str) -> Model:
             f"classes, the forest has {shape[0]} and {shape[1]}"
         )
     tells_std = parameters.aggregation == "hierarchy" and parameters.n_classes == 0
-    k, cost = parameters.n_outputs, parameters.cost
-    return Model(trees, k, tells_std, schema, digest, calibration, cost, n_draws)
+    k, cost, told = parameters.n_outputs, parameters.cost, parameters.has_boxes
+    return Model(trees, k, tells_std, schema, digest, calibration, cost, n_draws, told)
 
 
 def _draws_of(about: dict[str, Any], url: str) -> int:
