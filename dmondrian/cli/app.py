@@ -181,6 +181,11 @@ def _add_inspecting(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
         help="take one matrix of encoded features, as `dmondrian schema` lists them; else the "
         "columns of the training data, whose encoding becomes part of the file",
     )
+    report = add("report", "write a run, finished or in progress, as a page of one file")
+    report.add_argument("model", metavar="RUN", help=_MODEL_HELP)
+    report.add_argument(
+        "-o", "--out", default="report.html", metavar="FILE", help="default: report.html"
+    )
     schema = add("schema", "show how columns are encoded, for a data set or as stored in a model")
     schema.add_argument("data", metavar="DATA|MODEL", help=f"{_DATA_HELP}; or a run folder or URL")
     schema.add_argument("--target", metavar="COLUMN", help="the column to learn (DATA only)")
@@ -286,6 +291,8 @@ def _command(name: str) -> Command:
         from dmondrian.cli.manage import merge as command
     elif name == "prune":
         from dmondrian.cli.manage import prune as command
+    elif name == "report":
+        from dmondrian.cli.report import report as command
     elif name == "export":
         from dmondrian.cli.export import export as command
     elif name == "describe":

@@ -125,8 +125,9 @@ def open_model(url: str) -> Model:
             f"classes, the forest has {shape[0]} and {shape[1]}"
         )
     tells_std = parameters.aggregation == "hierarchy" and parameters.n_classes == 0
-    k, cost, told = parameters.n_outputs, parameters.cost, parameters.has_boxes
-    return Model(trees, k, tells_std, schema, digest, calibration, cost, n_draws, told)
+    k, cost = parameters.n_outputs, parameters.cost
+    has_boxes = parameters.has_boxes
+    return Model(trees, k, tells_std, schema, digest, calibration, cost, n_draws, has_boxes)
 
 
 def _draws_of(about: dict[str, Any], url: str) -> int:

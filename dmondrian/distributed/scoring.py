@@ -151,8 +151,8 @@ def score(
         scales, mean over trees; online random forests have no boxes, and no such column). A
         generalised Mondrian forest has "q_<level>" for each quantile in place of "prediction", and
         of two classes "decision", the averaged z; its "spread" is that of z, of the quantile
-        nearest to the median where there are several. A density has "log_density" alone, of the row
-        as it is encoded, in the unit cube.
+        nearest to the median where there are several. A density has "log_density" alone, of the
+        row as it is encoded, in the unit cube.
 
     Raises
     ------

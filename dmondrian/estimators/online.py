@@ -123,15 +123,16 @@ class OnlineRandomForest(BaseForest):
         dict
             Arrays with one entry per node, copies: ``left``, ``right``, ``parent`` (int32 node
             ids, -1 for none), ``feature`` (int32, -1 at leaves), ``threshold`` (float32; rows with
-            x <= threshold go left), ``depth`` (int64), ``gain`` (float64, of the split times the
-            weight of its structure rows, 0 at leaves), ``fringe`` (bool, whether the leaf has
-            candidates), ``n_rows`` (float64, weight of the estimation rows; of a split those until
-            it was made), and ``counts`` (float64 [m, K], classifiers) or ``mean`` (float64,
-            regressors; nan without rows); and ``root``, the id of the root. Ids are permanent.
+            x <= threshold go left), ``depth`` (int64), ``time`` (float64, of a split its depth + 1,
+            inf at leaves), ``gain`` (float64, of the split times the weight of its structure rows,
+            0 at leaves), ``fringe`` (bool, whether the leaf has candidates), ``n_rows`` (float64,
+            weight of the estimation rows; of a split those until it was made), and ``counts``
+            (float64 [m, K], classifiers) or ``mean`` (float64, regressors; nan without rows); and
+            ``root``, the id of the root. Ids are permanent.
         """
         told = super().nodes(tree)
         del told["candidates"], told["candidates_size"]
-        parent, time = told["parent"], told.pop("time")
+        parent, time = told["parent"], told["time"]
         told["depth"] = np.where(parent >= 0, time[parent], 0.0).astype(np.int64)
         told["fringe"] = told["fringe"] == 1
         told["gain"] = np.where(told["left"] >= 0, told["gain"], 0.0)
