@@ -10,7 +10,8 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TextIO
+from html import escape
+from typing import Any, TextIO
 
 
 @dataclass(frozen=True)
@@ -109,10 +110,35 @@ class LineWriter:
         self._stream.flush()
 
 
+class NotebookWriter:
+    """Shows progress in a notebook: one bar and one line, updated in place."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def __call__(self, progress: Progress) -> None:
+        """Show a record."""
+        from IPython.display import display
+
+        share = progress.rows / max(1, progress.n_rows)
+        bar = f'<progress value="{share:.4f}" style="width: 100%"></progress>'
+        shown = {"text/plain": progress.line(), "text/html": f"{bar}<br>{escape(progress.line())}"}
+        if self._handle is None:
+            self._handle = display(shown, raw=True, display_id=True)
+        else:
+            self._handle.update(shown, raw=True)
+
+
+def _is_notebook() -> bool:
+    """Whether a notebook's kernel runs this; loads nothing to find out."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel")
+
+
 def listener(progress: Listener | bool | None) -> Listener | None:
-    """Return a callback from what a caller passes: True means lines on stderr."""
+    """Return a callback from what a caller passes; True: a bar in a notebook, lines on stderr."""
     if progress is True:
-        return LineWriter()
+        return NotebookWriter() if _is_notebook() else LineWriter()
     return progress if callable(progress) else None
 
 

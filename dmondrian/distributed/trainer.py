@@ -99,7 +99,8 @@ def train(
     window : int
         Steps that the fastest shard may be ahead of the slowest.
     progress : callable, bool or None
-        Called with :class:`Progress` about once a second; True writes lines to stderr.
+        Called with :class:`Progress` about once a second; True shows a bar in a notebook, and
+        elsewhere writes lines to stderr.
     n_workers, threads : int or None
         Size of the local cluster.
     **plan_options
