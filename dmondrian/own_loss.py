@@ -92,16 +92,28 @@ class ConvexLoss:
         return self.derivative is not None
 
     def prices(self, z: Any, y: Any) -> np.ndarray:
-        """Return the price at each z and label, broadcast, float64."""
+        """Return the price at each z and label, float64.
+
+        Parameters
+        ----------
+        z, y : array-like
+            Of shapes that broadcast together.
+        """
         with np.errstate(all="ignore"):  # the answer says where it is not finite
             return np.asarray(elementwise(self.price)(np.asarray(z, np.float64), y))
 
     def warn_unless_convex(self, y: np.ndarray, bound: float | None) -> None:
-        """Warn where the price is not convex in z, at some of the labels ``y`` [n].
+        """Warn where the price is not convex in z, at some of the labels.
 
         On grids of z: the range of the labels and a bit beyond, and [-8, 8] for what is on the
         scale of a logarithm; or up to the bound. Where the price is not finite it has no say. Warn
         where the derivative falls, likewise.
+
+        Parameters
+        ----------
+        y : float64 array of shape (n,)
+        bound : float or None
+            Limit of the size of z.
         """
         labels = np.unique(np.quantile(y, np.linspace(0.0, 1.0, _GRID_Y)))
         reach = max(float(np.ptp(labels)), 1.0)
@@ -141,6 +153,13 @@ class ConvexLoss:
 
     def solve(self, tree: nodes.Tree, bound: float | None) -> tuple[np.ndarray, np.ndarray]:
         """Return what each node says and what its rows lose by it, float64 [m] each; 0 if empty.
+
+        Parameters
+        ----------
+        tree : Tree
+            Of a fitted forest.
+        bound : float or None
+            Limit of the size of z.
 
         Raises
         ------

@@ -16,18 +16,42 @@ from typing import Any, TextIO
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands."""
+    """Where a run stands.
 
-    rows: int  # rows all shards have learned
-    n_rows: int  # rows of the stream
-    rows_per_second: float  # of this attempt
-    durable: int  # position of the last committed checkpoint
-    seconds_left: float | None  # None before the first row
-    workers: int  # living workers
-    recoveries: int  # shards restored after a loss
-    metrics: dict[str, float] = field(default_factory=dict)  # test-then-train so far
-    tree_groups: int = 1  # groups of trees that no worker holds together; 1 is the whole model
-    is_stopping: bool = False  # an interrupt asked to stop at the next checkpoint
+    Attributes
+    ----------
+    rows : int
+        Rows that all shards have learned.
+    n_rows : int
+        Rows of the stream.
+    rows_per_second : float
+        Of this attempt.
+    durable : int
+        Position of the last committed checkpoint.
+    seconds_left : float or None
+        None before the first row.
+    workers : int
+        Living workers.
+    recoveries : int
+        Shards restored after a loss.
+    metrics : dict of str to float
+        Test-then-train so far.
+    tree_groups : int
+        Groups of trees that no worker holds together; 1 is the whole model.
+    is_stopping : bool
+        An interrupt asked to stop at the next checkpoint.
+    """
+
+    rows: int
+    n_rows: int
+    rows_per_second: float
+    durable: int
+    seconds_left: float | None
+    workers: int
+    recoveries: int
+    metrics: dict[str, float] = field(default_factory=dict)
+    tree_groups: int = 1
+    is_stopping: bool = False
 
     def line(self) -> str:
         """Return the record as one line."""
