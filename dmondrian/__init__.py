@@ -61,8 +61,11 @@ if TYPE_CHECKING:
         GeneralizedMondrianForestClassifier,
         GeneralizedMondrianForestRegressor,
         MondrianDensity,
+        MondrianFeatures,
         MondrianForestClassifier,
         MondrianForestRegressor,
+        MondrianKernelClassifier,
+        MondrianKernelRegressor,
     )
     from dmondrian.lifetime import PowerLifetime
     from dmondrian.own_loss import ConvexLoss
@@ -83,8 +86,11 @@ __all__ = [
     "GeneralizedMondrianForestRegressor",
     "JobError",
     "MondrianDensity",
+    "MondrianFeatures",
     "MondrianForestClassifier",
     "MondrianForestRegressor",
+    "MondrianKernelClassifier",
+    "MondrianKernelRegressor",
     "NotFoundError",
     "OutageError",
     "ParameterError",
@@ -125,8 +131,11 @@ _LAZY = {
     "GeneralizedMondrianForestClassifier": "dmondrian.estimators",
     "GeneralizedMondrianForestRegressor": "dmondrian.estimators",
     "MondrianDensity": "dmondrian.estimators",
+    "MondrianFeatures": "dmondrian.estimators",
     "MondrianForestClassifier": "dmondrian.estimators",
     "MondrianForestRegressor": "dmondrian.estimators",
+    "MondrianKernelClassifier": "dmondrian.estimators",
+    "MondrianKernelRegressor": "dmondrian.estimators",
     "PowerLifetime": "dmondrian.lifetime",
 }
 

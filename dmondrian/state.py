@@ -116,11 +116,12 @@ def check_arrays(
     is_counts: bool,
     may_be_empty: bool,
     cost: Cost | None = None,
+    is_fitted_jointly: bool = False,
 ) -> None:
     """Raise :class:`CorruptError` unless the arrays are those of one sound tree.
 
     Statistics are counts of classes if ``is_counts``, else moments of the label, and labels
-    where the ``cost`` of a generalised forest keeps them.
+    where the ``cost`` of a generalised forest keeps them, or values that were fitted jointly.
     ``may_be_empty`` tells whether leaves may have seen no row, as on the cube.
     """
     if set(arrays) != set(_FIELDS):
@@ -136,7 +137,8 @@ def check_arrays(
             )
     check_links(entry, arrays, n_features)
     check_values(entry, arrays)
-    check_statistics(entry, arrays, is_counts, may_be_empty, has_signed_prices=cost is not None)
+    is_signed = cost is not None or is_fitted_jointly  # what stands where forests keep prices
+    check_statistics(entry, arrays, is_counts, may_be_empty, has_signed_prices=is_signed)
     if cost is not None and cost.keeps_labels:
         check_labels(entry, arrays["stat"], cost.size)
 

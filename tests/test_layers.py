@@ -14,10 +14,10 @@ LAYERS = (
     {"_jit", "_memory", "errors"},
     {"core"},
     {"growth", "stats", "losses", "rules"},
-    {"cost", "domain", "frozen", "layout", "lifetime", "parameters", "sums", "threads"},
+    {"cost", "domain", "frozen", "joint", "layout", "lifetime", "parameters", "sums", "threads"},
     {"predicting", "selection"},
     {"ensemble", "sampled", "calibration", "importances", "progressive", "inference", "mixture"}
-    | {"scales", "warmup", "forest", "state", "merge", "density", "own_loss"},
+    | {"scales", "warmup", "forest", "state", "merge", "density", "own_loss", "kernel"},
     {"checkpoint", "store", "data"},
     {"estimators"},
     {"distributed"},

@@ -35,6 +35,7 @@ ROOT, N_NODES = 0, 1  # header, int64: index of the root (-1: empty), nodes in u
 TOTAL_WEIGHT = 0  # header, float64: weight of the rows learned
 ETA = 1  # header, float64: learning rate in force, in units of 1 / price
 NEXT_ETA = 2  # header, float64: total weight at which ETA is taken anew
+UNIT, N_ROWS = 1, 2  # in their places where cells are fitted jointly: unit of sums, rows learned
 OFFSET = 3  # header, float64: the first label; statistics are of y - OFFSET
 LABEL_MIN, LABEL_MAX = 4, 5  # header, float64: range of the labels seen, less OFFSET
 N_HEADER_FLOATS = 6
