@@ -63,7 +63,7 @@ def freeze(
     from sklearn.base import is_classifier  # workers do without scikit-learn
     from sklearn.utils import get_tags
 
-    if get_tags(estimator).estimator_type == "density_estimator":
+    if get_tags(estimator).estimator_type not in ("classifier", "regressor"):
         raise ParameterError(
             f"{type(estimator).__name__} has no target, and runs are of rows with one: fit it on "
             "arrays; parts of the rows can be fitted apart and merged"

@@ -23,6 +23,7 @@ from dmondrian.cost import Cost
 from dmondrian.data import Plan, Schema
 from dmondrian.distributed.memory import Stored, stored
 from dmondrian.errors import CorruptError, DataError
+from dmondrian.joint import Joint
 from dmondrian.parameters import ForestParameters
 from dmondrian.store import open_store
 
@@ -42,7 +43,7 @@ class Model:
     schema: Schema
     digest: str  # of trees, schema and calibration
     calibration: Calibration | None = None  # of its forecasts
-    cost: Cost | None = None  # what a generalised forest minimises
+    cost: Cost | Joint | None = None  # what a generalised forest or a kernel machine minimises
 
 
 class Once:
@@ -121,7 +122,13 @@ def open_model(url: str) -> Model:
         )
     tells_std = parameters.aggregation == "hierarchy" and parameters.n_classes == 0
     return Model(
-        trees, parameters.n_outputs, tells_std, schema, digest, calibration, parameters.cost
+        trees,
+        parameters.n_outputs,
+        tells_std,
+        schema,
+        digest,
+        calibration,
+        parameters.cost or parameters.joint,
     )
 
 

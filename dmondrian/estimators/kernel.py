@@ -112,6 +112,11 @@ class MondrianKernel(MondrianPartitions):
         )
         return self._partition(n_features, n_classes, joint)
 
+    def _run_parameters(self, n_features: int, n_classes: int) -> ForestParameters:
+        drawn = self._forest_parameters(n_features, n_classes)
+        assert drawn.joint is not None  # as it was made
+        return dataclasses.replace(drawn, joint=dataclasses.replace(drawn.joint, solver="sgd"))
+
     @property
     def lifetime_(self) -> float:
         """Lifetime in use."""
