@@ -20,7 +20,6 @@ from dmondrian.joint import Joint
 from dmondrian.kernel.columns import columns_of
 from dmondrian.kernel.learning import n_columns
 from dmondrian.parameters import ForestParameters
-from dmondrian.store.memory import usable_bytes
 
 _ENTRY_BYTES = 3 * 8  # of a row in one tree: the entry, its column, and its cell on the way there
 
@@ -151,6 +150,8 @@ class MondrianFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mondri
         return rows, zeros, None
 
     def _check_memory(self, n: int) -> None:
+        from dmondrian.store.memory import usable_bytes  # other estimators do without stores
+
         size, there = _ENTRY_BYTES * n * int(self.n_components), usable_bytes()
         if size > there:
             raise ParameterError(

@@ -24,7 +24,6 @@ from dmondrian.kernel.averaging import averaged
 from dmondrian.kernel.batches import learn_batches
 from dmondrian.kernel.path import KernelPath, choose_lifetime
 from dmondrian.parameters import ForestParameters
-from dmondrian.store.memory import usable_bytes
 from dmondrian.warmup import LAST
 
 CHOICES = ("validation", "marginal_likelihood", "average")
@@ -192,6 +191,8 @@ class MondrianKernel(MondrianPartitions):
         self, forest: Forest, X: np.ndarray, y: np.ndarray, w: np.ndarray | None, n_threads: int
     ) -> None:
         if forest.exact is not None:
+            from dmondrian.store.memory import usable_bytes  # fits by batches do without stores
+
             forest.exact.most = int((usable_bytes() / 2 / _SHARES) ** 0.5)
         forest.update(X, y, w, n_threads=n_threads)
 

@@ -11,7 +11,6 @@ from sklearn.linear_model import Ridge
 import dmondrian
 from dmondrian import MondrianFeatures, MondrianKernelClassifier, MondrianKernelRegressor
 from dmondrian.errors import DataError, ParameterError
-from dmondrian.estimators import features, kernel
 
 
 def rows(n: int = 300, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -112,7 +111,7 @@ def test_an_average_is_the_posterior_mean_of_the_fits(prior: str) -> None:
 
 def test_a_stream_turns_from_exact_to_batches() -> None:
     X, y = rows(500)
-    given = {"lifetime": 4.0, "max_columns": 220, "random_state": 0}
+    given = {"lifetime": 4.0, "max_columns": 150, "random_state": 0}
     whole = MondrianKernelRegressor(8, **given).partial_fit(X, y)
     parts = MondrianKernelRegressor(8, **given)
     exact = []
@@ -181,10 +180,10 @@ def test_bad_input_is_refused(monkeypatch) -> None:
         MondrianKernelRegressor(
             lifetime="validation", max_columns=40, solver="cholesky"
         ).fit(X, y)  # fmt: skip
-    monkeypatch.setattr(features, "usable_bytes", lambda: 10_000)
+    monkeypatch.setattr("dmondrian.store.memory.usable_bytes", lambda: 10_000)
     with pytest.raises(ParameterError, match=r"take 0.000224 GiB, there are"):
         MondrianFeatures(100).fit(X)
-    monkeypatch.setattr(kernel, "usable_bytes", lambda: 4_000)
+    monkeypatch.setattr("dmondrian.store.memory.usable_bytes", lambda: 4_000)
     with pytest.raises(ParameterError, match=r"matrices take .* GiB"):
         MondrianKernelRegressor(10, solver="cholesky").fit(X, y)
     with pytest.raises(AttributeError, match="no feature_importances_"):
