@@ -22,7 +22,8 @@ from dmondrian.kernel.columns import leaves_of
 from dmondrian.stats.values import VALUE, WEIGHT, write_values
 
 _STEP = 2.0**0.5  # from one lifetime of the grid to the next
-_PATIENCE = 6  # lifetimes without a better one after which longer ones are not tried
+_PATIENCE = 6  # so many lifetimes in a row much worse than the best: longer ones are not tried
+_WORSE = 1.1  # times the best error: before cells tell anything errors only waver
 
 
 def held_out_errors(
@@ -35,7 +36,7 @@ def held_out_errors(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return lifetimes [L], their numbers of columns [L], and errors of held-out rows [L].
 
-    From before the first cut of the forest's trees to their end, as long as the errors get better.
+    From before the first cut of the forest's trees to their end, or where errors have long risen.
     """
     is_learned = weights > 0.0
     is_learned[held] = False
@@ -50,7 +51,7 @@ def held_out_errors(
         times.append(lifetime)
         columns.append(sum(int(_has_rows(tree).sum()) for tree in model.trees))
         errors.append(float(((said - targets) ** 2).sum() / len(held)))
-        if len(errors) - int(np.argmin(errors)) > _PATIENCE:
+        if len(errors) > _PATIENCE and min(errors[-_PATIENCE:]) > _WORSE * min(errors):
             break
     return np.array(times), np.array(columns), np.array(errors)
 
