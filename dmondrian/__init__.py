@@ -6,8 +6,8 @@ Numba, are loaded when one is asked for: workers and commands that need none sta
 
 Where to look, from the bottom up; imports go down only (``tests/test_layers.py``):
 
-``_jit``, ``errors``
-    The door to Numba; the errors users meet.
+``_jit``, ``errors``, ``extras``
+    The door to Numba; the errors users meet; optional packages.
 ``core``
     Nodes, draws, boxes, and the two loops that learn and predict.
 ``growth``, ``stats``, ``losses``, ``rules``
@@ -27,8 +27,12 @@ Where to look, from the bottom up; imports go down only (``tests/test_layers.py`
     Parquet as a numbered stream; object stores; runs and models in them.
 ``estimators``
     The scikit-learn face.
+``export``, ``frames``
+    Forests for other programs; models that take data frames.
 ``distributed``
     Training, scoring and evaluation on Dask.
+``displays``, ``report``, ``mlflow``
+    Pictures of forests and runs; a run as a page; runs and models in MLflow.
 ``cli``
     The ``dmondrian`` command and its job files.
 """
@@ -46,6 +50,7 @@ from dmondrian.errors import (
     DMondrianError,
     FencedError,
     JobError,
+    MissingPackageError,
     NotFoundError,
     OutageError,
     ParameterError,
@@ -66,6 +71,8 @@ if TYPE_CHECKING:
         MondrianForestRegressor,
         MondrianKernelClassifier,
         MondrianKernelRegressor,
+        OnlineRandomForestClassifier,
+        OnlineRandomForestRegressor,
     )
     from dmondrian.lifetime import PowerLifetime
     from dmondrian.own_loss import ConvexLoss
@@ -85,6 +92,7 @@ __all__ = [
     "GeneralizedMondrianForestClassifier",
     "GeneralizedMondrianForestRegressor",
     "JobError",
+    "MissingPackageError",
     "MondrianDensity",
     "MondrianFeatures",
     "MondrianForestClassifier",
@@ -92,6 +100,8 @@ __all__ = [
     "MondrianKernelClassifier",
     "MondrianKernelRegressor",
     "NotFoundError",
+    "OnlineRandomForestClassifier",
+    "OnlineRandomForestRegressor",
     "OutageError",
     "ParameterError",
     "PlanError",
@@ -136,6 +146,8 @@ _LAZY = {
     "MondrianForestRegressor": "dmondrian.estimators",
     "MondrianKernelClassifier": "dmondrian.estimators",
     "MondrianKernelRegressor": "dmondrian.estimators",
+    "OnlineRandomForestClassifier": "dmondrian.estimators",
+    "OnlineRandomForestRegressor": "dmondrian.estimators",
     "PowerLifetime": "dmondrian.lifetime",
 }
 

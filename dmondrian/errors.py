@@ -7,6 +7,7 @@ Every error says what was expected, what came and what to do. The tree::
     |-- DataError (ValueError)        rows, files or columns that cannot be used
     |   |-- SchemaError               columns missing, renamed or of another type
     |   `-- PlanError                 the data changed under a run
+    |-- MissingPackageError (ImportError)  an optional package is not installed
     |-- JobError (ValueError)         a job file or an override is wrong
     |-- CheckpointError               a run folder cannot be used
     |   |-- CorruptError              bytes that are not what their writer put
@@ -38,6 +39,10 @@ class SchemaError(DataError):
 
 class PlanError(DataError):
     """A file of a frozen plan changed, vanished or cannot be read."""
+
+
+class MissingPackageError(DMondrianError, ImportError):
+    """An optional package is not installed; the message names the extra that brings it."""
 
 
 class JobError(DMondrianError, ValueError):

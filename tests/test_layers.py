@@ -11,20 +11,42 @@ import dmondrian
 
 ROOT = Path(dmondrian.__file__).parent
 LAYERS = (
-    {"_jit", "_memory", "errors"},
+    {"_jit", "_memory", "errors", "extras"},
     {"core"},
     {"growth", "stats", "losses", "rules"},
-    {"cost", "domain", "frozen", "joint", "layout", "lifetime", "parameters", "sums", "threads"},
+    {
+        "cost",
+        "domain",
+        "fringe",
+        "frozen",
+        "joint",
+        "layout",
+        "lifetime",
+        "parameters",
+        "sums",
+        "threads",
+    },
     {"predicting", "selection"},
     {"ensemble", "sampled", "calibration", "importances", "progressive", "inference", "mixture"}
-    | {"scales", "warmup", "forest", "state", "merge", "density", "own_loss", "kernel"},
+    | {"scales", "warmup", "forest", "state", "merge", "density", "own_loss", "conformal", "kernel"}
+    | {"label_mixture"},
     {"checkpoint", "store", "data"},
     {"estimators"},
+    {"export", "frames"},
     {"distributed"},
+    {"displays", "mlflow", "report"},
     {"cli", "__init__"},
 )
 # Libraries that not everybody may use, and the lowest layer that may.
-LIBRARIES = {"pyarrow": 6, "obstore": 6, "sklearn": 7, "joblib": 7, "dask": 8, "distributed": 8}
+LIBRARIES = {
+    "pyarrow": 6,
+    "obstore": 6,
+    "sklearn": 7,
+    "joblib": 7,
+    "onnx": 8,
+    "dask": 9,
+    "distributed": 9,
+}
 FILES = sorted(ROOT.rglob("*.py"))
 
 

@@ -23,7 +23,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,11 @@ def holder_of(store: Store) -> Holder | None:
     return _read(store, numbers[-1]) if numbers else None
 
 
+def holders(store: Store) -> list[Holder]:
+    """Return all who ever held a run, in order."""
+    return [_read(store, number) for number in _numbers(store)]
+
+
 def ask_to_stop(store: Store, holder: Holder) -> None:
     """Have a holder stop at its next checkpoint."""
     store.put(f"{FOLDER}/{holder.number:06d}.stop", b"")
@@ -96,6 +101,7 @@ class Lease:
         self.is_asked_to_stop = is_asked_to_stop
         self._store = store
         self._told: dict[str, Any] = {}
+        self._timeline: list[Sequence[float]] = []
         self._count = 0
         self._is_lost = False
         self._outcome: str | None = None
@@ -152,9 +158,9 @@ class Lease:
         if not self._is_lost:
             self._beat(ENDED)
 
-    def tell(self, told: Mapping[str, Any]) -> None:
-        """Say where the run stands; the next beat carries it."""
-        self._told = dict(told)
+    def tell(self, told: Mapping[str, Any], timeline: Sequence[Sequence[float]] = ()) -> None:
+        """Say where the run stands, and how it came there; the next beat carries it."""
+        self._told, self._timeline = dict(told), list(timeline)
 
     def end(self, outcome: str, error: str | None = None) -> None:
         """Say how it ended; the last beat carries it."""
@@ -201,7 +207,7 @@ class Lease:
     def _beat(self, state: str) -> None:
         self._count += 1
         beat = {"count": self._count, "state": state, "at": time.time(), "told": self._told}
-        beat |= {"outcome": self._outcome, "error": self._error}
+        beat |= {"outcome": self._outcome, "error": self._error, "timeline": self._timeline}
         try:
             self._store.put(_beat_name(self.number), json.dumps(beat, default=str).encode())
         except StoreError:

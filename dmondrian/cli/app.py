@@ -19,6 +19,7 @@ from dmondrian.errors import (
     DataError,
     DMondrianError,
     JobError,
+    MissingPackageError,
     ParameterError,
     StoreError,
 )
@@ -27,6 +28,7 @@ from dmondrian.errors import (
 _EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
     (JobError, 2),
     (ParameterError, 2),
+    (MissingPackageError, 2),
     (DataError, 3),
     (CheckpointError, 4),
     (StoreError, 4),
@@ -167,6 +169,23 @@ def _add_inspecting(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
         action="store_true",
         help="also tell what the splits on each column are worth, as shares of 1",
     )
+    export = add("export", "write a model as a file for other programs")
+    export.add_argument("model", metavar="MODEL", help=_MODEL_HELP)
+    export.add_argument(
+        "--to", choices=("onnx",), default="onnx", help="the format (default and only one: onnx)"
+    )
+    export.add_argument("-o", "--out", required=True, metavar="FILE", help="the file to write")
+    export.add_argument(
+        "--encoded",
+        action="store_true",
+        help="take one matrix of encoded features, as `dmondrian schema` lists them; else the "
+        "columns of the training data, whose encoding becomes part of the file",
+    )
+    report = add("report", "write a run, finished or in progress, as a page of one file")
+    report.add_argument("model", metavar="RUN", help=_MODEL_HELP)
+    report.add_argument(
+        "-o", "--out", default="report.html", metavar="FILE", help="default: report.html"
+    )
     schema = add("schema", "show how columns are encoded, for a data set or as stored in a model")
     schema.add_argument("data", metavar="DATA|MODEL", help=f"{_DATA_HELP}; or a run folder or URL")
     schema.add_argument("--target", metavar="COLUMN", help="the column to learn (DATA only)")
@@ -240,8 +259,8 @@ def _train_epilog() -> str:
     lines = [
         "job file (TOML; relative paths are relative to its folder, in --set to the current one):",
         "  [forest]",
-        "    algorithm         amf-, mondrian-forest- or generalized-mondrian-forest-, and",
-        "                      classifier or regressor, as a string (required)",
+        "    algorithm         amf-, mondrian-forest-, generalized-mondrian-forest- or",
+        "                      online-forest-, and classifier or regressor, as a string (required)",
         "    ...               the estimator's parameters by their Python names",
     ]
     for name, keys in TABLES.items():
@@ -272,6 +291,10 @@ def _command(name: str) -> Command:
         from dmondrian.cli.manage import merge as command
     elif name == "prune":
         from dmondrian.cli.manage import prune as command
+    elif name == "report":
+        from dmondrian.cli.report import report as command
+    elif name == "export":
+        from dmondrian.cli.export import export as command
     elif name == "describe":
         from dmondrian.cli.describe import describe as command
     else:

@@ -117,20 +117,27 @@ def check_file(
 ) -> None:
     """Refuse a file that lacks a column the schema reads, or has it in another kind of type."""
     types = {**partitions, **{part.name: part.type for part in footer.schema}}
+    check_types(schema, types, footer.file.uri, keep)
+
+
+def check_types(
+    schema: Schema, types: dict[str, pa.DataType], source: str, keep: Sequence[str] = ()
+) -> None:
+    """Refuse columns of a source, given by name, that are not those which the schema reads."""
     wanted = {column.name: column for column in schema.columns}
     others = [name for name in (schema.target, schema.weight, *keep) if name is not None]
     missing = [name for name in dict.fromkeys([*wanted, *others]) if name not in types]
     not_kept = [name for name in missing if name in keep and name not in wanted]
     if missing and missing == not_kept:
         raise SchemaError(
-            f"{footer.file.uri} lacks {_list(missing)}, asked for to be kept: its columns are "
+            f"{source} lacks {_list(missing)}, asked for to be kept: its columns are "
             f"{_list(list(types))}"
         )
     if missing:
         spare = [name for name in types if name not in wanted]
         near = [f"{name!r} may be {hit}" for name in missing if (hit := _nearest(name, spare))]
         raise SchemaError(
-            f"{footer.file.uri} lacks {_list(missing)}: expected the {len(wanted)} columns of the "
+            f"{source} lacks {_list(missing)}: expected the {len(wanted)} columns of the "
             f"training data by name{' (' + '; '.join(near) + ')' if near else ''}; "
             "rename or add them"
         )
@@ -141,7 +148,7 @@ def check_file(
     ]
     if wrong:
         raise SchemaError(
-            f"{footer.file.uri} has columns of other types than the training data: "
+            f"{source} has columns of other types than the training data: "
             f"{'; '.join(wrong)}; convert them"
         )
 

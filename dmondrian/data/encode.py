@@ -149,7 +149,7 @@ def _encode_number(
 ) -> None:
     values, null = as_numbers(data)
     if column.parts:
-        lower, upper = _bounds(column)
+        lower, upper = bounds_of(column)
         if len(values) and not (np.isfinite(values.min()) and np.isfinite(values.max())):
             finite = np.isfinite(values)
             if schema.infinite != "clip":
@@ -169,7 +169,7 @@ def _encode_time(
     micros, null = as_micros(data)
     for i, part in enumerate(column.parts):
         if part == "linear":
-            lower, upper = _bounds(column)
+            lower, upper = bounds_of(column)
             values = micros.astype(np.float64)
             features[i] = _scaled(values, null, lower, upper, column, counts)
         else:
@@ -228,7 +228,8 @@ def _mark_nulls(column: Column, null: BoolArray | None, features: Matrix, counts
         _count(counts, "null", column, int(null.sum()))
 
 
-def _bounds(column: Column) -> tuple[float, float]:
+def bounds_of(column: Column) -> tuple[float, float]:
+    """Return the training range of a number or time."""
     if column.lower is None or column.upper is None:
         raise DataError(f"the schema has no bounds for the column {column.name!r}: plan it again")
     return float(column.lower), float(column.upper)

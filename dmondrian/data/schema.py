@@ -190,7 +190,7 @@ class Schema:
                 column.kind,
                 column.type.partition("<")[0],  # dictionary<values=...> would fill the line
                 str(column.width),
-                _encoding(column),
+                describe_encoding(column),
             )
             for column in self.columns
         ]
@@ -263,7 +263,8 @@ def _expect(is_so: bool, what: str, came: Any) -> None:
         raise ValueError(f"{str(what)[:80]} cannot be {str(came)[:80]!r}")
 
 
-def _encoding(column: Column) -> str:
+def describe_encoding(column: Column) -> str:
+    """Say how a column is encoded, in a few words for people."""
     null = ", null indicator" if column.has_nulls else ""
     if column.kind == "category":
         shown = ", ".join(column.levels[:4]) + (", ..." if len(column.levels) > 4 else "")

@@ -27,7 +27,7 @@ from dmondrian.distributed.interrupt import Interrupts
 from dmondrian.distributed.intervals import Every, parse_every
 from dmondrian.distributed.ledger import Ledger
 from dmondrian.distributed.metrics import Progressive, read_counts
-from dmondrian.distributed.progress import Listener, Progress, Teller, listener
+from dmondrian.distributed.progress import Listener, Progress, Teller, Timeline, listener
 from dmondrian.distributed.shards import ShardHolder
 from dmondrian.distributed.tracks import Limits
 from dmondrian.distributed.units import Unit, cut, cut_jointly
@@ -179,8 +179,11 @@ class Attempt:
         self.ledger = self.open(manifest)
         resumed = manifest.position if manifest else 0
 
+        timeline = Timeline()
+
         def listen(progress: Progress) -> None:
-            lease.tell(asdict(progress))
+            timeline.add(progress)
+            lease.tell(asdict(progress), timeline.told())
             if self.manner.listener is not None:
                 self.manner.listener(progress)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dmondrian.distributed.reliability import Reliability
+from dmondrian.distributed.outcomes import Outcomes
 from dmondrian.errors import CorruptError
 
 CURVE_POINTS = 256
@@ -67,6 +67,7 @@ class Progressive:
         self.stride = 1  # a curve point is kept each `stride` slices
         self.slice = 0  # slices seen
         self.curve: list[list[float]] = []  # rows and the two metrics
+        self.outcomes = Outcomes(task)
 
     def add(self, mean: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> None:
         """Add one slice: `mean` float64 [n, K], `y` float64 [n], `weight` float64 [n] or None."""
@@ -78,6 +79,7 @@ class Progressive:
             error = mean[:, 0] - y
             terms = error * error, np.abs(error)
             self._add_moments(y, w)
+        self.outcomes.add(mean, y, w)
         self.rows += len(y)
         self.weight += float(w.sum())
         for k in range(2):
@@ -121,7 +123,7 @@ class Progressive:
         """All accumulators; floats go through JSON exactly."""
         return {"task": self.task, "rows": self.rows, "weight": self.weight, "sums": self.sums,
                 "moments": self.moments, "stride": self.stride, "slice": self.slice,
-                "curve": self.curve}  # fmt: skip
+                "curve": self.curve, "outcomes": self.outcomes.to_json()}  # fmt: skip
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Progressive:
@@ -141,6 +143,7 @@ class Progressive:
             self.curve = [[_number(value) for value in point] for point in data["curve"]]
             for point in self.curve:
                 point[0] = int(point[0])
+            self.outcomes = Outcomes.from_json(self.task, data.get("outcomes"))
         except (KeyError, TypeError, ValueError, OverflowError, IndexError) as error:
             told = repr(error)[:200]
             raise CorruptError(f"the stored metrics cannot be read: {told}") from error
@@ -198,7 +201,6 @@ class HeldOut:
         self._levels = np.array(levels, np.float64)
         self._pinball = np.zeros(len(levels))
         self._kept: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-        self._reliability = Reliability() if task == "classification" else None
 
     @property
     def weight(self) -> float:
@@ -212,18 +214,17 @@ class HeldOut:
         if len(self._levels):
             errors = y[:, None] - mean[:, 1:]
             self._pinball += w @ np.maximum(self._levels * errors, (self._levels - 1.0) * errors)
-        if self._reliability is not None:
-            self._reliability.add(mean, y, w)
-            if mean.shape[1] == 2:
-                self._kept.append((mean[:, 1], y, w))
+        if self._total.task == "classification" and mean.shape[1] == 2:
+            self._kept.append((mean[:, 1], y, w))
 
     def report(self) -> dict[str, Any]:
         """Return the rows and metrics; the area under the curve where both classes occur."""
         metrics: dict[str, Any] = {"rows": self._total.rows, **self._total.totals()}
         if len(self._levels) and self.weight > 0.0:
             metrics["pinball"] = float(self._pinball.mean() / self.weight)
-        if self._reliability is not None and self.weight > 0.0:
-            metrics.update(self._reliability.report())
+        reliability = self._total.outcomes.reliability
+        if reliability is not None and self.weight > 0.0:
+            metrics.update(reliability.report())
         if self._kept:
             share, y, weight = (np.concatenate(parts) for parts in zip(*self._kept, strict=True))
             if len(np.unique(y)) == 2:
@@ -231,3 +232,22 @@ class HeldOut:
 
                 metrics["auc"] = float(roc_auc_score(y, share, sample_weight=weight))
         return metrics
+
+
+class Likelihood:
+    """Mean log density of rows that were not learned, added block by block."""
+
+    def __init__(self) -> None:
+        self.weight = 0.0
+        self._rows, self._total = 0, 0.0
+
+    def add(self, mean: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> None:
+        """Add rows: `mean` float64 [n, 1], their log densities; there are no labels."""
+        w = np.ones(len(mean)) if weight is None else weight
+        self._rows += len(mean)
+        self.weight += float(w.sum())
+        self._total += float(w @ mean[:, 0])
+
+    def report(self) -> dict[str, Any]:
+        """Return the rows and the metric, in nats."""
+        return {"rows": self._rows, "log_likelihood": self._total / self.weight}

@@ -46,6 +46,39 @@ class Progress:
         return ", ".join(parts)
 
 
+class Timeline:
+    """Where an attempt stood, second by second; thinned by dropping every second point.
+
+    Attributes
+    ----------
+    points : list of [seconds, rows, workers, recoveries, position saved]
+    """
+
+    most = 128
+
+    def __init__(self) -> None:
+        self.points: list[list[float]] = []
+        self._began = time.monotonic()
+        self._step = 0.0  # least seconds between two points
+        self._last: list[float] = []
+
+    def add(self, progress: Progress) -> None:
+        """Add a record, unless one was added a moment ago; the last one is always told."""
+        seconds = round(time.monotonic() - self._began, 1)
+        self._last = [seconds, progress.rows, progress.workers, progress.recoveries,
+                      progress.durable]  # fmt: skip
+        if not self.points or seconds - self.points[-1][0] >= self._step:
+            self.points.append(self._last)
+        if len(self.points) > self.most:
+            self.points = self.points[::2]
+            self._step = max(1.0, 2.0 * self._step)
+
+    def told(self) -> list[list[float]]:
+        """Return the points, up to now."""
+        is_newer = bool(self._last) and self._last is not self.points[-1]
+        return [*self.points, self._last] if is_newer else list(self.points)
+
+
 def clock(seconds: float) -> str:
     """Seconds as m:ss or h:mm:ss."""
     whole = max(0, int(seconds + 0.5))

@@ -25,13 +25,13 @@ class Reliability:
     """Confidence and accuracy by bins of confidence."""
 
     def __init__(self) -> None:
-        self._sums = np.zeros((3, N_BINS))  # weight, confidence and hits, summed over rows
+        self.sums = np.zeros((3, N_BINS))  # weight, confidence and hits, summed over rows
 
     def add(self, proba: np.ndarray, y: np.ndarray, weight: np.ndarray) -> None:
         """Add rows: `proba` float64 [n, K], `y` class indices [n], `weight` float64 [n]."""
         confidence, hit = proba.max(axis=1), proba.argmax(axis=1) == y
         bins = np.clip(np.ceil(confidence * N_BINS) - 1, 0, N_BINS - 1).astype(np.int64)
-        for total, values in zip(self._sums, (1.0, confidence, hit), strict=True):
+        for total, values in zip(self.sums, (1.0, confidence, hit), strict=True):
             total += np.bincount(bins, weight * values, N_BINS)
 
     def report(self) -> dict[str, Any]:
@@ -40,7 +40,7 @@ class Reliability:
         A bin has "above" and "up_to" (bounds of the confidence), "share" (of the weight), and the
         mean "confidence" and "accuracy". A calibrated forest has these two equal.
         """
-        weight, confidence, hits = self._sums
+        weight, confidence, hits = self.sums
         whole = weight.sum()
         bins = [
             {

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -73,7 +74,8 @@ class HeldRun:
         self.cache = BlockCache(self._read, len(self.plan.blocks))
 
     def _read(self, index: int) -> Any:
-        return read_block(self.plan, self.plan.blocks[index])
+        read = read_block(self.plan, self.plan.blocks[index])
+        return read if read.y is not None else replace(read, y=np.zeros(len(read.X)))
 
     def drop(self, shards: Sequence[int]) -> None:
         """Let go of shards that are not held any more, or elsewhere."""
@@ -297,12 +299,14 @@ def _advance(held: HeldRun, shard: Shard, order: Step) -> Answer:
             return _fault(DIRTY, order, error, shard.position)
     if order.ahead > order.stop == shard.position and shard.ahead is None:
         try:
-            shard.answers[order.start].ahead = _take_in(held, shard, order.ahead, order.n_threads)
+            said = _take_in(held, shard, order.ahead, order.n_threads)
         except OutageError as error:  # of a read: no tree has taken in a row
             return _fault(FAILED, order, error, shard.position)
         except Exception as error:  # noqa: BLE001 - as above
             shard.is_dirty = True
             return _fault(DIRTY, order, error, shard.position)
+        if order.start in shard.answers:  # else all shards have said theirs
+            shard.answers[order.start].ahead = said
     return _finish(held, shard, order)
 
 
@@ -313,8 +317,7 @@ def _learn(plan: Plan, shard: Shard, encoded: Any, order: Step) -> None:
 
 def _finish(held: HeldRun, shard: Shard, order: Step) -> Answer:
     """Answer for blocks that are learned, saving the state if asked."""
-    nodes = shard.forest.n_nodes
-    answer = Answer(OK, order.shard, order.address, shard.position, nodes=nodes)
+    answer = Answer(OK, order.shard, order.address, shard.position, nodes=shard.forest.n_nodes)
     indices: Sequence[int] = range(max(order.first, order.settled), order.last)
     if held.parameters.joint is not None:
         is_open = order.start >= held.plan.blocks[order.settled].position

@@ -10,6 +10,8 @@ from dmondrian.estimators.kernel_classifier import MondrianKernelClassifier
 from dmondrian.estimators.kernel_regressor import MondrianKernelRegressor
 from dmondrian.estimators.mondrian_classifier import MondrianForestClassifier
 from dmondrian.estimators.mondrian_regressor import MondrianForestRegressor
+from dmondrian.estimators.online_classifier import OnlineRandomForestClassifier
+from dmondrian.estimators.online_regressor import OnlineRandomForestRegressor
 
 ALGORITHMS = {
     kind.algorithm: kind
@@ -24,6 +26,8 @@ ALGORITHMS = {
         MondrianForestRegressor,
         MondrianKernelClassifier,
         MondrianKernelRegressor,
+        OnlineRandomForestClassifier,
+        OnlineRandomForestRegressor,
     )
 }
 
@@ -39,4 +43,6 @@ __all__ = [
     "MondrianForestRegressor",
     "MondrianKernelClassifier",
     "MondrianKernelRegressor",
+    "OnlineRandomForestClassifier",
+    "OnlineRandomForestRegressor",
 ]

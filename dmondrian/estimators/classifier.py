@@ -95,7 +95,7 @@ class ForestClassifier(ClassifierMixin, BaseForest):
 
     def _encode(self, y: np.ndarray) -> np.ndarray:
         """Return class indices; refuse labels that are not classes."""
-        if (y.dtype.kind in "US") != (self.classes_.dtype.kind in "US"):
+        if _is_text(y) != _is_text(self.classes_):
             raise DataError(
                 f"y has labels of dtype {y.dtype}, the classes are {self.classes_.dtype}: give "
                 "both as text or both as numbers"
@@ -138,3 +138,10 @@ class ForestClassifier(ClassifierMixin, BaseForest):
 
     def _node_forecasts(self, stat: np.ndarray, offset: float) -> dict[str, np.ndarray]:
         return {"counts": stat[:, 1:].copy()}
+
+
+def _is_text(labels: np.ndarray) -> bool:
+    """Whether labels are strings, of a fixed width or, as data frames have them, objects."""
+    if labels.dtype.kind == "O":
+        return len(labels) > 0 and all(isinstance(label, str) for label in labels)
+    return labels.dtype.kind in "US"

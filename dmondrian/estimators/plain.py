@@ -42,3 +42,11 @@ def plain_labels(y: Any, n: int) -> np.ndarray | None:
     if type(y) is not np.ndarray or y.shape != (n,) or y.dtype.kind not in "biuf":
         return None
     return y if y.dtype.kind != "f" or np.isfinite(y).all() else None
+
+
+def without_names(estimator: Any) -> Any:
+    """Return an estimator of the same forest that compares no names of columns."""
+    plain = object.__new__(type(estimator))
+    plain.__dict__.update(estimator.__dict__)
+    plain.__dict__.pop("feature_names_in_", None)
+    return plain

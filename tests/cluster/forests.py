@@ -20,6 +20,8 @@ from dmondrian import (
     MondrianForestRegressor,
     MondrianKernelClassifier,
     MondrianKernelRegressor,
+    OnlineRandomForestClassifier,
+    OnlineRandomForestRegressor,
 )
 from dmondrian._jit import compilations
 
@@ -46,6 +48,12 @@ FORESTS = {
     ),
     "mondrian-kernel-regressor": MondrianKernelRegressor(
         5, lifetime="validation", max_lifetime=0.5, domain="cube", random_state=0
+    ),
+    "online-forest-classifier": OnlineRandomForestClassifier(
+        3, min_samples_leaf=2.0, min_gain=0.05, calibrate=True, random_state=0
+    ),
+    "online-forest-regressor": OnlineRandomForestRegressor(
+        3, min_samples_leaf=2.0, min_gain=0.05, random_state=0
     ),
 }
 

@@ -1,0 +1,36 @@
+"""`dmondrian export`: a model as a file for other programs.
+
+Relies on :mod:`dmondrian.export`; starts no cluster and changes nothing in the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from dmondrian.cli.output import Output
+from dmondrian.errors import ParameterError
+
+
+def export(arguments: argparse.Namespace, output: Output) -> int:
+    """Run the command; see `dmondrian export --help`."""
+    from dmondrian.export import to_onnx
+
+    file = Path(arguments.out)
+    if not file.parent.is_dir():
+        raise ParameterError(f"there is no folder {file.parent}: make it, or give another --out")
+    made = to_onnx(arguments.model, file, columns=False if arguments.encoded else None)
+    about = {entry.key: entry.value for entry in made.metadata_props}
+    told = {
+        "model": arguments.model,
+        "out": str(file),
+        "bytes": file.stat().st_size,
+        "inputs": [value.name for value in made.graph.input],
+        "outputs": [value.name for value in made.graph.output],
+    }
+    output.event("exported", told)
+    output.text(
+        f"{file}: {told['bytes'] / 1e6:,.1f} MB of ONNX\n  takes {about['inputs']}\n"
+        f"  gives {', '.join(told['outputs'])}"
+    )
+    return 0

@@ -1,0 +1,24 @@
+"""Pictures of forests and runs, in scikit-learn's manner: made `from_` something, then plotted.
+
+Relies on fitted estimators, runs and matplotlib (the extra `plots`), which is loaded when something
+is plotted. Promises that a display holds the numbers it draws as attributes, draws into the axes
+that it is given, and changes nothing else.
+
+scikit-learn's own displays take these estimators too: ``CalibrationDisplay.from_predictions`` with
+:func:`stream_predictions` shows the calibration of forecasts made before their rows were learned.
+"""
+
+from dmondrian.displays.depth import WeightedDepthDisplay
+from dmondrian.displays.importances import ImportancesDisplay
+from dmondrian.displays.learning_curve import LearningCurveDisplay, stream_predictions
+from dmondrian.displays.lifetime_path import LifetimePathDisplay
+from dmondrian.displays.partition import PartitionDisplay
+
+__all__ = [
+    "ImportancesDisplay",
+    "LearningCurveDisplay",
+    "LifetimePathDisplay",
+    "PartitionDisplay",
+    "WeightedDepthDisplay",
+    "stream_predictions",
+]

@@ -1,0 +1,10 @@
+"""Forests for other programs: ONNX models, and plain trees for SHAP values.
+
+Relies on fitted estimators and runs. Promises models that answer as the forest does, or an error
+that says why a forest cannot be exported.
+"""
+
+from dmondrian.export.onnx import to_onnx
+from dmondrian.export.trees import shap_trees
+
+__all__ = ["shap_trees", "to_onnx"]

@@ -1,0 +1,254 @@
+"""A fitted forest as an ONNX model: one tree ensemble, and what stands before and behind it.
+
+Relies on :func:`dmondrian.export.trees.plain_trees`, and on the package onnx (the extra `onnx`)
+for the file. Promises answers that are the forest's, rounded to float32: the graph compares columns
+and adds leaves in double precision. (Trees are added in another order, which can show where the
+sum lies half-way between two float32 numbers.)
+
+The operator is TreeEnsembleRegressor of ai.onnx.ml 3, whose leaves may hold several numbers; its
+successor TreeEnsemble (ai.onnx.ml 5) holds one, and fewer runtimes know it.
+
+Shapes: n rows, d features, K classes, k outputs of a tree, T trees.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dmondrian import __version__
+from dmondrian.core.temper import FLOOR
+from dmondrian.errors import ParameterError
+from dmondrian.export.graph import Graph
+from dmondrian.export.trees import PlainTree, plain_trees
+from dmondrian.extras import require
+
+if TYPE_CHECKING:
+    from dmondrian.data import Schema
+
+LARGEST_FILE = 2**31 - 1  # bytes of a protocol buffer
+_BYTES_OF_NODE, _BYTES_OF_VALUE = 36, 22  # at most, for nodes and trees with up to seven digits
+
+
+def to_onnx(
+    model: Any, out: str | PathLike[str] | None = None, *, columns: bool | None = None
+) -> Any:
+    """Return a fitted forest as an ONNX model, and write it to a file.
+
+    Parameters
+    ----------
+    model : fitted estimator, str or path
+        An estimator of this package, or the run folder or URL of one; a run also knows how its
+        columns are encoded.
+    out : str or path, optional
+        File to write.
+    columns : bool, optional
+        Whether the model takes the columns of the training data, an input [n, 1] for each by its
+        name, and encodes them as the run did; else it takes one matrix "X", float32 [n, d], of the
+        features that the forest learned. By default the columns, where the model is a run.
+
+    Returns
+    -------
+    onnx.ModelProto
+        Outputs: "label" [n] and "probabilities" float32 [n, K] of classifiers ("decision" [n, 1]
+        too of generalised ones, without probabilities for the hinge), "prediction" float32 [n, k]
+        of regressors. Its metadata say what the inputs are.
+
+    Raises
+    ------
+    ParameterError
+        The forest is no tree ensemble (``predict_extension="expected"``, ``domain="cube"``, a loss
+        of your own), is larger than a file of ONNX may be, or has no columns that ONNX could
+        encode; the message says which.
+    MissingPackageError
+        The package onnx is not installed.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from dmondrian import AMFClassifier
+    >>> from dmondrian.export import to_onnx
+    >>> forest = AMFClassifier(random_state=0).fit(*load_iris(return_X_y=True))
+    >>> [output.name for output in to_onnx(forest).graph.output]
+    ['label', 'probabilities']
+    """
+    require("onnx", "onnx", "export to ONNX")
+    estimator, schema = _opened(model)
+    if columns and schema is None:
+        raise ParameterError(
+            "columns=True: this model was fitted on arrays and holds no encoding; expected the run "
+            "folder of a model that was trained from Parquet, or columns=False"
+        )
+    trees = plain_trees(estimator)
+    _check_size(trees)
+    graph = Graph()
+    if schema is not None and columns is not False:
+        from dmondrian.export.columns import add_columns
+
+        X = add_columns(graph, schema)
+        takes = "the columns of the training data, encoded inside"
+    else:
+        X = graph.input("X", np.float32, estimator.n_features_in_)
+        takes = "encoded features: the encoding of columns is not part of this model"
+    _add_outputs(graph, estimator, _add_trees(graph, X, trees))
+    made = graph.model(_about(estimator, schema, takes))
+    if out is not None:
+        Path(out).write_bytes(made.SerializeToString())
+    return made
+
+
+def _opened(model: Any) -> tuple[Any, Schema | None]:
+    """Return the estimator, and the encoding of its columns where a run knows one."""
+    if not isinstance(model, (str, PathLike)):
+        return model, None
+    from dmondrian import load
+    from dmondrian.checkpoint import Run
+    from dmondrian.data import Schema
+
+    stored = Run.open(model).run_json.get("schema")
+    return load(model), None if stored is None else Schema.from_json(stored)
+
+
+def _check_size(trees: Sequence[PlainTree]) -> None:
+    n_values = sum(tree.value.shape[1] * int((tree.left < 0).sum()) for tree in trees)
+    n_nodes = sum(len(tree.left) for tree in trees)
+    n_bytes = _BYTES_OF_NODE * n_nodes + _BYTES_OF_VALUE * n_values
+    if n_bytes > LARGEST_FILE:
+        raise ParameterError(
+            f"{n_nodes:,} nodes and {n_values:,} numbers in leaves take up to {n_bytes / 1e9:.1f} "
+            "GB, and a file of ONNX holds 2.1 GB: export a forest of fewer trees or of a shorter "
+            "lifetime, or one with max_nodes"
+        )
+
+
+def _about(estimator: Any, schema: Schema | None, takes: str) -> dict[str, str]:
+    """Return the metadata of the model."""
+    names = getattr(estimator, "feature_names_in_", None)
+    if names is None and schema is not None:
+        names = schema.feature_names
+    told = {
+        "algorithm": estimator.algorithm,
+        "dmondrian": __version__,
+        "inputs": takes,
+        "rows_learned": f"{estimator.forest_.total_weight:g}",
+    }
+    if names is not None:
+        told["feature_names"] = json.dumps([str(name) for name in names])
+    return told
+
+
+def _add_trees(graph: Graph, X: str, trees: Sequence[PlainTree]) -> str:
+    """Add the ensemble; return the name of its mean over trees, float32 [n, k]."""
+    sizes = [len(tree.left) for tree in trees]
+    tree_ids = np.repeat(np.arange(len(trees)), sizes)
+    node_ids = np.concatenate([np.arange(size) for size in sizes])
+    joined = PlainTree(*(np.concatenate(column) for column in zip(*trees, strict=True)))
+    is_leaf, k = joined.left < 0, joined.value.shape[1]
+    n_leaves = int(is_leaf.sum())
+    inner = {
+        "nodes_truenodeids": joined.left,
+        "nodes_falsenodeids": joined.right,
+        "nodes_featureids": joined.feature,
+    }
+    return graph.add(
+        "TreeEnsembleRegressor",
+        graph.add("Cast", X, to=np.float64),
+        domain="ai.onnx.ml",
+        n_targets=k,
+        aggregate_function="AVERAGE",
+        post_transform="NONE",
+        nodes_treeids=tree_ids.tolist(),
+        nodes_nodeids=node_ids.tolist(),
+        nodes_modes=np.where(is_leaf, "LEAF", "BRANCH_LEQ").tolist(),
+        nodes_values_as_tensor=joined.threshold.astype(np.float64),
+        target_treeids=np.repeat(tree_ids[is_leaf], k).tolist(),
+        target_nodeids=np.repeat(node_ids[is_leaf], k).tolist(),
+        target_ids=np.tile(np.arange(k), n_leaves).tolist(),
+        target_weights_as_tensor=joined.value[is_leaf].ravel(),
+        **{name: np.maximum(ids, 0).tolist() for name, ids in inner.items()},
+    )
+
+
+def _add_outputs(graph: Graph, estimator: Any, mean: str) -> None:
+    """Add what stands between the mean over trees and the answers of the estimator."""
+    forest = estimator.forest_
+    cost, classes = forest.parameters.cost, getattr(estimator, "classes_", None)
+    if classes is None:
+        _add_prediction(graph, estimator, mean)
+    elif cost is None:
+        proba = mean
+        if forest.calibration is not None:
+            proba = _calibrated(graph, mean, forest.calibration.exponent)
+        _add_label(graph, classes, graph.add("ArgMax", proba, axis=1, keepdims=0))
+        graph.output(proba, "probabilities", np.float32, len(classes))
+    else:
+        above = graph.add("Greater", mean, graph.constant(np.float32(0.0)))
+        flat = graph.add("Reshape", above, graph.constant(np.array([-1])))
+        _add_label(graph, classes, graph.add("Cast", flat, to=np.int64))
+        graph.output(mean, "decision", np.float32, 1)
+        if cost.loss != "hinge":
+            sides = [_response(graph, cost.loss, z) for z in (graph.add("Neg", mean), mean)]
+            proba = graph.add("Concat", *sides, axis=1)
+            graph.output(proba, "probabilities", np.float32, 2)
+
+
+def _add_label(graph: Graph, classes: np.ndarray, index: str) -> None:
+    kind = {"b": np.bool_, "i": np.int64, "u": np.int64, "f": np.float64}.get(classes.dtype.kind)
+    labels: np.ndarray = classes.astype(np.str_ if kind is None else kind)
+    label = graph.add("Gather", graph.constant(labels), index, axis=0)
+    graph.output(label, "label", labels.dtype.type)
+
+
+def _add_prediction(graph: Graph, estimator: Any, mean: str) -> None:
+    cost, k = estimator.forest_.parameters.cost, estimator.forest_.n_outputs
+    if cost is not None:
+        mean = _response(graph, cost.loss, mean)
+        if k > 1:  # quantiles, in the order asked for
+            order = np.ravel(estimator._in_order(np.arange(k)[None]))
+            mean = graph.add("Gather", mean, graph.constant(order), axis=1)
+    graph.output(mean, "prediction", np.float32, k)
+
+
+def _calibrated(graph: Graph, mean: str, exponent: float) -> str:
+    """Add p^b over its sum; the largest is taken out first, as powers of small ones vanish."""
+    axis = graph.constant(np.array([1]))
+    mean = graph.add("Cast", mean, to=np.float64)
+    mean = graph.add("Max", mean, graph.constant(FLOOR))
+    share = graph.add("Div", mean, graph.add("ReduceMax", mean, axes=[1], keepdims=1))
+    power = graph.add("Pow", share, graph.constant(exponent))
+    proba = graph.add("Div", power, graph.add("ReduceSum", power, axis, keepdims=1))
+    return graph.add("Cast", proba, to=np.float32)
+
+
+def _response(graph: Graph, loss: str, z: str) -> str:
+    """Add the function of :func:`dmondrian.cost.responses`, in double precision."""
+    told = _function(graph, loss, graph.add("Cast", z, to=np.float64))
+    return graph.add("Cast", told, to=np.float32)
+
+
+def _function(graph: Graph, loss: str, z: str) -> str:
+    number = graph.constant
+    if loss == "poisson":
+        return graph.add("Exp", z)
+    if loss == "geometric":
+        power = graph.add("Exp", z)
+        return graph.add("Div", power, graph.add("Sub", number(1.0), power))
+    if loss in ("bernoulli", "logistic"):
+        return graph.add("Sigmoid", z)
+    if loss == "exponential":
+        return graph.add("Sigmoid", graph.add("Mul", z, number(2.0)))
+    if loss in ("square", "modified_square"):
+        half = graph.add("Mul", graph.add("Add", z, number(1.0)), number(0.5))
+        return graph.add("Clip", half, number(0.0), number(1.0))
+    if loss == "smoothed_hinge":
+        held = graph.add("Clip", z, number(-1.0), number(1.0))
+        size = graph.add("Abs", held)
+        share = graph.add("Div", number(1.0), graph.add("Sub", number(2.0), size))
+        is_above = graph.add("GreaterOrEqual", held, number(0.0))
+        return graph.add("Where", is_above, share, graph.add("Sub", number(1.0), share))
+    return z

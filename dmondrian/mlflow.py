@@ -1,0 +1,172 @@
+"""Runs and models in MLflow: parameters, metrics, and a model that takes data frames.
+
+Relies on the package mlflow (the extra `mlflow`, which is mlflow-skinny) and on a run folder.
+Promises a model without pickle: MLflow stores a copy of the newest checkpoint, and reads it with
+:class:`dmondrian.frames.FrameModel`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+from dmondrian.checkpoint import Run, look_at_model
+from dmondrian.checkpoint.copying import copy_model
+from dmondrian.data import Schema
+from dmondrian.distributed.metrics import Progressive
+from dmondrian.errors import ParameterError
+from dmondrian.extras import require
+from dmondrian.frames import FrameModel
+
+_LONGEST = 500  # characters of a parameter; stores differ in what they take
+_AT_ONCE = 900  # metrics in a call
+
+# Arrow's types as MLflow's, by how their names begin; the first that fits.
+_TYPES = (
+    ("bool", "boolean"),
+    ("int64", "long"),
+    ("uint32", "long"),
+    ("uint64", "double"),
+    ("int", "integer"),
+    ("uint", "integer"),
+    ("float", "float"),
+    ("timestamp", "datetime"),
+    ("date", "datetime"),
+    ("string", "string"),
+    ("large_string", "string"),
+    ("binary", "string"),
+)
+
+
+def log_run(
+    run: str | PathLike[str], *, name: str = "model", registered_model_name: str | None = None
+) -> Any:
+    """Log a run's parameters, metrics and model to the active MLflow run, or to a new one.
+
+    Parameters
+    ----------
+    run : str or path
+        Run folder or URL; ``@position`` picks a checkpoint.
+    name : str, default="model"
+        Of the model in MLflow.
+    registered_model_name : str, optional
+        Also register the model under this name.
+
+    Returns
+    -------
+    mlflow.models.model.ModelInfo
+        Its ``model_uri`` loads with ``mlflow.pyfunc.load_model``. The model takes pandas frames of
+        the training data's columns, and answers with a frame: "prediction", and "proba_<class>" of
+        classifiers.
+
+    Raises
+    ------
+    ParameterError
+        The run was not trained from Parquet.
+    CheckpointError
+        There is no model.
+    MissingPackageError
+        The package mlflow is not installed.
+    """
+    require("mlflow", "mlflow", "logging to MLflow")
+    import mlflow
+    from mlflow.entities import Metric, Param, RunTag
+
+    url = fspath(run)
+    _, about, manifest = look_at_model(url)
+    if about.get("schema") is None:
+        raise ParameterError(
+            f"{url} was fitted on arrays and holds no schema; expected a run trained from Parquet"
+        )
+    schema = Schema.from_json(about["schema"])
+    active = mlflow.active_run()
+    own = mlflow.start_run() if active is None else active
+    try:
+        client, run_id = mlflow.MlflowClient(), own.info.run_id
+        told = {**about["estimator"], "algorithm": about["algorithm"], "target": about["target"],
+                "seed": about["parameters"].get("seed"), "rows": manifest.position}  # fmt: skip
+        params = [Param(key, str(value)[:_LONGEST]) for key, value in told.items()]
+        tags = {"dmondrian.run": Run.open(url).url, "dmondrian.plan": str(about.get("plan"))}
+        client.log_batch(run_id, params=params, tags=[RunTag(k, v) for k, v in tags.items()])
+        metrics = _metrics(manifest.metrics, Metric)
+        for start in range(0, len(metrics), _AT_ONCE):
+            client.log_batch(run_id, metrics=metrics[start : start + _AT_ONCE])
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = Path(scratch) / "checkpoint"
+            copy_model(url, folder)
+            return mlflow.pyfunc.log_model(
+                name=name,
+                loader_module="dmondrian.mlflow",
+                data_path=str(folder),
+                signature=_signature(schema),
+                registered_model_name=registered_model_name,
+                pip_requirements=["dmondrian", "pandas"],
+            )
+    finally:
+        if active is None:
+            mlflow.end_run()
+
+
+def _metrics(stored: dict[str, Any], make: Any) -> list[Any]:
+    """Return the learning curve by rows, and at its end the totals."""
+    if not stored.get("progressive"):
+        return []
+    report = Progressive.from_json(stored["progressive"]).report()
+    points = [*report["curve"], {key: report[key] for key in report if key != "curve"}]
+    return [
+        make(key, float(point[key]), 0, int(point["rows"]))
+        for point in points
+        for key in point
+        if key != "rows"
+    ]
+
+
+def _signature(schema: Schema) -> Any:
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec
+    from mlflow.types import Schema as Columns
+    from mlflow.types.schema import AnyType
+
+    # A dictionary is a pandas category, which MLflow takes for no string.
+    inputs = [
+        ColSpec(
+            AnyType() if column.type.startswith("dictionary") else _type_of(column), column.name
+        )
+        for column in schema.columns
+    ]
+    label = "double"
+    outputs = []
+    if schema.classes is not None:
+        kinds = {bool: "boolean", int: "long", str: "string"}
+        label = kinds[type(schema.classes[0])]
+        outputs = [ColSpec("double", f"proba_{one}") for one in schema.classes]
+    return ModelSignature(Columns(inputs), Columns([ColSpec(label, "prediction"), *outputs]))
+
+
+def _type_of(column: Any) -> str:
+    found = next((own for start, own in _TYPES if column.type.startswith(start)), "double")
+    # Whole numbers with nulls come as floating ones in a frame of pandas.
+    return "double" if column.has_nulls and found in ("integer", "long", "boolean") else found
+
+
+class _Answering:
+    """What MLflow asks: a frame in, a frame out."""
+
+    def __init__(self, model: FrameModel) -> None:
+        self.model = model
+
+    def predict(self, frame: Any, params: Any = None) -> Any:
+        """Return predictions, and probabilities of classifiers."""
+        import pandas as pd
+
+        told = pd.DataFrame(self.model.predict(frame))
+        if hasattr(self.model.estimator, "predict_proba"):
+            told = pd.concat([told, self.model.predict_proba(frame)], axis=1)
+        return told
+
+
+def _load_pyfunc(path: str) -> _Answering:
+    """Return the model of a folder; MLflow calls it by this name."""
+    return _Answering(FrameModel(path))

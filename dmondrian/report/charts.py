@@ -1,0 +1,246 @@
+"""Charts as inline SVG: lines, bars and a matrix, in the colours of the page.
+
+Relies on the page's style for colours (classes `s0`, `s1`, ... of series, `grid`, `axis`). Promises
+charts that are readable on a phone: they are drawn for its width, and wider pages hold several.
+A value can be read off by a mouse, from the title of its mark.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import NamedTuple
+
+WIDTH, HEIGHT = 360, 220
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 12, 34
+_TICKS = 4
+
+Format = Callable[[float], str]
+
+
+class Line(NamedTuple):
+    """A series of a chart; points where y is not finite are left out."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    band: Sequence[tuple[float, float]] = ()  # low and high at each point
+    is_stepped: bool = False
+    is_dashed: bool = False
+
+
+def line_chart(
+    lines: Sequence[Line],
+    x_name: str,
+    x_format: Format,
+    y_format: Format,
+    *,
+    from_zero: bool = False,
+    log_x: bool = False,
+    counts: bool = False,
+    ends: tuple[float, float] | None = None,
+) -> str:
+    """Return a chart of lines.
+
+    Parameters
+    ----------
+    lines : sequence of Line
+    x_name : str
+        What the horizontal axis is.
+    x_format, y_format : callable
+        A number as a label.
+    from_zero : bool
+        Whether the vertical axis begins at 0.
+    log_x : bool
+        Whether the horizontal axis is logarithmic; values are > 0.
+    counts : bool
+        Whether the vertical axis has whole numbers alone.
+    ends : pair of float, optional
+        Of both axes, for charts of shares.
+    """
+    drawn = [line._replace(points=_finite(line)) for line in lines]
+    values = [point for line in drawn for point in line.points]
+    bands = [end for line in lines for pair in line.band for end in pair if math.isfinite(end)]
+    if not values:
+        return ""
+    xs, ys = [x for x, _ in values], [y for _, y in values] + bands
+    low, high = ends or (0.0 if from_zero else min(ys), max(ys))
+    scale_y = _Scale(low, high, HEIGHT - _BOTTOM, _TOP, least_step=1.0 if counts else 0.0)
+    x_low, x_high = ends or (min(xs), max(xs))
+    scale_x = _Scale(x_low, x_high, _LEFT, WIDTH - _RIGHT, is_log=log_x)
+    parts = [_axes(scale_x, scale_y, x_name, x_format, y_format)]
+    for number, line in enumerate(drawn):
+        if line.band:
+            parts.append(_band(lines[number], number, scale_x, scale_y))
+        parts.append(_path(line, number, scale_x, scale_y))
+        parts += [
+            f'<circle class="s{number} mark" cx="{scale_x(x):.1f}" cy="{scale_y(y):.1f}" r="3">'
+            f"<title>{escape(line.name)}: {y_format(y)} at {x_format(x)}</title></circle>"
+            for x, y in _thinned(line.points)
+        ]
+    return _svg("".join(parts), f"{', '.join(line.name for line in lines)} against {x_name}")
+
+
+def bar_chart(bars: Sequence[tuple[str, float]], y_format: Format) -> str:
+    """Return horizontal bars with their names, the first on top."""
+    if not bars:
+        return ""
+    row, top = 20.0, 4.0
+    height = top + row * len(bars)
+    largest = max(value for _, value in bars) or 1.0
+    parts = []
+    for i, (name, value) in enumerate(bars):
+        y, length = top + row * i, 170.0 * value / largest
+        shown = name if len(name) <= 19 else name[:18] + "…"
+        parts.append(
+            f"<g><title>{escape(name)}: {y_format(value)}</title>"
+            f'<text x="122" y="{y + 13}" text-anchor="end">{escape(shown)}</text>'
+            f'<rect class="s0 bar" x="128" y="{y + 3}" width="{max(length, 0.5):.1f}" height="13"/>'
+            f'<text x="{133 + length:.1f}" y="{y + 13}">{y_format(value)}</text></g>'
+        )
+    names = ", ".join(name for name, _ in bars[:8])
+    return _svg("".join(parts), f"bars of {names}", height)
+
+
+def matrix_chart(names: Sequence[str], counts: Sequence[Sequence[float]]) -> str:
+    """Return a confusion matrix: labels in rows, predictions in columns, shaded by row's share."""
+    k = len(names)
+    left, top = 92, 26.0
+    size = (WIDTH - left - 8) / k
+    tall = min(size, 44.0)
+    is_told = size >= 34.0  # wide enough for a number
+    parts = [f'<text x="{left}" y="12">predicted</text>']
+    for i, name in enumerate(names):
+        short = _shortened(name, 13)
+        y = top + tall * (i + 0.5) + 4.0
+        parts.append(f'<text x="{left - 6}" y="{y:.1f}" text-anchor="end">{escape(short)}</text>')
+        if is_told:
+            x = left + size * (i + 0.5)
+            own = escape(_shortened(name, int(size / 7)))
+            parts.append(f'<text x="{x:.1f}" y="24" text-anchor="middle">{own}</text>')
+        whole = sum(counts[i]) or 1.0
+        for j, count in enumerate(counts[i]):
+            share = count / whole
+            place = f'x="{left + size * j + 1:.1f}" y="{top + tall * i + 1:.1f}"'
+            text = f"{names[i]} predicted as {names[j]}: {count:,.0f} rows, {share:.1%} of its own"
+            box = f'width="{size - 2:.1f}" height="{tall - 2:.1f}"'
+            parts.append(
+                f'<rect class="cell" {place} {box} fill-opacity="{share:.3f}">'
+                f"<title>{escape(text)}</title></rect>"
+            )
+            if is_told:
+                x, y = left + size * (j + 0.5), top + tall * (i + 0.5) + 4
+                kind = "over" if share > 0.55 else ""
+                number = f"{share:.0%}"
+                parts.append(
+                    f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="middle">'
+                    f"{number}</text>"
+                )
+    return _svg("".join(parts), "confusion matrix", top + tall * k + 6)
+
+
+class _Scale:
+    """From values to places."""
+
+    def __init__(
+        self,
+        low: float,
+        high: float,
+        start: float,
+        stop: float,
+        is_log: bool = False,
+        least_step: float = 0.0,
+    ) -> None:
+        if high <= low:
+            room = abs(low) * 0.05 or 1.0
+            low, high = (low / 2.0, high * 2.0) if is_log else (low - room, high + room)
+        self.low, self.high, self.is_log = low, high, is_log
+        self._start, self._stop, self._least = start, stop, least_step
+
+    def __call__(self, value: float) -> float:
+        return self._start + self._share(value) * (self._stop - self._start)
+
+    def _share(self, value: float) -> float:
+        if self.is_log:
+            return math.log(value / self.low) / math.log(self.high / self.low)
+        return (value - self.low) / (self.high - self.low)
+
+    def ticks(self) -> list[float]:
+        """Return round values between the ends."""
+        if self.is_log:
+            least, most = math.ceil(math.log10(self.low)), math.floor(math.log10(self.high))
+            every = max(1, -(-(most - least + 1) // _TICKS))
+            return [10.0**power for power in range(least, most + 1, every)] or [self.low, self.high]
+        rough = (self.high - self.low) / _TICKS
+        size = 10.0 ** math.floor(math.log10(rough))
+        step = max(self._least, next(size * k for k in (1, 2, 5, 10) if size * k >= rough))
+        first = math.ceil(self.low / step - 1e-9)
+        last = math.floor(self.high / step + 1e-9)
+        return [number * step for number in range(first, last + 1)]
+
+
+def _axes(x: _Scale, y: _Scale, x_name: str, x_format: Format, y_format: Format) -> str:
+    bottom, right = HEIGHT - _BOTTOM, WIDTH - _RIGHT
+    parts = []
+    for tick in y.ticks():
+        at = y(tick)
+        parts.append(f'<path class="grid" d="M{_LEFT} {at:.1f}H{right}"/>')
+        parts.append(
+            f'<text x="{_LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{y_format(tick)}</text>'
+        )
+    for tick in x.ticks():
+        at = x(tick)
+        anchor = "end" if at > right - 14 else "middle"
+        parts.append(f'<path class="axis" d="M{at:.1f} {bottom}v4"/>')
+        parts.append(
+            f'<text x="{at:.1f}" y="{bottom + 16}" text-anchor="{anchor}">{x_format(tick)}</text>'
+        )
+    parts.append(f'<path class="axis" d="M{_LEFT} {bottom}H{right}"/>')
+    middle = (_LEFT + right) / 2
+    parts.append(
+        f'<text x="{middle}" y="{HEIGHT - 3}" text-anchor="middle">{escape(x_name)}</text>'
+    )
+    return "".join(parts)
+
+
+def _path(line: Line, number: int, x: _Scale, y: _Scale) -> str:
+    places = [(x(a), y(b)) for a, b in line.points]
+    steps = [f"M{places[0][0]:.1f} {places[0][1]:.1f}"]
+    for at, height in places[1:]:
+        steps.append(f"H{at:.1f}V{height:.1f}" if line.is_stepped else f"L{at:.1f} {height:.1f}")
+    dashes = ' stroke-dasharray="4 3"' if line.is_dashed else ""
+    return f'<path class="s{number} line"{dashes} d="{"".join(steps)}"/>'
+
+
+def _band(line: Line, number: int, x: _Scale, y: _Scale) -> str:
+    ends = [
+        (x(at), y(low), y(high))
+        for (at, value), (low, high) in zip(line.points, line.band, strict=True)
+        if math.isfinite(value + low + high)
+    ]
+    if not ends:
+        return ""
+    there = "L".join(f"{at:.1f} {high:.1f}" for at, _, high in ends)
+    back = "L".join(f"{at:.1f} {low:.1f}" for at, low, _ in reversed(ends))
+    return f'<path class="s{number} band" d="M{there}L{back}Z"/>'
+
+
+def _finite(line: Line) -> list[tuple[float, float]]:
+    return [(x, y) for x, y in line.points if math.isfinite(x) and math.isfinite(y)]
+
+
+def _thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
+    """Return at most some 24 points to point at, with the last."""
+    step = max(1, len(points) // 24)
+    return points[::-1][::step]
+
+
+def _shortened(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: max(1, length - 1)] + "…"
+
+
+def _svg(content: str, label: str, height: float = HEIGHT) -> str:
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label="{escape(label)}">'
+        f"{content}</svg>"
+    )

@@ -1,0 +1,147 @@
+"""What a run folder says of a run, gathered for a page.
+
+Relies on manifests, plans, beats and attempts. Promises what is there and nothing more: an entry
+that the run does not know is None or empty, and the page says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dmondrian.checkpoint import Manifest, Run, load_model, peek_blobs
+from dmondrian.checkpoint.document import unseal
+from dmondrian.checkpoint.lease import Holder, holders
+from dmondrian.checkpoint.parts import pieces
+from dmondrian.checkpoint.trees import Blob, model_blobs
+from dmondrian.data import Plan, Schema
+from dmondrian.distributed.metrics import Progressive, read_counts
+from dmondrian.errors import CheckpointError, CorruptError, DMondrianError, StoreError
+from dmondrian.importances import importances
+
+_MOST_PEEKED = 40  # checkpoints whose sizes are read
+
+
+@dataclass
+class Facts:
+    """A run as far as it has come."""
+
+    url: str
+    run_json: Mapping[str, Any]
+    manifest: Manifest | None  # the newest checkpoint
+    schema: Schema | None = None
+    plan: Plan | None = None
+    progressive: Progressive | None = None
+    counts: Mapping[str, int] = field(default_factory=dict)
+    n_nodes: int = 0
+    n_bytes: int = 0  # in memory
+    n_trees: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)  # in use
+    exponent: float | None = None  # of the calibration
+    importances: list[tuple[str, float]] = field(default_factory=list)  # by column, largest first
+    growth: list[tuple[int, int, int]] = field(default_factory=list)  # rows, nodes, bytes stored
+    holders: list[Holder] = field(default_factory=list)  # attempts, in order
+    attempts: list[Mapping[str, Any]] = field(default_factory=list)  # that ended and said so
+
+    @property
+    def is_working(self) -> bool:
+        """Whether somebody works on the run now."""
+        return bool(self.holders) and not self.holders[-1].is_over
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the stream; those learned where no plan is known."""
+        if self.plan is not None:
+            return self.plan.n_rows
+        return 0 if self.manifest is None else self.manifest.position
+
+
+def gather(url: str) -> Facts:
+    """Read all that a page tells.
+
+    Raises
+    ------
+    CheckpointError
+        There is no run.
+    """
+    run = Run.open(url)
+    manifest = run.latest(verify=False)
+    facts = Facts(run.url, run.run_json, manifest, holders=holders(run.store))
+    if run.run_json.get("schema") is not None:
+        facts.schema = Schema.from_json(run.run_json["schema"])
+    if run.run_json.get("plan") is not None:
+        facts.plan = _plan(run)
+    facts.attempts = _attempts(run)
+    facts.settings = run.run_json.get("parameters", {})
+    if manifest is None:
+        return facts
+    facts.counts = read_counts(manifest.metrics) if manifest.metrics.get("counts") else {}
+    if manifest.metrics.get("progressive"):
+        facts.progressive = Progressive.from_json(manifest.metrics["progressive"])
+    _add_model(facts, url)
+    facts.growth = _growth(run, facts)
+    return facts
+
+
+def _plan(run: Run) -> Plan | None:
+    try:
+        return Plan.from_parquet(run.stream.read())
+    except (CheckpointError, StoreError):
+        return None  # the page tells that it cannot be read
+
+
+def _attempts(run: Run) -> list[Mapping[str, Any]]:
+    found: list[Mapping[str, Any]] = []
+    for name in sorted(run.store.list("attempts")):
+        try:
+            found.append(unseal(run.store.get(name), name))
+        except DMondrianError:
+            continue  # a damaged note is no reason to show nothing
+    return found
+
+
+def _add_model(facts: Facts, url: str) -> None:
+    forest, stored, _ = load_model(url)
+    facts.n_nodes, facts.n_bytes = int(forest.n_nodes), int(forest.n_bytes)
+    facts.n_trees = len(forest.tree_numbers)
+    facts.settings = forest.parameters.to_json()
+    facts.exponent = None if forest.calibration is None else forest.calibration.exponent
+    shares = importances(forest).tolist()
+    if facts.schema is None:
+        names = stored.get("feature_names") or [f"x{j}" for j in range(len(shares))]
+        told = list(zip(names, shares, strict=True))
+    else:
+        told, start = [], 0
+        for column in facts.schema.columns:
+            told.append((column.name, math.fsum(shares[start : start + column.width])))
+            start += column.width
+    facts.importances = sorted(told, key=lambda pair: -pair[1])
+
+
+def _growth(run: Run, facts: Facts) -> list[tuple[int, int, int]]:
+    """Return rows, nodes and stored bytes of checkpoints, of those that can be read."""
+    positions = run.manifests()
+    if len(positions) > _MOST_PEEKED:
+        step = (len(positions) - 1) / (_MOST_PEEKED - 1)
+        positions = sorted({positions[round(i * step)] for i in range(_MOST_PEEKED)})
+    sizes: list[tuple[int, int, int]] = []
+    for position in positions:
+        try:
+            blobs = model_blobs([(run, run.manifest(position))])
+            in_memory = sum(size for one in peek_blobs(blobs) for size in one.sizes)
+        except (CorruptError, StoreError):
+            continue
+        sizes.append((position, in_memory, sum(blob.n_bytes for blob in blobs)))
+    if not sizes:
+        return []
+    # Arrays of a node have one size, which the model at hand tells.
+    own = _own_blobs(run)
+    whole = sum(size for one in peek_blobs(own) for size in one.sizes)
+    per_node = whole / max(1, facts.n_nodes)
+    return [(rows, round(size / per_node), stored) for rows, size, stored in sizes]
+
+
+def _own_blobs(run: Run) -> list[Blob]:
+    return model_blobs(pieces(run))

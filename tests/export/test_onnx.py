@@ -1,0 +1,197 @@
+"""Exported models answer as the forests do, in a runtime that knows nothing of this package."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from sklearn.datasets import make_classification
+
+import dmondrian
+from dmondrian import (
+    AMFClassifier,
+    AMFRegressor,
+    ConvexLoss,
+    GeneralizedMondrianForestClassifier,
+    GeneralizedMondrianForestRegressor,
+    MissingPackageError,
+    MondrianForestClassifier,
+    MondrianForestRegressor,
+    ParameterError,
+)
+from dmondrian.cost import BINARY
+from dmondrian.export import to_onnx
+from tests.cli.command import call, events
+
+D = 6
+SCALES = [0.3, 1.0, 2.0, 3.7, 0.11, 1.9]  # no powers of two: products and quotients round
+
+
+@pytest.fixture(scope="module")
+def rows() -> tuple[np.ndarray, np.ndarray]:
+    X, y = make_classification(4000, D, n_informative=5, n_redundant=0, n_classes=3, random_state=0)
+    return X.astype(np.float32), y
+
+
+@pytest.fixture(scope="module")
+def asked() -> np.ndarray:
+    return np.random.default_rng(1).normal(0.0, 2.0, (100_000, D)).astype(np.float32)
+
+
+def answers(model, feed) -> dict[str, np.ndarray]:
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, feed), strict=True))
+
+
+def check_labels(told, wanted, proba) -> None:
+    """Compare labels where the first two classes are apart, in float32."""
+    top = np.sort(proba, axis=1)
+    is_clear = top[:, -1] - top[:, -2] > 1e-6
+    assert (told == wanted)[is_clear].all()
+    assert is_clear.mean() > 0.8
+
+
+def test_probabilities_are_equal_to_the_last_bit_of_float32(rows, asked) -> None:
+    forest = AMFClassifier(random_state=0, feature_scales=SCALES).fit(*rows)
+    told = answers(to_onnx(forest), {"X": asked})
+    proba = forest.predict_proba(asked)
+    # Another order of additions decides where a sum lies half-way between two float32 numbers.
+    assert (told["probabilities"] != proba.astype(np.float32)).sum() <= 2
+    np.testing.assert_allclose(told["probabilities"], proba, rtol=2.0**-23, atol=0.0)
+    check_labels(told["label"], forest.predict(asked), proba)
+
+
+def test_means_of_labels_are_equal_to_the_last_bit_of_float32(rows, asked) -> None:
+    X, y = rows
+    forest = AMFRegressor(random_state=0).fit(X, X[:, 0] * y + 1e3)
+    told = answers(to_onnx(forest), {"X": asked})["prediction"]
+    mean = forest.predict(asked)
+    assert (told[:, 0] != mean.astype(np.float32)).sum() <= 2
+    np.testing.assert_allclose(told[:, 0], mean, rtol=2.0**-23, atol=0.0)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"aggregation": "mean", "lifetime": 3.0},
+        {"aggregation": "vote"},
+        {"aggregation": "hierarchy", "predict_extension": "leaf", "calibrate": True},
+    ],
+    ids=lambda settings: settings["aggregation"],
+)
+def test_forests_with_a_lifetime_and_calibrated_ones(rows, asked, settings) -> None:
+    X, y = rows
+    names = np.array(["left", "middle", "right"])
+    forest = MondrianForestClassifier(random_state=0, **settings).fit(X, names[y])
+    told = answers(to_onnx(forest), {"X": asked[:5000]})
+    proba = forest.predict_proba(asked[:5000])
+    # A power multiplies relative rounding by its exponent.
+    rounding = 2.0**-22 * (1.0 + forest.calibration_exponent_)
+    np.testing.assert_allclose(told["probabilities"], proba, rtol=rounding, atol=1e-37)
+    assert settings.get("calibrate", False) == (forest.calibration_exponent_ != 1.0)
+    assert told["label"].dtype == object
+    check_labels(told["label"], forest.predict(asked[:5000]), proba)
+
+
+def test_a_gaussian_hierarchy_tells_its_mean(rows, asked) -> None:
+    X, y = rows
+    forest = MondrianForestRegressor(
+        random_state=0, aggregation="hierarchy", predict_extension="leaf", lifetime=None
+    ).fit(X, y)
+    told = answers(to_onnx(forest), {"X": asked[:5000]})["prediction"]
+    np.testing.assert_allclose(told[:, 0], forest.predict(asked[:5000]), rtol=2.0**-23)
+
+
+@pytest.mark.parametrize("loss", BINARY)
+def test_binary_losses(rows, asked, loss) -> None:
+    X, y = rows
+    forest = GeneralizedMondrianForestClassifier(loss=loss, random_state=0, lifetime=4.0)
+    forest.fit(X, y > 0)
+    told = answers(to_onnx(forest), {"X": asked[:5000]})
+    decision = forest.decision_function(asked[:5000])
+    np.testing.assert_allclose(told["decision"][:, 0], decision, rtol=2.0**-23, atol=1e-12)
+    is_clear = np.abs(decision) > 1e-7
+    assert (told["label"] == forest.predict(asked[:5000]))[is_clear].all()
+    if loss == "hinge":
+        assert "probabilities" not in told
+    else:
+        proba = forest.predict_proba(asked[:5000])
+        np.testing.assert_allclose(told["probabilities"], proba, rtol=1e-6, atol=3e-7)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"loss": "poisson"},
+        {"loss": "geometric", "bound": 8.0},
+        {"loss": "quantile", "quantile": [0.9, 0.1, 0.5], "lifetime": "penalized"},
+        {"loss": "huber"},
+    ],
+    ids=lambda settings: settings["loss"],
+)
+def test_losses_of_numbers(rows, asked, settings) -> None:
+    X, y = rows
+    forest = GeneralizedMondrianForestRegressor(random_state=0, **settings)
+    forest.fit(X, y.astype(np.float64) + (settings["loss"] == "geometric"))
+    told = answers(to_onnx(forest), {"X": asked[:5000]})["prediction"]
+    mean = forest.predict(asked[:5000]).reshape(told.shape)
+    np.testing.assert_allclose(told, mean, rtol=2e-6, atol=1e-37)
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: AMFClassifier(predict_extension="expected"), "answers change within a leaf"),
+        (lambda: MondrianForestClassifier(aggregation="hierarchy"), "answers change within a leaf"),
+        (lambda: AMFClassifier(domain="cube", clip=True), "no list of leaves"),
+        (
+            lambda: GeneralizedMondrianForestRegressor(
+                loss=ConvexLoss(lambda z, y: (z - y) ** 2, lambda z, y: 2.0 * (z - y))
+            ),
+            "a Python function",
+        ),
+    ],
+)
+def test_what_is_no_tree_ensemble_is_refused_with_the_reason(rows, make, reason) -> None:
+    X, y = rows
+    forest = make().set_params(random_state=0, n_estimators=1).fit(X[:300], y[:300])
+    with pytest.raises(ParameterError, match=reason):
+        to_onnx(forest)
+
+
+def test_a_forest_beyond_the_largest_file_is_refused(rows, monkeypatch) -> None:
+    forest = AMFClassifier(n_estimators=2, random_state=0).fit(rows[0][:300], rows[1][:300])
+    told = len(to_onnx(forest).SerializeToString())
+    monkeypatch.setattr("dmondrian.export.onnx.LARGEST_FILE", told - 1)
+    with pytest.raises(ParameterError, match=r"holds 2\.1 GB"):
+        to_onnx(forest)
+
+
+def test_without_onnx_the_extra_is_named(rows, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(MissingPackageError, match=r"dmondrian\[onnx\]"):
+        to_onnx(AMFClassifier())
+
+
+def test_the_command_writes_a_file_or_says_why_not(rows, tmp_path: Path) -> None:
+    forest = AMFClassifier(n_estimators=2, random_state=0).fit(rows[0][:300], rows[1][:300])
+    forest.save(tmp_path / "model")
+    file = tmp_path / "forest.onnx"
+    stdout, _ = call("export", tmp_path / "model", "--to", "onnx", "-o", file, "--json")
+    (told,) = events(stdout)
+    assert (told["inputs"], told["outputs"]) == (["X"], ["label", "probabilities"])
+    assert told["bytes"] == file.stat().st_size
+    session = onnxruntime.InferenceSession(file)
+    about = session.get_modelmeta().custom_metadata_map
+    assert "not part of this model" in about["inputs"]
+    assert about["dmondrian"] == dmondrian.__version__
+    assert json.loads(about.get("feature_names", "null")) is None
+    told = session.run(["probabilities"], {"X": rows[0]})[0]
+    assert (told == forest.predict_proba(rows[0]).astype(np.float32)).mean() > 0.9999
+    _, stderr = call("export", tmp_path / "model", "-o", tmp_path / "none" / "x.onnx", code=2)
+    assert "there is no folder" in stderr

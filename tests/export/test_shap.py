@@ -1,0 +1,66 @@
+"""Plain trees in shap: values that sum to the prediction, and are Shapley's."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import combinations
+from math import factorial
+
+import numpy as np
+import pytest
+from sklearn.datasets import make_classification
+
+from dmondrian import AMFClassifier, MondrianForestRegressor
+from dmondrian.export import shap_trees
+
+# What it plots with says so, by matplotlib.
+pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
+
+
+@pytest.fixture
+def explainer():
+    from shap import TreeExplainer
+
+    return partial(TreeExplainer, feature_perturbation="tree_path_dependent")
+
+
+def test_values_sum_to_the_prediction(explainer) -> None:
+    X, y = make_classification(1000, 6, n_informative=5, n_redundant=0, n_classes=3, random_state=0)
+    X = X.astype(np.float32)
+    scales = [0.3, 1.0, 2.0, 3.7, 0.11, 1.9]
+    forest = AMFClassifier(n_estimators=3, random_state=0, feature_scales=scales).fit(X, y)
+    explained = explainer(shap_trees(forest))
+    values = explained.shap_values(X[:40].astype(np.float64))
+    whole = values.sum(axis=1) + explained.expected_value
+    np.testing.assert_allclose(whole, forest.predict_proba(X[:40]), atol=1e-12)
+
+
+def expected(tree, known, x, v=0) -> float:
+    """Mean of a tree where only some features are known: both ways, by their rows, elsewhere."""
+    if tree["children_left"][v] < 0:
+        return tree["values"][v, 0]
+    left, right = tree["children_left"][v], tree["children_right"][v]
+    feature = tree["features"][v]
+    if feature in known:
+        return expected(tree, known, x, left if x[feature] <= tree["thresholds"][v] else right)
+    rows = tree["node_sample_weight"]
+    parts = [rows[below] * expected(tree, known, x, below) for below in (left, right)]
+    return sum(parts) / (rows[left] + rows[right])
+
+
+def test_values_are_those_of_shapley_by_his_formula(explainer) -> None:
+    X = np.random.default_rng(0).random((60, 3)).astype(np.float32)
+    forest = MondrianForestRegressor(n_estimators=2, lifetime=3.0, random_state=0)
+    trees = shap_trees(forest.fit(X, X[:, 0] * X[:, 1]))
+    values = explainer(trees).shap_values(X[:5].astype(np.float64))
+    for x, told in zip(X[:5], values, strict=True):
+        for j in range(3):
+            others = [i for i in range(3) if i != j]
+            share = 0.0
+            for size in range(3):
+                weight = factorial(size) * factorial(2 - size) / factorial(3)
+                for known in combinations(others, size):
+                    for tree in trees["trees"]:
+                        gain = expected(tree, {*known, j}, x) - expected(tree, set(known), x)
+                        share += weight * gain
+            assert abs(told[j] - share) < 1e-12

@@ -1,0 +1,157 @@
+"""Pages of runs: what they tell is what the run says, and a browser shows all of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterator
+
+import pytest
+
+from dmondrian import AMFClassifier, CheckpointError
+from dmondrian.checkpoint import Lease, Run
+from dmondrian.report import write_report
+from dmondrian.report.facts import gather
+from dmondrian.report.sections import job_of
+from tests.cli.command import call, digests, events
+from tests.report.browser import NAMES, Page, browser, open_browser
+from tests.report.conftest import HOSTILE, page_of
+
+OUTSIDE = """[...document.querySelectorAll("svg")].flatMap(svg => {
+  const [, , width, height] = svg.getAttribute("viewBox").split(" ").map(Number);
+  return [...svg.querySelectorAll("text")].filter(text => {
+    const box = text.getBBox();
+    const right = box.x + box.width, bottom = box.y + box.height;
+    return box.x < 0 || box.y < 0 || right > width + 1 || bottom > height + 1;
+  }).map(text => text.textContent);
+})"""
+UNREADABLE = """[...document.querySelectorAll("svg text")].filter(
+  text => text.getBoundingClientRect().height < 8).length"""
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory) -> Iterator[Page]:
+    if browser() is None:
+        told = f"NO BROWSER LOOKED AT THE PAGE: install one of {', '.join(NAMES)}, or set CHROMIUM"
+        if os.environ.get("CI"):
+            pytest.fail(f"{told}; .ci/run should have")
+        pytest.skip(told)
+    with open_browser(tmp_path_factory.mktemp("profile")) as page:
+        yield page
+
+
+@pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 360])
+@pytest.mark.parametrize("name", ["classified", "of_numbers"])
+def test_a_browser_shows_all_of_it(request, chromium, tmp_path, name, width, is_dark) -> None:
+    file = page_of(request.getfixturevalue(name), tmp_path)
+    chromium.complaints.clear()
+    chromium.requests.clear()
+    chromium.open(file, width, is_dark=is_dark)
+    assert chromium.evaluate("document.documentElement.scrollWidth") == width
+    assert chromium.evaluate(OUTSIDE) == []
+    assert chromium.evaluate(UNREADABLE) == 0
+    assert chromium.evaluate("document.querySelectorAll('svg').length") >= 5
+    shades = chromium.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g)")
+    assert (int(shades[0]) < 60) == is_dark
+    picture = tmp_path / "page.png"
+    chromium.screenshot(picture)
+    assert picture.stat().st_size > 20_000
+    assert chromium.complaints == []
+    assert chromium.requests == [file.resolve().as_uri()]
+
+
+def test_the_browser_would_complain(chromium, tmp_path) -> None:
+    """What the test above looks for is seen when it is there."""
+    file = tmp_path / "bad.html"
+    file.write_text(
+        '<body style="width:2000px"><img src="http://127.0.0.1:9/x.png">'
+        '<svg viewBox="0 0 360 10"><text x="350" y="9">cut off</text></svg>'
+        "<script>console.log('hello')</script>"
+    )
+    chromium.complaints.clear()
+    chromium.requests.clear()
+    chromium.open(file, 1280)
+    assert chromium.evaluate("document.documentElement.scrollWidth") > 1280
+    assert chromium.evaluate(OUTSIDE) == ["cut off"]
+    assert any("hello" in told for told in chromium.complaints)
+    assert any("x.png" in url for url in chromium.requests)
+
+
+def test_it_tells_what_the_run_says(classified, tmp_path) -> None:
+    page = page_of(classified, tmp_path).read_text()
+    run = Run.open(classified.run_url)
+    manifest = run.latest()
+    assert len(classified.plan.schema.left_out) == 1
+    told = [
+        f"{classified.metrics['log_loss']:.4f}",
+        f"{classified.metrics['accuracy']:.4f}",
+        f"{classified.to_local().forest_.n_nodes:,}",
+        f"calibrated to the power {classified.to_local().calibration_exponent_:.3f}",
+        str(run.run_json["parameters"]["seed"]),
+        str(run.run_json["plan"]),
+        *(f">{why}<" for _, why in classified.plan.schema.left_out),
+        "ECE",
+        *(str(shard["digest"]) for shard in manifest.shards.values()),
+    ]
+    assert [text for text in told if text not in page] == []
+    rows, nodes, stored = gather(classified.run_url).growth[-1]
+    assert (rows, nodes) == (3000, classified.to_local().forest_.n_nodes)
+    assert stored == sum(shard["bytes"] for shard in manifest.shards.values())
+    assert [point[0] for point in gather(classified.run_url).growth] == [1000, 2000, 3000]
+
+
+def test_the_page_needs_nothing_else_and_believes_no_name(classified, tmp_path) -> None:
+    page = page_of(classified, tmp_path).read_text()
+    assert HOSTILE not in page
+    assert "&lt;script&gt;" in page
+    assert "<script" not in page
+    assert re.findall(r'(?:src|href)="(?!data:,)', page) == []
+    assert "url(" not in page
+    assert "@import" not in page
+
+
+def test_the_job_on_the_page_trains_the_same_forest(classified, tmp_path) -> None:
+    text = job_of(gather(classified.run_url))
+    assert tomllib.loads(text)["forest"]["n_estimators"] == 6
+    job = tmp_path / "job.toml"
+    job.write_text(text)
+    call("train", job, "--set", f"run.path={tmp_path / 'again'}", "--set", "cluster.workers=1")
+    first = Run.open(classified.run_url).latest()
+    assert digests(tmp_path / "again") == {
+        str(number): shard["digest"] for number, shard in first.shards.items()
+    }
+
+
+def test_a_run_in_progress_and_one_that_has_not_begun(classified, tmp_path) -> None:
+    about = {**Run.open(classified.run_url).run_json}
+    del about["format"], about["created_by"]
+    run = Run.create(tmp_path / "run", about, classified.plan.to_parquet())
+    file = write_report(run.url, tmp_path / "page.html")
+    assert "nobody works on it" in file.read_text()
+    with Lease.take(run.store) as lease:
+        lease.tell({"rows": 1200, "n_rows": 3000}, [[0.0, 0, 1, 0, 0], [2.0, 1200, 2, 1, 0]])
+        lease._beat("running")
+        page = write_report(run.url, file).read_text()
+        assert "in progress: 1,200 of 3,000 rows" in page
+        assert "Workers, and shards recovered after a loss" in page
+        assert "There is no learning curve" in page
+
+
+def test_a_saved_model_and_one_without_metrics(tmp_path) -> None:
+    AMFClassifier(n_estimators=1, random_state=0).fit([[0.0], [1.0]], [0, 1]).save(tmp_path / "m")
+    page = write_report(tmp_path / "m", tmp_path / "page.html").read_text()
+    assert "Fitted on arrays" in page
+    assert "Nothing is known of single forecasts" in page
+
+
+def test_the_command(classified, tmp_path) -> None:
+    file = tmp_path / "out.html"
+    stdout, _ = call("report", classified.run_url, "-o", file, "--json")
+    (told,) = events(stdout)
+    assert told["bytes"] == file.stat().st_size
+    _, stderr = call("report", classified.run_url, "-o", tmp_path / "none" / "x.html", code=2)
+    assert "there is no folder" in stderr
+    with pytest.raises(CheckpointError, match="There is no folder"):
+        write_report(tmp_path / "nothing", file)

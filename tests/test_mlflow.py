@@ -1,0 +1,100 @@
+"""A run logged to MLflow, and its model loaded back as a pyfunc."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from dmondrian import AMFClassifier, AMFRegressor, MissingPackageError, ParameterError
+from dmondrian.checkpoint import Run
+from dmondrian.distributed import train
+from dmondrian.frames import FrameModel
+from dmondrian.mlflow import log_run
+from tests.distributed.conftest import ADULT, COLUMNS, forest, worker_threads
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*An input example was not provided:UserWarning",  # a signature is
+    "ignore:.*Any type hint is inferred:UserWarning",  # in MLflow's own modules
+    "ignore::DeprecationWarning",  # of what MLflow imports
+)
+
+
+@pytest.fixture(scope="module")
+def frame() -> pd.DataFrame:
+    return pd.read_parquet(ADULT, columns=COLUMNS).iloc[:2000]
+
+
+@pytest.fixture
+def tracked(tmp_path: Path, monkeypatch):
+    """A tracking folder, and the client that reads it."""
+    monkeypatch.setenv("DO_NOT_TRACK", "true")  # MLflow would tell its makers
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # a database needs more packages
+    import mlflow
+
+    before = mlflow.get_tracking_uri()
+    mlflow.set_tracking_uri((tmp_path / "mlruns").as_uri())
+    yield mlflow
+    mlflow.set_tracking_uri(before)
+
+
+@pytest.fixture(scope="module")
+def runs(frame, tmp_path_factory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("logged")
+    frame.to_parquet(folder / "rows.parquet")
+    given = {"n_estimators": 2, "random_state": 0, "feature_scales": None}
+    jobs = {"income": forest(n_estimators=2), "age": AMFRegressor(**given)}
+    with worker_threads(1) as (_, client):
+        return {
+            target: train(
+                estimator, folder / "rows.parquet", target=target, run=folder / target,
+                client=client,
+            ).run_url
+            for target, estimator in jobs.items()
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize("target", ["income", "age"])
+def test_a_logged_model_answers_as_the_run(tracked, frame, runs, target) -> None:
+    with tracked.start_run() as active:
+        info = log_run(runs[target])
+    loaded = tracked.pyfunc.load_model(info.model_uri)
+    rows = frame.drop(columns=target)
+    told, model = loaded.predict(rows), FrameModel(runs[target])
+    pd.testing.assert_series_equal(told["prediction"], model.predict(rows))
+    if target == "income":
+        proba = told.drop(columns="prediction")
+        pd.testing.assert_frame_equal(proba, model.predict_proba(rows))
+    signature = loaded.metadata.signature
+    assert set(signature.inputs.input_names()) == set(rows.columns)
+    assert signature.outputs.input_names() == list(told.columns)
+    with pytest.raises(tracked.exceptions.MlflowException, match="hours-per-week"):
+        loaded.predict(rows.drop(columns="hours-per-week"))
+    client = tracked.MlflowClient()
+    logged = client.get_run(active.info.run_id).data
+    stored = Run.open(runs[target])
+    assert logged.params["seed"] == str(stored.run_json["parameters"]["seed"])
+    assert logged.params["rows"] == "2000"
+    assert logged.tags["dmondrian.plan"] == stored.run_json["plan"]
+    name = "log_loss" if target == "income" else "rmse"
+    totals = stored.latest().metrics["totals"]
+    assert logged.metrics[name] == pytest.approx(totals[name])
+    curve = client.get_metric_history(active.info.run_id, name)
+    assert max(point.step for point in curve) == 2000
+    assert len(curve) > 10
+
+
+def test_a_run_of_its_own_is_begun_and_ended(tracked, runs) -> None:
+    log_run(runs["age"])
+    assert tracked.active_run() is None
+
+
+def test_what_cannot_be_logged_is_refused(tracked, tmp_path, monkeypatch) -> None:
+    AMFClassifier(n_estimators=1, random_state=0).fit([[0.0], [1.0]], [0, 1]).save(tmp_path / "m")
+    with pytest.raises(ParameterError, match="was fitted on arrays"):
+        log_run(tmp_path / "m")
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    with pytest.raises(MissingPackageError, match=r"dmondrian\[mlflow\]"):
+        log_run(tmp_path / "m")
