@@ -14,10 +14,12 @@ from dmondrian.core.nodes import ROOT
 from dmondrian.core.policies import (
     add_empty_forecast,
     add_forecast,
+    at_once,
     opening_price,
     prepare,
     price,
 )
+from dmondrian.losses.repeats import all_at_once
 from dmondrian.stats.values import heard_value_of, value_of
 
 
@@ -34,6 +36,9 @@ class Value(NamedTuple):
 @implements(prepare, Value)
 def prepare_value(loss, rule, tree, y):
     pass
+
+
+implements(at_once, Value)(all_at_once)
 
 
 @implements(price, Value)
