@@ -4,7 +4,7 @@ On cpu_act and california_housing: ridge regression on each kind of features, it
 lifetime) the best of a grid. Mondrian features have 50 partitions; of the others the least number
 of components, doubled from 25, whose test error is no larger (or 3200, if none is). One thread.
 
-    python -m benchmarks.kernel.speed --data data
+    python -m benchmarks.kernel.speed_table --data data
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def best(make: Callable[[float], Any], split: Split) -> tuple[float, ...]:
 
 
 def main() -> None:
-    args = parser_of(__doc__, "speed").parse_args()
+    args = parser_of(__doc__, "speed_table").parse_args()
     rows = []
     MondrianFeatures(2).fit_transform(np.random.default_rng(0).random((50, 3)))
     for name in SETS:
