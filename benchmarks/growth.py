@@ -4,7 +4,10 @@ One stream is learned by `dmondrian` in blocks; at 10k, 30k, 100k, ... rows the 
 the last block is told per row and tree, with the mean depth of a row's leaf and the nodes. The cost
 follows the depth as long as the trees lie in the cache, and the memory beyond.
 
-    python -m benchmarks.growth --max-rows 300000
+The roofline is the memory: each node on a row's path is read and written, boxes apart, so these
+bytes over the time are compared with what a copy of a large array moves in the same run.
+
+    python -m benchmarks.growth --max-rows 3000000
 
 Streams: ``classes`` is scikit-learn's `make_classification`, 20 columns of which 10 tell, each in
 [0, 1]; ``labels`` is its `make_friedman1`, 10 columns.
@@ -28,6 +31,7 @@ from dmondrian.core.nodes import FEATURE, LEFT, RIGHT, ROOT, THRESHOLD
 STREAMS = ("classes", "labels")
 BLOCK = 5000  # rows whose time is told
 FIRST = 10_000
+COPIED = 2**28  # bytes, far beyond any cache
 
 
 def stream(name: str, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -86,10 +90,28 @@ def measure(name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
                 "microseconds": 1e6 * seconds / BLOCK / args.trees,
                 "depth": depth_of(model, X[n - BLOCK : n]),
                 "bytes_per_node": grown.n_bytes / grown.n_nodes,
+                "row_bytes": int(grown.trees[0].i[0].nbytes),
+                "copied_per_second": copied_per_second(),
             }
         )
         print(f"{name}: {n} rows", file=sys.stderr)
     return records
+
+
+def copied_per_second() -> float:
+    """Return the bytes that a copy of a large array reads and writes in a second, the best of 5."""
+    source = np.zeros(COPIED // 8)
+    target, seconds = np.empty_like(source), []
+    for _ in range(5):
+        begin = time.process_time()
+        np.copyto(target, source)
+        seconds.append(time.process_time() - begin)
+    return 2 * COPIED / min(seconds)
+
+
+def moved_per_second(record: dict[str, Any]) -> float:
+    """Return the bytes of nodes' rows that learning reads and writes in a second."""
+    return 2e6 * record["depth"] * record["row_bytes"] / record["microseconds"]
 
 
 def depth_of(model: Any, X: np.ndarray) -> float:
@@ -119,11 +141,30 @@ def report(records: Records) -> str:
             f"{r['microseconds'] / first[r['stream']]:.2f}",
             *(f"{r['depth']:.0f}", f"{1000 * r['microseconds'] / r['depth']:.0f}"),
             *(f"{r['nodes']:,.0f}", f"{r['bytes_per_node']:.0f}"),
+            f"{moved_per_second(r) / 1e9:.1f}",
+            f"{moved_per_second(r) / r['copied_per_second']:.2f}",
         ]
         for r in ordered
     ]
     head = ["stream", "rows", "us per row and tree", "over the first", "depth", "ns per level"]
-    return table([*head, "nodes of a tree", "bytes per node"], rows)
+    return table([*head, "nodes of a tree", "bytes per node", "GB/s", "of a copy's"], rows)
+
+
+def draw(records: Records, path: Path) -> None:
+    """Draw the cost of a row against the rows before it."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
+    for name in STREAMS:
+        own = sorted((r["rows"], r["microseconds"]) for r in records if r["stream"] == name)
+        if own:
+            axes.plot(*zip(*own, strict=True), marker="o", label=name)
+    axes.set(xscale="log", ylim=(0, None), xlabel="rows learned", ylabel="us per row and tree")
+    axes.legend()
+    figure.savefig(path, dpi=110)
 
 
 def main() -> None:
@@ -131,7 +172,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--streams", nargs="+", default=STREAMS, choices=STREAMS)
-    parser.add_argument("--max-rows", type=int, default=300_000)
+    parser.add_argument("--max-rows", type=int, default=3_000_000)
     parser.add_argument("--trees", type=int, default=4)
     parser.add_argument("--out", type=Path, default=RESULTS / "growth.json")
     args = parser.parse_args()
@@ -141,6 +182,7 @@ def main() -> None:
             records.add(record)
     text = report(records)
     args.out.with_suffix(".md").write_text(text)
+    draw(records, args.out.with_suffix(".png"))
     print(text)
 
 

@@ -143,14 +143,16 @@ def main() -> None:
     )
     datasets.add_arguments(parser, ["california_housing"])
     parser.add_argument("--repeats", type=int, default=100, help="data sets of the simulation")
+    named = {
+        "slopes": slopes,
+        "confidence": lambda: confidence(args.repeats),
+        "prediction": lambda: prediction(args.sets, args.data, args.max_rows),
+    }
+    parser.add_argument("--parts", nargs="+", default=list(named), choices=named)
     args = parser.parse_args()
     parts = []
-    for part in (
-        slopes,
-        lambda: confidence(args.repeats),
-        lambda: prediction(args.sets, args.data, args.max_rows),
-    ):
-        parts.append(part())
+    for name in args.parts:
+        parts.append(named[name]())
         print(parts[-1], flush=True)
     (RESULTS / "intervals.md").write_text("\n".join(parts))
 

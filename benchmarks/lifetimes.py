@@ -107,8 +107,9 @@ def slopes() -> str:
                 test, spread=True, lifetimes=np.array([growth.at(n)])
             )
             # The mean over trees of (f_t - f)^2: of one tree, not of their average.
-            square = sums.square[0, :, 0] - 2.0 * truth * sums.total[0, :, 0]
-            errors.append(float(np.mean(square / sums.n_trees + truth**2)))
+            far, center = truth - sums.origin, sums.mean[0, :, 0] - sums.origin
+            square = sums.square[0, :, 0] / sums.n_trees - 2.0 * far * center
+            errors.append(float(np.mean(square + far**2)))
             done = n
         slope = np.polyfit(np.log(steps), np.log(errors), 1)[0]
         rows.append([f"d = {d}", *errors, float(slope), -2.0 / (d + 2.0)])

@@ -2,7 +2,7 @@
 
 A file holds ``{"about": {...}, "records": [...]}``; a record is identified by the keys that the
 benchmark names (its `identity`). Promises that a record is on disk once `add` returns and that the
-file is replaced in one step.
+file is replaced in one step. The folder is ``results``, or that of ``$DMONDRIAN_RESULTS``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).with_name("results")
+RESULTS_VARIABLE = "DMONDRIAN_RESULTS"
+RESULTS = Path(os.environ.get(RESULTS_VARIABLE) or Path(__file__).with_name("results"))
 PACKAGES = ("numpy", "numba", "scikit-learn", "pandas", "pyarrow")
 
 

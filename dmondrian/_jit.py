@@ -32,10 +32,13 @@ from numba.core import caching, config
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import LoweringPass, register_pass
+from numba.core.errors import NumbaError
 from numba.core.registry import CPUDispatcher
 from numba.core.typed_passes import NativeLowering
 from numba.core.types import BaseNamedTuple  # type: ignore[attr-defined]  # Numba's hints omit it
 from numba.extending import overload
+
+from dmondrian.errors import ParameterError
 
 _fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None
 _PACKAGE = Path(__file__).parent
@@ -207,12 +210,35 @@ def compilations() -> dict[str, int]:
 
 
 @functools.lru_cache(maxsize=64)
-def elementwise(function: Callable[..., Any]) -> Any:
-    """Compile a user's function of floats as a ufunc; it may change, so nothing is kept on disk."""
+@functools.lru_cache(maxsize=64)
+def elementwise(function: Callable[..., Any]) -> Callable[..., np.ndarray]:
+    """Compile a user's function of floats for arrays; nothing is kept on disk.
+
+    What is returned raises ParameterError where the function cannot be compiled, or fails.
+    """
     plain = getattr(function, "py_func", function)
-    if config.DISABLE_JIT or not inspect.isfunction(plain):  # such as math.log
-        return np.vectorize(plain, otypes=[float])
-    return numba.vectorize(plain)
+    is_compiled = inspect.isfunction(plain) and not config.DISABLE_JIT  # math.log is not
+    called = numba.vectorize(plain) if is_compiled else np.vectorize(plain, otypes=[float])
+
+    def checked(*args: Any) -> np.ndarray:
+        name = f"{getattr(plain, '__name__', plain)!s}"
+        try:
+            return np.asarray(called(*args), np.float64)
+        except NumbaError as error:
+            reason = str(error).strip().splitlines()
+            told = " ".join(line.strip() for line in reason if line.strip())[:300]
+            raise ParameterError(
+                f"your function {name} cannot be compiled for {len(args)} floats ({told}): use "
+                "numbers, math and NumPy functions of numbers alone, or give a functools.partial "
+                "of it, which is called from Python, slowly"
+            ) from error
+        except Exception as error:  # whatever a user's function raises
+            raise ParameterError(
+                f"your function {name} failed for some floats ({type(error).__name__}: {error}): "
+                "it should return a number for all, which may be inf or nan"
+            ) from error
+
+    return checked
 
 
 class _PartLibrary(JITCodeLibrary):

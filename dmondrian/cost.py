@@ -208,6 +208,7 @@ _RESPONSES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "huber": lambda z: z,
     "quantile": lambda z: z,
     OWN: lambda z: z,
+    "density": lambda z: z,
     OWN_OF_MEAN: lambda z: z,
     "poisson": np.exp,
     "geometric": lambda z: -np.exp(z) / np.expm1(z),

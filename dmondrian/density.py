@@ -12,6 +12,11 @@ arithmetic mean of the f_t, a density that is easy to draw from, Z = E_A[G / A],
 truth of its own deviation, which is told. Draws come in equal numbers from each tree and are keyed
 by the seed.
 
+**Many features.** Where rows are a small part of the cube, the density there is larger than the
+limit e^beta_n and is cut, while the rest of the volume keeps e^-beta_n: a tree of many small cells
+comes close to the uniform density. The mass of cells without rows tells (``empty_mass``): it
+should be small beside that of the rows.
+
 **Drawing from it.** Draws from A that are kept with probability G / A are draws from f, exactly; a
 share Z of them is kept.
 
@@ -31,6 +36,7 @@ from dmondrian.ensemble import Ensemble
 from dmondrian.errors import ParameterError
 from dmondrian.growth.cells import write_cells
 from dmondrian.losses.cell import Cell
+from dmondrian.sums import Sums
 
 _CHUNK = 4096  # rows whose cells are looked up at once
 _NORMALISER = 1  # key of the draws that normalise
@@ -66,6 +72,8 @@ class ForestDensity:
         ln Z.
     error : float
         Standard error of Z relative to it: of ln Z; 0 for one tree.
+    empty_mass : float
+        Probability that cells without rows have, mean over trees.
     """
 
     def __init__(
@@ -79,6 +87,7 @@ class ForestDensity:
             _tree_density(tree, ensemble, int(number), lifetime, beta)
             for tree, number in zip(ensemble.trees, ensemble.tree_numbers, strict=True)
         ]
+        self.empty_mass = float(np.mean([tree.mass[-1] for tree in self.trees]))
         self.log_normalizer, self.error = 0.0, 0.0
         if len(self.trees) > 1:
             rng = np.random.default_rng([ensemble.parameters.seed, _NORMALISER])
@@ -147,6 +156,29 @@ class ForestDensity:
             logs = self._by_tree(tried.astype(np.float32))[t]
             found.append(tried[logs == self.trees[t].log_density[-1]])
         return np.concatenate(found)[:n]
+
+
+class DensityAnswers:
+    """The density of a forest, asked as the forest itself is where rows are scored.
+
+    Parameters
+    ----------
+    forest : Ensemble
+        All trees of the density: one normaliser is of all of them.
+    n_draws : int
+        As of :class:`ForestDensity`.
+    """
+
+    def __init__(self, forest: Ensemble, n_draws: int) -> None:
+        cost, lifetime = forest.parameters.cost, float(forest.tree_lifetimes()[0, 0])
+        bound = None if cost is None else cost.bound
+        self._density = ForestDensity(forest, lifetime, bound, n_draws)
+        self.check_domain = forest.check_domain
+
+    def predict_sums(self, X: np.ndarray, spread: bool, distance: bool, onto: Sums | None) -> Sums:
+        """Return log densities in place of sums over trees; neither spread nor distance."""
+        assert onto is None  # no other tree has spoken before
+        return Sums(self._density.log_density(X)[:, None], None, None, 1)
 
 
 def _tree_density(

@@ -15,10 +15,11 @@ from threading import Lock
 import numpy as np
 
 from dmondrian.core import nodes
-from dmondrian.core.columns import Rows, all_numeric
+from dmondrian.core.columns import Rows, all_numeric, boxless
 from dmondrian.core.loops import Asked, Silent, update
 from dmondrian.core.table import table_of
 from dmondrian.errors import ParameterError
+from dmondrian.fringe import LARGEST_POOL
 from dmondrian.frozen import Frozen
 from dmondrian.layout import fitted, read_only, rows_of, without_boxes
 from dmondrian.parameters import ForestParameters, policies
@@ -26,6 +27,7 @@ from dmondrian.predicting import Predicting
 from dmondrian.threads import run_threads
 
 _FIRST_CAPACITY = 64
+_FIRST_POOL = 1024  # doubles
 _FIRST_ARRANGED = 128  # nodes of a tree below half of which the boxes' columns stay as they are
 _FEW = 64  # rows that all trees learn in one call, which no interrupt breaks off
 _MAX_CAPACITY = 2**31 - 2  # node ids are int32
@@ -67,9 +69,9 @@ class Ensemble(Predicting):
         self._chosen: np.ndarray | None = None
         self._tabled: tuple[list[nodes.Tree], np.ndarray] = [], table_of([])
         self.n_clipped = 0
+        columns = (all_numeric if parameters.has_boxes else boxless)(parameters.n_features)
         self.trees = [
-            nodes.make_tree(all_numeric(parameters.n_features), parameters.n_stats, _FIRST_CAPACITY)
-            for _ in numbers
+            nodes.make_tree(columns, parameters.n_stats, _FIRST_CAPACITY) for _ in numbers
         ]
 
     def update(
@@ -141,7 +143,7 @@ class Ensemble(Predicting):
     def _arrange(self, X: np.ndarray) -> Rows:
         """Return rows for the kernels; trees write their boxes so that they can learn them."""
         size = self.n_nodes + 2 * len(X) * len(self.trees)
-        if not self.trees:
+        if not self.trees or not self.parameters.has_boxes:
             return without_boxes(X)
         if size < 2 * self._arranged:
             rows, fits = rows_of(X, self.trees[0].columns)
@@ -181,6 +183,12 @@ class Ensemble(Predicting):
 
     def _make_room(self, t: int) -> None:
         tree = self.trees[t]
+        if int(tree.head_i[nodes.N_NODES]) + 2 <= len(tree.i):  # it is the candidates that lack it
+            if len(tree.pool) >= LARGEST_POOL:
+                raise ParameterError("candidates of a tree take 16 GiB: use a smaller max_fringe")
+            room = max(3 * len(tree.pool) // 2, _FIRST_POOL)
+            self.trees[t] = nodes.widen_pool(tree, min(room, LARGEST_POOL))
+            return
         if len(tree.i) >= _MAX_CAPACITY:
             raise ParameterError("a tree reached 2^31 nodes: set max_nodes")
         room = max(3 * len(tree.i) // 2, _FIRST_CAPACITY)  # a stored empty tree has none

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from dmondrian import state
+from dmondrian import fringe, state
 from dmondrian.calibration import Calibration
 from dmondrian.core import nodes
+from dmondrian.core.columns import Columns, boxless
 from dmondrian.ensemble import Ensemble
 from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.layout import alike, find_columns, fitted
@@ -104,8 +105,7 @@ class Forest(Ensemble):
         }
         if self.calibration is not None:
             header["calibration"] = self.calibration.to_json()
-        read = nodes.fields if copy else nodes.views
-        return header, [read(tree) for tree in self.trees]
+        return header, [tree_fields(self.parameters, tree, copy) for tree in self.trees]
 
     @classmethod
     def from_state(cls, header: dict[str, Any], trees: Sequence[dict[str, np.ndarray]]) -> Forest:
@@ -130,14 +130,12 @@ class Forest(Ensemble):
                 is_counts=parameters.tells_proba,
                 may_be_empty=parameters.domain == "cube",
                 cost=parameters.cost,
+                fringe=parameters.fringe,
             )
-        boxes = (
-            (a["lower"][has_rows], a["upper"][has_rows])
-            for a in trees
-            for has_rows in [a["stat"][:, 0] > 0.0]
-        )
-        columns = find_columns(parameters.n_features, boxes)
+        columns = _columns_of(parameters, trees)
         built = [nodes.from_fields(a, e, columns) for e, a in zip(scalars, trees, strict=True)]
+        if parameters.fringe is not None:
+            built = [fringe.with_fringe(t, a) for t, a in zip(built, trees, strict=True)]
         forest = cls._of(parameters, numbers, built)
         if header["warmup"] is not None:
             forest.warmup = Warmup.from_json(header["warmup"], parameters)
@@ -179,6 +177,29 @@ class Forest(Ensemble):
         joined = cls._of(first, numbers, [tree for _, tree in pairs])
         joined.warmup = forests[0].warmup
         return joined
+
+
+def _columns_of(parameters: ForestParameters, trees: Sequence[dict[str, np.ndarray]]) -> Columns:
+    """Return how to write the boxes of stored trees."""
+    if not parameters.has_boxes:
+        return boxless(parameters.n_features)
+    boxes = (
+        (a["lower"][has_rows], a["upper"][has_rows])
+        for a in trees
+        for has_rows in [a["stat"][:, 0] > 0.0]
+    )
+    return find_columns(parameters.n_features, boxes)
+
+
+def tree_fields(
+    parameters: ForestParameters, tree: nodes.Tree, copy: bool = True
+) -> dict[str, np.ndarray]:
+    """Return all that a forest's tree knows of its nodes, as one array per field."""
+    told = nodes.fields(tree) if copy else nodes.views(tree)
+    if parameters.fringe is None:
+        return told
+    del told["odds"], told["odds_exponent"]  # nothing is weighed
+    return {**told, **fringe.fields(tree)}
 
 
 def _learn(

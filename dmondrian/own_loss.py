@@ -12,6 +12,7 @@ Shapes: m nodes, k labels of a node.
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -21,14 +22,16 @@ import numpy as np
 from dmondrian._jit import elementwise
 from dmondrian.core import nodes
 from dmondrian.errors import ParameterError
-from dmondrian.stats.labels import KEPT
+from dmondrian.label_mixture import kept_labels
 from dmondrian.stats.moments import SUM
 
 _HALVINGS = 2200  # of any interval of doubles to neighbours; it ends long before
 _WIDEST = 2.0**200
 _LOGS = 8.0
 _GRID_Z, _GRID_Y = 65, 17  # where convexity is looked at
-_ROUGH = 1e-9  # second differences above minus this share of the values are rounding
+_ROUGH = 1e-9  # differences that are smaller shares of the values are rounding
+_CLOSE = 1e-6  # likewise of sums and derivatives
+_SHARES = (0.0, 0.1, 0.5, 0.9, 1.0)  # of the largest label, where a solution is looked at
 
 
 class ConvexLoss:
@@ -45,6 +48,13 @@ class ConvexLoss:
     solution : callable, optional
         ``solution(mean)``: the best z for labels of this mean, where the mean is all that matters.
         Give either this or the derivative.
+
+    Raises
+    ------
+    ParameterError
+        Here if both or neither of the two are given, or something is no function; by estimators if
+        a function cannot be compiled or fails. Where functions contradict each other on a grid,
+        ``fit`` warns.
 
     Examples
     --------
@@ -75,6 +85,11 @@ class ConvexLoss:
                 "a convex loss has either a derivative, and cells keep labels, or a solution for "
                 "labels of a given mean: give one of the two"
             )
+        _check_function("price", price, 2)
+        if derivative is not None:
+            _check_function("derivative", derivative, 2)
+        if solution is not None:
+            _check_function("solution", solution, 1)
         self.price, self.derivative, self.solution = price, derivative, solution
 
     def __eq__(self, other: object) -> bool:
@@ -91,6 +106,11 @@ class ConvexLoss:
         """Whether the mean label is not enough."""
         return self.derivative is not None
 
+    def __repr__(self) -> str:
+        names = {"price": self.price, "derivative": self.derivative, "solution": self.solution}
+        told = (f"{name}={f!r}" for name, f in names.items() if f is not None)
+        return f"ConvexLoss({', '.join(told)})"
+
     def prices(self, z: Any, y: Any) -> np.ndarray:
         """Return the price at each z and label, float64.
 
@@ -99,57 +119,73 @@ class ConvexLoss:
         z, y : array-like
             Of shapes that broadcast together.
         """
-        with np.errstate(all="ignore"):  # the answer says where it is not finite
-            return np.asarray(elementwise(self.price)(np.asarray(z, np.float64), y))
+        return _told(self.price, np.asarray(z, np.float64), np.asarray(y, np.float64))
 
-    def warn_unless_convex(self, y: np.ndarray, bound: float | None) -> None:
-        """Warn where the price is not convex in z, at some of the labels.
+    def warn_unless_sound(self, y: np.ndarray, bound: float | None) -> None:
+        """Warn where price, derivative and solution contradict each other at some of the labels.
 
-        On grids of z: the range of the labels and a bit beyond, and [-8, 8] for what is on the
-        scale of a logarithm; or up to the bound. Where the price is not finite it has no say. Warn
-        where the derivative falls, likewise.
+        Where the price is not convex in z, the derivative falls or is not that of the price, or the
+        solution is no minimum. On grids of z: the range of the labels and a bit beyond, and [-8, 8]
+        for what is on the scale of a logarithm; or up to the bound. Where the price is not finite
+        it has no say.
 
         Parameters
         ----------
         y : float64 array of shape (n,)
         bound : float or None
             Limit of the size of z.
+
+        Raises
+        ------
+        ParameterError
+            If the price is nowhere finite.
         """
         labels = np.unique(np.quantile(y, np.linspace(0.0, 1.0, _GRID_Y)))
         reach = max(float(np.ptp(labels)), 1.0)
         near = (float(labels[0]) - reach, float(labels[-1]) + reach), (-_LOGS, _LOGS)
+        is_priced = False
         for ends in near if bound is None else (_ends(bound),):
             z = np.linspace(*ends, _GRID_Z)
-            with np.errstate(all="ignore"):
-                told = self.prices(z, labels[:, None])
-                told[~np.isfinite(told)] = np.nan
-                falls = np.nan_to_num(-np.diff(told, 2, axis=1), nan=-np.inf)
-            worst = np.unravel_index(np.argmax(falls), falls.shape)
-            if falls[worst] > _ROUGH * np.nanmax(np.abs(told), initial=0.0):
-                warnings.warn(
-                    f"the loss is curved downwards at z = {z[worst[1] + 1]:.4g}, y = "
-                    f"{labels[worst[0]]:.4g}: what cells say may be no minimum; use a convex loss, "
-                    "or a bound within which it is convex",
-                    UserWarning,
-                    stacklevel=2,
-                )
+            prices = _finite(self.prices(z, labels[:, None]))
+            is_priced |= bool((~np.isnan(prices)).any())
+            fault = _fault_of_prices(z, labels, prices)
+            if fault is None and self.derivative is not None:
+                slopes = _finite(_told(self.derivative, z, labels[:, None]))
+                fault = _fault_of_slopes(z, labels, prices, slopes)
+            elif fault is None:
+                fault = self._fault_of_solution(z, labels, bound)
+            if fault is not None:
+                warnings.warn(fault, UserWarning, stacklevel=2)
                 return
-            if self.derivative is None:
-                continue
-            with np.errstate(all="ignore"):
-                told = elementwise(self.derivative)(z, labels[:, None])
-                told[~np.isfinite(told)] = np.nan
-                falls = np.nan_to_num(np.fmax.accumulate(told, axis=1) - told, nan=-np.inf)
-            worst = np.unravel_index(np.argmax(falls), falls.shape)
-            if falls[worst] > _ROUGH * np.nanmax(np.abs(told), initial=0.0):
-                warnings.warn(
-                    f"the derivative falls before z = {z[worst[1]]:.4g}, y = "
-                    f"{labels[worst[0]]:.4g}: what cells say may be no minimum; use a convex loss "
-                    "of all z, or a bound within which the derivative does not fall",
-                    UserWarning,
-                    stacklevel=2,
+        if not is_priced:
+            raise ParameterError(
+                f"the price is not a finite number for any z tried at the labels {labels[0]:.4g} "
+                f"to {labels[-1]:.4g}: give a loss of these labels"
+            )
+
+    def _fault_of_solution(
+        self, z: np.ndarray, labels: np.ndarray, bound: float | None
+    ) -> str | None:
+        """Return what is wrong with the solutions for mixtures of the least and largest label."""
+        ends = labels[[0, -1]]
+        for share in _SHARES:
+            mean = float((1.0 - share) * ends[0] + share * ends[1])
+            best = float(np.clip(_told(self.solution, np.array([mean]))[0], *_ends(bound)))
+            if not np.isfinite(best):
+                continue  # told where a cell asks for it
+            shares = np.array([1.0 - share, share])[shown := np.array([share < 1.0, share > 0.0])]
+            told = _finite(shares @ _finite(self.prices(z, ends[shown, None])))
+            mine = float(shares @ self.prices(best, ends[shown]))
+            least = float(np.nanmin(told, initial=np.inf))
+            if least < np.inf and not mine <= least + _CLOSE * max(abs(mine), abs(least)):
+                return (
+                    f"solution({mean:.4g}) is {best:.4g}, where labels {ends[0]:.4g} and "
+                    f"{ends[1]:.4g} of this mean cost {mine:.6g}, at z = "
+                    f"{z[np.nanargmin(told)]:.4g} they cost {least:.6g}: what cells say "
+                    "is no minimum; correct it, or give a derivative where the mean label is not "
+                    "enough"
                 )
-                return
+        return None
 
     def solve(self, tree: nodes.Tree, bound: float | None) -> tuple[np.ndarray, np.ndarray]:
         """Return what each node says and what its rows lose by it, float64 [m] each; 0 if empty.
@@ -171,8 +207,7 @@ class ConvexLoss:
         z, seen = np.zeros(m), np.flatnonzero(n > 0.0)
         if self.solution is not None:
             mean = tree.head_f[nodes.OFFSET] + stat[seen, SUM] / n[seen]
-            with np.errstate(all="ignore"):  # what is not finite is told
-                z[seen] = np.clip(elementwise(self.solution)(mean), *_ends(bound))
+            z[seen] = np.clip(_told(self.solution, mean), *_ends(bound))
             if len(wrong := np.flatnonzero(~np.isfinite(z[seen]))):
                 raise ParameterError(
                     f"solution({mean[wrong[0]]:.6g}) is {z[seen][wrong[0]]}, expected a finite "
@@ -180,7 +215,7 @@ class ConvexLoss:
                     "solution for all means"
                 )
             return z, np.zeros(m)
-        labels, weights = _kept(tree, seen)
+        labels, weights = kept_labels(tree, seen)
         z[seen] = self._root(labels, weights, bound)
         risks = np.zeros(m)
         risks[seen] = (weights * self.prices(z[seen, None], labels)).sum(axis=1)
@@ -192,11 +227,9 @@ class ConvexLoss:
         Where it is 0 on an interval, the middle: between where it stops to be negative and where
         it begins to be positive.
         """
-        slope_at = elementwise(self.derivative)
 
         def slope(z: np.ndarray) -> np.ndarray:
-            with np.errstate(all="ignore"):  # far from the root; ends that are nan are told
-                told = slope_at(z[:, None], labels)
+            told = _told(self.derivative, z[:, None], labels)
             found: np.ndarray = (weights * np.where(weights > 0.0, told, 0.0)).sum(axis=1)
             return found
 
@@ -214,6 +247,69 @@ class ConvexLoss:
                 )
         rises = _halved(lambda z: slope(z) >= 0.0, low, high)
         return 0.5 * rises + 0.5 * _halved(lambda z: slope(z) > 0.0, rises, high)
+
+
+def _check_function(name: str, given: Any, n_numbers: int) -> None:
+    try:
+        inspect.signature(given).bind(*[0.0] * n_numbers)
+    except ValueError:
+        return  # some built-in functions do not tell
+    except TypeError as error:
+        told = "a number" if n_numbers == 1 else "two numbers, z and y"
+        raise ParameterError(f"{name} should be a function of {told}: {error}") from error
+
+
+def _told(function: Any, *at: np.ndarray) -> np.ndarray:
+    """Return what a function says; that it is not finite somewhere is for others to tell."""
+    with np.errstate(all="ignore"):
+        return elementwise(function)(*at)
+
+
+def _finite(told: np.ndarray) -> np.ndarray:
+    return np.where(np.isfinite(told), told, np.nan)
+
+
+def _fault_of_prices(z: np.ndarray, labels: np.ndarray, prices: np.ndarray) -> str | None:
+    """Return where prices [labels, z] are curved downwards, in words."""
+    falls = np.nan_to_num(-np.diff(prices, 2, axis=1), nan=-np.inf)
+    worst = np.unravel_index(np.argmax(falls), falls.shape)
+    if not falls[worst] > _ROUGH * np.nanmax(np.abs(prices), initial=0.0):
+        return None
+    return (
+        f"the loss is curved downwards at z = {z[worst[1] + 1]:.4g}, y = {labels[worst[0]]:.4g}: "
+        "what cells say may be no minimum; use a convex loss, or a bound within which it is convex"
+    )
+
+
+def _fault_of_slopes(
+    z: np.ndarray, labels: np.ndarray, prices: np.ndarray, slopes: np.ndarray
+) -> str | None:
+    """Return where slopes [labels, z] fall, or are not those of the prices, in words.
+
+    The chord of a convex function is between its derivatives at the ends.
+    """
+    falls = np.nan_to_num(np.fmax.accumulate(slopes, axis=1) - slopes, nan=-np.inf)
+    worst = np.unravel_index(np.argmax(falls), falls.shape)
+    if falls[worst] > _ROUGH * np.nanmax(np.abs(slopes), initial=0.0):
+        return (
+            f"the derivative falls before z = {z[worst[1]]:.4g}, y = {labels[worst[0]]:.4g}: what "
+            "cells say may be no minimum; use a convex loss of all z, or a bound within which the "
+            "derivative does not fall"
+        )
+    step = np.diff(z)
+    chords = np.diff(prices, axis=1) / step
+    rounding = _ROUGH * (np.abs(prices[:, 1:]) + np.abs(prices[:, :-1])) / step
+    rounding += _CLOSE * np.maximum(np.abs(slopes[:, 1:]), np.abs(slopes[:, :-1]))
+    off = np.maximum(slopes[:, :-1] - chords, chords - slopes[:, 1:]) - rounding
+    worst = np.unravel_index(np.argmax(np.nan_to_num(off, nan=-np.inf)), off.shape)
+    if not off[worst] > 0.0:
+        return None
+    return (
+        f"the derivative is not that of the price: at y = {labels[worst[0]]:.4g} the price rises "
+        f"by {chords[worst]:.4g} per unit from z = {z[worst[1]]:.4g} to {z[worst[1] + 1]:.4g}, "
+        f"the derivative is {slopes[worst]:.4g} and {slopes[worst[0], worst[1] + 1]:.4g}; what "
+        "cells say may be no minimum: correct one of the two"
+    )
 
 
 def _widened(
@@ -244,16 +340,3 @@ def _halved(
 
 def _ends(bound: float | None) -> tuple[float, float]:
     return (-np.inf, np.inf) if bound is None else (-bound, bound)
-
-
-def _kept(tree: nodes.Tree, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return labels and weights of nodes, float64 [m, k]; behind those kept repeats of weight 0."""
-    size = (tree.n_stats - (KEPT + 1 - nodes.STAT)) // 3
-    told = tree.d[which, KEPT + 1 : nodes.STAT + tree.n_stats].reshape(len(which), 3, size)
-    kept = tree.d[which, KEPT].astype(np.int64)
-    place = np.minimum(np.arange(size), kept[:, None] - 1)
-    labels, below, upto = (np.take_along_axis(told[:, c], place, axis=1) for c in range(3))
-    after = np.concatenate([below[:, 1:], below[:, -1:]], axis=1)
-    rank = 0.5 * (upto + after)  # the middle of what is known, as in stats.labels.weight_upto
-    rank = np.where(np.arange(size) >= kept[:, None] - 1, tree.d[which, nodes.STAT, None], rank)
-    return labels, np.diff(rank, axis=1, prepend=0.0)

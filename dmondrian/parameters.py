@@ -17,6 +17,7 @@ import numpy as np
 
 from dmondrian.cost import Cost
 from dmondrian.errors import CorruptError
+from dmondrian.fringe import NO_CAP, FringeSettings
 from dmondrian.growth.cube import Cube
 from dmondrian.growth.range import Range
 from dmondrian.lifetime import Lifetime, PowerLifetime, end_of, lifetime_at, lifetime_from_json
@@ -31,7 +32,6 @@ from dmondrian.rules.leaf import Leaf, Vote
 from dmondrian.stats.counts import Counts
 from dmondrian.stats.moments import MOMENTS, Moments
 
-_NO_CAP = int(np.iinfo(np.int64).max)
 # Pseudo-counts beyond leave the range in which prices are kept (core/weights.py).
 LEAST_ALPHA, LARGEST_ALPHA = 1e-30, 1e6
 # A column is multiplied by its scale in float32.
@@ -45,6 +45,8 @@ _ALGORITHMS = {
     "generalized-mondrian-forest-classifier": (True, ("mean", "aggregate")),
     "generalized-mondrian-forest-regressor": (False, ("mean", "aggregate")),
     "mondrian-density": (False, ("mean",)),
+    "online-forest-classifier": (True, ("mean", "vote")),
+    "online-forest-regressor": (False, ("mean",)),
 }
 _KINDS: dict[str, tuple[type, ...]] = {
     "algorithm": (str,),
@@ -67,9 +69,10 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "clip": (bool,),
     "horizon": (float, type(None)),
     "cost": (dict, type(None)),
+    "fringe": (dict, type(None)),
 }
-# Left out where they are the default: the bytes are those of versions that knew neither.
-_LATER_KEYS = ("horizon", "cost")
+# Left out where they are the default: the bytes are those of versions that knew none of them.
+_LATER_KEYS = ("horizon", "cost", "fringe")
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,8 @@ class ForestParameters:
         Until when trees are split where the lifetime of predictions grows or is chosen.
     cost : Cost or None
         What a generalised Mondrian forest minimises; None for other forests.
+    fringe : FringeSettings or None
+        How an online random forest chooses splits; None for other forests.
     """
 
     algorithm: str
@@ -141,6 +146,12 @@ class ForestParameters:
     clip: bool = False
     horizon: float | None = None
     cost: Cost | None = None
+    fringe: FringeSettings | None = None
+
+    @property
+    def has_boxes(self) -> bool:
+        """Whether nodes know the range of their rows."""
+        return self.fringe is None
 
     @property
     def tells_proba(self) -> bool:
@@ -157,7 +168,14 @@ class ForestParameters:
         """Statistics of a node, in doubles."""
         if self.cost is not None:
             return self.cost.n_stats
+        if self.fringe is not None:
+            return self.n_counted + 1
         return 1 + self.n_classes if self.n_classes else MOMENTS
+
+    @property
+    def n_counted(self) -> int:
+        """Statistics of the labels of a node's rows; trees with a fringe keep one more."""
+        return 1 + self.n_classes if self.n_classes else 3
 
     @property
     def realised_lifetime(self) -> float:
@@ -176,6 +194,7 @@ class ForestParameters:
         if self.feature_scales is not None:
             told["feature_scales"] = list(self.feature_scales)
         told["cost"] = None if self.cost is None else self.cost.to_json()
+        told["fringe"] = None if self.fringe is None else self.fringe.to_json()
         absent = [name for name in _LATER_KEYS if told[name] is None]
         return {name: value for name, value in told.items() if name not in absent}
 
@@ -203,6 +222,8 @@ class ForestParameters:
             values = {**values, "feature_scales": tuple(scales)}
         if values.get("cost") is not None:
             values = {**values, "cost": Cost.from_json(values["cost"])}
+        if values.get("fringe") is not None:
+            values = {**values, "fringe": FringeSettings.from_json(values["fringe"])}
         parameters = cls(**values)
         parameters.check()
         return parameters
@@ -230,6 +251,15 @@ class ForestParameters:
         is_generalized = self.algorithm.startswith("generalized")
         return is_generalized and self.cost.is_binary == (self.n_classes == 2)
 
+    def _has_sound_fringe(self) -> bool:
+        if self.fringe is None:
+            return not self.algorithm.startswith("online-forest")
+        return self.algorithm.startswith("online-forest") and (
+            self.fringe.suits(self.n_classes)
+            and (self.lifetime, self.horizon, self.cost, self.feature_scales) == (None,) * 4
+            and (self.domain, self.empty_prior, self.expected_extension) == ("range", True, False)
+        )
+
     def check(self) -> None:
         """Raise :class:`CorruptError` where values are out of range together."""
         is_classifier, aggregations = _ALGORITHMS.get(self.algorithm, (False, ()))
@@ -240,10 +270,11 @@ class ForestParameters:
             and 0 <= self.seed < 2**64
             and LEAST_ALPHA <= self.alpha <= LARGEST_ALPHA
             and 0.0 <= self.learning_rate <= sys.float_info.max
-            and (self.max_nodes is None or 1 <= self.max_nodes <= _NO_CAP)
+            and (self.max_nodes is None or 1 <= self.max_nodes <= NO_CAP)
             and self._has_sound_scales()
             and self._has_sound_lifetime()
             and self._has_sound_cost()
+            and self._has_sound_fringe()
             and self.domain in ("range", "cube")
             and (self.domain == "range" or self.feature_scales is None)
         )
@@ -288,7 +319,9 @@ def policies(p: ForestParameters) -> Policies:
 
 
 def _growth(p: ForestParameters) -> Any:
-    cap = _NO_CAP if p.max_nodes is None else int(p.max_nodes)
+    cap = NO_CAP if p.max_nodes is None else int(p.max_nodes)
+    if p.fringe is not None:
+        return p.fringe.policy(cap)
     if p.domain == "cube":
         return Cube(int(cap), float(p.realised_lifetime))
     pause = p.n_classes > 0 and not p.split_pure

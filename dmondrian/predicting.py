@@ -23,6 +23,7 @@ from dmondrian.core.table import table_of
 from dmondrian.domain import check_cube, clip_to_cube, scale_columns
 from dmondrian.errors import ParameterError
 from dmondrian.frozen import Frozen
+from dmondrian.growth.fringe import Fringe
 from dmondrian.growth.range import Range
 from dmondrian.layout import fitted, read_only, rows_of, without_boxes
 from dmondrian.lifetime import check_lifetimes
@@ -116,7 +117,7 @@ class Predicting:
     def _is_leafwise(self) -> bool:
         """Whether what a tree says depends on the leaf alone, whatever its box."""
         growth = self.policies.growth
-        return isinstance(growth, Range) and not growth.expected
+        return isinstance(growth, Fringe) or (isinstance(growth, Range) and not growth.expected)
 
     def _asked(self, X: np.ndarray, trees: list[nodes.Tree], any_box: bool) -> tuple[Any, Rows]:
         """Return trees and rows to predict, written alike where boxes are asked about."""
@@ -145,7 +146,7 @@ class Predicting:
         n_threads : int
             Threads over chunks of rows.
         spread, distance : bool
-            Also sum second moments, and the extensions to each leaf's box.
+            Also sum second moments, and the extensions to each leaf's box where there are boxes.
         onto : Sums, optional
             Sums over trees with lower numbers, of the same rows and kinds, to go on from; they
             are left as they are. At the default lifetime only.
@@ -156,6 +157,7 @@ class Predicting:
         self._check_whole()
         if onto is not None and lifetimes is not None:
             raise ParameterError("sums go on at the default lifetime only")
+        distance = distance and self.parameters.has_boxes
         n, k = len(X), self.n_outputs
         lives = self._lifetimes(lifetimes)
         if len(lives) > 1 and isinstance(self.policies.rule, GaussianHierarchy):

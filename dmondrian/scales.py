@@ -5,9 +5,10 @@ scale is choosing how often it is split on; the process and all its laws stay wh
 Scales are judged by the progressive loss of a small forest, and found in two searches:
 
 1. *Evidence*: what splits on a feature were worth in the last forest, per row that they part
-   (:func:`dmondrian.importances.relevances`), to the power 1/2 or 1, multiplies its scale. This
-   goes on while the loss falls. It finds the columns that matter among many, fast, but has one
-   measure for all of them.
+   (:func:`dmondrian.importances.relevances`), to the power 1/2 or 1, multiplies its scale, with
+   and without the *idle* columns: those that a forest of that column alone forecasts no better
+   with than one without any. This goes on while the loss falls. It finds the columns that matter
+   among many, fast, but has one measure for all of them.
 2. *Evolution*: each round draws random sign vectors; for every one, two forests are tried whose
    scales are multiplied by 2 to the power of plus and of minus the signs. The difference of their
    losses, times a feature's sign and averaged over the vectors, estimates how the loss changes
@@ -46,7 +47,7 @@ _PAIRS = 16  # pairs of forests tried in a round
 _PROBE_TREES = 2
 _JUDGE_TREES = 10
 _CHUNKS = 2  # parts in which rows are predicted: far ahead, as scales are to last
-_SMALLEST = -12.0  # log2 of the smallest scale: the feature is as good as left out
+_SMALLEST = -16.0  # log2 of the smallest scale: the feature is as good as left out
 _SURE = 2.0  # standard errors that a slope or a gain must have to be believed
 _LIKELY = 1.0  # those that a gain must have for one more round
 _SQRT_HALF = math.sqrt(0.5)
@@ -80,7 +81,8 @@ def learn_scales(
     """
     varies = rows[0].min(axis=0) < rows[0].max(axis=0)
     plain = _judge(parameters, np.zeros(len(varies)), rows, n_threads)
-    best = _by_evidence(parameters, plain, varies, rows, n_threads)
+    idle = _idle(parameters, varies, rows, n_threads)
+    best = _by_evidence(parameters, plain, varies, idle, rows, n_threads)
     best = _by_evolution(parameters, best, varies, rows, n_threads)
     return best.forest.parameters.feature_scales if _is_better(best, plain, _SURE) else None
 
@@ -102,15 +104,43 @@ def _is_better(better: _Judged, worse: _Judged, errors: float) -> bool:
     return mean > errors * math.sqrt(variance / len(gains))
 
 
+def _idle(
+    parameters: ForestParameters, varies: np.ndarray, rows: Rows, n_threads: int
+) -> np.ndarray:
+    """Return which features forecast no better alone than none does, bool [d].
+
+    Of features that help together only, all are idle: the judging forest has the last word.
+    """
+    X, y, w = rows
+    losses = np.full(len(varies) + 1, np.inf)  # the last is that without features
+
+    def try_alone(j: int) -> None:
+        alone = np.zeros_like(X)
+        if j < len(varies):
+            alone[:, j] = X[:, j]
+        losses[j] = late_loss(parameters, range(_PROBE_TREES), (alone, y, w), n_chunks=_CHUNKS)
+
+    run_threads(try_alone, [*np.flatnonzero(varies).tolist(), len(varies)], n_threads)
+    return varies & (losses[:-1] >= losses[-1])
+
+
 def _by_evidence(
-    parameters: ForestParameters, best: _Judged, varies: np.ndarray, rows: Rows, n_threads: int
+    parameters: ForestParameters,
+    best: _Judged,
+    varies: np.ndarray,
+    idle: np.ndarray,
+    rows: Rows,
+    n_threads: int,
 ) -> _Judged:
     """Return better scales, found from what splits were worth; or ``best``."""
     for _ in range(_EVIDENCE_ROUNDS):
         worth = relevances(best.forest)
-        steps = [_log2_whole(worth), _log2_whole(np.sqrt(worth))]
-        found = [_levelled(best.log_scales + step, varies) for step in steps]
-        tried = [_judge(parameters, log_scales, rows, n_threads) for log_scales in found]
+        found = [best.log_scales + _log2_whole(step) for step in (worth, np.sqrt(worth))]
+        if (best.log_scales[idle] > _SMALLEST).any() and (varies & ~idle).any():
+            found += [
+                np.where(idle, -np.inf, log_scales) for log_scales in (*found, best.log_scales)
+            ]
+        tried = [_judge(parameters, _levelled(own, varies), rows, n_threads) for own in found]
         better = min(tried, key=lambda judged: judged.loss)
         if not _is_better(better, best, _LIKELY):
             break

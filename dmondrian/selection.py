@@ -5,18 +5,27 @@ the risk at lifetime l is the sum over the cells of l of what their rows lose. I
 a node splits, by risk(left) + risk(right) - risk(node): in the order of split times one sweep over
 the nodes tells all of it, and the best lifetime is among the split times.
 
-"penalized" minimises the empirical risk per unit of weight + alpha_n l (Z24, Equation 8), each
-tree for itself. alpha_n = (drop of the empirical risk from the root to the leaves) / sqrt(n) unless
-it is given: in units of the loss, so that scaling the label changes nothing; sqrt(n) because the
-risk of a cell is known no better. With few features that stops a tree; where cells of single rows
-need no long lifetime (many features) the empirical risk falls to nothing before the penalty
-counts, and "prequential" or held-out rows choose better: ``benchmarks/generalized.py`` shows both.
+"penalized" minimises the empirical risk per unit of weight + alpha_n l (Z24, Equation 8), each tree
+for itself. Theorem 8 leaves the strength alpha_n open; unless it is given it is found from the
+tree. Where labels are noise alone, splits lower the empirical risk too, each by some c on average
+(of squared loss by the variance / n), and rows that were not learned lose by them as much: a tree
+of k splits costs twice c k more than it seems, which is Mallows' Cp and the slope heuristic. c is
+the mean gain of the later half of the splits, whose cells are small beside what the function varies
+over. With one feature k is proportional to l, and alpha_n = 2 c k / l settles it. With more k grows
+faster than any line, and no alpha_n need choose what risk + 2 c k does. Equation 8 can choose the
+corners of the lower convex hull of (l, risk), each for the alpha_n between the slopes at its sides:
+alpha_n is in the middle of those of the corner nearest, in the logarithm of l, to the least of risk
++ 2 c k. All is in units of the loss: scaling the label changes nothing. What it chooses, beside the
+best lifetimes: ``benchmarks/generalized.py lifetimes``.
 
 "prequential" minimises what each cell's rows lost by its forecast made before each of them: the
 node's cumulated price. It needs no penalty and no constant.
 
 Relies on :mod:`dmondrian.core.assess`. Promises a pure function of the tree: nothing is stored,
 and neither cuts between calls nor the number of machines matters.
+
+References: Zhan, Wang, Zhang (Z24), section 5. Arlot, Massart (2009), "Data-driven calibration of
+penalties for least-squares regression", JMLR 10: twice what noise gains.
 
 Shapes: m nodes, c splits, L lifetimes, T trees, n rows, k outputs.
 """
@@ -84,22 +93,56 @@ def sweep(tree: nodes.Tree, policy: Any, cost: Cost) -> tuple[np.ndarray, np.nda
     return np.concatenate([[0.0], time[splits]]), risks / total
 
 
-def penalty_of(cost: Cost, risks: np.ndarray, total_weight: float) -> float:
-    """Return what a unit of lifetime costs the tree with these risks."""
+def penalty_of(cost: Cost, lifetimes: np.ndarray, risks: np.ndarray) -> float:
+    """Return what a unit of lifetime costs the tree of this sweep. O(splits)."""
     if cost.selection != "penalized":
         return 0.0
     if cost.penalty is not None:
         return float(cost.penalty)
-    return float(max(risks[0] - risks[-1], 0.0) / np.sqrt(total_weight))
+    gains = -np.diff(risks)
+    if not len(gains):
+        return 0.0
+    noise = max(float(gains[len(gains) // 2 :].mean()), 0.0)
+    wanted = int(np.argmin(risks + 2.0 * noise * np.arange(len(risks))))
+    corners, slopes = _corners(lifetimes, risks)
+    if not len(slopes):
+        return 0.0  # all splits are in vain
+    if wanted == 0:
+        return 2.0 * float(slopes[0])  # one cell
+    away = np.log(lifetimes[corners[1:]]) - np.log(lifetimes[wanted])
+    i = 1 + int(np.argmin(np.abs(away)))
+    return 0.5 * float(slopes[i - 1] + (slopes[i] if i < len(slopes) else 0.0))
+
+
+def _corners(lifetimes: np.ndarray, risks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the corners of the falling lower convex hull, and how steep it falls between them."""
+    corners: list[int] = []
+    slopes: list[float] = []
+    for i in range(len(risks)):
+        while corners:
+            fall = (risks[corners[-1]] - risks[i]) / (lifetimes[i] - lifetimes[corners[-1]])
+            if not slopes or fall < slopes[-1]:
+                break
+            corners.pop()
+            slopes.pop()
+        if not corners or fall > 0.0:
+            if corners:
+                slopes.append(float(fall))
+            corners.append(i)
+    return np.array(corners), np.array(slopes)
+
+
+def _choice(cost: Cost, lifetimes: np.ndarray, risks: np.ndarray) -> tuple[float, float]:
+    """Return the penalty of a sweep, and the lifetime of least risk and penalty."""
+    penalty = penalty_of(cost, lifetimes, risks)
+    return penalty, float(lifetimes[np.argmin(risks + penalty * lifetimes)])
 
 
 def chosen_lifetime(tree: nodes.Tree, policy: Any, cost: Cost) -> float:
     """Return the lifetime of least risk and penalty, the shortest of equals; 0 without a split."""
     if not tree.head_i[nodes.N_NODES]:
         return 0.0
-    lifetimes, risks = sweep(tree, policy, cost)
-    penalty = penalty_of(cost, risks, float(tree.head_f[nodes.TOTAL_WEIGHT]))
-    return float(lifetimes[np.argmin(risks + penalty * lifetimes)])
+    return _choice(cost, *sweep(tree, policy, cost))[1]
 
 
 def lifetime_path(trees: Sequence[nodes.Tree], policy: Any, cost: Cost) -> LifetimePath:
@@ -108,12 +151,7 @@ def lifetime_path(trees: Sequence[nodes.Tree], policy: Any, cost: Cost) -> Lifet
     The grid has the lifetimes chosen and up to 200 between the first split and the last.
     """
     swept = [sweep(tree, policy, cost) for tree in trees]
-    weights = [float(tree.head_f[nodes.TOTAL_WEIGHT]) for tree in trees]
-    penalties = [penalty_of(cost, r, n) for (_, r), n in zip(swept, weights, strict=True)]
-    chosen = [
-        float(lifetimes[np.argmin(risks + penalty * lifetimes)])
-        for (lifetimes, risks), penalty in zip(swept, penalties, strict=True)
-    ]
+    penalties, chosen = zip(*(_choice(cost, *one) for one in swept), strict=True)
     grid = np.unique(np.concatenate([lifetime_grid(trees, _GRID), chosen]))
     risks = [r[np.searchsorted(at, grid, side="right") - 1] for at, r in swept]
     return LifetimePath(grid, np.array(risks), np.array(penalties), np.array(chosen))

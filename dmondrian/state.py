@@ -16,6 +16,7 @@ from dmondrian.core import nodes
 from dmondrian.core.weights import LARGEST_EXPONENT, LARGEST_ODDS, SMALLEST_ODDS
 from dmondrian.cost import Cost
 from dmondrian.errors import CorruptError
+from dmondrian.fringe import FringeSettings, check_fringe
 from dmondrian.stats.labels import KEPT
 
 FORMAT = 2  # 2: e^x by another polynomial, which shows in the last bits of weights
@@ -33,6 +34,8 @@ _FIELDS = {
     "lower": np.float32,
     "upper": np.float32,
 }
+_OF_BOXES, _OF_WEIGHTS = ("lower", "upper"), ("odds", "odds_exponent")
+_OF_FRINGE = {"fringe": np.int32, "candidates_size": np.int32}
 _SPECIAL = {"inf": math.inf, "-inf": -math.inf}
 
 
@@ -116,18 +119,24 @@ def check_arrays(
     is_counts: bool,
     may_be_empty: bool,
     cost: Cost | None = None,
+    fringe: FringeSettings | None = None,
 ) -> None:
     """Raise :class:`CorruptError` unless the arrays are those of one sound tree.
 
     Statistics are counts of classes if ``is_counts``, else moments of the label, and labels
-    where the ``cost`` of a generalised forest keeps them.
+    where the ``cost`` of a generalised forest keeps them. With a ``fringe`` there are neither boxes
+    nor weights, and the last statistic is not of labels.
     ``may_be_empty`` tells whether leaves may have seen no row, as on the cube.
     """
-    if set(arrays) != set(_FIELDS):
-        raise CorruptError(f"a tree should have the fields {sorted(_FIELDS)}")
+    fields = dict(_FIELDS)
+    if fringe is not None:
+        fields = {k: fields[k] for k in fields if k not in _OF_BOXES + _OF_WEIGHTS} | _OF_FRINGE
+    wanted = {*fields, "candidates"} if fringe is not None else set(fields)
+    if set(arrays) != wanted:
+        raise CorruptError(f"a tree should have the fields {sorted(wanted)}")
     n_nodes = len(arrays["left"])
     widths = {"stat": n_stats, "lower": n_features, "upper": n_features}
-    for name, dtype in _FIELDS.items():
+    for name, dtype in fields.items():
         shape = (n_nodes, widths[name]) if name in widths else (n_nodes,)
         if arrays[name].dtype != dtype or arrays[name].shape != shape:
             raise CorruptError(
@@ -135,10 +144,42 @@ def check_arrays(
                 f"{shape}, it is {arrays[name].dtype} of shape {arrays[name].shape}"
             )
     check_links(entry, arrays, n_features)
+    if not np.isfinite(arrays["threshold"]).all():
+        raise CorruptError(f"tree {entry['number']}: its thresholds should be finite")
+    if fringe is not None:
+        check_grown_by_fringe(entry, arrays, n_features, is_counts, fringe)
+        return
     check_values(entry, arrays)
     check_statistics(entry, arrays, is_counts, may_be_empty, has_signed_prices=cost is not None)
     if cost is not None and cost.keeps_labels:
         check_labels(entry, arrays["stat"], cost.size)
+
+
+def check_grown_by_fringe(
+    entry: dict[str, Any],
+    arrays: dict[str, np.ndarray],
+    n_features: int,
+    is_counts: bool,
+    fringe: FringeSettings,
+) -> None:
+    """Raise unless statistics and candidates are those of a tree with a fringe."""
+    where = f"tree {entry['number']}: "
+    stat, inside = arrays["stat"], arrays["left"] >= 0
+    parents = np.where(arrays["parent"] >= 0, arrays["time"][arrays["parent"]], 0.0)
+    if (arrays["time"][inside] != parents[inside] + 1.0).any():
+        raise CorruptError(where + "its split times should be depths")
+    counted = {**arrays, "stat": stat[:, :-1]}
+    check_statistics(entry, counted, is_counts, may_be_empty=True, has_signed_prices=True)
+    estimated = entry["floats"][nodes.ESTIMATED]
+    begun = stat[~inside, -1]
+    if not (stat[:, -1] >= 0).all() or not np.isfinite(stat[:, -1]).all():
+        raise CorruptError(where + "its gains should be finite and not negative")
+    if (begun > estimated).any() or not math.isfinite(estimated):
+        raise CorruptError(where + "its leaves should be older than its last estimation row")
+    n_classes = stat.shape[1] - 2 if is_counts else 0
+    if not arrays["candidates"].dtype == np.float64 or arrays["candidates"].ndim != 1:
+        raise CorruptError(where + "its candidates should be one row of doubles")
+    check_fringe(where, arrays, n_features, n_classes, estimated, fringe)
 
 
 def check_links(entry: dict[str, Any], arrays: dict[str, np.ndarray], n_features: int) -> None:
@@ -192,8 +233,6 @@ def check_values(entry: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
     # NaN compares as false, and finite bounds hold what lies between them.
     if not (lower <= upper).all() or not np.isfinite(lower).all() or not np.isfinite(upper).all():
         raise CorruptError(where + "its boxes should be finite, lower <= upper")
-    if not np.isfinite(arrays["threshold"]).all():
-        raise CorruptError(where + "its thresholds should be finite")
 
 
 def check_statistics(
@@ -208,7 +247,8 @@ def check_statistics(
     stat = arrays["stat"]
     weight, rest = stat[:, 0], stat[:, 1:]
     empty = weight == 0.0
-    misplaced = empty & ((arrays["left"] >= 0) | (arrays["parent"] < 0) | (not may_be_empty))
+    misplaced = empty & ((arrays["left"] >= 0) | (not may_be_empty))
+    misplaced |= empty & (arrays["parent"] < 0) & ("fringe" not in arrays)
     if not np.isfinite(stat).all() or not (weight >= 0).all() or misplaced.any():
         raise CorruptError(where + "its statistics should be finite, its row counts positive")
     # Sums in doubles are monotone: a class never counts more than all.

@@ -14,10 +14,11 @@ LAYERS = (
     {"_jit", "_memory", "errors", "extras"},
     {"core"},
     {"growth", "stats", "losses", "rules"},
-    {"cost", "domain", "frozen", "layout", "lifetime", "parameters", "sums", "threads"},
+    {"cost", "domain", "fringe", "frozen", "layout", "lifetime", "parameters", "sums", "threads"},
     {"predicting", "selection"},
     {"ensemble", "sampled", "calibration", "importances", "progressive", "inference", "mixture"}
-    | {"scales", "warmup", "forest", "state", "merge", "density", "own_loss"},
+    | {"scales", "warmup", "forest", "state", "merge", "density", "own_loss", "conformal"}
+    | {"label_mixture"},
     {"checkpoint", "store", "data"},
     {"estimators"},
     {"export", "frames"},

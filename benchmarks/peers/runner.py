@@ -34,8 +34,10 @@ ENVIRONMENTS = {
     "onelearn": "onelearn",
     "river_amf": "river",
     "river_arf": "river",
+    "river_hoeffding": "river",
     "lightgbm": "lightgbm",
 }
+OWN = ("dmondrian", "online_forest")
 POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 ONE_THREAD = dict.fromkeys(POOLS, "1")
 
@@ -77,7 +79,7 @@ class Worker:
         self.peer = peer
         self.output = output
         self.log = output.with_suffix(".log").open("w+")
-        paths = [str(ROOT)] if peer == "dmondrian" else []
+        paths = [str(ROOT)] if peer in OWN else []
         paths += [p for p in [os.environ.get("PYTHONPATH")] if p and peer not in ENVIRONMENTS]
         self.process = subprocess.Popen(
             [str(python), str(WORKER), peer, str(rows), str(output), *options],

@@ -49,6 +49,15 @@ def dmondrian(args, n_classes):
     )
 
 
+def online_forest(args, n_classes):
+    """Online random forests of this package, with their defaults unless told otherwise."""
+    from dmondrian import OnlineRandomForestClassifier, OnlineRandomForestRegressor
+
+    make = OnlineRandomForestClassifier if n_classes else OnlineRandomForestRegressor
+    parameters = json.loads(args.parameters)
+    return make(n_estimators=args.trees, random_state=args.seed, n_jobs=1, **parameters)
+
+
 def random_forest(args, n_classes):
     """scikit-learn's batch forest, with its defaults."""
     from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
@@ -121,16 +130,26 @@ def river_arf(args, n_classes):
     return RowByRow(make(n_models=args.trees, seed=args.seed), n_classes)
 
 
+def river_hoeffding(args, n_classes):
+    from river import tree
+
+    make = tree.HoeffdingTreeClassifier if n_classes else tree.HoeffdingTreeRegressor
+    return RowByRow(make(), n_classes)
+
+
 BATCH = ("extra_trees", "lightgbm", "random_forest")
 PEERS = {
     "onelearn": onelearn,
     "dmondrian": dmondrian,
     "extra_trees": extra_trees,
     "lightgbm": lightgbm,
+    "online_forest": online_forest,
     "random_forest": random_forest,
     "river_amf": river_amf,
     "river_arf": river_arf,
+    "river_hoeffding": river_hoeffding,
 }
+OWN = ("dmondrian", "online_forest")
 
 
 def target_for(peer, y, n_classes):
@@ -150,7 +169,7 @@ def run(args, X, y, X_test, n_classes):
     model = PEERS[args.peer](args, n_classes)
     learn = model.fit if args.peer in BATCH or isinstance(model, RowByRow) else model.partial_fit
     predict = model.predict_proba if n_classes else model.predict
-    more = {"classes": np.arange(n_classes)} if n_classes and args.peer == "dmondrian" else {}
+    more = {"classes": np.arange(n_classes)} if n_classes and args.peer in OWN else {}
     if isinstance(model, RowByRow):
         X, X_test = model.prepare(X), model.prepare(X_test)
     cuts = [0, len(X)]
@@ -182,7 +201,7 @@ def main():
     parser.add_argument("output", type=Path, help="npz for the predictions")
     parser.add_argument("--trees", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--parameters", default="{}", help="JSON, dmondrian only")
+    parser.add_argument("--parameters", default="{}", help="JSON, this package's only")
     parser.add_argument("--max-train", type=int, help="first rows to learn from")
     parser.add_argument("--progressive", action="store_true", help="predict before learning, too")
     parser.add_argument("--max-test", type=int, help="first rows to predict")

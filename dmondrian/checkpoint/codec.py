@@ -1,9 +1,11 @@
 """Codec: the state of a forest (a header and one bundle of arrays per tree) as Arrow IPC bytes.
 
 An Arrow IPC file with one record batch per tree, a row per node and a column per field; a 2-D
-field is a fixed-size list. Columns are in name order and hold no nulls; buffers are compressed
-with zstd. The schema's metadata has one entry, ``dmondrian``: a JSON object with the format
-version, the rows of every batch and the caller's header. Any Arrow reader can open it.
+field is a fixed-size list, and a field of another length, with a field ``..._size`` that says how
+many of its items are each node's, a list. Columns are in name order and hold no nulls; buffers are
+compressed with zstd. The schema's metadata has one entry, ``dmondrian``: a JSON object with the
+format version, the rows of every batch, the items of its lists and the caller's header. Any Arrow
+reader can open it.
 
 Relies on pyarrow. Promises: equal states give equal bytes, for any number of threads (zstd
 compresses each buffer by itself; another zstd release may pack the same state into other bytes);
@@ -37,7 +39,9 @@ MAX_FIELDS = 256  # columns; a tree has a dozen or two
 UNREADABLE = (OSError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError,
               MemoryError, RecursionError, NotImplementedError)  # fmt: skip
 
-Columns = list[tuple[str, np.dtype[Any], int]]  # name, dtype, width (0 for a 1-D field)
+Columns = list[tuple[str, np.dtype[Any], int]]  # name, dtype, width (0 for a 1-D field, or LIST)
+LIST = -1  # items of a list's row are told by the field of the same name and SIZES
+SIZES = "_size"
 
 
 def encode_forest(
@@ -50,7 +54,8 @@ def encode_forest(
     header : mapping
         JSON-able; numbers of NumPy are written as Python's.
     trees : sequence of mappings, one per tree
-        Field name to array of int32, float32 or float64, shape [m] or [m, width] with m nodes.
+        Field name to array of int32, float32 or float64, shape [m] or [m, width] with m nodes; or
+        [n], where the field of the same name and ``_size``, int32 [m], has the sum n.
         All fields of a tree have the same m, all trees the same fields, dtypes and widths.
         Views of a tree that is in use will do: no more than one tree is copied at a time.
 
@@ -66,7 +71,10 @@ def encode_forest(
     """
     columns = _columns_of(trees[0]) if trees else []
     rows = [_check_tree(tree, columns, number) for number, tree in enumerate(trees)]
-    document = dump_json({"format": FORMAT, "header": header, "rows": rows})
+    told: dict[str, Any] = {"format": FORMAT, "header": header, "rows": rows}
+    if lists := [name for name, _, width in columns if width == LIST]:
+        told["items"] = {name: [len(tree[name]) for tree in trees] for name in lists}
+    document = dump_json(told)
     schema = pa.schema(
         [
             pa.field(name, _arrow_type(dtype, width), nullable=False)
@@ -156,15 +164,14 @@ def peek_forest(
         if stop > len(head):
             head += read(len(head), stop)
         schema = pa.ipc.read_schema(pa.BufferReader(head[HEAD_BYTES:stop]))
-        header, rows = _read_document(schema)
         columns = _columns_in(schema)
+        header, rows, items = _read_document(schema, columns)
     except (CorruptError, pa.ArrowException, OSError, ValueError, TypeError) as error:
         raise CorruptError(
             f"{name} cannot be used as a forest: {str(error)[:200]} It is damaged or was not "
             "written by dmondrian: restore it from a copy, or use an earlier checkpoint."
         ) from error
-    node_bytes = sum(dtype.itemsize * max(width, 1) for _, dtype, width in columns)
-    return header, [n_nodes * node_bytes for n_nodes in rows]
+    return header, [sum(_sizes(columns, m, some)) for m, some in zip(rows, items, strict=True)]
 
 
 def _columns_of(tree: Mapping[str, np.ndarray[Any, Any]]) -> Columns:
@@ -180,9 +187,8 @@ def _columns_of(tree: Mapping[str, np.ndarray[Any, Any]]) -> Columns:
             raise ParameterError(
                 f"Field {name!r} has shape {array.shape}: expected [nodes] or [nodes, width >= 1]."
             )
-        columns.append(
-            (name, array.dtype.newbyteorder("="), array.shape[1] if array.ndim == 2 else 0)
-        )
+        width = array.shape[1] if array.ndim == 2 else LIST if name + SIZES in tree else 0
+        columns.append((name, array.dtype.newbyteorder("="), width))
     if len(columns) > MAX_FIELDS:
         raise ParameterError(f"A tree has {len(columns)} fields: expected at most {MAX_FIELDS}.")
     return columns
@@ -195,7 +201,13 @@ def _check_tree(tree: Mapping[str, np.ndarray[Any, Any]], columns: Columns, numb
             f"Tree {number} has fields {_columns_of(tree)}, the first tree {columns}: expected "
             "the same names, dtypes and widths in all trees."
         )
-    lengths = {name: len(tree[name]) for name, _, _ in columns}
+    lengths = {name: len(tree[name]) for name, _, width in columns if width != LIST}
+    for name in (name for name, _, width in columns if width == LIST):
+        if len(tree[name]) != tree[name + SIZES].sum(dtype=np.int64):
+            raise ParameterError(
+                f"Field {name!r} of tree {number} has {len(tree[name])} items: expected as many as "
+                f"{name + SIZES!r} says, {tree[name + SIZES].sum(dtype=np.int64)}."
+            )
     if len(set(lengths.values())) > 1:
         raise ParameterError(
             f"The fields of tree {number} have {lengths} rows: expected one row per node in each."
@@ -210,13 +222,31 @@ def _arrays_of(tree: Mapping[str, np.ndarray[Any, Any]], columns: Columns) -> li
         kind = DTYPES[dtype.name]
         flat = pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
         full = _arrow_type(dtype, width)
-        arrays.append(pa.FixedSizeListArray.from_arrays(flat, type=full) if width else flat)
+        if width == LIST:
+            arrays.append(pa.ListArray.from_arrays(_offsets(tree[name + SIZES]), flat, type=full))
+        else:
+            arrays.append(pa.FixedSizeListArray.from_arrays(flat, type=full) if width else flat)
     return arrays
+
+
+def _offsets(sizes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int32)
+
+
+def _sizes(columns: Columns, n_nodes: int, items: Mapping[str, int]) -> list[int]:
+    """Return the bytes of each column of a tree."""
+    return [
+        dtype.itemsize * (items[name] if width == LIST else n_nodes * max(width, 1))
+        for name, dtype, width in columns
+    ]
 
 
 def _arrow_type(dtype: np.dtype[Any], width: int) -> pa.DataType:
     item = DTYPES[dtype.name]
-    return pa.list_(pa.field("item", item, nullable=False), width) if width else item
+    if width == 0:
+        return item
+    field = pa.field("item", item, nullable=False)
+    return pa.list_(field) if width == LIST else pa.list_(field, width)
 
 
 def _decode(
@@ -225,19 +255,24 @@ def _decode(
     messages = pa.ipc.MessageReader.open_stream(pa.BufferReader(_stream_part(data)))
     schema = pa.ipc.read_schema(_next_message(messages, "schema"))
     columns = _columns_in(schema)
-    header, rows = _read_document(schema)
-    node_bytes = sum(dtype.itemsize * max(width, 1) for _, dtype, width in columns)
+    header, rows, items = _read_document(schema, columns)
     # A tree without nodes takes as much as one with a node: its width is declared all the same.
-    if (sum(rows) + rows.count(0)) * node_bytes > limit:
+    declared = (_sizes(columns, max(m, 1), some) for m, some in zip(rows, items, strict=True))
+    if (n_bytes := sum(map(sum, declared))) > limit:
         raise CorruptError(
-            f"It declares {sum(rows)} nodes of {node_bytes} bytes in {len(rows)} trees, more than "
-            f"the {limit} bytes that may be used."
+            f"It declares {sum(rows)} nodes in {len(rows)} trees, {n_bytes} bytes, more than the "
+            f"{limit} bytes that may be used."
         )
-    buffers = [(dtype.itemsize * max(width, 1), width) for _, dtype, width in columns]
     trees = []
-    for n_nodes in rows:
+    for n_nodes, some in zip(rows, items, strict=True):
         message = _next_message(messages, "record batch")
         # Sizes are compared with the declaration before Arrow may allocate for them.
+        buffers = [
+            (n_bytes, width if width != LIST else None, some.get(name, 0))
+            for (name, _, width), n_bytes in zip(
+                columns, _sizes(columns, n_nodes, some), strict=True
+            )
+        ]
         read_batch_frame(message.metadata, message.body, n_nodes, buffers)
         batch = pa.ipc.read_record_batch(message, schema)
         trees.append(_tree_of(batch, columns, n_nodes))
@@ -278,19 +313,25 @@ def _columns_in(schema: pa.Schema) -> Columns:
         )
     columns: Columns = []
     for field in schema:
-        is_list = pa.types.is_fixed_size_list(field.type)
-        item = field.type.value_type if is_list else field.type
-        width = field.type.list_size if is_list else 0
-        if item not in NUMPY_DTYPES or (is_list and width < 1):
+        is_list, is_free = pa.types.is_fixed_size_list(field.type), pa.types.is_list(field.type)
+        item = field.type.value_type if is_list or is_free else field.type
+        width = LIST if is_free else field.type.list_size if is_list else 0
+        unsized = is_free and (
+            field.name + SIZES not in names or schema.field(field.name + SIZES).type != pa.int32()
+        )
+        if item not in NUMPY_DTYPES or (is_list and width < 1) or unsized:
             raise CorruptError(
-                f"Column {field.name!r} is {field.type}: expected {', '.join(DTYPES)} or a "
-                "fixed-size list of these."
+                f"Column {field.name!r} is {field.type}: expected {', '.join(DTYPES)}, a "
+                "fixed-size list of these, or a list with a column of sizes."
             )
         columns.append((field.name, NUMPY_DTYPES[item], width))
     return columns
 
 
-def _read_document(schema: pa.Schema) -> tuple[dict[str, Any], list[int]]:
+def _read_document(
+    schema: pa.Schema, columns: Columns
+) -> tuple[dict[str, Any], list[int], list[dict[str, int]]]:
+    """Return the header, and of each tree its nodes and the items of its lists."""
     text = (schema.metadata or {}).get(METADATA_KEY)
     document = parse_json(text) if text is not None else None
     if not isinstance(document, dict):
@@ -301,12 +342,21 @@ def _read_document(schema: pa.Schema) -> tuple[dict[str, Any], list[int]]:
             "a newer dmondrian wrote it, upgrade."
         )
     header, rows = document.get("header"), document.get("rows")
-    are_counts = isinstance(rows, list) and all(type(n) is int and 0 <= n < 2**31 for n in rows)
+    lists = [name for name, _, width in columns if width == LIST]
+    items: Any = document.get("items") if lists else {}
+    whole = [rows, *(items.get(name) for name in lists)] if isinstance(items, dict) else [None]
+    are_counts = all(
+        isinstance(ns, list)
+        and isinstance(rows, list)
+        and all(type(n) is int and 0 <= n < 2**31 for n in ns)
+        and len(ns) == len(rows)
+        for ns in whole
+    )
     if not isinstance(header, dict) or not isinstance(rows, list) or not are_counts:
         raise CorruptError("The header or the nodes per tree are missing or not of their type.")
     if rows and not schema.names:
         raise CorruptError(f"{len(rows)} trees are declared without any column.")
-    return header, rows
+    return header, rows, [{name: items[name][t] for name in lists} for t in range(len(rows))]
 
 
 def _tree_of(
@@ -315,11 +365,15 @@ def _tree_of(
     batch.validate(full=True)
     tree = {}
     for (name, dtype, width), array in zip(columns, batch.columns, strict=True):
-        flat = array.flatten() if width else array
+        flat = array.values if width == LIST else array.flatten() if width else array
+        if width == LIST:
+            sizes = batch.column(name + SIZES).to_numpy()
+            if (sizes < 0).any() or not np.array_equal(array.offsets.to_numpy(), _offsets(sizes)):
+                raise CorruptError(f"Column {name!r} is cut into other lists than it says.")
         if len(array) != n_nodes or array.null_count or flat.null_count:
             raise CorruptError(f"Column {name!r} has nulls or another length than {n_nodes}.")
         values = flat.to_numpy(zero_copy_only=True).astype(dtype, copy=False)
-        tree[name] = values.reshape(n_nodes, width) if width else values
+        tree[name] = values.reshape(n_nodes, width) if width > 0 else values
     return tree
 
 

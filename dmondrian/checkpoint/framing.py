@@ -22,11 +22,12 @@ MESSAGE_VERSION, MESSAGE_HEADER = 0, 2
 BATCH_LENGTH, BATCH_NODES, BATCH_BUFFERS, BATCH_COMPRESSION = 0, 1, 2, 3
 V5 = 4  # the version before let a note beside the batch compress its buffers
 NOT_COMPRESSED = -1  # prefix of a buffer that did not get smaller
+OFFSET_BYTES = 4  # where each list of a column of lists begins
+
+Column = tuple[int, int | None, int]
 
 
-def read_batch_frame(
-    metadata: Any, body: Any, n_rows: int, columns: Sequence[tuple[int, int]]
-) -> None:
+def read_batch_frame(metadata: Any, body: Any, n_rows: int, columns: Sequence[Column]) -> None:
     """Check every size of a record batch message before anything is allocated for it.
 
     Parameters
@@ -35,8 +36,9 @@ def read_batch_frame(
         The message's flatbuffer and its body.
     n_rows : int
         Rows that the batch must have.
-    columns : sequence of (row_bytes, width)
-        Bytes per row of every column, and its list width (0 for a plain column).
+    columns : sequence of (n_bytes, width, items)
+        Bytes of the items of every column; its list width, 0 for a plain column and None for lists
+        of any length; and how many items these lists have.
 
     Raises
     ------
@@ -49,9 +51,7 @@ def read_batch_frame(
         raise CorruptError("A record batch's frame points outside of itself.") from error
 
 
-def _check(
-    metadata: memoryview, body: memoryview, n_rows: int, columns: Sequence[tuple[int, int]]
-) -> None:
+def _check(metadata: memoryview, body: memoryview, n_rows: int, columns: Sequence[Column]) -> None:
     message = _read("<I", metadata, 0)
     at = _slot(metadata, message, MESSAGE_VERSION)
     if at == 0 or _read("<h", metadata, at) != V5:
@@ -65,21 +65,24 @@ def _check(
     _check_nodes(list(_pairs(metadata, _slot(metadata, batch, BATCH_NODES))), n_rows, columns)
     found = list(_pairs(metadata, _slot(metadata, batch, BATCH_BUFFERS)))
     expected: list[int] = []
-    for row_bytes, width in columns:
+    for n_bytes, width, _ in columns:
         # Validity of the column (and of the list's items): absent, there are no nulls.
-        expected += [0, 0, n_rows * row_bytes] if width else [0, n_rows * row_bytes]
+        if width is None:
+            expected += [0, OFFSET_BYTES * (n_rows + 1), 0, n_bytes]
+        else:
+            expected += [0, 0, n_bytes] if width else [0, n_bytes]
     if len(found) != len(expected):
         raise CorruptError(f"A tree has {len(found)} buffers, expected {len(expected)}.")
     for (offset, size), plain in zip(found, expected, strict=True):
         _check_buffer(body, offset, size, plain, is_compressed)
 
 
-def _check_nodes(
-    found: list[tuple[int, int]], n_rows: int, columns: Sequence[tuple[int, int]]
-) -> None:
+def _check_nodes(found: list[tuple[int, int]], n_rows: int, columns: Sequence[Column]) -> None:
     expected: list[tuple[int, int]] = []
-    for _, width in columns:
-        expected += [(n_rows, 0), (n_rows * width, 0)] if width else [(n_rows, 0)]
+    for _, width, items in columns:
+        expected.append((n_rows, 0))
+        if width != 0:
+            expected.append((items if width is None else n_rows * width, 0))
     if found != expected:
         raise CorruptError("A column has nulls or another length than its tree has nodes.")
 

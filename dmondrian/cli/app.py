@@ -259,8 +259,8 @@ def _train_epilog() -> str:
     lines = [
         "job file (TOML; relative paths are relative to its folder, in --set to the current one):",
         "  [forest]",
-        "    algorithm         amf-, mondrian-forest- or generalized-mondrian-forest-, and",
-        "                      classifier or regressor, as a string (required)",
+        "    algorithm         amf-, mondrian-forest-, generalized-mondrian-forest- or",
+        "                      online-forest-, and classifier or regressor, as a string (required)",
         "    ...               the estimator's parameters by their Python names",
     ]
     for name, keys in TABLES.items():

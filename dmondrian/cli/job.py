@@ -15,7 +15,7 @@ import difflib
 import inspect
 import os
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ _PATH_KEYS = (
 )
 # A job without a seed is still reproducible: the same file gives the same bytes, and can resume.
 _DEFAULT_RANDOM_STATE = 0
+_WITHOUT_TARGET = "mondrian-density"
 
 
 @dataclass(frozen=True)
@@ -224,6 +225,9 @@ def _override_value(text: str) -> Any:
 
 def _check_tables(tables: dict[str, Any], source: Source) -> Iterable[str]:
     known = ["data", "forest", *(name for name in TABLES if name != "data")]
+    forest = tables.get("forest")
+    is_density = isinstance(forest, dict) and forest.get("algorithm") == _WITHOUT_TARGET
+    needless = ("target",) if is_density else ()
     for name, keys in tables.items():
         if name not in known:
             yield (
@@ -235,7 +239,7 @@ def _check_tables(tables: dict[str, Any], source: Source) -> Iterable[str]:
         elif name == "forest":
             yield from _check_algorithm(keys, source)
         else:
-            yield from _check_keys(name, keys, source)
+            yield from _check_keys(name, keys, source, needless)
     for name in REQUIRED_TABLES:
         if name not in tables:
             yield f"{source.path}: the table [{name}] is missing; add it"
@@ -254,7 +258,9 @@ def _check_algorithm(keys: dict[str, Any], source: Source) -> Iterable[str]:
         )
 
 
-def _check_keys(table: str, keys: dict[str, Any], source: Source) -> Iterable[str]:
+def _check_keys(
+    table: str, keys: dict[str, Any], source: Source, needless: Collection[str]
+) -> Iterable[str]:
     model = TABLES[table]
     for name, value in keys.items():
         if name not in model:
@@ -262,7 +268,7 @@ def _check_keys(table: str, keys: dict[str, Any], source: Source) -> Iterable[st
         elif mistake := _mistake(model[name], value):
             yield f"{source.place(table, name)}: [{table}] {name}: {mistake}"
     for name, key in model.items():
-        if key.required and name not in keys:
+        if key.required and name not in keys and name not in needless:
             yield (
                 f"{source.place(table)}: [{table}] {name} is missing; add it "
                 f"({KINDS[key.kind]}: {key.meaning})"

@@ -35,7 +35,7 @@ TABLES: dict[str, dict[str, Key]] = {
         "path": Key(
             "paths", "Parquet: a file, folder, glob, Hive folder, URL, or a list", required=True
         ),
-        "target": Key("string", "the column to learn", required=True),
+        "target": Key("string", "the column to learn; of a density none", required=True),
         "exclude": Key("strings", "columns to leave out"),
         "categorical": Key("strings", "columns to read as categories although they are numbers"),
         "weight": Key("string", "the column of row weights"),

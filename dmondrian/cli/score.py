@@ -23,6 +23,8 @@ _METRICS = {
     "ece": "ECE",
     "rmse": "RMSE",
     "mae": "MAE",
+    "pinball": "pinball loss",
+    "log_likelihood": "log likelihood",
     "r2": "R2",
 }
 

@@ -41,8 +41,11 @@ CHOICES: dict[str, tuple[dict[str, tuple[Any, ...]], ...]] = {
         {"aggregation": ("mean", "vote", "hierarchy"), "calibrate": (False, True)},
     ),
     "mondrian-forest-regressor": ({"aggregation": ("mean", "hierarchy")},),
+    "online-forest-classifier": ({"aggregation": ("mean", "vote"), "calibrate": (False, True)},),
+    "online-forest-regressor": ({},),
 }
 _ON_THE_CUBE = "mondrian-density"  # has no other domain
+_WITHOUT_DOMAIN = ("online-forest-classifier", "online-forest-regressor")  # split the whole space
 _ROWS = 40
 _WARMUP_ROWS = 32  # the fewest there can be: settings are chosen from them
 
@@ -79,6 +82,8 @@ def _kinds(
     for algorithm in algorithms:
         for group in CHOICES[algorithm]:
             choices = {"domain": tuple(domains), **group}
+            if algorithm in _WITHOUT_DOMAIN:
+                del choices["domain"]
             for values in itertools.product(*choices.values()):
                 chosen = dict(zip(choices, values, strict=True))
                 if algorithm != _ON_THE_CUBE or chosen.pop("domain") == "cube":
@@ -97,14 +102,13 @@ def _use(algorithm: str, chosen: dict[str, Any]) -> None:
     if algorithm == _ON_THE_CUBE:
         kind(n_estimators=2, random_state=0, **chosen).fit(X).score_samples(X)
         return
-    forest = kind(
-        n_estimators=2,
-        feature_scales="learned" if chosen["domain"] == "range" else None,
-        warmup_rows=_WARMUP_ROWS,
-        random_state=0,
-        **chosen,
-    )
-    forest.fit(X, np.where(X[:, 0] > X[:, 1], 1, 0))
+    settings: dict[str, Any] = {}
+    if algorithm not in _WITHOUT_DOMAIN:
+        scales = "learned" if chosen["domain"] == "range" else None
+        settings = {"feature_scales": scales, "warmup_rows": _WARMUP_ROWS}
+    forest = kind(n_estimators=2, random_state=0, **settings, **chosen)
+    y = np.where(X[:, 0] > X[:, 1], 1, 0)
+    forest.fit(X, y)
     forest.predict(X)
     forest.forest_.freeze()  # as large forests are
     forest.predict(X)
@@ -114,7 +118,13 @@ def _use(algorithm: str, chosen: dict[str, Any]) -> None:
         forest.predict_interval(X)
         forest.predict(X, return_std=True)
     mixes = algorithm.startswith("amf") or chosen.get("aggregation") == "aggregate"
-    if chosen["domain"] == "cube" and not mixes:
+    if algorithm.startswith("generalized"):
+        forest.nodes(0)  # as the sweep over lifetimes does
+        if not mixes:
+            forest.choose_lifetime(X, y)
+        if chosen.get("loss") in ("huber", "quantile"):
+            forest.predict_quantiles(X, [0.5])
+    if chosen.get("domain") == "cube" and not mixes:
         if not chosen.get("calibrate"):
             forest.merge(forest)
         if algorithm == "mondrian-forest-regressor" and chosen["aggregation"] == "mean":

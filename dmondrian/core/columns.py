@@ -57,6 +57,17 @@ def all_numeric(n_features: int) -> Columns:
     return make_columns(n_features, np.empty(0), np.empty((0, 2)))
 
 
+def boxless(n_features: int) -> Columns:
+    """Return columns that boxes hold nothing of, for growth that needs no boxes."""
+    none = np.empty(0, np.int32)
+    return Columns(np.zeros(n_features, np.int32), none, none, np.empty((0, 2), np.float32))
+
+
+def has_boxes(columns: Columns) -> bool:
+    """Tell whether boxes are written at all."""
+    return len(columns.numeric) + len(columns.binary) > 0
+
+
 def n_words(columns: Columns) -> int:
     """Return 2 q, the words of a box that hold bits."""
     return 2 * -(-len(columns.binary) // 64)

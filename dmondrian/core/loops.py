@@ -33,12 +33,14 @@ from dmondrian.core.policies import (
     Visit,
     add_branch,
     add_leaf,
+    at_once,
     begin,
     branch_off,
     count,
     gather,
     grow,
     inserted_factor,
+    learn,
     opening_price,
     pass_node,
     prepare,
@@ -71,9 +73,8 @@ def learn_path(stat, loss, rule, tree, leaf, opens, inserted, y, w):
         parent = tree.i[v, PARENT]
 
 
-@inner
-def learn_row(growth, stat, loss, rule, tree, key, x, y, w, hint):
-    """Learn one row of weight ``w`` > 0; return whether there was room for it."""
+def learn_along_path(growth, stat, loss, rule, tree, key, x, y, w, hint):
+    """Learn a row as most growths do: taken in once, then known to all nodes on its path."""
     prepare(loss, rule, tree, y)
     leaf, opens, inserted = grow(growth, stat, rule, tree, x, y, key, hint)
     if leaf < 0:
@@ -89,8 +90,15 @@ def learn_row(growth, stat, loss, rule, tree, key, x, y, w, hint):
             tree.head_f[TOTAL_WEIGHT] += 1.0
             opens, inserted = False, -1
     else:
-        learn_path(stat, loss, rule, tree, leaf, opens, inserted, y, w)
-        tree.head_f[TOTAL_WEIGHT] += w
+        done = 0.0
+        while done < w:
+            if done > 0.0:
+                prepare(loss, rule, tree, y)
+            part = min(at_once(loss, done), w - done)
+            learn_path(stat, loss, rule, tree, leaf, opens, inserted, y, part)
+            tree.head_f[TOTAL_WEIGHT] += part
+            done += part
+            opens, inserted = False, -1
     return True
 
 
@@ -191,7 +199,7 @@ def learn_block(growth, stat, loss, rule, tree, key, rows, y, w, start, asked):
         x = row_of(rows, r)
         answer(asked, growth, stat, loss, rule, tree, key, x, r)
         weight = w[r] if w.shape[0] > 0 else 1.0
-        if weight > 0.0 and not learn_row(
+        if weight > 0.0 and not learn(
             growth, stat, loss, rule, tree, key, x, y[r], weight, at[(r - start) % N_AHEAD]
         ):
             return r

@@ -5,8 +5,11 @@ node is one row, of one cache line for two classes, and boxes are kept apart: a 
 a row of bits for features of two values (:mod:`dmondrian.core.columns`). ``Tree`` is these arrays
 (the words as int32, float32 and float64 views of the same memory) and a small header.
 
+Where growth does not look at boxes, none are written (``boxless`` columns). Where it keeps
+candidate splits of leaves, these lie in a pool beside the nodes (growth/candidates.py).
+
 Shapes: m nodes of capacity, d features, s doubles of statistics, p numeric features, q words of
-bits per value.
+bits per value, c doubles of the pool.
 
 Row, in 32-bit words::
 
@@ -22,18 +25,24 @@ import numpy as np
 
 from dmondrian._jit import inner
 from dmondrian._memory import borrow
-from dmondrian.core.columns import Columns, borrow_columns, n_words
+from dmondrian.core.columns import Columns, borrow_columns, has_boxes, n_words
 
 LEFT, RIGHT, PARENT, FEATURE = 0, 1, 2, 3  # words, int32; -1 where there is none
 THRESHOLD = 4  # word, float32; rows with x <= threshold go left
 EXPONENT = 5  # word, int32; odds = ODDS * 2^(256 EXPONENT)
+CANDIDATES = EXPONENT  # word, int32, of growth without odds: see growth/candidates.py
 TIME = 3  # double; split time, inf at a leaf
 ODDS = 4  # double; s / (1 - s), s the posterior probability of stopping here
 STAT = 5  # double; first statistic, always the weight of the node's rows
 
 ROOT, N_NODES = 0, 1  # header, int64: index of the root (-1: empty), nodes in use
+N_ACTIVE = 2  # header, int64: leaves whose splits are being chosen
+POOL_END, POOL_LIVE = 3, 4  # header, int64: doubles of the pool up to its last block; in use
+REPEATS = 5  # header, int64: repeats learned of a row for which there was no more room
+N_HEADER_INTS = 6
 TOTAL_WEIGHT = 0  # header, float64: weight of the rows learned
 ETA = 1  # header, float64: learning rate in force, in units of 1 / price
+ESTIMATED = ETA  # header, float64, where nothing is priced: weight of the estimation rows
 NEXT_ETA = 2  # header, float64: total weight at which ETA is taken anew
 OFFSET = 3  # header, float64: the first label; statistics are of y - OFFSET
 LABEL_MIN, LABEL_MAX = 4, 5  # header, float64: range of the labels seen, less OFFSET
@@ -52,10 +61,11 @@ class Tree(NamedTuple):
     box: np.ndarray  # float32 [m, 2 p], lower bounds, then upper ones
     bits: np.ndarray  # uint64 [m, 2 q], which first values were seen, then which second ones
     columns: Columns
-    head_i: np.ndarray  # int64 [2], ROOT and N_NODES
+    head_i: np.ndarray  # int64 [6], root, counts of nodes, the pool's ends
     head_f: np.ndarray  # float64 [6], weight, learning rate and label range
     scratch: np.ndarray  # float64 [3 d], extensions or a cell at hand; one writer at a time
     messages: np.ndarray  # float64 [m + 2, 2] or [0, 2], what a rule gathered to predict
+    pool: np.ndarray  # float64 [c], blocks of candidate splits
     n_features: int  # d
     n_stats: int  # s
 
@@ -79,13 +89,15 @@ def _rows(columns: Columns, n_stats: int, capacity: int) -> tuple[np.ndarray, ..
 def make_tree(columns: Columns, n_stats: int, capacity: int) -> Tree:
     """Return an empty tree with room for ``capacity`` nodes."""
     n_features = len(columns.place)
-    head_i = np.array([-1, 0], np.int64)
+    head_i = np.zeros(N_HEADER_INTS, np.int64)
+    head_i[ROOT] = -1
     head_f = np.zeros(N_HEADER_FLOATS, np.float64)
     head_f[LABEL_MIN], head_f[LABEL_MAX] = np.inf, -np.inf
-    scratch, messages = np.zeros(3 * n_features), np.zeros((0, 2))
-    rows = _rows(columns, n_stats, capacity)
-    i, f, d, box, bits = rows
-    return Tree(i, f, d, box, bits, columns, head_i, head_f, scratch, messages, n_features, n_stats)
+    scratch, messages, pool = np.zeros(3 * n_features), np.zeros((0, 2)), np.zeros(0)
+    i, f, d, box, bits = _rows(columns, n_stats, capacity)
+    return Tree(
+        i, f, d, box, bits, columns, head_i, head_f, scratch, messages, pool, n_features, n_stats
+    )
 
 
 @inner
@@ -102,6 +114,7 @@ def borrow_tree(tree):
         borrow(tree.head_f),
         borrow(tree.scratch),
         borrow(tree.messages),
+        borrow(tree.pool),
         tree.n_features,
         tree.n_stats,
     )
@@ -153,6 +166,14 @@ def resize(tree: Tree, capacity: int) -> Tree:
     return tree._replace(i=i, f=f, d=d, box=box, bits=bits)
 
 
+def widen_pool(tree: Tree, capacity: int) -> Tree:
+    """Return the tree with a pool of ``capacity`` doubles (at least those up to its end)."""
+    end = int(tree.head_i[POOL_END])
+    pool = np.zeros(max(capacity, end))
+    pool[:end] = tree.pool[:end]
+    return tree._replace(pool=pool)
+
+
 def lay_out(tree: Tree, columns: Columns) -> Tree:
     """Return the tree with its boxes written another way."""
     box, bits = _rows(columns, tree.n_stats, len(tree.i))[3:]
@@ -165,7 +186,10 @@ def lay_out(tree: Tree, columns: Columns) -> Tree:
 
 
 def read_boxes(tree: Tree, nodes: slice) -> tuple[np.ndarray, np.ndarray]:
-    """Return lower and upper bounds of nodes, float32 [m, d] each; 0 where there is no box."""
+    """Return lower and upper bounds of nodes, float32 [m, d] each; 0 where there is no box.
+
+    Where no boxes are written they are float32 [m, 0].
+    """
     columns, p = tree.columns, len(tree.columns.numeric)
     box, bits = tree.box[nodes], tree.bits[nodes]
     if not len(columns.binary):
@@ -212,8 +236,7 @@ def views(tree: Tree) -> dict[str, np.ndarray]:
     """Return what :func:`fields` does, as views where it can; they change as the tree learns."""
     used = int(tree.head_i[N_NODES])
     i, f, d = tree.i[:used], tree.f[:used], tree.d[:used]
-    lower, upper = read_boxes(tree, slice(0, used))
-    return {
+    told = {
         "left": i[:, LEFT],
         "right": i[:, RIGHT],
         "parent": i[:, PARENT],
@@ -223,9 +246,10 @@ def views(tree: Tree) -> dict[str, np.ndarray]:
         "odds": d[:, ODDS],
         "odds_exponent": i[:, EXPONENT],
         "stat": d[:, STAT : STAT + tree.n_stats],
-        "lower": lower,
-        "upper": upper,
     }
+    if has_boxes(tree.columns):
+        told["lower"], told["upper"] = read_boxes(tree, slice(0, used))
+    return told
 
 
 def from_fields(arrays: dict[str, np.ndarray], header: dict[str, Any], columns: Columns) -> Tree:
@@ -238,15 +262,16 @@ def from_fields(arrays: dict[str, np.ndarray], header: dict[str, Any], columns: 
     i, f, d = tree.i, tree.f, tree.d
     i[:, LEFT], i[:, RIGHT] = arrays["left"], arrays["right"]
     i[:, PARENT], i[:, FEATURE] = arrays["parent"], arrays["feature"]
-    i[:, EXPONENT], f[:, THRESHOLD] = arrays["odds_exponent"], arrays["threshold"]
-    d[:, TIME], d[:, ODDS] = arrays["time"], arrays["odds"]
+    f[:, THRESHOLD], d[:, TIME] = arrays["threshold"], arrays["time"]
+    i[:, EXPONENT], d[:, ODDS] = arrays.get("odds_exponent", 0), arrays.get("odds", 1.0)
     d[:, STAT : STAT + n_stats] = arrays["stat"]
-    write_boxes(tree, slice(0, used), arrays["lower"], arrays["upper"])
-    tree.head_i[:] = header["root"], used
+    if has_boxes(columns):
+        write_boxes(tree, slice(0, used), arrays["lower"], arrays["upper"])
+    tree.head_i[ROOT], tree.head_i[N_NODES] = header["root"], used
     tree.head_f[:] = header["floats"]
     return tree
 
 
 def tree_bytes(tree: Tree) -> int:
     """Return the bytes that the nodes' arrays hold, spare room included."""
-    return int(tree.i.nbytes + tree.box.nbytes + tree.bits.nbytes)
+    return int(tree.i.nbytes + tree.box.nbytes + tree.bits.nbytes + tree.pool.nbytes)

@@ -32,6 +32,14 @@ class Branch(NamedTuple):
 
 
 @hook
+def learn(growth, stat, loss, rule, tree, key, x, y, w, hint):
+    """Learn one row of weight ``w`` > 0; return whether there was room for it.
+
+    What has been learned of it until room lacked is kept, and ``learn`` is asked again.
+    """
+
+
+@hook
 def grow(growth, stat, rule, tree, x, y, key, hint):
     """Take ``x`` into the tree, whose key is ``key``; return (leaf, opens, inserted).
 
@@ -76,6 +84,48 @@ def count(stat, tree, v, y, w):
 
 
 @hook
+def tally_size(stat):
+    """Return how many numbers tell of rows in a candidate cell: s, and e beside for its gain."""
+
+
+@hook
+def tally(stat, tree, at, stride, n, thresholds, value, y, w):
+    """Count a row at those of ``n`` candidate cells whose threshold is not below ``value``.
+
+    Number i of candidate k lies at ``tree.pool[at + i stride + k]``, its threshold at
+    ``tree.pool[thresholds + k]``.
+    """
+
+
+@hook
+def note_gain(stat, tree, criterion, whole, left, stride, n, thresholds, value, y, w):
+    """Take a row into the e numbers of :func:`tally_size`, before it is tallied.
+
+    ``whole`` and ``left`` are where the tallies of the parted cell and of the left one begin.
+    """
+
+
+@hook
+def gain_of_split(stat, tree, criterion, whole, left, stride):
+    """Return the gain of a candidate split per unit of weight, by its tallies."""
+
+
+@hook
+def gain_unit(stat, tree, whole, stride):
+    """Return the unit in which a least gain is told, by the tally of the cell to be parted."""
+
+
+@hook
+def inherit(stat, tree, v, whole, left, stride, goes_left):
+    """Set the statistics of leaf ``v`` to the tally of a candidate cell, of the left or right."""
+
+
+@hook
+def error(stat, tree, v):
+    """Return the total loss at leaf ``v`` of saying the same to all its rows."""
+
+
+@hook
 def add_statistics(stat, tree, v, told):
     """Add to ``v`` the statistics ``told`` [s] of other rows of its cell."""
 
@@ -88,6 +138,11 @@ def gain(stat, tree, v):
 @hook
 def prepare(loss, rule, tree, y):
     """Get ready for one more row of label ``y``, before anything of it is learned."""
+
+
+@hook
+def at_once(loss, done):
+    """Return how much of a row's weight may be learned at once, where ``done`` of it has been."""
 
 
 @hook

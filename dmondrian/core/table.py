@@ -16,19 +16,19 @@ import numpy as np
 
 from dmondrian._jit import inner
 from dmondrian._memory import array_at
-from dmondrian.core.nodes import N_HEADER_FLOATS, STAT, Tree
+from dmondrian.core.nodes import N_HEADER_FLOATS, N_HEADER_INTS, STAT, Tree
 
-_WORDS, _BOX, _BITS, _HEAD_I, _HEAD_F, _MESSAGES = range(6)  # addresses
-_CAPACITY, _N_STATS, _N_MESSAGES = range(6, 9)
+_WORDS, _BOX, _BITS, _HEAD_I, _HEAD_F, _MESSAGES, _POOL = range(7)  # addresses
+_CAPACITY, _N_STATS, _N_MESSAGES, _N_POOL = range(7, 11)
 
 
 def table_of(trees: Sequence[Tree]) -> np.ndarray:
-    """Return where the trees are, int64 [T, 9]; true as long as they are these objects."""
-    table = np.zeros((len(trees), 9), np.int64)
+    """Return where the trees are, int64 [T, 11]; true as long as they are these objects."""
+    table = np.zeros((len(trees), 11), np.int64)
     for row, tree in zip(table, trees, strict=True):
-        arrays = tree.i, tree.box, tree.bits, tree.head_i, tree.head_f, tree.messages
+        arrays = tree.i, tree.box, tree.bits, tree.head_i, tree.head_f, tree.messages, tree.pool
         row[: len(arrays)] = [array.ctypes.data for array in arrays]
-        row[_CAPACITY:] = len(tree.i), tree.n_stats, len(tree.messages)
+        row[_CAPACITY:] = len(tree.i), tree.n_stats, len(tree.messages), len(tree.pool)
     return table
 
 
@@ -46,10 +46,11 @@ def tree_at(table, t, columns, scratch):
         array_at(row[_BOX], (m, 2 * columns.numeric.shape[0]), np.float32),
         array_at(row[_BITS], (m, 2 * q), np.uint64),
         columns,
-        array_at(row[_HEAD_I], (2,), np.int64),
+        array_at(row[_HEAD_I], (N_HEADER_INTS,), np.int64),
         array_at(row[_HEAD_F], (N_HEADER_FLOATS,), np.float64),
         scratch,
         array_at(row[_MESSAGES], (row[_N_MESSAGES], 2), np.float64),
+        array_at(row[_POOL], (row[_N_POOL],), np.float64),
         d,
         n_stats,
     )

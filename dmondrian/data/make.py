@@ -133,7 +133,8 @@ def make_scoring_plan(
     keep : sequence of str
         Columns to pass through; checked to be in every file.
     target : bool
-        Whether to read the target and weights too (to evaluate); else they may be absent.
+        Whether to read the target, if the model has one, and weights too (to evaluate); else they
+        may be absent.
 
     Returns
     -------
@@ -147,8 +148,6 @@ def make_scoring_plan(
     SchemaError
         Columns missing or of another kind of type than the training data's.
     """
-    if target and schema.target is None:
-        raise DataError("the model's schema has no target, so its predictions cannot be evaluated")
     used = schema if target else schema.without_target()
     footers, notes = footers_of(source, with_bounds=False)
     files = [footer.file for footer in footers]

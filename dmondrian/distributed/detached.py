@@ -34,7 +34,7 @@ class Job:
     run: str
     estimator: Any
     data: Any
-    target: str
+    target: str | None
     asked: Mapping[str, Any]
     plan_options: Mapping[str, Any]
     checkpoint_every: str | int | None
@@ -46,7 +46,7 @@ def submit(
     estimator: Any,
     data: Any,
     *,
-    target: str,
+    target: str | None = None,
     run: str | os.PathLike[str],
     client: Client,
     n_shards: int | None = None,

@@ -18,7 +18,7 @@ from dmondrian.calibration import Calibration, calibrated
 from dmondrian.cost import Cost, forecasts
 from dmondrian.data import Encoded, Plan, make_scoring_plan, read_block
 from dmondrian.distributed.memory import parse_limit, row_needs
-from dmondrian.distributed.metrics import HeldOut
+from dmondrian.distributed.metrics import HeldOut, Likelihood
 from dmondrian.distributed.models import open_model
 from dmondrian.distributed.relay import connected_relay
 from dmondrian.distributed.units import cut
@@ -48,11 +48,11 @@ class Part:
         """Return forecasts [n, K], targets and weights of each block."""
         measured: Measured = []
         for encoded, sums in summed:
-            assert encoded.y is not None  # the plan was made with the target
+            y = np.zeros(len(encoded.X)) if encoded.y is None else encoded.y  # of a density
             mean = calibrated(forecasts(self.cost, sums.mean), self.calibration)
             if self.cost is not None and self.cost.levels:
                 mean = np.concatenate([mean, sums.mean], axis=1)
-            measured.append((mean, encoded.y, encoded.weight))
+            measured.append((mean, y, encoded.weight))
         return measured
 
 
@@ -72,7 +72,7 @@ def evaluate(
     model_url : str or path
         Run folder or URL; ``@position`` picks a checkpoint.
     data : str, path or sequence of them
-        Parquet files, folders, globs or URLs, with the target.
+        Parquet files, folders, globs or URLs, with the target if there is one.
     client : Client or None
         A cluster of the caller; by default this machine.
     n_workers, threads : int or None
@@ -86,8 +86,10 @@ def evaluate(
         "rows", and "log_loss" (nats), "accuracy", "ece" (expected calibration error),
         "reliability" (confidence and accuracy by bins of confidence) and, for two classes that both
         occur, "auc"; or "rmse", "mae" and "r2" (of quantiles those of the level nearest to 1/2,
-        and "pinball", the mean over levels). Weighted where the model was trained with weights.
-        And "trees_sharded", the number of groups, where no worker could hold the whole model.
+        and "pinball", the mean over levels); or of a density, whose data need no target,
+        "log_likelihood", the mean log density of a row as it is encoded. Weighted where the model
+        was trained with weights. And "trees_sharded", the number of groups, where no worker could
+        hold the whole model.
 
     Raises
     ------
@@ -110,7 +112,8 @@ def evaluate(
     # has one forecast more than sums: the other class, or the quantile that stands for all.
     widths = {"sums": k, "result": k + 2 + int(model.cost is not None)}
     needs = row_needs((p.plan.blocks for p in parts), width, len(plan.schema.columns) + 2, widths)
-    total = HeldOut(model.schema.task, () if model.cost is None else model.cost.levels)
+    levels = () if model.cost is None else model.cost.levels
+    total = Likelihood() if model.n_draws is not None else HeldOut(model.schema.task, levels)
 
     def add(measured: Measured) -> None:
         for mean, y, weight in measured:

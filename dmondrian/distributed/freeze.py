@@ -39,7 +39,8 @@ def freeze(
     estimator : estimator of this package
     data : str, path or sequence of them
         Files that are new in it continue the stream of a run that is there.
-    target : str
+    target : str or None
+        None for a density.
     url : str
         The folder.
     asked : dict
@@ -64,11 +65,13 @@ def freeze(
     from sklearn.utils import get_tags
 
     if get_tags(estimator).estimator_type == "density_estimator":
-        raise ParameterError(
-            f"{type(estimator).__name__} has no target, and runs are of rows with one: fit it on "
-            "arrays; parts of the rows can be fitted apart and merged"
-        )
-    if not isinstance(target, str):
+        if target is not None:
+            raise ParameterError(
+                f"target is {target!r}, but {type(estimator).__name__} learns all columns alike: "
+                f"leave it out, and exclude the column if it is not to be learned"
+            )
+        asked = {**asked, "progressive": False}  # no label is forecast
+    elif not isinstance(target, str):
         raise ParameterError(f"target is {target!r}; expected the name of the column to learn")
     options = {"target": target, **plan_options}
     options["task"] = "classification" if is_classifier(estimator) else "regression"

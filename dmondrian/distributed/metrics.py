@@ -232,3 +232,22 @@ class HeldOut:
 
                 metrics["auc"] = float(roc_auc_score(y, share, sample_weight=weight))
         return metrics
+
+
+class Likelihood:
+    """Mean log density of rows that were not learned, added block by block."""
+
+    def __init__(self) -> None:
+        self.weight = 0.0
+        self._rows, self._total = 0, 0.0
+
+    def add(self, mean: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> None:
+        """Add rows: `mean` float64 [n, 1], their log densities; there are no labels."""
+        w = np.ones(len(mean)) if weight is None else weight
+        self._rows += len(mean)
+        self.weight += float(w.sum())
+        self._total += float(w @ mean[:, 0])
+
+    def report(self) -> dict[str, Any]:
+        """Return the rows and the metric, in nats."""
+        return {"rows": self._rows, "log_likelihood": self._total / self.weight}

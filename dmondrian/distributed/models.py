@@ -43,6 +43,8 @@ class Model:
     digest: str  # of trees, schema and calibration
     calibration: Calibration | None = None  # of its forecasts
     cost: Cost | None = None  # what a generalised forest minimises
+    n_draws: int | None = None  # that normalise a density, which needs all trees at once
+    tells_distance: bool = True  # whether nodes know the range of their rows
 
 
 class Once:
@@ -111,6 +113,9 @@ def open_model(url: str) -> Model:
     if manifest.metrics.get("calibration"):
         calibration = Calibration.from_json(manifest.metrics["calibration"])
         content["calibration"] = calibration.to_json()
+    n_draws = None
+    if parameters.algorithm == "mondrian-density":
+        n_draws = content["n_draws"] = _draws_of(about, url)
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     schema = Schema.from_json(about["schema"])
     shape = parameters.n_features, parameters.n_classes
@@ -120,9 +125,16 @@ def open_model(url: str) -> Model:
             f"classes, the forest has {shape[0]} and {shape[1]}"
         )
     tells_std = parameters.aggregation == "hierarchy" and parameters.n_classes == 0
-    return Model(
-        trees, parameters.n_outputs, tells_std, schema, digest, calibration, parameters.cost
-    )
+    k, cost = parameters.n_outputs, parameters.cost
+    has_boxes = parameters.has_boxes
+    return Model(trees, k, tells_std, schema, digest, calibration, cost, n_draws, has_boxes)
+
+
+def _draws_of(about: dict[str, Any], url: str) -> int:
+    n_draws = (about.get("estimator") or {}).get("n_draws")
+    if type(n_draws) is not int or not 2 <= n_draws < 2**62:
+        raise CorruptError(f"{url}: run.json's n_draws cannot be {str(n_draws)[:80]!r}")
+    return n_draws
 
 
 def plan_here(folder: str, name: str, digest: str) -> Plan:

@@ -28,14 +28,16 @@ from typing import Any, Protocol
 
 from distributed import Client, Future
 
-from dmondrian.checkpoint import load_trees
+from dmondrian.checkpoint import Blob, load_trees
 from dmondrian.data import Encoded
+from dmondrian.density import DensityAnswers
 from dmondrian.distributed.cluster import connected_for, local_size
 from dmondrian.distributed.fleet import Fleet
 from dmondrian.distributed.memory import Group, Layout, Needs, lay_out
 from dmondrian.distributed.models import Model
 from dmondrian.distributed.shelf import Shelf
 from dmondrian.distributed.spread import Route, Spread
+from dmondrian.errors import ClusterError
 from dmondrian.forest import Forest
 from dmondrian.sums import Sums
 
@@ -69,6 +71,7 @@ class Leg:
     group: Group
     room: int | None  # bytes of trees that the worker may hold
     is_last: bool
+    n_draws: int | None  # that normalise a density
 
 
 @dataclass(frozen=True)
@@ -92,9 +95,8 @@ def run_leg(leg: Leg, before: list[Sums] | Done | None) -> list[Sums] | Done:
         return before
     if before is None and (found := part.found()) is not None:
         return Done(found)
-    with _shelf.using(
-        group.blobs, group.n_bytes, leg.room, lambda: load_trees(group.blobs)
-    ) as forest:
+    key = group.blobs, leg.n_draws
+    with _shelf.using(key, group.n_bytes, leg.room, lambda: _answering(*key)) as forest:
         detailed = part.is_detailed
         summed = (
             (rows, forest.predict_sums(rows.X, spread=detailed, distance=detailed, onto=onto))
@@ -103,8 +105,14 @@ def run_leg(leg: Leg, before: list[Sums] | Done | None) -> list[Sums] | Done:
         return Done(part.finish(summed)) if leg.is_last else [sums for _, sums in summed]
 
 
+def _answering(blobs: tuple[Blob, ...], n_draws: int | None) -> Forest | DensityAnswers:
+    """Return what answers for stored trees: they themselves, or the density that they make."""
+    forest = load_trees(blobs)
+    return forest if n_draws is None else DensityAnswers(forest, n_draws)
+
+
 def _with_sums(
-    forest: Forest, blocks: Iterator[Encoded], before: list[Sums] | None
+    forest: Forest | DensityAnswers, blocks: Iterator[Encoded], before: list[Sums] | None
 ) -> Iterator[tuple[Encoded, Sums | None]]:
     for index, rows in enumerate(blocks):
         forest.check_domain(rows.X, rows.names)
@@ -185,7 +193,7 @@ class Relay:
             routes = [
                 Route(
                     [
-                        (Leg(part, group, layout.room, is_end and group is groups[-1]), worker)
+                        (self._leg(part, group, layout, is_end and group is groups[-1]), worker)
                         for group, worker in stops
                     ],
                     before[index] if before else None,
@@ -202,6 +210,9 @@ class Relay:
             finally:
                 _release(before)
 
+    def _leg(self, part: Part, group: Group, layout: Layout, is_last: bool) -> Leg:
+        return Leg(part, group, layout.room, is_last, self._model.n_draws)
+
     def _layout(self) -> Layout:
         """Plan for the workers there are; waits for a first one."""
         self._fleet.look(now=True)
@@ -212,6 +223,11 @@ class Relay:
         limit = min(limits, default=None)
         layout = lay_out(self._model.trees, self._needs, self._fleet.threads, limit)
         self.n_groups = layout.n_groups
+        if self.n_groups > 1 and self._model.n_draws is not None:
+            raise ClusterError(
+                "a density is normalised by all of its trees at once, and they do not fit into a "
+                "worker: give workers more memory, or train fewer trees or a shorter max_lifetime"
+            )
         return layout
 
     def _workers(self, groups: Sequence[Group]) -> list[str | None]:

@@ -93,7 +93,8 @@ class Part:
         return {**_described(self.name, data, table.num_rows), "is_new": True}
 
     def _table(self, encoded: Encoded, sums: Sums) -> pa.Table:
-        names = _score_names(self.classes, self.deviation, self.cost)
+        tells_distance = sums.distance is not None
+        names = _score_names(self.classes, self.deviation, self.cost, tells_distance)
         arrays = score_arrays(sums, self.classes, self.calibration, self.cost)
         scores = dict(zip(names, arrays, strict=True))
         kept = encoded.keep
@@ -147,9 +148,11 @@ def score(
         of the prediction, or of the predicted class's probability before calibration; a Gaussian
         hierarchy has "std" instead, the standard deviation of the label at the row) and "distance"
         (sum of the extensions from the leaf's box to the row, in encoded units times the feature
-        scales, mean over trees). A generalised Mondrian forest has "q_<level>" for each quantile
-        in place of "prediction", and of two classes "decision", the averaged z; its "spread" is
-        that of z, of the quantile nearest to the median where there are several.
+        scales, mean over trees; online random forests have no boxes, and no such column). A
+        generalised Mondrian forest has "q_<level>" for each quantile in place of "prediction", and
+        of two classes "decision", the averaged z; its "spread" is that of z, of the quantile
+        nearest to the median where there are several. A density has "log_density" alone, of the
+        row as it is encoded, in the unit cube.
 
     Raises
     ------
@@ -208,7 +211,8 @@ def part_name(index: int) -> str:
 
 
 def _check_names(model: Model, keep: tuple[str, ...]) -> None:
-    taken = _score_names(model.schema.classes, _deviation(model), model.cost)
+    classes, deviation = model.schema.classes, _deviation(model)
+    taken = _score_names(classes, deviation, model.cost, model.tells_distance)
     clash = sorted({name for name in keep if name in taken or keep.count(name) > 1})
     if clash:
         raise ParameterError(
@@ -221,13 +225,18 @@ def _deviation(model: Model) -> str:
     return "std" if model.tells_std else "spread"
 
 
-def _score_names(classes: Any, deviation: str, cost: Cost | None) -> list[str]:
+def _score_names(
+    classes: Any, deviation: str, cost: Cost | None, tells_distance: bool
+) -> list[str]:
+    if cost is not None and cost.loss == "density":
+        return ["log_density"]
+    last = [deviation, "distance"] if tells_distance else [deviation]
     if cost is not None and cost.levels:
-        return [*(f"q_{level:g}" for level in cost.levels), deviation, "distance"]
+        return [*(f"q_{level:g}" for level in cost.levels), *last]
     if cost is not None and cost.is_binary:
         shares = [] if cost.loss == "hinge" else [f"proba_{c}" for c in classes]
-        return ["prediction", *shares, "decision", deviation, "distance"]
-    return ["prediction", *(f"proba_{c}" for c in classes or ()), deviation, "distance"]
+        return ["prediction", *shares, "decision", *last]
+    return ["prediction", *(f"proba_{c}" for c in classes or ()), *last]
 
 
 def _claim(store: Store, model: Model, plan: Plan, keep: tuple[str, ...]) -> str:
@@ -292,20 +301,21 @@ def score_arrays(
     cost: Cost | None = None,
 ) -> list[pa.Array]:
     """Return the columns of scores of some rows, in their order, from the sums over all trees."""
-    assert sums.distance is not None  # asked for
+    if cost is not None and cost.loss == "density":
+        return [pa.array(sums.mean[:, 0])]
     mean, variance = sums.mean, sums.variance
-    distance = pa.array(sums.distance / sums.n_trees)
+    distance = [] if sums.distance is None else [pa.array(sums.distance / sums.n_trees)]
     if cost is not None:
         spread = pa.array(np.sqrt(variance[:, cost.middle]))
-        return [*_costly_arrays(mean, classes, cost), spread, distance]
+        return [*_costly_arrays(mean, classes, cost), spread, *distance]
     if classes is None:
-        return [pa.array(mean[:, 0]), pa.array(np.sqrt(variance[:, 0])), distance]
+        return [pa.array(mean[:, 0]), pa.array(np.sqrt(variance[:, 0])), *distance]
     proba = calibrated(mean, calibration)
     best = proba.argmax(axis=1)
     spread = np.sqrt(variance[np.arange(len(best)), best])
     probabilities = [pa.array(np.ascontiguousarray(proba[:, k])) for k in range(mean.shape[1])]
     prediction = pa.array(list(classes)).take(pa.array(best))
-    return [prediction, *probabilities, pa.array(spread), distance]
+    return [prediction, *probabilities, pa.array(spread), *distance]
 
 
 def _costly_arrays(mean: np.ndarray, classes: Sequence[Any] | None, cost: Cost) -> list[pa.Array]:

@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -105,7 +105,8 @@ class HeldRun:
         self.cache = BlockCache(self._read, len(self.plan.blocks))
 
     def _read(self, index: int) -> Any:
-        return read_block(self.plan, self.plan.blocks[index])
+        read = read_block(self.plan, self.plan.blocks[index])
+        return read if read.y is not None else replace(read, y=np.zeros(len(read.X)))
 
     def drop(self, shards: Sequence[int]) -> None:
         """Let go of shards that are not held any more, or elsewhere."""
@@ -344,8 +345,7 @@ def _learn(plan: Plan, shard: Shard, encoded: Any, order: Step) -> None:
 
 def _finish(held: HeldRun, shard: Shard, order: Step) -> Answer:
     """Answer for blocks that are learned, saving the state if asked."""
-    nodes = shard.forest.n_nodes
-    answer = Answer(OK, order.shard, order.address, shard.position, nodes=nodes)
+    answer = Answer(OK, order.shard, order.address, shard.position, nodes=shard.forest.n_nodes)
     indices = range(max(order.first, order.settled), order.last)
     found = [shard.answers[i] for i in indices if i in shard.answers]
     is_whole = len(found) == len(indices)

@@ -46,7 +46,7 @@ def is_dask(data: Any) -> bool:
     return hasattr(data, "__dask_graph__") or hasattr(data, "__dask_tokenize__")
 
 
-def stage(client: Client, data: Any, target: Any, run: str) -> tuple[str, str]:
+def stage(client: Client, data: Any, target: Any, run: str) -> tuple[str, str | None]:
     """Write a Dask DataFrame or Array into the run folder.
 
     Parameters
@@ -54,13 +54,13 @@ def stage(client: Client, data: Any, target: Any, run: str) -> tuple[str, str]:
     client : Client
         Computes the partitions.
     data : Dask DataFrame, or Dask Array [n, d]
-    target : str, or Dask or NumPy array [n] beside an array
+    target : str, or Dask or NumPy array [n] beside an array; None for a density
     run : str
         URL of the run folder.
 
     Returns
     -------
-    (str, str)
+    (str, str or None)
         URL of the Parquet files, name of the target column.
 
     Raises
@@ -77,7 +77,7 @@ def stage(client: Client, data: Any, target: Any, run: str) -> tuple[str, str]:
     if hasattr(data, "to_delayed") and hasattr(data, "columns"):
         parts: list[Any] = list(data.to_delayed())
         columns = [str(name) for name in data.columns]
-        if not isinstance(target, str):
+        if not isinstance(target, str | None):
             raise ParameterError(f"target is {type(target).__name__}; expected a column's name")
     else:
         parts, columns = _array_parts(data, target)

@@ -92,7 +92,7 @@ def train(
         Parquet files, folders, globs or URLs. Dask collections are first written as Parquet, a
         file per partition, into the run folder.
     target : str; for a Dask Array a one-dimensional Dask or NumPy array
-        What to learn.
+        What to learn; None for a density, which learns all columns.
     run : str, path or None
         Folder or URL of the run; by default a new folder among the temporary files.
     client : Client or None

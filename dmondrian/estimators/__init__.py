@@ -7,6 +7,8 @@ from dmondrian.estimators.generalized_classifier import GeneralizedMondrianFores
 from dmondrian.estimators.generalized_regressor import GeneralizedMondrianForestRegressor
 from dmondrian.estimators.mondrian_classifier import MondrianForestClassifier
 from dmondrian.estimators.mondrian_regressor import MondrianForestRegressor
+from dmondrian.estimators.online_classifier import OnlineRandomForestClassifier
+from dmondrian.estimators.online_regressor import OnlineRandomForestRegressor
 
 ALGORITHMS = {
     kind.algorithm: kind
@@ -18,6 +20,8 @@ ALGORITHMS = {
         MondrianDensity,
         MondrianForestClassifier,
         MondrianForestRegressor,
+        OnlineRandomForestClassifier,
+        OnlineRandomForestRegressor,
     )
 }
 
@@ -30,4 +34,6 @@ __all__ = [
     "MondrianDensity",
     "MondrianForestClassifier",
     "MondrianForestRegressor",
+    "OnlineRandomForestClassifier",
+    "OnlineRandomForestRegressor",
 ]

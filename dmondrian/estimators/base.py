@@ -30,7 +30,7 @@ from dmondrian.domain import check_cube
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.plain import plain_labels, plain_rows
 from dmondrian.estimators.scaling import given_scales, unscaled_thresholds
-from dmondrian.forest import Forest
+from dmondrian.forest import Forest, tree_fields
 from dmondrian.importances import importances
 from dmondrian.parameters import ForestParameters
 from dmondrian.warmup import LARGEST_WARMUP, LEAST_WARMUP, OPEN_SETTINGS, WIDEST_AUTO
@@ -317,12 +317,12 @@ class BaseForest(BaseEstimator):
             number = -1
         if not 0 <= number <= last:
             raise ParameterError(f"tree should be an integer in 0..{last}, got {tree!r}")
-        arrays = nodes.fields(self.forest_.trees[tree])
+        arrays = tree_fields(self.forest_.parameters, self.forest_.trees[tree])
         stat = arrays.pop("stat")
-        del arrays["odds"], arrays["odds_exponent"]
+        arrays.pop("odds", None), arrays.pop("odds_exponent", None)
         head = self.forest_.trees[tree]
         scales, splits = self.feature_scales_, arrays["feature"] >= 0
-        for side in ("lower", "upper"):
+        for side in {"lower", "upper"} & set(arrays):
             arrays[side] /= scales
         own = scales[arrays["feature"][splits]]
         arrays["threshold"][splits] = unscaled_thresholds(arrays["threshold"][splits], own)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+import warnings
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -26,6 +27,7 @@ from dmondrian.parameters import ForestParameters
 from dmondrian.selection import LifetimePath, held_out, held_out_path, lifetime_grid
 from dmondrian.warmup import LAST
 
+_MUCH = 0.5  # of the probability for cells without rows
 _CANDIDATES = 24  # lifetimes that held-out rows choose from; each is normalised anew
 
 
@@ -67,6 +69,9 @@ class MondrianDensity(DensityMixin, MondrianForest):
         Lifetime in use now.
     normalization_error_ : float
         Standard error of every log density that is told, the same for all rows; 0 for one tree.
+    empty_mass_ : float
+        Probability that trees give to cells without rows, their mean. Above a half the estimate is
+        close to uniform, which is warned of.
     lifetime_path_ : LifetimePath, only where held-out rows chose the lifetime
         Its risks are negative mean log likelihoods.
 
@@ -89,7 +94,7 @@ class MondrianDensity(DensityMixin, MondrianForest):
     aggregation, empty_cell, predict_extension = "mean", "parent", "leaf"
     domain = "cube"
     max_nodes, feature_scales, warmup_rows = None, None, LAST
-    lifetime_path_: LifetimePath
+    _held_out_path: LifetimePath
     _density: tuple[tuple[float, float, float | None, int], ForestDensity]
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -174,7 +179,7 @@ class MondrianDensity(DensityMixin, MondrianForest):
         This estimator
         """
         with self._all_or_nothing():
-            self.__dict__.pop("lifetime_path_", None)
+            self.__dict__.pop("_held_out_path", None)
             X, y, w = self._rows(X, sample_weight, first=True)
             self._check_some_weight(w)
             if self.lifetime != "validation":
@@ -236,7 +241,18 @@ class MondrianDensity(DensityMixin, MondrianForest):
         path = held_out_path(grid, losses, float(weights.sum()))
         chosen = dataclasses.replace(parameters.cost, lifetime=float(path.chosen[0]))
         forest.parameters = dataclasses.replace(parameters, cost=chosen)
-        self.lifetime_path_ = path
+        self._held_out_path = path
+
+    @property
+    def lifetime_path_(self) -> LifetimePath:
+        """Lifetimes tried, negative mean log likelihoods of held-out rows, and what was chosen."""
+        self._fitted_forest()
+        if not hasattr(self, "_held_out_path"):
+            raise AttributeError(
+                'no lifetime was chosen by held-out rows: use lifetime="validation", or '
+                f"choose_lifetime; it is {self.lifetime!r}"
+            )
+        return self._held_out_path
 
     def _at(self, lifetime: float) -> ForestDensity:
         bound = None if self.bound is None else float(self.bound)
@@ -248,7 +264,25 @@ class MondrianDensity(DensityMixin, MondrianForest):
         key = self.forest_.total_weight, self.lifetime_, self.bound, self.n_draws
         if not hasattr(self, "_density") or self._density[0] != key:
             self._density = key, self._at(self.lifetime_)
+            self._warn_of_empty_mass(self._density[1].empty_mass)
         return self._density[1]
+
+    def _warn_of_empty_mass(self, mass: float) -> None:
+        if mass > _MUCH:
+            bound = self.bound if self.bound is not None else np.log1p(self.forest_.total_weight)
+            warnings.warn(
+                f"cells without rows have {mass:.0%} of the probability, as densities beyond "
+                f"e^{float(bound):.3g} are cut: of new rows the estimate is close to uniform; give "
+                "a larger bound, a shorter lifetime or fewer columns",
+                UserWarning,
+                stacklevel=3,
+            )
+
+    @property
+    def empty_mass_(self) -> float:
+        """Probability that trees give to cells without rows, mean over trees."""
+        self._fitted_forest()
+        return self._now.empty_mass
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()

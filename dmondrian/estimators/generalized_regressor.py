@@ -12,11 +12,13 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
+from sklearn.metrics import d2_pinball_score, r2_score
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from dmondrian.cost import LARGEST_SIZE, OWN, OWN_OF_MEAN, REGRESSION, Cost
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.generalized import Chosen, GeneralizedMondrianForest
+from dmondrian.estimators.label_intervals import LabelIntervals
 from dmondrian.estimators.own_loss import OwnLoss
 from dmondrian.estimators.regressor import ForestRegressor
 from dmondrian.own_loss import ConvexLoss
@@ -25,7 +27,7 @@ from dmondrian.stats.labels import LEAST_SIZE
 from dmondrian.warmup import LAST
 
 
-class GeneralizedMondrianForestRegressor(OwnLoss, ForestRegressor):
+class GeneralizedMondrianForestRegressor(LabelIntervals, OwnLoss, ForestRegressor):
     """Mondrian forest of the best constants under a convex loss: quantiles, counts, robust means.
 
     Each cell says the constant of least total loss over its rows, the forest the mean over trees
@@ -62,7 +64,8 @@ class GeneralizedMondrianForestRegressor(OwnLoss, ForestRegressor):
         "validation": one for all trees, of least loss of the forest on rows held out of ``fit``
         (no ``partial_fit``; see :meth:`choose_lifetime`). ``lifetime_path_`` tells the curves.
     penalty : float or None, default=None
-        alpha_n of "penalized"; None for the drop of the tree's risk over sqrt(n).
+        alpha_n of "penalized"; None for the one that comes nearest to charging each split twice
+        what it gains on noise, found from each tree (see :mod:`dmondrian.selection`).
     validation_fraction : float, default=0.1
         Share of the rows that "validation" holds out, every tenth or so; they are not learned.
     max_lifetime : float or None, default=None
@@ -90,6 +93,8 @@ class GeneralizedMondrianForestRegressor(OwnLoss, ForestRegressor):
         Lifetime that predictions use now, of each tree; the former is their median.
     lifetime_path_ : LifetimePath, only where a lifetime was chosen
         Lifetimes, risks, penalty and choice, for plotting.
+    interval_scores_, interval_coverage_ : float64 array, float; after :meth:`calibrate_intervals`
+        How far held-out labels are outside of intervals of this coverage, sorted.
     feature_scales_ : float32 array of shape (d,)
         What each column is multiplied by.
     feature_importances_ : float64 array of shape (d,)
@@ -232,6 +237,29 @@ class GeneralizedMondrianForestRegressor(OwnLoss, ForestRegressor):
         float64 array, of the shape of :meth:`predict`
         """
         return self._in_order(self._prediction_at(X, lifetime))
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return how good the predictions are; 1 is perfect, more is better.
+
+        Of one prediction a row R2, as all regressors of scikit-learn do. Of several quantiles the
+        mean over levels of the share of pinball loss that they explain, D2, beside the same
+        quantile of ``y`` (:func:`sklearn.metrics.d2_pinball_score`).
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        y : array-like of shape (n,)
+        sample_weight : array-like of shape (n,), optional
+        """
+        told = self.predict(X)
+        if told.ndim == 1:
+            return float(r2_score(y, told, sample_weight=sample_weight))
+        levels = np.ravel(self._begun_with["quantile"])
+        shares = [
+            d2_pinball_score(y, told[:, k], sample_weight=sample_weight, alpha=float(level))
+            for k, level in enumerate(levels)
+        ]
+        return float(np.mean(shares))
 
     def staged_predict(self, X: Any, lifetimes: Iterable[float]) -> Iterator[np.ndarray]:
         """Return the predictions at each of many lifetimes, in one way down each tree.

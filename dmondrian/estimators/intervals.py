@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from fractions import Fraction
-from numbers import Real
 from statistics import NormalDist
 from typing import Any, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from dmondrian.conformal import conformal_quantile, probability
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.mondrian import MondrianForest
 from dmondrian.inference import RATIO, debiasing_weights, weight_norms
@@ -93,7 +92,7 @@ class Intervals(MondrianForest):
         ParameterError
             If coverage is not in (0, 1), or nothing was calibrated since rows were learned.
         """
-        share = _probability("coverage", coverage)
+        share = probability("coverage", coverage)
         if not calibrated:
             tail = (1.0 - share) / 2.0
             ends = self.predict_quantiles(X, [tail, 1.0 - tail])
@@ -105,7 +104,7 @@ class Intervals(MondrianForest):
                 "calibrate_intervals with rows that were not learned"
             )
         mean, std = self._mean_and_std(self._check_rows(X), self._one_lifetime(None))
-        reach = _conformal_quantile(self.interval_scores_, share)
+        reach = conformal_quantile(self.interval_scores_, share)
         half = np.full(len(mean), np.inf) if reach == math.inf else reach * std
         return mean - half, mean + half
 
@@ -217,7 +216,7 @@ class Intervals(MondrianForest):
         ----------
         Cattaneo, Klusowski, Underwood (2023), arXiv:2310.09702.
         """
-        z = NormalDist().inv_cdf(0.5 + 0.5 * _probability("level", level))
+        z = NormalDist().inv_cdf(0.5 + 0.5 * probability("level", level))
         lifetimes, shares = self._inference_at(lifetime, debias)
         X, learned = self._check_rows(X), self._check_rows(X_train)
         mean = shares @ self._predictions_at(X, lifetimes)[:, :, 0]
@@ -239,7 +238,7 @@ class Intervals(MondrianForest):
 
     def _mean_and_std(self, X: np.ndarray, lifetime: float) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and standard deviation of the label at checked rows."""
-        is_hierarchy = self.aggregation == "hierarchy"
+        is_hierarchy = self.forest_.parameters.aggregation == "hierarchy"
         sums = self.forest_.predict_sums(
             X, self._n_threads(), spread=is_hierarchy, lifetimes=np.array([lifetime])
         )
@@ -251,27 +250,14 @@ class Intervals(MondrianForest):
     def _inference_at(self, lifetime: float | None, debias: bool) -> tuple[np.ndarray, np.ndarray]:
         """Return the lifetimes whose predictions are combined, and the weight of each."""
         check_is_fitted(self)
-        if self.domain != "cube" or self.aggregation != "mean":
+        learned = self.forest_.parameters
+        if learned.domain != "cube" or learned.aggregation != "mean":
             raise ParameterError(
                 'inference is for domain="cube" and aggregation="mean", got '
-                f"domain={self.domain!r} and aggregation={self.aggregation!r}"
+                f"domain={learned.domain!r} and aggregation={learned.aggregation!r}"
             )
         at = self._one_lifetime(lifetime)
         if not debias:
             return np.array([at]), np.ones(1)
         both = np.array([at, RATIO * at])
         return check_lifetimes(both, self.forest_.parameters.realised_lifetime), debiasing_weights()
-
-
-def _probability(name: str, value: Any) -> float:
-    if not isinstance(value, Real) or not 0.0 < float(value) < 1.0:
-        raise ParameterError(f"{name} should be a number in (0, 1), got {value!r}")
-    return float(value)
-
-
-def _conformal_quantile(scores: np.ndarray, coverage: float) -> float:
-    """Return the ceil(coverage (m + 1))-th least of m sorted scores; inf where there is none."""
-    # 0.55 is a hair above 55 / 100 in binary: the rank is that of the decimal that was meant.
-    meant = Fraction(coverage).limit_denominator(10**9)
-    rank = max(math.ceil(meant * (len(scores) + 1)), 1)
-    return float(scores[rank - 1]) if rank <= len(scores) else math.inf

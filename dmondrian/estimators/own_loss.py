@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any, Self
 
 import numpy as np
+from sklearn.utils.validation import check_is_fitted
 
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.generalized import GeneralizedMondrianForest
@@ -27,6 +28,12 @@ class OwnLoss(GeneralizedMondrianForest):
     """Adds losses of the user's own to an estimator; not to be used directly."""
 
     _solved: tuple[float, list[tuple[np.ndarray, np.ndarray]]]
+
+    @property
+    def _own(self) -> ConvexLoss | None:
+        """The user's loss that was learned, whatever was set since; None for another."""
+        loss = self._begun_with["loss"]
+        return loss if isinstance(loss, ConvexLoss) else None
 
     def _check_own(self) -> None:
         """Refuse what asks the loss of compiled trees."""
@@ -66,23 +73,23 @@ class OwnLoss(GeneralizedMondrianForest):
         self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None, n_classes: int, first: bool
     ) -> None:
         if isinstance(self.loss, ConvexLoss) and first:
-            self.loss.warn_unless_convex(np.asarray(y, np.float64), self.bound)
+            self.loss.warn_unless_sound(np.asarray(y, np.float64), self.bound)
         self.__dict__.pop("_solved", None)
         super()._learn(X, y, w, n_classes, first)
 
     def _solutions(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return what the nodes of each tree say, and risks; found once after learning."""
-        forest = self.forest_
-        assert isinstance(self.loss, ConvexLoss)  # asked by those who know
+        forest, own, bound = self.forest_, self._own, self._begun_with["bound"]
+        assert own is not None  # asked by those who know
         if not hasattr(self, "_solved") or self._solved[0] != forest.total_weight:
-            solved = [self.loss.solve(tree, self.bound) for tree in forest.trees]
+            solved = [own.solve(tree, bound) for tree in forest.trees]
             self._solved = forest.total_weight, solved
         return self._solved[1]
 
     def _means(self, X: np.ndarray, lifetimes: np.ndarray) -> np.ndarray:
         """Return the mean over trees at each lifetime, float64 [L, n, 1]."""
         forest, solutions = self.forest_, self._solutions()
-        chosen = forest.policies._replace(loss=Cell(self.empty_cell == "prior"))
+        chosen = forest.policies._replace(loss=Cell(bool(forest.parameters.empty_prior)))
         found = np.zeros((len(lifetimes), len(X), 1))
         for start in range(0, len(X), _CHUNK):
             rows = slice(start, start + _CHUNK)
@@ -92,13 +99,15 @@ class OwnLoss(GeneralizedMondrianForest):
         return found / len(solutions)
 
     def _mean_prediction(self, X: Any) -> np.ndarray:
-        if not isinstance(self.loss, ConvexLoss):
+        check_is_fitted(self)
+        if self._own is None:
             return super()._mean_prediction(X)
         X = self._check_rows(X)
         return self._means(X, np.array([self.lifetime_]))[0]
 
     def _predictions_at(self, X: Any, lifetimes: Iterable[float]) -> np.ndarray:
-        if not isinstance(self.loss, ConvexLoss):
+        check_is_fitted(self)
+        if self._own is None:
             return super()._predictions_at(X, lifetimes)
         X = self._check_rows(X)
         realised = self.forest_.parameters.realised_lifetime
@@ -107,9 +116,9 @@ class OwnLoss(GeneralizedMondrianForest):
     def _held_out_losses(
         self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None, grid: np.ndarray
     ) -> np.ndarray:
-        if not isinstance(self.loss, ConvexLoss):
+        if self._own is None:
             return super()._held_out_losses(X, y, w, grid)
-        prices = self.loss.prices(self._means(X, grid)[:, :, 0], y)
+        prices = self._own.prices(self._means(X, grid)[:, :, 0], y)
         return (prices if w is None else prices * w).sum(axis=1)
 
     def nodes(self, tree: int) -> dict[str, Any]:
@@ -121,7 +130,7 @@ class OwnLoss(GeneralizedMondrianForest):
             Index of the tree, 0 .. n_estimators - 1.
         """
         told = super().nodes(tree)
-        if isinstance(self.loss, ConvexLoss):
+        if self._own is not None:
             z, told["risk"] = self._solutions()[int(tree)]
             told["forecast"] = z[:, None].copy()
         return told
@@ -134,7 +143,9 @@ class OwnLoss(GeneralizedMondrianForest):
         *others : fitted estimators of this class
             Of equal parameters and loss, that learned other rows.
         """
-        if any(getattr(other, "loss", None) != self.loss for other in others):
+        check_is_fitted(self)
+        losses = [getattr(other, "_begun_with", {}).get("loss") for other in others]
+        if any(loss != self._begun_with["loss"] for loss in losses):
             raise ParameterError("forests of other losses cannot be merged: give all the same one")
         return super().merge(*others)
 
@@ -151,7 +162,8 @@ class OwnLoss(GeneralizedMondrianForest):
         ParameterError
             If the loss is the user's own, whose functions no checkpoint holds.
         """
-        if isinstance(self.loss, ConvexLoss):
+        check_is_fitted(self)
+        if self._own is not None:
             raise ParameterError(
                 "a checkpoint holds no functions, so a loss of your own cannot be saved: pickle "
                 "the estimator where the functions can be imported"

@@ -18,7 +18,10 @@ from dmondrian.checkpoint import load_model, save_model
 from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.estimators import ALGORITHMS
 from dmondrian.estimators.intervals import Intervals
+from dmondrian.estimators.label_intervals import LabelIntervals
 from dmondrian.lifetime import PowerLifetime, lifetime_from_json
+from dmondrian.parameters import ForestParameters
+from dmondrian.selection import LifetimePath
 from dmondrian.state import decode_float, encode_float
 
 # What learning more never changes; the settings in use are stored with the trees.
@@ -45,6 +48,12 @@ def save_estimator(estimator: Any, path: str | PathLike[str]) -> None:
     }
     if hasattr(estimator, "interval_scores_"):
         model["interval_scores"] = [encode_float(score) for score in estimator.interval_scores_]
+        model["interval_coverage"] = getattr(estimator, "interval_coverage_", None)
+    if hasattr(estimator, "_held_out_path"):
+        path_ = estimator._held_out_path
+        model["lifetime_path"] = [
+            [encode_float(x) for x in column] for column in (path_.lifetimes, path_.risks[0])
+        ]
     save_model(path, forest, model)
 
 
@@ -90,20 +99,46 @@ def load_estimator(path: str | PathLike[str]) -> Any:
         forest.calibration = Calibration()  # parts of a merged run had none
     fitted = unfitted._adopt(forest, classes, names)
     if model.get("interval_scores") is not None:
-        fitted.interval_scores_ = _interval_scores(model["interval_scores"], algorithm, path)
+        coverage = model.get("interval_coverage")
+        is_signed = isinstance(fitted, LabelIntervals) and type(coverage) is float
+        scores = _interval_scores(model["interval_scores"], algorithm, is_signed, path)
+        fitted.interval_scores_ = scores
+        if is_signed:
+            fitted.interval_coverage_ = coverage
+    if model.get("lifetime_path") is not None:
+        fitted._held_out_path = _held_out_path(model["lifetime_path"], forest.parameters, path)
     return fitted
 
 
-def _interval_scores(told: Any, algorithm: str, path: Any) -> np.ndarray:
+def _interval_scores(told: Any, algorithm: str, is_signed: bool, path: Any) -> np.ndarray:
     """Return the scores of calibrated intervals, checked."""
-    is_list = isinstance(told, list) and issubclass(ALGORITHMS[algorithm], Intervals)
-    scores = np.array([decode_float(score) for score in told] if is_list else [-1.0])
-    if not (scores >= 0.0).all() or not (scores[1:] >= scores[:-1]).all():
+    has_any = is_signed or issubclass(ALGORITHMS[algorithm], Intervals)
+    is_list = isinstance(told, list) and has_any
+    scores = np.array([decode_float(score) for score in told] if is_list else [np.nan])
+    least = -np.inf if is_signed else 0.0
+    if not (scores >= least).all() or not (scores[1:] >= scores[:-1]).all():
         raise CorruptError(
-            f"{path}: run.json's interval scores should be numbers >= 0 in order, of a regressor "
-            f"that has them; found {str(told)[:80]} of {algorithm}"
+            f"{path}: run.json's interval scores should be numbers in order, >= 0 unless they are "
+            f"of a coverage, of a regressor that has them; found {str(told)[:80]} of {algorithm}"
         )
     return scores
+
+
+def _held_out_path(told: Any, parameters: ForestParameters, path: Any) -> LifetimePath:
+    """Return the lifetimes that held-out rows chose from, checked."""
+    chosen = None if parameters.cost is None else parameters.cost.lifetime
+    try:
+        lifetimes, risks = (np.array([decode_float(x) for x in column]) for column in told)
+        is_sound = len(lifetimes) == len(risks) and chosen in lifetimes
+        is_sound = is_sound and bool((np.diff(lifetimes, prepend=0.0) > 0.0).all())
+    except (TypeError, ValueError):
+        is_sound = False
+    if not is_sound:
+        raise CorruptError(
+            f"{path}: run.json's lifetime_path should be increasing lifetimes, with the {chosen} "
+            f"in use, and as many risks; found {str(told)[:80]}"
+        )
+    return LifetimePath(lifetimes, risks[None], np.zeros(1), np.array([chosen]))
 
 
 def _labels(classes: list[Any] | None, dtype: str | None, path: Any) -> np.ndarray | None:

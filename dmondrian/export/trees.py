@@ -16,6 +16,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from dmondrian.core import nodes
+from dmondrian.core.columns import has_boxes
 from dmondrian.core.frozen import FrozenTree
 from dmondrian.cost import OWN, OWN_OF_MEAN
 from dmondrian.errors import ParameterError
@@ -100,13 +101,17 @@ def _plain(tree: nodes.Tree, frozen: FrozenTree, scales: np.ndarray, k: int) -> 
     # A Gaussian hierarchy's answers have a second moment behind the mean.
     value[is_leaf] = frozen.answers[frozen.i[is_leaf, _LEAF], :k]
     origin[0] = tree.head_i[nodes.ROOT]
-    level = np.array([0])
+    level, levels = np.array([0]), []
     while len(level := level[~is_leaf[level]]):
+        levels.append(level)
         below, above = left[level], origin[level]
         origin[below] = tree.i[above, nodes.LEFT]
         origin[below + 1] = tree.i[above, nodes.RIGHT]
         level = np.concatenate([below, below + 1])
     weight = tree.d[origin, nodes.STAT].copy()
+    if not has_boxes(tree.columns):  # splits of an online random forest stop counting
+        for level in reversed(levels):
+            weight[level] = weight[left[level]] + weight[right[level]]
     return PlainTree(left.copy(), right.copy(), feature.copy(), threshold, value, weight)
 
 

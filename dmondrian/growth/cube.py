@@ -39,6 +39,7 @@ from dmondrian.core.box import (
     stretch,
 )
 from dmondrian.core.draws import exp, log, mix, uniform
+from dmondrian.core.loops import learn_along_path
 from dmondrian.core.nodes import (
     FEATURE,
     LEFT,
@@ -57,6 +58,7 @@ from dmondrian.core.policies import (
     branch_time,
     grow,
     inherit_weight,
+    learn,
     mean_decay,
 )
 from dmondrian.core.split import open_leaf, threshold_between
@@ -177,6 +179,9 @@ def part(growth, rule, tree, key, v, x):
         narrow(tree, feature, threshold, goes_left)
         key = child_key(key, goes_left)
         v, born = child, time
+
+
+implements(learn, Cube)(learn_along_path)
 
 
 @implements(grow, Cube)

@@ -17,6 +17,7 @@ from dmondrian._jit import implements, inner
 from dmondrian.core.ahead import confirm
 from dmondrian.core.box import bound, enclose, is_outside, measure, pick_feature, stretch
 from dmondrian.core.draws import exp, log, row_key, uniform
+from dmondrian.core.loops import learn_along_path
 from dmondrian.core.nodes import (
     LEFT,
     N_NODES,
@@ -34,6 +35,7 @@ from dmondrian.core.policies import (
     inherit_weight,
     is_pure,
     is_pure_with,
+    learn,
     mean_decay,
 )
 from dmondrian.core.split import insert_parent, open_leaf, threshold_between
@@ -70,6 +72,9 @@ def split_above(tree, v, time, x, total, key, draw):
     lower, upper, at = bound(tree, v, j, False), bound(tree, v, j, True), x.values[j]
     threshold = threshold_between(upper, at, u) if at > upper else threshold_between(at, lower, u)
     return insert_parent(tree, v, time, j, threshold, x)
+
+
+implements(learn, Range)(learn_along_path)
 
 
 @implements(grow, Range)

@@ -12,16 +12,18 @@ from typing import NamedTuple
 import numpy as np
 
 from dmondrian._jit import implements
-from dmondrian.core.nodes import OFFSET, STAT, TOTAL_WEIGHT
+from dmondrian.core.nodes import OFFSET, STAT
 from dmondrian.core.policies import (
     add_empty_forecast,
     add_forecast,
+    at_once,
     forecast_loss,
     opening_price,
     prepare,
     price,
 )
-from dmondrian.stats.moments import SUM
+from dmondrian.losses.repeats import all_at_once
+from dmondrian.stats.moments import SUM, set_origin
 
 
 class Average(NamedTuple):
@@ -30,10 +32,8 @@ class Average(NamedTuple):
     prior: bool  # an empty cell says 0, not its parent's mean
 
 
-@implements(prepare, Average)
-def prepare_average(loss, rule, tree, y):
-    if tree.head_f[TOTAL_WEIGHT] == 0.0:
-        tree.head_f[OFFSET] = y
+implements(prepare, Average)(set_origin)
+implements(at_once, Average)(all_at_once)
 
 
 @implements(price, Average)

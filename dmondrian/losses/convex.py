@@ -7,7 +7,7 @@ mean m (of labels 0, 1 in the binary costs, y = 2 label - 1 = +-1 and v = -y z):
 loss               loss(z, y)                                          argmin
 =================  ==================================================  ====================
 squared            (y - z)^2                                           m
-gaussian           z^2 / 2 - y z                                       m
+gaussian           (y - z)^2 / 2                                       m
 poisson            e^z - y z                                           ln m
 geometric          -ln(1 - e^z) - y z, z < 0                           ln(m / (1 + m))
 bernoulli          ln(1 + e^z) - y z, y = 0, 1                         ln(m / (1 - m))
@@ -19,8 +19,10 @@ logistic           log2(1 + e^v)                                       ln(m / (1
 exponential        e^v                                                 ln(m / (1 - m)) / 2
 =================  ==================================================  ====================
 
-All are convex in z, so the best z within limits is the best z moved to them. One policy holds
-them all and is told which by a number: the kernels are compiled once for eleven losses.
+The Gaussian family's z^2 / 2 - y z is told with the y^2 / 2 that no z changes, which keeps its
+digits where labels are far from 0. All are convex in z, so the best z within limits is the best z
+moved to them. One policy holds them all and is told which by a number: the kernels are compiled
+once for eleven losses.
 
 **Limits.** beta_n = max(1, ln(1 + n)) for n rows in all, unless a bound is given: the conditions of
 Z24 ask that it grow like ln n. |z| <= beta_n for binary costs; for counts |z - ln M| <= beta_n, M
@@ -49,6 +51,7 @@ from dmondrian.core.nodes import OFFSET, PARENT, ROOT, STAT, TOTAL_WEIGHT
 from dmondrian.core.policies import (
     add_empty_forecast,
     add_forecast,
+    at_once,
     forecast_loss,
     opening_price,
     prepare,
@@ -56,6 +59,8 @@ from dmondrian.core.policies import (
     risk,
 )
 from dmondrian.core.weights import from_log
+from dmondrian.losses.constant import add_empty_solution, add_solution, solution
+from dmondrian.losses.repeats import in_parts
 from dmondrian.stats.moments import PRICE, SQUARES, SUM
 
 LOSSES = (
@@ -102,12 +107,19 @@ def log_ratio(a, b):
 
 
 @inner
+def log_of_sum(x):
+    """Return ln(1 + ``x``) for 0 <= x <= 1 to the last digits, as Kahan does."""
+    total = 1.0 + x
+    return x if total == 1.0 else log(total) * x / (total - 1.0)
+
+
+@inner
 def best_constant(kind, mean):
     """Return the z of least total loss over labels of this mean, without limits."""
     if kind == POISSON:
         return log_ratio(mean, 1.0)
     if kind == GEOMETRIC:
-        return log_ratio(mean, 1.0 + mean)
+        return -log_of_sum(1.0 / mean) if mean > 1.0 else log_ratio(mean, 1.0 + mean)
     if kind in (BERNOULLI, LOGISTIC):
         return log_ratio(mean, 1.0 - mean)
     if kind == EXPONENTIAL:
@@ -137,9 +149,8 @@ def limits(loss, tree):
     return middle - beta, (middle * exp(-beta) if kind == GEOMETRIC else middle + beta)
 
 
-@inner
-def solution(loss, tree, v):
-    """Return what cell ``v``, which has rows, says."""
+@implements(solution, OfMean)
+def best_within_limits(loss, tree, v):
     low, high = limits(loss, tree)
     return min(max(best_constant(loss.kind, mean_label(loss, tree, v)), low), high)
 
@@ -182,7 +193,7 @@ def cost(kind, z, y):
     if kind == SQUARED:
         return (y - z) * (y - z)
     if kind == GAUSSIAN:
-        return 0.5 * z * z - y * z
+        return 0.5 * (y - z) * (y - z)
     if kind == POISSON:
         return exp(z) - y * z
     if kind == GEOMETRIC:
@@ -223,14 +234,9 @@ def opening_price_of_mean(loss, tree, v, y, w):
     return charge(loss, tree, v, 0.0 if loss.prior else solution(loss, tree, parent), y, w)
 
 
-@implements(add_forecast, OfMean)
-def add_solution(loss, tree, v, depth, weight, out):
-    out[0] += weight * solution(loss, tree, v)
-
-
-@implements(add_empty_forecast, OfMean)
-def add_empty_solution(loss, tree, v, depth, weight, out):
-    out[0] += 0.0 if loss.prior else weight * solution(loss, tree, v)
+implements(add_forecast, OfMean)(add_solution)
+implements(add_empty_forecast, OfMean)(add_empty_solution)
+implements(at_once, OfMean)(in_parts)
 
 
 @inner
@@ -239,8 +245,6 @@ def least_cost(kind, y):
 
     The losses that compare forests are above it, so that they are not negative.
     """
-    if kind == GAUSSIAN:
-        return -0.5 * y * y
     if kind == POISSON:
         return y - y * log(y) if y > 0.0 else 0.0
     if kind == GEOMETRIC:
@@ -259,9 +263,9 @@ def risk_of_mean(loss, tree, v):
     if n == 0.0:
         return 0.0
     kind, mean, z = loss.kind, mean_label(loss, tree, v), solution(loss, tree, v)
-    if kind == SQUARED:
+    if kind <= GAUSSIAN:
         scatter = max(tree.d[v, SQUARES] - tree.d[v, SUM] * tree.d[v, SUM] / n, 0.0)
-        return scatter + n * (mean - z) * (mean - z)
+        return (1.0 if kind == SQUARED else 0.5) * (scatter + n * (mean - z) * (mean - z))
     if kind <= BERNOULLI:  # linear in the label
         return n * cost(kind, z, mean)
     return n * (mean * cost(kind, z, 1.0) + (1.0 - mean) * cost(kind, z, 0.0))

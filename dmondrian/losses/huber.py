@@ -15,22 +15,25 @@ from typing import NamedTuple
 import numpy as np
 
 from dmondrian._jit import implements, inner
-from dmondrian.core.nodes import OFFSET, PARENT, STAT, TOTAL_WEIGHT
+from dmondrian.core.nodes import PARENT, STAT
 from dmondrian.core.policies import (
     add_empty_forecast,
     add_forecast,
+    at_once,
     forecast_loss,
     opening_price,
     prepare,
     price,
     risk,
 )
+from dmondrian.losses.constant import add_empty_solution, add_solution, solution
 from dmondrian.losses.quantile import clipped
+from dmondrian.losses.repeats import in_parts
 from dmondrian.stats.labels import KEPT, Labels, places, weight_upto
-from dmondrian.stats.moments import PRICE
+from dmondrian.stats.moments import PRICE, set_origin
 
 _STEPS = 200  # of Newton or of halving: far more than a double has bits
-_NOTHING = 1e-14  # a derivative that is rounding, as a share of the largest
+_NOTHING = 1e-14  # what is rounding, as a share of delta or of the range of labels
 
 
 class Huber(NamedTuple):
@@ -51,20 +54,24 @@ def huber(delta, z, y):
 
 
 @inner
-def slope_at(loss, row, z):
-    """Return (derivative of the total loss at ``z``, curvature, ends of where it is flat)."""
+def slope_at(loss, row, z, close):
+    """Return (derivative of the total loss at ``z``, curvature, ends of where it is flat).
+
+    All are relative to the least label, so that a large common shift costs no digits. Labels
+    ``close`` to where the loss becomes linear are beyond it: z may be the end of where it is flat.
+    """
     stat = Labels(loss.size)
     first, k = places(stat)[0], int(row[KEPT])
     slope, curvature, before = 0.0, 0.0, 0.0
     low, high = -np.inf, np.inf
     for i in range(k):
         upto = weight_upto(stat, row, i, k)
-        y, weight = row[first + i], upto - before
+        y, weight = row[first + i] - row[first], upto - before
         before = upto
-        if y <= z - loss.delta:
+        if y <= z - loss.delta + close:
             slope += weight * loss.delta
             low = max(low, y + loss.delta)
-        elif y >= z + loss.delta:
+        elif y >= z + loss.delta - close:
             slope -= weight * loss.delta
             high = min(high, y - loss.delta)
         else:
@@ -73,16 +80,16 @@ def slope_at(loss, row, z):
     return slope, curvature, low, high
 
 
-@inner
+@implements(solution, Huber)
 def robust_mean(loss, tree, v):
-    """Return what cell ``v``, which has rows, says."""
     row = tree.d[v]
     first, k = places(Labels(loss.size))[0], int(row[KEPT])
-    low, high = row[first], row[first + k - 1]
-    nothing = _NOTHING * min(loss.delta, high - low) * row[STAT]
+    low, high = 0.0, row[first + k - 1] - row[first]
+    close = _NOTHING * min(loss.delta, high - low)
+    nothing = close * row[STAT]
     z = 0.5 * low + 0.5 * high
     for _ in range(_STEPS):
-        slope, curvature, flat_from, flat_to = slope_at(loss, row, z)
+        slope, curvature, flat_from, flat_to = slope_at(loss, row, z, close)
         if abs(slope) <= nothing:
             if curvature == 0.0:
                 z = 0.5 * max(flat_from, low) + 0.5 * min(flat_to, high)
@@ -97,19 +104,19 @@ def robust_mean(loss, tree, v):
         if step == z:
             break
         z = step
-    return clipped(loss.bound, z)
+    return clipped(loss.bound, row[first] + z)
 
 
-@implements(prepare, Huber)
-def prepare_huber(loss, rule, tree, y):
-    if tree.head_f[TOTAL_WEIGHT] == 0.0:
-        tree.head_f[OFFSET] = y
+implements(prepare, Huber)(set_origin)
+implements(add_forecast, Huber)(add_solution)
+implements(add_empty_forecast, Huber)(add_empty_solution)
+implements(at_once, Huber)(in_parts)
 
 
 @implements(price, Huber)
 def price_huber(loss, tree, v, y, w):
     if loss.priced:
-        tree.d[v, PRICE] += w * huber(loss.delta, robust_mean(loss, tree, v), y)
+        tree.d[v, PRICE] += w * huber(loss.delta, solution(loss, tree, v), y)
     return 1.0, np.int64(0)
 
 
@@ -117,19 +124,9 @@ def price_huber(loss, tree, v, y, w):
 def opening_price_huber(loss, tree, v, y, w):
     parent = tree.i[v, PARENT]
     if loss.priced and parent >= 0:
-        z = 0.0 if loss.prior else robust_mean(loss, tree, parent)
+        z = 0.0 if loss.prior else solution(loss, tree, parent)
         tree.d[v, PRICE] += w * huber(loss.delta, z, y)
     return 1.0, np.int64(0)
-
-
-@implements(add_forecast, Huber)
-def add_robust_mean(loss, tree, v, depth, weight, out):
-    out[0] += weight * robust_mean(loss, tree, v)
-
-
-@implements(add_empty_forecast, Huber)
-def add_empty_robust_mean(loss, tree, v, depth, weight, out):
-    out[0] += 0.0 if loss.prior else weight * robust_mean(loss, tree, v)
 
 
 @implements(forecast_loss, Huber)
@@ -143,7 +140,7 @@ def risk_huber(loss, tree, v):
     first, k = places(stat)[0], int(row[KEPT])
     if k == 0:
         return 0.0
-    z, before, total = robust_mean(loss, tree, v), 0.0, 0.0
+    z, before, total = solution(loss, tree, v), 0.0, 0.0
     for i in range(k):
         upto = weight_upto(stat, row, i, k)
         total += (upto - before) * huber(loss.delta, z, row[first + i])

@@ -17,12 +17,14 @@ from dmondrian.core.nodes import STAT
 from dmondrian.core.policies import (
     add_empty_forecast,
     add_forecast,
+    at_once,
     forecast_loss,
     opening_price,
     prepare,
     price,
 )
 from dmondrian.core.weights import from_log
+from dmondrian.losses.repeats import all_at_once
 
 
 class KT(NamedTuple):
@@ -45,6 +47,9 @@ def log_repeats(n_c, n, alpha, n_classes, w):
 @implements(prepare, KT)
 def prepare_kt(loss, rule, tree, y):
     pass
+
+
+implements(at_once, KT)(all_at_once)
 
 
 @implements(price, KT)

@@ -17,11 +17,13 @@ from dmondrian.core.nodes import STAT
 from dmondrian.core.policies import (
     add_empty_forecast,
     add_forecast,
+    at_once,
     forecast_loss,
     opening_price,
     prepare,
     price,
 )
+from dmondrian.losses.repeats import all_at_once
 
 
 class Proportions(NamedTuple):
@@ -34,6 +36,9 @@ class Proportions(NamedTuple):
 @implements(prepare, Proportions)
 def prepare_proportions(loss, rule, tree, y):
     pass
+
+
+implements(at_once, Proportions)(all_at_once)
 
 
 @implements(price, Proportions)

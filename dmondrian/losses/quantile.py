@@ -16,18 +16,20 @@ from typing import NamedTuple
 import numpy as np
 
 from dmondrian._jit import implements, inner
-from dmondrian.core.nodes import OFFSET, PARENT, STAT, TOTAL_WEIGHT
+from dmondrian.core.nodes import PARENT, STAT
 from dmondrian.core.policies import (
     add_empty_forecast,
     add_forecast,
+    at_once,
     forecast_loss,
     opening_price,
     prepare,
     price,
     risk,
 )
+from dmondrian.losses.repeats import in_parts
 from dmondrian.stats.labels import KEPT, Labels, places, weight_upto
-from dmondrian.stats.moments import PRICE
+from dmondrian.stats.moments import PRICE, set_origin
 
 _CLOSE = 1e-12  # shares of the weight that differ by less are equal: tau n is rounded
 
@@ -67,10 +69,8 @@ def pinball(level, z, y):
     return (y - z) * (level if y >= z else level - 1.0)
 
 
-@implements(prepare, Pinball)
-def prepare_pinball(loss, rule, tree, y):
-    if tree.head_f[TOTAL_WEIGHT] == 0.0:
-        tree.head_f[OFFSET] = y
+implements(prepare, Pinball)(set_origin)
+implements(at_once, Pinball)(in_parts)
 
 
 @inner

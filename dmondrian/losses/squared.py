@@ -29,6 +29,7 @@ from dmondrian.core.nodes import (
 from dmondrian.core.policies import (
     add_empty_forecast,
     add_forecast,
+    at_once,
     forecast_loss,
     log_weight,
     opening_price,
@@ -37,6 +38,7 @@ from dmondrian.core.policies import (
     rebuild_weights,
 )
 from dmondrian.core.weights import from_log
+from dmondrian.losses.repeats import all_at_once
 from dmondrian.stats.moments import PRICE, SQUARES, SUM
 
 
@@ -68,6 +70,9 @@ def prepare_squared(loss, rule, tree, y):
             head[NEXT_ETA] *= 2.0
     head[LABEL_MIN] = min(head[LABEL_MIN], y - head[OFFSET])
     head[LABEL_MAX] = max(head[LABEL_MAX], y - head[OFFSET])
+
+
+implements(at_once, Squared)(all_at_once)
 
 
 @implements(price, Squared)

@@ -46,8 +46,9 @@ def add_cell_forecast(loss, tree, at, weight, out):
     """Add ``weight`` times the forecast of a leaf, which may have seen no row."""
     if tree.d[at.v, STAT] > 0.0:
         add_forecast(loss, tree, at.v, at.depth, weight, out)
-    else:
-        add_empty_forecast(loss, tree, tree.i[at.v, PARENT], at.depth, weight, out)
+    else:  # a root without rows speaks for itself
+        parent = tree.i[at.v, PARENT]
+        add_empty_forecast(loss, tree, parent if parent >= 0 else at.v, at.depth, weight, out)
 
 
 def inserted_factor_silent(rule, tree, new):

@@ -12,8 +12,23 @@ from typing import NamedTuple
 from dmondrian._jit import implements, inner
 from dmondrian.core.draws import log_gamma
 from dmondrian.core.nodes import LEFT, RIGHT, STAT
-from dmondrian.core.policies import add_statistics, count, gain, is_pure, is_pure_with
+from dmondrian.core.policies import (
+    add_statistics,
+    count,
+    error,
+    gain,
+    gain_of_split,
+    gain_unit,
+    inherit,
+    is_pure,
+    is_pure_with,
+    note_gain,
+    tally,
+    tally_size,
+)
+from dmondrian.stats.impurity import HELLINGER, concave, hellinger, impurity
 from dmondrian.stats.moments import add_sums
+from dmondrian.stats.tallies import add_where
 
 
 class Counts(NamedTuple):
@@ -60,3 +75,79 @@ def log_kt(stat, tree, v):
 def gain_of_classes(stat, tree, v):
     below = log_kt(stat, tree, tree.i[v, LEFT]) + log_kt(stat, tree, tree.i[v, RIGHT])
     return below - log_kt(stat, tree, v)
+
+
+# Tallies of candidate cells are [n, n_1 .. n_K], and for gains sum_c f(n_c) of the left cell (of
+# the whole one, in its own tally) and of the right one.
+
+
+@implements(tally_size, Counts)
+def tally_size_of_classes(stat):
+    return 1 + stat.n_classes, 2
+
+
+@implements(tally, Counts)
+def tally_class(stat, tree, at, stride, n, thresholds, value, y, w):
+    add_where(tree, at, n, thresholds, value, w)
+    add_where(tree, at + (1 + int(y)) * stride, n, thresholds, value, w)
+
+
+@implements(note_gain, Counts)
+def note_class(stat, tree, criterion, whole, left, stride, n, thresholds, value, y, w):
+    if criterion == HELLINGER:
+        return
+    row, end = (1 + int(y)) * stride, (1 + stat.n_classes) * stride
+    for k in range(n):
+        on_left = tree.pool[left + row + k]
+        if value <= tree.pool[thresholds + k]:
+            more = concave(criterion, on_left + w) - concave(criterion, on_left)
+            tree.pool[left + end + k] += more
+        else:
+            on_right = tree.pool[whole + row + k] - on_left
+            more = concave(criterion, on_right + w) - concave(criterion, on_right)
+            tree.pool[left + end + stride + k] += more
+
+
+@implements(gain_of_split, Counts)
+def gain_of_parting(stat, tree, criterion, whole, left, stride):
+    pool, end = tree.pool, (1 + stat.n_classes) * stride
+    n, n_left = pool[whole], pool[left]
+    n_right = n - n_left
+    if criterion == HELLINGER:
+        second = 2 * stride
+        return hellinger(
+            pool[whole + stride],
+            pool[whole + second],
+            pool[left + stride],
+            pool[left + second],
+        )
+    if n_left <= 0.0 or n_right <= 0.0:
+        return 0.0
+    apart = impurity(criterion, n_left, pool[left + end])
+    apart += impurity(criterion, n_right, pool[left + end + stride])
+    return (impurity(criterion, n, pool[whole + end]) - apart) / n
+
+
+@implements(gain_unit, Counts)
+def bit(stat, tree, whole, stride):
+    return 1.0
+
+
+@implements(inherit, Counts)
+def inherit_classes(stat, tree, v, whole, left, stride, goes_left):
+    total = 0.0
+    for c in range(stat.n_classes):
+        on_left = tree.pool[left + (1 + c) * stride]
+        on_right = max(tree.pool[whole + (1 + c) * stride] - on_left, 0.0)
+        n_c = on_left if goes_left else on_right
+        tree.d[v, STAT + 1 + c] = n_c
+        total += n_c
+    tree.d[v, STAT] = total
+
+
+@implements(error, Counts)
+def rows_of_other_classes(stat, tree, v):
+    largest = 0.0
+    for c in range(stat.n_classes):
+        largest = max(largest, tree.d[v, STAT + 1 + c])
+    return max(tree.d[v, STAT] - largest, 0.0)

@@ -15,8 +15,22 @@ from typing import NamedTuple
 
 from dmondrian._jit import implements, inner
 from dmondrian.core.draws import harmonic
-from dmondrian.core.nodes import LEFT, OFFSET, RIGHT, STAT
-from dmondrian.core.policies import add_statistics, count, gain, is_pure, is_pure_with
+from dmondrian.core.nodes import LEFT, OFFSET, RIGHT, STAT, TOTAL_WEIGHT
+from dmondrian.core.policies import (
+    add_statistics,
+    count,
+    error,
+    gain,
+    gain_of_split,
+    gain_unit,
+    inherit,
+    is_pure,
+    is_pure_with,
+    note_gain,
+    tally,
+    tally_size,
+)
+from dmondrian.stats.tallies import add_where
 
 SUM, SQUARES, PRICE = STAT + 1, STAT + 2, STAT + 3
 MOMENTS = 4  # statistics of a node
@@ -26,6 +40,12 @@ class Moments(NamedTuple):
     """Weight, sum and sum of squares of the labels."""
 
     width: int
+
+
+def set_origin(loss, rule, tree, y):
+    """Take the first label as the origin of all."""
+    if tree.head_f[TOTAL_WEIGHT] == 0.0:
+        tree.head_f[OFFSET] = y
 
 
 @implements(count, Moments)
@@ -77,3 +97,67 @@ def mean_price(tree, v):
 def gain_of_means(stat, tree, v):
     below = mean_price(tree, tree.i[v, LEFT]) + mean_price(tree, tree.i[v, RIGHT])
     return mean_price(tree, v) - below - sample_variance(tree, v)
+
+
+@inner
+def squared_error(n, total, squares):
+    """Return the squared error of the mean, in all."""
+    return max(squares - total * total / n, 0.0) if n > 0.0 else 0.0
+
+
+# Tallies of candidate cells are [n, sum, sum of squares]; the gain of a split is the fall of the
+# variance.
+
+
+@implements(tally_size, Moments)
+def tally_size_of_moments(stat):
+    return 3, 0
+
+
+@implements(tally, Moments)
+def tally_label(stat, tree, at, stride, n, thresholds, value, y, w):
+    z = y - tree.head_f[OFFSET]
+    add_where(tree, at, n, thresholds, value, w)
+    add_where(tree, at + stride, n, thresholds, value, w * z)
+    add_where(tree, at + 2 * stride, n, thresholds, value, w * z * z)
+
+
+@implements(note_gain, Moments)
+def note_nothing(stat, tree, criterion, whole, left, stride, n, thresholds, value, y, w):
+    pass
+
+
+@implements(gain_of_split, Moments)
+def fall_of_variance(stat, tree, criterion, whole, left, stride):
+    pool = tree.pool
+    n, total, squares = pool[whole], pool[whole + stride], pool[whole + 2 * stride]
+    n_left, on_left = pool[left], pool[left + stride]
+    squares_left = pool[left + 2 * stride]
+    if n <= 0.0:
+        return 0.0
+    apart = squared_error(n_left, on_left, squares_left)
+    apart += squared_error(n - n_left, total - on_left, squares - squares_left)
+    return (squared_error(n, total, squares) - apart) / n
+
+
+@implements(gain_unit, Moments)
+def variance_of_cell(stat, tree, whole, stride):
+    n, total, squares = (
+        tree.pool[whole],
+        tree.pool[whole + stride],
+        tree.pool[whole + 2 * stride],
+    )
+    return squared_error(n, total, squares) / n if n > 0.0 else 0.0
+
+
+@implements(inherit, Moments)
+def inherit_moments(stat, tree, v, whole, left, stride, goes_left):
+    for k in range(3):
+        on_left = tree.pool[left + k * stride]
+        tree.d[v, STAT + k] = on_left if goes_left else tree.pool[whole + k * stride] - on_left
+    tree.d[v, SQUARES] = max(tree.d[v, SQUARES], 0.0)
+
+
+@implements(error, Moments)
+def error_of_mean(stat, tree, v):
+    return squared_error(tree.d[v, STAT], tree.d[v, SUM], tree.d[v, SQUARES])

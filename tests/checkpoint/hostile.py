@@ -8,6 +8,7 @@ changed states, so that it can be run in a process of its own with bounds checks
 from __future__ import annotations
 
 import copy
+import dataclasses
 import faulthandler
 import random
 import sys
@@ -21,6 +22,7 @@ from dmondrian.checkpoint.codec import METADATA_KEY
 from dmondrian.checkpoint.document import dump_json
 from dmondrian.errors import CheckpointError
 from dmondrian.forest import Forest
+from dmondrian.fringe import FringeSettings
 from dmondrian.parameters import ForestParameters
 
 State = tuple[dict[str, Any], list[dict[str, Any]]]
@@ -66,6 +68,26 @@ SOUND: dict[str, State] = {
     "one row": forest(1).state(),
     "extensions": forest(25, expected_extension=True).state(),
     "one leaf speaks": forest(25, use_aggregation=False, max_nodes=9).state(),
+}
+
+
+FRINGE: dict[str, Any] = {
+    "algorithm": "online-forest-classifier",
+    "aggregation": "mean",
+    "split_pure": True,
+    "empty_prior": True,
+    "fringe": FringeSettings(2.0, 3, 0.0, 1.0, 1.0, 2.0, 4, "entropy", 0.5, 0.0),
+}
+NUMBERS_FRINGE = {
+    **FRINGE,
+    "algorithm": "online-forest-regressor",
+    "n_classes": 0,
+    "fringe": dataclasses.replace(FRINGE["fringe"], criterion="squared_error", max_fringe=None),
+}
+SOUND |= {
+    "fringe": forest(80, **FRINGE).state(),
+    "fringe, regressor": forest(80, **NUMBERS_FRINGE).state(),
+    "fringe, no rows": forest(0, **FRINGE).state(),
 }
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from dmondrian.checkpoint import decode_forest, encode_forest
-from dmondrian.checkpoint.codec import METADATA_KEY
+from dmondrian.checkpoint.codec import METADATA_KEY, peek_forest
 from dmondrian.errors import CorruptError, ParameterError
 from tests.checkpoint.conftest import make_tree
 
@@ -231,7 +231,7 @@ def test_a_state_larger_than_the_bound_is_not_allocated() -> None:
     bomb = encode_forest({}, [{"a": np.zeros(5_000_000)}])
     assert len(bomb) < 100_000
     before = pa.default_memory_pool().max_memory()
-    with pytest.raises(CorruptError, match=r"5000000 nodes of 8 bytes.*39999999"):
+    with pytest.raises(CorruptError, match=r"5000000 nodes in 1 trees, 40000000 bytes.*39999999"):
         decode_forest(bomb, max_bytes=39_999_999)
     assert pa.default_memory_pool().max_memory() - before < 1_000_000
     assert len(decode_forest(bomb, max_bytes=40_000_000)[1][0]["a"]) == 5_000_000
@@ -259,3 +259,44 @@ def test_a_length_of_the_batch_that_lies_is_found() -> None:
             decode_forest(bytes(changed))
         found += 1
     assert found >= 2  # the batch's length and the column's
+
+
+def ragged(seed: int, m: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(0, 4, m).astype(np.int32)
+    items = rng.normal(size=int(sizes.sum()))
+    return {"left": np.arange(m, dtype=np.int32), "told": items, "told_size": sizes}
+
+
+def test_lists_of_any_length_come_back() -> None:
+    trees = [ragged(0, 30), ragged(1, 0), ragged(2, 1)]
+    data = encode_forest({"a": 1}, trees)
+    assert same(trees, decode_forest(data)[1])
+    table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
+    assert pa.types.is_list(table.schema.field("told").type)
+    assert [len(row) for row in table.column("told").to_pylist()[:30]] == trees[0][
+        "told_size"
+    ].tolist()
+    header, sizes = peek_forest(lambda start, stop: data[start:stop], len(data))
+    assert header == {"a": 1}
+    assert sizes == [sum(array.nbytes for array in tree.values()) for tree in trees]
+
+
+def test_lists_that_do_not_add_up_are_refused() -> None:
+    tree = ragged(0, 30)
+    with pytest.raises(ParameterError, match="as many as 'told_size' says"):
+        encode_forest({}, [{**tree, "told": tree["told"][1:]}])
+    data = encode_forest({}, [tree])
+    with pytest.raises(CorruptError, match="more than the 100 bytes"):
+        decode_forest(data, max_bytes=100)
+    swapped = tree["told_size"].copy()
+    swapped[[int(swapped.argmax()), int(swapped.argmin())]] = swapped.min(), swapped.max()
+    batch = pa.ipc.open_file(pa.BufferReader(data))
+    columns = batch.get_batch(0).columns
+    columns[batch.schema.get_field_index("told_size")] = pa.array(swapped)
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_file(sink, batch.schema, options=options) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=batch.schema))
+    with pytest.raises(CorruptError, match="cut into other lists"):
+        decode_forest(bytes(sink.getvalue()))

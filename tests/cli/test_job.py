@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dmondrian.cli.job import build_estimator, read_job
+from dmondrian.cli.job import build_estimator, check_amounts, read_job
 from dmondrian.errors import JobError
+from tests.cli.command import PROJECT
 
 GOOD = """\
 # a comment line
@@ -120,6 +121,25 @@ def test_all_mistakes_are_told_at_once(tmp_path):
     assert "'tarjet'" in message
     assert "[data] target is missing" in message
     assert "job.toml:11: [run] path: expected a string, got the integer 7" in message
+
+
+def test_a_density_has_no_target(tmp_path):
+    text = GOOD.replace('target = "y"\n', "")
+    assert "[data] target is missing" in refusal(tmp_path, text)
+    file = tmp_path / "density.toml"
+    head = text.partition("algorithm")[0]
+    file.write_text(f'{head}algorithm = "mondrian-density"\n[run]\npath = "../run"\n')
+    job = read_job(file)
+    assert "target" not in job.data
+    assert type(build_estimator(job)).__name__ == "MondrianDensity"
+
+
+@pytest.mark.parametrize("file", sorted((PROJECT / "jobs").glob("*.toml")), ids=lambda f: f.stem)
+def test_ready_jobs_are_sound(file):
+    job = read_job(file)
+    build_estimator(job)
+    check_amounts(job)
+    assert Path(job.data["path"]).exists()
 
 
 def test_lines_are_right_after_values_over_several_lines(tmp_path):

@@ -18,6 +18,8 @@ from dmondrian import (
     AMFRegressor,
     MondrianForestClassifier,
     MondrianForestRegressor,
+    OnlineRandomForestClassifier,
+    OnlineRandomForestRegressor,
 )
 from dmondrian._jit import compilations
 
@@ -38,6 +40,12 @@ FORESTS = {
     ),
     "mondrian-forest-regressor": MondrianForestRegressor(
         3, aggregation="hierarchy", random_state=0
+    ),
+    "online-forest-classifier": OnlineRandomForestClassifier(
+        3, min_samples_leaf=2.0, min_gain=0.05, calibrate=True, random_state=0
+    ),
+    "online-forest-regressor": OnlineRandomForestRegressor(
+        3, min_samples_leaf=2.0, min_gain=0.05, random_state=0
     ),
 }
 

@@ -12,6 +12,7 @@ import pytest
 from distributed import Client
 
 from dmondrian import (
+    ConvexLoss,
     GeneralizedMondrianForestClassifier,
     GeneralizedMondrianForestRegressor,
     MondrianDensity,
@@ -89,12 +90,46 @@ def test_binary_costs_tell_decisions_and_probabilities(
     assert 0.0 < run.metrics["log_loss"] < 1.0
 
 
+def test_a_density_is_trained_scored_and_evaluated(
+    fit: Fit, client: Client, tmp_path: Path
+) -> None:
+    rng, data = np.random.default_rng(0), tmp_path / "data"
+    data.mkdir()
+    for part in range(2):
+        table = {"a": rng.beta(2.0, 5.0, 900), "b": rng.random(900), "id": np.arange(900)}
+        pq.write_table(pa.table(table), data / f"part-{part}.parquet", row_group_size=300)
+    estimator = MondrianDensity(4, lifetime=6.0, n_draws=400, random_state=3)
+    run = fit("density", estimator=estimator, data=data, target=None, exclude=["id"])
+    assert run.metrics == {}
+    X = np.concatenate([read_block(run.plan, block).X for block in run.plan.blocks])
+    alone, shared = MondrianDensity(**estimator.get_params()).fit(X), run.to_local()
+    assert same_forest(alone, shared)
+    told = score(run.run_url, data, tmp_path / "out", keep=["id"], client=client)
+    assert told["rows"] == 1800
+    files = sorted((tmp_path / "out").glob("part-*.parquet"))
+    scores = pa.concat_tables([pq.read_table(file) for file in files])
+    assert scores.column_names == ["id", "log_density"]
+    assert np.array_equal(scores.column("log_density").to_numpy(), alone.score_samples(X))
+    measured = evaluate(run.run_url, data, client=client)
+    assert measured["rows"] == 1800
+    assert measured["log_likelihood"] == pytest.approx(alone.score(X) / 1800, rel=1e-12)
+
+
+def abs_error(z: float, y: float) -> float:
+    return abs(y - z)
+
+
 def test_what_a_stream_cannot_do_is_refused(fit: Fit) -> None:
     held = GeneralizedMondrianForestRegressor(lifetime="validation")
     with pytest.raises(ParameterError, match="holds out rows of a fit"):
         fit("held", estimator=held, target="age")
-    with pytest.raises(ParameterError, match="has no target"):
+    with pytest.raises(ParameterError, match="learns all columns alike: leave it out"):
         fit("density", estimator=MondrianDensity(), target="age")
+    with pytest.raises(ParameterError, match="expected the name of the column to learn"):
+        fit("no target", target=None)
+    own = GeneralizedMondrianForestRegressor(loss=ConvexLoss(abs_error, solution=float))
+    with pytest.raises(ParameterError, match="hold no functions"):
+        fit("own", estimator=own, target="age")
 
 
 def test_negative_counts_end_a_run_with_their_reason(fit: Fit, tmp_path: Path) -> None:

@@ -149,12 +149,19 @@ def test_chunks_weights_and_files_change_nothing(tmp_path) -> None:
     )
 
 
-def test_held_out_rows_choose_the_lifetime() -> None:
+def test_held_out_rows_choose_the_lifetime(tmp_path) -> None:
     X, held = rows(1500), rows(1500, seed=8)
     density = MondrianDensity(4, lifetime="validation", n_draws=2000, random_state=0).fit(X)
     path = density.lifetime_path_
     assert density.lifetime_ == path.lifetimes[np.argmin(path.risks[0])]
     assert path.lifetimes[0] < density.lifetime_ < path.lifetimes[-1]
+    density.save(tmp_path / "m")
+    loaded = dmondrian.load(tmp_path / "m")
+    assert loaded.lifetime_ == density.lifetime_
+    for told, stored in zip(loaded.lifetime_path_, path, strict=True):
+        assert np.array_equal(told, stored)
+    with pytest.raises(AttributeError, match="no lifetime was chosen by held-out rows"):
+        _ = MondrianDensity(2, random_state=0).fit(X).lifetime_path_
     for lifetime in (path.lifetimes[0], path.lifetimes[-1]):
         other = density._at(lifetime).log_density(held).mean()
         assert density.score_samples(held).mean() > other
@@ -198,3 +205,16 @@ def test_rows_without_weight_choose_no_lifetime() -> None:
     with pytest.raises(ParameterError, match="positive weight"):
         density.choose_lifetime(rows(50), np.zeros(50))
     assert not hasattr(density, "lifetime_path_")
+
+
+def test_a_density_that_is_close_to_uniform_is_told() -> None:
+    X = np.clip(np.random.default_rng(0).normal(0.5, 0.05, (300, 20)), 0.0, 1.0)
+    cut = MondrianDensity(2, lifetime=8.0, n_draws=200, random_state=0).fit(X)
+    with pytest.warns(UserWarning, match=r"cells without rows have .*% of the probability"):
+        told = cut.score_samples(X)
+    assert cut.empty_mass_ > 0.5
+    cut.set_params(bound=200.0)
+    assert (cut.score_samples(X) > told + 5.0).all()
+    assert cut.empty_mass_ < 0.01
+    tree = cut._now.trees[0]
+    assert tree.mass[-1] == pytest.approx(1.0 - tree.mass[:-1].sum(), abs=1e-12)

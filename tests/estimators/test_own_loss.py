@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numba import config
 
 from dmondrian import ConvexLoss, GeneralizedMondrianForestRegressor
 from dmondrian.errors import ParameterError
@@ -178,5 +179,82 @@ def test_cells_without_a_best_constant_are_told() -> None:
 def test_held_out_rows_choose_by_finite_losses_only() -> None:
     own = ConvexLoss(one_sided, solution=math.sin)
     X, y = rows(), 4.0 + labels().clip(-0.5, 0.5)  # sin of the mean is negative
-    with pytest.raises(ParameterError, match="not a finite number at lifetime"):
+    with (
+        pytest.warns(UserWarning, match="is no minimum"),
+        pytest.raises(ParameterError, match="not a finite number at lifetime"),
+    ):
         forest(own, lifetime="validation").fit(X, y)
+
+
+def half_expectile_slope(z: float, y: float) -> float:
+    return -(0.9 if y > z else 0.1) * (y - z)
+
+
+def too_large(mean: float) -> float:
+    return mean + 0.5
+
+
+def square(z: float, y: float) -> float:
+    return (y - z) ** 2
+
+
+@pytest.mark.parametrize("shift", [0.0, 1e6])
+def test_a_derivative_of_another_price_is_told(shift: float) -> None:
+    y = shift + labels()
+    with pytest.warns(UserWarning, match="the derivative is not that of the price: at y = "):
+        forest(ConvexLoss(expectile, half_expectile_slope)).fit(rows(), y)
+    with pytest.warns(UserWarning, match="no minimum; correct it"):
+        forest(ConvexLoss(square, solution=too_large)).fit(rows(), y)
+    with pytest.warns(UserWarning, match="where the mean label is not enough"):
+        forest(ConvexLoss(expectile, solution=float)).fit(rows(), y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        forest(ConvexLoss(expectile, expectile_slope)).fit(rows(), y)
+        forest(ConvexLoss(square, solution=float)).fit(rows(), y)
+        forest(ConvexLoss(poisson, solution=math.log)).fit(rows(), labels().clip(0.0) + 0.1)
+        forest(ConvexLoss(poisson, poisson_slope)).fit(rows(), np.exp(labels()))
+
+
+def lists(z: float, y: float) -> Any:
+    return [z, y]
+
+
+def fails(z: float, y: float) -> float:
+    if z > 0.0:
+        raise ValueError("only below zero")
+    return z - y
+
+
+def never(z: float, y: float) -> float:
+    return math.nan
+
+
+def test_functions_that_are_no_losses_are_told() -> None:
+    X, y = rows(), labels()
+    compiled = "cannot be compiled" if not config.DISABLE_JIT else "failed for some floats"
+    with pytest.raises(ParameterError, match=f"your function lists {compiled}"):
+        forest(ConvexLoss(lists, huber_slope)).fit(X, y)
+    with pytest.raises(ParameterError, match=r"your function fails failed.*only below zero"):
+        forest(ConvexLoss(huber, fails)).fit(X, y)
+    with pytest.raises(ParameterError, match="not a finite number for any z tried"):
+        forest(ConvexLoss(never, huber_slope)).fit(X, y)
+    for wrong in (3, too_large):
+        with pytest.raises(ParameterError, match="price should be a function of two numbers"):
+            ConvexLoss(wrong, huber_slope)  # type: ignore[arg-type]  # that is the mistake
+
+
+def test_what_is_set_after_learning_changes_no_prediction() -> None:
+    X, y, own = rows(), labels(), ConvexLoss(huber, huber_slope)
+    for before, after in (
+        (own, "huber"),
+        ("huber", own),
+        (own, ConvexLoss(square, solution=float)),
+    ):
+        fitted = forest(before).fit(X, y)
+        told, nodes = fitted.predict(X), fitted.nodes(0)
+        fitted.set_params(loss=after, bound=0.1, empty_cell="prior")
+        assert np.array_equal(fitted.predict(X), told)
+        assert np.array_equal(fitted.nodes(0)["forecast"], nodes["forecast"])
+        with pytest.raises(ParameterError, match="parameters changed"):
+            fitted.partial_fit(X, y)
+        assert not np.array_equal(fitted.fit(X, y).predict(X), told)

@@ -14,7 +14,7 @@ from dmondrian.errors import CorruptError
 from dmondrian.forest import Forest
 from dmondrian.parameters import ForestParameters
 from dmondrian.progressive import late_loss
-from dmondrian.scales import _log2_whole, _signs, learn_scales
+from dmondrian.scales import _idle, _log2_whole, _signs, learn_scales
 from tests.estimators.test_amf import same_forest
 
 LAST = 1024
@@ -185,6 +185,33 @@ def test_a_few_columns_are_found_among_many() -> None:
     assert np.median(scales) <= 2.0**-4 * scales[:3].min()
 
 
+def test_idle_columns_are_those_that_say_nothing_alone() -> None:
+    rng = np.random.default_rng(1)
+    X = rng.random((LAST, 9)).astype(np.float32)
+    X[:, 8] = 0.5
+    y = ((X[:, 0] > 0.3) & (np.abs(X[:, 1] - 0.5) < 0.3)).astype(np.float64)
+    drawn = AMFClassifier(random_state=0)._forest_parameters(9, 2)
+    rows = X, y, np.ones(LAST)
+    idle = _idle(drawn, X.min(axis=0) < X.max(axis=0), rows, 2)
+    assert not idle[:2].any()
+    assert not idle[8]  # one that does not vary has no scale to lose
+    assert idle[2:8].sum() >= 4  # of noise, a column is useful by chance now and then
+    many = np.hstack([X[:, :2], rng.random((LAST, 50)).astype(np.float32)])
+    drawn = AMFClassifier(random_state=0)._forest_parameters(52, 2)
+    scales = np.array(learn_scales(drawn, (many, y, np.ones(LAST)), n_threads=2))
+    assert np.mean(scales[2:] <= 2.0**-12) > 0.8  # the least before idle columns were left out
+    assert (scales[:2] >= 2.0**-2).all()
+
+
+def test_columns_that_help_together_alone_stay() -> None:
+    rng = np.random.default_rng(2)
+    X = rng.random((LAST, 6)).astype(np.float32)
+    y = ((X[:, 0] > 0.5) != (X[:, 1] > 0.5)).astype(np.float64)
+    drawn, rows = AMFClassifier(random_state=0)._forest_parameters(6, 2), (X, y, np.ones(LAST))
+    scales = np.array(learn_scales(drawn, rows, n_threads=2))
+    assert scales[:2].min() >= 2.0**3 * scales[2:].max()
+
+
 def test_scales_are_learned_unasked_where_that_is_quick() -> None:
     classifier, regressor = AMFClassifier(), AMFRegressor()
     assert classifier._auto_settings(200, 2) == ("alpha", "charge_opening", "feature_scales")
@@ -199,9 +226,9 @@ def test_scales_are_learned_unasked_where_that_is_quick() -> None:
 def test_logarithms_are_rounded_as_they_should_be() -> None:
     values = np.random.default_rng(0).random(2000) ** 8
     largest = values.max()
-    assert (_log2_whole(values) == np.maximum(np.rint(np.log2(values / largest)), -24.0)).all()
+    assert (_log2_whole(values) == np.maximum(np.rint(np.log2(values / largest)), -32.0)).all()
     assert (_log2_whole(np.zeros(3)) == 0.0).all()
-    assert _log2_whole(np.array([0.0, 4.0])).tolist() == [-24.0, 0.0]
+    assert _log2_whole(np.array([0.0, 4.0])).tolist() == [-32.0, 0.0]
 
 
 @pytest.mark.parametrize("scales", [[1.0], [1.0, 1e39], [1.0, 0.0], [1.0, float("nan")], [1, 1]])

@@ -38,6 +38,33 @@ def test_the_number_of_cells(d: int, lifetime: float) -> None:
         assert stats.chisquare(seen, expected).pvalue > LEVEL
 
 
+def n_meeting(cell: Cell, lifetime: float, low: np.ndarray, high: np.ndarray) -> int:
+    """Return the number of cells that meet the inside of a box."""
+    none = np.empty((0, len(cell.lower)), np.float32)
+    if (np.asarray(cell.upper) <= low).any() or (np.asarray(cell.lower) >= high).any():
+        return 0
+    if cell.split()[0] > lifetime:
+        return 1
+    return sum(n_meeting(cell.child(none, side), lifetime, low, high) for side in (True, False))
+
+
+def test_what_a_box_sees_is_the_mondrian_process_of_the_box() -> None:
+    """O6 by O3: cells that meet a box of sides a are prod (1 + lifetime a_j), not those of all."""
+    low, high, lifetime = np.array([0.2, 0.1]), np.array([0.7, 0.5]), 3.0
+    nothing = np.empty((0, 2), np.float32)
+    counts = np.array(
+        [
+            n_meeting(
+                CubeTree(nothing, np.empty(0), np.empty(0), 7, tree, 0).root(), lifetime, low, high
+            )
+            for tree in range(1500)
+        ]
+    )
+    error = counts.std() / np.sqrt(len(counts))
+    expected = np.prod(1.0 + lifetime * (high - low))
+    assert abs(counts.mean() - expected) < stats.norm.isf(LEVEL / 2) * error
+
+
 def waves(X: np.ndarray) -> np.ndarray:
     return np.sin(2.0 * np.pi * X.astype(np.float64)).mean(axis=1)
 

@@ -127,6 +127,16 @@ def test_without_discounts_the_hierarchy_says_frequencies(domain: str) -> None:
     assert np.abs(tight.predict_sums(X).total - expected).max() > 0.01
 
 
+@pytest.mark.parametrize("domain", ["range", "cube"])
+def test_whole_discounts_copy_the_parent_where_all_counts_are_one(domain: str) -> None:
+    """O17: D = 1 and counts of 1; the root's parent is uniform."""
+    X, y = np.array([[0.1, 0.2], [0.9, 0.7]], np.float32), np.array([0.0, 1.0])
+    how = {"domain": domain, "lifetime": 50.0, "discount": 1e-15, "aggregation": "hierarchy"}
+    forest = grow_forest(X, y, n_trees=3, n_classes=3, algorithm=MEAN["algorithm"], **how)
+    assert all(len(nodes["left"]) > 1 for nodes in nodes_of(forest))
+    np.testing.assert_allclose(forest.predict_sums(X).total / 3.0, 1.0 / 3.0, atol=1e-12)
+
+
 @pytest.mark.parametrize("span", [0.4, 5.0])
 def test_the_expected_discount_is_the_mean_over_branches(span: float) -> None:
     """O17: draw where x branches off a leaf, smooth down that tree, and average."""

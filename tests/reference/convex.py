@@ -29,7 +29,7 @@ def pinball(level: float) -> Callable:
 
 LOSSES: dict[str, Callable] = {
     "squared": lambda z, y: (y - z) ** 2,
-    "gaussian": lambda z, y: 0.5 * z**2 - y * z,
+    "gaussian": lambda z, y: 0.5 * (y - z) ** 2,
     "poisson": lambda z, y: np.exp(z) - y * z,
     "geometric": lambda z, y: -np.log1p(-np.exp(z)) - y * z,
     "huber": _huber,

@@ -11,6 +11,8 @@ from scipy.optimize import brentq, minimize_scalar
 from dmondrian import GeneralizedMondrianForestClassifier, GeneralizedMondrianForestRegressor
 from dmondrian.core.score import write_losses
 from dmondrian.cost import BINARY
+from dmondrian.stats.moments import PRICE
+from tests.estimators.test_amf import same_forest
 from tests.reference.convex import DELTA, LEVELS, LOSSES, SLOPES, limits, pinball
 
 N_ROWS = 220
@@ -161,3 +163,58 @@ def test_losses_are_convex(loss: str) -> None:
             at = best.get(loss, lambda m: m)(label)
             write_losses(policy, np.array([[at]]), 1, np.array([label]), out[:1])
             assert out[0] == pytest.approx(0.0, abs=1e-12)
+
+
+@pytest.mark.parametrize("loss", ["squared", "gaussian", "huber", "quantile"])
+def test_labels_far_from_zero_keep_their_digits(loss: str) -> None:
+    """Labels in units of 2^-20 beside 2^30: sums of their squares have no digit left."""
+    X, y = data(loss)
+    y = np.round(y * 2.0**20) * 2.0**-20
+    options = {"lifetime": "prequential", "max_rows_per_leaf": 16, "delta": DELTA}
+    near, far = (
+        GeneralizedMondrianForestRegressor(2, loss=loss, random_state=1, **options).fit(X, y + at)
+        for at in (0.0, 2.0**30)
+    )
+    assert np.array_equal(near.lifetimes_, far.lifetimes_)
+    np.testing.assert_allclose(far.predict(X) - 2.0**30, near.predict(X), atol=1e-6)
+    np.testing.assert_allclose(
+        far.lifetime_path_.risks, near.lifetime_path_.risks, rtol=1e-5, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("size", [0.5, 3.0, 1e4, 1e12, 1e138])
+def test_large_counts_keep_their_digits(size: float) -> None:
+    X = np.zeros((2, 1), np.float32)
+    for loss in ("poisson", "geometric"):
+        forest = GeneralizedMondrianForestRegressor(1, loss=loss).fit(X, [size, 2.0 * size])
+        assert forest.predict(X[:1])[0] == pytest.approx(1.5 * size, rel=2e-13)
+
+
+@pytest.mark.parametrize("loss", ["poisson", "huber", "quantile"])
+@pytest.mark.parametrize("w", [300, 2000, 2.5])
+def test_a_large_weight_is_priced_as_its_repeats(loss: str, w: float) -> None:
+    """The row of weight w moves a cell that others opened: each repeat finds it moved."""
+    X = np.zeros((4, 1), np.float32)
+    options = {"lifetime": "prequential", "bound": 5.0, "random_state": 0, "delta": DELTA}
+    once, repeated, whole = (
+        GeneralizedMondrianForestRegressor(1, loss=loss, **options).fit(X, [1.0, 2.0, 3.0, 2.0])
+        for _ in range(3)
+    )
+    before = repeated.forest_.trees[0].d[0, PRICE]
+    once.partial_fit(X[:1], [7.0], sample_weight=[w])
+    parts = [1.0] * int(w) + ([w % 1.0] if w % 1.0 else [])
+    repeated.partial_fit(np.repeat(X[:1], len(parts), 0), [7.0] * len(parts), parts)
+    whole.partial_fit(X[:1], [7.0])
+    told, expected, first = (
+        forest.forest_.trees[0].d[0, PRICE] - before for forest in (once, repeated, whole)
+    )
+    least = w * whole_price(loss, 7.0)
+    assert abs(told - expected) <= 0.01 * (expected - first - least) + 1e-9
+    if w < 256:
+        assert same_forest(once, repeated)
+    np.testing.assert_allclose(once.predict(X[:1]), repeated.predict(X[:1]), rtol=1e-12)
+
+
+def whole_price(loss: str, y: float) -> float:
+    """Return what a row costs that finds what it says."""
+    return np.exp(min(np.log(y), 5.0)) - y * np.log(y) if loss == "poisson" else 0.0

@@ -1,0 +1,101 @@
+"""All benchmarks, one after the other: as benchmarks/README.md reports them, or at tiny sizes.
+
+    python -m benchmarks --data <folder> [--peers <folder>] [name ...]
+    python -m benchmarks --small --data jobs/data --results <folder>
+
+``--small`` runs each script for seconds, on a few hundred rows, to see that it runs: its figures
+say nothing, so it wants a folder of its own for them. A script that fails does not stop the
+others; it is named at the end, and the exit code is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.records import RESULTS, RESULTS_VARIABLE
+
+
+class Run(NamedTuple):
+    """How one script is run."""
+
+    script: str
+    whole: str  # arguments of the reported run
+    small: str | None  # those of a tiny one; None where the least there is takes minutes
+    takes_data: bool = True
+    takes_peers: bool = False
+
+
+RUNS = (
+    Run("quality", "", "--sets adult california_housing --max-rows 300 --models"
+        " 'dmondrian 10' 'calibrated 10'", takes_peers=True),
+    Run("scales_tried", "--max-rows 12000",
+        "--sets california_housing --max-rows 400 --parts maps"),
+    Run("throughput", "--max-rows 100000", "--workloads adult friedman1 --max-rows 1000 --repeats 1"
+        " --models dmondrian", takes_peers=True),
+    Run("answering", "--max-rows 100000",
+        "--workloads adult friedman1 --max-rows 1000 --repeats 1"),
+    Run("growth", "", "--max-rows 20000 --trees 1", takes_data=False),
+    Run("startup", "", None, takes_data=False, takes_peers=True),
+    Run("ablation", "--max-rows 20000", "--sets adult --max-rows 200 --trees 2"),
+    Run("encoding", "", "--trees 1 --max-rows 1000", takes_data=False),
+    Run("lifetimes", "--max-rows 12000", "--sets california_housing --max-rows 200"),
+    Run("figures", "", None),
+    Run("intervals", "--max-rows 8000 --repeats 25", "--max-rows 300 --parts prediction"),
+    Run("online_forests", "", "--sets adult --max-rows 300 --models 'online forest 10' --trees 2"
+        " --seeds 1 --rows 500 memory peers", takes_peers=True),
+    Run("generalized", "", "--sets california_housing --max-rows 300 quantiles"),
+    Run("chaos", "", None),
+    Run("recovery", "", None),
+    Run("scaling_model", "", None, takes_data=False),
+)  # fmt: skip
+NAMES = tuple(run.script for run in RUNS)
+
+
+def command(run: Run, args: argparse.Namespace) -> list[str]:
+    """Return the command line of one script."""
+    told = [sys.executable, "-m", f"benchmarks.{run.script}"]
+    if run.takes_data:
+        told += ["--data", args.data]
+    if run.takes_peers and args.peers is not None:
+        told += ["--peers", args.peers]
+    return told + shlex.split((run.small if args.small else run.whole) or "")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(NAMES)}; all")
+    parser.add_argument("--data", required=True, help="folder with one sub-folder per real set")
+    parser.add_argument("--peers", help="folder of the peers' environments")
+    parser.add_argument("--small", action="store_true", help="only see that they run")
+    parser.add_argument("--results", type=Path, help="folder for tables and figures")
+    args = parser.parse_args()
+    if unknown := sorted(set(args.names) - set(NAMES)):
+        parser.error(f"there is no benchmark named {', '.join(unknown)}")
+    if args.small and args.results is None:
+        parser.error("--small wants --results: its figures are not to replace those reported")
+    results = args.results or RESULTS
+    results.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, RESULTS_VARIABLE: str(results.resolve())}
+    failed = []
+    for run in RUNS:
+        if run.script not in (args.names or NAMES) or (args.small and run.small is None):
+            continue
+        started = time.monotonic()
+        code = subprocess.run(command(run, args), env=environment, check=False).returncode
+        print(f"{run.script}: {time.monotonic() - started:.0f} s, exit {code}", file=sys.stderr)
+        failed += [run.script] if code else []
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,321 @@
+"""Online random forests with stream partitioning (D13): the paper's experiments, and beside peers.
+
+``gaussians`` (section 5.1): a mixture of five Gaussians in the plane, with the paper's parameters;
+the forest, the mean of its trees and the Bayes classifier, as rows come. ``usps`` (section 5.2):
+with the paper's parameters, accuracy after each pass over the data, beside a batch random forest.
+``memory`` (section 3.6): what a bound on the fringe costs and saves, on covtype. ``peers``:
+progressive and held-out loss, and rates, beside AMF of this package, river's adaptive random
+forest and Hoeffding tree, and a batch random forest. ``speech``: averaged shares against votes.
+
+    python -m benchmarks.online_forests --data <folder> [--peers <folder>] [part ...]
+
+Writes records, tables and pictures to `results/online_forests_*`; needs matplotlib for pictures
+(the package's `plots` extra). A part that was stopped begins anew, but ``peers`` takes up where it
+stood. Rates count the processor's time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.ensemble import RandomForestClassifier
+
+from benchmarks import datasets, metrics
+from benchmarks.peers.runner import interpreter, save_input, score
+from benchmarks.records import RESULTS, Records, table
+from dmondrian import OnlineRandomForestClassifier
+from dmondrian.core.nodes import N_NODES
+
+# Section 5.1. The paper does not tell its Gaussians: five that overlap, of unequal weights.
+WEIGHTS = np.array([0.35, 0.25, 0.2, 0.12, 0.08])
+CENTRES = np.array([[0.0, 0.0], [2.0, 0.5], [-1.0, 2.0], [1.0, -2.0], [-2.0, -1.5]])
+DEVIATIONS = np.array([1.0, 0.8, 1.2, 0.7, 0.9])
+PAPER_51 = {
+    "candidate_rate": 1.0,
+    "n_thresholds": 10,
+    "min_gain": 0.001,
+    "min_samples_leaf": 1.0,
+    "min_samples_growth": 1.1,
+    "must_split_ratio": 1000.0,
+}
+TEST_ROWS = 3000
+# Section 5.2.
+PAPER_52 = {
+    "candidate_rate": 10.0,
+    "n_thresholds": 10,
+    "min_gain": 0.1,
+    "min_samples_leaf": 10.0,
+    "min_samples_growth": 1.00001,
+    "must_split_ratio": 10_000.0,
+}
+PASSES = 15
+FRINGES = (10, 30, 100, 300, 1000, None)
+SETS = ["covtype", "adult", "electricity", "synthetic_d20", "synthetic_d100_k5"]
+# label, peer, trees
+MODELS = (
+    ("online forest 10", "online_forest", 10),
+    ("online forest 50", "online_forest", 50),
+    ("AMF 10", "dmondrian", 10),
+    ("AMF 50", "dmondrian", 50),
+    ("river ARF 10", "river_arf", 10),
+    ("river Hoeffding tree", "river_hoeffding", 1),
+    ("random forest 10", "random_forest", 10),
+    ("random forest 50", "random_forest", 50),
+)
+COLUMNS = ("progressive_log_loss", "progressive_accuracy", "log_loss", "accuracy")
+
+
+def mixture(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows of the mixture: X float32 [n, 2], y int64 [n]."""
+    draw = np.random.default_rng(seed)
+    y = draw.choice(len(WEIGHTS), n, p=WEIGHTS)
+    X = CENTRES[y] + DEVIATIONS[y, None] * draw.normal(size=(n, 2))
+    return X.astype(np.float32), y
+
+
+def bayes(X: np.ndarray) -> np.ndarray:
+    """Return the most probable class of each row."""
+    square = ((X[:, None] - CENTRES) ** 2).sum(axis=2) / DEVIATIONS**2
+    return (np.log(WEIGHTS) - 2.0 * np.log(DEVIATIONS) - 0.5 * square).argmax(axis=1)
+
+
+def accuracies(forest: Any, X: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
+    """Return the accuracy of the forest by vote, by averaged shares, and the mean of its trees."""
+    inner = forest.forest_
+    said = inner.answers(X, inner.policies.learning, np.array([np.inf]), inner.n_outputs)[:, :, 0]
+    best = said.argmax(axis=2)
+    votes = np.stack([(best == c).sum(axis=0) for c in range(inner.n_outputs)], axis=1)
+    told = (votes.argmax(axis=1) == y).mean(), (said.mean(axis=0).argmax(axis=1) == y).mean()
+    return float(told[0]), float(told[1]), float((best == y).mean())
+
+
+def gaussians(args: argparse.Namespace) -> None:
+    """Section 5.1: the forest above its trees, both on their way to the Bayes classifier."""
+    cuts = [0, *(int(n) for n in np.unique(np.geomspace(100, args.rows, 13).round()))]
+    curves: dict[str, list[list[float]]] = {"forest, by vote": [], "forest": [], "a tree": []}
+    best = []
+    for seed in range(args.seeds):
+        X, y = mixture(args.rows, seed)
+        X_test, y_test = mixture(TEST_ROWS, 1000 + seed)
+        best.append(float((bayes(X_test) == y_test).mean()))
+        forest = OnlineRandomForestClassifier(args.trees, random_state=seed, **PAPER_51)
+        rows: list[tuple[float, ...]] = []
+        for start, stop in pairwise(cuts):
+            forest.partial_fit(X[start:stop], y[start:stop], classes=range(len(WEIGHTS)))
+            rows.append(accuracies(forest, X_test, y_test))
+        for name, curve in zip(curves, zip(*rows, strict=True), strict=True):
+            curves[name].append(list(curve))
+    shown = {name: np.array(of_seeds) for name, of_seeds in curves.items()}
+    lines = [[n, *(_spread(shown[name][:, k]) for name in shown)] for k, n in enumerate(cuts[1:])]
+    text = (
+        f"Accuracy on {TEST_ROWS} other rows; {args.trees} trees, mean (standard deviation) of "
+        f"{args.seeds} seeds; the Bayes classifier: {_spread(np.array(best))}.\n\n"
+        + table(["rows", *curves], lines)
+    )
+    _write("gaussians", text)
+    _draw("gaussians", "rows", cuts[1:], shown, {"Bayes": float(np.mean(best))}, log=True)
+
+
+def usps(args: argparse.Namespace) -> None:
+    """Section 5.2: passes over a small set, beside a batch forest."""
+    data = datasets.load("usps", args.data, args.max_rows)
+    n, classes = len(data.y_train), range(data.n_classes)
+    passes = range(1, PASSES + 1)
+    online, offline, sizes = [], [], []
+    for seed in range(args.seeds):
+        batch = RandomForestClassifier(args.trees, random_state=seed, n_jobs=1)
+        batch.fit(data.X_train, data.y_train)
+        offline.append(float((batch.predict(data.X_test) == data.y_test).mean()))
+        forest = OnlineRandomForestClassifier(args.trees, random_state=seed, **PAPER_52)
+        curve = []
+        for each in passes:
+            order = np.random.default_rng([seed, each]).permutation(n)
+            forest.partial_fit(data.X_train[order], data.y_train[order], classes=classes)
+            curve.append(accuracies(forest, data.X_test, data.y_test))
+        online.append(curve)
+        sizes.append(forest.forest_.n_nodes / args.trees)
+    names = ("online forest, by vote", "online forest", "a tree")
+    shown = dict(zip(names, np.moveaxis(np.array(online), 2, 0), strict=True))
+    lines = [[p, *(_spread(shown[name][:, p - 1]) for name in names)] for p in passes]
+    text = (
+        f"{n} rows, {len(data.y_test)} held out; {args.trees} trees of {np.mean(sizes):.0f} nodes "
+        f"in the end, mean (standard deviation) of {args.seeds} seeds. scikit-learn's random "
+        f"forest: {_spread(np.array(offline))}.\n\n" + table(["passes", *names], lines)
+    )
+    _write("usps", text)
+    del shown["a tree"]
+    _draw("usps", "passes", list(passes), shown, {"random forest": float(np.mean(offline))})
+
+
+def memory(args: argparse.Namespace) -> None:
+    """Section 3.6: bytes and accuracy against the bound of the fringe."""
+    name = "covtype" if "covtype" in args.sets else args.sets[0]
+    data = datasets.load(name, args.data, args.max_rows)
+    n, classes = len(data.y_train), range(data.n_classes)
+    quarters = [n * k // 4 for k in range(5)]
+    lines = []
+    for limit in FRINGES:
+        forest = OnlineRandomForestClassifier(10, max_fringe=limit, random_state=0, n_jobs=1)
+        held, began = [], time.process_time()
+        for start, stop in pairwise(quarters):
+            forest.partial_fit(data.X_train[start:stop], data.y_train[start:stop], classes=classes)
+            held.append(sum(tree.pool.nbytes for tree in forest.forest_.trees) / 10 / 2**20)
+        rate = n * 10 / (time.process_time() - began)
+        leaves = np.mean([(int(t.head_i[N_NODES]) + 1) / 2 for t in forest.forest_.trees])
+        told = metrics.classification(data.y_test, forest.predict_proba(data.X_test))
+        lines.append(
+            [limit, *held, f"{leaves:.0f}", told["log_loss"], told["accuracy"], f"{rate / 1e3:.0f}"]
+        )
+    head = ["max_fringe", *(f"MiB after {q} rows" for q in quarters[1:])]
+    text = (
+        f"{name}, {n} rows, {data.X_train.shape[1]} columns, {data.n_classes} classes; 10 trees. "
+        "MiB are those of a tree's candidates, spare room included; rates in thousands of rows x "
+        "trees per second, compilation included in the first row.\n\n"
+        + table([*head, "leaves of a tree", "log loss", "accuracy", "rate"], lines)
+    )
+    _write("memory", text)
+
+
+def speech(args: argparse.Namespace) -> None:
+    """Averaged shares against votes."""
+    lines = []
+    for name in args.sets:
+        data = datasets.load(name, args.data, args.max_rows)
+        told = []
+        for aggregation in ("mean", "vote"):
+            forest = OnlineRandomForestClassifier(50, aggregation=aggregation, random_state=0)
+            forest.partial_fit(data.X_train, data.y_train, classes=range(data.n_classes))
+            found = metrics.classification(data.y_test, forest.predict_proba(data.X_test))
+            told += [found["log_loss"], found["accuracy"]]
+        lines.append([name, len(data.y_train), *told])
+    head = ["set", "n", "mean, log loss", "mean, accuracy", "vote, log loss", "vote, accuracy"]
+    _write("speech", "50 trees, held-out rows.\n\n" + table(head, lines))
+
+
+def peers(args: argparse.Namespace) -> None:
+    """Loss and rates beside peers, each in a process of its own, on one thread."""
+    records = Records(RESULTS / "online_forests_peers.json", ("set", "model", "max_rows"))
+    chosen = [model for model in MODELS if model[0] in args.models]
+    for label, peer, _ in chosen:
+        if interpreter(peer, args.peers) is None:
+            print(f"{label}: left out, no environment for it under --peers", file=sys.stderr)
+    chosen = [model for model in chosen if interpreter(model[1], args.peers)]
+    for name in args.sets:
+        data = datasets.load(name, args.data, args.max_rows)
+        with tempfile.TemporaryDirectory() as folder:
+            rows = Path(folder) / "rows.npz"
+            save_input(data, rows)
+            for label, peer, trees in chosen:
+                record = {"set": name, "model": label, "max_rows": args.max_rows}
+                if record in records and not args.fresh:
+                    continue
+                options = {} if peer == "random_forest" else {"progressive": True}
+                found = score(peer, rows, peers=args.peers, trees=trees, **options)
+                rate = found["n_train"] * trees / found["fit_cpu_seconds"]
+                about = {"d": data.X_train.shape[1], "K": data.n_classes, "rate": rate}
+                records.add({**record, **about, **found})
+                print(f"{name}, {label}: {json.dumps(found)}", file=sys.stderr)
+    _write("peers", _beside(records, args))
+
+
+def _beside(records: Records, args: argparse.Namespace) -> str:
+    cells = {(r["set"], r["model"]): r for r in records if r["max_rows"] == args.max_rows}
+    lines = []
+    for name in args.sets:
+        slow = cells.get((name, "river ARF 10"), {}).get("rate")
+        for label, *_ in MODELS:
+            r = cells.get((name, label))
+            if r is not None:
+                ratio = None if slow is None or "forest" not in label else r["rate"] / slow
+                about = [name, r["n_train"], r["d"], r["K"], label]
+                told = [r.get(column) for column in COLUMNS]
+                lines.append([*about, *told, f"{r['rate'] / 1e3:,.1f}", ratio and f"{ratio:.0f}"])
+    head = ["set", "n", "d", "K", "model", "progressive log loss", "progressive accuracy"]
+    return (
+        "Progressive: rows in 20 parts, each predicted, then learned. Rates are thousands of rows "
+        "x trees learned per second of processor time, one thread; times ARF compares them with "
+        "river's adaptive random forest.\n\n"
+        + table([*head, "log loss", "accuracy", "rate", "times ARF"], lines)
+    )
+
+
+def _spread(values: np.ndarray) -> str:
+    return f"{values.mean():.3f} ({values.std():.3f})"
+
+
+def _write(part: str, text: str) -> None:
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / f"online_forests_{part}.md").write_text(text)
+    print(text)
+
+
+def _draw(
+    part: str,
+    axis: str,
+    at: Sequence[int],
+    curves: dict[str, np.ndarray],
+    lines: dict[str, float],
+    log: bool = False,
+) -> None:
+    """Draw the mean of seeds in a band of a standard deviation, and level lines."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    import matplotlib.pyplot as plt
+
+    figure, ax = plt.subplots(figsize=(5.0, 3.2), layout="constrained")
+    for name, values in curves.items():
+        middle, wide = values.mean(axis=0), values.std(axis=0)
+        ax.plot(at, middle, label=name)
+        ax.fill_between(at, middle - wide, middle + wide, alpha=0.25)
+    for name, value in lines.items():
+        ax.axhline(value, color="black", lw=0.8, ls="--", label=name)
+    if log:
+        ax.set_xscale("log")
+    ax.set(xlabel=axis, ylabel="accuracy")
+    ax.legend()
+    figure.savefig(RESULTS / f"online_forests_{part}.png", dpi=120)
+    plt.close(figure)
+
+
+PARTS = {
+    "gaussians": gaussians,
+    "usps": usps,
+    "memory": memory,
+    "speech": speech,
+    "peers": peers,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    datasets.add_arguments(parser, default=SETS)
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(PARTS)}; all")
+    parser.add_argument("--peers", help="folder of the peers' environments")
+    labels = [label for label, *_ in MODELS]
+    parser.add_argument("--models", nargs="+", default=labels, choices=labels, metavar="MODEL")
+    parser.add_argument("--trees", type=int, default=100, help="of the paper's experiments")
+    parser.add_argument("--seeds", type=int, default=5, help="of the paper's experiments")
+    parser.add_argument("--rows", type=int, default=30_000, help="of the mixture of Gaussians")
+    parser.add_argument("--fresh", action="store_true", help="measure peers again")
+    args = parser.parse_args()
+    if unknown := sorted(set(args.parts) - set(PARTS)):
+        parser.error(f"there is no part named {', '.join(unknown)}")
+    for name, part in PARTS.items():
+        if name in (args.parts or PARTS):
+            part(args)
+
+
+if __name__ == "__main__":
+    main()

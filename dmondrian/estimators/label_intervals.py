@@ -1,0 +1,162 @@
+"""Quantiles and intervals of forests whose cells keep labels.
+
+Relies on :mod:`dmondrian.label_mixture` and on :mod:`dmondrian.conformal`.
+
+Shapes: n rows, d features, q levels, m rows held out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Self
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dmondrian.conformal import conformal_quantile, probability
+from dmondrian.errors import ParameterError
+from dmondrian.estimators.generalized import GeneralizedMondrianForest
+from dmondrian.label_mixture import label_quantiles
+from dmondrian.lifetime import check_lifetimes
+from dmondrian.mixture import check_levels
+
+
+class LabelIntervals(GeneralizedMondrianForest):
+    """Adds quantiles and intervals to a regressor; not to be used directly."""
+
+    interval_scores_: np.ndarray
+    interval_coverage_: float
+
+    def predict_quantiles(
+        self, X: Any, quantiles: Iterable[float], lifetime: float | None = None
+    ) -> np.ndarray:
+        """Return quantiles of the labels of the cells of each row, mixed over trees.
+
+        Any levels, of any loss whose cells keep labels (quantile, Huber, your own with a
+        derivative). :meth:`predict` says for a quantile the mean over trees of the cells' own, as
+        Z24 does: of small cells these lie too close together. The mixture spreads as far as trees
+        differ. Neither is calibrated, see :meth:`calibrate_intervals`; benchmarks/README.md tells
+        how far they are off.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        quantiles : iterable of float
+            Increasing, in (0, 1).
+        lifetime : float, optional
+            Lifetime to predict at; by default the one that :meth:`predict` uses.
+
+        Returns
+        -------
+        float64 array of shape (n, q), each row increasing
+
+        Raises
+        ------
+        ParameterError
+            If quantiles do not increase within (0, 1), or cells keep no labels.
+
+        References
+        ----------
+        Meinshausen (2006), "Quantile Regression Forests".
+        """
+        levels = check_levels(quantiles)
+        X = self._check_rows(X)
+        forest, cost = self.forest_, self._fitted_cost()
+        if not cost.keeps_labels:
+            raise ParameterError(
+                f"cells keep labels for quantiles and Huber's loss, and for your own with a "
+                f"derivative, not for loss={self._begun_with['loss']!r}: train one of these"
+            )
+        forest.check_learned()
+        lifetimes = self.lifetimes_
+        if lifetime is not None:
+            realised = forest.parameters.realised_lifetime
+            at = check_lifetimes(self._as_lifetimes(lifetime), realised)
+            lifetimes = np.repeat(at, len(forest.trees))
+        return label_quantiles(forest, X, levels, lifetimes, self._n_threads())
+
+    def predict_interval(
+        self, X: Any, coverage: float = 0.9, *, calibrated: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ends of an interval for the label at each row.
+
+        Between the quantiles at (1 - coverage) / 2 from both ends, see :meth:`predict_quantiles`.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        coverage : float, default=0.9
+            Probability of the interval, in (0, 1).
+        calibrated : bool, default=False
+            Move both ends as far as held-out rows ask for, see :meth:`calibrate_intervals`.
+
+        Returns
+        -------
+        lower, upper : float64 arrays of shape (n,)
+            Infinite where there were fewer than coverage / (1 - coverage) held-out rows.
+
+        Raises
+        ------
+        ParameterError
+            If coverage is not in (0, 1), or this one was not calibrated since rows were learned.
+        """
+        share = probability("coverage", coverage)
+        reach = 0.0
+        if calibrated:
+            check_is_fitted(self)
+            if getattr(self, "interval_coverage_", None) != share:
+                raise ParameterError(
+                    f"intervals of coverage {share:g} are not calibrated, or rows were learned "
+                    "since: call calibrate_intervals with this coverage and rows that were not "
+                    "learned"
+                )
+            reach = conformal_quantile(self.interval_scores_, share)
+        tail = (1.0 - share) / 2.0
+        ends = self.predict_quantiles(X, [tail, 1.0 - tail])
+        lower, upper = ends[:, 0] - reach, ends[:, 1] + reach
+        # A negative reach may let the ends pass each other: the interval is their middle then.
+        middle = 0.5 * ends[:, 0] + 0.5 * ends[:, 1]
+        return np.minimum(lower, middle), np.maximum(upper, middle)
+
+    def calibrate_intervals(self, X: Any, y: Any, coverage: float = 0.9) -> Self:
+        """Measure on held-out rows how far the ends of intervals have to be moved.
+
+        Conformalised quantile regression: if these m rows and a new one are exchangeable, and none
+        of them was learned, ``predict_interval(..., coverage, calibrated=True)`` holds the new
+        label with at least this probability, on average over rows, not at each x. Learning more
+        rows forgets the calibration.
+
+        Parameters
+        ----------
+        X : array-like of shape (m, d)
+        y : array-like of shape (m,)
+        coverage : float, default=0.9
+
+        Returns
+        -------
+        This estimator, with ``interval_scores_``: how far y is outside of the interval of each
+        row (less than 0 where it is inside), sorted; and ``interval_coverage_``
+
+        References
+        ----------
+        Romano, Patterson, Candes (2019), "Conformalized Quantile Regression", NeurIPS.
+        """
+        check_is_fitted(self)
+        share = probability("coverage", coverage)
+        X, y = validate_data(self, X, y, dtype=np.float32, order="C", reset=False, y_numeric=True)
+        lower, upper = self.predict_interval(X, share)
+        self.interval_scores_ = np.sort(np.maximum(lower - y, y - upper))
+        self.interval_coverage_ = share
+        return self
+
+    def _learn(self, *rows: Any, **how: Any) -> None:
+        super()._learn(*rows, **how)
+        self._forget_intervals()
+
+    def _choose(self, *rows: Any) -> None:
+        super()._choose(*rows)
+        self._forget_intervals()
+
+    def _forget_intervals(self) -> None:
+        for name in ("interval_scores_", "interval_coverage_"):
+            self.__dict__.pop(name, None)  # those of another forest

@@ -1,0 +1,32 @@
+"""Every benchmark runs, at tiny sizes, on the data of the repository: scripts must not rot."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.__main__ import NAMES, RUNS
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_all_scripts_are_run_by_the_one_command() -> None:
+    named = {
+        path.stem for path in (ROOT / "benchmarks").glob("*.py") if "def main(" in path.read_text()
+    }
+    assert named - {"__main__"} == set(NAMES)
+
+
+@pytest.mark.parametrize("name", [run.script for run in RUNS if run.small is not None])
+def test_a_benchmark_runs(name: str, tmp_path: Path) -> None:
+    told = [sys.executable, "-m", "benchmarks", name, "--small", "--data", "jobs/data"]
+    done = subprocess.run(
+        [*told, "--results", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    # All tables end in figures; encoding prints its own alone.
+    assert "|" in done.stdout
+    assert name == "encoding" or "|" in "".join(f.read_text() for f in tmp_path.glob("*.md"))
