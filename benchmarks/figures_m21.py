@@ -61,7 +61,9 @@ FORESTS: dict[str, Callable[[int], Any]] = {
 ONLINE: dict[str, Callable[[], Any]] = {
     "AMF": amf,
     "Mondrian forest": mondrian,
-    "linear, SGD": lambda: SGDClassifier(loss="log_loss", random_state=0),
+    "linear, SGD": lambda: SGDClassifier(
+        loss="log_loss", learning_rate="constant", eta0=0.1, random_state=0
+    ),
     "class frequencies": lambda: DummyClassifier(strategy="prior"),
 }
 
