@@ -20,9 +20,10 @@ class OnlineRandomForestClassifier(OnlineRandomForest, ForestClassifier):
     """Random forest that chooses its splits by gain, online, in bounded memory, consistently.
 
     In each tree a row either chooses splits (the structure stream) or estimates what leaves say
-    (the estimation stream), by a draw; so the forest is consistent (D13, Theorem 1). Splits that
-    look at labels are what many noise columns need; :class:`dmondrian.AMFClassifier`, whose splits
-    do not, learns faster where most columns matter.
+    (the estimation stream), by a draw; so the forest is consistent (D13, Theorem 1). A row counts
+    in one leaf alone and never again below it, which takes many rows or several passes: in one pass
+    over some thousand rows :class:`dmondrian.AMFClassifier` was better on four sets of five
+    (``benchmarks/README.md``).
 
     Parameters
     ----------
