@@ -8,7 +8,10 @@ in tenths, answers for every lifetime; the batch forests are trained anew on eac
 M17, Proposition 1: error on Y = 1{|X - 1/2| <= 0.05}, X uniform, as rows come to Mondrian forests
 on the unit cube: it stalls at a fixed lifetime and goes to 0 with one that grows.
 
-    python -m benchmarks.figures --data <folder>
+M21, Figures 7 to 12 (:mod:`benchmarks.figures_m21`) and Z24's settings
+(:mod:`benchmarks.figures_z24`).
+
+    python -m benchmarks.figures --data <folder> [m17] [m21] [z24]
 
 Writes records, tables and pictures to `results/`. A run that was stopped takes up where it stood, a
 complete one is drawn again; ``--fresh`` measures again. Needs matplotlib (the package's `plots`
@@ -30,7 +33,7 @@ from typing import Any
 import numpy as np
 from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 
-from benchmarks import datasets
+from benchmarks import datasets, figures_m21, figures_z24
 from benchmarks.records import RESULTS, Records, table
 from dmondrian import MondrianForestClassifier, PowerLifetime
 from dmondrian.lifetime import Lifetime, lifetime_at
@@ -249,20 +252,43 @@ def main() -> None:
     )
     datasets.add_arguments(parser, default=SETS)
     parser.set_defaults(max_rows=MAX_ROWS)
+    parser.add_argument(
+        "papers",
+        nargs="*",
+        choices=[[], *PAPERS],
+        metavar="PAPER",
+        help="m17, m21, z24; default: all",
+    )
+    parser.add_argument("--m21-rows", type=int, default=3000, help="of each set of M21")
     parser.add_argument("--fresh", action="store_true", help="measure again")
     parser.add_argument("--out", type=Path, default=RESULTS / "figures.json")
     args = parser.parse_args()
     import matplotlib  # here, so that a run without it ends before it has measured anything
 
     matplotlib.use("Agg")
+    for paper in args.papers or PAPERS:
+        text = PAPERS[paper](args, args.out.parent)
+        args.out.with_name(FILES.get(paper, f"figures_{paper}.md")).write_text(text)
+
+
+def report_m17(args: argparse.Namespace, folder: Path) -> str:
+    """Measure and draw M17's figures; return their tables."""
     records = Records(args.out, ("figure", "set", "max_rows", "trees", "rows", "seed"))
     figure_1 = measure_figure_1(records, args)
     proposition_1 = measure_proposition_1(records, args)
+    draw_figure_1(figure_1, folder / "m17_figure_1.png")
+    draw_proposition_1(proposition_1, folder / "m17_proposition_1.png")
     text = f"{report_figure_1(figure_1)}\n{report_proposition_1(proposition_1)}"
-    args.out.with_suffix(".md").write_text(text)
-    draw_figure_1(figure_1, args.out.with_name("m17_figure_1.png"))
-    draw_proposition_1(proposition_1, args.out.with_name("m17_proposition_1.png"))
     print(text)
+    return text
+
+
+PAPERS: dict[str, Callable[[argparse.Namespace, Path], str]] = {
+    "m17": report_m17,
+    "m21": figures_m21.report,
+    "z24": figures_z24.report,
+}
+FILES = {"m17": "figures.md"}
 
 
 if __name__ == "__main__":

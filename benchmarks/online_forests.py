@@ -6,6 +6,7 @@ with the paper's parameters, accuracy after each pass over the data, beside a ba
 ``memory`` (section 3.6): what a bound on the fringe costs and saves, on covtype. ``peers``:
 progressive and held-out loss, and rates, beside AMF of this package, river's adaptive random
 forest and Hoeffding tree, and a batch random forest. ``speech``: averaged shares against votes.
+``defaults``: a few settings, those of the estimators among them.
 
     python -m benchmarks.online_forests --data <folder> [--peers <folder>] [part ...]
 
@@ -60,6 +61,17 @@ PAPER_52 = {
 PASSES = 15
 FRINGES = (10, 30, 100, 300, 1000, None)
 SETS = ["covtype", "adult", "electricity", "synthetic_d20", "synthetic_d100_k5"]
+# min_samples_leaf, min_gain, must_split_ratio: the default first, that of section 5.2 last
+SETTINGS = (
+    (5.0, 0.2, 10.0),
+    (2.0, 0.2, 10.0),
+    (10.0, 0.2, 10.0),
+    (20.0, 0.1, 10.0),
+    (5.0, 0.1, 10.0),
+    (5.0, 0.2, 30.0),
+    (5.0, 0.02, 10_000.0),
+    (10.0, 0.1, 10_000.0),
+)
 # label, peer, trees
 MODELS = (
     ("online forest 10", "online_forest", 10),
@@ -88,27 +100,27 @@ def bayes(X: np.ndarray) -> np.ndarray:
     return (np.log(WEIGHTS) - 2.0 * np.log(DEVIATIONS) - 0.5 * square).argmax(axis=1)
 
 
-def accuracies(forest: Any, X: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    """Return the accuracy of the forest and the mean accuracy of its trees."""
+def accuracies(forest: Any, X: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
+    """Return the accuracy of the forest by vote, by averaged shares, and the mean of its trees."""
     inner = forest.forest_
-    said = inner.answers(X, inner.policies, np.array([np.inf]), inner.n_outputs)[:, :, 0]
-    of_trees = (said.argmax(axis=2) == y).mean()
-    return float((forest.predict(X) == y).mean()), float(of_trees)
+    said = inner.answers(X, inner.policies.learning, np.array([np.inf]), inner.n_outputs)[:, :, 0]
+    best = said.argmax(axis=2)
+    votes = np.stack([(best == c).sum(axis=0) for c in range(inner.n_outputs)], axis=1)
+    told = (votes.argmax(axis=1) == y).mean(), (said.mean(axis=0).argmax(axis=1) == y).mean()
+    return float(told[0]), float(told[1]), float((best == y).mean())
 
 
 def gaussians(args: argparse.Namespace) -> None:
     """Section 5.1: the forest above its trees, both on their way to the Bayes classifier."""
     cuts = [0, *(int(n) for n in np.unique(np.geomspace(100, args.rows, 13).round()))]
-    curves: dict[str, list[list[float]]] = {"forest": [], "trees": []}
+    curves: dict[str, list[list[float]]] = {"forest, by vote": [], "forest": [], "a tree": []}
     best = []
     for seed in range(args.seeds):
         X, y = mixture(args.rows, seed)
         X_test, y_test = mixture(TEST_ROWS, 1000 + seed)
         best.append(float((bayes(X_test) == y_test).mean()))
-        forest = OnlineRandomForestClassifier(
-            args.trees, random_state=seed, aggregation="vote", **PAPER_51
-        )
-        rows: list[tuple[float, float]] = []
+        forest = OnlineRandomForestClassifier(args.trees, random_state=seed, **PAPER_51)
+        rows: list[tuple[float, ...]] = []
         for start, stop in pairwise(cuts):
             forest.partial_fit(X[start:stop], y[start:stop], classes=range(len(WEIGHTS)))
             rows.append(accuracies(forest, X_test, y_test))
@@ -119,7 +131,7 @@ def gaussians(args: argparse.Namespace) -> None:
     text = (
         f"Accuracy on {TEST_ROWS} other rows; {args.trees} trees, mean (standard deviation) of "
         f"{args.seeds} seeds; the Bayes classifier: {_spread(np.array(best))}.\n\n"
-        + table(["rows", "forest, by vote", "a tree"], lines)
+        + table(["rows", *curves], lines)
     )
     _write("gaussians", text)
     _draw("gaussians", "rows", cuts[1:], shown, {"Bayes": float(np.mean(best))}, log=True)
@@ -135,24 +147,24 @@ def usps(args: argparse.Namespace) -> None:
         batch = RandomForestClassifier(args.trees, random_state=seed, n_jobs=1)
         batch.fit(data.X_train, data.y_train)
         offline.append(float((batch.predict(data.X_test) == data.y_test).mean()))
-        forest = OnlineRandomForestClassifier(
-            args.trees, random_state=seed, aggregation="vote", **PAPER_52
-        )
+        forest = OnlineRandomForestClassifier(args.trees, random_state=seed, **PAPER_52)
         curve = []
         for each in passes:
             order = np.random.default_rng([seed, each]).permutation(n)
             forest.partial_fit(data.X_train[order], data.y_train[order], classes=classes)
-            curve.append(float((forest.predict(data.X_test) == data.y_test).mean()))
+            curve.append(accuracies(forest, data.X_test, data.y_test))
         online.append(curve)
         sizes.append(forest.forest_.n_nodes / args.trees)
-    shown = {"online forest": np.array(online)}
-    lines = [[p, _spread(shown["online forest"][:, p - 1])] for p in passes]
+    names = ("online forest, by vote", "online forest", "a tree")
+    shown = dict(zip(names, np.moveaxis(np.array(online), 2, 0), strict=True))
+    lines = [[p, *(_spread(shown[name][:, p - 1]) for name in names)] for p in passes]
     text = (
         f"{n} rows, {len(data.y_test)} held out; {args.trees} trees of {np.mean(sizes):.0f} nodes "
         f"in the end, mean (standard deviation) of {args.seeds} seeds. scikit-learn's random "
-        f"forest: {_spread(np.array(offline))}.\n\n" + table(["passes", "accuracy"], lines)
+        f"forest: {_spread(np.array(offline))}.\n\n" + table(["passes", *names], lines)
     )
     _write("usps", text)
+    del shown["a tree"]
     _draw("usps", "passes", list(passes), shown, {"random forest": float(np.mean(offline))})
 
 
@@ -183,6 +195,22 @@ def memory(args: argparse.Namespace) -> None:
         + table([*head, "leaves of a tree", "log loss", "accuracy", "rate"], lines)
     )
     _write("memory", text)
+
+
+def defaults(args: argparse.Namespace) -> None:
+    """Held-out log loss over a few settings, the default among them."""
+    names = ("min_samples_leaf", "min_gain", "must_split_ratio")
+    lines = [[*values] for values in SETTINGS]
+    for name in args.sets:
+        data = datasets.load(name, args.data, args.max_rows)
+        for line, values in zip(lines, SETTINGS, strict=True):
+            chosen = dict(zip(names, values, strict=True))
+            forest = OnlineRandomForestClassifier(20, random_state=0, n_jobs=1, **chosen)
+            forest.partial_fit(data.X_train, data.y_train, classes=range(data.n_classes))
+            found = metrics.classification(data.y_test, forest.predict_proba(data.X_test))
+            line.append(found["log_loss"])
+    text = f"Held-out log loss, 20 trees, of {args.max_rows or 'all'} rows of each set 70 %.\n\n"
+    _write("defaults", text + table([*names, *args.sets], lines))
 
 
 def speech(args: argparse.Namespace) -> None:
@@ -291,6 +319,7 @@ PARTS = {
     "gaussians": gaussians,
     "usps": usps,
     "memory": memory,
+    "defaults": defaults,
     "speech": speech,
     "peers": peers,
 }

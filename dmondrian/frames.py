@@ -116,7 +116,12 @@ class FrameModel:
         return columns[names[0]] if names == ["prediction"] else np.empty((0, len(names)))
 
     def features(self, frame: Any) -> np.ndarray:
-        """Return the rows as the forest takes them, float32 [n, d]; see :meth:`predict`."""
+        """Return the rows as the forest takes them, float32 [n, d].
+
+        Parameters
+        ----------
+        frame : as of :meth:`predict`
+        """
         kind = _kind(frame)
         there = [str(name) for name in (frame.column_names if kind == "pyarrow" else frame.columns)]
         names = self._wanted(there)

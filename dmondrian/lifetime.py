@@ -51,7 +51,13 @@ class PowerLifetime:
                 object.__setattr__(self, name, float(value))
 
     def at(self, total_weight: float) -> float:
-        """Return the lifetime after rows of this total weight (0 before any)."""
+        """Return the lifetime after rows (0 before any).
+
+        Parameters
+        ----------
+        total_weight : float
+            Of the rows.
+        """
         if total_weight <= 0.0:
             return 0.0
         return float(power_law(float(self.c), float(self.p), float(total_weight)))

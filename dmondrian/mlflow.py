@@ -125,12 +125,12 @@ def _metrics(stored: dict[str, Any], make: Any) -> list[Any]:
 
 def _signature(schema: Schema) -> Any:
     from mlflow.models import ModelSignature
-    from mlflow.types import ColSpec
+    from mlflow.types import ColSpec, TensorSpec
     from mlflow.types import Schema as Columns
     from mlflow.types.schema import AnyType
 
     # A dictionary is a pandas category, which MLflow takes for no string.
-    inputs = [
+    inputs: list[ColSpec | TensorSpec] = [
         ColSpec(
             AnyType() if column.type.startswith("dictionary") else _type_of(column), column.name
         )

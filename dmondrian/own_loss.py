@@ -112,16 +112,28 @@ class ConvexLoss:
         return f"ConvexLoss({', '.join(told)})"
 
     def prices(self, z: Any, y: Any) -> np.ndarray:
-        """Return the price at each z and label, broadcast, float64."""
+        """Return the price at each z and label, float64.
+
+        Parameters
+        ----------
+        z, y : array-like
+            Of shapes that broadcast together.
+        """
         return _told(self.price, np.asarray(z, np.float64), np.asarray(y, np.float64))
 
     def warn_unless_sound(self, y: np.ndarray, bound: float | None) -> None:
-        """Warn where price, derivative and solution contradict each other at the labels ``y`` [n].
+        """Warn where price, derivative and solution contradict each other at some of the labels.
 
         Where the price is not convex in z, the derivative falls or is not that of the price, or the
         solution is no minimum. On grids of z: the range of the labels and a bit beyond, and [-8, 8]
         for what is on the scale of a logarithm; or up to the bound. Where the price is not finite
         it has no say.
+
+        Parameters
+        ----------
+        y : float64 array of shape (n,)
+        bound : float or None
+            Limit of the size of z.
 
         Raises
         ------
@@ -177,6 +189,13 @@ class ConvexLoss:
 
     def solve(self, tree: nodes.Tree, bound: float | None) -> tuple[np.ndarray, np.ndarray]:
         """Return what each node says and what its rows lose by it, float64 [m] each; 0 if empty.
+
+        Parameters
+        ----------
+        tree : Tree
+            Of a fitted forest.
+        bound : float or None
+            Limit of the size of z.
 
         Raises
         ------

@@ -130,9 +130,7 @@ def _frame(data: Any, address: Address, method: str, about: dict[str, Any], empt
     meta: Any = pd.DataFrame(empty, index=data._meta.index)
     if list(empty) == ["prediction"]:
         meta = meta["prediction"]
-    return data.map_partitions(
-        answer_frame, address, method, meta=meta, token=f"dmondrian-{method}"
-    )
+    return data.map_partitions(answer_frame, address, method, meta=meta, token=_name(method))
 
 
 def _array(data: Any, address: Address, method: str, width: int, empty: Any) -> Any:
@@ -147,10 +145,16 @@ def _array(data: Any, address: Address, method: str, width: int, empty: Any) -> 
         answer_array,
         address,
         method,
+        token=_name(method),
         dtype=kind,
         meta=np.empty((0,) * (1 + len(shape)), kind),
         **shape,
     )
+
+
+def _name(method: str) -> str:
+    """Return what the dashboard calls the tasks."""
+    return f"dmondrian-{method.replace('_', '-')}"
 
 
 def answer_frame(part: Any, address: Address, method: str) -> Any:

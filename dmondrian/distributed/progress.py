@@ -10,23 +10,48 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TextIO
+from html import escape
+from typing import Any, TextIO
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands."""
+    """Where a run stands.
 
-    rows: int  # rows all shards have learned
-    n_rows: int  # rows of the stream
-    rows_per_second: float  # of this attempt
-    durable: int  # position of the last committed checkpoint
-    seconds_left: float | None  # None before the first row
-    workers: int  # living workers
-    recoveries: int  # shards restored after a loss
-    metrics: dict[str, float] = field(default_factory=dict)  # test-then-train so far
-    tree_groups: int = 1  # groups of trees that no worker holds together; 1 is the whole model
-    is_stopping: bool = False  # an interrupt asked to stop at the next checkpoint
+    Attributes
+    ----------
+    rows : int
+        Rows that all shards have learned.
+    n_rows : int
+        Rows of the stream.
+    rows_per_second : float
+        Of this attempt.
+    durable : int
+        Position of the last committed checkpoint.
+    seconds_left : float or None
+        None before the first row.
+    workers : int
+        Living workers.
+    recoveries : int
+        Shards restored after a loss.
+    metrics : dict of str to float
+        Test-then-train so far.
+    tree_groups : int
+        Groups of trees that no worker holds together; 1 is the whole model.
+    is_stopping : bool
+        An interrupt asked to stop at the next checkpoint.
+    """
+
+    rows: int
+    n_rows: int
+    rows_per_second: float
+    durable: int
+    seconds_left: float | None
+    workers: int
+    recoveries: int
+    metrics: dict[str, float] = field(default_factory=dict)
+    tree_groups: int = 1
+    is_stopping: bool = False
 
     def line(self) -> str:
         """Return the record as one line."""
@@ -109,10 +134,35 @@ class LineWriter:
         self._stream.flush()
 
 
+class NotebookWriter:
+    """Shows progress in a notebook: one bar and one line, updated in place."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def __call__(self, progress: Progress) -> None:
+        """Show a record."""
+        from IPython.display import display
+
+        share = progress.rows / max(1, progress.n_rows)
+        bar = f'<progress value="{share:.4f}" style="width: 100%"></progress>'
+        shown = {"text/plain": progress.line(), "text/html": f"{bar}<br>{escape(progress.line())}"}
+        if self._handle is None:
+            self._handle = display(shown, raw=True, display_id=True)
+        else:
+            self._handle.update(shown, raw=True)
+
+
+def _is_notebook() -> bool:
+    """Whether a notebook's kernel runs this; loads nothing to find out."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel")
+
+
 def listener(progress: Listener | bool | None) -> Listener | None:
-    """Return a callback from what a caller passes: True means lines on stderr."""
+    """Return a callback from what a caller passes; True: a bar in a notebook, lines on stderr."""
     if progress is True:
-        return LineWriter()
+        return NotebookWriter() if _is_notebook() else LineWriter()
     return progress if callable(progress) else None
 
 

@@ -10,6 +10,7 @@ ends.
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -83,6 +84,7 @@ class Spread:
         window: int | None = None,
     ) -> None:
         self._client, self._task, self._routes, self._name = client, task, routes, name
+        self._word = name.replace(" ", "-")
         self._window = window
         self._fleet = Fleet(client)
         self._inbox = Inbox(client)  # routes under way: their numbers
@@ -134,15 +136,20 @@ class Spread:
         for order, worker in route.steps:
             # A task that is bound to a lost worker alone would wait for ever.
             place = {"workers": [worker], "allow_other_workers": True} if worker else {}
-            last = self._submit(index, guarded, self._task, order, last, **place)
+            last = self._submit(index, self._word, guarded, self._task, order, last, **place)
         assert last is not None  # a route has steps
         if route.stays:
             self._staying[index] = last
-            last = self._submit(index, receipt, last)
+            last = self._submit(index, "receipt", receipt, last)
         self._inbox.watch(last, index)
 
-    def _submit(self, index: int, task: Callable[..., Any], *args: Any, **place: Any) -> Future:
-        return self._client.submit(task, *args, pure=False, retries=0, priority=-index, **place)
+    def _submit(
+        self, index: int, word: str, task: Callable[..., Any], *args: Any, **place: Any
+    ) -> Future:
+        key = f"dmondrian-{word}-{index}-{uuid.uuid4().hex}"  # the dashboard shows the words
+        return self._client.submit(
+            task, *args, key=key, pure=False, retries=0, priority=-index, **place
+        )
 
     def _judge(self, arrival: Arrival, results: dict[int, Any]) -> None:
         """Note a result; send a failed route again."""

@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import Sequence
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -133,7 +134,10 @@ def _write_all(
     if not parts:
         return
     write = delayed(write_part, pure=False)
-    tasks = [write(part, index, columns, folder) for part, index in parts]
+    tasks = [
+        write(part, index, columns, folder, dask_key_name=f"dmondrian-stage-{index}-{uuid4().hex}")
+        for part, index in parts
+    ]
     fleet, inbox = Fleet(client), Inbox(client)
     try:
         futures = client.compute(tasks, retries=2)

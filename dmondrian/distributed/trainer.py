@@ -30,12 +30,24 @@ from dmondrian.store import open_store
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A run at the end of its stream."""
+    """A run at the end of its stream.
 
-    run_url: str  # folder of the run: a model that can score, resume and be inspected
-    plan: Plan  # the frozen stream
-    metrics: dict[str, Any]  # of rows forecast before they were learned; with the "curve"
-    summary: dict[str, Any]  # rows, seconds, recoveries and other facts of this attempt
+    Attributes
+    ----------
+    run_url : str
+        Folder of the run: a model that can score, resume and be inspected.
+    plan : Plan
+        The frozen stream.
+    metrics : dict
+        Of rows forecast before they were learned; with the "curve".
+    summary : dict
+        Rows, seconds, recoveries and other facts of this attempt.
+    """
+
+    run_url: str
+    plan: Plan
+    metrics: dict[str, Any]
+    summary: dict[str, Any]
 
     def to_local(self) -> Any:
         """Return the fitted estimator, in this process."""
@@ -99,7 +111,8 @@ def train(
     window : int
         Steps that the fastest shard may be ahead of the slowest.
     progress : callable, bool or None
-        Called with :class:`Progress` about once a second; True writes lines to stderr.
+        Called with :class:`Progress` about once a second; True shows a bar in a notebook, and
+        elsewhere writes lines to stderr.
     n_workers, threads : int or None
         Size of the local cluster.
     **plan_options

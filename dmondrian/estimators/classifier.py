@@ -117,7 +117,16 @@ class ForestClassifier(ClassifierMixin, BaseForest):
         return self._encode(column_or_1d(y)).astype(np.float64)
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Return class probabilities, float64 [n, K], columns as in ``classes_``."""
+        """Return class probabilities.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+
+        Returns
+        -------
+        float64 array of shape (n, K), columns as in ``classes_``
+        """
         proba = self._mean_prediction(X)
         return calibrated(proba, self.forest_.calibration)
 
@@ -128,11 +137,25 @@ class ForestClassifier(ClassifierMixin, BaseForest):
         return 1.0 if calibration is None else calibration.exponent
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
-        """Return logs of class probabilities, float64 [n, K]."""
+        """Return logs of class probabilities.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+
+        Returns
+        -------
+        float64 array of shape (n, K), in nats
+        """
         return np.log(self.predict_proba(X))
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the most probable class of each row, the first of equals."""
+        """Return the most probable class of each row, the first of equals.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        """
         check_is_fitted(self)
         return self.classes_[self.predict_proba(X).argmax(axis=1)]
 

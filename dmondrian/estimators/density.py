@@ -307,7 +307,14 @@ class MondrianDensity(DensityMixin, MondrianForest):
         return self._now.log_density(X)
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Return the log likelihood of the rows: the sum of their log densities."""
+        """Return the log likelihood of the rows: the sum of their log densities.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            In the cube.
+        y : ignored
+        """
         return float(self.score_samples(X).sum())
 
     def sample(self, n_samples: int = 1, random_state: Any = None) -> np.ndarray:

@@ -186,7 +186,16 @@ class GeneralizedMondrianForestClassifier(GeneralizedMondrianForest, ForestClass
 
     @available_if(_has_probabilities)
     def predict_log_proba(self, X: Any) -> np.ndarray:
-        """Return logs of class probabilities, float64 [n, 2]; -inf where one is 0."""
+        """Return logs of class probabilities; -inf where one is 0.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+
+        Returns
+        -------
+        float64 array of shape (n, 2), in nats
+        """
         with np.errstate(divide="ignore"):
             return np.log(self.predict_proba(X))
 

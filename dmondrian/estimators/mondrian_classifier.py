@@ -205,6 +205,12 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
         return iter(self._predictions_at(X, lifetimes))
 
     def staged_predict(self, X: Any, lifetimes: Iterable[float]) -> Iterator[np.ndarray]:
-        """Return the most probable classes at each lifetime; see :meth:`staged_predict_proba`."""
+        """Return the most probable classes at each lifetime.
+
+        Parameters
+        ----------
+        X, lifetimes
+            As in :meth:`staged_predict_proba`.
+        """
         staged = self._predictions_at(X, lifetimes)
         return (self.classes_[proba.argmax(axis=1)] for proba in staged)

@@ -122,7 +122,9 @@ class MondrianForestRegressor(Intervals, ForestRegressor):
             Lifetime to predict at; by default that of the rows learned so far.
         return_std : bool, default=False
             Also return the standard deviation of a label at each row, its noise included: that
-            of the mixture whose quantiles :meth:`predict_quantiles` returns.
+            of the mixture whose quantiles :meth:`predict_quantiles` returns. Cells keep sums of
+            squares about the first label learned: deviations below about 1e-8 of the largest
+            distance from it are lost in rounding. Means are not.
 
         Returns
         -------

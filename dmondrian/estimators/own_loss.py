@@ -122,7 +122,13 @@ class OwnLoss(GeneralizedMondrianForest):
         return (prices if w is None else prices * w).sum(axis=1)
 
     def nodes(self, tree: int) -> dict[str, Any]:
-        """Return one tree as arrays; see :meth:`GeneralizedMondrianForest.nodes`."""
+        """Return one tree as arrays, ``forecast`` and ``risk`` by the user's own loss.
+
+        Parameters
+        ----------
+        tree : int
+            Index of the tree, 0 .. n_estimators - 1.
+        """
         told = super().nodes(tree)
         if self._own is not None:
             z, told["risk"] = self._solutions()[int(tree)]
@@ -130,7 +136,13 @@ class OwnLoss(GeneralizedMondrianForest):
         return told
 
     def merge(self, *others: Self) -> Self:
-        """Return the forest of all rows; see :meth:`MondrianForest.merge`."""
+        """Return the forest of all rows; see :class:`MondrianForestRegressor`.
+
+        Parameters
+        ----------
+        *others : fitted estimators of this class
+            Of equal parameters and loss, that learned other rows.
+        """
         check_is_fitted(self)
         losses = [getattr(other, "_begun_with", {}).get("loss") for other in others]
         if any(loss != self._begun_with["loss"] for loss in losses):
@@ -138,7 +150,12 @@ class OwnLoss(GeneralizedMondrianForest):
         return super().merge(*others)
 
     def save(self, path: Any) -> None:
-        """Write the fitted estimator as a checkpoint; see :meth:`BaseForest.save`.
+        """Write the fitted estimator as a checkpoint, without pickle.
+
+        Parameters
+        ----------
+        path : path or URL
+            A new folder (or object store prefix); see :func:`dmondrian.load`.
 
         Raises
         ------

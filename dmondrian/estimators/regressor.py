@@ -62,7 +62,16 @@ class ForestRegressor(RegressorMixin, BaseForest):
         return np.asarray(_bounded(y), np.float64)
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the predicted mean of each row, float64 [n]."""
+        """Return the predicted mean of each row.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+
+        Returns
+        -------
+        float64 array of shape (n,)
+        """
         return self._mean_prediction(X)[:, 0]
 
     def _node_forecasts(self, stat: np.ndarray, offset: float) -> dict[str, np.ndarray]:

@@ -30,7 +30,7 @@ class Graph:
         from onnx import helper
 
         self._take(name)
-        shape = ["n", width]
+        shape: list[str | int | None] = ["n", width]
         self._inputs.append(helper.make_tensor_value_info(name, _element(kind), shape))
         return name
 
@@ -65,7 +65,7 @@ class Graph:
 
         self._take(name)
         self._nodes.append(helper.make_node("Identity", [value], [name], f"output_{name}"))
-        shape = ["n"] if width is None else ["n", width]
+        shape: list[str | int | None] = ["n"] if width is None else ["n", width]
         self._outputs.append(helper.make_tensor_value_info(name, _element(kind), shape))
 
     def _take(self, name: str) -> None:

@@ -1,25 +1,35 @@
-"""The README and the ready jobs say what is true."""
+"""The README and the ready jobs say what is true: each block of code in it is run."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
+import pyarrow.dataset as ds
 import pytest
 
+from dmondrian.cli.app import _parser
 from dmondrian.cli.job import build_estimator, read_job
+from dmondrian.estimators import ALGORITHMS
 from tests.cli.command import PROJECT, TIMEOUT
 
 README = (PROJECT / "README.md").read_text()
 JOBS = sorted((PROJECT / "jobs").glob("*.toml"))
+SET_UP = ("python3.11 -m venv", "pip install", "python -m pytest")
+"""Commands that .ci/run runs, in an environment of its own."""
 
 
 def blocks(language):
     return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def commands() -> list[str]:
+    return [line for block in blocks("bash") for line in block.splitlines()]
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: job.stem)
@@ -43,27 +53,68 @@ def test_the_job_in_the_readme_is_the_ready_one():
         assert told[table] == ready[table]
 
 
-def test_online_examples_run(tmp_path):
-    program = "".join(blocks("python")[:3])
+def test_all_blocks_are_of_kinds_that_are_run():
+    kinds = re.findall(r"^```(\w*)$", README, flags=re.MULTILINE)[::2]
+    assert set(kinds) == {"bash", "toml", "python"}
+    own = [line for line in commands() if not line.startswith(SET_UP)]
+    assert all(line.startswith("dmondrian ") for line in own)
+
+
+def test_examples_run(tmp_path):
+    program = "".join(block for block in blocks("python") if "__main__" not in block)
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environment(), check=True)
+    assert (tmp_path / "partition.png").exists()
+    assert (tmp_path / "forest.onnx").exists()
+
+
+@pytest.mark.slow
+def test_the_first_screen_runs_as_it_is_written(tmp_path):
+    shutil.copytree(PROJECT / "jobs", tmp_path / "jobs")
+    for line in commands():
+        if line.startswith("dmondrian "):
+            words = [sys.executable, "-m", "dmondrian.cli", *line.split()[1:]]
+            subprocess.run(words, cwd=tmp_path, env=environment(), check=True, timeout=TIMEOUT)
+    assert (
+        ds.dataset(tmp_path / "runs/adult-scores", exclude_invalid_files=True).count_rows() == 16281
+    )
+    assert "<!doctype html>" in (tmp_path / "adult.html").read_text()
+    assert (tmp_path / "adult.onnx").stat().st_size > 1_000_000
 
 
 @pytest.mark.slow
 def test_cluster_example_runs(tmp_path):
+    (program,) = (block for block in blocks("python") if "__main__" in block)
     file = tmp_path / "example.py"
-    file.write_text(blocks("python")[3].replace('"jobs/', f'"{PROJECT}/jobs/'))
+    file.write_text(program.replace('"jobs/', f'"{PROJECT}/jobs/'))
     subprocess.run(
         [sys.executable, file], cwd=tmp_path, env=environment(), check=True, timeout=TIMEOUT
     )
     assert (tmp_path / "runs" / "adult-from-python" / "run.json").exists()
 
 
-def test_continuous_integration_runs_the_commands_of_the_readme():
+def test_continuous_integration_runs_the_set_up():
     script = (PROJECT / ".ci" / "run").read_text()
     for command in ("python -m pytest", "pip install"):
         assert any(command in block for block in blocks("bash"))
         assert command in script
 
 
+def test_all_commands_and_estimators_are_told():
+    (choices,) = (action.choices for action in _parser()._actions if action.choices)
+    assert [name for name in choices if f"`dmondrian {name}" not in README] == []
+    classes = [kind.__name__ for kind in ALGORITHMS.values()]
+    assert [name for name in classes if f"`{name}`" not in README] == []
+
+
+def test_links_lead_somewhere():
+    for path, _, anchor in (
+        target.partition("#") for target in re.findall(r"\]\(([^)]+)\)", README)
+    ):
+        file = PROJECT / path
+        assert file.exists(), path
+        titles = re.findall(r"^#+ (.*)$", file.read_text(), flags=re.MULTILINE) if anchor else []
+        assert not anchor or anchor in [title.lower().replace(" ", "-") for title in titles]
+
+
 def environment():
-    return {**os.environ, "PYTHONPATH": str(PROJECT)}
+    return {**os.environ, "PYTHONPATH": str(PROJECT), "MPLBACKEND": "Agg"}
