@@ -54,7 +54,7 @@ RUNS = (
     Run("kernel.figure_5", "", None, takes_data=False),
     Run("kernel.figure_6", "", None),
     Run("kernel.figure_7", "", None, takes_data=False),
-    Run("kernel.figure_8", "--entries 200", None),
+    Run("kernel.figure_8", "--entries 50", None),
     Run("kernel.figure_9", "", None),
     Run("kernel.speed_table", "", None),
     Run("chaos", "", None),

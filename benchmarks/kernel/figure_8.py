@@ -25,8 +25,8 @@ from dmondrian.kernel.batches import learn_batches
 from dmondrian.kernel.grid import lengthened
 from dmondrian.kernel.path import realised
 
-ENTRIES, RIDGE, TRIES, STEP = 350, 1e-2, 12, 2.0**0.5
-FIRST, LAST = 1e-3, 32.0
+ENTRIES, RIDGE, TRIES, STEP = 350, 1e-2, 8, 2.0**0.5
+FIRST, LAST = 1e-2, 8.0
 Path = list[tuple[float, float, float]]  # seconds, lifetime, error
 
 
