@@ -51,6 +51,12 @@ RUNS = (
     Run("online_forests", "", "--sets adult --max-rows 300 --models 'online forest 10' --trees 2"
         " --seeds 1 --rows 500 memory peers", takes_peers=True),
     Run("generalized", "", "--sets california_housing --max-rows 300 quantiles"),
+    Run("kernel.figure_5", "", None, takes_data=False),
+    Run("kernel.figure_6", "", None),
+    Run("kernel.figure_7", "", None, takes_data=False),
+    Run("kernel.figure_8", "--entries 200", None),
+    Run("kernel.figure_9", "", None),
+    Run("kernel.speed_table", "", None),
     Run("chaos", "", None),
     Run("recovery", "", None),
     Run("scaling_model", "", None, takes_data=False),

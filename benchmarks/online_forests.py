@@ -6,6 +6,7 @@ with the paper's parameters, accuracy after each pass over the data, beside a ba
 ``memory`` (section 3.6): what a bound on the fringe costs and saves, on covtype. ``peers``:
 progressive and held-out loss, and rates, beside AMF of this package, river's adaptive random
 forest and Hoeffding tree, and a batch random forest. ``speech``: averaged shares against votes.
+``defaults``: a few settings, those of the estimators among them.
 
     python -m benchmarks.online_forests --data <folder> [--peers <folder>] [part ...]
 
@@ -60,6 +61,17 @@ PAPER_52 = {
 PASSES = 15
 FRINGES = (10, 30, 100, 300, 1000, None)
 SETS = ["covtype", "adult", "electricity", "synthetic_d20", "synthetic_d100_k5"]
+# min_samples_leaf, min_gain, must_split_ratio: the default first, that of section 5.2 last
+SETTINGS = (
+    (5.0, 0.2, 10.0),
+    (2.0, 0.2, 10.0),
+    (10.0, 0.2, 10.0),
+    (20.0, 0.1, 10.0),
+    (5.0, 0.1, 10.0),
+    (5.0, 0.2, 30.0),
+    (5.0, 0.02, 10_000.0),
+    (10.0, 0.1, 10_000.0),
+)
 # label, peer, trees
 MODELS = (
     ("online forest 10", "online_forest", 10),
@@ -185,6 +197,22 @@ def memory(args: argparse.Namespace) -> None:
     _write("memory", text)
 
 
+def defaults(args: argparse.Namespace) -> None:
+    """Held-out log loss over a few settings, the default among them."""
+    names = ("min_samples_leaf", "min_gain", "must_split_ratio")
+    lines = [[*values] for values in SETTINGS]
+    for name in args.sets:
+        data = datasets.load(name, args.data, args.max_rows)
+        for line, values in zip(lines, SETTINGS, strict=True):
+            chosen = dict(zip(names, values, strict=True))
+            forest = OnlineRandomForestClassifier(20, random_state=0, n_jobs=1, **chosen)
+            forest.partial_fit(data.X_train, data.y_train, classes=range(data.n_classes))
+            found = metrics.classification(data.y_test, forest.predict_proba(data.X_test))
+            line.append(found["log_loss"])
+    text = f"Held-out log loss, 20 trees, of {args.max_rows or 'all'} rows of each set 70 %.\n\n"
+    _write("defaults", text + table([*names, *args.sets], lines))
+
+
 def speech(args: argparse.Namespace) -> None:
     """Averaged shares against votes."""
     lines = []
@@ -291,6 +319,7 @@ PARTS = {
     "gaussians": gaussians,
     "usps": usps,
     "memory": memory,
+    "defaults": defaults,
     "speech": speech,
     "peers": peers,
 }

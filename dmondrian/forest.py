@@ -19,6 +19,8 @@ from dmondrian.core import nodes
 from dmondrian.core.columns import Columns, boxless
 from dmondrian.ensemble import Ensemble
 from dmondrian.errors import CorruptError, ParameterError
+from dmondrian.kernel.exact import Exact
+from dmondrian.kernel.learning import exact_of, learn_jointly
 from dmondrian.layout import alike, find_columns, fitted
 from dmondrian.parameters import ForestParameters
 from dmondrian.sampled import forecast_and_learn
@@ -44,6 +46,8 @@ class Forest(Ensemble):
     Attributes
     ----------
     calibration : Calibration or None
+    exact : Exact or None
+        What cells that are fitted jointly and exactly need to learn more rows.
     """
 
     def __init__(
@@ -57,6 +61,7 @@ class Forest(Ensemble):
         super().__init__(parameters, tree_numbers)
         self.calibration = Calibration() if calibrate else None
         self.warmup = Warmup(auto, parameters.n_features, warmup_rows) if auto else None
+        self.exact = exact_of(self)
 
     def update(
         self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None = None, n_threads: int = 1
@@ -64,6 +69,9 @@ class Forest(Ensemble):
         """Learn rows in order; see :meth:`dmondrian.ensemble.Ensemble.update`."""
         if self.parameters.cost is not None:
             self.parameters.cost.check_labels(y)
+        if self.parameters.joint is not None:
+            self.exact = learn_jointly(self, self.exact, (X, y, w), n_threads)
+            return
         if self.warmup is None:
             self.calibration = _learn(self, self.calibration, (X, y, w), n_threads)
             return
@@ -105,6 +113,8 @@ class Forest(Ensemble):
         }
         if self.calibration is not None:
             header["calibration"] = self.calibration.to_json()
+        if self.parameters.joint is not None:
+            header["exact"] = None if self.exact is None else self.exact.to_json()
         return header, [tree_fields(self.parameters, tree, copy) for tree in self.trees]
 
     @classmethod
@@ -130,6 +140,7 @@ class Forest(Ensemble):
                 is_counts=parameters.tells_proba,
                 may_be_empty=parameters.domain == "cube",
                 cost=parameters.cost,
+                is_fitted_jointly=parameters.joint is not None,
                 fringe=parameters.fringe,
             )
         columns = _columns_of(parameters, trees)
@@ -141,6 +152,10 @@ class Forest(Ensemble):
             forest.warmup = Warmup.from_json(header["warmup"], parameters)
         if header.get("calibration") is not None:
             forest.calibration = Calibration.from_json(header["calibration"])
+        if parameters.joint is not None:
+            told, forest.exact = header.get("exact"), None
+            if told is not None:
+                forest.exact = Exact.from_json(told, parameters.joint, len(numbers))
         return forest
 
     @classmethod

@@ -20,6 +20,7 @@ from dmondrian.errors import CorruptError
 from dmondrian.fringe import NO_CAP, FringeSettings
 from dmondrian.growth.cube import Cube
 from dmondrian.growth.range import Range
+from dmondrian.joint import Joint
 from dmondrian.lifetime import Lifetime, PowerLifetime, end_of, lifetime_at, lifetime_from_json
 from dmondrian.losses.average import Average
 from dmondrian.losses.kt import KT
@@ -45,6 +46,9 @@ _ALGORITHMS = {
     "generalized-mondrian-forest-classifier": (True, ("mean", "aggregate")),
     "generalized-mondrian-forest-regressor": (False, ("mean", "aggregate")),
     "mondrian-density": (False, ("mean",)),
+    "mondrian-features": (False, ("mean",)),
+    "mondrian-kernel-classifier": (True, ("mean",)),
+    "mondrian-kernel-regressor": (False, ("mean",)),
     "online-forest-classifier": (True, ("mean", "vote")),
     "online-forest-regressor": (False, ("mean",)),
 }
@@ -70,9 +74,10 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "horizon": (float, type(None)),
     "cost": (dict, type(None)),
     "fringe": (dict, type(None)),
+    "joint": (dict, type(None)),
 }
 # Left out where they are the default: the bytes are those of versions that knew none of them.
-_LATER_KEYS = ("horizon", "cost", "fringe")
+_LATER_KEYS = ("horizon", "cost", "fringe", "joint")
 
 
 @dataclass(frozen=True)
@@ -122,6 +127,8 @@ class ForestParameters:
         Until when trees are split where the lifetime of predictions grows or is chosen.
     cost : Cost or None
         What a generalised Mondrian forest minimises; None for other forests.
+    joint : Joint or None
+        How the cells of all trees are fitted together; None for forests.
     fringe : FringeSettings or None
         How an online random forest chooses splits; None for other forests.
     """
@@ -146,6 +153,7 @@ class ForestParameters:
     clip: bool = False
     horizon: float | None = None
     cost: Cost | None = None
+    joint: Joint | None = None
     fringe: FringeSettings | None = None
 
     @property
@@ -156,16 +164,20 @@ class ForestParameters:
     @property
     def tells_proba(self) -> bool:
         """Whether predictions are class probabilities."""
-        return self.n_classes > 0 and self.cost is None
+        return self.n_classes > 0 and self.cost is None and self.joint is None
 
     @property
     def n_outputs(self) -> int:
         """Numbers of a prediction: classes, or what a cell says."""
+        if self.joint is not None:
+            return self.joint.n_outputs
         return max(self.n_classes, 1) if self.cost is None else self.cost.n_outputs
 
     @property
     def n_stats(self) -> int:
         """Statistics of a node, in doubles."""
+        if self.joint is not None:
+            return self.joint.n_stats
         if self.cost is not None:
             return self.cost.n_stats
         if self.fringe is not None:
@@ -194,6 +206,7 @@ class ForestParameters:
         if self.feature_scales is not None:
             told["feature_scales"] = list(self.feature_scales)
         told["cost"] = None if self.cost is None else self.cost.to_json()
+        told["joint"] = None if self.joint is None else self.joint.to_json()
         told["fringe"] = None if self.fringe is None else self.fringe.to_json()
         absent = [name for name in _LATER_KEYS if told[name] is None]
         return {name: value for name, value in told.items() if name not in absent}
@@ -222,6 +235,8 @@ class ForestParameters:
             values = {**values, "feature_scales": tuple(scales)}
         if values.get("cost") is not None:
             values = {**values, "cost": Cost.from_json(values["cost"])}
+        if values.get("joint") is not None:
+            values = {**values, "joint": Joint.from_json(values["joint"])}
         if values.get("fringe") is not None:
             values = {**values, "fringe": FringeSettings.from_json(values["fringe"])}
         parameters = cls(**values)
@@ -251,6 +266,14 @@ class ForestParameters:
         is_generalized = self.algorithm.startswith("generalized")
         return is_generalized and self.cost.is_binary == (self.n_classes == 2)
 
+    def _has_sound_joint(self) -> bool:
+        if self.joint is None:
+            return not self.algorithm.startswith(("mondrian-kernel", "mondrian-features"))
+        n = 0 if self.algorithm == "mondrian-features" else max(self.n_classes, 1)
+        is_kernel = self.algorithm.startswith(("mondrian-kernel", "mondrian-features"))
+        ends = isinstance(self.lifetime, float)
+        return is_kernel and ends and self.joint.n_outputs == n and self.max_nodes is None
+
     def _has_sound_fringe(self) -> bool:
         if self.fringe is None:
             return not self.algorithm.startswith("online-forest")
@@ -274,6 +297,7 @@ class ForestParameters:
             and self._has_sound_scales()
             and self._has_sound_lifetime()
             and self._has_sound_cost()
+            and self._has_sound_joint()
             and self._has_sound_fringe()
             and self.domain in ("range", "cube")
             and (self.domain == "range" or self.feature_scales is None)
@@ -310,6 +334,8 @@ class Policies(NamedTuple):
 
 def policies(p: ForestParameters) -> Policies:
     """Return the policies of ``p``'s algorithm."""
+    if p.joint is not None:
+        return Policies(_growth(p), p.joint.stat, p.joint.loss, Leaf(False))
     if p.cost is not None:
         rule = Aggregate(True) if p.aggregation == "aggregate" else Leaf(False)
         return Policies(_growth(p), p.cost.stat(), p.cost.policy(bool(p.empty_prior)), rule)

@@ -119,13 +119,14 @@ def check_arrays(
     is_counts: bool,
     may_be_empty: bool,
     cost: Cost | None = None,
+    is_fitted_jointly: bool = False,
     fringe: FringeSettings | None = None,
 ) -> None:
     """Raise :class:`CorruptError` unless the arrays are those of one sound tree.
 
     Statistics are counts of classes if ``is_counts``, else moments of the label, and labels
-    where the ``cost`` of a generalised forest keeps them. With a ``fringe`` there are neither boxes
-    nor weights, and the last statistic is not of labels.
+    where the ``cost`` of a generalised forest keeps them, or values that were fitted jointly. With
+    a ``fringe`` there are neither boxes nor weights, and the last statistic is not of labels.
     ``may_be_empty`` tells whether leaves may have seen no row, as on the cube.
     """
     fields = dict(_FIELDS)
@@ -150,7 +151,8 @@ def check_arrays(
         check_grown_by_fringe(entry, arrays, n_features, is_counts, fringe)
         return
     check_values(entry, arrays)
-    check_statistics(entry, arrays, is_counts, may_be_empty, has_signed_prices=cost is not None)
+    is_signed = cost is not None or is_fitted_jointly  # what stands where forests keep prices
+    check_statistics(entry, arrays, is_counts, may_be_empty, has_signed_prices=is_signed)
     if cost is not None and cost.keeps_labels:
         check_labels(entry, arrays["stat"], cost.size)
 

@@ -14,10 +14,21 @@ LAYERS = (
     {"_jit", "_memory", "errors", "extras"},
     {"core"},
     {"growth", "stats", "losses", "rules"},
-    {"cost", "domain", "fringe", "frozen", "layout", "lifetime", "parameters", "sums", "threads"},
+    {
+        "cost",
+        "domain",
+        "fringe",
+        "frozen",
+        "joint",
+        "layout",
+        "lifetime",
+        "parameters",
+        "sums",
+        "threads",
+    },
     {"predicting", "selection"},
     {"ensemble", "sampled", "calibration", "importances", "progressive", "inference", "mixture"}
-    | {"scales", "warmup", "forest", "state", "merge", "density", "own_loss", "conformal"}
+    | {"scales", "warmup", "forest", "state", "merge", "density", "own_loss", "conformal", "kernel"}
     | {"label_mixture"},
     {"checkpoint", "store", "data"},
     {"estimators"},

@@ -60,6 +60,11 @@ def merge(
                 f"{part.url} is not finished: finish `dmondrian grow`, or delete it"
             )
     _check_alike(sources)
+    if sources[0].run_json["parameters"].get("joint") is not None:
+        raise ParameterError(
+            f"{sources[0].url} is of {sources[0].run_json['algorithm']}, whose trees are fitted "
+            "together: those of other runs were fitted without them"
+        )
     position = _common_position(sources)
     pairs = sorted(
         (

@@ -37,10 +37,13 @@ CHOICES: dict[str, tuple[dict[str, tuple[Any, ...]], ...]] = {
         {"loss": ("squared",), "aggregation": ("aggregate",), "lifetime": (None,), "bound": (2.0,)},
     ),
     "mondrian-density": ({},),
+    "mondrian-features": ({},),
     "mondrian-forest-classifier": (
         {"aggregation": ("mean", "vote", "hierarchy"), "calibrate": (False, True)},
     ),
     "mondrian-forest-regressor": ({"aggregation": ("mean", "hierarchy")},),
+    "mondrian-kernel-classifier": ({},),
+    "mondrian-kernel-regressor": ({},),
     "online-forest-classifier": ({"aggregation": ("mean", "vote"), "calibrate": (False, True)},),
     "online-forest-regressor": ({},),
 }
@@ -102,6 +105,12 @@ def _use(algorithm: str, chosen: dict[str, Any]) -> None:
     if algorithm == _ON_THE_CUBE:
         kind(n_estimators=2, random_state=0, **chosen).fit(X).score_samples(X)
         return
+    if algorithm == "mondrian-features":
+        kind(2, random_state=0, **chosen).fit_transform(X)
+        return
+    if algorithm.startswith("mondrian-kernel"):
+        _use_kernel(kind, X, chosen)
+        return
     settings: dict[str, Any] = {}
     if algorithm not in _WITHOUT_DOMAIN:
         scales = "learned" if chosen["domain"] == "range" else None
@@ -129,3 +138,15 @@ def _use(algorithm: str, chosen: dict[str, Any]) -> None:
             forest.merge(forest)
         if algorithm == "mondrian-forest-regressor" and chosen["aggregation"] == "mean":
             forest.confidence_interval(X, X, lifetime=1.0, debias=True)
+
+
+def _use_kernel(kind: Any, X: Any, chosen: dict[str, Any]) -> None:
+    """Let a kernel machine learn exactly and by batches, and choose its lifetime."""
+    y, given = (X[:, 0] > X[:, 1]).astype(int), {"n_passes": 1, "random_state": 0, **chosen}
+    for solver in ("cholesky", "sgd"):
+        model = kind(2, lifetime="validation", max_lifetime=1.0, solver=solver, **given).fit(X, y)
+        model.predict(X)
+        model.weighted_depth(X)
+    kind(2, **given).fit(X, y).partial_fit(X, y)  # a row is an update of the factor
+    if chosen["domain"] == "cube":
+        kind(2, lifetime="average", max_lifetime=1.0, **given).fit(X, y)

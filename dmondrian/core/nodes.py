@@ -44,6 +44,7 @@ TOTAL_WEIGHT = 0  # header, float64: weight of the rows learned
 ETA = 1  # header, float64: learning rate in force, in units of 1 / price
 ESTIMATED = ETA  # header, float64, where nothing is priced: weight of the estimation rows
 NEXT_ETA = 2  # header, float64: total weight at which ETA is taken anew
+UNIT, N_ROWS = 1, 2  # in their places where cells are fitted jointly: unit of sums, rows learned
 OFFSET = 3  # header, float64: the first label; statistics are of y - OFFSET
 LABEL_MIN, LABEL_MAX = 4, 5  # header, float64: range of the labels seen, less OFFSET
 N_HEADER_FLOATS = 6

@@ -30,7 +30,7 @@ from dmondrian.distributed.metrics import Progressive, read_counts
 from dmondrian.distributed.progress import Listener, Progress, Teller, Timeline, listener
 from dmondrian.distributed.shards import ShardHolder
 from dmondrian.distributed.tracks import Limits
-from dmondrian.distributed.units import cut
+from dmondrian.distributed.units import Unit, cut, cut_jointly
 from dmondrian.errors import ClusterError, DataError, ParameterError
 from dmondrian.parameters import ForestParameters
 
@@ -111,7 +111,8 @@ class Attempt:
         known = set(run.stream.digests()) if plan.earlier else set()
         earlier = tuple(pair for pair in plan.earlier if pair[1] in known)
         self.run, self.plan, self.manner = run, replace(plan, earlier=earlier), manner
-        self.units = cut(plan.blocks, every=manner.every.rows)
+        self.parameters = ForestParameters.from_json(run.run_json["parameters"])
+        self.units = self._cut(plan.blocks)
         self.ledger: Ledger | None = None
         self.summary: dict[str, Any] = {}
 
@@ -150,16 +151,21 @@ class Attempt:
             calibration,
             read_counts(metrics),
             settled,
-            ForestParameters.from_json(self.run.run_json["parameters"]).cost,
+            self.parameters.cost or self.parameters.joint,
         )
+
+    def _cut(self, blocks: tuple[Any, ...]) -> list[Unit]:
+        """Cut blocks into units."""
+        if self.parameters.joint is not None:
+            return cut_jointly(blocks, self.parameters.joint.batch_size)
+        return cut(blocks, every=self.manner.every.rows)
 
     def _cut_at(self, position: int) -> None:
         """Let a unit end at a checkpoint: another interval or a shorter stream cut elsewhere."""
         if not any(unit.start < position < unit.stop for unit in self.units):
             return
         done = [block for block in self.plan.blocks if block.position < position]
-        head = cut(tuple(done), every=self.manner.every.rows)
-        tail = cut(self.plan.blocks[len(done) :], every=self.manner.every.rows)
+        head, tail = self._cut(tuple(done)), self._cut(self.plan.blocks[len(done) :])
         moved = (
             replace(unit, index=unit.index + len(head), first=unit.first + len(done),
                     last=unit.last + len(done))

@@ -249,7 +249,7 @@ class Coordinator:
         for unit in range(min((t.sent for t in ready), default=limit), limit):
             for track in ready:
                 is_free = track.is_held and len(track.pending) < self._limits.depth
-                if is_free and track.sent == unit:
+                if is_free and track.sent == unit and self._ledger.can_learn(unit):
                     self._step(track, self._units[unit], load)
 
     def _restore(self, track: Track) -> None:
@@ -263,6 +263,7 @@ class Coordinator:
             position,
             track.digest,
             code_digest(),
+            self._ledger.ahead(track.base),
         )
         self._submit(track, None, restore, order, track.base)
 
@@ -280,12 +281,14 @@ class Coordinator:
             last=unit.last,
             start=unit.start,
             stop=unit.stop,
-            forecasts=is_new and self._ledger.progressive is not None,
+            forecasts=is_new and self._ledger.needs_forecasts,
             samples=is_new and self._ledger.calibration is not None,
             speaks=is_new and track.shard == self._tracks[0].shard,
             save=is_new and unit.index in self._marks,
             n_threads=max(1, threads),
             settled=self._units[settled].first,
+            mean=self._ledger.mean(unit.index),
+            ahead=self._ledger.ahead(unit.index + 1),
         )
         self._submit(track, unit.index, step, order, unit.index)
         track.sent += 1
@@ -324,6 +327,7 @@ class Coordinator:
             if unit is None:
                 track.is_held = True
                 self.hosts.add(answer.worker)
+                self._ledger.hear(track.shard, track.base, answer.ahead)
             else:
                 self._advance(track, unit, answer)
         elif answer.status in (MOVED, GONE):
@@ -340,6 +344,8 @@ class Coordinator:
         while (found := track.early.pop(track.done, None)) is not None:
             unit = track.done
             self._ledger.take(track.shard, unit, found)
+            for block in found.blocks:
+                self._ledger.hear(track.shard, unit + 1, block.ahead)
             track.done = unit + 1
             if unit > track.best:
                 track.best, track.failures, track.losses = unit, 0, 0

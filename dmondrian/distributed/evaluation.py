@@ -23,6 +23,7 @@ from dmondrian.distributed.models import open_model
 from dmondrian.distributed.relay import connected_relay
 from dmondrian.distributed.units import cut
 from dmondrian.errors import DataError
+from dmondrian.joint import Joint
 from dmondrian.sums import Sums
 
 Measured = list[tuple[np.ndarray, np.ndarray, np.ndarray | None]]
@@ -34,7 +35,7 @@ class Part:
 
     plan: Plan  # of these blocks alone: there is no folder that every worker could read it from
     calibration: Calibration | None
-    cost: Cost | None
+    cost: Cost | Joint | None
     is_detailed = False
 
     def found(self) -> None:
@@ -50,7 +51,7 @@ class Part:
         for encoded, sums in summed:
             y = np.zeros(len(encoded.X)) if encoded.y is None else encoded.y  # of a density
             mean = calibrated(forecasts(self.cost, sums.mean), self.calibration)
-            if self.cost is not None and self.cost.levels:
+            if isinstance(self.cost, Cost) and self.cost.levels:
                 mean = np.concatenate([mean, sums.mean], axis=1)
             measured.append((mean, y, encoded.weight))
         return measured
@@ -112,7 +113,7 @@ def evaluate(
     # has one forecast more than sums: the other class, or the quantile that stands for all.
     widths = {"sums": k, "result": k + 2 + int(model.cost is not None)}
     needs = row_needs((p.plan.blocks for p in parts), width, len(plan.schema.columns) + 2, widths)
-    levels = () if model.cost is None else model.cost.levels
+    levels = model.cost.levels if isinstance(model.cost, Cost) else ()
     total = Likelihood() if model.n_draws is not None else HeldOut(model.schema.task, levels)
 
     def add(measured: Measured) -> None:

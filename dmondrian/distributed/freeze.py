@@ -64,7 +64,13 @@ def freeze(
     from sklearn.base import is_classifier  # workers do without scikit-learn
     from sklearn.utils import get_tags
 
-    if get_tags(estimator).estimator_type == "density_estimator":
+    kind = get_tags(estimator).estimator_type
+    if kind not in ("classifier", "regressor", "density_estimator"):
+        raise ParameterError(
+            f"{type(estimator).__name__} has no target, and runs are of rows with one: fit it on "
+            "arrays"
+        )
+    if kind == "density_estimator":
         if target is not None:
             raise ParameterError(
                 f"target is {target!r}, but {type(estimator).__name__} learns all columns alike: "

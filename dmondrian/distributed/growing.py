@@ -76,6 +76,11 @@ def grow(
     manner = manner_of(checkpoint_every, window, progress)
     base = open_whole(run)
     plan = _finished_plan(base)
+    if base.run_json["parameters"].get("joint") is not None:
+        raise ParameterError(
+            f"{base.url} is of {base.run_json['algorithm']}, whose trees are fitted together: new "
+            "ones would change what the others learned. Train a run with more trees"
+        )
     with ExitStack() as stack:
         connect = Connection(stack, client, n_workers, threads)
         return _grow(base, plan, n_estimators, n_shards, manner, connect)

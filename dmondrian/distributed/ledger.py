@@ -15,7 +15,9 @@ from dmondrian.calibration import Calibration, calibrated
 from dmondrian.cost import Cost, forecasts
 from dmondrian.distributed.metrics import Progressive, slices
 from dmondrian.distributed.orders import Answer, BlockAnswer
+from dmondrian.distributed.rounds import Rounds
 from dmondrian.distributed.units import Unit
+from dmondrian.joint import Joint
 from dmondrian.sampled import Sampled, add
 
 Saved = dict[int, dict[str, Any]]  # shard: {"digest", "bytes"}
@@ -40,8 +42,9 @@ class Ledger:
         Values clipped, unseen or dropped so far.
     settled : int
         Units that were settled before.
-    cost : Cost or None
-        Of a generalised forest, whose sums are no forecasts of the label yet.
+    cost : Cost or Joint or None
+        Of a forest whose sums are no forecasts of the label yet. Cells that are fitted jointly are
+        learned in rounds.
     """
 
     def __init__(
@@ -54,7 +57,7 @@ class Ledger:
         calibration: Calibration | None,
         counts: dict[str, int],
         settled: int,
-        cost: Cost | None = None,
+        cost: Cost | Joint | None = None,
     ) -> None:
         self.units = units
         self.settled = settled
@@ -65,11 +68,34 @@ class Ledger:
         self._n_shards = n_shards
         self._n_trees = n_trees
         self._cost = cost
+        self._rounds = Rounds(n_shards, n_trees) if isinstance(cost, Joint) else None
         self._answers: dict[int, dict[int, Answer]] = {}
 
     def has(self, shard: int, unit: int) -> bool:
         """Say whether this shard's answer for this unit is here, or settled."""
         return unit < self.settled or shard in self._answers.get(unit, {})
+
+    @property
+    def needs_forecasts(self) -> bool:
+        """Whether shards are to forecast rows just before they learn them."""
+        return self.progressive is not None and self._rounds is None
+
+    def can_learn(self, unit: int) -> bool:
+        """Say whether all is known that shards need to learn a unit."""
+        return self._rounds is None or self._rounds.mean(unit) is not None
+
+    def mean(self, unit: int) -> np.ndarray | None:
+        """Return what all trees say of a unit, where cells are fitted jointly; float64 [n, k]."""
+        return None if self._rounds is None else self._rounds.mean(unit)
+
+    def ahead(self, unit: int) -> int:
+        """Return where a unit ends that shards are to take in before they learn it; 0 for none."""
+        return 0 if self._rounds is None or unit >= len(self.units) else self.units[unit].stop
+
+    def hear(self, shard: int, unit: int, sums: np.ndarray | None) -> None:
+        """Note what a shard says of a unit that it has taken in."""
+        if self._rounds is not None:
+            self._rounds.take(shard, unit, sums)
 
     def take(self, shard: int, unit: int, answer: Answer) -> None:
         """Note an answer, unless it is a repeated one."""
@@ -85,17 +111,25 @@ class Ledger:
         unit = self.units[self.settled]
         answers = self._answers.pop(self.settled)
         self.settled += 1
+        mean = self.mean(unit.index)
         for i in range(unit.last - unit.first):
-            self._score([answers[shard].blocks[i] for shard in sorted(answers)])
+            blocks = [answers[shard].blocks[i] for shard in sorted(answers)]
+            start = self._positions[blocks[0].index] if mean is None else unit.start
+            self._score(blocks, start, mean)
         saved = {
             shard: {"digest": answer.saved[0], "bytes": answer.saved[1]}
             for shard, answer in sorted(answers.items())
             if answer.saved is not None
         }
+        if self._rounds is not None and len(saved) == self._n_shards:
+            self._rounds.forget_before(self.settled)
         return unit, saved
 
-    def _score(self, blocks: list[BlockAnswer]) -> None:
-        """Add one block's counts and, summed in shard order, its forecasts."""
+    def _score(self, blocks: list[BlockAnswer], first: int, mean: np.ndarray | None) -> None:
+        """Add one block's counts and, summed in shard order, its forecasts.
+
+        Its first row is at position ``first``; ``mean`` is what all trees say, if that is known.
+        """
         speaker = blocks[0]
         for name, count in speaker.counts.items():
             if count:
@@ -104,15 +138,17 @@ class Ledger:
             return
         sampled = [block.sampled for block in blocks if block.sampled is not None]
         drawn = add(sampled) if sampled else None
-        if self.progressive is None or speaker.total is None:
+        if mean is None and speaker.total is not None:
+            total = speaker.total.copy()
+            for block in blocks[1:]:
+                total += block.total
+            mean = total / self._n_trees
+        if self.progressive is None or mean is None:
             self._calibrate(drawn, speaker.y, 0, len(speaker.y))
             return
-        total = speaker.total.copy()
-        for block in blocks[1:]:
-            total += block.total
-        mean = forecasts(self._cost, total / self._n_trees)
+        mean = forecasts(self._cost, mean)
         weight = speaker.weight
-        for start, stop in slices(self._positions[speaker.index], len(speaker.y)):
+        for start, stop in slices(first, len(speaker.y)):
             w = None if weight is None else weight[start:stop]
             self.progressive.add(
                 calibrated(mean[start:stop], self.calibration), speaker.y[start:stop], w

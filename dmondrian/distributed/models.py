@@ -23,6 +23,7 @@ from dmondrian.cost import Cost
 from dmondrian.data import Plan, Schema
 from dmondrian.distributed.memory import Stored, stored
 from dmondrian.errors import CorruptError, DataError
+from dmondrian.joint import Joint
 from dmondrian.parameters import ForestParameters
 from dmondrian.store import open_store
 
@@ -42,7 +43,7 @@ class Model:
     schema: Schema
     digest: str  # of trees, schema and calibration
     calibration: Calibration | None = None  # of its forecasts
-    cost: Cost | None = None  # what a generalised forest minimises
+    cost: Cost | Joint | None = None  # what a generalised forest or a kernel machine minimises
     n_draws: int | None = None  # that normalise a density, which needs all trees at once
     tells_distance: bool = True  # whether nodes know the range of their rows
 
@@ -125,7 +126,7 @@ def open_model(url: str) -> Model:
             f"classes, the forest has {shape[0]} and {shape[1]}"
         )
     tells_std = parameters.aggregation == "hierarchy" and parameters.n_classes == 0
-    k, cost = parameters.n_outputs, parameters.cost
+    k, cost = parameters.n_outputs, parameters.cost or parameters.joint
     has_boxes = parameters.has_boxes
     return Model(trees, k, tells_std, schema, digest, calibration, cost, n_draws, has_boxes)
 

@@ -33,6 +33,7 @@ class Restore(Order):
     position: int = 0  # rows the shard has learned there
     digest: str | None = None  # its blob; None for empty trees
     code: str = ""  # digest of the coordinator's kernels: other code would grow other trees
+    ahead: int = 0  # where cells are fitted jointly: then take in the rows up to this position
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ class Step(Order):
     save: bool = False  # upload the state at `stop`
     n_threads: int = 1  # threads over trees
     settled: int = 0  # blocks below this number are scored: their answers may be forgotten
+    mean: np.ndarray | None = None  # float64 [n, k], what all trees of the run say of the rows
+    ahead: int = 0  # then take in the rows up to this position, and say what they are
 
 
 @dataclass
@@ -61,6 +64,7 @@ class BlockAnswer:
     y: np.ndarray | None = None  # float64 [n]
     weight: np.ndarray | None = None  # float64 [n]
     counts: dict[str, int] = field(default_factory=dict)  # values clipped, unseen, dropped
+    ahead: np.ndarray | None = None  # float64 [m, k], summed forecasts of the m rows behind it
 
 
 OK = "ok"  # done, now or in an earlier call of the same order
@@ -86,3 +90,4 @@ class Answer:
     saving: float = 0.0  # seconds of these for encoding the state and storing it
     nodes: int = 0  # nodes of the shard's trees
     error: tuple[str, str] | None = None  # class name and message
+    ahead: np.ndarray | None = None  # of a shard that was restored: forecasts of its next rows

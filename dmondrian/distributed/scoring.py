@@ -39,6 +39,7 @@ from dmondrian.distributed.progress import Listener, Progress, Teller, listener
 from dmondrian.distributed.relay import Relay, connected_relay
 from dmondrian.distributed.units import cut
 from dmondrian.errors import CheckpointError, CorruptError, FencedError, ParameterError
+from dmondrian.joint import Joint
 from dmondrian.store import ExistsError, Store, open_store
 from dmondrian.sums import Sums
 
@@ -64,7 +65,7 @@ class Part:
     classes: tuple[Any, ...] | None
     deviation: str  # what the column of standard deviations is called
     calibration: Calibration | None
-    cost: Cost | None
+    cost: Cost | Joint | None
     is_detailed = True
 
     def found(self) -> dict[str, Any] | None:
@@ -226,14 +227,14 @@ def _deviation(model: Model) -> str:
 
 
 def _score_names(
-    classes: Any, deviation: str, cost: Cost | None, tells_distance: bool
+    classes: Any, deviation: str, cost: Cost | Joint | None, tells_distance: bool
 ) -> list[str]:
-    if cost is not None and cost.loss == "density":
+    if isinstance(cost, Cost) and cost.loss == "density":
         return ["log_density"]
     last = [deviation, "distance"] if tells_distance else [deviation]
-    if cost is not None and cost.levels:
+    if isinstance(cost, Cost) and cost.levels:
         return [*(f"q_{level:g}" for level in cost.levels), *last]
-    if cost is not None and cost.is_binary:
+    if isinstance(cost, Cost) and cost.is_binary:
         shares = [] if cost.loss == "hinge" else [f"proba_{c}" for c in classes]
         return ["prediction", *shares, "decision", *last]
     return ["prediction", *(f"proba_{c}" for c in classes or ()), *last]
@@ -298,19 +299,19 @@ def score_arrays(
     sums: Sums,
     classes: Sequence[Any] | None,
     calibration: Calibration | None,
-    cost: Cost | None = None,
+    cost: Cost | Joint | None = None,
 ) -> list[pa.Array]:
     """Return the columns of scores of some rows, in their order, from the sums over all trees."""
-    if cost is not None and cost.loss == "density":
+    if isinstance(cost, Cost) and cost.loss == "density":
         return [pa.array(sums.mean[:, 0])]
     mean, variance = sums.mean, sums.variance
     distance = [] if sums.distance is None else [pa.array(sums.distance / sums.n_trees)]
-    if cost is not None:
+    if isinstance(cost, Cost):
         spread = pa.array(np.sqrt(variance[:, cost.middle]))
         return [*_costly_arrays(mean, classes, cost), spread, *distance]
     if classes is None:
         return [pa.array(mean[:, 0]), pa.array(np.sqrt(variance[:, 0])), *distance]
-    proba = calibrated(mean, calibration)
+    proba = calibrated(forecasts(cost, mean), calibration)
     best = proba.argmax(axis=1)
     spread = np.sqrt(variance[np.arange(len(best)), best])
     probabilities = [pa.array(np.ascontiguousarray(proba[:, k])) for k in range(mean.shape[1])]

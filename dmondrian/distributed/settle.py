@@ -48,7 +48,7 @@ def settle(estimator: Any, plan: Plan, url: str) -> dict[str, Any]:
     estimator._check_run()
     schema = plan.schema
     n_classes = len(schema.classes) if schema.classes is not None else 0
-    drawn = estimator._forest_parameters(schema.n_features, n_classes)
+    drawn = estimator._run_parameters(schema.n_features, n_classes)
     auto = estimator._auto_settings(schema.n_features, n_classes)
     n_threads = int(effective_n_jobs(-1))  # of this machine: the choice does not depend on it
     if not auto:

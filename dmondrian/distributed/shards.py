@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,6 @@ from dmondrian.checkpoint.run import Run
 from dmondrian.data import Plan, read_block
 from dmondrian.distributed.blocks import BlockCache, read_failure
 from dmondrian.distributed.code import code_digest
-from dmondrian.distributed.metrics import slices
 from dmondrian.distributed.orders import (
     DIRTY,
     FAILED,
@@ -34,16 +33,16 @@ from dmondrian.distributed.orders import (
     MOVED,
     OK,
     Answer,
-    BlockAnswer,
     Order,
     Restore,
     Step,
 )
-from dmondrian.distributed.units import block_at
-from dmondrian.errors import ClusterError, CorruptError
+from dmondrian.distributed.shard import Shard, learn_block, learn_jointly, rows_between
+from dmondrian.distributed.units import block_at, block_with
+from dmondrian.errors import ClusterError, CorruptError, OutageError
 from dmondrian.forest import Forest
+from dmondrian.kernel.batches import take_in
 from dmondrian.parameters import ForestParameters
-from dmondrian.sampled import Sampled, forecast_and_learn, join
 
 PLUGIN = "dmondrian-shards"
 
@@ -52,36 +51,6 @@ PATIENCE = 5.0
 
 LEASE = 1800.0
 """Seconds after which an abandoned run's shards are dropped, when another run begins here."""
-
-
-@dataclass
-class Shard:
-    """Trees in memory, and how far they have come."""
-
-    forest: Forest
-    position: int  # rows of the stream learned
-    block: int  # number of the next block
-    is_dirty: bool = False  # an update failed half way
-    is_running: bool = False
-    answers: dict[int, BlockAnswer] = field(default_factory=dict)  # by block, until scored
-    saved: dict[int, tuple[str, int]] = field(default_factory=dict)  # position: digest, bytes
-    unsaved: dict[int, bytes] = field(default_factory=dict)  # position: state the store refused
-    changed: threading.Condition = field(default_factory=threading.Condition)
-
-    def forget_before(self, block: int, position: int) -> None:
-        """Drop answers for blocks below `block`, and states saved up to their end."""
-        for index in [i for i in self.answers if i < block]:
-            del self.answers[index]
-        for old in [p for p in self.saved if p <= position]:
-            del self.saved[old]
-        for old in [p for p in self.unsaved if p <= position]:
-            del self.unsaved[old]
-
-    def abandon(self) -> None:
-        """Wake the steps that wait for this shard: it is not used any more."""
-        with self.changed:
-            self.is_dirty = True
-            self.changed.notify_all()
 
 
 class HeldRun:
@@ -218,17 +187,34 @@ def restore(order: Restore) -> Answer:
         _check_code(order)
         held = registry.open(order)
         forest = _forest(held, order)
-        block = block_at(held.plan, order.position)
+        find = block_at if held.parameters.joint is None else block_with
+        shard = Shard(forest, order.position, find(held.plan, order.position))
+        ahead = _take_in(held, shard, order.ahead, 1)
     except Exception as error:  # noqa: BLE001 - any fault of a store or a blob goes to the coordinator by name
         return _fault(FAILED, order, error)
     before = held.shards.get(order.shard)
-    held.shards[order.shard] = Shard(forest, order.position, block)
+    held.shards[order.shard] = shard
     if before is not None:
         before.abandon()
     seconds = time.perf_counter() - started
     return Answer(
-        OK, order.shard, order.address, order.position, seconds=seconds, nodes=forest.n_nodes
-    )
+        OK, order.shard, order.address, order.position, seconds=seconds, nodes=forest.n_nodes,
+        ahead=ahead,
+    )  # fmt: skip
+
+
+def _take_in(held: HeldRun, shard: Shard, stop: int, n_threads: int) -> np.ndarray | None:
+    """Let the trees take in the rows up to a position, if any; return what they say of them."""
+    if stop <= shard.position:
+        return None
+    shard.block = block_with(held.plan, shard.position)
+    try:
+        encoded = held.cache.get(shard.block, held.floor())
+    except Exception as error:
+        raise read_failure(error, held.plan.blocks[shard.block].uri) from error
+    X, _, w = rows_between(held.plan, shard, encoded, shard.position, stop)
+    shard.ahead = take_in(shard.forest, X, w, n_threads)
+    return shard.ahead.sums
 
 
 def _check_code(order: Restore) -> None:
@@ -311,48 +297,39 @@ def _advance(held: HeldRun, shard: Shard, order: Step) -> Answer:
         except Exception as error:  # noqa: BLE001 - some trees may have learned rows that others have not
             shard.is_dirty = True
             return _fault(DIRTY, order, error, shard.position)
+    if order.ahead > order.stop == shard.position and shard.ahead is None:
+        try:
+            said = _take_in(held, shard, order.ahead, order.n_threads)
+        except OutageError as error:  # of a read: no tree has taken in a row
+            return _fault(FAILED, order, error, shard.position)
+        except Exception as error:  # noqa: BLE001 - as above
+            shard.is_dirty = True
+            return _fault(DIRTY, order, error, shard.position)
+        if order.start in shard.answers:  # else all shards have said theirs
+            shard.answers[order.start].ahead = said
     return _finish(held, shard, order)
 
 
 def _learn(plan: Plan, shard: Shard, encoded: Any, order: Step) -> None:
-    """Forecast and learn one block, slice by slice, and stamp the shard."""
-    block = plan.blocks[shard.block]
-    forest, n = shard.forest, len(encoded.X)
-    forest.check_domain(encoded.X, encoded.names)
-    answer = BlockAnswer(block.index)
-    if order.forecasts:
-        answer.total = np.empty((n, forest.n_outputs))
-    cuts = slices(block.position, n) if order.forecasts else [(0, n)] if n else []
-    sampled: list[tuple[int, Sampled]] = []
-    for start, stop in cuts:
-        X, y = encoded.X[start:stop], encoded.y[start:stop]
-        w = None if encoded.weight is None else encoded.weight[start:stop]
-        if answer.total is not None:
-            sums = forest.predict_sums(X, n_threads=order.n_threads)
-            answer.total[start:stop] = sums.total
-        if order.samples:
-            sampled.append((start, forecast_and_learn(forest, X, y, w, order.n_threads)))
-        else:
-            forest.update(X, y, w, n_threads=order.n_threads)
-    if order.samples:
-        answer.sampled = join(sampled, forest.n_outputs)
-    if order.speaks:
-        answer.y, answer.weight, answer.counts = encoded.y, encoded.weight, dict(encoded.counts)
-    shard.answers[block.index] = answer
-    shard.block += 1
-    shard.position = block.position + block.rows
+    is_joint = shard.forest.parameters.joint is not None
+    (learn_jointly if is_joint else learn_block)(plan, shard, encoded, order)
 
 
 def _finish(held: HeldRun, shard: Shard, order: Step) -> Answer:
     """Answer for blocks that are learned, saving the state if asked."""
     answer = Answer(OK, order.shard, order.address, shard.position, nodes=shard.forest.n_nodes)
-    indices = range(max(order.first, order.settled), order.last)
+    indices: Sequence[int] = range(max(order.first, order.settled), order.last)
+    if held.parameters.joint is not None:
+        is_open = order.start >= held.plan.blocks[order.settled].position
+        indices = [order.start] if is_open else []
     found = [shard.answers[i] for i in indices if i in shard.answers]
     is_whole = len(found) == len(indices)
     if order.forecasts:
         is_whole = is_whole and all(block.total is not None for block in found)
     if order.samples:
         is_whole = is_whole and all(block.sampled is not None for block in found)
+    if order.ahead:
+        is_whole = is_whole and all(block.ahead is not None for block in found)
     if order.speaks:
         is_whole = is_whole and all(block.y is not None for block in found)
     if not is_whole:
@@ -371,7 +348,7 @@ def _save(held: HeldRun, shard: Shard, order: Step, answer: Answer) -> Answer:
     began = time.perf_counter()
     if order.stop not in shard.saved:
         data = shard.unsaved.get(order.stop)
-        if data is None and shard.position != order.stop:
+        if data is None and (shard.position != order.stop or shard.ahead is not None):
             answer.status = LOST
             return answer
         if data is None:

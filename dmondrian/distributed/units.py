@@ -2,7 +2,8 @@
 
 Relies on the blocks of a frozen plan: contiguous, in stream order, numbered from 0. Promises that
 units depend on nothing but the plan, so that a resumed run and a run on other workers see the same
-units; and that a unit ends only where a block ends.
+units; and that a unit ends only where a block ends, or, where cells are fitted jointly, a
+mini-batch.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 
 from dmondrian.data import Plan
 from dmondrian.errors import CorruptError
+from dmondrian.kernel.batches import pieces
 
 UNIT_ROWS = 65_536
 """Small blocks are joined into one step up to this many rows; a task costs a few milliseconds."""
@@ -67,6 +69,24 @@ def cut(
             units.append(Unit(len(units), first, i + 1, start, stop))
             first = i + 1
     return units
+
+
+def cut_jointly(blocks: tuple[Any, ...], batch_size: int) -> list[Unit]:
+    """Cut a plan's blocks where mini-batches end, and where blocks do: see `cut`."""
+    units: list[Unit] = []
+    for i, block in enumerate(blocks):
+        for start, stop in pieces(block.position, block.rows, batch_size):
+            ends = block.position + start, block.position + stop
+            units.append(Unit(len(units), i, i + 1, *ends))
+    return units
+
+
+def block_with(plan: Plan, position: int) -> int:
+    """Return the number of the block that holds the row at a position."""
+    if position == plan.n_rows:
+        return len(plan.blocks)
+    starts = [block.position for block in plan.blocks]
+    return int(np.searchsorted(starts, position, side="right")) - 1
 
 
 def block_at(plan: Plan, position: int) -> int:

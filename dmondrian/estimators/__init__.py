@@ -3,8 +3,11 @@
 from dmondrian.estimators.amf_classifier import AMFClassifier
 from dmondrian.estimators.amf_regressor import AMFRegressor
 from dmondrian.estimators.density import MondrianDensity
+from dmondrian.estimators.features import MondrianFeatures
 from dmondrian.estimators.generalized_classifier import GeneralizedMondrianForestClassifier
 from dmondrian.estimators.generalized_regressor import GeneralizedMondrianForestRegressor
+from dmondrian.estimators.kernel_classifier import MondrianKernelClassifier
+from dmondrian.estimators.kernel_regressor import MondrianKernelRegressor
 from dmondrian.estimators.mondrian_classifier import MondrianForestClassifier
 from dmondrian.estimators.mondrian_regressor import MondrianForestRegressor
 from dmondrian.estimators.online_classifier import OnlineRandomForestClassifier
@@ -18,8 +21,11 @@ ALGORITHMS = {
         GeneralizedMondrianForestClassifier,
         GeneralizedMondrianForestRegressor,
         MondrianDensity,
+        MondrianFeatures,
         MondrianForestClassifier,
         MondrianForestRegressor,
+        MondrianKernelClassifier,
+        MondrianKernelRegressor,
         OnlineRandomForestClassifier,
         OnlineRandomForestRegressor,
     )
@@ -32,8 +38,11 @@ __all__ = [
     "GeneralizedMondrianForestClassifier",
     "GeneralizedMondrianForestRegressor",
     "MondrianDensity",
+    "MondrianFeatures",
     "MondrianForestClassifier",
     "MondrianForestRegressor",
+    "MondrianKernelClassifier",
+    "MondrianKernelRegressor",
     "OnlineRandomForestClassifier",
     "OnlineRandomForestRegressor",
 ]

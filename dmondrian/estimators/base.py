@@ -75,6 +75,10 @@ class BaseForest(BaseEstimator):
     def _forest_parameters(self, n_features: int, n_classes: int) -> ForestParameters:
         """Return the parameters of a new forest; draws the seed."""
 
+    def _run_parameters(self, n_features: int, n_classes: int) -> ForestParameters:
+        """Return the parameters of the forests of a run on a cluster."""
+        return self._forest_parameters(n_features, n_classes)
+
     def _shared_parameters(self, n_features: int) -> dict[str, Any]:
         """Return the forest's parameters that all estimators say alike; draws the seed."""
         is_given = self.feature_scales is not None and not self._leaves_scales_open()

@@ -67,6 +67,12 @@ def plain_trees(estimator: Any) -> list[PlainTree]:
 
 def _check_leafwise(parameters: Any) -> None:
     """Refuse forests that are no tree ensembles, with the reason."""
+    if parameters.joint is not None:
+        raise ParameterError(
+            "a kernel machine says what its cells do only to rows that the partition leaves in "
+            "them, which it works out for each row: no list of leaves holds its answers; keep the "
+            "estimator, or export a forest"
+        )
     if parameters.domain == "cube":
         raise ParameterError(
             'domain="cube": where no row was learned, a forest on the cube draws the cells that '

@@ -15,8 +15,33 @@ from dmondrian._memory import borrow
 from dmondrian.core.box import bound, copy, is_point
 from dmondrian.core.columns import Row
 from dmondrian.core.draws import tree_key
-from dmondrian.core.nodes import LEFT, borrow_tree
-from dmondrian.growth.cube import birth, cell_of, child_key, draw_split, narrow
+from dmondrian.core.nodes import LEFT, N_NODES, STAT, borrow_tree
+from dmondrian.growth.cube import birth, cell_of, child_key, draw_split, narrow, split_leaf
+
+
+@kernel
+def split_to_the_end(tree, seed, number, lifetime):
+    """Split the cells of single points as the process does, up to a lifetime.
+
+    Returns whether there was room; if not, calling again goes on. O(depth * d) per node.
+    """
+    tree = borrow_tree(tree)
+    first, d = tree_key(seed, number), tree.n_features
+    memory = np.empty(d, np.float32)
+    corner = borrow(memory)
+    v = 0
+    while v < tree.head_i[N_NODES]:
+        if tree.i[v, LEFT] < 0 and tree.d[v, STAT] > 0.0 and is_point(tree, v):
+            for j in range(d):
+                corner[j] = bound(tree, v, j, False)
+            key = cell_of(tree, first, v, Row(corner, corner, tree.bits[v]))
+            time, feature, threshold = draw_split(tree, key, birth(tree, v))
+            if time <= lifetime:
+                if tree.head_i[N_NODES] + 2 > tree.i.shape[0]:
+                    return False
+                split_leaf(tree, v, time, feature, threshold)
+        v += 1
+    return True
 
 
 @kernel

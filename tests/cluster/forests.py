@@ -18,6 +18,8 @@ from dmondrian import (
     AMFRegressor,
     MondrianForestClassifier,
     MondrianForestRegressor,
+    MondrianKernelClassifier,
+    MondrianKernelRegressor,
     OnlineRandomForestClassifier,
     OnlineRandomForestRegressor,
 )
@@ -40,6 +42,12 @@ FORESTS = {
     ),
     "mondrian-forest-regressor": MondrianForestRegressor(
         3, aggregation="hierarchy", random_state=0
+    ),
+    "mondrian-kernel-classifier": MondrianKernelClassifier(
+        3, lifetime=0.3, solver="sgd", n_passes=2, random_state=0
+    ),
+    "mondrian-kernel-regressor": MondrianKernelRegressor(
+        5, lifetime="validation", max_lifetime=0.5, domain="cube", random_state=0
     ),
     "online-forest-classifier": OnlineRandomForestClassifier(
         3, min_samples_leaf=2.0, min_gain=0.05, calibrate=True, random_state=0

@@ -1,0 +1,1 @@
+"""The figures of B16 again, and what features cost beside scikit-learn's."""

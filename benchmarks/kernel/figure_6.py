@@ -1,0 +1,74 @@
+"""B16, Figure 6: test error on cpu_act against the entries of a row, and of the exact kernel.
+
+The same ridge regression on each kind of features (scikit-learn's Ridge, by conjugate gradients
+where they are sparse), at one lifetime; the line is kernel ridge regression with the Laplace kernel
+itself. Mean over three draws. Error: norm of the misses over that of the labels, in per cent.
+
+    python -m benchmarks.kernel.figure_6 --data data
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+from sklearn.linear_model import Ridge
+
+from benchmarks.kernel.figure_5 import KINDS
+from benchmarks.kernel.peers import Split, cpu_act, laplace, parser_of, write
+from benchmarks.records import table
+
+SIZES, SEEDS, RIDGE = (1, 2, 5, 10, 20, 50), range(3), 1e-2
+
+
+def exact(split: Split, lifetime: float) -> float:
+    """Return the error of the Laplace kernel itself."""
+    mean = split.y.mean()
+    gram = laplace(split.X, split.X, lifetime)
+    gram[np.diag_indices(len(gram))] += RIDGE
+    weights = cho_solve(cho_factor(gram, overwrite_a=True), split.y - mean)
+    return split.error(mean + laplace(split.X_test, split.X, lifetime) @ weights)
+
+
+def error(name: str, split: Split, n: int, lifetime: float, seed: int) -> float:
+    X, Z = np.clip(split.X, 0.0, 1.0), np.clip(split.X_test, 0.0, 1.0)
+    phi, phi_test = KINDS[name](X, Z, n, lifetime, seed)
+    solver = "cholesky" if isinstance(phi, np.ndarray) else "sparse_cg"
+    mean = split.y.mean()
+    ridge = Ridge(RIDGE, fit_intercept=False, solver=solver, max_iter=500, tol=1e-4)
+    return split.error(mean + ridge.fit(phi, split.y - mean).predict(phi_test))
+
+
+def main() -> None:
+    parser = parser_of(__doc__, "figure_6")
+    parser.add_argument("--lifetime", type=float, default=1.0)
+    args = parser.parse_args()
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    split = cpu_act(args)
+    line = exact(split, args.lifetime)
+    found = {
+        name: [np.mean([error(name, split, n, args.lifetime, s) for s in SEEDS]) for n in SIZES]
+        for name in KINDS
+    }
+    figure, axis = plt.subplots(figsize=(6.0, 3.8), layout="constrained")
+    for name, errors in found.items():
+        axis.plot(SIZES, errors, marker="o", markersize=4, label=name)
+    axis.axhline(line, color="grey", linestyle=":", label="Laplace kernel")
+    axis.set(xscale="log", yscale="log", xlabel="entries of a row that are not zero")
+    axis.set_ylabel("test error, %")
+    axis.legend()
+    rows = [[name, *map(float, errors)] for name, errors in found.items()]
+    rows.append(["Laplace kernel", *[float(line)] * len(SIZES)])
+    head = ["entries", *map(str, SIZES)]
+    write(
+        args,
+        f"### cpu_act, lifetime {args.lifetime:g}: test error, %\n\n{table(head, rows)}",
+        figure,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""Other random features for the Laplace kernel exp(-lifetime |x - x'|_1), and the set of B16.
+
+Fourier features have Cauchy frequencies; binning drops a grid whose pitch is Gamma(2, lifetime) in
+each column (Rahimi, Recht, 2007). Rows have ``n`` entries that are not zero.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.sparse import csr_matrix
+from sklearn.preprocessing import MinMaxScaler
+
+from benchmarks import datasets
+from benchmarks.records import RESULTS, machine, packages
+
+Features = Callable[[np.ndarray, np.ndarray, int, float, int], tuple[Any, Any]]
+
+
+class Split(NamedTuple):
+    """Rows with columns scaled to [0, 1] on the training rows."""
+
+    X: np.ndarray
+    y: np.ndarray
+    X_test: np.ndarray
+    y_test: np.ndarray
+
+    def error(self, predicted: np.ndarray) -> float:
+        """Return the error as B16 tells it: of the size of the labels, in per cent."""
+        misses = np.linalg.norm(predicted - self.y_test)
+        return 100.0 * float(misses / np.linalg.norm(self.y_test))
+
+
+def cpu_act(args: argparse.Namespace, seed: int = 0, train: int = 6554, test: int = 819) -> Split:
+    """Return cpu_act in the sizes of B16, in an order of the seed."""
+    data = datasets.load("cpu_act", args.data)
+    X = np.concatenate([data.X_train, data.X_test])
+    y = np.concatenate([data.y_train, data.y_test])
+    order = np.random.default_rng(seed).permutation(len(y))[: train + test]
+    X, y = X[order], y[order]
+    scaler = MinMaxScaler().fit(X[:train])
+    return Split(scaler.transform(X[:train]), y[:train], scaler.transform(X[train:]), y[train:])
+
+
+def fourier(X: np.ndarray, Z: np.ndarray, n: int, lifetime: float, seed: int) -> tuple[Any, Any]:
+    """Return Fourier features of two sets of rows, [., n] each."""
+    random = np.random.default_rng(seed)
+    w = lifetime * random.standard_cauchy((X.shape[1], -(-n // 2)))
+    told = []
+    for rows in (X, Z):
+        phase = rows @ w
+        told.append(np.hstack([np.cos(phase), np.sin(phase)])[:, :n] / np.sqrt(w.shape[1]))
+    return told[0], told[1]
+
+
+def binning(X: np.ndarray, Z: np.ndarray, n: int, lifetime: float, seed: int) -> tuple[Any, Any]:
+    """Return binning features of two sets of rows; bins are those of either."""
+    random = np.random.default_rng(seed)
+    both, columns, size = np.vstack([X, Z]), [], 0
+    for _ in range(n):
+        pitch = random.gamma(2.0, 1.0 / lifetime, X.shape[1])
+        bins = np.floor((both - random.random(X.shape[1]) * pitch) / pitch).astype(np.int64)
+        _, found = np.unique(bins, axis=0, return_inverse=True)
+        columns.append(found.ravel() + size)
+        size += int(found.max()) + 1
+    indices = np.stack(columns, axis=1)
+    ends = np.arange(len(both) + 1) * n
+    values = np.full(indices.size, 1.0 / np.sqrt(n))
+    phi = csr_matrix((values, indices.ravel(), ends), shape=(len(both), size))
+    return phi[: len(X)], phi[len(X) :]
+
+
+def laplace(X: np.ndarray, Z: np.ndarray, lifetime: float) -> np.ndarray:
+    """Return the kernel of all pairs of rows, float64."""
+    from scipy.spatial.distance import cdist
+
+    kernel: np.ndarray = np.exp(-lifetime * cdist(X, Z, "cityblock"))
+    return kernel
+
+
+def parser_of(doc: str | None, name: str) -> argparse.ArgumentParser:
+    """Return the parser that all scripts of this folder share."""
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", help="folder with one sub-folder of Parquet per set")
+    parser.add_argument("--out", type=Path, default=RESULTS / f"kernel_{name}.md")
+    return parser
+
+
+def write(args: argparse.Namespace, text: str, figure: Any = None) -> None:
+    """Write a result, with the machine, and its picture; print it."""
+    versions = ", ".join(f"{name} {version}" for name, version in packages().items())
+    about = f"{machine()['cpu']}; {versions}" if "cpu" in machine() else versions
+    args.out.write_text(f"{text}\n{about}\n")
+    if figure is not None:
+        figure.savefig(args.out.with_suffix(".png"), dpi=80)
+    print(text)

@@ -1,0 +1,116 @@
+"""A shard: trees in memory, how far they have come, and how they learn what an order names.
+
+Relies on forests whose state depends on the rows in order only. Promises that a shard is stamped
+with the position it has reached when it has learned, and not before; where cells are fitted jointly
+(:mod:`dmondrian.distributed.rounds`) that a state which is to be saved is kept before the trees
+take in rows behind it.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dmondrian.checkpoint.codec import encode_forest
+from dmondrian.data import Plan
+from dmondrian.distributed.metrics import slices
+from dmondrian.distributed.orders import BlockAnswer, Step
+from dmondrian.errors import ClusterError
+from dmondrian.forest import Forest
+from dmondrian.kernel.batches import Piece, take_in, teach
+from dmondrian.sampled import Sampled, forecast_and_learn, join
+
+
+@dataclass
+class Shard:
+    """Trees in memory, and how far they have come."""
+
+    forest: Forest
+    position: int  # rows of the stream learned
+    block: int  # number of the next block
+    is_dirty: bool = False  # an update failed half way
+    is_running: bool = False
+    answers: dict[int, BlockAnswer] = field(default_factory=dict)  # by block, until scored; where
+    # cells are fitted jointly by the position of their first row
+    ahead: Piece | None = None  # rows behind the position that trees have taken in, not heard
+    saved: dict[int, tuple[str, int]] = field(default_factory=dict)  # position: digest, bytes
+    unsaved: dict[int, bytes] = field(default_factory=dict)  # position: state the store refused
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def forget_before(self, block: int, position: int) -> None:
+        """Drop answers for blocks below `block`, and states saved up to their end."""
+        first = position if self.forest.parameters.joint else block
+        for index in [i for i in self.answers if i < first]:
+            del self.answers[index]
+        for old in [p for p in self.saved if p <= position]:
+            del self.saved[old]
+        for old in [p for p in self.unsaved if p <= position]:
+            del self.unsaved[old]
+
+    def abandon(self) -> None:
+        """Wake the steps that wait for this shard: it is not used any more."""
+        with self.changed:
+            self.is_dirty = True
+            self.changed.notify_all()
+
+
+def learn_block(plan: Plan, shard: Shard, encoded: Any, order: Step) -> None:
+    """Forecast and learn one block, slice by slice, and stamp the shard."""
+    block = plan.blocks[shard.block]
+    forest, n = shard.forest, len(encoded.X)
+    forest.check_domain(encoded.X, encoded.names)
+    answer = BlockAnswer(block.index)
+    if order.forecasts:
+        answer.total = np.empty((n, forest.n_outputs))
+    cuts = slices(block.position, n) if order.forecasts else [(0, n)] if n else []
+    sampled: list[tuple[int, Sampled]] = []
+    for start, stop in cuts:
+        X, y = encoded.X[start:stop], encoded.y[start:stop]
+        w = None if encoded.weight is None else encoded.weight[start:stop]
+        if answer.total is not None:
+            sums = forest.predict_sums(X, n_threads=order.n_threads)
+            answer.total[start:stop] = sums.total
+        if order.samples:
+            sampled.append((start, forecast_and_learn(forest, X, y, w, order.n_threads)))
+        else:
+            forest.update(X, y, w, n_threads=order.n_threads)
+    if order.samples:
+        answer.sampled = join(sampled, forest.n_outputs)
+    if order.speaks:
+        answer.y, answer.weight, answer.counts = encoded.y, encoded.weight, dict(encoded.counts)
+    shard.answers[block.index] = answer
+    shard.block += 1
+    shard.position = block.position + block.rows
+
+
+def learn_jointly(plan: Plan, shard: Shard, encoded: Any, order: Step) -> None:
+    """Let the cells hear the rows of an order, given what all trees say of them."""
+    X, y, w = rows_between(plan, shard, encoded, order.start, order.stop)
+    if shard.ahead is None:
+        shard.ahead = take_in(shard.forest, X, w, order.n_threads)
+    if order.mean is None or len(order.mean) != len(y) or len(shard.ahead.leaves) != len(y):
+        raise ClusterError(f"rows {order.start} to {order.stop} were not taken in by these trees")
+    teach(shard.forest, shard.ahead, y, w, order.mean)
+    block = plan.blocks[shard.block]
+    answer = BlockAnswer(block.index)
+    if order.speaks:
+        answer.y, answer.weight = y, w
+        answer.counts = dict(encoded.counts) if order.start == block.position else {}
+    shard.answers[order.start], shard.ahead = answer, None
+    shard.position = order.stop
+    if order.save:
+        shard.unsaved[order.stop] = encode_forest(*shard.forest.state(copy=False))
+
+
+def rows_between(
+    plan: Plan, shard: Shard, encoded: Any, start: int, stop: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Return rows of the shard's block by their positions: X, y, w."""
+    first = plan.blocks[shard.block].position
+    part = slice(start - first, stop - first)
+    shard.forest.check_domain(encoded.X[part], encoded.names)
+    w = None if encoded.weight is None else encoded.weight[part]
+    return np.ascontiguousarray(encoded.X[part]), encoded.y[part], w

@@ -1,0 +1,199 @@
+"""Random features for the Laplace kernel: the cells of Mondrian partitions (B16).
+
+Shapes: n rows, d features, T trees, c columns.
+"""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from scipy.sparse import csr_matrix
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
+from sklearn.utils._param_validation import Interval
+from sklearn.utils.validation import _num_samples
+
+from dmondrian.errors import ParameterError
+from dmondrian.estimators.kernel import MondrianPartitions
+from dmondrian.joint import Joint
+from dmondrian.kernel.columns import columns_of
+from dmondrian.kernel.learning import n_columns
+from dmondrian.parameters import ForestParameters
+
+_ENTRY_BYTES = 3 * 8  # of a row in one tree: the entry, its column, and its cell on the way there
+
+
+class MondrianFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MondrianPartitions):
+    """Sparse random features whose inner products estimate the Laplace kernel.
+
+    k(x, x') = exp(-lifetime |x - x'|_1) is the probability that two rows are in one cell of a
+    Mondrian partition of that lifetime. A row has a one, over the root of T, in the column of its
+    cell in each of T partitions, so that phi(x) . phi(x') is the share of partitions that do not
+    part the two: without bias, with a standard error of at most 1 / (2 sqrt(T)).
+
+    Columns are cells that hold rows which were fitted, numbered in the order in which rows open
+    them. They keep their numbers for good: ``partial_fit`` adds columns, which are zero for all
+    rows before.
+
+    Parameters
+    ----------
+    n_components : int, default=100
+        T, partitions: entries of a row that are not zero. How many columns, depends on the rows.
+    lifetime : float, default=1.0
+        Inverse width of the kernel, in units of one over those of the columns.
+    domain : {"range", "cube"}, default="range"
+        "range" partitions the range of the rows that were fitted: the law of the kernel holds for
+        these, in any units, and other rows are of the cells next to them. "cube" partitions
+        [0, 1]^d: the law holds for all rows, and one in a cell without fitted rows has no entry
+        for that partition.
+    clip : bool, default=False
+        On the cube, move rows that lie outside to its surface; else they are refused.
+    random_state : int, RandomState or None, default=None
+    n_jobs : int or None, default=None
+        Threads over trees.
+
+    Attributes
+    ----------
+    n_features_in_ : int
+    feature_names_in_ : array of shape (d,), only if the rows had names
+    n_columns_ : int
+        Columns so far.
+    forest_ : Forest
+        The partitions.
+
+    References
+    ----------
+    Balog, Lakshminarayanan, Ghahramani, Roy, Teh (2016), "The Mondrian Kernel", UAI, section 3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dmondrian import MondrianFeatures
+    >>> X = np.array([[0.1], [0.2], [0.9]])
+    >>> phi = MondrianFeatures(2000, lifetime=2.0, random_state=0).fit_transform(X)
+    >>> kernel = (phi @ phi.T).toarray()
+    >>> bool(abs(kernel[0, 1] - np.exp(-2.0 * 0.1)) < 0.03)
+    True
+    """
+
+    algorithm = "mondrian-features"
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **MondrianPartitions._parameter_constraints,
+        "n_components": [Interval(Integral, 1, None, closed="left")],
+    }
+
+    def __init__(
+        self,
+        n_components: int = 100,
+        *,
+        lifetime: float = 1.0,
+        domain: Literal["range", "cube"] = "range",
+        clip: bool = False,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.n_components = n_components
+        self.lifetime = lifetime
+        self.domain = domain
+        self.clip = clip
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    @property
+    def n_estimators(self) -> int:  # type: ignore[override]  # the forest's word for n_components
+        """Partitions."""
+        return self.n_components
+
+    def _forest_parameters(self, n_features: int, n_classes: int = 0) -> ForestParameters:
+        return self._partition(n_features, 0, Joint(0))
+
+    def _checked_labels(self, y: np.ndarray) -> np.ndarray:
+        return np.zeros(len(y))  # rows are all there is
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Partition for rows, whose cells become the columns, in their order.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Taken as float32.
+        y : ignored
+
+        Returns
+        -------
+        This transformer
+        """
+        with self._all_or_nothing():
+            X, zeros, _ = self._rows(X, first=True)
+            self._learn(X, zeros, None, 0, first=True)
+        return self
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(self, X: Any, y: Any = None) -> Self:
+        """Take in more rows, whose new cells become new columns; parameters as in :meth:`fit`."""
+        with self._all_or_nothing():
+            first = not hasattr(self, "forest_")
+            if not first:
+                self._check_unchanged()
+            X, zeros, _ = self._rows(X, first=first)
+            self._learn(X, zeros, None, 0, first=first)
+        return self
+
+    def _rows(self, X: Any, first: bool) -> tuple[np.ndarray, np.ndarray, None]:
+        rows, zeros, _ = self._validate_rows(
+            X, np.zeros(_num_samples(X)), None, first=first, numeric=True
+        )
+        self._check_memory(len(rows))
+        return rows, zeros, None
+
+    def _check_memory(self, n: int) -> None:
+        from dmondrian.store.memory import usable_bytes  # other estimators do without stores
+
+        size, there = _ENTRY_BYTES * n * int(self.n_components), usable_bytes()
+        if size > there:
+            raise ParameterError(
+                f"the features of {n} rows in {self.n_components} partitions take "
+                f"{size / 2**30:.3g} GiB, there are {there / 2**30:.3g}: give fewer rows at a time "
+                "(partial_fit, and transform in parts), or fewer components"
+            )
+
+    @property
+    def n_columns_(self) -> int:
+        """Columns so far."""
+        return n_columns(self._fitted_forest())
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.n_columns_
+
+    def transform(self, X: Any) -> csr_matrix:
+        """Return the features of rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+
+        Returns
+        -------
+        scipy.sparse.csr_matrix of shape (n, c), float64
+            With T entries 1 / sqrt(T) in each row that was fitted, columns in order; fewer where a
+            cell of the cube holds no row that was fitted.
+        """
+        X = self._check_rows(X)
+        self._check_memory(len(X))
+        columns = np.sort(columns_of(self.forest_, X), axis=1)
+        is_known = columns >= 0
+        ends = np.concatenate([[0], np.cumsum(is_known.sum(axis=1))])
+        entries = np.full(ends[-1], 1.0 / np.sqrt(columns.shape[1]))
+        return csr_matrix((entries, columns[is_known], ends), shape=(len(X), self.n_columns_))
+
+    def _node_forecasts(self, stat: np.ndarray, offset: float) -> dict[str, np.ndarray]:
+        return {"column": stat[:, 1].astype(np.int64) - 1}
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = []
+        return tags

@@ -1,0 +1,200 @@
+"""What the estimators of the Mondrian kernel share: partitions, how they are fitted, lifetimes.
+
+Relies on :mod:`dmondrian.kernel`.
+
+Shapes: n rows, d features, T trees, k outputs, L lifetimes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from numbers import Integral, Real
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from sklearn.utils._param_validation import Interval, StrOptions
+
+from dmondrian.errors import ParameterError
+from dmondrian.estimators.base import BaseForest
+from dmondrian.forest import Forest
+from dmondrian.joint import LARGEST_BATCH, SOLVERS, Joint
+from dmondrian.kernel.averaging import averaged
+from dmondrian.kernel.batches import learn_batches
+from dmondrian.kernel.path import KernelPath, choose_lifetime
+from dmondrian.parameters import ForestParameters
+from dmondrian.warmup import LAST
+
+CHOICES = ("validation", "marginal_likelihood", "average")
+_SHARES = 3 * 8  # bytes of the matrices of an exact fit, for each pair of columns
+
+
+class MondrianPartitions(BaseForest):
+    """Base of what has Mondrian partitions of one lifetime; not to be used directly."""
+
+    aggregation, empty_cell, predict_extension = "mean", "prior", "leaf"
+    max_nodes, feature_scales, warmup_rows = None, None, LAST
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **{
+            name: BaseForest._parameter_constraints[name]
+            for name in ("domain", "clip", "random_state", "n_jobs")
+        },
+        "lifetime": [Interval(Real, 0, None, closed="neither")],
+    }
+
+    lifetime: float | str
+
+    def _partition(self, n_features: int, n_classes: int, joint: Joint) -> ForestParameters:
+        shared = self._shared_parameters(n_features)
+        at = 1.0 if isinstance(self.lifetime, str) else float(self.lifetime)
+        if not np.isfinite(at):
+            raise ParameterError(
+                f"lifetime={at!r} parts all rows, which leaves no kernel: give a finite number"
+            )
+        expected = self.domain == "range" and joint.n_outputs > 0
+        return ForestParameters(
+            **{**shared, "expected_extension": expected},
+            n_classes=int(n_classes),
+            aggregation="mean",
+            lifetime=at,
+            split_pure=True,
+            empty_prior=True,
+            joint=joint,
+        )
+
+    @property
+    def feature_importances_(self) -> np.ndarray:
+        """Not told: splits do not look at labels, and cells are not fitted one by one."""
+        raise AttributeError(f"{type(self).__name__} has no feature_importances_")
+
+
+class MondrianKernel(MondrianPartitions):
+    """Base of the kernel machines; not to be used directly."""
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **MondrianPartitions._parameter_constraints,
+        "n_estimators": BaseForest._parameter_constraints["n_estimators"],
+        "lifetime": [Interval(Real, 0, None, closed="neither"), StrOptions(set(CHOICES))],
+        "max_lifetime": [Interval(Real, 0, None, closed="neither"), None],
+        "lifetime_prior": [StrOptions({"log_uniform", "uniform"})],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "fitting": [StrOptions({"joint", "independent"})],
+        "solver": [StrOptions(set(SOLVERS))],
+        "regularization": [Interval(Real, 0, None, closed="neither")],
+        "max_columns": [Interval(Integral, 1, None, closed="left")],
+        "batch_size": [Interval(Integral, 1, LARGEST_BATCH, closed="both")],
+        "n_passes": [Interval(Integral, 1, None, closed="left")],
+    }
+
+    max_lifetime: float | None
+    lifetime_prior: Literal["log_uniform", "uniform"]
+    validation_fraction: float
+    fitting: Literal["joint", "independent"]
+    solver: Literal["sgd", "cholesky", "auto"]
+    regularization: float
+    max_columns: int
+    batch_size: int
+    n_passes: int
+    lifetime_path_: KernelPath
+    _has_all_rows: bool
+
+    def _forest_parameters(self, n_features: int, n_classes: int = 0) -> ForestParameters:
+        joint = Joint(
+            max(int(n_classes), 1),
+            self.solver,
+            is_joint=self.fitting == "joint",
+            ridge=float(self.regularization),
+            batch_size=int(self.batch_size),
+            max_columns=int(self.max_columns),
+        )
+        return self._partition(n_features, n_classes, joint)
+
+    def _run_parameters(self, n_features: int, n_classes: int) -> ForestParameters:
+        drawn = self._forest_parameters(n_features, n_classes)
+        assert drawn.joint is not None  # as it was made
+        return dataclasses.replace(drawn, joint=dataclasses.replace(drawn.joint, solver="sgd"))
+
+    @property
+    def lifetime_(self) -> float:
+        """Lifetime in use."""
+        return self._fitted_forest().parameters.realised_lifetime
+
+    def _check_stream(self) -> None:
+        if self.lifetime in CHOICES:
+            raise ParameterError(
+                f"lifetime={self.lifetime!r} is chosen from all rows: call fit, or learn the "
+                "stream with a number"
+            )
+
+    def _check_run(self) -> None:
+        super()._check_run()
+        if self.fitting == "joint" and self.solver == "cholesky":
+            raise ParameterError(
+                'solver="cholesky" is of one machine: a run on a cluster learns by solver="sgd"'
+            )
+
+    @contextmanager
+    def _whole_fit(self) -> Iterator[None]:
+        """Let rows be all there are, to be learned as often as asked for."""
+        self._has_all_rows = True
+        try:
+            yield
+        finally:
+            self.__dict__.pop("_has_all_rows", None)
+
+    def _learn(
+        self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None, n_classes: int, first: bool
+    ) -> None:
+        y = np.asarray(y, np.float64)
+        n_threads = self._n_threads(len(X))
+        if not self.__dict__.get("_has_all_rows"):
+            forest = self._new_forest(X.shape[1], n_classes) if first else self.forest_
+            self._update(forest, X, y, w, n_threads)
+            self.forest_ = forest
+            return
+        self.__dict__.pop("lifetime_path_", None)
+        parameters = self._new_forest(X.shape[1], n_classes).parameters
+        if isinstance(self.lifetime, str):
+            given = parameters, int(self.n_estimators), (X, y, w), n_threads, self.max_lifetime
+            if self.lifetime == "average":
+                self.forest_, self.lifetime_path_ = averaged(*given, self.lifetime_prior)
+                return
+            path = choose_lifetime(*given, self.lifetime, float(self.validation_fraction))
+            self.lifetime_path_ = path
+            parameters = dataclasses.replace(parameters, lifetime=float(path.chosen))
+        self.forest_ = self._fitted_at(parameters, X, y, w, n_threads)
+
+    def _fitted_at(
+        self,
+        parameters: ForestParameters,
+        X: np.ndarray,
+        y: np.ndarray,
+        w: np.ndarray | None,
+        n_threads: int,
+    ) -> Forest:
+        """Return the forest that learned all rows: exactly, or in passes over them."""
+        forest = Forest(parameters, range(self.n_estimators))
+        self._update(forest, X, y, w, n_threads)
+        if forest.exact is not None or not parameters.joint.is_joint:  # type: ignore[union-attr]  # as it was made
+            return forest
+        if self.solver == "auto":  # too many columns: from the first row by batches
+            joint = dataclasses.replace(parameters.joint, solver="sgd")  # type: ignore[type-var]  # likewise
+            forest = Forest(dataclasses.replace(parameters, joint=joint), range(self.n_estimators))
+            self._update(forest, X, y, w, n_threads)
+        for _ in range(1, int(self.n_passes)):
+            learn_batches(forest, X, y, w, n_threads, again=True)
+        return forest
+
+    def _update(
+        self, forest: Forest, X: np.ndarray, y: np.ndarray, w: np.ndarray | None, n_threads: int
+    ) -> None:
+        if forest.exact is not None:
+            from dmondrian.store.memory import usable_bytes  # fits by batches do without stores
+
+            forest.exact.most = int((usable_bytes() / 2 / _SHARES) ** 0.5)
+        forest.update(X, y, w, n_threads=n_threads)
+
+    def _node_forecasts(self, stat: np.ndarray, offset: float) -> dict[str, np.ndarray]:
+        return {"weight": stat[:, 0].copy()}

@@ -1,0 +1,160 @@
+"""The regressor of the Mondrian kernel (B16).
+
+Shapes: n rows, d features, T trees, c columns.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+
+from dmondrian.estimators.kernel import MondrianKernel
+from dmondrian.estimators.regressor import ForestRegressor
+
+
+class MondrianKernelRegressor(ForestRegressor, MondrianKernel):
+    """Ridge regression with the Laplace kernel, by the cells of Mondrian partitions.
+
+    The cells of T partitions are the features of :class:`dmondrian.MondrianFeatures`; their weights
+    are fitted together. A cell without rows says the mean label. The partitions of all shorter
+    lifetimes are those of a longer one with cuts left out, so that one sweep finds the width of the
+    kernel.
+
+    Parameters
+    ----------
+    n_estimators : int, default=50
+        T, partitions.
+    lifetime : float, "validation", "marginal_likelihood" or "average", default=1.0
+        Inverse width of the kernel, in units of one over those of the columns: the kernel is
+        exp(-lifetime |x - x'|_1). Or how it is chosen in ``fit``, from one sweep over all
+        lifetimes: by the squared error of held-out rows, then fitted with all rows; by the marginal
+        likelihood of all rows; or not at all: "average" predicts the mean under the posterior of
+        lifetimes (on the cube). The last two need exact fits and look up to ``max_columns``.
+    max_lifetime : float or None, default=None
+        Longest lifetime that is looked at; None: where trees have half as many cells as rows, or
+        ``max_columns`` are reached.
+    lifetime_prior : {"log_uniform", "uniform"}, default="log_uniform"
+        What "average" believes beforehand, up to the longest lifetime; of the logarithm from a
+        tenth of the first cut on.
+    validation_fraction : float, default=0.2
+        Share of the rows that "validation" holds out.
+    fitting : {"joint", "independent"}, default="joint"
+        "joint" fits the values of all cells together, a kernel machine; "independent" those of each
+        tree for itself, a forest. The partitions are the same.
+    solver : {"auto", "sgd", "cholesky"}, default="auto"
+        "cholesky": exact ridge regression on the cells; a row is a rank-one update, O(c^2) for c
+        columns. "sgd": mini-batches, O(T) per row. "auto": exact up to ``max_columns``, then
+        mini-batches that go on from there (``fit`` begins anew). A run on a cluster takes
+        mini-batches.
+    regularization : float, default=0.01
+        delta^2: what a squared weight costs, in units of a row's squared error.
+    max_columns : int, default=1024
+        Columns up to which "auto" is exact, and exact sweeps go.
+    batch_size : int, default=256
+        Most rows of a mini-batch; the first ones are smaller, an eighth of the rows before them.
+    n_passes : int, default=10
+        How often mini-batches go through the rows of ``fit``; ``partial_fit`` and runs on a cluster
+        do once.
+    domain : {"range", "cube"}, default="range"
+        "range" partitions the range of the data, in any units; a row outside a cell's box is in it
+        with the probability that the process does not part them. "cube" partitions [0, 1]^d: the
+        partition does not depend on the rows.
+    clip : bool, default=False
+        On the cube, move rows that lie outside to its surface; else they are refused.
+    random_state : int, RandomState or None, default=None
+    n_jobs : int or None, default=None
+        Threads over trees.
+
+    Attributes
+    ----------
+    n_features_in_ : int
+    feature_names_in_ : array of shape (d,), only if the rows had names
+    forest_ : Forest
+        Partitions with the values of their cells; a prediction is their mean.
+    lifetime_ : float
+        Lifetime in use; of an average the longest.
+    lifetime_path_ : KernelPath, only where ``fit`` chose the lifetime
+        Lifetimes, columns, errors of held-out rows, log likelihoods and posterior shares.
+
+    References
+    ----------
+    Balog, Lakshminarayanan, Ghahramani, Roy, Teh (2016), "The Mondrian Kernel", UAI.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dmondrian import MondrianKernelRegressor
+    >>> X = np.linspace(0, 1, 200)[:, None]
+    >>> model = MondrianKernelRegressor(lifetime=5.0, random_state=0).fit(X, np.sin(6 * X[:, 0]))
+    >>> bool(abs(model.predict([[0.5]])[0] - np.sin(3.0)) < 0.1)
+    True
+    """
+
+    algorithm = "mondrian-kernel-regressor"
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **MondrianKernel._parameter_constraints
+    }
+
+    def __init__(
+        self,
+        n_estimators: int = 50,
+        *,
+        lifetime: float | Literal["validation", "marginal_likelihood", "average"] = 1.0,
+        max_lifetime: float | None = None,
+        lifetime_prior: Literal["log_uniform", "uniform"] = "log_uniform",
+        validation_fraction: float = 0.2,
+        fitting: Literal["joint", "independent"] = "joint",
+        solver: Literal["sgd", "cholesky", "auto"] = "auto",
+        regularization: float = 0.01,
+        max_columns: int = 1024,
+        batch_size: int = 256,
+        n_passes: int = 10,
+        domain: Literal["range", "cube"] = "range",
+        clip: bool = False,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.n_estimators = n_estimators
+        self.lifetime = lifetime
+        self.max_lifetime = max_lifetime
+        self.lifetime_prior = lifetime_prior
+        self.validation_fraction = validation_fraction
+        self.fitting = fitting
+        self.solver = solver
+        self.regularization = regularization
+        self.max_columns = max_columns
+        self.batch_size = batch_size
+        self.n_passes = n_passes
+        self.domain = domain
+        self.clip = clip
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Learn rows from nothing; see :meth:`ForestRegressor.fit`.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Taken as float32. Cuts follow the ranges of the columns: scale them.
+        y : array-like of shape (n,)
+        sample_weight : array-like of shape (n,), optional
+            Non-negative; a whole weight w equals w repeats of the row in exact fits.
+
+        Returns
+        -------
+        This estimator
+
+        Raises
+        ------
+        ParameterError
+            If the matrices of an exact fit do not fit into memory, which the message tells.
+        """
+        with self._whole_fit():
+            return super().fit(X, y, sample_weight)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the predicted label of each row, float64 [n]."""
+        return self._mean_prediction(X)[:, 0]

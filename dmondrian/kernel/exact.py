@@ -1,0 +1,243 @@
+"""Exact ridge fits of the stream: sums, a factor, and the rows that update it one by one.
+
+What is kept are the weights G [c, c] of rows in pairs of cells of different trees (in one cell on
+the diagonal), the sums B of their targets, and a factor of A = G / T + delta^2 I. With m the mean
+target, A v = B - m diag(G) has the cells' values less m, v = T^{1/2} w. A row is a rank-one update
+of the factor, O(c^2), and a new cell a column with nothing but delta^2. After each ``_FRESH`` rows
+of the stream the factor is made anew from G, which bounds what rounding can do, and lets many rows
+be learned at the price of one factorisation: whatever the cuts between calls, the factor is that
+of the last round number of rows with the rows since.
+
+Relies on trees whose lifetime is the kernel's, and on :mod:`dmondrian.core.cholesky`. Promises a
+pure function of the rows in order. Columns are numbered in the order of rows, then trees, that open
+them, for good.
+
+Shapes: n rows, T trees, c columns, k outputs, r rows since the factor was made.
+
+References: Balog et al. (2016), sections 4.2.1 and 5, Supplement C.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import zlib
+from typing import Any
+
+import numpy as np
+
+from dmondrian.core import nodes
+from dmondrian.core.cholesky import add_pairs, add_rank_one, factorize, solve
+from dmondrian.ensemble import Ensemble
+from dmondrian.errors import CorruptError, ParameterError
+from dmondrian.joint import Joint, as_targets
+from dmondrian.kernel.batches import note_rows
+from dmondrian.kernel.columns import grow_columns
+from dmondrian.stats.values import MARK, VALUE, WEIGHT
+
+_FRESH = 256  # rows of the stream from one factorisation to the next
+_FIRST_ROOM = 64
+_AT_ONCE = 16_384  # rows taken in between two looks at the room
+_MOST_STORED = 2**28  # bytes of one array in a header
+
+
+class Exact:
+    """The exact fit of the rows so far.
+
+    Parameters
+    ----------
+    joint : Joint
+    n_trees : int
+
+    Attributes
+    ----------
+    n_columns, n_rows : int
+        Columns, and rows learned, those without weight too.
+    most : int or None
+        Columns beyond which more rows are refused; not part of the state.
+    """
+
+    def __init__(self, joint: Joint, n_trees: int) -> None:
+        self.n_columns, self.n_rows, self.most = 0, 0, None
+        self._joint, self._n_trees = joint, n_trees
+        self._sums = np.zeros((_FIRST_ROOM, _FIRST_ROOM))
+        self._targets = np.zeros((joint.n_outputs, _FIRST_ROOM))
+        self._moments = np.zeros(1 + joint.n_outputs)  # weight of all rows, sums of targets
+        self._factor = np.empty((0, 0))
+        self._n_fresh = 0  # columns of the sums of the last round number of rows
+        self._fresh = np.zeros((0, 0))  # those sums
+        self._since: list[tuple[np.ndarray, np.ndarray]] = []  # columns and weights of rows since
+        self._n_factored = -1  # of these parts, those that the factor knows; -1: make it anew
+
+    most: int | None
+
+    def learn(
+        self, ensemble: Ensemble, X: np.ndarray, y: np.ndarray, w: np.ndarray | None, n_threads: int
+    ) -> int:
+        """Learn rows in order until one might pass ``max_columns`` ("auto"); return how many."""
+        done = 0
+        while done < len(y):
+            room = self._room()
+            if room <= 0:
+                break
+            part = slice(done, done + min(room, len(y) - done))
+            own = None if w is None else w[part]
+            columns = grow_columns(ensemble, X[part], own, n_threads, self.n_columns)
+            targets = as_targets(y[part], self._joint.n_outputs)
+            weights = np.ones(len(targets)) if own is None else np.array(own, np.float64)
+            self._take(columns, targets, weights)
+            note_rows(ensemble, len(targets), targets[weights > 0.0])
+            done = part.stop
+        self.write_values(ensemble)
+        return done
+
+    def _room(self) -> int:
+        """Return how many rows can be learned now, whatever cells they open."""
+        if self._joint.solver == "auto":
+            return (self._joint.max_columns - self.n_columns) // self._n_trees
+        if self.most is not None and self.n_columns + self._n_trees > self.most:
+            c = self.n_columns + self._n_trees
+            size = 3 * 8 * c * c / 2**30
+            raise ParameterError(
+                f'solver="cholesky" came to {c} columns, whose matrices take {size:.3g} GiB, more '
+                'than there is: use solver="sgd", a shorter lifetime or fewer trees'
+            )
+        return _AT_ONCE
+
+    def _take(self, columns: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> None:
+        """Add rows, int64 [n, T] columns (-1: no row of weight), to the sums and the factor."""
+        n, fresh_columns = len(columns), self.n_columns
+        fresh_rows = (self.n_rows + n) // _FRESH * _FRESH - self.n_rows
+        self.n_columns = max(self.n_columns, int(columns.max(initial=-1)) + 1)
+        self._make_room()
+        cut = max(fresh_rows, 0)
+        for part in (slice(0, cut), slice(cut, n)):
+            heard = np.flatnonzero(weights[part] > 0.0) + part.start
+            mine, w = np.ascontiguousarray(columns[heard]), weights[heard]
+            add_pairs(self._sums, self._targets, self._moments, mine, targets[heard], w)
+            if part.start == 0 and fresh_rows > 0:
+                c = max(fresh_columns, int(columns[part].max(initial=-1)) + 1)
+                self._n_fresh, self._fresh = c, self._sums[:c, :c].copy()
+                self._since, self._n_factored = [], -1
+            elif len(mine):
+                self._since.append((mine, w))
+        self.n_rows += n
+
+    def _make_room(self) -> None:
+        c, room = self.n_columns, len(self._sums)
+        if c > room:
+            size = max(c, 3 * room // 2)
+            sums = np.zeros((size, size))
+            sums[:room, :room] = self._sums
+            self._sums, self._factor = sums, np.empty((0, 0))
+            self._targets = np.pad(self._targets, ((0, 0), (0, size - room)))
+            self._n_factored = -1
+
+    def _update_factor(self) -> None:
+        """Let the factor know all rows."""
+        if self._n_factored < 0:
+            size, c = len(self._sums), self._n_fresh
+            self._factor = np.diag(np.full(size, np.sqrt(self._joint.ridge)))
+            self._factor[:c, :c] = np.triu(self._fresh) / self._n_trees
+            self._factor[np.arange(c), np.arange(c)] += self._joint.ridge
+            factorize(self._factor, c)
+            self._n_factored = 0
+        for rows, weights in self._since[self._n_factored :]:
+            for row, weight in zip(rows, weights, strict=True):
+                x = np.zeros(len(self._factor))
+                x[row] = np.sqrt(weight / self._n_trees)
+                add_rank_one(self._factor, self.n_columns, x)
+        self._n_factored = len(self._since)
+
+    def values(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the mean target m, float64 [k], and cells' values less m, [k, c]."""
+        self._update_factor()
+        c = self.n_columns
+        mean = self._moments[1:] / self._moments[0]
+        B = self._targets[:, :c] - mean[:, None] * np.diag(self._sums)[:c]
+        found = np.empty_like(B)
+        solve(self._factor, c, np.ascontiguousarray(B), found)
+        return mean, found
+
+    def write_values(self, ensemble: Ensemble) -> None:
+        """Write the values of all cells into the trees."""
+        if self.n_columns == 0:
+            return
+        mean, found = self.values()
+        for tree in ensemble.trees:
+            n = int(tree.head_i[nodes.N_NODES])
+            mark = tree.d[:n, MARK].astype(np.int64)
+            cells = np.flatnonzero(mark > 0)
+            root = int(tree.head_i[nodes.ROOT])
+            for k in range(len(mean)):
+                tree.d[root, VALUE + 2 * k] = mean[k]
+                tree.d[cells, VALUE + 2 * k] = mean[k] + found[k, mark[cells] - 1]
+            tree.d[cells, WEIGHT] = tree.d[cells, nodes.STAT]
+            tree.d[root, WEIGHT] = tree.d[root, nodes.STAT]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the state as a JSON-able dict."""
+        c, upper = self.n_columns, np.triu_indices(self._n_fresh)
+        rows = [row for rows, _ in self._since for row in rows]
+        weights = [weight for _, own in self._since for weight in own]
+        return {
+            "n_rows": self.n_rows,
+            "n_columns": c,
+            "n_fresh": self._n_fresh,
+            "fresh": _packed(self._fresh[upper]),
+            "targets": _packed(self._targets[:, :c]),
+            "moments": _packed(self._moments),
+            "rows": _packed(np.array(rows, np.float64)),
+            "weights": _packed(np.array(weights, np.float64)),
+        }
+
+    @classmethod
+    def from_json(cls, told: Any, joint: Joint, n_trees: int) -> Exact:
+        """Return the fit of :meth:`to_json`, checked.
+
+        Raises
+        ------
+        CorruptError
+            If it is none of these parameters.
+        """
+        exact = cls(joint, n_trees)
+        try:
+            c, n_fresh, n_rows = (told[name] for name in ("n_columns", "n_fresh", "n_rows"))
+            if any(type(n) is not int or not 0 <= n < 2**40 for n in (c, n_fresh, n_rows)):
+                raise CorruptError("its numbers of rows and columns")
+            exact.n_columns, exact._n_fresh, exact.n_rows = c, n_fresh, n_rows
+            weights = _unpacked(told["weights"])
+            rows = _unpacked(told["rows"]).reshape(len(weights), n_trees)
+            whole = (rows == np.floor(rows)) & (rows >= 0) & (rows < c)
+            if n_fresh > c or c * c > _MOST_STORED or len(weights) >= _FRESH or not whole.all():
+                raise CorruptError("the columns of its last rows")
+            exact._targets = _unpacked(told["targets"]).reshape(joint.n_outputs, c)
+            exact._moments = _unpacked(told["moments"]).reshape(1 + joint.n_outputs)
+            exact._fresh = np.zeros((n_fresh, n_fresh))
+            exact._fresh[np.triu_indices(n_fresh)] = _unpacked(told["fresh"])
+        except (KeyError, TypeError, ValueError, zlib.error, binascii.Error) as error:
+            raise CorruptError(f"the exact fit of a kernel cannot be read: {error}") from None
+        size = max(c, _FIRST_ROOM)
+        exact._sums = np.zeros((size, size))
+        exact._sums[:n_fresh, :n_fresh] = exact._fresh
+        exact._targets = np.pad(exact._targets, ((0, 0), (0, size - c)))
+        mine = rows.astype(np.int64)
+        none, no_targets = np.zeros((0, size)), np.zeros((len(mine), 0))
+        add_pairs(exact._sums, none, np.zeros(1), mine, no_targets, weights)
+        exact._since = [(mine, weights)] if len(mine) else []
+        return exact
+
+
+def _packed(values: np.ndarray) -> str:
+    raw = np.ascontiguousarray(values, "<f8").tobytes()
+    return base64.b64encode(zlib.compress(raw)).decode("ascii")
+
+
+def _unpacked(text: str) -> np.ndarray:
+    """Return the finite numbers of :func:`_packed`."""
+    opened = zlib.decompressobj()
+    raw = opened.decompress(base64.b64decode(text, validate=True), _MOST_STORED)
+    values = np.frombuffer(raw, "<f8").astype(np.float64)
+    if opened.unconsumed_tail or not np.isfinite(values).all():
+        raise CorruptError("the exact fit of a kernel has numbers that no fit has")
+    return values

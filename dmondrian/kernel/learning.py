@@ -1,0 +1,70 @@
+"""How trees whose cells are fitted jointly learn rows: exactly, by batches, or columns alone.
+
+Relies on :mod:`dmondrian.kernel.exact` and :mod:`dmondrian.kernel.batches`. Promises that the cuts
+between calls change nothing; "auto" turns from one to the other at a row that the rows before it
+decide, and the values go on from where they are.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dmondrian.core import nodes
+from dmondrian.ensemble import Ensemble
+from dmondrian.errors import ParameterError
+from dmondrian.kernel.batches import joint_of, learn_batches, set_unit
+from dmondrian.kernel.columns import grow_columns
+from dmondrian.kernel.exact import Exact
+from dmondrian.stats.values import BATCH_WEIGHT, MARK
+
+Rows = tuple[np.ndarray, np.ndarray, np.ndarray | None]  # X, y, w
+
+
+def exact_of(ensemble: Ensemble) -> Exact | None:
+    """Return an exact fit without rows, if the ensemble begins with one."""
+    joint = ensemble.parameters.joint
+    return Exact(joint, len(ensemble.trees)) if joint is not None and joint.is_exact else None
+
+
+def learn_jointly(
+    ensemble: Ensemble, exact: Exact | None, rows: Rows, n_threads: int
+) -> Exact | None:
+    """Learn rows in order; return the exact fit of all rows, as long as there is one.
+
+    Raises
+    ------
+    ParameterError
+        If the values are averages over lifetimes, or exact fits need more memory than there is.
+    """
+    X, y, w = rows
+    if joint_of(ensemble).is_averaged:
+        raise ParameterError(
+            "an average over lifetimes is fitted to all rows at once and learns no more: call fit "
+            "with all rows, or choose one lifetime"
+        )
+    if joint_of(ensemble).n_outputs == 0:
+        grow_columns(ensemble, X, w, n_threads, n_columns(ensemble))
+        return None
+    done = 0
+    if exact is not None:
+        done = exact.learn(ensemble, X, y, w, n_threads)
+        if done == len(y):
+            return exact
+        _leave_exact(ensemble)
+    learn_batches(ensemble, X[done:], y[done:], None if w is None else w[done:], n_threads)
+    return None
+
+
+def n_columns(ensemble: Ensemble) -> int:
+    """Return the columns that have a number."""
+    used = (tree.d[: tree.head_i[nodes.N_NODES], MARK] for tree in ensemble.trees)
+    return int(max((marks.max(initial=0.0) for marks in used), default=0.0))
+
+
+def _leave_exact(ensemble: Ensemble) -> None:
+    """Make ready for mini-batches: no node is in one yet."""
+    for tree in ensemble.trees:
+        used = slice(0, int(tree.head_i[nodes.N_NODES]))
+        tree.d[used, MARK] = 0.0
+        tree.d[used, BATCH_WEIGHT] = 0.0
+    set_unit(ensemble)

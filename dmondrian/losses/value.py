@@ -1,0 +1,64 @@
+"""The value of a cell as its forecast; one without rows says what the root does.
+
+Relies on :mod:`dmondrian.stats.values`. Nothing is priced.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dmondrian._jit import implements
+from dmondrian.core.nodes import ROOT
+from dmondrian.core.policies import (
+    add_empty_forecast,
+    add_forecast,
+    at_once,
+    opening_price,
+    prepare,
+    price,
+)
+from dmondrian.losses.repeats import all_at_once
+from dmondrian.stats.values import heard_value_of, value_of
+
+
+class Value(NamedTuple):
+    """Values of cells as forecasts."""
+
+    n_outputs: int
+    is_joint: bool  # as in Values, likewise the next two
+    ridge: float
+    batch: float
+    is_averaged: bool  # nodes above cells speak for those without rows, too
+
+
+@implements(prepare, Value)
+def prepare_value(loss, rule, tree, y):
+    pass
+
+
+implements(at_once, Value)(all_at_once)
+
+
+@implements(price, Value)
+def price_value(loss, tree, v, y, w):
+    return 1.0, np.int64(0)
+
+
+@implements(opening_price, Value)
+def opening_price_value(loss, tree, v, y, w):
+    return 1.0, np.int64(0)
+
+
+@implements(add_forecast, Value)
+def add_value(loss, tree, v, depth, weight, out):
+    for c in range(loss.n_outputs):
+        out[c] += weight * heard_value_of(loss, tree, v, c)
+
+
+@implements(add_empty_forecast, Value)
+def add_root_value(loss, tree, v, depth, weight, out):
+    known = v if loss.is_averaged else tree.head_i[ROOT]
+    for c in range(loss.n_outputs):
+        out[c] += weight * value_of(loss, tree, known, c)

@@ -1,0 +1,111 @@
+"""Mini-batches: fixed ends, pieces, shards, one tree as ridge regression, and warm starts."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from dmondrian.forest import Forest
+from dmondrian.kernel.batches import batch_at, learn_batches, pieces, take_in, teach
+from dmondrian.kernel.columns import leaves_of
+from dmondrian.kernel.grid import held_out_errors, lengthened
+from dmondrian.kernel.path import realised
+from tests.reference.test_ridge import RIDGE, data, parameters
+
+SGD = {"solver": "sgd", "batch_size": 64}
+
+
+def state_of(forest: Forest) -> tuple[str, bytes]:
+    header, trees = forest.state()
+    arrays = (tree[name] for tree in trees for name in sorted(tree))
+    return json.dumps(header, sort_keys=True), b"".join(a.tobytes() for a in arrays)
+
+
+def test_batches_cover_the_stream_and_are_an_eighth_of_what_came_before() -> None:
+    position = 0
+    while position < 20_000:
+        start, stop = batch_at(position, 256)
+        assert start == position
+        assert 1 <= stop - start <= max(1, min(256, start / 8))
+        assert all(batch_at(p, 256) == (start, stop) for p in range(start, stop))
+        position = stop
+    assert list(pieces(100, 50, 256)) == [(0, 4), (4, 12), (12, 20), (20, 28), (28, 44), (44, 50)]
+
+
+@pytest.mark.parametrize("domain", ["cube", "range"])
+def test_cuts_between_calls_threads_and_shards_change_no_byte(domain: str) -> None:
+    X, y = data(900)
+    w = np.random.default_rng(2).integers(0, 3, len(y)).astype(float)
+    whole = Forest(parameters(domain, **SGD), range(6))
+    whole.update(X, y, w, n_threads=2)
+    parts = Forest(parameters(domain, **SGD), range(6))
+    for rows in np.split(np.arange(len(y)), [1, 7, 100, 333, 334, 800]):
+        parts.update(X[rows], y[rows], w[rows])
+    assert state_of(whole) == state_of(parts)
+    shards = [Forest(parameters(domain, **SGD), trees) for trees in (range(1), range(1, 6))]
+    for start, stop in pieces(0, len(y), 64):
+        taken = [take_in(s, X[start:stop], w[start:stop], 1) for s in shards]
+        mean = (taken[0].sums + taken[1].sums) / 6
+        for shard, piece in zip(shards, taken, strict=True):
+            teach(shard, piece, y[start:stop], w[start:stop], mean)
+    assert state_of(Forest.join(shards))[1] == state_of(whole)[1]
+
+
+def test_one_tree_is_a_ridge_estimate_after_its_first_batch() -> None:
+    """Fitted for itself, with rows whose running mean is zero: cells shrink to zero."""
+    X = data(64)[0]
+    y = np.tile([1.0, -1.0], 32)
+    forest = Forest(parameters("cube", is_joint=False, **SGD), range(1))
+    for start, stop in pieces(0, 64, 64):
+        forest.update(X[start:stop], y[start:stop])
+    cells = leaves_of(forest, X)[:, 0]
+    said = forest.predict_sums(X).mean[:, 0]
+    expected = np.bincount(cells, y)[cells] / (np.bincount(cells)[cells] + RIDGE)
+    assert np.corrcoef(said, expected)[0, 1] > 0.98
+
+
+@pytest.mark.parametrize("domain", ["cube", "range"])
+def test_a_longer_lifetime_changes_no_forecast_until_rows_are_heard(domain: str) -> None:
+    X, y = data(300)
+    like = realised(parameters(domain, **SGD), 6, X, np.ones(300), 1, 20.0, None)
+    model = lengthened(None, like, 1.0, X, np.ones(300), 1)
+    model.exact = None
+    learn_batches(model, X, y, None, 1, again=True)
+    before = model.predict_sums(X).mean
+    for lifetime in (1.5, 4.0, 20.0):
+        longer = lengthened(model, like, lifetime, X, np.ones(300), 1)
+        assert longer.n_nodes > model.n_nodes
+        assert longer.predict_sums(X).mean == pytest.approx(before, abs=1e-12)
+        model = longer
+
+
+def test_passes_come_near_the_exact_fit() -> None:
+    X, y = data(500)
+    exact = Forest(parameters("range", 1.0, ridge=0.01), range(10))
+    exact.update(X, y)
+    by_batches = Forest(parameters("range", 1.0, ridge=0.01, **SGD), range(10))
+    by_batches.update(X, y)
+
+    def error(forest: Forest) -> float:
+        return float(np.mean((forest.predict_sums(X).mean[:, 0] - y) ** 2))
+
+    errors = [error(by_batches)]
+    for _ in range(3):
+        for _ in range(20):
+            learn_batches(by_batches, X, y, None, 1, again=True)
+        errors.append(error(by_batches))
+    assert errors == sorted(errors, reverse=True)
+    assert error(exact) < errors[-1] < 1.3 * error(exact)
+
+
+def test_the_grid_stops_when_errors_rise() -> None:
+    X, y = data(400)
+    like = realised(parameters("range", **SGD), 5, X, np.ones(400), 1, 500.0, None)
+    held = np.arange(0, 400, 4)
+    times, columns, errors = held_out_errors(like, X, y, np.ones(400), held, 1)
+    assert (np.diff(times) > 0.0).all()
+    assert (np.diff(columns) >= 0).all()
+    assert times[-1] < 500.0
+    assert errors.min() < 0.3 * errors[0]
