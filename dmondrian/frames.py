@@ -25,6 +25,8 @@ from dmondrian.data.encode import encode_features
 from dmondrian.errors import DataError, ParameterError, SchemaError
 from dmondrian.estimators.plain import without_names
 
+_METHODS = ("predict", "predict_proba", "decision_function", "score_samples")
+
 
 class FrameModel:
     """A stored model, asked with data frames.
@@ -88,13 +90,15 @@ class FrameModel:
         ----------
         frame : as of :meth:`predict`
         """
-        if not hasattr(self.estimator, "predict_proba"):
-            raise ParameterError(
-                f"{type(self.estimator).__name__} has no probabilities: use predict"
-            )
-        return self._answer(frame, "predict_proba", answer_names({}, self.estimator.classes_))
+        classes = getattr(self.estimator, "classes_", ())
+        return self._answer(frame, "predict_proba", answer_names({}, classes))
 
     def _answer(self, frame: Any, method: str, names: list[str]) -> Any:
+        if not hasattr(self.estimator, method):
+            raise ParameterError(
+                f"{type(self.estimator).__name__} has no {method} here: it has "
+                f"{[name for name in _METHODS if hasattr(self.estimator, name)]}"
+            )
         told = self.answer_rows(self.features(frame), method)
         columns = told[:, None] if told.ndim == 1 else told
         return _like(frame, {name: columns[:, k] for k, name in enumerate(names)})

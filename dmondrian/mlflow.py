@@ -80,6 +80,8 @@ def log_run(
         raise ParameterError(
             f"{url} was fitted on arrays and holds no schema; expected a run trained from Parquet"
         )
+    if about["algorithm"] == "mondrian-density":
+        raise ParameterError("a density predicts nothing, which is what a pyfunc is asked for")
     schema = Schema.from_json(about["schema"])
     active = mlflow.active_run()
     own = mlflow.start_run() if active is None else active

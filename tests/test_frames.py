@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import dask.array as da
 import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
 
-from dmondrian import AMFClassifier, AMFRegressor, DataError, ParameterError, SchemaError
+from dmondrian import (
+    AMFClassifier,
+    AMFRegressor,
+    DataError,
+    MondrianDensity,
+    ParameterError,
+    SchemaError,
+)
+from dmondrian.distributed import predict
 from dmondrian.frames import FrameModel
 
 NAMES = ["a", "b", "c"]
@@ -85,7 +94,7 @@ def test_models_without_names_take_columns_in_their_order(rows, tmp_path: Path) 
     np.testing.assert_array_equal(told.to_numpy(), forest.predict(X))
     with pytest.raises(SchemaError, match="2 columns; expected the 3"):
         stored.predict(pd.DataFrame(X[:, :2]))
-    with pytest.raises(ParameterError, match="has no probabilities"):
+    with pytest.raises(ParameterError, match=r"no predict_proba here: it has \['predict'\]"):
         stored.predict_proba(pd.DataFrame(X))
 
 
@@ -101,3 +110,11 @@ def test_models_without_names_take_columns_in_their_order(rows, tmp_path: Path) 
 def test_what_is_no_frame_of_the_model_is_refused(model, frame, error, told) -> None:
     with pytest.raises(error, match=told):
         model.predict(frame)
+
+
+def test_a_density_predicts_nothing(rows, tmp_path: Path) -> None:
+    MondrianDensity(n_estimators=1, random_state=0).fit(rows[0][:50]).save(tmp_path / "model")
+    with pytest.raises(ParameterError, match=r"has no predict here: it has \['score_samples'\]"):
+        FrameModel(tmp_path / "model").predict(pd.DataFrame(rows[0]))
+    with pytest.raises(ParameterError, match="predicts nothing"):
+        predict(tmp_path / "model", da.from_array(rows[0], chunks=100))

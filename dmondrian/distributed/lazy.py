@@ -94,6 +94,10 @@ def _lazy(model_url: Any, data: Any, method: str) -> Any:
     address = Address(
         f"{Run.open(model_url).url}@{manifest.position}", tuple(blob.digest for blob in blobs)
     )
+    if about["algorithm"] == "mondrian-density":
+        raise ParameterError(
+            "a density predicts nothing: dmondrian.distributed.score tells its log"
+        )
     classes = about.get("classes")
     if method == "predict_proba" and (classes is None or about["estimator"].get("loss") == "hinge"):
         raise ParameterError(f"{about['algorithm']} has no probabilities here: use predict")

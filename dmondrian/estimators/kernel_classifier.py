@@ -159,10 +159,20 @@ class MondrianKernelClassifier(ForestClassifier, MondrianKernel):
             return super().fit(X, y, sample_weight)
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """Return the fitted scores, float64 [n, K]; of two classes their difference, [n]."""
+        """Return the fitted scores, float64 [n, K]; of two classes their difference, [n].
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        """
         scores = self._mean_prediction(X)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Return class probabilities, float64 [n, K], columns as in ``classes_``."""
+        """Return class probabilities, float64 [n, K], columns as in ``classes_``.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        """
         return shares(self._mean_prediction(X))

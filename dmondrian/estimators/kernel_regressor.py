@@ -156,5 +156,10 @@ class MondrianKernelRegressor(ForestRegressor, MondrianKernel):
             return super().fit(X, y, sample_weight)
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the predicted label of each row, float64 [n]."""
+        """Return the predicted label of each row, float64 [n].
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        """
         return self._mean_prediction(X)[:, 0]

@@ -276,7 +276,8 @@ def job_of(facts: Facts) -> str:
     if facts.plan is not None:
         files = list(dict.fromkeys(block.uri for block in facts.plan.blocks))
         lines.append(f"path = {json.dumps(files[0] if len(files) == 1 else files)}")
-    lines.append(f"target = {json.dumps(run.get('target'))}")
+    if run.get("target") is not None:  # a density has none
+        lines.append(f"target = {json.dumps(run['target'])}")
     if facts.plan is not None and facts.plan.shuffle:
         lines += ["shuffle = true", f"shuffle_seed = {facts.plan.seed}"]
     if facts.schema is not None and facts.schema.weight is not None:
