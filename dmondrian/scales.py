@@ -47,7 +47,8 @@ _PAIRS = 16  # pairs of forests tried in a round
 _PROBE_TREES = 2
 _JUDGE_TREES = 10
 _CHUNKS = 2  # parts in which rows are predicted: far ahead, as scales are to last
-_SMALLEST = -16.0  # log2 of the smallest scale: the feature is as good as left out
+_SMALLEST = -12.0  # log2 of the smallest scale that ten rounds of evolution can make good again
+_LEFT_OUT = -16.0  # that of idle columns, which cost nothing there
 _SURE = 2.0  # standard errors that a slope or a gain must have to be believed
 _LIKELY = 1.0  # those that a gain must have for one more round
 _SQRT_HALF = math.sqrt(0.5)
@@ -82,8 +83,9 @@ def learn_scales(
     varies = rows[0].min(axis=0) < rows[0].max(axis=0)
     plain = _judge(parameters, np.zeros(len(varies)), rows, n_threads)
     idle = _idle(parameters, varies, rows, n_threads)
-    best = _by_evidence(parameters, plain, varies, idle, rows, n_threads)
-    best = _by_evolution(parameters, best, varies, rows, n_threads)
+    least = np.where(idle, _LEFT_OUT, _SMALLEST)
+    best = _by_evidence(parameters, plain, varies, least, rows, n_threads)
+    best = _by_evolution(parameters, best, varies, least, rows, n_threads)
     return best.forest.parameters.feature_scales if _is_better(best, plain, _SURE) else None
 
 
@@ -109,7 +111,8 @@ def _idle(
 ) -> np.ndarray:
     """Return which features forecast no better alone than none does, bool [d].
 
-    Of features that help together only, all are idle: the judging forest has the last word.
+    None where all do: features that help together only cannot be told from noise like this, and
+    where there are others the judging forest has the last word on them.
     """
     X, y, w = rows
     losses = np.full(len(varies) + 1, np.inf)  # the last is that without features
@@ -121,14 +124,15 @@ def _idle(
         losses[j] = late_loss(parameters, range(_PROBE_TREES), (alone, y, w), n_chunks=_CHUNKS)
 
     run_threads(try_alone, [*np.flatnonzero(varies).tolist(), len(varies)], n_threads)
-    return varies & (losses[:-1] >= losses[-1])
+    idle = varies & (losses[:-1] >= losses[-1])
+    return idle & (varies & ~idle).any()
 
 
 def _by_evidence(
     parameters: ForestParameters,
     best: _Judged,
     varies: np.ndarray,
-    idle: np.ndarray,
+    least: np.ndarray,
     rows: Rows,
     n_threads: int,
 ) -> _Judged:
@@ -136,11 +140,12 @@ def _by_evidence(
     for _ in range(_EVIDENCE_ROUNDS):
         worth = relevances(best.forest)
         found = [best.log_scales + _log2_whole(step) for step in (worth, np.sqrt(worth))]
-        if (best.log_scales[idle] > _SMALLEST).any() and (varies & ~idle).any():
-            found += [
-                np.where(idle, -np.inf, log_scales) for log_scales in (*found, best.log_scales)
-            ]
-        tried = [_judge(parameters, _levelled(own, varies), rows, n_threads) for own in found]
+        idle = least < _SMALLEST
+        if (best.log_scales[idle] > _LEFT_OUT).any():
+            found += [np.where(idle, -np.inf, own) for own in (*found, best.log_scales)]
+        tried = [
+            _judge(parameters, _levelled(own, varies, least), rows, n_threads) for own in found
+        ]
         better = min(tried, key=lambda judged: judged.loss)
         if not _is_better(better, best, _LIKELY):
             break
@@ -149,7 +154,12 @@ def _by_evidence(
 
 
 def _by_evolution(
-    parameters: ForestParameters, best: _Judged, varies: np.ndarray, rows: Rows, n_threads: int
+    parameters: ForestParameters,
+    best: _Judged,
+    varies: np.ndarray,
+    least: np.ndarray,
+    rows: Rows,
+    n_threads: int,
 ) -> _Judged:
     """Return better scales, found from random steps; or ``best``."""
     log_scales = best.log_scales
@@ -161,17 +171,17 @@ def _by_evolution(
         mean = slopes.sum(axis=0) / _PAIRS
         error = np.sqrt(((slopes - mean) ** 2).sum(axis=0)) / _PAIRS
         moves = mean / (_SURE * np.maximum(error, np.finfo(float).tiny))
-        log_scales = _levelled(log_scales - np.clip(moves, -1.0, 1.0), varies)
+        log_scales = _levelled(log_scales - np.clip(moves, -1.0, 1.0), varies, least)
         found = _judge(parameters, log_scales, rows, n_threads)
         if found.loss < best.loss:
             best = found
     return best
 
 
-def _levelled(log_scales: np.ndarray, varies: np.ndarray) -> np.ndarray:
-    """Return log scales up to 0, those of constant columns 0."""
+def _levelled(log_scales: np.ndarray, varies: np.ndarray, least: np.ndarray) -> np.ndarray:
+    """Return log scales up to 0 and from ``least`` on, those of constant columns 0."""
     largest = log_scales[varies].max(initial=-np.inf)
-    return np.where(varies, np.maximum(log_scales - largest, _SMALLEST), 0.0)
+    return np.where(varies, np.maximum(log_scales - largest, least), 0.0)
 
 
 def _log2_whole(values: np.ndarray) -> np.ndarray:
