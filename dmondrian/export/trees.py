@@ -58,8 +58,8 @@ def plain_trees(estimator: Any) -> list[PlainTree]:
     check_is_fitted(estimator)
     if estimator.algorithm.startswith("mondrian-kernel"):
         raise ParameterError(
-            "the Mondrian kernel answers by a linear model of all cells on a row's way, not by sums "
-            "over leaves: export a forest"
+            "the Mondrian kernel answers by a linear model of all cells on a row's way, not by a "
+            "sum over leaves: export a forest"
         )
     forest = estimator.forest_
     parameters = forest.parameters
