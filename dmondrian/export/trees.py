@@ -56,6 +56,11 @@ def plain_trees(estimator: Any) -> list[PlainTree]:
         What a tree says of a row is not told by the leaf alone, or is told by a Python function.
     """
     check_is_fitted(estimator)
+    if estimator.algorithm.startswith("mondrian-kernel"):
+        raise ParameterError(
+            "the Mondrian kernel answers by a linear model of all cells on a row's way, not by a "
+            "sum over leaves: export a forest"
+        )
     forest = estimator.forest_
     parameters = forest.parameters
     _check_leafwise(parameters)
