@@ -259,29 +259,48 @@ def theory_rate(loss: str, bound: float) -> float:
     Raises
     ------
     ParameterError
-        For losses that are exp-concave at no rate.
+        For losses that are exp-concave at no rate; for bounds so large or small that the rate is
+        no double.
     """
-    small, large = math.exp(-bound), math.exp(bound)
-    if loss == "geometric":
-        least, most = mean_range(loss, bound)
-        return min(1.0, least * (1.0 + least) / (most - least) ** 2)
-    rates = {
-        "squared": 1.0 / (8.0 * bound * bound),
-        "gaussian": 1.0 / (4.0 * bound * bound),
-        "poisson": min(small, small / (large - small) ** 2),
-        "bernoulli": small,
-        "logistic": small * math.log(2.0),
-        "exponential": small,
-        "square": 0.5 / (1.0 + bound) ** 2,
-        "modified_square": 0.5 / (1.0 + bound) ** 2,
-    }
-    if loss not in rates:
+    if loss not in _RATES:
         raise ParameterError(
             f'aggregation="aggregate" needs a loss that is exp-concave, which {loss!r} is not: it '
             "has sloping straight pieces, where no learning rate makes exp(-rate loss) concave; "
-            f'use aggregation="mean", or one of {sorted([*rates, "geometric"])}'
+            f'use aggregation="mean", or one of {sorted(_RATES)}'
         )
-    return rates[loss]
+    try:
+        rate = _RATES[loss](bound)
+    except ArithmeticError:
+        rate = math.inf
+    if not 0.0 < rate < math.inf:
+        raise ParameterError(
+            f"with bound={bound:g} the learning rate at which loss={loss!r} is exp-concave is "
+            "beyond what a double holds: give a bound nearer to 1, and scale the target"
+        )
+    return rate
+
+
+def _poisson_rate(bound: float) -> float:
+    small, large = math.exp(-bound), math.exp(bound)
+    return min(small, small / (large - small) ** 2)
+
+
+def _geometric_rate(bound: float) -> float:
+    least, most = mean_range("geometric", bound)
+    return min(1.0, least * (1.0 + least) / (most - least) ** 2)
+
+
+_RATES: dict[str, Callable[[float], float]] = {
+    "squared": lambda bound: 1.0 / (8.0 * bound * bound),
+    "gaussian": lambda bound: 1.0 / (4.0 * bound * bound),
+    "poisson": _poisson_rate,
+    "geometric": _geometric_rate,
+    "bernoulli": lambda bound: math.exp(-bound),
+    "logistic": lambda bound: math.exp(-bound) * math.log(2.0),
+    "exponential": lambda bound: math.exp(-bound),
+    "square": lambda bound: 0.5 / (1.0 + bound) ** 2,
+    "modified_square": lambda bound: 0.5 / (1.0 + bound) ** 2,
+}
 
 
 def mean_range(loss: str, bound: float) -> tuple[float, float]:

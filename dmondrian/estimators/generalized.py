@@ -101,8 +101,7 @@ class GeneralizedMondrianForest(MondrianForest):
             )
 
     def _parameters_of(self, n_features: int, n_classes: int) -> ForestParameters:
-        cost = self._cost()
-        if cost.loss == "geometric" and (self.empty_cell == "prior" or (cost.bound or 2.0) <= 1.0):
+        if self.loss == "geometric" and (self.empty_cell == "prior" or (self.bound or 2.0) <= 1.0):
             raise ParameterError(
                 "the geometric family has z in [-bound, -1 / bound]: use a bound > 1, and "
                 'empty_cell="parent", as 0 is no value of z'
@@ -112,7 +111,7 @@ class GeneralizedMondrianForest(MondrianForest):
             n_classes=int(n_classes),
             split_pure=True,
             horizon=None if self.max_lifetime is None else float(self.max_lifetime),
-            cost=cost,
+            cost=self._cost(),
         )
 
     def _learn(

@@ -19,6 +19,7 @@ from dmondrian.cost import BINARY, REGRESSION
 from dmondrian.errors import DataError, ParameterError
 from dmondrian.selection import sweep
 from tests.estimators.test_amf import rows, same_forest
+from tests.reference.convex import DELTA, LOSSES, pinball
 
 Regressor, Classifier = GeneralizedMondrianForestRegressor, GeneralizedMondrianForestClassifier
 WAYS: list[tuple[type, dict[str, Any]]] = [
@@ -94,28 +95,28 @@ def test_the_score_of_several_quantiles_is_their_share_of_pinball_loss() -> None
 
 
 @pytest.mark.parametrize("domain", ["range", "cube"])
-@pytest.mark.parametrize("loss", ["poisson", "quantile"])
+@pytest.mark.parametrize("loss", [*REGRESSION, *BINARY])
 def test_the_sweep_is_the_risk_of_forests_trained_at_each_lifetime(loss, domain) -> None:
-    X, y = rows(), labels(Regressor)
-    options = {"loss": loss, "domain": domain, "random_state": 3, "n_estimators": 1}
-    long = Regressor(lifetime=12.0, **options).fit(X, y)
+    kind, more_options = (Classifier, {}) if loss in BINARY else (Regressor, {"delta": DELTA})
+    X, y = rows(), labels(kind)
+    price = pinball(0.5) if loss == "quantile" else LOSSES[loss]
+    options = {"loss": loss, "domain": domain, "random_state": 3, "n_estimators": 1, **more_options}
+    ask = "decision_function" if kind is Classifier else "predict_link"
+    long = kind(lifetime=12.0, **options).fit(X, y)
     cost = long.forest_.parameters.cost
     policy = long.forest_.policies.loss
     times, risks = sweep(long.forest_.trees[0], policy, cost)
     assert len(times) > 20
     assert (np.diff(times) > 0.0).all()
     for at in [0.01, 0.8, 2.5, 6.0, 12.0]:
-        short = Regressor(lifetime=at, **options).fit(X, y)
+        short = kind(lifetime=at, **options).fit(X, y)
         told = short.nodes(0)
         leaves = told["left"] < 0
         i = np.searchsorted(times, at, side="right") - 1
-        assert risks[i] == pytest.approx(told["risk"][leaves].sum() / 300, rel=1e-12)
+        assert risks[i] == pytest.approx(told["risk"][leaves].sum() / 300, rel=1e-9)
         assert np.array_equal(short.predict(X), long.predict(X, lifetime=at))
-        z = short.predict_link(X)
-        loss_of = (
-            np.exp(z) - y * z if loss == "poisson" else (y - z) * (0.5 - (y < z).astype(float))
-        )
-        assert loss_of.mean() == pytest.approx(risks[i], rel=1e-9)
+        z = getattr(short, ask)(X)
+        assert price(z, y).mean() == pytest.approx(risks[i], rel=1e-9)
 
 
 def test_prequential_risks_are_losses_of_forecasts_made_before() -> None:
@@ -286,8 +287,29 @@ def test_empty_cells_say_zero_where_asked() -> None:
     assert set(np.round(prior * 3.0 / 5.0, 9)) <= {0.0, 1.0, 2.0, 3.0}
     with pytest.raises(ParameterError, match="geometric"):
         Regressor(loss="geometric", empty_cell="prior").fit(X, [1, 2])
-    with pytest.raises(ParameterError, match="bound > 1"):
-        Regressor(loss="geometric", bound=0.5).fit(X, [1, 2])
+    for more_options in ({"bound": 0.5}, {"bound": 1.0, "aggregation": "aggregate", "lifetime": 1}):
+        with pytest.raises(ParameterError, match="bound > 1"):
+            Regressor(loss="geometric", **more_options).fit(X, [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("loss", "bound"), [("poisson", 800.0), ("squared", 1e200), ("squared", 1e-200)]
+)
+def test_bounds_without_a_learning_rate_are_refused(loss: str, bound: float) -> None:
+    options = {"loss": loss, "bound": bound, "lifetime": 2.0}
+    Regressor(1, **options).fit(rows(), np.zeros(300))
+    with pytest.raises(ParameterError, match="beyond what a double holds"):
+        Regressor(1, aggregation="aggregate", **options).fit(rows(), np.zeros(300))
+
+
+def test_a_mixture_over_prunings_knows_large_labels() -> None:
+    """Halving the label and the bound halves what is said: the rate is in units of the label."""
+    X, y = rows(), 1e5 * rows()[:, 0].astype(np.float64)
+    options = {"aggregation": "aggregate", "lifetime": None, "random_state": 0}
+    large = Regressor(2, bound=2.0**17, **options).fit(X, y)
+    small = Regressor(2, bound=2.0, **options).fit(X, y / 2.0**16)
+    assert np.array_equal(large.predict(X), small.predict(X) * 2.0**16)
+    assert np.ptp(large.predict(X)) > 1e4
 
 
 def test_every_node_is_assessed_once() -> None:
