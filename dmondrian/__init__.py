@@ -122,7 +122,8 @@ def load(path: Any) -> Any:
 
     Returns
     -------
-    The estimator that was saved, or that the run trained
+    The estimator that was saved, or that the run trained. That of a run takes rows as the run
+    encoded them: for frames as they are in the files, ask :class:`dmondrian.frames.FrameModel`.
 
     Raises
     ------

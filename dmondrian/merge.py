@@ -60,8 +60,8 @@ def merge(forests: Sequence[Forest]) -> Forest:
     mixes = parameters.aggregation in (None, "aggregate")
     if parameters.domain != "cube" or mixes or parameters.max_nodes:
         raise ParameterError(
-            "only Mondrian forests on the cube without max_nodes can be merged: other trees "
-            "depend on the order of their rows"
+            "only Mondrian forests on the cube that do not aggregate over prunings, without "
+            "max_nodes, can be merged: other trees depend on the order of their rows"
         )
     for other in forests[1:]:
         same_trees = np.array_equal(other.tree_numbers, first.tree_numbers)
