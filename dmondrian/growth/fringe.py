@@ -174,7 +174,8 @@ def split(growth, stat, tree, v, at, point, gain, depth):
     tree.i[v, FEATURE] = np.int32(tree.pool[at])
     tree.f[v, THRESHOLD] = np.float32(tree.pool[at + 1 + point])
     tree.d[v, TIME] = depth + 1.0
-    tree.d[v, last] = gain * tree.pool[whole + 1 + n_points * (1 + s) + point]
+    # A forced split may gain less than nothing, by rounding.
+    tree.d[v, last] = max(gain, 0.0) * tree.pool[whole + 1 + n_points * (1 + s) + point]
     for child in (left, right):
         to_tally = 1 + n_points + point
         inherit(stat, tree, child, whole + to_tally, at + to_tally, n_points, child == left)

@@ -8,6 +8,7 @@ import pytest
 from dmondrian import OnlineRandomForestClassifier, OnlineRandomForestRegressor
 from dmondrian.core.nodes import N_ACTIVE
 from dmondrian.errors import DataError, ParameterError
+from dmondrian.forest import Forest
 from tests.estimators.test_amf import rows, same_forest
 
 KINDS = [OnlineRandomForestClassifier, OnlineRandomForestRegressor]
@@ -165,6 +166,20 @@ def test_ignored_rows_count_nowhere(X) -> None:
     # Rows that came before a candidate are counted above it.
     assert told["n_rows"][leaves].sum() <= 0.35 * len(X)
     assert told["n_rows"].max() > 0
+
+
+def test_gains_below_zero_by_rounding_are_stored_as_none() -> None:
+    """Squares that swamp the variance, in leaves that must split: what is written can be read."""
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 2, (4000, 3)).astype(np.float32)
+    y = np.where(np.arange(4000) == 0, 1e9, 0.1 * rng.integers(0, 2, 4000))
+    how = {"min_samples_leaf": 1.0, "must_split_ratio": 1.0, "min_gain": 0.0, "n_thresholds": 1}
+    forest = OnlineRandomForestRegressor(5, random_state=0, **how).fit(X, y)
+    assert forest.forest_.n_nodes > 5
+    header, trees = forest.forest_.state()
+    again = Forest.from_state(header, trees).state()[1]
+    for mine, its in zip(trees, again, strict=True):
+        assert all(mine[name].tobytes() == its[name].tobytes() for name in mine)
 
 
 @pytest.mark.parametrize("criterion", ["gini", "hellinger"])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import make_classification
 
-from dmondrian import AMFClassifier, MondrianForestRegressor
+from dmondrian import AMFClassifier, MondrianForestRegressor, OnlineRandomForestClassifier
 from dmondrian.export import shap_trees
 
 # What it plots with says so, by matplotlib.
@@ -33,6 +33,27 @@ def test_values_sum_to_the_prediction(explainer) -> None:
     values = explained.shap_values(X[:40].astype(np.float64))
     whole = values.sum(axis=1) + explained.expected_value
     np.testing.assert_allclose(whole, forest.predict_proba(X[:40]), atol=1e-12)
+
+
+def test_rows_of_a_split_are_those_of_its_leaves(explainer) -> None:
+    """Splits of an online random forest stop counting, leaves go on: weights should add up."""
+    X = np.random.default_rng(0).random((3000, 3)).astype(np.float32)
+    y = X[:, 0] + X[:, 1] > 1
+    forest = OnlineRandomForestClassifier(3, min_samples_leaf=2.0, random_state=0).fit(X, y)
+    trees = shap_trees(forest)
+    for number, tree in enumerate(trees["trees"]):
+        told, weight = forest.nodes(number), tree["node_sample_weight"]
+        left, right = tree["children_left"], tree["children_right"]
+        inside = left >= 0
+        assert inside.sum() == (told["left"] >= 0).sum() > 3
+        assert np.array_equal(weight[inside], weight[left[inside]] + weight[right[inside]])
+        leaves = told["n_rows"][told["left"] < 0]
+        assert np.array_equal(np.sort(weight[~inside]), np.sort(leaves))
+        assert weight[0] == leaves.sum() != told["n_rows"][0]
+    explained = explainer(trees)
+    whole = explained.shap_values(X[:40].astype(np.float64)).sum(axis=1)
+    told = forest.predict_proba(X[:40])
+    np.testing.assert_allclose(whole + explained.expected_value, told, atol=1e-12)
 
 
 def expected(tree, known, x, v=0) -> float:

@@ -216,7 +216,7 @@ class ReferenceTree:
 
     def split(self, leaf: Node, s: Split) -> None:
         leaf.feature, leaf.threshold = s.feature, s.threshold
-        leaf.gain = s.gain(self.settings.criterion) * s.both().n
+        leaf.gain = max(s.gain(self.settings.criterion), 0.0) * s.both().n
         for side in ("left", "right"):
             estimation = getattr(s, side).estimation
             made = Node(len(self.nodes), leaf.depth + 1, leaf, s.begun, estimation)
