@@ -38,27 +38,30 @@ def worst(kind: Any, n: int, seed: int) -> float:
 
 
 def main() -> None:
-    args = parser_of(__doc__, "figure_5").parse_args()
+    parser = parser_of(__doc__, "figure_5")
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="entries of a row")
+    args = parser.parse_args()
+    sizes = args.sizes
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     found = {
-        name: np.array([[worst(kind, n, seed) for n in SIZES] for seed in SEEDS])
+        name: np.array([[worst(kind, n, seed) for n in sizes] for seed in SEEDS])
         for name, kind in KINDS.items()
     }
     figure, axis = plt.subplots(figsize=(6.0, 3.8), layout="constrained")
     for name, errors in found.items():
-        (line,) = axis.plot(SIZES, errors.mean(axis=0), marker="o", markersize=4, label=name)
+        (line,) = axis.plot(sizes, errors.mean(axis=0), marker="o", markersize=4, label=name)
         axis.fill_between(
-            SIZES, errors.min(axis=0), errors.max(axis=0), color=line.get_color(), alpha=0.15
+            sizes, errors.min(axis=0), errors.max(axis=0), color=line.get_color(), alpha=0.15
         )
     axis.set(xscale="log", yscale="log", xlabel="entries of a row that are not zero")
     axis.set_ylabel("largest error of the kernel")
     axis.legend()
     rows = [[name, *errors.mean(axis=0).tolist()] for name, errors in found.items()]
-    write(args, f"### Largest kernel error\n\n{table(['entries', *map(str, SIZES)], rows)}", figure)
+    write(args, f"### Largest kernel error\n\n{table(['entries', *map(str, sizes)], rows)}", figure)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from scipy.linalg import cho_factor, cho_solve
 from sklearn.linear_model import Ridge
 
 from benchmarks.kernel.figure_5 import KINDS
-from benchmarks.kernel.peers import Split, cpu_act, laplace, parser_of, write
+from benchmarks.kernel.peers import Split, laplace, parser_of, split_of, write
 from benchmarks.records import table
 
 SIZES, SEEDS, RIDGE = (1, 2, 5, 10, 20, 50), range(3), 1e-2
@@ -39,33 +39,35 @@ def error(name: str, split: Split, n: int, lifetime: float, seed: int) -> float:
 
 
 def main() -> None:
-    parser = parser_of(__doc__, "figure_6")
+    parser = parser_of(__doc__, "figure_6", takes_set=True)
     parser.add_argument("--lifetime", type=float, default=1.0)
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="entries of a row")
     args = parser.parse_args()
+    sizes = args.sizes
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    split = cpu_act(args)
+    split = split_of(args)
     line = exact(split, args.lifetime)
     found = {
-        name: [np.mean([error(name, split, n, args.lifetime, s) for s in SEEDS]) for n in SIZES]
+        name: [np.mean([error(name, split, n, args.lifetime, s) for s in SEEDS]) for n in sizes]
         for name in KINDS
     }
     figure, axis = plt.subplots(figsize=(6.0, 3.8), layout="constrained")
     for name, errors in found.items():
-        axis.plot(SIZES, errors, marker="o", markersize=4, label=name)
+        axis.plot(sizes, errors, marker="o", markersize=4, label=name)
     axis.axhline(line, color="grey", linestyle=":", label="Laplace kernel")
     axis.set(xscale="log", yscale="log", xlabel="entries of a row that are not zero")
     axis.set_ylabel("test error, %")
     axis.legend()
     rows = [[name, *map(float, errors)] for name, errors in found.items()]
-    rows.append(["Laplace kernel", *[float(line)] * len(SIZES)])
-    head = ["entries", *map(str, SIZES)]
+    rows.append(["Laplace kernel", *[float(line)] * len(sizes)])
+    head = ["entries", *map(str, sizes)]
     write(
         args,
-        f"### cpu_act, lifetime {args.lifetime:g}: test error, %\n\n{table(head, rows)}",
+        f"### {args.set}, lifetime {args.lifetime:g}: test error, %\n\n{table(head, rows)}",
         figure,
     )
 

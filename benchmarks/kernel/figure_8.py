@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from sklearn.linear_model import Ridge, SGDRegressor
 
-from benchmarks.kernel.peers import Split, binning, cpu_act, fourier, parser_of, write
+from benchmarks.kernel.peers import Split, binning, fourier, parser_of, split_of, write
 from benchmarks.records import table
 from dmondrian import MondrianKernelRegressor
 from dmondrian.kernel.batches import learn_batches
@@ -104,7 +104,7 @@ def sooner(path: Path, share: float = 1.1) -> float:
 
 
 def main() -> None:
-    parser = parser_of(__doc__, "figure_8")
+    parser = parser_of(__doc__, "figure_8", takes_set=True)
     parser.add_argument("--entries", type=int, default=ENTRIES)
     args = parser.parse_args()
     import matplotlib
@@ -112,7 +112,7 @@ def main() -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    split, n = cpu_act(args), args.entries
+    split, n = split_of(args), args.entries
     ours(Split(*(part[:50] for part in split)), 2)
     paths = {"Mondrian, one sweep": ours(split, n)}
     for name, kind in {"Fourier": fourier, "binning": binning}.items():
@@ -129,7 +129,7 @@ def main() -> None:
     for name, path in paths.items():
         best = min(path, key=lambda at: at[2])
         rows.append([name, sooner(path), path[-1][0], best[2], best[1]])
-    write(args, f"### cpu_act, {n} entries per row\n\n{table(head, rows)}", figure)
+    write(args, f"### {args.set}, {n} entries per row\n\n{table(head, rows)}", figure)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.kernel.peers import cpu_act, parser_of, write
+from benchmarks.kernel.peers import parser_of, split_of, write
 from benchmarks.records import table
 from dmondrian import MondrianKernelRegressor
 
@@ -17,13 +17,15 @@ TREES, LIFETIMES = 50, np.geomspace(0.02, 5.12, 9)
 
 
 def main() -> None:
-    args = parser_of(__doc__, "figure_9").parse_args()
+    parser = parser_of(__doc__, "figure_9", takes_set=True)
+    parser.add_argument("--lifetimes", type=float, nargs="+", default=LIFETIMES)
+    args = parser.parse_args()
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    split, found = cpu_act(args), {}
+    split, found = split_of(args), {}
     for fitting in ("joint", "independent"):
         found[fitting] = [
             split.error(
@@ -33,16 +35,16 @@ def main() -> None:
                 .fit(split.X, split.y)
                 .predict(split.X_test)
             )
-            for at in LIFETIMES
+            for at in args.lifetimes
         ]
     figure, axis = plt.subplots(figsize=(6.0, 3.8), layout="constrained")
     for fitting, label in (("joint", "kernel (joint)"), ("independent", "forest (independent)")):
-        axis.plot(LIFETIMES, found[fitting], marker="o", markersize=4, label=label)
+        axis.plot(args.lifetimes, found[fitting], marker="o", markersize=4, label=label)
     axis.set(xscale="log", yscale="log", xlabel="lifetime", ylabel="test error, %")
     axis.legend()
-    head = ["lifetime", *(f"{at:.2g}" for at in LIFETIMES)]
+    head = ["lifetime", *(f"{at:.2g}" for at in args.lifetimes)]
     rows = [[name, *errors] for name, errors in found.items()]
-    write(args, f"### cpu_act, {TREES} partitions: test error, %\n\n{table(head, rows)}", figure)
+    write(args, f"### {args.set}, {TREES} partitions: test error, %\n\n{table(head, rows)}", figure)
 
 
 if __name__ == "__main__":

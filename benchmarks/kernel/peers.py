@@ -35,13 +35,16 @@ class Split(NamedTuple):
         return 100.0 * float(misses / np.linalg.norm(self.y_test))
 
 
-def cpu_act(args: argparse.Namespace, seed: int = 0, train: int = 6554, test: int = 819) -> Split:
-    """Return cpu_act in the sizes of B16, in an order of the seed."""
-    data = datasets.load("cpu_act", args.data)
+TRAIN, TEST = 6554, 819  # rows of cpu_act in B16
+
+
+def split_of(args: argparse.Namespace, seed: int = 0) -> Split:
+    """Return the set of the arguments, cpu_act in the sizes of B16, in an order of the seed."""
+    data = datasets.load(args.set, args.data, args.max_rows)
     X = np.concatenate([data.X_train, data.X_test])
     y = np.concatenate([data.y_train, data.y_test])
-    order = np.random.default_rng(seed).permutation(len(y))[: train + test]
-    X, y = X[order], y[order]
+    order = np.random.default_rng(seed).permutation(len(y))[: TRAIN + TEST]
+    X, y, train = X[order], y[order], min(TRAIN, len(order) * TRAIN // (TRAIN + TEST))
     scaler = MinMaxScaler().fit(X[:train])
     return Split(scaler.transform(X[:train]), y[:train], scaler.transform(X[train:]), y[train:])
 
@@ -82,12 +85,15 @@ def laplace(X: np.ndarray, Z: np.ndarray, lifetime: float) -> np.ndarray:
     return kernel
 
 
-def parser_of(doc: str | None, name: str) -> argparse.ArgumentParser:
+def parser_of(doc: str | None, name: str, takes_set: bool = False) -> argparse.ArgumentParser:
     """Return the parser that all scripts of this folder share."""
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", help="folder with one sub-folder of Parquet per set")
+    if takes_set:
+        parser.add_argument("--set", default="cpu_act")
+        parser.add_argument("--max-rows", type=int, help="of the set")
     parser.add_argument("--out", type=Path, default=RESULTS / f"kernel_{name}.md")
     return parser
 

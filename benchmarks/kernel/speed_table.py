@@ -9,6 +9,7 @@ of components, doubled from 50, whose test error is no larger (or 1600, if none 
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +24,7 @@ from benchmarks.kernel.peers import Split, parser_of, write
 from benchmarks.records import table
 from dmondrian import MondrianFeatures
 
-SETS, TREES = ("cpu_act", "california_housing"), 50
+SETS, TREES, MOST_ROWS = ("cpu_act", "california_housing"), 50, 10_000
 COMPONENTS = (50, 100, 200, 400, 800, 1600)
 WIDTHS = (0.3, 1.0, 3.0)
 MAKERS: dict[str, Callable[[int, float], Any]] = {
@@ -35,8 +36,8 @@ MAKERS: dict[str, Callable[[int, float], Any]] = {
 }
 
 
-def load(name: str, folder: str | None) -> Split:
-    data = datasets.load(name, folder, 10_000)
+def load(name: str, args: argparse.Namespace) -> Split:
+    data = datasets.load(name, args.data, args.max_rows)
     scaler = MinMaxScaler().fit(data.X_train)
     X, Z = scaler.transform(data.X_train), scaler.transform(data.X_test)
     return Split(X.astype(np.float32), data.y_train, Z.astype(np.float32), data.y_test)
@@ -65,11 +66,14 @@ def best(make: Callable[[float], Any], split: Split) -> tuple[float, ...]:
 
 
 def main() -> None:
-    args = parser_of(__doc__, "speed_table").parse_args()
+    parser = parser_of(__doc__, "speed_table")
+    parser.add_argument("--sets", nargs="+", default=SETS)
+    parser.add_argument("--max-rows", type=int, default=MOST_ROWS, help="of each set")
+    args = parser.parse_args()
     rows = []
     MondrianFeatures(2).fit_transform(np.random.default_rng(0).random((50, 3)))
-    for name in SETS:
-        split = load(name, args.data)
+    for name in args.sets:
+        split = load(name, args)
         ours = best(lambda at: MondrianFeatures(TREES, lifetime=at, random_state=0), split)
         rows.append([name, "MondrianFeatures", TREES, *ours])
         for peer, make in MAKERS.items():
