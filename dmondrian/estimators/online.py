@@ -16,7 +16,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from dmondrian.core import nodes
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.base import BaseForest
-from dmondrian.fringe import LARGEST_RATE, MOST_POINTS, FringeSettings
+from dmondrian.fringe import LARGEST_RATE, MOST_POINTS, NO_CAP, FringeSettings
 from dmondrian.parameters import ForestParameters
 from dmondrian.warmup import LAST
 
@@ -39,7 +39,7 @@ class OnlineRandomForest(BaseForest):
         "min_samples_leaf": [Interval(Real, 0, None, closed="neither")],
         "min_samples_growth": [Interval(Real, 1, None, closed="left")],
         "must_split_ratio": [Interval(Real, 0, None, closed="neither")],
-        "max_fringe": [Interval(Integral, 1, None, closed="left"), None],
+        "max_fringe": [Interval(Integral, 1, NO_CAP, closed="both"), None],
         "structure_share": [Interval(Real, 0, 1, closed="neither")],
         "ignore_share": [Interval(Real, 0, 1, closed="left")],
     }

@@ -197,6 +197,7 @@ def test_other_criteria_find_the_rule_too(X, criterion) -> None:
     [
         ({"n_thresholds": 0}, "'n_thresholds' parameter .* in the range \\[1"),
         ({"max_fringe": 0}, "'max_fringe' parameter .* in the range \\[1"),
+        ({"max_fringe": 2**63}, "'max_fringe' parameter .* in the range"),
         ({"must_split_ratio": 0.5}, r"beta\(d\) >= alpha\(d\).* expected a number >= 1, got 0.5"),
         ({"min_samples_growth": 0.9}, "'min_samples_growth' parameter"),
         ({"structure_share": 0.6, "ignore_share": 0.4}, "should be below 1"),
