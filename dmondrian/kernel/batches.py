@@ -26,7 +26,7 @@ import numpy as np
 
 from dmondrian.core import nodes
 from dmondrian.ensemble import Ensemble
-from dmondrian.joint import Joint, as_targets
+from dmondrian.joint import LARGEST_BATCH, Joint, as_targets
 from dmondrian.kernel.columns import leaves_of
 from dmondrian.stats.values import hear_rows, write_values
 
@@ -67,9 +67,15 @@ def learn_batches(
     Rows that were learned before can be learned ``again``: cells hear them once more.
     """
     joint = joint_of(ensemble)
+    known, first = np.empty((0, 0), np.int64), 0  # cells of rows from the first of them on
     for start, stop in pieces(n_rows_of(ensemble), len(y), joint.batch_size):
         own = None if w is None else w[start:stop]
-        piece = take_in(ensemble, X[start:stop], own, n_threads, again)
+        if not again:
+            piece = take_in(ensemble, X[start:stop], own, n_threads)
+        else:  # no cell is split any more: one way through the trees for many batches
+            if stop > first + len(known):
+                known, first = _cells_of(ensemble, X[start : start + LARGEST_BATCH]), start
+            piece = _said_of(ensemble, known[start - first : stop - first])
         mean = piece.sums / len(ensemble.trees)
         teach(ensemble, piece, y[start:stop], own, mean)
 
@@ -81,19 +87,28 @@ class Piece(NamedTuple):
     sums: np.ndarray  # float64 [n, k], values of their cells at the start of the batch, summed
 
 
-def take_in(
-    ensemble: Ensemble, X: np.ndarray, w: np.ndarray | None, n_threads: int, again: bool = False
-) -> Piece:
+def take_in(ensemble: Ensemble, X: np.ndarray, w: np.ndarray | None, n_threads: int) -> Piece:
     """Let trees split their cells for rows of one batch; return what they say of them.
 
     Sums of disjoint sets of trees add up, exactly, in any order. A new cell says what the root did.
     """
-    if not again:
-        Ensemble.update(ensemble, X, np.zeros(len(X)), w, n_threads)
-    k = joint_of(ensemble).n_outputs
+    Ensemble.update(ensemble, X, np.zeros(len(X)), w, n_threads)
+    return _said_of(ensemble, _cells_of(ensemble, X))
+
+
+def _cells_of(ensemble: Ensemble, X: np.ndarray) -> np.ndarray:
+    """Return the rows' cells, int64 [n, T]; -1 where there are none yet."""
     if ensemble.total_weight == 0.0:
-        return Piece(np.full((len(X), len(ensemble.trees)), -1), np.zeros((len(X), k)))
-    leaves, total, said = leaves_of(ensemble, X), np.zeros((len(X), k)), np.empty((len(X), k))
+        return np.full((len(X), len(ensemble.trees)), -1)
+    return leaves_of(ensemble, X)
+
+
+def _said_of(ensemble: Ensemble, leaves: np.ndarray) -> Piece:
+    """Return what trees say of rows in these cells."""
+    n, k = len(leaves), joint_of(ensemble).n_outputs
+    total, said = np.zeros((n, k)), np.empty((n, k))
+    if ensemble.total_weight == 0.0:
+        return Piece(leaves, total)
     stat = ensemble.policies.stat._replace(batch=_number(ensemble))
     unit = float(ensemble.trees[0].head_f[nodes.UNIT]) or 1.0  # 0 in the first batch
     for t, tree in enumerate(ensemble.trees):

@@ -53,6 +53,19 @@ def test_cuts_between_calls_threads_and_shards_change_no_byte(domain: str) -> No
     assert state_of(Forest.join(shards))[1] == state_of(whole)[1]
 
 
+def test_rows_are_heard_again_in_any_pieces() -> None:
+    """Cells are looked up for many batches at once, which must be those of each batch."""
+    X, y = data(900)
+    forests = [Forest(parameters("range", **SGD), range(3)) for _ in range(2)]
+    for forest in forests:
+        forest.update(X, y)
+    before = state_of(forests[0])
+    learn_batches(forests[0], X, y, None, 1, again=True)
+    for rows in np.split(np.arange(len(y)), [1, 8, 77, 500]):
+        learn_batches(forests[1], X[rows], y[rows], None, 1, again=True)
+    assert state_of(forests[0]) == state_of(forests[1]) != before
+
+
 def test_one_tree_is_a_ridge_estimate_after_its_first_batch() -> None:
     """Fitted for itself, with rows whose running mean is zero: cells shrink to zero."""
     X = data(64)[0]
