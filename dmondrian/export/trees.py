@@ -56,11 +56,6 @@ def plain_trees(estimator: Any) -> list[PlainTree]:
         What a tree says of a row is not told by the leaf alone, or is told by a Python function.
     """
     check_is_fitted(estimator)
-    if estimator.algorithm.startswith("mondrian-kernel"):
-        raise ParameterError(
-            "the Mondrian kernel answers by a linear model of all cells on a row's way, not by a "
-            "sum over leaves: export a forest"
-        )
     forest = estimator.forest_
     parameters = forest.parameters
     _check_leafwise(parameters)
@@ -74,8 +69,8 @@ def _check_leafwise(parameters: Any) -> None:
     """Refuse forests that are no tree ensembles, with the reason."""
     if parameters.joint is not None:
         raise ParameterError(
-            "a kernel machine says what its cells do only to rows that the partition leaves in "
-            "them, which it works out for each row: no list of leaves holds its answers; keep the "
+            "the Mondrian kernel works out for each row which cell of a partition holds it, and is "
+            "a linear model of these cells: no list of leaves holds its answers; keep the "
             "estimator, or export a forest"
         )
     if parameters.domain == "cube":

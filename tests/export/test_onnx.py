@@ -19,8 +19,14 @@ from dmondrian import (
     GeneralizedMondrianForestClassifier,
     GeneralizedMondrianForestRegressor,
     MissingPackageError,
+    MondrianDensity,
+    MondrianFeatures,
     MondrianForestClassifier,
     MondrianForestRegressor,
+    MondrianKernelClassifier,
+    MondrianKernelRegressor,
+    OnlineRandomForestClassifier,
+    OnlineRandomForestRegressor,
     ParameterError,
 )
 from dmondrian.cost import BINARY
@@ -107,6 +113,30 @@ def test_a_gaussian_hierarchy_tells_its_mean(rows, asked) -> None:
     np.testing.assert_allclose(told[:, 0], forest.predict(asked[:5000]), rtol=2.0**-23)
 
 
+@pytest.mark.parametrize("aggregation", ["mean", "vote"])
+def test_online_random_forests_of_classes(rows, asked, aggregation) -> None:
+    X, y = rows
+    forest = OnlineRandomForestClassifier(random_state=0, aggregation=aggregation).fit(X, y)
+    assert forest.forest_.n_nodes > 50
+    told = answers(to_onnx(forest), {"X": asked[:5000]})
+    proba = forest.predict_proba(asked[:5000])
+    assert len(np.unique(proba, axis=0)) > 20
+    np.testing.assert_allclose(told["probabilities"], proba, rtol=2.0**-23, atol=0.0)
+    top = np.sort(proba, axis=1)
+    is_clear = top[:, -1] - top[:, -2] > 1e-6  # votes of ten trees are often level
+    assert (told["label"] == forest.predict(asked[:5000]))[is_clear].all()
+    assert is_clear.mean() > 0.5
+
+
+def test_online_random_forests_of_numbers(rows, asked) -> None:
+    X, _ = rows
+    forest = OnlineRandomForestRegressor(random_state=0).fit(X, 10.0 * X[:, 0] + X[:, 1])
+    told = answers(to_onnx(forest), {"X": asked[:5000]})["prediction"]
+    mean = forest.predict(asked[:5000])
+    assert len(np.unique(mean)) > 20
+    np.testing.assert_allclose(told[:, 0], mean, rtol=2.0**-23, atol=1e-12)
+
+
 @pytest.mark.parametrize("loss", BINARY)
 def test_binary_losses(rows, asked, loss) -> None:
     X, y = rows
@@ -155,6 +185,8 @@ def test_losses_of_numbers(rows, asked, settings) -> None:
             ),
             "a Python function",
         ),
+        (lambda: MondrianKernelRegressor(lifetime=1.0), "the Mondrian kernel works out"),
+        (lambda: MondrianKernelClassifier(lifetime=1.0), "the Mondrian kernel works out"),
     ],
 )
 def test_what_is_no_tree_ensemble_is_refused_with_the_reason(rows, make, reason) -> None:
@@ -162,6 +194,15 @@ def test_what_is_no_tree_ensemble_is_refused_with_the_reason(rows, make, reason)
     forest = make().set_params(random_state=0, n_estimators=1).fit(X[:300], y[:300])
     with pytest.raises(ParameterError, match=reason):
         to_onnx(forest)
+
+
+def test_what_has_no_labels_is_refused_with_the_reason(rows) -> None:
+    X = rows[0][:300]
+    with pytest.raises(ParameterError, match="the Mondrian kernel works out"):
+        to_onnx(MondrianFeatures(2, random_state=0).fit(X))
+    density = MondrianDensity(n_estimators=1, clip=True, random_state=0).fit(X)
+    with pytest.raises(ParameterError, match="no list of leaves"):
+        to_onnx(density)
 
 
 def test_a_forest_beyond_the_largest_file_is_refused(rows, monkeypatch) -> None:
