@@ -92,8 +92,23 @@ def take_in(ensemble: Ensemble, X: np.ndarray, w: np.ndarray | None, n_threads: 
 
     Sums of disjoint sets of trees add up, exactly, in any order. A new cell says what the root did.
     """
+    known = [int(tree.head_i[nodes.N_NODES]) for tree in ensemble.trees]
     Ensemble.update(ensemble, X, np.zeros(len(X)), w, n_threads)
+    for tree, first in zip(ensemble.trees, known, strict=True):
+        _forget_above(tree, first)
     return _said_of(ensemble, _cells_of(ensemble, X))
+
+
+def _forget_above(tree: nodes.Tree, first: int) -> None:
+    """Drop what inner nodes knew as leaves, where nodes from ``first`` on are new.
+
+    Whether they had heard rows of the batch depends on how it was cut into calls.
+    """
+    links = tree.i[: tree.head_i[nodes.N_NODES]]
+    near = links[first:, [nodes.PARENT, nodes.LEFT, nodes.RIGHT]].ravel()
+    near = np.concatenate([np.arange(first, len(links)), near[near >= 0]])
+    inside = near[(links[near, nodes.LEFT] >= 0) & (near != tree.head_i[nodes.ROOT])]
+    tree.d[inside, nodes.STAT + 1 : nodes.STAT + tree.n_stats] = 0.0
 
 
 def _cells_of(ensemble: Ensemble, X: np.ndarray) -> np.ndarray:

@@ -53,6 +53,16 @@ def test_cuts_between_calls_threads_and_shards_change_no_byte(domain: str) -> No
     assert state_of(Forest.join(shards))[1] == state_of(whole)[1]
 
 
+@pytest.mark.parametrize("domain", ["cube", "range"])
+def test_single_rows_leave_no_trace_in_nodes_that_were_leaves(domain: str) -> None:
+    X, y = data(300)
+    whole, parts = (Forest(parameters(domain, **SGD), range(6)) for _ in range(2))
+    whole.update(X, y)
+    for r in range(len(y)):
+        parts.update(X[r : r + 1], y[r : r + 1])
+    assert state_of(whole) == state_of(parts)
+
+
 def test_rows_are_heard_again_in_any_pieces() -> None:
     """Cells are looked up for many batches at once, which must be those of each batch."""
     X, y = data(900)
