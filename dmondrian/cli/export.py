@@ -19,7 +19,12 @@ def export(arguments: argparse.Namespace, output: Output) -> int:
     file = Path(arguments.out)
     if not file.parent.is_dir():
         raise ParameterError(f"there is no folder {file.parent}: make it, or give another --out")
-    made = to_onnx(arguments.model, file, columns=False if arguments.encoded else None)
+    try:
+        made = to_onnx(arguments.model, file, columns=False if arguments.encoded else None)
+    except (IsADirectoryError, PermissionError) as error:
+        raise ParameterError(
+            f"{file} cannot be written ({error.strerror}): give another --out"
+        ) from error
     about = {entry.key: entry.value for entry in made.metadata_props}
     told = {
         "model": arguments.model,

@@ -20,7 +20,12 @@ def report(arguments: argparse.Namespace, output: Output) -> int:
         raise ParameterError(
             f"there is no folder {Path(arguments.out).parent}: make it, or give another --out"
         )
-    file = write_report(arguments.model, arguments.out)
+    try:
+        file = write_report(arguments.model, arguments.out)
+    except (IsADirectoryError, PermissionError) as error:
+        raise ParameterError(
+            f"{arguments.out} cannot be written ({error.strerror}): give another --out"
+        ) from error
     told = {"run": arguments.model, "out": str(file), "bytes": file.stat().st_size}
     output.event("reported", told)
     output.text(

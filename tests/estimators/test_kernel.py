@@ -188,3 +188,12 @@ def test_bad_input_is_refused(monkeypatch) -> None:
         MondrianKernelRegressor(10, solver="cholesky").fit(X, y)
     with pytest.raises(AttributeError, match="no feature_importances_"):
         MondrianKernelRegressor(2).fit(X, y).feature_importances_  # noqa: B018 - asked for
+
+
+def test_features_are_no_data_frame() -> None:
+    """As scikit-learn's own sparse transformers: refused, and told how to go on."""
+    X = np.random.default_rng(0).random((20, 2)).astype(np.float32)
+    features = MondrianFeatures(3, random_state=0).fit(X)
+    with pytest.raises(ValueError, match="scipy sparse matrix"):
+        features.set_output(transform="pandas").transform(X)
+    assert features.set_output(transform="default").transform(X).format == "csr"

@@ -236,3 +236,5 @@ def test_the_command_writes_a_file_or_says_why_not(rows, tmp_path: Path) -> None
     assert (told == forest.predict_proba(rows[0]).astype(np.float32)).mean() > 0.9999
     _, stderr = call("export", tmp_path / "model", "-o", tmp_path / "none" / "x.onnx", code=2)
     assert "there is no folder" in stderr
+    _, stderr = call("export", tmp_path / "model", "-o", tmp_path, code=2)
+    assert "cannot be written (Is a directory)" in stderr

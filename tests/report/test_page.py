@@ -153,5 +153,7 @@ def test_the_command(classified, tmp_path) -> None:
     assert told["bytes"] == file.stat().st_size
     _, stderr = call("report", classified.run_url, "-o", tmp_path / "none" / "x.html", code=2)
     assert "there is no folder" in stderr
+    _, stderr = call("report", classified.run_url, "-o", tmp_path, code=2)
+    assert "cannot be written (Is a directory)" in stderr
     with pytest.raises(CheckpointError, match="There is no folder"):
         write_report(tmp_path / "nothing", file)
