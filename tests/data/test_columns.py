@@ -293,7 +293,7 @@ class TestScoring:
         assert encoded.counts["null:age"] == 2
         assert encoded.X[:, 0].tolist() == [0.5, 0.5]
 
-    def test_model_without_target_cannot_be_evaluated(self, write: Write) -> None:
+    def test_model_without_target_reads_none_to_be_evaluated(self, write: Write) -> None:
         schema = make_plan(write({"a": [1, 2]})).schema
-        with pytest.raises(DataError, match="no target"):
-            make_scoring_plan(write({"a": [1, 2]}), schema, target=True)
+        plan = make_scoring_plan(write({"a": [1, 2]}), schema, target=True)
+        assert read_block(plan, plan.blocks[0]).y is None
