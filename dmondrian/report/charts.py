@@ -73,8 +73,10 @@ def line_chart(
         if line.band:
             parts.append(_band(lines[number], number, scale_x, scale_y))
         parts.append(_path(line, number, scale_x, scale_y))
+        alone = " alone" if len(line.points) == 1 else ""  # no line shows it
         parts += [
-            f'<circle class="s{number} mark" cx="{scale_x(x):.1f}" cy="{scale_y(y):.1f}" r="3">'
+            f'<circle class="s{number} mark{alone}" cx="{scale_x(x):.1f}" '
+            f'cy="{scale_y(y):.1f}" r="3">'
             f"<title>{escape(line.name)}: {y_format(y)} at {x_format(x)}</title></circle>"
             for x, y in _thinned(line.points)
         ]

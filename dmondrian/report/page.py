@@ -57,7 +57,7 @@ path.axis { stroke: var(--soft); fill: none; }
 .s0 { --own: var(--s0); } .s1 { --own: var(--s1); }
 .line { stroke: var(--own); fill: none; stroke-width: 1.8; stroke-linejoin: round; }
 .band { fill: var(--own); opacity: .18; stroke: none; } .bar { fill: var(--own); }
-.mark { fill: var(--own); opacity: 0; } .mark:hover { opacity: 1; } .cell { fill: var(--s0);
+.mark { fill: var(--own); opacity: 0; } .mark:hover, .alone { opacity: 1; } .cell { fill: var(--s0);
   stroke: var(--line); }
 .key { display: flex; gap: 14px; font-size: .82rem; color: var(--soft); }
 .key i { display: inline-block; width: 14px; height: 3px; background: var(--own);

@@ -62,6 +62,8 @@ def _state(facts: Facts) -> str:
 
 def learning(facts: Facts) -> str:
     """Draw the learning curve."""
+    if facts.run_json.get("algorithm") == "mondrian-density":
+        return _missing("A density has no learning curve: it forecasts no labels.")
     if facts.progressive is None or not facts.progressive.curve:
         return _missing(
             "There is no learning curve: no checkpoint has one yet, or the run was trained with "

@@ -13,7 +13,7 @@ from dmondrian import AMFClassifier, CheckpointError
 from dmondrian.checkpoint import Lease, Run
 from dmondrian.report import write_report
 from dmondrian.report.facts import gather
-from dmondrian.report.sections import job_of
+from dmondrian.report.sections import job_of, learning, work
 from tests.cli.command import call, digests, events
 from tests.report.browser import NAMES, Page, browser, open_browser
 from tests.report.conftest import HOSTILE, page_of
@@ -144,6 +144,14 @@ def test_a_saved_model_and_one_without_metrics(tmp_path) -> None:
     page = write_report(tmp_path / "m", tmp_path / "page.html").read_text()
     assert "Fitted on arrays" in page
     assert "Nothing is known of single forecasts" in page
+
+
+def test_a_checkpoint_alone_is_seen_and_a_density_forecasts_nothing(of_numbers, tmp_path) -> None:
+    facts = gather(of_numbers.run_url)
+    facts.growth = facts.growth[-1:]
+    assert work(facts).count('mark alone"') == 2
+    facts.run_json = {**facts.run_json, "algorithm": "mondrian-density"}
+    assert "forecasts no labels" in learning(facts)
 
 
 def test_the_command(classified, tmp_path) -> None:
