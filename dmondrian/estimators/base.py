@@ -29,6 +29,7 @@ from dmondrian.core import nodes
 from dmondrian.domain import check_cube
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.plain import plain_labels, plain_rows
+from dmondrian.estimators.room import check_room
 from dmondrian.estimators.scaling import given_scales, unscaled_thresholds
 from dmondrian.forest import Forest, tree_fields
 from dmondrian.importances import importances
@@ -219,6 +220,7 @@ class BaseForest(BaseEstimator):
 
     def _new_forest(self, n_features: int, n_classes: int) -> Forest:
         parameters = self._forest_parameters(n_features, n_classes)
+        check_room(parameters, int(self.n_estimators))
         self._begun_with = self._lasting_params()
         auto = self._auto_settings(n_features, n_classes)
         numbers, calibrate = range(self.n_estimators), bool(getattr(self, "calibrate", False))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dmondrian
-from dmondrian import AMFClassifier, AMFRegressor
+from dmondrian import AMFClassifier, AMFRegressor, MondrianFeatures, MondrianKernelRegressor
 from dmondrian.errors import DataError, ParameterError
 from tests.estimators.test_amf import rows, same_forest
 
@@ -123,3 +123,19 @@ def test_targets_beyond_any_square_are_refused() -> None:
 def test_trees_that_are_not_there_are_told(tree) -> None:
     with pytest.raises(ParameterError, match=r"integer in 0\.\.1"):
         fitted().nodes(tree)
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        AMFClassifier(10**9),
+        AMFRegressor(10**8),
+        MondrianFeatures(10**9),
+        MondrianKernelRegressor(10**9),
+    ],
+    ids=lambda estimator: type(estimator).__name__,
+)
+def test_more_trees_than_memory_holds_are_refused_before_they_are_made(estimator) -> None:
+    with pytest.raises(ParameterError, match=r"GiB.*give fewer|fewer components"):
+        estimator.fit([[0.0], [1.0]], [0, 1])
+    assert not hasattr(estimator, "forest_")
