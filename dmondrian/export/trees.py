@@ -73,6 +73,12 @@ def _check_leafwise(parameters: Any) -> None:
             "a linear model of these cells: no list of leaves holds its answers; keep the "
             "estimator, or export a forest"
         )
+    if parameters.cost is not None and parameters.cost.loss == "density":
+        raise ParameterError(
+            "a density divides what its cells say by a normaliser of all trees, on cells that are "
+            "drawn where a row asks for them: no tree ensemble holds its answers; keep the "
+            "estimator"
+        )
     if parameters.domain == "cube":
         raise ParameterError(
             'domain="cube": where no row was learned, a forest on the cube draws the cells that '

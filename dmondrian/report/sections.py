@@ -62,7 +62,7 @@ def _state(facts: Facts) -> str:
 
 def learning(facts: Facts) -> str:
     """Draw the learning curve."""
-    if facts.run_json.get("algorithm") == "mondrian-density":
+    if _is_density(facts):
         return _missing("A density has no learning curve: it forecasts no labels.")
     if facts.progressive is None or not facts.progressive.curve:
         return _missing(
@@ -91,8 +91,14 @@ def learning(facts: Facts) -> str:
     return f"<p>{words}</p>{grid(charts)}"
 
 
+def _is_density(facts: Facts) -> bool:
+    return bool(facts.run_json.get("algorithm") == "mondrian-density")
+
+
 def outcomes(facts: Facts) -> str:
     """Draw calibration and confusion, or the sizes of errors."""
+    if _is_density(facts):
+        return _missing("A density forecasts no labels.")
     found = None if facts.progressive is None else facts.progressive.outcomes
     if found is None or not found.rows:
         return _missing("Nothing is known of single forecasts: the run kept no sums over them.")
@@ -185,6 +191,8 @@ def _event(name: str) -> str:
 def importance(facts: Facts) -> str:
     """Draw what the splits on each column are worth."""
     some = [pair for pair in facts.importances[:_SHOWN_BARS] if pair[1] > 0.0]
+    if _is_density(facts):
+        return _missing("A density has no labels by which a split could be worth something.")
     if not some:
         return _missing("No split is worth anything yet.")
     rest = [pair for pair in facts.importances[len(some) :] if pair[1] > 0.0]

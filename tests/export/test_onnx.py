@@ -201,7 +201,7 @@ def test_what_has_no_labels_is_refused_with_the_reason(rows) -> None:
     with pytest.raises(ParameterError, match="the Mondrian kernel works out"):
         to_onnx(MondrianFeatures(2, random_state=0).fit(X))
     density = MondrianDensity(n_estimators=1, clip=True, random_state=0).fit(X)
-    with pytest.raises(ParameterError, match="no list of leaves"):
+    with pytest.raises(ParameterError, match="a density divides"):
         to_onnx(density)
 
 

@@ -13,7 +13,7 @@ from dmondrian import AMFClassifier, CheckpointError
 from dmondrian.checkpoint import Lease, Run
 from dmondrian.report import write_report
 from dmondrian.report.facts import gather
-from dmondrian.report.sections import job_of, learning, work
+from dmondrian.report.sections import importance, job_of, learning, outcomes, work
 from tests.cli.command import call, digests, events
 from tests.report.browser import NAMES, Page, browser, open_browser
 from tests.report.conftest import HOSTILE, page_of
@@ -152,6 +152,8 @@ def test_a_checkpoint_alone_is_seen_and_a_density_forecasts_nothing(of_numbers, 
     assert work(facts).count('mark alone"') == 2
     facts.run_json = {**facts.run_json, "algorithm": "mondrian-density"}
     assert "forecasts no labels" in learning(facts)
+    assert "forecasts no labels" in outcomes(facts)
+    assert "no labels by which" in importance(facts)
 
 
 def test_the_command(classified, tmp_path) -> None:
