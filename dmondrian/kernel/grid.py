@@ -21,7 +21,7 @@ from dmondrian.kernel.batches import joint_of, learn_batches, set_unit
 from dmondrian.kernel.columns import leaves_of
 from dmondrian.stats.values import VALUE, WEIGHT, write_values
 
-_STEP = 2.0**0.5  # from one lifetime of the grid to the next
+_STEP = 1.4142135623730951  # from one lifetime of the grid to the next
 _PATIENCE = 6  # so many lifetimes in a row much worse than the best: longer ones are not tried
 _WORSE = 1.1  # times the best error: before cells tell anything errors only waver
 
@@ -61,8 +61,10 @@ def grid_of(forest: Forest) -> np.ndarray:
     end = forest.parameters.realised_lifetime
     times = [tree.d[: tree.head_i[nodes.N_NODES], nodes.TIME].min() for tree in forest.trees]
     first = min(float(min(times)), end)
-    n = int(np.ceil(np.log(end / first) / np.log(_STEP))) + 1
-    return end * _STEP ** -np.arange(n, dtype=np.float64)[::-1]
+    found = [end]
+    while found[-1] > first:
+        found.append(found[-1] / _STEP)  # a quotient: no processor's power has a say
+    return np.array(found[::-1])
 
 
 def lengthened(

@@ -23,6 +23,7 @@ References: Balog et al. (2016), section 4 and Supplement B.
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -222,7 +223,9 @@ def sweep_exactly(
     joint = joint_of(forest)
     cuts, times, offsets = cuts_of(forest, X, until)
     targets = as_targets(y, joint.n_outputs)
-    mean = (weights @ targets) / weights.sum()
+    # Exact sums: how NumPy adds depends on the processor.
+    sums = [math.fsum(weights * column) for column in targets.T]
+    mean = np.array(sums) / math.fsum(weights)
     targets = np.ascontiguousarray(targets - mean)
     n_trees, m, k = len(forest.trees), len(cuts.left), joint.n_outputs
     most = min(joint.max_columns, n_trees + len(times)) if joint.is_joint else 1
@@ -246,7 +249,8 @@ def sweep_exactly(
     told = told[: done + 1]
     explained, log_det, columns = told[:, 0] / n_trees, told[:, 1], told[:, 2]
     n, log_ridge = k * weights.sum(), np.log(joint.ridge)
-    left = np.maximum((weights @ targets**2).sum() - explained, np.finfo(float).tiny)
+    whole = math.fsum(math.fsum(weights * column**2) for column in targets.T)
+    left = np.maximum(whole - explained, np.finfo(float).tiny)
     log_det = k * (log_det + (weights.sum() - columns) * log_ridge)
     log_likelihoods = -0.5 * log_det - 0.5 * n * (np.log(left) - log_ridge)
     lifetimes = np.append(0.0, times[:done])
