@@ -18,7 +18,7 @@ from sklearn.utils.multiclass import (
 )
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from dmondrian.calibration import calibrated
+from dmondrian.calibration import Calibration, calibrated
 from dmondrian.errors import DataError
 from dmondrian.estimators.base import BaseForest
 
@@ -134,7 +134,7 @@ class ForestClassifier(ClassifierMixin, BaseForest):
     def calibration_exponent_(self) -> float:
         """Power of the averaged probabilities in use; 1 where they are not calibrated."""
         calibration = self._fitted_forest().calibration
-        return 1.0 if calibration is None else calibration.exponent
+        return calibration.exponent if isinstance(calibration, Calibration) else 1.0
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Return logs of class probabilities.
