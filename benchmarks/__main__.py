@@ -47,7 +47,8 @@ RUNS = (
     Run("encoding", "", "--trees 1 --max-rows 1000", takes_data=False),
     Run("lifetimes", "--max-rows 12000", "--sets california_housing --max-rows 200"),
     Run("figures", "", None),
-    Run("intervals", "--max-rows 8000 --repeats 25", "--max-rows 300 --parts prediction"),
+    Run("intervals", "--max-rows 8000 --repeats 25",
+        "--max-rows 300 --parts prediction deviations"),
     Run("online_forests", "", "--sets adult --max-rows 300 --models 'online forest 10' --trees 2"
         " --seeds 1 --rows 500 memory peers", takes_peers=True),
     Run("generalized", "", "--sets california_housing --max-rows 300 quantiles"),
