@@ -36,7 +36,7 @@ RUNS = (
     Run("quality", "", "--sets adult california_housing --max-rows 300 --models"
         " 'dmondrian 10' 'calibrated 10'", takes_peers=True),
     Run("scales_tried", "--max-rows 12000",
-        "--sets california_housing --max-rows 400 --parts maps"),
+        "--sets california_housing --max-rows 400 --parts maps groups warmup"),
     Run("throughput", "--max-rows 100000", "--workloads adult friedman1 --max-rows 1000 --repeats 1"
         " --models dmondrian", takes_peers=True),
     Run("answering", "--max-rows 100000",
