@@ -6,9 +6,9 @@ which is then not learned. AMF's deviations of the label, before and after calib
 stream (one pass, default settings). Confidence intervals for the mean by simulation on the cube
 (uniform rows, the mean over columns of sin(2 pi x), noise 0.5, 20 interior points): the share that
 holds the truth, and their mean width, with and without debiasing. And the slope of log squared
-error on log n of both estimators at lifetimes 4 n^(1/(d+8)), too small for the plain one:
--4 / (d+8) and -8 / (d+8) in theory. Errors there are those of a forest of infinitely many trees: products of the
-errors of two halves whose trees are independent.
+error on log n of both estimators at lifetimes 4 n^(1/(d+8)), too small for the plain one: -4 /
+(d+8) and -8 / (d+8) in theory. Errors there are those of a forest of infinitely many trees:
+products of the errors of two halves whose trees are independent.
 
     python -m benchmarks.intervals --data <folder>
 """
