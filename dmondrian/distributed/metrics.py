@@ -221,11 +221,11 @@ class HeldOut:
             errors = y[:, None] - mean[:, 1:]
             self._pinball += w @ np.maximum(self._levels * errors, (self._levels - 1.0) * errors)
         if self._gaussian is not None:
-            with np.errstate(divide="ignore", invalid="ignore"):
-                score = (y - mean[:, 0]) / mean[:, 1]
-                nats = np.log(math.sqrt(2.0 * math.pi) * mean[:, 1]) + 0.5 * score * score
+            error, std = y - mean[:, 0], mean[:, 1]
+            with np.errstate(divide="ignore", invalid="ignore"):  # where cells have no spread
+                nats = np.log(math.sqrt(2.0 * math.pi) * std) + 0.5 * (error / std) ** 2
             self._gaussian[0] += float(w @ nats)
-            self._gaussian[1] += float(w @ (np.abs(score) <= _Z_90))
+            self._gaussian[1] += float(w @ (np.abs(error) <= _Z_90 * std))
         if self._total.task == "classification" and mean.shape[1] == 2:
             self._kept.append((mean[:, 1], y, w))
 

@@ -14,6 +14,7 @@ from dmondrian import AMFRegressor
 from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.merging import merge
 from dmondrian.cli.describe import _facts
+from dmondrian.cli.score import metrics_table
 from dmondrian.data import read_block
 from dmondrian.distributed import TrainedRun, evaluate, score
 
@@ -69,6 +70,7 @@ def test_scores_and_metrics_tell_the_deviation(
     nll = (0.5 * np.log(2.0 * np.pi) + np.log(std) + 0.5 * score_of**2).mean()
     assert metrics["nll"] == pytest.approx(nll, rel=1e-12)
     assert metrics["coverage_90"] == pytest.approx((np.abs(score_of) <= 1.6448536269514722).mean())
+    assert "Gaussian log loss" in metrics_table(metrics)
     assert metrics["rmse"] == pytest.approx(np.sqrt(((y - mean) ** 2).mean()), rel=1e-12)
 
 
