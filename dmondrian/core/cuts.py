@@ -18,8 +18,16 @@ import numpy as np
 from dmondrian._jit import inner, kernel
 from dmondrian._memory import borrow
 from dmondrian.core.cholesky import append_column, remove_column, solve_into
+from dmondrian.core.columns import borrow_rows, row_of
 from dmondrian.core.draws import exp, log
-from dmondrian.core.nodes import LEFT, borrow_tree, first_in_postorder, next_in_postorder
+from dmondrian.core.nodes import (
+    LEFT,
+    ROOT,
+    borrow_tree,
+    first_in_postorder,
+    leaf_of,
+    next_in_postorder,
+)
 
 
 class Cuts(NamedTuple):
@@ -33,6 +41,15 @@ class Cuts(NamedTuple):
     rows: np.ndarray  # int64 [T, n], rows, those of a node together
     roots: np.ndarray  # int64 [T]
     nodes: np.ndarray  # int64 [q], nodes that are cut, in the order of time
+
+
+@inner
+def borrow_cuts(cuts):
+    """Return the cuts with arrays that carry no reference counts (see ``borrow``)."""
+    return Cuts(
+        borrow(cuts.left), borrow(cuts.right), borrow(cuts.first), borrow(cuts.last),
+        borrow(cuts.tree), borrow(cuts.rows), borrow(cuts.roots), borrow(cuts.nodes),
+    )  # fmt: skip
 
 
 class Fit(NamedTuple):
@@ -78,20 +95,34 @@ def write_prior(ends, is_logarithmic, prior):
 
 
 @kernel
-def write_spans(tree, counts, first, last):
-    """Write where each node's rows begin and end, if leaves hold ``counts`` int64 [m]. O(m)."""
-    tree, counts = borrow_tree(tree), borrow(counts)
+def sort_rows(tree, rows, first, last, order):
+    """Write where each node's rows begin and end in ``order`` int64 [n], those of a node together.
+
+    ``first`` and ``last`` int64 [m]. The tree must have taken in the rows: a row is of the leaf
+    that the cuts lead to. O(n depth + m).
+    """
+    tree, rows, order = borrow_tree(tree), borrow_rows(rows), borrow(order)
     first, last = borrow(first), borrow(last)
-    at = 0
+    n, at = order.shape[0], 0
+    found = np.empty(n, np.int64)
+    leaves = borrow(found)
+    last[:] = 0
+    for r in range(n):
+        leaves[r] = leaf_of(tree, tree.head_i[ROOT], row_of(rows, r))
+        last[leaves[r]] += 1
     v = np.int64(first_in_postorder(tree))
     while v >= 0:
         if tree.i[v, LEFT] < 0:
             first[v] = at
-            at += counts[v]
+            at += last[v]
+            last[v] = first[v]  # so far
         else:
             first[v] = first[tree.i[v, LEFT]]
-        last[v] = at
+            last[v] = at
         v = np.int64(next_in_postorder(tree, v))
+    for r in range(n):
+        order[last[leaves[r]]] = r
+        last[leaves[r]] += 1
 
 
 @inner
@@ -136,13 +167,23 @@ def weight_of(cuts, v, weights):
 
 
 @inner
+def move(cuts, cells, v, name, weights):
+    """Write that the rows of node ``v`` are in it, by a ``name``; return their weight. O(n_v)."""
+    t, weight = cuts.tree[v], 0.0
+    for at in range(cuts.first[v], cuts.last[v]):
+        r = cuts.rows[t, at]
+        cells[t, r] = name
+        weight += weights[r]
+    return weight
+
+
+@inner
 def enter(cuts, fit, v, labels):
     """Let node ``v`` hold its rows. O(n_v k)."""
+    fit.sums[0, v] = move(cuts, fit.cell, v, v, labels.weights)
     t = cuts.tree[v]
     for at in range(cuts.first[v], cuts.last[v]):
         r = cuts.rows[t, at]
-        fit.cell[t, r] = v
-        fit.sums[0, v] += labels.weights[r]
         for j in range(labels.targets.shape[1]):
             fit.sums[1 + j, v] += labels.weights[r] * labels.targets[r, j]
 
@@ -283,11 +324,7 @@ def sweep(cuts, fit, labels, ridge, is_joint, told, average):
     (both 0 where trees are fitted each for itself), columns, the squared error of the rows held
     out, and the log marginal likelihood up to a constant (0 likewise).
     """
-    told = borrow(told)
-    cuts = Cuts(
-        borrow(cuts.left), borrow(cuts.right), borrow(cuts.first), borrow(cuts.last),
-        borrow(cuts.tree), borrow(cuts.rows), borrow(cuts.roots), borrow(cuts.nodes),
-    )  # fmt: skip
+    told, cuts = borrow(told), borrow_cuts(cuts)
     fit = Fit(
         borrow(fit.factor), borrow(fit.node_at), borrow(fit.place), borrow(fit.cell),
         borrow(fit.sums), borrow(fit.values), borrow(fit.work),

@@ -28,19 +28,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian.core import nodes
-from dmondrian.core.cuts import Average, Cuts, Fit, Labels, sweep, write_prior, write_spans
+from dmondrian.core.cuts import Average, Cuts, Fit, Labels, sweep, write_prior
 from dmondrian.errors import ParameterError
 from dmondrian.forest import Forest
 from dmondrian.joint import as_targets
 from dmondrian.kernel.batches import joint_of
 from dmondrian.kernel.columns import leaves_of
+from dmondrian.kernel.cuts import FIRST_CUTS, cuts_of
 from dmondrian.kernel.grid import held_out_errors
 from dmondrian.parameters import ForestParameters
 from dmondrian.selection import held_out
 
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray | None]  # X, y, w
-_FIRST_CUTS = 2.0  # cuts of a tree expected up to the first lifetime tried
 _MOST_DOUBLINGS = 200
 
 
@@ -123,13 +122,16 @@ def choose_lifetime(
     X, y, weights = heard_rows(rows)
     is_held = held_out(len(y), fraction) if by == "validation" else np.zeros(len(y), bool)
     learned, held = np.where(is_held, 0.0, weights), np.flatnonzero(is_held)
-    most = joint.max_columns if needs_exact or joint.solver == "cholesky" else None
-    forest = realised(parameters, n_trees, X, learned, n_threads, max_lifetime, most)
-    is_small = joint.solver == "auto" and n_cells(forest, X, learned) <= joint.max_columns
-    if not joint.is_joint or most is not None or is_small:
-        swept = sweep_exactly(forest, X, y, learned, held)
-        return _chosen(swept, by, len(held))
-    times, columns, errors = held_out_errors(forest, X, y, weights, held, n_threads)
+    is_exact = needs_exact or joint.solver == "cholesky" or not joint.is_joint
+    if is_exact or joint.solver == "auto":
+        most = joint.max_columns if joint.is_joint else None
+        forest = realised(parameters, n_trees, X, learned, n_threads, max_lifetime, most)
+        if is_exact or n_cells(forest, X, learned) <= joint.max_columns:
+            return _chosen(sweep_exactly(forest, X, y, learned, held), by, len(held))
+    rows = X, y, learned
+    times, columns, errors = held_out_errors(
+        parameters, n_trees, rows, held, n_threads, max_lifetime
+    )
     best = float(times[np.argmin(errors)])
     return KernelPath(times, columns, errors, None, None, best)
 
@@ -197,7 +199,7 @@ def realised(
     limit = halves if most is None else min(halves, most)
     if end is None:
         size = math.fsum(known.max(axis=0) - known.min(axis=0))
-        end = _FIRST_CUTS / size if size > 0.0 else 1.0
+        end = FIRST_CUTS / size if size > 0.0 else 1.0
     for _ in range(_MOST_DOUBLINGS):
         forest = Forest(
             dataclasses.replace(parameters, lifetime=float(end), joint=cells), range(n_trees)
@@ -267,29 +269,3 @@ def labels_of(
     centred = np.ascontiguousarray(targets - mean)
     squares = math.fsum(math.fsum(weights * column**2) for column in centred.T)
     return Labels(centred, np.array(weights, np.float64), held, total, squares), mean
-
-
-def cuts_of(forest: Forest, X: np.ndarray, until: float) -> tuple[Cuts, np.ndarray, np.ndarray]:
-    """Return the cuts up to a lifetime, their times float64 [q], and each tree's first node."""
-    leaves = leaves_of(forest, X)
-    used = [int(tree.head_i[nodes.N_NODES]) for tree in forest.trees]
-    offsets = np.concatenate([[0], np.cumsum(used)]).astype(np.int64)
-    m = int(offsets[-1])
-    left, right, tree_of = np.empty((3, m), np.int64)
-    first, last = np.zeros((2, m), np.int64)
-    time, rows = np.empty(m), np.empty((len(used), len(X)), np.int64)
-    for t, tree in enumerate(forest.trees):
-        mine = slice(int(offsets[t]), int(offsets[t + 1]))
-        links = tree.i[: used[t]]
-        left[mine] = links[:, nodes.LEFT] + mine.start
-        right[mine] = links[:, nodes.RIGHT] + mine.start
-        time[mine], tree_of[mine] = tree.d[: used[t], nodes.TIME], t
-        own = leaves[:, t]
-        counts = np.bincount(own, minlength=used[t]).astype(np.int64)
-        write_spans(tree, counts, first[mine], last[mine])
-        rows[t] = np.argsort(first[mine][own], kind="stable")
-    roots = np.array([tree.head_i[nodes.ROOT] for tree in forest.trees]) + offsets[:-1]
-    cut = np.flatnonzero(np.isfinite(time) & (time <= until))
-    cut = cut[np.lexsort((cut, time[cut]))]
-    cuts = Cuts(left, right, first, last, tree_of, rows, roots.astype(np.int64), cut)
-    return cuts, time[cut], offsets[:-1]
