@@ -55,7 +55,7 @@ RUNS = (
     Run("kernel.figure_5", "", "--sizes 2 5", takes_data=False),
     Run("kernel.figure_6", "", "--set california_housing --max-rows 200 --sizes 1 5"),
     Run("kernel.figure_7", "", "--rows 60 --seeds 5", takes_data=False),
-    Run("kernel.figure_8", "--entries 50",
+    Run("kernel.figure_8", "--compared",
         "--entries 4 --set california_housing --max-rows 200"),
     Run("kernel.figure_9", "", "--set california_housing --max-rows 200 --lifetimes 0.3 1"),
     Run("kernel.speed_table", "", "--sets california_housing --max-rows 200"),

@@ -176,7 +176,7 @@ class Ensemble(Predicting):
         """Let the trees of a span learn rows, with more room where they need it."""
         numbers, seed = self.tree_numbers.astype(np.uint64), np.uint64(self.parameters.seed)
         chosen = self.policies.learning if isinstance(asked, Silent) else self.policies
-        table = self._table(self.trees)
+        table = self.table(self.trees)
         columns = self.trees[0].columns if self.trees else all_numeric(self.parameters.n_features)
         while update(
             *chosen, table, columns, seed, numbers, *span, rows, y, w, reached, asked

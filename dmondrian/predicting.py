@@ -303,7 +303,7 @@ class Predicting:
             for tree, at_rest in zip(trees, frozen, strict=True):
                 predict_frozen(rule, tree, at_rest, rows.values, leaves, total, square)
         else:
-            table, width = self._table(trees), said.width
+            table, width = self.table(trees), said.width
             numbers = self.tree_numbers.astype(np.uint64)
             predict(
                 *chosen, table, trees[0].columns, seed, numbers, rows, lives, width, total, square,
@@ -336,7 +336,7 @@ class Predicting:
             ready, self.policies.loss, rule, lives[:, 0], self._width, n_threads
         )
 
-    def _table(self, trees: list[nodes.Tree]) -> np.ndarray:
+    def table(self, trees: list[nodes.Tree]) -> np.ndarray:
         """Return where the trees are, for the kernels."""
         tabled = self._tabled
         if len(tabled[0]) != len(trees) or any(map(is_not, tabled[0], trees)):
@@ -388,7 +388,7 @@ class Predicting:
             return total[:, 0, 0]
         X, lives = self._as_learned(X)[0], self.tree_lifetimes()
         trees, rows = self._asked(X, self.trees, False)
-        table, columns = self._table(trees), trees[0].columns
+        table, columns = self.table(trees), trees[0].columns
         seed, numbers = np.uint64(self.parameters.seed), self.tree_numbers.astype(np.uint64)
         predict(
             *chosen, table, columns, seed, numbers, rows, lives, 1, total, _NONE_3D, _NONE_1D

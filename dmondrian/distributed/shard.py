@@ -92,7 +92,7 @@ def learn_jointly(plan: Plan, shard: Shard, encoded: Any, order: Step) -> None:
     X, y, w = rows_between(plan, shard, encoded, order.start, order.stop)
     if shard.ahead is None:
         shard.ahead = take_in(shard.forest, X, w, order.n_threads)
-    if order.mean is None or len(order.mean) != len(y) or len(shard.ahead.leaves) != len(y):
+    if order.mean is None or len(order.mean) != len(y) or len(shard.ahead.rows) != len(y):
         raise ClusterError(f"rows {order.start} to {order.stop} were not taken in by these trees")
     teach(shard.forest, shard.ahead, y, w, order.mean)
     block = plan.blocks[shard.block]
