@@ -155,8 +155,8 @@ class _Scale:
         least_step: float = 0.0,
     ) -> None:
         if high <= low:
-            room = abs(low) * 0.05 or 1.0
-            low, high = (low / 2.0, high * 2.0) if is_log else (low - room, high + room)
+            room = abs(low) * 0.05
+            low, high = (low / 2.0, high * 2.0) if is_log else (low - room, high + (room or 1.0))
         self.low, self.high, self.is_log = low, high, is_log
         self._start, self._stop, self._least = start, stop, least_step
 

@@ -74,10 +74,12 @@ def learning(facts: Facts) -> str:
     """Draw the learning curve."""
     if _is_density(facts):
         return ""
+    if facts.manifest is None:
+        return missing("It will be drawn from the first checkpoint on.")
     if facts.progressive is None or not facts.progressive.curve:
         return missing(
-            "There is no learning curve: no checkpoint has one yet, or the run was trained with "
-            "<code>progressive = false</code>, or merged."
+            "There is no learning curve: the run was trained with "
+            "<code>progressive = false</code>, or merged, or fitted on arrays."
         )
     curve = facts.progressive.report()["curve"]
     charts = []
@@ -111,6 +113,8 @@ def outcomes(facts: Facts) -> str:
             "A density forecasts no labels, so it has no learning curve, no confusion and no "
             "importances. <code>dmondrian evaluate</code> tells the log likelihood of other rows."
         )
+    if facts.manifest is None:
+        return ""
     found = None if facts.progressive is None else facts.progressive.outcomes
     if found is None or not found.rows:
         return missing("Nothing is known of single forecasts: the run kept no sums over them.")
@@ -211,7 +215,7 @@ def _event(name: str) -> str:
 def importance(facts: Facts) -> str:
     """Draw what the splits on each column are worth."""
     some = [pair for pair in facts.importances[:_SHOWN_BARS] if pair[1] > 0.0]
-    if _is_density(facts):
+    if _is_density(facts) or facts.manifest is None:
         return ""
     if facts.no_importances is not None:
         return missing(f"There are none: {escape(facts.no_importances)}.")

@@ -8,10 +8,21 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
-from dmondrian import AMFClassifier
+from dmondrian import (
+    AMFClassifier,
+    GeneralizedMondrianForestRegressor,
+    MondrianForestRegressor,
+    MondrianKernelRegressor,
+    OnlineRandomForestClassifier,
+    PowerLifetime,
+)
 from dmondrian.checkpoint import Run
+from dmondrian.cli.job import build_estimator, read_job
 from dmondrian.distributed import TrainedRun, train
+from dmondrian.estimators import ALGORITHMS
+from dmondrian.estimators.persistence import plain_params
 from dmondrian.report.facts import gather
 from dmondrian.report.job import job_of
 from tests.cli.command import call, digests
@@ -81,6 +92,31 @@ def test_of_a_stream_that_was_continued(client, tmp_path) -> None:
     files = f"data.path=['{lake / '0.parquet'}', '{lake / '1.parquet'}']"
     call("train", tmp_path / "again.toml", "--set", files)
     assert digests(Path(f"{run.run_url}-again")) == digests(Path(run.run_url))
+
+
+GIVEN = [
+    AMFClassifier(feature_scales=None, max_nodes=100, calibrate=True),
+    AMFClassifier(feature_scales=[1.0, 0.5], warmup_rows=512, random_state=3),
+    MondrianForestRegressor(lifetime=None),
+    MondrianForestRegressor(lifetime=PowerLifetime(2.0, 0.2)),
+    OnlineRandomForestClassifier(max_fringe=None),
+    MondrianKernelRegressor(lifetime="validation", max_lifetime=8.0),
+    GeneralizedMondrianForestRegressor(loss="quantile", quantile=[0.1, 0.9]),
+    *(kind() for kind in ALGORITHMS.values()),
+]
+
+
+@pytest.mark.parametrize("estimator", GIVEN, ids=str)
+def test_all_parameters_come_back(classified, estimator, tmp_path) -> None:
+    if estimator.random_state is None:
+        estimator.set_params(random_state=0)  # that of a job; the page tells of seeds drawn
+    facts = gather(classified.run_url)
+    about = {"algorithm": estimator.algorithm, "estimator": plain_params(estimator)}
+    facts.run_json = {**facts.run_json, **about}
+    facts.n_trees = 0
+    (tmp_path / "job.toml").write_text(job_of(facts))
+    built = build_estimator(read_job(tmp_path / "job.toml"))
+    assert (type(built), plain_params(built)) == (type(estimator), plain_params(estimator))
 
 
 def test_a_model_of_arrays_has_none(tmp_path) -> None:

@@ -131,7 +131,8 @@ def test_a_run_in_progress_and_one_that_has_not_begun(classified, tmp_path) -> N
         page = write_report(run.url, file).read_text()
         assert "in progress: 1,200 of 3,000 rows" in page
         assert "Workers, and shards recovered after a loss" in page
-        assert "There is no learning curve" in page
+        assert "It will be drawn from the first checkpoint on" in page
+        assert "<h2>Importances</h2>" not in page
 
 
 def test_a_saved_model_and_one_without_metrics(tmp_path) -> None:
