@@ -142,7 +142,9 @@ def _signature(schema: Schema, answers: list[str]) -> Any:
     label = "double"
     if schema.classes is not None:
         label = {bool: "boolean", int: "long", str: "string"}[type(schema.classes[0])]
-    outputs = [ColSpec(label if name == "prediction" else "double", name) for name in answers]
+    outputs: list[ColSpec | TensorSpec] = [
+        ColSpec(label if name == "prediction" else "double", name) for name in answers
+    ]
     return ModelSignature(Columns(inputs), Columns(outputs))
 
 
