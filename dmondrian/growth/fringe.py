@@ -63,6 +63,7 @@ from dmondrian.core.policies import (
     inherit,
     learn,
     prepare,
+    spread,
     tally_size,
 )
 from dmondrian.core.split import open_leaf
@@ -148,17 +149,21 @@ def best_split(growth, stat, tree, place, depth):
     alpha = least_rows(growth, depth)
     whole = place + HEADER
     to_structure = 1 + n_points * (1 + s)
+    n_features = np.int64(tree.pool[place + N_FEATURES])
     best, found, point = -np.inf, np.int64(-1), np.int64(-1)
-    at = whole
-    for _ in range(np.int64(tree.pool[place + N_FEATURES])):
-        at += size
-        for k in range(n):
-            of_both = tree.pool[whole + 1 + n_points + k]
-            of_left = tree.pool[at + 1 + n_points + k]
+    for k in range(n):
+        of_both = tree.pool[whole + 1 + n_points + k]
+        if of_both < 2.0 * alpha:
+            continue  # what is left of alpha or more is less than alpha, to the last bit
+        both, at = whole + to_structure + k, whole
+        before = spread(stat, tree, growth.criterion, both, n_points)
+        for _ in range(n_features):
+            at += size
+            of_left = tree.pool[np.uint64(at + 1 + n_points + k)]
             if of_left >= alpha and of_both - of_left >= alpha:
-                both, left = whole + to_structure + k, at + to_structure + k
-                gain = gain_of_split(stat, tree, growth.criterion, both, left, n_points)
-                if gain > best or (gain == best and k >= point):
+                left = at + to_structure + k
+                gain = gain_of_split(stat, tree, growth.criterion, before, both, left, n_points)
+                if gain >= best:
                     best, found, point = gain, at, np.int64(k)
     return found, point, best
 
