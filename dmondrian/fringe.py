@@ -149,7 +149,7 @@ def fields(tree: nodes.Tree) -> dict[str, np.ndarray]:
         block = tree.pool[place + N_FEATURES : place + int(tree.pool[place + SIZE])]
         sizes[v] = len(block)
         blocks.append(block)
-    active = (told != NONE).astype(np.int32)
+    active = (told > NONE).astype(np.int32)
     return {"fringe": active, "candidates_size": sizes, "candidates": np.concatenate(blocks)}
 
 

@@ -17,9 +17,9 @@ begin when their point comes; of equal gains the latest candidate wins (Algorith
 the older leaf. The node's ``time`` is its depth + 1; the last number of its statistics is for a
 leaf the weight of estimation rows before its counts began, for a split its gain in all.
 
-Relies on :mod:`dmondrian.growth.candidates`. Promises that a tree is a function of its key and of
-the rows with their weights: a row's stream is drawn by the weight before it, a leaf's candidate
-features by its number.
+Relies on :mod:`dmondrian.growth.candidates` and :mod:`dmondrian.growth.waiting`. Promises that a
+tree is a function of its key and of the rows with their weights: a row's stream is drawn by the
+weight before it, a leaf's candidate features by its number.
 
 Shapes: d features, c candidate features, P points.
 
@@ -57,7 +57,6 @@ from dmondrian.core.policies import (
     Branch,
     branch_off,
     count,
-    error,
     gain_of_split,
     gain_unit,
     inherit,
@@ -81,6 +80,7 @@ from dmondrian.growth.candidates import (
     place_of,
     section,
 )
+from dmondrian.growth.waiting import call_next, note, queue_children
 
 
 class Fringe(NamedTuple):
@@ -189,11 +189,7 @@ def split(growth, stat, tree, v, at, point, gain, depth):
 
 @inner
 def fill_fringe(growth, stat, tree, v):
-    """Give the place of ``v``, which was split, to other leaves. O(1), or O(m) for m nodes.
-
-    Where all leaves have a place there is nothing to choose. A choice is made once in 2 alpha(d)
-    estimation rows of a leaf, at most.
-    """
+    """Give the place of ``v``, which was split, to other leaves. O(depth), growth.waiting says."""
     give_up(tree, v)
     tree.head_i[N_ACTIVE] -= 1
     n_nodes = tree.head_i[N_NODES]
@@ -207,22 +203,16 @@ def fill_fringe(growth, stat, tree, v):
         tree.i[tree.i[v, RIGHT], CANDIDATES] = OPEN
         tree.head_i[N_ACTIVE] += 2
         return
+    queue_children(stat, tree, v)
     while tree.head_i[N_ACTIVE] < growth.max_fringe:
-        best, chosen = 0.0, np.int64(-1)
-        for u in range(n_nodes):
-            if tree.i[u, LEFT] < 0 and tree.i[u, CANDIDATES] == NONE:
-                rows = tree.head_f[ESTIMATED] - tree.d[u, STAT + tree.n_stats - 1]
-                worth = error(stat, tree, u) / rows
-                if chosen < 0 or worth > best:
-                    best, chosen = worth, np.int64(u)
-        tree.i[chosen, CANDIDATES] = OPEN
+        call_next(stat, tree)
         tree.head_i[N_ACTIVE] += 1
 
 
 @inner
 def look_at(growth, stat, tree, key, v, x, y, w):
     """Take a structure row into leaf ``v``, and split it if that is due; return if room was."""
-    if tree.i[v, CANDIDATES] == NONE:
+    if tree.i[v, CANDIDATES] <= NONE:
         return True
     place = place_of(tree, v)
     if place < 0:
@@ -263,6 +253,8 @@ def take_in(growth, stat, tree, key, x, y, w, hint):
         place = place_of(tree, v)
         if place >= 0:
             add_estimation(stat, tree, place, growth.n_points, x, y, w)
+        else:
+            note(stat, tree, v)
     return True
 
 
