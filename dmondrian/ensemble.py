@@ -19,7 +19,7 @@ from dmondrian.core.columns import Rows, all_numeric, boxless
 from dmondrian.core.loops import Asked, Silent, update
 from dmondrian.core.table import table_of
 from dmondrian.errors import ParameterError
-from dmondrian.fringe import LARGEST_POOL
+from dmondrian.fringe import LARGEST_POOL, LARGEST_WEIGHT
 from dmondrian.frozen import Frozen
 from dmondrian.layout import fitted, read_only, rows_of, without_boxes
 from dmondrian.parameters import ForestParameters, policies
@@ -111,6 +111,7 @@ class Ensemble(Predicting):
             Forecasts summed over trees, in units of 1 / FIXED_ONE.
         """
         weights = read_only(_NONE_1D if w is None else w)
+        self._check_total(weights)
         X, n_clipped = self._as_learned(X)
         y = read_only(y)
         sums = np.zeros((len(rows), self.n_outputs), np.int64)
@@ -139,6 +140,17 @@ class Ensemble(Predicting):
         self._is_torn = False
         self.n_clipped += n_clipped
         return sums
+
+    def _check_total(self, w: np.ndarray) -> None:
+        """Refuse weights whose gains doubles cannot hold, as those would be of no candidate."""
+        if self.parameters.fringe is not None:
+            with np.errstate(over="ignore"):
+                total = self.total_weight + w.sum()
+            if total > LARGEST_WEIGHT:
+                raise ParameterError(
+                    f"the weights of an online random forest's rows should sum to at most "
+                    f"{LARGEST_WEIGHT:g}, with these rows they sum to {total:.3g}: rescale them"
+                )
 
     def _arrange(self, X: np.ndarray) -> Rows:
         """Return rows for the kernels; trees write their boxes so that they can learn them."""
