@@ -20,7 +20,7 @@ from dmondrian.core.loops import Asked, Silent, update
 from dmondrian.core.table import table_of
 from dmondrian.errors import ParameterError
 from dmondrian.fixed_point import KNOWN, units, whole_moments, whole_shares
-from dmondrian.fringe import LARGEST_POOL
+from dmondrian.fringe import LARGEST_POOL, LARGEST_WEIGHT
 from dmondrian.frozen import Frozen
 from dmondrian.layout import fitted, read_only, rows_of, without_boxes
 from dmondrian.parameters import ForestParameters, policies
@@ -111,6 +111,7 @@ class Ensemble(Predicting):
             What moments of labels are told in.
         """
         weights = read_only(_NONE_1D if w is None else w)
+        self._check_total(weights)
         X, n_clipped = self._as_learned(X)
         y = read_only(y)
         said, tells_labels = self.told_of_samples, self.parameters.tells_labels
@@ -146,6 +147,17 @@ class Ensemble(Predicting):
         self._is_torn = False
         self.n_clipped += n_clipped
         return sums, units(known, self._origin) if tells_labels else known
+
+    def _check_total(self, w: np.ndarray) -> None:
+        """Refuse weights whose gains doubles cannot hold, as those would be of no candidate."""
+        if self.parameters.fringe is not None:
+            with np.errstate(over="ignore"):
+                total = self.total_weight + w.sum()
+            if total > LARGEST_WEIGHT:
+                raise ParameterError(
+                    f"the weights of an online random forest's rows should sum to at most "
+                    f"{LARGEST_WEIGHT:g}, with these rows they sum to {total:.3g}: rescale them"
+                )
 
     def _arrange(self, X: np.ndarray) -> Rows:
         """Return rows for the kernels; trees write their boxes so that they can learn them."""

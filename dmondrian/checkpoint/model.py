@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dmondrian.checkpoint.codec import encode_forest
-from dmondrian.checkpoint.manifest import Manifest
+from dmondrian.checkpoint.manifest import LARGEST_POSITION, Manifest
 from dmondrian.checkpoint.parts import pieces
 from dmondrian.checkpoint.run import Run
 from dmondrian.checkpoint.trees import Blob, load_trees, model_blobs
@@ -56,7 +56,8 @@ def save_model(
     content.setdefault("plan", None)
     data = encode_forest(*forest.state(copy=False))
     run = Run.create(path, content)
-    position = int(model_json.get(ROWS_KEY, 0))
+    # Rows of huge weights are told as so many rows as a position can be; the forest knows better.
+    position = min(int(model_json.get(ROWS_KEY, 0)), LARGEST_POSITION)
     newer = [there for there in run.manifests() if there > position]
     if newer:
         raise CheckpointError(

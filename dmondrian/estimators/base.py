@@ -72,6 +72,18 @@ class BaseForest(BaseEstimator):
     forest_: Forest
     _begun_with: dict[str, Any]
 
+    def _validate_params(self) -> None:
+        """Refuse what scikit-learn refuses, and True for 1."""
+        super()._validate_params()
+        for name, allowed in self._parameter_constraints.items():
+            is_number = any(isinstance(each, Interval) for each in allowed)
+            value = getattr(self, name)
+            if is_number and "boolean" not in allowed and isinstance(value, (bool, np.bool_)):
+                raise ParameterError(
+                    f"The {name!r} parameter of {type(self).__name__} must be a number. "
+                    f"Got {value!r} instead."
+                )
+
     @abstractmethod
     def _forest_parameters(self, n_features: int, n_classes: int) -> ForestParameters:
         """Return the parameters of a new forest; draws the seed."""
