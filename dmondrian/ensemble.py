@@ -127,8 +127,9 @@ class Ensemble(Predicting):
                 (first, last), learned, y, weights, reached, asked if len(rows) else Silent()
             )
             if len(rows):
+                offset = float(self.trees[first].head_f[nodes.OFFSET])  # others may be behind
                 whole = (
-                    whole_moments(answers, self._origin, own)
+                    whole_moments(answers, offset, own)
                     if tells_labels
                     else whole_shares(answers[:, : said.n_sums])
                 )
