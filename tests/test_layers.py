@@ -17,6 +17,7 @@ LAYERS = (
     {
         "cost",
         "domain",
+        "fixed_point",
         "fringe",
         "frozen",
         "joint",
@@ -29,7 +30,7 @@ LAYERS = (
     {"predicting", "selection"},
     {"ensemble", "sampled", "calibration", "importances", "progressive", "inference", "mixture"}
     | {"scales", "warmup", "forest", "state", "merge", "density", "own_loss", "conformal", "kernel"}
-    | {"label_mixture"},
+    | {"label_mixture", "dispersion"},
     {"checkpoint", "store", "data"},
     {"estimators"},
     {"export", "frames"},

@@ -50,10 +50,8 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
         first, stop = part["trees"]
         at = f"{part['rows']:,} rows" + ("" if part["final"] else ": not yet used")
         rows.append(("grown", f"trees {first:,} to {stop - 1:,}, {at}"))
-    if told["calibration_exponent"] is not None:
-        rows.append(
-            ("calibrated", f"probabilities to the power {told['calibration_exponent']:.3f}")
-        )
+    if told["calibrated"] is not None:
+        rows.append(("calibrated", told["calibrated"]))
     rows.append(("checkpoints", _some(told["checkpoints"])))
     output.text(table(rows))
     given, in_use = dict(told["parameters"]), dict(told["in_use"])
@@ -125,7 +123,9 @@ def _facts(model: str, with_importances: bool) -> dict[str, Any]:
         "features": forest.parameters.n_features,
         "classes": stored.get("classes"),
         "feature_names": stored.get("feature_names"),
-        "calibration_exponent": None if forest.calibration is None else forest.calibration.exponent,
+        "calibration_exponent": getattr(forest.calibration, "exponent", None),
+        "variance_factor": getattr(forest.calibration, "factor", None),
+        "calibrated": None if forest.calibration is None else forest.calibration.in_words,
         "importances": _importances(forest, stored) if with_importances and why is None else None,
         "no_importances": why,
         "size": {

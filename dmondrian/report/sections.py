@@ -126,6 +126,7 @@ def outcomes(facts: Facts) -> str:
         return f"<p>{words}.</p>" + grid(_class_charts(facts, found))
     whole, total = found.bias
     words += f". The mean error (forecast less label) is {metric(total / whole)}"
+    words += "" if facts.calibrated is None else f". Calibrated: {facts.calibrated}"
     line = Line("share of rows", _from_where_it_rises(found.shares()))
     chart = line_chart([line], "size of the error", number, percent, from_zero=True, log_x=True)
     return f"<p>{words}.</p>" + grid([figure("Rows with an error of at most this size", chart)])
@@ -145,9 +146,9 @@ def _class_charts(facts: Facts, found: Any) -> list[str]:
         Line("calibrated", [(0.0, 0.0), (1.0, 1.0)], is_dashed=True),
     ]
     chart = line_chart(lines, "how sure", percent, percent, ends=(0.0, 1.0))
-    exponent = "" if facts.exponent is None else f"; calibrated to the power {facts.exponent:.3f}"
+    calibrated = "" if facts.calibrated is None else f"; calibrated: {facts.calibrated}"
     charts = [
-        figure(f"How often right, by how sure (ECE {told['ece']:.4f}{exponent})", chart),
+        figure(f"How often right, by how sure (ECE {told['ece']:.4f}{calibrated})", chart),
         figure("Share of the rows, by how sure", bar_chart(
             [(f"{b['above']:.0%} to {b['up_to']:.0%}", b["share"]) for b in bins], percent)),
     ]  # fmt: skip
