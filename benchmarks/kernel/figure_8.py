@@ -1,10 +1,12 @@
 """B16, Figure 8: error of held-out rows of cpu_act against the seconds spent on finding a lifetime.
 
-The sweep of this package makes the partitions longer and goes on from the values it has. Fourier
+The sweep of this package cuts the partitions further and goes on from the values it has. Fourier
 features and binning are made anew for each lifetime tried: from 1 it is doubled or halved on the
 more promising side, then the bracket is halved (in logarithm). They are fitted as B16 fitted them,
-by stochastic gradient (scikit-learn's SGDRegressor, ten passes), and, beyond B16, by solving for
-the weights. One thread; all have as many entries per row. The kernels are compiled before.
+by stochastic gradient (scikit-learn's SGDRegressor, ten passes). Bins are told apart by their
+hashes; with --compared once more by comparing rows of bins (numpy.unique along an axis), as one
+would write it first. All have as many entries per row, and the ridge of B16. Seconds are those of
+one processor, which others may share; the kernels are compiled before.
 
     python -m benchmarks.kernel.figure_8 --data data
 """
@@ -16,47 +18,53 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from sklearn.linear_model import Ridge, SGDRegressor
+from sklearn.linear_model import SGDRegressor
+from threadpoolctl import threadpool_limits
 
-from benchmarks.kernel.peers import Split, binning, fourier, parser_of, split_of, write
+from benchmarks.kernel.peers import (
+    Split,
+    binning,
+    compared_bins,
+    fourier,
+    parser_of,
+    split_of,
+    write,
+)
 from benchmarks.records import table
 from dmondrian import MondrianKernelRegressor
-from dmondrian.kernel.batches import learn_batches
-from dmondrian.kernel.grid import lengthened
-from dmondrian.kernel.path import realised
+from dmondrian.kernel.grid import WarmSweep
 
-ENTRIES, RIDGE, TRIES, STEP = 350, 1e-2, 8, 2.0**0.5
-FIRST, LAST = 1e-2, 8.0
+ENTRIES, RIDGE, TRIES, LAST = 350, 1e-4, 8, 8.0
 Path = list[tuple[float, float, float]]  # seconds, lifetime, error
 
 
 def ours(split: Split, n: int) -> Path:
     """Return the sweep, lifetime by lifetime."""
-    X, Z = split.X.astype(np.float32), split.X_test.astype(np.float32)
-    model = MondrianKernelRegressor(n, solver="sgd", random_state=0)
-    parameters, weights, told = model._forest_parameters(X.shape[1]), np.ones(len(X)), Path()
-    began, forest, lifetime = time.perf_counter(), None, FIRST
-    like = realised(parameters, n, X[:2], weights[:2], 1, FIRST, None)
-    best = np.inf
-    while lifetime < LAST:
-        forest = lengthened(forest, like, lifetime, X, weights, 1)
-        learn_batches(forest, X, split.y, None, 1, again=True)
-        told.append((0.0, lifetime, split.error(forest.predict_sums(Z).mean[:, 0])))
-        told[-1] = (time.perf_counter() - began, *told[-1][1:])
-        if told[-1][2] > 1.5 * best:
+    X = np.concatenate([split.X, split.X_test]).astype(np.float32)
+    y, weights = np.concatenate([split.y, split.y_test]), np.ones(len(X))
+    held = np.arange(len(split.y), len(X))
+    weights[held] = 0.0
+    model = MondrianKernelRegressor(n, solver="sgd", regularization=RIDGE, random_state=0)
+    parameters, told, best = model._forest_parameters(X.shape[1]), Path(), np.inf
+    size, began = np.linalg.norm(split.y_test), time.process_time()
+    sweep = WarmSweep(parameters, n, X, weights, 1, LAST)
+    for lifetime, _, squares in sweep.errors(y, held):
+        error = 100.0 * float(np.sqrt(len(held) * squares) / size)
+        told.append((time.process_time() - began, lifetime, error))
+        best = min(best, error)
+        if error > 1.5 * best:
             break
-        best, lifetime = min(best, told[-1][2]), lifetime * STEP
     return told
 
 
 def search(fit: Callable[[float], float]) -> Path:
     """Return what the search of B16 tries with features that are made anew."""
-    began, found, told = time.perf_counter(), {}, Path()
+    began, found, told = time.process_time(), {}, Path()
 
     def error(lifetime: float) -> float:
         if lifetime not in found:
             found[lifetime] = fit(lifetime)
-            told.append((time.perf_counter() - began, lifetime, found[lifetime]))
+            told.append((time.process_time() - began, lifetime, found[lifetime]))
         return found[lifetime]
 
     low = high = 1.0
@@ -78,20 +86,16 @@ def search(fit: Callable[[float], float]) -> Path:
     return told
 
 
-def with_features(split: Split, kind: Any, n: int, by_gradient: bool) -> Callable[[float], float]:
+def with_features(split: Split, kind: Any, n: int) -> Callable[[float], float]:
+    """Return what makes features of a lifetime, fits them, and tells the error."""
     mean, spread = split.y.mean(), split.y.std()
 
     def fit(lifetime: float) -> float:
         phi, phi_test = kind(split.X, split.X_test, n, lifetime, 0)
-        if by_gradient:
-            model: Any = SGDRegressor(
-                alpha=RIDGE / len(phi.tocsr().indptr if hasattr(phi, "tocsr") else phi),
-                fit_intercept=False, max_iter=10, tol=None, eta0=0.5, power_t=0.25, random_state=0,
-            )  # fmt: skip
-        else:
-            model = Ridge(RIDGE, fit_intercept=False, max_iter=300, tol=1e-4,
-                          solver="sparse_cg" if hasattr(phi, "tocsr") else "cholesky")  # fmt: skip
-        model.fit(phi, (split.y - mean) / spread)
+        model = SGDRegressor(
+            alpha=RIDGE / len(split.y), fit_intercept=False, max_iter=10, tol=None, eta0=0.5,
+            power_t=0.25, random_state=0,
+        ).fit(phi, (split.y - mean) / spread)  # fmt: skip
         return split.error(mean + spread * model.predict(phi_test))
 
     return fit
@@ -106,6 +110,7 @@ def sooner(path: Path, share: float = 1.1) -> float:
 def main() -> None:
     parser = parser_of(__doc__, "figure_8", takes_set=True)
     parser.add_argument("--entries", type=int, default=ENTRIES)
+    parser.add_argument("--compared", action="store_true", help="tell bins apart by comparison too")
     args = parser.parse_args()
     import matplotlib
 
@@ -115,20 +120,24 @@ def main() -> None:
     split, n = split_of(args), args.entries
     ours(Split(*(part[:50] for part in split)), 2)
     paths = {"Mondrian, one sweep": ours(split, n)}
-    for name, kind in {"Fourier": fourier, "binning": binning}.items():
-        paths[f"{name}, stochastic gradient"] = search(with_features(split, kind, n, True))
-        paths[f"{name}, solved"] = search(with_features(split, kind, n, False))
+    others = {"Fourier": fourier, "binning": binning}
+    if args.compared:
+        others["binning by comparison"] = compared_bins
+    with threadpool_limits(1):
+        for name, kind in others.items():
+            paths[name] = search(with_features(split, kind, n))
     figure, axis = plt.subplots(figsize=(6.5, 4.0), layout="constrained")
     for name, path in paths.items():
         seconds = [at for at, _, _ in path]
         axis.plot(seconds, np.minimum.accumulate([e for _, _, e in path]), marker=".", label=name)
     axis.set(xscale="log", yscale="log", xlabel="seconds", ylabel="best error of held-out rows, %")
     axis.legend(fontsize=8)
-    head = ["", "seconds to within 10 % of its best", "seconds", "best error, %", "its lifetime"]
-    rows = []
+    head = ["", "seconds to within 10 % of its best", "times the sweep's", "lifetimes tried"]
+    head += ["seconds", "best error, %", "its lifetime"]
+    rows, first = [], sooner(paths["Mondrian, one sweep"])
     for name, path in paths.items():
-        best = min(path, key=lambda at: at[2])
-        rows.append([name, sooner(path), path[-1][0], best[2], best[1]])
+        best, until = min(path, key=lambda at: at[2]), sooner(path)
+        rows.append([name, until, until / first, len(path), path[-1][0], best[2], best[1]])
     write(args, f"### {args.set}, {n} entries per row\n\n{table(head, rows)}", figure)
 
 

@@ -61,14 +61,41 @@ def fourier(X: np.ndarray, Z: np.ndarray, n: int, lifetime: float, seed: int) ->
 
 
 def binning(X: np.ndarray, Z: np.ndarray, n: int, lifetime: float, seed: int) -> tuple[Any, Any]:
-    """Return binning features of two sets of rows; bins are those of either."""
+    """Return binning features of two sets of rows; bins are those of either.
+
+    Bins are equal where sums of their places with random 64-bit factors are.
+    """
+    factors = np.random.default_rng([seed, 1]).integers(1, 2**63, X.shape[1])
+
+    def number(bins: np.ndarray) -> np.ndarray:
+        found: np.ndarray = np.unique(bins @ factors, return_inverse=True)[1]
+        return found
+
+    return _binned(X, Z, n, lifetime, seed, number)
+
+
+def compared_bins(
+    X: np.ndarray, Z: np.ndarray, n: int, lifetime: float, seed: int
+) -> tuple[Any, Any]:
+    """Return the same features; bins are equal where their places in all columns are."""
+
+    def number(bins: np.ndarray) -> np.ndarray:
+        found: np.ndarray = np.unique(bins, axis=0, return_inverse=True)[1]
+        return found.ravel()
+
+    return _binned(X, Z, n, lifetime, seed, number)
+
+
+def _binned(
+    X: np.ndarray, Z: np.ndarray, n: int, lifetime: float, seed: int, number: Any
+) -> tuple[Any, Any]:
     random = np.random.default_rng(seed)
     both, columns, size = np.vstack([X, Z]), [], 0
     for _ in range(n):
         pitch = random.gamma(2.0, 1.0 / lifetime, X.shape[1])
         bins = np.floor((both - random.random(X.shape[1]) * pitch) / pitch).astype(np.int64)
-        _, found = np.unique(bins, axis=0, return_inverse=True)
-        columns.append(found.ravel() + size)
+        found = number(bins)
+        columns.append(found + size)
         size += int(found.max()) + 1
     indices = np.stack(columns, axis=1)
     ends = np.arange(len(both) + 1) * n

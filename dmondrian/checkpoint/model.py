@@ -101,9 +101,10 @@ def load_model(url: str | os.PathLike[str]) -> tuple[Forest, dict[str, Any], Man
     if not forest.trees:
         raise CorruptError(f"{os.fspath(url)} names no tree: there is no forest.")
     if manifest.metrics.get("calibration"):  # of a run: its shards know none
-        from dmondrian.calibration import Calibration
+        from dmondrian.calibration import kind_of
 
-        forest.calibration = Calibration.from_json(manifest.metrics["calibration"])
+        kind = kind_of(forest.parameters.tells_labels)
+        forest.calibration = kind.from_json(manifest.metrics["calibration"])
     return forest, model_json, manifest
 
 

@@ -45,10 +45,10 @@ def rotate(U, c, first, x):
             row = U[i]
             pivot = row[i]
             radius = np.sqrt(pivot * pivot + at * at)
-            cosine, sine = radius / pivot, at / pivot
+            cosine, sine, inverse = radius / pivot, at / pivot, pivot / radius
             row[i] = radius
             for s in range(i + 1, c):
-                row[s] = (row[s] + sine * x[s]) / cosine
+                row[s] = (row[s] + sine * x[s]) * inverse
                 x[s] = cosine * x[s] - sine * row[s]
 
 

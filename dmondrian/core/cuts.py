@@ -18,7 +18,16 @@ import numpy as np
 from dmondrian._jit import inner, kernel
 from dmondrian._memory import borrow
 from dmondrian.core.cholesky import append_column, remove_column, solve_into
-from dmondrian.core.nodes import LEFT, borrow_tree, first_in_postorder, next_in_postorder
+from dmondrian.core.columns import borrow_rows, row_of
+from dmondrian.core.draws import exp, log
+from dmondrian.core.nodes import (
+    LEFT,
+    ROOT,
+    borrow_tree,
+    first_in_postorder,
+    leaf_of,
+    next_in_postorder,
+)
 
 
 class Cuts(NamedTuple):
@@ -34,6 +43,15 @@ class Cuts(NamedTuple):
     nodes: np.ndarray  # int64 [q], nodes that are cut, in the order of time
 
 
+@inner
+def borrow_cuts(cuts):
+    """Return the cuts with arrays that carry no reference counts (see ``borrow``)."""
+    return Cuts(
+        borrow(cuts.left), borrow(cuts.right), borrow(cuts.first), borrow(cuts.last),
+        borrow(cuts.tree), borrow(cuts.rows), borrow(cuts.roots), borrow(cuts.nodes),
+    )  # fmt: skip
+
+
 class Fit(NamedTuple):
     """What is known of the columns there are; written by the sweep."""
 
@@ -46,21 +64,65 @@ class Fit(NamedTuple):
     work: np.ndarray  # float64 [3, C]
 
 
+class Labels(NamedTuple):
+    """What is fitted, and whose errors are told."""
+
+    targets: np.ndarray  # float64 [n, k], less their mean
+    weights: np.ndarray  # float64 [n]
+    held: np.ndarray  # int64 [a], rows whose error is told
+    total: float  # weight of all rows
+    squares: float  # of all targets, weighted
+
+
+class Average(NamedTuple):
+    """The average over lifetimes under their posterior; arrays [0] where it is not asked for.
+
+    Sums are in units of the largest worth so far, which they are made smaller by when it grows.
+    """
+
+    prior: np.ndarray  # float64 [q + 1], of the lifetimes from one cut to the next
+    shares: np.ndarray  # float64 [q + 1], log worth, likelihood times prior; -inf where it is 0
+    values: np.ndarray  # float64 [k, m], worth times value, summed
+
+
 @kernel
-def write_spans(tree, counts, first, last):
-    """Write where each node's rows begin and end, if leaves hold ``counts`` int64 [m]. O(m)."""
-    tree, counts = borrow_tree(tree), borrow(counts)
+def write_prior(ends, is_logarithmic, prior):
+    """Write to ``prior`` [q] what lies between increasing ``ends`` [q + 1], or their logarithms."""
+    ends, prior = borrow(ends), borrow(prior)
+    for i in range(prior.shape[0]):
+        low, high = ends[i], ends[i + 1]
+        prior[i] = max(log(high) - log(low) if is_logarithmic else high - low, 0.0)
+
+
+@kernel
+def sort_rows(tree, rows, first, last, order):
+    """Write where each node's rows begin and end in ``order`` int64 [n], those of a node together.
+
+    ``first`` and ``last`` int64 [m]. The tree must have taken in the rows: a row is of the leaf
+    that the cuts lead to. O(n depth + m).
+    """
+    tree, rows, order = borrow_tree(tree), borrow_rows(rows), borrow(order)
     first, last = borrow(first), borrow(last)
-    at = 0
+    n, at = order.shape[0], 0
+    found = np.empty(n, np.int64)
+    leaves = borrow(found)
+    last[:] = 0
+    for r in range(n):
+        leaves[r] = leaf_of(tree, tree.head_i[ROOT], row_of(rows, r))
+        last[leaves[r]] += 1
     v = np.int64(first_in_postorder(tree))
     while v >= 0:
         if tree.i[v, LEFT] < 0:
             first[v] = at
-            at += counts[v]
+            at += last[v]
+            last[v] = first[v]  # so far
         else:
             first[v] = first[tree.i[v, LEFT]]
-        last[v] = at
+            last[v] = at
         v = np.int64(next_in_postorder(tree, v))
+    for r in range(n):
+        order[last[leaves[r]]] = r
+        last[leaves[r]] += 1
 
 
 @inner
@@ -96,16 +158,34 @@ def close_column(fit, c, v):
 
 
 @inner
-def enter(cuts, fit, v, targets, weights):
-    """Let node ``v`` hold its rows; return whether any of them is learned. O(n_v k)."""
+def weight_of(cuts, v, weights):
+    """Return the weight of the rows of node ``v``. O(n_v)."""
+    t, weight = cuts.tree[v], 0.0
+    for at in range(cuts.first[v], cuts.last[v]):
+        weight += weights[cuts.rows[t, at]]
+    return weight
+
+
+@inner
+def move(cuts, cells, v, name, weights):
+    """Write that the rows of node ``v`` are in it, by a ``name``; return their weight. O(n_v)."""
+    t, weight = cuts.tree[v], 0.0
+    for at in range(cuts.first[v], cuts.last[v]):
+        r = cuts.rows[t, at]
+        cells[t, r] = name
+        weight += weights[r]
+    return weight
+
+
+@inner
+def enter(cuts, fit, v, labels):
+    """Let node ``v`` hold its rows. O(n_v k)."""
+    fit.sums[0, v] = move(cuts, fit.cell, v, v, labels.weights)
     t = cuts.tree[v]
     for at in range(cuts.first[v], cuts.last[v]):
         r = cuts.rows[t, at]
-        fit.cell[t, r] = v
-        fit.sums[0, v] += weights[r]
-        for j in range(targets.shape[1]):
-            fit.sums[1 + j, v] += weights[r] * targets[r, j]
-    return fit.sums[0, v] > 0.0
+        for j in range(labels.targets.shape[1]):
+            fit.sums[1 + j, v] += labels.weights[r] * labels.targets[r, j]
 
 
 @inner
@@ -122,40 +202,85 @@ def solve_values(fit, c, is_joint):
         for s in range(c):
             fit.values[j, fit.node_at[s]] = z[s]
     for s in range(c):
-        log_det += 2.0 * np.log(fit.factor[s, s])
+        log_det += 2.0 * log(fit.factor[s, s])
     return explained, log_det
 
 
 @inner
-def held_out_error(fit, targets, held):
-    """Return the summed squared error of the rows ``held`` under the values. O(a T k)."""
+def log_likelihood(labels, ridge, n_trees, explained, log_det, c):
+    """Return the log marginal likelihood of a fit up to a constant (kernel/path.py)."""
+    left = max(labels.squares - explained / n_trees, 2.2250738585072014e-308)
+    k = labels.targets.shape[1]
+    log_det = k * (log_det + (labels.total - c) * log(ridge))
+    return -0.5 * log_det - 0.5 * k * labels.total * (log(left) - log(ridge))
+
+
+@inner
+def held_out_error(fit, labels):
+    """Return the summed squared error of the rows that are held out. O(a T k)."""
     n_trees, total = fit.cell.shape[0], 0.0
-    for i in range(held.shape[0]):
-        r = held[i]
-        for j in range(targets.shape[1]):
+    for i in range(labels.held.shape[0]):
+        r = labels.held[i]
+        for j in range(labels.targets.shape[1]):
             said = 0.0
             for t in range(n_trees):
                 said += fit.values[j, fit.cell[t, r]]
-            error = targets[r, j] - said / n_trees
+            error = labels.targets[r, j] - said / n_trees
             total += error * error
     return total
 
 
 @inner
-def note(fit, c, stage, is_new, targets, held, is_joint, told, shares, averages):
-    """Write what the fit after a cut is worth: a row of ``told``; add its share of the averages."""
+def add_to(average, fit, c, stage, top, likelihood):
+    """Add the values of ``c`` columns after a cut to an average; return the largest worth."""
+    if average.prior[stage] <= 0.0:
+        average.shares[stage] = -np.inf
+        return top
+    worth = likelihood + log(average.prior[stage])
+    average.shares[stage] = worth
+    if worth > top:
+        scale = exp(top - worth)
+        for j in range(average.values.shape[0]):
+            for v in range(average.values.shape[1]):
+                average.values[j, v] *= scale
+        top = worth
+    share = exp(worth - top)
+    for s in range(c):
+        v = fit.node_at[s]
+        for j in range(fit.values.shape[0]):
+            average.values[j, v] += share * fit.values[j, v]
+    return top
+
+
+@inner
+def finish(average, n_stages, top):
+    """Make worths shares, which add up to one, and sums averages."""
+    total = 0.0
+    for stage in range(average.shares.shape[0]):
+        worth = average.shares[stage] if stage < n_stages else -np.inf
+        average.shares[stage] = exp(worth - top)
+        total += average.shares[stage]
+    for stage in range(average.shares.shape[0]):
+        average.shares[stage] /= total
+    for j in range(average.values.shape[0]):
+        for v in range(average.values.shape[1]):
+            average.values[j, v] /= total
+
+
+@inner
+def note(fit, c, stage, is_new, labels, ridge, is_joint, told):
+    """Write what the fit after a cut is worth: a row of ``told``."""
+    told[stage, 2] = c
     if is_new:
-        told[stage, 0], told[stage, 1] = solve_values(fit, c, is_joint)
+        explained, log_det = solve_values(fit, c, is_joint)
+        told[stage, 0], told[stage, 1] = explained, log_det
+        if is_joint:
+            n_trees = fit.cell.shape[0]
+            told[stage, 4] = log_likelihood(labels, ridge, n_trees, explained, log_det, c)
     else:
         told[stage, 0], told[stage, 1] = told[stage - 1, 0], told[stage - 1, 1]
-    told[stage, 2] = c
-    told[stage, 3] = held_out_error(fit, targets, held)
-    if shares.shape[0] > 0:
-        share = shares[stage]
-        for s in range(c):
-            v = fit.node_at[s]
-            for j in range(fit.values.shape[0]):
-                averages[j, v] += share * fit.values[j, v]
+        told[stage, 4] = told[stage - 1, 4]
+    told[stage, 3] = held_out_error(fit, labels)
 
 
 @inner
@@ -165,63 +290,75 @@ def settle(fit, v, ridge):
         fit.values[j, v] = fit.sums[1 + j, v] / (fit.sums[0, v] + ridge)
 
 
-@kernel
-def sweep(cuts, fit, targets, weights, held, ridge, is_joint, told, shares, averages):
-    """Go through the cuts; return after how many there is no room for two more columns.
+@inner
+def divide(cuts, fit, c, v, labels, ridge, is_joint):
+    """Let the children of ``v`` take its place; return whether rows are parted that are learned."""
+    left, right = cuts.left[v], cuts.right[v]
+    enter(cuts, fit, left, labels)
+    enter(cuts, fit, right, labels)
+    at_left, at_right = fit.sums[0, left] > 0.0, fit.sums[0, right] > 0.0
+    if not is_joint:
+        if at_left:
+            settle(fit, left, ridge)
+        if at_right:
+            settle(fit, right, ridge)
+    elif at_left and at_right:
+        close_column(fit, c, v)
+        open_column(cuts, fit, c - 1, left, labels.weights, ridge)
+        open_column(cuts, fit, c, right, labels.weights, ridge)
+    elif at_left or at_right:  # the cell is smaller, its rows are the same
+        heir = left if at_left else right
+        fit.place[heir] = fit.place[v]
+        fit.node_at[fit.place[v]] = heir
+        fit.place[v] = -1
+        for j in range(fit.values.shape[0]):
+            fit.values[j, heir] = fit.values[j, v]
+    return at_left and at_right
 
-    Writes ``told`` float64 [q + 1, 4], before the first cut and after each: b' A^{-1} b, ln det A
-    (both 0 where trees are fitted each for itself), columns, and the squared error of the rows
-    ``held`` int64 [a]. ``shares`` float64 [q + 1] or [0]: values are added to ``averages``
-    float64 [k, m] with these weights. ``targets`` float64 [n, k] less their mean, ``weights``
-    float64 [n].
+
+@kernel
+def sweep(cuts, fit, labels, ridge, is_joint, told, average):
+    """Go through the cuts; return after how many there is no room for one more column.
+
+    Writes ``told`` float64 [q + 1, 5], before the first cut and after each: b' A^{-1} b, ln det A
+    (both 0 where trees are fitted each for itself), columns, the squared error of the rows held
+    out, and the log marginal likelihood up to a constant (0 likewise).
     """
-    targets, weights, held = borrow(targets), borrow(weights), borrow(held)
-    told, shares, averages = borrow(told), borrow(shares), borrow(averages)
-    cuts = Cuts(
-        borrow(cuts.left), borrow(cuts.right), borrow(cuts.first), borrow(cuts.last),
-        borrow(cuts.tree), borrow(cuts.rows), borrow(cuts.roots), borrow(cuts.nodes),
-    )  # fmt: skip
+    told, cuts = borrow(told), borrow_cuts(cuts)
     fit = Fit(
         borrow(fit.factor), borrow(fit.node_at), borrow(fit.place), borrow(fit.cell),
         borrow(fit.sums), borrow(fit.values), borrow(fit.work),
     )  # fmt: skip
-    c, room = 0, fit.node_at.shape[0]
+    labels = Labels(
+        borrow(labels.targets), borrow(labels.weights), borrow(labels.held),
+        labels.total, labels.squares,
+    )  # fmt: skip
+    average = Average(borrow(average.prior), borrow(average.shares), borrow(average.values))
+    is_averaged = average.prior.shape[0] > 0
+    c, room, done, top = 0, fit.node_at.shape[0], 0, -np.inf
     for t in range(cuts.roots.shape[0]):
-        v = cuts.roots[t]
-        enter(cuts, fit, v, targets, weights)
+        enter(cuts, fit, cuts.roots[t], labels)
     for t in range(cuts.roots.shape[0]):
-        v = cuts.roots[t]
         if is_joint:
-            open_column(cuts, fit, c, v, weights, ridge)
+            open_column(cuts, fit, c, cuts.roots[t], labels.weights, ridge)
         else:
-            settle(fit, v, ridge)
+            settle(fit, cuts.roots[t], ridge)
         c += 1
-    note(fit, c, 0, True, targets, held, is_joint, told, shares, averages)
-    for stage in range(cuts.nodes.shape[0]):
+    note(fit, c, 0, True, labels, ridge, is_joint, told)
+    if is_averaged:
+        top = add_to(average, fit, c, 0, top, told[0, 4])
+    while done < cuts.nodes.shape[0]:
+        v = cuts.nodes[done]
         if is_joint and c + 2 > room:
-            return stage
-        v = cuts.nodes[stage]
-        left, right = cuts.left[v], cuts.right[v]
-        at_left = enter(cuts, fit, left, targets, weights)
-        at_right = enter(cuts, fit, right, targets, weights)
-        if not is_joint:
-            if at_left:
-                settle(fit, left, ridge)
-            if at_right:
-                settle(fit, right, ridge)
-            c += at_left and at_right
-        elif at_left and at_right:
-            close_column(fit, c, v)
-            open_column(cuts, fit, c - 1, left, weights, ridge)
-            open_column(cuts, fit, c, right, weights, ridge)
-            c += 1
-        elif at_left or at_right:  # the cell is smaller, its rows are the same
-            heir = left if at_left else right
-            fit.place[heir] = fit.place[v]
-            fit.node_at[fit.place[v]] = heir
-            fit.place[v] = -1
-            for j in range(fit.values.shape[0]):
-                fit.values[j, heir] = fit.values[j, v]
-        is_new = at_left and at_right
-        note(fit, c, stage + 1, is_new, targets, held, is_joint, told, shares, averages)
-    return cuts.nodes.shape[0]
+            left, right = cuts.left[v], cuts.right[v]
+            if min(weight_of(cuts, left, labels.weights), weight_of(cuts, right, labels.weights)):
+                break
+        is_new = divide(cuts, fit, c, v, labels, ridge, is_joint)
+        c += is_new
+        done += 1
+        note(fit, c, done, is_new, labels, ridge, is_joint, told)
+        if is_averaged:
+            top = add_to(average, fit, c, done, top, told[done, 4])
+    if is_averaged:
+        finish(average, done + 1, top)
+    return done

@@ -78,7 +78,8 @@ def learn_block(plan: Plan, shard: Shard, encoded: Any, order: Step) -> None:
         else:
             forest.update(X, y, w, n_threads=order.n_threads)
     if order.samples:
-        answer.sampled = join(sampled, forest.n_outputs)
+        nothing = encoded.X[:0], encoded.y[:0]  # a block may have no rows
+        answer.sampled = join(sampled or [(0, forecast_and_learn(forest, *nothing))])
     if order.speaks:
         answer.y, answer.weight, answer.counts = encoded.y, encoded.weight, dict(encoded.counts)
     shard.answers[block.index] = answer
@@ -91,7 +92,7 @@ def learn_jointly(plan: Plan, shard: Shard, encoded: Any, order: Step) -> None:
     X, y, w = rows_between(plan, shard, encoded, order.start, order.stop)
     if shard.ahead is None:
         shard.ahead = take_in(shard.forest, X, w, order.n_threads)
-    if order.mean is None or len(order.mean) != len(y) or len(shard.ahead.leaves) != len(y):
+    if order.mean is None or len(order.mean) != len(y) or len(shard.ahead.rows) != len(y):
         raise ClusterError(f"rows {order.start} to {order.stop} were not taken in by these trees")
     teach(shard.forest, shard.ahead, y, w, order.mean)
     block = plan.blocks[shard.block]

@@ -12,6 +12,7 @@ References: Balog et al. (2016), Supplement B.
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from dmondrian.errors import ParameterError
 from dmondrian.forest import Forest
 from dmondrian.growth.cells import split_to_the_end
 from dmondrian.kernel.batches import joint_of
-from dmondrian.kernel.path import KernelPath, Rows, heard_rows, posterior, realised, sweep_exactly
+from dmondrian.kernel.path import KernelPath, Rows, heard_rows, realised, sweep_exactly
 from dmondrian.parameters import ForestParameters
 from dmondrian.stats.values import VALUE, WEIGHT
 
@@ -51,19 +52,34 @@ def averaged(
         )
     X, y, weights = heard_rows(rows)
     forest = realised(parameters, n_trees, X, weights, n_threads, max_lifetime, joint.max_columns)
-    first = sweep_exactly(forest, X, y, weights, np.empty(0, np.int64))
-    forest.parameters = dataclasses.replace(forest.parameters, lifetime=first.end)
+    held = np.empty(0, np.int64)
+    end = _end_of(forest, X, y, weights, held)
+    forest.parameters = dataclasses.replace(forest.parameters, lifetime=end)
     forest = _in_full(forest, X, n_threads)
-    swept = sweep_exactly(forest, X, y, weights, np.empty(0, np.int64))
-    shares = posterior(swept.lifetimes, swept.log_likelihoods, prior, swept.end)
-    swept = sweep_exactly(forest, X, y, weights, np.empty(0, np.int64), shares)
+    swept = sweep_exactly(forest, X, y, weights, held, prior=prior)
+    averages = swept.average.values
     for tree, offset in zip(forest.trees, swept.offsets, strict=True):
-        _write(tree, swept.averages[:, offset:], swept.mean)
-    ends = np.append(swept.lifetimes[1:], swept.end)
-    columns = swept.told[:, 2].astype(np.int64)
-    chosen = float(shares @ (0.5 * (swept.lifetimes + ends)))
-    path = KernelPath(swept.lifetimes, columns, None, swept.log_likelihoods, shares, chosen)
+        _write(tree, averages[:, offset:], swept.mean)
+    times, shares = swept.lifetimes, swept.average.shares[: len(swept.lifetimes)]
+    chosen = math.fsum(shares * (0.5 * (times + np.append(times[1:], swept.end))))
+    path = KernelPath(times, swept.n_columns, None, swept.log_likelihoods, shares, chosen)
     return forest, path
+
+
+def _end_of(
+    forest: Forest, X: np.ndarray, y: np.ndarray, weights: np.ndarray, held: np.ndarray
+) -> float:
+    """Return the lifetime at which there are more columns than exact fits may have, or the last."""
+    joint = joint_of(forest)
+    parameters = forest.parameters
+    # Trees fitted each for itself have the same columns, and no matrix.
+    forest.parameters = dataclasses.replace(
+        parameters, joint=dataclasses.replace(joint, is_joint=False)
+    )
+    swept = sweep_exactly(forest, X, y, weights, held)
+    forest.parameters = parameters
+    at = int(np.searchsorted(swept.n_columns, joint.max_columns, side="right"))
+    return float(swept.lifetimes[at]) if at < len(swept.lifetimes) else swept.end
 
 
 def _in_full(forest: Forest, X: np.ndarray, n_threads: int) -> Forest:

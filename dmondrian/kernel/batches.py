@@ -28,7 +28,7 @@ from dmondrian.core import nodes
 from dmondrian.ensemble import Ensemble
 from dmondrian.joint import LARGEST_BATCH, Joint, as_targets
 from dmondrian.kernel.columns import leaves_of
-from dmondrian.stats.values import hear_rows, write_values
+from dmondrian.stats.values import add_values, hear_rows
 
 _SHARE = 8  # a batch is at most one of so many parts of the rows before it
 _DIGITS = 32  # binary digits of a forecast, of the labels' range
@@ -66,24 +66,37 @@ def learn_batches(
 
     Rows that were learned before can be learned ``again``: cells hear them once more.
     """
-    joint = joint_of(ensemble)
-    known, first = np.empty((0, 0), np.int64), 0  # cells of rows from the first of them on
-    for start, stop in pieces(n_rows_of(ensemble), len(y), joint.batch_size):
+    if again:  # no cell is split any more: one way through the trees for many batches
+        for start in range(0, len(y), LARGEST_BATCH):
+            part = slice(start, start + LARGEST_BATCH)
+            cells = _cells_of(ensemble, X[part])
+            own = None if w is None else w[part]
+            hear_again(ensemble, cells, np.arange(cells.shape[1]), y[part], own)
+        return
+    for start, stop in pieces(n_rows_of(ensemble), len(y), joint_of(ensemble).batch_size):
         own = None if w is None else w[start:stop]
-        if not again:
-            piece = take_in(ensemble, X[start:stop], own, n_threads)
-        else:  # no cell is split any more: one way through the trees for many batches
-            if stop > first + len(known):
-                known, first = _cells_of(ensemble, X[start : start + LARGEST_BATCH]), start
-            piece = _said_of(ensemble, known[start - first : stop - first])
-        mean = piece.sums / len(ensemble.trees)
-        teach(ensemble, piece, y[start:stop], own, mean)
+        piece = take_in(ensemble, X[start:stop], own, n_threads)
+        teach(ensemble, piece, y[start:stop], own, piece.sums / len(ensemble.trees))
+
+
+def hear_again(
+    ensemble: Ensemble, cells: np.ndarray, rows: np.ndarray, y: np.ndarray, w: np.ndarray | None
+) -> None:
+    """Let cells hear rows that the trees have taken in.
+
+    ``cells`` int64 [T, .], ``rows`` int64 [n], places in it; ``y``, ``w`` [n].
+    """
+    for start, stop in pieces(n_rows_of(ensemble), len(y), joint_of(ensemble).batch_size):
+        own = None if w is None else w[start:stop]
+        piece = said_of(ensemble, cells, rows[start:stop])
+        teach(ensemble, piece, y[start:stop], own, piece.sums / len(ensemble.trees))
 
 
 class Piece(NamedTuple):
     """Rows of one batch that trees have taken in, but not heard yet."""
 
-    leaves: np.ndarray  # int64 [n, T], their cells; -1 for rows of weight 0 where no other row is
+    cells: np.ndarray  # int64 [T, .]; -1 for rows of weight 0 where no other row is
+    rows: np.ndarray  # int64 [n], their places in the cells
     sums: np.ndarray  # float64 [n, k], values of their cells at the start of the batch, summed
 
 
@@ -96,7 +109,7 @@ def take_in(ensemble: Ensemble, X: np.ndarray, w: np.ndarray | None, n_threads: 
     Ensemble.update(ensemble, X, np.zeros(len(X)), w, n_threads)
     for tree, first in zip(ensemble.trees, known, strict=True):
         _forget_above(tree, first)
-    return _said_of(ensemble, _cells_of(ensemble, X))
+    return said_of(ensemble, _cells_of(ensemble, X), np.arange(len(X)))
 
 
 def _forget_above(tree: nodes.Tree, first: int) -> None:
@@ -112,24 +125,29 @@ def _forget_above(tree: nodes.Tree, first: int) -> None:
 
 
 def _cells_of(ensemble: Ensemble, X: np.ndarray) -> np.ndarray:
-    """Return the rows' cells, int64 [n, T]; -1 where there are none yet."""
+    """Return the rows' cells, int64 [T, n]; -1 where there are none yet."""
     if ensemble.total_weight == 0.0:
-        return np.full((len(X), len(ensemble.trees)), -1)
-    return leaves_of(ensemble, X)
+        return np.full((len(ensemble.trees), len(X)), -1)
+    return np.ascontiguousarray(leaves_of(ensemble, X).T)
 
 
-def _said_of(ensemble: Ensemble, leaves: np.ndarray) -> Piece:
-    """Return what trees say of rows in these cells."""
-    n, k = len(leaves), joint_of(ensemble).n_outputs
-    total, said = np.zeros((n, k)), np.empty((n, k))
+def said_of(
+    ensemble: Ensemble, cells: np.ndarray, rows: np.ndarray, is_under_way: bool = True
+) -> Piece:
+    """Return what trees say of ``rows`` int64 [n], places in ``cells`` int64 [T, .].
+
+    As they were at the start of the batch that is under way, or as they are now.
+    """
+    sums = np.zeros((len(rows), joint_of(ensemble).n_outputs))
     if ensemble.total_weight == 0.0:
-        return Piece(leaves, total)
-    stat = ensemble.policies.stat._replace(batch=_number(ensemble))
-    unit = float(ensemble.trees[0].head_f[nodes.UNIT]) or 1.0  # 0 in the first batch
-    for t, tree in enumerate(ensemble.trees):
-        write_values(stat, tree, np.ascontiguousarray(leaves[:, t]), said)
-        total += np.rint(said / unit)
-    return Piece(leaves, total * unit)
+        return Piece(cells, rows, sums)
+    trees = ensemble.trees
+    stat = ensemble.policies.stat
+    if is_under_way:
+        stat = stat._replace(batch=_number(ensemble))
+    unit = float(trees[0].head_f[nodes.UNIT]) or 1.0  # 0 in the first batch
+    add_values(stat, ensemble.table(trees), trees[0].columns, cells, rows, unit, sums)
+    return Piece(cells, rows, sums * unit)
 
 
 def teach(
@@ -143,8 +161,11 @@ def teach(
     weights = np.ones(len(y)) if w is None else np.array(w, np.float64)
     stat = ensemble.policies.stat._replace(batch=_number(ensemble))
     said = np.ascontiguousarray(mean)
-    for t, tree in enumerate(ensemble.trees):
-        hear_rows(stat, tree, np.ascontiguousarray(piece.leaves[:, t]), targets, said, weights)
+    trees = ensemble.trees
+    hear_rows(
+        stat, ensemble.table(trees), trees[0].columns, piece.cells, piece.rows, targets, said,
+        weights,
+    )  # fmt: skip
     note_rows(ensemble, len(y), targets[weights > 0.0])
     position = n_rows_of(ensemble)
     if batch_at(position, joint_of(ensemble).batch_size)[0] == position:
@@ -164,11 +185,12 @@ def n_rows_of(ensemble: Ensemble) -> int:
 
 def set_unit(ensemble: Ensemble) -> None:
     """Set the unit of sums of the next batch from the labels before it."""
-    for tree in ensemble.trees:
-        low, high = tree.head_f[nodes.LABEL_MIN], tree.head_f[nodes.LABEL_MAX]
-        size = max(abs(low), abs(high)) if low <= high else 1.0
-        exponent = int(np.frexp(size)[1]) - _DIGITS
-        tree.head_f[nodes.UNIT] = np.ldexp(1.0, max(exponent, _LEAST_EXPONENT))
+    head = ensemble.trees[0].head_f.copy()
+    low, high = head[nodes.LABEL_MIN], head[nodes.LABEL_MAX]
+    size = max(abs(low), abs(high)) if low <= high else 1.0
+    exponent = int(np.frexp(size)[1]) - _DIGITS
+    head[nodes.UNIT] = np.ldexp(1.0, max(exponent, _LEAST_EXPONENT))
+    _share(ensemble, head)
 
 
 def _number(ensemble: Ensemble) -> float:
@@ -178,9 +200,17 @@ def _number(ensemble: Ensemble) -> float:
 
 def note_rows(ensemble: Ensemble, n: int, targets: np.ndarray) -> None:
     """Count rows in the trees' headers, with the range of labels."""
+    if not ensemble.trees:
+        return
+    head = ensemble.trees[0].head_f.copy()
+    head[nodes.N_ROWS] += n
+    head[nodes.LABEL_MIN] = targets.min(initial=head[nodes.LABEL_MIN])
+    head[nodes.LABEL_MAX] = targets.max(initial=head[nodes.LABEL_MAX])
+    _share(ensemble, head)
+
+
+def _share(ensemble: Ensemble, head: np.ndarray) -> None:
+    """Write what all trees' headers have in common."""
+    told = head[nodes.UNIT :]
     for tree in ensemble.trees:
-        head = tree.head_f
-        head[nodes.N_ROWS] += n
-        if len(targets):
-            head[nodes.LABEL_MIN] = min(head[nodes.LABEL_MIN], float(targets.min()))
-            head[nodes.LABEL_MAX] = max(head[nodes.LABEL_MAX], float(targets.max()))
+        tree.head_f[nodes.UNIT :] = told

@@ -1,7 +1,12 @@
 """Lifetimes on a grid, by mini-batches that are warm-started: each cell goes on from its parent's.
 
-Relies on :mod:`dmondrian.kernel.batches`. Promises that going on to a longer lifetime changes no
-forecast of a row before it is heard again.
+The trees are realised some way ahead, and cut where the lifetime has come to: a cut moves the rows
+of its cell, and no others. When the lifetime passes what is realised, the trees are drawn again,
+further; what cells know goes with their rows.
+
+Relies on :mod:`dmondrian.kernel.batches`, and on partitions that do not depend on how far they are
+realised. Promises that going on to a longer lifetime changes no forecast of a row that is learned
+before it is heard again.
 
 Shapes: n rows, T trees, k outputs, L lifetimes.
 
@@ -11,108 +16,179 @@ References: Balog et al. (2016), section 4.2.2.
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Iterator
 
 import numpy as np
 
 from dmondrian.core import nodes
 from dmondrian.forest import Forest
 from dmondrian.joint import as_targets
-from dmondrian.kernel.batches import joint_of, learn_batches, set_unit
-from dmondrian.kernel.columns import leaves_of
-from dmondrian.stats.values import VALUE, WEIGHT, write_values
+from dmondrian.kernel.batches import hear_again, joint_of, said_of
+from dmondrian.kernel.cuts import FIRST_CUTS, cuts_of
+from dmondrian.parameters import ForestParameters
+from dmondrian.stats.values import cut_cells
 
 _STEP = 1.4142135623730951  # from one lifetime of the grid to the next
+_FIRST = 0.0625  # times the lifetime realised at first: the first of the grid
+_PASSES = 2  # over the rows at each lifetime
+_AHEAD = 2.0  # times what is realised: how far trees are drawn the next time
+_MOST_STEPS = 400
 _PATIENCE = 6  # so many lifetimes in a row much worse than the best: longer ones are not tried
 _WORSE = 1.1  # times the best error: before cells tell anything errors only waver
 
 
+class WarmSweep:
+    """Partitions that are cut further and further, with values that go on.
+
+    Parameters
+    ----------
+    parameters : ForestParameters
+        Whose lifetime is swept.
+    n_trees : int
+    X : float32 array of shape (n, d)
+        Rows that are learned or held out.
+    weights : float64 array of shape (n,)
+        0 for rows that are held out.
+    n_threads : int
+    end : float
+        Longest lifetime, or inf.
+
+    Attributes
+    ----------
+    lifetime : float
+        At which the trees are; 0 at first.
+    n_columns : int
+        Cells that hold learned rows.
+    """
+
+    def __init__(
+        self,
+        parameters: ForestParameters,
+        n_trees: int,
+        X: np.ndarray,
+        weights: np.ndarray,
+        n_threads: int,
+        end: float,
+    ) -> None:
+        joint = parameters.joint
+        assert joint is not None  # who calls knows
+        self._X, self._weights, self._n_threads, self._end = X, weights, n_threads, end
+        self._parameters = dataclasses.replace(
+            parameters, joint=dataclasses.replace(joint, solver="sgd")
+        )
+        self._learned = np.flatnonzero(weights > 0.0)
+        self.lifetime, self.n_columns = 0.0, n_trees
+        size = math.fsum(X.max(axis=0) - X.min(axis=0))
+        self._forest = Forest(self._parameters, range(n_trees))
+        self._realise(min(FIRST_CUTS / size if size > 0.0 else 1.0, end))
+
+    def _realise(self, lifetime: float) -> None:
+        """Draw the trees up to a lifetime; cut them as they are, with what cells know."""
+        before, cells = self._forest, getattr(self, "_cells", None)
+        parameters = dataclasses.replace(self._parameters, lifetime=lifetime)
+        self._forest = forest = Forest(parameters, before.tree_numbers)
+        super(Forest, forest).update(self._X, np.zeros(len(self._X)), None, self._n_threads)
+        self._realised = lifetime
+        self._cuts, self._times, self._offsets = cuts_of(forest, self._X, np.inf)
+        roots = self._cuts.roots - self._offsets
+        self._cells = np.repeat(roots[:, None], len(self._X), axis=1)
+        for tree in forest.trees:
+            tree.i[:, nodes.LEFT] = -1  # whole until it is cut
+        self._n_cut = 0
+        self._cut()
+        if cells is None:
+            return
+        known = slice(nodes.STAT + 1, nodes.STAT + forest.trees[0].n_stats)
+        for t, (tree, old) in enumerate(zip(forest.trees, before.trees, strict=True)):
+            tree.head_f[nodes.UNIT :] = old.head_f[nodes.UNIT :]
+            tree.d[roots[t], known] = old.d[old.head_i[nodes.ROOT], known]
+            tree.d[self._cells[t], known] = old.d[cells[t], known]
+
+    def _cut(self) -> int:
+        """Cut the trees up to the lifetime; return the columns gained."""
+        last = int(np.searchsorted(self._times, self.lifetime, side="right"))
+        trees = self._forest.trees
+        gained: int = cut_cells(
+            self._forest.policies.stat, self._forest.table(trees), trees[0].columns, self._cuts,
+            self._offsets, self._cells, self._weights, self._n_cut, last,
+        )  # fmt: skip
+        self._n_cut = last
+        return gained
+
+    def cut_to(self, lifetime: float) -> None:
+        """Go on to a longer lifetime."""
+        if lifetime > self._realised:
+            self._realise(min(max(_AHEAD * self._realised, lifetime), self._end))
+        self.lifetime = lifetime
+        self.n_columns += self._cut()
+
+    def hear(self, y: np.ndarray) -> None:
+        """Let the cells hear the rows that are learned, once; ``y`` float64 [n]."""
+        rows = self._learned
+        hear_again(self._forest, self._cells, rows, y[rows], self._weights[rows])
+
+    def forecasts(self, rows: np.ndarray) -> np.ndarray:
+        """Return what the cells say of ``rows`` int64 [a] of those given, float64 [a, k]."""
+        sums = said_of(self._forest, self._cells, rows, is_under_way=False).sums
+        told: np.ndarray = sums / len(self._forest.trees)
+        return told
+
+    def errors(self, y: np.ndarray, held: np.ndarray) -> Iterator[tuple[float, int, float]]:
+        """Yield lifetimes, their columns and the mean squared errors of rows ``held`` int64 [a].
+
+        Each after passes over the rows that are learned.
+        """
+        targets = as_targets(y[held], joint_of(self._forest).n_outputs)
+        for lifetime in self._grid():
+            self.cut_to(lifetime)
+            for _ in range(_PASSES):
+                self.hear(y)
+            squares = (self.forecasts(held) - targets) ** 2
+            yield lifetime, self.n_columns, math.fsum(squares.ravel()) / len(held)
+
+    def _grid(self) -> Iterator[float]:
+        """Yield increasing lifetimes, up to the end or for long.
+
+        Quotients and products: a power might be another one on another processor.
+        """
+        first = _FIRST * self._realised
+        has_end = self._end < math.inf
+        found = [self._end if has_end else first]
+        while found[-1] > first:
+            found.append(found[-1] / _STEP)
+        yield from reversed(found)
+        for _ in range(0 if has_end else _MOST_STEPS):
+            first *= _STEP
+            yield first
+
+
 def held_out_errors(
-    forest: Forest,
-    X: np.ndarray,
-    y: np.ndarray,
-    weights: np.ndarray,
+    parameters: ForestParameters,
+    n_trees: int,
+    rows: tuple[np.ndarray, np.ndarray, np.ndarray],
     held: np.ndarray,
     n_threads: int,
+    max_lifetime: float | None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return lifetimes [L], their numbers of columns [L], and errors of held-out rows [L].
 
-    From before the first cut of the forest's trees to their end, or where errors have long risen.
+    Up to the longest lifetime, else to where trees have half as many cells as distinct rows, or
+    where errors have long risen. ``rows`` X, y and weights, 0 where rows are ``held`` out.
     """
-    is_learned = weights > 0.0
-    is_learned[held] = False
-    mine = X[is_learned], y[is_learned], weights[is_learned]
-    targets = as_targets(y[held], joint_of(forest).n_outputs)
-    times, columns, errors = [], [], []
-    model: Forest | None = None
-    for lifetime in grid_of(forest):
-        model = lengthened(model, forest, lifetime, mine[0], mine[2], n_threads)
-        learn_batches(model, *mine, n_threads, again=True)
-        said = model.predict_sums(X[held], n_threads).mean
-        times.append(lifetime)
-        columns.append(sum(int(_has_rows(tree).sum()) for tree in model.trees))
-        errors.append(float(((said - targets) ** 2).sum() / len(held)))
+    X, y, weights = rows
+    end = math.inf if max_lifetime is None else float(max_lifetime)
+    sweep = WarmSweep(parameters, n_trees, X, weights, n_threads, end)
+    known = len(np.unique(X[weights > 0.0], axis=0))
+    most = known // 2 * n_trees if end == math.inf else math.inf
+    told: list[tuple[float, int, float]] = []
+    errors: list[float] = []
+    for one in sweep.errors(y, held):
+        told.append(one)
+        errors.append(one[2])
+        if one[1] > most or known < 2:
+            break
         if len(errors) > _PATIENCE and min(errors[-_PATIENCE:]) > _WORSE * min(errors):
             break
+    times, columns, _ = zip(*told, strict=True)
     return np.array(times), np.array(columns), np.array(errors)
-
-
-def grid_of(forest: Forest) -> np.ndarray:
-    """Return increasing lifetimes from the first cut to the end, float64 [L]."""
-    end = forest.parameters.realised_lifetime
-    times = [tree.d[: tree.head_i[nodes.N_NODES], nodes.TIME].min() for tree in forest.trees]
-    first = min(float(min(times)), end)
-    found = [end]
-    while found[-1] > first:
-        found.append(found[-1] / _STEP)  # a quotient: no processor's power has a say
-    return np.array(found[::-1])
-
-
-def lengthened(
-    model: Forest | None,
-    like: Forest,
-    lifetime: float,
-    X: np.ndarray,
-    w: np.ndarray,
-    n_threads: int,
-) -> Forest:
-    """Return the model of a longer lifetime, which says the same of rows until it hears them.
-
-    ``model`` None: a new one, of trees like those of ``like``.
-    """
-    joint = dataclasses.replace(joint_of(like), solver="sgd")
-    parameters = dataclasses.replace(like.parameters, lifetime=float(lifetime), joint=joint)
-    longer = Forest(parameters, like.tree_numbers)
-    k = joint.n_outputs
-    super(Forest, longer).update(X, np.zeros(len(X)), w, n_threads)
-    if model is None:
-        return longer
-    mine, its = leaves_of(longer, X), leaves_of(model, X)
-    said = np.empty((len(X), k))
-    for t, (tree, before) in enumerate(zip(longer.trees, model.trees, strict=True)):
-        tree.head_f[:] = before.head_f
-        write_values(model.policies.stat, before, np.ascontiguousarray(its[:, t]), said)
-        new, old = mine[:, t], its[:, t]
-        tree.d[new, WEIGHT] = np.minimum(before.d[old, WEIGHT], _heard(tree, new, before, old))
-        root, top = int(tree.head_i[nodes.ROOT]), int(before.head_i[nodes.ROOT])
-        top_said = np.empty((1, k))
-        write_values(model.policies.stat, before, np.array([top]), top_said)
-        for c in range(k):
-            tree.d[root, VALUE + 2 * c] = top_said[0, c]
-            tree.d[new, VALUE + 2 * c] = said[:, c]
-        if tree.i[root, nodes.LEFT] >= 0:
-            tree.d[root, WEIGHT] = before.d[top, WEIGHT]
-    set_unit(longer)
-    return longer
-
-
-def _heard(tree: nodes.Tree, new: np.ndarray, before: nodes.Tree, old: np.ndarray) -> np.ndarray:
-    """Return the weight that cells have heard: their share of that of the cells before."""
-    share = tree.d[new, nodes.STAT] / before.d[old, nodes.STAT]
-    told: np.ndarray = share * before.d[old, WEIGHT]
-    return told
-
-
-def _has_rows(tree: nodes.Tree) -> np.ndarray:
-    used = int(tree.head_i[nodes.N_NODES])
-    told: np.ndarray = (tree.i[:used, nodes.LEFT] < 0) & (tree.d[:used, nodes.STAT] > 0.0)
-    return told

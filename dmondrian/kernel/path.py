@@ -28,19 +28,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian.core import nodes
-from dmondrian.core.cuts import Cuts, Fit, sweep, write_spans
+from dmondrian.core.cuts import Average, Cuts, Fit, Labels, sweep, write_prior
 from dmondrian.errors import ParameterError
 from dmondrian.forest import Forest
 from dmondrian.joint import as_targets
 from dmondrian.kernel.batches import joint_of
 from dmondrian.kernel.columns import leaves_of
+from dmondrian.kernel.cuts import FIRST_CUTS, cuts_of
 from dmondrian.kernel.grid import held_out_errors
 from dmondrian.parameters import ForestParameters
 from dmondrian.selection import held_out
 
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray | None]  # X, y, w
-_FIRST_CUTS = 2.0  # cuts of a tree expected up to the first lifetime tried
 _MOST_DOUBLINGS = 200
 
 
@@ -62,14 +61,24 @@ class Swept(NamedTuple):
     """One sweep of exact fits."""
 
     lifetimes: np.ndarray  # float64 [L], 0 and the times of the cuts
-    told: np.ndarray  # float64 [L, 4], see :func:`dmondrian.core.cuts.sweep`
-    log_likelihoods: np.ndarray  # float64 [L]
+    told: np.ndarray  # float64 [L, 5], see :func:`dmondrian.core.cuts.sweep`
     cuts: Cuts
     fit: Fit  # at the last lifetime
     mean: np.ndarray  # float64 [k], subtracted from targets
-    averages: np.ndarray  # float64 [k, m], values times shares
+    average: Average  # over the lifetimes, if it was asked for
     offsets: np.ndarray  # int64 [T], number of each tree's first node
     end: float  # lifetime up to which the last fit holds
+
+    @property
+    def n_columns(self) -> np.ndarray:
+        """Columns that hold learned rows, int64 [L]."""
+        told: np.ndarray = self.told[:, 2].astype(np.int64)
+        return told
+
+    @property
+    def log_likelihoods(self) -> np.ndarray:
+        """Up to a constant, float64 [L]; 0 where trees are fitted each for itself."""
+        return self.told[:, 4]
 
 
 def choose_lifetime(
@@ -113,19 +122,22 @@ def choose_lifetime(
     X, y, weights = heard_rows(rows)
     is_held = held_out(len(y), fraction) if by == "validation" else np.zeros(len(y), bool)
     learned, held = np.where(is_held, 0.0, weights), np.flatnonzero(is_held)
-    most = joint.max_columns if needs_exact or joint.solver == "cholesky" else None
-    forest = realised(parameters, n_trees, X, learned, n_threads, max_lifetime, most)
-    is_small = joint.solver == "auto" and n_cells(forest, X, learned) <= joint.max_columns
-    if not joint.is_joint or most is not None or is_small:
-        swept = sweep_exactly(forest, X, y, learned, held)
-        return _chosen(swept, by, len(held))
-    times, columns, errors = held_out_errors(forest, X, y, weights, held, n_threads)
+    is_exact = needs_exact or joint.solver == "cholesky" or not joint.is_joint
+    if is_exact or joint.solver == "auto":
+        most = joint.max_columns if joint.is_joint else None
+        forest = realised(parameters, n_trees, X, learned, n_threads, max_lifetime, most)
+        if is_exact or n_cells(forest, X, learned) <= joint.max_columns:
+            return _chosen(sweep_exactly(forest, X, y, learned, held), by, len(held))
+    rows = X, y, learned
+    times, columns, errors = held_out_errors(
+        parameters, n_trees, rows, held, n_threads, max_lifetime
+    )
     best = float(times[np.argmin(errors)])
     return KernelPath(times, columns, errors, None, None, best)
 
 
 def _chosen(swept: Swept, by: str, n_held: int) -> KernelPath:
-    times, columns, end = swept.lifetimes, swept.told[:, 2].astype(np.int64), swept.end
+    times, columns, end = swept.lifetimes, swept.n_columns, swept.end
     errors = swept.told[:, 3] / n_held if n_held else None
     likelihoods = swept.log_likelihoods if (swept.told[:, 1] != 0.0).any() else None
     worth = errors if by == "validation" else -swept.log_likelihoods
@@ -140,21 +152,21 @@ def _within(times: np.ndarray, at: int, end: float) -> float:
     return float(0.5 * (times[at] + last))
 
 
-def posterior(times: np.ndarray, log_likelihoods: np.ndarray, prior: str, end: float) -> np.ndarray:
-    """Return the posterior probability of each stretch between cuts, float64 [L].
+def prior_of(times: np.ndarray, prior: str, end: float) -> np.ndarray:
+    """Return how likely the lifetimes from each cut to the next are beforehand, float64 [L].
 
     "uniform": lifetimes up to the end are as likely; "log_uniform": their logarithms are, from a
-    tenth of the first cut on.
+    tenth of the first cut on. Up to a constant.
     """
     ends = np.append(times, max(end, float(times[-1])))
-    if prior == "log_uniform" and len(times) > 1:
+    is_logarithmic = prior == "log_uniform" and len(times) > 1
+    if is_logarithmic:
         ends[0] = 0.1 * times[1]
-        ends = np.log(ends)
-    width = np.maximum(np.diff(ends), 0.0)
-    if not width.any():
-        width[0] = 1.0  # no cut, no end
-    told: np.ndarray = width * np.exp(log_likelihoods - log_likelihoods.max())
-    return told / told.sum()
+    told = np.empty(len(times))
+    write_prior(ends, is_logarithmic, told)
+    if not told.any():
+        told[0] = 1.0  # no cut, no end
+    return told
 
 
 def heard_rows(rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -186,8 +198,8 @@ def realised(
     halves = max(len(known) // 2, 1) * n_trees
     limit = halves if most is None else min(halves, most)
     if end is None:
-        size = float((known.max(axis=0) - known.min(axis=0)).sum(dtype=np.float64))
-        end = _FIRST_CUTS / size if size > 0.0 else 1.0
+        size = math.fsum(known.max(axis=0) - known.min(axis=0))
+        end = FIRST_CUTS / size if size > 0.0 else 1.0
     for _ in range(_MOST_DOUBLINGS):
         forest = Forest(
             dataclasses.replace(parameters, lifetime=float(end), joint=cells), range(n_trees)
@@ -212,21 +224,17 @@ def sweep_exactly(
     y: np.ndarray,
     weights: np.ndarray,
     held: np.ndarray,
-    shares: np.ndarray | None = None,
     until: float = np.inf,
+    prior: str | None = None,
 ) -> Swept:
     """Return the fits to rows of positive weight after each cut up to a lifetime.
 
-    The trees must have taken in all rows. ``shares`` float64 [L]: weights with which the values
-    are to be averaged.
+    The trees must have taken in all rows. ``prior``: the values are to be averaged under the
+    posterior, up to the end of the forest's lifetimes.
     """
     joint = joint_of(forest)
     cuts, times, offsets = cuts_of(forest, X, until)
-    targets = as_targets(y, joint.n_outputs)
-    # Exact sums: how NumPy adds depends on the processor.
-    sums = [math.fsum(weights * column) for column in targets.T]
-    mean = np.array(sums) / math.fsum(weights)
-    targets = np.ascontiguousarray(targets - mean)
+    labels, mean = labels_of(as_targets(y, joint.n_outputs), weights, held)
     n_trees, m, k = len(forest.trees), len(cuts.left), joint.n_outputs
     most = min(joint.max_columns, n_trees + len(times)) if joint.is_joint else 1
     if joint.is_joint and n_trees > joint.max_columns:
@@ -239,48 +247,25 @@ def sweep_exactly(
         np.zeros((n_trees, len(X)), np.int64), np.zeros((1 + k, m)), np.zeros((k, m)),
         np.zeros((3, most + 1)),
     )  # fmt: skip
-    told = np.zeros((len(times) + 1, 4))
-    averages = np.zeros((k, m) if shares is not None else (0, 0))
-    own = np.zeros(0) if shares is None else np.append(shares, np.zeros(len(told) - len(shares)))
-    done = sweep(
-        cuts, fit, targets, np.array(weights, np.float64), held, joint.ridge, joint.is_joint,
-        told, own, averages,
-    )  # fmt: skip
+    told, lifetimes = np.zeros((len(times) + 1, 5)), np.append(0.0, times)
+    end = min(forest.parameters.realised_lifetime, until)
+    average = Average(np.zeros(0), np.zeros(0), np.zeros((k, 0)))
+    if prior is not None:
+        chances = prior_of(lifetimes, prior, end)
+        average = Average(chances, np.zeros(len(chances)), np.zeros((k, m)))
+    done = sweep(cuts, fit, labels, joint.ridge, joint.is_joint, told, average)
+    end = float(times[done]) if done < len(times) else end
     told = told[: done + 1]
-    explained, log_det, columns = told[:, 0] / n_trees, told[:, 1], told[:, 2]
-    n, log_ridge = k * weights.sum(), np.log(joint.ridge)
-    whole = math.fsum(math.fsum(weights * column**2) for column in targets.T)
-    left = np.maximum(whole - explained, np.finfo(float).tiny)
-    log_det = k * (log_det + (weights.sum() - columns) * log_ridge)
-    log_likelihoods = -0.5 * log_det - 0.5 * n * (np.log(left) - log_ridge)
-    lifetimes = np.append(0.0, times[:done])
-    end = (
-        float(times[done]) if done < len(times) else min(forest.parameters.realised_lifetime, until)
-    )
-    return Swept(lifetimes, told, log_likelihoods, cuts, fit, mean, averages, offsets, end)
+    return Swept(lifetimes[: done + 1], told, cuts, fit, mean, average, offsets, end)
 
 
-def cuts_of(forest: Forest, X: np.ndarray, until: float) -> tuple[Cuts, np.ndarray, np.ndarray]:
-    """Return the cuts up to a lifetime, their times float64 [q], and each tree's first node."""
-    leaves = leaves_of(forest, X)
-    used = [int(tree.head_i[nodes.N_NODES]) for tree in forest.trees]
-    offsets = np.concatenate([[0], np.cumsum(used)]).astype(np.int64)
-    m = int(offsets[-1])
-    left, right, tree_of = np.empty((3, m), np.int64)
-    first, last = np.zeros((2, m), np.int64)
-    time, rows = np.empty(m), np.empty((len(used), len(X)), np.int64)
-    for t, tree in enumerate(forest.trees):
-        mine = slice(int(offsets[t]), int(offsets[t + 1]))
-        links = tree.i[: used[t]]
-        left[mine] = links[:, nodes.LEFT] + mine.start
-        right[mine] = links[:, nodes.RIGHT] + mine.start
-        time[mine], tree_of[mine] = tree.d[: used[t], nodes.TIME], t
-        own = leaves[:, t]
-        counts = np.bincount(own, minlength=used[t]).astype(np.int64)
-        write_spans(tree, counts, first[mine], last[mine])
-        rows[t] = np.argsort(first[mine][own], kind="stable")
-    roots = np.array([tree.head_i[nodes.ROOT] for tree in forest.trees]) + offsets[:-1]
-    cut = np.flatnonzero(np.isfinite(time) & (time <= until))
-    cut = cut[np.lexsort((cut, time[cut]))]
-    cuts = Cuts(left, right, first, last, tree_of, rows, roots.astype(np.int64), cut)
-    return cuts, time[cut], offsets[:-1]
+def labels_of(
+    targets: np.ndarray, weights: np.ndarray, held: np.ndarray
+) -> tuple[Labels, np.ndarray]:
+    """Return targets [n, k] less their mean, and that, float64 [k]."""
+    # Exact sums: how NumPy adds depends on the processor.
+    total = math.fsum(weights)
+    mean = np.array([math.fsum(weights * column) for column in targets.T]) / total
+    centred = np.ascontiguousarray(targets - mean)
+    squares = math.fsum(math.fsum(weights * column**2) for column in centred.T)
+    return Labels(centred, np.array(weights, np.float64), held, total, squares), mean

@@ -28,8 +28,11 @@ import numpy as np
 
 from dmondrian._jit import implements, inner, kernel
 from dmondrian._memory import borrow
-from dmondrian.core.nodes import LEFT, ROOT, STAT, borrow_tree
+from dmondrian.core.columns import borrow_columns
+from dmondrian.core.cuts import borrow_cuts, move
+from dmondrian.core.nodes import LEFT, ROOT, STAT
 from dmondrian.core.policies import count, is_pure, is_pure_with
+from dmondrian.core.table import tree_at
 
 MARK, BATCH_WEIGHT, WEIGHT = STAT + 1, STAT + 2, STAT + 3
 VALUE, RESIDUAL = STAT + 4, STAT + 5  # of the first output; of the others behind, in pairs
@@ -93,33 +96,89 @@ def hear(stat, tree, v, target, said, w):
 
 
 @kernel
-def write_values(stat, tree, leaves, values):
-    """Write the values of ``leaves`` int64 [n] (-1: none) to ``values`` float64 [n, k]. O(n k)."""
-    tree, leaves, values = borrow_tree(tree), borrow(leaves), borrow(values)
-    for r in range(leaves.shape[0]):
-        v = leaves[r] if leaves[r] >= 0 else tree.head_i[ROOT]
-        for c in range(values.shape[1]):
-            values[r, c] = heard_value_of(stat, tree, v, c)
+def add_values(stat, table, columns, cells, rows, unit, sums):
+    """Add what the cells of ``rows`` say, in whole units, to ``sums`` float64 [n, k]. O(n T k).
+
+    ``cells`` int64 [T, .], -1 for none; ``rows`` int64 [n], places in it.
+    """
+    table, columns = borrow(table), borrow_columns(columns)
+    cells, rows, sums = borrow(cells), borrow(rows), borrow(sums)
+    scratch = np.empty(0)
+    for t in range(table.shape[0]):
+        tree = tree_at(table, t, columns, borrow(scratch))
+        for i in range(rows.shape[0]):
+            v = cells[t, rows[i]]
+            if v < 0:
+                v = tree.head_i[ROOT]
+            for c in range(sums.shape[1]):
+                sums[i, c] += np.rint(heard_value_of(stat, tree, v, c) / unit)
 
 
 @kernel
-def hear_rows(stat, tree, leaves, targets, forecasts, weights):
-    """Let leaves and root hear rows in order.
+def hear_rows(stat, table, columns, cells, rows, targets, forecasts, weights):
+    """Let cells and roots hear rows in order.
 
-    ``leaves`` int64 [n]; ``targets`` and ``forecasts``, what all trees said on average, float64
-    [n, k]; ``weights`` float64 [n], rows without one are passed over. O(n k).
+    ``cells`` and ``rows`` as in :func:`add_values`; ``targets`` and ``forecasts``, what all trees
+    said on average, float64 [n, k]; ``weights`` float64 [n], rows without one are passed over.
+    O(n T k).
     """
-    tree, leaves, targets = borrow_tree(tree), borrow(leaves), borrow(targets)
+    table, columns = borrow(table), borrow_columns(columns)
+    cells, rows, targets = borrow(cells), borrow(rows), borrow(targets)
     forecasts, weights = borrow(forecasts), borrow(weights)
-    n_outputs, root = targets.shape[1], tree.head_i[ROOT]
-    for r in range(leaves.shape[0]):
-        v, w = leaves[r], weights[r]
-        if w > 0.0:
-            begin_batch(stat, tree, v, n_outputs)
-            hear(stat, tree, v, targets[r], forecasts[r], w)
-            if v != root:
-                begin_batch(stat, tree, root, n_outputs)
-                hear(stat, tree, root, targets[r], forecasts[r], w)
+    n_outputs, scratch = targets.shape[1], np.empty(0)
+    for t in range(table.shape[0]):
+        tree = tree_at(table, t, columns, borrow(scratch))
+        root = tree.head_i[ROOT]
+        for i in range(rows.shape[0]):
+            v, w = cells[t, rows[i]], weights[i]
+            if w > 0.0:
+                begin_batch(stat, tree, v, n_outputs)
+                hear(stat, tree, v, targets[i], forecasts[i], w)
+                if v != root:
+                    begin_batch(stat, tree, root, n_outputs)
+                    hear(stat, tree, root, targets[i], forecasts[i], w)
+
+
+@inner
+def hand_on(tree, parent, v, w, whole):
+    """Let ``v``, with ``w`` of the parent's weight ``whole``, say what the parent says. O(k)."""
+    for s in range(STAT + 1, STAT + tree.n_stats):
+        tree.d[v, s] = 0.0
+    if w > 0.0:
+        heard = tree.d[parent, WEIGHT]
+        tree.d[v, WEIGHT] = min(heard, heard * (w / whole))
+        for s in range(VALUE, STAT + tree.n_stats, 2):
+            tree.d[v, s] = tree.d[parent, s]
+
+
+@kernel
+def cut_cells(stat, table, columns, cuts, offsets, cells, weights, first, last):
+    """Cut cells of trees whose inner nodes are leaves until then; return the cells gained.
+
+    Of the cuts in the order of time those from ``first`` to before ``last``. Rows move to the
+    children (``cells`` int64 [T, n]), which go on from the parent's values: forecasts of rows of
+    positive weight stay as they are. A cell without such rows says what the root does, and is not
+    counted. ``offsets`` int64 [T], the first nodes of trees in ``cuts``. O(k + rows) per cut.
+    """
+    table, columns, cuts = borrow(table), borrow_columns(columns), borrow_cuts(cuts)
+    offsets, cells, weights = borrow(offsets), borrow(cells), borrow(weights)
+    scratch, gained = np.empty(0), 0
+    for at in range(first, last):
+        v = cuts.nodes[at]
+        t, left, right = cuts.tree[v], cuts.left[v], cuts.right[v]
+        tree, offset = tree_at(table, t, columns, borrow(scratch)), offsets[t]
+        own = v - offset
+        for c in range((tree.n_stats - FIRST_VALUE) // 2):
+            tree.d[own, VALUE + 2 * c] = value_of(stat, tree, own, c)
+            tree.d[own, RESIDUAL + 2 * c] = 0.0
+        tree.d[own, MARK] = 0.0
+        at_left = move(cuts, cells, left, left - offset, weights)
+        at_right = move(cuts, cells, right, right - offset, weights)
+        hand_on(tree, own, left - offset, at_left, at_left + at_right)
+        hand_on(tree, own, right - offset, at_right, at_left + at_right)
+        tree.i[own, LEFT] = left - offset
+        gained += at_left > 0.0 and at_right > 0.0
+    return gained
 
 
 @implements(count, Values)

@@ -8,6 +8,7 @@ import signal
 import time
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -15,6 +16,7 @@ import dmondrian
 from tests.cli.command import (
     ADULT,
     JOB,
+    PROJECT,
     TIMEOUT,
     call,
     digests,
@@ -215,3 +217,25 @@ def test_a_job_with_a_score_table_trains_scores_and_evaluates(tmp_path):
     again = tmp_path / "again"
     call("score", run, TEST_FILE, again)
     assert scores(out).equals(scores(again))
+
+
+def test_the_ready_job_of_a_kernel_trains_scores_and_evaluates(tmp_path):
+    """In two shards on two workers as in one on one: the forecasts are the same bytes."""
+    job, file = PROJECT / "jobs" / "california_housing_kernel.toml", tmp_path / "rows.parquet"
+    table = pq.read_table(PROJECT / "jobs/data/california_housing/part-0000.parquet")
+    pq.write_table(table.slice(0, 1500), file, row_group_size=500)
+    given = [f"data.path={file}", f"score.path={file}", "forest.n_estimators=4"]
+    given += ["run.checkpoint_every=600 rows"]
+    told = []
+    for n in (1, 2):
+        run, out = tmp_path / f"run-{n}", tmp_path / f"scores-{n}"
+        own = [*given, f"score.out={out}", f"cluster.workers={n}", f"run.n_shards={n}"]
+        lines = events(finish(*train_words(run, *own, job=job), "--json")[0])
+        told.append((lines[-1]["metrics"], scores(out)))
+        assert len(manifests(run)) == 4
+    assert told[0] == told[1]
+    metrics, forecasts = told[0]
+    y = table["medianHouseValue"].to_numpy()[:1500]
+    rmse = np.sqrt(np.mean((forecasts["prediction"].to_numpy() - y) ** 2))
+    assert metrics["rmse"] == pytest.approx(rmse)
+    assert metrics["rmse"] < 0.9 * y.std()

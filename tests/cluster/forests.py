@@ -36,7 +36,9 @@ FORESTS = {
         calibrate=True,
         random_state=0,
     ),
-    "amf-regressor": AMFRegressor(3, feature_scales="learned", warmup_rows=64, random_state=0),
+    "amf-regressor": AMFRegressor(
+        3, feature_scales="learned", warmup_rows=64, calibrate=True, random_state=0
+    ),
     "mondrian-forest-classifier": MondrianForestClassifier(
         3, aggregation="hierarchy", domain="cube", random_state=0
     ),
@@ -48,6 +50,12 @@ FORESTS = {
     ),
     "mondrian-kernel-regressor": MondrianKernelRegressor(
         5, lifetime="validation", max_lifetime=0.5, domain="cube", random_state=0
+    ),
+    "mondrian-kernel-regressor, likelihood": MondrianKernelRegressor(
+        5, lifetime="marginal_likelihood", max_columns=60, random_state=0
+    ),
+    "mondrian-kernel-regressor, average": MondrianKernelRegressor(
+        5, lifetime="average", max_columns=60, domain="cube", random_state=0
     ),
     "online-forest-classifier": OnlineRandomForestClassifier(
         3, min_samples_leaf=2.0, min_gain=0.05, calibrate=True, random_state=0
@@ -71,6 +79,9 @@ def digest(name: str) -> str:
     for tree in trees:
         for field in sorted(tree):
             found.update(np.ascontiguousarray(tree[field]).tobytes())
+    for told in getattr(forest, "lifetime_path_", ()):
+        if told is not None:
+            found.update(np.ascontiguousarray(told).tobytes())
     said = forest.predict_proba(X) if hasattr(forest, "predict_proba") else forest.predict(X)
     found.update(np.ascontiguousarray(said).tobytes())
     return found.hexdigest()

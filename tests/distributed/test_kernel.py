@@ -19,7 +19,7 @@ from dmondrian.checkpoint.merging import merge
 from dmondrian.distributed import evaluate, grow, score, shards
 from dmondrian.distributed.rounds import Rounds
 from dmondrian.distributed.units import cut_jointly
-from dmondrian.errors import ClusterError, ParameterError, StoreError
+from dmondrian.errors import ClusterError, DataError, ParameterError, StoreError
 from tests.estimators.test_amf import same_forest
 
 from .conftest import (
@@ -114,6 +114,8 @@ def test_what_a_run_of_kernels_cannot_do_is_refused(
 ) -> None:
     for bad, told in (
         (regressor(lifetime="validation"), "chosen from all rows"),
+        (regressor(lifetime="average", domain="cube"), "chosen from all rows"),
+        (regressor(lifetime="average", fitting="independent"), "chosen from all rows"),
         (regressor(solver="cholesky"), "of one machine"),
     ):
         with pytest.raises(ParameterError, match=told):
@@ -126,6 +128,57 @@ def test_what_a_run_of_kernels_cannot_do_is_refused(
     other = fit("other", estimator=regressor(2), target="age", first_tree=2)
     with pytest.raises(ParameterError, match="fitted together"):
         merge([run.run_url, other.run_url], tmp_path / "merged")
+
+
+@pytest.fixture(scope="module")
+def cube(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows of the unit cube, in two files; the last row of "outside" is not in it."""
+    folder = tmp_path_factory.mktemp("cube")
+    X = np.random.default_rng(0).random((1600, 2), dtype=np.float32)
+    y = np.sin(6.0 * X[:, 0]) + X[:, 1]
+    for name, rows in (("inside/a", slice(900)), ("inside/b", slice(900, 1600))):
+        (folder / "inside").mkdir(exist_ok=True)
+        table = pa.table({"a": X[rows, 0], "b": X[rows, 1], "y": y[rows]})
+        pq.write_table(table, folder / f"{name}.parquet", row_group_size=300)
+    X[899, 1] = 1.5
+    table = pa.table({"a": X[:900, 0], "b": X[:900, 1], "y": y[:900]})
+    pq.write_table(table, folder / "outside.parquet", row_group_size=300)
+    return folder
+
+
+@pytest.mark.parametrize("solver", ["auto", "cholesky"])
+def test_forests_of_the_cube_are_the_estimator_in_any_shards(
+    fit: Fit, cube: Path, solver: str
+) -> None:
+    """Trees fitted each for itself: nothing joins them but the order of rows."""
+    given = {"fitting": "independent", "domain": "cube", "solver": solver, "batch_size": 64}
+    kept = {"data": cube / "inside", "target": "y", "estimator": regressor(**given)}
+    runs = [
+        fit("one", n_shards=1, **kept),
+        fit("five", n_shards=5, checkpoint_every="300 rows", **kept),
+    ]
+    X, y = rows_of(runs[0])
+    alone = regressor(**given).fit(X, y)
+    assert all(same_forest(alone, run.to_local()) for run in runs)
+    other = regressor(**{**given, "fitting": "joint", "solver": "sgd"}).fit(X, y)
+    assert not same_forest(alone, other)
+
+
+def test_a_row_outside_the_cube_stops_a_run_of_kernels_as_it_does_the_estimator(
+    fit: Fit, cube: Path
+) -> None:
+    for fitting in ("independent", "joint"):
+        estimator = regressor(fitting=fitting, domain="cube")
+        with pytest.raises(DataError, match="'b'"):
+            fit(
+                f"outside-{fitting}", data=cube / "outside.parquet", target="y", estimator=estimator
+            )
+    clipped = regressor(fitting="independent", domain="cube", clip=True)
+    run = fit("clipped", data=cube / "outside.parquet", target="y", estimator=clipped)
+    X, y = rows_of(run)
+    with pytest.warns(UserWarning, match="clip"):
+        alone = regressor(fitting="independent", domain="cube", clip=True).fit(X, y)
+    assert same_forest(alone, run.to_local())
 
 
 @pytest.mark.usefixtures("talkative")

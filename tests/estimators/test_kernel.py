@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
@@ -92,7 +94,7 @@ def test_marginal_likelihood_is_of_the_label_in_any_unit() -> None:
 
 
 @pytest.mark.parametrize("prior", ["log_uniform", "uniform"])
-def test_an_average_is_the_posterior_mean_of_the_fits(prior: str) -> None:
+def test_an_average_is_the_posterior_mean_of_the_fits(prior: str, tmp_path) -> None:
     X, y = rows(60)
     given = {"domain": "cube", "max_lifetime": 4.0, "regularization": 0.1, "random_state": 2}
     model = MondrianKernelRegressor(5, lifetime="average", lifetime_prior=prior, **given).fit(X, y)
@@ -107,6 +109,11 @@ def test_an_average_is_the_posterior_mean_of_the_fits(prior: str) -> None:
     assert model.predict(asked) == pytest.approx(expected, abs=1e-6)
     with pytest.raises(ParameterError, match="learns no more"):
         model.forest_.update(X, y)
+    with pytest.raises(ParameterError, match="chosen from all rows"):
+        model.partial_fit(X, y)
+    assert model.predict(asked) == pytest.approx(expected, abs=1e-6)  # as if not asked
+    model.save(tmp_path / "model")
+    assert np.array_equal(dmondrian.load(tmp_path / "model").predict(asked), model.predict(asked))
 
 
 def test_a_stream_turns_from_exact_to_batches() -> None:
@@ -124,6 +131,26 @@ def test_a_stream_turns_from_exact_to_batches() -> None:
     fitted = MondrianKernelRegressor(8, **given).fit(X, y)
     errors = [np.mean((m.predict(X) - y) ** 2) for m in (fitted, whole)]
     assert errors[0] < errors[1] < 0.5 * y.var()
+
+
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_a_classifier_turns_to_batches_at_the_same_row_however_rows_come(is_weighted: bool) -> None:
+    X, y = rows(400)
+    labels = np.digitize(y, [0.0, 1.0])
+    w = np.random.default_rng(1).choice([0.0, 0.5, 2.0], len(y)) if is_weighted else None
+    given = {"lifetime": 4.0, "max_columns": 60, "batch_size": 32, "random_state": 0}
+    told = set()
+    for cuts in ([], [1, 2, 3], [37, 64, 211], list(range(10, 400, 10))):
+        model, kinds = MondrianKernelClassifier(6, **given), set()
+        for part in np.split(np.arange(400), cuts):
+            own = None if w is None else w[part]
+            model.partial_fit(X[part], labels[part], sample_weight=own, classes=[0, 1, 2])
+            kinds.add(model.forest_.exact is None)
+        header, trees = model.forest_.state()
+        arrays = (tree[name].tobytes() for tree in trees for name in sorted(tree))
+        told.add((json.dumps(header, sort_keys=True), b"".join(arrays)))
+    assert kinds == {False, True}  # exact in the first parts, not in the last
+    assert len(told) == 1
 
 
 @pytest.mark.parametrize("solver", ["cholesky", "sgd"])

@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
 
+from dmondrian.core import nodes
 from dmondrian.forest import Forest
 from dmondrian.kernel.batches import batch_at, learn_batches, pieces, take_in, teach
 from dmondrian.kernel.columns import leaves_of
-from dmondrian.kernel.grid import held_out_errors, lengthened
+from dmondrian.kernel.grid import WarmSweep, held_out_errors
 from dmondrian.kernel.path import realised
+from tests.reference.ridge import SlowSweep
 from tests.reference.test_ridge import RIDGE, data, parameters
 
-SGD = {"solver": "sgd", "batch_size": 64}
+SGD: dict[str, Any] = {"solver": "sgd", "batch_size": 64}
 
 
 def state_of(forest: Forest) -> tuple[str, bytes]:
     header, trees = forest.state()
     arrays = (tree[name] for tree in trees for name in sorted(tree))
     return json.dumps(header, sort_keys=True), b"".join(a.tobytes() for a in arrays)
+
+
+def held_out_data() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return X, y and weights, 0 for a fifth of the rows; 256 others, which end a batch."""
+    X, y = data(320)
+    weights = np.random.default_rng(4).choice([0.5, 1.0, 2.0], len(y))
+    weights[::5] = 0.0
+    return X, y, weights
 
 
 def test_batches_cover_the_stream_and_are_an_eighth_of_what_came_before() -> None:
@@ -91,17 +102,35 @@ def test_one_tree_is_a_ridge_estimate_after_its_first_batch() -> None:
 
 @pytest.mark.parametrize("domain", ["cube", "range"])
 def test_a_longer_lifetime_changes_no_forecast_until_rows_are_heard(domain: str) -> None:
-    X, y = data(300)
-    like = realised(parameters(domain, **SGD), 6, X, np.ones(300), 1, 20.0, None)
-    model = lengthened(None, like, 1.0, X, np.ones(300), 1)
-    model.exact = None
-    learn_batches(model, X, y, None, 1, again=True)
-    before = model.predict_sums(X).mean
-    for lifetime in (1.5, 4.0, 20.0):
-        longer = lengthened(model, like, lifetime, X, np.ones(300), 1)
-        assert longer.n_nodes > model.n_nodes
-        assert longer.predict_sums(X).mean == pytest.approx(before, abs=1e-12)
-        model = longer
+    X, y, weights = held_out_data()
+    sweep = WarmSweep(parameters(domain, **SGD), 6, X, weights, 1, np.inf)
+    learned = np.flatnonzero(weights > 0.0)
+    for lifetime in (0.01, 0.5, 1.5, 4.0, 30.0):
+        before, n_columns = sweep.forecasts(learned), sweep.n_columns
+        sweep.cut_to(lifetime)
+        assert sweep.forecasts(learned) == pytest.approx(before, abs=1e-8)
+        sweep.hear(y)
+        assert abs(sweep.forecasts(learned) - before).max() > 1e-3
+        assert sweep.n_columns > n_columns or lifetime < 0.1
+
+
+@pytest.mark.parametrize("domain", ["cube", "range"])
+def test_the_sweep_is_its_slow_reference(domain: str) -> None:
+    """Cells of trees drawn for each lifetime alone, values in dictionaries, row by row."""
+    X, y, weights = held_out_data()
+    held = np.flatnonzero(weights == 0.0)
+    sweep = WarmSweep(parameters(domain, **SGD), 6, X, weights, 1, 24.0)
+    slow = SlowSweep(y, weights, RIDGE, SGD["batch_size"])
+    told = list(sweep.errors(y, held))
+    assert told[0][0] < 1.0
+    assert told[-1][0] == 24.0
+    for lifetime, n_columns, error in told:
+        fresh = realised(parameters(domain), 6, X, weights, 1, lifetime, None)
+        is_cut = [bool(t.i[t.head_i[nodes.ROOT], nodes.LEFT] >= 0) for t in fresh.trees]
+        for _ in range(2):  # passes over the rows
+            said = slow.at(leaves_of(fresh, X), is_cut)
+        assert n_columns == slow.n_columns
+        assert error == pytest.approx(np.mean((said[held] - y[held]) ** 2), rel=1e-6)
 
 
 def test_passes_come_near_the_exact_fit() -> None:
@@ -125,10 +154,29 @@ def test_passes_come_near_the_exact_fit() -> None:
 
 def test_the_grid_stops_when_errors_rise() -> None:
     X, y = data(400)
-    like = realised(parameters("range", **SGD), 5, X, np.ones(400), 1, 500.0, None)
+    weights = np.ones(400)
     held = np.arange(0, 400, 4)
-    times, columns, errors = held_out_errors(like, X, y, np.ones(400), held, 1)
+    weights[held] = 0.0
+    times, columns, errors = held_out_errors(
+        parameters("range", **SGD), 5, (X, y, weights), held, 1, 500.0
+    )
     assert (np.diff(times) > 0.0).all()
     assert (np.diff(columns) >= 0).all()
+    assert columns[0] < 10
     assert times[-1] < 500.0
     assert errors.min() < 0.3 * errors[0]
+
+
+def test_the_grid_ends_with_half_as_many_cells_as_rows_or_where_rows_are_equal() -> None:
+    X, y = data(20)
+    weights, held = np.ones(20), np.arange(0, 20, 4)
+    weights[held] = 0.0
+    given = parameters("range", **SGD)
+    _, columns, _ = held_out_errors(given, 5, (X, y, weights), held, 1, None)
+    assert columns[-2] <= 7 * 5 < columns[-1]
+    same = np.repeat(X[:1], 20, axis=0)
+    same[0] = X[1]
+    times, columns, errors = held_out_errors(given, 5, (same, y, weights), held, 1, None)
+    assert len(times) == 1
+    assert columns.tolist() == [5]
+    assert np.isfinite(errors).all()
