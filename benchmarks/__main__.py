@@ -36,19 +36,25 @@ RUNS = (
     Run("quality", "", "--sets adult california_housing --max-rows 300 --models"
         " 'dmondrian 10' 'calibrated 10'", takes_peers=True),
     Run("scales_tried", "--max-rows 12000",
-        "--sets california_housing --max-rows 400 --parts maps"),
+        "--sets california_housing --max-rows 400 --parts maps groups warmup"),
     Run("throughput", "--max-rows 100000", "--workloads adult friedman1 --max-rows 1000 --repeats 1"
         " --models dmondrian", takes_peers=True),
     Run("answering", "--max-rows 100000",
         "--workloads adult friedman1 --max-rows 1000 --repeats 1"),
     Run("growth", "", "--max-rows 20000 --trees 1", takes_data=False),
     Run("startup", "", None, takes_data=False, takes_peers=True),
+    Run("first_screen", "", None, takes_data=False),
     Run("ablation", "--max-rows 20000", "--sets adult --max-rows 200 --trees 2"),
     Run("encoding", "", "--trees 1 --max-rows 1000", takes_data=False),
     Run("lifetimes", "--max-rows 12000", "--sets california_housing --max-rows 200"),
-    Run("figures", "", None),
-    Run("intervals", "--max-rows 8000 --repeats 25", "--max-rows 300 --parts prediction"),
-    Run("online_forests", "", "--sets adult --max-rows 300 --models 'online forest 10' --trees 2"
+    # Without b16, whose scripts are below.
+    Run("figures", "m17 m21 z24 d13",
+        "d13 --d13-set adult --d13-trees 2 --d13-seeds 1 --max-rows 300"),
+    Run("intervals", "--max-rows 8000 --repeats 25",
+        "--max-rows 300 --parts prediction deviations"),
+    # The part that it does not name is run by figures.
+    Run("online_forests", "usps memory defaults speech peers",
+        "--sets adult --max-rows 300 --models 'online forest 10' --trees 2"
         " --seeds 1 --rows 500 memory peers", takes_peers=True),
     Run("generalized", "", "--sets california_housing --max-rows 300 quantiles"),
     Run("kernel.figure_5", "", "--sizes 2 5", takes_data=False),

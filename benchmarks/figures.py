@@ -8,10 +8,11 @@ in tenths, answers for every lifetime; the batch forests are trained anew on eac
 M17, Proposition 1: error on Y = 1{|X - 1/2| <= 0.05}, X uniform, as rows come to Mondrian forests
 on the unit cube: it stalls at a fixed lifetime and goes to 0 with one that grows.
 
-M21, Figures 7 to 12 (:mod:`benchmarks.figures_m21`) and Z24's settings
-(:mod:`benchmarks.figures_z24`).
+M21, Figures 7 to 12 (:mod:`benchmarks.figures_m21`), Z24's settings (:mod:`benchmarks.figures_z24`)
+and D13, Figures 2 and 3 (:mod:`benchmarks.figures_d13`). B16, Figures 5 to 9, are scripts of their
+own in `benchmarks/kernel/`, which are run as they are reported.
 
-    python -m benchmarks.figures --data <folder> [m17] [m21] [z24]
+    python -m benchmarks.figures --data <folder> [m17] [m21] [z24] [d13] [b16]
 
 Writes records, tables and pictures to `results/`. A run that was stopped takes up where it stood, a
 complete one is drawn again; ``--fresh`` measures again. Needs matplotlib (the package's `plots`
@@ -22,6 +23,9 @@ standard deviation over seeds, pictures the mean in a band from the least to the
 from __future__ import annotations
 
 import argparse
+import os
+import shlex
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -33,8 +37,9 @@ from typing import Any
 import numpy as np
 from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 
-from benchmarks import datasets, figures_m21, figures_z24
-from benchmarks.records import RESULTS, Records, table
+from benchmarks import datasets, figures_d13, figures_m21, figures_z24
+from benchmarks.__main__ import RUNS
+from benchmarks.records import RESULTS, RESULTS_VARIABLE, Records, table
 from dmondrian import MondrianForestClassifier, PowerLifetime
 from dmondrian.lifetime import Lifetime, lifetime_at
 
@@ -257,9 +262,10 @@ def main() -> None:
         nargs="*",
         choices=[[], *PAPERS],
         metavar="PAPER",
-        help="m17, m21, z24; default: all",
+        help=f"{', '.join(PAPERS)}; default: all",
     )
     parser.add_argument("--m21-rows", type=int, default=3000, help="of each set of M21")
+    figures_d13.add_arguments(parser)
     parser.add_argument("--fresh", action="store_true", help="measure again")
     parser.add_argument("--out", type=Path, default=RESULTS / "figures.json")
     args = parser.parse_args()
@@ -268,7 +274,8 @@ def main() -> None:
     matplotlib.use("Agg")
     for paper in args.papers or PAPERS:
         text = PAPERS[paper](args, args.out.parent)
-        args.out.with_name(FILES.get(paper, f"figures_{paper}.md")).write_text(text)
+        if text:
+            args.out.with_name(FILES.get(paper, f"figures_{paper}.md")).write_text(text)
 
 
 def report_m17(args: argparse.Namespace, folder: Path) -> str:
@@ -283,10 +290,36 @@ def report_m17(args: argparse.Namespace, folder: Path) -> str:
     return text
 
 
+def run_script(script: str, more: Sequence[str], args: argparse.Namespace, folder: Path) -> None:
+    """Run a script that has figures of its own, with the arguments of the reported run."""
+    (run,) = (run for run in RUNS if run.script == script)
+    told = [sys.executable, "-m", f"benchmarks.{script}"]
+    if run.takes_data:
+        told += ["--data", args.data]
+    environment = {**os.environ, RESULTS_VARIABLE: str(folder.resolve())}
+    subprocess.run([*told, *(more or shlex.split(run.whole))], env=environment, check=True)
+
+
+def report_d13(args: argparse.Namespace, folder: Path) -> str:
+    """Draw Figure 2 by the script that has it, then Figure 3; return the table of the latter."""
+    size = ["--trees", str(args.d13_trees), "--seeds", str(args.d13_seeds)]
+    run_script("online_forests", ["gaussians", *size], args, folder)
+    return figures_d13.report(args, folder)
+
+
+def report_b16(args: argparse.Namespace, folder: Path) -> str:
+    """Draw Figures 5 to 9 by their scripts, which write their own tables."""
+    for number in range(5, 10):
+        run_script(f"kernel.figure_{number}", [], args, folder)
+    return ""
+
+
 PAPERS: dict[str, Callable[[argparse.Namespace, Path], str]] = {
     "m17": report_m17,
     "m21": figures_m21.report,
     "z24": figures_z24.report,
+    "d13": report_d13,
+    "b16": report_b16,
 }
 FILES = {"m17": "figures.md"}
 

@@ -2,12 +2,13 @@
 
 Prediction intervals on held-out rows of real sets (columns scaled to [0, 1] by the range of the
 training rows, 20 trees): the forest's own, and those calibrated on a fifth of the training rows,
-which is then not learned. Confidence intervals for the mean by simulation on the cube (uniform
-rows, the mean over columns of sin(2 pi x), noise 0.5, 20 interior points): the share that holds the
-truth, and their mean width, with and without debiasing. And the slope of log squared error on
-log n of both estimators at lifetimes 4 n^(1/(d+8)), too small for the plain one: -4 / (d+8) and
--8 / (d+8) in theory. Errors there are those of a forest of infinitely many trees: products of the
-errors of two halves whose trees are independent.
+which is then not learned. AMF's deviations of the label, before and after calibration in the
+stream (one pass, default settings). Confidence intervals for the mean by simulation on the cube
+(uniform rows, the mean over columns of sin(2 pi x), noise 0.5, 20 interior points): the share that
+holds the truth, and their mean width, with and without debiasing. And the slope of log squared
+error on log n of both estimators at lifetimes 4 n^(1/(d+8)), too small for the plain one: -4 /
+(d+8) and -8 / (d+8) in theory. Errors there are those of a forest of infinitely many trees:
+products of the errors of two halves whose trees are independent.
 
     python -m benchmarks.intervals --data <folder>
 """
@@ -21,7 +22,7 @@ import numpy as np
 
 from benchmarks import datasets
 from benchmarks.records import RESULTS, table
-from dmondrian import MondrianForestRegressor, PowerLifetime
+from dmondrian import AMFRegressor, MondrianForestRegressor, PowerLifetime
 
 TREES = 20
 COVERAGES = (0.95, 0.9, 0.8, 0.5)
@@ -58,6 +59,35 @@ def prediction(names: list[str], data: str | None, max_rows: int | None) -> str:
     head = ["set", "forest", "intervals", *(str(c) for c in COVERAGES)]
     head += [f"width {c}" for c in COVERAGES]
     return "### Prediction intervals: coverage, width / std of y\n\n" + table(head, rows)
+
+
+def deviations(names: list[str], data: str | None, max_rows: int | None) -> str:
+    """Held-out labels under Gaussians of AMF: as cells tell them, and calibrated in the stream.
+
+    Beside them one Gaussian for all errors, whose variance is that of the held-out ones.
+    """
+    rows = []
+    for name in names:
+        dataset = datasets.load(name, data, max_rows)
+        for n_trees in (10, 100):
+            forest = AMFRegressor(n_trees, calibrate=True, random_state=0, n_jobs=-1)
+            forest.fit(dataset.X_train, dataset.y_train)
+            mean, std = forest.predict(dataset.X_test, return_std=True)
+            error, factor = dataset.y_test - mean, forest.variance_factor_
+            constant = np.full(len(error), np.sqrt((error * error).mean()))
+            found = [_likely(error, s) for s in (std / np.sqrt(factor), std, constant)]
+            rows.append([name, n_trees, factor, *(x for one in found for x in one)])
+    head = ["set", "trees", "factor"]
+    for kind in ("own", "calibrated", "one for all"):
+        head += [f"{kind}: within 90 %", "nats"]
+    return "### Deviations of labels: share in the central 90 %, log loss\n\n" + table(head, rows)
+
+
+def _likely(error: np.ndarray, std: np.ndarray) -> tuple[float, float]:
+    """Share of errors within 1.645 deviations, and mean negative log density."""
+    std = np.maximum(std, 1e-9 * np.abs(error).max())
+    nats = np.log(np.sqrt(2.0 * np.pi) * std) + 0.5 * (error / std) ** 2
+    return float((np.abs(error) <= 1.645 * std).mean()), float(nats.mean())
 
 
 def _held(lower: np.ndarray, upper: np.ndarray, dataset: Any) -> tuple[float, float]:
@@ -147,14 +177,14 @@ def main() -> None:
         "slopes": slopes,
         "confidence": lambda: confidence(args.repeats),
         "prediction": lambda: prediction(args.sets, args.data, args.max_rows),
+        "deviations": lambda: deviations(args.sets, args.data, args.max_rows),
     }
     parser.add_argument("--parts", nargs="+", default=list(named), choices=named)
     args = parser.parse_args()
-    parts = []
     for name in args.parts:
-        parts.append(named[name]())
-        print(parts[-1], flush=True)
-    (RESULTS / "intervals.md").write_text("\n".join(parts))
+        told = named[name]()
+        print(told, flush=True)
+        (RESULTS / f"intervals_{name}.md").write_text(told)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ AMF with ten trees, learned scales and otherwise default settings: held-out log 
 * *exponents*: four forests of the scales to the powers 0, 1/2, 1 and 2, their forecasts averaged
   with weights proportional to exp(-progressive loss) (classes; regrets at most log 4). In
   regression the loss is in units of the labels' variance.
+* *groups*: the columns of a one-hot group share the mean of their learned scales; *warmup*: scales
+  are learned from more rows, which is the best that learning them anew at doublings could do.
 * *noise*: adult with 50 uniform columns more, for three seeds; *size*: with noise of a fixed scale,
   the loss that scales are judged by beside the held-out one. *bank*: where its gap comes from.
 """
@@ -167,12 +169,60 @@ def of_bank(data: Dataset) -> list[list[float | str | None]]:
     return rows
 
 
+def one_hot_groups(X: np.ndarray) -> list[slice]:
+    """Return the runs of neighbouring columns of 0 and 1 of which each row has a single one."""
+    is_binary, groups, first = ((X == 0) | (X == 1)).all(axis=0), [], 0
+    while first < X.shape[1]:
+        stop, ones = first, np.zeros(len(X), np.int64)
+        while stop < X.shape[1] and is_binary[stop] and (ones + X[:, stop]).max() <= 1:
+            ones += X[:, stop].astype(np.int64)
+            stop += 1
+        if stop > first + 1 and ones.all():
+            groups.append(slice(first, stop))
+            first = stop
+        else:
+            first += 1
+    return groups
+
+
+def by_group(data: Dataset) -> list[float | str | None]:
+    """Return losses with learned scales, and with the mean of each source column's for all of it.
+
+    The mean keeps the share of splits that the source column gets.
+    """
+    own = model(data).fit(data.X_train, data.y_train)
+    scales = own.feature_scales_.astype(float)
+    groups = one_hot_groups(np.vstack([data.X_train, data.X_test]))
+    for group in groups:
+        scales[group] = scales[group].mean()
+    shared = model(data, feature_scales=scales).fit(data.X_train, data.y_train)
+    told = [score(data, forecast(data, one, data.X_test)) for one in (own, shared)]
+    return [data.name, len(data.y_train), len(groups), *told]
+
+
+def by_warmup(data: Dataset) -> list[float | str | None]:
+    """Return losses with scales of the first 4096 rows, and of two, four and eight times as many.
+
+    The best that relearning at doublings of the rows could do: its scales for the last rows, from
+    the first one on.
+    """
+    found: list[float | str | None] = [data.name, len(data.y_train)]
+    for times in (1, 2, 4, 8):
+        has_rows = times * FIRST <= 2 * len(data.y_train) // 3
+        fitted = model(data, warmup_rows=times * FIRST) if has_rows else None
+        told = fitted and forecast(data, fitted.fit(data.X_train, data.y_train), data.X_test)
+        found.append(None if told is None else score(data, told))
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     datasets.add_arguments(parser, list(SETS))
-    parser.add_argument("--parts", nargs="+", default=["maps", "noise", "size", "bank"])
+    parser.add_argument(
+        "--parts", nargs="+", default=["maps", "noise", "size", "bank", "groups", "warmup"]
+    )
     args = parser.parse_args()
     parts: dict[str, Any] = {
         "maps": (
@@ -183,6 +233,10 @@ def main() -> None:
         "size": (["scale of noise", "late loss of 4096 rows", "held-out"],
                  lambda: by_size(load("adult", None))),
         "bank": (["bank, all rows", "log loss"], lambda: of_bank(load("bank", None))),
+        "groups": (["set", "n", "groups", "learned", "mean of its group"],
+                   lambda: (by_group(load(name, args.max_rows)) for name in args.sets)),
+        "warmup": (["set", "n", *(str(times * FIRST) for times in (1, 2, 4, 8))],
+                   lambda: (by_warmup(load(name, args.max_rows)) for name in args.sets)),
     }  # fmt: skip
 
     def load(name: str, most: int | None) -> Dataset:

@@ -12,14 +12,15 @@ Where to look, from the bottom up; imports go down only (``tests/test_layers.py`
     Nodes, draws, boxes, and the two loops that learn and predict.
 ``growth``, ``stats``, ``losses``, ``rules``
     The policies that make an algorithm of the loops.
-``domain``, ``lifetime``, ``cost``, ``fringe``, ``parameters``, ``sums``, ``threads``, ``ensemble``,
+``domain``, ``lifetime``, ``cost``, ``fringe``, ``parameters``, ``sums``, ``fixed_point``,
+``threads``, ``ensemble``,
 ``forest``, ``state``, ``merge``, ``selection``
     Trees as a forest, the forest as checked data, and lifetimes that trees choose.
 ``own_loss``
     A convex loss of the user's own.
 ``mixture``, ``inference``, ``density``
     How sure a forest is: of a label, and of its mean; how dense its rows lie.
-``sampled``, ``calibration``, ``importances``
+``sampled``, ``calibration``, ``dispersion``, ``importances``
     Forecasts of a sample of rows before they are learned, what they are worth; features.
 ``progressive``, ``scales``, ``warmup``
     Settings that are chosen from the first rows.

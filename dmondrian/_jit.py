@@ -161,7 +161,7 @@ def _announce() -> None:
     By the logger "dmondrian", at the level that is seen without any set-up of logging.
     """
     logging.getLogger("dmondrian").warning(
-        "compiling kernels for this machine, once: some seconds each, about 15 for a forest; they "
+        "compiling kernels for this machine, once: some seconds each, 10 to 30 for a forest; they "
         "are kept in %s (`dmondrian warm` compiles all of them ahead of time)",
         cache_folder(),
     )

@@ -5,8 +5,8 @@ above 1, forecasts better. b is fitted to forecasts made just before their rows 
 (:mod:`dmondrian.sampled`). What is kept of them is the slope of their summed log loss at fixed
 exponents. The loss is convex in b, so its slope only grows and where it passes zero is the
 optimum: no step sizes, and the order of the rows does not matter within a doubling of the stream.
-When the total weight doubles, older slopes count a quarter, because deeper forests average
-differently: b may grow with the rows.
+When the total weight doubles, older slopes count a quarter: b may grow with the rows. Regressors
+have a factor of their variance instead, see :mod:`dmondrian.dispersion`.
 
 Relies on :mod:`dmondrian.core.temper`. Promises a pure function of the sampled forecasts in
 order, to the last bit; b = 1 where none came, and near it where few did.
@@ -24,10 +24,11 @@ from typing import Any
 import numpy as np
 
 from dmondrian.core.temper import add_slopes, write_powers
-from dmondrian.ensemble import FIXED_ONE
+from dmondrian.dispersion import VarianceFactor
 from dmondrian.errors import CorruptError
+from dmondrian.fixed_point import ONE
 from dmondrian.layout import read_only
-from dmondrian.sampled import Sampled
+from dmondrian.sampled import FADING, PRIOR_ROWS, Sampled, by_octave
 
 # 1/4 to 16 in steps of 2^(1/4), told as literals: no machine's exp2 has a say. Between neighbours
 # b times the slope is taken as linear in b, which errs by less than one per cent.
@@ -35,9 +36,6 @@ _ROOTS = 1.0, 1.189207115002721, 1.4142135623730951, 1.681792830507429
 EXPONENTS = np.array(
     [*(power * r for power in (0.25, 0.5, 1.0, 2.0, 4.0, 8.0) for r in _ROOTS), 16.0]
 )
-_FADING = 0.25  # what a slope counts after the total weight has doubled
-# The prior b^8 e^(-8 b), a Gamma density with its mode at 1, counts like 8 rows or so.
-_PRIOR_ROWS = 8.0
 
 
 @dataclass(frozen=True)
@@ -67,12 +65,11 @@ class Calibration:
         n_trees : int
             Trees that the sums are over.
         """
-        octaves = np.frexp(sampled.before)[1] - 1
         slopes, octave = np.array(self.slopes), self.octave
-        unit, logs = 1.0 / (n_trees * FIXED_ONE), np.empty(sampled.sums.shape[1])
-        for now in np.unique(octaves).tolist():
-            slopes *= _FADING ** (now - octave)
-            octave, rows = now, octaves == now
+        unit, logs = 1.0 / (n_trees * ONE), np.empty(sampled.sums.shape[1])
+        for now, rows in by_octave(sampled):
+            slopes *= FADING ** (now - octave)
+            octave = now
             sums, own, times = sampled.sums[rows], y[sampled.rows[rows]], sampled.hits[rows]
             add_slopes(
                 read_only(sums), unit, read_only(own), read_only(times), EXPONENTS, logs, slopes
@@ -91,14 +88,22 @@ class Calibration:
 
     @property
     def exponent(self) -> float:
-        """The exponent b of least loss, prior included."""
-        slopes = np.array(self.slopes) * EXPONENTS + _PRIOR_ROWS * (EXPONENTS - 1.0)
+        """The exponent b of least loss.
+
+        The prior b^8 e^(-8 b), a Gamma density with its mode at 1, counts like 8 rows or so.
+        """
+        slopes = np.array(self.slopes) * EXPONENTS + PRIOR_ROWS * (EXPONENTS - 1.0)
         above = int(np.argmax(slopes >= 0.0)) if (slopes >= 0.0).any() else len(slopes)
         if above in (0, len(slopes)):
             return float(EXPONENTS[min(above, len(slopes) - 1)])
         low, high = slopes[above - 1], slopes[above]
         share = low / (low - high)
         return float(EXPONENTS[above - 1] + share * (EXPONENTS[above] - EXPONENTS[above - 1]))
+
+    @property
+    def in_words(self) -> str:
+        """What is done, for people."""
+        return f"probabilities to the power {self.exponent:.3f}"
 
     def apply(self, proba: np.ndarray) -> np.ndarray:
         """Return calibrated probabilities, float64 [n, K]."""
@@ -134,6 +139,25 @@ class Calibration:
         return cls(octave, tuple(slopes))
 
 
-def calibrated(proba: np.ndarray, calibration: Calibration | None) -> np.ndarray:
-    """Return calibrated probabilities, or forecasts as they are where nothing calibrates them."""
-    return proba if calibration is None else calibration.apply(proba)
+Fitted = Calibration | VarianceFactor
+
+
+def kind_of(tells_labels: bool) -> type[Calibration] | type[VarianceFactor]:
+    """Return what calibrates forests that tell moments of labels, or those of classes."""
+    return VarianceFactor if tells_labels else Calibration
+
+
+def calibrated(forecasts: np.ndarray, calibration: Fitted | None) -> np.ndarray:
+    """Return calibrated forecasts, or forecasts as they are where nothing calibrates them."""
+    return forecasts if calibration is None else calibration.apply(forecasts)
+
+
+def tells_labels(calibration: Fitted | None) -> bool:
+    """Say whether it is the variance of labels that is calibrated."""
+    return isinstance(calibration, VarianceFactor)
+
+
+def calibrated_std(variance: np.ndarray, calibration: Fitted | None) -> np.ndarray:
+    """Return standard deviations, calibrated where those of labels are."""
+    factor = calibration.factor if isinstance(calibration, VarianceFactor) else 1.0
+    return np.sqrt(factor * variance)

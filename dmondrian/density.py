@@ -175,8 +175,10 @@ class DensityAnswers:
         self._density = ForestDensity(forest, lifetime, bound, n_draws)
         self.check_domain = forest.check_domain
 
-    def predict_sums(self, X: np.ndarray, spread: bool, distance: bool, onto: Sums | None) -> Sums:
-        """Return log densities in place of sums over trees; neither spread nor distance."""
+    def predict_sums(
+        self, X: np.ndarray, spread: bool, distance: bool, onto: Sums | None, labels: bool
+    ) -> Sums:
+        """Return log densities in place of sums over trees, and nothing else."""
         assert onto is None  # no other tree has spoken before
         return Sums(self._density.log_density(X)[:, None], None, None, 1)
 

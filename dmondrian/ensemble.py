@@ -19,7 +19,8 @@ from dmondrian.core.columns import Rows, all_numeric, boxless
 from dmondrian.core.loops import Asked, Silent, update
 from dmondrian.core.table import table_of
 from dmondrian.errors import ParameterError
-from dmondrian.fringe import LARGEST_POOL
+from dmondrian.fixed_point import KNOWN, units, whole_moments, whole_shares
+from dmondrian.fringe import LARGEST_POOL, LARGEST_WEIGHT
 from dmondrian.frozen import Frozen
 from dmondrian.layout import fitted, read_only, rows_of, without_boxes
 from dmondrian.parameters import ForestParameters, policies
@@ -32,9 +33,6 @@ _FIRST_ARRANGED = 128  # nodes of a tree below half of which the boxes' columns 
 _FEW = 64  # rows that all trees learn in one call, which no interrupt breaks off
 _MAX_CAPACITY = 2**31 - 2  # node ids are int32
 _CHUNK = 4096  # rows of a prediction task: enough to keep a tree in cache
-# Sums of probabilities in units of 1 / FIXED_ONE are whole, so that they do not depend on the
-# order of additions: on how trees are cut into shards. A million trees fit.
-FIXED_ONE = 2.0**40
 _NO_ROWS = np.empty(0, np.int64)
 _NONE_3D, _NONE_1D = np.empty((0, 0, 0)), np.empty(0)
 
@@ -99,7 +97,7 @@ class Ensemble(Predicting):
         n_threads: int,
         rows: np.ndarray,
         lifetimes: np.ndarray,
-    ) -> np.ndarray:
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Learn rows as :meth:`update` does; return what the trees said of some of them.
 
         Each of ``rows`` (int64 [a], increasing, not the forest's first) is forecast by trees
@@ -107,26 +105,37 @@ class Ensemble(Predicting):
 
         Returns
         -------
-        int64 array of shape (a, k)
-            Forecasts summed over trees, in units of 1 / FIXED_ONE.
+        sums : int64 array of shape (a, k)
+            Forecasts summed over trees, as :mod:`dmondrian.fixed_point` tells them.
+        units : float64 array of shape (a, 2), or (a, 0) of probabilities
+            What moments of labels are told in.
         """
         weights = read_only(_NONE_1D if w is None else w)
+        self._check_total(weights)
         X, n_clipped = self._as_learned(X)
         y = read_only(y)
-        sums = np.zeros((len(rows), self.n_outputs), np.int64)
+        said, tells_labels = self.told_of_samples, self.parameters.tells_labels
+        sums = np.zeros((len(rows), said.n_sums), np.int64)
+        known = np.zeros((len(rows), KNOWN if tells_labels else 0))
         lock = Lock()
         reached = np.zeros(len(self.trees), np.int64)
 
         def learn(first: int, last: int) -> None:
-            answers = np.empty((len(rows), self._width))
-            asked = Asked(rows, lifetimes, np.empty((3, self._width)), answers)
+            answers, own = np.empty((len(rows), said.width)), np.empty(known.shape)
+            asked = Asked(rows, lifetimes, said.loss, np.empty((3, said.width)), answers, own)
             self._learn(
                 (first, last), learned, y, weights, reached, asked if len(rows) else Silent()
             )
             if len(rows):
-                whole = np.rint(answers[:, : self.n_outputs] * FIXED_ONE).astype(np.int64)
+                offset = float(self.trees[first].head_f[nodes.OFFSET])  # others may be behind
+                whole = (
+                    whole_moments(answers, offset, own)
+                    if tells_labels
+                    else whole_shares(answers[:, : said.n_sums])
+                )
                 with lock:  # in whatever order: whole numbers add up exactly
                     sums[:] += whole
+                    known[:] = own  # equal in all trees
 
         self._check_whole()
         learned = self._arrange(X)
@@ -138,7 +147,18 @@ class Ensemble(Predicting):
             run_threads(lambda t: learn(t, t + 1), range(len(self.trees)), n_threads)
         self._is_torn = False
         self.n_clipped += n_clipped
-        return sums
+        return sums, units(known, self._origin) if tells_labels else known
+
+    def _check_total(self, w: np.ndarray) -> None:
+        """Refuse weights whose gains doubles cannot hold, as those would be of no candidate."""
+        if self.parameters.fringe is not None:
+            with np.errstate(over="ignore"):
+                total = self.total_weight + w.sum()
+            if total > LARGEST_WEIGHT:
+                raise ParameterError(
+                    f"the weights of an online random forest's rows should sum to at most "
+                    f"{LARGEST_WEIGHT:g}, with these rows they sum to {total:.3g}: rescale them"
+                )
 
     def _arrange(self, X: np.ndarray) -> Rows:
         """Return rows for the kernels; trees write their boxes so that they can learn them."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dmondrian import fringe, state
-from dmondrian.calibration import Calibration
+from dmondrian.calibration import Fitted, kind_of
 from dmondrian.core import nodes
 from dmondrian.core.columns import Columns, boxless
 from dmondrian.ensemble import Ensemble
@@ -41,11 +41,12 @@ class Forest(Ensemble):
     warmup_rows : int
         Distinct rows from which they are chosen for good.
     calibrate : bool
-        Whether to fit an exponent for the probabilities along the way (classification).
+        Whether to fit an exponent for the probabilities along the way (classification), or a
+        factor for the variance of the label (of a forest that ``tells_labels``).
 
     Attributes
     ----------
-    calibration : Calibration or None
+    calibration : Calibration, VarianceFactor or None
     exact : Exact or None
         What cells that are fitted jointly and exactly need to learn more rows.
     """
@@ -59,7 +60,8 @@ class Forest(Ensemble):
         calibrate: bool = False,
     ) -> None:
         super().__init__(parameters, tree_numbers)
-        self.calibration = Calibration() if calibrate else None
+        begun = kind_of(parameters.tells_labels)()
+        self.calibration: Fitted | None = begun if calibrate else None
         self.warmup = Warmup(auto, parameters.n_features, warmup_rows) if auto else None
         self.exact = exact_of(self)
 
@@ -80,7 +82,7 @@ class Forest(Ensemble):
         chosen = warmup.chosen(self.parameters, self.warmup, n_threads)
         if chosen != self.parameters:
             anew = Ensemble(chosen, self.tree_numbers)
-            calibration = None if self.calibration is None else Calibration()
+            calibration = None if self.calibration is None else type(self.calibration)()
             calibration = _learn(anew, calibration, self.warmup.rows, n_threads)
             self.calibration = _learn(anew, calibration, (X, y, w), n_threads)
             self._take(anew)
@@ -151,7 +153,8 @@ class Forest(Ensemble):
         if header["warmup"] is not None:
             forest.warmup = Warmup.from_json(header["warmup"], parameters)
         if header.get("calibration") is not None:
-            forest.calibration = Calibration.from_json(header["calibration"])
+            kind = kind_of(parameters.tells_labels)
+            forest.calibration = kind.from_json(header["calibration"])
         if parameters.joint is not None:
             told, forest.exact = header.get("exact"), None
             if told is not None:
@@ -219,10 +222,10 @@ def tree_fields(
 
 def _learn(
     ensemble: Ensemble,
-    calibration: Calibration | None,
+    calibration: Fitted | None,
     rows: tuple[np.ndarray, np.ndarray, np.ndarray | None],
     n_threads: int,
-) -> Calibration | None:
+) -> Fitted | None:
     """Let an ensemble learn rows X, y, w; return the calibration after them, if there is one."""
     if calibration is None:
         Ensemble.update(ensemble, *rows, n_threads)

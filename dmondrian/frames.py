@@ -135,6 +135,11 @@ class FrameModel:
                 f"the frame lacks the columns {missing[:8]}: expected the {len(names)} that the "
                 "forest was fitted on, by name; rename or add them"
             )
+        if repeated := sorted({name for name in names if there.count(name) > 1}):
+            raise SchemaError(
+                f"the frame has several columns of the names {repeated[:8]}: expected one of each; "
+                "drop or rename the others"
+            )
         table = _table(frame, kind, [name for name in names if name in there])
         if self.schema is None:
             return _plain_features(table)

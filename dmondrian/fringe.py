@@ -36,6 +36,7 @@ from dmondrian.stats.impurity import CRITERIA, HELLINGER
 NO_CAP = int(np.iinfo(np.int64).max)
 MOST_POINTS = 2**16
 LARGEST_POOL = 2**31 - 3  # doubles: places are int32
+LARGEST_WEIGHT = 1e100  # of a forest's rows: gains need its square, and its logarithm
 _VARIANCE = "squared_error"
 LARGEST_RATE = 1e6  # one draw per candidate feature: as many as any forest has
 
@@ -149,7 +150,7 @@ def fields(tree: nodes.Tree) -> dict[str, np.ndarray]:
         block = tree.pool[place + N_FEATURES : place + int(tree.pool[place + SIZE])]
         sizes[v] = len(block)
         blocks.append(block)
-    active = (told != NONE).astype(np.int32)
+    active = (told > NONE).astype(np.int32)
     return {"fringe": active, "candidates_size": sizes, "candidates": np.concatenate(blocks)}
 
 

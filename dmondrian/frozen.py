@@ -91,4 +91,4 @@ class Frozen:
 
 
 def _key(loss: Any, rule: Any, lifetimes: np.ndarray) -> tuple[Any, ...]:
-    return loss, rule, lifetimes.tobytes()
+    return type(loss), loss, rule, lifetimes.tobytes()  # tuples of equal numbers are equal

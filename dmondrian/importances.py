@@ -16,6 +16,7 @@ import numpy as np
 
 from dmondrian.core.gains import add_gains
 from dmondrian.ensemble import Ensemble
+from dmondrian.parameters import ForestParameters
 
 
 def importances(ensemble: Ensemble) -> np.ndarray:
@@ -23,6 +24,15 @@ def importances(ensemble: Ensemble) -> np.ndarray:
     gains, _ = _gains(ensemble)
     total = gains.sum()
     return gains / total if total > 0.0 else gains
+
+
+def why_none(parameters: ForestParameters) -> str | None:
+    """Return why no split of such a forest has a worth, or None where each has."""
+    if parameters.joint is not None:
+        return "the cells of a Mondrian kernel are fitted together, so no split has its own worth"
+    if parameters.cost is not None and parameters.cost.loss == "density":
+        return "a density has no labels by which a split could be worth something"
+    return None
 
 
 def relevances(ensemble: Ensemble) -> np.ndarray:

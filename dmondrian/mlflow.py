@@ -18,7 +18,7 @@ from dmondrian.data import Schema
 from dmondrian.distributed.metrics import Progressive
 from dmondrian.errors import ParameterError
 from dmondrian.extras import require
-from dmondrian.frames import FrameModel
+from dmondrian.frames import FrameModel, answer_names
 
 _LONGEST = 500  # characters of a parameter; stores differ in what they take
 _AT_ONCE = 900  # metrics in a call
@@ -102,7 +102,7 @@ def log_run(
                 name=name,
                 loader_module="dmondrian.mlflow",
                 data_path=str(folder),
-                signature=_signature(schema),
+                signature=_signature(schema, _answers(FrameModel(folder))),
                 registered_model_name=registered_model_name,
                 pip_requirements=["dmondrian", "pandas"],
             )
@@ -125,7 +125,8 @@ def _metrics(stored: dict[str, Any], make: Any) -> list[Any]:
     ]
 
 
-def _signature(schema: Schema) -> Any:
+def _signature(schema: Schema, answers: list[str]) -> Any:
+    """Return the types of the columns taken and answered."""
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, TensorSpec
     from mlflow.types import Schema as Columns
@@ -139,18 +140,27 @@ def _signature(schema: Schema) -> Any:
         for column in schema.columns
     ]
     label = "double"
-    outputs = []
     if schema.classes is not None:
-        kinds = {bool: "boolean", int: "long", str: "string"}
-        label = kinds[type(schema.classes[0])]
-        outputs = [ColSpec("double", f"proba_{one}") for one in schema.classes]
-    return ModelSignature(Columns(inputs), Columns([ColSpec(label, "prediction"), *outputs]))
+        label = {bool: "boolean", int: "long", str: "string"}[type(schema.classes[0])]
+    outputs: list[ColSpec | TensorSpec] = [
+        ColSpec(label if name == "prediction" else "double", name) for name in answers
+    ]
+    return ModelSignature(Columns(inputs), Columns(outputs))
 
 
 def _type_of(column: Any) -> str:
     found = next((own for start, own in _TYPES if column.type.startswith(start)), "double")
     # Whole numbers with nulls come as floating ones in a frame of pandas.
     return "double" if column.has_nulls and found in ("integer", "long", "boolean") else found
+
+
+def _answers(model: FrameModel) -> list[str]:
+    """Return the columns that a model answers with."""
+    estimator = model.estimator
+    names = answer_names(estimator.get_params(deep=False), None)
+    if hasattr(estimator, "predict_proba"):
+        names += answer_names({}, estimator.classes_)
+    return names
 
 
 class _Answering:

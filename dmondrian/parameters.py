@@ -167,6 +167,11 @@ class ForestParameters:
         return self.n_classes > 0 and self.cost is None and self.joint is None
 
     @property
+    def tells_labels(self) -> bool:
+        """Whether cells can tell mean and second moment of a label."""
+        return self.algorithm == "amf-regressor"
+
+    @property
     def n_outputs(self) -> int:
         """Numbers of a prediction: classes, or what a cell says."""
         if self.joint is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import is_not
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from dmondrian.growth.range import Range
 from dmondrian.layout import fitted, read_only, rows_of, without_boxes
 from dmondrian.lifetime import check_lifetimes
 from dmondrian.losses.depth import Depth
+from dmondrian.losses.label import ROWS_ABOVE, Label
 from dmondrian.parameters import ForestParameters, Policies
 from dmondrian.rules.aggregate import Aggregate
 from dmondrian.rules.gaussian import GaussianHierarchy
@@ -38,6 +39,17 @@ from dmondrian.threads import run_threads
 _CHUNK = 4096  # rows of a prediction task: enough to keep a tree in cache
 _FEW = 16  # rows that one call for all trees answers sooner than a call for each frozen tree
 _NONE_3D, _NONE_1D = np.empty((0, 0, 0)), np.empty(0)
+
+
+class Said(NamedTuple):
+    """What trees are asked to say."""
+
+    loss: Any  # policy that says what a cell forecasts
+    n_sums: int  # numbers that are summed over trees
+    width: int  # numbers of a tree's answer
+
+
+LABELS = Said(Label(ROWS_ABOVE), 2, 2)
 
 
 class Predicting:
@@ -63,6 +75,17 @@ class Predicting:
     def _width(self) -> int:
         """Numbers of a tree's answer: a Gaussian's two moments, else the outputs."""
         return self.n_outputs + int(isinstance(self.policies.rule, GaussianHierarchy))
+
+    @property
+    def _origin(self) -> float:
+        """What the trees' statistics of labels are from."""
+        return float(self.trees[0].head_f[nodes.OFFSET]) if self.trees else 0.0
+
+    @property
+    def told_of_samples(self) -> Said:
+        """What trees are asked to say of rows that calibrations are fitted to."""
+        plain = Said(self.policies.loss, self.n_outputs, self._width)
+        return LABELS if self.parameters.tells_labels else plain
 
     @property
     def n_nodes(self) -> int:
@@ -134,6 +157,7 @@ class Predicting:
         distance: bool = False,
         onto: Sums | None = None,
         lifetimes: np.ndarray | None = None,
+        labels: bool = False,
     ) -> Sums:
         """Sum the trees' predictions, in the order of their numbers.
 
@@ -153,19 +177,43 @@ class Predicting:
         lifetimes : float64 [L], optional
             Increasing lifetimes to predict at, up to the one that trees are realised to; by
             default the one of the rows learned so far.
+        labels : bool
+            Second moments are those of the label at the row, not of what trees say; of a forest
+            that ``tells_labels``, at the default lifetime only.
         """
         self._check_whole()
-        if onto is not None and lifetimes is not None:
-            raise ParameterError("sums go on at the default lifetime only")
+        if (onto is not None or labels) and lifetimes is not None:
+            raise ParameterError("sums go on, and tell labels, at the default lifetime only")
         distance = distance and self.parameters.has_boxes
-        n, k = len(X), self.n_outputs
-        lives = self._lifetimes(lifetimes)
-        if len(lives) > 1 and isinstance(self.policies.rule, GaussianHierarchy):
+        if labels:
+            onto = None if onto is None else onto.beside()
+            return self._sum(LABELS, X, n_threads, False, distance, onto, None).apart()
+        lives = None if lifetimes is None else self._lifetimes(lifetimes)
+        said = Said(self.policies.loss, self.n_outputs, self._width)
+        if (
+            lives is not None
+            and len(lives) > 1
+            and isinstance(self.policies.rule, GaussianHierarchy)
+        ):
             stages = [lives[i : i + 1] for i in range(len(lives))]
             return stacked(
-                [self.predict_sums(X, n_threads, spread, distance, lifetimes=at) for at in stages]
+                [self._sum(said, X, n_threads, spread, distance, None, at) for at in stages]
             )
-        X, shape = self._as_learned(X)[0], (n, len(lives), k)
+        return self._sum(said, X, n_threads, spread, distance, onto, lives)
+
+    def _sum(
+        self,
+        said: Said,
+        X: np.ndarray,
+        n_threads: int,
+        spread: bool,
+        distance: bool,
+        onto: Sums | None,
+        lifetimes: np.ndarray | None,
+    ) -> Sums:
+        """Sum what trees say; see :meth:`predict_sums`."""
+        n, lives = len(X), self._lifetimes(None) if lifetimes is None else lifetimes
+        X, shape = self._as_learned(X)[0], (n, len(lives), said.n_sums)
         total = begun(onto and onto.total, shape, onto is None)
         square = begun(onto and onto.square, shape, onto is None) if spread else None
         far = begun(onto and onto.distance, (n,), onto is None) if distance else None
@@ -175,13 +223,14 @@ class Predicting:
         is_plain = len(lives) == 1 and not distance and self.total_weight > 0.0
         if self._is_leafwise and is_plain and n >= _FEW:
             frozen = self._frozen.trees(
-                ready, self.policies.loss, rule, each[:, 0], self._width, n, n_threads
+                ready, said.loss, rule, each[:, 0], said.width, n, n_threads
             )
         trees, asked = self._asked(X, ready, distance)
 
         def work(start: int) -> None:
             rows = slice(start, min(start + _CHUNK, n))
             self._predict_chunk(
+                said,
                 rule,
                 trees,
                 frozen,
@@ -194,7 +243,7 @@ class Predicting:
 
         run_threads(work, range(0, n, _CHUNK), n_threads)
         n_trees = len(self.trees) + (0 if onto is None else onto.n_trees)
-        origin = float(self.trees[0].head_f[nodes.OFFSET]) if self.trees else 0.0
+        origin = self._origin
         if lifetimes is None:
             return Sums(total[:, 0], None if square is None else square[:, 0], far, n_trees, origin)
         square = None if square is None else square.transpose(1, 0, 2)
@@ -233,6 +282,7 @@ class Predicting:
 
     def _predict_chunk(
         self,
+        said: Said,
         rule: Any,
         trees: list[nodes.Tree],
         frozen: list[FrozenTree] | None,
@@ -242,8 +292,8 @@ class Predicting:
         square: np.ndarray,
         distance: np.ndarray,
     ) -> None:
-        chosen, seed = self.policies._replace(rule=rule), np.uint64(self.parameters.seed)
-        k = self.n_outputs
+        chosen = self.policies._replace(loss=said.loss, rule=rule)
+        k, seed = said.n_sums, np.uint64(self.parameters.seed)
         if self.total_weight == 0.0:  # no tree has a cell: all classes are as likely
             total += len(trees) / k if self.parameters.tells_proba else 0.0
             if len(square):
@@ -253,7 +303,7 @@ class Predicting:
             for tree, at_rest in zip(trees, frozen, strict=True):
                 predict_frozen(rule, tree, at_rest, rows.values, leaves, total, square)
         else:
-            table, width = self.table(trees), self._width
+            table, width = self.table(trees), said.width
             numbers = self.tree_numbers.astype(np.uint64)
             predict(
                 *chosen, table, trees[0].columns, seed, numbers, rows, lives, width, total, square,

@@ -11,7 +11,7 @@ Shapes: n rows, a rows of the sample, k outputs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +21,9 @@ from dmondrian.ensemble import Ensemble
 from dmondrian.layout import read_only
 
 DENSITY = 1024.0  # rows forecast of each doubling of the stream
+# Deeper forests average differently: what is fitted to samples may change with the rows.
+FADING = 0.25  # what a row counts after the total weight has doubled
+PRIOR_ROWS = 8.0  # rows that a calibration counts which is none
 _AT_ONCE = 256  # rows forecast between two looks at the answers: bounds the memory for them
 
 
@@ -30,7 +33,8 @@ class Sampled(NamedTuple):
     rows: np.ndarray  # int64 [a], row numbers
     before: np.ndarray  # float64 [a], total weight of the rows before
     hits: np.ndarray  # float64 [a], how often the row counts
-    sums: np.ndarray  # int64 [a, k], summed over trees, in units of 1 / FIXED_ONE
+    sums: np.ndarray  # int64 [a, k], summed over trees, see :mod:`dmondrian.fixed_point`
+    units: np.ndarray  # float64 [a, 2] that moments of labels are told in; [a, 0] of probabilities
 
     def between(self, start: int, stop: int) -> Sampled:
         """Return those of the rows from number ``start`` to before ``stop``, with their numbers."""
@@ -38,12 +42,19 @@ class Sampled(NamedTuple):
         return Sampled(*(column[found] for column in self))
 
 
-def join(parts: Sequence[tuple[int, Sampled]], n_outputs: int) -> Sampled:
+def by_octave(sampled: Sampled) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield the doublings of the total weight so far, and which rows (bool [a]) were forecast then.
+
+    In the order of the stream.
+    """
+    octaves = np.frexp(sampled.before)[1] - 1
+    for now in np.unique(octaves).tolist():
+        yield now, octaves == now
+
+
+def join(parts: Sequence[tuple[int, Sampled]]) -> Sampled:
     """Return as one the samples of parts that follow each other, given with their first rows."""
-    rows = [first + part.rows for first, part in parts]
-    empty = np.empty(0, np.int64), np.empty(0), np.empty(0), np.empty((0, n_outputs), np.int64)
-    columns = zip(empty, *(part._replace(rows=r) for (_, part), r in zip(parts, rows, strict=True)),
-                  strict=True)  # fmt: skip
+    columns = zip(*(part._replace(rows=first + part.rows) for first, part in parts), strict=True)
     return Sampled(*(np.concatenate(column) for column in columns))
 
 
@@ -75,14 +86,17 @@ def forecast_and_learn(
     write_hits(ensemble.total_weight, weights, DENSITY, before, hits)
     found = np.flatnonzero(hits)
     lifetimes = np.array([ensemble.parameters.lifetime_at(b) for b in before[found]], np.float64)
-    sums = np.empty((len(found), ensemble.n_outputs), np.int64)
+    kept: list[tuple[np.ndarray, np.ndarray]] = []
     start = 0
     for first in range(0, max(len(found), 1), _AT_ONCE):
         mine = slice(first, first + _AT_ONCE)
         stop = int(found[mine.stop]) if mine.stop < len(found) else len(X)
         own = None if w is None else w[start:stop]
-        sums[mine] = ensemble.answer_and_learn(
-            X[start:stop], y[start:stop], own, n_threads, found[mine] - start, lifetimes[mine]
+        kept.append(
+            ensemble.answer_and_learn(
+                X[start:stop], y[start:stop], own, n_threads, found[mine] - start, lifetimes[mine]
+            )
         )
         start = stop
-    return Sampled(found, before[found], hits[found], sums)
+    sums, units = (np.concatenate(parts) for parts in zip(*kept, strict=True))
+    return Sampled(found, before[found], hits[found], sums, units)

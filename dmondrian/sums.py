@@ -35,6 +35,14 @@ class Sums(NamedTuple):
         center = self.mean - self.origin
         return np.maximum(self.square / self.n_trees - center * center, 0.0)
 
+    def beside(self) -> Sums:
+        """Return two sums in one, [n, 2]: of a mean, and of second moments."""
+        return self._replace(total=np.concatenate([self.total, self.square], axis=1), square=None)
+
+    def apart(self) -> Sums:
+        """Return the sums that are :meth:`beside` each other, both [n, 1]."""
+        return self._replace(total=self.total[:, :1].copy(), square=self.total[:, 1:].copy())
+
 
 def begun(sums: np.ndarray | None, shape: tuple[int, ...], is_new: bool) -> np.ndarray:
     """Return zeros, or a copy of sums that trees may be added to."""

@@ -16,11 +16,14 @@ from dmondrian import (
     AMFRegressor,
     DataError,
     MondrianDensity,
+    MondrianFeatures,
     ParameterError,
     SchemaError,
 )
-from dmondrian.distributed import predict
+from dmondrian.distributed import predict, train
 from dmondrian.frames import FrameModel
+from tests.distributed.conftest import ADULT, COLUMNS, worker_threads
+from tests.distributed.conftest import forest as small_forest
 
 NAMES = ["a", "b", "c"]
 
@@ -37,6 +40,76 @@ def model(rows, tmp_path_factory) -> FrameModel:
     X = pd.DataFrame(rows[0], columns=NAMES)
     AMFClassifier(n_estimators=2, random_state=0).fit(X, rows[1]).save(folder)
     return FrameModel(folder)
+
+
+@pytest.fixture(scope="module")
+def people() -> pd.DataFrame:
+    return pd.read_parquet(ADULT, columns=COLUMNS).iloc[:1000].astype({"sex": "str"})
+
+
+@pytest.fixture(scope="module")
+def of_people(people, tmp_path_factory) -> FrameModel:
+    """A run, which knows how its category was encoded."""
+    folder = tmp_path_factory.mktemp("people")
+    people.to_parquet(folder / "rows.parquet")
+    with worker_threads(1) as (_, client):
+        run = train(
+            small_forest(n_estimators=2), folder / "rows.parquet", target="income",
+            run=folder / "run", client=client,
+        )  # fmt: skip
+    return FrameModel(run.run_url)
+
+
+KINDS = {
+    "pandas category": lambda frame: frame.astype({"sex": "category"}),
+    "pandas, categories that no row has": lambda frame: frame.assign(
+        sex=pd.Categorical(frame["sex"], categories=["Other", "Male", "None", "Female"])
+    ),
+    "pandas of Arrow": lambda frame: frame.convert_dtypes(dtype_backend="pyarrow"),
+    "pandas nullable": lambda frame: frame.convert_dtypes(),
+    "polars": pl.from_pandas,
+    "polars Categorical": lambda frame: pl.from_pandas(frame).cast({"sex": pl.Categorical}),
+    "polars Enum": lambda frame: pl.from_pandas(frame).cast({"sex": pl.Enum(["Male", "Female"])}),
+    "Arrow": pa.Table.from_pandas,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_kinds_of_columns_are_encoded_alike(of_people, people, kind) -> None:
+    some = people.iloc[100:200].reset_index(drop=True)
+    told = of_people.predict_proba(KINDS[kind](some))
+    told = told.to_pandas() if isinstance(told, pa.Table) else told
+    np.testing.assert_array_equal(told.to_numpy(), of_people.predict_proba(some).to_numpy())
+
+
+def test_a_category_that_training_did_not_have_is_other_in_all_frames(of_people, people) -> None:
+    some = people.iloc[:50].assign(sex="new")
+    wanted = of_people.features(some)
+    assert (wanted[:, of_people.schema.feature_names.index("sex=<other>")] > 0).all()
+    for other in (
+        some.assign(sex=pd.Categorical(some["sex"])),
+        pl.from_pandas(some).cast({"sex": pl.Categorical}),
+        pl.from_pandas(some).cast({"sex": pl.Enum(["new", "Male"])}),
+    ):
+        np.testing.assert_array_equal(of_people.features(other), wanted)
+
+
+def test_columns_of_other_types_or_twice_are_refused_by_name(of_people, people) -> None:
+    with pytest.raises(SchemaError, match="'age': expected number"):
+        of_people.predict(people.astype({"age": "str"}))
+    twice = pd.concat([people, people[["age"]]], axis=1)
+    with pytest.raises(SchemaError, match=r"several columns of the names \['age'\]"):
+        of_people.predict(twice)
+
+
+def test_forests_have_no_output_to_set(rows) -> None:
+    forest = AMFClassifier(n_estimators=1, random_state=0)
+    assert not hasattr(forest, "set_output")
+    features = MondrianFeatures(3, lifetime=1.0, random_state=0).fit(rows[0])
+    assert features.set_output(transform="default").transform(rows[0]).shape[0] == len(rows[0])
+    features.set_output(transform="pandas")
+    with pytest.raises(ValueError, match="sparse"):
+        features.transform(rows[0])
 
 
 @pytest.mark.parametrize("library", [pd, pl])

@@ -11,12 +11,13 @@ import dmondrian
 
 ROOT = Path(dmondrian.__file__).parent
 LAYERS = (
-    {"_jit", "_memory", "errors", "extras"},
+    {"_jit", "_memory", "errors", "extras", "files"},
     {"core"},
     {"growth", "stats", "losses", "rules"},
     {
         "cost",
         "domain",
+        "fixed_point",
         "fringe",
         "frozen",
         "joint",
@@ -29,7 +30,7 @@ LAYERS = (
     {"predicting", "selection"},
     {"ensemble", "sampled", "calibration", "importances", "progressive", "inference", "mixture"}
     | {"scales", "warmup", "forest", "state", "merge", "density", "own_loss", "conformal", "kernel"}
-    | {"label_mixture"},
+    | {"label_mixture", "dispersion"},
     {"checkpoint", "store", "data"},
     {"estimators"},
     {"export", "frames"},

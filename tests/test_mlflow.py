@@ -5,10 +5,20 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from dmondrian import AMFClassifier, AMFRegressor, MissingPackageError, ParameterError
+from dmondrian import (
+    AMFClassifier,
+    AMFRegressor,
+    GeneralizedMondrianForestRegressor,
+    MissingPackageError,
+    MondrianDensity,
+    ParameterError,
+)
 from dmondrian.checkpoint import Run
 from dmondrian.distributed import train
 from dmondrian.frames import FrameModel
@@ -45,7 +55,11 @@ def runs(frame, tmp_path_factory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("logged")
     frame.to_parquet(folder / "rows.parquet")
     given = {"n_estimators": 2, "random_state": 0, "feature_scales": None}
-    jobs = {"income": forest(n_estimators=2), "age": AMFRegressor(**given)}
+    quantiles = GeneralizedMondrianForestRegressor(loss="quantile", quantile=[0.1, 0.9], **given)
+    jobs = {
+        "income": forest(n_estimators=2), "age": AMFRegressor(**given),
+        "hours-per-week": quantiles,
+    }  # fmt: skip
     with worker_threads(1) as (_, client):
         return {
             target: train(
@@ -86,6 +100,14 @@ def test_a_logged_model_answers_as_the_run(tracked, frame, runs, target) -> None
     assert len(curve) > 10
 
 
+def test_several_quantiles_have_a_column_each(tracked, frame, runs) -> None:
+    run = runs["hours-per-week"]
+    loaded = tracked.pyfunc.load_model(log_run(run).model_uri)
+    told = loaded.predict(frame.drop(columns="hours-per-week"))
+    assert loaded.metadata.signature.outputs.input_names() == ["q_0.1", "q_0.9"]
+    pd.testing.assert_frame_equal(told, FrameModel(run).predict(frame))
+
+
 def test_a_run_of_its_own_is_begun_and_ended(tracked, runs) -> None:
     log_run(runs["age"])
     assert tracked.active_run() is None
@@ -95,6 +117,14 @@ def test_what_cannot_be_logged_is_refused(tracked, tmp_path, monkeypatch) -> Non
     AMFClassifier(n_estimators=1, random_state=0).fit([[0.0], [1.0]], [0, 1]).save(tmp_path / "m")
     with pytest.raises(ParameterError, match="was fitted on arrays"):
         log_run(tmp_path / "m")
+    X = np.random.default_rng(0).random((100, 2))
+    pq.write_table(pa.table({"a": X[:, 0], "b": X[:, 1]}), tmp_path / "rows.parquet")
+    with worker_threads(1) as (_, client):
+        density = MondrianDensity(n_estimators=1, lifetime=1.0, random_state=0)
+        run = train(density, tmp_path / "rows.parquet", run=tmp_path / "run", client=client)
+    with pytest.raises(ParameterError, match="a density predicts nothing"):
+        log_run(run.run_url)
+    assert tracked.active_run() is None
     monkeypatch.setitem(sys.modules, "mlflow", None)
     with pytest.raises(MissingPackageError, match=r"dmondrian\[mlflow\]"):
         log_run(tmp_path / "m")

@@ -17,6 +17,7 @@ from dmondrian.errors import CorruptError
 
 FORMAT = 1
 FOLDER = "manifests"
+LARGEST_POSITION = 10**18 - 1
 # Twelve digits, so that names sort as numbers for any stream that fits a disk.
 NAME = re.compile(r"manifests/([0-9]{12,18})\.json")
 DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -120,7 +121,7 @@ def _number(key: str, name: str) -> int:
 
 
 def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 10**18
+    return type(value) is int and 0 <= value <= LARGEST_POSITION
 
 
 def _expect(is_so: bool, name: str, what: str, came: Any, expected: Any) -> None:

@@ -100,12 +100,13 @@ def merge(
 
 def _metrics(found: list[Manifest]) -> dict[str, Any]:
     """Return what the merged run begins with: the mean of its parts' calibrations, if all have."""
-    from dmondrian.calibration import Calibration  # without Numba until it is needed
+    from dmondrian.calibration import kind_of  # without Numba until it is needed
 
     told = [manifest.metrics.get("calibration") for manifest in found]
     if not all(told):
         return {}
-    return {"calibration": Calibration.between([Calibration.from_json(t) for t in told]).to_json()}
+    kind: Any = kind_of(isinstance(told[0], dict) and "squares" in told[0])
+    return {"calibration": kind.between([kind.from_json(part) for part in told]).to_json()}
 
 
 def _asked(run: Run) -> dict[str, Any]:

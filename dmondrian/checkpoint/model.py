@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dmondrian.checkpoint.codec import encode_forest
-from dmondrian.checkpoint.manifest import Manifest
+from dmondrian.checkpoint.manifest import LARGEST_POSITION, Manifest
 from dmondrian.checkpoint.parts import pieces
 from dmondrian.checkpoint.run import Run
 from dmondrian.checkpoint.trees import Blob, load_trees, model_blobs
@@ -56,7 +56,8 @@ def save_model(
     content.setdefault("plan", None)
     data = encode_forest(*forest.state(copy=False))
     run = Run.create(path, content)
-    position = int(model_json.get(ROWS_KEY, 0))
+    # Rows of huge weights are told as so many rows as a position can be; the forest knows better.
+    position = min(int(model_json.get(ROWS_KEY, 0)), LARGEST_POSITION)
     newer = [there for there in run.manifests() if there > position]
     if newer:
         raise CheckpointError(
@@ -100,9 +101,10 @@ def load_model(url: str | os.PathLike[str]) -> tuple[Forest, dict[str, Any], Man
     if not forest.trees:
         raise CorruptError(f"{os.fspath(url)} names no tree: there is no forest.")
     if manifest.metrics.get("calibration"):  # of a run: its shards know none
-        from dmondrian.calibration import Calibration
+        from dmondrian.calibration import kind_of
 
-        forest.calibration = Calibration.from_json(manifest.metrics["calibration"])
+        kind = kind_of(forest.parameters.tells_labels)
+        forest.calibration = kind.from_json(manifest.metrics["calibration"])
     return forest, model_json, manifest
 
 

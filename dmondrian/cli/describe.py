@@ -50,10 +50,8 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
         first, stop = part["trees"]
         at = f"{part['rows']:,} rows" + ("" if part["final"] else ": not yet used")
         rows.append(("grown", f"trees {first:,} to {stop - 1:,}, {at}"))
-    if told["calibration_exponent"] is not None:
-        rows.append(
-            ("calibrated", f"probabilities to the power {told['calibration_exponent']:.3f}")
-        )
+    if told["calibrated"] is not None:
+        rows.append(("calibrated", told["calibrated"]))
     rows.append(("checkpoints", _some(told["checkpoints"])))
     output.text(table(rows))
     given, in_use = dict(told["parameters"]), dict(told["in_use"])
@@ -69,7 +67,9 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
             f"feature scales, the {min(_SHOWN_ITEMS, len(widest))} largest:\n"
             + _indented(table([(name, scale) for scale, name in widest[:_SHOWN_ITEMS]]))
         )
-    if told["importances"] is not None:
+    if told["no_importances"] is not None:
+        output.text(f"importances: none; {told['no_importances']}")
+    elif told["importances"] is not None:
         ranked = sorted(told["importances"].items(), key=lambda pair: -pair[1])
         shown = [(name, f"{share:.4f}") for name, share in ranked]
         output.text("importances of the columns:\n" + _indented(table(shown)))
@@ -107,9 +107,11 @@ def _facts(model: str, with_importances: bool) -> dict[str, Any]:
     """Gather all that `describe` tells, JSON-able."""
     from dmondrian.checkpoint import Run, load_model
     from dmondrian.checkpoint.parts import parts_of
+    from dmondrian.importances import why_none
 
     forest, stored, manifest = load_model(model)
     given = stored.get("estimator", {})
+    why = why_none(forest.parameters) if with_importances else None
     return {
         "model": model,
         "algorithm": forest.parameters.algorithm,
@@ -121,8 +123,11 @@ def _facts(model: str, with_importances: bool) -> dict[str, Any]:
         "features": forest.parameters.n_features,
         "classes": stored.get("classes"),
         "feature_names": stored.get("feature_names"),
-        "calibration_exponent": None if forest.calibration is None else forest.calibration.exponent,
-        "importances": _importances(forest, stored) if with_importances else None,
+        "calibration_exponent": getattr(forest.calibration, "exponent", None),
+        "variance_factor": getattr(forest.calibration, "factor", None),
+        "calibrated": None if forest.calibration is None else forest.calibration.in_words,
+        "importances": _importances(forest, stored) if with_importances and why is None else None,
+        "no_importances": why,
         "size": {
             "trees": len(forest.tree_numbers),
             "nodes": int(forest.n_nodes),

@@ -9,7 +9,6 @@ import argparse
 from pathlib import Path
 
 from dmondrian.cli.output import Output
-from dmondrian.errors import ParameterError
 
 
 def export(arguments: argparse.Namespace, output: Output) -> int:
@@ -17,14 +16,7 @@ def export(arguments: argparse.Namespace, output: Output) -> int:
     from dmondrian.export import to_onnx
 
     file = Path(arguments.out)
-    if not file.parent.is_dir():
-        raise ParameterError(f"there is no folder {file.parent}: make it, or give another --out")
-    try:
-        made = to_onnx(arguments.model, file, columns=False if arguments.encoded else None)
-    except (IsADirectoryError, PermissionError) as error:
-        raise ParameterError(
-            f"{file} cannot be written ({error.strerror}): give another --out"
-        ) from error
+    made = to_onnx(arguments.model, file, columns=False if arguments.encoded else None)
     about = {entry.key: entry.value for entry in made.metadata_props}
     told = {
         "model": arguments.model,

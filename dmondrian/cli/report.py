@@ -6,26 +6,15 @@ Relies on :mod:`dmondrian.report`; starts no cluster and changes nothing in the 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from dmondrian.cli.output import Output
-from dmondrian.errors import ParameterError
 
 
 def report(arguments: argparse.Namespace, output: Output) -> int:
     """Run the command; see `dmondrian report --help`."""
     from dmondrian.report import write_report
 
-    if not Path(arguments.out).parent.is_dir():
-        raise ParameterError(
-            f"there is no folder {Path(arguments.out).parent}: make it, or give another --out"
-        )
-    try:
-        file = write_report(arguments.model, arguments.out)
-    except (IsADirectoryError, PermissionError) as error:
-        raise ParameterError(
-            f"{arguments.out} cannot be written ({error.strerror}): give another --out"
-        ) from error
+    file = write_report(arguments.model, arguments.out)
     told = {"run": arguments.model, "out": str(file), "bytes": file.stat().st_size}
     output.event("reported", told)
     output.text(

@@ -26,6 +26,8 @@ _METRICS = {
     "pinball": "pinball loss",
     "log_likelihood": "log likelihood",
     "r2": "R2",
+    "nll": "Gaussian log loss",
+    "coverage_90": "labels within 90 %",
 }
 
 

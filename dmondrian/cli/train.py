@@ -98,8 +98,8 @@ def summary_line(summary: Mapping[str, Any]) -> str:
 
     parts = [
         f"{summary['rows']:,} rows in {clock(summary['seconds'])}",
-        f"{summary['checkpoints']} checkpoints",
-        f"{summary['workers']} workers",
+        _counted(summary["checkpoints"], "checkpoint"),
+        _counted(summary["workers"], "worker"),
     ]
     if summary["recoveries"]:
         parts.append(
@@ -107,6 +107,10 @@ def summary_line(summary: Mapping[str, Any]) -> str:
             "again)"
         )
     return ", ".join(parts) if summary["rows"] else "there was nothing to do"
+
+
+def _counted(n: int, what: str) -> str:
+    return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
 
 
 def _score(model: str, keys: Mapping[str, Any], output: Output, cluster: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ DOMAINS = ("range", "cube")
 # each group.
 CHOICES: dict[str, tuple[dict[str, tuple[Any, ...]], ...]] = {
     "amf-classifier": ({"use_aggregation": (True, False), "calibrate": (False, True)},),
-    "amf-regressor": ({"use_aggregation": (True, False)},),
+    "amf-regressor": ({"use_aggregation": (True, False), "calibrate": (False, True)},),
     "generalized-mondrian-forest-classifier": (
         {},
         {
@@ -125,6 +125,8 @@ def _use(algorithm: str, chosen: dict[str, Any]) -> None:
     assert len(forest.feature_importances_) == X.shape[1]
     if algorithm == "mondrian-forest-regressor":
         forest.predict_interval(X)
+        forest.predict(X, return_std=True)
+    if algorithm == "amf-regressor":
         forest.predict(X, return_std=True)
     mixes = algorithm.startswith("amf") or chosen.get("aggregation") == "aggregate"
     if algorithm.startswith("generalized"):

@@ -9,7 +9,7 @@ allocate nothing per row: :func:`update` returns at the row for which there is n
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from dmondrian.core.nodes import (
     N_NODES,
     PARENT,
     ROOT,
+    STAT,
     TIME,
     TOTAL_WEIGHT,
     borrow_tree,
@@ -159,8 +160,10 @@ class Asked(NamedTuple):
 
     rows: np.ndarray  # int64 [a], increasing; never the tree's first
     lifetimes: np.ndarray  # float64 [a]
+    loss: Any  # policy that says what a cell forecasts
     work: np.ndarray  # float64 [3, k], scratch
     answers: np.ndarray  # float64 [a, k], what the tree says
+    known: np.ndarray  # float64 [a, s], the first statistics of the root then
 
 
 @hook
@@ -180,9 +183,12 @@ def answer_rows(asked, growth, stat, loss, rule, tree, key, x, row):
     if i < asked.rows.shape[0] and asked.rows[i] == row:
         work, lifetime = asked.work, asked.lifetimes[i : i + 1]
         predict_row(
-            growth, stat, loss, rule, tree, key, x, lifetime, work[0], work[1], work[2:]
+            growth, stat, asked.loss, rule, tree, key, x, lifetime, work[0], work[1], work[2:]
         )  # fmt: skip
         asked.answers[i] = work[2]
+        root = tree.head_i[ROOT]
+        for k in range(asked.known.shape[1]):
+            asked.known[i, k] = tree.d[root, STAT + k]
 
 
 @inner

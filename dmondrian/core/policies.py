@@ -106,8 +106,16 @@ def note_gain(stat, tree, criterion, whole, left, stride, n, thresholds, value, 
 
 
 @hook
-def gain_of_split(stat, tree, criterion, whole, left, stride):
-    """Return the gain of a candidate split per unit of weight, by its tallies."""
+def spread(stat, tree, criterion, whole, stride):
+    """Return the impurity of the cell to be parted times its weight, by its tally."""
+
+
+@hook
+def gain_of_split(stat, tree, criterion, before, whole, left, stride):
+    """Return the gain of a candidate split per unit of weight, by its tallies.
+
+    ``before`` is the :func:`spread` of the cell to be parted.
+    """
 
 
 @hook

@@ -7,6 +7,8 @@ wherever new files sort among the old ones; or says which of its files is gone o
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dmondrian.data.columns import check_file, partition_types
 from dmondrian.data.make import footers_of, groups_of
 from dmondrian.data.plan import Group, Plan, arrange
@@ -51,7 +53,7 @@ def extend_plan(plan: Plan, source: Source) -> Plan:
     rows = sum(group.rows for group in added)
     note = f"files that came since continue the stream: {len(fresh)} with {rows:,} rows"
     earlier = (*plan.earlier, (plan.n_rows, plan.digest))
-    return Plan(plan.schema, blocks, plan.shuffle, plan.seed, (*plan.notes, note), earlier)
+    return replace(plan, blocks=blocks, notes=(*plan.notes, note), earlier=earlier)
 
 
 def _check_prefix(plan: Plan, groups: list[Group]) -> None:

@@ -117,7 +117,8 @@ def make_plan(
     notes += [f"{name!r} is left out: {why}" for name, why in schema.left_out]
     for text in found.warnings:
         warnings.warn(text, UserWarning, stacklevel=2)
-    return Plan(schema, blocks, shuffle, seed, tuple(notes + found.notes + found.warnings))
+    told = tuple(notes + found.notes + found.warnings)
+    return Plan(schema, blocks, shuffle, seed, told, excluded=tuple(excluded))
 
 
 def make_scoring_plan(

@@ -72,6 +72,7 @@ class Plan:
     notes: tuple[str, ...] = ()  # what was left out or is odd about the data; not in the digest
     # (rows, digest) of each plan that this one continues, oldest first; not in the digest
     earlier: tuple[tuple[int, str], ...] = ()
+    excluded: tuple[str, ...] = ()  # columns that the job left out; not in the digest
 
     @property
     def n_rows(self) -> int:
@@ -97,6 +98,7 @@ class Plan:
         """Write the plan as a Parquet file: a row per block, the rest in the file's metadata."""
         header = {**self._header(), "notes": list(self.notes), "digest": self.digest}
         header["earlier"] = [list(pair) for pair in self.earlier]
+        header["excluded"] = list(self.excluded)
         text = json.dumps(header, sort_keys=True, separators=(",", ":"))
         rows = [_row(block) for block in self.blocks]
         columns = [
@@ -125,6 +127,7 @@ class Plan:
                 seed=header["seed"],
                 notes=tuple(header["notes"]),
                 earlier=tuple((int(n), str(digest)) for n, digest in header.get("earlier", ())),
+                excluded=tuple(header.get("excluded", ())),
             )
             plan._check()
             stored = header["digest"]
@@ -144,6 +147,8 @@ class Plan:
             raise ValueError("shuffle should be true or false, and seed an integer")
         if not 0 <= self.seed < 2**64 or not all(isinstance(note, str) for note in self.notes):
             raise ValueError("the seed or a note is impossible")
+        if not all(isinstance(name, str) for name in self.excluded):
+            raise ValueError("an excluded column has no name")
         if any(len(digest) != 64 for _, digest in self.earlier):
             raise ValueError("a plan that it continues has no digest")
         position = 0

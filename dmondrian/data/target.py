@@ -167,7 +167,7 @@ def as_labels(column: pa.ChunkedArray | pa.Array, name: str) -> tuple[list[Label
         )
     if not pa.types.is_dictionary(array.type):
         array = flatten(pc.dictionary_encode(array))
-    codes = array.indices.fill_null(-1).cast(pa.int64()).to_numpy(zero_copy_only=False)
+    codes = array.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
     values = [_label(value, name) for value in array.dictionary.to_pylist()]
     if None in values:
         real = np.array([value is not None for value in values], dtype=np.bool_)

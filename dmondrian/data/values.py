@@ -130,7 +130,7 @@ def as_texts(column: pa.ChunkedArray | pa.Array) -> tuple[list[str], IntArray]:
         return [], np.full(len(array), -1, dtype=np.int64)
     if not pa.types.is_dictionary(array.type):
         array = flatten(pc.dictionary_encode(array))
-    codes = array.indices.fill_null(-1).cast(pa.int64()).to_numpy(zero_copy_only=False)
+    codes = array.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
     texts = _texts(flatten(array.dictionary))
     if None in texts:  # a null, NaN included, may hide in the dictionary itself
         real = np.array([text is not None for text in texts], dtype=np.bool_)

@@ -1,4 +1,4 @@
-"""What a generalised forest chose its lifetimes by: risk against lifetime.
+"""What a generalised forest or a kernel machine chose its lifetimes by: risk against lifetime.
 
 Shapes: T trees, L lifetimes.
 """
@@ -12,15 +12,17 @@ from sklearn.utils.validation import check_is_fitted
 
 from dmondrian.displays.axes import axes_of
 from dmondrian.errors import ParameterError
+from dmondrian.kernel.path import KernelPath
 
 
 class LifetimePathDisplay:
-    """Objective of each tree at many lifetimes, their mean, and what was chosen.
+    """Objective at many lifetimes, of each tree and their mean or of all together, and the choice.
 
     Parameters
     ----------
-    path : LifetimePath
-        As of ``lifetime_path_``.
+    path : LifetimePath or KernelPath
+        As of ``lifetime_path_``. The trees of a kernel machine have one objective: the squared
+        error of held-out rows, the log likelihood, or of an average the posterior probability.
 
     Attributes
     ----------
@@ -34,6 +36,7 @@ class LifetimePathDisplay:
     References
     ----------
     Zhan, Wang, Xia (2024), "Generalized Mondrian forests", section on the choice of lambda.
+    Balog et al. (2016), "The Mondrian kernel", section 4.
     """
 
     def __init__(self, path: Any) -> None:
@@ -41,7 +44,7 @@ class LifetimePathDisplay:
 
     @classmethod
     def from_estimator(cls, estimator: Any, *, ax: Any = None, **options: Any) -> Self:
-        """Plot the lifetime path of a fitted generalised forest.
+        """Plot the lifetime path of a fitted generalised forest or kernel machine.
 
         Parameters
         ----------
@@ -65,7 +68,8 @@ class LifetimePathDisplay:
             raise ParameterError(
                 f"{type(estimator).__name__} with lifetime={estimator.get_params().get('lifetime')}"
                 " has no lifetime_path_: expected a generalised Mondrian forest with lifetime="
-                '"penalized", "prequential" or "validation", or after choose_lifetime'
+                '"penalized", "prequential" or "validation", or after choose_lifetime, or a '
+                'Mondrian kernel with lifetime="validation", "marginal_likelihood" or "average"'
             )
         return cls(path).plot(ax, **options)
 
@@ -85,19 +89,36 @@ class LifetimePathDisplay:
         LifetimePathDisplay
         """
         axes = axes_of(ax)
-        lifetimes, chosen = self.path.lifetimes, self.path.chosen
-        values = self.path.objective if penalized else self.path.risks
+        told = _of_kernel(self.path) if isinstance(self.path, KernelPath) else None
+        if told is None:
+            lifetimes, chosen, name = self.path.lifetimes, self.path.chosen, "loss per row"
+            values = self.path.objective if penalized else self.path.risks
+        else:
+            lifetimes, values, chosen, name = told
         self.lines_ = []
         if len(values) > 1:
             for own in values:
                 self.lines_ += axes.plot(lifetimes, own, color="tab:blue", alpha=0.25, lw=0.8)
-        style = {"color": "tab:blue", "lw": 2.0, "label": "mean over trees", **line}
+        label = "mean over trees" if told is None else "all trees"
+        style = {"color": "tab:blue", "lw": 2.0, "label": label, **line}
         self.lines_ += axes.plot(lifetimes, values.mean(axis=0), **style)
         heights = [
             float(np.interp(c, lifetimes, own)) for c, own in zip(chosen, values, strict=True)
         ]
         self.points_ = axes.scatter(chosen, heights, color="tab:orange", zorder=3, label="chosen")
-        axes.set(xscale="log", xlabel="lifetime", ylabel="loss per row")
+        axes.set(xscale="log", xlabel="lifetime", ylabel=name)
         axes.legend()
         self.ax_, self.figure_ = axes, axes.figure
         return self
+
+
+def _of_kernel(path: KernelPath) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
+    """Return lifetimes above 0, what they were judged by [1, L], what was chosen, and its name."""
+    known = (
+        (path.shares, "posterior probability"),
+        (path.validation_errors, "squared error of held-out rows"),
+        (path.log_likelihoods, "log likelihood, up to a constant"),
+    )
+    values, name = next((values, name) for values, name in known if values is not None)
+    some = path.lifetimes > 0.0  # the axis is logarithmic
+    return path.lifetimes[some], values[None, some], np.array([path.chosen]), name

@@ -17,7 +17,7 @@ from typing import Any
 
 from distributed import Client
 
-from dmondrian.calibration import Calibration
+from dmondrian.calibration import kind_of
 from dmondrian.checkpoint import Lease, Manifest, Run
 from dmondrian.data import Plan
 from dmondrian.distributed.cluster import warm
@@ -138,7 +138,8 @@ class Attempt:
         calibration = None
         if self.run.run_json["estimator"].get("calibrate"):
             stored = metrics.get("calibration")
-            calibration = Calibration.from_json(stored) if stored else Calibration()
+            kind = kind_of(self.parameters.tells_labels)
+            calibration = kind.from_json(stored) if stored else kind()
         self._cut_at(position)
         settled = sum(unit.stop <= position for unit in self.units)
         self._summarise(position, 0.0, None)

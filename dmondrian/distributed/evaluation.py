@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
-from dmondrian.calibration import Calibration, calibrated
+from dmondrian.calibration import Fitted, calibrated, calibrated_std, tells_labels
 from dmondrian.cost import Cost, forecasts
 from dmondrian.data import Encoded, Plan, make_scoring_plan, read_block
 from dmondrian.distributed.memory import parse_limit, row_needs
@@ -34,9 +34,14 @@ class Part:
     """Consecutive blocks to measure."""
 
     plan: Plan  # of these blocks alone: there is no folder that every worker could read it from
-    calibration: Calibration | None
+    calibration: Fitted | None
     cost: Cost | Joint | None
     is_detailed = False
+
+    @property
+    def tells_labels(self) -> bool:
+        """Whether standard deviations of the label are measured too."""
+        return tells_labels(self.calibration)
 
     def found(self) -> None:
         """Nothing is kept from another job."""
@@ -46,13 +51,19 @@ class Part:
         return (read_block(self.plan, block) for block in self.plan.blocks)
 
     def finish(self, summed: Iterable[tuple[Encoded, Sums]]) -> Measured:
-        """Return forecasts [n, K], targets and weights of each block."""
+        """Return forecasts [n, K], targets and weights of each block.
+
+        Forecasts have the quantiles, or the standard deviation, behind what stands for all.
+        """
         measured: Measured = []
         for encoded, sums in summed:
             y = np.zeros(len(encoded.X)) if encoded.y is None else encoded.y  # of a density
             mean = calibrated(forecasts(self.cost, sums.mean), self.calibration)
             if isinstance(self.cost, Cost) and self.cost.levels:
                 mean = np.concatenate([mean, sums.mean], axis=1)
+            if self.tells_labels:
+                std = calibrated_std(sums.variance, self.calibration)
+                mean = np.concatenate([mean, std], axis=1)
             measured.append((mean, y, encoded.weight))
         return measured
 
@@ -87,7 +98,9 @@ def evaluate(
         "rows", and "log_loss" (nats), "accuracy", "ece" (expected calibration error),
         "reliability" (confidence and accuracy by bins of confidence) and, for two classes that both
         occur, "auc"; or "rmse", "mae" and "r2" (of quantiles those of the level nearest to 1/2,
-        and "pinball", the mean over levels); or of a density, whose data need no target,
+        and "pinball", the mean over levels; of a calibrated regressor "coverage_90", the share of
+        labels within 1.645 standard deviations, and "nll", the mean negative log density of the
+        label under the Gaussian, in nats); or of a density, whose data need no target,
         "log_likelihood", the mean log density of a row as it is encoded. Weighted where the model
         was trained with weights. And "trees_sharded", the number of groups, where no worker could
         hold the whole model.
@@ -110,11 +123,15 @@ def evaluate(
     ]
     k, width = model.n_outputs, len(plan.schema.feature_names)
     # A result is copied once on its way out, and has target and weight; a generalised forest's
-    # has one forecast more than sums: the other class, or the quantile that stands for all.
-    widths = {"sums": k, "result": k + 2 + int(model.cost is not None)}
+    # has one forecast more than sums: the other class, or the quantile that stands for all; a
+    # calibrated regressor's its standard deviation.
+    has_more = model.cost is not None or tells_labels(model.calibration)
+    widths = {"sums": k + int(tells_labels(model.calibration)), "result": k + 2 + int(has_more)}
     needs = row_needs((p.plan.blocks for p in parts), width, len(plan.schema.columns) + 2, widths)
     levels = model.cost.levels if isinstance(model.cost, Cost) else ()
-    total = Likelihood() if model.n_draws is not None else HeldOut(model.schema.task, levels)
+    total: Likelihood | HeldOut = Likelihood()
+    if model.n_draws is None:
+        total = HeldOut(model.schema.task, levels, tells_labels(model.calibration))
 
     def add(measured: Measured) -> None:
         for mean, y, weight in measured:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dmondrian.calibration import Calibration, calibrated
+from dmondrian.calibration import Fitted, calibrated
 from dmondrian.cost import Cost, forecasts
 from dmondrian.distributed.metrics import Progressive, slices
 from dmondrian.distributed.orders import Answer, BlockAnswer
@@ -35,7 +35,7 @@ class Ledger:
         Shards, and trees of all of them.
     progressive : Progressive or None
         Totals so far; None where rows are not forecast before they are learned.
-    calibration : Calibration or None
+    calibration : Calibration, VarianceFactor or None
         That of the forecasts so far; None where none is fitted. Rows are scored as it stands
         when they are forecast.
     counts : dict
@@ -54,7 +54,7 @@ class Ledger:
         n_shards: int,
         n_trees: int,
         progressive: Progressive | None,
-        calibration: Calibration | None,
+        calibration: Fitted | None,
         counts: dict[str, int],
         settled: int,
         cost: Cost | Joint | None = None,

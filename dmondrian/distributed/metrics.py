@@ -186,6 +186,9 @@ def _class_terms(mean: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return -np.log(np.clip(share, floor, 1.0)), mean.argmax(axis=1) == label
 
 
+_Z_90 = 1.6448536269514722  # between minus and plus so many deviations lie 90 % of a Gaussian
+
+
 class HeldOut:
     """Metrics of rows that were not learned, added block by block.
 
@@ -194,10 +197,13 @@ class HeldOut:
     task : {"classification", "regression"}
     levels : sequence of float
         Of quantiles; forecasts then have these behind the one that stands for all.
+    tells_std : bool
+        Whether forecasts have a standard deviation of the label behind the mean.
     """
 
-    def __init__(self, task: str, levels: Sequence[float] = ()) -> None:
+    def __init__(self, task: str, levels: Sequence[float] = (), tells_std: bool = False) -> None:
         self._total = Progressive(task)
+        self._gaussian = [0.0, 0.0] if tells_std else None  # nats, and labels within the interval
         self._levels = np.array(levels, np.float64)
         self._pinball = np.zeros(len(levels))
         self._kept: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
@@ -214,6 +220,12 @@ class HeldOut:
         if len(self._levels):
             errors = y[:, None] - mean[:, 1:]
             self._pinball += w @ np.maximum(self._levels * errors, (self._levels - 1.0) * errors)
+        if self._gaussian is not None:
+            error, std = y - mean[:, 0], mean[:, 1]
+            with np.errstate(divide="ignore", invalid="ignore"):  # where cells have no spread
+                nats = np.log(math.sqrt(2.0 * math.pi) * std) + 0.5 * (error / std) ** 2
+            self._gaussian[0] += float(w @ nats)
+            self._gaussian[1] += float(w @ (np.abs(error) <= _Z_90 * std))
         if self._total.task == "classification" and mean.shape[1] == 2:
             self._kept.append((mean[:, 1], y, w))
 
@@ -222,6 +234,8 @@ class HeldOut:
         metrics: dict[str, Any] = {"rows": self._total.rows, **self._total.totals()}
         if len(self._levels) and self.weight > 0.0:
             metrics["pinball"] = float(self._pinball.mean() / self.weight)
+        if self._gaussian is not None and self.weight > 0.0:
+            metrics["nll"], metrics["coverage_90"] = (x / self.weight for x in self._gaussian)
         reliability = self._total.outcomes.reliability
         if reliability is not None and self.weight > 0.0:
             metrics.update(reliability.report())

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from dmondrian.calibration import Calibration
+from dmondrian.calibration import Fitted, kind_of
 from dmondrian.checkpoint import look_at_model, peek_blobs
 from dmondrian.checkpoint.stream import MAX_PLAN_BYTES
 from dmondrian.cost import Cost
@@ -42,7 +42,7 @@ class Model:
     tells_std: bool  # whether second moments are those of the label, not between trees
     schema: Schema
     digest: str  # of trees, schema and calibration
-    calibration: Calibration | None = None  # of its forecasts
+    calibration: Fitted | None = None  # of its forecasts
     cost: Cost | Joint | None = None  # what a generalised forest or a kernel machine minimises
     n_draws: int | None = None  # that normalise a density, which needs all trees at once
     tells_distance: bool = True  # whether nodes know the range of their rows
@@ -112,7 +112,8 @@ def open_model(url: str) -> Model:
     }
     calibration = None
     if manifest.metrics.get("calibration"):
-        calibration = Calibration.from_json(manifest.metrics["calibration"])
+        kind = kind_of(parameters.tells_labels)
+        calibration = kind.from_json(manifest.metrics["calibration"])
         content["calibration"] = calibration.to_json()
     n_draws = None
     if parameters.algorithm == "mondrian-density":
@@ -125,7 +126,8 @@ def open_model(url: str) -> Model:
             f"{url}: run.json describes {schema.n_features} features and {schema.n_classes} "
             f"classes, the forest has {shape[0]} and {shape[1]}"
         )
-    tells_std = parameters.aggregation == "hierarchy" and parameters.n_classes == 0
+    is_hierarchy = parameters.aggregation == "hierarchy" and parameters.n_classes == 0
+    tells_std = is_hierarchy or (calibration is not None and parameters.tells_labels)
     k, cost = parameters.n_outputs, parameters.cost or parameters.joint
     has_boxes = parameters.has_boxes
     return Model(trees, k, tells_std, schema, digest, calibration, cost, n_draws, has_boxes)

@@ -53,6 +53,10 @@ class Part(Protocol):
     def is_detailed(self) -> bool:
         """Whether squares and distances are summed too."""
 
+    @property
+    def tells_labels(self) -> bool:
+        """Whether squares are summed, and are those of the label."""
+
     def found(self) -> Any:
         """Return the result if it is there already, else None."""
 
@@ -98,8 +102,9 @@ def run_leg(leg: Leg, before: list[Sums] | Done | None) -> list[Sums] | Done:
     key = group.blobs, leg.n_draws
     with _shelf.using(key, group.n_bytes, leg.room, lambda: _answering(*key)) as forest:
         detailed = part.is_detailed
+        asked = {"spread": detailed, "distance": detailed, "labels": part.tells_labels}
         summed = (
-            (rows, forest.predict_sums(rows.X, spread=detailed, distance=detailed, onto=onto))
+            (rows, forest.predict_sums(rows.X, **asked, onto=onto))
             for rows, onto in _with_sums(forest, part.read(), before)
         )
         return Done(part.finish(summed)) if leg.is_last else [sums for _, sums in summed]

@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from distributed import Client
 
-from dmondrian.calibration import Calibration, calibrated
+from dmondrian.calibration import Fitted, calibrated, calibrated_std, tells_labels
 from dmondrian.checkpoint import document
 from dmondrian.cost import Cost, forecasts, responses
 from dmondrian.data import Encoded, Plan, make_scoring_plan, read_block
@@ -64,9 +64,14 @@ class Part:
     keep: tuple[str, ...]
     classes: tuple[Any, ...] | None
     deviation: str  # what the column of standard deviations is called
-    calibration: Calibration | None
+    calibration: Fitted | None
     cost: Cost | Joint | None
     is_detailed = True
+
+    @property
+    def tells_labels(self) -> bool:
+        """Whether the column of standard deviations is of the label, calibrated."""
+        return tells_labels(self.calibration)
 
     def found(self) -> dict[str, Any] | None:
         """Return the file's entry in the manifest, if it is there."""
@@ -147,7 +152,8 @@ def score(
         where nothing was left to do), "out", "seconds". The columns of a file: those kept,
         "prediction", "proba_<class>" (classification), "spread" (standard deviation between trees
         of the prediction, or of the predicted class's probability before calibration; a Gaussian
-        hierarchy has "std" instead, the standard deviation of the label at the row) and "distance"
+        hierarchy and a calibrated regressor have "std" instead, the standard deviation of the
+        label at the row) and "distance"
         (sum of the extensions from the leaf's box to the row, in encoded units times the feature
         scales, mean over trees; online random forests have no boxes, and no such column). A
         generalised Mondrian forest has "q_<level>" for each quantile in place of "prediction", and
@@ -298,7 +304,7 @@ def _write_parts(
 def score_arrays(
     sums: Sums,
     classes: Sequence[Any] | None,
-    calibration: Calibration | None,
+    calibration: Fitted | None,
     cost: Cost | Joint | None = None,
 ) -> list[pa.Array]:
     """Return the columns of scores of some rows, in their order, from the sums over all trees."""
@@ -310,7 +316,11 @@ def score_arrays(
         spread = pa.array(np.sqrt(variance[:, cost.middle]))
         return [*_costly_arrays(mean, classes, cost), spread, *distance]
     if classes is None:
-        return [pa.array(mean[:, 0]), pa.array(np.sqrt(variance[:, 0])), *distance]
+        return [
+            pa.array(mean[:, 0]),
+            pa.array(calibrated_std(variance[:, 0], calibration)),
+            *distance,
+        ]
     proba = calibrated(forecasts(cost, mean), calibration)
     best = proba.argmax(axis=1)
     spread = np.sqrt(variance[np.arange(len(best)), best])

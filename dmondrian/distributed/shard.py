@@ -78,7 +78,8 @@ def learn_block(plan: Plan, shard: Shard, encoded: Any, order: Step) -> None:
         else:
             forest.update(X, y, w, n_threads=order.n_threads)
     if order.samples:
-        answer.sampled = join(sampled, forest.n_outputs)
+        nothing = encoded.X[:0], encoded.y[:0]  # a block may have no rows
+        answer.sampled = join(sampled or [(0, forecast_and_learn(forest, *nothing))])
     if order.speaks:
         answer.y, answer.weight, answer.counts = encoded.y, encoded.weight, dict(encoded.counts)
     shard.answers[block.index] = answer

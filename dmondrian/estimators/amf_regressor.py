@@ -11,6 +11,8 @@ from typing import Any, ClassVar, Literal
 from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from dmondrian.calibration import calibrated_std
+from dmondrian.dispersion import VarianceFactor
 from dmondrian.estimators.regressor import ForestRegressor
 from dmondrian.parameters import ForestParameters
 from dmondrian.warmup import LAST
@@ -34,6 +36,11 @@ class AMFRegressor(ForestRegressor):
         variance is taken anew when the weight of rows passes a power of two.
     charge_opening : bool, default=False
         Whether the row that opens a leaf pays its parent's error there, as in the paper.
+    calibrate : bool, default=False
+        Whether to fit a factor for the variance of the label to forecasts that were made before
+        their rows were learned, so that ``predict(X, return_std=True)`` is right on average
+        (:mod:`dmondrian.dispersion`). Means stay as they are. What it costs grows with the
+        logarithm of the rows.
     use_aggregation, predict_extension, domain, clip, max_nodes
     feature_scales, warmup_rows, random_state, n_jobs
         As in :class:`dmondrian.AMFClassifier`. There is no ``split_pure``: labels are continuous.
@@ -43,6 +50,8 @@ class AMFRegressor(ForestRegressor):
     n_features_in_ : int
     feature_names_in_ : array of shape (d,), only if the rows had names
     forest_ : Forest
+    variance_factor_ : float
+        Factor in use, 0 to 100; 1 without ``calibrate``.
     feature_scales_, feature_importances_
         As in :class:`dmondrian.AMFClassifier`.
 
@@ -64,6 +73,7 @@ class AMFRegressor(ForestRegressor):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **ForestRegressor._parameter_constraints,
+        "calibrate": ["boolean"],
         "charge_opening": ["boolean"],
         "use_aggregation": ["boolean"],
         "learning_rate": [
@@ -78,6 +88,7 @@ class AMFRegressor(ForestRegressor):
         *,
         learning_rate: float | Literal["auto", "theory"] = "auto",
         charge_opening: bool = False,
+        calibrate: bool = False,
         use_aggregation: bool = True,
         predict_extension: Literal["leaf", "expected"] = "leaf",
         domain: Literal["range", "cube"] = "range",
@@ -91,6 +102,7 @@ class AMFRegressor(ForestRegressor):
         self.n_estimators = n_estimators
         self.learning_rate = learning_rate
         self.charge_opening = charge_opening
+        self.calibrate = calibrate
         self.use_aggregation = use_aggregation
         self.predict_extension = predict_extension
         self.domain = domain
@@ -112,3 +124,32 @@ class AMFRegressor(ForestRegressor):
             charge_opening=bool(self.charge_opening),
             split_pure=True,
         )
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """Return the predicted mean of each row.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        return_std : bool, default=False
+            Also return the standard deviation of a label at each row, its noise included: by the
+            law of total variance over trees, prunings and the labels of their cells, times the
+            root of ``variance_factor_``. Cells keep sums of squares about the first label learned:
+            deviations below about 1e-8 of the largest distance from it are lost in rounding.
+
+        Returns
+        -------
+        float64 array of shape (n,), or a tuple of two
+        """
+        if not return_std:
+            return super().predict(X)
+        X = self._check_rows(X)
+        self.forest_.check_learned()
+        sums = self.forest_.predict_sums(X, self._n_threads(len(X)), labels=True)
+        return sums.mean[:, 0], calibrated_std(sums.variance[:, 0], self.forest_.calibration)
+
+    @property
+    def variance_factor_(self) -> float:
+        """Factor of the variance of the label in use; 1 where it is not calibrated."""
+        calibration = self._fitted_forest().calibration
+        return calibration.factor if isinstance(calibration, VarianceFactor) else 1.0

@@ -30,6 +30,7 @@ from dmondrian.domain import check_cube
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.plain import plain_labels, plain_rows
 from dmondrian.estimators.room import check_room
+from dmondrian.estimators.row_weights import checked_weights
 from dmondrian.estimators.scaling import given_scales, unscaled_thresholds
 from dmondrian.forest import Forest, tree_fields
 from dmondrian.importances import importances
@@ -71,6 +72,17 @@ class BaseForest(BaseEstimator):
     n_jobs: int | None
     forest_: Forest
     _begun_with: dict[str, Any]
+
+    def _validate_params(self) -> None:
+        """Refuse what scikit-learn refuses, and True for 1."""
+        super()._validate_params()
+        for name, allowed in self._parameter_constraints.items():
+            value, is_number = getattr(self, name), any(isinstance(a, Interval) for a in allowed)
+            if is_number and "boolean" not in allowed and isinstance(value, (bool, np.bool_)):
+                raise ParameterError(
+                    f"The {name!r} parameter of {type(self).__name__} must be a number. "
+                    f"Got {value!r} instead."
+                )
 
     @abstractmethod
     def _forest_parameters(self, n_features: int, n_classes: int) -> ForestParameters:
@@ -170,33 +182,8 @@ class BaseForest(BaseEstimator):
         self._check_domain(X)
         if sample_weight is None:
             return X, y, None
-        w = np.array(sample_weight, np.float64)
-        w = np.full(len(X), float(w)) if w.ndim == 0 else w
-        if w.shape != (len(X),):
-            raise ValueError(
-                f"sample_weight.shape == {w.shape}, expected {(len(X),)}: one weight per row"
-            )
-        if not np.isfinite(w).all() or (w < 0).any():
-            raise ValueError("Negative values or not a finite number in sample_weight")
-        self._check_weights(w, 0.0 if first else self.forest_.total_weight)
-        return X, y, w
-
-    @staticmethod
-    def _check_weights(w: np.ndarray, seen: float) -> None:
-        """Refuse weights that vanish beside the total: draws are keyed by the total."""
-        before = seen + np.concatenate([[0.0], np.cumsum(w)[:-1]])
-        vanishing = np.flatnonzero((w > 0) & (w < 4.0 * np.finfo(np.float64).eps * before))
-        if len(vanishing):
-            row = vanishing[0]
-            raise ParameterError(
-                f"sample_weight[{row}], {w[row]:.3g}, does not change the total weight before it, "
-                f"{before[row]:.3g}, in double precision: rescale the weights or drop the row"
-            )
-
-    @staticmethod
-    def _check_some_weight(w: np.ndarray | None) -> None:
-        if w is not None and not w.any():
-            raise ValueError("sample_weight must contain at least one non-zero number")
+        seen = 0.0 if first else self.forest_.total_weight
+        return X, y, checked_weights(sample_weight, len(X), seen)
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:

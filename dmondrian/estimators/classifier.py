@@ -18,9 +18,10 @@ from sklearn.utils.multiclass import (
 )
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from dmondrian.calibration import calibrated
+from dmondrian.calibration import Calibration, calibrated
 from dmondrian.errors import DataError
 from dmondrian.estimators.base import BaseForest
+from dmondrian.estimators.row_weights import check_some_weight
 
 
 class ForestClassifier(ClassifierMixin, BaseForest):
@@ -54,7 +55,7 @@ class ForestClassifier(ClassifierMixin, BaseForest):
         with self._all_or_nothing():
             X, y, w = self._validate_rows(X, y, sample_weight, first=True, numeric=False)
             check_classification_targets(y)
-            self._check_some_weight(w)
+            check_some_weight(w)
             self.classes_, codes = np.unique(y, return_inverse=True)
             self.n_classes_ = len(self.classes_)
             self._learn(X, codes, w, self.n_classes_, first=True)
@@ -134,7 +135,7 @@ class ForestClassifier(ClassifierMixin, BaseForest):
     def calibration_exponent_(self) -> float:
         """Power of the averaged probabilities in use; 1 where they are not calibrated."""
         calibration = self._fitted_forest().calibration
-        return 1.0 if calibration is None else calibration.exponent
+        return calibration.exponent if isinstance(calibration, Calibration) else 1.0
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Return logs of class probabilities.

@@ -22,6 +22,7 @@ from dmondrian.density import ForestDensity
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.generalized import Chosen
 from dmondrian.estimators.mondrian import MondrianForest
+from dmondrian.estimators.row_weights import check_some_weight
 from dmondrian.lifetime import Lifetime
 from dmondrian.parameters import ForestParameters
 from dmondrian.selection import LifetimePath, held_out, held_out_path, lifetime_grid
@@ -181,7 +182,7 @@ class MondrianDensity(DensityMixin, MondrianForest):
         with self._all_or_nothing():
             self.__dict__.pop("_held_out_path", None)
             X, y, w = self._rows(X, sample_weight, first=True)
-            self._check_some_weight(w)
+            check_some_weight(w)
             if self.lifetime != "validation":
                 self._learn(X, y, w, 0, first=True)
                 return self

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dmondrian.calibration import Calibration
+from dmondrian.calibration import kind_of
 from dmondrian.checkpoint import load_model, save_model
 from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.estimators import ALGORITHMS
@@ -96,7 +96,9 @@ def load_estimator(path: str | PathLike[str]) -> Any:
             f"{path}: run.json's estimator parameters are unusable: {str(error)[:400]}"
         ) from error
     if getattr(unfitted, "calibrate", False) and forest.calibration is None:
-        forest.calibration = Calibration()  # parts of a merged run had none
+        forest.calibration = kind_of(
+            forest.parameters.tells_labels
+        )()  # parts of a merged run had none
     fitted = unfitted._adopt(forest, classes, names)
     if model.get("interval_scores") is not None:
         coverage = model.get("interval_coverage")

@@ -14,6 +14,7 @@ from sklearn.base import RegressorMixin, _fit_context
 
 from dmondrian.errors import DataError
 from dmondrian.estimators.base import BaseForest
+from dmondrian.estimators.row_weights import check_some_weight
 
 _LARGEST_TARGET = 1e140  # squares of differences and their sums stay finite
 
@@ -40,7 +41,7 @@ class ForestRegressor(RegressorMixin, BaseForest):
         """
         with self._all_or_nothing():
             X, y, w = self._validate_rows(X, y, sample_weight, first=True, numeric=True)
-            self._check_some_weight(w)
+            check_some_weight(w)
             self._learn(X, _bounded(y), w, 0, first=True)
         return self
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,10 +26,12 @@ from dmondrian.errors import ParameterError
 from dmondrian.export.graph import Graph
 from dmondrian.export.trees import PlainTree, plain_trees
 from dmondrian.extras import require
+from dmondrian.files import write_whole
 
 if TYPE_CHECKING:
     from dmondrian.data import Schema
 
+_BEGINNING = b"\x08"  # the tag of ir_version, the first field of a model
 LARGEST_FILE = 2**31 - 1  # bytes of a protocol buffer
 _BYTES_OF_NODE, _BYTES_OF_VALUE = 36, 22  # at most, for nodes and trees with up to seven digits
 
@@ -64,7 +65,7 @@ def to_onnx(
     ParameterError
         The forest is no tree ensemble (``predict_extension="expected"``, ``domain="cube"``, a loss
         of your own), is larger than a file of ONNX may be, or has no columns that ONNX could
-        encode; the message says which.
+        encode; or `out` cannot be written, or is a file of another kind. The message says which.
     MissingPackageError
         The package onnx is not installed.
 
@@ -98,7 +99,7 @@ def to_onnx(
     _add_outputs(graph, estimator, _add_trees(graph, X, trees))
     made = graph.model(_about(estimator, schema, takes))
     if out is not None:
-        Path(out).write_bytes(made.SerializeToString())
+        write_whole(out, made.SerializeToString(), "an ONNX model", _BEGINNING)
     return made
 
 

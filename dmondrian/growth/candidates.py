@@ -14,8 +14,8 @@ the point came, those of the others of the rows on the left; the right is what i
 are whole numbers, as long as weights are, and exact up to 2^53.
 
 A node's word ``CANDIDATES`` is 0 if it is no leaf of the fringe, 1 if it is and no candidate point
-has come, else the place of its block plus 2. Where blocks lie depends on the room there is, and
-nothing depends on where they lie.
+has come, else the place of its block plus 2; words below 0 are of :mod:`dmondrian.growth.waiting`.
+Where blocks lie depends on the room there is, and nothing depends on where they lie.
 
 Relies on the stat for what a tally is. Promises to write the tree only where there is room.
 

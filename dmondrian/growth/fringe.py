@@ -17,9 +17,9 @@ begin when their point comes; of equal gains the latest candidate wins (Algorith
 the older leaf. The node's ``time`` is its depth + 1; the last number of its statistics is for a
 leaf the weight of estimation rows before its counts began, for a split its gain in all.
 
-Relies on :mod:`dmondrian.growth.candidates`. Promises that a tree is a function of its key and of
-the rows with their weights: a row's stream is drawn by the weight before it, a leaf's candidate
-features by its number.
+Relies on :mod:`dmondrian.growth.candidates` and :mod:`dmondrian.growth.waiting`. Promises that a
+tree is a function of its key and of the rows with their weights: a row's stream is drawn by the
+weight before it, a leaf's candidate features by its number.
 
 Shapes: d features, c candidate features, P points.
 
@@ -57,12 +57,12 @@ from dmondrian.core.policies import (
     Branch,
     branch_off,
     count,
-    error,
     gain_of_split,
     gain_unit,
     inherit,
     learn,
     prepare,
+    spread,
     tally_size,
 )
 from dmondrian.core.split import open_leaf
@@ -80,6 +80,7 @@ from dmondrian.growth.candidates import (
     place_of,
     section,
 )
+from dmondrian.growth.waiting import call_next, note, queue_children
 
 
 class Fringe(NamedTuple):
@@ -148,17 +149,21 @@ def best_split(growth, stat, tree, place, depth):
     alpha = least_rows(growth, depth)
     whole = place + HEADER
     to_structure = 1 + n_points * (1 + s)
+    n_features = np.int64(tree.pool[place + N_FEATURES])
     best, found, point = -np.inf, np.int64(-1), np.int64(-1)
-    at = whole
-    for _ in range(np.int64(tree.pool[place + N_FEATURES])):
-        at += size
-        for k in range(n):
-            of_both = tree.pool[whole + 1 + n_points + k]
-            of_left = tree.pool[at + 1 + n_points + k]
+    for k in range(n):
+        of_both = tree.pool[whole + 1 + n_points + k]
+        if of_both < 2.0 * alpha:
+            continue  # what is left of alpha or more is less than alpha, to the last bit
+        both, at = whole + to_structure + k, whole
+        before = spread(stat, tree, growth.criterion, both, n_points)
+        for _ in range(n_features):
+            at += size
+            of_left = tree.pool[np.uint64(at + 1 + n_points + k)]
             if of_left >= alpha and of_both - of_left >= alpha:
-                both, left = whole + to_structure + k, at + to_structure + k
-                gain = gain_of_split(stat, tree, growth.criterion, both, left, n_points)
-                if gain > best or (gain == best and k >= point):
+                left = at + to_structure + k
+                gain = gain_of_split(stat, tree, growth.criterion, before, both, left, n_points)
+                if gain >= best:
                     best, found, point = gain, at, np.int64(k)
     return found, point, best
 
@@ -184,11 +189,7 @@ def split(growth, stat, tree, v, at, point, gain, depth):
 
 @inner
 def fill_fringe(growth, stat, tree, v):
-    """Give the place of ``v``, which was split, to other leaves. O(1), or O(m) for m nodes.
-
-    Where all leaves have a place there is nothing to choose. A choice is made once in 2 alpha(d)
-    estimation rows of a leaf, at most.
-    """
+    """Give the place of ``v``, which was split, to other leaves. O(depth), growth.waiting says."""
     give_up(tree, v)
     tree.head_i[N_ACTIVE] -= 1
     n_nodes = tree.head_i[N_NODES]
@@ -202,22 +203,16 @@ def fill_fringe(growth, stat, tree, v):
         tree.i[tree.i[v, RIGHT], CANDIDATES] = OPEN
         tree.head_i[N_ACTIVE] += 2
         return
+    queue_children(stat, tree, v)
     while tree.head_i[N_ACTIVE] < growth.max_fringe:
-        best, chosen = 0.0, np.int64(-1)
-        for u in range(n_nodes):
-            if tree.i[u, LEFT] < 0 and tree.i[u, CANDIDATES] == NONE:
-                rows = tree.head_f[ESTIMATED] - tree.d[u, STAT + tree.n_stats - 1]
-                worth = error(stat, tree, u) / rows
-                if chosen < 0 or worth > best:
-                    best, chosen = worth, np.int64(u)
-        tree.i[chosen, CANDIDATES] = OPEN
+        call_next(stat, tree)
         tree.head_i[N_ACTIVE] += 1
 
 
 @inner
 def look_at(growth, stat, tree, key, v, x, y, w):
     """Take a structure row into leaf ``v``, and split it if that is due; return if room was."""
-    if tree.i[v, CANDIDATES] == NONE:
+    if tree.i[v, CANDIDATES] <= NONE:
         return True
     place = place_of(tree, v)
     if place < 0:
@@ -258,6 +253,8 @@ def take_in(growth, stat, tree, key, x, y, w, hint):
         place = place_of(tree, v)
         if place >= 0:
             add_estimation(stat, tree, place, growth.n_points, x, y, w)
+        else:
+            note(stat, tree, v)
     return True
 
 

@@ -107,11 +107,12 @@ def bar_chart(bars: Sequence[tuple[str, float]], y_format: Format) -> str:
 def matrix_chart(names: Sequence[str], counts: Sequence[Sequence[float]]) -> str:
     """Return a confusion matrix: labels in rows, predictions in columns, shaded by row's share."""
     k = len(names)
-    left, top = 92, 26.0
+    left, top = 92, 31.0
     size = (WIDTH - left - 8) / k
     tall = min(size, 44.0)
     is_told = size >= 34.0  # wide enough for a number
-    parts = [f'<text x="{left}" y="12">predicted</text>']
+    middle = left + size * k / 2.0
+    parts = [f'<text x="{middle:.1f}" y="11" text-anchor="middle">predicted</text>']
     for i, name in enumerate(names):
         short = _shortened(name, 13)
         y = top + tall * (i + 0.5) + 4.0
@@ -119,7 +120,7 @@ def matrix_chart(names: Sequence[str], counts: Sequence[Sequence[float]]) -> str
         if is_told:
             x = left + size * (i + 0.5)
             own = escape(_shortened(name, int(size / 7)))
-            parts.append(f'<text x="{x:.1f}" y="24" text-anchor="middle">{own}</text>')
+            parts.append(f'<text x="{x:.1f}" y="26" text-anchor="middle">{own}</text>')
         whole = sum(counts[i]) or 1.0
         for j, count in enumerate(counts[i]):
             share = count / whole
@@ -132,7 +133,7 @@ def matrix_chart(names: Sequence[str], counts: Sequence[Sequence[float]]) -> str
             )
             if is_told:
                 x, y = left + size * (j + 0.5), top + tall * (i + 0.5) + 4
-                kind = "over" if share > 0.55 else ""
+                kind = "over" if share > 0.55 else "upon"
                 number = f"{share:.0%}"
                 parts.append(
                     f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="middle">'
@@ -154,8 +155,8 @@ class _Scale:
         least_step: float = 0.0,
     ) -> None:
         if high <= low:
-            room = abs(low) * 0.05 or 1.0
-            low, high = (low / 2.0, high * 2.0) if is_log else (low - room, high + room)
+            room = abs(low) * 0.05
+            low, high = (low / 2.0, high * 2.0) if is_log else (low - room, high + (room or 1.0))
         self.low, self.high, self.is_log = low, high, is_log
         self._start, self._stop, self._least = start, stop, least_step
 
@@ -170,15 +171,24 @@ class _Scale:
     def ticks(self) -> list[float]:
         """Return round values between the ends."""
         if self.is_log:
-            least, most = math.ceil(math.log10(self.low)), math.floor(math.log10(self.high))
-            every = max(1, -(-(most - least + 1) // _TICKS))
-            return [10.0**power for power in range(least, most + 1, every)] or [self.low, self.high]
+            return self._log_ticks()
         rough = (self.high - self.low) / _TICKS
         size = 10.0 ** math.floor(math.log10(rough))
-        step = max(self._least, next(size * k for k in (1, 2, 5, 10) if size * k >= rough))
+        step = max(self._least, next(size * k for k in (1, 2, 5, 10) if size * k >= 0.8 * rough))
         first = math.ceil(self.low / step - 1e-9)
         last = math.floor(self.high / step + 1e-9)
         return [number * step for number in range(first, last + 1)]
+
+    def _log_ticks(self) -> list[float]:
+        """Return powers of ten, or where there are few, once and five times these, or more."""
+        least, most = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
+        some: list[float] = []
+        for factors in ((1.0,), (1.0, 5.0), (1.0, 2.0, 5.0)):
+            powers = (10.0**power for power in range(least, most + 1))
+            some = [f * p for p in powers for f in factors if self.low <= f * p <= self.high]
+            if len(some) >= 3:
+                break
+        return some[:: -(-len(some) // (_TICKS + 1))] if some else [self.low, self.high]
 
 
 def _axes(x: _Scale, y: _Scale, x_name: str, x_format: Format, y_format: Format) -> str:

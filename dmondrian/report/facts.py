@@ -19,7 +19,7 @@ from dmondrian.checkpoint.trees import Blob, model_blobs
 from dmondrian.data import Plan, Schema
 from dmondrian.distributed.metrics import Progressive, read_counts
 from dmondrian.errors import CheckpointError, CorruptError, DMondrianError, StoreError
-from dmondrian.importances import importances
+from dmondrian.importances import importances, why_none
 
 _MOST_PEEKED = 40  # checkpoints whose sizes are read
 
@@ -39,8 +39,9 @@ class Facts:
     n_bytes: int = 0  # in memory
     n_trees: int = 0
     settings: Mapping[str, Any] = field(default_factory=dict)  # in use
-    exponent: float | None = None  # of the calibration
+    calibrated: str | None = None  # how, in words
     importances: list[tuple[str, float]] = field(default_factory=list)  # by column, largest first
+    no_importances: str | None = None  # why there are none
     growth: list[tuple[int, int, int]] = field(default_factory=list)  # rows, nodes, bytes stored
     holders: list[Holder] = field(default_factory=list)  # attempts, in order
     attempts: list[Mapping[str, Any]] = field(default_factory=list)  # that ended and said so
@@ -107,7 +108,10 @@ def _add_model(facts: Facts, url: str) -> None:
     facts.n_nodes, facts.n_bytes = int(forest.n_nodes), int(forest.n_bytes)
     facts.n_trees = len(forest.tree_numbers)
     facts.settings = forest.parameters.to_json()
-    facts.exponent = None if forest.calibration is None else forest.calibration.exponent
+    facts.calibrated = None if forest.calibration is None else forest.calibration.in_words
+    facts.no_importances = why_none(forest.parameters)
+    if facts.no_importances is not None:
+        return
     shares = importances(forest).tolist()
     if facts.schema is None:
         names = stored.get("feature_names") or [f"x{j}" for j in range(len(shares))]

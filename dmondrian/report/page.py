@@ -13,6 +13,7 @@ from os import PathLike
 from pathlib import Path
 
 from dmondrian import __version__
+from dmondrian.files import write_whole
 from dmondrian.report import sections
 from dmondrian.report.facts import Facts, gather
 
@@ -24,6 +25,8 @@ _SECTIONS: tuple[tuple[str, Callable[[Facts], str]], ...] = (
     ("Work", sections.work),
     ("Train it again", sections.reproduce),
 )
+
+_DOCTYPE = "<!doctype html>"
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c2430; --soft: #5b6675; --page: #f5f6f8; --card: #fff;
@@ -47,11 +50,12 @@ section { background: var(--card); border: 1px solid var(--line); border-radius:
   padding: 10px 14px; }
 .tile b { display: block; font-size: 1.35rem; font-variant-numeric: tabular-nums; }
 .tile span { color: var(--soft); font-size: .85rem; }
-.grid { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(330px, 100%), 1fr));
-  gap: 18px; margin-bottom: 12px; }
-figure { margin: 0; min-width: 0; } figcaption { font-weight: 600; font-size: .92rem; }
+.grid { display: flex; flex-wrap: wrap; gap: 18px; margin-bottom: 12px; }
+figure { margin: 0; flex: 1 1 min(330px, 100%); max-width: 420px; }
+figcaption { font-weight: 600; font-size: .92rem; }
 svg { display: block; width: 100%; height: auto; }
 svg text { fill: var(--soft); font-size: 11px; } svg text.over { fill: var(--card); }
+svg text.upon { fill: var(--ink); }
 .grid path.grid { stroke: var(--line); fill: none; }
 path.axis { stroke: var(--soft); fill: none; }
 .s0 { --own: var(--s0); } .s1 { --own: var(--s1); }
@@ -62,13 +66,17 @@ path.axis { stroke: var(--soft); fill: none; }
 .key { display: flex; gap: 14px; font-size: .82rem; color: var(--soft); }
 .key i { display: inline-block; width: 14px; height: 3px; background: var(--own);
   margin-right: 6px; vertical-align: middle; }
-.wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .88rem; width: 100%;
-  min-width: 520px; }
+.wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .88rem; width: 100%; }
+table.many { min-width: 560px; }
+td:first-child, td:last-child { overflow-wrap: anywhere; }
+td:first-child, table:not(.many) td:last-child { min-width: 6em; }
 th, td { text-align: left; padding: 5px 12px 5px 0; border-bottom: 1px solid var(--line);
   vertical-align: top; } th { color: var(--soft); font-weight: 600; white-space: nowrap; }
 td { font-variant-numeric: tabular-nums; } code, pre { font: .86em ui-monospace, Menlo, monospace; }
 pre { background: var(--page); border: 1px solid var(--line); border-radius: 8px; padding: 12px;
   overflow-x: auto; } footer { margin-top: 20px; font-size: .85rem; }
+@media (max-width: 600px) { table { font-size: .8rem; } section { padding: 14px; }
+  th, td { padding-right: 8px; } }
 @media print { section { break-inside: avoid; } body { background: none; } }
 """
 
@@ -92,21 +100,21 @@ def write_report(run: str | PathLike[str], out: str | PathLike[str]) -> Path:
     ------
     CheckpointError
         There is no run, or its newest checkpoint is damaged.
+    ParameterError
+        The file cannot be written, or is there and no report.
     """
-    file = Path(out)
-    file.write_text(page(gather(str(run))), encoding="utf-8")
-    return file
+    text = page(gather(str(run)))
+    return write_whole(out, text.encode(), "a report", _DOCTYPE.encode())
 
 
 def page(facts: Facts) -> str:
     """Return the page as HTML."""
     name = facts.url.rstrip("/").rpartition("/")[2] or facts.url
-    parts = [
-        f"<section><h2>{escape(title)}</h2>{make(facts)}</section>" for title, make in _SECTIONS
-    ]
+    made = [(title, make(facts)) for title, make in _SECTIONS]
+    parts = [f"<section><h2>{escape(title)}</h2>{text}</section>" for title, text in made if text]
     now = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
     return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'{_DOCTYPE}\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<link rel="icon" href="data:,"><title>{escape(name)}</title>'
         f"<style>{_STYLE}</style></head><body><main><header><h1>{escape(name)}</h1>"

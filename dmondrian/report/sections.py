@@ -6,10 +6,8 @@ all text from a run is escaped.
 
 from __future__ import annotations
 
-import json
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -19,6 +17,18 @@ from dmondrian.displays.learning_curve import NAMES, band_of
 from dmondrian.distributed.progress import clock
 from dmondrian.report.charts import Line, bar_chart, line_chart, matrix_chart
 from dmondrian.report.facts import Facts
+from dmondrian.report.job import job_of
+from dmondrian.report.markup import (
+    figure,
+    grid,
+    metric,
+    missing,
+    number,
+    percent,
+    short,
+    size,
+    table,
+)
 
 _SHOWN_COLUMNS = 200  # rows of a table of columns
 _SHOWN_BARS = 15
@@ -36,7 +46,7 @@ def overview(facts: Facts) -> str:
     ]
     if facts.progressive is not None:
         told = facts.progressive.totals()
-        tiles += [(f"{told[name]:.4f}", f"{NAMES[name]}, each row forecast before it was learned")
+        tiles += [(metric(told[name]), f"{NAMES[name]}, each row forecast before it was learned")
                   for name in NAMES if name in told]  # fmt: skip
     shown = "".join(
         f'<div class="tile"><b>{escape(value)}</b><span>{escape(name)}</span></div>'
@@ -63,11 +73,13 @@ def _state(facts: Facts) -> str:
 def learning(facts: Facts) -> str:
     """Draw the learning curve."""
     if _is_density(facts):
-        return _missing("A density has no learning curve: it forecasts no labels.")
+        return ""
+    if facts.manifest is None:
+        return missing("It will be drawn from the first checkpoint on.")
     if facts.progressive is None or not facts.progressive.curve:
-        return _missing(
-            "There is no learning curve: no checkpoint has one yet, or the run was trained with "
-            "<code>progressive = false</code>, or merged."
+        return missing(
+            "There is no learning curve: the run was trained with "
+            "<code>progressive = false</code>, or merged, or fitted on arrays."
         )
     curve = facts.progressive.report()["curve"]
     charts = []
@@ -80,9 +92,8 @@ def learning(facts: Facts) -> str:
         points = list(zip(rows.tolist(), mean.tolist(), strict=True))
         band = list(zip(low.tolist(), high.tolist(), strict=True))
         line = Line(NAMES[name], points, band)
-        charts.append(figure(
-            f"{NAMES[name]} of the rows so far", line_chart([line], "rows", short, _four)
-        ))  # fmt: skip
+        chart = line_chart([line], "rows", short, number, log_x=True)
+        charts.append(figure(f"{NAMES[name]} of the rows so far", chart))
     words = (
         "Each row is forecast before it is learned, so no held-out rows are needed. The band is "
         "two standard errors of the mean so far, from how much neighbouring stretches of the "
@@ -98,10 +109,15 @@ def _is_density(facts: Facts) -> bool:
 def outcomes(facts: Facts) -> str:
     """Draw calibration and confusion, or the sizes of errors."""
     if _is_density(facts):
-        return _missing("A density forecasts no labels.")
+        return missing(
+            "A density forecasts no labels, so it has no learning curve, no confusion and no "
+            "importances. <code>dmondrian evaluate</code> tells the log likelihood of other rows."
+        )
+    if facts.manifest is None:
+        return ""
     found = None if facts.progressive is None else facts.progressive.outcomes
     if found is None or not found.rows:
-        return _missing("Nothing is known of single forecasts: the run kept no sums over them.")
+        return missing("Nothing is known of single forecasts: the run kept no sums over them.")
     words = f"Of {found.rows:,} rows, each forecast before it was learned"
     assert facts.progressive is not None  # it has these outcomes
     if found.rows < facts.progressive.rows:
@@ -109,10 +125,17 @@ def outcomes(facts: Facts) -> str:
     if found.reliability is not None:
         return f"<p>{words}.</p>" + grid(_class_charts(facts, found))
     whole, total = found.bias
-    words += f". The mean error (forecast less label) is {_four(total / whole)}"
-    line = Line("share of rows", found.shares())
-    chart = line_chart([line], "size of the error", _four, _percent, from_zero=True, log_x=True)
+    words += f". The mean error (forecast less label) is {metric(total / whole)}"
+    words += "" if facts.calibrated is None else f". Calibrated: {facts.calibrated}"
+    line = Line("share of rows", _from_where_it_rises(found.shares()))
+    chart = line_chart([line], "size of the error", number, percent, from_zero=True, log_x=True)
     return f"<p>{words}.</p>" + grid([figure("Rows with an error of at most this size", chart)])
+
+
+def _from_where_it_rises(shares: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Leave out sizes that fewer than one row in a thousand is below, but the last of them."""
+    n_tiny = sum(share < 0.001 for _, share in shares)
+    return shares[max(0, n_tiny - 1) :]
 
 
 def _class_charts(facts: Facts, found: Any) -> list[str]:
@@ -122,12 +145,12 @@ def _class_charts(facts: Facts, found: Any) -> list[str]:
         Line("right", [(b["confidence"], b["accuracy"]) for b in bins]),
         Line("calibrated", [(0.0, 0.0), (1.0, 1.0)], is_dashed=True),
     ]
-    chart = line_chart(lines, "how sure", _percent, _percent, ends=(0.0, 1.0))
-    exponent = "" if facts.exponent is None else f"; calibrated to the power {facts.exponent:.3f}"
+    chart = line_chart(lines, "how sure", percent, percent, ends=(0.0, 1.0))
+    calibrated = "" if facts.calibrated is None else f"; calibrated: {facts.calibrated}"
     charts = [
-        figure(f"How often right, by how sure (ECE {told['ece']:.4f}{exponent})", chart),
+        figure(f"How often right, by how sure (ECE {told['ece']:.4f}{calibrated})", chart),
         figure("Share of the rows, by how sure", bar_chart(
-            [(f"{b['above']:.0%} to {b['up_to']:.0%}", b["share"]) for b in bins], _percent)),
+            [(f"{b['above']:.0%} to {b['up_to']:.0%}", b["share"]) for b in bins], percent)),
     ]  # fmt: skip
     if found.confusion is not None:
         names = [str(label) for label in facts.run_json.get("classes") or []]
@@ -150,6 +173,8 @@ def inputs(facts: Facts) -> str:
         for column in facts.schema.columns[:_SHOWN_COLUMNS]
     ]
     columns += [(name, "left out", "0", why) for name, why in facts.schema.left_out]
+    if facts.plan is not None:
+        columns += [(name, "left out", "0", "excluded by the job") for name in facts.plan.excluded]
     n_more = len(facts.schema.columns) - _SHOWN_COLUMNS
     more = f"<p>and {n_more:,} columns more</p>" if n_more > 0 else ""
     parts = [_source(facts), table(("column", "kind", "features", "encoding"), columns), more]
@@ -167,7 +192,7 @@ def inputs(facts: Facts) -> str:
 def _source(facts: Facts) -> str:
     plan = facts.plan
     if plan is None:
-        return _missing("The plan of the stream cannot be read.")
+        return missing("The plan of the stream cannot be read.")
     files = list(dict.fromkeys(block.uri for block in plan.blocks))
     some = ", ".join(f"<code>{escape(file)}</code>" for file in files[:3])
     more = f" and {len(files) - 3:,} more" if len(files) > 3 else ""
@@ -191,17 +216,17 @@ def _event(name: str) -> str:
 def importance(facts: Facts) -> str:
     """Draw what the splits on each column are worth."""
     some = [pair for pair in facts.importances[:_SHOWN_BARS] if pair[1] > 0.0]
-    if _is_density(facts):
-        return _missing("A density has no labels by which a split could be worth something.")
+    if _is_density(facts) or facts.manifest is None:
+        return ""
+    if facts.no_importances is not None:
+        return missing(f"There are none: {escape(facts.no_importances)}.")
     if not some:
-        return _missing("No split is worth anything yet.")
+        return missing("No split is worth anything yet.")
     rest = [pair for pair in facts.importances[len(some) :] if pair[1] > 0.0]
     if rest:
         some.append((f"{len(rest):,} others", math.fsum(share for _, share in rest)))
     words = "Share of each column in how much better labels are forecast on the sides of splits."
-    return (
-        f"<p>{words}</p>{grid([figure('Importances of the columns', bar_chart(some, _percent))])}"
-    )
+    return f"<p>{words}</p>{grid([figure('Shares of the columns', bar_chart(some, percent))])}"
 
 
 def work(facts: Facts) -> str:
@@ -215,7 +240,7 @@ def work(facts: Facts) -> str:
     charts += _over_time(facts)
     rows = [_attempt_row(number, one) for number, one in enumerate(facts.holders, 1)]
     head = ("attempt", "began (UTC)", "host", "took", "rows", "workers", "recovered", "outcome")
-    told = table(head, rows) if rows else _missing("Nobody has worked on it, as far as is known.")
+    told = table(head, rows) if rows else missing("Nobody has worked on it, as far as is known.")
     return grid(charts) + told
 
 
@@ -267,9 +292,23 @@ def reproduce(facts: Facts) -> str:
     if (run.get("estimator") or {}).get("random_state") is None:
         words.append(
             "No <code>random_state</code> was given, so the same job in another folder draws "
-            f"another seed; in this run's folder it keeps {seed}."
+            f"another seed than this run's {seed}."
         )
-    parts = [f"<p>{' '.join(words)}</p>", f"<pre>{escape(job_of(facts))}</pre>"]
+    job = job_of(facts)
+    if job:
+        words.append(
+            "Save this as <code>again.toml</code> and run <code>dmondrian train again.toml</code>: "
+            "with the same files, seed and versions its shards have the digests below."
+        )
+    else:
+        words.append("It was fitted on arrays in Python, which no job file tells.")
+    parts = [f"<p>{' '.join(words)}</p>", f"<pre>{escape(job)}</pre>" if job else ""]
+    if facts.plan is not None and facts.plan.earlier:
+        n_rows = facts.plan.earlier[0][0]
+        parts.append(
+            f"<p>Files that came later continued the stream: its first {n_rows:,} rows made the "
+            "encoding, so they are trained first.</p>"
+        )
     digests = [("seed", str(seed)), ("plan", str(run.get("plan")))]
     if manifest is not None:
         digests.append(("position", f"{manifest.position:,}"))
@@ -277,91 +316,3 @@ def reproduce(facts: Facts) -> str:
     versions = run.get("created_by") or {}
     digests += [(f"version of {name}", str(version)) for name, version in versions.items()]
     return "".join(parts) + table(("what", "value"), digests, is_code=True)
-
-
-def job_of(facts: Facts) -> str:
-    """Return a job file that trains the forest again, as far as the run knows it."""
-    run, params = facts.run_json, dict(facts.run_json.get("estimator") or {})
-    lines = ["[data]"]
-    if facts.plan is not None:
-        files = list(dict.fromkeys(block.uri for block in facts.plan.blocks))
-        lines.append(f"path = {json.dumps(files[0] if len(files) == 1 else files)}")
-    if run.get("target") is not None:  # a density has none
-        lines.append(f"target = {json.dumps(run['target'])}")
-    if facts.plan is not None and facts.plan.shuffle:
-        lines += ["shuffle = true", f"shuffle_seed = {facts.plan.seed}"]
-    if facts.schema is not None and facts.schema.weight is not None:
-        lines.append(f"weight = {json.dumps(facts.schema.weight)}")
-    lines += ["", "[forest]", f"algorithm = {json.dumps(run.get('algorithm'))}"]
-    given = {name: value for name, value in params.items() if value is not None}
-    lines += [f"{name} = {_toml(value)}" for name, value in given.items()]
-    lines += ["", "[run]", f"path = {json.dumps(facts.url)}"]
-    return "\n".join(lines)
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{key} = {_toml(own)}" for key, own in value.items()) + " }"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    return json.dumps(value)
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, is_code: bool = False) -> str:
-    """Return a table; it scrolls by itself where the page is narrow."""
-    first = "".join(f"<th>{escape(name)}</th>" for name in head)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{_cell(text, is_code and i > 0)}</td>" for i, text in enumerate(row))
-        + "</tr>"
-        for row in rows
-    )  # fmt: skip
-    return (
-        f'<div class="wide" tabindex="0"><table><thead><tr>{first}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
-    )
-
-
-def _cell(text: str, is_code: bool) -> str:
-    return f"<code>{escape(text)}</code>" if is_code else escape(text)
-
-
-def figure(title: str, chart: str, names: Sequence[str] = ()) -> str:
-    """Return a chart with its title, and a key where it has several series."""
-    key = "".join(
-        f'<span class="s{i}"><i></i>{escape(name)}</span>' for i, name in enumerate(names)
-    )
-    key = f'<div class="key">{key}</div>' if key else ""
-    return f"<figure><figcaption>{escape(title)}</figcaption>{key}{chart}</figure>"
-
-
-def grid(figures: Sequence[str]) -> str:
-    """Return figures side by side where there is room."""
-    return f'<div class="grid">{"".join(figures)}</div>' if figures else ""
-
-
-def _missing(words: str) -> str:
-    return f'<p class="none">{words}</p>'
-
-
-def size(n_bytes: float) -> str:
-    """Return bytes as people read them."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if n_bytes >= scale:
-            return f"{n_bytes / scale:.3g} {unit}"
-    return f"{n_bytes:.0f} B"
-
-
-def short(value: float) -> str:
-    """Return a count as an axis tells it."""
-    for unit, scale in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if abs(value) >= scale:
-            return f"{value / scale:.3g}{unit}"
-    return f"{value:.3g}"
-
-
-def _four(value: float) -> str:
-    return f"{value:.4g}"
-
-
-def _percent(value: float) -> str:
-    return f"{value:.0%}" if value in (0.0, 1.0) or value >= 0.1 else f"{value:.1%}"

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from dmondrian._jit import implements, inner
 from dmondrian.core.draws import log_gamma
 from dmondrian.core.nodes import LEFT, RIGHT, STAT
@@ -23,10 +25,11 @@ from dmondrian.core.policies import (
     is_pure,
     is_pure_with,
     note_gain,
+    spread,
     tally,
     tally_size,
 )
-from dmondrian.stats.impurity import HELLINGER, concave, hellinger, impurity
+from dmondrian.stats.impurity import HELLINGER, hellinger, impurity, rise
 from dmondrian.stats.moments import add_sums
 from dmondrian.stats.tallies import add_where
 
@@ -97,24 +100,31 @@ def note_class(stat, tree, criterion, whole, left, stride, n, thresholds, value,
     if criterion == HELLINGER:
         return
     row, end = (1 + int(y)) * stride, (1 + stat.n_classes) * stride
-    for k in range(n):
-        on_left = tree.pool[left + row + k]
-        if value <= tree.pool[thresholds + k]:
-            more = concave(criterion, on_left + w) - concave(criterion, on_left)
-            tree.pool[left + end + k] += more
-        else:
-            on_right = tree.pool[whole + row + k] - on_left
-            more = concave(criterion, on_right + w) - concave(criterion, on_right)
-            tree.pool[left + end + stride + k] += more
+    lefts, wholes, thresholds = np.uint64(left + row), np.uint64(whole + row), np.uint64(thresholds)
+    sums, other = np.uint64(left + end), np.uint64(stride)
+    for k in range(np.uint64(n)):  # without branches, which nothing could foresee
+        on_left = tree.pool[lefts + k]
+        goes_left = value <= tree.pool[thresholds + k]
+        cell = on_left if goes_left else tree.pool[wholes + k] - on_left
+        tree.pool[sums + k + (np.uint64(0) if goes_left else other)] += rise(criterion, cell, w)
+
+
+@implements(spread, Counts)
+def impurity_of_cell(stat, tree, criterion, whole, stride):
+    n = tree.pool[whole]
+    if criterion == HELLINGER or n <= 0.0:
+        return 0.0
+    return impurity(criterion, n, tree.pool[whole + (1 + stat.n_classes) * stride])
 
 
 @implements(gain_of_split, Counts)
-def gain_of_parting(stat, tree, criterion, whole, left, stride):
-    pool, end = tree.pool, (1 + stat.n_classes) * stride
+def gain_of_parting(stat, tree, criterion, before, whole, left, stride):
+    pool, end = tree.pool, np.uint64((1 + stat.n_classes) * stride)
+    whole, left, stride = np.uint64(whole), np.uint64(left), np.uint64(stride)
     n, n_left = pool[whole], pool[left]
     n_right = n - n_left
     if criterion == HELLINGER:
-        second = 2 * stride
+        second = stride + stride
         return hellinger(
             pool[whole + stride],
             pool[whole + second],
@@ -125,7 +135,7 @@ def gain_of_parting(stat, tree, criterion, whole, left, stride):
         return 0.0
     apart = impurity(criterion, n_left, pool[left + end])
     apart += impurity(criterion, n_right, pool[left + end + stride])
-    return (impurity(criterion, n, pool[whole + end]) - apart) / n
+    return (before - apart) / n
 
 
 @implements(gain_unit, Counts)

@@ -32,6 +32,7 @@ def _bits(n: float, logarithm: Callable[[float], float]) -> float:
 
 # Most cells of a fringe hold few rows: a look at a table takes a tenth of a logarithm.
 _BITS = np.array([_bits(float(n), getattr(log, "py_func", log)) for n in range(2048)])
+_STEPS = np.diff(_BITS)
 
 
 @inner
@@ -42,6 +43,14 @@ def concave(criterion, n):
     if 0.0 <= n < _BITS.shape[0] and n == np.floor(n):
         return _BITS[np.uint64(n)]
     return np.rint(n * log(n) * _SCALE) if n > 0.0 else 0.0
+
+
+@inner
+def rise(criterion, n, w):
+    """Return f(``n + w``) - f(``n``)."""
+    if criterion == ENTROPY and w == 1.0 and 0.0 <= n < _STEPS.shape[0] and n == np.floor(n):
+        return _STEPS[np.uint64(n)]
+    return concave(criterion, n + w) - concave(criterion, n)
 
 
 @inner

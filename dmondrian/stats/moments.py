@@ -27,6 +27,7 @@ from dmondrian.core.policies import (
     is_pure,
     is_pure_with,
     note_gain,
+    spread,
     tally,
     tally_size,
 )
@@ -127,8 +128,14 @@ def note_nothing(stat, tree, criterion, whole, left, stride, n, thresholds, valu
     pass
 
 
+@implements(spread, Moments)
+def squared_error_of_cell(stat, tree, criterion, whole, stride):
+    pool = tree.pool
+    return squared_error(pool[whole], pool[whole + stride], pool[whole + 2 * stride])
+
+
 @implements(gain_of_split, Moments)
-def fall_of_variance(stat, tree, criterion, whole, left, stride):
+def fall_of_variance(stat, tree, criterion, before, whole, left, stride):
     pool = tree.pool
     n, total, squares = pool[whole], pool[whole + stride], pool[whole + 2 * stride]
     n_left, on_left = pool[left], pool[left + stride]
@@ -137,7 +144,7 @@ def fall_of_variance(stat, tree, criterion, whole, left, stride):
         return 0.0
     apart = squared_error(n_left, on_left, squares_left)
     apart += squared_error(n - n_left, total - on_left, squares - squares_left)
-    return (squared_error(n, total, squares) - apart) / n
+    return (before - apart) / n
 
 
 @implements(gain_unit, Moments)

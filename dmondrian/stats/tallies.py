@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from dmondrian._jit import inner
 
 
 @inner
 def add_where(tree, at, n, thresholds, value, amount):
     """Add ``amount`` to numbers ``at``.. of the pool whose threshold is not below ``value``."""
-    for k in range(n):
+    at, thresholds = np.uint64(at), np.uint64(thresholds)  # no test for negative ones on the way
+    for k in range(np.uint64(n)):
         tree.pool[at + k] += amount if value <= tree.pool[thresholds + k] else 0.0

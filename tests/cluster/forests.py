@@ -36,7 +36,9 @@ FORESTS = {
         calibrate=True,
         random_state=0,
     ),
-    "amf-regressor": AMFRegressor(3, feature_scales="learned", warmup_rows=64, random_state=0),
+    "amf-regressor": AMFRegressor(
+        3, feature_scales="learned", warmup_rows=64, calibrate=True, random_state=0
+    ),
     "mondrian-forest-classifier": MondrianForestClassifier(
         3, aggregation="hierarchy", domain="cube", random_state=0
     ),

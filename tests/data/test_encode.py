@@ -113,6 +113,7 @@ def test_constant_with_nulls_keeps_only_the_indicator(write: Write) -> None:
         pa.large_string(),
         pa.dictionary(pa.int8(), pa.string()),
         pa.dictionary(pa.int32(), pa.large_string()),
+        pa.dictionary(pa.uint32(), pa.string()),  # polars' categories
     ],
     ids=str,
 )

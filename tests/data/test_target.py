@@ -41,6 +41,7 @@ def targets(plan: Plan) -> list[float]:
         (pa.array([2.0, -1.0, 2.0]), (-1, 2), [1, 0, 1]),
         (pa.array([Decimal("2.0"), Decimal("1.0")]), (1, 2), [1, 0]),
         (pa.array([5, 3, 5]).dictionary_encode(), (3, 5), [1, 0, 1]),
+        (pa.array(["b", "a"]).cast(pa.dictionary(pa.uint8(), pa.string())), ("a", "b"), [1, 0]),
     ],
 )
 def test_labels_are_sorted_and_counted_from_zero(

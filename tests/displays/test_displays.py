@@ -17,6 +17,7 @@ from dmondrian import (
     GeneralizedMondrianForestRegressor,
     MissingPackageError,
     MondrianForestClassifier,
+    MondrianKernelRegressor,
     ParameterError,
 )
 from dmondrian.displays import (
@@ -117,6 +118,35 @@ def test_the_lifetime_path_marks_what_was_chosen(rows, axes) -> None:
     np.testing.assert_allclose(heights, forest.lifetime_path_.objective.min(axis=1))
     with pytest.raises(ParameterError, match="has no lifetime_path_"):
         LifetimePathDisplay.from_estimator(AMFRegressor(n_estimators=1).fit(X, y))
+
+
+@pytest.mark.parametrize(
+    ("by", "of", "name"),
+    [
+        ("validation", "validation_errors", "squared error"),
+        ("marginal_likelihood", "log_likelihoods", "log likelihood"),
+        ("average", "shares", "posterior probability"),
+    ],
+)
+def test_lifetimes_of_a_kernel_are_drawn(rows, axes, by, of, name) -> None:
+    X, _ = rows
+    machine = MondrianKernelRegressor(
+        n_estimators=3,
+        lifetime=by,
+        max_lifetime=2.0,
+        solver="cholesky",
+        domain="cube",
+        random_state=0,
+    ).fit(X[:200], X[:200, 0])
+    shown = LifetimePathDisplay.from_estimator(machine, ax=axes)
+    path = machine.lifetime_path_
+    (line,) = shown.lines_
+    seen, values = line.get_data()
+    assert (seen > 0).all()
+    np.testing.assert_array_equal(seen, path.lifetimes[path.lifetimes > 0])
+    np.testing.assert_array_equal(values, getattr(path, of)[path.lifetimes > 0])
+    assert shown.points_.get_offsets()[0, 0] == path.chosen
+    assert name in axes.get_ylabel()
 
 
 def test_stream_predictions_are_made_before_their_rows_are_learned(rows) -> None:

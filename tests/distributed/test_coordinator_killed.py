@@ -11,17 +11,19 @@ from pathlib import Path
 
 import pytest
 
+from dmondrian import OnlineRandomForestClassifier
 from dmondrian.checkpoint import Run, lease
 from dmondrian.distributed import TrainedRun
 from dmondrian.errors import FencedError
 
 from .conftest import PATIENCE, ROWS, Fit, digests, wait_until
+from .job import BOUNDED
 
 JOB = Path(__file__).with_name("job.py")
 ROOT = Path(__file__).parents[2]
 START = 2 * PATIENCE  # seconds, for two processes to import, compile and learn
 
-Start = Callable[[], subprocess.Popen[bytes]]
+Start = Callable[..., subprocess.Popen[bytes]]
 
 
 @pytest.fixture
@@ -29,8 +31,8 @@ def start(adult: Path, tmp_path: Path) -> Iterator[Start]:
     """Start the job as the leader of a group, as a shell does; return after its first commit."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def call() -> subprocess.Popen[bytes]:
-        arguments = [str(adult), str(tmp_path / "run"), str(tmp_path / "go")]
+    def call(*algorithm: str) -> subprocess.Popen[bytes]:
+        arguments = [str(adult), str(tmp_path / "run"), str(tmp_path / "go"), *algorithm]
         process = subprocess.Popen(
             [sys.executable, str(JOB), *arguments],
             env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -76,6 +78,22 @@ def test_a_killed_job_run_again_ends_with_the_same_blobs(
     assert run.summary["resumed_at"] == position
     assert digests(run) == digests(undisturbed)
     assert run.metrics == undisturbed.metrics
+
+
+def test_a_killed_job_of_candidates_run_again_ends_with_the_same_blobs(
+    start: Start, tmp_path: Path, fit: Fit
+) -> None:
+    process = start("online-forest-classifier")
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait(timeout=PATIENCE)
+    wait_until(lambda: not group_of(process.pid))
+    position = Run.open(tmp_path / "run").manifests()[-1]
+    assert 0 < position < ROWS
+    estimator = OnlineRandomForestClassifier(4, **BOUNDED)
+    run, whole = fit(estimator=estimator), fit("undisturbed", estimator=estimator)
+    assert run.summary["resumed_at"] == position
+    assert digests(run) == digests(whole)
+    assert run.metrics == whole.metrics
 
 
 def test_a_stopped_coordinator_is_taken_over_and_gives_way_when_it_wakes(

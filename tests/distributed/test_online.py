@@ -13,20 +13,22 @@ from distributed import Client
 from dmondrian import OnlineRandomForestClassifier, OnlineRandomForestRegressor, load
 from dmondrian.checkpoint import Run
 from dmondrian.distributed import evaluate, grow, score
+from dmondrian.distributed.models import open_model
 from dmondrian.errors import ParameterError
 from tests.estimators.test_amf import same_forest
 
 from .conftest import ROWS, Fit
+from .job import BOUNDED
 from .test_generalized import rows_of
+from .test_relay import limit_of, manifest, plan_small
 
 
 def test_a_run_is_the_forest_of_one_process(
     fit: Fit, adult: Path, client: Client, tmp_path: Path
 ) -> None:
-    settings = {"max_fringe": 40, "min_samples_leaf": 3.0, "random_state": 7}
-    run = fit("online", estimator=OnlineRandomForestClassifier(4, **settings))
+    run = fit("online", estimator=OnlineRandomForestClassifier(4, **BOUNDED))
     X, y = rows_of(run)
-    alone = OnlineRandomForestClassifier(4, **settings).fit(X, y)
+    alone = OnlineRandomForestClassifier(4, **BOUNDED).fit(X, y)
     shared = run.to_local()
     assert same_forest(alone, shared)
     assert alone.nodes(0)["fringe"].sum() == 40
@@ -47,7 +49,25 @@ def test_a_run_is_the_forest_of_one_process(
     before.partial_fit(X[learned:], before.classes_[y[learned:].astype(int)])
     assert same_forest(before, alone)
     grown = grow(run.run_url, 5, client=client).to_local()
-    assert same_forest(OnlineRandomForestClassifier(5, **settings).fit(X, y), grown)
+    assert same_forest(OnlineRandomForestClassifier(5, **BOUNDED).fit(X, y), grown)
+
+
+@pytest.mark.parametrize("aggregation", ["mean", "vote"])
+def test_scores_under_a_limit_of_memory_are_the_same(
+    fit: Fit, adult: Path, client: Client, tmp_path: Path, aggregation: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    plan_small(monkeypatch)
+    run = fit("run", estimator=OnlineRandomForestClassifier(4, aggregation=aggregation, **BOUNDED))
+    limit = limit_of(open_model(run.run_url), 1)
+    whole = score(run.run_url, adult, tmp_path / "whole", client=client)
+    parts = score(run.run_url, adult, tmp_path / "parts", client=client, memory_limit=limit)
+    assert (whole["trees_sharded"], parts["trees_sharded"]) == (1, 4)
+    assert manifest(tmp_path / "whole") == manifest(tmp_path / "parts")
+    at_once = evaluate(run.run_url, adult, client=client)
+    in_parts = evaluate(run.run_url, adult, client=client, memory_limit=limit)
+    assert in_parts.pop("trees_sharded") > 1
+    assert in_parts == at_once
 
 
 def test_numbers_are_learned_and_impossible_settings_refused(fit: Fit) -> None:

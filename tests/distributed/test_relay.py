@@ -22,8 +22,7 @@ from dmondrian.errors import ClusterError, CorruptError
 from .conftest import Grow, Once, resize
 
 
-@pytest.fixture(autouse=True)
-def small_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+def plan_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plan for trees alone, so that a limit of a few of them can be given; in many small files."""
     monkeypatch.setattr("dmondrian.distributed.scoring.FILE_ROWS", 500)
     monkeypatch.setattr("dmondrian.distributed.units.UNIT_ROWS", 500)
@@ -31,6 +30,11 @@ def small_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "USABLE", 1.0)
     for user in ("scoring", "evaluation"):
         monkeypatch.setattr(f"dmondrian.distributed.{user}.row_needs", lambda *_: Needs(0, 1))
+
+
+@pytest.fixture(autouse=True)
+def small_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan_small(monkeypatch)
 
 
 def limit_of(model: Model, trees: int) -> int:

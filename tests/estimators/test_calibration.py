@@ -17,8 +17,9 @@ from dmondrian import AMFClassifier, MondrianForestClassifier
 from dmondrian.calibration import EXPONENTS, Calibration
 from dmondrian.core.sample import write_hits
 from dmondrian.core.temper import FLOOR
-from dmondrian.ensemble import FIXED_ONE, Ensemble
+from dmondrian.ensemble import Ensemble
 from dmondrian.errors import CorruptError, ParameterError
+from dmondrian.fixed_point import ONE
 from dmondrian.forest import Forest
 from dmondrian.merge import merge
 from dmondrian.sampled import DENSITY, Sampled, forecast_and_learn
@@ -128,7 +129,7 @@ def sampled_by(forest: AMFClassifier, n: int) -> tuple[Sampled, np.ndarray]:
     X, y = rows(n)
     anew = Ensemble(forest.forest_.parameters, range(forest.n_estimators))
     sampled = forecast_and_learn(anew, X, y.astype(np.float64))
-    return sampled, sampled.sums / (forest.n_estimators * FIXED_ONE)
+    return sampled, sampled.sums / (forest.n_estimators * ONE)
 
 
 @pytest.mark.parametrize("n", [40, 700, 6000])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dmondrian import OnlineRandomForestClassifier, OnlineRandomForestRegressor
+from dmondrian import OnlineRandomForestClassifier, OnlineRandomForestRegressor, load
 from dmondrian.core.nodes import N_ACTIVE
 from dmondrian.errors import DataError, ParameterError
 from dmondrian.forest import Forest
@@ -203,6 +203,9 @@ def test_other_criteria_find_the_rule_too(X, criterion) -> None:
         ({"structure_share": 0.6, "ignore_share": 0.4}, "should be below 1"),
         ({"min_samples_leaf": float("inf")}, "Got inf"),
         ({"candidate_rate": -1.0}, "'candidate_rate' parameter"),
+        ({"n_thresholds": True}, "'n_thresholds' parameter .* must be a number. Got True"),
+        ({"max_fringe": True}, "'max_fringe' parameter .* must be a number. Got True"),
+        ({"ignore_share": False}, "'ignore_share' parameter .* must be a number. Got False"),
     ],
 )
 def test_impossible_settings_are_refused(kind, X, changes, told) -> None:
@@ -210,6 +213,22 @@ def test_impossible_settings_are_refused(kind, X, changes, told) -> None:
         more = {"classes": [0, 1]} if kind is KINDS[0] and learn == "partial_fit" else {}
         with pytest.raises(ValueError, match=told):
             getattr(kind(**changes), learn)(X, labels(X, kind), **more)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_large_weights_are_stored_and_impossible_ones_change_nothing(kind, X, tmp_path) -> None:
+    y, w = labels(X, kind), np.full(len(X), 1e96)
+    forest, other = (kind(2, **QUICK).fit(X, y, sample_weight=w) for _ in range(2))
+    assert forest.forest_.n_nodes > 20
+    forest.save(tmp_path / "model")
+    assert same_forest(forest, load(tmp_path / "model"))
+    refused = {-1.0: "Negative", np.nan: "not a finite", 1.0: "does not change", 1e300: "1e.100"}
+    for wrong, told in refused.items():
+        with pytest.raises(ValueError, match=told):
+            forest.partial_fit(X, y, sample_weight=np.full(len(X), wrong))
+    assert same_forest(forest, other)
+    with pytest.raises(ValueError, match="at least one non-zero"):
+        kind(2, **QUICK).fit(X, y, sample_weight=np.zeros(len(X)))
 
 
 def test_later_classes_are_refused_and_change_nothing(X) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from distributed import Client
 
-from dmondrian import AMFRegressor
+from dmondrian import AMFRegressor, MondrianDensity, MondrianKernelRegressor
 from dmondrian.distributed import TrainedRun, train
 from tests.distributed.conftest import ADULT, COLUMNS, forest, worker_threads
 
@@ -39,13 +40,35 @@ def classified(client: Client, tmp_path_factory: pytest.TempPathFactory) -> Trai
 
 
 @pytest.fixture(scope="session")
-def of_numbers(client: Client, tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
+def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows of columns with names that are long, one of them without a place to break it."""
     folder = tmp_path_factory.mktemp("numbers")
     x = np.random.default_rng(0).random((2000, 3))
-    columns = {f"a column with quite a long name, number {j}": x[:, j] for j in range(3)}
-    pq.write_table(pa.table({**columns, "y": x[:, 0] ** 2}), folder / "rows.parquet")
+    columns = {f"a column with quite a long name, number {j}": x[:, j] for j in range(2)}
+    columns["_".join(["without_a_space"] * 12)] = x[:, 2]
+    pq.write_table(pa.table({**columns, "y": 1e5 * x[:, 0] ** 2}), folder / "rows.parquet")
+    return folder / "rows.parquet"
+
+
+@pytest.fixture(scope="session")
+def of_numbers(client: Client, numbers: Path, tmp_path_factory: Any) -> TrainedRun:
     estimator = AMFRegressor(n_estimators=2, random_state=0, feature_scales=None)
-    return train(estimator, folder / "rows.parquet", target="y", run=folder / "run", client=client)
+    folder = tmp_path_factory.mktemp("of_numbers") / "run"
+    return train(estimator, numbers, target="y", run=folder, client=client)
+
+
+@pytest.fixture(scope="session")
+def density(client: Client, numbers: Path, tmp_path_factory: Any) -> TrainedRun:
+    estimator = MondrianDensity(n_estimators=2, lifetime=2.0, random_state=0)
+    folder = tmp_path_factory.mktemp("density") / "run"
+    return train(estimator, numbers, run=folder, exclude=["y"], client=client)
+
+
+@pytest.fixture(scope="session")
+def kernel(client: Client, numbers: Path, tmp_path_factory: Any) -> TrainedRun:
+    estimator = MondrianKernelRegressor(n_estimators=3, lifetime=1.0, random_state=0)
+    folder = tmp_path_factory.mktemp("kernel") / "run"
+    return train(estimator, numbers, target="y", run=folder, client=client)
 
 
 def page_of(run: TrainedRun, folder: Path) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Iterator
 
 import pytest
@@ -13,8 +12,9 @@ from dmondrian import AMFClassifier, CheckpointError
 from dmondrian.checkpoint import Lease, Run
 from dmondrian.report import write_report
 from dmondrian.report.facts import gather
-from dmondrian.report.sections import importance, job_of, learning, outcomes, work
-from tests.cli.command import call, digests, events
+from dmondrian.report.markup import metric, number
+from dmondrian.report.sections import work
+from tests.cli.command import call, events
 from tests.report.browser import NAMES, Page, browser, open_browser
 from tests.report.conftest import HOSTILE, page_of
 
@@ -28,6 +28,10 @@ OUTSIDE = """[...document.querySelectorAll("svg")].flatMap(svg => {
 })"""
 UNREADABLE = """[...document.querySelectorAll("svg text")].filter(
   text => text.getBoundingClientRect().height < 8).length"""
+# Tables of many columns scroll in a frame of their own; others fit in theirs.
+PUSHED_OUT = """[...document.querySelectorAll("table:not(.many)")].filter(table =>
+  table.getBoundingClientRect().right > table.parentElement.getBoundingClientRect().right + 1
+).length"""
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +47,7 @@ def chromium(tmp_path_factory) -> Iterator[Page]:
 
 @pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 360])
-@pytest.mark.parametrize("name", ["classified", "of_numbers"])
+@pytest.mark.parametrize("name", ["classified", "of_numbers", "density", "kernel"])
 def test_a_browser_shows_all_of_it(request, chromium, tmp_path, name, width, is_dark) -> None:
     file = page_of(request.getfixturevalue(name), tmp_path)
     chromium.complaints.clear()
@@ -52,7 +56,8 @@ def test_a_browser_shows_all_of_it(request, chromium, tmp_path, name, width, is_
     assert chromium.evaluate("document.documentElement.scrollWidth") == width
     assert chromium.evaluate(OUTSIDE) == []
     assert chromium.evaluate(UNREADABLE) == 0
-    assert chromium.evaluate("document.querySelectorAll('svg').length") >= 5
+    assert chromium.evaluate(PUSHED_OUT) == 0
+    assert chromium.evaluate("document.querySelectorAll('svg').length") >= 4
     shades = chromium.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g)")
     assert (int(shades[0]) < 60) == is_dark
     picture = tmp_path / "page.png"
@@ -68,6 +73,7 @@ def test_the_browser_would_complain(chromium, tmp_path) -> None:
     file.write_text(
         '<body style="width:2000px"><img src="http://127.0.0.1:9/x.png">'
         '<svg viewBox="0 0 360 10"><text x="350" y="9">cut off</text></svg>'
+        '<div style="width:300px"><table style="width:400px"><td>wide</td></table></div>'
         "<script>console.log('hello')</script>"
     )
     chromium.complaints.clear()
@@ -75,6 +81,7 @@ def test_the_browser_would_complain(chromium, tmp_path) -> None:
     chromium.open(file, 1280)
     assert chromium.evaluate("document.documentElement.scrollWidth") > 1280
     assert chromium.evaluate(OUTSIDE) == ["cut off"]
+    assert chromium.evaluate(PUSHED_OUT) == 1
     assert any("hello" in told for told in chromium.complaints)
     assert any("x.png" in url for url in chromium.requests)
 
@@ -112,18 +119,6 @@ def test_the_page_needs_nothing_else_and_believes_no_name(classified, tmp_path) 
     assert "@import" not in page
 
 
-def test_the_job_on_the_page_trains_the_same_forest(classified, tmp_path) -> None:
-    text = job_of(gather(classified.run_url))
-    assert tomllib.loads(text)["forest"]["n_estimators"] == 6
-    job = tmp_path / "job.toml"
-    job.write_text(text)
-    call("train", job, "--set", f"run.path={tmp_path / 'again'}", "--set", "cluster.workers=1")
-    first = Run.open(classified.run_url).latest()
-    assert digests(tmp_path / "again") == {
-        str(number): shard["digest"] for number, shard in first.shards.items()
-    }
-
-
 def test_a_run_in_progress_and_one_that_has_not_begun(classified, tmp_path) -> None:
     about = {**Run.open(classified.run_url).run_json}
     del about["format"], about["created_by"]
@@ -136,7 +131,8 @@ def test_a_run_in_progress_and_one_that_has_not_begun(classified, tmp_path) -> N
         page = write_report(run.url, file).read_text()
         assert "in progress: 1,200 of 3,000 rows" in page
         assert "Workers, and shards recovered after a loss" in page
-        assert "There is no learning curve" in page
+        assert "It will be drawn from the first checkpoint on" in page
+        assert "<h2>Importances</h2>" not in page
 
 
 def test_a_saved_model_and_one_without_metrics(tmp_path) -> None:
@@ -146,14 +142,34 @@ def test_a_saved_model_and_one_without_metrics(tmp_path) -> None:
     assert "Nothing is known of single forecasts" in page
 
 
-def test_a_checkpoint_alone_is_seen_and_a_density_forecasts_nothing(of_numbers, tmp_path) -> None:
+def test_a_checkpoint_alone_is_seen(of_numbers) -> None:
     facts = gather(of_numbers.run_url)
     facts.growth = facts.growth[-1:]
     assert work(facts).count('mark alone"') == 2
-    facts.run_json = {**facts.run_json, "algorithm": "mondrian-density"}
-    assert "forecasts no labels" in learning(facts)
-    assert "forecasts no labels" in outcomes(facts)
-    assert "no labels by which" in importance(facts)
+
+
+def test_a_density_and_a_kernel_say_what_they_have_not(density, kernel, tmp_path) -> None:
+    page = page_of(density, tmp_path).read_text()
+    assert "A density forecasts no labels" in page
+    assert "<h2>Learning curve</h2>" not in page
+    assert "<h2>Importances</h2>" not in page
+    assert "<td>y</td><td>left out</td><td>0</td><td>excluded by the job</td>" in page
+    page = page_of(kernel, tmp_path).read_text()
+    assert "<h2>Learning curve</h2>" in page
+    assert "no split has its own worth" in page
+    told, _ = call("describe", kernel.run_url, "--importances")
+    assert "importances: none; the cells of a Mondrian kernel are fitted together" in told
+    told, _ = call("describe", density.run_url, "--importances")
+    assert "importances: none; a density has no labels" in told
+
+
+def test_numbers_are_as_long_as_they_are_read() -> None:
+    assert [metric(v) for v in (0.34179, 123.456, 59317.8, 2.5e12)] == [
+        "0.3418", "123.46", "59,318", "2.5e+12"
+    ]  # fmt: skip
+    assert [number(v) for v in (0.0, 0.05, 12.5, 1234.0, 150_000.0, 1e15)] == [
+        "0", "0.05", "12.5", "1.234k", "150k", "1e+15"
+    ]  # fmt: skip
 
 
 def test_the_command(classified, tmp_path) -> None:
@@ -165,5 +181,10 @@ def test_the_command(classified, tmp_path) -> None:
     assert "there is no folder" in stderr
     _, stderr = call("report", classified.run_url, "-o", tmp_path, code=2)
     assert "cannot be written (Is a directory)" in stderr
+    other = tmp_path / "rows.csv"
+    other.write_text("a,b")
+    _, stderr = call("report", classified.run_url, "-o", other, code=2)
+    assert "is there and is not a report" in stderr
+    call("report", classified.run_url, "-o", file)  # a report may be written again
     with pytest.raises(CheckpointError, match="There is no folder"):
         write_report(tmp_path / "nothing", file)
