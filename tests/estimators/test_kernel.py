@@ -13,6 +13,7 @@ from sklearn.linear_model import Ridge
 import dmondrian
 from dmondrian import MondrianFeatures, MondrianKernelClassifier, MondrianKernelRegressor
 from dmondrian.errors import DataError, ParameterError
+from dmondrian.kernel.path import prior_of
 
 
 def rows(n: int = 300, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -91,6 +92,12 @@ def test_marginal_likelihood_is_of_the_label_in_any_unit() -> None:
     assert path.validation_errors is None
     assert path.log_likelihoods.max() > path.log_likelihoods[0] + 50.0
     assert np.mean((model.predict(X) - y) ** 2) < 0.1 * y.var()
+
+
+def test_the_prior_of_lifetimes_goes_on_to_the_end() -> None:
+    times = np.array([0.0, 1.0, 2.0])
+    assert prior_of(times, "uniform", 5.0) == pytest.approx([1.0, 1.0, 3.0])
+    assert prior_of(times, "log_uniform", 5.0) == pytest.approx(np.log([10.0, 2.0, 2.5]))
 
 
 @pytest.mark.parametrize("prior", ["log_uniform", "uniform"])

@@ -104,7 +104,7 @@ def test_one_tree_is_a_ridge_estimate_after_its_first_batch() -> None:
 
 @pytest.mark.parametrize("domain", ["cube", "range"])
 def test_a_longer_lifetime_changes_no_forecast_until_rows_are_heard(domain: str) -> None:
-    X, y, weights = held_out_data()
+    X, y, weights = (values[:310] for values in held_out_data())  # passes end within a batch
     sweep = WarmSweep(parameters(domain, **SGD), 6, X, weights, 1, np.inf)
     learned = np.flatnonzero(weights > 0.0)
     for lifetime in (0.01, 0.5, 1.5, 4.0, 30.0):
