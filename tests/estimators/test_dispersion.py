@@ -147,6 +147,7 @@ def test_it_makes_deviations_right_and_costs_no_byte_of_the_trees() -> None:
 
 def grown(cuts: list[int], n_threads: int | None = None, **given: object) -> AMFRegressor:
     X, y = rows(1500)
+    y = 0.1 * y + 20.0 * np.sin(6.0 * X[:, 1])  # one column tells nearly all: scales are chosen
     w = np.random.default_rng(1).choice([0.0, 0.5, 1.0, 3.0], 1500)
     forest = AMFRegressor(3, calibrate=True, n_jobs=n_threads, **{**FIXED, **given})
     for start, stop in itertools.pairwise([0, *cuts, 1500]):
@@ -161,6 +162,7 @@ def test_batches_threads_and_files_keep_it_to_the_last_bit(
     given = {"feature_scales": scales, "warmup_rows": 400}
     whole = grown([], **given)
     assert whole.variance_factor_ != 1.0
+    assert (whole.feature_scales_ == 1.0).all() == (scales is None)
     cuts = [[1, 2, 399, 401, 900], list(range(50, 1500, 50))]
     others = [grown(cut, **given) for cut in cuts]
     for other in (*others, grown([700], n_threads=2, **given)):
