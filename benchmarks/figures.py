@@ -38,7 +38,7 @@ import numpy as np
 from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 
 from benchmarks import datasets, figures_d13, figures_m21, figures_z24
-from benchmarks.__main__ import RUNS
+from benchmarks.__main__ import NAMES, RUNS
 from benchmarks.records import RESULTS, RESULTS_VARIABLE, Records, table
 from dmondrian import MondrianForestClassifier, PowerLifetime
 from dmondrian.lifetime import Lifetime, lifetime_at
@@ -309,8 +309,8 @@ def report_d13(args: argparse.Namespace, folder: Path) -> str:
 
 def report_b16(args: argparse.Namespace, folder: Path) -> str:
     """Draw Figures 5 to 9 by their scripts, which write their own tables."""
-    for number in range(5, 10):
-        run_script(f"kernel.figure_{number}", [], args, folder)
+    for script in (name for name in NAMES if name.startswith("kernel.figure_")):
+        run_script(script, [], args, folder)
     return ""
 
 

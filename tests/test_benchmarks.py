@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.__main__ import NAMES, RUNS
+from benchmarks.figures import run_script
 
 ROOT = Path(__file__).parents[1]
 
@@ -31,3 +33,13 @@ def test_a_benchmark_runs(name: str, tmp_path: Path) -> None:
     # All tables end in figures; encoding prints its own alone.
     assert "|" in done.stdout
     assert name == "encoding" or "|" in "".join(f.read_text() for f in tmp_path.glob("*.md"))
+
+
+def test_figures_that_other_scripts_have_are_drawn_where_asked(tmp_path: Path) -> None:
+    args = Namespace(data="jobs/data")
+    run_script("kernel.figure_5", ["--sizes", "2", "5"], args, tmp_path)
+    assert {file.name for file in tmp_path.iterdir()} == {
+        "kernel_figure_5.md",
+        "kernel_figure_5.png",
+    }
+    assert sum(name.startswith("kernel.figure_") for name in NAMES) == 5

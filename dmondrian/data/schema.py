@@ -274,7 +274,7 @@ def describe_encoding(column: Column) -> str:
     if column.kind == "time":
         low, high = (_date(bound) for bound in (column.lower, column.upper))
         return f"{low} to {high}: {', '.join(column.parts)}{null}"
-    return f"{column.lower:g} to {column.upper:g}{null}"
+    return f"{column.lower:.7g} to {column.upper:.7g}{null}"  # 1484705 is better than 1.4847e+06
 
 
 def _date(micros: float) -> str:

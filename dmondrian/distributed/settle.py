@@ -58,14 +58,21 @@ def settle(estimator: Any, plan: Plan, url: str) -> dict[str, Any]:
     settings = ", ".join(name.replace("_", " ") for name in auto)
     _log.info("choosing %s from %s rows of %s", settings, f"{n:,}", of_whom)
     began = time.monotonic()
-    chosen = choose(drawn, auto, first_rows(plan, n), n_threads, n)
+    rows = first_rows(plan, n)
+    chosen = choose(drawn, auto, rows, n_threads, n)
     seconds = time.monotonic() - began
-    _log.info("chosen in %.1f seconds: %s", seconds, summary_of(chosen, auto, schema.feature_names))
+    told = summary_of(chosen, auto, schema.feature_names, np.ptp(rows[0], axis=0) > 0.0)
+    _log.info("chosen in %.1f seconds: %s", seconds, told)
     return chosen.to_json()
 
 
-def summary_of(chosen: ForestParameters, auto: Sequence[str], names: Sequence[str]) -> str:
-    """Say in a line what was chosen, with the columns that are to be split on most."""
+def summary_of(
+    chosen: ForestParameters, auto: Sequence[str], names: Sequence[str], varies: np.ndarray
+) -> str:
+    """Say in a line what was chosen, with the features that are to be split on most.
+
+    Those that do not vary, bool [d], are passed over: nothing is known of their scales.
+    """
     parts = []
     if "alpha" in auto:
         parts.append(f"alpha {chosen.alpha:.3g}")
@@ -75,7 +82,8 @@ def summary_of(chosen: ForestParameters, auto: Sequence[str], names: Sequence[st
         parts.append("no feature scales")
     elif "feature_scales" in auto:
         scales = np.array(chosen.feature_scales)
-        first = np.argsort(-scales, kind="stable")[:_NAMED]
+        some = np.flatnonzero(varies)
+        first = some[np.argsort(-scales[some], kind="stable")][:_NAMED]
         told = ", ".join(f"{names[j]} {scales[j]:.3g}" for j in first)
         parts.append(f"largest feature scales of {len(scales)}: {told}")
     return ", ".join(parts)

@@ -69,7 +69,7 @@ path.axis { stroke: var(--soft); fill: none; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .88rem; width: 100%; }
 table.many { min-width: 560px; }
 td:first-child, td:last-child { overflow-wrap: anywhere; }
-td:first-child, table:not(.many) td:last-child { min-width: 6em; }
+td:first-child { min-width: 6.4em; } table:not(.many) td:last-child { min-width: 6em; }
 th, td { text-align: left; padding: 5px 12px 5px 0; border-bottom: 1px solid var(--line);
   vertical-align: top; } th { color: var(--soft); font-weight: 600; white-space: nowrap; }
 td { font-variant-numeric: tabular-nums; } code, pre { font: .86em ui-monospace, Menlo, monospace; }

@@ -232,7 +232,8 @@ def test_the_ready_job_of_a_kernel_trains_scores_and_evaluates(tmp_path):
         own = [*given, f"score.out={out}", f"cluster.workers={n}", f"run.n_shards={n}"]
         lines = events(finish(*train_words(run, *own, job=job), "--json")[0])
         told.append((lines[-1]["metrics"], scores(out)))
-        assert len(manifests(run)) == 4
+        assert [manifest["final"] for manifest in manifests(run)] == [False, False, True]
+        assert manifests(run)[-1]["position"] == 1500
     assert told[0] == told[1]
     metrics, forecasts = told[0]
     y = table["medianHouseValue"].to_numpy()[:1500]

@@ -164,21 +164,28 @@ def test_forests_of_the_cube_are_the_estimator_in_any_shards(
     assert not same_forest(alone, other)
 
 
-def test_a_row_outside_the_cube_stops_a_run_of_kernels_as_it_does_the_estimator(
-    fit: Fit, cube: Path
+@pytest.mark.parametrize("fitting", ["independent", "joint"])
+def test_a_row_outside_the_cube_is_refused_or_moved_to_it(
+    fit: Fit, cube: Path, client: Client, tmp_path: Path, fitting: str
 ) -> None:
-    for fitting in ("independent", "joint"):
-        estimator = regressor(fitting=fitting, domain="cube")
-        with pytest.raises(DataError, match="'b'"):
-            fit(
-                f"outside-{fitting}", data=cube / "outside.parquet", target="y", estimator=estimator
-            )
-    clipped = regressor(fitting="independent", domain="cube", clip=True)
-    run = fit("clipped", data=cube / "outside.parquet", target="y", estimator=clipped)
-    X, y = rows_of(run)
-    with pytest.warns(UserWarning, match="clip"):
-        alone = regressor(fitting="independent", domain="cube", clip=True).fit(X, y)
-    assert same_forest(alone, run.to_local())
+    """Runs scale the columns they learn to the cube; rows to be scored may leave it."""
+    runs = [
+        fit(
+            f"clip-{clip}", data=cube / "inside", target="y",
+            estimator=regressor(2, fitting=fitting, domain="cube", clip=clip),
+        )
+        for clip in (False, True)
+    ]  # fmt: skip
+    assert same_forest(runs[0].to_local(), runs[1].to_local())
+    outside = cube / "outside.parquet"
+    with pytest.raises(DataError, match="column 'b' has values in"):
+        score(runs[0].run_url, outside, tmp_path / "refused", client=client)
+    score(runs[1].run_url, outside, tmp_path / "moved", client=client)
+    files = sorted((tmp_path / "moved").glob("part-*.parquet"))
+    told = pa.concat_tables([pq.read_table(file) for file in files])
+    said = told.column("prediction").to_numpy()
+    assert len(said) == 900
+    assert np.isfinite(said).all()
 
 
 @pytest.mark.usefixtures("talkative")

@@ -98,12 +98,14 @@ def test_a_choice_is_announced_and_told(
 def test_what_was_chosen_is_told_in_words() -> None:
     drawn = AMFClassifier(random_state=0)._forest_parameters(3, 2)
     auto = ("alpha", "charge_opening", "feature_scales")
-    told = summary_of(drawn, auto, ["a", "b", "c"])
+    told = summary_of(drawn, auto, ["a", "b", "c"], np.ones(3, bool))
     assert told == "alpha 0.25, leaves open free, no feature scales"
     scaled = dataclasses.replace(drawn, feature_scales=(0.25, 1.0, 0.5))
-    assert summary_of(scaled, auto[2:], ["a", "b", "c"]) == (
+    assert summary_of(scaled, auto[2:], ["a", "b", "c"], np.ones(3, bool)) == (
         "largest feature scales of 3: b 1, c 0.5, a 0.25"
     )
+    without_b = np.array([True, False, True])
+    assert summary_of(scaled, auto[2:], ["a", "b", "c"], without_b).endswith("3: c 0.5, a 0.25")
 
 
 def test_units_of_a_column_change_no_scale(source: str, tmp_path: Path) -> None:

@@ -61,7 +61,9 @@ def test_cuts_between_calls_threads_and_shards_change_no_byte(domain: str) -> No
         mean = (taken[0].sums + taken[1].sums) / 6
         for shard, piece in zip(shards, taken, strict=True):
             teach(shard, piece, y[start:stop], w[start:stop], mean)
-    assert state_of(Forest.join(shards))[1] == state_of(whole)[1]
+    joined = Forest.join(shards)
+    assert state_of(joined)[1] == state_of(whole)[1]
+    assert joined.state()[0]["trees"] == whole.state()[0]["trees"]
 
 
 @pytest.mark.parametrize("domain", ["cube", "range"])

@@ -12,7 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dmondrian import GeneralizedMondrianForestRegressor
+from dmondrian import (
+    GeneralizedMondrianForestRegressor,
+    OnlineRandomForestClassifier,
+    OnlineRandomForestRegressor,
+)
 from tests.reference.cases import random_case
 from tests.reference.kernel import kernel_forest
 
@@ -35,6 +39,8 @@ def digest() -> str:
             found.update(forest.weighted_depth(case.X).tobytes())
     for options in GENERALIZED:
         found.update(generalized(**options))
+    for kind in (OnlineRandomForestClassifier, OnlineRandomForestRegressor):
+        found.update(with_a_fringe(kind))
     return found.hexdigest()
 
 
@@ -54,6 +60,17 @@ def generalized(**options: Any) -> bytes:
     forest = GeneralizedMondrianForestRegressor(2, random_state=0, **options).fit(X, y)
     trees = forest.forest_.state()[1]
     return b"".join(tree["stat"].tobytes() for tree in trees) + forest.predict_link(X).tobytes()
+
+
+def with_a_fringe(kind: Any) -> bytes:
+    """Return the arrays of a small online random forest, some of whose leaves wait."""
+    rng = np.random.default_rng(0)
+    X, w = rng.random((200, 2)).astype(np.float32), rng.integers(0, 3, 200)
+    how = {"max_fringe": 3, "min_samples_leaf": 1.0, "min_gain": 0.0, "random_state": 0}
+    forest = kind(2, n_thresholds=3, **how).fit(X, X[:, 0] + X[:, 1] > 1.0, sample_weight=w)
+    trees = forest.forest_.state()[1]
+    assert all((tree["fringe"] < (tree["left"] < 0)).any() for tree in trees)
+    return b"".join(tree[name].tobytes() for tree in trees for name in sorted(tree))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 
 from dmondrian import (
     AMFClassifier,
+    AMFRegressor,
     GeneralizedMondrianForestRegressor,
     MondrianForestRegressor,
     MondrianKernelRegressor,
@@ -20,9 +21,10 @@ from dmondrian import (
 )
 from dmondrian.checkpoint import Run
 from dmondrian.cli.job import build_estimator, read_job
-from dmondrian.distributed import TrainedRun, train
+from dmondrian.distributed import TrainedRun, grow, train
 from dmondrian.estimators import ALGORITHMS
 from dmondrian.estimators.persistence import plain_params
+from dmondrian.frames import FrameModel
 from dmondrian.report.facts import gather
 from dmondrian.report.job import job_of
 from tests.cli.command import call, digests
@@ -92,6 +94,20 @@ def test_of_a_stream_that_was_continued(client, tmp_path) -> None:
     files = f"data.path=['{lake / '0.parquet'}', '{lake / '1.parquet'}']"
     call("train", tmp_path / "again.toml", "--set", files)
     assert digests(Path(f"{run.run_url}-again")) == digests(Path(run.run_url))
+
+
+def test_of_a_run_that_has_grown(client, numbers, tmp_path) -> None:
+    given = {"random_state": 0, "feature_scales": None}
+    few = AMFRegressor(n_estimators=2, **given)
+    run = train(few, numbers, target="y", run=tmp_path / "run", client=client)
+    grow(run.run_url, n_estimators=5, client=client)
+    job = tomllib.loads(job_of(gather(run.run_url)))
+    assert job["forest"]["n_estimators"] == 5
+    assert "n_shards" not in job["run"]
+    again(run, tmp_path)
+    frame = pq.read_table(numbers)
+    told = [FrameModel(f"{run.run_url}{end}").predict(frame) for end in ("", "-again")]
+    assert told[0].equals(told[1])
 
 
 GIVEN = [

@@ -95,7 +95,7 @@ def test_it_tells_what_the_run_says(classified, tmp_path) -> None:
         f"{classified.metrics['log_loss']:.4f}",
         f"{classified.metrics['accuracy']:.4f}",
         f"{classified.to_local().forest_.n_nodes:,}",
-        f"calibrated to the power {classified.to_local().calibration_exponent_:.3f}",
+        f"probabilities to the power {classified.to_local().calibration_exponent_:.3f}",
         str(run.run_json["parameters"]["seed"]),
         str(run.run_json["plan"]),
         *(f">{why}<" for _, why in classified.plan.schema.left_out),
