@@ -26,6 +26,7 @@ from dmondrian.fixed_point import label_moments
 from dmondrian.sampled import FADING, PRIOR_ROWS, Sampled, by_octave
 
 _LARGEST = 100.0  # squared error in units of the variance: ten standard deviations
+_ROUNDED = 1.0 + 2.0**-20  # more than the roundings of sums could add
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,8 @@ class VarianceFactor:
         octave, weight, squares = self.octave, self.weight, self.squares
         for now, rows in by_octave(sampled):
             fading = FADING ** (now - octave)
-            weight = fading * weight + math.fsum(hits[rows])
-            squares = fading * squares + math.fsum(hits[rows] * told[rows])
+            weight = _added(fading * weight, hits[rows])
+            squares = _added(fading * squares, hits[rows] * told[rows])
             octave = now
         return VarianceFactor(octave, weight, squares)
 
@@ -100,6 +101,12 @@ class VarianceFactor:
             raise CorruptError("a variance factor should have the keys octave, weight, squares")
         octave, sums = told["octave"], (told["weight"], told["squares"])
         is_whole = type(octave) is int and 0 <= octave < 1024
-        if not is_whole or not all(type(x) is float and 0.0 <= x < 2.0**1000 for x in sums):
+        are_sums = all(type(x) is float and 0.0 <= x < 2.0**1000 for x in sums)
+        if not (is_whole and are_sums and sums[1] <= _ROUNDED * _LARGEST * sums[0]):
             raise CorruptError(f"a variance factor cannot be {str(told)[:200]}")
         return cls(octave, *sums)
+
+
+def _added(total: float, parts: np.ndarray) -> float:
+    """Return the total with parts added one by one: cuts between calls move no rounding."""
+    return float(np.add.accumulate(np.concatenate([[total], parts]))[-1])

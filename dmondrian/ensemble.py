@@ -19,7 +19,7 @@ from dmondrian.core.columns import Rows, all_numeric, boxless
 from dmondrian.core.loops import Asked, Silent, update
 from dmondrian.core.table import table_of
 from dmondrian.errors import ParameterError
-from dmondrian.fixed_point import KNOWN, units, whole_moments, whole_shares
+from dmondrian.fixed_point import KNOWN, WORDS, units, whole_moments, whole_shares
 from dmondrian.fringe import LARGEST_POOL, LARGEST_WEIGHT
 from dmondrian.frozen import Frozen
 from dmondrian.layout import fitted, read_only, rows_of, without_boxes
@@ -115,14 +115,15 @@ class Ensemble(Predicting):
         X, n_clipped = self._as_learned(X)
         y = read_only(y)
         said, tells_labels = self.told_of_samples, self.parameters.tells_labels
-        sums = np.zeros((len(rows), said.n_sums), np.int64)
+        sums = np.zeros((len(rows), WORDS if tells_labels else said.n_sums), np.int64)
         known = np.zeros((len(rows), KNOWN if tells_labels else 0))
         lock = Lock()
         reached = np.zeros(len(self.trees), np.int64)
 
         def learn(first: int, last: int) -> None:
             answers, own = np.empty((len(rows), said.width)), np.empty(known.shape)
-            asked = Asked(rows, lifetimes, said.loss, np.empty((3, said.width)), answers, own)
+            work, n_answered = np.empty((3, said.width)), np.zeros(1, np.int64)
+            asked = Asked(rows, lifetimes, said.loss, work, answers, own, n_answered)
             self._learn(
                 (first, last), learned, y, weights, reached, asked if len(rows) else Silent()
             )

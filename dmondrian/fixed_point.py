@@ -3,7 +3,9 @@
 Nor, then, on how trees are cut into shards and those spread over threads. Probabilities are told
 in units of 2^-40. Moments of a label are told about the mean of the labels learned before it, in
 units of their standard deviation, which all trees know alike; what is farther off than 256
-deviations counts as that far. A million trees fit.
+deviations counts as that far. Each is told in two numbers, the second for what the first rounds
+away, so that a cell's variance may be many orders of magnitude below that of all labels. A million
+trees fit.
 
 Relies on nothing. Promises the same whole numbers on every machine.
 
@@ -16,7 +18,9 @@ import numpy as np
 
 ONE = 2.0**40  # of a probability
 _ONE_MEAN, _ONE_SQUARE = 2.0**32, 2.0**24  # with the farthest ones 2^40 each
+_FINER = 2.0**40  # the second number's unit, as part of the first's
 _FARTHEST = 256.0
+WORDS = 4  # whole numbers that tell two moments
 KNOWN = 3  # statistics of a root that tell the unit: weight, sum and sum of squares of the labels
 
 
@@ -36,7 +40,7 @@ def units(known: np.ndarray, offset: float = 0.0) -> np.ndarray:
 
 
 def whole_moments(answers: np.ndarray, offset: float, known: np.ndarray) -> np.ndarray:
-    """Return a tree's mean and second moment of labels, float64 [a, 2], as int64 [a, 2].
+    """Return a tree's mean and second moment of labels, float64 [a, 2], as int64 [a, 4].
 
     Parameters
     ----------
@@ -55,7 +59,9 @@ def whole_moments(answers: np.ndarray, offset: float, known: np.ndarray) -> np.n
     np.divide(square, scale * scale, out=apart[1], where=scale * scale > 0.0)
     apart[0] = np.clip(apart[0], -_FARTHEST, _FARTHEST) * _ONE_MEAN
     apart[1] = np.clip(apart[1], 0.0, _FARTHEST**2) * _ONE_SQUARE
-    return np.rint(apart.T).astype(np.int64)
+    apart = np.nan_to_num(apart)  # of statistics that no double holds
+    whole = np.rint(apart)
+    return np.concatenate([whole, np.rint((apart - whole) * _FINER)]).T.astype(np.int64)
 
 
 def label_moments(
@@ -65,13 +71,14 @@ def label_moments(
 
     Parameters
     ----------
-    sums : int64 [a, 2]
+    sums : int64 [a, 4]
         Over ``n_trees``, of :func:`whole_moments`.
     unit : float64 [a, 2]
         Of :func:`units`.
     """
     center, scale = unit.T
-    mean = sums[:, 0] / (n_trees * _ONE_MEAN)
-    square = sums[:, 1] / (n_trees * _ONE_SQUARE)
+    told = sums[:, :2] + sums[:, 2:] / _FINER
+    mean = told[:, 0] / (n_trees * _ONE_MEAN)
+    square = told[:, 1] / (n_trees * _ONE_SQUARE)
     variance = np.maximum(square - mean * mean, 0.0)
     return center + scale * mean, scale * scale * variance

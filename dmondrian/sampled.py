@@ -45,9 +45,9 @@ class Sampled(NamedTuple):
 def by_octave(sampled: Sampled) -> Iterator[tuple[int, np.ndarray]]:
     """Yield the doublings of the total weight so far, and which rows (bool [a]) were forecast then.
 
-    In the order of the stream.
+    In the order of the stream. A total below one has not doubled yet.
     """
-    octaves = np.frexp(sampled.before)[1] - 1
+    octaves = np.maximum(np.frexp(sampled.before)[1] - 1, 0)
     for now in np.unique(octaves).tolist():
         yield now, octaves == now
 

@@ -103,7 +103,7 @@ def _metrics(found: list[Manifest]) -> dict[str, Any]:
     from dmondrian.calibration import kind_of  # without Numba until it is needed
 
     told = [manifest.metrics.get("calibration") for manifest in found]
-    if not all(told):
+    if any(part is None for part in told):
         return {}
     kind: Any = kind_of(isinstance(told[0], dict) and "squares" in told[0])
     return {"calibration": kind.between([kind.from_json(part) for part in told]).to_json()}

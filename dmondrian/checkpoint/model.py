@@ -100,7 +100,7 @@ def load_model(url: str | os.PathLike[str]) -> tuple[Forest, dict[str, Any], Man
     forest = load_trees(blobs)
     if not forest.trees:
         raise CorruptError(f"{os.fspath(url)} names no tree: there is no forest.")
-    if manifest.metrics.get("calibration"):  # of a run: its shards know none
+    if manifest.metrics.get("calibration") is not None:  # of a run: its shards know none
         from dmondrian.calibration import kind_of
 
         kind = kind_of(forest.parameters.tells_labels)

@@ -156,7 +156,7 @@ class Silent(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """Rows to forecast before they are learned, each at a lifetime of its own."""
+    """Rows that one tree is to forecast before it learns them, each at a lifetime of its own."""
 
     rows: np.ndarray  # int64 [a], increasing; never the tree's first
     lifetimes: np.ndarray  # float64 [a]
@@ -164,6 +164,7 @@ class Asked(NamedTuple):
     work: np.ndarray  # float64 [3, k], scratch
     answers: np.ndarray  # float64 [a, k], what the tree says
     known: np.ndarray  # float64 [a, s], the first statistics of the root then
+    n_answered: np.ndarray  # int64 [1], rows answered: a row begun anew in more room is not again
 
 
 @hook
@@ -179,7 +180,7 @@ def answer_nothing(asked, growth, stat, loss, rule, tree, key, x, row):
 @implements(answer, Asked)
 def answer_rows(asked, growth, stat, loss, rule, tree, key, x, row):
     """Write the answer, if the row is one of those. O(depth)."""
-    i = np.searchsorted(asked.rows, row)
+    i = asked.n_answered[0]
     if i < asked.rows.shape[0] and asked.rows[i] == row:
         work, lifetime = asked.work, asked.lifetimes[i : i + 1]
         predict_row(
@@ -189,6 +190,7 @@ def answer_rows(asked, growth, stat, loss, rule, tree, key, x, row):
         root = tree.head_i[ROOT]
         for k in range(asked.known.shape[1]):
             asked.known[i, k] = tree.d[root, STAT + k]
+        asked.n_answered[0] = i + 1
 
 
 @inner

@@ -139,7 +139,7 @@ class Attempt:
         if self.run.run_json["estimator"].get("calibrate"):
             stored = metrics.get("calibration")
             kind = kind_of(self.parameters.tells_labels)
-            calibration = kind.from_json(stored) if stored else kind()
+            calibration = kind() if stored is None else kind.from_json(stored)
         self._cut_at(position)
         settled = sum(unit.stop <= position for unit in self.units)
         self._summarise(position, 0.0, None)

@@ -60,7 +60,7 @@ def grow(
     -------
     TrainedRun
         Of the whole run; its metrics are those of the new trees alone. Where it is calibrated,
-        its exponent stays the one fitted to its first trees.
+        its calibration stays the one fitted to its first trees.
 
     Raises
     ------

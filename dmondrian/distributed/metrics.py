@@ -189,6 +189,16 @@ def _class_terms(mean: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarra
 _Z_90 = 1.6448536269514722  # between minus and plus so many deviations lie 90 % of a Gaussian
 
 
+def _gaussian_terms(error: np.ndarray, std: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Log loss in nats, and hits of the central 90 %; without spread all is won or lost."""
+    nats = np.where(error == 0.0, -np.inf, np.inf)
+    with np.errstate(over="ignore"):
+        scores = np.divide(error, std, out=np.zeros(len(std)), where=std > 0.0)
+        np.log(std, out=nats, where=std > 0.0)
+        nats += 0.5 * (math.log(2.0 * math.pi) + scores * scores)
+    return nats, np.abs(error) <= _Z_90 * std
+
+
 class HeldOut:
     """Metrics of rows that were not learned, added block by block.
 
@@ -221,11 +231,10 @@ class HeldOut:
             errors = y[:, None] - mean[:, 1:]
             self._pinball += w @ np.maximum(self._levels * errors, (self._levels - 1.0) * errors)
         if self._gaussian is not None:
-            error, std = y - mean[:, 0], mean[:, 1]
-            with np.errstate(divide="ignore", invalid="ignore"):  # where cells have no spread
-                nats = np.log(math.sqrt(2.0 * math.pi) * std) + 0.5 * (error / std) ** 2
-            self._gaussian[0] += float(w @ nats)
-            self._gaussian[1] += float(w @ (np.abs(error) <= _Z_90 * std))
+            heard = w > 0.0  # no weight makes an infinite loss a number
+            terms = _gaussian_terms(y[heard] - mean[heard, 0], mean[heard, 1])
+            for k in range(2):
+                self._gaussian[k] += float(w[heard] @ terms[k])
         if self._total.task == "classification" and mean.shape[1] == 2:
             self._kept.append((mean[:, 1], y, w))
 

@@ -111,7 +111,7 @@ def open_model(url: str) -> Model:
         "trees": [blob.digest for blob in blobs],
     }
     calibration = None
-    if manifest.metrics.get("calibration"):
+    if manifest.metrics.get("calibration") is not None:
         kind = kind_of(parameters.tells_labels)
         calibration = kind.from_json(manifest.metrics["calibration"])
         content["calibration"] = calibration.to_json()

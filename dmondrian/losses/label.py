@@ -1,7 +1,8 @@
 """The label itself as forecast: its mean, and its second moment about ``OFFSET``.
 
 A cell's variance is that of its labels, to which the variance one level above is added like the
-square of one more row: a cell of one row has its parent's variance, one of many rows its own.
+square of one more row: a cell of one row has its parent's variance, one of many rows its own. A
+cell lighter than one row is divided by one: the less it weighs, the nearer it is to its parent's.
 
 Relies on moments as statistics. Promises the mean of :mod:`dmondrian.losses.squared` to the last
 bit; nothing is learned with it.
@@ -34,11 +35,14 @@ def squared_deviations(tree, v):
 def add_label(loss, tree, v, depth, weight, out):
     n, u = tree.d[v, STAT], tree.i[v, PARENT]
     center = tree.d[v, SUM] / n
-    apart = squared_deviations(tree, v)
+    variance = squared_deviations(tree, v)
     if u >= 0:
-        apart += loss.rows_above * squared_deviations(tree, u) / tree.d[u, STAT]
+        variance += loss.rows_above * squared_deviations(tree, u) / tree.d[u, STAT]
+        variance /= max(n, loss.rows_above)
+    else:
+        variance /= n
     out[0] += weight * (tree.head_f[OFFSET] + center)
-    out[1] += weight * (center * center + apart / n)
+    out[1] += weight * (center * center + variance)
 
 
 implements(add_forecast, Label)(add_label)

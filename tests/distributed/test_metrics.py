@@ -140,3 +140,18 @@ def test_one_class_alone_has_no_area() -> None:
     total = HeldOut("classification")
     total.add(np.array([[0.2, 0.8]]), np.array([1.0]), None)
     assert "auc" not in total.report()
+
+
+def test_gaussians_are_scored_where_rows_count_and_where_there_is_no_spread() -> None:
+    mean = np.array([[0.0, 1.0], [1.0, 2.0], [5.0, 0.0]])
+    y, w = np.array([0.5, -3.0, 6.0]), np.array([1.0, 3.0, 0.0])
+    total = HeldOut("regression", tells_std=True)
+    total.add(mean, y, w)
+    z = np.array([0.5, 2.0])
+    nats = 0.5 * np.log(2.0 * np.pi) + np.log([1.0, 2.0]) + 0.5 * z * z
+    assert total.report()["nll"] == pytest.approx(w[:2] @ nats / 4.0)
+    assert total.report()["coverage_90"] == 0.25
+    for label, nll in ((5.0, -np.inf), (6.0, np.inf)):
+        alone = HeldOut("regression", tells_std=True)
+        alone.add(mean[2:], np.array([label]), None)
+        assert alone.report()["nll"] == nll

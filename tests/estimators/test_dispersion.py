@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 import dmondrian
-from dmondrian import AMFRegressor
+from dmondrian import AMFClassifier, AMFRegressor
 from dmondrian.dispersion import VarianceFactor
 from dmondrian.ensemble import Ensemble
 from dmondrian.errors import CorruptError, ParameterError
+from dmondrian.fixed_point import label_moments, units, whole_moments
 from dmondrian.forest import Forest
 from dmondrian.sampled import Sampled, add, forecast_and_learn
 from tests.estimators.test_amf import same_forest
@@ -55,7 +56,8 @@ def test_moments_of_a_label_are_means_over_all_prunings() -> None:
             """Mean of the labels in a box, and of their squares with the variance above."""
             mean, variance = plain(node, case, w)
             if node.parent is not None:
-                variance += plain(node.parent, case, w)[1] / node.n_rows
+                above = plain(node.parent, case, w)[1]
+                variance = (variance * node.n_rows + above) / max(node.n_rows, 1.0)
             return mean, variance + (mean - case.y[np.argmax(w > 0)]) ** 2
 
         forest = kernel_forest(case, True)
@@ -94,10 +96,15 @@ def test_the_mean_beside_a_deviation_is_the_prediction() -> None:
     assert (np.sqrt(sums.variance[:, 0]) == std).all()
 
 
-def test_the_factor_is_that_of_forecasts_made_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("farther", [1.0, 1e6])
+def test_the_factor_is_that_of_forecasts_made_by_hand(
+    farther: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where some cells vary a millionth as much as others."""
     monkeypatch.setattr("dmondrian.sampled.DENSITY", 64.0)
     n = 400
     X, y = rows(n)
+    y = np.where(X[:, 0] > 0.95, farther * (y - 1000.0), y)
     plain_one = AMFRegressor(3, **FIXED).partial_fit(X[:1], y[:1])
     weight = squares = 0.0
     octave = 0
@@ -140,6 +147,7 @@ def test_it_makes_deviations_right_and_costs_no_byte_of_the_trees() -> None:
 
 def grown(cuts: list[int], n_threads: int | None = None, **given: object) -> AMFRegressor:
     X, y = rows(1500)
+    y = 0.1 * y + 20.0 * np.sin(6.0 * X[:, 1])  # one column tells nearly all: scales are chosen
     w = np.random.default_rng(1).choice([0.0, 0.5, 1.0, 3.0], 1500)
     forest = AMFRegressor(3, calibrate=True, n_jobs=n_threads, **{**FIXED, **given})
     for start, stop in itertools.pairwise([0, *cuts, 1500]):
@@ -154,7 +162,10 @@ def test_batches_threads_and_files_keep_it_to_the_last_bit(
     given = {"feature_scales": scales, "warmup_rows": 400}
     whole = grown([], **given)
     assert whole.variance_factor_ != 1.0
-    for other in (grown([1, 2, 399, 401, 900], **given), grown([700], n_threads=2, **given)):
+    assert (whole.feature_scales_ == 1.0).all() == (scales is None)
+    cuts = [[1, 2, 399, 401, 900], list(range(50, 1500, 50))]
+    others = [grown(cut, **given) for cut in cuts]
+    for other in (*others, grown([700], n_threads=2, **given)):
         assert other.forest_.calibration == whole.forest_.calibration
         assert same_forest(other, whole)
     whole.save(tmp_path / "model")
@@ -163,6 +174,51 @@ def test_batches_threads_and_files_keep_it_to_the_last_bit(
         assert copy.forest_.calibration == whole.forest_.calibration
         for one, other in zip(copy.predict(X, True), whole.predict(X, True), strict=True):
             assert (one == other).all()
+
+
+def test_rows_begun_anew_for_lack_of_room_are_forecast_once() -> None:
+    X, y = rows(300)
+    whole = AMFRegressor(2, domain="cube", calibrate=True, **FIXED).fit(X, y)
+    parts = AMFRegressor(2, domain="cube", calibrate=True, **FIXED)
+    for start in range(0, 300, 10):
+        parts.partial_fit(X[start : start + 10], y[start : start + 10])
+        parts = pickle.loads(pickle.dumps(parts))  # without the room that the trees had
+    assert parts.forest_.calibration == whole.forest_.calibration
+    assert same_forest(parts, whole)
+
+
+@pytest.mark.parametrize("w", [[0.6, 0.6], [1e-300, 2.0, 1.0], [0.25, 0.25, 3.5]])
+def test_first_rows_may_be_light(w: list[float], tmp_path: Path) -> None:
+    X, y = rows(len(w))
+    for kind in (AMFRegressor, AMFClassifier):
+        labels = y if kind is AMFRegressor else np.arange(len(w)) % 2
+        forest = kind(2, calibrate=True, **FIXED).fit(X, labels, sample_weight=w)
+        found = forest.forest_.calibration
+        assert found is not None
+        assert found != type(found)()
+        assert found.octave == int(w == [1e-300, 2.0, 1.0])  # of the last row asked about
+        forest.save(tmp_path / kind.__name__)
+        assert dmondrian.load(tmp_path / kind.__name__).forest_.calibration == found
+
+
+def test_light_rows_are_not_taken_for_spread() -> None:
+    X, y = rows(500)
+    forest = AMFRegressor(2, **FIXED).fit(X, y, sample_weight=np.full(500, 1e-4))
+    assert (forest.predict(X, return_std=True)[1] < math.sqrt(2.0) * y.std()).all()
+
+
+def test_whole_numbers_tell_a_moment_as_well_as_a_double_does() -> None:
+    known = np.array([[4.0, 2.0, 5.0]] * 5)  # mean 1/2, variance 1
+    offset, exact = 3.0, np.array([0.5, 1.0 / 3.0, -200.0, 1e-9, 7.25])
+    variance = np.array([1e-10, 1e-3, 2.0, 1e-12, 0.0])
+    answers = np.stack([offset + exact, exact * exact + variance], axis=1)
+    told = whole_moments(answers, offset, known)
+    mean, found = label_moments(3 * told, 3, units(known, offset))
+    np.testing.assert_allclose(mean, offset + exact, rtol=1e-14)
+    assert (np.abs(found - variance) <= 1e-15 * (1.0 + exact**2)).all()
+    far = whole_moments(np.array([[1e9, 1e18], [np.nan, np.inf]]), offset, known[:2])
+    assert far[0].tolist() == [2**40, 2**40, 0, 0]
+    assert (np.abs(far) <= 2**40).all()  # a million trees add up
 
 
 def test_sums_of_shards_are_those_of_all_trees() -> None:
@@ -214,6 +270,7 @@ def test_what_no_forest_can_tell_is_refused() -> None:
         {"octave": -1, "weight": 1.0, "squares": 1.0},
         {"octave": 1, "weight": -1.0, "squares": 1.0},
         {"octave": 1, "weight": 1, "squares": 1.0},
+        {"octave": 1, "weight": 1.0, "squares": 101.0},
         {"octave": 1, "weight": 1.0, "squares": math.inf},
         {"octave": 0, "slopes": [0.0] * 25},
     ],
