@@ -82,7 +82,7 @@ def forecast_and_learn(
         As in :meth:`dmondrian.ensemble.Ensemble.update`.
     """
     before, hits = np.empty(len(X)), np.empty(len(X))
-    weights = np.empty(0) if w is None else read_only(w)
+    weights = read_only(np.empty(0) if w is None else w)
     write_hits(ensemble.total_weight, weights, DENSITY, before, hits)
     found = np.flatnonzero(hits)
     lifetimes = np.array([ensemble.parameters.lifetime_at(b) for b in before[found]], np.float64)

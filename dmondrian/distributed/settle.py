@@ -61,7 +61,8 @@ def settle(estimator: Any, plan: Plan, url: str) -> dict[str, Any]:
     rows = first_rows(plan, n)
     chosen = choose(drawn, auto, rows, n_threads, n)
     seconds = time.monotonic() - began
-    told = summary_of(chosen, auto, schema.feature_names, np.ptp(rows[0], axis=0) > 0.0)
+    varies = (rows[0] != rows[0][:1]).any(axis=0)  # no row, no feature that does
+    told = summary_of(chosen, auto, schema.feature_names, varies)
     _log.info("chosen in %.1f seconds: %s", seconds, told)
     return chosen.to_json()
 

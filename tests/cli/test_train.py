@@ -67,7 +67,7 @@ def test_training_tells_progress_and_metrics(undisturbed):
     run, stdout, stderr = undisturbed
     assert "12,288 of 12,288 rows (100%)" in stderr
     assert f"trained {run}" in stdout
-    assert re.search(r"12,288 rows in \d+:\d+, \d+ checkpoints, 1 workers\n", stdout)
+    assert re.search(r"12,288 rows in \d+:\d+, \d+ checkpoints, 1 worker\n", stdout)
     for word in ("log loss", "accuracy"):
         assert word in stdout
 
