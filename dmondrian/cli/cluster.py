@@ -70,10 +70,8 @@ def connected(
         )
     address = _address(scheduler, tls)
     cluster.warn_if_plaintext(address)
-    from distributed import Client
-
     try:
-        client = Client(address, timeout=_CONNECT_TIMEOUT, security=security)
+        client = cluster.OwnClient(address, timeout=_CONNECT_TIMEOUT, security=security)
     except (OSError, *_TLS_ERRORS) as error:
         raise ClusterError(
             f"no Dask scheduler at {scheduler!r} ({_reason(error, tls)}); give a running "

@@ -54,6 +54,22 @@ class IgnoreInterrupt(WorkerPlugin):
             signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
+class OwnClient(Client):
+    """A client that closes itself where it cannot connect.
+
+    Left to the garbage collector, it may be closed by a thread that a later client waits for while
+    it holds the lock that closing needs: both would wait for ever.
+    """
+
+    def start(self, **how: Any) -> None:
+        """Connect to the scheduler."""
+        try:
+            super().start(**how)
+        except BaseException:
+            self.close()
+            raise
+
+
 def local_size(n_workers: int | None, threads: int | None) -> tuple[int, int]:
     """Return processes and threads of a local cluster: by default a process per four cores.
 

@@ -70,6 +70,20 @@ def test_nobody_is_let_in_without_certificates(running: Running, strangers: Tls)
         connected(plain, None, None, running.tls).__enter__()
 
 
+def test_a_client_that_cannot_connect_is_closed_at_once() -> None:
+    with pytest.raises(ClusterError) as caught:
+        connected("tls://127.0.0.1:1", None, None).__enter__()
+    cause = caught.value.__cause__
+    assert cause is not None
+    found, trace = [], cause.__traceback__
+    while trace is not None:
+        found.append(trace.tb_frame.f_locals.get("self"))
+        trace = trace.tb_next
+    (client,) = {id(one): one for one in found if isinstance(one, Client)}.values()
+    assert client.status == "closed"
+    assert not client._loop_runner.is_started()
+
+
 def test_a_local_cluster_is_encrypted_where_certificates_are_given(strangers: Tls) -> None:
     with connected("local", 1, 1, strangers) as arguments:
         client = arguments["client"]
