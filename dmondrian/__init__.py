@@ -6,8 +6,8 @@ Numba, are loaded when one is asked for: workers and commands that need none sta
 
 Where to look, from the bottom up; imports go down only (``tests/test_layers.py``):
 
-``_jit``, ``errors``, ``extras``
-    The door to Numba; the errors users meet; optional packages.
+``_jit``, ``errors``, ``extras``, ``files``
+    The door to Numba; the errors users meet; optional packages; files that people ask for.
 ``core``
     Nodes, draws, boxes, and the two loops that learn and predict.
 ``growth``, ``stats``, ``losses``, ``rules``

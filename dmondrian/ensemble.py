@@ -32,9 +32,8 @@ _FIRST_POOL = 1024  # doubles
 _FIRST_ARRANGED = 128  # nodes of a tree below half of which the boxes' columns stay as they are
 _FEW = 64  # rows that all trees learn in one call, which no interrupt breaks off
 _MAX_CAPACITY = 2**31 - 2  # node ids are int32
-_CHUNK = 4096  # rows of a prediction task: enough to keep a tree in cache
 _NO_ROWS = np.empty(0, np.int64)
-_NONE_3D, _NONE_1D = np.empty((0, 0, 0)), np.empty(0)
+_NONE_1D = np.empty(0)
 
 
 class Ensemble(Predicting):
@@ -128,12 +127,7 @@ class Ensemble(Predicting):
                 (first, last), learned, y, weights, reached, asked if len(rows) else Silent()
             )
             if len(rows):
-                offset = float(self.trees[first].head_f[nodes.OFFSET])  # others may be behind
-                whole = (
-                    whole_moments(answers, offset, own)
-                    if tells_labels
-                    else whole_shares(answers[:, : said.n_sums])
-                )
+                whole = self._whole(first, answers, own)
                 with lock:  # in whatever order: whole numbers add up exactly
                     sums[:] += whole
                     known[:] = own  # equal in all trees
@@ -149,6 +143,12 @@ class Ensemble(Predicting):
         self._is_torn = False
         self.n_clipped += n_clipped
         return sums, units(known, self._origin) if tells_labels else known
+
+    def _whole(self, t: int, answers: np.ndarray, known: np.ndarray) -> np.ndarray:
+        """Return what tree ``t`` answered, as whole numbers; other trees may be behind."""
+        if not self.parameters.tells_labels:
+            return whole_shares(answers[:, : self.n_outputs])
+        return whole_moments(answers, float(self.trees[t].head_f[nodes.OFFSET]), known)
 
     def _check_total(self, w: np.ndarray) -> None:
         """Refuse weights whose gains doubles cannot hold, as those would be of no candidate."""

@@ -64,8 +64,10 @@ def test_a_reader_never_sees_a_part(tmp_path: Path) -> None:
 
     reader = threading.Thread(target=read)
     reader.start()
-    for k in range(50):
-        write(file, pages[k % 2])
-    done.set()
-    reader.join()
+    try:
+        for k in range(50):
+            write(file, pages[k % 2])
+    finally:  # a thread that went on would keep the process from its end
+        done.set()
+        reader.join()
     assert seen <= set(pages)
