@@ -34,7 +34,7 @@ class Frozen:
     def n_bytes(self) -> int:
         """Bytes of memory held."""
         kept = [] if self._kept is None else self._kept[1]
-        return sum(one.i.nbytes + one.answers.nbytes for one in kept)
+        return sum(one.groups.nbytes + one.answers.nbytes + one.leaves.nbytes for one in kept)
 
     def trees(
         self,

@@ -36,7 +36,8 @@ from dmondrian.selection import chosen_lifetime
 from dmondrian.sums import Sums, begun, stacked
 from dmondrian.threads import run_threads
 
-_CHUNK = 4096  # rows of a prediction task: enough to keep a tree in cache
+# Rows of a prediction task: a tree is brought into the cache for each, and threads share them out.
+_LEAST_CHUNK, _LARGEST_CHUNK = 4096, 32768
 _FEW = 16  # rows that one call for all trees answers sooner than a call for each frozen tree
 _NONE_3D, _NONE_1D = np.empty((0, 0, 0)), np.empty(0)
 
@@ -226,9 +227,10 @@ class Predicting:
                 ready, said.loss, rule, each[:, 0], said.width, n, n_threads
             )
         trees, asked = self._asked(X, ready, distance)
+        chunk = min(max(-(-n // (2 * max(n_threads, 1))), _LEAST_CHUNK), _LARGEST_CHUNK)
 
         def work(start: int) -> None:
-            rows = slice(start, min(start + _CHUNK, n))
+            rows = slice(start, min(start + chunk, n))
             self._predict_chunk(
                 said,
                 rule,
@@ -241,7 +243,7 @@ class Predicting:
                 _NONE_1D if far is None else far[rows],
             )
 
-        run_threads(work, range(0, n, _CHUNK), n_threads)
+        run_threads(work, range(0, n, chunk), n_threads)
         n_trees = len(self.trees) + (0 if onto is None else onto.n_trees)
         origin = self._origin
         if lifetimes is None:

@@ -11,7 +11,7 @@ import dmondrian
 
 ROOT = Path(dmondrian.__file__).parent
 LAYERS = (
-    {"_jit", "_memory", "errors", "extras", "files"},
+    {"_jit", "_lanes", "_memory", "errors", "extras", "files"},
     {"core"},
     {"growth", "stats", "losses", "rules"},
     {

@@ -1,12 +1,17 @@
-"""A tree at rest: what each leaf says, written out, and small nodes to find the leaf.
+"""A tree at rest: what each leaf says, written out, and few steps to find the leaf.
 
 Where no cell branches off (growth on the range, predictions from the leaf that a row falls in) a
 tree says one thing per leaf. Written out once, by the same operations in the same order as
-:func:`dmondrian.core.loops.predict` uses on the way down, it is the same to the last bit. A node
-is then 16 bytes; children lie side by side, the heavier child's children next. Several rows are on
-their way at a time, so that their waits for the memory overlap.
+:func:`dmondrian.core.loops.predict` uses on the way down, it is the same to the last bit.
 
-Shapes: n rows, d features, m nodes, l leaves, k outputs, w numbers of an answer.
+Mondrian trees are deep and lopsided: of some 55 splits on a row's way in a tree of 90,000 nodes it
+leaves the heavier child four times. So a tree is cut into ways: from a node always to the heavier
+child, down to a leaf. A way is written as groups of four conditions, one cache line each, which are
+compared at once; the first that a row does not meet tells where it goes on, and where it meets all,
+that is the next group. Several rows are on their way at a time, so that their waits for the memory
+overlap.
+
+Shapes: n rows, d features, m nodes, g groups, l leaves, k outputs, w numbers of an answer.
 """
 
 from __future__ import annotations
@@ -16,119 +21,151 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dmondrian._jit import inner, kernel
+from dmondrian._lanes import LANES, first_apart
 from dmondrian._memory import borrow
 from dmondrian.core.nodes import (
     FEATURE,
     LEFT,
     N_NODES,
     PARENT,
+    RIGHT,
     ROOT,
     STAT,
     THRESHOLD,
     TIME,
     Tree,
+    aligned,
     borrow_tree,
 )
 from dmondrian.core.policies import Visit, add_leaf, begin, pass_node, second_moment
 
-# Words. The child is the left one's place, the leaf -1; a leaf is its own child, left of inf.
-_FEATURE, _THRESHOLD, _CHILD, _LEAF = 0, 1, 2, 3
-_WORDS = 4
-_LANES = 16  # rows on their way at a time
+# Words of a group: four features, four thresholds, which conditions are met on the right
+# (dmondrian/_lanes.py), four exits: the group to go on at, or ~leaf. A way ends with a condition
+# that nothing meets, whose exit is its leaf.
+_FEATURES, _THRESHOLDS, _SIDES, _EXITS = 0, LANES, 2 * LANES, 2 * LANES + 1
+_WORDS = 16
+_ROWS = 16  # rows on their way at a time
 
 
 class FrozenTree(NamedTuple):
     """What predictions need of a tree."""
 
-    i: np.ndarray  # int32 [m, 4], links
-    f: np.ndarray  # float32 [m, 4], the same memory, thresholds
+    groups: np.ndarray  # int32 [g, 16]
     answers: np.ndarray  # float64 [l, w]
+    leaves: np.ndarray  # int32 [l], which node of the tree says so
 
 
 class Work(NamedTuple):
     """Room to freeze a tree in."""
 
-    i: np.ndarray  # int32 [m, 4]
-    f: np.ndarray  # float32 [m, 4], the same memory
+    groups: np.ndarray  # int32 [g, 16]
+    thresholds: np.ndarray  # float32 [g, 16], the same memory
     answers: np.ndarray  # float64 [l, w]
-    nodes: np.ndarray  # int32 [m], which node of the tree stands at which place
-    stack: np.ndarray  # int32 [m], places whose children are still to be written
-    paths: np.ndarray  # float64 [m, w + 2], what is known above each place, depth and rest
+    leaves: np.ndarray  # int32 [l]
+    waiting: np.ndarray  # int32 [l, 2], nodes whose ways are still to be written, and their exits
+    paths: np.ndarray  # float64 [l + 1, w + 2], what is known above them; the last: at hand
 
 
 def freeze(loss: Any, rule: Any, tree: Tree, width: int, lifetime: float) -> FrozenTree:
     """Return the tree at a lifetime, frozen; it must not be empty."""
-    used = int(tree.head_i[N_NODES])
-    words = np.zeros((used, _WORDS), np.int32)
-    answers = np.zeros((used // 2 + 1, width))
+    n_splits = int(tree.head_i[N_NODES]) // 2
+    groups = aligned(max(n_splits, 1), _WORDS, np.int32)  # a way of n splits has at most n groups
+    n_leaves = n_splits + 1
     work = Work(
-        words,
-        words.view(np.float32),
-        answers,
-        np.empty(used, np.int32),
-        np.empty(used, np.int32),
-        np.empty((used, width + 2)),
+        groups,
+        groups.view(np.float32),
+        np.zeros((n_leaves, width)),
+        np.empty(n_leaves, np.int32),
+        np.empty((n_leaves, 2), np.int32),
+        np.empty((n_leaves + 1, width + 2)),
     )
-    n_nodes, n_leaves = write(loss, rule, tree, lifetime, work)
-    if n_nodes < used:  # the lifetime left some out
-        words, answers = words[:n_nodes].copy(), answers[:n_leaves].copy()
-    return FrozenTree(words, words.view(np.float32), answers)
+    n_groups, n_leaves = write(loss, rule, tree, lifetime, work)
+    kept = aligned(n_groups, _WORDS, np.int32)
+    kept[:] = groups[:n_groups]
+    answers, leaves = work.answers, work.leaves
+    if n_leaves < len(leaves):  # the lifetime left some out
+        answers, leaves = answers[:n_leaves].copy(), leaves[:n_leaves].copy()
+    return FrozenTree(kept, answers, leaves)
 
 
 @inner
-def write_place(loss, rule, tree, lifetime, work, place, n_nodes, n_leaves):
-    """Write what stands at ``place``; return (nodes, leaves) used, children counted."""
-    v = int(work.nodes[place])
-    parent = tree.i[v, PARENT]
-    path = work.paths[place]
-    width = work.answers.shape[1]
+def write_leaf(loss, rule, tree, lifetime, work, v, path, leaf):
+    """Write what node ``v``, a leaf at the lifetime, says: answer number ``leaf``."""
+    width, parent = work.answers.shape[1], tree.i[v, PARENT]
     birth = tree.d[parent, TIME] if parent >= 0 else 0.0
-    depth, rest = path[width], path[width + 1]
-    time = tree.d[v, TIME]
-    if tree.i[v, LEFT] < 0 or lifetime < time:
-        at = Visit(v, True, birth, min(time, lifetime), depth, rest)
-        add_leaf(rule, loss, tree, at, 1.0, path[:width], work.answers[n_leaves])
-        work.f[place, _THRESHOLD] = np.float32(np.inf)
-        work.i[place, _CHILD] = place
-        work.i[place, _LEAF] = n_leaves
-        return n_nodes, n_leaves + 1
-    at = Visit(v, False, birth, time, depth, rest)
-    rest = pass_node(rule, loss, tree, at, path[:width])
-    work.i[place, _FEATURE] = tree.i[v, FEATURE]
-    work.f[place, _THRESHOLD] = tree.f[v, THRESHOLD]
-    work.i[place, _CHILD] = n_nodes
-    work.i[place, _LEAF] = -1
-    for k in range(2):
-        below = work.paths[n_nodes + k]
-        for c in range(width):
-            below[c] = path[c]
-        below[width], below[width + 1] = depth + 1.0, rest
-        work.nodes[n_nodes + k] = tree.i[v, LEFT + k]  # left, then right
-    return n_nodes + 2, n_leaves
+    at = Visit(v, True, birth, min(tree.d[v, TIME], lifetime), path[width], path[width + 1])
+    add_leaf(rule, loss, tree, at, 1.0, path[:width], work.answers[leaf])
+    work.leaves[leaf] = v
+
+
+@inner
+def pass_split(loss, rule, tree, v, path):
+    """Take split ``v`` into ``path``: what is known, then depth and rest."""
+    width, parent = path.shape[0] - 2, tree.i[v, PARENT]
+    birth = tree.d[parent, TIME] if parent >= 0 else 0.0
+    at = Visit(v, False, birth, tree.d[v, TIME], path[width], path[width + 1])
+    path[width + 1] = pass_node(rule, loss, tree, at, path[:width])
+    path[width] += 1.0
+
+
+@inner
+def write_way(loss, rule, tree, lifetime, work, v, group, n_waiting):
+    """Write the way from node ``v`` at hand down to a leaf, from ``group`` on.
+
+    Returns the group, slot and node of its end, and how many nodes wait.
+    """
+    path, slot = work.paths[work.paths.shape[0] - 1], 0
+    while tree.i[v, LEFT] >= 0 and tree.d[v, TIME] <= lifetime:
+        pass_split(loss, rule, tree, v, path)
+        left, right = tree.i[v, LEFT], tree.i[v, RIGHT]
+        goes_right = tree.d[left, STAT] < tree.d[right, STAT]
+        work.groups[group, _FEATURES + slot] = tree.i[v, FEATURE]
+        work.thresholds[group, _THRESHOLDS + slot] = tree.f[v, THRESHOLD]
+        work.groups[group, _SIDES] |= np.int32(goes_right) << slot
+        work.waiting[n_waiting, 0] = left if goes_right else right
+        work.waiting[n_waiting, 1] = LANES * group + slot
+        above = work.paths[n_waiting]
+        for c in range(path.shape[0]):
+            above[c] = path[c]
+        n_waiting += 1
+        v = right if goes_right else left
+        slot += 1
+        if slot == LANES:
+            group, slot = group + 1, 0
+    return group, slot, v, n_waiting
 
 
 @kernel
 def write(loss, rule, tree, lifetime, work):
-    """Write nodes and answers of the tree to ``work``; return how many. O(m w)."""
+    """Write groups and answers of the tree to ``work``; return how many. O(m w)."""
     tree = borrow_tree(tree)
-    begin(rule, work.paths[0, : work.answers.shape[1]])
-    work.paths[0, work.answers.shape[1]] = 0.0
-    work.paths[0, work.answers.shape[1] + 1] = 1.0
-    work.nodes[0] = tree.head_i[ROOT]
-    work.stack[0] = 0
-    n_waiting, n_nodes, n_leaves = 1, 1, 0
-    while n_waiting > 0:
+    width = work.answers.shape[1]
+    path = work.paths[work.paths.shape[0] - 1]
+    begin(rule, path[:width])
+    path[width], path[width + 1] = 0.0, 1.0
+    v, n_waiting, n_groups, n_leaves = int(tree.head_i[ROOT]), 0, 0, 0
+    exit_at = -1  # of no group: the root's way
+    while True:
+        is_leaf = tree.i[v, LEFT] < 0 or lifetime < tree.d[v, TIME]
+        if exit_at >= 0:
+            found = ~n_leaves if is_leaf else n_groups
+            work.groups[exit_at // LANES, _EXITS + exit_at % LANES] = found
+        if exit_at < 0 or not is_leaf:
+            group, slot, v, n_waiting = write_way(
+                loss, rule, tree, lifetime, work, v, n_groups, n_waiting
+            )
+            work.thresholds[group, _THRESHOLDS + slot] = np.float32(np.inf)
+            work.groups[group, _SIDES] |= 1 << slot
+            work.groups[group, _EXITS + slot] = ~n_leaves
+            n_groups = group + 1
+        write_leaf(loss, rule, tree, lifetime, work, v, path, n_leaves)
+        n_leaves += 1
+        if n_waiting == 0:
+            return n_groups, n_leaves
         n_waiting -= 1
-        place = np.int64(work.stack[n_waiting])
-        first = n_nodes
-        n_nodes, n_leaves = write_place(loss, rule, tree, lifetime, work, place, n_nodes, n_leaves)
-        if n_nodes > first:
-            left, right = work.nodes[first], work.nodes[first + 1]
-            is_left_lighter = tree.d[left, STAT] < tree.d[right, STAT]
-            work.stack[n_waiting] = first if is_left_lighter else first + 1
-            work.stack[n_waiting + 1] = first + 1 if is_left_lighter else first
-            n_waiting += 2
-    return n_nodes, n_leaves
+        v, exit_at = int(work.waiting[n_waiting, 0]), int(work.waiting[n_waiting, 1])
+        for c in range(path.shape[0]):
+            path[c] = work.paths[n_waiting, c]
 
 
 @kernel
@@ -140,7 +177,7 @@ def predict_frozen(rule, tree, frozen, X, leaves, total, square):
     """
     tree, X, leaves = borrow_tree(tree), borrow(X), borrow(leaves)
     total, square, answers = borrow(total), borrow(square), borrow(frozen.answers)
-    find_leaves(borrow(frozen.i), borrow(frozen.f), X, leaves)
+    find_leaves(borrow(frozen.groups), X, leaves)
     for r in range(X.shape[0]):
         out = answers[leaves[r]]
         for c in range(total.shape[2]):
@@ -150,40 +187,31 @@ def predict_frozen(rule, tree, frozen, X, leaves, total, square):
 
 
 @inner
-def step(links, thresholds, x, v):
-    """Return the place below ``v`` to which row ``x`` goes; a leaf's own place."""
-    is_right = x[np.uint64(links[v, _FEATURE])] > thresholds[v, _THRESHOLD]
-    return np.uint64(np.uint32(links[v, _CHILD])) + np.uint64(is_right)
-
-
-@inner
-def find_leaves(links, thresholds, X, leaves):
+def find_leaves(groups, X, leaves):
     """Write the leaf of each row."""
     n = X.shape[0]
-    at = np.zeros(_LANES, np.uint64)
-    rows = np.empty(_LANES, np.uint64)
-    n_lanes = min(n, _LANES)
-    for b in range(n_lanes):
+    at = np.zeros(_ROWS, np.uint64)
+    rows = np.empty(_ROWS, np.uint64)
+    n_moving = min(n, _ROWS)
+    for b in range(n_moving):
         rows[b] = np.uint64(b)
-    begun = n_lanes
-    while n_lanes > 0:
+    begun = n_moving
+    while n_moving > 0:
         b = 0
-        while b < n_lanes:
-            v, x = at[b], X[rows[b]]
-            v = step(links, thresholds, x, v)
-            v = step(links, thresholds, x, v)
-            v = step(links, thresholds, x, v)
-            v = step(links, thresholds, x, v)
-            at[b] = v
-            leaf = links[v, _LEAF]
-            if leaf < 0:
+        while b < n_moving:
+            group = at[b]
+            apart = np.uint64(first_apart(groups, group, X[rows[b]]))
+            found = np.int64(groups[group, np.uint64(_EXITS) + (apart & np.uint64(LANES - 1))])
+            found = found if apart < np.uint64(LANES) else np.int64(group) + 1
+            if found >= 0:
+                at[b] = np.uint64(found)
                 b += 1
                 continue
-            leaves[rows[b]] = leaf
+            leaves[rows[b]] = ~found
             at[b] = np.uint64(0)
             if begun < n:
                 rows[b] = np.uint64(begun)
                 begun += 1
-            else:  # the last lane takes over this one's place
-                n_lanes -= 1
-                rows[b], at[b] = rows[n_lanes], at[n_lanes]
+            else:  # the last row on its way takes over this one's place
+                n_moving -= 1
+                rows[b], at[b] = rows[n_moving], at[n_moving]

@@ -71,7 +71,7 @@ class Tree(NamedTuple):
     n_stats: int  # s
 
 
-def _aligned(capacity: int, width: int, dtype: Any) -> np.ndarray:
+def aligned(capacity: int, width: int, dtype: Any) -> np.ndarray:
     """Return zeros of shape (capacity, width) that begin with a cache line."""
     n_bytes = capacity * width * np.dtype(dtype).itemsize
     room = np.zeros(n_bytes + _LINE, np.uint8)
@@ -81,9 +81,9 @@ def _aligned(capacity: int, width: int, dtype: Any) -> np.ndarray:
 
 def _rows(columns: Columns, n_stats: int, capacity: int) -> tuple[np.ndarray, ...]:
     """Return empty arrays i, f, d, box, bits for ``capacity`` nodes."""
-    words = _aligned(capacity, 2 * (STAT + n_stats), np.int32)
-    box = _aligned(capacity, 2 * len(columns.numeric), np.float32)
-    bits = _aligned(capacity, n_words(columns), np.uint64)
+    words = aligned(capacity, 2 * (STAT + n_stats), np.int32)
+    box = aligned(capacity, 2 * len(columns.numeric), np.float32)
+    bits = aligned(capacity, n_words(columns), np.uint64)
     return words, words.view(np.float32), words.view(np.float64), box, bits
 
 

@@ -22,9 +22,6 @@ from dmondrian.cost import OWN, OWN_OF_MEAN
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.scaling import unscaled_thresholds
 
-# Words of a node at rest that are read here; see core/frozen.py.
-_FEATURE, _THRESHOLD, _CHILD, _LEAF = 0, 1, 2, 3
-
 
 class PlainTree(NamedTuple):
     """One tree, the root first."""
@@ -99,32 +96,33 @@ def _check_leafwise(parameters: Any) -> None:
 
 
 def _plain(tree: nodes.Tree, frozen: FrozenTree, scales: np.ndarray, k: int) -> PlainTree:
-    is_leaf = frozen.i[:, _LEAF] >= 0
-    inner = np.flatnonzero(~is_leaf)
-    m = len(is_leaf)
-    links = np.full((4, m), -1, np.int32)
-    left, right, feature, origin = links
-    left[inner] = frozen.i[inner, _CHILD]
-    right[inner] = left[inner] + 1
-    feature[inner] = frozen.i[inner, _FEATURE]
-    threshold = np.zeros(m, np.float32)
-    threshold[inner] = unscaled_thresholds(frozen.f[inner, _THRESHOLD], scales[feature[inner]])
+    speaks = np.full(int(tree.head_i[nodes.N_NODES]), -1)  # which answer a node gives
+    speaks[frozen.leaves] = np.arange(len(frozen.leaves))
+    origin, m = np.array([tree.head_i[nodes.ROOT]]), 1  # nodes of a level, places given away
+    levels, first_child = [], []
+    while len(origin):  # level by level, children side by side
+        is_split = speaks[origin] < 0
+        levels.append(origin)
+        first_child.append(np.where(is_split, m + 2 * (np.cumsum(is_split) - 1), -1))
+        m += 2 * int(is_split.sum())
+        origin = tree.i[origin[is_split]][:, [nodes.LEFT, nodes.RIGHT]].ravel()
+    ends = np.cumsum([len(level) for level in levels])
+    origin, left = np.concatenate(levels), np.concatenate(first_child).astype(np.int32)
+    is_leaf = left < 0
+    right = np.where(is_leaf, left, left + 1)
+    feature = np.where(is_leaf, -1, tree.i[origin, nodes.FEATURE]).astype(np.int32)
+    own = unscaled_thresholds(tree.f[origin, nodes.THRESHOLD], scales[feature])
+    threshold = np.where(is_leaf, np.float32(0.0), own)
     value = np.zeros((m, k))
     # A Gaussian hierarchy's answers have a second moment behind the mean.
-    value[is_leaf] = frozen.answers[frozen.i[is_leaf, _LEAF], :k]
-    origin[0] = tree.head_i[nodes.ROOT]
-    level, levels = np.array([0]), []
-    while len(level := level[~is_leaf[level]]):
-        levels.append(level)
-        below, above = left[level], origin[level]
-        origin[below] = tree.i[above, nodes.LEFT]
-        origin[below + 1] = tree.i[above, nodes.RIGHT]
-        level = np.concatenate([below, below + 1])
+    value[is_leaf] = frozen.answers[speaks[origin[is_leaf]], :k]
     weight = tree.d[origin, nodes.STAT].copy()
     if not has_boxes(tree.columns):  # splits of an online random forest stop counting
-        for level in reversed(levels):
-            weight[level] = weight[left[level]] + weight[right[level]]
-    return PlainTree(left.copy(), right.copy(), feature.copy(), threshold, value, weight)
+        for level, end in zip(levels[::-1], ends[::-1], strict=True):
+            at = np.arange(end - len(level), end)
+            at = at[~is_leaf[at]]
+            weight[at] = weight[left[at]] + weight[right[at]]
+    return PlainTree(left, right, feature, threshold, value, weight)
 
 
 def shap_trees(estimator: Any) -> dict[str, Any]:
