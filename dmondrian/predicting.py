@@ -36,8 +36,8 @@ from dmondrian.selection import chosen_lifetime
 from dmondrian.sums import Sums, begun, stacked
 from dmondrian.threads import run_threads
 
-# Rows of a prediction task: a tree is brought into the cache for each, and threads share them out.
-_LEAST_CHUNK, _LARGEST_CHUNK = 4096, 32768
+_CHUNK = 4096  # rows of a prediction task: enough to keep a tree in cache
+_LARGEST_CHUNK = 2**20  # frozen trees are brought into the cache for each, and soon go through it
 _FEW = 16  # rows that one call for all trees answers sooner than a call for each frozen tree
 _NONE_3D, _NONE_1D = np.empty((0, 0, 0)), np.empty(0)
 
@@ -227,7 +227,8 @@ class Predicting:
                 ready, said.loss, rule, each[:, 0], said.width, n, n_threads
             )
         trees, asked = self._asked(X, ready, distance)
-        chunk = min(max(-(-n // (2 * max(n_threads, 1))), _LEAST_CHUNK), _LARGEST_CHUNK)
+        share = -(-n // max(n_threads, 1))
+        chunk = _CHUNK if frozen is None else min(max(share, _CHUNK), _LARGEST_CHUNK)
 
         def work(start: int) -> None:
             rows = slice(start, min(start + chunk, n))

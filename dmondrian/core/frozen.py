@@ -44,7 +44,7 @@ from dmondrian.core.policies import Visit, add_leaf, begin, pass_node, second_mo
 # that nothing meets, whose exit is its leaf.
 _FEATURES, _THRESHOLDS, _SIDES, _EXITS = 0, LANES, 2 * LANES, 2 * LANES + 1
 _WORDS = 16
-_ROWS = 16  # rows on their way at a time
+_ROWS = 8  # rows on their way at a time
 
 
 class FrozenTree(NamedTuple):
