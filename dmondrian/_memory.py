@@ -18,6 +18,8 @@ from numba.extending import intrinsic
 
 from dmondrian._jit import overload_part
 
+CACHE_LINE = 64  # bytes
+
 
 @intrinsic
 def _without_owner(typing_context, array):  # type: ignore[no-untyped-def]  # numba's signature
@@ -67,26 +69,33 @@ def _array_at(address, shape, dtype):  # type: ignore[no-untyped-def]  # read by
 
 
 @intrinsic
-def _prefetch(typing_context, array, row):  # type: ignore[no-untyped-def]  # numba's signature
+def _prefetch(typing_context, array, row, byte):  # type: ignore[no-untyped-def]  # numba's signature
     def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # likewise
         view = context.make_array(array)(context, builder, args[0])
-        word, byte = ir.IntType(32), ir.IntType(8).as_pointer()
+        word, place = ir.IntType(32), ir.IntType(8).as_pointer()
         step = builder.mul(args[1], builder.extract_value(view.strides, 0))
-        start = builder.add(builder.ptrtoint(view.data, step.type), step)
-        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+        start = builder.add(builder.ptrtoint(view.data, step.type), builder.add(step, args[2]))
+        kind = ir.FunctionType(ir.VoidType(), [place, word, word, word])
         function = get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
         # to be read, into the nearest cache, data
         flags = [ir.Constant(word, flag) for flag in (0, 3, 1)]
-        builder.call(function, [builder.inttoptr(start, byte), *flags])
+        builder.call(function, [builder.inttoptr(start, place), *flags])
         return context.get_dummy_value()
 
-    return types.none(array, types.int64), generate
+    return types.none(array, types.int64, types.int64), generate
 
 
 def prefetch(array: Any, row: Any) -> None:
-    """Ask for the first cache line of ``array[row]``; changes nothing."""
+    """Ask for the cache lines of ``array[row]``; changes nothing."""
 
 
 @overload_part(prefetch)
 def _prefetch_row(array, row):  # type: ignore[no-untyped-def]  # read by numba
-    return lambda array, row: _prefetch(array, np.int64(row))
+    def ask(array, row):  # type: ignore[no-untyped-def]  # likewise
+        n_bytes = array.shape[1] * array.itemsize
+        for byte in range(0, n_bytes, CACHE_LINE):
+            _prefetch(array, np.int64(row), np.int64(byte))
+        if n_bytes % CACHE_LINE != 0:  # it may begin within a line
+            _prefetch(array, np.int64(row), np.int64(n_bytes - 1))
+
+    return ask

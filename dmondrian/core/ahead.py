@@ -15,6 +15,19 @@ from dmondrian.core.columns import row_of
 from dmondrian.core.nodes import LEFT, PARENT, ROOT, child_of, leaf_of
 
 N_AHEAD = 16  # rows in flight: enough to hide the memory, few enough to stay in the cache
+_BOXES = 5  # from a leaf up: six or seven leave a new row out, in trees of 100,000 rows
+
+
+@inner
+def fetch_boxes(tree, leaf):
+    """Ask for the boxes that a row meets first, which is looked for from its leaf upwards."""
+    v = leaf
+    for _ in range(_BOXES):
+        prefetch(tree.box, v)
+        prefetch(tree.bits, v)
+        v = np.int64(tree.i[np.uint64(v), PARENT])
+        if v < 0:
+            return
 
 
 @apart
@@ -35,6 +48,9 @@ def look_ahead(tree, rows, first, at):
                 prefetch(tree.i, child)
                 at[b] = child
                 moving = True
+    if root >= 0 and tree.box.shape[1] + tree.bits.shape[1] > 0:
+        for b in range(n):
+            fetch_boxes(tree, at[b])
 
 
 @inner

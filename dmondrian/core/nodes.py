@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dmondrian._jit import inner
-from dmondrian._memory import borrow
+from dmondrian._memory import CACHE_LINE, borrow
 from dmondrian.core.columns import Columns, borrow_columns, has_boxes, n_words
 
 LEFT, RIGHT, PARENT, FEATURE = 0, 1, 2, 3  # words, int32; -1 where there is none
@@ -49,7 +49,6 @@ OFFSET = 3  # header, float64: the first label; statistics are of y - OFFSET
 LABEL_MIN, LABEL_MAX = 4, 5  # header, float64: range of the labels seen, less OFFSET
 N_HEADER_FLOATS = 6
 
-_LINE = 64  # bytes of a cache line
 _CHUNK = 65_536  # nodes whose boxes are written anew at a time
 
 
@@ -74,8 +73,8 @@ class Tree(NamedTuple):
 def aligned(capacity: int, width: int, dtype: Any) -> np.ndarray:
     """Return zeros of shape (capacity, width) that begin with a cache line."""
     n_bytes = capacity * width * np.dtype(dtype).itemsize
-    room = np.zeros(n_bytes + _LINE, np.uint8)
-    start = -room.ctypes.data % _LINE
+    room = np.zeros(n_bytes + CACHE_LINE, np.uint8)
+    start = -room.ctypes.data % CACHE_LINE
     return room[start : start + n_bytes].view(dtype).reshape(capacity, width)
 
 
