@@ -104,6 +104,8 @@ def exp(x):
     middle = (_C[6] + _C[7] * r) + z * (_C[8] + _C[9] * r)
     high = (_C[10] + _C[11] * r) + z * (_C[12] + _C[13] * r)
     total = 1.0 + (r + z * (low + z * z * (middle + z * z * high)))
+    if -1000.0 < k < 1000.0:
+        return total * power_of_two(int(k))
     half = int(k) // 2
     return total * power_of_two(half) * power_of_two(int(k) - half)
 

@@ -22,6 +22,7 @@ _DOWN = 2.0**-256
 _BIG = LARGEST_ODDS = 2.0**128
 _SMALL = SMALLEST_ODDS = 2.0**-128
 _LN_UP = 177.445678223346  # 256 ln 2
+_NEAR = 88.0  # below 128 ln 2
 # A label 10^9 spreads off can price a row at 10^18: exponents stop at e^(+-9.5e10) for one
 # row and twice that in all. A node so far behind has no share in double precision anyway,
 # and the next rebuild from the stored prices (losses/squared.py) restores the exact odds.
@@ -44,6 +45,8 @@ def normalise(m, k):
 @inner
 def from_log(value):
     """Return e^``value`` as (m, k)."""
+    if -_NEAR < value <= 0.0:  # as the rest says, with fewer steps
+        return exp(value), np.int64(0)
     if value < -_ROW_LIMIT * _LN_UP:
         return 1.0, np.int64(-_ROW_LIMIT)
     k = np.int64(np.floor(value / _LN_UP + 0.5))
