@@ -12,7 +12,7 @@ import numpy as np
 from dmondrian._jit import apart, inner
 from dmondrian._memory import prefetch
 from dmondrian.core.columns import row_of
-from dmondrian.core.nodes import LEFT, PARENT, ROOT, child_of, leaf_of
+from dmondrian.core.nodes import LEFT, N_NODES, PARENT, ROOT, child_of, leaf_of
 
 N_AHEAD = 16  # rows in flight: enough to hide the memory, few enough to stay in the cache
 _BOXES = 5  # from a leaf up: six or seven leave a new row out, in trees of 100,000 rows
@@ -32,25 +32,30 @@ def fetch_boxes(tree, leaf):
 
 @apart
 def look_ahead(tree, rows, first, at):
-    """Write to ``at`` the leaves of rows ``first``.., as many as there is room for."""
-    n = np.uint64(min(rows.values.shape[0] - first, at.shape[0]))
+    """Write to ``at`` int64 [2 N_AHEAD] the leaves of up to N_AHEAD rows ``first``.., and scratch."""
+    leaves, moving = at[:N_AHEAD], at[N_AHEAD:]
+    n = min(rows.values.shape[0] - first, N_AHEAD)
     root = tree.head_i[ROOT]
     for b in range(n):
-        at[b] = root
-    start = np.uint64(first)
-    moving = root >= 0
-    while moving:
-        moving = False
-        for b in range(n):
-            v = np.uint64(at[b])
-            if tree.i[v, LEFT] >= 0:
-                child = np.int64(child_of(tree, v, row_of(rows, start + b)))
-                prefetch(tree.i, child)
-                at[b] = child
-                moving = True
+        leaves[b] = root
+        moving[b] = b
+    n_moving = n if root >= 0 else 0
+    while n_moving > 0:
+        k = 0
+        while k < n_moving:
+            b = moving[k]
+            v = np.int64(leaves[b])
+            if tree.i[np.uint64(v), LEFT] < 0:
+                n_moving -= 1
+                moving[k] = moving[n_moving]
+                continue
+            child = np.int64(child_of(tree, v, row_of(rows, np.uint64(first + b))))
+            prefetch(tree.i, child)
+            leaves[b] = child
+            k += 1
     if root >= 0 and tree.box.shape[1] + tree.bits.shape[1] > 0:
         for b in range(n):
-            fetch_boxes(tree, at[b])
+            fetch_boxes(tree, leaves[b])
 
 
 @inner
@@ -64,10 +69,11 @@ def confirm(tree, hint, x):
         hint = tree.head_i[ROOT]
         if hint < 0:
             return hint
+    newest = tree.head_i[N_NODES] - 2 * N_AHEAD  # nodes from here on may have come in since
     v, turn = hint, hint
     parent = np.int64(tree.i[np.uint64(v), PARENT])
     while parent >= 0:
-        if child_of(tree, parent, x) != v:
+        if parent >= newest and child_of(tree, parent, x) != v:
             turn = parent
         v, parent = parent, np.int64(tree.i[np.uint64(parent), PARENT])
     return leaf_of(tree, turn, x)

@@ -197,7 +197,7 @@ def answer_rows(asked, growth, stat, loss, rule, tree, key, x, row):
 def learn_block(growth, stat, loss, rule, tree, key, rows, y, w, start, asked):
     """Learn rows ``start``.. in one tree; return the row reached."""
     capacity = tree.i.shape[0]
-    at = np.empty(N_AHEAD, np.int64)
+    at = np.empty(2 * N_AHEAD, np.int64)
     n = y.shape[0]
     for r in range(start, n):
         if (r - start) % N_AHEAD == 0:
