@@ -32,7 +32,10 @@ def fetch_boxes(tree, leaf):
 
 @apart
 def look_ahead(tree, rows, first, at):
-    """Write to ``at`` int64 [2 N_AHEAD] the leaves of up to N_AHEAD rows ``first``.., and scratch."""
+    """Write to ``at`` the leaves of up to N_AHEAD rows ``first``..
+
+    ``at`` int64 [2 N_AHEAD], the second half scratch.
+    """
     leaves, moving = at[:N_AHEAD], at[N_AHEAD:]
     n = min(rows.values.shape[0] - first, N_AHEAD)
     root = tree.head_i[ROOT]
