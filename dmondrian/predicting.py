@@ -221,7 +221,7 @@ class Predicting:
         rule, ready = self._ready(float(lives[-1]))
         frozen = None
         each = self.tree_lifetimes() if lifetimes is None else self._for_each_tree(lives)
-        is_plain = len(lives) == 1 and not distance and self.total_weight > 0.0
+        is_plain = len(lives) == 1 and self.total_weight > 0.0
         if self._is_leafwise and is_plain and n >= _FEW:
             frozen = self._frozen.trees(
                 ready, said.loss, rule, each[:, 0], said.width, n, n_threads
@@ -304,7 +304,7 @@ class Predicting:
         elif frozen is not None:
             leaves = np.empty(len(rows.values), np.int32)
             for tree, at_rest in zip(trees, frozen, strict=True):
-                predict_frozen(rule, tree, at_rest, rows.values, leaves, total, square)
+                predict_frozen(rule, tree, at_rest, rows, leaves, total, square, distance)
         else:
             table, width = self.table(trees), said.width
             numbers = self.tree_numbers.astype(np.uint64)

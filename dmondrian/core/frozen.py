@@ -22,7 +22,9 @@ import numpy as np
 
 from dmondrian._jit import inner, kernel
 from dmondrian._lanes import LANES, first_apart
-from dmondrian._memory import borrow
+from dmondrian._memory import borrow, prefetch
+from dmondrian.core.box import measure
+from dmondrian.core.columns import borrow_rows, row_of
 from dmondrian.core.nodes import (
     FEATURE,
     LEFT,
@@ -169,21 +171,30 @@ def write(loss, rule, tree, lifetime, work):
 
 
 @kernel
-def predict_frozen(rule, tree, frozen, X, leaves, total, square):
-    """Add a frozen tree's predictions to ``total`` [n, 1, k], and to ``square`` [n, 1, k].
+def predict_frozen(rule, tree, frozen, rows, leaves, total, square, distance):
+    """Add a frozen tree's predictions to ``total`` [n, 1, k], and what else is asked for.
 
-    ``square`` takes second moments about ``OFFSET`` where it has rows; ``leaves`` int32 [n] takes
-    the leaves. ``tree`` is what was frozen.
+    ``square`` [n, 1, k] takes second moments about ``OFFSET`` where it has rows, ``distance`` [n]
+    extensions, as in :func:`dmondrian.core.loops.predict`; ``leaves`` int32 [n] takes the leaves.
+    ``tree`` is what was frozen.
     """
-    tree, X, leaves = borrow_tree(tree), borrow(X), borrow(leaves)
-    total, square, answers = borrow(total), borrow(square), borrow(frozen.answers)
-    find_leaves(borrow(frozen.groups), X, leaves)
-    for r in range(X.shape[0]):
+    tree, rows, leaves = borrow_tree(tree), borrow_rows(rows), borrow(leaves)
+    total, square, distance = borrow(total), borrow(square), borrow(distance)
+    answers, nodes = borrow(frozen.answers), borrow(frozen.leaves)
+    find_leaves(borrow(frozen.groups), rows.values, leaves)
+    for r in range(total.shape[0]):
         out = answers[leaves[r]]
         for c in range(total.shape[2]):
             total[r, 0, c] += out[c]
             if square.shape[0] > 0:
                 square[r, 0, c] += second_moment(rule, tree, out, c)
+    memory = np.empty(rows.values.shape[1])
+    extensions = borrow(memory)
+    for r in range(distance.shape[0]):
+        if r + _ROWS < distance.shape[0]:
+            prefetch(tree.box, nodes[leaves[r + _ROWS]])
+            prefetch(tree.bits, nodes[leaves[r + _ROWS]])
+        distance[r] += measure(tree, nodes[leaves[r]], row_of(rows, r), extensions)
 
 
 @inner

@@ -46,15 +46,19 @@ def test_frozen_trees_say_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -
     forest.update(X, y)
     asked = np.random.default_rng(9).random((ROWS, 4)).astype(np.float32)
     asked[:50] = X[:50]
-    plain = forest.predict_sums(asked, spread=True)
+    asked[50:60, 0] = 5.0  # far from all boxes
+    plain = forest.predict_sums(asked, spread=True, distance=True)
     assert forest._frozen.n_bytes == 0  # too small to pay
     monkeypatch.setattr(frozen, "LEAST_NODES", 0)
     for n_threads in (1, 2):
         for n in (ROWS, 17, 1):
-            said = forest.predict_sums(asked[:n], n_threads, spread=True)
+            said = forest.predict_sums(asked[:n], n_threads, spread=True, distance=True)
             assert said.total.tobytes() == plain.total[:n].tobytes()
             assert said.square is not None
+            assert said.distance is not None
             assert plain.square is not None
+            assert plain.distance is not None
+            assert said.distance.tobytes() == plain.distance[:n].tobytes()
             assert said.square.tobytes() == plain.square[:n].tobytes()
     assert forest._frozen.n_bytes > 0
 
