@@ -41,6 +41,7 @@ RUNS = (
         " --models dmondrian", takes_peers=True),
     Run("answering", "--max-rows 100000",
         "--workloads adult friedman1 --max-rows 1000 --repeats 1"),
+    Run("scoring", "--max-rows 100000", "--max-rows 600 --trees 2 --copies 1 --repeats 1"),
     Run("growth", "", "--max-rows 20000 --trees 1", takes_data=False),
     Run("startup", "", None, takes_data=False, takes_peers=True),
     Run("first_screen", "", None, takes_data=False),

@@ -1,0 +1,157 @@
+"""What does `dmondrian score` cost beyond the forest's answers? Parquet to Parquet beside memory.
+
+A forest is trained on rows of covtype, which are then scored in three ways, in turns, each on one
+thread: from memory, the probabilities alone; from memory, all that a file of scores says of a row
+(deviation and distance too); and by `dmondrian.distributed.score` with one worker of one thread,
+from Parquet to Parquet. The last is told by the difference between many copies of the file and
+one, so that the start of processes, which does not grow with the rows, is left out; it is reported
+by itself. A profile tells where the rest goes.
+
+    python -m benchmarks.scoring --data <folder>
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import dmondrian
+from benchmarks.records import RESULTS, Records, table
+from dmondrian import AMFClassifier
+from dmondrian.data import make_scoring_plan, read_block
+from dmondrian.distributed import score, train
+from dmondrian.distributed.models import open_model
+from dmondrian.distributed.scoring import score_arrays
+
+TARGET = "Cover_Type"
+ALL = {"spread": True, "distance": True}
+ONE = {"n_workers": 1, "threads": 1}
+
+
+def first_rows(folder: Path, n: int) -> pa.Table:
+    """Return the first rows of the set."""
+    return pq.read_table(folder).slice(0, n)
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    """Return the seconds that the work takes."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def profile(forest: Any, plan: Any, classes: Any, scratch: Path) -> dict[str, float]:
+    """Return the seconds of each step of scoring the plan's rows, in this process."""
+    marks = [time.perf_counter()]
+    read = [read_block(plan, block) for block in plan.blocks]
+    marks.append(time.perf_counter())
+    sums = [forest.predict_sums(rows.X, **ALL) for rows in read]
+    marks.append(time.perf_counter())
+    arrays = [score_arrays(one, classes, None) for one in sums]
+    marks.append(time.perf_counter())
+    for own in arrays:
+        names = [str(k) for k in range(len(own))]
+        pq.write_table(pa.table(own, names), scratch, compression="zstd")
+    marks.append(time.perf_counter())
+    return dict(zip(("read", "answer", "columns", "write"), np.diff(marks), strict=True))
+
+
+def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Train, score in turns; return one record."""
+    rows = first_rows(Path(args.data) / "covtype", args.max_rows)
+    for name, copies in (("one", 1), ("many", 1 + args.copies)):
+        (folder / name).mkdir()
+        for copy in range(copies):
+            pq.write_table(rows, folder / name / f"{copy:03d}.parquet")
+    estimator = AMFClassifier(args.trees, random_state=0, feature_scales=None, alpha=0.01)
+    run = str(folder / "run")
+    train(estimator, str(folder / "one"), target=TARGET, run=run, progress=False, **ONE)
+    model, forest = open_model(run), dmondrian.load(run).forest_
+    plan = make_scoring_plan(str(folder / "one"), model.schema)
+    X = np.concatenate([read_block(plan, block).X for block in plan.blocks])
+    forest.predict_sums(X, **ALL)  # compiles and freezes
+    work = len(X) * args.trees
+    rates: dict[str, list[float]] = {"probabilities": [], "all": [], "parquet": []}
+    starts, steps = [], []
+    for repeat in range(args.repeats):
+        rates["probabilities"].append(work / seconds(lambda: forest.predict_sums(X)))
+        rates["all"].append(work / seconds(lambda: forest.predict_sums(X, **ALL)))
+        took = {}
+        for name in ("one", "many"):
+            out = folder / f"scores-{name}-{repeat}"
+            scores = partial(score, run, str(folder / name), out, progress=False, **ONE)
+            took[name] = seconds(scores)
+            shutil.rmtree(out)
+        rates["parquet"].append(work * args.copies / (took["many"] - took["one"]))
+        starts.append(took["one"] - (took["many"] - took["one"]) / args.copies)
+        steps.append(profile(forest, plan, model.schema.classes, folder / "scratch"))
+    shares = {
+        name: statistics.median(step[name] / sum(step.values()) for step in steps)
+        for name in steps[0]
+    }
+    about = {"rows": len(X), "trees": args.trees, "copies": args.copies}
+    return {**about, "rates": rates, "start_seconds": statistics.median(starts), "shares": shares}
+
+
+def report(records: Records) -> str:
+    """Markdown: rates, ratios, and shares of the steps."""
+    lines = []
+    for r in records:
+        parquet = r["rates"]["parquet"]
+        for name, said in (
+            ("from memory, probabilities", "probabilities"),
+            ("from memory, all that a file says", "all"),
+            ("Parquet to Parquet", "parquet"),
+        ):
+            rates = r["rates"][said]
+            ratio = [own / other for own, other in zip(parquet, rates, strict=True)]
+            lines.append(
+                [r["rows"], r["trees"], name, *(f"{v / 1e6:.2f}" for v in spread(rates)),
+                 f"{statistics.median(ratio):.2f}"]
+            )  # fmt: skip
+    head = ["rows", "trees", "scored", "median", "least", "greatest", "Parquet's rate over it"]
+    said = "Millions of rows x trees per second, one thread.\n\n" + table(head, lines)
+    for r in records:
+        told = ", ".join(f"{name} {100 * share:.0f} %" for name, share in r["shares"].items())
+        said += f"\n{r['rows']} rows, {r['trees']} trees: {told}; "
+        said += f"start and end of the cluster {r['start_seconds']:.1f} s.\n"
+    return said
+
+
+def spread(values: list[float]) -> tuple[float, float, float]:
+    """Return median, least and greatest."""
+    return statistics.median(values), min(values), max(values)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", required=True, help="folder with one sub-folder per real set")
+    parser.add_argument("--max-rows", type=int, default=20_000)
+    parser.add_argument("--trees", type=int, default=100)
+    parser.add_argument("--copies", type=int, default=10, help="of the file, scored beyond one")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=RESULTS / "scoring.json")
+    args = parser.parse_args()
+    records = Records(args.out, ("rows", "trees"))
+    with tempfile.TemporaryDirectory() as folder:
+        records.add(measure(args, Path(folder)))
+    text = report(records)
+    args.out.with_suffix(".md").write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
