@@ -1,6 +1,6 @@
 """What does `dmondrian score` cost beyond the forest's answers? Parquet to Parquet beside memory.
 
-A forest is trained on rows of covtype, which are then scored in three ways, in turns, each on one
+A forest is trained on rows of a set, which are then scored in three ways, in turns, each on one
 thread: from memory, the probabilities alone; from memory, all that a file of scores says of a row
 (deviation and distance too); and by `dmondrian.distributed.score` with one worker of one thread,
 from Parquet to Parquet. The last is told by the difference between many copies of the file and
@@ -34,14 +34,14 @@ from dmondrian.distributed import score, train
 from dmondrian.distributed.models import open_model
 from dmondrian.distributed.scoring import score_arrays
 
-TARGET = "Cover_Type"
+TARGETS = {"covtype": "Cover_Type", "adult": "income"}
 ALL = {"spread": True, "distance": True}
 ONE = {"n_workers": 1, "threads": 1}
 
 
 def first_rows(folder: Path, n: int) -> pa.Table:
     """Return the first rows of the set."""
-    return pq.read_table(folder).slice(0, n)
+    return pa.concat_tables(map(pq.read_table, sorted(folder.glob("*.parquet")))).slice(0, n)
 
 
 def seconds(work: Callable[[], Any]) -> float:
@@ -69,14 +69,14 @@ def profile(forest: Any, plan: Any, classes: Any, scratch: Path) -> dict[str, fl
 
 def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Train, score in turns; return one record."""
-    rows = first_rows(Path(args.data) / "covtype", args.max_rows)
+    rows = first_rows(Path(args.data) / args.set, args.max_rows)
     for name, copies in (("one", 1), ("many", 1 + args.copies)):
         (folder / name).mkdir()
         for copy in range(copies):
             pq.write_table(rows, folder / name / f"{copy:03d}.parquet")
     estimator = AMFClassifier(args.trees, random_state=0, feature_scales=None, alpha=0.01)
     run = str(folder / "run")
-    train(estimator, str(folder / "one"), target=TARGET, run=run, progress=False, **ONE)
+    train(estimator, str(folder / "one"), target=TARGETS[args.set], run=run, progress=False, **ONE)
     model, forest = open_model(run), dmondrian.load(run).forest_
     plan = make_scoring_plan(str(folder / "one"), model.schema)
     X = np.concatenate([read_block(plan, block).X for block in plan.blocks])
@@ -100,7 +100,7 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         name: statistics.median(step[name] / sum(step.values()) for step in steps)
         for name in steps[0]
     }
-    about = {"rows": len(X), "trees": args.trees, "copies": args.copies}
+    about = {"set": args.set, "rows": len(X), "trees": args.trees, "copies": args.copies}
     return {**about, "rates": rates, "start_seconds": statistics.median(starts), "shares": shares}
 
 
@@ -117,14 +117,23 @@ def report(records: Records) -> str:
             rates = r["rates"][said]
             ratio = [own / other for own, other in zip(parquet, rates, strict=True)]
             lines.append(
-                [r["rows"], r["trees"], name, *(f"{v / 1e6:.2f}" for v in spread(rates)),
+                [r["set"], r["rows"], r["trees"], name, *(f"{v / 1e6:.2f}" for v in spread(rates)),
                  f"{statistics.median(ratio):.2f}"]
             )  # fmt: skip
-    head = ["rows", "trees", "scored", "median", "least", "greatest", "Parquet's rate over it"]
+    head = [
+        "set",
+        "rows",
+        "trees",
+        "scored",
+        "median",
+        "least",
+        "greatest",
+        "Parquet's rate over it",
+    ]
     said = "Millions of rows x trees per second, one thread.\n\n" + table(head, lines)
     for r in records:
         told = ", ".join(f"{name} {100 * share:.0f} %" for name, share in r["shares"].items())
-        said += f"\n{r['rows']} rows, {r['trees']} trees: {told}; "
+        said += f"\n{r['set']}, {r['rows']} rows, {r['trees']} trees: {told}; "
         said += f"start and end of the cluster {r['start_seconds']:.1f} s.\n"
     return said
 
@@ -139,13 +148,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", required=True, help="folder with one sub-folder per real set")
+    parser.add_argument("--set", default="covtype", choices=list(TARGETS))
     parser.add_argument("--max-rows", type=int, default=20_000)
     parser.add_argument("--trees", type=int, default=100)
     parser.add_argument("--copies", type=int, default=10, help="of the file, scored beyond one")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path, default=RESULTS / "scoring.json")
     args = parser.parse_args()
-    records = Records(args.out, ("rows", "trees"))
+    records = Records(args.out, ("set", "rows", "trees"))
     with tempfile.TemporaryDirectory() as folder:
         records.add(measure(args, Path(folder)))
     text = report(records)
