@@ -10,6 +10,7 @@ the same source runs as plain Python under ``NUMBA_DISABLE_JIT=1``.
 from __future__ import annotations
 
 import functools
+import gc
 import hashlib
 import importlib
 import inspect
@@ -158,6 +159,9 @@ class _KernelCache(caching.Cache):
             found = super().load_overload(sig, target_context)
             if found is not None:
                 self._turn.close()
+            else:  # a tenth of the time would go into looking for garbage
+                self._turn.callback(gc.set_threshold, *gc.get_threshold())
+                gc.set_threshold(200_000, 20, 100)
         return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
