@@ -10,6 +10,7 @@ the same source runs as plain Python under ``NUMBA_DISABLE_JIT=1``.
 from __future__ import annotations
 
 import functools
+import gc
 import hashlib
 import importlib
 import inspect
@@ -21,7 +22,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -43,6 +44,7 @@ from dmondrian.errors import ParameterError
 _fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None
 _PACKAGE = Path(__file__).parent
 _LOCK_SECONDS = 20.0
+_TURN_SECONDS = 60.0  # a kernel takes some seconds, and more where the processors are busy
 _FLAGS = {"nogil": True, "fastmath": False, "error_model": "numpy"}
 _KERNELS: list[Any] = []  # that were declared so far
 _KERNEL_FOLDERS = ("core", "growth", "stats", "losses", "rules")
@@ -99,7 +101,8 @@ def copy_cache(root: Path) -> None:
     """
     source = cache_folder()
     with _locked(source / "lock"):  # a kernel that is being written has files that vanish
-        shutil.copytree(source, root / "kernels" / source.name)
+        told = shutil.ignore_patterns("*.turn")  # who compiles here says nothing there
+        shutil.copytree(source, root / "kernels" / source.name, ignore=told)
 
 
 class _Locator(caching._CacheLocator):
@@ -131,20 +134,39 @@ class _KernelCache(caching.Cache):
     """Numba's cache, for processes that add to it at the same time.
 
     Numba replaces each file atomically, but two processes that read the index together
-    would give two signatures one file, and one of them another's code.
+    would give two signatures one file, and one of them another's code. Processes that need the
+    same code compile it one at a time, so that all but the first find it.
     """
 
     _impl_class = _CacheImpl
 
+    def __init__(self, py_func: Callable[..., Any]) -> None:
+        super().__init__(py_func)
+        self._turn = ExitStack()  # from a search in vain to the end of the compilation
+
     def load_overload(self, sig: Any, target_context: Any) -> Any:
+        self._turn.close()  # of a compilation that failed
         found = super().load_overload(sig, target_context)
         if found is None:
             _announce()
+            key = self._index_key(sig, target_context.codegen())
+            code = repr((self._impl.filename_base, key))
+            name = hashlib.sha256(code.encode()).hexdigest()[:16]
+            # Without turns, or when the other takes too long, all compile: no harm but the time.
+            with suppress(OSError):
+                path = cache_folder() / f"{name}.turn"
+                self._turn.enter_context(_locked(path, _TURN_SECONDS))
+            found = super().load_overload(sig, target_context)
+            if found is not None:
+                self._turn.close()
+            else:  # a tenth of the time would go into looking for garbage
+                self._turn.callback(gc.set_threshold, *gc.get_threshold())
+                gc.set_threshold(200_000, 20, 100)
         return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
         try:
-            with _locked(cache_folder() / "lock"):
+            with self._turn, _locked(cache_folder() / "lock"):
                 super().save_overload(sig, data)
         except OSError as error:  # a full disk, or a lock that a stopped process holds
             warnings.warn(
@@ -168,18 +190,19 @@ def _announce() -> None:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _locked(path: Path, seconds: float | None = None) -> Iterator[None]:
     """Hold a lock file among the processes of this machine; no lock where there is none.
 
     Raises
     ------
     TimeoutError
-        Another process holds it for longer than a kernel takes to be written.
+        Another process holds it for longer than this, by default than a kernel takes to be
+        written.
     """
     if _fcntl is None:
         yield
         return
-    end = time.monotonic() + _LOCK_SECONDS
+    end = time.monotonic() + (_LOCK_SECONDS if seconds is None else seconds)
     with path.open("w") as file:
         while True:
             try:

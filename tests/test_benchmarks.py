@@ -13,6 +13,7 @@ from benchmarks.__main__ import NAMES, RUNS
 from benchmarks.figures import run_script
 
 ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.slow  # so that they begin with the first: they are many
 
 
 def test_all_scripts_are_run_by_the_one_command() -> None:

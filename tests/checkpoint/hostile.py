@@ -10,8 +10,10 @@ from __future__ import annotations
 import copy
 import dataclasses
 import faulthandler
+import functools
 import random
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -59,18 +61,6 @@ def forest(n: int, auto: tuple[str, ...] = (), **parameters: Any) -> Forest:
 
 
 REGRESSOR = {"algorithm": "amf-regressor", "n_classes": 0}
-SOUND: dict[str, State] = {
-    "classifier": forest(25).state(),
-    "regressor": forest(25, **REGRESSOR).state(),
-    "warm-up": forest(20, ("alpha", "charge_opening")).state(),
-    "no rows": forest(0).state(),
-    "no rows, regressor": forest(0, **REGRESSOR).state(),
-    "one row": forest(1).state(),
-    "extensions": forest(25, expected_extension=True).state(),
-    "one leaf speaks": forest(25, use_aggregation=False, max_nodes=9).state(),
-}
-
-
 FRINGE: dict[str, Any] = {
     "algorithm": "online-forest-classifier",
     "aggregation": "mean",
@@ -84,11 +74,26 @@ NUMBERS_FRINGE = {
     "n_classes": 0,
     "fringe": dataclasses.replace(FRINGE["fringe"], criterion="squared_error", max_fringe=None),
 }
-SOUND |= {
-    "fringe": forest(80, **FRINGE).state(),
-    "fringe, regressor": forest(80, **NUMBERS_FRINGE).state(),
-    "fringe, no rows": forest(0, **FRINGE).state(),
+FORESTS: dict[str, Callable[[], Forest]] = {
+    "classifier": lambda: forest(25),
+    "regressor": lambda: forest(25, **REGRESSOR),
+    "warm-up": lambda: forest(20, ("alpha", "charge_opening")),
+    "no rows": lambda: forest(0),
+    "no rows, regressor": lambda: forest(0, **REGRESSOR),
+    "one row": lambda: forest(1),
+    "extensions": lambda: forest(25, expected_extension=True),
+    "one leaf speaks": lambda: forest(25, use_aggregation=False, max_nodes=9),
+    "fringe": lambda: forest(80, **FRINGE),
+    "fringe, regressor": lambda: forest(80, **NUMBERS_FRINGE),
+    "fringe, no rows": lambda: forest(0, **FRINGE),
 }
+SOUND = tuple(FORESTS)
+
+
+@functools.cache
+def sound(name: str) -> State:
+    """Return the state of a forest; not made on import, as kernels would be compiled for it."""
+    return FORESTS[name]().state()
 
 
 def forged(
@@ -269,7 +274,7 @@ def use(made: Forest) -> str:
 
 def main() -> None:
     rng = random.Random(int(sys.argv[1]))
-    told = [react(changed(rng.choice(list(SOUND.values())), rng)) for _ in range(int(sys.argv[2]))]
+    told = [react(changed(sound(rng.choice(SOUND)), rng)) for _ in range(int(sys.argv[2]))]
     print(told.count("used"), told.count("refused"))  # noqa: T201 - read by the test
 
 

@@ -11,6 +11,7 @@ import tomllib
 from pathlib import Path
 
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 
 from dmondrian.cli.app import _parser
@@ -67,9 +68,17 @@ def test_examples_run(tmp_path):
     assert (tmp_path / "forest.onnx").exists()
 
 
+def copy_jobs(folder):
+    """Copy the ready jobs, with the first rows of what adult is trained on."""
+    shutil.copytree(PROJECT / "jobs", folder)
+    file = folder / "data/adult/part-0000-train.parquet"
+    table = pq.read_table(file)
+    pq.write_table(table.slice(0, 4000), file, row_group_size=1000)
+
+
 @pytest.mark.slow
 def test_the_first_screen_runs_as_it_is_written(tmp_path):
-    shutil.copytree(PROJECT / "jobs", tmp_path / "jobs")
+    copy_jobs(tmp_path / "jobs")
     for line in commands():
         if line.startswith("dmondrian "):
             words = [sys.executable, "-m", "dmondrian.cli", *line.split()[1:]]
@@ -78,14 +87,15 @@ def test_the_first_screen_runs_as_it_is_written(tmp_path):
         ds.dataset(tmp_path / "runs/adult-scores", exclude_invalid_files=True).count_rows() == 16281
     )
     assert "<!doctype html>" in (tmp_path / "adult.html").read_text()
-    assert (tmp_path / "adult.onnx").stat().st_size > 1_000_000
+    assert (tmp_path / "adult.onnx").stat().st_size > 100_000
 
 
 @pytest.mark.slow
 def test_cluster_example_runs(tmp_path):
     (program,) = (block for block in blocks("python") if "__main__" in block)
     file = tmp_path / "example.py"
-    file.write_text(program.replace('"jobs/', f'"{PROJECT}/jobs/'))
+    file.write_text(program)
+    copy_jobs(tmp_path / "jobs")
     subprocess.run(
         [sys.executable, file], cwd=tmp_path, env=environment(), check=True, timeout=TIMEOUT
     )

@@ -223,9 +223,9 @@ def test_the_ready_job_of_a_kernel_trains_scores_and_evaluates(tmp_path):
     """In two shards on two workers as in one on one: the forecasts are the same bytes."""
     job, file = PROJECT / "jobs" / "california_housing_kernel.toml", tmp_path / "rows.parquet"
     table = pq.read_table(PROJECT / "jobs/data/california_housing/part-0000.parquet")
-    pq.write_table(table.slice(0, 1500), file, row_group_size=500)
+    pq.write_table(table.slice(0, 900), file, row_group_size=300)
     given = [f"data.path={file}", f"score.path={file}", "forest.n_estimators=4"]
-    given += ["run.checkpoint_every=600 rows"]
+    given += ["run.checkpoint_every=400 rows"]
     told = []
     for n in (1, 2):
         run, out = tmp_path / f"run-{n}", tmp_path / f"scores-{n}"
@@ -233,10 +233,10 @@ def test_the_ready_job_of_a_kernel_trains_scores_and_evaluates(tmp_path):
         lines = events(finish(*train_words(run, *own, job=job), "--json")[0])
         told.append((lines[-1]["metrics"], scores(out)))
         assert [manifest["final"] for manifest in manifests(run)] == [False, False, True]
-        assert manifests(run)[-1]["position"] == 1500
+        assert manifests(run)[-1]["position"] == 900
     assert told[0] == told[1]
     metrics, forecasts = told[0]
-    y = table["medianHouseValue"].to_numpy()[:1500]
+    y = table["medianHouseValue"].to_numpy()[:900]
     rmse = np.sqrt(np.mean((forecasts["prediction"].to_numpy() - y) ** 2))
     assert metrics["rmse"] == pytest.approx(rmse)
     assert metrics["rmse"] < 0.9 * y.std()

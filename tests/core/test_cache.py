@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from numba import config
+from numba import config, int64
+from numba.core.registry import cpu_target
 
 import dmondrian
 from dmondrian import _jit
@@ -59,6 +60,71 @@ def test_processes_that_compile_at_once_do_not_mix_up_their_code(tmp_path: Path)
     assert told() == {kind: [value, "1"] for kind, value in expected.items()}  # all from the cache
 
 
+TOGETHER = """
+import sys, time
+from pathlib import Path
+from dmondrian import _jit
+
+keep = _jit._KernelCache.save_overload
+
+def slow(self, sig, data):  # all others have begun meanwhile
+    time.sleep(0.5)
+    keep(self, sig, data)
+
+_jit._KernelCache.save_overload = slow
+
+@_jit.kernel
+def square(x):
+    return x * x
+
+folder, number = Path(sys.argv[1]), sys.argv[2]
+(folder / f"{number}.here").touch()
+while len(list(folder.glob("*.here"))) < 3:
+    time.sleep(0.01)
+assert square(3) == 9
+print(sum(_jit.compilations().values()), flush=True)
+"""
+
+
+@pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled")
+def test_processes_that_need_the_same_code_at_once_compile_it_once(tmp_path: Path) -> None:
+    script = tmp_path / "kernel.py"
+    script.write_text(TOGETHER)
+    root = str(Path(dmondrian.__file__).parents[1])
+    env = {**os.environ, "DMONDRIAN_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": root}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(tmp_path), str(number)],
+            env=env, stdout=subprocess.PIPE, text=True,
+        )
+        for number in range(3)
+    ]  # fmt: skip
+    told = [process.communicate(timeout=120)[0].strip() for process in processes]
+    assert sorted(told) == ["0", "0", "1"]
+
+
+@pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled")
+def test_nobody_waits_for_ever_for_another_to_compile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DMONDRIAN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(_jit, "_TURN_SECONDS", 0.1)
+
+    @_jit.kernel
+    def cube(x):
+        return x * x * x
+
+    first, second = _jit._KernelCache(cube.py_func), _jit._KernelCache(cube.py_func)
+    for cache in (first, second):
+        assert cache.load_overload((int64,), cpu_target.target_context) is None
+    (path,) = _jit.cache_folder().glob("*.turn")
+    with pytest.raises(TimeoutError), _jit._locked(path, 0.0):
+        pass
+    # A compilation that failed has let its turn go when the next one begins.
+    monkeypatch.setattr(_jit, "_TURN_SECONDS", 1e6)
+    assert first.load_overload((int64,), cpu_target.target_context) is None
+
+
 @pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled")
 def test_a_cache_that_cannot_be_written_costs_a_warning_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -89,7 +155,7 @@ def test_a_cache_is_copied_while_nobody_writes_to_it(
     assert square(3) == 9
     folder = _jit.cache_folder()
     _jit.copy_cache(tmp_path / "to")
-    copied = {file.name: file.read_bytes() for file in folder.iterdir()}
+    copied = {f.name: f.read_bytes() for f in folder.iterdir() if f.suffix != ".turn"}
     assert len(copied) == 3  # index, code, lock
     for file in (tmp_path / "to" / "kernels" / folder.name).iterdir():
         assert copied.pop(file.name) == file.read_bytes()

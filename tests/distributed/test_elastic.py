@@ -100,7 +100,7 @@ def test_a_demand_that_nobody_met_is_taken_back(
     assert raised.tb is not None
 
 
-@pytest.mark.parametrize("n_workers", [1, 4])
+@pytest.mark.parametrize("n_workers", [1, 6])
 def test_the_number_of_workers_changes_no_byte(
     fit: Fit, cluster: Grow, undisturbed: TrainedRun, n_workers: int
 ) -> None:
@@ -110,15 +110,15 @@ def test_the_number_of_workers_changes_no_byte(
 
 
 @pytest.mark.slow
-def test_eight_processes_are_all_used_and_change_no_byte(
+def test_four_processes_are_all_used_and_change_no_byte(
     adult: Path, tmp_path: Path, fit: Fit
 ) -> None:
-    estimator = forest(n_estimators=8)
-    with worker_processes(8) as client:
+    estimator = forest(n_estimators=4)
+    with worker_processes(4) as client:
         run = train(
-            estimator, adult, target="income", run=tmp_path / "eight", client=client,
+            estimator, adult, target="income", run=tmp_path / "four", client=client,
             checkpoint_every="3000 rows",
         )  # fmt: skip
         wait_until_empty(client)
-    assert run.summary["workers"] == 8
+    assert run.summary["workers"] == 4
     assert digests(run) == digests(fit(estimator=estimator))

@@ -92,16 +92,15 @@ def test_fewer_shards_hold_the_same_trees(fit: Fit, undisturbed: TrainedRun) -> 
         assert all(np.array_equal(there[name], here[name]) for name in here)
 
 
-@pytest.mark.parametrize(("n_workers", "threads"), [(1, 2), (3, 1)])
 def test_worker_processes_and_threads_do_not_change_a_byte(
-    adult: Path, tmp_path: Path, undisturbed: TrainedRun, n_workers: int, threads: int
+    adult: Path, tmp_path: Path, undisturbed: TrainedRun
 ) -> None:
     run = train(
-        forest(), adult, target="income", run=tmp_path / "run", n_workers=n_workers,
-        threads=threads, checkpoint_every="1000 rows",
+        forest(), adult, target="income", run=tmp_path / "run", n_workers=2, threads=2,
+        checkpoint_every="1000 rows",
     )  # fmt: skip
     assert digests(run) == digests(undisturbed)
-    assert run.summary["workers"] == n_workers
+    assert run.summary["workers"] == 2
     last = f"manifests/{ROWS:012d}.json"
     ours, theirs = (Path(r.run_url, last).read_bytes() for r in (run, undisturbed))
     assert ours == theirs
