@@ -13,7 +13,7 @@ Where to look, from the bottom up; imports go down only (``tests/test_layers.py`
 ``growth``, ``stats``, ``losses``, ``rules``
     The policies that make an algorithm of the loops.
 ``domain``, ``lifetime``, ``cost``, ``fringe``, ``parameters``, ``sums``, ``fixed_point``,
-``threads``, ``ensemble``,
+``threads``, ``single``, ``ensemble``,
 ``forest``, ``state``, ``merge``, ``selection``
     Trees as a forest, the forest as checked data, and lifetimes that trees choose.
 ``own_loss``

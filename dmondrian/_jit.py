@@ -201,6 +201,18 @@ def kernel(function: Callable[..., Any]) -> Any:
     return compiled
 
 
+def entry_of(compiled: Any, arguments: tuple[Any, ...]) -> Any:
+    """Return what a kernel is compiled to for arguments of these types.
+
+    Called with such arguments it does what the kernel does. It asks for the type of none, which
+    for tuples of tuples takes longer than a row takes to be learned; it would take others for what
+    they are not, so the caller keeps the arguments and changes what is in their arrays.
+    """
+    if config.DISABLE_JIT:
+        return compiled
+    return compiled.compile(tuple(compiled.typeof_pyval(argument) for argument in arguments))
+
+
 def compilations() -> dict[str, int]:
     """Return how often this process had to compile kernels, by their dotted names."""
     found: Counter[str] = Counter()

@@ -90,6 +90,14 @@ class Forest(Ensemble):
             self.calibration = _learn(self, self.calibration, (X, y, w), n_threads)
         self.warmup = None if warmup.is_done else warmup
 
+    def learn_row(self, X: np.ndarray, y: float) -> bool:
+        """Learn one row; see :meth:`dmondrian.ensemble.Ensemble.learn_row`."""
+        chooses = self.warmup is not None or self.calibration is not None
+        parameters = self.parameters
+        if chooses or parameters.cost is not None or parameters.joint is not None:
+            return False
+        return super().learn_row(X, y)
+
     def state(self, copy: bool = True) -> tuple[dict[str, Any], list[dict[str, np.ndarray]]]:
         """Return (JSON-able header, one dict of arrays per tree).
 

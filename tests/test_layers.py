@@ -27,7 +27,7 @@ LAYERS = (
         "sums",
         "threads",
     },
-    {"predicting", "selection"},
+    {"predicting", "selection", "single"},
     {"ensemble", "sampled", "calibration", "importances", "progressive", "inference", "mixture"}
     | {"scales", "warmup", "forest", "state", "merge", "density", "own_loss", "conformal", "kernel"}
     | {"label_mixture", "dispersion"},
