@@ -65,6 +65,10 @@ class Forest(Ensemble):
         self.warmup = Warmup(auto, parameters.n_features, warmup_rows) if auto else None
         self.exact = exact_of(self)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Be copied and pickled as the state: trees are views of memory that no copy shares."""
+        return Forest.from_state, self.state()
+
     def update(
         self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None = None, n_threads: int = 1
     ) -> None:
