@@ -47,7 +47,7 @@ CASES = [
     (MondrianForestClassifier(3, aggregation="vote"), True, True),
     (MondrianForestClassifier(3, aggregation="hierarchy", lifetime=2.5), True, True),
     (MondrianForestRegressor(3, lifetime=PowerLifetime(0.5, 0.3)), True, True),
-    (MondrianForestRegressor(3, aggregation="hierarchy"), True, False),
+    (MondrianForestRegressor(3, aggregation="hierarchy", lifetime=2.5), True, False),
     (OnlineRandomForestClassifier(3, min_samples_leaf=2.0), True, True),
     (OnlineRandomForestRegressor(3, min_samples_leaf=2.0), True, True),
     (GeneralizedMondrianForestRegressor(3), False, True),
@@ -236,6 +236,7 @@ def test_copies_have_trees_of_their_own(how: str, tmp_path: Path) -> None:
         ask(other, X[:1])
         other.fit(X[:151], y[:151])
     else:
+        assert not any(name.startswith("_kn") for name in forest.__getstate__())
         other = pickle.loads(pickle.dumps(forest)) if how == "pickle" else copy.deepcopy(forest)
     for r in range(N):
         forest.partial_fit(X[r : r + 1], 1 - y[r : r + 1])  # must not show in the other
@@ -267,12 +268,16 @@ def test_answers_are_not_those_of_before() -> None:
     X = rows()
     y = (X[:, 0] > 0.5).astype(int)
     forest = begun(AMFClassifier(3, **FIXED), X, y)
+    forest.forest_.freeze()
     first = ask(forest, X[:1])
     kept = first.copy()
     for _ in range(5):
         forest.partial_fit(X[:1], 1 - y[:1])
     assert not np.array_equal(ask(forest, X[:1]), kept)
     assert np.array_equal(first, kept)  # an array of the caller's own
+    assert np.array_equal(
+        ask(forest, X), np.concatenate([ask(forest, X[r:][:1]) for r in range(N)])
+    )
 
 
 def test_scores_of_intervals_are_forgotten_after_a_row_alone() -> None:
