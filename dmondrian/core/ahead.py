@@ -17,6 +17,8 @@ from dmondrian.core.nodes import LEFT, PARENT, ROOT, borrow_tree, child_of, leaf
 from dmondrian.core.table import tree_at
 
 N_AHEAD = 16  # ways in flight: enough to hide the memory, few enough to stay in the cache
+_N_BOXES = 4  # a row mostly lies in the box of the fourth node of its way up, or of one below
+_FLOATS = 16  # of a cache line
 
 
 @apart
@@ -58,6 +60,19 @@ def look_ahead_in_trees(table, columns, x, first, last, scratch, at):
                 prefetch(tree.i, child)
                 at[t - first] = child
                 moving = True
+
+
+@inner
+def fetch_boxes(tree, leaf):
+    """Bring the boxes of a leaf and of the nodes above it into the cache. Changes nothing."""
+    v, width = leaf, tree.box.shape[1]
+    for _ in range(_N_BOXES if width > 0 else 0):
+        if v >= 0:
+            box = tree.box[np.uint64(v)]
+            for k in range(0, width, _FLOATS):
+                prefetch(box, k)
+            prefetch(box, width - 1)  # boxes begin anywhere in a line
+            v = np.int64(tree.i[np.uint64(v), PARENT])
 
 
 @inner

@@ -15,7 +15,7 @@ import numpy as np
 
 from dmondrian._jit import hook, implements, inner, kernel
 from dmondrian._memory import borrow
-from dmondrian.core.ahead import N_AHEAD, look_ahead, look_ahead_in_trees
+from dmondrian.core.ahead import N_AHEAD, fetch_boxes, look_ahead, look_ahead_in_trees
 from dmondrian.core.box import measure
 from dmondrian.core.columns import borrow_columns, borrow_rows, row_of
 from dmondrian.core.draws import tree_key
@@ -239,6 +239,8 @@ def update(
         if n == 1 and k == 0:
             x, end = row_of(rows, 0), min(last, t + N_AHEAD)
             look_ahead_in_trees(table, columns, x, t, end, scratch, at)
+            for other in range(t, end):
+                fetch_boxes(tree_at(table, other, columns, scratch), at[other - t])
         if reached[t] < n:
             tree, key = tree_at(table, t, columns, scratch), tree_key(seed, numbers[t])
             reached[t] = learn_block(
