@@ -88,11 +88,11 @@ class Answers(Arguments):
         super().__init__(
             ensemble, boxless(parameters.n_features) if ensemble.is_leafwise else columns
         )
-        self._n_trees = len(ensemble.trees)
         self._grows = isinstance(parameters.lifetime, PowerLifetime)
         self._lives = np.array(ensemble.tree_lifetimes())
         self._total = np.zeros((1, 1, ensemble.n_outputs))
         self._sums = self._total[0]
+        self._n_trees = np.full(self._sums.shape, float(len(ensemble.trees)))  # divides at once
         seed, numbers = np.uint64(parameters.seed), ensemble.tree_numbers.astype(np.uint64)
         self._arguments: tuple[Any, ...] = (
             *ensemble.policies, self.table, columns, seed, numbers, self.place.rows,
