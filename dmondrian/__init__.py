@@ -6,14 +6,14 @@ Numba, are loaded when one is asked for: workers and commands that need none sta
 
 Where to look, from the bottom up; imports go down only (``tests/test_layers.py``):
 
-``_jit``, ``errors``, ``extras``, ``files``
-    The door to Numba; the errors users meet; optional packages; files that people ask for.
+``_cache``, ``_jit``, ``errors``, ``extras``, ``files``
+    The door to Numba and its cache; errors users meet; optional packages; files people ask for.
 ``core``
     Nodes, draws, boxes, and the two loops that learn and predict.
 ``growth``, ``stats``, ``losses``, ``rules``
     The policies that make an algorithm of the loops.
 ``domain``, ``lifetime``, ``cost``, ``fringe``, ``parameters``, ``sums``, ``fixed_point``,
-``threads``, ``ensemble``,
+``threads``, ``single``, ``ensemble``,
 ``forest``, ``state``, ``merge``, ``selection``
     Trees as a forest, the forest as checked data, and lifetimes that trees choose.
 ``own_loss``

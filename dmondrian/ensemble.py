@@ -25,6 +25,7 @@ from dmondrian.frozen import Frozen
 from dmondrian.layout import fitted, read_only, rows_of, without_boxes
 from dmondrian.parameters import ForestParameters, policies
 from dmondrian.predicting import Predicting
+from dmondrian.single import Answers, Lesson
 from dmondrian.threads import run_threads
 
 _FIRST_CAPACITY = 64
@@ -65,6 +66,10 @@ class Ensemble(Predicting):
         self._gathered, self._frozen = None, Frozen()
         self._chosen: np.ndarray | None = None
         self._tabled: tuple[list[nodes.Tree], np.ndarray] = [], table_of([])
+        self._answers: Answers | None = None
+        self._lesson: Lesson | None = None
+        self._n_fitting = 0  # rows for which the boxes' columns surely stay as they are
+        self._one_caller = Lock()
         self.n_clipped = 0
         columns = (all_numeric if parameters.has_boxes else boxless)(parameters.n_features)
         self.trees = [
@@ -87,6 +92,56 @@ class Ensemble(Predicting):
             Threads over trees.
         """
         self.answer_and_learn(X, y, w, n_threads, _NO_ROWS, _NONE_1D)
+
+    def mean_of_row(self, X: np.ndarray) -> np.ndarray | None:
+        """Return the mean prediction of one row; None where :meth:`predict_sums` has to be asked.
+
+        Parameters
+        ----------
+        X : [1, d]
+            Of any type; rows that are not finite float32 or float64 are left to others.
+
+        Returns
+        -------
+        float64 [1, k], to the last bit that of :meth:`predict_sums`, or None
+        """
+        answers = self._answers
+        if answers is None or not answers.holds(self):
+            answers = self._answers = Answers(self) if Answers.can_be_of(self) else None
+        if answers is None or not self._one_caller.acquire(False):
+            return None
+        try:
+            return None if self._is_torn else answers.mean(self, X)
+        finally:
+            self._one_caller.release()
+
+    def learn_row(self, X: np.ndarray, y: float) -> bool:
+        """Learn one row of weight one, or return False where :meth:`update` has to.
+
+        Parameters
+        ----------
+        X : [1, d]
+            As in :meth:`mean_of_row`.
+        y : float
+            Class index, or label.
+        """
+        if not self._may_learn_row() or not self._one_caller.acquire(False):
+            return False
+        try:
+            lesson = self._lesson
+            if lesson is None or not lesson.holds(self):
+                lesson = self._lesson = Lesson(self)
+            if self._is_torn or not lesson.begin(X, y):
+                return False
+            self._forget()
+            self._is_torn = True
+            while lesson.go_on():
+                self._make_rooms(range(len(self.trees)), lesson.reached, 1, lesson.table)
+            self._is_torn = False
+            self._n_fitting -= 1
+            return True
+        finally:
+            self._one_caller.release()
 
     def answer_and_learn(
         self,
@@ -133,8 +188,9 @@ class Ensemble(Predicting):
                     known[:] = own  # equal in all trees
 
         self._check_whole()
+        self._n_fitting = 0
         learned = self._arrange(X)
-        self._gathered, self._chosen, self._frozen = None, None, Frozen()
+        self._forget()
         self._is_torn = True  # until all trees have learned the same rows
         if len(y) <= _FEW and not len(rows):
             learn(0, len(self.trees))
@@ -174,6 +230,18 @@ class Ensemble(Predicting):
         self.trees, rows = fitted(self.trees, X)
         return rows
 
+    def _may_learn_row(self) -> bool:
+        """Tell whether one row more is neither too much, nor has :meth:`_arrange` do something."""
+        if not self.trees or not self.parameters.has_boxes:
+            return len(self.trees) > 0 and self.total_weight <= LARGEST_WEIGHT
+        if self._n_fitting <= 0:  # a row adds two nodes to a tree, or fewer
+            self._n_fitting = (2 * self._arranged - self.n_nodes - 1) // (2 * len(self.trees))
+        return self._n_fitting > 0
+
+    def _forget(self) -> None:
+        """Forget what was found out from all nodes, before they change."""
+        self._gathered, self._chosen, self._frozen = None, None, Frozen()
+
     def _take(self, other: Ensemble) -> None:
         """Become ``other``."""
         vars(self).update(vars(other))
@@ -195,12 +263,18 @@ class Ensemble(Predicting):
         while update(
             *chosen, table, columns, seed, numbers, *span, rows, y, w, reached, asked
         ):  # fmt: skip
-            for t in range(*span):
-                if reached[t] < len(y):
-                    self._make_room(t)
-                    table[t] = table_of(self.trees[t : t + 1])[0]
-                    if self._tabled[1] is table:  # else the tree that was outgrown stays in memory
-                        self._tabled[0][t] = self.trees[t]
+            self._make_rooms(range(*span), reached, len(y), table)
+
+    def _make_rooms(
+        self, span: Iterable[int], reached: np.ndarray, n: int, table: np.ndarray
+    ) -> None:
+        """Give more room to the trees of a span that have not learned ``n`` rows."""
+        for t in span:
+            if reached[t] < n:
+                self._make_room(t)
+                table[t] = table_of(self.trees[t : t + 1])[0]
+                if self._tabled[1] is table:  # else the tree that was outgrown stays in memory
+                    self._tabled[0][t] = self.trees[t]
 
     def _make_room(self, t: int) -> None:
         tree = self.trees[t]

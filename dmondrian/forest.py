@@ -65,6 +65,10 @@ class Forest(Ensemble):
         self.warmup = Warmup(auto, parameters.n_features, warmup_rows) if auto else None
         self.exact = exact_of(self)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Be copied and pickled as the state: trees are views of memory that no copy shares."""
+        return Forest.from_state, self.state()
+
     def update(
         self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None = None, n_threads: int = 1
     ) -> None:
@@ -89,6 +93,14 @@ class Forest(Ensemble):
         else:
             self.calibration = _learn(self, self.calibration, (X, y, w), n_threads)
         self.warmup = None if warmup.is_done else warmup
+
+    def learn_row(self, X: np.ndarray, y: float) -> bool:
+        """Learn one row; see :meth:`dmondrian.ensemble.Ensemble.learn_row`."""
+        chooses = self.warmup is not None or self.calibration is not None
+        parameters = self.parameters
+        if chooses or parameters.cost is not None or parameters.joint is not None:
+            return False
+        return super().learn_row(X, y)
 
     def state(self, copy: bool = True) -> tuple[dict[str, Any], list[dict[str, np.ndarray]]]:
         """Return (JSON-able header, one dict of arrays per tree).

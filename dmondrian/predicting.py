@@ -73,7 +73,7 @@ class Predicting:
         return self.parameters.n_outputs
 
     @property
-    def _width(self) -> int:
+    def width(self) -> int:
         """Numbers of a tree's answer: a Gaussian's two moments, else the outputs."""
         return self.n_outputs + int(isinstance(self.policies.rule, GaussianHierarchy))
 
@@ -85,7 +85,7 @@ class Predicting:
     @property
     def told_of_samples(self) -> Said:
         """What trees are asked to say of rows that calibrations are fitted to."""
-        plain = Said(self.policies.loss, self.n_outputs, self._width)
+        plain = Said(self.policies.loss, self.n_outputs, self.width)
         return LABELS if self.parameters.tells_labels else plain
 
     @property
@@ -138,14 +138,14 @@ class Predicting:
             )
 
     @property
-    def _is_leafwise(self) -> bool:
+    def is_leafwise(self) -> bool:
         """Whether what a tree says depends on the leaf alone, whatever its box."""
         growth = self.policies.growth
         return isinstance(growth, Fringe) or (isinstance(growth, Range) and not growth.expected)
 
     def _asked(self, X: np.ndarray, trees: list[nodes.Tree], any_box: bool) -> tuple[Any, Rows]:
         """Return trees and rows to predict, written alike where boxes are asked about."""
-        if self._is_leafwise and not any_box:
+        if self.is_leafwise and not any_box:
             return trees, without_boxes(X)
         rows, fits = rows_of(X, trees[0].columns) if trees else (without_boxes(X), True)
         return (trees, rows) if fits else fitted(trees, X)
@@ -190,7 +190,7 @@ class Predicting:
             onto = None if onto is None else onto.beside()
             return self._sum(LABELS, X, n_threads, False, distance, onto, None).apart()
         lives = None if lifetimes is None else self._lifetimes(lifetimes)
-        said = Said(self.policies.loss, self.n_outputs, self._width)
+        said = Said(self.policies.loss, self.n_outputs, self.width)
         if (
             lives is not None
             and len(lives) > 1
@@ -222,7 +222,7 @@ class Predicting:
         frozen = None
         each = self.tree_lifetimes() if lifetimes is None else self._for_each_tree(lives)
         is_plain = len(lives) == 1 and self.total_weight > 0.0
-        if self._is_leafwise and is_plain and n >= _FEW:
+        if self.is_leafwise and is_plain and n >= _FEW:
             frozen = self._frozen.trees(
                 ready, said.loss, rule, each[:, 0], said.width, n, n_threads
             )
@@ -328,7 +328,7 @@ class Predicting:
 
     def freeze(self, n_threads: int = 1) -> None:
         """Freeze the trees now, for many small predictions; large ones see to it themselves."""
-        if self._is_leafwise and self.total_weight > 0.0:
+        if self.is_leafwise and self.total_weight > 0.0:
             self.trees_at_rest(n_threads)
 
     def trees_at_rest(self, n_threads: int = 1) -> list[FrozenTree]:
@@ -336,7 +336,7 @@ class Predicting:
         lives = self.tree_lifetimes()
         rule, ready = self._ready(float(self._lifetimes(None)[-1]))
         return self._frozen.make(
-            ready, self.policies.loss, rule, lives[:, 0], self._width, n_threads
+            ready, self.policies.loss, rule, lives[:, 0], self.width, n_threads
         )
 
     def table(self, trees: list[nodes.Tree]) -> np.ndarray:

@@ -11,7 +11,7 @@ import dmondrian
 
 ROOT = Path(dmondrian.__file__).parent
 LAYERS = (
-    {"_jit", "_lanes", "_memory", "errors", "extras", "files"},
+    {"_cache", "_jit", "_memory", "errors", "extras", "files"},
     {"core"},
     {"growth", "stats", "losses", "rules"},
     {
@@ -27,7 +27,7 @@ LAYERS = (
         "sums",
         "threads",
     },
-    {"predicting", "selection"},
+    {"predicting", "selection", "single"},
     {"ensemble", "sampled", "calibration", "importances", "progressive", "inference", "mixture"}
     | {"scales", "warmup", "forest", "state", "merge", "density", "own_loss", "conformal", "kernel"}
     | {"label_mixture", "dispersion"},

@@ -18,7 +18,7 @@ import dask
 from distributed import Client, LocalCluster
 from distributed.system import MEMORY_LIMIT
 
-from dmondrian._jit import copy_cache
+from dmondrian._cache import copy_cache
 from dmondrian.cli.tls import Tls
 from dmondrian.distributed.cluster import (
     CONFIG,

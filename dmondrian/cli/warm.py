@@ -57,7 +57,8 @@ def warm(arguments: argparse.Namespace, output: Output) -> int:
     """Run the command; see `dmondrian warm --help`."""
     from numba import config
 
-    from dmondrian._jit import cache_folder, compilations
+    from dmondrian._cache import cache_folder
+    from dmondrian._jit import compilations
 
     if config.DISABLE_JIT:
         raise ParameterError("NUMBA_DISABLE_JIT is set, so nothing is compiled: unset it")
@@ -121,6 +122,7 @@ def _use(algorithm: str, chosen: dict[str, Any]) -> None:
     forest.predict(X)
     forest.forest_.freeze()  # as large forests are
     forest.predict(X)
+    forest.predict(X[:1])  # one row has a way of its own
     forest.weighted_depth(X)
     assert len(forest.feature_importances_) == X.shape[1]
     if algorithm == "mondrian-forest-regressor":
@@ -148,6 +150,7 @@ def _use_kernel(kind: Any, X: Any, chosen: dict[str, Any]) -> None:
     for solver in ("cholesky", "sgd"):
         model = kind(2, lifetime="validation", max_lifetime=1.0, solver=solver, **given).fit(X, y)
         model.predict(X)
+        model.predict(X[:1])
         model.weighted_depth(X)
     kind(2, **given).fit(X, y).partial_fit(X, y)  # a row is an update of the factor
     if chosen["domain"] == "cube":

@@ -1,8 +1,9 @@
 """Look ahead: bring the nodes on the way of the next rows into the cache, many rows at once.
 
 A row waits for the memory at each node on its way, since a node tells where the next one is. The
-ways of several rows can be walked at the same time, and then their waits overlap. Nothing is
-changed and nothing is remembered: what a row learns or predicts does not depend on it.
+ways of several rows can be walked at the same time, and then their waits overlap; or, where one row
+comes alone, its ways in several trees. Nothing is changed and nothing is remembered: what a row
+learns or predicts does not depend on it.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 import numpy as np
 
 from dmondrian._jit import apart, inner
-from dmondrian._memory import prefetch
-from dmondrian.core.columns import row_of
-from dmondrian.core.nodes import LEFT, N_NODES, PARENT, ROOT, child_of, leaf_of
+from dmondrian._memory import borrow, prefetch
+from dmondrian.core.columns import borrow_columns, borrow_row, borrow_rows, row_of
+from dmondrian.core.nodes import LEFT, N_NODES, PARENT, ROOT, borrow_tree, child_of, leaf_of
+from dmondrian.core.table import tree_at
 
-N_AHEAD = 16  # rows in flight: enough to hide the memory, few enough to stay in the cache
+N_AHEAD = 16  # ways in flight: enough to hide the memory, few enough to stay in the cache
 _BOXES = 5  # from a leaf up: six or seven leave a new row out, in trees of 100,000 rows
 
 
@@ -22,12 +24,12 @@ _BOXES = 5  # from a leaf up: six or seven leave a new row out, in trees of 100,
 def fetch_boxes(tree, leaf):
     """Ask for the boxes that a row meets first, which is looked for from its leaf upwards."""
     v = leaf
-    for _ in range(_BOXES):
+    for _ in range(_BOXES if tree.box.shape[1] + tree.bits.shape[1] > 0 else 0):
+        if v < 0:
+            return
         prefetch(tree.box, v)
         prefetch(tree.bits, v)
         v = np.int64(tree.i[np.uint64(v), PARENT])
-        if v < 0:
-            return
 
 
 @apart
@@ -36,6 +38,7 @@ def look_ahead(tree, rows, first, at):
 
     ``at`` int64 [2 N_AHEAD], the second half scratch.
     """
+    tree, rows, at = borrow_tree(tree), borrow_rows(rows), borrow(at)  # not known here any more
     leaves, moving = at[:N_AHEAD], at[N_AHEAD:]
     n = min(rows.values.shape[0] - first, N_AHEAD)
     root = tree.head_i[ROOT]
@@ -56,9 +59,28 @@ def look_ahead(tree, rows, first, at):
             prefetch(tree.i, child)
             leaves[b] = child
             k += 1
-    if root >= 0 and tree.box.shape[1] + tree.bits.shape[1] > 0:
-        for b in range(n):
-            fetch_boxes(tree, leaves[b])
+    for b in range(n):
+        fetch_boxes(tree, leaves[b])
+
+
+@apart
+def look_ahead_in_trees(table, columns, x, first, last, scratch, at):
+    """Write to ``at`` the leaves of row ``x`` in trees ``first`` to ``last``; -1 in empty ones."""
+    table, columns, x = borrow(table), borrow_columns(columns), borrow_row(x)
+    scratch, at = borrow(scratch), borrow(at)
+    for t in range(first, last):
+        at[t - first] = tree_at(table, t, columns, scratch).head_i[ROOT]
+    moving = True
+    while moving:
+        moving = False
+        for t in range(first, last):
+            v = at[t - first]
+            tree = tree_at(table, t, columns, scratch)
+            if v >= 0 and tree.i[np.uint64(v), LEFT] >= 0:
+                child = np.int64(child_of(tree, v, x))
+                prefetch(tree.i, child)
+                at[t - first] = child
+                moving = True
 
 
 @inner

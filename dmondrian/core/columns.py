@@ -86,6 +86,12 @@ def borrow_rows(rows):
 
 
 @inner
+def borrow_row(x):
+    """Return the row without reference counts (see ``borrow``)."""
+    return Row(borrow(x.values), borrow(x.numeric), borrow(x.bits))
+
+
+@inner
 def borrow_columns(columns):
     """Return the columns without reference counts (see ``borrow``)."""
     return Columns(
@@ -94,6 +100,24 @@ def borrow_columns(columns):
         borrow(columns.binary),
         borrow(columns.values),
     )
+
+
+@inner
+def write_bits_of_row(patterns, wanted, columns, bits, others):
+    """Write ``bits`` uint64 [2 q] of one row; see :func:`write_bits`."""
+    half = bits.shape[0] // 2
+    one = np.uint64(1)
+    for k in range(bits.shape[0]):
+        bits[k] = np.uint64(0)
+    for k in range(wanted.shape[0]):
+        found = patterns[columns.binary[k]]
+        bit = one << np.uint64(k & 63)
+        if found == wanted[k, 0]:
+            bits[k >> 6] |= bit
+        elif found == wanted[k, 1]:
+            bits[half + (k >> 6)] |= bit
+        else:
+            others[k] = True
 
 
 @kernel
@@ -105,16 +129,5 @@ def write_bits(patterns, wanted, columns, bits, others):
     """
     patterns, wanted, bits, others = borrow(patterns), borrow(wanted), borrow(bits), borrow(others)
     columns = borrow_columns(columns)
-    half = bits.shape[1] // 2
-    one = np.uint64(1)
     for r in range(patterns.shape[0]):
-        bits[r] = np.uint64(0)
-        for k in range(wanted.shape[0]):
-            found = patterns[r, columns.binary[k]]
-            bit = one << np.uint64(k & 63)
-            if found == wanted[k, 0]:
-                bits[r, k >> 6] |= bit
-            elif found == wanted[k, 1]:
-                bits[r, half + (k >> 6)] |= bit
-            else:
-                others[k] = True
+        write_bits_of_row(patterns[r], wanted, columns, bits[r], others)

@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dmondrian._jit import inner, kernel
-from dmondrian._lanes import LANES, first_apart
 from dmondrian._memory import borrow, prefetch
 from dmondrian.core.box import measure
 from dmondrian.core.columns import borrow_rows, row_of
+from dmondrian.core.lanes import LANES, first_apart
 from dmondrian.core.nodes import (
     FEATURE,
     LEFT,
@@ -42,7 +42,7 @@ from dmondrian.core.nodes import (
 from dmondrian.core.policies import Visit, add_leaf, begin, pass_node, second_moment
 
 # Words of a group: four features, four thresholds, which conditions are met on the right
-# (dmondrian/_lanes.py), four exits: the group to go on at, or ~leaf. A way ends with a condition
+# (core/lanes.py), four exits: the group to go on at, or ~leaf. A way ends with a condition
 # that nothing meets, whose exit is its leaf.
 _FEATURES, _THRESHOLDS, _SIDES, _EXITS = 0, LANES, 2 * LANES, 2 * LANES + 1
 _WORDS = 16

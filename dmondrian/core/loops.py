@@ -15,7 +15,7 @@ import numpy as np
 
 from dmondrian._jit import hook, implements, inner, kernel
 from dmondrian._memory import borrow
-from dmondrian.core.ahead import N_AHEAD, look_ahead
+from dmondrian.core.ahead import N_AHEAD, fetch_boxes, look_ahead, look_ahead_in_trees
 from dmondrian.core.box import measure
 from dmondrian.core.columns import borrow_columns, borrow_rows, row_of
 from dmondrian.core.draws import tree_key
@@ -194,13 +194,15 @@ def answer_rows(asked, growth, stat, loss, rule, tree, key, x, row):
 
 
 @inner
-def learn_block(growth, stat, loss, rule, tree, key, rows, y, w, start, asked):
-    """Learn rows ``start``.. in one tree; return the row reached."""
+def learn_block(growth, stat, loss, rule, tree, key, rows, y, w, start, asked, at):
+    """Learn rows ``start``.. in one tree; return the row reached.
+
+    ``at`` int64 [2 N_AHEAD] is scratch; of a row that comes alone ``at[0]`` is the leaf already.
+    """
     capacity = tree.i.shape[0]
-    at = np.empty(2 * N_AHEAD, np.int64)
     n = y.shape[0]
     for r in range(start, n):
-        if (r - start) % N_AHEAD == 0:
+        if n > 1 and (r - start) % N_AHEAD == 0:
             look_ahead(tree, rows, r, at)
         if tree.head_i[N_NODES] + 2 > capacity:
             return r
@@ -229,15 +231,22 @@ def update(
     """
     table, columns, rows = borrow(table), borrow_columns(columns), borrow_rows(rows)
     numbers, y, w, reached = borrow(numbers), borrow(y), borrow(w), borrow(reached)
-    scratch = np.empty(3 * columns.place.shape[0])
-    waiting = 0
+    memory, places = np.empty(3 * columns.place.shape[0]), np.empty(2 * N_AHEAD, np.int64)
+    scratch, at = borrow(memory), borrow(places)
+    n, waiting = y.shape[0], 0
     for t in range(first, last):
-        if reached[t] < y.shape[0]:
-            tree, key = tree_at(table, t, columns, borrow(scratch)), tree_key(seed, numbers[t])
+        k = (t - first) % N_AHEAD if n == 1 else 0
+        if n == 1 and k == 0:
+            x, end = row_of(rows, 0), min(last, t + N_AHEAD)
+            look_ahead_in_trees(table, columns, x, t, end, scratch, at)
+            for other in range(t, end):
+                fetch_boxes(tree_at(table, other, columns, scratch), at[other - t])
+        if reached[t] < n:
+            tree, key = tree_at(table, t, columns, scratch), tree_key(seed, numbers[t])
             reached[t] = learn_block(
-                growth, stat, loss, rule, tree, key, rows, y, w, reached[t], asked
+                growth, stat, loss, rule, tree, key, rows, y, w, reached[t], asked, at[k:]
             )
-            waiting += reached[t] < y.shape[0]
+            waiting += reached[t] < n
     return waiting
 
 
@@ -267,13 +276,22 @@ def predict(
     table, columns, rows = borrow(table), borrow_columns(columns), borrow_rows(rows)
     numbers, lifetimes, total = borrow(numbers), borrow(lifetimes), borrow(total)
     square, distance = borrow(square), borrow(distance)
-    scratch = np.empty(3 * columns.place.shape[0])
-    memory = np.empty((2 + lifetimes.shape[1], width))
-    work = borrow(memory)
+    lengths, memory = (
+        np.empty(3 * columns.place.shape[0]),
+        np.empty((2 + lifetimes.shape[1], width)),
+    )
+    places = np.empty(2 * N_AHEAD, np.int64)
+    scratch, work, at = borrow(lengths), borrow(memory), borrow(places)
     answers = work[2:]
-    for t in range(numbers.shape[0]):
-        tree, key = tree_at(table, t, columns, borrow(scratch)), tree_key(seed, numbers[t])
-        for r in range(total.shape[0]):
+    n, n_trees = total.shape[0], numbers.shape[0]
+    for t in range(n_trees):
+        if n == 1 and t % N_AHEAD == 0:
+            x, end = row_of(rows, 0), min(n_trees, t + N_AHEAD)
+            look_ahead_in_trees(table, columns, x, t, end, scratch, at)
+        tree, key = tree_at(table, t, columns, scratch), tree_key(seed, numbers[t])
+        for r in range(n):
+            if n > 1 and r % N_AHEAD == 0:
+                look_ahead(tree, rows, r, at)
             x = row_of(rows, r)
             leaf = predict_row(
                 growth, stat, loss, rule, tree, key, x, lifetimes[t], work[0], work[1], answers

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from numbers import Integral
 from os import PathLike
@@ -28,7 +28,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dmondrian.core import nodes
 from dmondrian.domain import check_cube
 from dmondrian.errors import ParameterError
-from dmondrian.estimators.plain import plain_labels, plain_rows
+from dmondrian.estimators.plain import mean_of_plain_row, plain_labels, plain_rows
 from dmondrian.estimators.room import check_room
 from dmondrian.estimators.row_weights import checked_weights
 from dmondrian.estimators.scaling import given_scales, unscaled_thresholds
@@ -48,6 +48,7 @@ class BaseForest(BaseEstimator):
     """Base of the forest estimators; not to be used directly."""
 
     algorithm: ClassVar[str]
+    _forgets: ClassVar[tuple[str, ...]] = ()  # attributes that are of the rows learned before
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "n_estimators": [Interval(Integral, 1, None, closed="left")],
@@ -111,6 +112,10 @@ class BaseForest(BaseEstimator):
     @abstractmethod
     def _checked_labels(self, y: np.ndarray) -> np.ndarray:
         """Return labels as the forest knows them, float64 [n]; refuse others."""
+
+    @abstractmethod
+    def _label_finder(self) -> Callable[[Any], float | None]:
+        """Return what turns one label into what the forest knows, or None for a closer look."""
 
     def _check_stream(self) -> None:
         """Refuse parameters that need all rows at once, before a stream is begun."""
@@ -204,6 +209,8 @@ class BaseForest(BaseEstimator):
         forest = self._new_forest(X.shape[1], n_classes) if first else self.forest_
         forest.update(X, np.asarray(y, np.float64), w, n_threads=n_threads)
         self.forest_ = forest
+        for name in self._forgets:
+            self.__dict__.pop(name, None)
 
     def _new_forest(self, n_features: int, n_classes: int) -> Forest:
         parameters = self._forest_parameters(n_features, n_classes)
@@ -254,6 +261,9 @@ class BaseForest(BaseEstimator):
 
     def _mean_prediction(self, X: Any) -> np.ndarray:
         """Return the mean over trees, float64 [n, K] or [n, 1]."""
+        mean = mean_of_plain_row(self, X)
+        if mean is not None:
+            return mean
         X = self._check_rows(X)
         sums = self.forest_.predict_sums(X, n_threads=self._n_threads(len(X)))
         return sums.mean
@@ -362,6 +372,7 @@ class BaseForest(BaseEstimator):
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__().copy()
+        state.pop("_known", None)
         if "forest_" in state:
             from dmondrian.checkpoint import encode_forest
 

@@ -8,6 +8,7 @@ Shapes: n rows, d features, K classes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -16,11 +17,12 @@ from sklearn.utils.multiclass import (
     _check_partial_fit_first_call,
     check_classification_targets,
 )
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils.validation import column_or_1d
 
 from dmondrian.calibration import Calibration, calibrated
 from dmondrian.errors import DataError
 from dmondrian.estimators.base import BaseForest
+from dmondrian.estimators.plain import row_by_row
 from dmondrian.estimators.row_weights import check_some_weight
 
 
@@ -61,6 +63,7 @@ class ForestClassifier(ClassifierMixin, BaseForest):
             self._learn(X, codes, w, self.n_classes_, first=True)
         return self
 
+    @row_by_row
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Learn more rows, in their order.
@@ -117,6 +120,10 @@ class ForestClassifier(ClassifierMixin, BaseForest):
         """Return labels as the forest knows them, float64 [n]; refuse others."""
         return self._encode(column_or_1d(y)).astype(np.float64)
 
+    def _label_finder(self) -> Callable[[Any], float | None]:
+        codes = {label: float(code) for code, label in enumerate(self.classes_.tolist())}
+        return codes.get
+
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return class probabilities.
 
@@ -157,8 +164,8 @@ class ForestClassifier(ClassifierMixin, BaseForest):
         ----------
         X : array-like of shape (n, d)
         """
-        check_is_fitted(self)
-        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+        proba = self.predict_proba(X)
+        return self.classes_[proba.argmax(axis=1)]
 
     def _node_forecasts(self, stat: np.ndarray, offset: float) -> dict[str, np.ndarray]:
         return {"counts": stat[:, 1:].copy()}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from statistics import NormalDist
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -27,6 +27,7 @@ from dmondrian.mixture import check_levels, mixture_std, predict_quantiles
 class Intervals(MondrianForest):
     """Quantiles and intervals; a base of the regressor, not to be used directly."""
 
+    _forgets: ClassVar[tuple[str, ...]] = ("interval_scores_",)  # those of another forest
     interval_scores_: np.ndarray
 
     def predict_quantiles(
@@ -223,10 +224,6 @@ class Intervals(MondrianForest):
         norms = weight_norms(self.forest_, X, learned, lifetimes, shares)
         half = z * norms * mixture_std(self.forest_, X, float(lifetimes[0]))
         return mean - half, mean + half
-
-    def _learn(self, *rows: Any, **how: Any) -> None:
-        super()._learn(*rows, **how)
-        self.__dict__.pop("interval_scores_", None)  # those of another forest
 
     def _one_lifetime(self, lifetime: float | None) -> float:
         """Return the lifetime to predict at, checked."""

@@ -1,14 +1,18 @@
 """Rows that need no conversion: checked in microseconds, for callers that come row by row.
 
 scikit-learn's validation takes a hundred times as long as one row takes to be learned. What passes
-here passes there with the same result; everything else is left to it, with its messages.
+here passes there with the same result; everything else is left to it, with its messages. One row
+alone has a way of its own to the forest (:mod:`dmondrian.single`).
 
 Shapes: n rows, d features.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -50,3 +54,81 @@ def without_names(estimator: Any) -> Any:
     plain.__dict__.update(estimator.__dict__)
     plain.__dict__.pop("feature_names_in_", None)
     return plain
+
+
+class Known(NamedTuple):
+    """What was looked up in a fitted estimator, so that one row more need not do it again."""
+
+    begun_with: dict[str, Any]  # what it was looked up in
+    classes: np.ndarray | None  # likewise
+    read: Callable[[dict[str, Any]], tuple[Any, ...]]  # parameters that must not have changed
+    values: tuple[Any, ...]  # what they were
+    scales: list[float] | None  # feature scales, if they were given as numbers
+    label_of: Callable[[Any], float | None]
+
+    @classmethod
+    def of(cls, estimator: Any) -> Known:
+        """Look it up."""
+        begun_with = estimator._begun_with
+        scales = begun_with.get("feature_scales")
+        given = scales if isinstance(scales, list) else None
+        names = [n for n in begun_with if given is None or n != "feature_scales"]
+        read = itemgetter(*names)
+        classes = getattr(estimator, "classes_", None)
+        return cls(begun_with, classes, read, read(begun_with), given, estimator._label_finder())
+
+    def is_unchanged(self, own: dict[str, Any]) -> bool:
+        """Tell whether an estimator's attributes say what they did; False if it is hard to tell."""
+        try:
+            if self.read(own) != self.values:
+                return False
+        except ValueError:  # an array, where there was none
+            return False
+        return self.scales is None or np.array(own["feature_scales"]).tolist() == self.scales
+
+
+def mean_of_plain_row(estimator: Any, X: Any) -> np.ndarray | None:
+    """Return the mean prediction of one row, float64 [1, k]; None if it needs a closer look."""
+    own = estimator.__dict__
+    forest = own.get("forest_")
+    if type(X) is not np.ndarray or forest is None or "feature_names_in_" in own:
+        return None
+    if estimator.domain != forest.parameters.domain:  # it was set since; rows are checked by it
+        return None
+    return forest.mean_of_row(X)
+
+
+def learn_plain_row(estimator: Any, X: Any, y: Any) -> bool:
+    """Learn one row, with a label of one number or string; return False if it is anything else."""
+    own = estimator.__dict__
+    forest = own.get("forest_")
+    is_plain = type(X) is np.ndarray and type(y) is np.ndarray and y.shape == (1,)
+    if not is_plain or forest is None or "feature_names_in_" in own or y.dtype.kind not in "biufU":
+        return False
+    known = own.get("_known")
+    if (
+        known is None
+        or known.begun_with is not own["_begun_with"]
+        or known.classes is not own.get("classes_")
+    ):
+        known = own["_known"] = Known.of(estimator)
+    if not known.is_unchanged(own):
+        return False
+    label = known.label_of(y.item())
+    if label is None or not forest.learn_row(X, label):
+        return False
+    for name in estimator._forgets:
+        own.pop(name, None)
+    return True
+
+
+def row_by_row(partial_fit: Callable[..., Any]) -> Callable[..., Any]:
+    """Let one plain row pass by a ``partial_fit`` that takes microseconds to be entered."""
+
+    @functools.wraps(partial_fit)
+    def learn(self: Any, X: Any, y: Any, *given: Any, **named: Any) -> Any:
+        if not given and not named and learn_plain_row(self, X, y):
+            return self
+        return partial_fit(self, X, y, *given, **named)
+
+    return learn

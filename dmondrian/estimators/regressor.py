@@ -7,6 +7,7 @@ Shapes: n rows, d features.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
@@ -14,6 +15,7 @@ from sklearn.base import RegressorMixin, _fit_context
 
 from dmondrian.errors import DataError
 from dmondrian.estimators.base import BaseForest
+from dmondrian.estimators.plain import row_by_row
 from dmondrian.estimators.row_weights import check_some_weight
 
 _LARGEST_TARGET = 1e140  # squares of differences and their sums stay finite
@@ -45,6 +47,7 @@ class ForestRegressor(RegressorMixin, BaseForest):
             self._learn(X, _bounded(y), w, 0, first=True)
         return self
 
+    @row_by_row
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn more rows, in their order; parameters as in :meth:`fit`."""
@@ -61,6 +64,9 @@ class ForestRegressor(RegressorMixin, BaseForest):
     def _checked_labels(self, y: np.ndarray) -> np.ndarray:
         """Return labels as the forest knows them, float64 [n]; refuse others."""
         return np.asarray(_bounded(y), np.float64)
+
+    def _label_finder(self) -> Callable[[Any], float | None]:
+        return _bounded_number
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the predicted mean of each row.
@@ -90,3 +96,9 @@ def _bounded(y: np.ndarray) -> np.ndarray:
             "scale the target"
         )
     return y
+
+
+def _bounded_number(y: Any) -> float | None:
+    """Return a target as :func:`_bounded` does; None for what is none."""
+    is_sound = not isinstance(y, str) and abs(y) <= _LARGEST_TARGET
+    return float(y) if is_sound else None

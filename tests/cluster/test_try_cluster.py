@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from distributed import Client
 
-from dmondrian._jit import cache_folder
+from dmondrian._cache import cache_folder
 from dmondrian.cli.cluster import connected
 from dmondrian.cli.tls import Tls
 from dmondrian.distributed.cluster import encrypted

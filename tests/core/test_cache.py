@@ -13,7 +13,7 @@ from numba import config, int64
 from numba.core.registry import cpu_target
 
 import dmondrian
-from dmondrian import _jit
+from dmondrian import _cache, _jit
 
 KERNEL = """
 import sys, time
@@ -63,15 +63,15 @@ def test_processes_that_compile_at_once_do_not_mix_up_their_code(tmp_path: Path)
 TOGETHER = """
 import sys, time
 from pathlib import Path
-from dmondrian import _jit
+from dmondrian import _cache, _jit
 
-keep = _jit._KernelCache.save_overload
+keep = _cache.KernelCache.save_overload
 
 def slow(self, sig, data):  # all others have begun meanwhile
     time.sleep(0.5)
     keep(self, sig, data)
 
-_jit._KernelCache.save_overload = slow
+_cache.KernelCache.save_overload = slow
 
 @_jit.kernel
 def square(x):
@@ -108,20 +108,20 @@ def test_nobody_waits_for_ever_for_another_to_compile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DMONDRIAN_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(_jit, "_TURN_SECONDS", 0.1)
+    monkeypatch.setattr(_cache, "_TURN_SECONDS", 0.1)
 
     @_jit.kernel
     def cube(x):
         return x * x * x
 
-    first, second = _jit._KernelCache(cube.py_func), _jit._KernelCache(cube.py_func)
+    first, second = _cache.KernelCache(cube.py_func), _cache.KernelCache(cube.py_func)
     for cache in (first, second):
         assert cache.load_overload((int64,), cpu_target.target_context) is None
-    (path,) = _jit.cache_folder().glob("*.turn")
-    with pytest.raises(TimeoutError), _jit._locked(path, 0.0):
+    (path,) = _cache.cache_folder().glob("*.turn")
+    with pytest.raises(TimeoutError), _cache.locked(path, 0.0):
         pass
     # A compilation that failed has let its turn go when the next one begins.
-    monkeypatch.setattr(_jit, "_TURN_SECONDS", 1e6)
+    monkeypatch.setattr(_cache, "_TURN_SECONDS", 1e6)
     assert first.load_overload((int64,), cpu_target.target_context) is None
 
 
@@ -130,13 +130,16 @@ def test_a_cache_that_cannot_be_written_costs_a_warning_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DMONDRIAN_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(_jit, "_LOCK_SECONDS", 0.1)
+    monkeypatch.setattr(_cache, "_LOCK_SECONDS", 0.1)
 
     @_jit.kernel
     def thrice(x):
         return x + x + x
 
-    with _jit._locked(_jit.cache_folder() / "lock"), pytest.warns(UserWarning, match="make room"):
+    with (
+        _cache.locked(_cache.cache_folder() / "lock"),
+        pytest.warns(UserWarning, match="make room"),
+    ):
         assert thrice(2) == 6
     assert thrice(2) == 6
 
@@ -146,22 +149,22 @@ def test_a_cache_is_copied_while_nobody_writes_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DMONDRIAN_CACHE_DIR", str(tmp_path / "from"))
-    monkeypatch.setattr(_jit, "_LOCK_SECONDS", 0.1)
+    monkeypatch.setattr(_cache, "_LOCK_SECONDS", 0.1)
 
     @_jit.kernel
     def square(x):
         return x * x
 
     assert square(3) == 9
-    folder = _jit.cache_folder()
-    _jit.copy_cache(tmp_path / "to")
+    folder = _cache.cache_folder()
+    _cache.copy_cache(tmp_path / "to")
     copied = {f.name: f.read_bytes() for f in folder.iterdir() if f.suffix != ".turn"}
     assert len(copied) == 3  # index, code, lock
     for file in (tmp_path / "to" / "kernels" / folder.name).iterdir():
         assert copied.pop(file.name) == file.read_bytes()
     assert not copied
-    with _jit._locked(folder / "lock"), pytest.raises(OSError, match="locked by another process"):
-        _jit.copy_cache(tmp_path / "again")
+    with _cache.locked(folder / "lock"), pytest.raises(OSError, match="locked by another process"):
+        _cache.copy_cache(tmp_path / "again")
     assert not (tmp_path / "again").exists()
 
 

@@ -6,7 +6,7 @@ import numba
 import numpy as np
 import pytest
 
-from dmondrian._lanes import LANES, first_apart
+from dmondrian.core.lanes import LANES, first_apart
 
 
 @numba.njit

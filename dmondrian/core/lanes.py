@@ -19,8 +19,8 @@ LANES = 4
 
 
 @intrinsic
-def _first_apart(typing_context, words, row, x):  # type: ignore[no-untyped-def]  # numba's signature
-    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # likewise
+def _first_apart(typing_context, words, row, x):
+    def generate(context, builder, signature, args):
         memory = context.make_array(words)(context, builder, args[0])
         values = context.make_array(x)(context, builder, args[2])
         word, long, single = ir.IntType(32), ir.IntType(64), ir.FloatType()
@@ -28,7 +28,7 @@ def _first_apart(typing_context, words, row, x):  # type: ignore[no-untyped-def]
         start = builder.add(builder.ptrtoint(memory.data, long), step)
         start = builder.inttoptr(start, word.as_pointer())
 
-        def place(k):  # type: ignore[no-untyped-def]  # of llvmlite's own types
+        def place(k):
             return builder.gep(start, [ir.Constant(long, k)])
 
         four = ir.VectorType(single, LANES)
@@ -66,5 +66,5 @@ def first_apart(words: Any, row: Any, x: Any) -> int:
 
 
 @overload_part(first_apart)
-def _first_apart_of_row(words, row, x):  # type: ignore[no-untyped-def]  # read by numba
+def _first_apart_of_row(words, row, x):
     return lambda words, row, x: _first_apart(words, np.uint64(row), x)

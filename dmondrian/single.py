@@ -1,0 +1,152 @@
+"""One row at a time: the arguments of kernels, prepared once, for callers that come row by row.
+
+Numba looks at the type of every argument of every call, and NumPy makes a view or two for each;
+that takes longer than ten trees take to learn a row. Here the same kernels are called with the same
+arguments each time, and the row is copied to where they look for it.
+
+Relies on :mod:`dmondrian.core.admit`. Promises what the general way would do, or nothing: a row
+that needs a closer look is left to it, before anything is changed. Arguments hold as long as the
+trees lie where they are (:meth:`dmondrian.predicting.Predicting.table`) and the parameters are the
+same.
+
+Shapes: d features, k outputs, T trees.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dmondrian._jit import entry_of
+from dmondrian.core.admit import admit
+from dmondrian.core.columns import Columns, Rows, boxless, n_words
+from dmondrian.core.loops import Silent, predict, update
+from dmondrian.layout import read_only
+from dmondrian.lifetime import PowerLifetime
+from dmondrian.parameters import ForestParameters
+from dmondrian.predicting import Predicting
+from dmondrian.rules.gaussian import GaussianHierarchy
+
+_FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
+_NONE_3D, _NONE_1D = np.empty((0, 0, 0)), np.empty(0)
+
+
+class Place:
+    """Where kernels look for the row.
+
+    Attributes
+    ----------
+    rows : Rows
+        The one row, read-only.
+    """
+
+    def __init__(self, parameters: ForestParameters, columns: Columns) -> None:
+        d, scales = parameters.n_features, parameters.feature_scales
+        values, bits = np.zeros((1, d), np.float32), np.zeros((1, n_words(columns)), np.uint64)
+        p = len(columns.numeric)
+        numeric = np.zeros((1, p), np.float32) if len(columns.binary) else values
+        self.rows = Rows(read_only(values), read_only(numeric), read_only(bits))
+        factors = np.array(() if scales is None else scales, np.float32)
+        how = factors, parameters.domain == "cube", columns, Rows(values, numeric, bits)
+        self._shape = 1, d
+        self._narrow, self._wide = np.zeros((1, d), np.float32), np.zeros((1, d))
+        self._arguments = (self._narrow, *how), (self._wide, *how)
+        self._entries = tuple(entry_of(admit, given) for given in self._arguments)
+
+    def take(self, X: np.ndarray) -> bool:
+        """Put a row there; return False for any that needs a closer look."""
+        if X.shape != self._shape:
+            return False
+        if X.dtype == _FLOAT32:
+            self._narrow[:] = X
+            return self._entries[0](*self._arguments[0])
+        if X.dtype == _FLOAT64:
+            self._wide[:] = X
+            return self._entries[1](*self._arguments[1])
+        return False
+
+
+class Arguments:
+    """What is prepared of an ensemble, and whether it still holds."""
+
+    def __init__(self, ensemble: Predicting, columns: Columns) -> None:
+        self.table, self._parameters = ensemble.table(ensemble.trees), ensemble.parameters
+        self.place = Place(ensemble.parameters, columns)
+
+    def holds(self, ensemble: Predicting) -> bool:
+        """Tell whether the trees lie where they lay, and are asked by the same parameters."""
+        is_same = ensemble.parameters is self._parameters
+        return is_same and ensemble.table(ensemble.trees) is self.table
+
+
+class Answers(Arguments):
+    """Arguments of :func:`dmondrian.core.loops.predict`."""
+
+    def __init__(self, ensemble: Predicting) -> None:
+        columns, parameters = ensemble.trees[0].columns, ensemble.parameters
+        super().__init__(
+            ensemble, boxless(parameters.n_features) if ensemble.is_leafwise else columns
+        )
+        self._grows = isinstance(parameters.lifetime, PowerLifetime)
+        self._lives = np.array(ensemble.tree_lifetimes())
+        self._total = np.zeros((1, 1, ensemble.n_outputs))
+        self._sums = self._total[0]
+        self._n_trees = np.full(self._sums.shape, float(len(ensemble.trees)))  # divides at once
+        seed, numbers = np.uint64(parameters.seed), ensemble.tree_numbers.astype(np.uint64)
+        self._arguments: tuple[Any, ...] = (
+            *ensemble.policies, self.table, columns, seed, numbers, self.place.rows,
+            read_only(self._lives), ensemble.width, self._total, _NONE_3D, _NONE_1D,
+        )  # fmt: skip
+        self._entry = entry_of(predict, self._arguments)
+
+    @staticmethod
+    def can_be_of(ensemble: Predicting) -> bool:
+        """Tell whether nothing has to be found out from all nodes after each row."""
+        cost, rule = ensemble.parameters.cost, ensemble.policies.rule
+        chooses = cost is not None and cost.selection is not None
+        gathers = isinstance(rule, GaussianHierarchy)
+        return not chooses and not gathers and ensemble.total_weight > 0.0
+
+    def mean(self, ensemble: Predicting, X: np.ndarray) -> np.ndarray | None:
+        """Return the mean prediction of one row, float64 [1, k]; None if it needs a closer look."""
+        if not self.place.take(X):
+            return None
+        if self._grows:
+            self._lives[:] = ensemble.parameters.lifetime_at(ensemble.total_weight)
+        self._total.fill(0.0)
+        self._entry(*self._arguments)
+        return self._sums / self._n_trees
+
+
+class Lesson(Arguments):
+    """Arguments of :func:`dmondrian.core.loops.update`.
+
+    Attributes
+    ----------
+    reached : int64 [T]
+        1 for trees that have learned the row.
+    """
+
+    def __init__(self, ensemble: Predicting) -> None:
+        columns, parameters = ensemble.trees[0].columns, ensemble.parameters
+        super().__init__(ensemble, columns)
+        self._y, self.reached = np.zeros(1), np.zeros(len(ensemble.trees), np.int64)
+        seed, numbers = np.uint64(parameters.seed), ensemble.tree_numbers.astype(np.uint64)
+        self._arguments: tuple[Any, ...] = (
+            *ensemble.policies.learning, self.table, columns, seed, numbers, 0, len(numbers),
+            self.place.rows, read_only(self._y), read_only(_NONE_1D), self.reached, Silent(),
+        )  # fmt: skip
+        self._entry = entry_of(update, self._arguments)
+
+    def begin(self, X: np.ndarray, y: float) -> bool:
+        """Take a row in; return False, and forget it, if it needs a closer look."""
+        if not self.place.take(X):
+            return False
+        self._y[0] = y
+        self.reached.fill(0)
+        return True
+
+    def go_on(self) -> int:
+        """Let the trees learn the row; return how many lack room for it."""
+        return self._entry(*self._arguments)
