@@ -36,7 +36,9 @@ def borrow(array: Any) -> Any:
     """Return the array without its reference count, for the length of a kernel.
 
     Every slice of a counted array costs two atomic operations; a kernel slices at every
-    node. The caller of the kernel holds the array, so nothing can vanish meanwhile.
+    node. The caller of the kernel holds the array, so nothing can vanish meanwhile. An array that
+    the kernel made vanishes after the last line that names it: borrow it within the loop that
+    uses it.
     """
     return array
 

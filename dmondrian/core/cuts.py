@@ -104,8 +104,7 @@ def sort_rows(tree, rows, first, last, order):
     tree, rows, order = borrow_tree(tree), borrow_rows(rows), borrow(order)
     first, last = borrow(first), borrow(last)
     n, at = order.shape[0], 0
-    found = np.empty(n, np.int64)
-    leaves = borrow(found)
+    leaves = np.empty(n, np.int64)
     last[:] = 0
     for r in range(n):
         leaves[r] = leaf_of(tree, tree.head_i[ROOT], row_of(rows, r))

@@ -189,8 +189,8 @@ def predict_frozen(rule, tree, frozen, rows, leaves, total, square, distance):
             if square.shape[0] > 0:
                 square[r, 0, c] += second_moment(rule, tree, out, c)
     memory = np.empty(rows.values.shape[1])
-    extensions = borrow(memory)
     for r in range(distance.shape[0]):
+        extensions = borrow(memory)
         if r + _ROWS < distance.shape[0]:
             prefetch(tree.box, nodes[leaves[r + _ROWS]])
             prefetch(tree.bits, nodes[leaves[r + _ROWS]])

@@ -231,10 +231,10 @@ def update(
     """
     table, columns, rows = borrow(table), borrow_columns(columns), borrow_rows(rows)
     numbers, y, w, reached = borrow(numbers), borrow(y), borrow(w), borrow(reached)
-    memory, places = np.empty(3 * columns.place.shape[0]), np.empty(2 * N_AHEAD, np.int64)
-    scratch, at = borrow(memory), borrow(places)
+    lengths, places = np.empty(3 * columns.place.shape[0]), np.empty(2 * N_AHEAD, np.int64)
     n, waiting = y.shape[0], 0
     for t in range(first, last):
+        scratch, at = borrow(lengths), borrow(places)
         k = (t - first) % N_AHEAD if n == 1 else 0
         if n == 1 and k == 0:
             x, end = row_of(rows, 0), min(last, t + N_AHEAD)
@@ -276,15 +276,12 @@ def predict(
     table, columns, rows = borrow(table), borrow_columns(columns), borrow_rows(rows)
     numbers, lifetimes, total = borrow(numbers), borrow(lifetimes), borrow(total)
     square, distance = borrow(square), borrow(distance)
-    lengths, memory = (
-        np.empty(3 * columns.place.shape[0]),
-        np.empty((2 + lifetimes.shape[1], width)),
-    )
-    places = np.empty(2 * N_AHEAD, np.int64)
-    scratch, work, at = borrow(lengths), borrow(memory), borrow(places)
-    answers = work[2:]
+    lengths, places = np.empty(3 * columns.place.shape[0]), np.empty(2 * N_AHEAD, np.int64)
+    memory = np.empty((2 + lifetimes.shape[1], width))
     n, n_trees = total.shape[0], numbers.shape[0]
     for t in range(n_trees):
+        scratch, work, at = borrow(lengths), borrow(memory), borrow(places)
+        answers = work[2:]
         if n == 1 and t % N_AHEAD == 0:
             x, end = row_of(rows, 0), min(n_trees, t + N_AHEAD)
             look_ahead_in_trees(table, columns, x, t, end, scratch, at)

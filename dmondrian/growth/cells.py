@@ -28,9 +28,9 @@ def split_to_the_end(tree, seed, number, lifetime):
     tree = borrow_tree(tree)
     first, d = tree_key(seed, number), tree.n_features
     memory = np.empty(d, np.float32)
-    corner = borrow(memory)
     v = 0
     while v < tree.head_i[N_NODES]:
+        corner = borrow(memory)
         if tree.i[v, LEFT] < 0 and tree.d[v, STAT] > 0.0 and is_point(tree, v):
             for j in range(d):
                 corner[j] = bound(tree, v, j, False)
@@ -53,8 +53,8 @@ def write_cells(tree, seed, number, which, lifetime, lower, upper):
     tree, which, lower, upper = borrow_tree(tree), borrow(which), borrow(lower), borrow(upper)
     first, d = tree_key(seed, number), tree.n_features
     memory = np.empty(d, np.float32)
-    corner = borrow(memory)
     for c in range(which.shape[0]):
+        corner = borrow(memory)
         v = which[c]
         for j in range(d):
             corner[j] = bound(tree, v, j, False)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import numpy as np
 import pytest
 from numba import config
 
+import dmondrian
+from dmondrian._cache import _KERNEL_FOLDERS
 from dmondrian.core.loops import predict, update
 from dmondrian.forest import Forest
 from dmondrian.parameters import ForestParameters
@@ -41,3 +46,48 @@ def test_a_row_alone_needs_no_kernels_of_its_own(domain: str) -> None:
         assert forest.mean_of_row(row) is not None
         assert forest.learn_row(row, 1.0)
     assert [*update.signatures, *predict.signatures] == before
+
+
+def made_by(function: ast.FunctionDef) -> set[str]:
+    """Return the names of arrays that a function makes."""
+    found: set[str] = set()
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign):
+            target, value = node.targets[0], node.value
+            several = isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple)
+            names = target.elts if several else [target]
+            values = value.elts if several else [value]
+            found |= {
+                ast.unparse(name)
+                for name, made in zip(names, values, strict=True)
+                if ast.unparse(made).startswith(("np.empty", "np.zeros"))
+            }
+    return found
+
+
+def borrowed(nodes: list[ast.stmt]) -> set[str]:
+    """Return the names that are borrowed there, but in no loop."""
+    found: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.If):
+            found |= borrowed([*node.body, *node.orelse])
+        elif not isinstance(node, ast.For | ast.While):
+            calls = (each for each in ast.walk(node) if isinstance(each, ast.Call))
+            found |= {ast.unparse(c.args[0]) for c in calls if ast.unparse(c.func) == "borrow"}
+    return found
+
+
+def test_arrays_of_a_kernels_own_outlive_their_use() -> None:
+    """Numba frees an array after the last line that names it, whoever has borrowed it."""
+    root = Path(dmondrian.__file__).parent
+    files = [path for folder in _KERNEL_FOLDERS for path in (root / folder).glob("*.py")]
+    functions = [
+        node
+        for path in files
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef)
+    ]
+    assert any(made_by(function) for function in functions)
+    for function in functions:
+        early = made_by(function) & borrowed(function.body)
+        assert not early, f"{function.name}: borrow {early} within the loop"
