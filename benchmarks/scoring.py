@@ -17,7 +17,6 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import dmondrian
+from benchmarks.answering import seconds
 from benchmarks.records import RESULTS, Records, table
+from benchmarks.throughput import spread
 from dmondrian import AMFClassifier
 from dmondrian.data import make_scoring_plan, read_block
 from dmondrian.distributed import score, train
@@ -42,13 +43,6 @@ ONE = {"n_workers": 1, "threads": 1}
 def first_rows(folder: Path, n: int) -> pa.Table:
     """Return the first rows of the set."""
     return pa.concat_tables(map(pq.read_table, sorted(folder.glob("*.parquet")))).slice(0, n)
-
-
-def seconds(work: Callable[[], Any]) -> float:
-    """Return the seconds that the work takes."""
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
 
 
 def profile(forest: Any, plan: Any, classes: Any, scratch: Path) -> dict[str, float]:
@@ -115,9 +109,10 @@ def report(records: Records) -> str:
             ("Parquet to Parquet", "parquet"),
         ):
             rates = r["rates"][said]
+            told = [of(rates) / 1e6 for of in (min, statistics.median, max)]
             ratio = [own / other for own, other in zip(parquet, rates, strict=True)]
             lines.append(
-                [r["set"], r["rows"], r["trees"], name, *(f"{v / 1e6:.2f}" for v in spread(rates)),
+                [r["set"], r["rows"], r["trees"], name, spread(told, ".2f"),
                  f"{statistics.median(ratio):.2f}"]
             )  # fmt: skip
     head = [
@@ -125,22 +120,18 @@ def report(records: Records) -> str:
         "rows",
         "trees",
         "scored",
-        "median",
-        "least",
-        "greatest",
+        "rate",
         "Parquet's rate over it",
     ]
-    said = "Millions of rows x trees per second, one thread.\n\n" + table(head, lines)
+    said = (
+        "Millions of rows x trees per second, one thread: median (least to greatest).\n\n"
+        + table(head, lines)
+    )
     for r in records:
         told = ", ".join(f"{name} {100 * share:.0f} %" for name, share in r["shares"].items())
         said += f"\n{r['set']}, {r['rows']} rows, {r['trees']} trees: {told}; "
         said += f"start and end of the cluster {r['start_seconds']:.1f} s.\n"
     return said
-
-
-def spread(values: list[float]) -> tuple[float, float, float]:
-    """Return median, least and greatest."""
-    return statistics.median(values), min(values), max(values)
 
 
 def main() -> None:

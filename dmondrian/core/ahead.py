@@ -17,7 +17,7 @@ from dmondrian.core.nodes import LEFT, N_NODES, PARENT, ROOT, borrow_tree, child
 from dmondrian.core.table import tree_at
 
 N_AHEAD = 16  # ways in flight: enough to hide the memory, few enough to stay in the cache
-_BOXES = 5  # from a leaf up: six or seven leave a new row out, in trees of 100,000 rows
+_BOXES = 5  # from a leaf up: about as many leave a new row out
 
 
 @inner

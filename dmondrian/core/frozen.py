@@ -4,12 +4,11 @@ Where no cell branches off (growth on the range, predictions from the leaf that 
 tree says one thing per leaf. Written out once, by the same operations in the same order as
 :func:`dmondrian.core.loops.predict` uses on the way down, it is the same to the last bit.
 
-Mondrian trees are deep and lopsided: of some 55 splits on a row's way in a tree of 90,000 nodes it
-leaves the heavier child four times. So a tree is cut into ways: from a node always to the heavier
-child, down to a leaf. A way is written as groups of four conditions, one cache line each, which are
-compared at once; the first that a row does not meet tells where it goes on, and where it meets all,
-that is the next group. Several rows are on their way at a time, so that their waits for the memory
-overlap.
+Mondrian trees are deep and lopsided: a row mostly goes on to the heavier child. So a tree is cut
+into ways: from a node always to the heavier child, down to a leaf. A way is written as groups of
+four conditions, one cache line each, which are compared at once; the first that a row does not meet
+tells where it goes on, and where it meets all, that is the next group. Several rows are on their
+way at a time, so that their waits for the memory overlap.
 
 Shapes: n rows, d features, m nodes, g groups, l leaves, k outputs, w numbers of an answer.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dmondrian import frozen
+from dmondrian import frozen, predicting
 from dmondrian.forest import Forest
 from dmondrian.parameters import ForestParameters
 
@@ -61,6 +61,32 @@ def test_frozen_trees_say_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -
             assert said.distance.tobytes() == plain.distance[:n].tobytes()
             assert said.square.tobytes() == plain.square[:n].tobytes()
     assert forest._frozen.n_bytes > 0
+
+
+def test_boxes_of_two_values_and_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Distances come from boxes that are written as bits, or anew where a third value is asked."""
+    X, y = draw(3)
+    X = np.concatenate([X, (X > 0.6).astype(np.float32)], axis=1)
+    settings = {**CASES["mixture"], "n_features": 8}
+    forest = Forest(parameters(**settings), range(3))
+    forest.update(X, y)
+    assert len(forest.trees[0].columns.binary) == 4
+    for third in (False, True):
+        asked = np.roll(X, 1, axis=0)
+        asked[::7, 5] = 0.25 if third else 1.0
+        monkeypatch.setattr(frozen, "LEAST_NODES", 10**9)
+        plain = forest.predict_sums(asked, distance=True)
+        monkeypatch.setattr(frozen, "LEAST_NODES", 0)
+        monkeypatch.setattr(predicting, "_CHUNK", 64)
+        monkeypatch.setattr(predicting, "_LARGEST_CHUNK", 100)
+        said = forest.predict_sums(asked, 2, distance=True)
+        assert forest._frozen.n_bytes > 0
+        assert plain.distance is not None
+        assert said.distance is not None
+        assert plain.distance.max() > 0.0
+        assert said.total.tobytes() == plain.total.tobytes()
+        assert said.distance.tobytes() == plain.distance.tobytes()
+        forest.update(X[:1], y[:1])  # frozen no more
 
 
 def test_what_is_frozen_is_not_what_was_learned_since(monkeypatch: pytest.MonkeyPatch) -> None:
