@@ -17,6 +17,7 @@ import numpy as np
 from dmondrian.core import nodes
 from dmondrian.core.columns import Rows, all_numeric, boxless
 from dmondrian.core.loops import Asked, Silent, update
+from dmondrian.core.room import next_capacity
 from dmondrian.core.table import table_of
 from dmondrian.errors import ParameterError
 from dmondrian.fixed_point import KNOWN, WORDS, units, whole_moments, whole_shares
@@ -286,5 +287,5 @@ class Ensemble(Predicting):
             return
         if len(tree.i) >= _MAX_CAPACITY:
             raise ParameterError("a tree reached 2^31 nodes: set max_nodes")
-        room = max(3 * len(tree.i) // 2, _FIRST_CAPACITY)  # a stored empty tree has none
+        room = max(next_capacity(tree.i), _FIRST_CAPACITY)  # a stored empty tree has none
         self.trees[t] = nodes.resize(tree, min(room, _MAX_CAPACITY))

@@ -35,10 +35,10 @@ from dmondrian.core.nodes import (
     THRESHOLD,
     TIME,
     Tree,
-    aligned,
     borrow_tree,
 )
 from dmondrian.core.policies import Visit, add_leaf, begin, pass_node, second_moment
+from dmondrian.core.room import aligned
 
 # Words of a group: four features, four thresholds, which conditions are met on the right
 # (core/lanes.py), four exits: the group to go on at, or ~leaf. A way ends with a condition

@@ -24,8 +24,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dmondrian._jit import inner
-from dmondrian._memory import CACHE_LINE, borrow
+from dmondrian._memory import borrow
 from dmondrian.core.columns import Columns, borrow_columns, has_boxes, n_words
+from dmondrian.core.room import growing, grown
 
 LEFT, RIGHT, PARENT, FEATURE = 0, 1, 2, 3  # words, int32; -1 where there is none
 THRESHOLD = 4  # word, float32; rows with x <= threshold go left
@@ -70,19 +71,11 @@ class Tree(NamedTuple):
     n_stats: int  # s
 
 
-def aligned(capacity: int, width: int, dtype: Any) -> np.ndarray:
-    """Return zeros of shape (capacity, width) that begin with a cache line."""
-    n_bytes = capacity * width * np.dtype(dtype).itemsize
-    room = np.zeros(n_bytes + CACHE_LINE, np.uint8)
-    start = -room.ctypes.data % CACHE_LINE
-    return room[start : start + n_bytes].view(dtype).reshape(capacity, width)
-
-
 def _rows(columns: Columns, n_stats: int, capacity: int) -> tuple[np.ndarray, ...]:
     """Return empty arrays i, f, d, box, bits for ``capacity`` nodes."""
-    words = aligned(capacity, 2 * (STAT + n_stats), np.int32)
-    box = aligned(capacity, 2 * len(columns.numeric), np.float32)
-    bits = aligned(capacity, n_words(columns), np.uint64)
+    words = growing(capacity, 2 * (STAT + n_stats), np.int32)
+    box = growing(capacity, 2 * len(columns.numeric), np.float32)
+    bits = growing(capacity, n_words(columns), np.uint64)
     return words, words.view(np.float32), words.view(np.float64), box, bits
 
 
@@ -158,12 +151,14 @@ def next_in_postorder(tree, v):
 
 
 def resize(tree: Tree, capacity: int) -> Tree:
-    """Return the tree with room for ``capacity`` nodes (at least those in use)."""
+    """Return the tree with room for ``capacity`` nodes (at least those in use), in its place.
+
+    Where its arrays grow where they are, the tree that was given must not grow a second time.
+    """
     used = int(tree.head_i[N_NODES])
-    i, f, d, box, bits = _rows(tree.columns, tree.n_stats, max(capacity, used))
-    for new, old in ((i, tree.i), (box, tree.box), (bits, tree.bits)):
-        new[:used] = old[:used]
-    return tree._replace(i=i, f=f, d=d, box=box, bits=bits)
+    capacity = max(capacity, used)
+    i, box, bits = (grown(array, used, capacity) for array in (tree.i, tree.box, tree.bits))
+    return tree._replace(i=i, f=i.view(np.float32), d=i.view(np.float64), box=box, bits=bits)
 
 
 def widen_pool(tree: Tree, capacity: int) -> Tree:

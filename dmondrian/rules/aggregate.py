@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dmondrian._jit import implements
-from dmondrian.core.nodes import LEFT, N_NODES, RIGHT, first_in_postorder, next_in_postorder
+from dmondrian._memory import prefetch
+from dmondrian.core.nodes import LEFT, N_NODES, PARENT, RIGHT
 from dmondrian.core.policies import (
     add_branch,
     add_empty_forecast,
@@ -37,6 +38,8 @@ from dmondrian.core.weights import (
     stop_probability,
 )
 from dmondrian.rules.leaf import add_cell_forecast, begin_empty, second_moment_of_mean
+
+_AHEAD = 16  # nodes whose parents are asked for before their turn
 
 
 class Aggregate(NamedTuple):
@@ -97,17 +100,27 @@ def inherit_weight_aggregate(rule, tree, new, v, v_is_leaf):
     inherit_odds(tree, new, v, v_is_leaf)
 
 
+# Weights are rebuilt from each leaf in turn upwards, as long as the other child is known: leaves in
+# the order of their numbers do not wait for each other's memory, as a walk of the tree would.
+
+
 @implements(rebuild_weights, Aggregate)
 def rebuild_weights_aggregate(rule, loss, tree):
-    m = np.empty(tree.head_i[N_NODES])
-    k = np.empty(tree.head_i[N_NODES], np.int64)
-    v = first_in_postorder(tree)
-    while v >= 0:
-        own, k_own = from_log(log_weight(loss, tree, v))
-        left, right = tree.i[v, LEFT], tree.i[v, RIGHT]
-        if left >= 0:
-            below, k_below = normalise(m[left] * m[right], k[left] + k[right])
+    n = tree.head_i[N_NODES]
+    m = np.full(n, -1.0)  # not known yet
+    k = np.empty(n, np.int64)
+    for leaf in range(n):
+        if tree.i[leaf, LEFT] >= 0:
+            continue
+        prefetch(tree.i, tree.i[min(leaf + _AHEAD, n - 1), PARENT])
+        m[leaf], k[leaf] = from_log(log_weight(loss, tree, leaf))
+        child, v = np.int64(leaf), np.int64(tree.i[leaf, PARENT])
+        while v >= 0:
+            other = tree.i[v, RIGHT] if tree.i[v, LEFT] == child else tree.i[v, LEFT]
+            if m[other] < 0.0:
+                break
+            own, k_own = from_log(log_weight(loss, tree, v))
+            below, k_below = normalise(m[child] * m[other], k[child] + k[other])
             set_odds(tree, v, own / below, k_own - k_below)
-            own, k_own = add(0.5 * own, k_own, 0.5 * below, k_below)
-        m[v], k[v] = own, k_own
-        v = next_in_postorder(tree, v)
+            m[v], k[v] = add(0.5 * own, k_own, 0.5 * below, k_below)
+            child, v = v, np.int64(tree.i[v, PARENT])

@@ -1,0 +1,119 @@
+"""Arrays with room to grow where they are.
+
+To grow an array elsewhere takes both of them at once, a copy, and twice as many new pages of
+memory, which cost more than the copy. So a large array is the beginning of a range of addresses,
+which takes memory as far as it was written to, and none behind; and it grows by being told longer.
+
+Relies on Linux for that: on other systems, and where addresses are counted or limited, arrays are
+copied. Promises zeros wherever nothing was written.
+
+Shapes: rows of one width and type, so many as there is capacity for.
+"""
+
+from __future__ import annotations
+
+import functools
+import mmap
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dmondrian._memory import CACHE_LINE
+
+LEAST = 1 << 20  # bytes; smaller arrays are copied
+_AHEAD = 256  # addresses for each byte: a tree is copied twice on its way to 64 GiB
+_LARGE_PAGES = 1 << 22  # bytes from which on a large page too many, 2 MiB, is little
+_NO_RESERVE = 0x4000  # MAP_NORESERVE of Linux, which Python's mmap does not name
+_OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")  # 2: addresses count as memory
+
+
+class _Range(mmap.mmap):
+    """Addresses that belong to one array, however long it is."""
+
+
+@functools.cache
+def _are_addresses_free() -> bool:
+    if sys.platform != "linux":
+        return False
+    import resource
+
+    try:
+        is_counted = _OVERCOMMIT.read_text().strip() == "2"
+    except OSError:
+        is_counted = True
+    return not is_counted and resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY
+
+
+def _reserved(n_bytes: int) -> np.ndarray | None:
+    """Return zeros, uint8 [more than ``n_bytes``], of which none takes memory; None if not so."""
+    if n_bytes < LEAST or not _are_addresses_free():
+        return None
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
+    try:
+        return np.frombuffer(_Range(-1, _AHEAD * n_bytes, flags=flags), np.uint8)
+    except (OSError, ValueError):  # no such range is left
+        return None
+
+
+def _range_of(array: np.ndarray) -> tuple[_Range, np.ndarray] | None:
+    """Return the range whose beginning the array is, itself and as bytes; None if it has none."""
+    whole = array.base
+    owner = getattr(whole, "base", None)
+    if isinstance(owner, memoryview):
+        owner = owner.obj
+    return (owner, whole) if isinstance(owner, _Range) and whole is not None else None
+
+
+def _use_large_pages(addresses: _Range, before: int, n_bytes: int) -> None:
+    if before < _LARGE_PAGES <= n_bytes:
+        try:
+            addresses.madvise(mmap.MADV_HUGEPAGE)
+        except OSError:  # a kernel without them
+            return
+
+
+def aligned(capacity: int, width: int, dtype: Any) -> np.ndarray:
+    """Return zeros of shape (capacity, width) that begin with a cache line."""
+    n_bytes = capacity * width * np.dtype(dtype).itemsize
+    room = np.zeros(n_bytes + CACHE_LINE, np.uint8)
+    start = -room.ctypes.data % CACHE_LINE
+    return room[start : start + n_bytes].view(dtype).reshape(capacity, width)
+
+
+def growing(capacity: int, width: int, dtype: Any) -> np.ndarray:
+    """Return what :func:`aligned` does, with room behind it where that takes no memory."""
+    n_bytes = capacity * width * np.dtype(dtype).itemsize
+    whole = _reserved(n_bytes)
+    if whole is None:
+        return aligned(capacity, width, dtype)
+    array = whole[:n_bytes].view(dtype).reshape(capacity, width)
+    found = _range_of(array)
+    if found is not None:
+        _use_large_pages(found[0], 0, n_bytes)
+    return array
+
+
+def grown(array: np.ndarray, used: int, capacity: int) -> np.ndarray:
+    """Return ``array`` [m, width] with ``capacity`` rows, of which the first ``used`` are kept.
+
+    It is the same memory where there is room behind it: then the array that was given must not
+    grow a second time, as both would be written to.
+    """
+    found = _range_of(array)
+    n_bytes = capacity * array.shape[1] * array.itemsize
+    if found is not None and capacity >= len(array) and n_bytes <= len(found[1]):
+        _use_large_pages(found[0], array.nbytes, n_bytes)
+        return found[1][:n_bytes].view(array.dtype).reshape(capacity, array.shape[1])
+    new = growing(capacity, array.shape[1], array.dtype)
+    new[:used] = array[:used]
+    return new
+
+
+def next_capacity(array: np.ndarray) -> int:
+    """Return how many rows the array should have room for when it is full.
+
+    Half as many again, or an eighth where nothing is copied.
+    """
+    return len(array) + len(array) // (2 if _range_of(array) is None else 8)

@@ -1,0 +1,143 @@
+"""Arrays that grow where they are."""
+
+import copy
+import os
+import pickle
+import resource
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from dmondrian import AMFRegressor
+from dmondrian.core import nodes
+from dmondrian.core.room import LEAST, aligned, growing, grown, next_capacity
+
+ROWS = LEAST // 64  # rows of 16 words that fill the least range
+
+needs_ranges = pytest.mark.skipif(
+    sys.platform != "linux" or resource.getrlimit(resource.RLIMIT_AS)[0] >= 0,
+    reason="addresses are limited here",
+)
+
+
+def _filled(make, capacity):
+    array = make(capacity, 16, np.int32)
+    array[:] = np.arange(array.size).reshape(array.shape)
+    return array
+
+
+@needs_ranges
+def test_a_large_array_grows_where_it_is():
+    array = _filled(growing, ROWS)
+    longer = grown(array, ROWS, 5 * ROWS)
+    assert longer.ctypes.data == array.ctypes.data
+    assert longer.shape == (5 * ROWS, 16)
+    assert longer.flags.c_contiguous
+    assert longer.dtype == np.int32
+    assert np.array_equal(longer[:ROWS], array)
+    assert not longer[ROWS:].any()
+    longest = grown(longer, 5 * ROWS, 9 * ROWS)
+    assert longest.ctypes.data == array.ctypes.data
+    assert longest[ROWS - 1, 15] == array[-1, -1]
+    assert next_capacity(array) == ROWS + ROWS // 8
+
+
+@needs_ranges
+def test_a_full_range_is_left_for_a_larger_one():
+    array = _filled(growing, ROWS)
+    within, beyond = grown(array, ROWS, 256 * ROWS), grown(array, ROWS, 256 * ROWS + 1)
+    assert within.ctypes.data == array.ctypes.data
+    assert beyond.ctypes.data != array.ctypes.data
+    assert np.array_equal(beyond[:ROWS], array)
+    assert not beyond[ROWS:].any()
+
+
+@pytest.mark.parametrize("make", [aligned, growing])
+@pytest.mark.parametrize("capacity", [0, 1, 100])
+def test_a_small_array_is_copied(make, capacity):
+    array = _filled(make, capacity)
+    assert array.ctypes.data % 64 == 0
+    longer = grown(array, capacity, 2 * capacity + 3)
+    assert longer.shape == (2 * capacity + 3, 16)
+    assert longer.ctypes.data % 64 == 0
+    assert np.array_equal(longer[:capacity], array)
+    assert not longer[capacity:].any()
+    assert not np.shares_memory(longer, array)
+    assert next_capacity(array) == capacity + capacity // 2
+
+
+def test_what_is_not_used_is_not_kept():
+    array = _filled(growing, ROWS)
+    fewer = grown(array, 3, 7)
+    assert np.array_equal(fewer[:3], array[:3])
+    assert not fewer[3:].any()
+
+
+def test_an_array_within_a_larger_one_does_not_grow_over_what_follows():
+    whole = _filled(aligned, 10)
+    longer = grown(whole[:4], 4, 8)
+    longer[:] = -1
+    assert np.array_equal(whole, _filled(aligned, 10))
+
+
+def test_an_array_of_no_width_grows():
+    assert grown(growing(ROWS, 0, np.uint64), ROWS, 2 * ROWS).shape == (2 * ROWS, 0)
+
+
+def _grown_forest():
+    rng = np.random.default_rng(0)
+    X = rng.random((12_000, 3), np.float32)
+    forest = AMFRegressor(n_estimators=1, random_state=0, feature_scales=None)
+    return forest.partial_fit(X[:9000], X[:9000, 0]), X
+
+
+@pytest.mark.parametrize("same", [copy.deepcopy, lambda forest: pickle.loads(pickle.dumps(forest))])
+def test_a_copy_grows_apart(same):
+    forest, X = _grown_forest()
+    assert forest.forest_.trees[0].i.nbytes > LEAST
+    other = same(forest)
+    before = forest.predict(X)
+    other.partial_fit(X[9000:], X[9000:, 1])
+    assert np.array_equal(forest.predict(X), before)
+    assert int(forest.forest_.trees[0].head_i[nodes.N_NODES]) == 2 * 9000 - 1
+    forest.partial_fit(X[9000:], X[9000:, 0])
+    assert not np.array_equal(forest.predict(X), other.predict(X))
+
+
+_RUN = """
+import hashlib, resource, sys
+import numpy as np
+from dmondrian import AMFRegressor
+if sys.argv[1] == "limited":
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 40, 1 << 40))
+X = np.random.default_rng(0).random((150_000, 3), np.float32)
+forest = AMFRegressor(n_estimators=1, random_state=0, feature_scales=None)
+forest.partial_fit(X[:1000], X[:1000, 0])
+forest.predict(X[:10])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+forest.partial_fit(X[:20_000], X[:20_000, 0])
+for first in range(20_000, len(X), 1000):
+    forest.partial_fit(X[first : first + 1000], X[first : first + 1000, 0])
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+state = forest.forest_.state()[1][0]
+digest = hashlib.sha256(b"".join(state[name].tobytes() for name in sorted(state))).hexdigest()
+size, n_nodes = forest.forest_.n_bytes, forest.forest_.n_nodes
+print(digest, (peak - before) / size, size / n_nodes)
+"""
+
+
+@needs_ranges
+def test_growth_takes_little_more_memory_than_the_tree_and_leaves_its_bytes():
+    """A single tree, the worst case: what is copied is the whole forest."""
+    told = {}
+    for how in ("free", "limited"):
+        run = subprocess.run(
+            [sys.executable, "-c", _RUN, how], capture_output=True, text=True, check=True,
+            env={**os.environ, "PYTHONWARNINGS": "error"},
+        )  # fmt: skip
+        told[how] = run.stdout.split()
+    assert told["free"][0] == told["limited"][0]
+    assert float(told["free"][1]) < 1.5
+    assert float(told["free"][2]) < float(told["limited"][2])
