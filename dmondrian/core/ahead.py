@@ -8,12 +8,22 @@ learns or predicts does not depend on it.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from dmondrian._jit import apart, inner
+from dmondrian._jit import apart, hook, implements, inner
 from dmondrian._memory import borrow, prefetch
-from dmondrian.core.columns import borrow_columns, borrow_row, borrow_rows, row_of
-from dmondrian.core.nodes import LEFT, N_NODES, PARENT, ROOT, borrow_tree, child_of, leaf_of
+from dmondrian.core.columns import (
+    Columns,
+    Row,
+    Rows,
+    borrow_columns,
+    borrow_row,
+    borrow_rows,
+    row_of,
+)
+from dmondrian.core.nodes import LEFT, N_NODES, PARENT, ROOT, Tree, borrow_tree, child_of, leaf_of
 from dmondrian.core.table import tree_at
 
 N_AHEAD = 16  # ways in flight: enough to hide the memory, few enough to stay in the cache
@@ -32,55 +42,74 @@ def fetch_boxes(tree, leaf):
         v = np.int64(tree.i[np.uint64(v), PARENT])
 
 
+class RowsInTree(NamedTuple):
+    """The ways of rows ``first``.. in one tree."""
+
+    tree: Tree
+    rows: Rows
+    first: int
+
+
+class RowInTrees(NamedTuple):
+    """The ways of one row in trees ``first``.."""
+
+    table: np.ndarray  # of the trees, see core/table.py
+    columns: Columns
+    x: Row
+    first: int
+    scratch: np.ndarray  # float64 [3 d]
+
+
+@hook
+def way(ways, b):
+    """Return the tree and the row of way number ``b``, their arrays borrowed."""
+
+
+@implements(way, RowsInTree)
+def way_of_row(ways, b):
+    """Return the tree, and the row."""
+    rows = borrow_rows(ways.rows)
+    return borrow_tree(ways.tree), row_of(rows, np.uint64(ways.first + b))
+
+
+@implements(way, RowInTrees)
+def way_in_tree(ways, b):
+    """Return the tree, and the row."""
+    columns, scratch = borrow_columns(ways.columns), borrow(ways.scratch)
+    tree = tree_at(borrow(ways.table), ways.first + b, columns, scratch)
+    return tree, borrow_row(ways.x)
+
+
 @apart
-def look_ahead(tree, rows, first, at):
-    """Write to ``at`` the leaves of up to N_AHEAD rows ``first``..
+def look_ahead(ways, n, at, with_boxes):
+    """Write to ``at`` the leaves at the ends of ``n`` <= N_AHEAD ways; -1 in empty trees.
 
     ``at`` int64 [2 N_AHEAD], the second half scratch.
     """
-    tree, rows, at = borrow_tree(tree), borrow_rows(rows), borrow(at)  # not known here any more
+    at = borrow(at)  # not known here any more
     leaves, moving = at[:N_AHEAD], at[N_AHEAD:]
-    n = min(rows.values.shape[0] - first, N_AHEAD)
-    root = tree.head_i[ROOT]
+    n_moving = 0
     for b in range(n):
-        leaves[b] = root
-        moving[b] = b
-    n_moving = n if root >= 0 else 0
+        leaves[b] = way(ways, b)[0].head_i[ROOT]
+        if leaves[b] >= 0:
+            moving[n_moving] = b
+            n_moving += 1
     while n_moving > 0:
         k = 0
         while k < n_moving:
             b = moving[k]
+            tree, x = way(ways, b)
             v = np.int64(leaves[b])
             if tree.i[np.uint64(v), LEFT] < 0:
                 n_moving -= 1
                 moving[k] = moving[n_moving]
                 continue
-            child = np.int64(child_of(tree, v, row_of(rows, np.uint64(first + b))))
+            child = np.int64(child_of(tree, v, x))
             prefetch(tree.i, child)
             leaves[b] = child
             k += 1
-    for b in range(n):
-        fetch_boxes(tree, leaves[b])
-
-
-@apart
-def look_ahead_in_trees(table, columns, x, first, last, scratch, at):
-    """Write to ``at`` the leaves of row ``x`` in trees ``first`` to ``last``; -1 in empty ones."""
-    table, columns, x = borrow(table), borrow_columns(columns), borrow_row(x)
-    scratch, at = borrow(scratch), borrow(at)
-    for t in range(first, last):
-        at[t - first] = tree_at(table, t, columns, scratch).head_i[ROOT]
-    moving = True
-    while moving:
-        moving = False
-        for t in range(first, last):
-            v = at[t - first]
-            tree = tree_at(table, t, columns, scratch)
-            if v >= 0 and tree.i[np.uint64(v), LEFT] >= 0:
-                child = np.int64(child_of(tree, v, x))
-                prefetch(tree.i, child)
-                at[t - first] = child
-                moving = True
+    for b in range(n if with_boxes else 0):
+        fetch_boxes(way(ways, b)[0], leaves[b])
 
 
 @inner

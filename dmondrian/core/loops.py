@@ -15,7 +15,7 @@ import numpy as np
 
 from dmondrian._jit import hook, implements, inner, kernel
 from dmondrian._memory import borrow
-from dmondrian.core.ahead import N_AHEAD, fetch_boxes, look_ahead, look_ahead_in_trees
+from dmondrian.core.ahead import N_AHEAD, RowInTrees, RowsInTree, look_ahead
 from dmondrian.core.box import measure
 from dmondrian.core.columns import borrow_columns, borrow_rows, row_of
 from dmondrian.core.draws import tree_key
@@ -203,7 +203,7 @@ def learn_block(growth, stat, loss, rule, tree, key, rows, y, w, start, asked, a
     n = y.shape[0]
     for r in range(start, n):
         if n > 1 and (r - start) % N_AHEAD == 0:
-            look_ahead(tree, rows, r, at)
+            look_ahead(RowsInTree(tree, rows, r), min(n - r, N_AHEAD), at, True)
         if tree.head_i[N_NODES] + 2 > capacity:
             return r
         x = row_of(rows, r)
@@ -238,9 +238,7 @@ def update(
         k = (t - first) % N_AHEAD if n == 1 else 0
         if n == 1 and k == 0:
             x, end = row_of(rows, 0), min(last, t + N_AHEAD)
-            look_ahead_in_trees(table, columns, x, t, end, scratch, at)
-            for other in range(t, end):
-                fetch_boxes(tree_at(table, other, columns, scratch), at[other - t])
+            look_ahead(RowInTrees(table, columns, x, t, scratch), end - t, at, True)
         if reached[t] < n:
             tree, key = tree_at(table, t, columns, scratch), tree_key(seed, numbers[t])
             reached[t] = learn_block(
@@ -284,11 +282,11 @@ def predict(
         answers = work[2:]
         if n == 1 and t % N_AHEAD == 0:
             x, end = row_of(rows, 0), min(n_trees, t + N_AHEAD)
-            look_ahead_in_trees(table, columns, x, t, end, scratch, at)
+            look_ahead(RowInTrees(table, columns, x, t, scratch), end - t, at, False)
         tree, key = tree_at(table, t, columns, scratch), tree_key(seed, numbers[t])
         for r in range(n):
             if n > 1 and r % N_AHEAD == 0:
-                look_ahead(tree, rows, r, at)
+                look_ahead(RowsInTree(tree, rows, r), min(n - r, N_AHEAD), at, True)
             x = row_of(rows, r)
             leaf = predict_row(
                 growth, stat, loss, rule, tree, key, x, lifetimes[t], work[0], work[1], answers
