@@ -64,7 +64,7 @@ class Ensemble(Predicting):
         self._scales = None if scales is None else np.array(scales, np.float32)
         self._is_torn = False
         self._arranged = 0  # nodes for which the boxes' columns were chosen
-        self._gathered, self._frozen = None, Frozen()
+        self._gathered, self.frozen = None, Frozen()
         self._chosen: np.ndarray | None = None
         self._tabled: tuple[list[nodes.Tree], np.ndarray] = [], table_of([])
         self._answers: Answers | None = None
@@ -241,7 +241,7 @@ class Ensemble(Predicting):
 
     def _forget(self) -> None:
         """Forget what was found out from all nodes, before they change."""
-        self._gathered, self._chosen, self._frozen = None, None, Frozen()
+        self._gathered, self._chosen, self.frozen = None, None, Frozen()
 
     def _take(self, other: Ensemble) -> None:
         """Become ``other``."""

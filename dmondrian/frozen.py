@@ -9,12 +9,12 @@ Shapes: n rows, m nodes of a tree.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dmondrian.core import nodes
-from dmondrian.core.frozen import FrozenTree, freeze
+from dmondrian.core.frozen import FrozenTree, freeze, frozen_table
 from dmondrian.threads import run_threads
 
 # To freeze a node takes about an eighth of what a row saves in a tree of some 80,000 nodes; small
@@ -23,17 +23,31 @@ _NODES_PER_ROW = 8
 LEAST_NODES = 2048
 
 
+class Kept(NamedTuple):
+    """Frozen trees, and what they say."""
+
+    key: tuple[Any, ...]  # of loss, rule and lifetimes, see :func:`key_of`
+    trees: list[FrozenTree]
+    table: np.ndarray  # int64 [T, 4], where they lie, for the kernels
+
+
 class Frozen:
-    """Frozen trees of one forest at rest; benign to share among threads."""
+    """Frozen trees of one forest at rest; benign to share among threads.
+
+    Attributes
+    ----------
+    kept : Kept or None
+        Those that were frozen last.
+    """
 
     def __init__(self) -> None:
         self._n_asked = 0
-        self._kept: tuple[Any, list[FrozenTree]] | None = None
+        self.kept: Kept | None = None
 
     @property
     def n_bytes(self) -> int:
         """Bytes of memory held."""
-        kept = [] if self._kept is None else self._kept[1]
+        kept = [] if self.kept is None else self.kept.trees
         return sum(one.groups.nbytes + one.answers.nbytes + one.leaves.nbytes for one in kept)
 
     def trees(
@@ -61,9 +75,9 @@ class Frozen:
         n_threads : int
         """
         self._n_asked += n_rows
-        kept = self._kept
-        if kept is not None and kept[0] == _key(loss, rule, lifetimes):
-            return kept[1]
+        kept = self.kept
+        if kept is not None and kept.key == key_of(loss, rule, lifetimes):
+            return kept.trees
         mean = sum(int(tree.head_i[nodes.N_NODES]) for tree in grown) / max(1, len(grown))
         if mean < LEAST_NODES or _NODES_PER_ROW * self._n_asked < mean:
             return None
@@ -86,9 +100,10 @@ class Frozen:
 
         run_threads(work, range(len(grown)), n_threads)
         frozen = [made[t] for t in range(len(grown))]
-        self._kept = _key(loss, rule, lifetimes), frozen
+        self.kept = Kept(key_of(loss, rule, lifetimes), frozen, frozen_table(frozen))
         return frozen
 
 
-def _key(loss: Any, rule: Any, lifetimes: np.ndarray) -> tuple[Any, ...]:
+def key_of(loss: Any, rule: Any, lifetimes: np.ndarray) -> tuple[Any, ...]:
+    """Return what tells apart what frozen trees may say."""
     return type(loss), loss, rule, lifetimes.tobytes()  # tuples of equal numbers are equal

@@ -63,7 +63,7 @@ class Predicting:
     _scales: np.ndarray | None
     _is_torn: bool
     _gathered: tuple[float, list[nodes.Tree]] | None
-    _frozen: Frozen
+    frozen: Frozen
     _chosen: np.ndarray | None  # lifetimes of trees that choose their own
     _tabled: tuple[list[nodes.Tree], np.ndarray]  # what the table is of, and the table
 
@@ -96,7 +96,7 @@ class Predicting:
     @property
     def n_bytes(self) -> int:
         """Bytes of memory held by the trees, spare room and frozen copies included."""
-        return sum(nodes.tree_bytes(tree) for tree in self.trees) + self._frozen.n_bytes
+        return sum(nodes.tree_bytes(tree) for tree in self.trees) + self.frozen.n_bytes
 
     @property
     def total_weight(self) -> float:
@@ -223,9 +223,7 @@ class Predicting:
         each = self.tree_lifetimes() if lifetimes is None else self._for_each_tree(lives)
         is_plain = len(lives) == 1 and self.total_weight > 0.0
         if self.is_leafwise and is_plain and n >= _FEW:
-            frozen = self._frozen.trees(
-                ready, said.loss, rule, each[:, 0], said.width, n, n_threads
-            )
+            frozen = self.frozen.trees(ready, said.loss, rule, each[:, 0], said.width, n, n_threads)
         trees, asked = self._asked(X, ready, distance)
         share = -(-n // max(n_threads, 1))
         chunk = _CHUNK if frozen is None else min(max(share, _CHUNK), _LARGEST_CHUNK)
@@ -335,9 +333,7 @@ class Predicting:
         """Return the trees frozen at the lifetime that they predict at now; see :meth:`freeze`."""
         lives = self.tree_lifetimes()
         rule, ready = self._ready(float(self._lifetimes(None)[-1]))
-        return self._frozen.make(
-            ready, self.policies.loss, rule, lives[:, 0], self.width, n_threads
-        )
+        return self.frozen.make(ready, self.policies.loss, rule, lives[:, 0], self.width, n_threads)
 
     def table(self, trees: list[nodes.Tree]) -> np.ndarray:
         """Return where the trees are, for the kernels."""

@@ -21,7 +21,9 @@ import numpy as np
 from dmondrian._jit import entry_of
 from dmondrian.core.admit import admit
 from dmondrian.core.columns import Columns, Rows, boxless, n_words
+from dmondrian.core.frozen import predict_frozen_alone
 from dmondrian.core.loops import Silent, predict, update
+from dmondrian.frozen import Kept, key_of
 from dmondrian.layout import read_only
 from dmondrian.lifetime import PowerLifetime
 from dmondrian.parameters import ForestParameters
@@ -30,6 +32,7 @@ from dmondrian.rules.gaussian import GaussianHierarchy
 
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 _NONE_3D, _NONE_1D = np.empty((0, 0, 0)), np.empty(0)
+_COUNTED = 1024  # rows asked about, one by one, before they count towards freezing the trees
 
 
 class Place:
@@ -99,6 +102,10 @@ class Answers(Arguments):
             read_only(self._lives), ensemble.width, self._total, _NONE_3D, _NONE_1D,
         )  # fmt: skip
         self._entry = entry_of(predict, self._arguments)
+        self._may_freeze, self._n_asked = ensemble.is_leafwise, 0
+        self._kept: Kept | None = None  # what the next two are of
+        self._at_rest: tuple[Any, ...] = ()
+        self._entry_at_rest: Any = None
 
     @staticmethod
     def can_be_of(ensemble: Predicting) -> bool:
@@ -115,8 +122,33 @@ class Answers(Arguments):
         if self._grows:
             self._lives[:] = ensemble.parameters.lifetime_at(ensemble.total_weight)
         self._total.fill(0.0)
-        self._entry(*self._arguments)
+        if self._are_at_rest(ensemble):
+            self._entry_at_rest(*self._at_rest)
+        else:
+            self._entry(*self._arguments)
         return self._sums / self._n_trees
+
+    def _are_at_rest(self, ensemble: Predicting) -> bool:
+        """Tell whether frozen trees say what is asked; have them frozen where it pays by now."""
+        kept = ensemble.frozen.kept
+        if kept is None and self._may_freeze:
+            self._n_asked += 1
+            if self._n_asked % _COUNTED == 0:
+                loss, rule = ensemble.policies.loss, ensemble.policies.rule
+                lives, trees = self._lives[:, 0], ensemble.trees
+                ensemble.frozen.trees(trees, loss, rule, lives, ensemble.width, _COUNTED, 1)
+                kept = ensemble.frozen.kept
+        if kept is not self._kept:
+            self._kept, self._entry_at_rest = kept, None
+            if kept is not None and kept.key == self._key(ensemble):
+                leaves = np.empty(len(kept.trees), np.int32)
+                rows, total = self.place.rows, self._total
+                self._at_rest = kept.table, ensemble.width, rows, leaves, total
+                self._entry_at_rest = entry_of(predict_frozen_alone, self._at_rest)
+        return self._entry_at_rest is not None
+
+    def _key(self, ensemble: Predicting) -> tuple[Any, ...]:
+        return key_of(ensemble.policies.loss, ensemble.policies.rule, self._lives[:, 0])
 
 
 class Lesson(Arguments):

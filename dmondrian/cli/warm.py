@@ -120,9 +120,10 @@ def _use(algorithm: str, chosen: dict[str, Any]) -> None:
     y = np.where(X[:, 0] > X[:, 1], 1, 0)
     forest.fit(X, y)
     forest.predict(X)
+    forest.predict(X[:1])  # one row has a way of its own, in trees at rest another
     forest.forest_.freeze()  # as large forests are
     forest.predict(X)
-    forest.predict(X[:1])  # one row has a way of its own
+    forest.predict(X[:1])
     forest.weighted_depth(X)
     assert len(forest.feature_importances_) == X.shape[1]
     if algorithm == "mondrian-forest-regressor":

@@ -15,12 +15,13 @@ Shapes: n rows, d features, m nodes, g groups, l leaves, k outputs, w numbers of
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dmondrian._jit import inner, kernel
-from dmondrian._memory import borrow, prefetch
+from dmondrian._jit import hook, implements, inner, kernel
+from dmondrian._memory import array_at, borrow, prefetch
 from dmondrian.core.box import measure
 from dmondrian.core.columns import borrow_rows, row_of
 from dmondrian.core.lanes import LANES, first_apart
@@ -45,7 +46,8 @@ from dmondrian.core.room import aligned
 # that nothing meets, whose exit is its leaf.
 _FEATURES, _THRESHOLDS, _SIDES, _EXITS = 0, LANES, 2 * LANES, 2 * LANES + 1
 _WORDS = 16
-_ROWS = 8  # rows on their way at a time
+_WAYS = 8  # ways gone at a time
+_GROUPS, _N_GROUPS, _ANSWERS, _N_ANSWERS = range(4)  # addresses and lengths
 
 
 class FrozenTree(NamedTuple):
@@ -169,6 +171,61 @@ def write(loss, rule, tree, lifetime, work):
             path[c] = work.paths[n_waiting, c]
 
 
+class FrozenRows(NamedTuple):
+    """Ways of rows in one frozen tree."""
+
+    groups: np.ndarray  # int32 [g, 16]
+    X: np.ndarray  # float32 [n, d]
+
+
+class FrozenRow(NamedTuple):
+    """Ways of one row in frozen trees."""
+
+    table: np.ndarray  # int64 [T, 4], see :func:`frozen_table`
+    x: np.ndarray  # float32 [d]
+
+
+@hook
+def frozen_way(ways, b):
+    """Return the groups and the row of way number ``b``."""
+
+
+@implements(frozen_way, FrozenRows)
+def frozen_way_of_row(ways, b):
+    """Return the groups, and the row."""
+    return ways.groups, ways.X[np.uint64(b)]
+
+
+@implements(frozen_way, FrozenRow)
+def frozen_way_in_tree(ways, b):
+    """Return the groups, and the row."""
+    table = ways.table
+    return array_at(table[b, _GROUPS], (table[b, _N_GROUPS], _WORDS), np.int32), ways.x
+
+
+def frozen_table(frozen: Sequence[FrozenTree]) -> np.ndarray:
+    """Return where frozen trees lie, int64 [T, 4]; true as long as they are these objects."""
+    table = np.zeros((len(frozen), 4), np.int64)
+    for row, one in zip(table, frozen, strict=True):
+        row[_GROUPS], row[_N_GROUPS] = one.groups.ctypes.data, len(one.groups)
+        row[_ANSWERS], row[_N_ANSWERS] = one.answers.ctypes.data, len(one.answers)
+    return table
+
+
+@kernel
+def predict_frozen_alone(table, width, rows, leaves, total):
+    """Add what frozen trees say of the only row to ``total`` [1, 1, k], tree by tree.
+
+    ``leaves`` int32 [T] takes the leaves; ``width`` numbers are an answer.
+    """
+    table, rows, leaves, total = borrow(table), borrow_rows(rows), borrow(leaves), borrow(total)
+    find_leaves(FrozenRow(table, rows.values[0]), leaves)
+    for t in range(table.shape[0]):
+        answers = array_at(table[t, _ANSWERS], (table[t, _N_ANSWERS], width), np.float64)
+        for c in range(total.shape[2]):
+            total[0, 0, c] += answers[leaves[t], c]
+
+
 @kernel
 def predict_frozen(rule, tree, frozen, rows, leaves, total, square, distance):
     """Add a frozen tree's predictions to ``total`` [n, 1, k], and what else is asked for.
@@ -180,7 +237,7 @@ def predict_frozen(rule, tree, frozen, rows, leaves, total, square, distance):
     tree, rows, leaves = borrow_tree(tree), borrow_rows(rows), borrow(leaves)
     total, square, distance = borrow(total), borrow(square), borrow(distance)
     answers, nodes = borrow(frozen.answers), borrow(frozen.leaves)
-    find_leaves(borrow(frozen.groups), rows.values, leaves)
+    find_leaves(FrozenRows(borrow(frozen.groups), rows.values), leaves)
     for r in range(total.shape[0]):
         out = answers[leaves[r]]
         for c in range(total.shape[2]):
@@ -190,38 +247,39 @@ def predict_frozen(rule, tree, frozen, rows, leaves, total, square, distance):
     memory = np.empty(rows.values.shape[1])
     for r in range(distance.shape[0]):
         extensions = borrow(memory)
-        if r + _ROWS < distance.shape[0]:
-            prefetch(tree.box, nodes[leaves[r + _ROWS]])
-            prefetch(tree.bits, nodes[leaves[r + _ROWS]])
+        if r + _WAYS < distance.shape[0]:
+            prefetch(tree.box, nodes[leaves[r + _WAYS]])
+            prefetch(tree.bits, nodes[leaves[r + _WAYS]])
         distance[r] += measure(tree, nodes[leaves[r]], row_of(rows, r), extensions)
 
 
 @inner
-def find_leaves(groups, X, leaves):
-    """Write the leaf of each row."""
-    n = X.shape[0]
-    at = np.zeros(_ROWS, np.uint64)
-    rows = np.empty(_ROWS, np.uint64)
-    n_moving = min(n, _ROWS)
+def find_leaves(ways, leaves):
+    """Write the leaf at the end of each way."""
+    n = leaves.shape[0]
+    at = np.zeros(_WAYS, np.uint64)
+    names = np.empty(_WAYS, np.int64)
+    n_moving = min(n, _WAYS)
     for b in range(n_moving):
-        rows[b] = np.uint64(b)
+        names[b] = b
     begun = n_moving
     while n_moving > 0:
         b = 0
         while b < n_moving:
             group = at[b]
-            apart = np.uint64(first_apart(groups, group, X[rows[b]]))
+            groups, x = frozen_way(ways, names[b])
+            apart = np.uint64(first_apart(groups, group, x))
             found = np.int64(groups[group, np.uint64(_EXITS) + (apart & np.uint64(LANES - 1))])
             found = found if apart < np.uint64(LANES) else np.int64(group) + 1
             if found >= 0:
                 at[b] = np.uint64(found)
                 b += 1
                 continue
-            leaves[rows[b]] = ~found
+            leaves[names[b]] = ~found
             at[b] = np.uint64(0)
             if begun < n:
-                rows[b] = np.uint64(begun)
+                names[b] = begun
                 begun += 1
-            else:  # the last row on its way takes over this one's place
+            else:  # the last way takes over this one's place
                 n_moving -= 1
-                rows[b], at[b] = rows[n_moving], at[n_moving]
+                names[b], at[b] = names[n_moving], at[n_moving]

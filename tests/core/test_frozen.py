@@ -48,7 +48,7 @@ def test_frozen_trees_say_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -
     asked[:50] = X[:50]
     asked[50:60, 0] = 5.0  # far from all boxes
     plain = forest.predict_sums(asked, spread=True, distance=True)
-    assert forest._frozen.n_bytes == 0  # too small to pay
+    assert forest.frozen.n_bytes == 0  # too small to pay
     monkeypatch.setattr(frozen, "LEAST_NODES", 0)
     for n_threads in (1, 2):
         for n in (ROWS, 17, 1):
@@ -60,7 +60,7 @@ def test_frozen_trees_say_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -
             assert plain.distance is not None
             assert said.distance.tobytes() == plain.distance[:n].tobytes()
             assert said.square.tobytes() == plain.square[:n].tobytes()
-    assert forest._frozen.n_bytes > 0
+    assert forest.frozen.n_bytes > 0
 
 
 def test_boxes_of_two_values_and_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_boxes_of_two_values_and_chunks(monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setattr(predicting, "_CHUNK", 64)
         monkeypatch.setattr(predicting, "_LARGEST_CHUNK", 100)
         said = forest.predict_sums(asked, 2, distance=True)
-        assert forest._frozen.n_bytes > 0
+        assert forest.frozen.n_bytes > 0
         assert plain.distance is not None
         assert said.distance is not None
         assert plain.distance.max() > 0.0
@@ -97,7 +97,7 @@ def test_what_is_frozen_is_not_what_was_learned_since(monkeypatch: pytest.Monkey
         for forest in forests:
             forest.update(X[start : start + 350], y[start : start + 350])
         frozen_says = forests[0].predict_sums(X).total
-        assert forests[0]._frozen.n_bytes > 0
+        assert forests[0].frozen.n_bytes > 0
         monkeypatch.setattr(frozen, "LEAST_NODES", 10**9)
         assert forests[1].predict_sums(X).total.tobytes() == frozen_says.tobytes()
         monkeypatch.setattr(frozen, "LEAST_NODES", 0)

@@ -122,6 +122,50 @@ def test_rows_alone_are_learned_as_rows_together(
         assert parts.n_clipped_ == whole.n_clipped_ > 0
 
 
+@pytest.mark.parametrize(("estimator", "learns", "answers"), CASES, ids=str)
+def test_a_row_alone_is_answered_by_frozen_trees_as_by_others(
+    estimator: BaseForest, learns: bool, answers: bool
+) -> None:
+    X = rows()
+    y = labels(estimator, X)
+    forest = begun(estimator, X[:BEGUN], y[:BEGUN])
+    for first, last in ((BEGUN, 150), (150, 151), (151, 200)):
+        forest.partial_fit(X[first:last], y[first:last])
+        other = copy.deepcopy(forest)
+        before = [ask(forest, X[r : r + 1]) for r in range(40)]
+        forest.forest_.freeze()
+        after = [ask(forest, X[r : r + 1]) for r in range(40)]
+        assert np.array_equal(before, after)
+        assert np.array_equal(np.concatenate(after), ask(other, X[:40]))
+
+
+def test_frozen_trees_answer_a_row_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They do so at once, and not after the next row is learned; the kernel shows which did."""
+    X = rows()
+    forest = begun(AMFRegressor(3, **RATE), X, X[:, 0])
+    expected = ask(forest, X[:1])
+    forest.forest_.freeze()
+    assert np.array_equal(ask(forest, X[:1]), expected)
+    kept = forest.forest_.frozen.kept
+    assert kept is not None
+    for one in kept.trees:
+        one.answers[:] = 7.0
+    assert ask(forest, X[:1]) == 7.0
+    forest.partial_fit(X[:1], X[:1, 0])
+    assert ask(forest, X[:1]) != 7.0
+
+
+def test_many_rows_alone_have_trees_frozen() -> None:
+    X = np.random.default_rng(0).random((1500, 3)).astype(np.float32)
+    forest = AMFRegressor(2, **RATE, random_state=0).fit(X, X[:, 0])
+    expected = ask(copy.deepcopy(forest), X)
+    for r in range(1024):
+        assert forest.forest_.frozen.kept is None
+        assert ask(forest, X[r : r + 1]) == expected[r]
+    assert forest.forest_.frozen.kept is not None
+    assert [float(ask(forest, X[r : r + 1])[0]) for r in range(50)] == expected[:50].tolist()
+
+
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast")  # scikit-learn's, of 1e300
 @pytest.mark.parametrize("kind", [AMFClassifier, AMFRegressor])
 def test_what_is_refused_is_refused_of_a_row_alone(kind: Any) -> None:
