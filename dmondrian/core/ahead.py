@@ -112,6 +112,13 @@ def look_ahead(ways, n, at, with_boxes):
         fetch_boxes(way(ways, b)[0], leaves[b])
 
 
+class Hint(NamedTuple):
+    """Where a row was found when it was looked ahead for."""
+
+    leaf: int  # -1 where the tree was empty
+    age: int  # rows that were learned since
+
+
 @inner
 def confirm(tree, hint, x):
     """Return the leaf of ``x``, given the one that it had some rows ago; -1 where none is.
@@ -119,12 +126,15 @@ def confirm(tree, hint, x):
     Splits may have come in above the leaf. Upwards no node waits for a comparison: a processor
     has the next ones at hand before it knows whether the way is still the same.
     """
-    if hint < 0:
-        hint = tree.head_i[ROOT]
-        if hint < 0:
-            return hint
-    newest = tree.head_i[N_NODES] - 2 * N_AHEAD  # nodes from here on may have come in since
-    v, turn = hint, hint
+    turn = np.int64(hint.leaf)
+    if hint.age == 0:
+        return turn
+    if turn < 0:
+        turn = np.int64(tree.head_i[ROOT])
+        if turn < 0:
+            return turn
+    newest = tree.head_i[N_NODES] - 2 * hint.age  # nodes from here on may have come in since
+    v = turn
     parent = np.int64(tree.i[np.uint64(v), PARENT])
     while parent >= 0:
         if parent >= newest and child_of(tree, parent, x) != v:

@@ -15,7 +15,7 @@ import numpy as np
 
 from dmondrian._jit import hook, implements, inner, kernel
 from dmondrian._memory import borrow
-from dmondrian.core.ahead import N_AHEAD, RowInTrees, RowsInTree, look_ahead
+from dmondrian.core.ahead import N_AHEAD, Hint, RowInTrees, RowsInTree, look_ahead
 from dmondrian.core.box import measure
 from dmondrian.core.columns import borrow_columns, borrow_rows, row_of
 from dmondrian.core.draws import tree_key
@@ -202,7 +202,8 @@ def learn_block(growth, stat, loss, rule, tree, key, rows, y, w, start, asked, a
     capacity = tree.i.shape[0]
     n = y.shape[0]
     for r in range(start, n):
-        if n > 1 and (r - start) % N_AHEAD == 0:
+        age = (r - start) % N_AHEAD
+        if n > 1 and age == 0:
             look_ahead(RowsInTree(tree, rows, r), min(n - r, N_AHEAD), at, True)
         if tree.head_i[N_NODES] + 2 > capacity:
             return r
@@ -210,7 +211,7 @@ def learn_block(growth, stat, loss, rule, tree, key, rows, y, w, start, asked, a
         answer(asked, growth, stat, loss, rule, tree, key, x, r)
         weight = w[r] if w.shape[0] > 0 else 1.0
         if weight > 0.0 and not learn(
-            growth, stat, loss, rule, tree, key, x, y[r], weight, at[(r - start) % N_AHEAD]
+            growth, stat, loss, rule, tree, key, x, y[r], weight, Hint(at[age], age)
         ):
             return r
     return n

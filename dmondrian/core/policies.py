@@ -44,9 +44,9 @@ def grow(growth, stat, rule, tree, x, y, key, hint):
     """Take ``x`` into the tree, whose key is ``key``; return (leaf, opens, inserted).
 
     ``opens`` tells whether the row is the first of its leaf, ``inserted`` is the parent that
-    the row put above an older node, or -1. ``hint`` is the leaf that ``x`` reached some rows ago,
-    or -1. The leaf is -1 where the arrays are full; the
-    tree is sound then, and the row can be taken in again once there is room.
+    the row put above an older node, or -1. ``hint`` tells the leaf that ``x`` reached some rows
+    ago (:class:`dmondrian.core.ahead.Hint`). The leaf is -1 where the arrays are full; the tree is
+    sound then, and the row can be taken in again once there is room.
     """
 
 

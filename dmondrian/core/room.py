@@ -12,6 +12,7 @@ Shapes: rows of one width and type, so many as there is capacity for.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import mmap
 import sys
@@ -24,7 +25,8 @@ from dmondrian._memory import CACHE_LINE
 
 LEAST = 1 << 20  # bytes; smaller arrays are copied
 _AHEAD = 256  # addresses for each byte: a tree is copied twice on its way to 64 GiB
-_LARGE_PAGES = 1 << 22  # bytes from which on a large page too many, 2 MiB, is little
+_LARGE_PAGES = 1 << 21  # bytes from which on an array lies in large pages, of 2 MiB
+_COLLAPSE = 25  # MADV_COLLAPSE of Linux 6.1, which Python's mmap does not name
 _NO_RESERVE = 0x4000  # MAP_NORESERVE of Linux, which Python's mmap does not name
 _OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")  # 2: addresses count as memory
 
@@ -67,11 +69,11 @@ def _range_of(array: np.ndarray) -> tuple[_Range, np.ndarray] | None:
 
 
 def _use_large_pages(addresses: _Range, before: int, n_bytes: int) -> None:
+    """Have what is and will be written lie in large pages, whose places are found sooner."""
     if before < _LARGE_PAGES <= n_bytes:
-        try:
+        with contextlib.suppress(OSError):  # an old kernel, or one without them
             addresses.madvise(mmap.MADV_HUGEPAGE)
-        except OSError:  # a kernel without them
-            return
+            addresses.madvise(_COLLAPSE, 0, _LARGE_PAGES)
 
 
 def aligned(capacity: int, width: int, dtype: Any) -> np.ndarray:

@@ -243,7 +243,7 @@ def take_in(growth, stat, tree, key, x, y, w, hint):
         if growth.max_nodes >= 3:
             tree.i[0, CANDIDATES] = OPEN
             tree.head_i[N_ACTIVE] = 1
-    v = leaf_of(tree, hint if hint >= 0 else tree.head_i[ROOT], x)
+    v = leaf_of(tree, hint.leaf if hint.leaf >= 0 else tree.head_i[ROOT], x)
     draw = uniform(row_key(key, np.float64(tree.head_f[TOTAL_WEIGHT]).view(np.uint64)), 1)
     if draw < growth.structure:
         return look_at(growth, stat, tree, key, v, x, y, w)
