@@ -4,8 +4,9 @@ The same rows are learned and then predicted by `dmondrian` and by scikit-learn'
 as many trees, in one process, taking turns. Three figures of each:
 
 * a batch: rows x trees per second, all rows predicted, by one thread and by two;
-* one row at a time: microseconds of `predict_proba` (`predict` for labels), and of `partial_fit`,
-  which the random forest has not;
+* one row at a time: microseconds of `predict_proba` (`predict` for labels) of a forest at rest, and
+  of `partial_fit`, which the random forest has not; and of `predict_proba` where one row is learned
+  between two that are asked about;
 * memory: bytes per node of the trees as they learn, and with the frozen copies that predict.
 
     python -m benchmarks.answering --data <folder>
@@ -81,6 +82,16 @@ def singles(work: Callable[[int], Any]) -> float:
     return statistics.median(seconds(lambda r=r: work(r)) for r in range(1, SINGLE))
 
 
+def between_lessons(model: Any, X: np.ndarray, y: np.ndarray) -> float:
+    """Return the median of the seconds to ask about a row after another was learned."""
+    ask, took = asker(model), []
+    for r in range(SINGLE):
+        model.partial_fit(X[r : r + 1], y[r : r + 1])
+        row = X[-1 - r :][:1]
+        took.append(seconds(lambda row=row: ask(row)))
+    return statistics.median(took)
+
+
 def measure(name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     """All figures of one workload; a record per model."""
     dataset = workload(name, args.data, args.max_rows)
@@ -107,6 +118,7 @@ def measure(name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     mine = records[0]
     mine["bytes_per_node"] = [grown, own.forest_.n_bytes / own.forest_.n_nodes]
     mine["learn_one"] = singles(lambda r: own.partial_fit(X[r : r + 1], y[r : r + 1]))
+    mine["ask_between"] = between_lessons(own, X, y)
     return records
 
 
@@ -117,18 +129,19 @@ def report(records: Records) -> str:
             *(r["workload"], r["rows"], r["d"], r["model"]),
             *(spread([v / 1e6 for v in r[f"rate_{threads}"]], ".1f") for threads in (1, 2)),
             *(spread(r[f"ratio_{threads}"], ".2f") for threads in (1, 2)),
-            f"{1e6 * r['ask_one']:,.0f}",
-            f"{1e6 * r['learn_one']:,.0f}" if "learn_one" in r else "-",
+            f"{1e6 * r['ask_one']:,.1f}",
+            *(f"{1e6 * r[k]:,.1f}" if k in r else "-" for k in ("ask_between", "learn_one")),
             " / ".join(f"{v:.0f}" for v in r.get("bytes_per_node", [])) or "-",
         ]
         for r in sorted(records, key=lambda r: (WORKLOADS.index(r["workload"]), r["model"]))
     ]
     head = ["workload", "n", "d", "model", "batch, 1 thread", "2 threads", "ratio, 1 thread"]
+    head += ["2 threads", "ask one row", "between lessons", "learn one row", "bytes per node"]
     return (
         "Batch: millions of rows x trees per second, median (least to greatest); ratio: over the "
-        "random forest's rate in the same turn. One row: microseconds of a call, median. Bytes per "
-        "node: as it learns / with frozen copies.\n\n"
-        + table([*head, "2 threads", "ask one row", "learn one row", "bytes per node"], rows)
+        "random forest's rate in the same turn. One row: microseconds of a call, median; between "
+        "lessons: to ask where a row is learned before each. Bytes per "
+        "node: as it learns / with frozen copies.\n\n" + table(head, rows)
     )
 
 
