@@ -1,6 +1,6 @@
 """What do safety and the cluster cost? Recovery, checkpoints and the coordinator, on covtype.
 
-Four parts, each taken in turns so that a disturbance of the machine falls on all sides:
+Five parts, each taken in turns so that a disturbance of the machine falls on all sides:
 
 * ``kill``: a worker process is killed half way through a run on three workers; seconds until the
   loss is seen, and until the stream has got past the place where it was seen.
@@ -10,6 +10,9 @@ Four parts, each taken in turns so that a disturbance of the machine falls on al
 * ``coordinator``: rows per second of n workers of one thread each, against the sum of what the
   same processes reach at the same time when each learns its trees in one plain loop and saves
   them once, as the run does.
+* ``workers``: rows per second of n workers over those of one, each in a cluster of its own, as many
+  trees in all. Coordinator and scheduler have a core to themselves beside one worker of two cores,
+  and none beside two: the more trees, the less that counts.
 * ``orders``: processor time of the process of coordinator and scheduler over runs with small and
   large steps, with and without forecasts; from these `benchmarks.scaling_model` has its numbers.
 
@@ -47,7 +50,7 @@ from tests.distributed.chaos.harness import Outcome
 from tests.distributed.chaos.place import place
 from tests.distributed.chaos.schedule import KILL, LEAVE, Fault
 
-PARTS = ("kill", "checkpoints", "coordinator", "orders")
+PARTS = ("kill", "checkpoints", "coordinator", "workers", "orders")
 GROUP_ROWS = 20_000
 INTERVALS = ("auto", "100000 rows")
 
@@ -196,6 +199,24 @@ def coordinator(args: argparse.Namespace, n_workers: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def over_one(args: argparse.Namespace) -> dict[str, Any]:
+    """Compare a cluster of some workers with one of a single worker."""
+    found = []
+    with rows_of(args, args.kill_rows) as few, rows_of(args, args.rows) as data:
+        for _ in range(args.repeats):
+            turn = []
+            for n_workers in (1, args.workers):
+                with workers(n_workers) as client:
+                    learn(client, few, args, checkpoint_every=None)  # starts all that is to start
+                    summary = learn(client, data, args, checkpoint_every=None).summary
+                    turn.append(summary["seconds"])
+            found.append(turn)
+    return {
+        "part": "workers", "workers": args.workers, "rows": args.rows, "trees": args.trees,
+        "seconds": found, "ratio": [one / some for one, some in found],
+    }  # fmt: skip
+
+
 def orders(args: argparse.Namespace) -> dict[str, Any]:
     """Measure runs that differ in the number of orders and in forecasts."""
     cases = []
@@ -248,6 +269,9 @@ def report(records: Records) -> str:
             what = f"{r['workers']} workers over the sum of each alone"
             rows.append([what, *spread(r["ratio"])])
             rows.append([f"{what}, by the workers' CPU", *spread(r["cpu_ratio"])])
+        elif r["part"] == "workers":
+            what = f"{r['workers']} workers over one, {r['trees']} trees"
+            rows.append([what, *spread(r["ratio"])])
     return table(["figure", "median", "least", "greatest"], rows)
 
 
@@ -283,7 +307,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path, default=RESULTS / "recovery.json")
     args = parser.parse_args()
-    records = Records(args.out, ("part", "workers", "every"))
+    records = Records(args.out, ("part", "workers", "every", "trees"))
     for part in args.parts:
         if part == "coordinator":
             for n_workers in range(1, args.workers + 1):
@@ -292,7 +316,7 @@ def main() -> None:
             for every in INTERVALS:
                 records.add(checkpoints(args, every))
         else:
-            records.add({"kill": kill, "orders": orders}[part](args))
+            records.add({"kill": kill, "workers": over_one, "orders": orders}[part](args))
         print(f"{part}: done", file=sys.stderr)
     text = report(records)
     args.out.with_suffix(".md").write_text(text)
