@@ -26,7 +26,7 @@ import numpy as np
 from dmondrian._jit import inner
 from dmondrian._memory import borrow
 from dmondrian.core.columns import Columns, borrow_columns, has_boxes, n_words
-from dmondrian.core.room import growing, grown
+from dmondrian.core.room import bytes_held, growing, grown
 
 LEFT, RIGHT, PARENT, FEATURE = 0, 1, 2, 3  # words, int32; -1 where there is none
 THRESHOLD = 4  # word, float32; rows with x <= threshold go left
@@ -268,5 +268,7 @@ def from_fields(arrays: dict[str, np.ndarray], header: dict[str, Any], columns: 
 
 
 def tree_bytes(tree: Tree) -> int:
-    """Return the bytes that the nodes' arrays hold, spare room included."""
-    return int(tree.i.nbytes + tree.box.nbytes + tree.bits.nbytes + tree.pool.nbytes)
+    """Return the bytes of memory that the nodes take, spare room included where it takes any."""
+    used = int(tree.head_i[N_NODES])
+    held = sum(bytes_held(array, used) for array in (tree.i, tree.box, tree.bits))
+    return int(held + tree.pool.nbytes)

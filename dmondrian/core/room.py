@@ -119,3 +119,12 @@ def next_capacity(array: np.ndarray) -> int:
     Half as many again, or an eighth where nothing is copied.
     """
     return len(array) + len(array) // (2 if _range_of(array) is None else 8)
+
+
+def bytes_held(array: np.ndarray, used: int) -> int:
+    """Return the bytes of memory that the array takes, of which ``used`` rows were written."""
+    if _range_of(array) is None:
+        return array.nbytes
+    page = _LARGE_PAGES if array.nbytes >= _LARGE_PAGES else mmap.PAGESIZE
+    written = used * array.shape[1] * array.itemsize
+    return -(-written // page) * page

@@ -12,7 +12,7 @@ import pytest
 
 from dmondrian import AMFRegressor
 from dmondrian.core import nodes
-from dmondrian.core.room import LEAST, aligned, growing, grown, next_capacity
+from dmondrian.core.room import LEAST, aligned, bytes_held, growing, grown, next_capacity
 
 ROWS = LEAST // 64  # rows of 16 words that fill the least range
 
@@ -84,6 +84,16 @@ def test_an_array_within_a_larger_one_does_not_grow_over_what_follows():
 
 def test_an_array_of_no_width_grows():
     assert grown(growing(ROWS, 0, np.uint64), ROWS, 2 * ROWS).shape == (2 * ROWS, 0)
+
+
+@needs_ranges
+def test_what_was_not_written_is_not_counted():
+    array = growing(2 * ROWS, 16, np.int32)  # a large page
+    assert bytes_held(array, 0) == 0
+    assert bytes_held(array, 1) == bytes_held(array, ROWS) == 2 * LEAST
+    assert bytes_held(grown(array, 1, 100 * ROWS), 2 * ROWS + 1) == 4 * LEAST
+    small = aligned(10, 16, np.int32)
+    assert bytes_held(small, 3) == small.nbytes
 
 
 def _grown_forest():
