@@ -133,8 +133,7 @@ for first in range(20_000, len(X), 1000):
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 state = forest.forest_.state()[1][0]
 digest = hashlib.sha256(b"".join(state[name].tobytes() for name in sorted(state))).hexdigest()
-size, n_nodes = forest.forest_.n_bytes, forest.forest_.n_nodes
-print(digest, (peak - before) / size, size / n_nodes)
+print(digest, (peak - before) / forest.forest_.n_bytes)
 """
 
 
@@ -149,5 +148,4 @@ def test_growth_takes_little_more_memory_than_the_tree_and_leaves_its_bytes():
         )  # fmt: skip
         told[how] = run.stdout.split()
     assert told["free"][0] == told["limited"][0]
-    assert float(told["free"][1]) < 1.5
-    assert float(told["free"][2]) < float(told["limited"][2])
+    assert float(told["free"][1]) < 1.3 < float(told["limited"][1])
