@@ -43,7 +43,7 @@ RUNS = (
         "--workloads adult friedman1 --max-rows 1000 --repeats 1"),
     Run("scoring", "--max-rows 100000",
         "--set adult --max-rows 600 --trees 2 --copies 1 --repeats 1"),
-    Run("growth", "", "--max-rows 20000 --trees 1", takes_data=False),
+    Run("growth", "--fresh", "--streams classes labels wide adult --max-rows 11000 --trees 1"),
     Run("startup", "", None, takes_data=False, takes_peers=True),
     Run("first_screen", "", None, takes_data=False),
     Run("ablation", "--max-rows 20000", "--sets adult --max-rows 200 --trees 2"),
