@@ -44,6 +44,7 @@ RUNS = (
     Run("scoring", "--max-rows 100000",
         "--set adult --max-rows 600 --trees 2 --copies 1 --repeats 1"),
     Run("growth", "--fresh", "--streams classes labels wide adult --max-rows 11000 --trees 1"),
+    Run("shapes", "", "--max-rows 300 --repeats 1", takes_data=False),
     Run("startup", "", None, takes_data=False, takes_peers=True),
     Run("first_screen", "", None, takes_data=False),
     Run("ablation", "--max-rows 20000", "--sets adult --max-rows 200 --trees 2"),
