@@ -156,14 +156,7 @@ def load(name: str, folder: str | Path | None = None, max_rows: int | None = Non
         rows = np.random.default_rng(SEED).permutation(len(y))
         return _finish(name, X, y, *_cut(rows[:max_rows]), is_classification, "70/30, seed 0")
     spec = REAL[name]
-    frame, is_test = _read(_folder(name, folder))
-    y = frame.pop(spec.target)
-    X = _encode(frame.drop(columns=list(spec.drop)))
-    known = y.notna().to_numpy()
-    y_values = np.unique(y[known], return_inverse=True)[1] if spec.is_classification else y
-    target = np.zeros(len(y), dtype=np.int64 if spec.is_classification else np.float64)
-    target[known] = y_values if spec.is_classification else y[known].to_numpy(np.float64)
-    rows = np.flatnonzero(known)
+    X, target, is_test, rows = _matrix(name, folder)
     if not spec.is_stream:
         rows = np.random.default_rng(SEED).permutation(rows)
     rows = rows[: min(x for x in (max_rows, spec.max_rows, len(rows)) if x is not None)]
@@ -173,6 +166,33 @@ def load(name: str, folder: str | Path | None = None, max_rows: int | None = Non
         train, test = _cut(rows)
         split = "last 30 % in time order" if spec.is_stream else "70/30, seed 0"
     return _finish(name, X, target, train, test, spec.is_classification, split)
+
+
+def stored(name: str, folder: str | Path | None = None, max_rows: int | None = None) -> Dataset:
+    """Return the first rows of a real set as they are stored, all to learn, none held out.
+
+    The sets' own limits (100,000 rows of covtype) are those of `load`, not of these rows. Columns
+    are scaled with the bounds of the rows that are returned. Parameters and errors are those of
+    `load`.
+    """
+    X, target, _, rows = _matrix(name, folder)
+    is_classification = REAL[name].is_classification
+    return _finish(name, X, target, rows[:max_rows], rows[:0], is_classification, "none")
+
+
+def _matrix(
+    name: str, folder: str | Path | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """All rows of a set, encoded; targets; which are official test rows; rows with a target."""
+    spec = REAL[name]
+    frame, is_test = _read(_folder(name, folder))
+    y = frame.pop(spec.target)
+    X = _encode(frame.drop(columns=list(spec.drop)))
+    known = y.notna().to_numpy()
+    y_values = np.unique(y[known], return_inverse=True)[1] if spec.is_classification else y
+    target = np.zeros(len(y), dtype=np.int64 if spec.is_classification else np.float64)
+    target[known] = y_values if spec.is_classification else y[known].to_numpy(np.float64)
+    return X, target, is_test, np.flatnonzero(known)
 
 
 def _folder(name: str, folder: str | Path | None) -> Path:

@@ -1,21 +1,38 @@
 """How the cost of learning a row grows with the rows learned before.
 
-One stream is learned by `dmondrian` in blocks; at 10k, 30k, 100k, ... rows the processor's time of
-the last block is told per row and tree, with the mean depth of a row's leaf and the nodes. The cost
-follows the depth as long as the trees lie in the cache, and the memory beyond.
+One stream is learned by `dmondrian` in blocks of at most 5,000 rows; at 10k, 30k, 100k, ... rows,
+and at the stream's end, the processor's time of the last fifth of these rows is told per row and
+tree, with the mean depth of their leaves and the nodes. The cost follows the depth as long as the
+trees lie in the cache, and the memory beyond.
 
-The roofline is the memory: each node on a row's path is read and written, boxes apart, so these
-bytes over the time are compared with what a copy of a large array moves in the same run.
+The roofline is the memory: bytes moved over the time, compared with what a copy of a large array
+moves in the same run, where each byte is counted as read and as written. Per row and tree it
+counts
 
-    python -m benchmarks.growth --max-rows 3000000
+* the rows of all nodes on the way, from the root to the leaf, read and written. Whole rows are
+  counted: all of a node's numbers, though of many classes' counts one is changed;
+* the nodes that were added, row, box and bits, written once.
 
-Streams: ``classes`` is scikit-learn's `make_classification`, 20 columns of which 10 tell, each in
-[0, 1]; ``labels`` is its `make_friedman1`, 10 columns.
+It does not count boxes that are looked at, or stretched, on the way: which these are depends on the
+row. Nor the stream's own rows, and fresh memory that is cleared before it is written. What is told
+is therefore a bit less than what is moved, most of all where boxes are wide. Nodes near the root
+stay in the cache: their bytes count as all others, so a small forest may move more than a copy.
+
+The time is all that `partial_fit` takes, its checks of each block too; where a level of a category
+comes for the first time (``adult``), the boxes of all nodes may be written anew.
+
+    python -m benchmarks.growth --data <folder> --max-rows 3000000 --fresh
+
+Streams: ``classes`` is scikit-learn's `make_classification`, 20 columns of which 10 tell, two
+classes; ``wide`` is the same with 100 columns and 5 classes, to at most ``--wide-rows`` as a node's
+box is 800 bytes; ``labels`` is its `make_friedman1`, 10 columns. ``covtype`` and ``adult`` (one-hot
+columns) need ``--data`` and come in their stored order, as far as they go. Columns are in [0, 1].
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from pathlib import Path
@@ -24,30 +41,45 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import make_classification, make_friedman1
 
+from benchmarks import datasets
 from benchmarks.records import RESULTS, Records, table
 from dmondrian import AMFClassifier, AMFRegressor
 from dmondrian.core.nodes import FEATURE, LEFT, RIGHT, ROOT, THRESHOLD
 
-STREAMS = ("classes", "labels")
-BLOCK = 5000  # rows whose time is told
+MADE = ("classes", "labels", "wide")
+REAL = ("covtype", "adult")
+STREAMS = (*MADE, *REAL)
+BLOCK = 5000  # rows learned at a time, at most
+TOLD = 5  # the last of so many parts of the rows is told
 FIRST = 10_000
+BEYOND = 1.5  # the stream's end is told if it is so many times the stage before
 COPIED = 2**28  # bytes, far beyond any cache
 
 
-def stream(name: str, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return n rows, float32 [n, d], and labels."""
-    if name == "classes":
-        X, y = make_classification(n, 20, n_informative=10, random_state=0)
-    else:
+def stream(name: str, args: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows, float32 [n, d], and labels; class indices or float64."""
+    n = min(args.max_rows, args.wide_rows) if name == "wide" else args.max_rows
+    if name in REAL:
+        dataset = datasets.stored(name, args.data, n)
+        return dataset.X_train, dataset.y_train
+    if name == "labels":
         X, y = make_friedman1(n, 10, random_state=0)
+    else:
+        d, n_classes = (100, 5) if name == "wide" else (20, 2)
+        X, y = make_classification(n, d, n_informative=10, n_classes=n_classes, random_state=0)
+    return scaled(X), y
+
+
+def scaled(X: np.ndarray) -> np.ndarray:
+    """Return the columns in [0, 1], float32; none of them may be constant."""
     low, high = X.min(axis=0), X.max(axis=0)
-    return ((X - low) / (high - low)).astype(np.float32), y
+    return ((X - low) / (high - low)).astype(np.float32)
 
 
-def forest(name: str, trees: int) -> Any:
+def forest(of_classes: bool, trees: int) -> Any:
     """Return a forest that has learned nothing."""
-    kind = AMFClassifier if name == "classes" else AMFRegressor
-    given: dict[str, Any] = {"alpha": 0.5} if name == "classes" else {}
+    kind = AMFClassifier if of_classes else AMFRegressor
+    given: dict[str, Any] = {"alpha": 0.5} if of_classes else {}
     return kind(
         n_estimators=trees,
         charge_opening=True,
@@ -59,38 +91,41 @@ def forest(name: str, trees: int) -> Any:
 
 
 def stages(most: int) -> list[int]:
-    """Return the numbers of rows at which the cost is told: 10k, 30k, 100k, ..."""
+    """Return the numbers of rows at which the cost is told: 10k, 30k, 100k, ..., and the end."""
     found = [FIRST]
     while found[-1] < most:
         found.append(found[-1] * 3 if len(found) % 2 else found[-1] // 3 * 10)
-    return [n for n in found if n <= most]
+    found = [n for n in found if n <= most]
+    return found if found and most <= BEYOND * found[-1] else [*found, most]
 
 
 def measure(name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     """One record per number of rows."""
-    X, y = stream(name, args.max_rows)
-    classes = {"classes": np.unique(y)} if name == "classes" else {}
-    forest(name, 1).partial_fit(X[:BLOCK], y[:BLOCK], **classes)  # compiles
-    model, done, records = forest(name, args.trees), 0, []
-    for n in stages(args.max_rows):
-        for start in range(done, n - BLOCK, BLOCK):
-            model.partial_fit(X[start : start + BLOCK], y[start : start + BLOCK], **classes)
-        begin = time.process_time()
-        model.partial_fit(X[n - BLOCK : n], y[n - BLOCK : n], **classes)
-        seconds = time.process_time() - begin
-        done = n
-        grown = model.forest_
-        nodes = grown.n_nodes / args.trees
+    X, y = stream(name, args)
+    of_classes = name != "labels"
+    classes = {"classes": np.unique(y)} if of_classes else {}
+    forest(of_classes, 1).partial_fit(X[:BLOCK], y[:BLOCK], **classes)  # compiles
+    model, done, records = forest(of_classes, args.trees), 0, []
+    for n in stages(len(X)):
+        start = n - n // TOLD
+        learn(model, X[done:start], y[done:start], classes)
+        before = model.forest_.n_nodes
+        seconds = learn(model, X[start:n], y[start:n], classes)
+        done, grown = n, model.forest_
+        tree = grown.trees[0]
         records.append(
             {
                 "stream": name,
                 "rows": n,
                 "trees": args.trees,
-                "nodes": nodes,
-                "microseconds": 1e6 * seconds / BLOCK / args.trees,
-                "depth": depth_of(model, X[n - BLOCK : n]),
+                "told": n - start,
+                "nodes": grown.n_nodes / args.trees,
+                "added": (grown.n_nodes - before) / (n - start) / args.trees,
+                "microseconds": 1e6 * seconds / (n - start) / args.trees,
+                "depth": depth_of(model, X[start : n : max(1, (n - start) // BLOCK)]),
                 "bytes_per_node": grown.n_bytes / grown.n_nodes,
-                "row_bytes": int(grown.trees[0].i[0].nbytes),
+                "row_bytes": int(tree.i[0].nbytes),
+                "box_bytes": int(tree.box[0].nbytes + tree.bits[0].nbytes),
                 "copied_per_second": copied_per_second(),
             }
         )
@@ -98,9 +133,18 @@ def measure(name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     return records
 
 
+def learn(model: Any, X: np.ndarray, y: np.ndarray, classes: dict[str, Any]) -> float:
+    """Learn the rows in blocks; return the processor's seconds."""
+    begin = time.process_time()
+    for start in range(0, len(X), BLOCK):
+        block = slice(start, start + BLOCK)
+        model.partial_fit(X[block], y[block], **classes)
+    return time.process_time() - begin
+
+
 def copied_per_second() -> float:
     """Return the bytes that a copy of a large array reads and writes in a second, the best of 5."""
-    source = np.zeros(COPIED // 8)
+    source = np.ones(COPIED // 8)  # not zeros, which are one page of memory until written to
     target, seconds = np.empty_like(source), []
     for _ in range(5):
         begin = time.process_time()
@@ -109,9 +153,20 @@ def copied_per_second() -> float:
     return 2 * COPIED / min(seconds)
 
 
+def moved(record: dict[str, Any]) -> float:
+    """Return the bytes that learning a row moves in a tree, as the module's docstring counts."""
+    on_the_way = 2 * (record["depth"] + 1) * record["row_bytes"]
+    return on_the_way + record["added"] * (record["row_bytes"] + record["box_bytes"])
+
+
 def moved_per_second(record: dict[str, Any]) -> float:
-    """Return the bytes of nodes' rows that learning reads and writes in a second."""
-    return 2e6 * record["depth"] * record["row_bytes"] / record["microseconds"]
+    """Return the bytes that learning moves in a second."""
+    return 1e6 * moved(record) / record["microseconds"]
+
+
+def share_of_copy(record: dict[str, Any]) -> float:
+    """Return these bytes over what a copy moves."""
+    return moved_per_second(record) / record["copied_per_second"]
 
 
 def depth_of(model: Any, X: np.ndarray) -> float:
@@ -140,30 +195,37 @@ def report(records: Records) -> str:
             *(r["stream"], f"{r['rows']:,}", f"{r['microseconds']:.2f}"),
             f"{r['microseconds'] / first[r['stream']]:.2f}",
             *(f"{r['depth']:.0f}", f"{1000 * r['microseconds'] / r['depth']:.0f}"),
-            *(f"{r['nodes']:,.0f}", f"{r['bytes_per_node']:.0f}"),
-            f"{moved_per_second(r) / 1e9:.1f}",
-            f"{moved_per_second(r) / r['copied_per_second']:.2f}",
+            *(f"{r['nodes']:,.0f}", f"{r['bytes_per_node']:.0f}", f"{moved(r):,.0f}"),
+            *(f"{moved_per_second(r) / 1e9:.1f}", f"{r['copied_per_second'] / 1e9:.1f}"),
+            f"{share_of_copy(r):.2f}",
         ]
         for r in ordered
     ]
     head = ["stream", "rows", "us per row and tree", "over the first", "depth", "ns per level"]
-    return table([*head, "nodes of a tree", "bytes per node", "GB/s", "of a copy's"], rows)
+    head += ["nodes of a tree", "bytes per node", "bytes moved per row and tree", "GB/s"]
+    return table([*head, "a copy's", "of a copy's"], rows)
 
 
 def draw(records: Records, path: Path) -> None:
-    """Draw the cost of a row against the rows before it."""
+    """Draw the cost of a row, and the fraction of a copy's speed, against the rows before it."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
+    figure, (cost, share) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
     for name in STREAMS:
-        own = sorted((r["rows"], r["microseconds"]) for r in records if r["stream"] == name)
+        own = sorted((r for r in records if r["stream"] == name), key=lambda r: r["rows"])
         if own:
-            axes.plot(*zip(*own, strict=True), marker="o", label=name)
-    axes.set(xscale="log", ylim=(0, None), xlabel="rows learned", ylabel="us per row and tree")
-    axes.legend()
+            n = [r["rows"] for r in own]
+            cost.plot(n, [r["microseconds"] for r in own], marker="o", label=name)
+            share.plot(n, [share_of_copy(r) for r in own], marker="o", label=name)
+    cost.set(ylabel="us per row and tree")
+    share.set(ylabel="fraction of a copy's bytes per second")
+    for axes in (cost, share):
+        axes.set(xscale="log", ylim=(0, None), xlabel="rows learned")
+        axes.grid(alpha=0.3)
+    cost.legend()
     figure.savefig(path, dpi=110)
 
 
@@ -171,13 +233,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--streams", nargs="+", default=STREAMS, choices=STREAMS)
+    parser.add_argument(
+        "--data",
+        default=os.environ.get(datasets.ENVIRONMENT_VARIABLE),
+        help=f"folder of the real sets (or ${datasets.ENVIRONMENT_VARIABLE})",
+    )
+    parser.add_argument("--streams", nargs="+", choices=STREAMS, help="all that there are")
     parser.add_argument("--max-rows", type=int, default=3_000_000)
+    parser.add_argument("--wide-rows", type=int, default=100_000, help="at most, of wide")
     parser.add_argument("--trees", type=int, default=4)
+    parser.add_argument("--fresh", action="store_true", help="forget results of earlier runs")
     parser.add_argument("--out", type=Path, default=RESULTS / "growth.json")
     args = parser.parse_args()
-    records = Records(args.out, ("stream", "rows", "trees"))
-    for name in args.streams:
+    records = Records(args.out, ("stream", "rows", "trees"), args.fresh)
+    for name in args.streams or (STREAMS if args.data else MADE):
         for record in measure(name, args):
             records.add(record)
     text = report(records)
