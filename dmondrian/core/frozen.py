@@ -21,7 +21,7 @@ import numpy as np
 
 from dmondrian._jit import inner, kernel
 from dmondrian._memory import borrow, prefetch
-from dmondrian.core.box import measure
+from dmondrian.core.box import distance_to
 from dmondrian.core.columns import borrow_rows, row_of
 from dmondrian.core.lanes import LANES, first_apart
 from dmondrian.core.nodes import (
@@ -187,13 +187,13 @@ def predict_frozen(rule, tree, frozen, rows, leaves, total, square, distance):
             total[r, 0, c] += out[c]
             if square.shape[0] > 0:
                 square[r, 0, c] += second_moment(rule, tree, out, c)
-    memory = np.empty(rows.values.shape[1])
+    memory = np.empty(max(rows.values.shape[1], 8))
     for r in range(distance.shape[0]):
         extensions = borrow(memory)
         if r + _ROWS < distance.shape[0]:
             prefetch(tree.box, nodes[leaves[r + _ROWS]])
             prefetch(tree.bits, nodes[leaves[r + _ROWS]])
-        distance[r] += measure(tree, nodes[leaves[r]], row_of(rows, r), extensions)
+        distance[r] += distance_to(tree, nodes[leaves[r]], row_of(rows, r), extensions)
 
 
 @inner

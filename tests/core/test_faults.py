@@ -141,6 +141,15 @@ def test_nodes_apart_from_the_tree_are_found() -> None:
     assert "increase downward" in said(state.check_links, entry, a, D)
 
 
+def test_nodes_that_no_split_names_are_found() -> None:
+    entry, arrays = grown(3, "range")
+    for v in np.flatnonzero(arrays["left"] >= 0):
+        a = {name: array.copy() for name, array in arrays.items()}
+        a["left"][v] = a["right"][v] = a["feature"][v] = -1  # a leaf like any other
+        a["time"][v] = np.inf
+        assert "binary tree" in said(state.check_links, entry, a, D)
+
+
 def test_a_box_is_looked_at_to_its_last_feature() -> None:
     entry, arrays = grown(0, "range")
     for name in ("lower", "upper"):
