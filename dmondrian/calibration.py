@@ -23,11 +23,11 @@ from typing import Any
 
 import numpy as np
 
+from dmondrian.core.columns import read_only
 from dmondrian.core.temper import add_slopes, write_powers
 from dmondrian.dispersion import VarianceFactor
 from dmondrian.errors import CorruptError
 from dmondrian.fixed_point import ONE
-from dmondrian.layout import read_only
 from dmondrian.sampled import FADING, PRIOR_ROWS, Sampled, by_octave
 
 # 1/4 to 16 in steps of 2^(1/4), told as literals: no machine's exp2 has a say. Between neighbours

@@ -15,7 +15,7 @@ from threading import Lock
 import numpy as np
 
 from dmondrian.core import nodes
-from dmondrian.core.columns import Rows, all_numeric, boxless
+from dmondrian.core.columns import Rows, all_numeric, boxless, read_only
 from dmondrian.core.loops import Asked, Silent, update
 from dmondrian.core.room import next_capacity
 from dmondrian.core.table import table_of
@@ -23,7 +23,7 @@ from dmondrian.errors import ParameterError
 from dmondrian.fixed_point import KNOWN, WORDS, units, whole_moments, whole_shares
 from dmondrian.fringe import LARGEST_POOL, LARGEST_WEIGHT
 from dmondrian.frozen import Frozen
-from dmondrian.layout import fitted, read_only, rows_of, without_boxes
+from dmondrian.layout import fitted, rows_of, without_boxes
 from dmondrian.parameters import ForestParameters, policies
 from dmondrian.predicting import Predicting
 from dmondrian.single import Answers, Lesson

@@ -213,11 +213,7 @@ def _columns_of(parameters: ForestParameters, trees: Sequence[dict[str, np.ndarr
     """Return how to write the boxes of stored trees."""
     if not parameters.has_boxes:
         return boxless(parameters.n_features)
-    boxes = (
-        (a["lower"][has_rows], a["upper"][has_rows])
-        for a in trees
-        for has_rows in [a["stat"][:, 0] > 0.0]
-    )
+    boxes = ((a["lower"], a["upper"], a["stat"][:, 0] > 0.0) for a in trees)
     return find_columns(parameters.n_features, boxes)
 
 

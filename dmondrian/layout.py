@@ -13,10 +13,17 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from dmondrian.core import nodes
-from dmondrian.core.columns import Columns, Rows, make_columns, n_words, write_bits
+from dmondrian.core.columns import (
+    Columns,
+    Rows,
+    make_columns,
+    n_words,
+    read_only,
+    take_values,
+    write_bits,
+)
 
 _LEAST = 3  # binary features from which two words of bits are less than the bounds
-_FEW = 64  # rows that tell most numeric features
 _CHUNK = 65_536  # nodes looked at together
 
 
@@ -34,57 +41,58 @@ class Values:
         self._values = np.zeros((n_features, 2), np.int32)
         self._counts = np.zeros(n_features, np.int64)
 
-    def add(self, X: np.ndarray) -> None:
-        """Take values in, float32 [n, d]."""
-        if not len(X) or not len(self.features):
+    def add(self, X: np.ndarray, has_rows: np.ndarray | None = None) -> None:
+        """Take values in, float32 [n, d]; of those alone that ``has_rows``, bool [n], tells of."""
+        if not len(self.features):
             return
-        found = np.ascontiguousarray(X[:, self.features]).view(np.int32)
-        which = np.arange(found.shape[1])
-        for k in range(2):
-            is_new = (found != self._values[:, 0]) | (self._counts == 0)
-            is_new &= (found != self._values[:, 1]) | (self._counts < 2)
-            first = is_new.argmax(axis=0)
-            adds = is_new[first, which] & (self._counts == k)
-            self._values[adds, k] = found[first, which][adds]
-            self._counts[adds] = k + 1
-        second = np.where(self._counts == 2, self._values[:, 1], self._values[:, 0])
-        fits = ((found == self._values[:, 0]) | (found == second)).all(axis=0)
-        self.features, self._counts = self.features[fits], self._counts[fits]
-        self._values = self._values[fits]
+        told = np.ones(len(X), bool) if has_rows is None else has_rows
+        patterns = read_only(X).view(np.int32)
+        c = take_values(patterns, read_only(told), self.features, self._values, self._counts)
+        self.features, self._counts = self.features[:c], self._counts[:c]
+        self._values = self._values[:c]
 
     def columns(self, n_features: int) -> Columns:
         """Return the columns that say so."""
         if len(self.features) < _LEAST:
             return make_columns(n_features, np.empty(0), np.empty((0, 2)))
-        second = np.where(self._counts == 2, self._values[:, 1], self._values[:, 0])
-        values = np.stack([self._values[:, 0], second], axis=1).view(np.float32)
+        # In order, whichever came first: trees of equal values then write their boxes alike.
+        values = np.sort(self._values, axis=1).view(np.float32)
         return make_columns(n_features, self.features, values)
 
 
-def find_columns(
-    n_features: int, boxes: Iterable[tuple[np.ndarray, np.ndarray]], X: np.ndarray | None = None
-) -> Columns:
-    """Return how to write the boxes, pairs of bounds float32 [m, d], and those of rows [n, d]."""
-    X = np.empty((0, n_features), np.float32) if X is None else X
+Boxes = tuple[np.ndarray, np.ndarray, np.ndarray]  # lower and upper bounds, whether they have rows
+
+
+def find_columns(n_features: int, boxes: Iterable[Boxes], X: np.ndarray | None = None) -> Columns:
+    """Return how to write boxes.
+
+    Parameters
+    ----------
+    n_features : int
+    boxes : iterable of (float32 [m, d], float32 [m, d], bool [m])
+        Lower and upper bounds, and which boxes have rows; the others are of no account.
+    X : float32 [n, d], optional
+        Rows that are to be written too.
+    """
     values = Values(n_features)
-    values.add(X[:_FEW])
-    for bounds in boxes:
-        for end in bounds:
-            values.add(end[:_FEW])
-            values.add(end[_FEW:])
-    values.add(X[_FEW:])
+    if X is not None:
+        values.add(X)
+    for lower, upper, has_rows in boxes:
+        values.add(lower, has_rows)
+        values.add(upper, has_rows)
+        if not len(values.features):
+            break
     return values.columns(n_features)
 
 
-def boxes_of(trees: Sequence[nodes.Tree]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield lower and upper bounds of the nodes that have rows."""
+def boxes_of(trees: Sequence[nodes.Tree]) -> Iterator[Boxes]:
+    """Yield the boxes of all nodes."""
     for tree in trees:
         used = int(tree.head_i[nodes.N_NODES])
         for start in range(0, used, _CHUNK):
             part = slice(start, min(start + _CHUNK, used))
             has_rows = tree.d[part, nodes.STAT] > 0.0
-            lower, upper = nodes.read_boxes(tree, part)
-            yield lower[has_rows], upper[has_rows]
+            yield *nodes.read_boxes(tree, part), has_rows
 
 
 def alike(trees: Sequence[nodes.Tree]) -> bool:
@@ -127,10 +135,3 @@ def rows_of(X: np.ndarray, columns: Columns) -> tuple[Rows, bool]:
 def without_boxes(X: np.ndarray) -> Rows:
     """Return rows for trees without binary features, or whose boxes are not asked about."""
     return Rows(X, X, read_only(np.empty((len(X), 0), np.uint64)))
-
-
-def read_only(array: np.ndarray) -> np.ndarray:
-    """Return a read-only view: one form of argument, so one compilation."""
-    view = np.ascontiguousarray(array).view()
-    view.flags.writeable = False
-    return view

@@ -20,10 +20,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from dmondrian.core import nodes
+from dmondrian.core.columns import read_only
 from dmondrian.core.merge import absorb
 from dmondrian.errors import ParameterError
 from dmondrian.forest import Forest
-from dmondrian.layout import fitted, read_only
+from dmondrian.layout import fitted
 from dmondrian.stats.moments import SQUARES, SUM
 
 

@@ -17,10 +17,10 @@ from statistics import NormalDist
 
 import numpy as np
 
+from dmondrian.core.columns import read_only
 from dmondrian.core.mixture import GAUSSIAN, LIST_HEAD, write_quantiles
 from dmondrian.ensemble import Ensemble
 from dmondrian.errors import ParameterError
-from dmondrian.layout import read_only
 from dmondrian.rules.cells import Cells
 from dmondrian.rules.gaussian import GaussianHierarchy
 from dmondrian.threads import run_threads

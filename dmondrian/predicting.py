@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dmondrian.core import nodes
-from dmondrian.core.columns import Rows
+from dmondrian.core.columns import Rows, read_only
 from dmondrian.core.frozen import FrozenTree, predict_frozen
 from dmondrian.core.loops import collect, gather_all, predict
 from dmondrian.core.table import table_of
@@ -25,7 +25,7 @@ from dmondrian.errors import ParameterError
 from dmondrian.frozen import Frozen
 from dmondrian.growth.fringe import Fringe
 from dmondrian.growth.range import Range
-from dmondrian.layout import fitted, read_only, rows_of, without_boxes
+from dmondrian.layout import fitted, rows_of, without_boxes
 from dmondrian.lifetime import check_lifetimes
 from dmondrian.losses.depth import Depth
 from dmondrian.losses.label import ROWS_ABOVE, Label

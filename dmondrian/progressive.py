@@ -14,9 +14,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dmondrian.core.columns import read_only
 from dmondrian.core.score import write_losses
 from dmondrian.ensemble import Ensemble
-from dmondrian.layout import read_only
 from dmondrian.parameters import ForestParameters
 
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray]  # X float32 [n, d], y and w float64 [n]

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dmondrian.core.columns import read_only
 from dmondrian.core.sample import write_hits
 from dmondrian.ensemble import Ensemble
-from dmondrian.layout import read_only
 
 DENSITY = 1024.0  # rows forecast of each doubling of the stream
 # Deeper forests average differently: what is fitted to samples may change with the rows.

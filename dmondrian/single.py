@@ -20,11 +20,10 @@ import numpy as np
 
 from dmondrian._jit import entry_of
 from dmondrian.core.admit import admit
-from dmondrian.core.columns import Columns, Rows, boxless, n_words
+from dmondrian.core.columns import Columns, Rows, boxless, n_words, read_only
 from dmondrian.core.frozen import predict_frozen_alone
 from dmondrian.core.loops import Silent, predict, update
 from dmondrian.frozen import Kept, key_of
-from dmondrian.layout import read_only
 from dmondrian.lifetime import PowerLifetime
 from dmondrian.parameters import ForestParameters
 from dmondrian.predicting import Predicting

@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from dmondrian.core import nodes
+from dmondrian.core import faults, nodes
+from dmondrian.core.columns import read_only
+from dmondrian.core.faults import are_bounds, faults_of_links, faults_of_statistics
 from dmondrian.core.weights import LARGEST_EXPONENT, LARGEST_ODDS, SMALLEST_ODDS
 from dmondrian.cost import Cost
 from dmondrian.errors import CorruptError
@@ -195,31 +197,19 @@ def check_links(entry: dict[str, Any], arrays: dict[str, np.ndarray], n_features
         return
     if not 0 <= root < n_nodes or parent[root] != -1:
         raise CorruptError(where + f"root {root} is not the root of {n_nodes} nodes")
-    internal = left >= 0
-    children = np.concatenate([left[internal], right[internal]])
-    parents = np.concatenate([np.flatnonzero(internal)] * 2)
-    sound = (
-        n_nodes % 2 == 1
-        and (left[~internal] == -1).all()
-        and (right[~internal] == -1).all()
-        and len(children) == n_nodes - 1
-        and ((children >= 0) & (children < n_nodes)).all()
-        and (np.bincount(children, minlength=n_nodes) <= 1).all()
-        and (parent[children] == parents).all()
-    )
-    if not sound:
-        raise CorruptError(where + "its links do not form a binary tree")
-    feature = arrays["feature"]
-    inside = (feature[internal] >= 0) & (feature[internal] < n_features)
-    if not inside.all() or not (feature[~internal] == -1).all():
-        raise CorruptError(where + f"it splits on features outside 0..{n_features - 1}")
-    # Every node but the root is the child of exactly one; times that increase downward
-    # (checked with the values) then leave no room for a cycle.
-    time = arrays["time"]
-    if not (time[parents] < time[children]).all() or not (time[internal] > 0).all():
-        raise CorruptError(where + "its split times do not increase downward")
-    if not np.isposinf(time[~internal]).all():
-        raise CorruptError(where + "its leaves should have split time inf")
+    # Every node but the root is the child of exactly one; times that increase downward then leave
+    # no room for a cycle.
+    feature, time = arrays["feature"], arrays["time"]
+    given = (read_only(array) for array in (left, right, parent, feature, time))
+    found = faults_of_links(*given, n_features)
+    for fault, told in (
+        (faults.NO_TREE, "its links do not form a binary tree"),
+        (faults.BAD_FEATURE, f"it splits on features outside 0..{n_features - 1}"),
+        (faults.BAD_TIME, "its split times do not increase downward"),
+        (faults.BAD_END, "its leaves should have split time inf"),
+    ):
+        if found & fault:
+            raise CorruptError(where + told)
 
 
 def check_values(entry: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
@@ -231,9 +221,7 @@ def check_values(entry: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         raise CorruptError(where + "its weights should be in [2^-128, 2^128]")
     if not ((exponent >= -LARGEST_EXPONENT) & (exponent <= LARGEST_EXPONENT)).all():
         raise CorruptError(where + "its weights' exponents are out of range")
-    lower, upper = arrays["lower"], arrays["upper"]
-    # NaN compares as false, and finite bounds hold what lies between them.
-    if not (lower <= upper).all() or not np.isfinite(lower).all() or not np.isfinite(upper).all():
+    if not are_bounds(read_only(arrays["lower"]), read_only(arrays["upper"])):
         raise CorruptError(where + "its boxes should be finite, lower <= upper")
 
 
@@ -246,18 +234,16 @@ def check_statistics(
 ) -> None:
     """Raise unless a node's statistics are those of some rows: see :mod:`dmondrian.stats`."""
     where = f"tree {entry['number']}: "
-    stat = arrays["stat"]
-    weight, rest = stat[:, 0], stat[:, 1:]
-    empty = weight == 0.0
-    misplaced = empty & ((arrays["left"] >= 0) | (not may_be_empty))
-    misplaced |= empty & (arrays["parent"] < 0) & ("fringe" not in arrays)
-    if not np.isfinite(stat).all() or not (weight >= 0).all() or misplaced.any():
-        raise CorruptError(where + "its statistics should be finite, its row counts positive")
-    # Sums in doubles are monotone: a class never counts more than all.
-    if is_counts and not ((rest >= 0) & (rest <= weight[:, None])).all():
-        raise CorruptError(where + "its classes should count no less than 0 and no more than all")
-    if not is_counts and not (stat[:, 2 : 3 if has_signed_prices else 4] >= 0).all():
-        raise CorruptError(where + "its squares and prices should not be negative")
+    given = (read_only(arrays[name]) for name in ("stat", "left", "parent"))
+    n_squares = 1 if has_signed_prices else 2  # squares, and prices
+    found = faults_of_statistics(*given, is_counts, n_squares, may_be_empty, "fringe" in arrays)
+    for fault, told in (
+        (faults.BAD_WEIGHT, "its statistics should be finite, its row counts positive"),
+        (faults.BAD_COUNT, "its classes should count no less than 0 and no more than all"),
+        (faults.BAD_SQUARE, "its squares and prices should not be negative"),
+    ):
+        if found & fault:
+            raise CorruptError(where + told)
 
 
 def check_labels(entry: dict[str, Any], stat: np.ndarray, size: int) -> None:

@@ -7,6 +7,7 @@ Shapes: n rows, k outputs, L lifetimes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -35,6 +36,12 @@ class Sums(NamedTuple):
         center = self.mean - self.origin
         return np.maximum(self.square / self.n_trees - center * center, 0.0)
 
+    def of(self, rows: slice) -> Sums:
+        """Return the sums of some rows, of sums at one lifetime."""
+        square = None if self.square is None else self.square[rows]
+        distance = None if self.distance is None else self.distance[rows]
+        return self._replace(total=self.total[rows], square=square, distance=distance)
+
     def beside(self) -> Sums:
         """Return two sums in one, [n, 2]: of a mean, and of second moments."""
         return self._replace(total=np.concatenate([self.total, self.square], axis=1), square=None)
@@ -52,6 +59,19 @@ def begun(sums: np.ndarray | None, shape: tuple[int, ...], is_new: bool) -> np.n
         found = None if sums is None else sums.shape
         raise ParameterError(f"sums to go on from should have shape {shape}, got {found}")
     return np.array(sums, np.float64, order="C").reshape(shape)
+
+
+def joined(parts: Sequence[Sums]) -> Sums:
+    """Return sums of consecutive rows, over the same trees, as one."""
+    if len(parts) == 1:
+        return parts[0]
+    squares = [part.square for part in parts if part.square is not None]
+    distances = [part.distance for part in parts if part.distance is not None]
+    return parts[0]._replace(
+        total=np.concatenate([part.total for part in parts]),
+        square=np.concatenate(squares) if squares else None,
+        distance=np.concatenate(distances) if distances else None,
+    )
 
 
 def stacked(stages: list[Sums]) -> Sums:

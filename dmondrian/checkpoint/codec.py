@@ -372,7 +372,8 @@ def _tree_of(
                 raise CorruptError(f"Column {name!r} is cut into other lists than it says.")
         if len(array) != n_nodes or array.null_count or flat.null_count:
             raise CorruptError(f"Column {name!r} has nulls or another length than {n_nodes}.")
-        values = flat.to_numpy(zero_copy_only=True).astype(dtype, copy=False)
+        # Kernels take no others: a buffer that is not compressed may begin at any byte.
+        values = np.require(flat.to_numpy(zero_copy_only=True), dtype, ["C", "A"])
         tree[name] = values.reshape(n_nodes, width) if width > 0 else values
     return tree
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import pickle
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -104,10 +105,14 @@ def _use(algorithm: str, chosen: dict[str, Any]) -> None:
     X[:, 2:] = X[:, 2:] > 0.5  # boxes write features of two values as bits
     kind: Any = ALGORITHMS[algorithm]
     if algorithm == _ON_THE_CUBE:
-        kind(n_estimators=2, random_state=0, **chosen).fit(X).score_samples(X)
+        density = kind(n_estimators=2, random_state=0, **chosen).fit(X)
+        density.score_samples(X)
+        _store(density)
         return
     if algorithm == "mondrian-features":
-        kind(2, random_state=0, **chosen).fit_transform(X)
+        features = kind(2, random_state=0, **chosen)
+        features.fit_transform(X)
+        _store(features)
         return
     if algorithm.startswith("mondrian-kernel"):
         _use_kernel(kind, X, chosen)
@@ -125,6 +130,7 @@ def _use(algorithm: str, chosen: dict[str, Any]) -> None:
     forest.predict(X)
     forest.predict(X[:1])
     forest.weighted_depth(X)
+    _store(forest)
     assert len(forest.feature_importances_) == X.shape[1]
     if algorithm == "mondrian-forest-regressor":
         forest.predict_interval(X)
@@ -153,6 +159,12 @@ def _use_kernel(kind: Any, X: Any, chosen: dict[str, Any]) -> None:
         model.predict(X)
         model.predict(X[:1])
         model.weighted_depth(X)
+        _store(model)
     kind(2, **given).fit(X, y).partial_fit(X, y)  # a row is an update of the factor
     if chosen["domain"] == "cube":
         kind(2, lifetime="average", max_lifetime=1.0, **given).fit(X, y)
+
+
+def _store(model: Any) -> None:
+    """Let a forest be stored and read, which looks for faults."""
+    pickle.loads(pickle.dumps(model))

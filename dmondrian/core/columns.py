@@ -73,6 +73,13 @@ def n_words(columns: Columns) -> int:
     return 2 * -(-len(columns.binary) // 64)
 
 
+def read_only(array: np.ndarray) -> np.ndarray:
+    """Return a read-only view: one form of argument, so one compilation."""
+    view = np.ascontiguousarray(array).view()
+    view.flags.writeable = False
+    return view
+
+
 @inner
 def row_of(rows, r):
     """Return row ``r``."""
@@ -131,3 +138,91 @@ def write_bits(patterns, wanted, columns, bits, others):
     columns = borrow_columns(columns)
     for r in range(patterns.shape[0]):
         write_bits_of_row(patterns[r], wanted, columns, bits[r], others)
+
+
+@inner
+def _take_values(row, features, values, counts, c):
+    """Take one row's values of the first ``c`` features; return how many still fit."""
+    kept = 0
+    for k in range(c):
+        j, n = features[k], counts[k]
+        found, first, second = row[j], values[k, 0], values[k, 1]
+        if n == 0:
+            first, second, n = found, found, 1
+        elif found != first and found != second:
+            if n == 2:
+                continue  # a third: those behind move up
+            second, n = found, 2
+        features[kept], counts[kept] = j, n
+        values[kept, 0], values[kept, 1] = first, second
+        kept += 1
+    return kept
+
+
+@kernel
+def take_values(patterns, has_rows, features, values, counts):
+    """Take the values of rows into ``values``; return how many features still fit. O(n c).
+
+    ``patterns`` int32 [n, d] are float32 as they are stored; rows that are not in ``has_rows``
+    bool [n] are left out. ``features`` int64 [c], with up to two ``values`` int32 [c, 2] each (one
+    stands twice) and their ``counts`` int64 [c], lose those that take a third: the first ones stay.
+    """
+    patterns, has_rows, features = borrow(patterns), borrow(has_rows), borrow(features)
+    values, counts, c, is_first = borrow(values), borrow(counts), features.shape[0], True
+    for r in range(patterns.shape[0]):
+        if not has_rows[r]:
+            continue
+        differs = np.int32(0)
+        for k in range(c):
+            found = patterns[r, features[k]]
+            differs |= np.int32(found != values[k, 0]) & np.int32(found != values[k, 1])
+        if differs != 0 or is_first:  # nothing may be known before the first row
+            c, is_first = _take_values(patterns[r], features, values, counts, c), False
+        if c == 0:
+            break
+    return c
+
+
+@kernel
+def write_bounds(lower, upper, wanted, columns, box, bits):
+    """Write boxes from their bounds. O(m d).
+
+    ``lower`` and ``upper`` int32 [m, d], ``wanted`` [b, 2] and ``box`` [m, 2 p] are float32 as they
+    are stored; ``bits`` uint64 [m, 2 q].
+    """
+    lower, upper, wanted = borrow(lower), borrow(upper), borrow(wanted)
+    columns, box, bits = borrow_columns(columns), borrow(box), borrow(bits)
+    p, half, one = columns.numeric.shape[0], bits.shape[1] // 2, np.uint64(1)
+    for v in range(lower.shape[0]):
+        for k in range(p):
+            j = columns.numeric[k]
+            box[v, k], box[v, p + k] = lower[v, j], upper[v, j]
+        for w in range(bits.shape[1]):
+            bits[v, w] = np.uint64(0)
+        for k in range(wanted.shape[0]):
+            j, first, second = columns.binary[k], wanted[k, 0], wanted[k, 1]
+            low, high, bit = lower[v, j], upper[v, j], one << np.uint64(k & 63)
+            if low == first or high == first:
+                bits[v, k >> 6] |= bit
+            if first != second and (low == second or high == second):  # else it is not known yet
+                bits[v, half + (k >> 6)] |= bit
+
+
+@kernel
+def read_bounds(told, columns, box, bits, lower, upper):
+    """Write the bounds of boxes to ``lower`` and ``upper``; see :func:`write_bounds`. O(m d).
+
+    ``told`` int32 [b, 4, 2] are the bounds of a feature that took neither value, the first, the
+    second, both.
+    """
+    told, columns, box, bits = borrow(told), borrow_columns(columns), borrow(box), borrow(bits)
+    lower, upper = borrow(lower), borrow(upper)
+    p, half, one = columns.numeric.shape[0], bits.shape[1] // 2, np.uint64(1)
+    for v in range(lower.shape[0]):
+        for k in range(p):
+            j = columns.numeric[k]
+            lower[v, j], upper[v, j] = box[v, k], box[v, p + k]
+        for k in range(told.shape[0]):
+            w, place, j = k >> 6, np.uint64(k & 63), columns.binary[k]
+            seen = (bits[v, w] >> place & one) | (bits[v, half + w] >> place & one) << one
+            lower[v, j], upper[v, j] = told[k, seen, 0], told[k, seen, 1]

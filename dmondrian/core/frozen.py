@@ -22,7 +22,7 @@ import numpy as np
 
 from dmondrian._jit import hook, implements, inner, kernel
 from dmondrian._memory import array_at, borrow, prefetch
-from dmondrian.core.box import measure
+from dmondrian.core.box import distance_to
 from dmondrian.core.columns import borrow_rows, row_of
 from dmondrian.core.lanes import LANES, first_apart
 from dmondrian.core.nodes import (
@@ -244,13 +244,13 @@ def predict_frozen(rule, tree, frozen, rows, leaves, total, square, distance):
             total[r, 0, c] += out[c]
             if square.shape[0] > 0:
                 square[r, 0, c] += second_moment(rule, tree, out, c)
-    memory = np.empty(rows.values.shape[1])
+    memory = np.empty(max(rows.values.shape[1], 8))
     for r in range(distance.shape[0]):
         extensions = borrow(memory)
         if r + _WAYS < distance.shape[0]:
             prefetch(tree.box, nodes[leaves[r + _WAYS]])
             prefetch(tree.bits, nodes[leaves[r + _WAYS]])
-        distance[r] += measure(tree, nodes[leaves[r]], row_of(rows, r), extensions)
+        distance[r] += distance_to(tree, nodes[leaves[r]], row_of(rows, r), extensions)
 
 
 @inner

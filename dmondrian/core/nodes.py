@@ -23,9 +23,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dmondrian._jit import inner
+from dmondrian._jit import inner, kernel
 from dmondrian._memory import borrow
-from dmondrian.core.columns import Columns, borrow_columns, has_boxes, n_words
+from dmondrian.core.columns import (
+    Columns,
+    borrow_columns,
+    has_boxes,
+    n_words,
+    read_bounds,
+    read_only,
+    write_bounds,
+)
 from dmondrian.core.room import bytes_held, growing, grown
 
 LEFT, RIGHT, PARENT, FEATURE = 0, 1, 2, 3  # words, int32; -1 where there is none
@@ -50,6 +58,10 @@ OFFSET = 3  # header, float64: the first label; statistics are of y - OFFSET
 LABEL_MIN, LABEL_MAX = 4, 5  # header, float64: range of the labels seen, less OFFSET
 N_HEADER_FLOATS = 6
 
+_NOT_WEIGHED: dict[str, np.ndarray] = {
+    "odds": np.empty(0, np.float64),
+    "odds_exponent": np.empty(0, np.int32),
+}
 _CHUNK = 65_536  # nodes whose boxes are written anew at a time
 
 
@@ -191,35 +203,19 @@ def read_boxes(tree: Tree, nodes: slice) -> tuple[np.ndarray, np.ndarray]:
         return box[:, :p], box[:, p:]
     lower = np.empty((len(box), tree.n_features), np.float32)
     upper = np.empty_like(lower)
-    lower[:, columns.numeric], upper[:, columns.numeric] = box[:, :p], box[:, p:]
-    half = bits.shape[1] // 2
-    for k, (first, second) in enumerate(columns.values):
-        bit = np.uint64(1 << (k & 63))
-        has_first = (bits[:, k >> 6] & bit) != 0
-        has_second = (bits[:, half + (k >> 6)] & bit) != 0
-        low, high = min(first, second), max(first, second)
-        alone = np.where(has_first, first, np.where(has_second, second, np.float32(0.0)))
-        both = has_first & has_second
-        lower[:, columns.binary[k]] = np.where(both, low, alone)
-        upper[:, columns.binary[k]] = np.where(both, high, alone)
+    told = np.zeros((len(columns.binary), 4, 2), np.float32)
+    told[:, 1], told[:, 2] = columns.values[:, :1], columns.values[:, 1:]
+    told[:, 3] = [(min(two), max(two)) for two in columns.values]
+    into = lower.view(np.int32), upper.view(np.int32)
+    read_bounds(told.view(np.int32), columns, box.view(np.int32), bits, *into)
     return lower, upper
 
 
 def write_boxes(tree: Tree, nodes: slice, lower: np.ndarray, upper: np.ndarray) -> None:
     """Write lower and upper bounds of nodes, float32 [m, d] each."""
-    columns, p = tree.columns, len(tree.columns.numeric)
-    tree.box[nodes, :p], tree.box[nodes, p:] = lower[:, columns.numeric], upper[:, columns.numeric]
-    half = tree.bits.shape[1] // 2
-    bits = tree.bits[nodes]
-    bits[:] = 0
-    for k, values in enumerate(columns.values.view(np.int32)):
-        j = columns.binary[k]
-        ends = [np.ascontiguousarray(end[:, j]).view(np.int32) for end in (lower, upper)]
-        for word, value in zip((k >> 6, half + (k >> 6)), values, strict=True):
-            seen = (ends[0] == value) | (ends[1] == value)
-            if word >= half and values[0] == values[1]:
-                break  # its second value is not known yet
-            bits[:, word] |= seen.astype(np.uint64) << np.uint64(k & 63)
+    ends = [read_only(end).view(np.int32) for end in (lower, upper)]
+    wanted, box = tree.columns.values.view(np.int32), tree.box[nodes].view(np.int32)
+    write_bounds(*ends, wanted, tree.columns, box, tree.bits[nodes])
 
 
 def fields(tree: Tree) -> dict[str, np.ndarray]:
@@ -247,6 +243,30 @@ def views(tree: Tree) -> dict[str, np.ndarray]:
     return told
 
 
+@kernel
+def write_words(links, threshold, time, odds, exponent, stat, i, f, d):
+    """Write nodes to rows of words ``i``, ``f``, ``d``; O(m s).
+
+    ``links`` are left, right, parent and feature. Where nothing is weighed ``odds`` and
+    ``exponent`` are empty, and stand for 1 and 0.
+    """
+    left, right, parent, feature = links
+    left, right, parent = borrow(left), borrow(right), borrow(parent)
+    feature, threshold, time = borrow(feature), borrow(threshold), borrow(time)
+    odds, exponent, stat = borrow(odds), borrow(exponent), borrow(stat)
+    i, f, d = borrow(i), borrow(f), borrow(d)
+    is_weighed = odds.shape[0] > 0
+    for v in range(stat.shape[0]):
+        i[v, LEFT], i[v, RIGHT], i[v, PARENT], i[v, FEATURE] = (
+            left[v], right[v], parent[v], feature[v],
+        )  # fmt: skip
+        f[v, THRESHOLD], d[v, TIME] = threshold[v], time[v]
+        i[v, EXPONENT] = exponent[v] if is_weighed else np.int32(0)
+        d[v, ODDS] = odds[v] if is_weighed else 1.0
+        for c in range(stat.shape[1]):
+            d[v, STAT + c] = stat[v, c]
+
+
 def from_fields(arrays: dict[str, np.ndarray], header: dict[str, Any], columns: Columns) -> Tree:
     """Return the tree whose :func:`fields` and header scalars are given (trusted).
 
@@ -254,12 +274,10 @@ def from_fields(arrays: dict[str, np.ndarray], header: dict[str, Any], columns: 
     """
     used, n_stats = arrays["stat"].shape
     tree = make_tree(columns, n_stats, used)
-    i, f, d = tree.i, tree.f, tree.d
-    i[:, LEFT], i[:, RIGHT] = arrays["left"], arrays["right"]
-    i[:, PARENT], i[:, FEATURE] = arrays["parent"], arrays["feature"]
-    f[:, THRESHOLD], d[:, TIME] = arrays["threshold"], arrays["time"]
-    i[:, EXPONENT], d[:, ODDS] = arrays.get("odds_exponent", 0), arrays.get("odds", 1.0)
-    d[:, STAT : STAT + n_stats] = arrays["stat"]
+    links = tuple(read_only(arrays[name]) for name in ("left", "right", "parent", "feature"))
+    others = ("threshold", "time", "odds", "odds_exponent", "stat")
+    told = [read_only({**_NOT_WEIGHED, **arrays}[name]) for name in others]
+    write_words(links, *told, tree.i, tree.f, tree.d)
     if has_boxes(columns):
         write_boxes(tree, slice(0, used), arrays["lower"], arrays["upper"])
     tree.head_i[ROOT], tree.head_i[N_NODES] = header["root"], used

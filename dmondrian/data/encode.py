@@ -14,6 +14,7 @@ Shapes: n rows, d features.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -30,11 +31,15 @@ from dmondrian.data.values import (
     as_micros,
     as_numbers,
     as_texts,
+    flatten,
 )
 from dmondrian.errors import DataError
 
 FARTHEST = 1e6  # limit of encoded numbers, in training ranges
 IMPUTED = 0.5  # encoded value of a null: the middle of the training range
+# Numbers encoded at a time: what is computed on the way stays in the cache, and below the 128 KiB
+# from which the C library may ask the machine for memory each time, as it does in Dask's workers.
+TILE_ROWS = 15_360
 TILE_VALUES = 65_536  # values turned from columns to rows at a time: 256 kB
 FIRST_WEEKDAY = 3  # 1970-01-01 was a Thursday; Monday is 0
 
@@ -73,8 +78,7 @@ def encode_features(
     start = 0
     for column in schema.columns:
         stop = start + column.width
-        encode = _ENCODERS[column.kind]
-        encode(schema, column, columns[column.name], features[start:stop], counts, where)
+        _encode(schema, column, columns[column.name], features[start:stop], counts, where)
         start = stop
     # Columns are written whole and turned at the end, a tile that fits the cache at a time: for
     # 65,536 x 54 that takes a fifth of the time of writing into the columns of X.
@@ -142,6 +146,31 @@ def encode_weight(schema: Schema, column: pa.ChunkedArray | pa.Array, where: Whe
             "finite numbers not below 0"
         )
     return values
+
+
+def _encode(
+    schema: Schema,
+    column: Column,
+    data: pa.ChunkedArray | pa.Array,
+    features: Matrix,
+    counts: Counts,
+    where: Where,
+) -> None:
+    """Encode one column: levels all at once, since each tile would look them all up again."""
+    n, encode = features.shape[1], _ENCODERS[column.kind]
+    if column.kind == "category":
+        encode(schema, column, data, features, counts, where)
+        return
+    data = flatten(data)
+    for first in range(0, n, TILE_ROWS):
+        tile = slice(first, first + TILE_ROWS)
+        part = data.slice(first, TILE_ROWS)
+        encode(schema, column, part, features[:, tile], counts, partial(_from, where, first))
+
+
+def _from(where: Where, first: int, row: int) -> str:
+    """Name a row that is counted from the first one of a tile."""
+    return where(first + row)
 
 
 def _encode_number(

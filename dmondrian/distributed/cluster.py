@@ -36,6 +36,12 @@ PROCESS_ROWS = 1_000_000
 CONFIG = {
     "distributed.scheduler.worker-ttl": "60 s",  # a stopped process is given up after a minute
     "distributed.scheduler.work-stealing": False,  # orders are pinned: stealing only misleads
+    "distributed.worker.profile.enabled": False,  # every 10 ms, for a dashboard that is not there
+    # Dask has the C library give back each array at once: then the next one is of pages that the
+    # machine has to clear, which costs a block of rows as much as to encode it. Kept are 16 MiB of
+    # a thread at most. What the environment says goes before.
+    "distributed.nanny.pre-spawn-environ.MALLOC_MMAP_THRESHOLD_": 4 << 20,
+    "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": 16 << 20,
 }
 
 

@@ -30,6 +30,9 @@ TREE_BYTES = 8192
 VALUE_BYTES = 16
 """Allowed for a value of a column in memory: a number, or a short string with its offset."""
 
+TOGETHER = 2**23
+"""Encoded values up to which small blocks are answered together: 32 MiB."""
+
 _WAVE = 16  # rounds of the pipeline between two looks at the workers' limits
 
 
@@ -124,7 +127,8 @@ def row_needs(
     block = max((block.rows for part in parts for block in part), default=0)
     group = max((block.group_rows for part in parts for block in part), default=0)
     # Encoded float32, multiplied by scales, and one column on its way; then sums and results.
-    encoded = block * (12 * n_features + 16 * widths["sums"])
+    together = max(block, min(most, TOGETHER // max(1, n_features)))
+    encoded = together * (12 * n_features + 16 * widths["sums"])
     read = 2 * group * n_columns * VALUE_BYTES
     written = 3 * most * 8 * widths["result"]  # as a table, encoded, and as bytes
     return Needs(encoded + read + written, most * 8 * widths["sums"])

@@ -23,9 +23,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import numpy as np
 from distributed import Client, Future
 
 from dmondrian.checkpoint import Blob, load_trees
@@ -33,13 +34,13 @@ from dmondrian.data import Encoded
 from dmondrian.density import DensityAnswers
 from dmondrian.distributed.cluster import connected_for, local_size
 from dmondrian.distributed.fleet import Fleet
-from dmondrian.distributed.memory import Group, Layout, Needs, lay_out
+from dmondrian.distributed.memory import TOGETHER, Group, Layout, Needs, lay_out
 from dmondrian.distributed.models import Model
 from dmondrian.distributed.shelf import Shelf
 from dmondrian.distributed.spread import Route, Spread
 from dmondrian.errors import ClusterError
 from dmondrian.forest import Forest
-from dmondrian.sums import Sums
+from dmondrian.sums import Sums, joined
 
 _TICK = 0.1
 
@@ -101,12 +102,7 @@ def run_leg(leg: Leg, before: list[Sums] | Done | None) -> list[Sums] | Done:
         return Done(found)
     key = group.blobs, leg.n_draws
     with _shelf.using(key, group.n_bytes, leg.room, lambda: _answering(*key)) as forest:
-        detailed = part.is_detailed
-        asked = {"spread": detailed, "distance": detailed, "labels": part.tells_labels}
-        summed = (
-            (rows, forest.predict_sums(rows.X, **asked, onto=onto))
-            for rows, onto in _with_sums(forest, part.read(), before)
-        )
+        summed = _summed(forest, part, before)
         return Done(part.finish(summed)) if leg.is_last else [sums for _, sums in summed]
 
 
@@ -116,12 +112,48 @@ def _answering(blobs: tuple[Blob, ...], n_draws: int | None) -> Forest | Density
     return forest if n_draws is None else DensityAnswers(forest, n_draws)
 
 
-def _with_sums(
-    forest: Forest | DensityAnswers, blocks: Iterator[Encoded], before: list[Sums] | None
-) -> Iterator[tuple[Encoded, Sums | None]]:
-    for index, rows in enumerate(blocks):
+def _summed(
+    forest: Forest | DensityAnswers, part: Part, before: list[Sums] | None
+) -> Iterator[tuple[Encoded, Sums]]:
+    """Yield the part's blocks, each with its sums."""
+    detailed, labels, done = part.is_detailed, part.tells_labels, 0
+    for blocks, X in _together(forest, part.read()):
+        onto = None if before is None else joined(before[done : done + len(blocks)])
+        sums = forest.predict_sums(X, spread=detailed, distance=detailed, onto=onto, labels=labels)
+        start = 0
+        for rows in blocks:
+            yield rows, sums.of(slice(start, start + len(rows.X)))
+            start += len(rows.X)
+        done += len(blocks)
+
+
+def _together(
+    forest: Forest | DensityAnswers, blocks: Iterator[Encoded]
+) -> Iterator[tuple[list[Encoded], np.ndarray]]:
+    """Yield consecutive blocks that are answered together, and all their rows.
+
+    To bring a tree into the cache takes as long for few rows as for many.
+    """
+    waiting: list[Encoded] = []
+    n_values = 0
+    for rows in blocks:
         forest.check_domain(rows.X, rows.names)
-        yield rows, None if before is None else before[index]
+        if waiting and (n_values + rows.X.size > TOGETHER or isinstance(forest, DensityAnswers)):
+            yield _stacked(waiting)
+            waiting, n_values = [], 0
+        waiting.append(rows)
+        n_values += rows.X.size
+    if waiting:
+        yield _stacked(waiting)
+
+
+def _stacked(blocks: list[Encoded]) -> tuple[list[Encoded], np.ndarray]:
+    """Return blocks whose rows are parts of one array, and the array."""
+    if len(blocks) == 1:
+        return blocks, blocks[0].X
+    X = np.concatenate([rows.X for rows in blocks])
+    parts = np.split(X, np.cumsum([len(rows.X) for rows in blocks[:-1]]))
+    return [replace(rows, X=own) for rows, own in zip(blocks, parts, strict=True)], X
 
 
 @contextmanager

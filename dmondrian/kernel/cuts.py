@@ -10,9 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from dmondrian.core import nodes
+from dmondrian.core.columns import read_only
 from dmondrian.core.cuts import Cuts, sort_rows
 from dmondrian.forest import Forest
-from dmondrian.layout import read_only, without_boxes
+from dmondrian.layout import without_boxes
 
 FIRST_CUTS = 2.0  # cuts of a tree expected up to the lifetime that is realised at first
 

@@ -7,7 +7,7 @@ import pytest
 
 from dmondrian import layout
 from dmondrian.core import nodes
-from dmondrian.core.columns import all_numeric
+from dmondrian.core.columns import all_numeric, make_columns
 from dmondrian.forest import Forest
 from dmondrian.parameters import ForestParameters
 
@@ -107,3 +107,62 @@ def test_a_binary_feature_takes_two_bits_of_a_box() -> None:
     tree = grown(X, y, ROWS).trees[0]
     per_node = nodes.tree_bytes(tree) / len(tree.i)
     assert per_node == 64 + 4 * 2 * 4 + 8 * 2 * 2
+
+
+def test_boxes_are_read_as_they_were_written() -> None:
+    rng = np.random.default_rng(3)
+    for n_binary in (3, 63, 64, 65, 130):
+        values = rng.random((n_binary, 2)).astype(np.float32)
+        values[0] = values[0, 0]  # the second is not known yet
+        binary = np.sort(rng.permutation(n_binary + 2)[:n_binary])
+        columns = make_columns(n_binary + 2, binary, values)
+        tree = nodes.make_tree(columns, 1, 200)
+        ends = rng.random((2, 200, n_binary + 2)).astype(np.float32)
+        picked = rng.integers(2, size=(2, 200, n_binary))
+        ends[:, :, binary] = values[np.arange(n_binary), picked]
+        lower, upper = np.minimum(*ends), np.maximum(*ends)
+        tree.bits[:] = ~np.uint64(0)  # what was there before
+        nodes.write_boxes(tree, slice(10, 200), lower[10:], upper[10:])
+        told = nodes.read_boxes(tree, slice(10, 200))
+        assert told[0].tobytes() == lower[10:].tobytes()
+        assert told[1].tobytes() == upper[10:].tobytes()
+        assert (tree.bits[:10] == ~np.uint64(0)).all()
+
+
+def test_values_do_not_depend_on_the_order_of_rows() -> None:
+    rng = np.random.default_rng(4)
+    X = rng.integers(0, 2, (300, 9)).astype(np.float32)
+    X[:, 0], X[:, 1] = 0.5, rng.random(300)
+    X[-1, 2] = 7.0  # a third value, last of all
+    X[5, 3] = 7.0  # of a row that is of no account
+    has_rows = np.arange(300) != 5
+    orders = [np.arange(300), np.arange(300)[::-1], rng.permutation(300)]
+    found = [layout.find_columns(9, [(X[o], X[o], has_rows[o])]) for o in orders]
+    for columns in found:
+        assert columns.binary.tolist() == [0, 3, 4, 5, 6, 7, 8]
+        assert columns.values.tolist() == [[0.5, 0.5], *([[0.0, 1.0]] * 6)]
+    assert layout.find_columns(9, [], X[has_rows]).binary.tolist() == found[0].binary.tolist()
+    nothing = layout.find_columns(9, [(X, X, np.zeros(300, bool))])
+    assert len(nothing.binary) in (0, 9)
+    assert layout.find_columns(9, [], rng.random((5, 9), np.float32)).binary.tolist() == []
+
+
+def test_forests_whose_rows_began_otherwise_are_laid_out_alike() -> None:
+    """As shards of a model are, which learn the same rows: to join them writes no box anew."""
+    X, y = draw(3)
+    X = np.where(np.isin(np.arange(X.shape[1]), [0, 1, 2]), X, X > 0.2).astype(np.float32)
+    header, trees = grown(X, y, ROWS).state()
+    order = np.arange(len(trees[1]["left"]))[::-1]  # node ids turned round
+    place = np.argsort(order)
+    turned = {name: array[order] for name, array in trees[1].items()}
+    for name in ("left", "right", "parent"):
+        links = turned[name]
+        turned[name] = np.where(links >= 0, place[links], -1).astype(np.int32)
+    entries = header["trees"]
+    last = {**entries[1], "root": int(place[entries[1]["root"]])}
+    one = Forest.from_state({**header, "trees": [entries[0]]}, [trees[0]])
+    other = Forest.from_state({**header, "trees": [last]}, [turned])
+    joined = Forest.join([one, other])
+    assert len(joined.trees[0].columns.binary) > 3
+    assert joined.trees[0] is one.trees[0]
+    assert joined.trees[1] is other.trees[0]

@@ -66,14 +66,16 @@ def test_frozen_trees_say_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -
 def test_boxes_of_two_values_and_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Distances come from boxes that are written as bits, or anew where a third value is asked."""
     X, y = draw(3)
-    X = np.concatenate([X, (X > 0.6).astype(np.float32)], axis=1)
-    settings = {**CASES["mixture"], "n_features": 8}
+    X = np.concatenate([X, (X > 0.6).astype(np.float32), X[:, ::-1] ** 2, X[:, :3]], axis=1)
+    X = (X * 30.0 ** -np.where(np.arange(15) < 8, 0, np.arange(15) % 7)).astype(np.float32)
+    settings = {**CASES["mixture"], "n_features": X.shape[1]}
     forest = Forest(parameters(**settings), range(3))
     forest.update(X, y)
     assert len(forest.trees[0].columns.binary) == 4
     for third in (False, True):
         asked = np.roll(X, 1, axis=0)
         asked[::7, 5] = 0.25 if third else 1.0
+        asked[:, [0, 1, 2, 3, *range(8, 15)]] *= np.float32(0.9)  # they extend; the sum is rounded
         monkeypatch.setattr(frozen, "LEAST_NODES", 10**9)
         plain = forest.predict_sums(asked, distance=True)
         monkeypatch.setattr(frozen, "LEAST_NODES", 0)

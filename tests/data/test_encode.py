@@ -256,6 +256,47 @@ def test_infinite_feature_at_scoring_names_the_row_of_the_file(write: Write) -> 
         read_all(plan)
 
 
+def test_tiles_of_a_column_are_encoded_as_the_whole(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng, n = np.random.default_rng(0), 50
+    seconds = rng.integers(0, 10**9, n)
+    trained = {
+        "number": rng.random(n),
+        "whole": pa.array([None if k % 7 == 3 else k for k in range(n)], pa.int16()),
+        "time": pa.array(seconds.tolist(), pa.timestamp("s")),
+        "level": rng.choice(["a", "b", "c"], n).tolist(),
+        "coded": pa.array(rng.integers(0, 2, n).tolist(), pa.int8()).dictionary_encode(),
+    }
+    schema = make_plan(write(trained), infinite="clip").schema
+    asked = {
+        **trained,
+        "number": [math.inf, -3.0, math.nan, *(2.0 * rng.random(n - 3)).tolist()],
+        "time": pa.array([None, *(2 * seconds[1:]).tolist()], pa.timestamp("s")),
+        "level": rng.choice(["a", "b", "new"], n).tolist(),
+    }
+    plan = make_scoring_plan(write(asked, "new.parquet"), schema)
+    whole = read_all(plan)
+    assert {key.split(":")[0] for key in whole.counts if whole.counts[key]} >= {
+        "clipped", "outside", "null", "unseen",
+    }  # fmt: skip
+    for rows in (1, 7, n, n + 1):
+        monkeypatch.setattr("dmondrian.data.encode.TILE_ROWS", rows)
+        tiled = read_all(plan)
+        assert tiled.X.tobytes() == whole.X.tobytes()
+        assert tiled.counts == whole.counts
+
+
+def test_infinite_feature_of_a_later_tile_is_named_by_its_row(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dmondrian.data.encode.TILE_ROWS", 3)
+    schema = make_plan(write({"c": [1.0, 2.0]})).schema
+    path = write({"c": [1.5] * 7 + [-math.inf, math.inf]}, "new.parquet")
+    with pytest.raises(DataError, match=r"'c' is infinite at .*new\.parquet, row 7"):
+        read_all(make_scoring_plan(path, schema))
+
+
 def test_values_outside_the_training_range_stay_outside_and_are_counted(write: Write) -> None:
     schema = make_plan(write({"c": [10.0, 20.0]})).schema
     path = write({"c": [0.0, 15.0, 40.0, 1e300]}, "new.parquet")

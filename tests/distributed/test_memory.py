@@ -96,14 +96,20 @@ def test_a_refusal_names_a_limit_that_would_do() -> None:
             lay_out(model(10, 50, 10, 900), needs, workers(2, 3), enough - 2 * MB)
 
 
-def test_rows_are_counted_by_the_largest_part_and_block() -> None:
+def test_rows_are_counted_by_the_largest_part_and_block(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def block(rows: int, group: int) -> Block:
         return Block(0, 0, "a", 0, rows, 0, 0, group, 1, "")
 
     parts = [[block(10, 10), block(30, 90)], [block(20, 20)] * 3]
     needs = row_needs(parts, 4, 5, {"sums": 3, "result": 7})
     assert needs.sums == 60 * 8 * 3
-    assert needs.task == 30 * (12 * 4 + 16 * 3) + 2 * 90 * 5 * 16 + 3 * 60 * 8 * 7
+    assert needs.task == 60 * (12 * 4 + 16 * 3) + 2 * 90 * 5 * 16 + 3 * 60 * 8 * 7
+    for values, together in ((4 * 45, 45), (4 * 20, 30)):
+        monkeypatch.setattr(memory, "TOGETHER", values)
+        fewer = row_needs(parts, 4, 5, {"sums": 3, "result": 7})
+        assert fewer.task == needs.task - (60 - together) * (12 * 4 + 16 * 3)
 
 
 @pytest.mark.parametrize(

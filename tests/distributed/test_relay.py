@@ -18,6 +18,8 @@ from dmondrian.distributed import TrainedRun, evaluate, memory, models, relay, s
 from dmondrian.distributed.memory import Needs
 from dmondrian.distributed.models import Model, open_model
 from dmondrian.errors import ClusterError, CorruptError
+from dmondrian.forest import Forest
+from dmondrian.predicting import Predicting
 
 from .conftest import Grow, Once, resize
 
@@ -81,6 +83,33 @@ def test_bytes_do_not_depend_on_groups_and_passes(
     assert told["trees_sharded"] == groups
     assert told["written"] == 12
     assert manifest(tmp_path / "out") == manifest(whole)
+
+
+def test_bytes_do_not_depend_on_blocks_answered_together(
+    adult: Path, client: Client, tmp_path: Path, undisturbed: TrainedRun, model: Model,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    asked: list[int] = []
+
+    def noted(self: Forest, X: np.ndarray, *args: Any, **named: Any) -> Any:
+        asked.append(len(X))
+        return Predicting.predict_sums(self, X, *args, **named)
+
+    monkeypatch.setattr(Forest, "predict_sums", noted)
+    monkeypatch.setattr("dmondrian.distributed.scoring.FILE_ROWS", 1500)  # of three blocks
+    d, found = model.schema.n_features, set()
+    for limit in (None, limit_of(model, 2)):
+        for values, rows in ((0, 500), (1000 * d, 1000), (1500 * d - 1, 1000), (1500 * d, 1500)):
+            asked.clear()
+            monkeypatch.setattr(relay, "TOGETHER", values)
+            out = tmp_path / f"{limit}-{values}"
+            told = score(
+                undisturbed.run_url, adult, out, keep=["age"], client=client, memory_limit=limit
+            )
+            assert (told["files"], told["trees_sharded"] > 1) == (4, limit is not None)
+            assert max(asked) == rows
+            found.add(manifest(out))
+    assert len(found) == 1
 
 
 def test_sums_go_on_to_the_last_bit(undisturbed: TrainedRun) -> None:

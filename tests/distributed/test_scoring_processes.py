@@ -10,12 +10,14 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import dask
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from distributed import Client, LocalCluster
 
 from dmondrian.distributed import TrainedRun, memory, score
+from dmondrian.distributed.cluster import connected
 from dmondrian.distributed.models import open_model
 
 from .conftest import PATIENCE, ROWS, wait_until
@@ -26,6 +28,22 @@ ROOT = Path(__file__).parents[2]
 START = 2 * PATIENCE  # seconds, for two processes to import, compile and score
 
 Start = Callable[[int], subprocess.Popen[bytes]]
+
+
+def _settings() -> tuple[str | None, bool]:
+    enabled = dask.config.get("distributed.worker.profile.enabled")
+    return os.environ.get("MALLOC_TRIM_THRESHOLD_"), enabled
+
+
+@pytest.mark.parametrize("given", [None, "65536"])
+def test_local_workers_keep_pages_unless_told_otherwise(
+    given: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
+    if given is not None:
+        monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", given)
+    with connected(None, 1, 1) as client:
+        assert [*client.run(_settings).values()] == [(given or str(16 << 20), False)]
 
 
 @pytest.fixture
