@@ -242,6 +242,8 @@ class Ensemble(Predicting):
     def _forget(self) -> None:
         """Forget what was found out from all nodes, before they change."""
         self._gathered, self._chosen, self.frozen = None, None, Frozen()
+        if self._answers is not None:
+            self._answers.forget()
 
     def _take(self, other: Ensemble) -> None:
         """Become ``other``."""

@@ -188,7 +188,8 @@ class Forest(Ensemble):
     def join(cls, forests: Sequence[Forest]) -> Forest:
         """Return one forest of all trees, by number; parameters must be equal.
 
-        It has no calibration: those of its parts are of fewer trees.
+        It has no calibration: those of its parts are of fewer trees. The trees are the parts' own,
+        so the parts should learn no more.
         """
         if not forests:
             raise ParameterError("nothing to join: give at least one forest")

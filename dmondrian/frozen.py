@@ -38,11 +38,14 @@ class Frozen:
     ----------
     kept : Kept or None
         Those that were frozen last.
+    n_alone : int
+        Rows that came one by one while none of these answered them.
     """
 
     def __init__(self) -> None:
         self._n_asked = 0
         self.kept: Kept | None = None
+        self.n_alone = 0
 
     @property
     def n_bytes(self) -> int:
@@ -74,10 +77,10 @@ class Frozen:
             Rows that are asked about now.
         n_threads : int
         """
-        self._n_asked += n_rows
         kept = self.kept
         if kept is not None and kept.key == key_of(loss, rule, lifetimes):
             return kept.trees
+        self._n_asked += n_rows
         mean = sum(int(tree.head_i[nodes.N_NODES]) for tree in grown) / max(1, len(grown))
         if mean < LEAST_NODES or _NODES_PER_ROW * self._n_asked < mean:
             return None
@@ -101,6 +104,7 @@ class Frozen:
         run_threads(work, range(len(grown)), n_threads)
         frozen = [made[t] for t in range(len(grown))]
         self.kept = Kept(key_of(loss, rule, lifetimes), frozen, frozen_table(frozen))
+        self._n_asked = 0  # what else is asked in turn with this has to pay for itself again
         return frozen
 
 

@@ -31,7 +31,7 @@ from dmondrian.rules.gaussian import GaussianHierarchy
 
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 _NONE_3D, _NONE_1D = np.empty((0, 0, 0)), np.empty(0)
-_COUNTED = 1024  # rows asked about, one by one, before they count towards freezing the trees
+_COUNTED = 1024  # rows asked about, one by one, with none learned between, that count as a call
 
 
 class Place:
@@ -101,7 +101,7 @@ class Answers(Arguments):
             read_only(self._lives), ensemble.width, self._total, _NONE_3D, _NONE_1D,
         )  # fmt: skip
         self._entry = entry_of(predict, self._arguments)
-        self._may_freeze, self._n_asked = ensemble.is_leafwise, 0
+        self._may_freeze = ensemble.is_leafwise
         self._kept: Kept | None = None  # what the next two are of
         self._at_rest: tuple[Any, ...] = ()
         self._entry_at_rest: Any = None
@@ -129,25 +129,25 @@ class Answers(Arguments):
 
     def _are_at_rest(self, ensemble: Predicting) -> bool:
         """Tell whether frozen trees say what is asked; have them frozen where it pays by now."""
-        kept = ensemble.frozen.kept
-        if kept is None and self._may_freeze:
-            self._n_asked += 1
-            if self._n_asked % _COUNTED == 0:
-                loss, rule = ensemble.policies.loss, ensemble.policies.rule
-                lives, trees = self._lives[:, 0], ensemble.trees
-                ensemble.frozen.trees(trees, loss, rule, lives, ensemble.width, _COUNTED, 1)
-                kept = ensemble.frozen.kept
+        frozen, loss, rule = ensemble.frozen, ensemble.policies.loss, ensemble.policies.rule
+        lives = self._lives[:, 0]
+        if self._entry_at_rest is None and self._may_freeze:
+            frozen.n_alone += 1
+            if frozen.n_alone % _COUNTED == 0:
+                frozen.trees(ensemble.trees, loss, rule, lives, ensemble.width, _COUNTED, 1)
+        kept = frozen.kept
         if kept is not self._kept:
-            self._kept, self._entry_at_rest = kept, None
-            if kept is not None and kept.key == self._key(ensemble):
+            self.forget()
+            self._kept = kept
+            if kept is not None and kept.key == key_of(loss, rule, lives):
                 leaves = np.empty(len(kept.trees), np.int32)
-                rows, total = self.place.rows, self._total
-                self._at_rest = kept.table, ensemble.width, rows, leaves, total
+                self._at_rest = kept.table, ensemble.width, self.place.rows, leaves, self._total
                 self._entry_at_rest = entry_of(predict_frozen_alone, self._at_rest)
         return self._entry_at_rest is not None
 
-    def _key(self, ensemble: Predicting) -> tuple[Any, ...]:
-        return key_of(ensemble.policies.loss, ensemble.policies.rule, self._lives[:, 0])
+    def forget(self) -> None:
+        """Let go of frozen trees, which are large, before rows are learned."""
+        self._kept, self._at_rest, self._entry_at_rest = None, (), None
 
 
 class Lesson(Arguments):

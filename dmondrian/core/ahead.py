@@ -84,7 +84,7 @@ def way_in_tree(ways, b):
 def look_ahead(ways, n, at, with_boxes):
     """Write to ``at`` the leaves at the ends of ``n`` <= N_AHEAD ways; -1 in empty trees.
 
-    ``at`` int64 [2 N_AHEAD], the second half scratch.
+    ``at`` int64 [2 N_AHEAD], the second half scratch; ``with_boxes`` asks for the leaves' boxes.
     """
     at = borrow(at)  # not known here any more
     leaves, moving = at[:N_AHEAD], at[N_AHEAD:]
@@ -116,7 +116,7 @@ class Hint(NamedTuple):
     """Where a row was found when it was looked ahead for."""
 
     leaf: int  # -1 where the tree was empty
-    age: int  # rows that were learned since
+    age: int  # rows that may have been learned since
 
 
 @inner

@@ -83,12 +83,10 @@ class Tree(NamedTuple):
     n_stats: int  # s
 
 
-def _rows(columns: Columns, n_stats: int, capacity: int) -> tuple[np.ndarray, ...]:
-    """Return empty arrays i, f, d, box, bits for ``capacity`` nodes."""
-    words = growing(capacity, 2 * (STAT + n_stats), np.int32)
+def _boxes(columns: Columns, capacity: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return empty arrays box, bits for ``capacity`` nodes."""
     box = growing(capacity, 2 * len(columns.numeric), np.float32)
-    bits = growing(capacity, n_words(columns), np.uint64)
-    return words, words.view(np.float32), words.view(np.float64), box, bits
+    return box, growing(capacity, n_words(columns), np.uint64)
 
 
 def make_tree(columns: Columns, n_stats: int, capacity: int) -> Tree:
@@ -99,7 +97,8 @@ def make_tree(columns: Columns, n_stats: int, capacity: int) -> Tree:
     head_f = np.zeros(N_HEADER_FLOATS, np.float64)
     head_f[LABEL_MIN], head_f[LABEL_MAX] = np.inf, -np.inf
     scratch, messages, pool = np.zeros(3 * n_features), np.zeros((0, 2)), np.zeros(0)
-    i, f, d, box, bits = _rows(columns, n_stats, capacity)
+    i = growing(capacity, 2 * (STAT + n_stats), np.int32)
+    f, d, (box, bits) = i.view(np.float32), i.view(np.float64), _boxes(columns, capacity)
     return Tree(
         i, f, d, box, bits, columns, head_i, head_f, scratch, messages, pool, n_features, n_stats
     )
@@ -183,7 +182,7 @@ def widen_pool(tree: Tree, capacity: int) -> Tree:
 
 def lay_out(tree: Tree, columns: Columns) -> Tree:
     """Return the tree with its boxes written another way."""
-    box, bits = _rows(columns, tree.n_stats, len(tree.i))[3:]
+    box, bits = _boxes(columns, len(tree.i))
     new = tree._replace(box=box, bits=bits, columns=columns)
     used = int(tree.head_i[N_NODES])
     for start in range(0, used, _CHUNK):

@@ -13,7 +13,6 @@ Shapes: rows of one width and type, so many as there is capacity for.
 from __future__ import annotations
 
 import contextlib
-import functools
 import mmap
 import sys
 from pathlib import Path
@@ -27,7 +26,7 @@ LEAST = 1 << 20  # bytes; smaller arrays are copied
 _AHEAD = 256  # addresses for each byte: a tree is copied twice on its way to 64 GiB
 _LARGE_PAGES = 1 << 21  # bytes from which on an array lies in large pages, of 2 MiB
 _COLLAPSE = 25  # MADV_COLLAPSE of Linux 6.1, which Python's mmap does not name
-_NO_RESERVE = 0x4000  # MAP_NORESERVE of Linux, which Python's mmap does not name
+_NO_RESERVE = 0x4000  # MAP_NORESERVE of Linux, which mmap of Python 3.11 does not name
 _OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")  # 2: addresses count as memory
 
 
@@ -35,8 +34,11 @@ class _Range(mmap.mmap):
     """Addresses that belong to one array, however long it is."""
 
 
-@functools.cache
 def _are_addresses_free() -> bool:
+    """Tell so of this moment: a program may limit itself at any time.
+
+    What it reserved before counts under such a limit all the same.
+    """
     if sys.platform != "linux":
         return False
     import resource
@@ -45,7 +47,9 @@ def _are_addresses_free() -> bool:
         is_counted = _OVERCOMMIT.read_text().strip() == "2"
     except OSError:
         is_counted = True
-    return not is_counted and resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY
+    kinds = resource.RLIMIT_AS, resource.RLIMIT_DATA  # what may be written to is data
+    limits = [resource.getrlimit(kind)[0] for kind in kinds]
+    return not is_counted and limits == [resource.RLIM_INFINITY] * 2
 
 
 def _reserved(n_bytes: int) -> np.ndarray | None:
@@ -65,7 +69,9 @@ def _range_of(array: np.ndarray) -> tuple[_Range, np.ndarray] | None:
     owner = getattr(whole, "base", None)
     if isinstance(owner, memoryview):
         owner = owner.obj
-    return (owner, whole) if isinstance(owner, _Range) and whole is not None else None
+    if whole is None or not isinstance(owner, _Range) or array.ctypes.data != whole.ctypes.data:
+        return None
+    return owner, whole
 
 
 def _use_large_pages(addresses: _Range, before: int, n_bytes: int) -> None:

@@ -105,6 +105,23 @@ def test_what_is_frozen_is_not_what_was_learned_since(monkeypatch: pytest.Monkey
         monkeypatch.setattr(frozen, "LEAST_NODES", 0)
 
 
+def test_what_is_asked_in_turns_pays_for_each_freezing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frozen, "LEAST_NODES", 0)
+    monkeypatch.setattr(frozen, "_NODES_PER_ROW", 1)
+    X, y = draw(3)
+    forest = Forest(parameters(**{**CASES["mean"], "lifetime": 400.0}), range(2))
+    forest.update(X, y)
+    made: list[frozen.Kept] = []
+    n_calls = 8 * forest.n_nodes // (2 * 64)
+    for k in range(n_calls):
+        forest.predict_sums(X[:64], lifetimes=np.array([200.0 + k % 2]))
+        kept = forest.frozen.kept
+        if kept is not None and (not made or kept is not made[-1]):
+            made.append(kept)
+    assert n_calls > 40
+    assert 2 <= len(made) <= 8
+
+
 def test_an_empty_tree_and_no_row_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frozen, "LEAST_NODES", 0)
     asked = parameters(n_classes=4)

@@ -17,7 +17,8 @@ from dmondrian.core.room import LEAST, aligned, bytes_held, growing, grown, next
 ROWS = LEAST // 64  # rows of 16 words that fill the least range
 
 needs_ranges = pytest.mark.skipif(
-    sys.platform != "linux" or resource.getrlimit(resource.RLIMIT_AS)[0] >= 0,
+    sys.platform != "linux"
+    or max(resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)) >= 0,
     reason="addresses are limited here",
 )
 
@@ -75,11 +76,15 @@ def test_what_is_not_used_is_not_kept():
     assert not fewer[3:].any()
 
 
-def test_an_array_within_a_larger_one_does_not_grow_over_what_follows():
-    whole = _filled(aligned, 10)
-    longer = grown(whole[:4], 4, 8)
+@pytest.mark.parametrize(
+    ("make", "m", "part"), [(aligned, 10, slice(4)), (growing, ROWS, slice(3, 7))]
+)
+def test_an_array_within_a_larger_one_does_not_grow_over_what_follows(make, m, part):
+    whole = _filled(make, m)
+    longer = grown(whole[part], 4, 8)
+    assert np.array_equal(longer[:4], whole[part])
     longer[:] = -1
-    assert np.array_equal(whole, _filled(aligned, 10))
+    assert np.array_equal(whole, _filled(aligned, m))
 
 
 def test_an_array_of_no_width_grows():
@@ -114,6 +119,28 @@ def test_a_copy_grows_apart(same):
     assert int(forest.forest_.trees[0].head_i[nodes.N_NODES]) == 2 * 9000 - 1
     forest.partial_fit(X[9000:], X[9000:, 0])
     assert not np.array_equal(forest.predict(X), other.predict(X))
+
+
+_LIMITS_ITSELF = """
+import resource, sys, numpy as np
+from dmondrian.core.room import growing
+def size():
+    return int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+free = [growing(1 << 14, 16, np.int32) for _ in range(3)]
+limit, before = 1 << 34, size()
+resource.setrlimit(getattr(resource, sys.argv[1]), (limit, limit))
+limited = [growing(1 << 14, 16, np.int32) for _ in range(3)]
+print(before > 3 << 28, size() - before < 1 << 28)
+"""
+
+
+@needs_ranges
+@pytest.mark.parametrize("limit", ["RLIMIT_AS", "RLIMIT_DATA"])
+def test_a_program_that_limits_itself_later_keeps_its_addresses(limit):
+    run = subprocess.run(
+        [sys.executable, "-c", _LIMITS_ITSELF, limit], capture_output=True, text=True, check=True
+    )
+    assert run.stdout.split() == ["True", "True"]
 
 
 _RUN = """

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -139,7 +141,7 @@ def test_a_row_alone_is_answered_by_frozen_trees_as_by_others(
         assert np.array_equal(np.concatenate(after), ask(other, X[:40]))
 
 
-def test_frozen_trees_answer_a_row_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frozen_trees_answer_a_row_alone() -> None:
     """They do so at once, and not after the next row is learned; the kernel shows which did."""
     X = rows()
     forest = begun(AMFRegressor(3, **RATE), X, X[:, 0])
@@ -164,6 +166,31 @@ def test_many_rows_alone_have_trees_frozen() -> None:
         assert ask(forest, X[r : r + 1]) == expected[r]
     assert forest.forest_.frozen.kept is not None
     assert [float(ask(forest, X[r : r + 1])[0]) for r in range(50)] == expected[:50].tolist()
+
+
+def test_rows_alone_between_lessons_have_no_tree_frozen() -> None:
+    """What is frozen would answer one row."""
+    X = np.random.default_rng(0).random((1500, 3)).astype(np.float32)
+    forest = AMFRegressor(2, **RATE, random_state=0).fit(X, X[:, 0])
+    for r in range(1030):
+        ask(forest, X[r : r + 1])
+        assert forest.forest_.frozen.kept is None
+        forest.partial_fit(X[r : r + 1], X[r : r + 1, 0])
+
+
+@pytest.mark.parametrize("n_rows", [1, 100])
+def test_frozen_trees_vanish_before_rows_are_learned(n_rows: int) -> None:
+    X = rows()
+    forest = begun(AMFRegressor(3, **RATE), X, X[:, 0])
+    forest.forest_.freeze()
+    ask(forest, X[:1])
+    kept = forest.forest_.frozen.kept
+    assert kept is not None
+    alive = weakref.ref(kept.trees[0].groups)
+    del kept
+    forest.partial_fit(X[:n_rows], X[:n_rows, 0])
+    gc.collect()
+    assert alive() is None
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast")  # scikit-learn's, of 1e300
