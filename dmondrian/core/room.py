@@ -52,15 +52,16 @@ def _are_addresses_free() -> bool:
     return not is_counted and limits == [resource.RLIM_INFINITY] * 2
 
 
-def _reserved(n_bytes: int) -> np.ndarray | None:
-    """Return zeros, uint8 [more than ``n_bytes``], of which none takes memory; None if not so."""
+def _reserved(n_bytes: int) -> tuple[_Range, np.ndarray] | None:
+    """Return a range and its bytes, uint8 [more than ``n_bytes`` zeros]; None if there is none."""
     if n_bytes < LEAST or not _are_addresses_free():
         return None
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
     try:
-        return np.frombuffer(_Range(-1, _AHEAD * n_bytes, flags=flags), np.uint8)
+        addresses = _Range(-1, _AHEAD * n_bytes, flags=flags)
     except (OSError, ValueError):  # no such range is left
         return None
+    return addresses, np.frombuffer(addresses, np.uint8)
 
 
 def _range_of(array: np.ndarray) -> tuple[_Range, np.ndarray] | None:
@@ -93,14 +94,11 @@ def aligned(capacity: int, width: int, dtype: Any) -> np.ndarray:
 def growing(capacity: int, width: int, dtype: Any) -> np.ndarray:
     """Return what :func:`aligned` does, with room behind it where that takes no memory."""
     n_bytes = capacity * width * np.dtype(dtype).itemsize
-    whole = _reserved(n_bytes)
-    if whole is None:
+    found = _reserved(n_bytes)
+    if found is None:
         return aligned(capacity, width, dtype)
-    array = whole[:n_bytes].view(dtype).reshape(capacity, width)
-    found = _range_of(array)
-    if found is not None:
-        _use_large_pages(found[0], 0, n_bytes)
-    return array
+    _use_large_pages(found[0], 0, n_bytes)
+    return found[1][:n_bytes].view(dtype).reshape(capacity, width)
 
 
 def grown(array: np.ndarray, used: int, capacity: int) -> np.ndarray:
