@@ -71,6 +71,7 @@ def main() -> None:
     kept = "\n".join(line for line in told.splitlines() if not line.startswith("WARNING"))
     busy = f"{before:.1f} before it, {os.getloadavg()[1]:.1f} at its end"
     about = f"{machine()['cpu']}, {machine()['cores']} cores; load {busy}."
+    RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / "first_screen.md").write_text(f"{text}\n{about}\n\n```\n{kept}\n```\n")
     print(text)
 
