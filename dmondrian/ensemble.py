@@ -23,7 +23,7 @@ from dmondrian.errors import ParameterError
 from dmondrian.fixed_point import KNOWN, WORDS, units, whole_moments, whole_shares
 from dmondrian.fringe import LARGEST_POOL, LARGEST_WEIGHT
 from dmondrian.frozen import Frozen
-from dmondrian.layout import fitted, rows_of, without_boxes
+from dmondrian.layout import extended, fitted, rows_of, without_boxes
 from dmondrian.parameters import ForestParameters, policies
 from dmondrian.predicting import Predicting
 from dmondrian.single import Answers, Lesson
@@ -31,7 +31,6 @@ from dmondrian.threads import run_threads
 
 _FIRST_CAPACITY = 64
 _FIRST_POOL = 1024  # doubles
-_FIRST_ARRANGED = 128  # nodes of a tree below half of which the boxes' columns stay as they are
 _FEW = 64  # rows that all trees learn in one call, which no interrupt breaks off
 _MAX_CAPACITY = 2**31 - 2  # node ids are int32
 _NO_ROWS = np.empty(0, np.int64)
@@ -63,13 +62,12 @@ class Ensemble(Predicting):
         scales = parameters.feature_scales
         self._scales = None if scales is None else np.array(scales, np.float32)
         self._is_torn = False
-        self._arranged = 0  # nodes for which the boxes' columns were chosen
+        self._is_arranged = False  # whether the boxes' columns were chosen
         self._gathered, self.frozen = None, Frozen()
         self._chosen: np.ndarray | None = None
         self._tabled: tuple[list[nodes.Tree], np.ndarray] = [], table_of([])
         self._answers: Answers | None = None
         self._lesson: Lesson | None = None
-        self._n_fitting = 0  # rows for which the boxes' columns surely stay as they are
         self._one_caller = Lock()
         self.n_clipped = 0
         columns = (all_numeric if parameters.has_boxes else boxless)(parameters.n_features)
@@ -139,7 +137,6 @@ class Ensemble(Predicting):
             while lesson.go_on():
                 self._make_rooms(range(len(self.trees)), lesson.reached, 1, lesson.table)
             self._is_torn = False
-            self._n_fitting -= 1
             return True
         finally:
             self._one_caller.release()
@@ -189,7 +186,6 @@ class Ensemble(Predicting):
                     known[:] = own  # equal in all trees
 
         self._check_whole()
-        self._n_fitting = 0
         learned = self._arrange(X)
         self._forget()
         self._is_torn = True  # until all trees have learned the same rows
@@ -220,24 +216,25 @@ class Ensemble(Predicting):
 
     def _arrange(self, X: np.ndarray) -> Rows:
         """Return rows for the kernels; trees write their boxes so that they can learn them."""
-        size = self.n_nodes + 2 * len(X) * len(self.trees)
         if not self.trees or not self.parameters.has_boxes:
             return without_boxes(X)
-        if size < 2 * self._arranged:
+        if self._is_arranged:
             rows, fits = rows_of(X, self.trees[0].columns)
             if fits:
                 return rows
-        self._arranged = max(size, _FIRST_ARRANGED * len(self.trees))
+            columns = extended(self.trees[0].columns, X)
+            if columns is not None:
+                self.trees = [tree._replace(columns=columns) for tree in self.trees]
+                return rows_of(X, columns)[0]
         self.trees, rows = fitted(self.trees, X)
+        self._is_arranged = True
         return rows
 
     def _may_learn_row(self) -> bool:
-        """Tell whether one row more is neither too much, nor has :meth:`_arrange` do something."""
+        """Tell whether one row more is not too much, and :meth:`_arrange` has looked at trees."""
         if not self.trees or not self.parameters.has_boxes:
             return len(self.trees) > 0 and self.total_weight <= LARGEST_WEIGHT
-        if self._n_fitting <= 0:  # a row adds two nodes to a tree, or fewer
-            self._n_fitting = (2 * self._arranged - self.n_nodes - 1) // (2 * len(self.trees))
-        return self._n_fitting > 0
+        return self._is_arranged
 
     def _forget(self) -> None:
         """Forget what was found out from all nodes, before they change."""

@@ -41,6 +41,14 @@ class Values:
         self._values = np.zeros((n_features, 2), np.int32)
         self._counts = np.zeros(n_features, np.int64)
 
+    @classmethod
+    def known_to(cls, columns: Columns) -> Values:
+        """Return the values that columns write as bits."""
+        self = cls(0)
+        self.features, self._values = columns.binary.astype(np.int64), _patterns(columns).copy()
+        self._counts = 1 + (self._values[:, 0] != self._values[:, 1])
+        return self
+
     def add(self, X: np.ndarray, has_rows: np.ndarray | None = None) -> None:
         """Take values in, float32 [n, d]; of those alone that ``has_rows``, bool [n], tells of."""
         if not len(self.features):
@@ -102,6 +110,24 @@ def alike(trees: Sequence[nodes.Tree]) -> bool:
 
 def _same(a: Columns, b: Columns) -> bool:
     return a is b or (np.array_equal(a.binary, b.binary) and np.array_equal(a.values, b.values))
+
+
+def extended(columns: Columns, X: np.ndarray) -> Columns | None:
+    """Return columns that can write rows too, and under which boxes stay as they are written.
+
+    That is so where no feature takes a third value, and each second one is, as it is stored, above
+    the first: the column of a category that was not seen before. Otherwise return None. O(n b).
+    """
+    values = Values.known_to(columns)
+    values.add(X)
+    if len(values.features) < len(columns.binary):
+        return None
+    more = values.columns(len(columns.place))
+    return more if np.array_equal(_patterns(more)[:, 0], _patterns(columns)[:, 0]) else None
+
+
+def _patterns(columns: Columns) -> np.ndarray:
+    return columns.values.view(np.int32)
 
 
 def fitted(trees: Sequence[nodes.Tree], X: np.ndarray) -> tuple[list[nodes.Tree], Rows]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dmondrian import layout
+from dmondrian import ensemble, layout
 from dmondrian.core import nodes
-from dmondrian.core.columns import all_numeric, make_columns
+from dmondrian.core.columns import Columns, all_numeric, make_columns
 from dmondrian.forest import Forest
 from dmondrian.parameters import ForestParameters
 
@@ -166,3 +166,36 @@ def test_forests_whose_rows_began_otherwise_are_laid_out_alike() -> None:
     assert len(joined.trees[0].columns.binary) > 3
     assert joined.trees[0] is one.trees[0]
     assert joined.trees[1] is other.trees[0]
+
+
+def test_a_category_seen_late_rewrites_no_box(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(6)
+    late = np.arange(ROWS)[:, None] >= [0, 0, 0, 600, 700, 800]  # when a category comes
+    X = np.hstack([rng.random((ROWS, 2)), late & (rng.random((ROWS, 6)) < 0.5)]).astype(np.float32)
+    y = (X[:, 0] > X[:, 2]).astype(np.float64)
+    forest = grown(X[:600], y[:600], 600)
+    monkeypatch.setattr(ensemble, "fitted", None)
+    forest.update(X[600:], y[600:])
+    monkeypatch.undo()
+    assert bytes_of(forest) == bytes_of(grown(X, y, 1))
+
+
+def test_columns_take_in_a_second_value_above_the_first_alone() -> None:
+    columns = make_columns(5, [0, 2, 4], [[0.0, 0.0], [0.0, 1.0], [-1.0, -1.0]])
+    row = np.array([[0.0, 9.0, 1.0, 9.0, -1.0]], np.float32)
+
+    def with_value(feature: int, value: float) -> Columns | None:
+        changed = row.copy()
+        changed[0, feature] = value
+        return layout.extended(columns, np.concatenate([row, changed]))
+
+    told = with_value(0, 0.5)
+    assert told is not None
+    assert told.binary.tolist() == [0, 2, 4]
+    assert told.values.tolist() == [[0.0, 0.5], [0.0, 1.0], [-1.0, -1.0]]
+    same = with_value(1, 3.0)  # a numeric one
+    assert same is not None
+    assert same.values.tolist() == columns.values.tolist()
+    assert with_value(0, -0.5) is None  # bits of the first would become bits of the second
+    assert with_value(2, 0.5) is None  # a third value
+    assert with_value(4, -0.5) is None  # stored as a greater number, -1 would be the second
