@@ -26,8 +26,8 @@ from dmondrian.core.columns import (
 from dmondrian.core.nodes import LEFT, N_NODES, PARENT, ROOT, Tree, borrow_tree, child_of, leaf_of
 from dmondrian.core.table import tree_at
 
-N_AHEAD = 16  # ways in flight: enough to hide the memory, few enough to stay in the cache
-_BOXES = 5  # from a leaf up: about as many leave a new row out
+N_AHEAD = 32  # ways in flight: enough to hide the memory, few enough to stay in the cache
+_BOXES = 8  # from a leaf up: about as many leave a new row out
 
 
 @inner
