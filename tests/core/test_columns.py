@@ -75,6 +75,30 @@ def test_how_boxes_are_written_changes_no_byte(
         assert one.tobytes() == other.tobytes()
 
 
+@pytest.mark.parametrize("changes", CASES, ids=["classes", "labels", "expected", "cube"])
+def test_columns_of_zeros_of_both_signs_change_no_byte(
+    changes: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(9)
+    X = rng.integers(0, 2, (200, 7)).astype(np.float32)
+    X[:, :2] = np.where(rng.random((200, 2)) < 0.5, -0.0, 0.0)
+    X[:, 6] = -0.0  # of one sign for a while
+    X[150:, 6] = 0.0
+    y = (X[:, 2] + X[:, 3] > 1.0).astype(np.float64)
+    changes = {**changes, "max_nodes": 1000}
+    pieces = grown(X, y, 37, **changes)
+    whole = grown(X, y, len(X), **changes)
+    read = Forest.from_state(*pieces.state())
+    assert len(pieces.trees[0].columns.binary) == 4
+    said = pieces.predict_sums(X, spread=True, distance=True)
+    monkeypatch.setattr(layout, "_LEAST", 10_000)
+    plain = grown(X, y, 37, **changes)
+    assert bytes_of(pieces) == bytes_of(whole) == bytes_of(read) == bytes_of(plain)
+    expected = plain.predict_sums(X, spread=True, distance=True)
+    for one, other in zip(said[:3], expected[:3], strict=True):
+        assert one.tobytes() == other.tobytes()
+
+
 def test_a_stored_forest_has_its_bits_again_and_goes_on() -> None:
     X, y = draw(2)
     forest = grown(X[:600], y[:600], 600)
