@@ -152,7 +152,7 @@ class Forest(Ensemble):
                 parameters.n_features,
                 parameters.n_stats,
                 is_counts=parameters.tells_proba,
-                may_be_empty=parameters.domain == "cube",
+                is_on_cube=parameters.domain == "cube",
                 cost=parameters.cost,
                 is_fitted_jointly=parameters.joint is not None,
                 fringe=parameters.fringe,
