@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dmondrian import state
-from dmondrian.errors import CorruptError
+from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.forest import Forest
 from dmondrian.parameters import ForestParameters
 
@@ -203,3 +203,23 @@ def test_a_stored_forest_on_the_cube_has_its_boxes_in_their_cells() -> None:
     arrays["lower"][v] = arrays["upper"][v] = 2.0  # rows of 1 might never part from it
     with pytest.raises(CorruptError, match="sides of splits"):
         Forest.from_state(header, [arrays])
+
+
+@pytest.mark.parametrize("rows", [0, 10])
+@pytest.mark.parametrize("behind", [0, 1])
+def test_trees_that_learned_other_rows_are_no_forest(rows: int, behind: int) -> None:
+    """Kernels are not told of an empty tree among others."""
+    parameters = ForestParameters(algorithm="amf-classifier", n_features=D, n_classes=2, seed=1)
+    forests = [Forest(parameters, [0, 1]), Forest(parameters, [0, 1])]
+    X = np.random.default_rng(0).random((20, D), np.float32)
+    for forest, n in zip(forests, (20, rows), strict=True):
+        forest.update(X[:n], (X[:n, 0] > 0.5).astype(np.float64))
+    (header, trees), (other, others) = (forest.state() for forest in forests)
+    header["trees"][behind], trees[behind] = other["trees"][behind], others[behind]
+    with pytest.raises(CorruptError, match="learned the same rows"):
+        Forest.from_state(header, trees)
+    parts = []
+    for t, tree in enumerate(trees):
+        parts.append(Forest.from_state({**header, "trees": [header["trees"][t]]}, [tree]))
+    with pytest.raises(ParameterError, match="learned other rows"):
+        Forest.join(parts)
