@@ -183,6 +183,10 @@ def test_boxes_apart_from_their_cells_are_found(n_classes: int) -> None:
             flat = a[("lower", "upper", "threshold")[turn % 3]].reshape(-1)
             values = [0.0, 1.0, -1e-30, 1.5, flat[rng.integers(len(flat))]]
             flat[rng.integers(len(flat))] = values[rng.integers(len(values))]
+        if turn % 7 == 6:  # just at the split, which is on its left
+            v = rng.choice(np.flatnonzero(a["left"] >= 0))
+            side = ("lower", "right") if turn % 2 else ("upper", "left")
+            a[side[0]][a[side[1]][v], a["feature"][v]] = a["threshold"][v]
         expected = are_cells(entry["root"], a)
         assert expected or turn
         assert ("sides of splits" in said(state.check_cells, entry, a)) is not expected
