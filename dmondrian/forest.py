@@ -145,6 +145,8 @@ class Forest(Ensemble):
         numbers = [entry["number"] for entry in scalars]
         if any(later <= former for former, later in pairwise(numbers)):
             raise CorruptError("trees should come in the order of their distinct numbers")
+        if len({entry["floats"][nodes.TOTAL_WEIGHT] for entry in scalars}) > 1:
+            raise CorruptError("all trees should have learned the same rows")
         for entry, arrays in zip(scalars, trees, strict=True):
             state.check_arrays(
                 entry,
@@ -152,7 +154,7 @@ class Forest(Ensemble):
                 parameters.n_features,
                 parameters.n_stats,
                 is_counts=parameters.tells_proba,
-                may_be_empty=parameters.domain == "cube",
+                is_on_cube=parameters.domain == "cube",
                 cost=parameters.cost,
                 is_fitted_jointly=parameters.joint is not None,
                 fringe=parameters.fringe,
@@ -203,7 +205,8 @@ class Forest(Ensemble):
         numbers = [number for number, _ in pairs]
         if any(later == former for former, later in pairwise(numbers)):
             raise ParameterError(f"forests that share trees cannot be joined: {numbers}")
-        if len({0 if f.warmup is None else f.warmup.n_rows for f in forests}) > 1:
+        waiting = {0 if f.warmup is None else f.warmup.n_rows for f in forests}
+        if len(waiting) > 1 or len({f.total_weight for f in forests if f.trees}) > 1:
             raise ParameterError("forests that learned other rows cannot be joined")
         joined = cls._of(first, numbers, [tree for _, tree in pairs])
         joined.warmup = forests[0].warmup

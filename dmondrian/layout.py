@@ -61,11 +61,14 @@ class Values:
 
     def columns(self, n_features: int) -> Columns:
         """Return the columns that say so."""
-        if len(self.features) < _LEAST:
-            return make_columns(n_features, np.empty(0), np.empty((0, 2)))
         # In order, whichever came first: trees of equal values then write their boxes alike.
-        values = np.sort(self._values, axis=1).view(np.float32)
-        return make_columns(n_features, self.features, values)
+        patterns = np.sort(self._values, axis=1)
+        values = patterns.view(np.float32)
+        # In a range 0 and -0 are one value, of the sign that came first: bits would tell of two.
+        is_told = (values[:, 0] != values[:, 1]) | (patterns[:, 0] == patterns[:, 1])
+        if is_told.sum() < _LEAST:
+            return make_columns(n_features, np.empty(0), np.empty((0, 2)))
+        return make_columns(n_features, self.features[is_told], values[is_told])
 
 
 Boxes = tuple[np.ndarray, np.ndarray, np.ndarray]  # lower and upper bounds, whether they have rows

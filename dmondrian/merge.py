@@ -24,7 +24,7 @@ from dmondrian.core.columns import read_only
 from dmondrian.core.merge import absorb
 from dmondrian.errors import ParameterError
 from dmondrian.forest import Forest
-from dmondrian.layout import fitted
+from dmondrian.layout import alike, fitted
 from dmondrian.stats.moments import SQUARES, SUM
 
 
@@ -73,6 +73,8 @@ def merge(forests: Sequence[Forest]) -> Forest:
         for index, tree in enumerate(other.trees):
             if tree.head_i[nodes.N_NODES]:
                 _absorb(merged, index, tree)
+    if not alike(merged.trees):  # each was laid out for its own boxes; kernels know one way
+        merged.trees = fitted(merged.trees, np.empty((0, parameters.n_features), np.float32))[0]
     return merged
 
 

@@ -14,7 +14,12 @@ import numpy as np
 
 from dmondrian.core import faults, nodes
 from dmondrian.core.columns import read_only
-from dmondrian.core.faults import are_bounds, faults_of_links, faults_of_statistics
+from dmondrian.core.faults import (
+    are_bounds,
+    are_cells_of_cube,
+    faults_of_links,
+    faults_of_statistics,
+)
 from dmondrian.core.weights import LARGEST_EXPONENT, LARGEST_ODDS, SMALLEST_ODDS
 from dmondrian.cost import Cost
 from dmondrian.errors import CorruptError
@@ -119,7 +124,7 @@ def check_arrays(
     n_features: int,
     n_stats: int,
     is_counts: bool,
-    may_be_empty: bool,
+    is_on_cube: bool,
     cost: Cost | None = None,
     is_fitted_jointly: bool = False,
     fringe: FringeSettings | None = None,
@@ -129,7 +134,7 @@ def check_arrays(
     Statistics are counts of classes if ``is_counts``, else moments of the label, and labels
     where the ``cost`` of a generalised forest keeps them, or values that were fitted jointly. With
     a ``fringe`` there are neither boxes nor weights, and the last statistic is not of labels.
-    ``may_be_empty`` tells whether leaves may have seen no row, as on the cube.
+    On the cube (``is_on_cube``) leaves may have seen no row, and boxes lie in their cells.
     """
     fields = dict(_FIELDS)
     if fringe is not None:
@@ -154,7 +159,9 @@ def check_arrays(
         return
     check_values(entry, arrays)
     is_signed = cost is not None or is_fitted_jointly  # what stands where forests keep prices
-    check_statistics(entry, arrays, is_counts, may_be_empty, has_signed_prices=is_signed)
+    check_statistics(entry, arrays, is_counts, is_on_cube, has_signed_prices=is_signed)
+    if is_on_cube and n_nodes:
+        check_cells(entry, arrays)
     if cost is not None and cost.keeps_labels:
         check_labels(entry, arrays["stat"], cost.size)
 
@@ -223,6 +230,19 @@ def check_values(entry: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         raise CorruptError(where + "its weights' exponents are out of range")
     if not are_bounds(read_only(arrays["lower"]), read_only(arrays["upper"])):
         raise CorruptError(where + "its boxes should be finite, lower <= upper")
+
+
+def check_cells(entry: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    """Raise unless splits and boxes are those of cells of the unit cube."""
+    root, lower, upper = entry["root"], arrays["lower"], arrays["upper"]
+    links = tuple(read_only(arrays[name]) for name in ("left", "right", "feature"))
+    others = (read_only(arrays[name]) for name in ("threshold", "stat", "lower", "upper"))
+    is_inside = (lower[root] >= 0.0).all() and (upper[root] <= 1.0).all()
+    if not is_inside or not are_cells_of_cube(links, *others):
+        raise CorruptError(
+            f"tree {entry['number']}: its boxes should lie in the unit cube, in their parents' and "
+            "on their sides of splits"
+        )
 
 
 def check_statistics(

@@ -34,6 +34,8 @@ def copy_model(url: str | os.PathLike[str], folder: str | os.PathLike[str]) -> R
     ------
     CheckpointError
         There is no model.
+    CorruptError
+        A part of it is damaged or missing.
     ParameterError
         The folder holds something, or trees that the run took later are not at this position's end.
     """
@@ -48,10 +50,11 @@ def copy_model(url: str | os.PathLike[str], folder: str | os.PathLike[str]) -> R
                 f"the trees of {run.url} are not at the end of a stream at position "
                 f"{manifest.position}: copy the newest checkpoint, or train the run to its end"
             )
-        names = [RUN_NAME, PLAN_NAME, *run.store.list(FOLDER)]
-        names += [f"{BLOBS}/{shard['digest']}" for shard in manifest.shards.values()]
-        for name in names:
-            if run.store.exists(name):
+        for name in (RUN_NAME, PLAN_NAME, *run.store.list(FOLDER)):
+            if run.store.exists(name):  # a saved model has no plan
                 store.put(name, run.store.get(name))
+        for shard in manifest.shards.values():
+            data = run.get_blob(shard["digest"], shard["bytes"])
+            store.put(f"{BLOBS}/{shard['digest']}", data)
         store.put(manifest.name, manifest.to_bytes())
     return Run.open(target.url)

@@ -58,12 +58,16 @@ def write_extensions(tree, v, x, extensions):
     half = x.bits.shape[0] // 2
     for w in range(x.bits.shape[0]):
         word = x.bits[w] & ~tree.bits[v, np.uint64(w)]
-        k = 64 * (w if w < half else w - half)
+        own, k = (0, 64 * w) if w < half else (1, 64 * (w - half))
+        across = tree.bits[v, np.uint64(w + half if w < half else w - half)]
         while word:
             if word & np.uint64(1):
                 values = columns.values[k]
-                extensions[columns.binary[k]] = abs(np.float64(values[1]) - np.float64(values[0]))
+                # A cell without rows has neither value, but the corner 0: see :func:`empty_box`.
+                near = values[1 - own] if across & np.uint64(1) else np.float32(0.0)
+                extensions[columns.binary[k]] = abs(np.float64(values[own]) - np.float64(near))
             word >>= np.uint64(1)
+            across >>= np.uint64(1)
             k += 1
 
 

@@ -61,6 +61,34 @@ def are_bounds(lower, upper):
 
 
 @kernel
+def are_cells_of_cube(links, threshold, stat, lower, upper):
+    """Tell whether nodes can be cells of the unit cube. O(m d).
+
+    ``links`` are left, right and feature [m] of a binary tree, ``threshold`` [m]. Splits are within
+    the cube; a box (of those that have rows) within its parent's, on its side of the parent's
+    split. What draws cells anew goes the way of a box's corner and needs it to end at its leaf.
+    """
+    left, right, feature = links
+    left, right, feature = borrow(left), borrow(right), borrow(feature)
+    threshold, stat, lower, upper = borrow(threshold), borrow(stat), borrow(lower), borrow(upper)
+    for v in range(left.shape[0]):
+        cut, j, is_within = threshold[v], feature[v], True
+        if not 0.0 <= cut <= 1.0:
+            return False
+        if left[v] < 0:
+            continue
+        for child in (left[v], right[v]):
+            if stat[child, 0] == 0.0:
+                continue
+            for k in range(lower.shape[1]):
+                is_within &= (lower[child, k] >= lower[v, k]) & (upper[child, k] <= upper[v, k])
+            is_within &= upper[child, j] <= cut if child == left[v] else lower[child, j] > cut
+        if not is_within:
+            return False
+    return True
+
+
+@kernel
 def faults_of_statistics(stat, left, parent, is_counts, n_squares, may_leaf, may_root):
     """Return which faults statistics [m, s] have. O(m s).
 

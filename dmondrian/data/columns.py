@@ -153,6 +153,18 @@ def check_types(
         )
 
 
+def check_kept(keep: Iterable[str], footers: Sequence[Footer]) -> None:
+    """Refuse a column to be kept that files have in different types: their rows share a file."""
+    for name in keep:
+        typed = [(f.file.uri, f.schema.field(name).type) for f in footers if name in f.schema.names]
+        for uri, other in typed:
+            if other != typed[0][1]:
+                raise SchemaError(
+                    f"the column {name!r}, asked for to be kept, is {typed[0][1]} in {typed[0][0]} "
+                    f"but {other} in {uri}: expected one type in all files; convert it"
+                )
+
+
 def _draft(
     name: str, footers: Sequence[Footer], partition: pa.DataType | None, as_category: bool
 ) -> Draft | str:

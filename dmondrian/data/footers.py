@@ -59,8 +59,12 @@ def read_footers(files: Sequence[SourceFile], with_bounds: bool = True) -> list[
         return list(pool.map(lambda file: _read_footer(file, with_bounds), files))
 
 
-def open_parquet(uri: str, dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
+def open_parquet(
+    uri: str, dictionaries: Sequence[str] = (), footer: pq.FileMetaData | None = None
+) -> pq.ParquetFile:
     """Open a Parquet file; int96 times come as microseconds, which hold every date.
+
+    Its ``footer`` is not read again where it is given.
 
     Raises
     ------
@@ -70,6 +74,7 @@ def open_parquet(uri: str, dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(
             open_uri(uri),
+            metadata=footer,
             read_dictionary=list(dictionaries),
             coerce_int96_timestamp_unit="us",
             pre_buffer=True,

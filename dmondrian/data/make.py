@@ -14,6 +14,7 @@ from typing import Any
 
 from dmondrian.data.columns import (
     check_file,
+    check_kept,
     choose_columns,
     partition_types,
     partition_values,
@@ -132,7 +133,7 @@ def make_scoring_plan(
     schema : Schema
         Of the model.
     keep : sequence of str
-        Columns to pass through; checked to be in every file.
+        Columns to pass through; checked to be in every file, of one type.
     target : bool
         Whether to read the target, if the model has one, and weights too (to evaluate); else they
         may be absent.
@@ -155,6 +156,7 @@ def make_scoring_plan(
     partitions = partition_types(files)
     for footer in footers:
         check_file(used, footer, partitions, keep)
+    check_kept(keep, footers)
     return Plan(used, arrange(groups_of(footers, partitions), False, 0), notes=tuple(notes))
 
 

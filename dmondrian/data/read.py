@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from dmondrian.data.columns import partition_array
 from dmondrian.data.encode import Matrix, encode_features, encode_target, encode_weight
@@ -31,6 +32,7 @@ from dmondrian.data.values import BoolArray, FloatArray, IntArray
 from dmondrian.errors import DataError, PlanError, SchemaError
 
 KEPT_GROUPS = 2
+KEPT_FOOTERS = 2  # of files: that of a file of many row groups takes longer to read than one group
 
 
 @dataclass(frozen=True)
@@ -159,8 +161,17 @@ def _moved_rows(seed: int, group: int, rows: int) -> IntArray:
     return permutation(seed, group, rows)
 
 
+@lru_cache(maxsize=KEPT_FOOTERS)
+def _footer(uri: str, size: int, stamp: str) -> pq.FileMetaData:
+    """Return the footer of the file that has this size and stamp."""
+    with open_parquet(uri) as parquet:
+        return parquet.metadata
+
+
 def _read_group(block: Block, names: Sequence[str], dictionaries: Sequence[str]) -> pa.Table:
-    with open_parquet(block.uri, dictionaries) as parquet:
+    # A file without a stamp may change and nothing tells so.
+    footer = _footer(block.uri, block.size, block.stamp) if block.stamp else None
+    with open_parquet(block.uri, dictionaries, footer) as parquet:
         there = parquet.metadata
         is_there = block.row_group < there.num_row_groups
         n_rows = there.row_group(block.row_group).num_rows if is_there else 0

@@ -144,7 +144,12 @@ def plan_here(folder: str, name: str, digest: str) -> Plan:
     """Return a stored plan, read once per process."""
 
     def read() -> Plan:
-        plan = Plan.from_parquet(open_store(folder).get(name, MAX_PLAN_BYTES))
+        data = open_store(folder).get(name, MAX_PLAN_BYTES)
+        try:
+            plan = Plan.from_parquet(data)
+        except CorruptError as error:
+            told = f"{name} in {folder}: {error}; delete it and run the same command again"
+            raise CorruptError(told) from error
         if plan.digest != digest:
             raise CorruptError(f"{name} in {folder} is another plan than the one asked for")
         return plan

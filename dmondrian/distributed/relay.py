@@ -139,12 +139,14 @@ def _together(
     for rows in blocks:
         forest.check_domain(rows.X, rows.names)
         if waiting and (n_values + rows.X.size > TOGETHER or isinstance(forest, DensityAnswers)):
-            yield _stacked(waiting)
-            waiting, n_values = [], 0
+            # The blocks' own arrays are let go of: beside those that are stacked nothing waits.
+            ready, waiting, n_values = _stacked(waiting), [], 0
+            yield ready
         waiting.append(rows)
         n_values += rows.X.size
     if waiting:
-        yield _stacked(waiting)
+        ready, waiting = _stacked(waiting), []
+        yield ready
 
 
 def _stacked(blocks: list[Encoded]) -> tuple[list[Encoded], np.ndarray]:

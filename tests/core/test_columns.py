@@ -75,6 +75,53 @@ def test_how_boxes_are_written_changes_no_byte(
         assert one.tobytes() == other.tobytes()
 
 
+@pytest.mark.parametrize("changes", CASES, ids=["classes", "labels", "expected", "cube"])
+def test_columns_of_zeros_of_both_signs_change_no_byte(
+    changes: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(9)
+    X = rng.integers(0, 2, (200, 7)).astype(np.float32)
+    X[:, :2] = np.where(rng.random((200, 2)) < 0.5, -0.0, 0.0)
+    X[:, 6] = -0.0  # of one sign for a while
+    X[150:, 6] = 0.0
+    y = (X[:, 2] + X[:, 3] > 1.0).astype(np.float64)
+    changes = {**changes, "max_nodes": 1000}
+    pieces = grown(X, y, 37, **changes)
+    whole = grown(X, y, len(X), **changes)
+    read = Forest.from_state(*pieces.state())
+    assert len(pieces.trees[0].columns.binary) == 4
+    said = pieces.predict_sums(X, spread=True, distance=True)
+    monkeypatch.setattr(layout, "_LEAST", 10_000)
+    plain = grown(X, y, 37, **changes)
+    assert bytes_of(pieces) == bytes_of(whole) == bytes_of(read) == bytes_of(plain)
+    expected = plain.predict_sums(X, spread=True, distance=True)
+    for one, other in zip(said[:3], expected[:3], strict=True):
+        assert one.tobytes() == other.tobytes()
+
+
+def test_distances_to_cells_without_rows_are_those_to_the_corner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(11)
+    X, asked = (rng.integers(0, 2, (n, 8)).astype(np.float32) for n in (60, 300))
+    for rows in (X, asked):
+        rows[:, 4:] = 0.25 + 0.5 * rows[:, 4:]  # values that the corner is not one of
+    y, changes = (X[:, 2] > X[:, 3]).astype(np.float64), {**CASES[3], "lifetime": 4.0}
+    forest = grown(X, y, 37, **changes)
+    read = Forest.from_state(*forest.state())
+    found = [one.predict_sums(asked, distance=True).distance for one in (forest, read)]
+    assert len(forest.trees[0].columns.binary) == len(read.trees[0].columns.binary) == 8
+    monkeypatch.setattr(layout, "_LEAST", 10_000)
+    plain = grown(X, y, 37, **changes)
+    leaves = plain.trees[0].d[: int(plain.trees[0].head_i[nodes.N_NODES]), nodes.STAT]
+    assert (leaves == 0.0).any()
+    expected = plain.predict_sums(asked, distance=True).distance
+    assert expected is not None
+    for one in found:
+        assert one is not None
+        assert one.tobytes() == expected.tobytes()
+
+
 def test_a_stored_forest_has_its_bits_again_and_goes_on() -> None:
     X, y = draw(2)
     forest = grown(X[:600], y[:600], 600)

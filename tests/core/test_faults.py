@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dmondrian import state
-from dmondrian.errors import CorruptError
+from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.forest import Forest
 from dmondrian.parameters import ForestParameters
 
@@ -64,6 +64,18 @@ def wrong_statistics(
         within = (stat[:, 1:] >= 0) & (stat[:, 1:] <= weight[:, None])
         return None if within.all() else "classes"
     return None if (stat[:, 2 : 3 if signed else 4] >= 0).all() else "squares"
+
+
+def are_cells(root: int, a: dict[str, np.ndarray]) -> bool:
+    low, high, cut, full = a["lower"], a["upper"], a["threshold"], a["stat"][:, 0] > 0
+    sound = (low[root] >= 0).all() and (high[root] <= 1).all() and ((cut >= 0) & (cut <= 1)).all()
+    for v in np.flatnonzero(a["left"] >= 0):
+        left, right, j = a["left"][v], a["right"][v], a["feature"][v]
+        sound &= not full[left] or high[left, j] <= cut[v]
+        sound &= not full[right] or low[right, j] > cut[v]
+        for child in (u for u in (left, right) if full[u]):
+            sound &= (low[child] >= low[v]).all() and (high[child] <= high[v]).all()
+    return bool(sound)
 
 
 def grown(n_classes: int, domain: str, n: int = 12) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -157,3 +169,61 @@ def test_a_box_is_looked_at_to_its_last_feature() -> None:
             a = {**arrays, name: arrays[name].copy()}
             a[name][place] = np.nan
             assert "boxes" in said(state.check_values, entry, a)
+
+
+@pytest.mark.parametrize("n_classes", [0, 3])
+def test_boxes_apart_from_their_cells_are_found(n_classes: int) -> None:
+    """What draws cells anew would go another way than a box's corner, or draw without end."""
+    entry, arrays = grown(n_classes, "cube", n=40)
+    assert (arrays["stat"][:, 0] == 0).any()
+    rng, found = np.random.default_rng(5), {True: 0, False: 0}
+    for turn in range(ROUNDS):
+        a = {name: array.copy() for name, array in arrays.items()}
+        if turn:
+            flat = a[("lower", "upper", "threshold")[turn % 3]].reshape(-1)
+            values = [0.0, 1.0, -1e-30, 1.5, flat[rng.integers(len(flat))]]
+            flat[rng.integers(len(flat))] = values[rng.integers(len(values))]
+        if turn % 7 == 6:  # just at the split, which is on its left
+            v = rng.choice(np.flatnonzero(a["left"] >= 0))
+            side = ("lower", "right") if turn % 2 else ("upper", "left")
+            a[side[0]][a[side[1]][v], a["feature"][v]] = a["threshold"][v]
+        expected = are_cells(entry["root"], a)
+        assert expected or turn
+        assert ("sides of splits" in said(state.check_cells, entry, a)) is not expected
+        found[expected] += 1
+    assert min(found.values()) > 100
+
+
+def test_a_stored_forest_on_the_cube_has_its_boxes_in_their_cells() -> None:
+    parameters = ForestParameters(
+        algorithm="mondrian-forest-classifier", n_features=3, n_classes=2, seed=1, domain="cube",
+        aggregation="mean",
+    )  # fmt: skip
+    forest = Forest(parameters, [0])
+    X = np.random.default_rng(0).random((20, 3), np.float32)
+    forest.update(X, (X[:, 0] > 0.5).astype(np.float64))
+    header, (arrays,) = forest.state()
+    v = int(((arrays["left"] < 0) & (arrays["stat"][:, 0] > 0)).argmax())
+    arrays["lower"][v] = arrays["upper"][v] = 2.0  # rows of 1 might never part from it
+    with pytest.raises(CorruptError, match="sides of splits"):
+        Forest.from_state(header, [arrays])
+
+
+@pytest.mark.parametrize("rows", [0, 10])
+@pytest.mark.parametrize("behind", [0, 1])
+def test_trees_that_learned_other_rows_are_no_forest(rows: int, behind: int) -> None:
+    """Kernels are not told of an empty tree among others."""
+    parameters = ForestParameters(algorithm="amf-classifier", n_features=D, n_classes=2, seed=1)
+    forests = [Forest(parameters, [0, 1]), Forest(parameters, [0, 1])]
+    X = np.random.default_rng(0).random((20, D), np.float32)
+    for forest, n in zip(forests, (20, rows), strict=True):
+        forest.update(X[:n], (X[:n, 0] > 0.5).astype(np.float64))
+    (header, trees), (other, others) = (forest.state() for forest in forests)
+    header["trees"][behind], trees[behind] = other["trees"][behind], others[behind]
+    with pytest.raises(CorruptError, match="learned the same rows"):
+        Forest.from_state(header, trees)
+    parts = []
+    for t, tree in enumerate(trees):
+        parts.append(Forest.from_state({**header, "trees": [header["trees"][t]]}, [tree]))
+    with pytest.raises(ParameterError, match="learned other rows"):
+        Forest.join(parts)

@@ -269,6 +269,17 @@ class TestScoring:
         with pytest.raises(SchemaError, match="lacks the columns 'key'"):
             make_scoring_plan(write(self.good()), schema, keep=["key"])
 
+    def test_a_column_to_be_kept_has_one_type(self, schema: Schema, write: Write) -> None:
+        """Also where files differ in the types of features, which are converted."""
+        first = write(self.good(note=["b", "a"]), "two/1.parquet")
+        city = pa.array(["b", "a"]).dictionary_encode()
+        write(self.good(city=city, age=[4.0, 1.0], note=[2, 1]), "two/2.parquet")
+        make_scoring_plan(first.parent, schema, keep=["id", "when"])
+        for name in ("age", "city", "note"):
+            told = f"column '{name}', asked for to be kept, is .*1.parquet but .*2.parquet"
+            with pytest.raises(SchemaError, match=told):
+                make_scoring_plan(first.parent, schema, keep=["id", name])
+
     @pytest.mark.parametrize(
         "wrong",
         [

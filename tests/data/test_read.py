@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dmondrian.data import BLOCK_ROWS, Plan, make_plan, make_scoring_plan, read_block
+from dmondrian.data.footers import open_parquet
 from dmondrian.errors import DataError, PlanError, SchemaError
 
 from .conftest import Write
@@ -47,6 +51,26 @@ def test_unknown_kept_column_is_named(write: Write) -> None:
     plan = regression(write(numbers(10)))
     with pytest.raises(SchemaError, match="'key'"):
         read_block(plan, plan.blocks[0], keep=["key"])
+
+
+def test_the_footer_of_many_row_groups_is_read_once(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each row group's block would read it whole again."""
+    plan = regression(write(numbers(60), row_group_size=2))
+    footers = []
+
+    def spied(uri: str, dictionaries: Sequence[str] = (), footer: Any = None) -> pq.ParquetFile:
+        footers.append(footer)
+        return open_parquet(uri, dictionaries, footer)
+
+    monkeypatch.setattr("dmondrian.data.read.open_parquet", spied)
+    parts = [read_block(plan, block) for block in plan.blocks]
+    assert np.sort(np.concatenate([part.X[:, 0] for part in parts])).tolist() == pytest.approx(
+        np.arange(60) / 59
+    )
+    assert len(footers) == 31
+    assert footers.count(None) == 1
 
 
 def test_threads_read_what_one_reads(write: Write) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from dmondrian import CheckpointError, ParameterError, load
+from dmondrian import CheckpointError, CorruptError, ParameterError, load
 from dmondrian.checkpoint.copying import copy_model
 from dmondrian.checkpoint.model import load_model
 from dmondrian.distributed import grow
@@ -32,3 +34,16 @@ def test_an_earlier_checkpoint_is_copied(fit: Fit, tmp_path) -> None:
     assert load(copy.url).forest_.total_weight == 2000.0
     with pytest.raises(CheckpointError):
         copy_model(tmp_path / "none", tmp_path / "other")
+
+
+def test_a_damaged_model_is_not_copied(fit: Fit, tmp_path) -> None:
+    run = fit(estimator=forest(n_estimators=1))
+    shard = load_model(run.run_url)[2].shards[0]
+    blob = Path(run.run_url) / "blobs" / shard["digest"]
+    whole = blob.read_bytes()
+    blob.write_bytes(whole[:1000] + bytes([whole[1000] ^ 1]) + whole[1001:])
+    with pytest.raises(CorruptError, match=r"is damaged.*another sha256"):
+        copy_model(run.run_url, tmp_path / "damaged")
+    blob.unlink()
+    with pytest.raises(CorruptError, match="is missing"):
+        copy_model(run.run_url, tmp_path / "missing")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import weakref
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 from dmondrian.checkpoint import load_model, load_trees, look_at_model, peek_blobs
+from dmondrian.data import Encoded
 from dmondrian.distributed import TrainedRun, evaluate, memory, models, relay, score
 from dmondrian.distributed.memory import Needs
 from dmondrian.distributed.models import Model, open_model
@@ -110,6 +113,26 @@ def test_bytes_do_not_depend_on_blocks_answered_together(
             assert max(asked) == rows
             found.add(manifest(out))
     assert len(found) == 1
+
+
+def test_rows_that_are_answered_together_are_there_once(
+    undisturbed: TrainedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it is planned: the blocks' own arrays are gone when the forest is asked."""
+    forest, read = undisturbed.to_local().forest_, []
+    monkeypatch.setattr(relay, "TOGETHER", 30 * forest.parameters.n_features)
+
+    def blocks() -> Iterator[Encoded]:
+        for _ in range(7):
+            X = np.zeros((10, forest.parameters.n_features), np.float32)
+            read.append(weakref.ref(X))
+            yield Encoded(X, None, None, None, {}, ())
+            del X
+
+    for number, (together, X) in enumerate(relay._together(forest, blocks())):
+        assert len(X) == 10 * len(together) == (30, 30, 10)[number]
+        alive = [one() is not None for one in read[3 * number :]]
+        assert alive == [False] * 3 + [True] if number < 2 else [True]  # the next one, or itself
 
 
 def test_sums_go_on_to_the_last_bit(undisturbed: TrainedRun) -> None:

@@ -260,6 +260,23 @@ def test_a_folder_with_other_parquet_is_refused(
         score(undisturbed.run_url, adult, tmp_path, client=client)
 
 
+def test_a_damaged_plan_is_named_and_made_again(
+    adult: Path, client: Client, undisturbed: TrainedRun, tmp_path: Path
+) -> None:
+    begun, out = tmp_path / "begun", tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        score(undisturbed.run_url, adult, begun, client=client, progress=StopAfter(begun, 1))
+    begun.rename(out)  # plans are read once per process and folder
+    stored = (out / "_score.plan").read_bytes()
+    (out / "_score.plan").write_bytes(stored[:100])
+    with pytest.raises(CorruptError, match=r"_score\.plan in .*delete it and run the same"):
+        score(undisturbed.run_url, adult, out, client=client)
+    (out / "_score.plan").unlink()
+    score(undisturbed.run_url, adult, out, client=client)
+    assert (out / "_score.plan").read_bytes() == stored
+    assert table_of(out).num_rows == ROWS
+
+
 def test_a_file_cut_short_is_not_taken_for_a_whole_one(
     adult: Path, client: Client, undisturbed: TrainedRun, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ from dmondrian.core.check import check
 from dmondrian.errors import ParameterError
 from dmondrian.forest import Forest
 from dmondrian.merge import merge
+from dmondrian.parameters import ForestParameters
 from tests.reference.cases import Case
 from tests.reference.kernel import arrays_of, parameters_of
 from tests.reference.test_cube import assert_same_cells, cube_case, preorder, reference_of
@@ -99,3 +100,28 @@ def test_what_cannot_be_merged_is_refused() -> None:
             merge([forest, other])
     with pytest.raises(ParameterError, match="nothing"):
         merge([])
+
+
+@pytest.mark.parametrize("number", [9, 12, 16])
+def test_merged_trees_write_their_boxes_alike(number: int) -> None:
+    """Where one tree's boxes tell of a third value of a column that another's do not tell of."""
+    rng = np.random.default_rng(number)
+    X = rng.integers(0, 3, (24, 8)).astype(np.float32) / 2
+    X[:, :4] = np.round(X[:, :4])
+    y = (X[:, 2] + X[:, 3] > 1.0).astype(np.float64)
+    parameters = ForestParameters(
+        algorithm="mondrian-forest-classifier", n_features=8, n_classes=2, seed=5, domain="cube",
+        aggregation="mean", lifetime=0.3,
+    )  # fmt: skip
+    forests = [Forest(parameters, range(3)) for _ in range(3)]
+    for forest, rows in zip(forests, (slice(12), slice(12, 24), slice(24)), strict=True):
+        forest.update(X[rows], y[rows])
+    merged, whole = merge(forests[:2]), forests[2]
+    assert len({tree.columns.binary.tobytes() for tree in merged.trees}) == 1
+    for forest in (merged, whole):
+        forest.update(X[::-1].copy(), y)
+    found, expected = (one.predict_sums(X, distance=True) for one in (merged, whole))
+    assert found.total.tobytes() == expected.total.tobytes()
+    assert found.distance is not None
+    assert expected.distance is not None
+    assert found.distance.tobytes() == expected.distance.tobytes()
