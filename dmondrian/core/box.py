@@ -1,8 +1,8 @@
 """Boxes: is a row outside, by how much, and the stretch that takes it in.
 
-The test comes first because it vectorises and is all that most visits need; the sum of
-extensions has a fixed order of additions (eight lanes, then a fixed tree), so that it is
-the same on every processor and however :mod:`dmondrian.core.columns` writes a feature.
+The test comes first because it is all that most visits need; the sum of extensions has a fixed
+order of additions (eight lanes, then a fixed tree), so that it is the same on every processor and
+however :mod:`dmondrian.core.columns` writes a feature.
 
 Shapes: d features, p of them numeric, q words of bits per value.
 """
@@ -12,8 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from dmondrian._jit import inner
-
-_LANES = 8
+from dmondrian.core.lanes import SUM_LANES, beyond, extend
 
 
 @inner
@@ -21,14 +20,12 @@ def is_outside(tree, v, x):
     """Tell whether row ``x`` lies outside the box of ``v``. O(d)."""
     v = np.uint64(v)
     box, p = tree.box[v], x.numeric.shape[0]
-    lower, upper, numeric = box[:p], box[p : p + p], x.numeric
-    outside = np.int32(0)
-    for k in range(p):
-        outside |= np.int32(numeric[k] < lower[k]) | np.int32(numeric[k] > upper[k])
-    beyond = np.uint64(0)
+    if beyond(box[:p], box[p : p + p], x.numeric):
+        return True
+    new = np.uint64(0)
     for w in range(x.bits.shape[0]):
-        beyond |= x.bits[w] & ~tree.bits[v, np.uint64(w)]
-    return outside != 0 or beyond != np.uint64(0)
+        new |= x.bits[w] & ~tree.bits[v, np.uint64(w)]
+    return new != np.uint64(0)
 
 
 @inner
@@ -41,15 +38,26 @@ def extension(lower, upper, x):
 
 
 @inner
-def write_extensions(tree, v, x, extensions):
-    """Write how far ``x`` lies outside the box of ``v`` in each feature. O(d)."""
-    v = np.uint64(v)
+def measure(tree, v, x, extensions):
+    """Write how far ``x`` lies outside the box of ``v`` in each feature; return the sum. O(d).
+
+    ``extensions`` float64 [d]. Lane j % 8 of the sum first, then the lanes as a tree.
+    """
+    if x.bits.shape[0] > 0:
+        _write_mixed(tree, np.uint64(v), x, extensions)
+        return _sum_of_lanes(_lanes_of(extensions, tree.n_features), extensions, tree.n_features)
+    box, p = tree.box[np.uint64(v)], x.numeric.shape[0]
+    lower, upper, numeric = box[:p], box[p : p + p], x.numeric
+    for j in range(p - p % SUM_LANES, p):
+        extensions[j] = extension(lower[j], upper[j], numeric[j])
+    return _sum_of_lanes(extend(lower, upper, numeric, extensions), extensions, p)
+
+
+@inner
+def _write_mixed(tree, v, x, extensions):
+    """Write extensions of numeric and binary features."""
     box, p = tree.box[v], x.numeric.shape[0]
     lower, upper, numeric = box[:p], box[p : p + p], x.numeric
-    if x.bits.shape[0] == 0:
-        for j in range(p):
-            extensions[j] = extension(lower[j], upper[j], numeric[j])
-        return
     for j in range(tree.n_features):
         extensions[j] = 0.0
     columns = tree.columns
@@ -72,16 +80,10 @@ def write_extensions(tree, v, x, extensions):
 
 
 @inner
-def measure(tree, v, x, extensions):
-    """Write how far ``x`` lies outside the box of ``v`` in each feature; return the sum. O(d).
-
-    ``extensions`` float64 [d]. Lane j % 8 of the sum first, then the lanes as a tree.
-    """
-    write_extensions(tree, v, x, extensions)
-    n = tree.n_features
+def _lanes_of(extensions, n):
+    """Return what :func:`extend` does of extensions that are written."""
     l0 = l1 = l2 = l3 = l4 = l5 = l6 = l7 = 0.0
-    whole = n - n % _LANES
-    for j in range(0, whole, _LANES):
+    for j in range(0, n - n % SUM_LANES, SUM_LANES):
         l0 += extensions[j]
         l1 += extensions[j + 1]
         l2 += extensions[j + 2]
@@ -90,7 +92,15 @@ def measure(tree, v, x, extensions):
         l5 += extensions[j + 5]
         l6 += extensions[j + 6]
         l7 += extensions[j + 7]
-    rest = n - whole
+    return l0, l1, l2, l3, l4, l5, l6, l7
+
+
+@inner
+def _sum_of_lanes(lanes, extensions, n):
+    """Return the sum of ``lanes`` and of the last n % 8 of ``n`` extensions."""
+    l0, l1, l2, l3, l4, l5, l6, l7 = lanes
+    rest = n % SUM_LANES
+    whole = n - rest
     l0 += extensions[whole] if rest > 0 else 0.0
     l1 += extensions[whole + 1] if rest > 1 else 0.0
     l2 += extensions[whole + 2] if rest > 2 else 0.0
@@ -107,17 +117,17 @@ def distance_to(tree, v, x, memory):
 
     ``memory`` float64 [d] or [8], whichever is more, is written to.
     """
-    beyond = np.uint64(0)
+    new = np.uint64(0)
     for w in range(x.bits.shape[0]):
-        beyond |= x.bits[w] & ~tree.bits[np.uint64(v), np.uint64(w)]
-    if x.bits.shape[0] == 0 or beyond != np.uint64(0):
+        new |= x.bits[w] & ~tree.bits[np.uint64(v), np.uint64(w)]
+    if x.bits.shape[0] == 0 or new != np.uint64(0):
         return measure(tree, v, x, memory)
-    box, p, lanes = tree.box[np.uint64(v)], x.numeric.shape[0], memory[:_LANES]
+    box, p, lanes = tree.box[np.uint64(v)], x.numeric.shape[0], memory[:SUM_LANES]
     lower, upper, numeric, features = box[:p], box[p : p + p], x.numeric, tree.columns.numeric
-    for k in range(_LANES):
+    for k in range(SUM_LANES):
         lanes[k] = 0.0
     for k in range(p):  # features that do not extend add 0 to their lanes, which is as good as not
-        lane = np.uint64(features[k]) & np.uint64(_LANES - 1)
+        lane = np.uint64(features[k]) & np.uint64(SUM_LANES - 1)
         lanes[lane] += extension(lower[k], upper[k], numeric[k])
     left = (lanes[0] + lanes[4]) + (lanes[2] + lanes[6])
     return left + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]))

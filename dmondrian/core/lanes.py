@@ -1,21 +1,27 @@
-"""Four comparisons in one instruction, which Python code cannot say.
+"""Several comparisons or sums in one instruction, which Python code cannot say.
 
 Relies on Numba's intrinsics. Promises to mean the same as plain Python, under
-``NUMBA_DISABLE_JIT=1`` too, and the same on every processor: comparisons do not round.
+``NUMBA_DISABLE_JIT=1`` too, and the same on every processor: comparisons do not round, and the
+order of additions is fixed.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba.core import types
+from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from dmondrian._jit import overload_part
 
 LANES = 4
+SUM_LANES = 8
+_AT_ONCE = 8  # features of a box
+
+_BIT, _LONG = ir.IntType(1), ir.IntType(64)
 
 
 @intrinsic
@@ -68,3 +74,131 @@ def first_apart(words: Any, row: Any, x: Any) -> int:
 @overload_part(first_apart)
 def _first_apart_of_row(words, row, x):
     return lambda words, row, x: _first_apart(words, np.uint64(row), x)
+
+
+def _elements(context, builder, array_type, array):
+    """Return the address of the first element."""
+    return context.make_array(array_type)(context, builder, array).data
+
+
+def _vector_at(builder, data, start, kind):
+    return builder.bitcast(builder.gep(data, [start]), kind.as_pointer())
+
+
+def _load(builder, data, start, kind):
+    """Return the vector of ``kind`` that begins with element ``start``."""
+    vector = builder.load(_vector_at(builder, data, start, kind))
+    vector.align = 4
+    return vector
+
+
+@intrinsic
+def _beyond(typing_context, lower, upper, x):
+    def generate(context, builder, signature, args):
+        low, high, values = map(partial(_elements, context, builder), signature.args, args)
+        shape = context.make_array(x)(context, builder, args[2]).shape
+        p = builder.extract_value(shape, 0)
+        found = cgutils.alloca_once_value(builder, ir.Constant(_BIT, 0))
+
+        def compare(start, width):
+            kind = ir.VectorType(ir.FloatType(), width)
+            asked = _load(builder, values, start, kind)
+            below = builder.fcmp_ordered("<", asked, _load(builder, low, start, kind))
+            above = builder.fcmp_ordered(">", asked, _load(builder, high, start, kind))
+            lanes = builder.bitcast(builder.or_(below, above), ir.IntType(width))
+            is_any = builder.icmp_unsigned("!=", lanes, ir.Constant(lanes.type, 0))
+            builder.store(builder.or_(builder.load(found), is_any), found)
+
+        def compare_all(width):
+            """Compare, ``width`` at a time; the last ones once more where some are left over."""
+            step = ir.Constant(_LONG, width)
+            last = builder.sub(p, step)
+            with cgutils.for_range_slice(builder, ir.Constant(_LONG, 0), last, step) as (start, _):
+                compare(start, width)
+            compare(last, width)
+
+        def at_least(width):
+            return builder.icmp_signed(">=", p, ir.Constant(_LONG, width))
+
+        with builder.if_else(at_least(_AT_ONCE)) as (many, few):
+            with many:
+                compare_all(_AT_ONCE)
+            with few, builder.if_else(at_least(_AT_ONCE // 2)) as (some, less):
+                with some:
+                    compare_all(_AT_ONCE // 2)
+                with less, cgutils.for_range(builder, p) as loop:
+                    compare(loop.index, 1)
+        return builder.load(found)
+
+    return types.boolean(lower, upper, x), generate
+
+
+def beyond(lower: Any, upper: Any, x: Any) -> bool:
+    """Tell whether any of ``x`` is below ``lower`` or above ``upper``, float32 [p], contiguous."""
+    return bool(((x < lower) | (x > upper)).any())
+
+
+@overload_part(beyond)
+def _beyond_of_arrays(lower, upper, x):
+    return lambda lower, upper, x: _beyond(lower, upper, x)
+
+
+@intrinsic
+def _extend(typing_context, lower, upper, x, extensions):
+    def generate(context, builder, signature, args):
+        low, high, values, out = map(partial(_elements, context, builder), signature.args, args)
+        singles, doubles = (
+            ir.VectorType(kind(), SUM_LANES) for kind in (ir.FloatType, ir.DoubleType)
+        )
+        nothing = ir.Constant(doubles, [0.0] * SUM_LANES)
+        sums = cgutils.alloca_once_value(builder, nothing)
+
+        def larger(a, b):
+            return builder.select(builder.fcmp_ordered(">", a, nothing), a, b)
+
+        step = ir.Constant(_LONG, SUM_LANES)
+        p = builder.extract_value(context.make_array(x)(context, builder, args[2]).shape, 0)
+        whole = builder.sub(p, builder.urem(p, step))
+        with cgutils.for_range_slice(builder, ir.Constant(_LONG, 0), whole, step) as (start, _):
+            lowest, highest, asked = (
+                builder.fpext(_load(builder, data, start, singles), doubles)
+                for data in (low, high, values)
+            )
+            below = larger(builder.fsub(lowest, asked), nothing)
+            found = larger(builder.fsub(asked, highest), below)
+            store = builder.store(found, _vector_at(builder, out, start, doubles))
+            store.align = 8
+            builder.store(builder.fadd(builder.load(sums), found), sums)
+        told = builder.load(sums)
+        lanes = [builder.extract_element(told, ir.Constant(_LONG, k)) for k in range(SUM_LANES)]
+        return cgutils.pack_array(builder, lanes)
+
+    sums_of_lanes = types.containers.UniTuple(types.float64, SUM_LANES)
+    return sums_of_lanes(lower, upper, x, extensions), generate
+
+
+def extend(lower: Any, upper: Any, x: Any, extensions: Any) -> tuple[np.float64, ...]:
+    """Write how far ``x`` lies outside [``lower``, ``upper``], in whole lots of 8 features.
+
+    Parameters
+    ----------
+    lower, upper, x : float32 [p], contiguous
+    extensions : float64 [p], contiguous
+        Exactly rounded. The last p % 8 of them are left as they are.
+
+    Returns
+    -------
+    Sums of those that were written, of features j with j % 8 = 0, 1, .. 7, each in order.
+    """
+    whole = len(x) - len(x) % SUM_LANES
+    low, high, asked = (np.asarray(a[:whole], np.float64) for a in (lower, upper, x))
+    extensions[:whole] = np.maximum(np.maximum(low - asked, asked - high), 0.0)
+    sums = np.zeros(SUM_LANES)
+    for lot in np.reshape(extensions[:whole], (-1, SUM_LANES)):
+        sums += lot
+    return tuple(sums)
+
+
+@overload_part(extend)
+def _extend_arrays(lower, upper, x, extensions):
+    return lambda lower, upper, x, extensions: _extend(lower, upper, x, extensions)

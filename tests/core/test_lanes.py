@@ -1,4 +1,4 @@
-"""Four comparisons at once say what one after the other would."""
+"""Several numbers at once say what one after the other would."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numba
 import numpy as np
 import pytest
 
-from dmondrian.core.lanes import LANES, first_apart
+from dmondrian.core.lanes import LANES, SUM_LANES, beyond, extend, first_apart
 
 
 @numba.njit
@@ -38,3 +38,48 @@ def test_the_first_condition_that_parts(width: int) -> None:
         assert compiled(words, np.uint64(row), x) == found[-1]
         assert first_apart(words, row, x) == found[-1]
     assert set(found) == set(range(LANES + 1))
+
+
+@numba.njit
+def compiled_beyond(lower, upper, x):  # type: ignore[no-untyped-def]  # as above
+    return beyond(lower, upper, x)
+
+
+@numba.njit
+def compiled_extend(lower, upper, x, extensions):  # type: ignore[no-untyped-def]  # as above
+    return extend(lower, upper, x, extensions)
+
+
+def test_any_feature_beyond_its_bounds_tells() -> None:
+    for p in range(40):
+        ends = np.sort(np.random.default_rng(p).normal(size=(2, p)).astype(np.float32), axis=0)
+        # Rows of an array, at any byte; what lies beside them is beyond all bounds.
+        memory = np.full((3, p + 11), np.nan, np.float32)
+        memory[:, 3 : 3 + p] = ends[0], ends[1], ends[p % 2]
+        memory[2, :3], memory[2, 3 + p :] = np.inf, -np.inf
+        lower, upper, x = memory[:, 3 : 3 + p]
+        assert not compiled_beyond(lower, upper, x)  # on the bounds is within
+        assert not beyond(lower, upper, x)
+        for j in range(p):
+            for end, past in ((lower, -np.inf), (upper, np.inf)):
+                changed = x.copy()
+                changed[j] = np.nextafter(end[j], np.float32(past))
+                assert compiled_beyond(lower, upper, changed)
+                assert beyond(lower, upper, changed)
+
+
+def test_extensions_are_added_in_their_lanes() -> None:
+    for p in range(40):
+        rng = np.random.default_rng(p)
+        lower, upper = np.sort(rng.normal(size=(2, p)).astype(np.float32), axis=0)
+        x = (rng.normal(size=p) * 10.0 ** rng.integers(-9, 9, p)).astype(np.float32)
+        x[::5] = lower[::5]
+        expected = [0.0] * SUM_LANES
+        written = np.full(p, -1.0)
+        for j in range(p - p % SUM_LANES):
+            written[j] = max(float(lower[j]) - float(x[j]), float(x[j]) - float(upper[j]), 0.0)
+            expected[j % SUM_LANES] += float(written[j])
+        for way in (compiled_extend, extend):
+            extensions = np.full(p, -1.0)
+            assert list(way(lower, upper, x, extensions)) == expected
+            assert extensions.tobytes() == written.tobytes()
