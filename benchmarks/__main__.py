@@ -38,7 +38,7 @@ RUNS = (
     Run("scales_tried", "--max-rows 12000",
         "--sets california_housing --max-rows 400 --parts maps groups warmup"),
     Run("throughput", "--max-rows 100000", "--workloads adult friedman1 --max-rows 1000 --repeats 1"
-        " --models dmondrian", takes_peers=True),
+        " --models dmondrian --at-hand 16", takes_peers=True),
     Run("answering", "--max-rows 100000",
         "--workloads adult friedman1 --max-rows 1000 --repeats 1"),
     Run("scoring", "--max-rows 100000",
