@@ -112,7 +112,8 @@ def alike(trees: Sequence[nodes.Tree]) -> bool:
 
 
 def _same(a: Columns, b: Columns) -> bool:
-    return a is b or (np.array_equal(a.binary, b.binary) and np.array_equal(a.values, b.values))
+    is_same = np.array_equal(a.binary, b.binary) and np.array_equal(_patterns(a), _patterns(b))
+    return a is b or is_same
 
 
 def extended(columns: Columns, X: np.ndarray) -> Columns | None:

@@ -99,6 +99,23 @@ def test_columns_of_zeros_of_both_signs_change_no_byte(
         assert one.tobytes() == other.tobytes()
 
 
+def test_zeros_of_rows_that_were_not_learned_tell_no_sign(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns are chosen for rows of weight 0 too, of which no box knows."""
+    X = np.random.default_rng(12).integers(0, 2, (60, 5)).astype(np.float32)
+    X_learned, y = np.where(X == 0.0, np.float32(-0.0), X), X[:, 0]
+
+    def learn() -> Forest:
+        forest = Forest(parameters(X), range(2))
+        forest.update(X, y, np.zeros(len(X)))
+        forest.update(X_learned, y)
+        return forest
+
+    found = learn()
+    assert len(found.trees[0].columns.binary) == 5
+    monkeypatch.setattr(layout, "_LEAST", 10_000)
+    assert bytes_of(found) == bytes_of(learn())
+
+
 def test_distances_to_cells_without_rows_are_those_to_the_corner(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -54,7 +54,7 @@ def test_any_feature_beyond_its_bounds_tells() -> None:
     for p in range(40):
         ends = np.sort(np.random.default_rng(p).normal(size=(2, p)).astype(np.float32), axis=0)
         # Rows of an array, at any byte; what lies beside them is beyond all bounds.
-        memory = np.full((3, p + 11), np.nan, np.float32)
+        memory = np.zeros((3, p + 11), np.float32)
         memory[:, 3 : 3 + p] = ends[0], ends[1], ends[p % 2]
         memory[2, :3], memory[2, 3 + p :] = np.inf, -np.inf
         lower, upper, x = memory[:, 3 : 3 + p]
