@@ -23,7 +23,7 @@ from dmondrian.errors import ParameterError
 from dmondrian.fixed_point import KNOWN, WORDS, units, whole_moments, whole_shares
 from dmondrian.fringe import LARGEST_POOL, LARGEST_WEIGHT
 from dmondrian.frozen import Frozen
-from dmondrian.layout import extended, fitted, rows_of, without_boxes
+from dmondrian.layout import fitted, suited, without_boxes
 from dmondrian.parameters import ForestParameters, policies
 from dmondrian.predicting import Predicting
 from dmondrian.single import Answers, Lesson
@@ -218,15 +218,7 @@ class Ensemble(Predicting):
         """Return rows for the kernels; trees write their boxes so that they can learn them."""
         if not self.trees or not self.parameters.has_boxes:
             return without_boxes(X)
-        if self._is_arranged:
-            rows, fits = rows_of(X, self.trees[0].columns)
-            if fits:
-                return rows
-            columns = extended(self.trees[0].columns, X)
-            if columns is not None:
-                self.trees = [tree._replace(columns=columns) for tree in self.trees]
-                return rows_of(X, columns)[0]
-        self.trees, rows = fitted(self.trees, X)
+        self.trees, rows = (suited if self._is_arranged else fitted)(self.trees, X)
         self._is_arranged = True
         return rows
 

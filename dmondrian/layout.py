@@ -146,6 +146,20 @@ def fitted(trees: Sequence[nodes.Tree], X: np.ndarray) -> tuple[list[nodes.Tree]
     return laid_out, rows_of(X, laid_out[0].columns)[0]
 
 
+def suited(trees: list[nodes.Tree], X: np.ndarray) -> tuple[list[nodes.Tree], Rows]:
+    """Return the trees, laid out alike so that they can hold rows, and the rows.
+
+    As :func:`fitted`, but trees that are laid out well enough stay as they are.
+    """
+    rows, fits = rows_of(X, trees[0].columns)
+    if fits:
+        return trees, rows
+    columns = extended(trees[0].columns, X)
+    if columns is None:
+        return fitted(trees, X)
+    return [tree._replace(columns=columns) for tree in trees], rows_of(X, columns)[0]
+
+
 def rows_of(X: np.ndarray, columns: Columns) -> tuple[Rows, bool]:
     """Return rows for the kernels, and whether all their values can be written so.
 

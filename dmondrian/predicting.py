@@ -25,7 +25,7 @@ from dmondrian.errors import ParameterError
 from dmondrian.frozen import Frozen
 from dmondrian.growth.fringe import Fringe
 from dmondrian.growth.range import Range
-from dmondrian.layout import fitted, rows_of, without_boxes
+from dmondrian.layout import suited, without_boxes
 from dmondrian.lifetime import check_lifetimes
 from dmondrian.losses.depth import Depth
 from dmondrian.losses.label import ROWS_ABOVE, Label
@@ -145,10 +145,9 @@ class Predicting:
 
     def _asked(self, X: np.ndarray, trees: list[nodes.Tree], any_box: bool) -> tuple[Any, Rows]:
         """Return trees and rows to predict, written alike where boxes are asked about."""
-        if self.is_leafwise and not any_box:
+        if not trees or (self.is_leafwise and not any_box):
             return trees, without_boxes(X)
-        rows, fits = rows_of(X, trees[0].columns) if trees else (without_boxes(X), True)
-        return (trees, rows) if fits else fitted(trees, X)
+        return suited(trees, X)
 
     def predict_sums(
         self,
