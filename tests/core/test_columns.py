@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dmondrian import ensemble, layout
+from dmondrian import layout
 from dmondrian.core import nodes
 from dmondrian.core.columns import Columns, all_numeric, make_columns
 from dmondrian.forest import Forest
@@ -238,7 +238,7 @@ def test_a_category_seen_late_rewrites_no_box(monkeypatch: pytest.MonkeyPatch) -
     X = np.hstack([rng.random((ROWS, 2)), late & (rng.random((ROWS, 6)) < 0.5)]).astype(np.float32)
     y = (X[:, 0] > X[:, 2]).astype(np.float64)
     forest = grown(X[:600], y[:600], 600)
-    monkeypatch.setattr(ensemble, "fitted", None)
+    monkeypatch.setattr(layout, "fitted", None)
     forest.update(X[600:], y[600:])
     monkeypatch.undo()
     assert bytes_of(forest) == bytes_of(grown(X, y, 1))
