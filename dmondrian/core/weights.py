@@ -88,14 +88,16 @@ def mix_and_shift(tree, v, p, kp, q, kq):
     """Learn one row at internal node ``v``: shift its odds, return q_v as (m, k)."""
     odds = tree.d[v, ODDS]
     k = np.int64(tree.i[v, EXPONENT])
-    if k == 0 and kp == 0 and kq == 0:
-        go_on = 1.0 / (1.0 + odds)
+    if kp == 0 and kq == 0:  # as the rest says, with fewer steps
         shifted = odds * p / q
         if _SMALL < shifted < _BIG:
             tree.d[v, ODDS] = shifted
-        else:
-            set_odds(tree, v, shifted, np.int64(0))
-        return odds * go_on * p + go_on * q, np.int64(0)
+            if k == 0:
+                go_on = 1.0 / (1.0 + odds)
+                return odds * go_on * p + go_on * q, k
+            if k < 0:
+                return normalise(q + odds * p * _DOWN if k == -1 else q, np.int64(0))
+            return normalise(p + q / odds * _DOWN if k == 1 else p, np.int64(0))
     set_odds(tree, v, odds * p / q, k + kp - kq)
     if k > 0:
         return add(p, kp, q / odds, kq - k)
