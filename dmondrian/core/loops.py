@@ -219,9 +219,7 @@ def learn_block(growth, stat, loss, rule, tree, key, rows, y, w, start, asked, a
         answer(asked, growth, stat, loss, rule, tree, key, x, r)
         weight = w[r] if w.shape[0] > 0 else 1.0
         hint, n_nodes = Hint(at[age], age, earliest), tree.head_i[N_NODES]
-        if weight > 0.0 and not learn(
-            growth, stat, loss, rule, tree, key, x, y[r], weight, hint
-        ):
+        if weight > 0.0 and not learn(growth, stat, loss, rule, tree, key, x, y[r], weight, hint):
             return r
         earliest = earliest_since(tree, n_nodes, earliest)
     return n

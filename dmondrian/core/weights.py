@@ -95,9 +95,8 @@ def mix_and_shift(tree, v, p, kp, q, kq):
             if k == 0:
                 go_on = 1.0 / (1.0 + odds)
                 return odds * go_on * p + go_on * q, k
-            if k < 0:
-                return normalise(q + odds * p * _DOWN if k == -1 else q, np.int64(0))
-            return normalise(p + q / odds * _DOWN if k == 1 else p, np.int64(0))
+            # odds p / q is beyond 2^128 or below 2^-128: one of the two is lost in rounding.
+            return normalise(q if k < 0 else p, np.int64(0))
     set_odds(tree, v, odds * p / q, k + kp - kq)
     if k > 0:
         return add(p, kp, q / odds, kq - k)

@@ -1,0 +1,41 @@
+"""Odds of stopping at a node, and what it hands to its parent, against exact fractions."""
+
+from __future__ import annotations
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from dmondrian.core.columns import boxless
+from dmondrian.core.nodes import EXPONENT, N_NODES, ODDS, make_tree
+from dmondrian.core.weights import mix_and_shift
+
+UNIT = Fraction(2) ** 256
+# Up to both ends of what is kept beside an exponent.
+ODDS_HELD = (2.0**-127, 1e-9, 0.7, 3e11, 2.0**127)
+PRICES = (1.0, 0.3, 2.0**-60, 2.0**-126)
+
+
+def exactly(m: float, k: int) -> Fraction:
+    return Fraction(m) * UNIT**k
+
+
+def is_near(m: float, k: int, exact: Fraction) -> bool:
+    return abs(exactly(m, int(k)) - exact) <= exact * Fraction(1, 2**50)
+
+
+@pytest.mark.parametrize("k", range(-3, 4))
+@pytest.mark.parametrize("exponents", [(0, 0), (-1, 0), (0, -1), (-2, -1)])
+def test_a_row_shifts_odds_and_hands_on_the_mixture(k: int, exponents: tuple[int, int]) -> None:
+    tree = make_tree(boxless(1), 1, 1)
+    tree.head_i[N_NODES] = 1
+    kp, kq = exponents
+    for odds, p, q in itertools.product(ODDS_HELD, PRICES, PRICES):
+        tree.d[0, ODDS], tree.i[0, EXPONENT] = odds, k
+        m, found = mix_and_shift(tree, 0, p, np.int64(kp), q, np.int64(kq))
+        held, price, below = exactly(odds, k), exactly(p, kp), exactly(q, kq)
+        assert is_near(tree.d[0, ODDS], tree.i[0, EXPONENT], held * price / below)
+        assert 2.0**-128 <= tree.d[0, ODDS] <= 2.0**128
+        assert is_near(m, found, (held * price + below) / (1 + held))
