@@ -23,18 +23,7 @@ from dmondrian.core.columns import (
     borrow_rows,
     row_of,
 )
-from dmondrian.core.nodes import (
-    LEFT,
-    N_NODES,
-    PARENT,
-    RIGHT,
-    ROOT,
-    TIME,
-    Tree,
-    borrow_tree,
-    child_of,
-    leaf_of,
-)
+from dmondrian.core.nodes import LEFT, N_NODES, PARENT, ROOT, Tree, borrow_tree, child_of
 from dmondrian.core.table import tree_at
 
 N_AHEAD = 32  # ways in flight: enough to hide the memory, few enough to stay in the cache
@@ -128,43 +117,9 @@ class Hint(NamedTuple):
 
     leaf: int  # -1 where the tree was empty
     age: int  # rows that may have been learned since
-    earliest: float  # no split has come in before this time since, but for those above leaves
 
 
 @inner
-def earliest_since(tree, n_nodes, earliest):
-    """Return ``earliest`` of :class:`Hint` after a row before which there were ``n_nodes``."""
-    if tree.head_i[N_NODES] == n_nodes:
-        return earliest
-    new = np.uint64(n_nodes)  # and the row's leaf behind it
-    left, right = tree.i[new, LEFT], tree.i[new, RIGHT]
-    old = min(left, right)
-    if old < 0 or tree.i[np.uint64(old), LEFT] < 0:
-        return earliest
-    return min(earliest, tree.d[new, TIME])
-
-
-@inner
-def confirm(tree, hint, x):
-    """Return the leaf of ``x``, given the one that it had some rows ago; -1 where none is.
-
-    Splits may have come in above the leaf. Times grow on the way down, so those above inner nodes
-    are found below the last node that is older than all of them; those above leaves lie one above
-    the other at the leaf. Upwards no node waits for a comparison: a processor has the next ones at
-    hand before it knows whether the way is still the same.
-    """
-    turn = np.int64(hint.leaf)
-    if hint.age == 0:
-        return turn
-    if turn < 0:
-        turn = np.int64(tree.head_i[ROOT])
-        if turn < 0:
-            return turn
-    newest = max(tree.head_i[N_NODES] - 2 * hint.age, 0)  # nodes from here on may have come in
-    v = turn
-    parent = np.int64(tree.i[np.uint64(v), PARENT])
-    while parent >= newest or (parent >= 0 and tree.d[np.uint64(parent), TIME] >= hint.earliest):
-        if parent >= newest and child_of(tree, parent, x) != v:
-            turn = parent
-        v, parent = parent, np.int64(tree.i[np.uint64(parent), PARENT])
-    return leaf_of(tree, turn, x)
+def newest_since(tree, hint):
+    """Return the number from which on nodes may have come in since, two with a row."""
+    return tree.head_i[N_NODES] - 2 * hint.age

@@ -15,14 +15,7 @@ import numpy as np
 
 from dmondrian._jit import hook, implements, inner, kernel
 from dmondrian._memory import borrow
-from dmondrian.core.ahead import (
-    N_AHEAD,
-    Hint,
-    RowInTrees,
-    RowsInTree,
-    earliest_since,
-    look_ahead,
-)
+from dmondrian.core.ahead import N_AHEAD, Hint, RowInTrees, RowsInTree, look_ahead
 from dmondrian.core.box import measure
 from dmondrian.core.columns import borrow_columns, borrow_rows, row_of
 from dmondrian.core.draws import tree_key
@@ -207,21 +200,19 @@ def learn_block(growth, stat, loss, rule, tree, key, rows, y, w, start, asked, a
     ``at`` int64 [2 N_AHEAD] is scratch; of a row that comes alone ``at[0]`` is the leaf already.
     """
     capacity = tree.i.shape[0]
-    n, earliest = y.shape[0], np.inf
+    n = y.shape[0]
     for r in range(start, n):
         age = (r - start) % N_AHEAD
         if n > 1 and age == 0:
             look_ahead(RowsInTree(tree, rows, r), min(n - r, N_AHEAD), at, True)
-            earliest = np.inf
         if tree.head_i[N_NODES] + 2 > capacity:
             return r
         x = row_of(rows, r)
         answer(asked, growth, stat, loss, rule, tree, key, x, r)
         weight = w[r] if w.shape[0] > 0 else 1.0
-        hint, n_nodes = Hint(at[age], age, earliest), tree.head_i[N_NODES]
+        hint = Hint(at[age], age)
         if weight > 0.0 and not learn(growth, stat, loss, rule, tree, key, x, y[r], weight, hint):
             return r
-        earliest = earliest_since(tree, n_nodes, earliest)
     return n
 
 

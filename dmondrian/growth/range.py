@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dmondrian._jit import implements, inner
-from dmondrian.core.ahead import confirm
+from dmondrian.core.ahead import newest_since
 from dmondrian.core.box import bound, enclose, is_outside, measure, pick_feature, stretch
 from dmondrian.core.draws import exp, log, row_key, uniform
 from dmondrian.core.loops import learn_along_path
@@ -26,6 +26,7 @@ from dmondrian.core.nodes import (
     TIME,
     TOTAL_WEIGHT,
     child_of,
+    leaf_of,
 )
 from dmondrian.core.policies import (
     Branch,
@@ -53,14 +54,31 @@ class Range(NamedTuple):
 
 
 @inner
-def first_outside(tree, leaf, x):
+def climb(tree, leaf, newest, x):
     """Return the highest node on the way to ``leaf`` whose box leaves ``x`` out, or ~leaf.
 
-    Boxes nest, so one way up from the leaf ends at the lowest box that holds ``x``.
+    Boxes nest, so one way up from the leaf ends at the lowest box that holds ``x``. Beside it the
+    highest node, of those from number ``newest`` on, at which ``x`` does not go to ``leaf``; -1
+    where it goes there. None is missed: the box below such a node is of rows on the other side,
+    and leaves ``x`` out.
     """
-    v, found = leaf, ~leaf
+    v, found, turn = leaf, ~leaf, np.int64(-1)
     while v >= 0 and is_outside(tree, v, x):
-        v, found = np.int64(tree.i[np.uint64(v), PARENT]), v
+        parent = np.int64(tree.i[np.uint64(v), PARENT])
+        if parent >= newest and parent >= 0 and child_of(tree, parent, x) != v:
+            turn = parent
+        v, found = parent, v
+    return found, turn
+
+
+@inner
+def first_outside(tree, hint, x):
+    """Return what :func:`climb` does of the leaf of ``x``, in a tree that is not empty."""
+    root = np.int64(tree.head_i[ROOT])
+    leaf = np.int64(hint.leaf) if hint.leaf >= 0 else leaf_of(tree, root, x)
+    found, turn = climb(tree, leaf, newest_since(tree, hint), x)
+    if turn >= 0:
+        found, turn = climb(tree, leaf_of(tree, turn, x), tree.head_i[N_NODES], x)
     return found
 
 
@@ -79,15 +97,14 @@ implements(learn, Range)(learn_along_path)
 
 @implements(grow, Range)
 def grow_range(growth, stat, rule, tree, x, y, key, hint):
-    v = confirm(tree, hint, x)
-    if v < 0:
+    if tree.head_i[ROOT] < 0:
         tree.head_i[ROOT] = 0
         leaf = open_leaf(tree, -1)
         enclose(tree, leaf, x)
         return leaf, True, -1
     key = row_key(key, np.float64(tree.head_f[TOTAL_WEIGHT]).view(np.uint64))
     may_split = tree.head_i[N_NODES] + 2 <= growth.max_nodes
-    v = first_outside(tree, v, x)
+    v = first_outside(tree, hint, x)
     if v < 0:
         return ~v, False, -1
     parent = tree.i[v, PARENT]
