@@ -26,7 +26,7 @@ from dmondrian.core.columns import (
 from dmondrian.core.nodes import LEFT, N_NODES, PARENT, ROOT, Tree, borrow_tree, child_of
 from dmondrian.core.table import tree_at
 
-N_AHEAD = 32  # ways in flight: enough to hide the memory, few enough to stay in the cache
+N_AHEAD = 96  # ways in flight: enough to hide the memory, few enough to stay in the cache
 _BOXES = 8  # from a leaf up: about as many leave a new row out
 
 
