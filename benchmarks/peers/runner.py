@@ -36,6 +36,7 @@ ENVIRONMENTS = {
     "river_arf": "river",
     "river_hoeffding": "river",
     "lightgbm": "lightgbm",
+    "scikit_garden": "scikit-garden",
 }
 OWN = ("dmondrian", "online_forest")
 POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
