@@ -27,6 +27,7 @@ _S30, _S27, _S31, _S11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(
 _ONE = np.uint64(1)
 _LN2_HIGH = 6.93147180369123816490e-01  # ln 2 to 33 bits, so that k * _LN2_HIGH is exact
 _LN2_LOW = 1.90821492927058770002e-10  # ln 2 - _LN2_HIGH
+_FRACTION, _OF_ONE = np.int64((1 << 52) - 1), np.int64(1023 << 52)  # bits of a float64
 _SQRT2 = 1.4142135623730951
 _C = tuple(1.0 / math.factorial(n) for n in range(14))  # Taylor's coefficients of e^x
 
@@ -64,9 +65,9 @@ def log(x):
 
     ln x = k ln 2 + 2 artanh((m - 1) / (m + 1)) with m in [1/sqrt 2, sqrt 2].
     """
-    m, k = math.frexp(x)
-    m = m * 2.0
-    k = k - 1
+    bits = np.float64(x).view(np.int64)
+    k = (bits >> 52) - 1023
+    m = np.int64((bits & _FRACTION) | _OF_ONE).view(np.float64)
     if m > _SQRT2:
         m = m * 0.5
         k = k + 1

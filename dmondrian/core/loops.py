@@ -29,8 +29,10 @@ from dmondrian.core.nodes import (
     TOTAL_WEIGHT,
     borrow_tree,
     child_of,
+    leaf_of,
 )
 from dmondrian.core.policies import (
+    Branch,
     Visit,
     add_branch,
     add_leaf,
@@ -43,6 +45,7 @@ from dmondrian.core.policies import (
     inserted_factor,
     learn,
     opening_price,
+    parting,
     pass_node,
     prepare,
     price,
@@ -104,11 +107,17 @@ def learn_along_path(growth, stat, loss, rule, tree, key, x, y, w, hint):
 
 
 @inner
-def predict_row(growth, stat, loss, rule, tree, key, x, lifetimes, path, branched, answers):
+def branch_of(growth, stat, tree, key, at, x, is_apart):
+    """Return the branch off the node of a visit; none where ``x`` is not apart from its rows."""
+    return branch_off(growth, stat, tree, key, at, x) if is_apart else Branch(0.0, 0.0)
+
+
+@inner
+def predict_row(growth, stat, loss, rule, tree, key, x, leaf, lifetimes, path, branched, answers):
     """Write one tree's prediction at each lifetime; return the last cell. O(depth).
 
-    A node whose split comes after a lifetime is a leaf at that lifetime, so one way down
-    serves all of them. ``path`` gathers the tree as it is; where growth may branch off
+    A node whose split comes after a lifetime is a leaf at that lifetime, so one way down, to
+    ``leaf``, serves all of them. ``path`` gathers the tree as it is; where growth may branch off
     above a node, ``branched`` gathers what the tree extended there says.
     """
     begin(rule, path)
@@ -119,7 +128,9 @@ def predict_row(growth, stat, loss, rule, tree, key, x, lifetimes, path, branche
     rest = 1.0
     alive = 1.0  # probability of no branch above v
     stage = 0
+    parts_at, is_apart = parting(growth, tree, leaf, x), False
     while True:
+        is_apart = is_apart or v == parts_at
         is_leaf = tree.i[v, LEFT] < 0
         time = tree.d[v, TIME]
         while is_leaf or lifetimes[stage] < time:
@@ -127,7 +138,7 @@ def predict_row(growth, stat, loss, rule, tree, key, x, lifetimes, path, branche
             out = answers[stage]
             for c in range(out.shape[0]):
                 out[c] = branched[c]
-            branch = branch_off(growth, stat, tree, key, at, x)
+            branch = branch_of(growth, stat, tree, key, at, x, is_apart)
             off = branch.probability
             stays = alive
             if off > 0.0:
@@ -138,7 +149,7 @@ def predict_row(growth, stat, loss, rule, tree, key, x, lifetimes, path, branche
             if stage == lifetimes.shape[0]:
                 return v
         at = Visit(v, False, birth, time, depth, rest)
-        branch = branch_off(growth, stat, tree, key, at, x)
+        branch = branch_of(growth, stat, tree, key, at, x, is_apart)
         off = branch.probability
         if off > 0.0:
             add_branch(rule, growth, loss, tree, at, branch, alive * off, path, branched)
@@ -183,8 +194,9 @@ def answer_rows(asked, growth, stat, loss, rule, tree, key, x, row):
     i = asked.n_answered[0]
     if i < asked.rows.shape[0] and asked.rows[i] == row:
         work, lifetime = asked.work, asked.lifetimes[i : i + 1]
+        leaf = leaf_of(tree, tree.head_i[ROOT], x)
         predict_row(
-            growth, stat, asked.loss, rule, tree, key, x, lifetime, work[0], work[1], work[2:]
+            growth, stat, asked.loss, rule, tree, key, x, leaf, lifetime, work[0], work[1], work[2:]
         )  # fmt: skip
         asked.answers[i] = work[2]
         root = tree.head_i[ROOT]
@@ -287,9 +299,9 @@ def predict(
         for r in range(n):
             if n > 1 and r % N_AHEAD == 0:
                 look_ahead(RowsInTree(tree, rows, r), min(n - r, N_AHEAD), at, True)
-            x = row_of(rows, r)
+            x, end = row_of(rows, r), at[(t if n == 1 else r) % N_AHEAD]
             leaf = predict_row(
-                growth, stat, loss, rule, tree, key, x, lifetimes[t], work[0], work[1], answers
+                growth, stat, loss, rule, tree, key, x, end, lifetimes[t], work[0], work[1], answers
             )
             for stage in range(total.shape[1]):
                 out = answers[stage]
@@ -314,8 +326,9 @@ def collect(growth, stat, loss, rule, table, columns, seed, numbers, rows, lifet
         tree, key = tree_at(table, t, columns, borrow(scratch)), tree_key(seed, numbers[t])
         for r in range(answers.shape[1]):
             x, path = row_of(rows, r), borrow(work)
+            leaf, out = leaf_of(tree, tree.head_i[ROOT], x), answers[t, r]
             predict_row(
-                growth, stat, loss, rule, tree, key, x, lifetimes, path[0], path[1], answers[t, r]
+                growth, stat, loss, rule, tree, key, x, leaf, lifetimes, path[0], path[1], out
             )
 
 

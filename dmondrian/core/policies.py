@@ -56,6 +56,14 @@ def branch_off(growth, stat, tree, key, at, x):
 
 
 @hook
+def parting(growth, tree, leaf, x):
+    """Return the highest node on the way to ``leaf``, that of ``x``, that ``x`` may branch off.
+
+    -1 where there is none: then no :func:`branch_off` is asked for, and no more than from it down.
+    """
+
+
+@hook
 def mean_decay(growth, branch, span, rate):
     """Return E exp(-``rate`` t), t from the birth of a node to ``branch``, if there is one.
 

@@ -60,6 +60,7 @@ from dmondrian.core.policies import (
     inherit_weight,
     learn,
     mean_decay,
+    parting,
 )
 from dmondrian.core.split import open_leaf, threshold_between
 
@@ -207,13 +208,19 @@ def grow_cube(growth, stat, rule, tree, x, y, key, hint):
     return leaf, opens, -1
 
 
+@implements(parting, Cube)
+def parting_cube(growth, tree, leaf, x):
+    """Only below a leaf of one point are there cells that the tree does not tell of."""
+    is_empty = tree.d[leaf, STAT] == 0.0
+    if is_empty or not is_outside(tree, leaf, x) or not is_point(tree, leaf):
+        return np.int64(-1)
+    return leaf
+
+
 @implements(branch_off, Cube)
 def branch_off_cube(growth, stat, tree, key, at, x):
     v = at.v
-    # Only below a leaf of one point are there cells that the tree does not tell of.
-    if tree.i[v, LEFT] >= 0 or at.end == np.inf or tree.d[v, STAT] == 0.0:
-        return Branch(0.0, 0.0)
-    if not is_outside(tree, v, x) or not is_point(tree, v):
+    if at.end == np.inf:
         return Branch(0.0, 0.0)
     key = cell_of(tree, key, v, x)
     time = at.birth

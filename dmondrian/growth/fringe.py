@@ -61,6 +61,7 @@ from dmondrian.core.policies import (
     gain_unit,
     inherit,
     learn,
+    parting,
     prepare,
     spread,
     tally_size,
@@ -274,6 +275,11 @@ def learn_in_streams(growth, stat, loss, rule, tree, key, x, y, w, hint):
     return True
 
 
-@implements(branch_off, Fringe)
+@implements(parting, Fringe)
+def parting_nowhere(growth, tree, leaf, x):
+    return np.int64(-1)
+
+
+@implements(branch_off, Fringe)  # compiled with the way down, and never asked
 def branch_off_nowhere(growth, stat, tree, key, at, x):
     return Branch(0.0, 0.0)

@@ -38,6 +38,7 @@ from dmondrian.core.policies import (
     is_pure_with,
     learn,
     mean_decay,
+    parting,
 )
 from dmondrian.core.split import insert_parent, open_leaf, threshold_between
 
@@ -133,13 +134,17 @@ def grow_range(growth, stat, rule, tree, x, y, key, hint):
         v = child_of(tree, v, x)
 
 
+@implements(parting, Range)
+def parting_range(growth, tree, leaf, x):
+    if not growth.expected:
+        return np.int64(-1)
+    found, _ = climb(tree, leaf, tree.head_i[N_NODES], x)
+    return max(found, np.int64(-1))
+
+
 @implements(branch_off, Range)
 def branch_off_range(growth, stat, tree, key, at, x):
-    if not growth.expected:
-        return Branch(0.0, 0.0)
     v = at.v
-    if not is_outside(tree, v, x):
-        return Branch(0.0, 0.0)
     rate = measure(tree, v, x, tree.scratch)
     if tree.i[v, LEFT] < 0:
         if growth.pause and is_pure(stat, tree, v):
