@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from dmondrian.data.columns import partition_array
 from dmondrian.data.encode import Matrix, encode_features, encode_target, encode_weight
-from dmondrian.data.footers import first_line, open_parquet
+from dmondrian.data.footers import first_line, open_parquet, read_columns
 from dmondrian.data.plan import Block, Plan
 from dmondrian.data.schema import Schema
 from dmondrian.data.shuffle import permutation
@@ -181,14 +181,8 @@ def _read_group(block: Block, names: Sequence[str], dictionaries: Sequence[str])
                 f"planned, got {n_rows}; start a new run"
             )
         known = set(parquet.schema_arrow.names)
-        try:
-            present = [name for name in names if name in known]
-            table = parquet.read_row_group(block.row_group, columns=present)
-        except (pa.ArrowException, OSError) as error:
-            raise DataError(
-                f"{block.uri}, row group {block.row_group}, cannot be decoded "
-                f"({first_line(error)}): the file is damaged, write it again"
-            ) from error
+        present = [name for name in names if name in known]
+        table = read_columns(parquet, block.uri, block.row_group, present)
     # a column whose name holds a dot may bring columns along that share its beginning
     return table if table.num_columns == len(present) else table.select(present)
 

@@ -82,7 +82,10 @@ def sealed(table: pa.Table, asked: str, name: str) -> bytes:
     notes = {_ASKED: asked, _NAME: name, _SEAL: _BLANK.decode()}
     sink = pa.BufferOutputStream()
     table = table.replace_schema_metadata(None)
-    with pq.ParquetWriter(sink, table.schema, compression="zstd") as writer:
+    # Checksums of pages, which the seal covers too, are what other readers may look at.
+    with pq.ParquetWriter(
+        sink, table.schema, compression="zstd", write_page_checksum=True
+    ) as writer:
         writer.write_table(table)
         # Not as the schema's metadata, which is stored a second time, encoded.
         writer.add_key_value_metadata(notes)

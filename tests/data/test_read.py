@@ -16,6 +16,7 @@ import pytest
 from dmondrian.data import BLOCK_ROWS, Plan, make_plan, make_scoring_plan, read_block
 from dmondrian.data.footers import open_parquet
 from dmondrian.errors import DataError, PlanError, SchemaError
+from tests.flipped import flip_value
 
 from .conftest import Write
 
@@ -142,6 +143,38 @@ def test_damaged_pages_are_named_when_read(write: Write) -> None:
         read_block(plan, plan.blocks[0])
 
 
+def with_flipped(write: Write, column: int, **options: Any) -> tuple[Path, Plan]:
+    """Write a file, plan with it, then flip a bit of a value; the stamp stays."""
+    table = {"x": np.arange(1000.0), "c": ["u", "v"] * 500, "y": np.arange(1000)}
+    path = write(table, compression="none", **options)
+    plan, before = regression(path), path.stat()
+    path.write_bytes(flip_value(path.read_bytes(), column))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    return path, plan
+
+
+@pytest.mark.parametrize("use_dictionary", [True, False])
+@pytest.mark.parametrize("column", [0, 1, 2])
+def test_a_flipped_bit_is_told_where_pages_have_checksums(
+    write: Write, column: int, use_dictionary: bool
+) -> None:
+    path, plan = with_flipped(
+        write, column, use_dictionary=use_dictionary, write_page_checksum=True
+    )
+    told = r"a\.parquet, row group 0, cannot be decoded \(.*CRC checksum.*write it again"
+    with pytest.raises(DataError, match=told):
+        read_block(plan, plan.blocks[0])
+    if column == 1:  # its levels are learned from its pages
+        with pytest.raises(DataError, match=told):
+            regression(path)
+
+
+def test_a_flipped_bit_is_another_value_where_they_have_none(write: Write) -> None:
+    _, plan = with_flipped(write, 0, use_dictionary=False)
+    values = np.arange(1000)
+    assert read_block(plan, plan.blocks[0], keep=["x"]).keep["x"].to_pylist() != values.tolist()
+
+
 def test_plan_of_integers_needs_no_page(write: Write) -> None:
     path = write(
         {
@@ -153,7 +186,7 @@ def test_plan_of_integers_needs_no_page(write: Write) -> None:
     expected = make_plan(path, target="y", task="regression")
     damage(path)
     assert make_plan(path, target="y", task="regression") == expected
-    with pytest.raises(DataError, match=r"cannot read .*a\.parquet, row group 0"):
+    with pytest.raises(DataError, match=r"a\.parquet, row group 0, cannot be decoded"):
         make_plan(path, target="y")
 
 

@@ -27,6 +27,7 @@ from dmondrian.errors import (
     ParameterError,
     SchemaError,
 )
+from tests.flipped import carries_checksums
 
 from .conftest import ROWS, Fit, Grow, forest, giving_up_after, resize
 
@@ -46,6 +47,7 @@ def test_scores_are_the_estimator_s_in_the_order_of_the_rows(
 ) -> None:
     told = score(undisturbed.run_url, adult, tmp_path / "out", keep=["age", "sex"], client=client)
     assert (told["rows"], told["files"], told["written"]) == (ROWS, 6, 6)
+    assert carries_checksums((tmp_path / "out/part-000000.parquet").read_bytes())
     scores = table_of(tmp_path / "out")
     expected_names = ["age", "sex", "prediction", "proba_<=50K", "proba_>50K", "spread", "distance"]
     assert scores.column_names == expected_names
