@@ -23,7 +23,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -32,7 +34,7 @@ import pyarrow.parquet as pq
 from dmondrian.checkpoint import document
 from dmondrian.data import Plan
 from dmondrian.errors import CheckpointError, CorruptError, FencedError, NotFoundError
-from dmondrian.store import Store
+from dmondrian.store import Store, check_writable, open_store
 
 FORMAT = 1
 ABOUT, PLAN, MANIFEST = "_score.json", "_score.plan", "_manifest.json"
@@ -42,25 +44,40 @@ _ASKED, _NAME, _SEAL = "dmondrian.score", "dmondrian.score.file", "dmondrian.sco
 _BLANK = b"0" * 64
 
 
+def check_out(out: str | os.PathLike[str]) -> None:
+    """Refuse a folder that cannot take scores, before there is work; leave nothing behind.
+
+    Raises
+    ------
+    CheckpointError
+        The folder holds Parquet files that are no scores.
+    StoreError
+        The folder cannot be written; one with finished scores need not be.
+    """
+    with suppress(NotFoundError):  # a new one
+        store = open_store(out, create=False)
+        if store.exists(MANIFEST):
+            return
+        others = () if store.exists(ABOUT) else store.list()
+        if first := next((name for name in others if name.endswith(".parquet")), None):
+            raise CheckpointError(
+                f"{store.url} holds Parquet files that are no scores of dmondrian ({first}); "
+                f"expected an empty or new folder: choose another"
+            )
+    check_writable(out)
+
+
 def claim(store: Store, about: dict[str, Any], plan: Plan) -> str:
     """Write what is asked, or compare it with what was; return its digest.
 
     Raises
     ------
     CheckpointError
-        The folder holds other scores, or other Parquet files.
+        The folder holds other scores.
     StoreError
         The folder cannot be written.
     """
     about = {"format": FORMAT, **about}
-    if not store.exists(ABOUT):
-        store.probe()
-        others = [name for name in store.list() if name.endswith(".parquet")]
-        if others:
-            raise CheckpointError(
-                f"{store.url} holds Parquet files that are no scores of dmondrian ({others[0]}); "
-                f"expected an empty or new folder: choose another"
-            )
     data = document.seal(about)
     try:
         store.put_same(ABOUT, data)

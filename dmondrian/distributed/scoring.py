@@ -32,6 +32,7 @@ from dmondrian.distributed.relay import Relay, connected_relay
 from dmondrian.distributed.scored import (
     MANIFEST,
     PLAN,
+    check_out,
     claim,
     described,
     entry_of,
@@ -168,6 +169,8 @@ def score(
         Columns of the model or of `keep` are missing or of another type.
     CheckpointError
         There is no model, or `out` holds other scores.
+    StoreError
+        `out` cannot be written; found before the data are looked at.
     CorruptError
         A file of finished scores is not what was written, or one in `out` is of other scores.
     ClusterError
@@ -177,6 +180,7 @@ def score(
     keep = (keep,) if isinstance(keep, str) else tuple(keep)
     limit = parse_limit(memory_limit)
     model = open_model(os.fspath(model_url))
+    check_out(out)
     plan = make_scoring_plan(data, model.schema, keep)
     _check_names(model, keep)
     store = open_store(out)
