@@ -7,6 +7,8 @@ the new one, and that what is no such file is not replaced.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 
@@ -36,19 +38,46 @@ def write_whole(out: str | PathLike[str], data: bytes, kind: str, begins: bytes)
         There is no such folder, the file cannot be written, or something else is there.
     """
     file = Path(out)
-    if not file.parent.is_dir():
-        raise ParameterError(f"there is no folder {file.parent}: make it, or give another file")
-    try:
-        if file.exists() and file.stat().st_size and not _begins(file, begins):
-            raise ParameterError(
-                f"{file} is there and is not {kind}: give another file, or remove that one"
-            )
+    with _told(file):
+        _refuse_other(file, kind, begins)
         _replace(file, data)
+    return file
+
+
+def check_whole(out: str | PathLike[str], kind: str, begins: bytes) -> None:
+    """Find out whether `write_whole` could write a file, before the work; leave nothing behind.
+
+    Raises
+    ------
+    ParameterError
+        As `write_whole`.
+    """
+    file = Path(out)
+    with _told(file):
+        _refuse_other(file, kind, begins)
+        probe = _beside(file, "probe")
+        probe.touch()
+        probe.unlink(missing_ok=True)
+
+
+@contextmanager
+def _told(file: Path) -> Iterator[None]:
+    """Say of which file an error of the system is."""
+    try:
+        yield
     except OSError as error:
         raise ParameterError(
             f"{file} cannot be written ({error.strerror}): give another file"
         ) from error
-    return file
+
+
+def _refuse_other(file: Path, kind: str, begins: bytes) -> None:
+    if not file.parent.is_dir():
+        raise ParameterError(f"there is no folder {file.parent}: make it, or give another file")
+    if file.exists() and (file.is_dir() or file.stat().st_size) and not _begins(file, begins):
+        raise ParameterError(
+            f"{file} is there and is not {kind}: give another file, or remove that one"
+        )
 
 
 def _begins(file: Path, begins: bytes) -> bool:
@@ -58,10 +87,14 @@ def _begins(file: Path, begins: bytes) -> bool:
 
 def _replace(file: Path, data: bytes) -> None:
     """Write beside the file, then put it in its place."""
-    whole = file.resolve()  # of a link the file that it leads to
-    scratch = whole.with_name(f".{whole.name}.{os.getpid()}.part")
+    scratch = _beside(file, "part")
     try:
         scratch.write_bytes(data)
-        os.replace(scratch, whole)
+        os.replace(scratch, file.resolve())
     finally:
         scratch.unlink(missing_ok=True)
+
+
+def _beside(file: Path, ending: str) -> Path:
+    whole = file.resolve()  # of a link the file that it leads to
+    return whole.with_name(f".{whole.name}.{os.getpid()}.{ending}")

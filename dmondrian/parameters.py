@@ -309,6 +309,13 @@ class ForestParameters:
         )
         if not sound:
             raise CorruptError(f"forest parameters are out of range: {str(self)[:400]}")
+        if self.algorithm == "mondrian-density" and self.lifetime_at(1.0) == np.inf:
+            # Cells without an end are points, and all rows would lie in empty ones.
+            raise CorruptError(
+                "forest parameters of a density have no lifetime: neither a lifetime, nor a "
+                "horizon, nor one that held-out rows chose; restore the model from a copy, or "
+                "train it anew"
+            )
 
 
 # Keys of the first parameters ever stored: all others may be missing.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dmondrian import ParameterError
-from dmondrian.files import write_whole
+from dmondrian.files import check_whole, write_whole
 
 
 def write(out: Path, data: bytes) -> Path:
@@ -39,6 +39,16 @@ def test_something_else_is_not_replaced(tmp_path: Path) -> None:
     assert file.read_bytes() == b"1,2"
 
 
+def test_asking_whether_a_file_can_be_written_leaves_nothing(tmp_path: Path) -> None:
+    check_whole(tmp_path / "page", "a page", b"<p>")
+    assert list(tmp_path.iterdir()) == []
+    write(tmp_path / "page", b"<p>1")
+    check_whole(tmp_path / "page", "a page", b"<p>")
+    assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"<p>1"]
+    with pytest.raises(ParameterError, match="is there and is not a book"):
+        check_whole(tmp_path / "page", "a book", b"<b>")
+
+
 @pytest.mark.parametrize(
     ("out", "told"),
     [
@@ -49,6 +59,8 @@ def test_something_else_is_not_replaced(tmp_path: Path) -> None:
     ],
 )
 def test_where_nothing_can_be_written_is_told(tmp_path: Path, out: str, told: str) -> None:
+    with pytest.raises(ParameterError, match=told):
+        check_whole(tmp_path / out, "a page", b"<p>")
     with pytest.raises(ParameterError, match=told):
         write(tmp_path / out, b"<p>1")
 

@@ -2,18 +2,26 @@
 
 Relies on the pieces of a run. Promises a folder that loads, scores and goes on learning as the run
 does at that position; without what only the run needs: earlier checkpoints, attempts, leases.
+
+The manifest is written last: what a killed copy leaves is no model, and the same copy again goes on
+with it. One that fails or is interrupted removes what it wrote.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 
 from dmondrian.checkpoint.opening import RUN_NAME
-from dmondrian.checkpoint.parts import part_url, pieces, tree_range
+from dmondrian.checkpoint.parts import Pieces, part_folder, pieces, tree_range
 from dmondrian.checkpoint.run import BLOBS, Run
 from dmondrian.checkpoint.stream import FOLDER, PLAN_NAME
-from dmondrian.errors import ParameterError
-from dmondrian.store import open_store
+from dmondrian.errors import FencedError, ParameterError, StoreError
+from dmondrian.store import Store, open_store
+
+_Read = Callable[[], bytes]
 
 
 def copy_model(url: str | os.PathLike[str], folder: str | os.PathLike[str]) -> Run:
@@ -23,7 +31,7 @@ def copy_model(url: str | os.PathLike[str], folder: str | os.PathLike[str]) -> R
     ----------
     url : str or path
     folder : str or path
-        Folder or URL; new or empty.
+        Folder or URL; new, empty, or with what a killed copy of the same checkpoint left.
 
     Returns
     -------
@@ -39,22 +47,59 @@ def copy_model(url: str | os.PathLike[str], folder: str | os.PathLike[str]) -> R
     ParameterError
         The folder holds something, or trees that the run took later are not at this position's end.
     """
-    target = open_store(folder)
-    if target.list():
-        raise ParameterError(f"{target.url} is not empty: expected a new folder for the copy")
-    copied = Run(target, Run.open(url).run_json)
-    for number, (run, manifest) in enumerate(pieces(Run.open(url))):
-        store = target if number == 0 else open_store(part_url(copied, *tree_range(run)))
-        if number > 0 and not manifest.final:
+    found = pieces(Run.open(url))
+    for run, manifest in found[1:]:
+        if not manifest.final:
             raise ParameterError(
                 f"the trees of {run.url} are not at the end of a stream at position "
                 f"{manifest.position}: copy the newest checkpoint, or train the run to its end"
             )
-        for name in (RUN_NAME, PLAN_NAME, *run.store.list(FOLDER)):
-            if run.store.exists(name):  # a saved model has no plan
-                store.put(name, run.store.get(name))
-        for shard in manifest.shards.values():
-            data = run.get_blob(shard["digest"], shard["bytes"])
-            store.put(f"{BLOBS}/{shard['digest']}", data)
-        store.put(manifest.name, manifest.to_bytes())
+    objects = dict(_objects(found))
+    target = open_store(folder)
+    there = target.list()
+    others = [name for name in there if name not in objects]
+    if others or found[0][1].name in there:
+        raise _taken(target, [*others, *there][0])
+    written: list[str] = []
+    try:
+        for name, read in objects.items():
+            if _put(target, name, read()):
+                written.append(name)
+    except BaseException:
+        with suppress(StoreError):  # what stays is no model, and in nobody's way
+            target.delete(written)
+        raise
     return Run.open(target.url)
+
+
+def _objects(found: Pieces) -> Iterator[tuple[str, _Read]]:
+    """Yield names of the copy, and what reads them, in the order of writing."""
+    for number, (run, manifest) in reversed([*enumerate(found)]):
+        below = f"{part_folder(*tree_range(run))}/" if number else ""
+        for shard in manifest.shards.values():
+            read = partial(run.get_blob, shard["digest"], shard["bytes"])
+            yield f"{below}{BLOBS}/{shard['digest']}", read
+        for name in (PLAN_NAME, *run.store.list(FOLDER), RUN_NAME):
+            if run.store.exists(name):  # a saved model has no plan
+                yield f"{below}{name}", partial(run.store.get, name)
+        yield f"{below}{manifest.name}", manifest.to_bytes
+
+
+def _put(target: Store, name: str, data: bytes) -> bool:
+    """Write an object unless it is there; whether this call did."""
+    if f"{BLOBS}/" not in name:
+        try:
+            return target.put_same(name, data)
+        except FencedError:
+            raise _taken(target, name) from None
+    # Large objects go up in parts, which is not conditional; these are named by what they hold.
+    if target.size(name) == len(data) and target.get(name) == data:
+        return False
+    target.put(name, data)
+    return True
+
+
+def _taken(target: Store, name: str) -> ParameterError:
+    return ParameterError(
+        f"{target.url} is not empty, it holds {name}: expected a new folder for the copy"
+    )

@@ -30,7 +30,12 @@ Pieces = list[tuple[Run, Manifest]]
 
 def part_url(run: Run, first: int, stop: int) -> str:
     """Folder of the part of a run that holds trees `first` to `stop - 1`."""
-    return f"{run.url.rstrip('/')}/{FOLDER}/{first:06d}-{stop:06d}"
+    return f"{run.url.rstrip('/')}/{part_folder(first, stop)}"
+
+
+def part_folder(first: int, stop: int) -> str:
+    """Name of that folder below the run's."""
+    return f"{FOLDER}/{first:06d}-{stop:06d}"
 
 
 def open_whole(url: str | os.PathLike[str]) -> Run:

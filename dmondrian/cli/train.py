@@ -28,6 +28,10 @@ def train(arguments: argparse.Namespace, output: Output) -> int:
     options = {key: value for key, value in (job.run | job.data).items() if key != "path"}
     if arguments.detach:
         return _detach(job, estimator, options, output)
+    if job.score is not None:
+        from dmondrian.distributed.scored import check_out
+
+        check_out(job.score["out"])  # hours before anything is written there
     with _cluster(job) as cluster:
         run = distributed.train(
             estimator,

@@ -46,11 +46,12 @@ def cluster(arguments: argparse.Namespace, output: Output) -> int:
 
     wanted = _N_WORKERS if arguments.workers is None else arguments.workers
     n_workers, threads = local_size(wanted, arguments.threads)
+    own = _private(Path(arguments.folder)) if arguments.folder else None
     output.note("compiling kernels, if they are not yet (about half a minute)")
     warm_kernels()
     with ExitStack() as stack:
         temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dmondrian-")))
-        folder = _private(Path(arguments.folder)) if arguments.folder else temporary
+        folder = own or temporary
         tls = given or _certificates(folder, output)
         interrupts = stack.enter_context(Interrupts("stopped in the middle of stopping"))
         address = stack.enter_context(
@@ -70,6 +71,10 @@ def _private(folder: Path) -> Path:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise JobError(f"--folder {folder}: cannot be made ({error.strerror})") from error
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise JobError(f"--folder {folder}: cannot be written ({error.strerror})") from error
     if os.name == "posix" and folder.stat().st_mode & 0o077:
         raise JobError(
             f"--folder {folder}: others on this machine can enter it, and it would hold a private "

@@ -1,8 +1,8 @@
 """Which columns of which files take part, by name, and whether a file has what a schema needs.
 
 Relies on footers only. Promises: columns are matched by name, never by place; a column that some
-file lacks or types differently is a `SchemaError` naming column, file and types; what is left out
-comes back with a reason.
+file lacks, types differently or has more than once is a `SchemaError` naming column and file; what
+is left out comes back with a reason.
 """
 
 from __future__ import annotations
@@ -112,10 +112,25 @@ def require(names: Iterable[str], known: Iterable[str], role: str) -> None:
             raise SchemaError(f"no column is called {name!r} (given as {role}).{hint}")
 
 
+def check_once(names: Iterable[str | None], footer: Footer) -> None:
+    """Refuse names that several columns of a file have: nothing says which one is meant."""
+    several = [name for name in dict.fromkeys(names) if name in footer.repeated]
+    if several:
+        raise SchemaError(
+            f"{footer.file.uri} has {_list(several)} more than once: expected one column of each "
+            "name that is read; rename or remove the others"
+        )
+
+
 def check_file(
     schema: Schema, footer: Footer, partitions: dict[str, pa.DataType], keep: Sequence[str]
 ) -> None:
-    """Refuse a file that lacks a column the schema reads, or has it in another kind of type."""
+    """Refuse a file that lacks a column the schema reads, or has it in another kind of type.
+
+    One that has such a column more than once is refused too.
+    """
+    named = [column.name for column in schema.columns]
+    check_once([*named, schema.target, schema.weight, *keep], footer)
     types = {**partitions, **{part.name: part.type for part in footer.schema}}
     check_types(schema, types, footer.file.uri, keep)
 

@@ -2,7 +2,7 @@
 
 Relies on `pyarrow.parquet`. Promises: footers are returned in the order of the files whatever
 finished first; a bound that a footer lacks, or that cannot be trusted, is None, never a guess; a
-file that is not Parquet or is truncated is a `DataError` that names it.
+file that is not Parquet, is truncated or is damaged is a `DataError` that names it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def open_parquet(
 ) -> pq.ParquetFile:
     """Open a Parquet file; int96 times come as microseconds, which hold every date.
 
-    Its ``footer`` is not read again where it is given.
+    Its ``footer`` is not read again where it is given. Pages that carry a checksum are compared
+    with it when they are read (`read_columns`): a flipped bit is an error, not another value.
 
     Raises
     ------
@@ -78,11 +79,29 @@ def open_parquet(
             read_dictionary=list(dictionaries),
             coerce_int96_timestamp_unit="us",
             pre_buffer=True,
+            page_checksum_verification=True,
         )
     except (pa.ArrowException, OSError) as error:
         raise DataError(
             f"{uri} cannot be read as Parquet ({first_line(error)}): it may be truncated or of "
             "another format; write it again or take it out of the source"
+        ) from error
+
+
+def read_columns(parquet: pq.ParquetFile, uri: str, group: int, names: Sequence[str]) -> pa.Table:
+    """Read columns of a row group.
+
+    Raises
+    ------
+    DataError
+        The file is damaged there: pages cannot be decoded, or are not those of their checksums.
+    """
+    try:
+        return parquet.read_row_group(group, columns=list(names))
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(
+            f"{uri}, row group {group}, cannot be decoded ({first_line(error)}): the file is "
+            "damaged, write it again"
         ) from error
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from dmondrian.data.columns import (
     check_file,
     check_kept,
+    check_once,
     choose_columns,
     partition_types,
     partition_values,
@@ -91,7 +92,7 @@ def make_plan(
     DataError
         No rows, unreadable files, unusable values.
     SchemaError
-        Columns that are not there, or differ between files.
+        Columns that are not there, are there twice, or differ between files.
     ParameterError
         An option outside its range.
     """
@@ -109,6 +110,8 @@ def make_plan(
     }
     for role, names in roles.items():
         require(names, known, role)
+    for footer in footers:
+        check_once((target, weight), footer)
     if target is not None and target in (*excluded, weight):
         raise ParameterError(f"the target {target!r} is also given as excluded or as the weight")
     drafts, left_out = choose_columns(footers, partitions, excluded, categories)

@@ -106,7 +106,7 @@ class Plan:
         ]
         table = pa.Table.from_arrays(columns, schema=pa.schema(_FIELDS, {_META: text.encode()}))
         sink = pa.BufferOutputStream()
-        pq.write_table(table, sink, compression="zstd")
+        pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
         return sink.getvalue().to_pybytes()
 
     @classmethod
@@ -169,7 +169,9 @@ def _read(data: bytes) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
     """Read header and rows, at most as much of them as a plan may have."""
     # Repeated texts stay shared: a page can repeat one text a billion times.
     texts = [name for name, kind in _FIELDS if kind == pa.string()]
-    file = pq.ParquetFile(pa.BufferReader(data), read_dictionary=texts)
+    file = pq.ParquetFile(
+        pa.BufferReader(data), read_dictionary=texts, page_checksum_verification=True
+    )
     stored = file.schema_arrow.metadata or {}
     header = parse_json(stored[_META])
     if header["format"] != _FORMAT:

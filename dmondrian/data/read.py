@@ -6,15 +6,12 @@ since the plan was made is a `PlanError` that names it, found before a row is us
 from several threads.
 
 A row group that was cut into several blocks is decoded once per process and kept until
-`KEPT_GROUPS` others were read.
+`KEPT_GROUPS` others were read; footers are kept up to `KEPT_FOOTERS` bytes.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -23,7 +20,8 @@ import pyarrow.parquet as pq
 
 from dmondrian.data.columns import partition_array
 from dmondrian.data.encode import Matrix, encode_features, encode_target, encode_weight
-from dmondrian.data.footers import first_line, open_parquet
+from dmondrian.data.footers import first_line, open_parquet, read_columns
+from dmondrian.data.kept import Kept
 from dmondrian.data.plan import Block, Plan
 from dmondrian.data.schema import Schema
 from dmondrian.data.shuffle import permutation
@@ -32,7 +30,16 @@ from dmondrian.data.values import BoolArray, FloatArray, IntArray
 from dmondrian.errors import DataError, PlanError, SchemaError
 
 KEPT_GROUPS = 2
-KEPT_FOOTERS = 2  # of files: that of a file of many row groups takes longer to read than one group
+# The footer of a file of many row groups takes longer to read than one group, and a shuffled plan
+# comes back to all of its files.
+KEPT_FOOTERS = 64 << 20
+"""Bytes of footers that are kept, at least one of them."""
+
+HELD = 6
+"""Bytes of a footer in memory for each in the file: 5.6 were measured for one of many columns."""
+
+_groups: Kept[pa.Table] = Kept(KEPT_GROUPS)
+_footers: Kept[pq.FileMetaData] = Kept(KEPT_FOOTERS, lambda footer: HELD * footer.serialized_size)
 
 
 @dataclass(frozen=True)
@@ -161,17 +168,19 @@ def _moved_rows(seed: int, group: int, rows: int) -> IntArray:
     return permutation(seed, group, rows)
 
 
-@lru_cache(maxsize=KEPT_FOOTERS)
-def _footer(uri: str, size: int, stamp: str) -> pq.FileMetaData:
-    """Return the footer of the file that has this size and stamp."""
-    with open_parquet(uri) as parquet:
-        return parquet.metadata
+def _footer(block: Block) -> pq.FileMetaData | None:
+    """Return the footer of a block's file; None without a stamp, as it may change unseen."""
+
+    def read() -> pq.FileMetaData:
+        with open_parquet(block.uri) as parquet:
+            return parquet.metadata
+
+    key = block.uri, block.size, block.stamp
+    return _footers.get(key, read) if block.stamp else None
 
 
 def _read_group(block: Block, names: Sequence[str], dictionaries: Sequence[str]) -> pa.Table:
-    # A file without a stamp may change and nothing tells so.
-    footer = _footer(block.uri, block.size, block.stamp) if block.stamp else None
-    with open_parquet(block.uri, dictionaries, footer) as parquet:
+    with open_parquet(block.uri, dictionaries, _footer(block)) as parquet:
         there = parquet.metadata
         is_there = block.row_group < there.num_row_groups
         n_rows = there.row_group(block.row_group).num_rows if is_there else 0
@@ -181,14 +190,8 @@ def _read_group(block: Block, names: Sequence[str], dictionaries: Sequence[str])
                 f"planned, got {n_rows}; start a new run"
             )
         known = set(parquet.schema_arrow.names)
-        try:
-            present = [name for name in names if name in known]
-            table = parquet.read_row_group(block.row_group, columns=present)
-        except (pa.ArrowException, OSError) as error:
-            raise DataError(
-                f"{block.uri}, row group {block.row_group}, cannot be decoded "
-                f"({first_line(error)}): the file is damaged, write it again"
-            ) from error
+        present = [name for name in names if name in known]
+        table = read_columns(parquet, block.uri, block.row_group, present)
     # a column whose name holds a dot may bring columns along that share its beginning
     return table if table.num_columns == len(present) else table.select(present)
 
@@ -217,34 +220,3 @@ def _without_missing(
         )
     counts["null_target"] = int(missing.sum())
     return ~missing
-
-
-class _Groups:
-    """The last few decoded row groups of this process; each is decoded by one thread only."""
-
-    def __init__(self, kept: int) -> None:
-        self._kept = kept
-        self._lock = threading.Lock()
-        self._tables: OrderedDict[object, Future[pa.Table]] = OrderedDict()
-
-    def get(self, key: object, read: Callable[[], pa.Table]) -> pa.Table:
-        with self._lock:
-            future = self._tables.get(key)
-            is_mine = future is None
-            if future is None:
-                future = self._tables[key] = Future()
-            self._tables.move_to_end(key)
-            while len(self._tables) > self._kept:
-                self._tables.popitem(last=False)
-        if is_mine:
-            try:
-                future.set_result(read())
-            except BaseException as error:
-                with self._lock:
-                    self._tables.pop(key, None)
-                future.set_exception(error)
-                raise
-        return future.result()
-
-
-_groups = _Groups(KEPT_GROUPS)

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from dmondrian.data.columns import partition_array, partition_values
-from dmondrian.data.footers import Footer, first_line, open_parquet
+from dmondrian.data.footers import Footer, first_line, open_parquet, read_columns
 from dmondrian.data.values import MICROS_PER_DAY, as_micros, as_numbers, as_texts
 from dmondrian.errors import DataError
 
@@ -207,7 +207,7 @@ def _scan_file(
             column = ""
             try:
                 if names and rows:
-                    table = parquet.read_row_group(number, columns=names)
+                    table = read_columns(parquet, uri, number, names)
                     for column in names:
                         scans[column].add(table.column(column), uri, first_row)
                 for column, value in constants.items():

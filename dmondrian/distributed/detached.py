@@ -19,6 +19,7 @@ from dmondrian.checkpoint import jobs
 from dmondrian.distributed.attempt import manner_of
 from dmondrian.distributed.cluster import connected
 from dmondrian.distributed.freeze import freeze
+from dmondrian.distributed.scored import check_out
 from dmondrian.distributed.scoring import score
 from dmondrian.distributed.stage import is_dask
 from dmondrian.distributed.trainer import bring_to_end
@@ -62,8 +63,8 @@ def submit(
     Parameters
     ----------
     estimator, data, target, run, n_shards, first_tree, checkpoint_every, progressive, window
-        As in :func:`train`; data and run must be reachable from here and from the workers. Files
-        only: Dask collections would go when the client does.
+        As in :func:`train`; data, run and where scores go must be reachable from here and from the
+        workers. Files only: Dask collections would go when the client does.
     client : Client
         Of a cluster that outlives this process.
     score : mapping or None
@@ -85,6 +86,8 @@ def submit(
     if is_dask(data):
         raise ParameterError("a detached job reads Parquet; write the collection first")
     manner_of(checkpoint_every, window, None)
+    if score:
+        check_out(score["out"])
     url = open_store(run).url
     asked = {"n_shards": n_shards, "first_tree": first_tree, "progressive": progressive}
     with connected(client):

@@ -16,6 +16,7 @@ from dmondrian.checkpoint.parts import parts_of
 from dmondrian.data import Plan, extend_plan, make_plan
 from dmondrian.distributed.settle import settle
 from dmondrian.errors import CheckpointError, CorruptError, NotFoundError, ParameterError
+from dmondrian.store import open_store
 
 MOST_SHARDS = 12
 """Default number of shards: enough to spread over a small cluster, few enough to share reads."""
@@ -60,10 +61,13 @@ def freeze(
         A file of the stream is gone or changed.
     CheckpointError
         The folder belongs to another job.
+    StoreError
+        The folder cannot be written.
     """
     from sklearn.base import is_classifier  # workers do without scikit-learn
     from sklearn.utils import get_tags
 
+    open_store(url).probe()  # to plan, and to choose settings, may take long
     kind = get_tags(estimator).estimator_type
     if kind not in ("classifier", "regressor", "density_estimator"):
         raise ParameterError(

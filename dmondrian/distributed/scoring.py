@@ -1,54 +1,53 @@
 """Scoring: Parquet in, Parquet out, every input row exactly once.
 
-Relies on a plan of the input in its own order, on a store whose `put_new` lets one writer win, and
-on :mod:`dmondrian.distributed.relay` for models that are larger than a worker's memory. Promises
+Relies on a plan of the input in its own order, on a store whose `put_new` lets one writer win, on
+:mod:`dmondrian.distributed.scored` for the folder's layout and seals, and on
+:mod:`dmondrian.distributed.relay` for models that are larger than a worker's memory. Promises
 that the names of the output files are fixed by the input, that each appears whole or not at all,
 and that the manifest is written last; so a killed job is finished by repeating it, two that run at
-once do no harm, and repeating a finished one checks it and writes nothing.
-
-::
-
-    _score.json             what was asked: model, data, columns kept; create-only, first
-    _score.plan             the frozen input
-    part-000000.parquet     scores of consecutive blocks; create-only
-    _manifest.json          all parts with rows, bytes and digests; create-only, last
+once do no harm, and repeating a finished one checks it and writes nothing. What a killed job left
+is read by the workers, and scored again only where its bytes are not what was written.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from distributed import Client
 
 from dmondrian.calibration import Fitted, calibrated, calibrated_std, tells_labels
-from dmondrian.checkpoint import document
 from dmondrian.cost import Cost, forecasts, responses
 from dmondrian.data import Encoded, Plan, make_scoring_plan, read_block
 from dmondrian.distributed.memory import Needs, parse_limit, row_needs
 from dmondrian.distributed.models import Model, open_model, plan_here
 from dmondrian.distributed.progress import Listener, Progress, Teller, listener
 from dmondrian.distributed.relay import Relay, connected_relay
+from dmondrian.distributed.scored import (
+    MANIFEST,
+    PLAN,
+    check_out,
+    claim,
+    described,
+    entry_of,
+    finish,
+    sealed,
+    verify,
+)
 from dmondrian.distributed.units import cut
-from dmondrian.errors import CheckpointError, CorruptError, FencedError, ParameterError
+from dmondrian.errors import ParameterError
 from dmondrian.joint import Joint
-from dmondrian.store import ExistsError, Store, open_store
+from dmondrian.store import ExistsError, open_store
 from dmondrian.sums import Sums
 
-FORMAT = 1
 FILE_ROWS = 131_072
 """Small blocks are joined into one output file up to this many rows."""
-
-ABOUT, PLAN, MANIFEST = "_score.json", "_score.plan", "_manifest.json"
-_META = b"dmondrian.score"
 
 
 @dataclass(frozen=True)
@@ -74,9 +73,9 @@ class Part:
         return tells_labels(self.calibration)
 
     def found(self) -> dict[str, Any] | None:
-        """Return the file's entry in the manifest, if it is there."""
-        store = open_store(self.out)
-        return {**_entry(store, self), "is_new": False} if store.exists(self.name) else None
+        """Return the file's entry in the manifest, if it is there and whole."""
+        entry = entry_of(open_store(self.out), self.name, self.asked)
+        return None if entry is None else {**entry, "is_new": False, "is_mended": False}
 
     def read(self) -> Iterator[Encoded]:
         """Read the file's rows, block by block."""
@@ -86,17 +85,19 @@ class Part:
 
     def finish(self, summed: Iterable[tuple[Encoded, Sums]]) -> dict[str, Any]:
         """Write the file, unless another job did; return its entry in the manifest."""
-        tables = [self._table(encoded, sums) for encoded, sums in summed]
-        table = pa.concat_tables(tables).replace_schema_metadata({_META: self.asked.encode()})
-        sink = pa.BufferOutputStream()
-        pq.write_table(table, sink, compression="zstd")
-        data = sink.getvalue().to_pybytes()
+        table = pa.concat_tables([self._table(encoded, sums) for encoded, sums in summed])
+        data = sealed(table, self.asked, self.name)
         store = open_store(self.out)
+        is_mended = False
         try:
             store.put_new(self.name, data)
         except ExistsError:
-            return {**_entry(store, self), "is_new": False}
-        return {**_described(self.name, data, table.num_rows), "is_new": True}
+            if (there := self.found()) is not None:
+                return there
+            store.put(self.name, data)
+            is_mended = True
+        entry = described(self.name, data, table.num_rows)
+        return {**entry, "is_new": True, "is_mended": is_mended}
 
     def _table(self, encoded: Encoded, sums: Sums) -> pa.Table:
         tells_distance = sums.distance is not None
@@ -130,7 +131,8 @@ def score(
     data : str, path or sequence of them
         Parquet files, folders, globs or URLs; needs the model's feature columns by name.
     out : str or path
-        Folder or URL. The same call again finishes what was killed.
+        Folder or URL. The same call again finishes what was killed: files that are there are read
+        and checked, not scored again; damaged ones are, with a warning.
     keep : sequence of str
         Columns of the input to copy.
     client : Client or None
@@ -167,8 +169,10 @@ def score(
         Columns of the model or of `keep` are missing or of another type.
     CheckpointError
         There is no model, or `out` holds other scores.
+    StoreError
+        `out` cannot be written; found before the data are looked at.
     CorruptError
-        A file in `out` is not what was written.
+        A file of finished scores is not what was written, or one in `out` is of other scores.
     ClusterError
         Workers were lost beyond recovery, or have too little memory.
     """
@@ -176,10 +180,12 @@ def score(
     keep = (keep,) if isinstance(keep, str) else tuple(keep)
     limit = parse_limit(memory_limit)
     model = open_model(os.fspath(model_url))
+    check_out(out)
     plan = make_scoring_plan(data, model.schema, keep)
     _check_names(model, keep)
     store = open_store(out)
-    asked = _claim(store, model, plan, keep)
+    about = {"model": model.digest, "data": plan.digest, "keep": list(keep), "file_rows": FILE_ROWS}
+    asked = claim(store, about, plan)
     classes = None if model.schema.classes is None else tuple(model.schema.classes)
     parts = [
         Part(store.url, asked, plan.digest, part_name(unit.index), unit.first, unit.last, keep,
@@ -189,7 +195,7 @@ def score(
     result: dict[str, Any] = {"rows": plan.n_rows, "files": len(parts), "written": 0}
     result["trees_sharded"] = 0
     if store.exists(MANIFEST):
-        _verify(store, asked, parts)
+        verify(store, asked, [part.name for part in parts])
     else:
         needs = _needs(model, plan, parts)
         with connected_relay(
@@ -198,8 +204,18 @@ def score(
             entries = _write_parts(relay, parts, plan.n_rows, Teller(listener(progress)))
         result["written"] = sum(entry.pop("is_new") for entry in entries)
         result["trees_sharded"] = relay.n_groups
-        _finish(store, asked, entries, plan.n_rows)
+        _tell_mended([entry["name"] for entry in entries if entry.pop("is_mended")], store.url)
+        finish(store, asked, entries, plan.n_rows)
     return {**result, "out": store.url, "seconds": time.monotonic() - started}
+
+
+def _tell_mended(names: Sequence[str], url: str) -> None:
+    if names:
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        warnings.warn(
+            f"{', '.join(names[:3])}{more} in {url} was not as written, and is written again",
+            stacklevel=3,
+        )
 
 
 def _needs(model: Model, plan: Plan, parts: Sequence[Part]) -> Needs:
@@ -244,39 +260,6 @@ def _score_names(
         shares = [] if cost.loss == "hinge" else [f"proba_{c}" for c in classes]
         return ["prediction", *shares, "decision", *last]
     return ["prediction", *(f"proba_{c}" for c in classes or ()), *last]
-
-
-def _claim(store: Store, model: Model, plan: Plan, keep: tuple[str, ...]) -> str:
-    """Write what is asked, or compare it with what was; return its digest."""
-    about = {
-        "format": FORMAT,
-        "model": model.digest,
-        "data": plan.digest,
-        "keep": list(keep),
-        "file_rows": FILE_ROWS,
-    }
-    if not store.exists(ABOUT):
-        store.probe()
-        others = [name for name in store.list() if name.endswith(".parquet")]
-        if others:
-            raise CheckpointError(
-                f"{store.url} holds Parquet files that are no scores of dmondrian ({others[0]}); "
-                f"expected an empty or new folder: choose another"
-            )
-    data = document.seal(about)
-    try:
-        store.put_same(ABOUT, data)
-    except FencedError:
-        there = document.unseal(store.get(ABOUT, document.MAX_BYTES), f"{ABOUT} in {store.url}")
-        lines = "".join(f"\n  {line}" for line in document.differences(there, about))
-        raise CheckpointError(
-            f"{store.url} holds other scores. These entries differ:{lines}\n"
-            f"Choose another folder, or give the model, data and columns of those scores."
-        ) from None
-    # Equal plans may differ in the bytes of their notes: the first one stands.
-    if not store.exists(PLAN):
-        store.put(PLAN, plan.to_parquet())
-    return hashlib.sha256(data).hexdigest()
 
 
 def _write_parts(
@@ -338,54 +321,3 @@ def _costly_arrays(mean: np.ndarray, classes: Sequence[Any] | None, cost: Cost) 
     shares = forecasts(cost, mean)
     told = [] if cost.loss == "hinge" else [pa.array(shares[:, k].copy()) for k in range(2)]
     return [pa.array(list(classes)).take(pa.array((z > 0.0).astype(np.int64))), *told, pa.array(z)]
-
-
-def _entry(store: Store, part: Part) -> dict[str, Any]:
-    """Return the entry of a file that is there, if it is one of these scores."""
-    data = store.get(part.name)
-    try:
-        footer = pq.read_metadata(pa.BufferReader(data))
-        asked = (footer.metadata or {}).get(_META, b"").decode()
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise CorruptError(
-            f"{part.name} in {store.url} cannot be read ({error}); delete it and run the same "
-            f"command again"
-        ) from error
-    if asked != part.asked:
-        raise CorruptError(
-            f"{part.name} in {store.url} holds other scores than this job's; delete it and run the "
-            f"same command again, or choose another folder"
-        )
-    return _described(part.name, data, footer.num_rows)
-
-
-def _described(name: str, data: bytes, rows: Any) -> dict[str, Any]:
-    digest = hashlib.sha256(data).hexdigest()
-    return {"name": name, "rows": rows, "bytes": len(data), "sha256": digest}
-
-
-def _finish(store: Store, asked: str, entries: list[dict[str, Any]], n_rows: int) -> None:
-    rows = sum(entry["rows"] for entry in entries)
-    if rows != n_rows:
-        raise CorruptError(f"the files in {store.url} hold {rows} rows; expected {n_rows}")
-    content = {"format": FORMAT, "asked": asked, "rows": rows, "files": entries}
-    store.put_same(MANIFEST, document.seal(content))
-
-
-def _verify(store: Store, asked: str, parts: list[Part]) -> None:
-    """Check a finished job's files against its manifest."""
-    name = f"{MANIFEST} in {store.url}"
-    content = document.unseal(store.get(MANIFEST, document.MAX_BYTES), name)
-    files = content.get("files")
-    entries = [entry for entry in files if isinstance(entry, dict)] if type(files) is list else []
-    listed = {str(entry.get("name")): entry for entry in entries}
-    if content.get("asked") != asked or sorted(listed) != [part.name for part in parts]:
-        raise CorruptError(f"{name} lists other files than this job's; choose another folder")
-    for part in parts:
-        found = _described(part.name, store.get(part.name), listed[part.name].get("rows"))
-        if found != listed[part.name]:
-            raise CorruptError(
-                f"{part.name} in {store.url} changed since it was written: expected "
-                f"{json.dumps(listed[part.name])[:400]}, got {json.dumps(found)}; delete it and "
-                f"{MANIFEST}, and run the same command again"
-            )

@@ -187,7 +187,7 @@ def write_part(part: Any, index: int, columns: list[str], folder: str) -> int:
     else:
         table = pa.Table.from_pandas(part, preserve_index=False)
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, row_group_size=ROW_GROUP)
+    pq.write_table(table, sink, row_group_size=ROW_GROUP, write_page_checksum=True)
     try:
         open_store(folder).put_new(part_name(index), sink.getvalue().to_pybytes())
     except ExistsError:

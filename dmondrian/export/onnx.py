@@ -26,12 +26,12 @@ from dmondrian.errors import ParameterError
 from dmondrian.export.graph import Graph
 from dmondrian.export.trees import PlainTree, plain_trees
 from dmondrian.extras import require
-from dmondrian.files import write_whole
+from dmondrian.files import check_whole, write_whole
 
 if TYPE_CHECKING:
     from dmondrian.data import Schema
 
-_BEGINNING = b"\x08"  # the tag of ir_version, the first field of a model
+_KIND = "an ONNX model", b"\x08"  # files begin with the tag of ir_version, their first field
 LARGEST_FILE = 2**31 - 1  # bytes of a protocol buffer
 _BYTES_OF_NODE, _BYTES_OF_VALUE = 36, 22  # at most, for nodes and trees with up to seven digits
 
@@ -79,6 +79,8 @@ def to_onnx(
     ['label', 'probabilities']
     """
     require("onnx", "onnx", "export to ONNX")
+    if out is not None:
+        check_whole(out, *_KIND)
     estimator, schema = _opened(model)
     if columns and schema is None:
         raise ParameterError(
@@ -99,7 +101,7 @@ def to_onnx(
     _add_outputs(graph, estimator, _add_trees(graph, X, trees))
     made = graph.model(_about(estimator, schema, takes))
     if out is not None:
-        write_whole(out, made.SerializeToString(), "an ONNX model", _BEGINNING)
+        write_whole(out, made.SerializeToString(), *_KIND)
     return made
 
 

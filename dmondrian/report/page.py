@@ -13,7 +13,7 @@ from os import PathLike
 from pathlib import Path
 
 from dmondrian import __version__
-from dmondrian.files import write_whole
+from dmondrian.files import check_whole, write_whole
 from dmondrian.report import sections
 from dmondrian.report.facts import Facts, gather
 
@@ -27,6 +27,7 @@ _SECTIONS: tuple[tuple[str, Callable[[Facts], str]], ...] = (
 )
 
 _DOCTYPE = "<!doctype html>"
+_KIND = "a report", _DOCTYPE.encode()
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c2430; --soft: #5b6675; --page: #f5f6f8; --card: #fff;
@@ -103,8 +104,9 @@ def write_report(run: str | PathLike[str], out: str | PathLike[str]) -> Path:
     ParameterError
         The file cannot be written, or is there and no report.
     """
+    check_whole(out, *_KIND)
     text = page(gather(str(run)))
-    return write_whole(out, text.encode(), "a report", _DOCTYPE.encode())
+    return write_whole(out, text.encode(), *_KIND)
 
 
 def page(facts: Facts) -> str:

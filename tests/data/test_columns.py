@@ -77,8 +77,48 @@ def test_columns_with_one_name_are_left_out(tmp_path: Path) -> None:
     plan = make_plan(tmp_path / "a.parquet")
     assert plan.schema.feature_names == ["x"]
     assert "two columns" in dict(plan.schema.left_out)["c"]
-    with pytest.raises(DataError, match="two columns"):
-        make_plan(tmp_path / "a.parquet", target="c")
+
+
+def named(path: Path, *names: str) -> Path:
+    """Write a file with columns of these names, which need not differ."""
+    path.parent.mkdir(exist_ok=True, parents=True)
+    pq.write_table(pa.Table.from_arrays([X] * len(names), names=list(names)), path)
+    return path
+
+
+@pytest.mark.parametrize("name", ["y", "w"], ids=["target", "weight"])
+def test_a_target_or_weight_that_is_there_twice_is_refused(tmp_path: Path, name: str) -> None:
+    files = [
+        named(tmp_path / "a.parquet", "x", "c", "y", "w"),
+        named(tmp_path / "b.parquet", "x", "c", "y", "w", name),
+    ]
+    told = rf"b\.parquet has the columns '{name}' more than once.*rename or remove"
+    with pytest.raises(SchemaError, match=told):
+        make_plan(files, target="y", weight="w", task="regression")
+
+
+@pytest.mark.parametrize("name", ["x", "y", "k"], ids=["feature", "target", "kept"])
+def test_other_data_with_a_column_twice_is_refused(tmp_path: Path, name: str) -> None:
+    first = named(tmp_path / "a.parquet", "x", "k", "y")
+    schema = make_plan(first, target="y", task="regression", exclude=["k"]).schema
+    second = named(tmp_path / "b.parquet", "x", "k", "y", name)
+    with pytest.raises(SchemaError, match=rf"b\.parquet has the columns '{name}' more than once"):
+        make_scoring_plan([first, second], schema, keep=["k"], target=True)
+
+
+def test_other_data_may_have_columns_twice_that_are_not_read(tmp_path: Path) -> None:
+    first = named(tmp_path / "a.parquet", "x", "k", "y")
+    schema = make_plan(first, target="y", task="regression", exclude=["k"]).schema
+    plan = make_scoring_plan(named(tmp_path / "b.parquet", "x", "k", "k", "y", "y"), schema)
+    assert read_block(plan, plan.blocks[0]).X.shape == (len(X), 1)
+
+
+def test_a_column_twice_is_not_hidden_by_a_folder_of_its_name(tmp_path: Path) -> None:
+    first = named(tmp_path / "a.parquet", "x", "y")
+    schema = make_plan(first, target="y", task="regression").schema
+    named(tmp_path / "in/x=1/b.parquet", "x", "x", "y")
+    with pytest.raises(SchemaError, match="'x' more than once"):
+        make_scoring_plan(tmp_path / "in", schema)
 
 
 def test_column_names_with_dots_are_plain_names(write: Write) -> None:

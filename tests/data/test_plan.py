@@ -13,6 +13,7 @@ import pytest
 from dmondrian.data import BLOCK_ROWS, Plan, make_plan, read_block
 from dmondrian.data.shuffle import permutation
 from dmondrian.errors import CorruptError, ParameterError
+from tests.flipped import carries_checksums
 
 from .conftest import Write
 
@@ -119,6 +120,10 @@ def test_stored_plan_comes_back_whole(folder: Path) -> None:
     assert back.digest == plan.digest
     assert back.notes == plan.notes
     assert pickle.loads(pickle.dumps(plan)) == plan
+
+
+def test_pages_of_a_stored_plan_have_checksums(folder: Path) -> None:
+    assert carries_checksums(make_plan(folder, target="y").to_parquet())
 
 
 def test_truncated_plan_is_refused(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from dmondrian.data import BLOCK_ROWS, Plan, make_plan, make_scoring_plan, read_block
+from dmondrian.data import read as read_module
 from dmondrian.data.footers import open_parquet
+from dmondrian.data.kept import Kept
 from dmondrian.errors import DataError, PlanError, SchemaError
+from tests.flipped import flip_value
 
 from .conftest import Write
 
@@ -53,24 +57,92 @@ def test_unknown_kept_column_is_named(write: Write) -> None:
         read_block(plan, plan.blocks[0], keep=["key"])
 
 
+def spied(monkeypatch: pytest.MonkeyPatch) -> list[pq.FileMetaData | None]:
+    """Note the footers that files are opened with; None: it is read."""
+    footers: list[pq.FileMetaData | None] = []
+
+    def opened(uri: str, dictionaries: Sequence[str] = (), footer: Any = None) -> pq.ParquetFile:
+        footers.append(footer)
+        return open_parquet(uri, dictionaries, footer)
+
+    monkeypatch.setattr("dmondrian.data.read.open_parquet", opened)
+    return footers
+
+
 def test_the_footer_of_many_row_groups_is_read_once(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each row group's block would read it whole again."""
     plan = regression(write(numbers(60), row_group_size=2))
-    footers = []
-
-    def spied(uri: str, dictionaries: Sequence[str] = (), footer: Any = None) -> pq.ParquetFile:
-        footers.append(footer)
-        return open_parquet(uri, dictionaries, footer)
-
-    monkeypatch.setattr("dmondrian.data.read.open_parquet", spied)
+    footers = spied(monkeypatch)
     parts = [read_block(plan, block) for block in plan.blocks]
     assert np.sort(np.concatenate([part.X[:, 0] for part in parts])).tolist() == pytest.approx(
         np.arange(60) / 59
     )
     assert len(footers) == 31
     assert footers.count(None) == 1
+
+
+def shuffled(write: Write, files: int) -> Plan:
+    """A plan that goes to and fro between files of 12 row groups."""
+    for number in range(files):
+        path = write(numbers(24), f"many/{number}.parquet", row_group_size=2)
+    plan = regression(path.parent)
+    assert sum(a.uri != b.uri for a, b in pairwise(plan.blocks)) > 6 * files
+    return plan
+
+
+def test_the_footers_of_many_files_are_read_once_where_the_plan_is_shuffled(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = shuffled(write, files=9)
+    footers = spied(monkeypatch)
+    for block in plan.blocks:
+        read_block(plan, block)
+    assert len(footers) == 9 + len(plan.blocks) == 9 + 9 * 12
+    assert footers.count(None) == 9
+
+
+def test_footers_are_kept_up_to_a_bound(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = shuffled(write, files=4)
+    size = read_module.HELD * pq.read_metadata(plan.blocks[0].uri).serialized_size
+    reads = []
+    for most in (1, 2 * size, 4 * size):
+        kept = Kept(most, lambda footer: read_module.HELD * footer.serialized_size)
+        monkeypatch.setattr(read_module, "_footers", kept)
+        with monkeypatch.context() as patch:
+            footers = spied(patch)
+            for block in plan.blocks:
+                read_block(plan, block)
+        reads.append(footers.count(None))
+    turns = 1 + sum(a.uri != b.uri for a, b in pairwise(plan.blocks))
+    assert reads[0] == turns > reads[1] > reads[2] == 4
+
+
+def test_the_newest_is_kept_whatever_its_size() -> None:
+    kept, made = Kept(10, len), []
+
+    def get(key: str, size: int) -> None:
+        def make() -> str:
+            made.append(key)
+            return "x" * size
+
+        assert kept.get(key, make) == "x" * size
+
+    for key, size in [("a", 4), ("b", 4), ("a", 4), ("c", 4), ("a", 4), ("b", 4)]:
+        get(key, size)
+    assert made == ["a", "b", "c", "b"]
+    get("large", 100)
+    get("large", 100)
+    get("a", 4)
+    assert made == ["a", "b", "c", "b", "large", "a"]
+
+
+def test_a_failure_is_not_kept() -> None:
+    kept: Kept[int] = Kept(2)
+    with pytest.raises(ZeroDivisionError):
+        kept.get("a", lambda: 1 // 0)
+    assert kept.get("a", lambda: 1) == 1
 
 
 def test_threads_read_what_one_reads(write: Write) -> None:
@@ -142,6 +214,38 @@ def test_damaged_pages_are_named_when_read(write: Write) -> None:
         read_block(plan, plan.blocks[0])
 
 
+def with_flipped(write: Write, column: int, **options: Any) -> tuple[Path, Plan]:
+    """Write a file, plan with it, then flip a bit of a value; the stamp stays."""
+    table = {"x": np.arange(1000.0), "c": ["u", "v"] * 500, "y": np.arange(1000)}
+    path = write(table, compression="none", **options)
+    plan, before = regression(path), path.stat()
+    path.write_bytes(flip_value(path.read_bytes(), column))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    return path, plan
+
+
+@pytest.mark.parametrize("use_dictionary", [True, False])
+@pytest.mark.parametrize("column", [0, 1, 2])
+def test_a_flipped_bit_is_told_where_pages_have_checksums(
+    write: Write, column: int, use_dictionary: bool
+) -> None:
+    path, plan = with_flipped(
+        write, column, use_dictionary=use_dictionary, write_page_checksum=True
+    )
+    told = r"a\.parquet, row group 0, cannot be decoded \(.*CRC checksum.*write it again"
+    with pytest.raises(DataError, match=told):
+        read_block(plan, plan.blocks[0])
+    if column == 1:  # its levels are learned from its pages
+        with pytest.raises(DataError, match=told):
+            regression(path)
+
+
+def test_a_flipped_bit_is_another_value_where_they_have_none(write: Write) -> None:
+    _, plan = with_flipped(write, 0, use_dictionary=False)
+    values = np.arange(1000)
+    assert read_block(plan, plan.blocks[0], keep=["x"]).keep["x"].to_pylist() != values.tolist()
+
+
 def test_plan_of_integers_needs_no_page(write: Write) -> None:
     path = write(
         {
@@ -153,7 +257,7 @@ def test_plan_of_integers_needs_no_page(write: Write) -> None:
     expected = make_plan(path, target="y", task="regression")
     damage(path)
     assert make_plan(path, target="y", task="regression") == expected
-    with pytest.raises(DataError, match=r"cannot read .*a\.parquet, row group 0"):
+    with pytest.raises(DataError, match=r"a\.parquet, row group 0, cannot be decoded"):
         make_plan(path, target="y")
 
 

@@ -15,7 +15,7 @@ from distributed import Client
 from dmondrian.checkpoint import Run, jobs
 from dmondrian.checkpoint.lease import ask_to_stop, holder_of
 from dmondrian.distributed import submit
-from dmondrian.errors import DataError, ParameterError
+from dmondrian.errors import DataError, ParameterError, StoreError
 
 from .conftest import (
     ADULT,
@@ -145,6 +145,10 @@ def test_mistakes_are_told_before_it_is_handed_over(
     array = dask.array.zeros((4, 2))
     with pytest.raises(ParameterError, match="write the collection first"):
         submit(forest(), array, target="y", run=tmp_path, client=pair)
+    if Path("/proc/self").exists():  # where nobody can write
+        asked = {"data": str(rows), "out": "/proc/scores"}
+        with pytest.raises(StoreError, match="/proc/scores"):
+            submit(forest(), rows, target="income", run=tmp_path, client=pair, score=asked)
 
 
 def test_a_failure_is_told_in_the_run_folder(pair: Client, rows: Path, tmp_path: Path) -> None:

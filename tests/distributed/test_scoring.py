@@ -27,6 +27,7 @@ from dmondrian.errors import (
     ParameterError,
     SchemaError,
 )
+from tests.flipped import carries_checksums
 
 from .conftest import ROWS, Fit, Grow, forest, giving_up_after, resize
 
@@ -46,6 +47,7 @@ def test_scores_are_the_estimator_s_in_the_order_of_the_rows(
 ) -> None:
     told = score(undisturbed.run_url, adult, tmp_path / "out", keep=["age", "sex"], client=client)
     assert (told["rows"], told["files"], told["written"]) == (ROWS, 6, 6)
+    assert carries_checksums((tmp_path / "out/part-000000.parquet").read_bytes())
     scores = table_of(tmp_path / "out")
     expected_names = ["age", "sex", "prediction", "proba_<=50K", "proba_>50K", "spread", "distance"]
     assert scores.column_names == expected_names
@@ -277,19 +279,74 @@ def test_a_damaged_plan_is_named_and_made_again(
     assert table_of(out).num_rows == ROWS
 
 
-def test_a_file_cut_short_is_not_taken_for_a_whole_one(
-    adult: Path, client: Client, undisturbed: TrainedRun, tmp_path: Path
-) -> None:
+def flip(file: Path, at: float) -> None:
+    """Change one bit, this far into a file."""
+    data = bytearray(file.read_bytes())
+    data[int(at * len(data))] ^= 1
+    file.write_bytes(data)
+
+
+def unsealed(file: Path) -> None:
+    """Leave the scores and what was asked, as files had them before there were seals."""
+    table, notes = pq.read_table(file), pq.read_metadata(file).metadata
+    asked = {b"dmondrian.score": notes[b"dmondrian.score"]}
+    pq.write_table(table.replace_schema_metadata(asked), file, compression="zstd")
+
+
+DAMAGES: dict[str, Any] = {
+    "cut short": lambda file: file.write_bytes(file.read_bytes()[:-100]),
+    "a page": lambda file: flip(file, 0.3),
+    "the footer": lambda file: flip(file, 0.98),
+    "another file of the job": lambda file: file.write_bytes(
+        file.with_name("part-000001.parquet").read_bytes()
+    ),
+    "no seal": unsealed,
+}
+
+
+@pytest.fixture
+def begun(adult: Path, client: Client, undisturbed: TrainedRun, tmp_path: Path) -> Path:
+    """Folder of a job that was killed before its end: no manifest."""
     out = tmp_path / "out"
-    with pytest.raises(KeyboardInterrupt):
-        score(undisturbed.run_url, adult, out, client=client, progress=StopAfter(out, 1))
-    file = sorted(out.glob("part-*.parquet"))[0]
-    file.write_bytes(file.read_bytes()[:-100])
-    with pytest.raises(CorruptError, match=f"{file.name}.*delete it"):
-        score(undisturbed.run_url, adult, out, client=client)
-    file.unlink()
     score(undisturbed.run_url, adult, out, client=client)
-    assert table_of(out).num_rows == ROWS
+    (out / "_manifest.json").unlink()
+    (out / "part-000005.parquet").unlink()
+    return out
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_file_that_is_not_as_written_is_scored_again(
+    adult: Path, client: Client, undisturbed: TrainedRun, begun: Path, damage: str
+) -> None:
+    before = {file: file.read_bytes() for file in begun.glob("part-*.parquet")}
+    file = begun / "part-000002.parquet"
+    DAMAGES[damage](file)
+    assert file.read_bytes() != before[file]
+    with pytest.warns(UserWarning, match=f"^{file.name} in .* is written again$"):
+        told = score(undisturbed.run_url, adult, begun, client=client)
+    assert told["written"] == 2
+    assert {file: file.read_bytes() for file in before} == before
+    assert table_of(begun).num_rows == ROWS
+    assert score(undisturbed.run_url, adult, begun)["written"] == 0
+
+
+def test_files_that_are_whole_are_not_scored_again(
+    adult: Path, client: Client, undisturbed: TrainedRun, begun: Path
+) -> None:
+    before = {file: file.stat().st_mtime_ns for file in begun.glob("part-*.parquet")}
+    assert score(undisturbed.run_url, adult, begun, client=client)["written"] == 1
+    assert {file: file.stat().st_mtime_ns for file in before} == before
+
+
+def test_a_file_of_another_job_is_refused(
+    adult: Path, client: Client, undisturbed: TrainedRun, begun: Path
+) -> None:
+    other = begun.with_name("other")
+    score(f"{undisturbed.run_url}@1000", adult, other, client=client)
+    file = begun / "part-000002.parquet"
+    file.write_bytes((other / file.name).read_bytes())
+    with pytest.raises(CorruptError, match=f"{file.name} in .* holds other scores.*delete it"):
+        score(undisturbed.run_url, adult, begun, client=client)
 
 
 def test_columns_missing_renamed_or_of_another_type_are_named(

@@ -16,6 +16,7 @@ from dmondrian.distributed import TrainedRun, train
 from dmondrian.distributed.fleet import Fleet
 from dmondrian.distributed.stage import part_name, stage
 from dmondrian.errors import CheckpointError, ClusterError, DataError, ParameterError
+from tests.flipped import carries_checksums
 
 from .conftest import PATIENCE, Fit, Grow, digests, forest, giving_up_after
 
@@ -35,6 +36,8 @@ def test_a_dask_dataframe_is_learned_in_the_order_of_its_partitions(
     assert digests(run) == digests(undisturbed)
     files = sorted(path.name for path in Path(run.run_url, "stream").glob("*.parquet"))
     assert files == [part_name(i) for i in range(5)]
+    written = Path(run.run_url, "stream", files[0]).read_bytes()
+    assert carries_checksums(written)
 
 
 def test_a_second_call_reads_what_the_first_one_wrote(

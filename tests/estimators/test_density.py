@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import dmondrian
 from dmondrian import MondrianDensity
-from dmondrian.errors import DataError, ParameterError
+from dmondrian.checkpoint import Run, save_model
+from dmondrian.errors import CorruptError, DataError, ParameterError
 from tests.estimators.test_amf import same_forest
 from tests.reference.cube import Cell, CubeTree
 
@@ -147,6 +151,33 @@ def test_chunks_weights_and_files_change_nothing(tmp_path) -> None:
     np.testing.assert_allclose(
         merged.score_samples(query), whole.score_samples(query), rtol=1e-9, atol=0.05
     )
+
+
+def altered(tmp_path: Path, density: MondrianDensity, change: Callable[[dict], object]) -> str:
+    """Save a density with other parameters, under the right digests; return its path."""
+    header, trees = density.forest_.state(copy=False)
+    change(header["parameters"])
+    forest = SimpleNamespace(
+        state=lambda copy: (header, trees), tree_numbers=density.forest_.tree_numbers
+    )
+    whole = tmp_path / "whole"
+    density.save(whole)
+    save_model(tmp_path / "m", forest, Run.open(whole).run_json | {"n_seen": 300})
+    return str(tmp_path / "m")
+
+
+def test_a_density_without_a_lifetime_is_refused(tmp_path) -> None:
+    fixed = MondrianDensity(2, lifetime=4.0, random_state=0).fit(rows())
+    with pytest.raises(CorruptError, match=r"of a density have no lifetime.*restore"):
+        dmondrian.load(altered(tmp_path, fixed, lambda told: told.pop("lifetime")))
+    chosen = MondrianDensity(2, lifetime="validation", n_draws=100, random_state=0).fit(rows())
+    no_choice = {"lifetime": None}
+    with pytest.raises(CorruptError, match="of a density have no lifetime"):
+        dmondrian.load(altered(tmp_path / "c", chosen, lambda told: told["cost"].update(no_choice)))
+    until = MondrianDensity(2, lifetime=None, max_lifetime=4.0, random_state=0).fit(rows())
+    until.save(tmp_path / "until")
+    told = dmondrian.load(tmp_path / "until").score_samples(rows(5))
+    assert np.array_equal(told, until.score_samples(rows(5)))
 
 
 def test_held_out_rows_choose_the_lifetime(tmp_path) -> None:

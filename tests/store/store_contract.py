@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from dmondrian.errors import CorruptError, FencedError, NotFoundError, StoreError
-from dmondrian.store import ExistsError, Store, open_store
+from dmondrian.store import ExistsError, Store, check_writable, open_store
 
 
 class StoreContract:
@@ -106,6 +106,7 @@ class StoreContract:
 
     def test_probe_passes_and_leaves_nothing(self, store: Store) -> None:
         store.probe()
+        check_writable(store.url)
         assert store.list() == []
 
     def test_names_cannot_leave_the_store(self, store: Store) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dmondrian.errors import NotFoundError, StoreError
-from dmondrian.store import open_store
+from dmondrian.store import check_writable, open_store
 
 
 def test_folder_below_a_file(tmp_path: Path) -> None:
@@ -40,6 +40,18 @@ def test_folder_without_permission(tmp_path: Path) -> None:
 def test_folder_that_the_system_keeps_for_itself() -> None:
     with pytest.raises(StoreError, match=r"/proc/.*folder"):
         open_store("/proc/dmondrian/run")
+
+
+def test_asking_whether_a_folder_can_be_written_leaves_nothing(tmp_path: Path) -> None:
+    check_writable(tmp_path / "a/b/c")
+    assert list(tmp_path.iterdir()) == []
+    open_store(tmp_path / "a").put("x", b"x")
+    check_writable(tmp_path / "a/b")
+    check_writable(tmp_path / "a")
+    assert [path.name for path in tmp_path.rglob("*")] == ["a", "x"]
+    for folder in (tmp_path / "a/x", tmp_path / "a/x/b", "/sys", "/proc/dmondrian/run"):
+        with pytest.raises(StoreError):
+            check_writable(folder)
 
 
 def test_opening_without_create_makes_nothing(tmp_path: Path) -> None:

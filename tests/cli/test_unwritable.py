@@ -1,0 +1,100 @@
+"""Where nothing can be written is told before the work, and asking leaves nothing behind.
+
+Nobody can write in /proc or make files in /sys, whoever asks. What stands before the output in each
+command is missing here: whoever began with the work would say so.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dmondrian import AMFClassifier
+from dmondrian.distributed import train
+from tests.cli.command import ADULT, call, train_words
+from tests.distributed.conftest import worker_threads
+
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self").exists() or not Path("/sys/kernel").exists(), reason="not Linux"
+)
+
+TRAINED = ADULT / "part-0000-train.parquet"
+
+
+def told(*words: object, code: int) -> str:
+    stderr = call(*words, code=code)[1]
+    return stderr.strip().splitlines()[-1]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of few rows."""
+    folder = tmp_path_factory.mktemp("runs")
+    rows = pa.table({"x": np.linspace(0, 1, 50), "y": ["a", "b"] * 25})
+    pq.write_table(rows, folder / "rows.parquet")
+    with worker_threads(1) as (_, client):
+        forest = AMFClassifier(1, random_state=0)
+        train(forest, folder / "rows.parquet", target="y", run=folder / "run", client=client)
+    return folder / "run"
+
+
+@pytest.mark.parametrize("out", ["/proc/scores", "/sys"], ids=["a new folder", "a folder"])
+def test_scores(model: Path, out: str) -> None:
+    line = told("score", model, model / "no data", out, code=4)
+    assert out in line
+    assert "no data" not in line
+
+
+@pytest.mark.parametrize("out", ["/proc/run", "/sys"], ids=["a new folder", "a folder"])
+def test_runs(tmp_path: Path, out: str) -> None:
+    line = told(*train_words(out, f"data.path={tmp_path}/none"), code=4)
+    assert out in line
+    assert "none" not in line
+
+
+@pytest.mark.parametrize("out", ["/proc/scores", "/sys"], ids=["a new folder", "a folder"])
+def test_scores_of_a_job_before_it_trains(tmp_path: Path, out: str) -> None:
+    words = train_words(tmp_path / "run", f"data.path={TRAINED}")
+    line = told(*words, f"--set=score.path={TRAINED}", f"--set=score.out={out}", code=4)
+    assert out in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_scores_of_a_job_whose_folder_holds_other_parquet(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "out/mine.parquet")
+    words = train_words(tmp_path / "run", f"data.path={TRAINED}")
+    line = told(*words, f"--set=score.path={TRAINED}", f"--set=score.out={tmp_path}/out", code=4)
+    assert "mine.parquet" in line
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("command", ["report", "export"])
+def test_files(tmp_path: Path, command: str) -> None:
+    if command == "export":
+        pytest.importorskip("onnx")
+    line = told(command, tmp_path / "no run", "--out", "/proc/file", code=2)
+    assert "/proc/file cannot be written" in line
+    line = told(command, tmp_path / "no run", "--out", tmp_path / "none/file", code=2)
+    assert "there is no folder" in line
+    (tmp_path / "mine").write_text("mine")
+    line = told(command, tmp_path / "no run", "--out", tmp_path / "mine", code=2)
+    assert "is there and is not" in line
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_the_folder_of_a_cluster() -> None:
+    stderr = call("cluster", "--folder", "/proc/certificates", code=2)[1]
+    assert "--folder /proc/certificates: cannot be made" in stderr
+    assert "compiling" not in stderr
+
+
+def test_nothing_is_left_where_the_work_cannot_begin(model: Path, tmp_path: Path) -> None:
+    told("score", model, tmp_path / "no data", tmp_path / "new/scores", code=3)
+    for command in ("report", "export"):
+        told(command, tmp_path / "no run", "--out", tmp_path / "file", code=4)
+    assert list(tmp_path.iterdir()) == []
