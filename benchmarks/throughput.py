@@ -10,7 +10,8 @@ default without feature scales, which compares settings on 4096 rows and learns 
 workloads ``uniform`` are d uniform columns and two classes, told by the mean of the first five
 columns, every tenth label flipped.
 
-scikit-garden's forests do other work: nothing is mixed over prunings, each row opens a leaf, also
+scikit-garden's forests do the work of `dmondrian, Mondrian forest`, which has no lifetime and
+predicts by the hierarchy of its means or classes: nothing is mixed over prunings, each row opens a leaf, also
 among rows of its class, and a prediction weighs the nodes of the row's way by whether it would
 branch off there. All rows of a tree get the same random numbers, so that trees are shallower than
 those of a Mondrian process. It has its defaults, and all rows in one call, which is what it learns
@@ -53,6 +54,7 @@ WORKLOADS = [*WIDTHS, "synthetic_d20", "synthetic_d100_k5", "friedman1", "adult"
 MODELS = {
     "dmondrian": "dmondrian",
     "dmondrian, auto": "dmondrian",
+    "dmondrian, Mondrian forest": "mondrian_forest",
     "onelearn": "onelearn",
     "scikit-garden": "scikit_garden",
     "river AMF": "river_amf",
@@ -78,7 +80,7 @@ def options(label: str, n_classes: int) -> dict[str, Any]:
     """Return the flags of a model's worker."""
     if label.startswith("river"):
         return {"max_train": RIVER_ROWS, "max_test": RIVER_ROWS}
-    if not label.startswith("dmondrian"):
+    if not label.startswith("dmondrian") or MODELS[label] == "mondrian_forest":
         return {}
     # Their price does not grow with the rows: benchmarks.quality tells it.
     parameters: dict[str, Any] = {"feature_scales": None}

@@ -38,7 +38,7 @@ ENVIRONMENTS = {
     "lightgbm": "lightgbm",
     "scikit_garden": "scikit-garden",
 }
-OWN = ("dmondrian", "online_forest")
+OWN = ("dmondrian", "mondrian_forest", "online_forest")
 POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 ONE_THREAD = dict.fromkeys(POOLS, "1")
 

@@ -48,6 +48,15 @@ def dmondrian(args, n_classes):
     )
 
 
+def mondrian_forest(args, n_classes):
+    """Mondrian forests of this package as published: without a lifetime, in a hierarchy."""
+    from dmondrian import MondrianForestClassifier, MondrianForestRegressor
+
+    make = MondrianForestClassifier if n_classes else MondrianForestRegressor
+    published = {"lifetime": None, "aggregation": "hierarchy", **json.loads(args.parameters)}
+    return make(n_estimators=args.trees, random_state=args.seed, n_jobs=1, **published)
+
+
 def online_forest(args, n_classes):
     """Online random forests of this package, with their defaults unless told otherwise."""
     from dmondrian import OnlineRandomForestClassifier, OnlineRandomForestRegressor
@@ -156,6 +165,7 @@ PEERS = {
     "dmondrian": dmondrian,
     "extra_trees": extra_trees,
     "lightgbm": lightgbm,
+    "mondrian_forest": mondrian_forest,
     "online_forest": online_forest,
     "random_forest": random_forest,
     "river_amf": river_amf,
@@ -164,7 +174,7 @@ PEERS = {
     "scikit_garden": scikit_garden,
 }
 # Those whose partial_fit is told the classes, which the first rows may lack.
-TOLD_CLASSES = ("dmondrian", "online_forest", "scikit_garden")
+TOLD_CLASSES = ("dmondrian", "mondrian_forest", "online_forest", "scikit_garden")
 
 
 def target_for(peer, y, n_classes):
