@@ -11,11 +11,11 @@ workloads ``uniform`` are d uniform columns and two classes, told by the mean of
 columns, every tenth label flipped.
 
 scikit-garden's forests do the work of `dmondrian, Mondrian forest`, which has no lifetime and
-predicts by the hierarchy of its means or classes: nothing is mixed over prunings, each row opens a leaf, also
-among rows of its class, and a prediction weighs the nodes of the row's way by whether it would
-branch off there. All rows of a tree get the same random numbers, so that trees are shallower than
-those of a Mondrian process. It has its defaults, and all rows in one call, which is what it learns
-fastest (`benchmarks.peers.worker`).
+predicts by the hierarchy of its means or classes: nothing is mixed over prunings, each row opens a
+leaf, also among rows of its class, and a prediction weighs the nodes of the row's way by whether it
+would branch off there. All rows of a tree get the same random numbers there, so that trees are
+shallower than those of a Mondrian process. It has its defaults, and all rows in one call, which is
+what it learns fastest (`benchmarks.peers.worker`).
 
 Compilation is not timed: it is reported as the seconds of a first run on 600 rows. river learns one
 dict at a time; it is given the first 2,000 rows only, where its trees are still shallow.

@@ -276,7 +276,7 @@ class Predicting:
         """Return the tree with what the rule gathers from all its nodes."""
         used = int(tree.head_i[nodes.N_NODES])
         if used:
-            tree = tree._replace(messages=np.zeros((used + 2, 2)))
+            tree = tree._replace(messages=np.zeros((used + 2, nodes.N_TOLD)))
             gather_all(rule, tree)
         return tree
 

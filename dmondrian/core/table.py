@@ -16,7 +16,7 @@ import numpy as np
 
 from dmondrian._jit import inner
 from dmondrian._memory import array_at
-from dmondrian.core.nodes import N_HEADER_FLOATS, N_HEADER_INTS, STAT, Tree
+from dmondrian.core.nodes import N_HEADER_FLOATS, N_HEADER_INTS, N_TOLD, STAT, Tree
 
 _WORDS, _BOX, _BITS, _HEAD_I, _HEAD_F, _MESSAGES, _POOL = range(7)  # addresses
 _CAPACITY, _N_STATS, _N_MESSAGES, _N_POOL = range(7, 11)
@@ -49,7 +49,7 @@ def tree_at(table, t, columns, scratch):
         array_at(row[_HEAD_I], (N_HEADER_INTS,), np.int64),
         array_at(row[_HEAD_F], (N_HEADER_FLOATS,), np.float64),
         scratch,
-        array_at(row[_MESSAGES], (row[_N_MESSAGES], 2), np.float64),
+        array_at(row[_MESSAGES], (row[_N_MESSAGES], N_TOLD), np.float64),
         array_at(row[_POOL], (row[_N_POOL],), np.float64),
         d,
         n_stats,

@@ -13,7 +13,8 @@ Relies on moments as statistics and on ``gather`` before predictions. Promises t
 at a point and its second moment about ``OFFSET``, its noise s2 included, or the Gaussians that
 they are those of; far from all rows m and about V.
 
-``messages``: one row (precision, precision x mean less m) per node, then (m, s2), (g1, g2).
+``messages``: one row (precision, precision x mean less m, clock at the end of the cell) per node,
+then (m, s2, clock at time 0), (g1, g2, clock at the lifetime).
 
 References: Lakshminarayanan, Roy, Teh (2016), sections 4 and 5.
 """
@@ -31,6 +32,7 @@ from dmondrian.core.mixture import add_gaussian
 from dmondrian.core.nodes import (
     LEFT,
     OFFSET,
+    PARENT,
     RIGHT,
     ROOT,
     STAT,
@@ -81,8 +83,8 @@ def clock(messages, time):
 
 
 @inner
-def write_scales(tree):
-    """Write m, s2, g1 and g2."""
+def write_scales(tree, lifetime):
+    """Write m, s2, g1 and g2, and the clock at both ends."""
     root = tree.d[tree.head_i[ROOT]]
     n = root[STAT]
     mean = root[SUM] / n
@@ -93,6 +95,8 @@ def write_scales(tree):
     tree.messages[-2, 1] = variance / k
     tree.messages[-1, 0] = 2.0 * variance * k / (k + 2.0)
     tree.messages[-1, 1] = tree.n_features * _LN_2 / (2.0 * log(max(n, 2.0)))
+    tree.messages[-2, 2] = clock(tree.messages, 0.0)
+    tree.messages[-1, 2] = clock(tree.messages, lifetime)
 
 
 @inner
@@ -104,7 +108,7 @@ def through(messages, v, span):
 
 @implements(gather, GaussianHierarchy)
 def gather_gaussian(rule, tree):
-    write_scales(tree)
+    write_scales(tree, rule.lifetime)
     messages = tree.messages
     m, s2 = messages[-2, 0], messages[-2, 1]
     v = first_in_postorder(tree)
@@ -115,12 +119,12 @@ def gather_gaussian(rule, tree):
             n = tree.d[v, STAT]
             messages[v, 0] = n / s2 if s2 > 0.0 else 0.0
             messages[v, 1] = (tree.d[v, SUM] - n * m) / s2 if s2 > 0.0 else 0.0
+            messages[v, 2] = messages[-1, 2] if time > rule.lifetime else clock(messages, time)
         else:
             now = clock(messages, time)
-            messages[v, :] = 0.0
+            messages[v, 0], messages[v, 1], messages[v, 2] = 0.0, 0.0, now
             for child in (left, right):
-                end = min(tree.d[child, TIME], rule.lifetime)
-                precision, pull = through(messages, child, clock(messages, end) - now)
+                precision, pull = through(messages, child, messages[child, 2] - now)
                 messages[v, 0] += precision
                 messages[v, 1] += pull
         v = next_in_postorder(tree, v)
@@ -134,9 +138,18 @@ def step(span, precision, pull, mean, variance):
 
 
 @inner
-def below(messages, at, path):
+def ends_of(tree, v):
+    """Return the clock at birth and end of the cell of ``v``."""
+    messages, parent = tree.messages, tree.i[v, PARENT]
+    return messages[parent, 2] if parent >= 0 else messages[-2, 2], messages[v, 2]
+
+
+@inner
+def below(tree, at, path):
     """Return the posterior (mean, variance) at the end of a node's cell."""
-    span = clock(messages, at.end) - clock(messages, at.birth)
+    messages = tree.messages
+    born, ends = ends_of(tree, at.v)
+    span = ends - born
     return step(span, messages[at.v, 0], messages[at.v, 1], path[0], path[1])
 
 
@@ -150,21 +163,20 @@ def add_label(rule, tree, mean, variance, scale, out):
 
 @implements(pass_node, GaussianHierarchy)
 def pass_node_gaussian(rule, loss, tree, at, path):
-    path[0], path[1] = below(tree.messages, at, path)
+    path[0], path[1] = below(tree, at, path)
     return at.rest
 
 
 @implements(add_leaf, GaussianHierarchy)
 def add_leaf_gaussian(rule, loss, tree, at, scale, path, out):
-    mean, variance = below(tree.messages, at, path)
+    mean, variance = below(tree, at, path)
     add_label(rule, tree, mean, variance, scale, out)
 
 
 @implements(add_branch, GaussianHierarchy)
 def add_branch_gaussian(rule, growth, loss, tree, at, branch, scale, path, out):
     messages = tree.messages
-    born, ends = clock(messages, at.birth), clock(messages, at.end)
-    last = clock(messages, rule.lifetime)
+    (born, ends), last = ends_of(tree, at.v), messages[-1, 2]
     for i in range(_N_PLACES):
         time = at.birth + branch_time(growth, branch, _QUANTILES[i])
         now = min(max(clock(messages, time), born), ends)
