@@ -61,7 +61,7 @@ def uniform(key, k):
 
 @inner
 def log(x):
-    """Return ln ``x`` of a positive, normal float64; error below 1 ulp or so.
+    """Return ln ``x`` of a positive, normal float64; error below 1 ulp or so. NaN of inf and NaN.
 
     ln x = k ln 2 + 2 artanh((m - 1) / (m + 1)) with m in [1/sqrt 2, sqrt 2].
     """
@@ -84,7 +84,8 @@ def log(x):
     tail = tail * z + 1.0 / 7.0
     tail = tail * z + 1.0 / 5.0
     tail = tail * z + 1.0 / 3.0
-    return k * _LN2_HIGH + (2.0 * s + (2.0 * s * z * tail + k * _LN2_LOW))
+    low = 2.0 * s + (2.0 * s * z * tail + k * _LN2_LOW)
+    return k * _LN2_HIGH + low + (x - x)  # NaN of what is not finite, whose bits say nothing here
 
 
 @inner

@@ -17,6 +17,8 @@ def test_log_and_exp_agree_with_the_library() -> None:
     exponents = np.concatenate([rng.uniform(-700, 700, 2000), rng.normal(0, 1e-3, 500)])
     found = np.array([draws.exp(x) for x in exponents])
     np.testing.assert_allclose(found, np.exp(exponents), rtol=3e-15)
+    assert np.isnan([draws.log(np.inf), draws.log(np.nan)]).all()
+    assert draws.log(1.0) == 0.0
     assert draws.exp(-1000.0) == 0.0
     assert draws.exp(1000.0) == np.inf
 
