@@ -173,6 +173,7 @@ class Forest(Ensemble):
             told, forest.exact = header.get("exact"), None
             if told is not None:
                 forest.exact = Exact.from_json(told, parameters.joint, len(numbers))
+                forest.exact.check_columns(built)
         return forest
 
     @classmethod
