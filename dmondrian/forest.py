@@ -73,6 +73,7 @@ class Forest(Ensemble):
         self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None = None, n_threads: int = 1
     ) -> None:
         """Learn rows in order; see :meth:`dmondrian.ensemble.Ensemble.update`."""
+        self.check_sizes(y, w)  # before any of them are learned
         if self.parameters.cost is not None:
             self.parameters.cost.check_labels(y)
         if self.parameters.joint is not None:
