@@ -115,6 +115,7 @@ def _cells(tree: nodes.Tree, shift: float, has_moments: bool) -> tuple[np.ndarra
     if has_moments and shift != 0.0:
         n, total, squares = (statistics[:, k - nodes.STAT] for k in (nodes.STAT, SUM, SQUARES))
         squares += 2.0 * shift * total + n * shift * shift
+        np.maximum(squares, 0.0, out=squares)  # labels at the new origin leave but roundings
         total += n * shift
     wide = (lower != upper).any(axis=1)
     points = np.concatenate([lower, upper[wide]])

@@ -61,6 +61,22 @@ def test_parts_with_rows_or_without_are_the_whole(cuts: tuple[int, ...]) -> None
         whole.update(X[:, ::-1].copy(), y)
 
 
+def test_sums_about_another_origin_are_those_of_labels() -> None:
+    """Squares of labels at the origin of the first part are 0, and not below it by roundings."""
+    parameters = ForestParameters(
+        "mondrian-forest-regressor", 1, 0, 3, aggregation="mean", domain="cube", lifetime=50.0
+    )
+    X = np.array([[0.25], [0.75]], np.float32)
+    for n in range(3, 40):
+        origin = 1000.0 + n / 10.0
+        parts = [Forest(parameters, [0]) for _ in range(2)]
+        parts[0].update(X[:1], np.array([origin]))
+        parts[1].update(X[[0] + [1] * n], np.append(1000.0, np.full(n, origin)))
+        restored = Forest.from_state(*merge(parts).state())  # checks what is stored
+        (tree,) = restored.state()[1]
+        assert tree["stat"][:, 2].max() < 2.0 * (origin - 1000.0) ** 2
+
+
 def test_parts_without_rows_are_a_forest_without_rows() -> None:
     merged = merge([forest(slice(0)), forest(slice(0))])
     assert merged.total_weight == 0.0
