@@ -12,8 +12,8 @@ Where to look, from the bottom up; imports go down only (``tests/test_layers.py`
     Nodes, draws, boxes, and the two loops that learn and predict.
 ``growth``, ``stats``, ``losses``, ``rules``
     The policies that make an algorithm of the loops.
-``domain``, ``lifetime``, ``cost``, ``fringe``, ``parameters``, ``sums``, ``fixed_point``,
-``threads``, ``single``, ``ensemble``,
+``domain``, ``limits``, ``lifetime``, ``cost``, ``fringe``, ``parameters``, ``sums``,
+``fixed_point``, ``threads``, ``single``, ``ensemble``,
 ``forest``, ``state``, ``merge``, ``selection``
     Trees as a forest, the forest as checked data, and lifetimes that trees choose.
 ``own_loss``

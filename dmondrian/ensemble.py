@@ -21,9 +21,10 @@ from dmondrian.core.room import next_capacity
 from dmondrian.core.table import table_of
 from dmondrian.errors import ParameterError
 from dmondrian.fixed_point import KNOWN, WORDS, units, whole_moments, whole_shares
-from dmondrian.fringe import LARGEST_POOL, LARGEST_WEIGHT
+from dmondrian.fringe import LARGEST_POOL
 from dmondrian.frozen import Frozen
 from dmondrian.layout import fitted, suited, without_boxes
+from dmondrian.limits import check_targets, check_weights
 from dmondrian.parameters import ForestParameters, policies
 from dmondrian.predicting import Predicting
 from dmondrian.single import Answers, Lesson
@@ -32,6 +33,7 @@ from dmondrian.threads import run_threads
 _FIRST_CAPACITY = 64
 _FIRST_POOL = 1024  # doubles
 _FEW = 64  # rows that all trees learn in one call, which no interrupt breaks off
+_FEW_ROWS, _SMALL = 1e15, 1e100  # weight of rows, and a label, that need no closer look
 _MAX_CAPACITY = 2**31 - 2  # node ids are int32
 _NO_ROWS = np.empty(0, np.int64)
 _NONE_1D = np.empty(0)
@@ -124,7 +126,7 @@ class Ensemble(Predicting):
         y : float
             Class index, or label.
         """
-        if not self._may_learn_row() or not self._one_caller.acquire(False):
+        if abs(y) > _SMALL or not self._may_learn_row() or not self._one_caller.acquire(False):
             return False
         try:
             lesson = self._lesson
@@ -162,8 +164,8 @@ class Ensemble(Predicting):
         units : float64 array of shape (a, 2), or (a, 0) of probabilities
             What moments of labels are told in.
         """
+        self.check_sizes(y, w)
         weights = read_only(_NONE_1D if w is None else w)
-        self._check_total(weights)
         X, n_clipped = self._as_learned(X)
         y = read_only(y)
         said, tells_labels = self.told_of_samples, self.parameters.tells_labels
@@ -203,16 +205,14 @@ class Ensemble(Predicting):
             return whole_shares(answers[:, : self.n_outputs])
         return whole_moments(answers, float(self.trees[t].head_f[nodes.OFFSET]), known)
 
-    def _check_total(self, w: np.ndarray) -> None:
-        """Refuse weights whose gains doubles cannot hold, as those would be of no candidate."""
-        if self.parameters.fringe is not None:
-            with np.errstate(over="ignore"):
-                total = self.total_weight + w.sum()
-            if total > LARGEST_WEIGHT:
-                raise ParameterError(
-                    f"the weights of an online random forest's rows should sum to at most "
-                    f"{LARGEST_WEIGHT:g}, with these rows they sum to {total:.3g}: rescale them"
-                )
+    def check_sizes(self, y: np.ndarray, w: np.ndarray | None) -> None:
+        """Refuse rows whose weights or labels doubles cannot sum up: see `dmondrian.limits`."""
+        total = check_weights(w, len(y), self.total_weight)
+        if not self.parameters.n_classes:
+            check_targets(y, total)
+            for tree in self.trees[:1]:  # the first label, and the range of labels, if it is kept
+                known = tree.head_f[nodes.OFFSET :]
+                check_targets(known[np.isfinite(known)], total)
 
     def _arrange(self, X: np.ndarray) -> Rows:
         """Return rows for the kernels; trees write their boxes so that they can learn them."""
@@ -224,9 +224,9 @@ class Ensemble(Predicting):
 
     def _may_learn_row(self) -> bool:
         """Tell whether one row more is not too much, and :meth:`_arrange` has looked at trees."""
-        if not self.trees or not self.parameters.has_boxes:
-            return len(self.trees) > 0 and self.total_weight <= LARGEST_WEIGHT
-        return self._is_arranged
+        if not self.trees or self.total_weight > _FEW_ROWS:
+            return False
+        return self._is_arranged or not self.parameters.has_boxes
 
     def _forget(self) -> None:
         """Forget what was found out from all nodes, before they change."""

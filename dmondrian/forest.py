@@ -73,6 +73,7 @@ class Forest(Ensemble):
         self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None = None, n_threads: int = 1
     ) -> None:
         """Learn rows in order; see :meth:`dmondrian.ensemble.Ensemble.update`."""
+        self.check_sizes(y, w)  # before any of them are learned
         if self.parameters.cost is not None:
             self.parameters.cost.check_labels(y)
         if self.parameters.joint is not None:
@@ -173,6 +174,7 @@ class Forest(Ensemble):
             told, forest.exact = header.get("exact"), None
             if told is not None:
                 forest.exact = Exact.from_json(told, parameters.joint, len(numbers))
+                forest.exact.check_columns(built)
         return forest
 
     @classmethod

@@ -36,7 +36,6 @@ from dmondrian.stats.impurity import CRITERIA, HELLINGER
 NO_CAP = int(np.iinfo(np.int64).max)
 MOST_POINTS = 2**16
 LARGEST_POOL = 2**31 - 3  # doubles: places are int32
-LARGEST_WEIGHT = 1e100  # of a forest's rows: gains need its square, and its logarithm
 _VARIANCE = "squared_error"
 LARGEST_RATE = 1e6  # one draw per candidate feature: as many as any forest has
 

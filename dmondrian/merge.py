@@ -27,6 +27,8 @@ from dmondrian.forest import Forest
 from dmondrian.layout import alike, fitted
 from dmondrian.stats.moments import SQUARES, SUM
 
+_FIRST_CAPACITY = 64  # a stored empty tree has none
+
 
 def merge(forests: Sequence[Forest]) -> Forest:
     """Return the forest that learned the rows of all.
@@ -95,7 +97,7 @@ def _absorb(forest: Forest, index: int, other: nodes.Tree) -> None:
         done = absorb(growth, stat, rule, tree, seed, number, rows, statistics, done)
         if done == len(points):
             break
-        tree = nodes.resize(tree, 2 * len(tree.i))
+        tree = nodes.resize(tree, max(2 * len(tree.i), _FIRST_CAPACITY))
     tree.head_f[nodes.TOTAL_WEIGHT] += other.head_f[nodes.TOTAL_WEIGHT]
     forest.trees[index] = tree
 
@@ -113,6 +115,7 @@ def _cells(tree: nodes.Tree, shift: float, has_moments: bool) -> tuple[np.ndarra
     if has_moments and shift != 0.0:
         n, total, squares = (statistics[:, k - nodes.STAT] for k in (nodes.STAT, SUM, SQUARES))
         squares += 2.0 * shift * total + n * shift * shift
+        np.maximum(squares, 0.0, out=squares)  # labels at the new origin leave but roundings
         total += n * shift
     wide = (lower != upper).any(axis=1)
     points = np.concatenate([lower, upper[wide]])

@@ -81,6 +81,7 @@ def forecast_and_learn(
     X, y, w, n_threads
         As in :meth:`dmondrian.ensemble.Ensemble.update`.
     """
+    ensemble.check_sizes(y, w)
     before, hits = np.empty(len(X)), np.empty(len(X))
     weights = read_only(np.empty(0) if w is None else w)
     write_hits(ensemble.total_weight, weights, DENSITY, before, hits)

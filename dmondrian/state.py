@@ -25,6 +25,7 @@ from dmondrian.cost import Cost
 from dmondrian.errors import CorruptError
 from dmondrian.fringe import FringeSettings, check_fringe
 from dmondrian.stats.labels import KEPT
+from dmondrian.stats.values import MARK, WEIGHT
 
 FORMAT = 2  # 2: e^x by another polynomial, which shows in the last bits of weights
 
@@ -43,6 +44,7 @@ _FIELDS = {
 }
 _OF_BOXES, _OF_WEIGHTS = ("lower", "upper"), ("odds", "odds_exponent")
 _OF_FRINGE = {"fringe": np.int32, "candidates_size": np.int32}
+_MOST_ROWS = 2.0**53  # up to which doubles count one by one
 _SPECIAL = {"inf": math.inf, "-inf": -math.inf}
 
 
@@ -160,6 +162,8 @@ def check_arrays(
     check_values(entry, arrays)
     is_signed = cost is not None or is_fitted_jointly  # what stands where forests keep prices
     check_statistics(entry, arrays, is_counts, is_on_cube, has_signed_prices=is_signed)
+    if is_fitted_jointly:
+        check_fit(entry, arrays["stat"])
     if is_on_cube and n_nodes:
         check_cells(entry, arrays)
     if cost is not None and cost.keeps_labels:
@@ -264,6 +268,18 @@ def check_statistics(
     ):
         if found & fault:
             raise CorruptError(where + told)
+
+
+def check_fit(entry: dict[str, Any], stat: np.ndarray) -> None:
+    """Raise unless counters are those of cells fitted jointly: see :mod:`dmondrian.stats.values`.
+
+    Marks become numbers of columns, which kernels index by.
+    """
+    mark, heard, rows = stat[:, MARK - nodes.STAT], stat[:, WEIGHT - nodes.STAT], entry["floats"]
+    told = np.append(mark, rows[nodes.N_ROWS])
+    whole = (told >= 0.0) & (told <= _MOST_ROWS) & (told == np.floor(told))
+    if not (whole.all() and (heard >= 0.0).all() and math.isfinite(rows[nodes.UNIT])):
+        raise CorruptError(f"tree {entry['number']}: its cells' marks and rows should be counts")
 
 
 def check_labels(entry: dict[str, Any], stat: np.ndarray, size: int) -> None:

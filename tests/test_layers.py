@@ -23,6 +23,7 @@ LAYERS = (
         "joint",
         "layout",
         "lifetime",
+        "limits",
         "parameters",
         "sums",
         "threads",

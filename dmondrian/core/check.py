@@ -10,6 +10,7 @@ import numpy as np
 
 from dmondrian.core import nodes
 from dmondrian.core.nodes import Tree
+from dmondrian.core.weights import LARGEST_EXPONENT, LARGEST_ODDS, SMALLEST_ODDS
 
 
 class InvariantError(AssertionError):
@@ -107,6 +108,7 @@ def _check_statistics(
     scale = np.abs(additive).max(axis=0)
     close = np.abs(both - additive[inside]) <= 1e-9 * scale
     _claim(bool(close.all()), "statistics of children add up to the parent's")
-    odds, exponent = a["odds"][inside], a["odds_exponent"][inside]
-    _claim(bool(((odds > 0) & np.isfinite(odds)).all()), "odds are positive and finite")
-    _claim(bool((np.abs(exponent.astype(np.int64)) < 2**30).all()), "exponents are in range")
+    odds, exponent = a["odds"][inside], a["odds_exponent"][inside].astype(np.int64)
+    in_range = (odds >= SMALLEST_ODDS) & (odds <= LARGEST_ODDS)
+    _claim(bool(in_range.all()), "odds are as near to one as exponents allow")
+    _claim(bool((np.abs(exponent) <= LARGEST_EXPONENT).all()), "exponents are in range")

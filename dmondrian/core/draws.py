@@ -125,10 +125,34 @@ def log_gamma(x):
     while x < 12.0:
         shift += log(x)
         x += 1.0
+    return (x - 0.5) * log(x) - x + 0.9189385332046727 + _tail_of_stirling(x) - shift
+
+
+@inner
+def _tail_of_stirling(x):
+    """Return what ln Gamma(``x``) is more than Stirling's formula says, x >= 12."""
     y = 1.0 / x
     z = y * y
-    tail = y * (1.0 / 12.0 - z * (1.0 / 360.0 - z * (1.0 / 1260.0 - z * (1.0 / 1680.0))))
-    return (x - 0.5) * log(x) - x + 0.9189385332046727 + tail - shift
+    return y * (1.0 / 12.0 - z * (1.0 / 360.0 - z * (1.0 / 1260.0 - z * (1.0 / 1680.0))))
+
+
+@inner
+def log_gamma_rise(x, d):
+    """Return ln Gamma(``x`` + ``d``) - ln Gamma(``x``), x and d > 0, to the digits of d ln(x + d).
+
+    From x = 12 on: below, both are taken by themselves.
+    """
+    if x < 12.0:
+        return log_gamma(x + d) - log_gamma(x)
+    tails = _tail_of_stirling(x + d) - _tail_of_stirling(x)
+    return d * log(x + d) + (x - 0.5) * log_of_sum(d / x) - d + tails
+
+
+@inner
+def log_of_sum(x):
+    """Return ln(1 + ``x``), x >= 0, to the last digits, as Kahan does."""
+    total = 1.0 + x
+    return x if total == 1.0 else log(total) * x / (total - 1.0)
 
 
 @inner

@@ -49,6 +49,8 @@ def from_log(value):
         return exp(value), np.int64(0)
     if value < -_ROW_LIMIT * _LN_UP:
         return 1.0, np.int64(-_ROW_LIMIT)
+    if value > _ROW_LIMIT * _LN_UP:
+        return 1.0, np.int64(_ROW_LIMIT)
     k = np.int64(np.floor(value / _LN_UP + 0.5))
     return exp(value - k * _LN_UP), k
 

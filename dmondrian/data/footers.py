@@ -7,6 +7,7 @@ file that is not Parquet, is truncated or is damaged is a `DataError` that names
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -125,7 +126,10 @@ def _read_footer(file: SourceFile, with_bounds: bool) -> Footer:
 
 
 def _bounds(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, list[Bounds]]:
-    leaves = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
+    paths = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
+    times = Counter(paths)
+    # A column called a.b and the field b of a struct a have one path: which is which, none tells.
+    leaves = {path: i for i, path in enumerate(paths) if times[path] == 1}
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
     return {
         part.name: [

@@ -30,7 +30,8 @@ def checked_weights(sample_weight: Any, n: int, seen: float) -> np.ndarray:
         raise ValueError(f"sample_weight.shape == {w.shape}, expected {(n,)}: one weight per row")
     if not np.isfinite(w).all() or (w < 0).any():
         raise ValueError("Negative values or not a finite number in sample_weight")
-    before = seen + np.concatenate([[0.0], np.cumsum(w)[:-1]])
+    with np.errstate(over="ignore"):  # what is too large is said by :mod:`dmondrian.limits`
+        before = seen + np.concatenate([[0.0], np.cumsum(w)[:-1]])
     vanishing = np.flatnonzero((w > 0) & (w < 4.0 * np.finfo(np.float64).eps * before))
     if len(vanishing):
         row = vanishing[0]

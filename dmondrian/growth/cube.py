@@ -121,7 +121,7 @@ def draw_split(tree, key, born):
     for j in range(d):
         sides[j] = upper[j] - lower[j]
         size += sides[j]
-    time = born - log(uniform(key, 1)) / size
+    time = max(born - log(uniform(key, 1)) / size, np.nextafter(born, np.inf))  # after all above
     j = pick_feature(sides, uniform(key, 2) * size)
     low, high = np.float32(lower[j]), np.float32(upper[j])
     return time, j, threshold_between(low, high, uniform(key, 3))

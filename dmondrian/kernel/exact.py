@@ -22,6 +22,7 @@ from __future__ import annotations
 import base64
 import binascii
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -174,6 +175,13 @@ class Exact:
                 tree.d[cells, VALUE + 2 * k] = mean[k] + found[k, mark[cells] - 1]
             tree.d[cells, WEIGHT] = tree.d[cells, nodes.STAT]
             tree.d[root, WEIGHT] = tree.d[root, nodes.STAT]
+
+    def check_columns(self, trees: Sequence[nodes.Tree]) -> None:
+        """Raise :class:`CorruptError` unless each column is one cell's."""
+        used = [tree.d[: tree.head_i[nodes.N_NODES], MARK] for tree in trees]
+        marks = np.concatenate(used) if used else np.empty(0)
+        if not np.array_equal(np.sort(marks[marks > 0.0]), 1.0 + np.arange(self.n_columns)):
+            raise CorruptError("the exact fit of a kernel has columns that are not those of cells")
 
     def to_json(self) -> dict[str, Any]:
         """Return the state as a JSON-able dict."""

@@ -46,7 +46,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dmondrian._jit import implements, inner
-from dmondrian.core.draws import exp, log
+from dmondrian.core.draws import exp, log, log_of_sum
 from dmondrian.core.nodes import OFFSET, PARENT, ROOT, STAT, TOTAL_WEIGHT
 from dmondrian.core.policies import (
     add_empty_forecast,
@@ -104,13 +104,6 @@ def log_ratio(a, b):
     if a <= 0.0:
         return -np.inf
     return log(a / b) if b > 0.0 else np.inf
-
-
-@inner
-def log_of_sum(x):
-    """Return ln(1 + ``x``) for 0 <= x <= 1 to the last digits, as Kahan does."""
-    total = 1.0 + x
-    return x if total == 1.0 else log(total) * x / (total - 1.0)
 
 
 @inner

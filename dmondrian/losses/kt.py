@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dmondrian._jit import implements, inner
-from dmondrian.core.draws import log, log_gamma
+from dmondrian.core.draws import log, log_gamma, log_gamma_rise
 from dmondrian.core.nodes import STAT
 from dmondrian.core.policies import (
     add_empty_forecast,
@@ -25,6 +25,8 @@ from dmondrian.core.policies import (
 )
 from dmondrian.core.weights import from_log
 from dmondrian.losses.repeats import all_at_once
+
+_MANY = 2.0**20
 
 
 class KT(NamedTuple):
@@ -41,6 +43,11 @@ def log_repeats(n_c, n, alpha, n_classes, w):
     """Return the log probability of ``w`` repeats of a class after ``n_c`` of ``n``."""
     a = n_c + alpha
     b = n + n_classes * alpha
+    if b + w > _MANY:  # logarithms of gamma functions lose what they differ in
+        apart = n - n_c + (n_classes - 1) * alpha  # b - a, which may be lost beside a
+        if w <= apart:
+            return log_gamma_rise(a, w) - log_gamma_rise(b, w)
+        return log_gamma_rise(a, apart) - log_gamma_rise(a + w, apart) if apart > 0.0 else 0.0
     return log_gamma(a + w) - log_gamma(a) - log_gamma(b + w) + log_gamma(b)
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from dmondrian.core import nodes
 from dmondrian.core.check import InvariantError, check
+from dmondrian.core.weights import LARGEST_EXPONENT, LARGEST_ODDS
 from dmondrian.forest import Forest
 from dmondrian.parameters import ForestParameters
 
@@ -72,12 +73,30 @@ def overflow(tree: nodes.Tree) -> None:
     tree.d[internal(tree), nodes.ODDS] = np.inf
 
 
-@pytest.mark.parametrize("damage", [shorten, loosen, miscount, relink, recut, overflow])
+def drift(tree: nodes.Tree) -> None:
+    tree.d[internal(tree), nodes.ODDS] = 2.0 * LARGEST_ODDS
+
+
+def run_away(tree: nodes.Tree) -> None:
+    tree.i[internal(tree), nodes.EXPONENT] = LARGEST_EXPONENT + 1
+
+
+DAMAGES = [shorten, loosen, miscount, relink, recut, overflow, drift, run_away]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_is_noticed(damage) -> None:
     tree = grown(2).trees[0]
     damage(tree)
     with pytest.raises(InvariantError):
         check(tree)
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_odds_may_be_as_far_from_one_as_exponents_go(sign: int) -> None:
+    tree = grown(2).trees[0]
+    tree.i[internal(tree), nodes.EXPONENT] = sign * LARGEST_EXPONENT
+    check(tree)
 
 
 def test_several_rows_in_a_leaf_are_noticed() -> None:

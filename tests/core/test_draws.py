@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from scipy import special, stats
 
 from dmondrian.core import draws, weights
+from dmondrian.losses import kt
 
 
 def test_log_and_exp_agree_with_the_library() -> None:
@@ -53,3 +56,39 @@ def test_weights_neither_overflow_nor_lose_digits(size: float) -> None:
         m, k = weights.add(*weights.from_log(a), *weights.from_log(b))
         expected = np.logaddexp(a, b)
         assert np.log(m) + k * 256 * np.log(2) == pytest.approx(expected, rel=1e-12, abs=1e-12)
+
+
+def test_no_price_is_beyond_all_exponents() -> None:
+    for value in (1e12, 1e85, 1e300):
+        assert weights.from_log(value) == (1.0, 2**29)
+        assert weights.from_log(-value) == (1.0, -(2**29))
+
+
+@pytest.mark.parametrize("x", [1e-6, 0.5, 11.9, 12.0, 1e6 + 0.5, 1e12, 1e15])
+@pytest.mark.parametrize("d", [1, 2, 300])
+def test_rises_of_the_gamma_function_are_products(x: float, d: int) -> None:
+    expected = math.fsum(math.log(x + i) for i in range(d))
+    assert draws.log_gamma_rise(x, float(d)) == pytest.approx(expected, rel=1e-13, abs=1e-11)
+
+
+@pytest.mark.parametrize("n", [3e6, 1e9, 1e12, 1e15])
+@pytest.mark.parametrize("share", [0.0, 1e-9, 0.5, 1.0])
+@pytest.mark.parametrize("w", [1, 3, 300])
+def test_repeats_after_many_rows_cost_what_they_do_one_by_one(
+    n: float, share: float, w: int
+) -> None:
+    """Also where the logarithms of gamma functions agree in all digits that matter."""
+    a, b = share * n + 0.5, n + 1.0
+    expected = math.fsum(math.log((a + i) / (b + i)) for i in range(w))
+    found = kt.log_repeats(share * n, n, 0.5, 2, float(w))
+    assert found == pytest.approx(expected, rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.parametrize("w", [2.0**21, 1e15, 1e99])
+def test_many_repeats_of_the_first_row_cost_what_stirling_says(w: float) -> None:
+    """Gamma(w + 1/2) / (Gamma(1/2) Gamma(w + 1)) for a class of two that came alone."""
+    expected = -0.5 * math.log(math.pi * w) - 1.0 / (8.0 * w)
+    assert kt.log_repeats(0.0, 0.0, 0.5, 2, w) == pytest.approx(expected, rel=1e-12)
+    assert kt.log_repeats(w, w, 0.5, 2, w) == pytest.approx(-0.5 * math.log(2.0), rel=1e-6)
+    other = -w * math.log(4.0)  # as many of the other class: Gamma(w)^2 / Gamma(2 w), about
+    assert kt.log_repeats(0.0, w, 0.5, 2, w) == pytest.approx(other, rel=1e-4)

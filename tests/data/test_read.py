@@ -276,6 +276,19 @@ def test_bounds_missing_in_one_file_only_are_read(write: Write) -> None:
     assert (column.lower, column.upper) == (0, 11)
 
 
+@pytest.mark.parametrize("order", [["a.b", "a"], ["a", "a.b"]])
+def test_a_name_with_a_dot_is_no_field_of_a_struct(write: Write, order: list[str]) -> None:
+    columns = {
+        "a.b": pa.array([1.0, 2.0, 3.0]),
+        "a": pa.array([{"b": 100.0, "c": 1}, {"b": 200.0, "c": 2}, {"b": 300.0, "c": 3}]),
+    }
+    plan = make_plan(write({name: columns[name] for name in order}), exclude=["a"])
+    (column,) = plan.schema.columns
+    assert (column.name, column.lower, column.upper) == ("a.b", 1.0, 3.0)
+    (X,) = (read_block(plan, block).X for block in plan.blocks)
+    assert X[:, 0].tolist() == [0.0, 0.5, 1.0]
+
+
 def test_text_that_is_not_text_is_refused(write: Write) -> None:
     path = write({"c": pa.array([b"\xff\xfe", b"a"]), "x": [1, 2]})
     with pytest.raises(DataError, match=r"'c' of .*a\.parquet"):

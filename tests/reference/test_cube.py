@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from dmondrian.core.check import check
-from dmondrian.core.nodes import ETA
+from dmondrian.core.columns import boxless
+from dmondrian.core.nodes import ETA, make_tree
 from dmondrian.forest import Forest
+from dmondrian.growth.cube import draw_split, whole_cube
 from tests.laws.grow import nodes_of
 from tests.reference.cases import Case, random_case
 from tests.reference.closed_form import tree_of
@@ -208,3 +210,12 @@ def test_weights_of_squared_loss_follow_from_the_rows(number: int) -> None:
             below = log_subtree[arrays["left"][v]] + log_subtree[arrays["right"][v]]
             log_subtree[v] = np.logaddexp(log_w[v], below) - math.log(2.0)
             assert found[v] == pytest.approx(log_w[v] - below, rel=1e-7, abs=1e-7)
+
+
+@pytest.mark.parametrize("born", [0.0, 1.0, 1e9, 1e17, 1e300])
+def test_cells_are_split_after_they_came_into_being(born: float) -> None:
+    """Also where doubles do not tell two times apart: stored trees are refused otherwise."""
+    tree = make_tree(boxless(2), 1, 1)
+    for key in range(50):
+        whole_cube(tree)
+        assert draw_split(tree, np.uint64(key), born)[0] > born

@@ -1,0 +1,61 @@
+"""How large weights and targets may be, so that no double that a forest keeps overflows.
+
+Rows come from arrays and from files; what all of them must keep to is said here. Promises that
+sums of squares, and prices of rows, are finite under these limits, and weights above 0 are found
+to be so by their inverse squares.
+
+Shapes: n rows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dmondrian.errors import DataError, ParameterError
+
+# Prices need squares of weights, their inverses and logarithms of gamma functions.
+LEAST_WEIGHT, LARGEST_WEIGHT = 1e-100, 1e100
+_LARGEST_SUM = 1e150  # target times weight: prices need its square
+
+
+def check_weights(w: np.ndarray | None, n: int, seen: float) -> float:
+    """Return the weight of ``n`` rows and of those before, which sum to ``seen``.
+
+    Raises
+    ------
+    ParameterError
+        If a weight or the sum is not within the limits.
+    """
+    if w is None:
+        total, least = seen + n, 1.0
+    else:
+        with np.errstate(over="ignore"):
+            total = float(seen + w.sum())
+        least = float(np.min(w, where=w > 0.0, initial=np.inf))
+    if total > LARGEST_WEIGHT:
+        raise ParameterError(
+            f"the weights of a forest's rows should sum to at most {LARGEST_WEIGHT:g}, with these "
+            f"rows they sum to {total:.3g}: rescale them"
+        )
+    if least < LEAST_WEIGHT:
+        raise ParameterError(
+            f"a row has a weight of {least:.3g}, expected 0 or at least {LEAST_WEIGHT:g}: rescale "
+            "the weights"
+        )
+    return total
+
+
+def check_targets(y: np.ndarray, total: float) -> None:
+    """Refuse targets [n] that are too large beside rows that weigh ``total`` in all.
+
+    Raises
+    ------
+    DataError
+        If they are.
+    """
+    largest = float(np.abs(y).max(initial=0.0))
+    if largest * max(total, 1.0) > _LARGEST_SUM:
+        raise DataError(
+            f"the target has a value of size {largest:.3g}, expected at most {_LARGEST_SUM:g} "
+            f"divided by {total:.3g}, the weight of all rows: scale the target, or the weights"
+        )

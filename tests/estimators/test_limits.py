@@ -1,0 +1,101 @@
+"""Weights and targets at the limits of doubles: learned, stored and restored, or refused whole."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dmondrian import (
+    AMFClassifier,
+    AMFRegressor,
+    GeneralizedMondrianForestRegressor,
+    MondrianForestRegressor,
+    MondrianKernelRegressor,
+)
+from dmondrian.errors import DataError, ParameterError
+from dmondrian.forest import Forest
+from dmondrian.parameters import ForestParameters
+
+N = 40
+KINDS: tuple[Any, ...] = (
+    AMFClassifier,
+    AMFRegressor,
+    MondrianForestRegressor,
+    lambda *args, **given: GeneralizedMondrianForestRegressor(*args, lifetime=5.0, **given),
+)
+
+
+def rows() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return rng.random((N, 3), np.float32), rng.integers(0, 2, N).astype(np.float64)
+
+
+def learned(kind: Any, y: np.ndarray, w: np.ndarray | None) -> Any:
+    made = kind(2, random_state=0)
+    more = {"classes": [0, 1]} if kind is AMFClassifier else {}
+    return made.partial_fit(rows()[0], y, sample_weight=w, **more)
+
+
+WEIGHTS = {
+    "largest": np.full(N, 1e100 / (N + 1)),
+    "least": np.full(N, 1e-100),
+    "from the least to the largest": 10.0 ** np.linspace(-100.0, 99.9, N),
+}
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_within_the_limits_are_learned_and_restored(kind: Any, weights: str) -> None:
+    X, y = rows()
+    made = learned(kind, y, WEIGHTS[weights])
+    expected = made.predict(X)
+    assert np.isfinite(expected).all()
+    again = pickle.loads(pickle.dumps(made))  # checks what is stored
+    assert np.array_equal(again.predict(X), expected)
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+@pytest.mark.parametrize(("size", "weight"), [(1e140, 1e8), (1e48, 1e100 / (N + 1))])
+def test_targets_within_the_limits_are_learned_and_restored(
+    kind: Any, size: float, weight: float
+) -> None:
+    X, y = rows()
+    made = learned(kind, (2.0 * y - 1.0) * size, np.full(N, weight))
+    expected = made.predict(X)
+    assert np.isfinite(expected).all()
+    assert np.array_equal(pickle.loads(pickle.dumps(made)).predict(X), expected)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, MondrianKernelRegressor])
+@pytest.mark.parametrize("w", [1e-101, 1e-300, 5e-324, 1e101, 1e300, 1e308])
+def test_weights_beyond_the_limits_change_nothing(kind: Any, w: float) -> None:
+    X, y = rows()
+    told = "1e.100|does not change"
+    with pytest.raises(ParameterError, match=told):
+        learned(kind, y, np.full(N, w))
+    made = learned(kind, y, None)
+    before = made.predict(X)
+    with pytest.raises(ParameterError, match=told):
+        made.partial_fit(X, y, sample_weight=np.append(np.ones(N - 1), w))
+    assert made.forest_.total_weight == N
+    assert np.array_equal(made.predict(X), before)
+
+
+def test_targets_beyond_the_limits_change_nothing() -> None:
+    X, y = rows()
+    forest = Forest(ForestParameters("amf-regressor", 3, 0, 1), range(2), calibrate=True)
+    for _ in range(2):
+        for wrong, w in ((1e200, None), (1e140, np.full(N, 1e9)), (-1e60, np.full(N, 1e95))):
+            with pytest.raises(DataError, match="scale the target"):
+                forest.update(X, np.append(y[1:], wrong), w)
+        assert forest.total_weight in (0, N)
+        if forest.total_weight == 0:
+            forest.update(X, y)
+    forest = Forest(ForestParameters("amf-regressor", 3, 0, 1), range(2))
+    forest.update(X, np.append(y[1:], 1e100))
+    with pytest.raises(DataError, match="scale the target"):  # the largest of those before
+        forest.update(X, y, np.full(N, 1e90))
+    assert not forest.learn_row(X[:1], 1e140)
