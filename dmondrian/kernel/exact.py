@@ -151,9 +151,20 @@ class Exact:
         self._n_factored = len(self._since)
 
     def values(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the mean target m, float64 [k], and cells' values less m, [k, c]."""
+        """Return the mean target m, float64 [k], and cells' values less m, [k, c].
+
+        Raises
+        ------
+        ParameterError
+            If no digit of the ridge is left beside the weights.
+        """
         self._update_factor()
-        c = self.n_columns
+        c, ridge = self.n_columns, self._joint.ridge
+        if not (np.diag(self._factor)[:c] ** 2 >= 0.5 * ridge).all():  # they are no less than it
+            raise ParameterError(
+                f"ridge={ridge:g} is lost in roundings beside rows that weigh "
+                f"{self._moments[0]:.3g} in all: use a larger ridge, or scale the weights"
+            )
         mean = self._moments[1:] / self._moments[0]
         B = self._targets[:, :c] - mean[:, None] * np.diag(self._sums)[:c]
         found = np.empty_like(B)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dmondrian.core import nodes
-from dmondrian.errors import CorruptError
+from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.forest import Forest
 from dmondrian.joint import Joint
 from dmondrian.parameters import ForestParameters
@@ -80,3 +80,18 @@ def test_no_cell_heard_less_than_nothing() -> None:
     trees[0]["stat"][1, WEIGHT - nodes.STAT] = -1.0
     with pytest.raises(CorruptError, match="tree 0: its cells' marks and rows"):
         Forest.from_state(header, trees)
+
+
+@pytest.mark.parametrize("domain", ["range", "cube"])
+def test_a_ridge_that_roundings_take_is_refused(domain: str) -> None:
+    parameters = ForestParameters(
+        "mondrian-kernel-regressor", 2, 0, 1, aggregation="mean", lifetime=2.0, domain=domain,
+        joint=Joint(1, "cholesky", ridge=1e-6),
+    )  # fmt: skip
+    made = Forest(parameters, range(4))
+    X, y = rows(300)
+    made.update(X[:100], y[:100])
+    with pytest.raises(ParameterError, match=r"ridge=1e-06 is lost .* larger ridge"):
+        made.update(X[100:], y[100:], np.full(200, 1e12))  # the factor is made anew
+    assert np.isfinite(made.predict_sums(X).total).all()
+    Forest.from_state(*made.state())  # checks what is stored
