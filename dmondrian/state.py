@@ -273,10 +273,10 @@ def check_statistics(
 def check_fit(entry: dict[str, Any], stat: np.ndarray) -> None:
     """Raise unless counters are those of cells fitted jointly: see :mod:`dmondrian.stats.values`.
 
-    Marks become numbers of columns, which kernels index by.
+    Marks become numbers of columns, which kernels index by; those of roots may have a half.
     """
     mark, heard, rows = stat[:, MARK - nodes.STAT], stat[:, WEIGHT - nodes.STAT], entry["floats"]
-    told = np.append(mark, rows[nodes.N_ROWS])
+    told = np.append(2.0 * mark, rows[nodes.N_ROWS])
     whole = (told >= 0.0) & (told <= _MOST_ROWS) & (told == np.floor(told))
     if not (whole.all() and (heard >= 0.0).all() and math.isfinite(rows[nodes.UNIT])):
         raise CorruptError(f"tree {entry['number']}: its cells' marks and rows should be counts")

@@ -28,7 +28,7 @@ from dmondrian.core import nodes
 from dmondrian.ensemble import Ensemble
 from dmondrian.joint import LARGEST_BATCH, Joint, as_targets
 from dmondrian.kernel.columns import leaves_of
-from dmondrian.stats.values import add_values, hear_rows
+from dmondrian.stats.values import add_values, begin_at_roots, hear_rows
 
 _SHARE = 8  # a batch is at most one of so many parts of the rows before it
 _DIGITS = 32  # binary digits of a forecast, of the labels' range
@@ -105,8 +105,17 @@ def take_in(ensemble: Ensemble, X: np.ndarray, w: np.ndarray | None, n_threads: 
 
     Sums of disjoint sets of trees add up, exactly, in any order. A new cell says what the root did.
     """
+    done = 0
+    if ensemble.total_weight == 0.0:  # the row that opens the roots, which begin as leaves
+        done = 1 + (int(np.argmax(w > 0.0)) if w is not None else 0)
+        Ensemble.update(ensemble, X[:done], np.zeros(done), None if w is None else w[:done], 1)
+    if ensemble.trees:
+        stat, trees = ensemble.policies.stat._replace(batch=_number(ensemble)), ensemble.trees
+        n_outputs = joint_of(ensemble).n_outputs
+        begin_at_roots(stat, ensemble.table(trees), trees[0].columns, n_outputs)
     known = [int(tree.head_i[nodes.N_NODES]) for tree in ensemble.trees]
-    Ensemble.update(ensemble, X, np.zeros(len(X)), w, n_threads)
+    own = None if w is None else w[done:]
+    Ensemble.update(ensemble, X[done:], np.zeros(len(X) - done), own, n_threads)
     for tree, first in zip(ensemble.trees, known, strict=True):
         _forget_above(tree, first)
     return said_of(ensemble, _cells_of(ensemble, X), np.arange(len(X)))

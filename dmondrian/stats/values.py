@@ -10,8 +10,10 @@ fitted each for itself, move by their own residuals at the rate 1 / (weight + ri
 ridge estimates whatever the batches. Nodes between hold nothing of use.
 
 The values at the start of the batch (its number is the mark) are kept while it lasts, so that
-forecasts of its rows do not know them: how a batch is cut into calls changes nothing. Exact fits
-and features use the mark for the number of the cell's column, plus one.
+forecasts of its rows do not know them: how a batch is cut into calls changes nothing. A root that
+is a leaf when a batch begins goes on as a leaf to its end, though it may be split meanwhile; its
+mark is a half more. Exact fits and features use the mark for the number of the cell's column, plus
+one.
 
 A leaf begins with the value of the root, the running mean of all labels.
 
@@ -56,12 +58,19 @@ def rate(weight, in_batch, ridge, is_joint):
 
 
 @inner
+def is_leaf_in_batch(tree, v):
+    """Tell whether ``v`` is a leaf, or a root that was one when its last batch began."""
+    mark = tree.d[v, MARK]
+    return tree.i[v, LEFT] < 0 or mark != np.floor(mark)
+
+
+@inner
 def value_of(policy, tree, v, c):
     """Return the value of ``v``: at the start of the policy's batch if that is under way."""
     start = tree.d[v, VALUE + 2 * c]
-    if tree.d[v, MARK] == policy.batch:
+    if np.floor(tree.d[v, MARK]) == policy.batch:
         return start
-    is_joint = policy.is_joint and tree.i[v, LEFT] < 0
+    is_joint = policy.is_joint and is_leaf_in_batch(tree, v)
     step = rate(tree.d[v, WEIGHT], tree.d[v, BATCH_WEIGHT], policy.ridge, is_joint)
     return start + step * tree.d[v, RESIDUAL + 2 * c]
 
@@ -75,24 +84,36 @@ def heard_value_of(stat, tree, v, c):
 @inner
 def begin_batch(stat, tree, v, n_outputs):
     """Make the values of ``v`` those at the start of the batch at hand. O(k)."""
-    if tree.d[v, MARK] == stat.batch:
+    if np.floor(tree.d[v, MARK]) == stat.batch:
         return
     for c in range(n_outputs):
         tree.d[v, VALUE + 2 * c] = heard_value_of(stat, tree, v, c)
         tree.d[v, RESIDUAL + 2 * c] = 0.0
     tree.d[v, BATCH_WEIGHT] = 0.0
-    tree.d[v, MARK] = stat.batch
+    is_only_leaf = tree.i[v, LEFT] < 0 and v == tree.head_i[ROOT]
+    tree.d[v, MARK] = stat.batch + (0.5 if is_only_leaf else 0.0)
 
 
 @inner
 def hear(stat, tree, v, target, said, w):
     """Add a row's residuals at ``v``: to what all trees said, if they are fitted jointly."""
-    is_joint = stat.is_joint and tree.i[v, LEFT] < 0
+    is_joint = stat.is_joint and is_leaf_in_batch(tree, v)
     tree.d[v, BATCH_WEIGHT] += w
     tree.d[v, WEIGHT] += w
     for c in range(target.shape[0]):
         own = said[c] if is_joint else tree.d[v, VALUE + 2 * c]
         tree.d[v, RESIDUAL + 2 * c] += w * (target[c] - own)
+
+
+@kernel
+def begin_at_roots(stat, table, columns, n_outputs):
+    """Begin the batch at roots that are leaves, before it splits them. O(T k)."""
+    table, columns, scratch = borrow(table), borrow_columns(columns), np.empty(0)
+    for t in range(table.shape[0]):
+        tree = tree_at(table, t, columns, borrow(scratch))
+        root = tree.head_i[ROOT]
+        if root >= 0 and tree.i[root, LEFT] < 0:
+            begin_batch(stat, tree, root, n_outputs)
 
 
 @kernel

@@ -66,6 +66,29 @@ def test_cuts_between_calls_threads_and_shards_change_no_byte(domain: str) -> No
     assert joined.state()[0]["trees"] == whole.state()[0]["trees"]
 
 
+@pytest.mark.parametrize("n_without_weight", [0, 40])
+@pytest.mark.parametrize("lifetime", [0.2, 0.4])
+def test_roots_split_within_a_batch_are_the_same_in_any_pieces(
+    lifetime: float, n_without_weight: int
+) -> None:
+    X, y = data(150)
+    X = X[np.argsort(X[:, 0])]  # the range grows, and with it the chance of a split
+    w = (np.arange(len(y)) >= n_without_weight).astype(float)
+    made = []
+    for size in (len(y), 1, 7):
+        forest = Forest(parameters("range", lifetime, **SGD), range(20))
+        made.append(forest)
+        single = []
+        for start in range(0, len(y), size):
+            rows = slice(start, start + size)
+            forest.update(X[rows], y[rows], w[rows])
+            single.append(sum(int(tree.head_i[nodes.N_NODES]) == 1 for tree in forest.trees))
+        if size == 1:
+            split_at = 1 + np.flatnonzero(np.diff(single) < 0)
+            assert any(batch_at(int(row), 64)[0] < row for row in split_at)
+    assert state_of(made[0]) == state_of(made[1]) == state_of(made[2])
+
+
 @pytest.mark.parametrize("domain", ["cube", "range"])
 def test_single_rows_leave_no_trace_in_nodes_that_were_leaves(domain: str) -> None:
     X, y = data(300)

@@ -43,7 +43,7 @@ def test_kernels_are_restored(solver: str, n: int) -> None:
 
 
 @pytest.mark.parametrize("solver", ["sgd", "cholesky"])
-@pytest.mark.parametrize("mark", [-1.0, -1e9, 0.5, 1e300, 2.0**60])
+@pytest.mark.parametrize("mark", [-1.0, -1e9, 0.25, 1e300, 2.0**60])
 def test_marks_are_counts(solver: str, mark: float) -> None:
     header, trees = forest(solver).state()
     stat = trees[1]["stat"]
@@ -52,7 +52,7 @@ def test_marks_are_counts(solver: str, mark: float) -> None:
         Forest.from_state(header, trees)
 
 
-@pytest.mark.parametrize("by", [-1.0, 1.0, 1e7])
+@pytest.mark.parametrize("by", [-1.0, 0.5, 1.0, 1e7])
 def test_columns_are_those_of_cells(by: float) -> None:
     header, trees = forest("cholesky").state()
     marks = trees[0]["stat"][:, MARK - nodes.STAT]
