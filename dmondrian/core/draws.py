@@ -28,6 +28,7 @@ _ONE = np.uint64(1)
 _LN2_HIGH = 6.93147180369123816490e-01  # ln 2 to 33 bits, so that k * _LN2_HIGH is exact
 _LN2_LOW = 1.90821492927058770002e-10  # ln 2 - _LN2_HIGH
 _FRACTION, _OF_ONE = np.int64((1 << 52) - 1), np.int64(1023 << 52)  # bits of a float64
+_LEAST_NORMAL = 2.0**-1022
 _SQRT2 = 1.4142135623730951
 _C = tuple(1.0 / math.factorial(n) for n in range(14))  # Taylor's coefficients of e^x
 
@@ -61,12 +62,15 @@ def uniform(key, k):
 
 @inner
 def log(x):
-    """Return ln ``x`` of a positive, normal float64; error below 1 ulp or so. NaN of inf and NaN.
+    """Return ln ``x`` of a positive float64; error below 1 ulp or so. NaN of inf and NaN.
 
     ln x = k ln 2 + 2 artanh((m - 1) / (m + 1)) with m in [1/sqrt 2, sqrt 2].
     """
+    shift = 0
+    if x < _LEAST_NORMAL:  # its exponent is not in its bits
+        x, shift = x * 18014398509481984.0, 54  # 2^54
     bits = np.float64(x).view(np.int64)
-    k = (bits >> 52) - 1023
+    k = (bits >> 52) - 1023 - shift
     m = np.int64((bits & _FRACTION) | _OF_ONE).view(np.float64)
     if m > _SQRT2:
         m = m * 0.5

@@ -22,6 +22,8 @@ def test_log_and_exp_agree_with_the_library() -> None:
     np.testing.assert_allclose(found, np.exp(exponents), rtol=3e-15)
     assert np.isnan([draws.log(np.inf), draws.log(np.nan)]).all()
     assert draws.log(1.0) == 0.0
+    small = np.array([5e-324, 5e-320, 2.0**-1023, 2.0**-1022])
+    np.testing.assert_allclose([draws.log(x) for x in small], np.log(small), rtol=4e-16)
     assert draws.exp(-1000.0) == 0.0
     assert draws.exp(1000.0) == np.inf
 
