@@ -94,9 +94,8 @@ def scikit_garden(args, n_classes):
     """Forests of scikit-garden, with their defaults.
 
     All rows in one call of ``partial_fit``, as for the others, is also what it learns fastest: each
-    call checks its rows once more for each tree, and with calls of 2,000 rows it reached 0.8 of the
-    rate, with calls of 100 rows 0.2. The trees are the same: whatever the calls, all rows of a tree
-    get the same random numbers.
+    call checks its rows once more for each tree. The trees are the same: whatever the calls, all
+    rows of a tree get the same random numbers.
     """
     from skgarden import MondrianForestClassifier, MondrianForestRegressor
 

@@ -52,14 +52,17 @@ def grow(growth, stat, rule, tree, x, y, key, hint):
 
 @hook
 def branch_off(growth, stat, tree, key, at, x):
-    """Return the branch of ``x`` off the node of visit ``at``, until the end of its cell."""
+    """Return the branch of ``x`` off the node of visit ``at``, until the end of its cell.
+
+    Asked at the node of :func:`parting` and below it.
+    """
 
 
 @hook
 def parting(growth, tree, leaf, x):
-    """Return the highest node on the way to ``leaf``, that of ``x``, that ``x`` may branch off.
+    """Return the highest node that ``x`` may branch off, on the way to its ``leaf``; -1 if none.
 
-    -1 where there is none: then no :func:`branch_off` is asked for, and no more than from it down.
+    From that node down each is asked for its branch (:func:`branch_off`), and none above it.
     """
 
 

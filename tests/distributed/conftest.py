@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import dask
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from distributed import Client, LocalCluster
@@ -198,3 +199,15 @@ def giving_up_after(patience: float) -> Callable[..., None]:
         before(self, client, patience)
 
     return init
+
+
+@pytest.fixture
+def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of scores of 1,000 rows each."""
+    monkeypatch.setattr("dmondrian.distributed.scoring.FILE_ROWS", 1000)
+
+
+def table_of(out: Path) -> pa.Table:
+    """Return the scores in a folder, in the order of its files."""
+    files = sorted(out.glob("part-*.parquet"))
+    return pa.concat_tables([pq.read_table(file) for file in files])

@@ -1,0 +1,87 @@
+"""Files of scores that a killed job left: taken where they are as written, else scored again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from distributed import Client
+
+from dmondrian.distributed import TrainedRun, score
+from dmondrian.errors import CorruptError
+
+from .conftest import ROWS, table_of
+
+pytestmark = pytest.mark.usefixtures("small_files")
+
+
+def flip(file: Path, at: float) -> None:
+    """Change one bit, this far into a file."""
+    data = bytearray(file.read_bytes())
+    data[int(at * len(data))] ^= 1
+    file.write_bytes(data)
+
+
+def unsealed(file: Path) -> None:
+    """Leave the scores and what was asked, as files had them before there were seals."""
+    table, notes = pq.read_table(file), pq.read_metadata(file).metadata
+    asked = {b"dmondrian.score": notes[b"dmondrian.score"]}
+    pq.write_table(table.replace_schema_metadata(asked), file, compression="zstd")
+
+
+DAMAGES: dict[str, Any] = {
+    "cut short": lambda file: file.write_bytes(file.read_bytes()[:-100]),
+    "a page": lambda file: flip(file, 0.3),
+    "the footer": lambda file: flip(file, 0.98),
+    "another file of the job": lambda file: file.write_bytes(
+        file.with_name("part-000001.parquet").read_bytes()
+    ),
+    "no seal": unsealed,
+}
+
+
+@pytest.fixture
+def begun(adult: Path, client: Client, undisturbed: TrainedRun, tmp_path: Path) -> Path:
+    """Folder of a job that was killed before its end: no manifest."""
+    out = tmp_path / "out"
+    score(undisturbed.run_url, adult, out, client=client)
+    (out / "_manifest.json").unlink()
+    (out / "part-000005.parquet").unlink()
+    return out
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_file_that_is_not_as_written_is_scored_again(
+    adult: Path, client: Client, undisturbed: TrainedRun, begun: Path, damage: str
+) -> None:
+    before = {file: file.read_bytes() for file in begun.glob("part-*.parquet")}
+    file = begun / "part-000002.parquet"
+    DAMAGES[damage](file)
+    assert file.read_bytes() != before[file]
+    with pytest.warns(UserWarning, match=f"^{file.name} in .* is written again$"):
+        told = score(undisturbed.run_url, adult, begun, client=client)
+    assert told["written"] == 2
+    assert {file: file.read_bytes() for file in before} == before
+    assert table_of(begun).num_rows == ROWS
+    assert score(undisturbed.run_url, adult, begun)["written"] == 0
+
+
+def test_files_that_are_whole_are_not_scored_again(
+    adult: Path, client: Client, undisturbed: TrainedRun, begun: Path
+) -> None:
+    before = {file: file.stat().st_mtime_ns for file in begun.glob("part-*.parquet")}
+    assert score(undisturbed.run_url, adult, begun, client=client)["written"] == 1
+    assert {file: file.stat().st_mtime_ns for file in before} == before
+
+
+def test_a_file_of_another_job_is_refused(
+    adult: Path, client: Client, undisturbed: TrainedRun, begun: Path
+) -> None:
+    other = begun.with_name("other")
+    score(f"{undisturbed.run_url}@1000", adult, other, client=client)
+    file = begun / "part-000002.parquet"
+    file.write_bytes((other / file.name).read_bytes())
+    with pytest.raises(CorruptError, match=f"{file.name} in .* holds other scores.*delete it"):
+        score(undisturbed.run_url, adult, begun, client=client)
