@@ -77,6 +77,10 @@ class Ensemble(Predicting):
             nodes.make_tree(columns, parameters.n_stats, _FIRST_CAPACITY) for _ in numbers
         ]
 
+    def make_room(self, n_nodes: int) -> None:
+        """Make room in each tree for that many nodes, so that it need not grow on its way there."""
+        self.trees = [nodes.resize(tree, n_nodes) for tree in self.trees]
+
     def update(
         self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None = None, n_threads: int = 1
     ) -> None:

@@ -22,17 +22,11 @@ from dmondrian.parameters import ForestParameters
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray]  # X float32 [n, d], y and w float64 [n]
 
 _CHUNKS = 16  # of the rows that are predicted, unless told otherwise
+_LARGEST_ROOM = 2**14  # nodes of a tree that room is made for at once
 
 
-def try_out(
-    parameters: ForestParameters,
-    numbers: Sequence[int],
-    rows: Rows,
-    start: int,
-    n_threads: int = 1,
-    n_chunks: int = _CHUNKS,
-) -> tuple[np.ndarray, Ensemble]:
-    """Return the progressive loss of each row from ``start`` on, and the forest after all rows.
+class Trial:
+    """A small forest that forecast rows before it learned them.
 
     Parameters
     ----------
@@ -48,23 +42,49 @@ def try_out(
         Parts of the rows from there on, each predicted before it is learned: fewer look further
         ahead.
 
-    Returns
-    -------
+    Attributes
+    ----------
+    parameters : ForestParameters
     losses : float64 array of shape (n - start,)
-        Unweighted; in nats (classification) or squared units of the target.
-    probe : Ensemble
+        Of each row from ``start`` on, unweighted; in nats (classification) or squared units of
+        the target.
     """
-    X, y, w = (read_only(column) for column in rows)
-    probe = Ensemble(parameters, numbers)
-    probe.update(X[:start], y[:start], w[:start], n_threads)
-    losses = np.empty(len(X) - start)
-    for chunk in np.array_split(np.arange(start, len(X)), n_chunks):
-        at = slice(int(chunk[0]), int(chunk[-1]) + 1)
-        sums = probe.predict_sums(X[at], n_threads)
-        out = losses[at.start - start : at.stop - start]
-        write_losses(probe.policies.loss, sums.total, sums.n_trees, y[at], out)
-        probe.update(X[at], y[at], w[at], n_threads)
-    return losses, probe
+
+    def __init__(
+        self,
+        parameters: ForestParameters,
+        numbers: Sequence[int],
+        rows: Rows,
+        start: int,
+        n_threads: int = 1,
+        n_chunks: int = _CHUNKS,
+    ) -> None:
+        self.parameters, self._n_threads = parameters, n_threads
+        self._rows = tuple(read_only(column) for column in rows)
+        n = len(rows[0])
+        self.losses = np.empty(n - start)
+        self._forest = Ensemble(parameters, numbers)
+        self._forest.make_room(min(2 * n, _LARGEST_ROOM))
+        self._rest = slice(0, start)  # what is learned next
+        for chunk in np.array_split(np.arange(start, n), n_chunks):
+            self._learn_rest()
+            self._rest = slice(int(chunk[0]), int(chunk[-1]) + 1)
+            self._forecast(self._rest, self.losses[self._rest.start - start :][: len(chunk)])
+
+    def forest(self) -> Ensemble:
+        """Return the forest after all rows; it learns the last of them when it is asked for."""
+        self._learn_rest()
+        return self._forest
+
+    def _forecast(self, at: slice, out: np.ndarray) -> None:
+        X, y, _ = self._rows
+        sums = self._forest.predict_sums(X[at], self._n_threads)
+        write_losses(self._forest.policies.loss, sums.total, sums.n_trees, y[at], out)
+
+    def _learn_rest(self) -> None:
+        X, y, w = (column[self._rest] for column in self._rows)
+        self._forest.update(X, y, w, self._n_threads)
+        self._rest = slice(0, 0)
 
 
 def late_loss(
@@ -77,5 +97,5 @@ def late_loss(
     """Return the weighted mean progressive loss over the second half of the rows."""
     half = len(rows[0]) // 2
     weights = rows[2][half:]
-    losses, _ = try_out(parameters, numbers, rows, half, n_threads, n_chunks)
+    losses = Trial(parameters, numbers, rows, half, n_threads, n_chunks).losses
     return math.fsum(losses * weights) / math.fsum(weights)

@@ -35,10 +35,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian.ensemble import Ensemble
 from dmondrian.importances import relevances
 from dmondrian.parameters import ForestParameters
-from dmondrian.progressive import Rows, late_loss, try_out
+from dmondrian.progressive import Rows, Trial, late_loss
 from dmondrian.threads import run_threads
 
 _EVIDENCE_ROUNDS = 10
@@ -58,13 +57,12 @@ class _Judged(NamedTuple):
     """Scales, and the forest that judged them."""
 
     log_scales: np.ndarray  # float64 [d], of base 2
-    losses: np.ndarray  # float64 [n / 2], of the second half of the rows
-    forest: Ensemble
+    trial: Trial  # of the second half of the rows
 
     @property
     def loss(self) -> float:
         """The exact sum of the losses, so that no order of additions tips a choice."""
-        return math.fsum(self.losses)
+        return math.fsum(self.trial.losses)
 
 
 def learn_scales(
@@ -86,21 +84,21 @@ def learn_scales(
     least = np.where(idle, _LEFT_OUT, _SMALLEST)
     best = _by_evidence(parameters, plain, varies, least, rows, n_threads)
     best = _by_evolution(parameters, best, varies, least, rows, n_threads)
-    return best.forest.parameters.feature_scales if _is_better(best, plain, _SURE) else None
+    return best.trial.parameters.feature_scales if _is_better(best, plain, _SURE) else None
 
 
 def _judge(
     parameters: ForestParameters, log_scales: np.ndarray, rows: Rows, n_threads: int
 ) -> _Judged:
     scaled, half = _scaled(parameters, log_scales), len(rows[0]) // 2
-    losses, forest = try_out(scaled, range(_JUDGE_TREES), rows, half, n_threads, _CHUNKS)
-    return _Judged(log_scales, losses, forest)
+    trial = Trial(scaled, range(_JUDGE_TREES), rows, half, n_threads, _CHUNKS)
+    return _Judged(log_scales, trial)
 
 
 def _is_better(better: _Judged, worse: _Judged, errors: float) -> bool:
     """Whether the mean of paired differences of losses is that many standard errors above 0."""
-    unit = max(worse.losses.max(), np.finfo(float).tiny)
-    gains = (worse.losses - better.losses) / unit
+    before, after = worse.trial.losses, better.trial.losses
+    gains = (before - after) / max(before.max(), np.finfo(float).tiny)
     mean = math.fsum(gains) / len(gains)
     variance = math.fsum((gains - mean) ** 2) / len(gains)
     return mean > errors * math.sqrt(variance / len(gains))
@@ -114,18 +112,28 @@ def _idle(
     None where all do: features that help together only cannot be told from noise like this, and
     where there are others the judging forest has the last word on them.
     """
-    X, y, w = rows
-    losses = np.full(len(varies) + 1, np.inf)  # the last is that without features
-
-    def try_alone(j: int) -> None:
-        alone = np.zeros_like(X)
-        if j < len(varies):
-            alone[:, j] = X[:, j]
-        losses[j] = late_loss(parameters, range(_PROBE_TREES), (alone, y, w), n_chunks=_CHUNKS)
-
-    run_threads(try_alone, [*np.flatnonzero(varies).tolist(), len(varies)], n_threads)
+    losses = _losses_alone(parameters, varies, rows, n_threads)
     idle = varies & (losses[:-1] >= losses[-1])
     return idle & (varies & ~idle).any()
+
+
+def _losses_alone(
+    parameters: ForestParameters, varies: np.ndarray, rows: Rows, n_threads: int
+) -> np.ndarray:
+    """Return what small forests lose of each feature that varies alone, then of none, [d + 1].
+
+    A column alone makes the same trees as it makes among constant ones.
+    """
+    X, y, w = rows
+    losses = np.full(len(varies) + 1, np.inf)
+    of_one = dataclasses.replace(parameters, n_features=1, discount=parameters.discount_rate)
+
+    def try_alone(j: int) -> None:
+        alone = X[:, j : j + 1] if j < len(varies) else np.zeros((len(X), 1), np.float32)
+        losses[j] = late_loss(of_one, range(_PROBE_TREES), (alone, y, w), n_chunks=_CHUNKS)
+
+    run_threads(try_alone, [*np.flatnonzero(varies).tolist(), len(varies)], n_threads)
+    return losses
 
 
 def _by_evidence(
@@ -138,7 +146,7 @@ def _by_evidence(
 ) -> _Judged:
     """Return better scales, found from what splits were worth; or ``best``."""
     for _ in range(_EVIDENCE_ROUNDS):
-        worth = relevances(best.forest)
+        worth = relevances(best.trial.forest())
         found = [best.log_scales + _log2_whole(step) for step in (worth, np.sqrt(worth))]
         idle = least < _SMALLEST
         if (best.log_scales[idle] > _LEFT_OUT).any():

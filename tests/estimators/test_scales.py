@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 import dmondrian
-from dmondrian import AMFClassifier, AMFRegressor
+from dmondrian import AMFClassifier, AMFRegressor, MondrianForestClassifier
+from dmondrian.core.nodes import fields
+from dmondrian.ensemble import Ensemble
 from dmondrian.errors import CorruptError
 from dmondrian.forest import Forest
 from dmondrian.parameters import ForestParameters
-from dmondrian.progressive import late_loss
-from dmondrian.scales import _idle, _log2_whole, _signs, learn_scales
+from dmondrian.progressive import Trial, late_loss
+from dmondrian.scales import _idle, _log2_whole, _losses_alone, _signs, learn_scales
 from tests.estimators.test_amf import same_forest
 
 LAST = 1024
@@ -201,6 +203,48 @@ def test_idle_columns_are_those_that_say_nothing_alone() -> None:
     scales = np.array(learn_scales(drawn, (many, y, np.ones(LAST)), n_threads=2))
     assert np.mean(scales[2:] <= 2.0**-12) > 0.8  # the least before idle columns were left out
     assert (scales[:2] >= 2.0**-2).all()
+
+
+@pytest.mark.parametrize("aggregation", ["amf", "hierarchy", "mean"])
+def test_columns_alone_are_tried_as_among_columns_of_zeros(aggregation: str) -> None:
+    rng = np.random.default_rng(4)
+    X = rng.random((SHORT, 3)).astype(np.float32)
+    y = (rng.random(SHORT) < X[:, 1]).astype(np.float64)
+    estimator = (
+        AMFClassifier(random_state=0)
+        if aggregation == "amf"
+        else MondrianForestClassifier(random_state=0, aggregation=aggregation)
+    )
+    drawn, rows = estimator._forest_parameters(3, 2), (X, y, np.ones(SHORT))
+
+    def among_zeros(j: int) -> float:
+        alone = np.zeros_like(X)
+        alone[:, j : j + 1] = X[:, j : j + 1]
+        return late_loss(drawn, range(2), (alone, y, rows[2]), n_chunks=2)
+
+    losses = [among_zeros(j) for j in range(4)]  # the last is that without columns
+    told = _losses_alone(drawn, np.array([True, False, True]), rows, 1)
+    assert told.tolist() == [losses[0], np.inf, losses[2], losses[3]]
+
+
+def test_a_trial_forecasts_rows_that_it_has_not_learned() -> None:
+    X, y = wave(SHORT, noise_columns=1)
+    drawn, w = AMFRegressor(random_state=0)._forest_parameters(2), np.ones(SHORT)
+    trial, forest = Trial(drawn, range(3), (X, y, w), 100, n_chunks=2), Ensemble(drawn, range(3))
+    forest.update(X[:100], y[:100], w[:100])
+    losses = []
+    for part in (slice(100, 178), slice(178, SHORT)):
+        sums = forest.predict_sums(X[part])
+        losses.append((sums.total[:, 0] / 3 - y[part]) ** 2)
+        forest.update(X[part], y[part], w[part])
+    assert np.allclose(trial.losses, np.concatenate(losses), rtol=1e-12)
+    for _ in range(2):
+        trees = trial.forest().trees
+        assert all(
+            mine.tobytes() == other.tobytes()
+            for tree, learned in zip(trees, forest.trees, strict=True)
+            for mine, other in zip(fields(tree).values(), fields(learned).values(), strict=True)
+        )
 
 
 def test_columns_that_help_together_alone_stay() -> None:
