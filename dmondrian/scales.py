@@ -145,19 +145,23 @@ def _by_evidence(
     n_threads: int,
 ) -> _Judged:
     """Return better scales, found from what splits were worth; or ``best``."""
+    tried = {best.log_scales.tobytes()}  # none of which is better than ``best``
     for _ in range(_EVIDENCE_ROUNDS):
         worth = relevances(best.trial.forest())
         found = [best.log_scales + _log2_whole(step) for step in (worth, np.sqrt(worth))]
         idle = least < _SMALLEST
         if (best.log_scales[idle] > _LEFT_OUT).any():
             found += [np.where(idle, -np.inf, own) for own in (*found, best.log_scales)]
-        tried = [
-            _judge(parameters, _levelled(own, varies, least), rows, n_threads) for own in found
+        levelled = {own.tobytes(): own for own in (_levelled(own, varies, least) for own in found)}
+        judged = [
+            _judge(parameters, own, rows, n_threads)
+            for key, own in levelled.items()
+            if key not in tried
         ]
-        better = min(tried, key=lambda judged: judged.loss)
+        better = min(judged, key=lambda one: one.loss, default=best)
         if not _is_better(better, best, _LIKELY):
             break
-        best = better
+        best, tried = better, tried | set(levelled)
     return best
 
 
