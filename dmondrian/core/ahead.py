@@ -27,6 +27,7 @@ from dmondrian.core.nodes import LEFT, N_NODES, PARENT, ROOT, Tree, borrow_tree,
 from dmondrian.core.table import tree_at
 
 N_AHEAD = 96  # ways in flight: enough to hide the memory, few enough to stay in the cache
+N_NOTED = 64  # nodes of a way that are noted
 _BOXES = 8  # from a leaf up: about as many leave a new row out
 
 
@@ -81,14 +82,15 @@ def way_in_tree(ways, b):
 
 
 @apart
-def look_ahead(ways, n, at, with_boxes):
+def look_ahead(ways, n, at, noted, with_boxes):
     """Write to ``at`` the leaves at the ends of ``n`` <= N_AHEAD ways; -1 in empty trees.
 
-    ``at`` int64 [2 N_AHEAD], the second half scratch; ``with_boxes`` asks for the leaves' boxes.
+    ``at`` int64 [2 N_AHEAD], the second half scratch; ``noted`` int32 [N_AHEAD, N_NOTED] takes the
+    nodes below the root, or [0, 0] nothing; ``with_boxes`` asks for the leaves' boxes.
     """
-    at = borrow(at)  # not known here any more
+    at, noted = borrow(at), borrow(noted)  # not known here any more
     leaves, moving = at[:N_AHEAD], at[N_AHEAD:]
-    n_moving = 0
+    n_moving, depth = 0, np.uint64(0)
     for b in range(n):
         leaves[b] = way(ways, b)[0].head_i[ROOT]
         if leaves[b] >= 0:
@@ -107,7 +109,10 @@ def look_ahead(ways, n, at, with_boxes):
             child = np.int64(child_of(tree, v, x))
             prefetch(tree.i, child)
             leaves[b] = child
+            if depth < noted.shape[1]:
+                noted[np.uint64(b), depth] = child
             k += 1
+        depth += np.uint64(1)
     for b in range(n if with_boxes else 0):
         fetch_boxes(way(ways, b)[0], leaves[b])
 

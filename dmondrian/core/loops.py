@@ -15,7 +15,7 @@ import numpy as np
 
 from dmondrian._jit import hook, implements, inner, kernel
 from dmondrian._memory import borrow
-from dmondrian.core.ahead import N_AHEAD, Hint, RowInTrees, RowsInTree, look_ahead
+from dmondrian.core.ahead import N_AHEAD, N_NOTED, Hint, RowInTrees, RowsInTree, look_ahead
 from dmondrian.core.box import measure
 from dmondrian.core.columns import borrow_columns, borrow_rows, row_of
 from dmondrian.core.draws import tree_key
@@ -113,21 +113,25 @@ def branch_of(growth, stat, tree, key, at, x, is_apart):
 
 
 @inner
-def predict_row(growth, stat, loss, rule, tree, key, x, leaf, lifetimes, path, branched, answers):
+def predict_row(
+    growth, stat, loss, rule, tree, key, x, leaf, noted, lifetimes, path, branched, answers
+):
     """Write one tree's prediction at each lifetime; return the last cell. O(depth).
 
     A node whose split comes after a lifetime is a leaf at that lifetime, so one way down, to
-    ``leaf``, serves all of them. ``path`` gathers the tree as it is; where growth may branch off
-    above a node, ``branched`` gathers what the tree extended there says.
+    ``leaf``, serves all of them; ``noted`` int32 [a] are its first nodes below the root. ``path``
+    gathers the tree as it is; where growth may branch off above a node, ``branched`` gathers what
+    the tree extended there says.
     """
     begin(rule, path)
     branched[:] = 0.0
-    v = tree.head_i[ROOT]
+    v = np.int64(tree.head_i[ROOT])
     birth = 0.0
     depth = 0.0
     rest = 1.0
     alive = 1.0  # probability of no branch above v
     stage = 0
+    level = np.uint64(0)
     parts_at, is_apart = parting(growth, tree, leaf, x), False
     while True:
         is_apart = is_apart or v == parts_at
@@ -157,7 +161,8 @@ def predict_row(growth, stat, loss, rule, tree, key, x, leaf, lifetimes, path, b
         rest = pass_node(rule, loss, tree, at, path)
         birth = time
         depth += 1.0
-        v = child_of(tree, v, x)
+        v = np.int64(noted[level] if level < noted.shape[0] else child_of(tree, v, x))
+        level += np.uint64(1)
 
 
 class Silent(NamedTuple):
@@ -194,9 +199,10 @@ def answer_rows(asked, growth, stat, loss, rule, tree, key, x, row):
     i = asked.n_answered[0]
     if i < asked.rows.shape[0] and asked.rows[i] == row:
         work, lifetime = asked.work, asked.lifetimes[i : i + 1]
-        leaf = leaf_of(tree, tree.head_i[ROOT], x)
+        leaf, noted = leaf_of(tree, tree.head_i[ROOT], x), asked.rows[:0]
         predict_row(
-            growth, stat, asked.loss, rule, tree, key, x, leaf, lifetime, work[0], work[1], work[2:]
+            growth, stat, asked.loss, rule, tree, key, x, leaf, noted, lifetime, work[0], work[1],
+            work[2:],
         )  # fmt: skip
         asked.answers[i] = work[2]
         root = tree.head_i[ROOT]
@@ -206,17 +212,18 @@ def answer_rows(asked, growth, stat, loss, rule, tree, key, x, row):
 
 
 @inner
-def learn_block(growth, stat, loss, rule, tree, key, rows, y, w, start, asked, at):
+def learn_block(growth, stat, loss, rule, tree, key, rows, y, w, start, asked, at, noted):
     """Learn rows ``start``.. in one tree; return the row reached.
 
     ``at`` int64 [2 N_AHEAD] is scratch; of a row that comes alone ``at[0]`` is the leaf already.
+    ``noted`` int32 [0, 0]: what is learned of a row is learned upwards.
     """
     capacity = tree.i.shape[0]
     n = y.shape[0]
     for r in range(start, n):
         age = (r - start) % N_AHEAD
         if n > 1 and age == 0:
-            look_ahead(RowsInTree(tree, rows, r), min(n - r, N_AHEAD), at, True)
+            look_ahead(RowsInTree(tree, rows, r), min(n - r, N_AHEAD), at, noted, True)
         if tree.head_i[N_NODES] + 2 > capacity:
             return r
         x = row_of(rows, r)
@@ -244,17 +251,18 @@ def update(
     table, columns, rows = borrow(table), borrow_columns(columns), borrow_rows(rows)
     numbers, y, w, reached = borrow(numbers), borrow(y), borrow(w), borrow(reached)
     lengths, places = np.empty(3 * columns.place.shape[0]), np.empty(2 * N_AHEAD, np.int64)
+    nothing = np.empty((0, 0), np.int32)
     n, waiting = y.shape[0], 0
     for t in range(first, last):
-        scratch, at = borrow(lengths), borrow(places)
+        scratch, at, noted = borrow(lengths), borrow(places), borrow(nothing)
         k = (t - first) % N_AHEAD if n == 1 else 0
         if n == 1 and k == 0:
             x, end = row_of(rows, 0), min(last, t + N_AHEAD)
-            look_ahead(RowInTrees(table, columns, x, t, scratch), end - t, at, True)
+            look_ahead(RowInTrees(table, columns, x, t, scratch), end - t, at, noted, True)
         if reached[t] < n:
             tree, key = tree_at(table, t, columns, scratch), tree_key(seed, numbers[t])
             reached[t] = learn_block(
-                growth, stat, loss, rule, tree, key, rows, y, w, reached[t], asked, at[k:]
+                growth, stat, loss, rule, tree, key, rows, y, w, reached[t], asked, at[k:], noted
             )
             waiting += reached[t] < n
     return waiting
@@ -288,20 +296,34 @@ def predict(
     square, distance = borrow(square), borrow(distance)
     lengths, places = np.empty(3 * columns.place.shape[0]), np.empty(2 * N_AHEAD, np.int64)
     memory = np.empty((2 + lifetimes.shape[1], width))
+    notes = np.empty((N_AHEAD, N_NOTED), np.int32)
     n, n_trees = total.shape[0], numbers.shape[0]
     for t in range(n_trees):
-        scratch, work, at = borrow(lengths), borrow(memory), borrow(places)
+        scratch, work, at, noted = borrow(lengths), borrow(memory), borrow(places), borrow(notes)
         answers = work[2:]
         if n == 1 and t % N_AHEAD == 0:
             x, end = row_of(rows, 0), min(n_trees, t + N_AHEAD)
-            look_ahead(RowInTrees(table, columns, x, t, scratch), end - t, at, False)
+            look_ahead(RowInTrees(table, columns, x, t, scratch), end - t, at, noted, False)
         tree, key = tree_at(table, t, columns, scratch), tree_key(seed, numbers[t])
         for r in range(n):
             if n > 1 and r % N_AHEAD == 0:
-                look_ahead(RowsInTree(tree, rows, r), min(n - r, N_AHEAD), at, True)
-            x, end = row_of(rows, r), at[(t if n == 1 else r) % N_AHEAD]
+                look_ahead(RowsInTree(tree, rows, r), min(n - r, N_AHEAD), at, noted, True)
+            b = (t if n == 1 else r) % N_AHEAD
+            x, end = row_of(rows, r), at[b]
             leaf = predict_row(
-                growth, stat, loss, rule, tree, key, x, end, lifetimes[t], work[0], work[1], answers
+                growth,
+                stat,
+                loss,
+                rule,
+                tree,
+                key,
+                x,
+                end,
+                noted[b],
+                lifetimes[t],
+                work[0],
+                work[1],
+                answers,
             )
             for stage in range(total.shape[1]):
                 out = answers[stage]
@@ -321,15 +343,20 @@ def collect(growth, stat, loss, rule, table, columns, seed, numbers, rows, lifet
     """
     table, columns, rows = borrow(table), borrow_columns(columns), borrow_rows(rows)
     numbers, lifetimes, answers = borrow(numbers), borrow(lifetimes), borrow(answers)
-    scratch, work = np.empty(3 * columns.place.shape[0]), np.empty((2, answers.shape[3]))
+    lengths, memory = np.empty(3 * columns.place.shape[0]), np.empty((2, answers.shape[3]))
+    places, notes = np.empty(2 * N_AHEAD, np.int64), np.empty((N_AHEAD, N_NOTED), np.int32)
+    n = answers.shape[1]
     for t in range(numbers.shape[0]):
-        tree, key = tree_at(table, t, columns, borrow(scratch)), tree_key(seed, numbers[t])
-        for r in range(answers.shape[1]):
-            x, path = row_of(rows, r), borrow(work)
-            leaf, out = leaf_of(tree, tree.head_i[ROOT], x), answers[t, r]
+        scratch, work, at, noted = borrow(lengths), borrow(memory), borrow(places), borrow(notes)
+        tree, key = tree_at(table, t, columns, scratch), tree_key(seed, numbers[t])
+        for r in range(n):
+            b = r % N_AHEAD
+            if b == 0:
+                look_ahead(RowsInTree(tree, rows, r), min(n - r, N_AHEAD), at, noted, True)
             predict_row(
-                growth, stat, loss, rule, tree, key, x, leaf, lifetimes, path[0], path[1], out
-            )
+                growth, stat, loss, rule, tree, key, row_of(rows, r), at[b], noted[b], lifetimes,
+                work[0], work[1], answers[t, r],
+            )  # fmt: skip
 
 
 @kernel
