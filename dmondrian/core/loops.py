@@ -30,6 +30,7 @@ from dmondrian.core.nodes import (
     borrow_tree,
     child_of,
     leaf_of,
+    scratch_for,
 )
 from dmondrian.core.policies import (
     Branch,
@@ -250,7 +251,7 @@ def update(
     """
     table, columns, rows = borrow(table), borrow_columns(columns), borrow_rows(rows)
     numbers, y, w, reached = borrow(numbers), borrow(y), borrow(w), borrow(reached)
-    lengths, places = np.empty(3 * columns.place.shape[0]), np.empty(2 * N_AHEAD, np.int64)
+    lengths, places = scratch_for(columns), np.empty(2 * N_AHEAD, np.int64)
     nothing = np.empty((0, 0), np.int32)
     n, waiting = y.shape[0], 0
     for t in range(first, last):
@@ -294,7 +295,7 @@ def predict(
     table, columns, rows = borrow(table), borrow_columns(columns), borrow_rows(rows)
     numbers, lifetimes, total = borrow(numbers), borrow(lifetimes), borrow(total)
     square, distance = borrow(square), borrow(distance)
-    lengths, places = np.empty(3 * columns.place.shape[0]), np.empty(2 * N_AHEAD, np.int64)
+    lengths, places = scratch_for(columns), np.empty(2 * N_AHEAD, np.int64)
     memory = np.empty((2 + lifetimes.shape[1], width))
     notes = np.empty((N_AHEAD, N_NOTED), np.int32)
     n, n_trees = total.shape[0], numbers.shape[0]
@@ -343,7 +344,7 @@ def collect(growth, stat, loss, rule, table, columns, seed, numbers, rows, lifet
     """
     table, columns, rows = borrow(table), borrow_columns(columns), borrow_rows(rows)
     numbers, lifetimes, answers = borrow(numbers), borrow(lifetimes), borrow(answers)
-    lengths, memory = np.empty(3 * columns.place.shape[0]), np.empty((2, answers.shape[3]))
+    lengths, memory = scratch_for(columns), np.empty((2, answers.shape[3]))
     places, notes = np.empty(2 * N_AHEAD, np.int64), np.empty((N_AHEAD, N_NOTED), np.int32)
     n = answers.shape[1]
     for t in range(numbers.shape[0]):

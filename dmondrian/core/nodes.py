@@ -58,6 +58,7 @@ OFFSET = 3  # header, float64: the first label; statistics are of y - OFFSET
 LABEL_MIN, LABEL_MAX = 4, 5  # header, float64: range of the labels seen, less OFFSET
 N_HEADER_FLOATS = 6
 N_TOLD = 3  # doubles of a message
+LEAST_SCRATCH = 48  # doubles
 
 _NOT_WEIGHED: dict[str, np.ndarray] = {
     "odds": np.empty(0, np.float64),
@@ -77,7 +78,7 @@ class Tree(NamedTuple):
     columns: Columns
     head_i: np.ndarray  # int64 [6], root, counts of nodes, the pool's ends
     head_f: np.ndarray  # float64 [6], weight, learning rate and label range
-    scratch: np.ndarray  # float64 [3 d], extensions or a cell at hand; one writer at a time
+    scratch: np.ndarray  # float64 [3 d or 48], extensions or a cell at hand; one writer at a time
     messages: np.ndarray  # float64 [m + 2, 3] or [0, 3], what a rule gathered to predict
     pool: np.ndarray  # float64 [c], blocks of candidate splits
     n_features: int  # d
@@ -90,6 +91,12 @@ def _boxes(columns: Columns, capacity: int) -> tuple[np.ndarray, np.ndarray]:
     return box, growing(capacity, n_words(columns), np.uint64)
 
 
+@inner
+def scratch_for(columns):
+    """Return scratch for trees of these columns."""
+    return np.empty(max(3 * columns.place.shape[0], LEAST_SCRATCH))
+
+
 def make_tree(columns: Columns, n_stats: int, capacity: int) -> Tree:
     """Return an empty tree with room for ``capacity`` nodes."""
     n_features = len(columns.place)
@@ -97,7 +104,8 @@ def make_tree(columns: Columns, n_stats: int, capacity: int) -> Tree:
     head_i[ROOT] = -1
     head_f = np.zeros(N_HEADER_FLOATS, np.float64)
     head_f[LABEL_MIN], head_f[LABEL_MAX] = np.inf, -np.inf
-    scratch, messages, pool = np.zeros(3 * n_features), np.zeros((0, N_TOLD)), np.zeros(0)
+    scratch = np.zeros(max(3 * n_features, LEAST_SCRATCH))
+    messages, pool = np.zeros((0, N_TOLD)), np.zeros(0)
     i = growing(capacity, 2 * (STAT + n_stats), np.int32)
     f, d, (box, bits) = i.view(np.float32), i.view(np.float64), _boxes(columns, capacity)
     return Tree(

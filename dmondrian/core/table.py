@@ -34,7 +34,7 @@ def table_of(trees: Sequence[Tree]) -> np.ndarray:
 
 @inner
 def tree_at(table, t, columns, scratch):
-    """Return tree ``t``; ``scratch`` float64 [3 d] is the caller's."""
+    """Return tree ``t``; ``scratch`` is the caller's."""
     row = table[t]
     m, n_stats = row[_CAPACITY], row[_N_STATS]
     half, d = STAT + n_stats, columns.place.shape[0]

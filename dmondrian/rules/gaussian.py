@@ -57,8 +57,8 @@ from dmondrian.stats.moments import SQUARES, SUM
 _N_PLACES = 16
 _POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(_N_PLACES)
 _Z = (_POINTS + 1.0) / 2.0
-_QUANTILES = tuple((_Z * _Z * (3.0 - 2.0 * _Z)).tolist())
-_SHARES = tuple((3.0 * _Z * (1.0 - _Z) * _WEIGHTS).tolist())
+_QUANTILES = _Z * _Z * (3.0 - 2.0 * _Z)
+_SHARES = 3.0 * _Z * (1.0 - _Z) * _WEIGHTS
 _LN_2 = math.log(2.0)
 _LEAST_VARIANCE = 1e-280  # that of labels whose precisions, n / s2, are finite numbers
 _MOST = 500.0  # k stays below it: the share of the noise does not vanish
@@ -175,14 +175,23 @@ def add_leaf_gaussian(rule, loss, tree, at, scale, path, out):
 
 @implements(add_branch, GaussianHierarchy)
 def add_branch_gaussian(rule, growth, loss, tree, at, branch, scale, path, out):
-    messages = tree.messages
+    messages, n = tree.messages, _N_PLACES
     (born, ends), last = ends_of(tree, at.v), messages[-1, 2]
-    for i in range(_N_PLACES):
+    clocks, means, variances = (
+        tree.scratch[:n],
+        tree.scratch[n : 2 * n],
+        tree.scratch[2 * n : 3 * n],
+    )
+    # Loops that only compute take several points at a time; additions keep their order.
+    for i in range(n):
         time = at.birth + branch_time(growth, branch, _QUANTILES[i])
-        now = min(max(clock(messages, time), born), ends)
-        precision, pull = through(messages, at.v, ends - now)
-        mean, variance = step(now - born, precision, pull, path[0], path[1])
-        add_label(rule, tree, mean, variance + (last - now), scale * _SHARES[i], out)
+        clocks[i] = min(max(clock(messages, time), born), ends)
+    for i in range(n):
+        precision, pull = through(messages, at.v, ends - clocks[i])
+        means[i], variances[i] = step(clocks[i] - born, precision, pull, path[0], path[1])
+    for i in range(n):
+        variance = variances[i] + (last - clocks[i])
+        add_label(rule, tree, means[i], variance, scale * _SHARES[i], out)
 
 
 @implements(second_moment, GaussianHierarchy)
