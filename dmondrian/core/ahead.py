@@ -23,7 +23,7 @@ from dmondrian.core.columns import (
     borrow_rows,
     row_of,
 )
-from dmondrian.core.nodes import LEFT, N_NODES, PARENT, ROOT, Tree, borrow_tree, child_of
+from dmondrian.core.nodes import LEFT, N_NODES, PARENT, RIGHT, ROOT, Tree, borrow_tree, child_of
 from dmondrian.core.table import tree_at
 
 N_AHEAD = 96  # ways in flight: enough to hide the memory, few enough to stay in the cache
@@ -82,11 +82,12 @@ def way_in_tree(ways, b):
 
 
 @apart
-def look_ahead(ways, n, at, noted, with_boxes):
+def look_ahead(ways, n, at, noted, with_boxes, with_siblings):
     """Write to ``at`` the leaves at the ends of ``n`` <= N_AHEAD ways; -1 in empty trees.
 
     ``at`` int64 [2 N_AHEAD], the second half scratch; ``noted`` int32 [N_AHEAD, N_NOTED] takes the
-    nodes below the root, or [0, 0] nothing; ``with_boxes`` asks for the leaves' boxes.
+    nodes below the root, or [0, 0] nothing; ``with_boxes`` asks for the leaves' boxes,
+    ``with_siblings`` for the nodes beside the ways too.
     """
     at, noted = borrow(at), borrow(noted)  # not known here any more
     leaves, moving = at[:N_AHEAD], at[N_AHEAD:]
@@ -108,6 +109,9 @@ def look_ahead(ways, n, at, noted, with_boxes):
                 continue
             child = np.int64(child_of(tree, v, x))
             prefetch(tree.i, child)
+            if with_siblings:
+                both = np.int64(tree.i[np.uint64(v), LEFT]) + tree.i[np.uint64(v), RIGHT]
+                prefetch(tree.i, both - child)  # no choice, which the processor would have to guess
             leaves[b] = child
             if depth < noted.shape[1]:
                 noted[np.uint64(b), depth] = child

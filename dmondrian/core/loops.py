@@ -50,6 +50,7 @@ from dmondrian.core.policies import (
     pass_node,
     prepare,
     price,
+    reads_siblings,
     second_moment,
     shift_weight,
 )
@@ -126,7 +127,7 @@ def predict_row(
     """
     begin(rule, path)
     branched[:] = 0.0
-    v = np.int64(tree.head_i[ROOT])
+    v = tree.head_i[ROOT]
     birth = 0.0
     depth = 0.0
     rest = 1.0
@@ -162,7 +163,7 @@ def predict_row(
         rest = pass_node(rule, loss, tree, at, path)
         birth = time
         depth += 1.0
-        v = np.int64(noted[level] if level < noted.shape[0] else child_of(tree, v, x))
+        v = noted[level] if level < noted.shape[0] else child_of(tree, v, x)
         level += np.uint64(1)
 
 
@@ -224,7 +225,7 @@ def learn_block(growth, stat, loss, rule, tree, key, rows, y, w, start, asked, a
     for r in range(start, n):
         age = (r - start) % N_AHEAD
         if n > 1 and age == 0:
-            look_ahead(RowsInTree(tree, rows, r), min(n - r, N_AHEAD), at, noted, True)
+            look_ahead(RowsInTree(tree, rows, r), min(n - r, N_AHEAD), at, noted, True, False)
         if tree.head_i[N_NODES] + 2 > capacity:
             return r
         x = row_of(rows, r)
@@ -259,7 +260,7 @@ def update(
         k = (t - first) % N_AHEAD if n == 1 else 0
         if n == 1 and k == 0:
             x, end = row_of(rows, 0), min(last, t + N_AHEAD)
-            look_ahead(RowInTrees(table, columns, x, t, scratch), end - t, at, noted, True)
+            look_ahead(RowInTrees(table, columns, x, t, scratch), end - t, at, noted, True, False)
         if reached[t] < n:
             tree, key = tree_at(table, t, columns, scratch), tree_key(seed, numbers[t])
             reached[t] = learn_block(
@@ -298,17 +299,17 @@ def predict(
     lengths, places = scratch_for(columns), np.empty(2 * N_AHEAD, np.int64)
     memory = np.empty((2 + lifetimes.shape[1], width))
     notes = np.empty((N_AHEAD, N_NOTED), np.int32)
-    n, n_trees = total.shape[0], numbers.shape[0]
+    n, n_trees, beside = total.shape[0], numbers.shape[0], reads_siblings(rule)
     for t in range(n_trees):
         scratch, work, at, noted = borrow(lengths), borrow(memory), borrow(places), borrow(notes)
         answers = work[2:]
         if n == 1 and t % N_AHEAD == 0:
             x, end = row_of(rows, 0), min(n_trees, t + N_AHEAD)
-            look_ahead(RowInTrees(table, columns, x, t, scratch), end - t, at, noted, False)
+            look_ahead(RowInTrees(table, columns, x, t, scratch), end - t, at, noted, False, beside)
         tree, key = tree_at(table, t, columns, scratch), tree_key(seed, numbers[t])
         for r in range(n):
             if n > 1 and r % N_AHEAD == 0:
-                look_ahead(RowsInTree(tree, rows, r), min(n - r, N_AHEAD), at, noted, True)
+                look_ahead(RowsInTree(tree, rows, r), min(n - r, N_AHEAD), at, noted, True, beside)
             b = (t if n == 1 else r) % N_AHEAD
             x, end = row_of(rows, r), at[b]
             leaf = predict_row(
@@ -346,14 +347,14 @@ def collect(growth, stat, loss, rule, table, columns, seed, numbers, rows, lifet
     numbers, lifetimes, answers = borrow(numbers), borrow(lifetimes), borrow(answers)
     lengths, memory = scratch_for(columns), np.empty((2, answers.shape[3]))
     places, notes = np.empty(2 * N_AHEAD, np.int64), np.empty((N_AHEAD, N_NOTED), np.int32)
-    n = answers.shape[1]
+    n, beside = answers.shape[1], reads_siblings(rule)
     for t in range(numbers.shape[0]):
         scratch, work, at, noted = borrow(lengths), borrow(memory), borrow(places), borrow(notes)
         tree, key = tree_at(table, t, columns, scratch), tree_key(seed, numbers[t])
         for r in range(n):
             b = r % N_AHEAD
             if b == 0:
-                look_ahead(RowsInTree(tree, rows, r), min(n - r, N_AHEAD), at, noted, True)
+                look_ahead(RowsInTree(tree, rows, r), min(n - r, N_AHEAD), at, noted, True, beside)
             predict_row(
                 growth, stat, loss, rule, tree, key, row_of(rows, r), at[b], noted[b], lifetimes,
                 work[0], work[1], answers[t, r],

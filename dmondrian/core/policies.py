@@ -195,6 +195,11 @@ def risk(loss, tree, v):
 
 
 @hook
+def reads_siblings(rule):
+    """Tell whether the rule looks at both children of the nodes on a prediction's way."""
+
+
+@hook
 def begin(rule, path):
     """Set ``path`` to what is known above the root."""
 

@@ -24,6 +24,7 @@ from dmondrian.core.policies import (
     inserted_factor,
     log_weight,
     pass_node,
+    reads_siblings,
     rebuild_weights,
     second_moment,
     shift_weight,
@@ -37,7 +38,12 @@ from dmondrian.core.weights import (
     set_odds,
     stop_probability,
 )
-from dmondrian.rules.leaf import add_cell_forecast, begin_empty, second_moment_of_mean
+from dmondrian.rules.leaf import (
+    add_cell_forecast,
+    begin_empty,
+    reads_way_alone,
+    second_moment_of_mean,
+)
 
 _AHEAD = 16  # nodes whose parents are asked for before their turn
 
@@ -49,6 +55,7 @@ class Aggregate(NamedTuple):
 
 
 implements(begin, Aggregate)(begin_empty)
+implements(reads_siblings, Aggregate)(reads_way_alone)
 implements(second_moment, Aggregate)(second_moment_of_mean)
 
 

@@ -12,8 +12,15 @@ from typing import NamedTuple
 from dmondrian._jit import implements, inner
 from dmondrian.core.mixture import add_gaussian
 from dmondrian.core.nodes import PARENT, STAT
-from dmondrian.core.policies import add_branch, add_empty_forecast, add_leaf, begin, pass_node
-from dmondrian.rules.leaf import add_cell_forecast, begin_empty, pass_node_unheard
+from dmondrian.core.policies import (
+    add_branch,
+    add_empty_forecast,
+    add_leaf,
+    begin,
+    pass_node,
+    reads_siblings,
+)
+from dmondrian.rules.leaf import add_cell_forecast, begin_empty, pass_node_unheard, reads_way_alone
 from dmondrian.stats.moments import SQUARES, SUM
 
 
@@ -32,6 +39,7 @@ def cell_variance(tree, v):
 
 
 implements(begin, Cells)(begin_empty)
+implements(reads_siblings, Cells)(reads_way_alone)
 implements(pass_node, Cells)(pass_node_unheard)
 
 

@@ -47,9 +47,10 @@ from dmondrian.core.policies import (
     branch_time,
     gather,
     pass_node,
+    reads_siblings,
     second_moment,
 )
-from dmondrian.rules.leaf import begin_empty, learns_nothing
+from dmondrian.rules.leaf import begin_empty, learns_nothing, reads_way_alone
 from dmondrian.stats.moments import SQUARES, SUM
 
 # Gauss-Legendre in z, quantile z^2 (3 - 2 z): close points at both ends, where a clock that is
@@ -73,6 +74,7 @@ class GaussianHierarchy(NamedTuple):
 
 learns_nothing(GaussianHierarchy)
 implements(begin, GaussianHierarchy)(begin_empty)
+implements(reads_siblings, GaussianHierarchy)(reads_way_alone)
 
 
 @inner

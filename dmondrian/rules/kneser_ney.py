@@ -29,6 +29,7 @@ from dmondrian.core.policies import (
     begin,
     mean_decay,
     pass_node,
+    reads_siblings,
     second_moment,
 )
 from dmondrian.rules.leaf import learns_nothing, second_moment_of_mean
@@ -49,6 +50,11 @@ implements(second_moment, KneserNey)(second_moment_of_mean)
 def tables(tree, v, c):
     """Return tab of class ``c`` at ``v``."""
     return min(tree.d[v, STAT + 1 + c], 1.0)
+
+
+@implements(reads_siblings, KneserNey)
+def reads_siblings_kneser_ney(rule):
+    return True
 
 
 @implements(begin, KneserNey)

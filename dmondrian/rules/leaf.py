@@ -23,6 +23,7 @@ from dmondrian.core.policies import (
     inherit_weight,
     inserted_factor,
     pass_node,
+    reads_siblings,
     rebuild_weights,
     second_moment,
     shift_weight,
@@ -84,6 +85,10 @@ def begin_empty(rule, path):
     path[:] = 0.0
 
 
+def reads_way_alone(rule):
+    return False
+
+
 def pass_node_unheard(rule, loss, tree, at, path):
     return at.rest
 
@@ -92,6 +97,7 @@ def pass_node_unheard(rule, loss, tree, at, path):
 for _rule in (Leaf, Vote):
     learns_nothing(_rule)
     implements(begin, _rule)(begin_empty)
+    implements(reads_siblings, _rule)(reads_way_alone)
     implements(pass_node, _rule)(pass_node_unheard)
     implements(second_moment, _rule)(second_moment_of_mean)
 
