@@ -2,8 +2,9 @@
 
 A row waits for the memory at each node on its way, since a node tells where the next one is. The
 ways of several rows can be walked at the same time, and then their waits overlap; or, where one row
-comes alone, its ways in several trees. Nothing is changed and nothing is remembered: what a row
-learns or predicts does not depend on it.
+comes alone, its ways in several trees. Predictions go down the ways that were noted then, from node
+to node without a comparison. Trees do not change: what a row learns or predicts does not depend on
+it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from dmondrian.core.nodes import LEFT, N_NODES, PARENT, RIGHT, ROOT, Tree, borro
 from dmondrian.core.table import tree_at
 
 N_AHEAD = 96  # ways in flight: enough to hide the memory, few enough to stay in the cache
-N_NOTED = 64  # nodes of a way that are noted
+N_NOTED = 64  # nodes of a way that are noted, from the root's child on: all of most ways
 _BOXES = 8  # from a leaf up: about as many leave a new row out
 
 
