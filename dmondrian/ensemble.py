@@ -79,7 +79,7 @@ class Ensemble(Predicting):
 
     def make_room(self, n_nodes: int) -> None:
         """Make room in each tree for that many nodes, so that it need not grow on its way there."""
-        self.trees = [nodes.resize(tree, n_nodes) for tree in self.trees]
+        self.trees = [nodes.resize(tree, max(n_nodes, len(tree.i))) for tree in self.trees]
 
     def update(
         self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None = None, n_threads: int = 1
