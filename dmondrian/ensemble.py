@@ -32,6 +32,7 @@ from dmondrian.threads import run_threads
 
 _FIRST_CAPACITY = 64
 _FIRST_POOL = 1024  # doubles
+_MOST_RESERVED = 2**23  # bytes
 _FEW = 64  # rows that all trees learn in one call, which no interrupt breaks off
 _FEW_ROWS, _SMALL = 1e15, 1e100  # weight of rows, and a label, that need no closer look
 _MAX_CAPACITY = 2**31 - 2  # node ids are int32
@@ -77,9 +78,12 @@ class Ensemble(Predicting):
             nodes.make_tree(columns, parameters.n_stats, _FIRST_CAPACITY) for _ in numbers
         ]
 
-    def make_room(self, n_nodes: int) -> None:
-        """Make room in each tree for that many nodes, so that it need not grow on its way there."""
-        self.trees = [nodes.resize(tree, max(n_nodes, len(tree.i))) for tree in self.trees]
+    def reserve(self, n_nodes: int) -> None:
+        """Give each tree room for that many nodes, or for 8 MiB of them, ahead of its growing."""
+        for t, tree in enumerate(self.trees):
+            width = sum(array[:1].nbytes for array in (tree.i, tree.box, tree.bits))
+            most = min(_MOST_RESERVED // width, self.parameters.max_nodes or _MAX_CAPACITY)
+            self.trees[t] = nodes.resize(tree, max(min(n_nodes, most), len(tree.i)))
 
     def update(
         self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None = None, n_threads: int = 1

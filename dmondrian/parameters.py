@@ -195,11 +195,6 @@ class ForestParameters:
         return 1 + self.n_classes if self.n_classes else 3
 
     @property
-    def discount_rate(self) -> float:
-        """Rate of the hierarchy's discounts, per unit of lifetime."""
-        return 10.0 * self.n_features if self.discount is None else float(self.discount)
-
-    @property
     def realised_lifetime(self) -> float:
         """The time up to which trees are split."""
         return min(end_of(self.lifetime), np.inf if self.horizon is None else self.horizon)
@@ -391,4 +386,5 @@ def _smoothing(p: ForestParameters) -> tuple[Any, Any]:
         return loss, Leaf(False)
     if p.aggregation == "vote":
         return loss, Vote(n_classes)
-    return loss, KneserNey(n_classes, p.discount_rate)
+    gamma = 10.0 * p.n_features if p.discount is None else float(p.discount)
+    return loss, KneserNey(n_classes, gamma)

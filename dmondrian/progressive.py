@@ -22,7 +22,6 @@ from dmondrian.parameters import ForestParameters
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray]  # X float32 [n, d], y and w float64 [n]
 
 _CHUNKS = 16  # of the rows that are predicted, unless told otherwise
-_LARGEST_ROOM = 2**25  # bytes of a tree's boxes that room is made for at once
 
 
 class Trial:
@@ -64,7 +63,7 @@ class Trial:
         n = len(rows[0])
         self.losses = np.empty(n - start)
         self._forest = Ensemble(parameters, numbers)
-        self._forest.make_room(min(2 * n, _LARGEST_ROOM // (8 * parameters.n_features)))
+        self._forest.reserve(2 * n)
         self._rest = slice(0, start)  # what is learned next
         for chunk in np.array_split(np.arange(start, n), n_chunks):
             self._learn_rest()

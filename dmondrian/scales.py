@@ -122,15 +122,19 @@ def _losses_alone(
 ) -> np.ndarray:
     """Return what small forests lose of each feature that varies alone, then of none, [d + 1].
 
-    A column alone makes the same trees as it makes among constant ones.
+    A column alone makes the same trees as among constant ones, which it is spared; but what a
+    hierarchy says of them depends on their number.
     """
     X, y, w = rows
     losses = np.full(len(varies) + 1, np.inf)
-    of_one = dataclasses.replace(parameters, n_features=1, discount=parameters.discount_rate)
+    width = len(varies) if parameters.aggregation == "hierarchy" else 1
+    of_width = dataclasses.replace(parameters, n_features=width)
 
     def try_alone(j: int) -> None:
-        alone = X[:, j : j + 1] if j < len(varies) else np.zeros((len(X), 1), np.float32)
-        losses[j] = late_loss(of_one, range(_PROBE_TREES), (alone, y, w), n_chunks=_CHUNKS)
+        alone = np.zeros((len(X), width), np.float32)
+        if j < len(varies):
+            alone[:, min(j, width - 1)] = X[:, j]
+        losses[j] = late_loss(of_width, range(_PROBE_TREES), (alone, y, w), n_chunks=_CHUNKS)
 
     run_threads(try_alone, [*np.flatnonzero(varies).tolist(), len(varies)], n_threads)
     return losses

@@ -59,7 +59,7 @@ class RowInTrees(NamedTuple):
     columns: Columns
     x: Row
     first: int
-    scratch: np.ndarray  # float64 [3 d]
+    scratch: np.ndarray  # float64, see core/nodes.py
 
 
 @hook

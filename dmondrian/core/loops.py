@@ -201,7 +201,8 @@ def answer_rows(asked, growth, stat, loss, rule, tree, key, x, row):
     i = asked.n_answered[0]
     if i < asked.rows.shape[0] and asked.rows[i] == row:
         work, lifetime = asked.work, asked.lifetimes[i : i + 1]
-        leaf, noted = leaf_of(tree, tree.head_i[ROOT], x), asked.rows[:0]
+        leaf = leaf_of(tree, tree.head_i[ROOT], x)
+        noted = asked.rows[:0]  # nothing: splits may have come in since it was looked ahead for
         predict_row(
             growth, stat, asked.loss, rule, tree, key, x, leaf, noted, lifetime, work[0], work[1],
             work[2:],

@@ -58,7 +58,7 @@ OFFSET = 3  # header, float64: the first label; statistics are of y - OFFSET
 LABEL_MIN, LABEL_MAX = 4, 5  # header, float64: range of the labels seen, less OFFSET
 N_HEADER_FLOATS = 6
 N_TOLD = 3  # doubles of a message
-LEAST_SCRATCH = 48  # doubles
+LEAST_SCRATCH = 48  # doubles: what rules/gaussian.py computes together
 
 _NOT_WEIGHED: dict[str, np.ndarray] = {
     "odds": np.empty(0, np.float64),
@@ -78,7 +78,7 @@ class Tree(NamedTuple):
     columns: Columns
     head_i: np.ndarray  # int64 [6], root, counts of nodes, the pool's ends
     head_f: np.ndarray  # float64 [6], weight, learning rate and label range
-    scratch: np.ndarray  # float64 [3 d or 48], extensions or a cell at hand; one writer at a time
+    scratch: np.ndarray  # float64 [max(3 d, 48)], extensions, a cell at hand; one writer at a time
     messages: np.ndarray  # float64 [m + 2, 3] or [0, 3], what a rule gathered to predict
     pool: np.ndarray  # float64 [c], blocks of candidate splits
     n_features: int  # d

@@ -30,6 +30,7 @@ from dmondrian._jit import implements, inner
 from dmondrian.core.draws import exp, log
 from dmondrian.core.mixture import add_gaussian
 from dmondrian.core.nodes import (
+    LEAST_SCRATCH,
     LEFT,
     OFFSET,
     PARENT,
@@ -56,6 +57,7 @@ from dmondrian.stats.moments import SQUARES, SUM
 # Gauss-Legendre in z, quantile z^2 (3 - 2 z): close points at both ends, where a clock that is
 # fast or slow beside the branch's does its running. Off by at most 1.3e-5 g1.
 _N_PLACES = 16
+assert 3 * _N_PLACES <= LEAST_SCRATCH
 _POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(_N_PLACES)
 _Z = (_POINTS + 1.0) / 2.0
 _QUANTILES = _Z * _Z * (3.0 - 2.0 * _Z)

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import dmondrian
-from dmondrian import AMFClassifier, AMFRegressor, MondrianForestClassifier
+from dmondrian import (
+    AMFClassifier,
+    AMFRegressor,
+    MondrianForestClassifier,
+    MondrianForestRegressor,
+)
 from dmondrian.core.nodes import fields
 from dmondrian.ensemble import Ensemble
 from dmondrian.errors import CorruptError
@@ -205,17 +211,24 @@ def test_idle_columns_are_those_that_say_nothing_alone() -> None:
     assert (scales[:2] >= 2.0**-2).all()
 
 
-@pytest.mark.parametrize("aggregation", ["amf", "hierarchy", "mean"])
-def test_columns_alone_are_tried_as_among_columns_of_zeros(aggregation: str) -> None:
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        AMFClassifier(random_state=0),
+        MondrianForestClassifier(random_state=0, aggregation="hierarchy", lifetime=None),
+        MondrianForestClassifier(random_state=0, aggregation="mean"),
+        AMFRegressor(random_state=0),
+        MondrianForestRegressor(random_state=0, aggregation="hierarchy", lifetime=None),
+        MondrianForestRegressor(random_state=0, aggregation="mean"),
+    ],
+    ids=repr,
+)
+def test_columns_alone_are_tried_as_among_columns_of_zeros(estimator: Any) -> None:
     rng = np.random.default_rng(4)
     X = rng.random((SHORT, 3)).astype(np.float32)
     y = (rng.random(SHORT) < X[:, 1]).astype(np.float64)
-    estimator = (
-        AMFClassifier(random_state=0)
-        if aggregation == "amf"
-        else MondrianForestClassifier(random_state=0, aggregation=aggregation)
-    )
-    drawn, rows = estimator._forest_parameters(3, 2), (X, y, np.ones(SHORT))
+    n_classes = 2 * isinstance(estimator, AMFClassifier | MondrianForestClassifier)
+    drawn, rows = estimator._forest_parameters(3, n_classes), (X, y, np.ones(SHORT))
 
     def among_zeros(j: int) -> float:
         alone = np.zeros_like(X)
@@ -225,6 +238,20 @@ def test_columns_alone_are_tried_as_among_columns_of_zeros(aggregation: str) -> 
     losses = [among_zeros(j) for j in range(4)]  # the last is that without columns
     told = _losses_alone(drawn, np.array([True, False, True]), rows, 1)
     assert told.tolist() == [losses[0], np.inf, losses[2], losses[3]]
+
+
+def test_room_is_reserved_for_nodes_that_there_may_be() -> None:
+    drawn = AMFClassifier(random_state=0)._forest_parameters(10, 2)
+    for parameters, expected in (
+        (drawn, 10_000),
+        (dataclasses.replace(drawn, max_nodes=200), 200),
+        (dataclasses.replace(drawn, max_nodes=3), 64),  # as there was
+        (dataclasses.replace(drawn, n_classes=1000), 2**23 // (8 * (6 + 1000) + 80)),
+        (dataclasses.replace(drawn, n_features=10**6), 64),
+    ):
+        forest = Ensemble(parameters, range(2))
+        forest.reserve(10_000)
+        assert [len(tree.i) for tree in forest.trees] == [expected] * 2
 
 
 def test_a_trial_forecasts_rows_that_it_has_not_learned() -> None:
