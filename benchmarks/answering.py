@@ -7,7 +7,7 @@ as many trees, in one process, taking turns. Three figures of each:
 * one row at a time: microseconds of `predict_proba` (`predict` for labels) of a forest at rest, and
   of `partial_fit`, which the random forest has not; and of `predict_proba` where one row is learned
   between two that are asked about;
-* memory: bytes per node of the trees as they learn, and with the frozen copies that predict.
+* bytes per node of the trees as they learn, with the frozen copies that predict, and as saved.
 
     python -m benchmarks.answering --data <folder>
 
@@ -33,6 +33,7 @@ from benchmarks.datasets import Dataset
 from benchmarks.records import RESULTS, Records, table
 from benchmarks.throughput import WORKLOADS, spread, workload
 from dmondrian import AMFClassifier, AMFRegressor
+from dmondrian.checkpoint import encode_forest
 
 SINGLE = 400  # calls of one row each
 
@@ -98,7 +99,7 @@ def measure(name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     X, y, n = dataset.X_train, dataset.y_train, len(dataset.X_train)
     models = forests(dataset, args.trees)
     own = models["dmondrian"]
-    grown = own.forest_.n_bytes / own.forest_.n_nodes
+    held = [own.forest_.n_bytes]
     times = {threads: batches(models, X, threads, args.repeats) for threads in (1, 2)}
     about = {"workload": name, "rows": n, "d": X.shape[1], "K": dataset.n_classes}
     records = []
@@ -116,7 +117,8 @@ def measure(name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
         record["ask_one"] = singles(lambda r, ask=ask: ask(X[r : r + 1]))
         records.append(record)
     mine = records[0]
-    mine["bytes_per_node"] = [grown, own.forest_.n_bytes / own.forest_.n_nodes]
+    held += [own.forest_.n_bytes, len(encode_forest(*own.forest_.stored()))]
+    mine["bytes_per_node"] = [n_bytes / own.forest_.n_nodes for n_bytes in held]
     mine["learn_one"] = singles(lambda r: own.partial_fit(X[r : r + 1], y[r : r + 1]))
     mine["ask_between"] = between_lessons(own, X, y)
     return records
@@ -141,7 +143,7 @@ def report(records: Records) -> str:
         "Batch: millions of rows x trees per second, median (least to greatest); ratio: over the "
         "random forest's rate in the same turn. One row: microseconds of a call, median; between "
         "lessons: to ask where a row is learned before each. Bytes per "
-        "node: as it learns / with frozen copies.\n\n" + table(head, rows)
+        "node: in memory as it learns / with frozen copies / as saved.\n\n" + table(head, rows)
     )
 
 

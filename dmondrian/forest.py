@@ -7,7 +7,7 @@ is a pure function of the parameters, the tree numbers and the rows in order.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -17,6 +17,7 @@ from dmondrian import fringe, state
 from dmondrian.calibration import Fitted, kind_of
 from dmondrian.core import nodes
 from dmondrian.core.columns import Columns, boxless
+from dmondrian.core.nesting import take_differences
 from dmondrian.ensemble import Ensemble
 from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.kernel.exact import Exact
@@ -111,6 +112,30 @@ class Forest(Ensemble):
         copy : bool, default=True
             Contiguous arrays of their own; else strided views that change as trees learn.
         """
+        return self._header(), [tree_fields(self.parameters, tree, copy) for tree in self.trees]
+
+    def stored(
+        self,
+    ) -> tuple[dict[str, Any], Iterable[dict[str, np.ndarray]], list[int] | None]:
+        """Return the state as checkpoints hold it, with boxes as differences.
+
+        Returns
+        -------
+        header : dict
+            JSON-able.
+        trees : iterable of dict of ndarray
+            Where there are boxes it makes one tree after the other, in the same memory.
+        rows : list of int or None
+            Nodes of each tree, where there are boxes.
+        """
+        if not self.parameters.has_boxes:
+            return *self.state(copy=False), None
+        rows = [int(tree.head_i[nodes.N_NODES]) for tree in self.trees]
+        header = {**self._header(), "format": state.NESTED}
+        return header, stored_fields(self.parameters, self.trees), rows
+
+    def _header(self) -> dict[str, Any]:
+        """Return what a state says beside its trees."""
         self._check_whole()
         scalars = [
             {
@@ -130,11 +155,14 @@ class Forest(Ensemble):
             header["calibration"] = self.calibration.to_json()
         if self.parameters.joint is not None:
             header["exact"] = None if self.exact is None else self.exact.to_json()
-        return header, [tree_fields(self.parameters, tree, copy) for tree in self.trees]
+        return header
 
     @classmethod
     def from_state(cls, header: dict[str, Any], trees: Sequence[dict[str, np.ndarray]]) -> Forest:
         """Return the forest of a :meth:`state`, every index and value checked.
+
+        One in the form of :meth:`stored` is turned into a :meth:`state` where it is: to keep both
+        would take twice the memory.
 
         Raises
         ------
@@ -152,6 +180,7 @@ class Forest(Ensemble):
             state.check_arrays(
                 entry,
                 arrays,
+                header["format"],
                 parameters.n_features,
                 parameters.n_stats,
                 is_counts=parameters.tells_proba,
@@ -160,6 +189,7 @@ class Forest(Ensemble):
                 is_fitted_jointly=parameters.joint is not None,
                 fringe=parameters.fringe,
             )
+        header["format"] = state.FORMAT
         columns = _columns_of(parameters, trees)
         built = [nodes.from_fields(a, e, columns) for e, a in zip(scalars, trees, strict=True)]
         if parameters.fringe is not None:
@@ -232,6 +262,19 @@ def tree_fields(
         return told
     del told["odds"], told["odds_exponent"]  # nothing is weighed
     return {**told, **fringe.fields(tree)}
+
+
+def stored_fields(
+    parameters: ForestParameters, trees: Sequence[nodes.Tree]
+) -> Iterator[dict[str, np.ndarray]]:
+    """Yield what :func:`tree_fields` does, boxes as differences; arrays are used again."""
+    most = max((int(tree.head_i[nodes.N_NODES]) for tree in trees), default=0)
+    lower, upper = np.empty((2, most, parameters.n_features), np.float32)
+    for tree in trees:
+        used = int(tree.head_i[nodes.N_NODES])
+        ends = lower[:used], upper[:used]
+        take_differences(tree, *ends)
+        yield {**nodes.views(tree, with_boxes=False), "lower": ends[0], "upper": ends[1]}
 
 
 def _learn(

@@ -20,6 +20,7 @@ from dmondrian.core.faults import (
     faults_of_links,
     faults_of_statistics,
 )
+from dmondrian.core.nesting import add_differences
 from dmondrian.core.weights import LARGEST_EXPONENT, LARGEST_ODDS, SMALLEST_ODDS
 from dmondrian.cost import Cost
 from dmondrian.errors import CorruptError
@@ -28,6 +29,7 @@ from dmondrian.stats.labels import KEPT
 from dmondrian.stats.values import MARK, WEIGHT
 
 FORMAT = 2  # 2: e^x by another polynomial, which shows in the last bits of weights
+NESTED = 3  # the same with boxes as differences (core/nesting.py): half the bytes once stored
 
 _FIELDS = {
     "left": np.int32,
@@ -76,11 +78,11 @@ def check_header(header: Any, n_trees: int) -> list[dict[str, Any]]:
     CorruptError
         If the header is not one of a forest with ``n_trees`` trees.
     """
-    if not isinstance(header, dict) or header.get("format") != FORMAT:
+    if not isinstance(header, dict) or header.get("format") not in (FORMAT, NESTED):
         found = header.get("format") if isinstance(header, dict) else type(header).__name__
         raise CorruptError(
-            f"this version reads forests of format {FORMAT}, this one says {found!r}: "
-            "use the version of dmondrian that wrote it"
+            f"this version reads forests of formats {FORMAT} and {NESTED}, this one says "
+            f"{found!r}: use the version of dmondrian that wrote it"
         )
     entries = header.get("trees")
     is_whole = {"parameters", "warmup"} <= set(header)
@@ -123,6 +125,7 @@ def check_floats(values: Sequence[float], is_empty: bool) -> None:
 def check_arrays(
     entry: dict[str, Any],
     arrays: dict[str, np.ndarray],
+    form: int,
     n_features: int,
     n_stats: int,
     is_counts: bool,
@@ -136,7 +139,8 @@ def check_arrays(
     Statistics are counts of classes if ``is_counts``, else moments of the label, and labels
     where the ``cost`` of a generalised forest keeps them, or values that were fitted jointly. With
     a ``fringe`` there are neither boxes nor weights, and the last statistic is not of labels.
-    On the cube (``is_on_cube``) leaves may have seen no row, and boxes lie in their cells.
+    On the cube (``is_on_cube``) leaves may have seen no row, and boxes lie in their cells. Boxes
+    that come as differences (``form`` is ``NESTED``) are replaced by what they stand for.
     """
     fields = dict(_FIELDS)
     if fringe is not None:
@@ -159,6 +163,8 @@ def check_arrays(
     if fringe is not None:
         check_grown_by_fringe(entry, arrays, n_features, is_counts, fringe)
         return
+    if form == NESTED:
+        arrays |= add_differences(arrays, entry["root"])
     check_values(entry, arrays)
     is_signed = cost is not None or is_fitted_jointly  # what stands where forests keep prices
     check_statistics(entry, arrays, is_counts, is_on_cube, has_signed_prices=is_signed)

@@ -15,7 +15,8 @@ numbers make a forest is for `Forest.from_state` to say.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,9 @@ SIZES = "_size"
 
 
 def encode_forest(
-    header: Mapping[str, Any], trees: Sequence[Mapping[str, np.ndarray[Any, Any]]]
+    header: Mapping[str, Any],
+    trees: Iterable[Mapping[str, np.ndarray[Any, Any]]],
+    rows: Sequence[int] | None = None,
 ) -> bytes:
     """Write a forest's state as bytes.
 
@@ -53,11 +56,14 @@ def encode_forest(
     ----------
     header : mapping
         JSON-able; numbers of NumPy are written as Python's.
-    trees : sequence of mappings, one per tree
+    trees : iterable of mappings, one per tree
         Field name to array of int32, float32 or float64, shape [m] or [m, width] with m nodes; or
         [n], where the field of the same name and ``_size``, int32 [m], has the sum n.
         All fields of a tree have the same m, all trees the same fields, dtypes and widths.
         Views of a tree that is in use will do: no more than one tree is copied at a time.
+    rows : sequence of int, optional
+        The nodes of each tree. Then trees are taken one by one, and none is looked at again once
+        the next one was taken; they have no lists.
 
     Returns
     -------
@@ -69,11 +75,15 @@ def encode_forest(
     ParameterError
         An array has another dtype or shape than the format knows.
     """
-    columns = _columns_of(trees[0]) if trees else []
-    rows = [_check_tree(tree, columns, number) for number, tree in enumerate(trees)]
+    given = list(trees) if rows is None else []
+    remaining = iter(given or trees)
+    first = list(islice(remaining, 1))
+    columns = _columns_of(first[0]) if first else []
+    if rows is None:
+        rows = [_check_tree(tree, columns, number) for number, tree in enumerate(given)]
     told: dict[str, Any] = {"format": FORMAT, "header": header, "rows": rows}
     if lists := [name for name, _, width in columns if width == LIST]:
-        told["items"] = {name: [len(tree[name]) for tree in trees] for name in lists}
+        told["items"] = {name: [len(tree[name]) for tree in given] for name in lists}
     document = dump_json(told)
     schema = pa.schema(
         [
@@ -85,7 +95,9 @@ def encode_forest(
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=True)
     with pa.ipc.new_file(sink, schema, options=options) as writer:
-        for tree in trees:
+        for number, (tree, n_nodes) in enumerate(zip(chain(first, remaining), rows, strict=True)):
+            if _check_tree(tree, columns, number) != n_nodes:
+                raise ParameterError(f"Tree {number} has not the {n_nodes} nodes that were told.")
             writer.write_batch(pa.RecordBatch.from_arrays(_arrays_of(tree, columns), schema=schema))
     return bytes(sink.getvalue())
 

@@ -54,7 +54,7 @@ def save_model(
     content.setdefault("n_estimators", len(numbers))
     content.setdefault("shards", [[min(numbers), max(numbers) + 1]] if numbers else [])
     content.setdefault("plan", None)
-    data = encode_forest(*forest.state(copy=False))
+    data = encode_forest(*forest.stored())
     run = Run.create(path, content)
     # Rows of huge weights are told as so many rows as a position can be; the forest knows better.
     position = min(int(model_json.get(ROWS_KEY, 0)), LARGEST_POSITION)

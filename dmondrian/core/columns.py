@@ -209,20 +209,20 @@ def write_bounds(lower, upper, wanted, columns, box, bits):
 
 
 @kernel
-def read_bounds(told, columns, box, bits, lower, upper):
-    """Write the bounds of boxes to ``lower`` and ``upper``; see :func:`write_bounds`. O(m d).
+def read_bounds(told, columns, box, bits, bounds):
+    """Write the bounds of boxes to ``bounds`` [m, 2 d], lower ones first. O(m d).
 
-    ``told`` int32 [b, 4, 2] are the bounds of a feature that took neither value, the first, the
-    second, both.
+    The others as :func:`write_bounds` takes them; ``told`` int32 [b, 4, 2] are the bounds of a
+    feature that took neither value, the first, the second, both.
     """
     told, columns, box, bits = borrow(told), borrow_columns(columns), borrow(box), borrow(bits)
-    lower, upper = borrow(lower), borrow(upper)
+    bounds, d = borrow(bounds), bounds.shape[1] // 2
     p, half, one = columns.numeric.shape[0], bits.shape[1] // 2, np.uint64(1)
-    for v in range(lower.shape[0]):
+    for v in range(bounds.shape[0]):
         for k in range(p):
             j = columns.numeric[k]
-            lower[v, j], upper[v, j] = box[v, k], box[v, p + k]
+            bounds[v, j], bounds[v, d + j] = box[v, k], box[v, p + k]
         for k in range(told.shape[0]):
             w, place, j = k >> 6, np.uint64(k & 63), columns.binary[k]
             seen = (bits[v, w] >> place & one) | (bits[v, half + w] >> place & one) << one
-            lower[v, j], upper[v, j] = told[k, seen, 0], told[k, seen, 1]
+            bounds[v, j], bounds[v, d + j] = told[k, seen, 0], told[k, seen, 1]

@@ -200,23 +200,28 @@ def lay_out(tree: Tree, columns: Columns) -> Tree:
     return new
 
 
-def read_boxes(tree: Tree, nodes: slice) -> tuple[np.ndarray, np.ndarray]:
-    """Return lower and upper bounds of nodes, float32 [m, d] each; 0 where there is no box.
+def bounds_of(tree: Tree, nodes: slice) -> np.ndarray:
+    """Return bounds of nodes, float32 [m, 2 d], lower ones first; 0 where there is no box.
 
-    Where no boxes are written they are float32 [m, 0].
+    A view where no feature is written as bits; float32 [m, 0] where no boxes are written.
     """
-    columns, p = tree.columns, len(tree.columns.numeric)
+    columns = tree.columns
     box, bits = tree.box[nodes], tree.bits[nodes]
     if not len(columns.binary):
-        return box[:, :p], box[:, p:]
-    lower = np.empty((len(box), tree.n_features), np.float32)
-    upper = np.empty_like(lower)
+        return box
+    bounds = np.empty((len(box), 2 * tree.n_features), np.float32)
     told = np.zeros((len(columns.binary), 4, 2), np.float32)
     told[:, 1], told[:, 2] = columns.values[:, :1], columns.values[:, 1:]
     told[:, 3] = [(min(two), max(two)) for two in columns.values]
-    into = lower.view(np.int32), upper.view(np.int32)
-    read_bounds(told.view(np.int32), columns, box.view(np.int32), bits, *into)
-    return lower, upper
+    read_bounds(told.view(np.int32), columns, box.view(np.int32), bits, bounds.view(np.int32))
+    return bounds
+
+
+def read_boxes(tree: Tree, nodes: slice) -> tuple[np.ndarray, np.ndarray]:
+    """Return lower and upper bounds of nodes, float32 [m, d] each; see :func:`bounds_of`."""
+    bounds = bounds_of(tree, nodes)
+    d = bounds.shape[1] // 2
+    return bounds[:, :d], bounds[:, d:]
 
 
 def write_boxes(tree: Tree, nodes: slice, lower: np.ndarray, upper: np.ndarray) -> None:
@@ -231,7 +236,7 @@ def fields(tree: Tree) -> dict[str, np.ndarray]:
     return {name: np.array(value, order="C") for name, value in views(tree).items()}
 
 
-def views(tree: Tree) -> dict[str, np.ndarray]:
+def views(tree: Tree, with_boxes: bool = True) -> dict[str, np.ndarray]:
     """Return what :func:`fields` does, as views where it can; they change as the tree learns."""
     used = int(tree.head_i[N_NODES])
     i, f, d = tree.i[:used], tree.f[:used], tree.d[:used]
@@ -246,7 +251,7 @@ def views(tree: Tree) -> dict[str, np.ndarray]:
         "odds_exponent": i[:, EXPONENT],
         "stat": d[:, STAT : STAT + tree.n_stats],
     }
-    if has_boxes(tree.columns):
+    if with_boxes and has_boxes(tree.columns):
         told["lower"], told["upper"] = read_boxes(tree, slice(0, used))
     return told
 

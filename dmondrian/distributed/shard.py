@@ -103,7 +103,7 @@ def learn_jointly(plan: Plan, shard: Shard, encoded: Any, order: Step) -> None:
     shard.answers[order.start], shard.ahead = answer, None
     shard.position = order.stop
     if order.save:
-        shard.unsaved[order.stop] = encode_forest(*shard.forest.state(copy=False))
+        shard.unsaved[order.stop] = encode_forest(*shard.forest.stored())
 
 
 def rows_between(

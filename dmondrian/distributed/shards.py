@@ -352,7 +352,7 @@ def _save(held: HeldRun, shard: Shard, order: Step, answer: Answer) -> Answer:
             answer.status = LOST
             return answer
         if data is None:
-            data = encode_forest(*shard.forest.state(copy=False))
+            data = encode_forest(*shard.forest.stored())
         # Kept until the store has it: the next step may run before this one is repeated.
         shard.unsaved[order.stop] = data
         shard.saved[order.stop] = held.run.put_blob(data), len(data)

@@ -376,7 +376,7 @@ class BaseForest(BaseEstimator):
         if "forest_" in state:
             from dmondrian.checkpoint import encode_forest
 
-            state["forest_"] = encode_forest(*state["forest_"].state(copy=False))
+            state["forest_"] = encode_forest(*state["forest_"].stored())
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,25 @@ def test_round_trip(trees: Trees) -> None:
     assert same(trees, back)
 
 
+def test_trees_one_by_one_in_the_same_memory(trees: Trees) -> None:
+    used: Trees = [{}]
+
+    def each() -> Iterator[dict[str, np.ndarray[Any, Any]]]:
+        for tree in trees:
+            for array in used[0].values():
+                array.view(np.uint8)[:] = 255
+            used[0] = {name: array.copy() for name, array in tree.items()}
+            yield used[0]
+
+    told = [len(next(iter(tree.values()))) for tree in trees]
+    assert len(trees) > 1
+    assert encode_forest({}, each(), told) == encode_forest({}, trees)
+    with pytest.raises(ParameterError, match=f"Tree 1 has not the {told[1] + 1} nodes"):
+        encode_forest({}, iter(trees), [told[0], told[1] + 1, *told[2:]])
+
+
 def test_no_trees() -> None:
+    assert encode_forest({"a": 1}, iter([]), []) == encode_forest({"a": 1}, [])
     assert decode_forest(encode_forest({"a": 1}, [])) == ({"a": 1}, [])
 
 

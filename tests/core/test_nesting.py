@@ -1,0 +1,129 @@
+"""Boxes as differences: nothing where they nest, and whatever they were, to the last bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dmondrian.checkpoint import decode_forest, encode_forest
+from dmondrian.core import nodes
+from dmondrian.core.columns import all_numeric
+from dmondrian.core.nesting import add_differences, take_differences
+from dmondrian.forest import Forest
+from dmondrian.parameters import ForestParameters
+
+D = 5
+KINDS = {
+    "classifier": {"algorithm": "amf-classifier", "n_classes": 3},
+    "leaves of several rows": {"algorithm": "amf-classifier", "n_classes": 3, "max_nodes": 41},
+    "regressor": {"algorithm": "amf-regressor", "n_classes": 0},
+    "cells without rows": {"algorithm": "amf-classifier", "n_classes": 3, "domain": "cube"},
+    "no rows": {"algorithm": "amf-regressor", "n_classes": 0},
+}
+
+
+def grown(name: str) -> Forest:
+    given = {"n_features": D, "seed": 3, "split_pure": True}
+    forest = Forest(ForestParameters(**{**given, **KINDS[name]}), range(2))
+    rng = np.random.default_rng(5)
+    X = rng.random((0 if name == "no rows" else 300, D)).astype(np.float32)
+    X[:, 1] = X[:, 1] > 0.5
+    X[:, 2:4] = np.round(X[:, 2:4], 1)
+    X[::7, 2] = -0.0 if forest.parameters.domain == "range" else 0.0
+    X[:, 4] = X[:, 1]
+    forest.update(X, np.floor(3 * X[:, 0]).astype(np.float64))
+    return forest
+
+
+def differences(tree: nodes.Tree) -> tuple[np.ndarray, np.ndarray]:
+    lower, upper = np.full((2, int(tree.head_i[nodes.N_NODES]), D), np.nan, np.float32)
+    take_differences(tree, lower, upper)
+    return lower, upper
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_what_is_stored_is_what_was(name: str) -> None:
+    forest = grown(name)
+    header, trees = forest.state()
+    told, stored = decode_forest(encode_forest(*forest.stored()))
+    assert told == {**header, "format": 3}
+    again = Forest.from_state(told, stored)
+    assert told == header
+    for mine, read, theirs in zip(trees, stored, again.state()[1], strict=True):
+        assert {key: array.tobytes() for key, array in mine.items()} == {
+            key: array.tobytes() for key, array in theirs.items()
+        }
+        assert mine["lower"].tobytes() == read["lower"].tobytes()
+    assert encode_forest(*again.stored()) == encode_forest(*forest.stored())
+
+
+@pytest.mark.parametrize("name", ["classifier", "leaves of several rows", "regressor"])
+def test_boxes_that_nest_differ_by_nothing(name: str) -> None:
+    for tree in grown(name).trees:
+        lower, upper = (array.view(np.int32) for array in differences(tree))
+        told = nodes.fields(tree)
+        inside = told["left"] >= 0
+        assert inside.sum() > 15
+        # Zeros of both signs are one number, and which of them a box has is not for boxes to say.
+        for array, end in ((lower, told["lower"]), (upper, told["upper"])):
+            assert not array[inside[:, None] & (end != 0.0)].any()
+            assert (array[inside] & 0x7FFFFFFF == 0).all()
+        assert lower[~inside].tobytes() == told["lower"][~inside].tobytes()
+        is_point = told["lower"] == told["upper"]
+        assert not upper[~inside[:, None] & is_point].any()
+        assert upper[~inside].any() == (name == "leaves of several rows")
+
+
+def test_a_stored_forest_takes_less() -> None:
+    forest = grown("classifier")
+    assert len(encode_forest(*forest.stored())) < 0.8 * len(encode_forest(*forest.state()))
+
+
+def test_any_bounds_come_back() -> None:
+    """Boxes that nest in no way, of numbers that are none, in trees of any shape."""
+    rng = np.random.default_rng(0)
+    odd = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, -np.nan, 1e-45, 3e38, -1.5], np.float32)
+    for n_leaves in (1, 2, 3, 40):
+        links = shape(n_leaves, rng)
+        m = len(links["left"])
+        tree = nodes.make_tree(all_numeric(D), 3, m)
+        tree.head_i[nodes.ROOT], tree.head_i[nodes.N_NODES] = root(links), m
+        tree.i[:, nodes.LEFT], tree.i[:, nodes.RIGHT] = links["left"], links["right"]
+        tree.box[:] = rng.choice(odd, (m, 2 * D))
+        lower, upper = differences(tree)
+        back = add_differences({**links, "lower": lower, "upper": upper}, root(links))
+        assert back["lower"].tobytes() == np.ascontiguousarray(tree.box[:, :D]).tobytes()
+        assert back["upper"].tobytes() == np.ascontiguousarray(tree.box[:, D:]).tobytes()
+
+
+def test_a_deep_tree() -> None:
+    n = 30_000
+    left = np.concatenate([np.arange(1, n), np.full(n, -1)]).astype(np.int32)
+    right = np.concatenate([np.arange(n, 2 * n - 1), np.full(n, -1)]).astype(np.int32)
+    parent = np.full(2 * n - 1, -1, np.int32)
+    left, right = left[: 2 * n - 1], right[: 2 * n - 1]
+    parent[left[: n - 1]] = parent[right[: n - 1]] = np.arange(n - 1)
+    links = {"left": left, "right": right, "parent": parent}
+    ends = np.zeros((2 * n - 1, D), np.float32)
+    ends[left < 0] = np.arange(n, dtype=np.float32)[:, None]
+    told = add_differences({**links, "lower": ends, "upper": np.zeros_like(ends)}, 0)
+    assert (told["lower"][0] == 0.0).all()
+    assert (told["upper"][0] == n - 1).all()
+    assert (told["lower"] <= told["upper"]).all()
+
+
+def shape(n_leaves: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Links of a random tree, its nodes in random order."""
+    m = 2 * n_leaves - 1
+    number, open_ = rng.permutation(m).astype(np.int32), [0]
+    left, right, parent = np.full((3, m), -1, np.int32)
+    for v in range(0, m - 1, 2):
+        above = open_.pop(rng.integers(len(open_)))
+        a, b, up = number[v + 1], number[v + 2], number[above]
+        left[up], right[up], parent[a], parent[b] = a, b, up, up
+        open_ += [v + 1, v + 2]
+    return {"left": left, "right": right, "parent": parent}
+
+
+def root(links: dict[str, np.ndarray]) -> int:
+    return int(np.flatnonzero(links["parent"] < 0)[0])
