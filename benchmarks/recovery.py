@@ -164,7 +164,7 @@ def alone(url: str, trees: list[int]) -> tuple[float, float]:
         for start, stop in slices(block.position, len(rows.X)):
             forest.predict_sums(rows.X[start:stop])
             forest.update(rows.X[start:stop], rows.y[start:stop], None)
-    run.put_blob(encode_forest(*forest.state(copy=False)))
+    run.put_blob(encode_forest(*forest.stored()))
     return time.monotonic() - began[0], time.process_time() - began[1]
 
 
