@@ -23,6 +23,7 @@ import numpy as np
 from distributed import Client, LocalCluster, Worker, WorkerPlugin
 from distributed.security import Security
 
+from dmondrian.checkpoint import encode_forest
 from dmondrian.errors import ClusterError, ParameterError
 from dmondrian.forest import Forest
 from dmondrian.parameters import ForestParameters
@@ -264,3 +265,5 @@ def warm(parameters: ForestParameters, calibrate: bool = False) -> None:
     forest.update(X, y, None)
     forest.update(X, y, np.ones(2))
     forest.predict_sums(X)
+    forest.update(0.5 * X, y, None)  # boxes that wrote columns as bits are written anew
+    encode_forest(*forest.stored())
