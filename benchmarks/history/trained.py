@@ -63,6 +63,7 @@ class Batches(Timed, Trained):
             if not hasattr(self.forest.forest_, "freeze"):
                 raise NotImplementedError("trees of this commit are not frozen")
             self.forest.forest_.freeze()
+            self.ask(self.X)  # once, as it is in memory that was not touched before
         else:
             self.X = self.X[: SIZES.few]
 
