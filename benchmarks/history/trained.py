@@ -98,7 +98,7 @@ class Singles(Timed, Trained):
 
 
 class Storage(Timed, Trained):
-    """A forest is saved to an empty folder, and loaded."""
+    """A forest is saved to an empty folder, and loaded; a wait for the disk is not in it."""
 
     params = SETS
     param_names = ("rows",)
