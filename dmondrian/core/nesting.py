@@ -99,10 +99,11 @@ def _add_differences(links, root, lower, upper):
 def add_differences(arrays: dict[str, np.ndarray], root: int) -> dict[str, np.ndarray]:
     """Return the bounds of which ``lower`` and ``upper``, float32 [m, d], are the differences.
 
-    The links ``left``, ``right`` and ``parent`` must be those of a tree (trusted).
+    In their memory, unless it is read-only. The links ``left``, ``right`` and ``parent`` must be
+    those of a tree (trusted).
     """
     links = tuple(read_only(arrays[name]) for name in ("left", "right", "parent"))
-    ends = {name: np.array(arrays[name], order="C") for name in ("lower", "upper")}
+    ends = {name: np.require(arrays[name], None, ["C", "W"]) for name in ("lower", "upper")}
     if root >= 0:
         _add_differences(links, root, *(end.view(np.int32) for end in ends.values()))
     return ends

@@ -99,6 +99,25 @@ def test_any_bounds_come_back() -> None:
         assert back["upper"].tobytes() == np.ascontiguousarray(tree.box[:, D:]).tobytes()
 
 
+def test_bounds_are_written_where_their_differences_were() -> None:
+    told, stored = decode_forest(encode_forest(*grown("classifier").stored()))
+    given = [(tree["lower"], tree["upper"]) for tree in stored]
+    Forest.from_state(told, stored)
+    for tree, (lower, upper) in zip(stored, given, strict=True):
+        assert np.shares_memory(tree["lower"], lower)
+        assert np.shares_memory(tree["upper"], upper)
+
+
+def test_arrays_that_are_read_only_stay_as_they_are() -> None:
+    links = {"left": [1, -1, -1], "right": [2, -1, -1], "parent": [-1, 0, 0]}
+    given = {name: np.array(values, np.int32) for name, values in links.items()}
+    ends = {name: np.ones((3, D), np.float32) for name in ("lower", "upper")}
+    for array in ends.values():
+        array.flags.writeable = False
+    assert (add_differences({**given, **ends}, 0)["upper"] == 0.0).any()
+    assert all((array == 1.0).all() for array in ends.values())
+
+
 def test_either_child_may_be_the_left_one() -> None:
     rng = np.random.default_rng(1)
     tree = nodes.make_tree(all_numeric(D), 3, 3)
