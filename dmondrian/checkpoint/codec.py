@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from dmondrian.checkpoint.document import dump_json, parse_json
-from dmondrian.checkpoint.framing import read_batch_frame
+from dmondrian.checkpoint.framing import read_batch_frame, values_of
 from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.store.memory import usable_bytes
 
@@ -120,7 +120,7 @@ def decode_forest(
     -------
     header : dict
     trees : list of dict of ndarray
-        C-contiguous, read-only views of the decoded buffers.
+        C-contiguous views of the decoded buffers, read-only where these are in `data`.
 
     Raises
     ------
@@ -385,7 +385,7 @@ def _tree_of(
         if len(array) != n_nodes or array.null_count or flat.null_count:
             raise CorruptError(f"Column {name!r} has nulls or another length than {n_nodes}.")
         # Kernels take no others: a buffer that is not compressed may begin at any byte.
-        values = np.require(flat.to_numpy(zero_copy_only=True), dtype, ["C", "A"])
+        values = np.require(values_of(flat, dtype), dtype, ["C", "A"])
         tree[name] = values.reshape(n_nodes, width) if width > 0 else values
     return tree
 

@@ -15,6 +15,9 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
 from dmondrian.errors import CorruptError
 
 # Slots of the tables' fields, in the order of Message.fbs.
@@ -133,3 +136,11 @@ def _read(kind: str, data: memoryview, at: int) -> int:
     if at < 0:
         raise CorruptError("A record batch's frame points before its beginning.")
     return int(struct.unpack_from(kind, data, at)[0])
+
+
+def values_of(array: pa.Array, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Return a view that may be written to where Arrow made the memory, as it does to expand."""
+    buffer = array.buffers()[-1]
+    if buffer is None or not buffer.is_mutable:
+        return array.to_numpy(zero_copy_only=True)
+    return np.frombuffer(buffer, dtype, len(array), array.offset * dtype.itemsize)

@@ -20,45 +20,53 @@ from dmondrian.core.nodes import LEFT, RIGHT, Tree, bounds_of
 
 
 @inner
-def _least(values, bits, a, b, j):
-    """Return the bits of the lower of two nodes' bounds; by one comparison, whatever is compared.
+def _rank(bits):
+    """Return an integer that rises with the float of these bits; the rank of a rank is the bits.
 
-    A library's minimum may return either zero of two, by the processor.
+    Floats are not compared: by the processor's settings those below 2^-126 are all zero.
     """
-    return bits[a, j] if values[a, j] < values[b, j] else bits[b, j]
+    return bits ^ (bits >> 31 & 0x7FFFFFFF)
 
 
 @inner
-def _most(values, bits, a, b, j):
-    """Return the bits of the higher of two nodes' bounds; see :func:`_least`."""
-    return bits[a, j] if values[a, j] > values[b, j] else bits[b, j]
+def _least(bits, a, b, j):
+    """Return the bits of the lower of two nodes' bounds."""
+    return _rank(min(_rank(bits[a, j]), _rank(bits[b, j])))
+
+
+@inner
+def _most(bits, a, b, j):
+    """Return the bits of the higher of two nodes' bounds."""
+    return _rank(max(_rank(bits[a, j]), _rank(bits[b, j])))
 
 
 @kernel
-def _take_differences(links, values, bits, lower, upper):
+def _take_differences(links, bits, lower, upper):
     """Write differences of bounds to ``lower`` and ``upper``, int32 [m, d]. O(m d).
 
-    ``links`` int32 [m, words] are those of nodes; ``values`` float32 [m, 2 d] are lower bounds,
-    then upper ones, ``bits`` int32 the same memory.
+    ``links`` int32 [m, words] are those of nodes; ``bits`` int32 [m, 2 d] are those of lower
+    bounds, then of upper ones. Links beyond the nodes are of a tree that learns meanwhile: what
+    is written then is no tree, but nothing else is read.
     """
-    links, values, bits = borrow(links), borrow(values), borrow(bits)
-    lower, upper, d = borrow(lower), borrow(upper), lower.shape[1]
-    for v in range(lower.shape[0]):
+    links, bits = borrow(links), borrow(bits)
+    lower, upper, d, m = borrow(lower), borrow(upper), lower.shape[1], links.shape[0]
+    for v in range(m):
         a, b = np.int64(links[v, LEFT]), np.int64(links[v, RIGHT])
+        has_children = 0 <= a < m and 0 <= b < m
         for j in range(d):
             low, high = bits[v, j], bits[v, d + j]
-            if a < 0:
-                lower[v, j], upper[v, j] = low, high ^ low
+            if has_children:
+                lower[v, j] = low ^ _least(bits, a, b, j)
+                upper[v, j] = high ^ _most(bits, a, b, d + j)
             else:
-                lower[v, j] = low ^ _least(values, bits, a, b, j)
-                upper[v, j] = high ^ _most(values, bits, a, b, d + j)
+                lower[v, j], upper[v, j] = low, high ^ low
 
 
 def take_differences(tree: Tree, lower: np.ndarray, upper: np.ndarray) -> None:
     """Write the differences of all bounds of a tree to ``lower`` and ``upper``, float32 [m, d]."""
-    bounds = bounds_of(tree, slice(0, len(lower)))
-    ends = lower.view(np.int32), upper.view(np.int32)
-    _take_differences(tree.i[: len(lower)], bounds, bounds.view(np.int32), *ends)
+    links = tree.i[: len(lower)]
+    bounds = bounds_of(tree, slice(0, len(links)))
+    _take_differences(links, bounds.view(np.int32), lower.view(np.int32), upper.view(np.int32))
 
 
 @inner
@@ -70,23 +78,20 @@ def _first_below(left, v):
 
 
 @kernel
-def _add_differences(links, root, values, bits):
-    """Make bounds of differences, in place; links are those of a sound tree. O(m d)."""
+def _add_differences(links, root, lower, upper):
+    """Make bits of bounds of differences, in place; links are those of a sound tree. O(m d)."""
     left, right, parent = links
     left, right, parent = borrow(left), borrow(right), borrow(parent)
-    (lower, upper), (low_bits, high_bits) = values, bits
-    lower, upper, low_bits, high_bits = (
-        borrow(lower), borrow(upper), borrow(low_bits), borrow(high_bits),
-    )  # fmt: skip
+    lower, upper = borrow(lower), borrow(upper)
     v = _first_below(left, root)
     while v >= 0:  # children before parents
         a, b = np.int64(left[v]), np.int64(right[v])
         for j in range(lower.shape[1]):
             if a < 0:
-                high_bits[v, j] ^= low_bits[v, j]
+                upper[v, j] ^= lower[v, j]
             else:
-                low_bits[v, j] ^= _least(lower, low_bits, a, b, j)
-                high_bits[v, j] ^= _most(upper, high_bits, a, b, j)
+                lower[v, j] ^= _least(lower, a, b, j)
+                upper[v, j] ^= _most(upper, a, b, j)
         above = np.int64(parent[v])
         v = above if above < 0 or right[above] == v else _first_below(left, right[above])
 
@@ -94,10 +99,11 @@ def _add_differences(links, root, values, bits):
 def add_differences(arrays: dict[str, np.ndarray], root: int) -> dict[str, np.ndarray]:
     """Return the bounds of which ``lower`` and ``upper``, float32 [m, d], are the differences.
 
-    The links ``left``, ``right`` and ``parent`` must be those of a tree (trusted).
+    In their memory, unless it is read-only. The links ``left``, ``right`` and ``parent`` must be
+    those of a tree (trusted).
     """
     links = tuple(read_only(arrays[name]) for name in ("left", "right", "parent"))
-    values = np.array(arrays["lower"], order="C"), np.array(arrays["upper"], order="C")
+    ends = {name: np.require(arrays[name], None, ["C", "W"]) for name in ("lower", "upper")}
     if root >= 0:
-        _add_differences(links, root, values, tuple(end.view(np.int32) for end in values))
-    return dict(zip(("lower", "upper"), values, strict=True))
+        _add_differences(links, root, *(end.view(np.int32) for end in ends.values()))
+    return ends

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import platform
+
 import numpy as np
 import pytest
 
@@ -20,6 +23,7 @@ KINDS = {
     "cells without rows": {"algorithm": "amf-classifier", "n_classes": 3, "domain": "cube"},
     "no rows": {"algorithm": "amf-regressor", "n_classes": 0},
 }
+ODD = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, -np.nan, 1e-45, 3e38, -1.5], np.float32)
 
 
 def grown(name: str) -> Forest:
@@ -82,18 +86,88 @@ def test_a_stored_forest_takes_less() -> None:
 def test_any_bounds_come_back() -> None:
     """Boxes that nest in no way, of numbers that are none, in trees of any shape."""
     rng = np.random.default_rng(0)
-    odd = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, -np.nan, 1e-45, 3e38, -1.5], np.float32)
     for n_leaves in (1, 2, 3, 40):
         links = shape(n_leaves, rng)
         m = len(links["left"])
         tree = nodes.make_tree(all_numeric(D), 3, m)
         tree.head_i[nodes.ROOT], tree.head_i[nodes.N_NODES] = root(links), m
         tree.i[:, nodes.LEFT], tree.i[:, nodes.RIGHT] = links["left"], links["right"]
-        tree.box[:] = rng.choice(odd, (m, 2 * D))
+        tree.box[:] = rng.choice(ODD, (m, 2 * D))
         lower, upper = differences(tree)
         back = add_differences({**links, "lower": lower, "upper": upper}, root(links))
         assert back["lower"].tobytes() == np.ascontiguousarray(tree.box[:, :D]).tobytes()
         assert back["upper"].tobytes() == np.ascontiguousarray(tree.box[:, D:]).tobytes()
+
+
+def test_bounds_are_written_where_their_differences_were() -> None:
+    told, stored = decode_forest(encode_forest(*grown("classifier").stored()))
+    given = [(tree["lower"], tree["upper"]) for tree in stored]
+    Forest.from_state(told, stored)
+    for tree, (lower, upper) in zip(stored, given, strict=True):
+        assert np.shares_memory(tree["lower"], lower)
+        assert np.shares_memory(tree["upper"], upper)
+
+
+def test_arrays_that_are_read_only_stay_as_they_are() -> None:
+    links = {"left": [1, -1, -1], "right": [2, -1, -1], "parent": [-1, 0, 0]}
+    given = {name: np.array(values, np.int32) for name, values in links.items()}
+    ends = {name: np.ones((3, D), np.float32) for name in ("lower", "upper")}
+    for array in ends.values():
+        array.flags.writeable = False
+    assert (add_differences({**given, **ends}, 0)["upper"] == 0.0).any()
+    assert all((array == 1.0).all() for array in ends.values())
+
+
+def test_either_child_may_be_the_left_one() -> None:
+    rng = np.random.default_rng(1)
+    tree = nodes.make_tree(all_numeric(D), 3, 3)
+    tree.head_i[nodes.ROOT], tree.head_i[nodes.N_NODES] = 0, 3
+    tree.i[:, nodes.LEFT], tree.i[:, nodes.RIGHT] = [1, -1, -1], [2, -1, -1]
+    for _ in range(20):
+        tree.box[:] = rng.choice(ODD, (3, 2 * D))
+        told = [end.tobytes() for end in differences(tree)]
+        tree.i[0, [nodes.LEFT, nodes.RIGHT]] = tree.i[0, [nodes.RIGHT, nodes.LEFT]]
+        assert told == [end.tobytes() for end in differences(tree)]
+
+
+@pytest.mark.skipif(
+    platform.machine() != "x86_64" or platform.libc_ver()[0] != "glibc",
+    reason="where the processor's settings lie is another thing elsewhere",
+)
+def test_the_processor_may_take_small_numbers_for_zero() -> None:
+    """Libraries compiled with -ffast-math leave a thread so."""
+    forest = Forest(ForestParameters("amf-classifier", D, 2, seed=0, split_pure=True), [0])
+    X = np.random.default_rng(0).integers(0, 50, (200, D)).astype(np.int32).view(np.float32)
+    forest.update(X, np.arange(200.0) % 2)
+    libm, own, other = ctypes.CDLL("libm.so.6"), (ctypes.c_uint32 * 8)(), (ctypes.c_uint32 * 8)()
+    assert libm.fegetenv(own) == libm.fegetenv(other) == 0
+    other[7] |= 0x8040  # the last word is MXCSR: denormals are zeros, flush to zero
+    plain = encode_forest(*forest.stored())
+    try:
+        assert libm.fesetenv(other) == 0
+        assert np.float32(1e-45) == 0.0
+        found = encode_forest(*forest.stored())
+        told = add_differences(decode_forest(plain)[1][0], int(forest.trees[0].head_i[nodes.ROOT]))
+    finally:
+        assert libm.fesetenv(own) == 0
+    assert found == plain
+    mine = nodes.fields(forest.trees[0])
+    assert {name: end.tobytes() for name, end in told.items()} == {
+        name: mine[name].tobytes() for name in told
+    }
+
+
+def test_nothing_beyond_the_nodes_is_read() -> None:
+    """A tree that learns meanwhile has links to nodes that came later."""
+    tree = nodes.make_tree(all_numeric(D), 3, 40)
+    tree.head_i[nodes.ROOT], tree.head_i[nodes.N_NODES] = 0, 3
+    tree.i[:3, nodes.LEFT], tree.i[:3, nodes.RIGHT] = [1, 20, -1], [2, 21, -1]
+    tree.box[:3] = np.arange(3 * 2 * D).reshape(3, 2 * D)
+    found = []
+    for beyond in (1.0, -7.0):
+        tree.box[3:] = beyond
+        found.append([end.tobytes() for end in differences(tree)])
+    assert found[0] == found[1]
 
 
 def test_a_deep_tree() -> None:
