@@ -29,7 +29,7 @@ from dmondrian.stats.labels import KEPT
 from dmondrian.stats.values import MARK, WEIGHT
 
 FORMAT = 2  # 2: e^x by another polynomial, which shows in the last bits of weights
-NESTED = 3  # the same with boxes as differences (core/nesting.py): half the bytes once stored
+NESTED = 3  # the same with boxes as differences (core/nesting.py): fewer bytes once compressed
 
 _FIELDS = {
     "left": np.int32,

@@ -257,7 +257,7 @@ def _local(size: dict[str, Any]) -> Iterator[Client]:
 
 
 def warm(parameters: ForestParameters, calibrate: bool = False) -> None:
-    """Compile a forest's kernels here, so that worker processes find them on disk."""
+    """Compile what it takes to train and save, so that worker processes find it on disk."""
     forest = Forest(parameters, [0], calibrate=calibrate)
     X = np.zeros((2, parameters.n_features), dtype=np.float32)
     X[1] = 1.0

@@ -8,6 +8,7 @@ second point comes, the leaf's cells are split, and all that it knows moves to t
 first point, until the points are parted, the lifetime is passed or no more nodes are allowed.
 So no row is stored, nodes are never inserted above others, and the cells that are split are
 those with two distinct rows, in whatever order these came; statistics that add can be merged.
+Cuts through a side that holds a single float32 part no rows and are left out of the process.
 
 Relies on rows in [0, 1]^d. Promises that a leaf with distinct rows was stopped by the lifetime
 or the cap. A cell that no row has reached is a leaf of weight zero whose box is the corner of
@@ -113,13 +114,28 @@ def cell_of(tree, key, leaf, x):
 
 
 @inner
+def side(lower, upper):
+    """Return the length of a cell's side, or 0 where no row that it holds parts from another.
+
+    A cell holds the float32 above ``lower``, up to ``upper`` (and 0 where that is its lower end).
+    Where that is a single number, a cut leaves one side empty and the other as it was: such cuts
+    are left out, for rows apart by less in another feature would else wait for ever.
+    """
+    first, last = np.float32(lower).view(np.int32), np.float32(upper).view(np.int32)
+    return upper - lower if first == 0 or last - first > 1 else 0.0
+
+
+@inner
 def draw_split(tree, key, born):
-    """Return (time, feature, threshold) of the split of the cell at hand. O(d)."""
+    """Return (time, feature, threshold) of the split of the cell at hand. O(d).
+
+    The time is inf where it holds a single point.
+    """
     d = tree.n_features
     sides, lower, upper = tree.scratch[:d], tree.scratch[d : 2 * d], tree.scratch[2 * d : 3 * d]
     size = 0.0
     for j in range(d):
-        sides[j] = upper[j] - lower[j]
+        sides[j] = side(lower[j], upper[j])
         size += sides[j]
     time = max(born - log(uniform(key, 1)) / size, np.nextafter(born, np.inf))  # after all above
     j = pick_feature(sides, uniform(key, 2) * size)

@@ -40,7 +40,12 @@ class Cell:
     def split(self) -> tuple[float, int, np.float32]:
         """Return when, on which feature and where the cell is split."""
         sides = [float(b) - float(a) for a, b in zip(self.lower, self.upper, strict=True)]
+        for j, (low, high) in enumerate(zip(self.lower, self.upper, strict=True)):
+            if low > 0.0 and np.nextafter(low, high) == high:
+                sides[j] = 0.0  # one number: whatever is cut off is empty
         size = sum(sides)
+        if size == 0.0:
+            return math.inf, -1, self.upper[0]  # a single point
         time = self.born - math.log(self.uniform(1)) / size
         j = choose_feature(sides, self.uniform(2) * size)
         return time, j, cut_between(self.lower[j], self.upper[j], self.uniform(3))

@@ -13,6 +13,7 @@ from dmondrian.core.columns import boxless
 from dmondrian.core.nodes import ETA, make_tree
 from dmondrian.forest import Forest
 from dmondrian.growth.cube import draw_split, whole_cube
+from dmondrian.parameters import ForestParameters
 from tests.laws.grow import nodes_of
 from tests.reference.cases import Case, random_case
 from tests.reference.closed_form import tree_of
@@ -33,6 +34,9 @@ def cube_case(number: int, regression: bool = False) -> Case:
     if number % 5 == 0:
         X[:, 0] = X[0, 0] + rng.integers(0, 3, len(X)) * np.float32(2.0**-22)
         X = np.minimum(X, np.float32(1.0))
+    if number % 7 == 0:  # apart by less than numbers elsewhere can be, and than any at 0
+        X[:, 0] *= np.float32(1e-42 if number % 2 else 1e-20)
+        X[:, 1:] = X[0, 1:]
     return dataclasses.replace(drawn, X=np.ascontiguousarray(X), max_nodes=None)
 
 
@@ -219,3 +223,17 @@ def test_cells_are_split_after_they_came_into_being(born: float) -> None:
     for key in range(50):
         whole_cube(tree)
         assert draw_split(tree, np.uint64(key), born)[0] > born
+
+
+@pytest.mark.parametrize("apart", [1e-10, 1e-20, 1e-38, 1.4e-45])
+def test_rows_part_however_near_they_are(apart: float) -> None:
+    """In cells that are one float32 wide in all other features, cuts there would never end."""
+    X = np.full((2, 4), 0.5, np.float32)
+    X[:, 0] = np.array([apart, 0.0 if apart < 1e-40 else 2 * apart], np.float32)
+    assert X[0, 0] != X[1, 0]
+    forest = Forest(ForestParameters("amf-classifier", 4, 2, domain="cube", seed=0), range(3))
+    forest.update(X, np.array([0.0, 1.0]))
+    for tree in forest.trees:
+        check(tree, paused=False, may_be_empty=True)
+    splits = 2 * 4 * math.log(1 / apart)
+    assert forest.n_nodes < 3 * 2 * 2 * splits
