@@ -208,7 +208,6 @@ def over_one(args: argparse.Namespace) -> dict[str, Any]:
             for n_workers in (1, args.workers):
                 with workers(n_workers) as client:
                     learn(client, few, args, checkpoint_every=None)  # starts all that is to start
-                    np.ones(args.at_hand << 17)  # of 8 bytes; and given back: see throughput.py
                     summary = learn(client, data, args, checkpoint_every=None).summary
                     turn.append(summary["seconds"])
             found.append(turn)
@@ -305,7 +304,6 @@ def main() -> None:
     parser.add_argument("--kill-rows", type=int, default=40_000, help="of kill and orders")
     parser.add_argument("--trees", type=int, default=12)
     parser.add_argument("--workers", type=int, default=2, help="most workers")
-    parser.add_argument("--at-hand", type=int, default=4096, help="MiB of memory made ready")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path, default=RESULTS / "recovery.json")
     args = parser.parse_args()
