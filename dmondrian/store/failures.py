@@ -81,7 +81,8 @@ def _advice(error: BaseException, reason: str, url: str) -> str:
         return "Choose a folder that this user may read and write, or change its permissions."
     if "not a directory" in low or "is a directory" in low:
         return "A file stands where a folder is needed, or the reverse: choose another folder."
-    if isinstance(error, UnauthenticatedError) or "403" in low or "credential" in low:
+    is_refused = re.search(r"\b403\b", low) is not None  # no port 40371
+    if isinstance(error, UnauthenticatedError) or is_refused or "credential" in low:
         return "Check the credentials in the environment and what they may do on this bucket."
     if "builder error" in low and "http://" in low:
         return "For a plain http endpoint set AWS_ALLOW_HTTP=true."

@@ -91,7 +91,7 @@ def test_steps_learn_what_a_forest_learns_and_save_it(worker: Worker) -> None:
     assert answer.position == 2000
     assert answer.saved is not None
     expected, _ = learned(worker, 2000)
-    header, trees = decode_forest(worker.run.get_blob(answer.saved[0]))
+    header, trees = Forest.from_state(*decode_forest(worker.run.get_blob(answer.saved[0]))).state()
     assert header == expected.state()[0]
     for there, here in zip(trees, expected.state()[1], strict=True):
         assert all(np.array_equal(there[name], here[name]) for name in here)
@@ -222,7 +222,7 @@ def test_a_failure_in_the_middle_makes_the_shard_dirty_until_it_is_restored(
     expected = worker.step(1, save=True).saved
     assert expected is not None
     forest, _ = learned(worker, 2000)
-    assert decode_forest(worker.run.get_blob(expected[0]))[0] == forest.state()[0]
+    assert decode_forest(worker.run.get_blob(expected[0]))[0] == forest.stored()[0]
 
 
 def test_a_shard_goes_on_from_its_blob(worker: Worker) -> None:

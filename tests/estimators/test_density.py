@@ -158,7 +158,7 @@ def altered(tmp_path: Path, density: MondrianDensity, change: Callable[[dict], o
     header, trees = density.forest_.state(copy=False)
     change(header["parameters"])
     forest = SimpleNamespace(
-        state=lambda copy: (header, trees), tree_numbers=density.forest_.tree_numbers
+        stored=lambda: (header, trees), tree_numbers=density.forest_.tree_numbers
     )
     whole = tmp_path / "whole"
     density.save(whole)

@@ -12,6 +12,7 @@ import pytest
 
 from dmondrian.errors import FencedError, StoreError
 from dmondrian.store import ExistsError, Store, open_store, parse_address
+from dmondrian.store.failures import translate
 from tests.store.servers import BUCKET, KEY_ID, SECRET, FaultyServer, faulty_server, set_credentials
 from tests.store.store_contract import StoreContract
 
@@ -179,3 +180,14 @@ def test_plain_http_to_another_host_needs_leave(monkeypatch: pytest.MonkeyPatch)
     set_credentials(monkeypatch, "http://192.0.2.1:9000")
     with pytest.raises(StoreError, match="AWS_ALLOW_HTTP"):
         open_store("s3://b/p").get("x")
+
+
+@pytest.mark.parametrize(
+    ("told", "advice"),
+    [
+        ("GET http://127.0.0.1:40371/b/x: HTTP error: error sending request", "the endpoint"),
+        ("GET http://127.0.0.1:9000/b/x: Server returned 403 Forbidden", "the credentials"),
+    ],
+)
+def test_a_port_is_no_status(told: str, advice: str) -> None:
+    assert f"Check {advice}" in str(translate(OSError(told), "reading", "x", "s3://b"))
