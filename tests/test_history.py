@@ -18,6 +18,7 @@ from dmondrian._cache import cache_folder
 
 ROOT = Path(__file__).parents[1]
 CONFIGURATION = ROOT / "benchmarks/asv.conf.json"
+PATIENCE = 600.0  # seconds, for a process that may compile kernels
 pytestmark = pytest.mark.slow
 
 
@@ -33,7 +34,12 @@ def environment(home: Path) -> dict[str, str]:
 def git(folder: Path, *told: str) -> str:
     name = ("-c", "user.name=nobody", "-c", "user.email=nobody@example.org")
     done = subprocess.run(
-        ["git", *name, *told], cwd=folder, capture_output=True, text=True, check=True
+        ["git", *name, *told],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE,
     )
     return done.stdout.strip()
 
@@ -54,7 +60,12 @@ def asv(folder: Path, *told: str) -> subprocess.CompletedProcess[str]:
     path.write_text(json.dumps(given))
     command = [sys.executable, "-m", "asv", "--config", str(path), *told]
     return subprocess.run(
-        command, env=environment(folder), capture_output=True, text=True, check=False
+        command,
+        env=environment(folder),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
     )
 
 
@@ -97,6 +108,7 @@ def test_the_package_that_asv_installed_is_measured_or_nothing(
         [sys.executable, "-c", "import history"],
         env={**environment(tmp_path), **told, "PYTHONPATH": f"{package}:{ROOT / 'benchmarks'}"},
         cwd=tmp_path, capture_output=True, text=True, check=False,
+        timeout=PATIENCE,
     )  # fmt: skip
     assert (done.returncode == 0) == is_installed, done.stderr
     assert is_installed or "is not the package that asv installed" in done.stderr
@@ -115,5 +127,6 @@ assert set(LATER) <= set(AMFClassifier().get_params())
     done = subprocess.run(
         [sys.executable, "-c", told],
         env=environment(tmp_path), cwd=tmp_path, capture_output=True, text=True, check=False,
+        timeout=PATIENCE,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

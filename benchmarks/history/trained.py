@@ -61,6 +61,7 @@ class Batches(Timed, Trained):
         self.X = load(name).X_test
         if trees == "frozen":
             if not hasattr(self.forest.forest_, "freeze"):
+                # asv's way to tell that there is nothing to measure: a table shows n/a
                 raise NotImplementedError("trees of this commit are not frozen")
             self.forest.forest_.freeze()
             self.ask(self.X)  # once, as it is in memory that was not touched before

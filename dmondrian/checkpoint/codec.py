@@ -96,8 +96,9 @@ def encode_forest(
     options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=True)
     with pa.ipc.new_file(sink, schema, options=options) as writer:
         for number, (tree, n_nodes) in enumerate(zip(chain(first, remaining), rows, strict=True)):
-            if _check_tree(tree, columns, number) != n_nodes:
-                raise ParameterError(f"Tree {number} has not the {n_nodes} nodes that were told.")
+            if (came := _check_tree(tree, columns, number)) != n_nodes:
+                here = f"Tree {number} was to have {n_nodes} nodes and has {came}"
+                raise ParameterError(f"{here}: it learned meanwhile. Save again when it rests.")
             writer.write_batch(pa.RecordBatch.from_arrays(_arrays_of(tree, columns), schema=schema))
     return bytes(sink.getvalue())
 

@@ -3,6 +3,7 @@
 pyarrow allocates as many bytes as the eight-byte prefix of a compressed buffer asks for, and shows
 neither buffers nor prefixes beforehand. This module reads them from the message's flatbuffer
 (which Arrow has verified when it read the message) and compares them with what must be there.
+The memory that Arrow expands a compressed buffer to is then ours to write to (``values_of``).
 
 References
 ----------

@@ -38,8 +38,8 @@ CONFIG = {
     "distributed.scheduler.worker-ttl": "60 s",  # a stopped process is given up after a minute
     "distributed.scheduler.work-stealing": False,  # orders are pinned: stealing only misleads
     "distributed.worker.profile.enabled": False,  # every 10 ms, for a dashboard that is not there
-    # What each process asks itself takes 2 to 3 % of a core: 50 times a second whether its loop
-    # hangs, and 10 times how much memory it has.
+    # By itself each process asks 50 times a second whether its loop hangs, and 10 times how much
+    # memory it has: on a machine without spare processors, time that trees would learn in.
     "distributed.admin.tick.interval": "1 s",
     "distributed.worker.memory.monitor-interval": "500 ms",
     # Dask has the C library give back each array at once: then the next one is of pages that the

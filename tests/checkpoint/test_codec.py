@@ -53,7 +53,7 @@ def test_trees_one_by_one_in_the_same_memory(trees: Trees) -> None:
     told = [len(next(iter(tree.values()))) for tree in trees]
     assert len(trees) > 1
     assert encode_forest({}, each(), told) == encode_forest({}, trees)
-    with pytest.raises(ParameterError, match=f"Tree 1 has not the {told[1] + 1} nodes"):
+    with pytest.raises(ParameterError, match=f"{told[1] + 1} nodes and has {told[1]}: it learned"):
         encode_forest({}, iter(trees), [told[0], told[1] + 1, *told[2:]])
 
 

@@ -30,10 +30,11 @@ START = 2 * PATIENCE  # seconds, for two processes to import, compile and score
 Start = Callable[[int], subprocess.Popen[bytes]]
 
 
-def _settings() -> tuple[str | None, bool, float]:
+def _settings() -> tuple[str | None, bool, float, float]:
     enabled = dask.config.get("distributed.worker.profile.enabled")
-    ticks = dask.utils.parse_timedelta(dask.config.get("distributed.admin.tick.interval"))
-    return os.environ.get("MALLOC_TRIM_THRESHOLD_"), enabled, ticks
+    asked = ("distributed.admin.tick.interval", "distributed.worker.memory.monitor-interval")
+    ticks, looks = (dask.utils.parse_timedelta(dask.config.get(name)) for name in asked)
+    return os.environ.get("MALLOC_TRIM_THRESHOLD_"), enabled, ticks, looks
 
 
 @pytest.mark.parametrize("given", [None, "65536"])
@@ -44,7 +45,7 @@ def test_local_workers_keep_pages_unless_told_otherwise(
     if given is not None:
         monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", given)
     with connected(None, 1, 1) as client:
-        assert [*client.run(_settings).values()] == [(given or str(16 << 20), False, 1.0)]
+        assert [*client.run(_settings).values()] == [(given or str(16 << 20), False, 1.0, 0.5)]
 
 
 @pytest.fixture

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+PATIENCE = 600.0  # seconds, for a process that compiles all kernels
+
 SCRIPT = """
 import json, sys
 import numpy as np
@@ -55,6 +57,7 @@ def test_workers_find_all_kernels(algorithm: str, calibrates: bool) -> None:
         capture_output=True,
         text=True,
         check=False,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == []
