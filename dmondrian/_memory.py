@@ -19,6 +19,7 @@ from numba.extending import intrinsic
 from dmondrian._jit import overload_part
 
 CACHE_LINE = 64  # bytes
+_TWO_LINES = CACHE_LINE + 8  # bytes of doubles that lie in no more, wherever they begin
 
 
 @intrinsic
@@ -94,10 +95,13 @@ def prefetch(array: Any, row: Any) -> None:
 @overload_part(prefetch)
 def _prefetch_row(array, row):  # type: ignore[no-untyped-def]  # read by numba
     def ask(array, row):  # type: ignore[no-untyped-def]  # likewise
-        n_bytes = array.shape[1] * array.itemsize
-        for byte in range(0, n_bytes, CACHE_LINE):
-            _prefetch(array, np.int64(row), np.int64(byte))
+        n_bytes, row = array.shape[1] * array.itemsize, np.int64(row)
+        if n_bytes > 0:
+            _prefetch(array, row, np.int64(0))
+        if n_bytes > _TWO_LINES:
+            for byte in range(CACHE_LINE, n_bytes, CACHE_LINE):
+                _prefetch(array, row, np.int64(byte))
         if n_bytes % CACHE_LINE != 0:  # it may begin within a line
-            _prefetch(array, np.int64(row), np.int64(n_bytes - 1))
+            _prefetch(array, row, np.int64(n_bytes - 1))
 
     return ask

@@ -71,14 +71,14 @@ def way(ways, b):
 def way_of_row(ways, b):
     """Return the tree, and the row."""
     rows = borrow_rows(ways.rows)
-    return borrow_tree(ways.tree), row_of(rows, np.uint64(ways.first + b))
+    return borrow_tree(ways.tree), row_of(rows, np.uint64(ways.first) + np.uint64(b))
 
 
 @implements(way, RowInTrees)
 def way_in_tree(ways, b):
     """Return the tree, and the row."""
     columns, scratch = borrow_columns(ways.columns), borrow(ways.scratch)
-    tree = tree_at(borrow(ways.table), ways.first + b, columns, scratch)
+    tree = tree_at(borrow(ways.table), np.int64(ways.first) + np.int64(b), columns, scratch)
     return tree, borrow_row(ways.x)
 
 
@@ -92,34 +92,35 @@ def look_ahead(ways, n, at, noted, with_boxes, with_siblings):
     """
     at, noted = borrow(at), borrow(noted)  # not known here any more
     leaves, moving = at[:N_AHEAD], at[N_AHEAD:]
-    n_moving, depth = 0, np.uint64(0)
-    for b in range(n):
-        leaves[b] = way(ways, b)[0].head_i[ROOT]
-        if leaves[b] >= 0:
-            moving[n_moving] = b
-            n_moving += 1
-    while n_moving > 0:
-        k = 0
+    one, n_noted = np.uint64(1), np.uint64(noted.shape[1])
+    n_moving, depth = np.uint64(0), np.uint64(0)
+    for number in range(n):
+        leaves[number] = way(ways, number)[0].head_i[ROOT]
+        if leaves[number] >= 0:
+            moving[n_moving] = number
+            n_moving += one
+    while n_moving > np.uint64(0):
+        k = np.uint64(0)
         while k < n_moving:
-            b = moving[k]
+            b = np.uint64(moving[k])  # a signed index costs a test for negative ones
             tree, x = way(ways, b)
-            v = np.int64(leaves[b])
-            if tree.i[np.uint64(v), LEFT] < 0:
-                n_moving -= 1
+            v = np.uint64(leaves[b])
+            if tree.i[v, LEFT] < 0:
+                n_moving -= one
                 moving[k] = moving[n_moving]
                 continue
             child = np.int64(child_of(tree, v, x))
             prefetch(tree.i, child)
             if with_siblings:
-                both = np.int64(tree.i[np.uint64(v), LEFT]) + tree.i[np.uint64(v), RIGHT]
+                both = np.int64(tree.i[v, LEFT]) + tree.i[v, RIGHT]
                 prefetch(tree.i, both - child)  # no choice, which the processor would have to guess
             leaves[b] = child
-            if depth < noted.shape[1]:
-                noted[np.uint64(b), depth] = child
-            k += 1
-        depth += np.uint64(1)
-    for b in range(n if with_boxes else 0):
-        fetch_boxes(way(ways, b)[0], leaves[b])
+            if depth < n_noted:
+                noted[b, depth] = child
+            k += one
+        depth += one
+    for number in range(n if with_boxes else 0):
+        fetch_boxes(way(ways, number)[0], leaves[number])
 
 
 class Hint(NamedTuple):

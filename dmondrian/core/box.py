@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from dmondrian._jit import inner
-from dmondrian.core.lanes import SUM_LANES, beyond, extend
+from dmondrian.core.lanes import SUM_LANES, beyond, extend, widen
 
 
 @inner
@@ -220,10 +220,7 @@ def enclose(tree, v, x):
 def stretch(tree, v, x):
     """Take ``x`` into the box of ``v``. O(d)."""
     p, numeric = x.numeric.shape[0], x.numeric
-    box = tree.box[v]
-    lower, upper = box[:p], box[p : p + p]
-    for k in range(p):
-        lower[k] = numeric[k] if numeric[k] < lower[k] else lower[k]
-        upper[k] = numeric[k] if numeric[k] > upper[k] else upper[k]
+    box = tree.box[np.uint64(v)]
+    widen(box[:p], box[p : p + p], numeric)
     for k in range(x.bits.shape[0]):
         tree.bits[v, k] |= x.bits[k]

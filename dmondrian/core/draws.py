@@ -15,6 +15,7 @@ generators", finaliser variant 13).
 from __future__ import annotations
 
 import math
+from types import FunctionType
 
 import numpy as np
 
@@ -123,7 +124,15 @@ def power_of_two(k):
 
 
 @inner
-def log_gamma(x):
+def _tail_of_stirling(x):
+    """Return what ln Gamma(``x``) is more than Stirling's formula says, x >= 12."""
+    y = 1.0 / x
+    z = y * y
+    return y * (1.0 / 12.0 - z * (1.0 / 360.0 - z * (1.0 / 1260.0 - z * (1.0 / 1680.0))))
+
+
+@inner
+def log_gamma_by_recurrence(x):
     """Return ln Gamma(``x``), x > 0: Stirling's series beyond 12, recurrence below."""
     shift = 0.0
     while x < 12.0:
@@ -132,12 +141,23 @@ def log_gamma(x):
     return (x - 0.5) * log(x) - x + 0.9189385332046727 + _tail_of_stirling(x) - shift
 
 
+def _halves(n: int) -> np.ndarray:
+    """Return ln Gamma(k / 2) for k below ``n``, as the recurrence says without a compiler."""
+    plain = {name: getattr(part, "py_func", part) for name, part in globals().items()}
+    recurrence = FunctionType(plain["log_gamma_by_recurrence"].__code__, plain)
+    return np.array([np.inf, *(recurrence(0.5 * k) for k in range(1, n))])
+
+
+_HALVES = _halves(24)  # most nodes hold few rows of a class
+
+
 @inner
-def _tail_of_stirling(x):
-    """Return what ln Gamma(``x``) is more than Stirling's formula says, x >= 12."""
-    y = 1.0 / x
-    z = y * y
-    return y * (1.0 / 12.0 - z * (1.0 / 360.0 - z * (1.0 / 1260.0 - z * (1.0 / 1680.0))))
+def log_gamma(x):
+    """Return ln Gamma(``x``), x > 0; from a table where it is of few rows and a half."""
+    twice = x + x
+    if 0.0 < twice < _HALVES.shape[0] and twice == np.floor(twice):
+        return _HALVES[np.uint64(twice)]
+    return log_gamma_by_recurrence(x)
 
 
 @inner

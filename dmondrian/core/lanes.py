@@ -92,6 +92,29 @@ def _load(builder, data, start, kind):
     return vector
 
 
+def _for_all(builder, p, do):
+    """Do something to ``p`` features, eight at a time or four; to the last ones more than once."""
+
+    def do_all(width):
+        step = ir.Constant(_LONG, width)
+        last = builder.sub(p, step)
+        with cgutils.for_range_slice(builder, ir.Constant(_LONG, 0), last, step) as (start, _):
+            do(start, width)
+        do(last, width)
+
+    def at_least(width):
+        return builder.icmp_signed(">=", p, ir.Constant(_LONG, width))
+
+    with builder.if_else(at_least(_AT_ONCE)) as (many, few):
+        with many:
+            do_all(_AT_ONCE)
+        with few, builder.if_else(at_least(_AT_ONCE // 2)) as (some, less):
+            with some:
+                do_all(_AT_ONCE // 2)
+            with less, cgutils.for_range(builder, p) as loop:
+                do(loop.index, 1)
+
+
 @intrinsic
 def _beyond(typing_context, lower, upper, x):
     def generate(context, builder, signature, args):
@@ -109,25 +132,7 @@ def _beyond(typing_context, lower, upper, x):
             is_any = builder.icmp_unsigned("!=", lanes, ir.Constant(lanes.type, 0))
             builder.store(builder.or_(builder.load(found), is_any), found)
 
-        def compare_all(width):
-            """Compare, ``width`` at a time; the last ones once more where some are left over."""
-            step = ir.Constant(_LONG, width)
-            last = builder.sub(p, step)
-            with cgutils.for_range_slice(builder, ir.Constant(_LONG, 0), last, step) as (start, _):
-                compare(start, width)
-            compare(last, width)
-
-        def at_least(width):
-            return builder.icmp_signed(">=", p, ir.Constant(_LONG, width))
-
-        with builder.if_else(at_least(_AT_ONCE)) as (many, few):
-            with many:
-                compare_all(_AT_ONCE)
-            with few, builder.if_else(at_least(_AT_ONCE // 2)) as (some, less):
-                with some:
-                    compare_all(_AT_ONCE // 2)
-                with less, cgutils.for_range(builder, p) as loop:
-                    compare(loop.index, 1)
+        _for_all(builder, p, compare)
         return builder.load(found)
 
     return types.boolean(lower, upper, x), generate
@@ -202,3 +207,34 @@ def extend(lower: Any, upper: Any, x: Any, extensions: Any) -> tuple[np.float64,
 @overload_part(extend)
 def _extend_arrays(lower, upper, x, extensions):
     return lambda lower, upper, x, extensions: _extend(lower, upper, x, extensions)
+
+
+@intrinsic
+def _widen(typing_context, lower, upper, x):
+    def generate(context, builder, signature, args):
+        low, high, values = map(partial(_elements, context, builder), signature.args, args)
+        p = builder.extract_value(context.make_array(x)(context, builder, args[2]).shape, 0)
+
+        def take_in(start, width):
+            kind = ir.VectorType(ir.FloatType(), width)
+            asked = _load(builder, values, start, kind)
+            for bounds, beyond in ((low, "<"), (high, ">")):
+                known = _load(builder, bounds, start, kind)
+                wider = builder.select(builder.fcmp_ordered(beyond, asked, known), asked, known)
+                builder.store(wider, _vector_at(builder, bounds, start, kind)).align = 4
+
+        _for_all(builder, p, take_in)
+        return context.get_dummy_value()
+
+    return types.none(lower, upper, x), generate
+
+
+def widen(lower: Any, upper: Any, x: Any) -> None:
+    """Take ``x`` into [``lower``, ``upper``], float32 [p], contiguous, which are written to."""
+    np.copyto(lower, x, where=x < lower)
+    np.copyto(upper, x, where=x > upper)
+
+
+@overload_part(widen)
+def _widen_arrays(lower, upper, x):
+    return lambda lower, upper, x: _widen(lower, upper, x)

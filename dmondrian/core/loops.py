@@ -133,7 +133,7 @@ def predict_row(
     rest = 1.0
     alive = 1.0  # probability of no branch above v
     stage = 0
-    level = np.uint64(0)
+    level, n_noted = np.uint64(0), np.uint64(noted.shape[0])
     parts_at, is_apart = parting(growth, tree, leaf, x), False
     while True:
         is_apart = is_apart or v == parts_at
@@ -163,7 +163,7 @@ def predict_row(
         rest = pass_node(rule, loss, tree, at, path)
         birth = time
         depth += 1.0
-        v = noted[level] if level < noted.shape[0] else child_of(tree, v, x)
+        v = noted[level] if level < n_noted else child_of(tree, v, x)
         level += np.uint64(1)
 
 

@@ -38,6 +38,13 @@ def test_gamma_functions_agree_with_the_library() -> None:
     )
 
 
+def test_a_table_of_log_gamma_says_what_the_recurrence_does() -> None:
+    near = [np.nextafter(5.5, 0.0), np.nextafter(5.5, 6.0), 0.25, 11.75]
+    values = [*(0.5 * np.arange(1, 60)), *near]
+    recurrence = draws.log_gamma_by_recurrence
+    assert [draws.log_gamma(x) for x in values] == [recurrence(x) for x in values]
+
+
 def test_uniforms_are_uniform_and_never_zero_or_one() -> None:
     key = np.uint64(draws.tree_key(np.uint64(7), np.uint64(3)))
     rows = [draws.row_key(key, np.float64(n).view(np.uint64)) for n in range(4000)]

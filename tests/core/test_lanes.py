@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numba
 import numpy as np
 import pytest
 
-from dmondrian.core.lanes import LANES, SUM_LANES, beyond, extend, first_apart
+from dmondrian.core.lanes import LANES, SUM_LANES, beyond, extend, first_apart, widen
 
 
 @numba.njit
@@ -83,3 +85,24 @@ def test_extensions_are_added_in_their_lanes() -> None:
             extensions = np.full(p, -1.0)
             assert list(way(lower, upper, x, extensions)) == expected
             assert extensions.tobytes() == written.tobytes()
+
+
+@numba.njit
+def compiled_widen(lower, upper, x):  # type: ignore[no-untyped-def]  # as above
+    widen(lower, upper, x)
+
+
+@pytest.mark.parametrize("way", [compiled_widen, widen])
+def test_bounds_are_widened_and_nothing_beside_them(way: Callable[..., None]) -> None:
+    few = np.array([-np.inf, -1.5, -0.0, 0.0, 1e-45, 1.5, np.inf], np.float32)  # ties, subnormals
+    for p in range(40):
+        rng = np.random.default_rng(p)
+        memory = rng.choice(few, (3, p + 11))
+        memory[:2] = np.sort(memory[:2], axis=0)
+        expected = memory.copy()
+        for j in range(3, 3 + p):  # 0 and -0 are equal: the one that came first stays
+            lower, upper, x = memory[:, j]
+            expected[0, j] = x if x < lower else lower
+            expected[1, j] = x if x > upper else upper
+        way(*memory[:, 3 : 3 + p])
+        assert memory.tobytes() == expected.tobytes()
