@@ -1,11 +1,11 @@
 """What does `dmondrian score` cost beyond the forest's answers? Parquet to Parquet beside memory.
 
-A forest is trained on rows of a set, which are then scored in three ways, in turns, each on one
-thread: from memory, the probabilities alone; from memory, all that a file of scores says of a row
-(deviation and distance too); and by `dmondrian.distributed.score` with one worker of one thread,
-from Parquet to Parquet. The last is told by the difference between many copies of the file and
-one, so that the start of processes, which does not grow with the rows, is left out; it is reported
-by itself. A profile tells where the rest goes.
+A forest is trained on rows of a set, which are then scored in four ways, in turns, each on one
+thread: from memory, and by `dmondrian.distributed.score` with one worker of one thread, from
+Parquet to Parquet; the probabilities alone (`details=False`), and with all that a file of scores
+says of a row by default (deviation and distance too). Parquet to Parquet is told by the difference
+between many copies of the file and one, so that the start of processes, which does not grow with
+the rows, is left out; it is reported by itself. A profile tells where the rest goes.
 
     python -m benchmarks.scoring --data <folder>
 """
@@ -36,7 +36,8 @@ from dmondrian.distributed.models import open_model
 from dmondrian.distributed.scoring import score_arrays
 
 TARGETS = {"covtype": "Cover_Type", "adult": "income"}
-ALL = {"spread": True, "distance": True}
+PLAIN, ALL = "probabilities", "all that a file says"
+SAID = {PLAIN: {}, ALL: {"spread": True, "distance": True}}
 ONE = {"n_workers": 1, "threads": 1}
 
 
@@ -50,7 +51,7 @@ def profile(forest: Any, plan: Any, classes: Any, scratch: Path) -> dict[str, fl
     marks = [time.perf_counter()]
     read = [read_block(plan, block) for block in plan.blocks]
     marks.append(time.perf_counter())
-    sums = [forest.predict_sums(rows.X, **ALL) for rows in read]
+    sums = [forest.predict_sums(rows.X, **SAID[ALL]) for rows in read]
     marks.append(time.perf_counter())
     arrays = [score_arrays(one, classes, None) for one in sums]
     marks.append(time.perf_counter())
@@ -59,6 +60,16 @@ def profile(forest: Any, plan: Any, classes: Any, scratch: Path) -> dict[str, fl
         pq.write_table(pa.table(own, names), scratch, compression="zstd")
     marks.append(time.perf_counter())
     return dict(zip(("read", "answer", "columns", "write"), np.diff(marks), strict=True))
+
+
+def ordered(values: list[float], scale: float = 1.0) -> str:
+    """Write the median, least and greatest."""
+    return spread([of(values) / scale for of in (min, statistics.median, max)], ".2f")
+
+
+def millions(rates: list[float]) -> str:
+    """Write rates in millions a second."""
+    return ordered(rates, 1e6)
 
 
 def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -74,27 +85,29 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     model, forest = open_model(run), dmondrian.load(run).forest_
     plan = make_scoring_plan(str(folder / "one"), model.schema)
     X = np.concatenate([read_block(plan, block).X for block in plan.blocks])
-    forest.predict_sums(X, **ALL)  # compiles and freezes
+    forest.predict_sums(X, **SAID[ALL])  # compiles and freezes
     work = len(X) * args.trees
-    rates: dict[str, list[float]] = {"probabilities": [], "all": [], "parquet": []}
+    memory: dict[str, list[float]] = {said: [] for said in SAID}
+    parquet: dict[str, list[float]] = {said: [] for said in SAID}
     starts, steps = [], []
-    for repeat in range(args.repeats):
-        rates["probabilities"].append(work / seconds(lambda: forest.predict_sums(X)))
-        rates["all"].append(work / seconds(lambda: forest.predict_sums(X, **ALL)))
-        took = {}
-        for name in ("one", "many"):
-            out = folder / f"scores-{name}-{repeat}"
-            scores = partial(score, run, str(folder / name), out, progress=False, **ONE)
-            took[name] = seconds(scores)
-            shutil.rmtree(out)
-        rates["parquet"].append(work * args.copies / (took["many"] - took["one"]))
-        starts.append(took["one"] - (took["many"] - took["one"]) / args.copies)
+    for _ in range(args.repeats):
+        for said, told in SAID.items():
+            memory[said].append(work / seconds(partial(forest.predict_sums, X, **told)))
+            took = {}
+            for name in ("one", "many"):
+                how = {"details": said == ALL, "progress": False, **ONE}
+                out = folder / "scores"
+                took[name] = seconds(partial(score, run, str(folder / name), out, **how))
+                shutil.rmtree(out)
+            parquet[said].append(work * args.copies / (took["many"] - took["one"]))
+            starts.append(took["one"] - (took["many"] - took["one"]) / args.copies)
         steps.append(profile(forest, plan, model.schema.classes, folder / "scratch"))
     shares = {
         name: statistics.median(step[name] / sum(step.values()) for step in steps)
         for name in steps[0]
     }
     about = {"set": args.set, "rows": len(X), "trees": args.trees, "copies": args.copies}
+    rates = {"memory": memory, "parquet": parquet}
     return {**about, "rates": rates, "start_seconds": statistics.median(starts), "shares": shares}
 
 
@@ -102,27 +115,14 @@ def report(records: Records) -> str:
     """Markdown: rates, ratios, and shares of the steps."""
     lines = []
     for r in records:
-        parquet = r["rates"]["parquet"]
-        for name, said in (
-            ("from memory, probabilities", "probabilities"),
-            ("from memory, all that a file says", "all"),
-            ("Parquet to Parquet", "parquet"),
-        ):
-            rates = r["rates"][said]
-            told = [of(rates) / 1e6 for of in (min, statistics.median, max)]
-            ratio = [own / other for own, other in zip(parquet, rates, strict=True)]
+        memory, parquet = r["rates"]["memory"], r["rates"]["parquet"]
+        for said in SAID:
+            ratio = [own / other for own, other in zip(parquet[said], memory[said], strict=True)]
             lines.append(
-                [r["set"], r["rows"], r["trees"], name, spread(told, ".2f"),
-                 f"{statistics.median(ratio):.2f}"]
+                [r["set"], r["rows"], r["trees"], said, millions(memory[said]),
+                 millions(parquet[said]), ordered(ratio)]
             )  # fmt: skip
-    head = [
-        "set",
-        "rows",
-        "trees",
-        "scored",
-        "rate",
-        "Parquet's rate over it",
-    ]
+    head = ["set", "rows", "trees", "what is said", "from memory", "Parquet to Parquet", "ratio"]
     said = (
         "Millions of rows x trees per second, one thread: median (least to greatest).\n\n"
         + table(head, lines)

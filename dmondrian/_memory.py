@@ -62,7 +62,7 @@ def _pointer(typing_context, address, dtype):  # type: ignore[no-untyped-def]  #
 def array_at(address: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """Return the C-contiguous array at an address; whoever gave the address holds the memory."""
     n_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-    memory = (ctypes.c_char * n_bytes).from_address(int(address)) if n_bytes else b""
+    memory = (ctypes.c_char * n_bytes).from_address(int(address)) if n_bytes else bytearray()
     return np.frombuffer(memory, dtype).reshape(shape)
 
 

@@ -137,6 +137,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="COLUMN[,COLUMN]",
         help="copy these columns of DATA beside the scores; repeatable",
     )
+    score.add_argument(
+        "--no-details",
+        dest="details",
+        action="store_false",
+        help="leave out the columns that tell how sure the forest is (spread or std, distance): "
+        "scores are written sooner",
+    )
     evaluate = add("evaluate", "measure a model on a data set that has its target")
     evaluate.add_argument("model", metavar="MODEL", help=_MODEL_HELP)
     evaluate.add_argument("data", metavar="DATA", help=_DATA_HELP)

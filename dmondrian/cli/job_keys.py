@@ -75,6 +75,7 @@ TABLES: dict[str, dict[str, Key]] = {
         "path": Key("paths", "Parquet to score and evaluate after training", required=True),
         "out": Key("string", "folder or URL for the scores", required=True),
         "keep": Key("strings", "columns of the input to copy beside the scores"),
+        "details": Key("boolean", "tell how sure the forest is: spread or std, and distance"),
         "memory_limit": Key("string", 'memory of a worker to plan with, such as "2GiB"'),
     },
 }

@@ -7,7 +7,7 @@ job file's ``[score]`` table runs after training.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from dmondrian.cli.cluster import connected
@@ -35,7 +35,8 @@ def score(arguments: argparse.Namespace, output: Output) -> int:
     """Run the command; see `dmondrian score --help`."""
     keep = [name for names in arguments.keep for name in names.split(",") if name]
     with _cluster(arguments) as cluster:
-        run_score(arguments.model, arguments.data, arguments.out, keep, output, cluster)
+        how = {"keep": tuple(keep), "details": arguments.details, **cluster}
+        run_score(arguments.model, arguments.data, arguments.out, output, how)
     return 0
 
 
@@ -57,16 +58,13 @@ def run_score(
     model: str,
     data: str | list[str],
     out: str,
-    keep: Iterable[str],
     output: Output,
-    cluster: Mapping[str, Any],
+    how: Mapping[str, Any],
 ) -> None:
-    """Score a data set and tell what was written."""
+    """Score a data set, with these other arguments of the scoring, and tell what was written."""
     from dmondrian import distributed
 
-    result = distributed.score(
-        model, data, out, keep=tuple(keep), progress=output.follow, **cluster
-    )
+    result = distributed.score(model, data, out, progress=output.follow, **how)
     output.event("scored", {"model": model, **result})
     _tell_groups(result, output)
     output.text(f"scored {_named(data)}: {result['rows']:,} rows in {out}")

@@ -60,7 +60,7 @@ def _detach(job: Job, estimator: Any, options: dict[str, Any], output: Output) -
     keys = job.score
     wanted = None
     if keys is not None:
-        wanted = {"data": keys["path"], "out": keys["out"], "keep": tuple(keys.get("keep", ()))}
+        wanted = {"data": keys["path"], "out": keys["out"], **_scored(keys)}
     with _cluster(job) as cluster:
         url = distributed.submit(
             estimator,
@@ -117,9 +117,14 @@ def _counted(n: int, what: str) -> str:
     return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
 
 
+def _scored(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a ``[score]`` table says how rows are scored."""
+    return {"keep": tuple(keys.get("keep", ())), "details": keys.get("details", True)}
+
+
 def _score(model: str, keys: Mapping[str, Any], output: Output, cluster: dict[str, Any]) -> None:
     cluster = {**cluster, "memory_limit": keys.get("memory_limit")}
-    run_score(model, keys["path"], keys["out"], keys.get("keep", ()), output, cluster)
+    run_score(model, keys["path"], keys["out"], output, {**_scored(keys), **cluster})
     try:
         run_evaluate(model, keys["path"], output, cluster)
     except SchemaError as error:  # the features were fine, so it is the target that is not there

@@ -68,7 +68,7 @@ def submit(
     client : Client
         Of a cluster that outlives this process.
     score : mapping or None
-        "data", "out" and "keep" of :func:`score`, to be done after training.
+        "data", "out", "keep" and "details" of :func:`score`, to be done after training.
     **plan_options
         See :func:`dmondrian.data.make_plan`.
 

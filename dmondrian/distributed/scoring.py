@@ -62,15 +62,19 @@ class Part:
     last: int  # number behind its last block
     keep: tuple[str, ...]
     classes: tuple[Any, ...] | None
-    deviation: str  # what the column of standard deviations is called
+    details: tuple[str, ...]  # columns of the deviation and of the distance; none if not asked for
     calibration: Fitted | None
     cost: Cost | Joint | None
-    is_detailed = True
+
+    @property
+    def is_detailed(self) -> bool:
+        """Whether deviations and distances are told."""
+        return bool(self.details)
 
     @property
     def tells_labels(self) -> bool:
         """Whether the column of standard deviations is of the label, calibrated."""
-        return tells_labels(self.calibration)
+        return self.is_detailed and tells_labels(self.calibration)
 
     def found(self) -> dict[str, Any] | None:
         """Return the file's entry in the manifest, if it is there and whole."""
@@ -100,8 +104,7 @@ class Part:
         return {**entry, "is_new": True, "is_mended": is_mended}
 
     def _table(self, encoded: Encoded, sums: Sums) -> pa.Table:
-        tells_distance = sums.distance is not None
-        names = _score_names(self.classes, self.deviation, self.cost, tells_distance)
+        names = _score_names(self.classes, self.cost, self.details)
         arrays = score_arrays(sums, self.classes, self.calibration, self.cost)
         scores = dict(zip(names, arrays, strict=True))
         kept = encoded.keep
@@ -116,6 +119,7 @@ def score(
     out: str | os.PathLike[str],
     *,
     keep: Sequence[str] = (),
+    details: bool = True,
     client: Client | None = None,
     progress: Listener | bool | None = None,
     n_workers: int | None = None,
@@ -135,6 +139,9 @@ def score(
         and checked, not scored again; damaged ones are, with a warning.
     keep : sequence of str
         Columns of the input to copy.
+    details : bool
+        Whether to tell how sure the forest is: "spread" or "std", and "distance". They have to be
+        looked up tree by tree, so without them scores are written sooner.
     client : Client or None
         A cluster of the caller; by default this machine.
     progress : callable, bool or None
@@ -157,7 +164,8 @@ def score(
         hierarchy and a calibrated regressor have "std" instead, the standard deviation of the
         label at the row) and "distance"
         (sum of the extensions from the leaf's box to the row, in encoded units times the feature
-        scales, mean over trees; online random forests have no boxes, and no such column). A
+        scales, mean over trees; online random forests have no boxes, and no such column), these
+        two if `details` are asked for. A
         generalised Mondrian forest has "q_<level>" for each quantile in place of "prediction", and
         of two classes "decision", the averaged z; its "spread" is that of z, of the quantile
         nearest to the median where there are several. A density has "log_density" alone, of the
@@ -182,14 +190,17 @@ def score(
     model = open_model(os.fspath(model_url))
     check_out(out)
     plan = make_scoring_plan(data, model.schema, keep)
-    _check_names(model, keep)
+    told = _details(model) if details else ()
+    _check_names(model, told, keep)
     store = open_store(out)
     about = {"model": model.digest, "data": plan.digest, "keep": list(keep), "file_rows": FILE_ROWS}
+    if not details:  # left out where it is the default: the bytes are those of older versions
+        about["details"] = False
     asked = claim(store, about, plan)
     classes = None if model.schema.classes is None else tuple(model.schema.classes)
     parts = [
         Part(store.url, asked, plan.digest, part_name(unit.index), unit.first, unit.last, keep,
-             classes, _deviation(model), model.calibration, model.cost)
+             classes, told, model.calibration, model.cost)
         for unit in cut(plan.blocks, FILE_ROWS)
     ]  # fmt: skip
     result: dict[str, Any] = {"rows": plan.n_rows, "files": len(parts), "written": 0}
@@ -233,9 +244,8 @@ def part_name(index: int) -> str:
     return f"part-{index:06d}.parquet"
 
 
-def _check_names(model: Model, keep: tuple[str, ...]) -> None:
-    classes, deviation = model.schema.classes, _deviation(model)
-    taken = _score_names(classes, deviation, model.cost, model.tells_distance)
+def _check_names(model: Model, details: tuple[str, ...], keep: tuple[str, ...]) -> None:
+    taken = _score_names(model.schema.classes, model.cost, details)
     clash = sorted({name for name in keep if name in taken or keep.count(name) > 1})
     if clash:
         raise ParameterError(
@@ -244,22 +254,20 @@ def _check_names(model: Model, keep: tuple[str, ...]) -> None:
         )
 
 
-def _deviation(model: Model) -> str:
-    return "std" if model.tells_std else "spread"
+def _details(model: Model) -> tuple[str, ...]:
+    deviation = "std" if model.tells_std else "spread"
+    return (deviation, "distance") if model.tells_distance else (deviation,)
 
 
-def _score_names(
-    classes: Any, deviation: str, cost: Cost | Joint | None, tells_distance: bool
-) -> list[str]:
+def _score_names(classes: Any, cost: Cost | Joint | None, details: tuple[str, ...]) -> list[str]:
     if isinstance(cost, Cost) and cost.loss == "density":
         return ["log_density"]
-    last = [deviation, "distance"] if tells_distance else [deviation]
     if isinstance(cost, Cost) and cost.levels:
-        return [*(f"q_{level:g}" for level in cost.levels), *last]
+        return [*(f"q_{level:g}" for level in cost.levels), *details]
     if isinstance(cost, Cost) and cost.is_binary:
         shares = [] if cost.loss == "hinge" else [f"proba_{c}" for c in classes]
-        return ["prediction", *shares, "decision", *last]
-    return ["prediction", *(f"proba_{c}" for c in classes or ()), *last]
+        return ["prediction", *shares, "decision", *details]
+    return ["prediction", *(f"proba_{c}" for c in classes or ()), *details]
 
 
 def _write_parts(
@@ -290,26 +298,36 @@ def score_arrays(
     calibration: Fitted | None,
     cost: Cost | Joint | None = None,
 ) -> list[pa.Array]:
-    """Return the columns of scores of some rows, in their order, from the sums over all trees."""
+    """Return the columns of scores of some rows, in their order, from the sums over all trees.
+
+    Deviations and distances are among them where they were summed.
+    """
+    mean = sums.mean
     if isinstance(cost, Cost) and cost.loss == "density":
-        return [pa.array(sums.mean[:, 0])]
-    mean, variance = sums.mean, sums.variance
-    distance = [] if sums.distance is None else [pa.array(sums.distance / sums.n_trees)]
+        return [pa.array(mean[:, 0])]
     if isinstance(cost, Cost):
-        spread = pa.array(np.sqrt(variance[:, cost.middle]))
-        return [*_costly_arrays(mean, classes, cost), spread, *distance]
+        told = _costly_arrays(mean, classes, cost)
+        return [*told, *_detail_arrays(sums, None, cost.middle)]
     if classes is None:
-        return [
-            pa.array(mean[:, 0]),
-            pa.array(calibrated_std(variance[:, 0], calibration)),
-            *distance,
-        ]
+        return [pa.array(mean[:, 0]), *_detail_arrays(sums, calibration, 0)]
     proba = calibrated(forecasts(cost, mean), calibration)
     best = proba.argmax(axis=1)
-    spread = np.sqrt(variance[np.arange(len(best)), best])
     probabilities = [pa.array(np.ascontiguousarray(proba[:, k])) for k in range(mean.shape[1])]
     prediction = pa.array(list(classes)).take(pa.array(best))
-    return [prediction, *probabilities, pa.array(spread), *distance]
+    return [prediction, *probabilities, *_detail_arrays(sums, None, best)]
+
+
+def _detail_arrays(
+    sums: Sums, calibration: Fitted | None, output: int | np.ndarray
+) -> list[pa.Array]:
+    """Return the deviations of an output, which may be another in each row, and distances."""
+    found = []
+    if sums.square is not None:
+        variance = sums.variance[np.arange(len(sums.square)), output]
+        found.append(pa.array(calibrated_std(variance, calibration)))
+    if sums.distance is not None:
+        found.append(pa.array(sums.distance / sums.n_trees))
+    return found
 
 
 def _costly_arrays(mean: np.ndarray, classes: Sequence[Any] | None, cost: Cost) -> list[pa.Array]:

@@ -133,6 +133,9 @@ def test_score_keeps_the_order_and_the_columns_asked_for(undisturbed, tmp_path):
         table.column_names
     )
     assert set(table["prediction"].to_pylist()) == {"<=50K", ">50K"}
+    call("score", undisturbed[0], TEST_FILE, tmp_path / "plain", "--no-details")
+    plain = scores(tmp_path / "plain")
+    assert plain.equals(table.drop_columns(["fnlwgt", "age", "income", "spread", "distance"]))
 
 
 def test_evaluate_tells_the_metrics_of_the_test_file(undisturbed):
