@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import numba
@@ -95,10 +96,11 @@ def compiled_widen(lower, upper, x):  # type: ignore[no-untyped-def]  # as above
 @pytest.mark.parametrize("way", [compiled_widen, widen])
 def test_bounds_are_widened_and_nothing_beside_them(way: Callable[..., None]) -> None:
     few = np.array([-np.inf, -1.5, -0.0, 0.0, 1e-45, 1.5, np.inf], np.float32)  # ties, subnormals
-    for p in range(40):
-        rng = np.random.default_rng(p)
-        memory = rng.choice(few, (3, p + 11))
+    for p, seed in itertools.product(range(40), range(5)):
+        memory = np.random.default_rng([p, seed]).choice(few, (3, p + 11))
         memory[:2] = np.sort(memory[:2], axis=0)
+        memory[:2, :3] = memory[:2, 3 + p :] = 0.0  # what lies beside the row is beyond its bounds
+        memory[2, :3], memory[2, 3 + p :] = 1.0, -1.0
         expected = memory.copy()
         for j in range(3, 3 + p):  # 0 and -0 are equal: the one that came first stays
             lower, upper, x = memory[:, j]
