@@ -29,9 +29,7 @@ def train(arguments: argparse.Namespace, output: Output) -> int:
     if arguments.detach:
         return _detach(job, estimator, options, output)
     if job.score is not None:
-        from dmondrian.distributed.scored import check_out
-
-        check_out(job.score["out"])  # hours before anything is written there
+        _look_at_scoring(job.score)
     with _cluster(job) as cluster:
         run = distributed.train(
             estimator,
@@ -46,6 +44,18 @@ def train(arguments: argparse.Namespace, output: Output) -> int:
         if job.score is not None:
             _score(run.run_url, job.score, output, cluster)
     return 0
+
+
+def _look_at_scoring(keys: Mapping[str, Any]) -> None:
+    """Refuse what could not be scored, hours before there is a model to score it with.
+
+    Which columns the model will read is not known yet.
+    """
+    from dmondrian.data import Schema, make_scoring_plan
+    from dmondrian.distributed.scored import check_out
+
+    check_out(keys["out"])
+    make_scoring_plan(keys["path"], Schema(columns=()), keys.get("keep", ()))
 
 
 def _detach(job: Job, estimator: Any, options: dict[str, Any], output: Output) -> int:

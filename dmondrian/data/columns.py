@@ -145,8 +145,7 @@ def check_types(
     not_kept = [name for name in missing if name in keep and name not in wanted]
     if missing and missing == not_kept:
         raise SchemaError(
-            f"{source} lacks {_list(missing)}, asked for to be kept: its columns are "
-            f"{_list(list(types))}"
+            f"{source} lacks {_list(missing)}, asked for to be kept: it has {_list(list(types))}"
         )
     if missing:
         spare = [name for name in types if name not in wanted]
@@ -237,7 +236,9 @@ def _nearest(name: str, columns: Sequence[str]) -> str:
 
 def _list(names: Sequence[str]) -> str:
     shown = ", ".join(repr(name) for name in names[:8])
-    return f"the columns {shown}" + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+    return f"the column{'s' if len(names) > 1 else ''} {shown}" + (
+        f" and {len(names) - 8} more" if len(names) > 8 else ""
+    )
 
 
 def _is_integer(text: str) -> bool:

@@ -92,7 +92,7 @@ def test_a_target_or_weight_that_is_there_twice_is_refused(tmp_path: Path, name:
         named(tmp_path / "a.parquet", "x", "c", "y", "w"),
         named(tmp_path / "b.parquet", "x", "c", "y", "w", name),
     ]
-    told = rf"b\.parquet has the columns '{name}' more than once.*rename or remove"
+    told = rf"b\.parquet has the column '{name}' more than once.*rename or remove"
     with pytest.raises(SchemaError, match=told):
         make_plan(files, target="y", weight="w", task="regression")
 
@@ -102,7 +102,7 @@ def test_other_data_with_a_column_twice_is_refused(tmp_path: Path, name: str) ->
     first = named(tmp_path / "a.parquet", "x", "k", "y")
     schema = make_plan(first, target="y", task="regression", exclude=["k"]).schema
     second = named(tmp_path / "b.parquet", "x", "k", "y", name)
-    with pytest.raises(SchemaError, match=rf"b\.parquet has the columns '{name}' more than once"):
+    with pytest.raises(SchemaError, match=rf"b\.parquet has the column '{name}' more than once"):
         make_scoring_plan([first, second], schema, keep=["k"], target=True)
 
 
@@ -306,7 +306,7 @@ class TestScoring:
             make_scoring_plan(write(columns), schema)
         with pytest.raises(SchemaError, match="lacks the columns 'y', 'w'"):
             make_scoring_plan(write(self.good()), schema, target=True)
-        with pytest.raises(SchemaError, match="lacks the columns 'key'"):
+        with pytest.raises(SchemaError, match="lacks the column 'key'"):
             make_scoring_plan(write(self.good()), schema, keep=["key"])
 
     def test_a_column_to_be_kept_has_one_type(self, schema: Schema, write: Write) -> None:

@@ -31,5 +31,5 @@ def test_data_without_weight_is_refused(client: Client, tmp_path: Path) -> None:
     assert evaluate(run.run_url, something)["rows"] == 50
     with pytest.raises(DataError, match="positive weight"):
         evaluate(run.run_url, nothing)
-    with pytest.raises(SchemaError, match="asked for to be kept: its columns are"):
+    with pytest.raises(SchemaError, match="asked for to be kept: it has the columns"):
         score(run.run_url, something, tmp_path / "out", keep=["x", "nocol"])
