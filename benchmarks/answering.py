@@ -6,7 +6,8 @@ as many trees, in one process, taking turns. Three figures of each:
 * a batch: rows x trees per second, all rows predicted, by one thread and by two;
 * one row at a time: microseconds of `predict_proba` (`predict` for labels) of a forest at rest, and
   of `partial_fit`, which the random forest has not; and of `predict_proba` where one row is learned
-  between two that are asked about;
+  between two that are asked about. Both take rows that are new, and in the second case a row is
+  asked about before it is learned;
 * bytes per node of the trees as they learn, with the frozen copies that predict, and as saved.
 
     python -m benchmarks.answering --data <folder>
@@ -22,6 +23,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -84,19 +86,21 @@ def singles(work: Callable[[int], Any]) -> float:
 
 
 def between_lessons(model: Any, X: np.ndarray, y: np.ndarray) -> float:
-    """Return the median of the seconds to ask about a row after another was learned."""
+    """Return the median of the seconds to ask about a row, each of which is learned then."""
     ask, took = asker(model), []
-    for r in range(SINGLE):
-        model.partial_fit(X[r : r + 1], y[r : r + 1])
-        row = X[-1 - r :][:1]
+    for r in range(len(X)):
+        row = X[r : r + 1]
         took.append(seconds(lambda row=row: ask(row)))
+        model.partial_fit(row, y[r : r + 1])
     return statistics.median(took)
 
 
 def measure(name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     """All figures of one workload; a record per model."""
-    dataset = workload(name, args.data, args.max_rows)
-    X, y, n = dataset.X_train, dataset.y_train, len(dataset.X_train)
+    dataset = workload(name, args.data, args.max_rows + 2 * SINGLE)
+    X, y = dataset.X_train[: -2 * SINGLE], dataset.y_train[: -2 * SINGLE]
+    new, labels = dataset.X_train[-2 * SINGLE :], dataset.y_train[-2 * SINGLE :]
+    dataset, n = replace(dataset, X_train=X, y_train=y), len(X)
     models = forests(dataset, args.trees)
     own = models["dmondrian"]
     held = [own.forest_.n_bytes]
@@ -119,8 +123,8 @@ def measure(name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     mine = records[0]
     held += [own.forest_.n_bytes, len(encode_forest(*own.forest_.stored()))]
     mine["bytes_per_node"] = [n_bytes / own.forest_.n_nodes for n_bytes in held]
-    mine["learn_one"] = singles(lambda r: own.partial_fit(X[r : r + 1], y[r : r + 1]))
-    mine["ask_between"] = between_lessons(own, X, y)
+    mine["learn_one"] = singles(lambda r: own.partial_fit(new[r : r + 1], labels[r : r + 1]))
+    mine["ask_between"] = between_lessons(own, new[SINGLE:], labels[SINGLE:])
     return records
 
 
