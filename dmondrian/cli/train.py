@@ -26,10 +26,10 @@ def train(arguments: argparse.Namespace, output: Output) -> int:
     from dmondrian import distributed
 
     options = {key: value for key, value in (job.run | job.data).items() if key != "path"}
-    if arguments.detach:
-        return _detach(job, estimator, options, output)
     if job.score is not None:
         _look_at_scoring(job.score)
+    if arguments.detach:
+        return _detach(job, estimator, options, output)
     with _cluster(job) as cluster:
         run = distributed.train(
             estimator,
