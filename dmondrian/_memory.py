@@ -105,3 +105,16 @@ def _prefetch_row(array, row):  # type: ignore[no-untyped-def]  # read by numba
             _prefetch(array, row, np.int64(n_bytes - 1))
 
     return ask
+
+
+def prefetch_all(array: Any) -> None:
+    """Ask for all cache lines of ``array``, C-contiguous, in order; changes nothing."""
+
+
+@overload_part(prefetch_all)
+def _prefetch_array(array):  # type: ignore[no-untyped-def]  # read by numba
+    def ask(array):  # type: ignore[no-untyped-def]  # likewise
+        for byte in range(0, array.size * array.itemsize, CACHE_LINE):
+            _prefetch(array, np.int64(0), np.int64(byte))
+
+    return ask

@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dmondrian._jit import hook, implements, inner, kernel
-from dmondrian._memory import array_at, borrow, prefetch
+from dmondrian._memory import array_at, borrow, prefetch, prefetch_all
 from dmondrian.core.box import distance_to
 from dmondrian.core.columns import borrow_rows, row_of
-from dmondrian.core.lanes import LANES, first_apart
+from dmondrian.core.lanes import EXITS, FEATURES, LANES, SIDES, THRESHOLDS, WORDS, way_on
 from dmondrian.core.nodes import (
     FEATURE,
     LEFT,
@@ -41,12 +41,10 @@ from dmondrian.core.nodes import (
 from dmondrian.core.policies import Visit, add_leaf, begin, pass_node, second_moment
 from dmondrian.core.room import aligned
 
-# Words of a group: four features, four thresholds, which conditions are met on the right
-# (core/lanes.py), four exits: the group to go on at, or ~leaf. A way ends with a condition
+# Exits of a group (core/lanes.py) are the group to go on at, or ~leaf. A way ends with a condition
 # that nothing meets, whose exit is its leaf.
-_FEATURES, _THRESHOLDS, _SIDES, _EXITS = 0, LANES, 2 * LANES, 2 * LANES + 1
-_WORDS = 16
-_WAYS = 8  # ways gone at a time
+_WAYS = 12  # ways gone at a time
+_BYTES_PER_ROW = 256  # of a tree, that a row on its way brings into the cache
 _GROUPS, _N_GROUPS, _ANSWERS, _N_ANSWERS = range(4)  # addresses and lengths
 
 
@@ -72,7 +70,7 @@ class Work(NamedTuple):
 def freeze(loss: Any, rule: Any, tree: Tree, width: int, lifetime: float) -> FrozenTree:
     """Return the tree at a lifetime, frozen; it must not be empty."""
     n_splits = int(tree.head_i[N_NODES]) // 2
-    groups = aligned(max(n_splits, 1), _WORDS, np.int32)  # a way of n splits has at most n groups
+    groups = aligned(max(n_splits, 1), WORDS, np.int32)  # a way of n splits has at most n groups
     n_leaves = n_splits + 1
     work = Work(
         groups,
@@ -83,7 +81,7 @@ def freeze(loss: Any, rule: Any, tree: Tree, width: int, lifetime: float) -> Fro
         np.empty((n_leaves + 1, width + 2)),
     )
     n_groups, n_leaves = write(loss, rule, tree, lifetime, work)
-    kept = aligned(n_groups, _WORDS, np.int32)
+    kept = aligned(n_groups, WORDS, np.int32)
     kept[:] = groups[:n_groups]
     answers, leaves = work.answers, work.leaves
     if n_leaves < len(leaves):  # the lifetime left some out
@@ -112,19 +110,37 @@ def pass_split(loss, rule, tree, v, path):
 
 
 @inner
+def begin_group(work, group):
+    """Begin a group, of a way that goes on behind it."""
+    work.groups[group, SIDES] = 1 << LANES
+    work.groups[group, EXITS + LANES] = group + 1
+
+
+@inner
+def prefetch_children(tree, v):
+    """Ask for the children of ``v``."""
+    if tree.i[v, LEFT] >= 0:
+        prefetch(tree.i, tree.i[v, LEFT])
+        prefetch(tree.i, tree.i[v, RIGHT])
+
+
+@inner
 def write_way(loss, rule, tree, lifetime, work, v, group, n_waiting):
     """Write the way from node ``v`` at hand down to a leaf, from ``group`` on.
 
     Returns the group, slot and node of its end, and how many nodes wait.
     """
     path, slot = work.paths[work.paths.shape[0] - 1], 0
+    begin_group(work, group)
     while tree.i[v, LEFT] >= 0 and tree.d[v, TIME] <= lifetime:
-        pass_split(loss, rule, tree, v, path)
         left, right = tree.i[v, LEFT], tree.i[v, RIGHT]
         goes_right = tree.d[left, STAT] < tree.d[right, STAT]
-        work.groups[group, _FEATURES + slot] = tree.i[v, FEATURE]
-        work.thresholds[group, _THRESHOLDS + slot] = tree.f[v, THRESHOLD]
-        work.groups[group, _SIDES] |= np.int32(goes_right) << slot
+        prefetch_children(tree, left)
+        prefetch_children(tree, right)
+        pass_split(loss, rule, tree, v, path)
+        work.groups[group, FEATURES + slot] = tree.i[v, FEATURE]
+        work.thresholds[group, THRESHOLDS + slot] = tree.f[v, THRESHOLD]
+        work.groups[group, SIDES] |= np.int32(goes_right) << slot
         work.waiting[n_waiting, 0] = left if goes_right else right
         work.waiting[n_waiting, 1] = LANES * group + slot
         above = work.paths[n_waiting]
@@ -135,6 +151,7 @@ def write_way(loss, rule, tree, lifetime, work, v, group, n_waiting):
         slot += 1
         if slot == LANES:
             group, slot = group + 1, 0
+            begin_group(work, group)
     return group, slot, v, n_waiting
 
 
@@ -142,6 +159,7 @@ def write_way(loss, rule, tree, lifetime, work, v, group, n_waiting):
 def write(loss, rule, tree, lifetime, work):
     """Write groups and answers of the tree to ``work``; return how many. O(m w)."""
     tree = borrow_tree(tree)
+    prefetch_all(tree.i[: tree.head_i[N_NODES]])
     width = work.answers.shape[1]
     path = work.paths[work.paths.shape[0] - 1]
     begin(rule, path[:width])
@@ -152,14 +170,14 @@ def write(loss, rule, tree, lifetime, work):
         is_leaf = tree.i[v, LEFT] < 0 or lifetime < tree.d[v, TIME]
         if exit_at >= 0:
             found = ~n_leaves if is_leaf else n_groups
-            work.groups[exit_at // LANES, _EXITS + exit_at % LANES] = found
+            work.groups[exit_at // LANES, EXITS + exit_at % LANES] = found
         if exit_at < 0 or not is_leaf:
             group, slot, v, n_waiting = write_way(
                 loss, rule, tree, lifetime, work, v, n_groups, n_waiting
             )
-            work.thresholds[group, _THRESHOLDS + slot] = np.float32(np.inf)
-            work.groups[group, _SIDES] |= 1 << slot
-            work.groups[group, _EXITS + slot] = ~n_leaves
+            work.thresholds[group, THRESHOLDS + slot] = np.float32(np.inf)
+            work.groups[group, SIDES] |= 1 << slot
+            work.groups[group, EXITS + slot] = ~n_leaves
             n_groups = group + 1
         write_leaf(loss, rule, tree, lifetime, work, v, path, n_leaves)
         n_leaves += 1
@@ -200,7 +218,7 @@ def frozen_way_of_row(ways, b):
 def frozen_way_in_tree(ways, b):
     """Return the groups, and the row."""
     table = ways.table
-    return array_at(table[b, _GROUPS], (table[b, _N_GROUPS], _WORDS), np.int32), ways.x
+    return array_at(table[b, _GROUPS], (table[b, _N_GROUPS], WORDS), np.int32), ways.x
 
 
 def frozen_table(frozen: Sequence[FrozenTree]) -> np.ndarray:
@@ -237,8 +255,13 @@ def predict_frozen(rule, tree, frozen, rows, leaves, total, square, distance):
     tree, rows, leaves = borrow_tree(tree), borrow_rows(rows), borrow(leaves)
     total, square, distance = borrow(total), borrow(square), borrow(distance)
     answers, nodes = borrow(frozen.answers), borrow(frozen.leaves)
-    find_leaves(FrozenRows(borrow(frozen.groups), rows.values), leaves)
+    groups = borrow(frozen.groups)
+    bring(groups, leaves.shape[0])
+    find_leaves(FrozenRows(groups, rows.values), leaves)
+    bring(answers, leaves.shape[0])
     for r in range(total.shape[0]):
+        if r + _WAYS < total.shape[0]:
+            prefetch(answers, leaves[r + _WAYS])
         out = answers[leaves[r]]
         for c in range(total.shape[2]):
             total[r, 0, c] += out[c]
@@ -254,6 +277,13 @@ def predict_frozen(rule, tree, frozen, rows, leaves, total, square, distance):
 
 
 @inner
+def bring(array, n):
+    """Bring ``array`` into the cache in order, where ``n`` rows would bring much of it in none."""
+    if array.size * array.itemsize <= n * _BYTES_PER_ROW:
+        prefetch_all(array)
+
+
+@inner
 def find_leaves(ways, leaves):
     """Write the leaf at the end of each way."""
     n = leaves.shape[0]
@@ -266,11 +296,8 @@ def find_leaves(ways, leaves):
     while n_moving > 0:
         b = 0
         while b < n_moving:
-            group = at[b]
             groups, x = frozen_way(ways, names[b])
-            apart = np.uint64(first_apart(groups, group, x))
-            found = np.int64(groups[group, np.uint64(_EXITS) + (apart & np.uint64(LANES - 1))])
-            found = found if apart < np.uint64(LANES) else np.int64(group) + 1
+            found = way_on(groups, at[b], x)
             if found >= 0:
                 at[b] = np.uint64(found)
                 b += 1

@@ -19,61 +19,64 @@ from dmondrian._jit import overload_part
 
 LANES = 4
 SUM_LANES = 8
+WORDS = 16  # of a group of conditions, and where they begin
+FEATURES, THRESHOLDS, SIDES, EXITS = 0, LANES, 2 * LANES, 2 * LANES + 1
 _AT_ONCE = 8  # features of a box
 
 _BIT, _LONG = ir.IntType(1), ir.IntType(64)
 
 
 @intrinsic
-def _first_apart(typing_context, words, row, x):
+def _way_on(typing_context, groups, group, x):
     def generate(context, builder, signature, args):
-        memory = context.make_array(words)(context, builder, args[0])
-        values = context.make_array(x)(context, builder, args[2])
-        word, long, single = ir.IntType(32), ir.IntType(64), ir.FloatType()
-        step = builder.mul(args[1], builder.extract_value(memory.strides, 0))
-        start = builder.add(builder.ptrtoint(memory.data, long), step)
-        start = builder.inttoptr(start, word.as_pointer())
+        word, single = ir.IntType(32), ir.FloatType()
+        values = _elements(context, builder, x, args[2])
+        first = builder.mul(args[1], ir.Constant(_LONG, WORDS))
+        start = builder.gep(_elements(context, builder, groups, args[0]), [first])
 
         def place(k):
-            return builder.gep(start, [ir.Constant(long, k)])
+            return builder.gep(start, [ir.Constant(_LONG, k)])
 
         four = ir.VectorType(single, LANES)
-        thresholds = builder.load(builder.bitcast(place(LANES), four.as_pointer()))
+        thresholds = builder.load(builder.bitcast(place(THRESHOLDS), four.as_pointer()))
         thresholds.align = 4
         asked = ir.Constant(four, ir.Undefined)
         for k in range(LANES):
-            feature = builder.zext(builder.load(place(k)), long)
-            value = builder.load(builder.gep(values.data, [feature]))
+            feature = builder.zext(builder.load(place(FEATURES + k)), _LONG)
+            value = builder.load(builder.gep(values, [feature]))
             asked = builder.insert_element(asked, value, ir.Constant(word, k))
         is_right = builder.bitcast(builder.fcmp_ordered(">", asked, thresholds), ir.IntType(LANES))
-        stays = builder.trunc(builder.load(place(2 * LANES)), ir.IntType(LANES))
-        apart = builder.zext(builder.xor(is_right, stays), long)
-        stop = builder.or_(apart, ir.Constant(long, 1 << LANES))
-        return builder.cttz(stop, ir.Constant(ir.IntType(1), 1))
+        apart = builder.xor(builder.zext(is_right, word), builder.load(place(SIDES)))
+        found = builder.zext(builder.cttz(apart, ir.Constant(_BIT, 1)), _LONG)
+        return builder.sext(builder.load(builder.gep(place(EXITS), [found])), _LONG)
 
-    return types.int64(words, types.uint64, x), generate
+    return types.int64(groups, types.uint64, x), generate
 
 
-def first_apart(words: Any, row: Any, x: Any) -> int:
-    """Return the first of four conditions in which ``x`` parts from the way, 4 if in none.
+def way_on(groups: Any, group: Any, x: Any) -> int:
+    """Return the exit of a group of four conditions that ``x`` takes.
+
+    It is that of the first condition in which ``x`` parts from the way, the last if in none.
 
     Parameters
     ----------
-    words : int32 [m, w], rows contiguous
-        Words of a row: four features, four thresholds (float32), then a word whose bit k is set
-        where the way goes right at condition k, that is where x[feature] > threshold.
-    row : uint64
+    groups : int32 [g, WORDS], contiguous
+        Words of a group: four features, four thresholds (float32), a word whose bit k is set where
+        the way goes right at condition k, that is where x[feature] > threshold, and whose bit 4 is
+        set; then five exits.
+    group : uint64
     x : float32 [d], contiguous
     """
-    four = words[row]
-    is_right = x[four[:LANES]] > four[LANES : 2 * LANES].view(np.float32)
-    stays = [bool(four[2 * LANES] >> k & 1) for k in range(LANES)]
-    return int(np.append(is_right != stays, True).argmax())
+    words = groups[group]
+    four = slice(THRESHOLDS, THRESHOLDS + LANES)
+    is_right = x[words[FEATURES : FEATURES + LANES]] > words[four].view(np.float32)
+    stays = [bool(words[SIDES] >> k & 1) for k in range(LANES)]
+    return int(words[EXITS + np.append(is_right != stays, True).argmax()])
 
 
-@overload_part(first_apart)
-def _first_apart_of_row(words, row, x):
-    return lambda words, row, x: _first_apart(words, np.uint64(row), x)
+@overload_part(way_on)
+def _way_on_of_row(groups, group, x):
+    return lambda groups, group, x: _way_on(groups, np.uint64(group), x)
 
 
 def _elements(context, builder, array_type, array):

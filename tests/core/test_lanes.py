@@ -9,38 +9,39 @@ import numba
 import numpy as np
 import pytest
 
-from dmondrian.core.lanes import LANES, SUM_LANES, beyond, extend, first_apart, widen
+from dmondrian.core.lanes import LANES, SUM_LANES, WORDS, beyond, extend, way_on, widen
 
 
 @numba.njit
-def compiled(words, row, x):  # type: ignore[no-untyped-def]  # compiled for what it is given
-    return first_apart(words, row, x)
+def compiled(groups, group, x):  # type: ignore[no-untyped-def]  # compiled for what it is given
+    return way_on(groups, group, x)
 
 
-def one_by_one(words: np.ndarray, row: int, x: np.ndarray) -> int:
-    features, thresholds, sides = np.split(words[row, : 2 * LANES + 1], [LANES, 2 * LANES])
+def one_by_one(groups: np.ndarray, group: int, x: np.ndarray) -> int:
+    features, thresholds, sides, exits = np.split(groups[group], [LANES, 2 * LANES, 2 * LANES + 1])
     for k in range(LANES):
         is_right = x[features[k]] > thresholds.view(np.float32)[k]
         if is_right != bool(sides[0] >> k & 1):
-            return k
-    return LANES
+            return exits[k]
+    return exits[LANES]
 
 
-@pytest.mark.parametrize("width", [9, 16])
-def test_the_first_condition_that_parts(width: int) -> None:
-    rng = np.random.default_rng(width)
-    words = np.zeros((500, width), np.int32)
-    words[:, :LANES] = rng.integers(0, 7, (500, LANES))
+def test_a_row_takes_the_exit_of_the_first_condition_that_parts() -> None:
+    rng = np.random.default_rng(0)
+    groups = np.zeros((500, WORDS), np.int32)
+    groups[:, :LANES] = rng.integers(0, 7, (500, LANES))
     few = np.array([-np.inf, -1.5, -0.0, 0.0, 1e-45, 1.5, np.inf], np.float32)  # ties, subnormals
-    words[:, LANES : 2 * LANES] = rng.choice(few, (500, LANES)).view(np.int32)
-    words[:, 2 * LANES] = rng.integers(0, 16, 500)
+    groups[:, LANES : 2 * LANES] = rng.choice(few, (500, LANES)).view(np.int32)
+    groups[:, 2 * LANES] = rng.integers(0, 16, 500) + 16
+    exits = np.array([5, ~7, 2**31 - 1, -(2**31), 0])  # groups and leaves
+    groups[:, 2 * LANES + 1 : 2 * LANES + 6] = exits
     found = []
-    for row in range(500):
+    for group in range(500):
         x = rng.choice(few, 7).astype(np.float32)
-        found.append(one_by_one(words, row, x))
-        assert compiled(words, np.uint64(row), x) == found[-1]
-        assert first_apart(words, row, x) == found[-1]
-    assert set(found) == set(range(LANES + 1))
+        found.append(one_by_one(groups, group, x))
+        assert compiled(groups, np.uint64(group), x) == found[-1]
+        assert way_on(groups, group, x) == found[-1]
+    assert set(found) == set(exits)
 
 
 @numba.njit
