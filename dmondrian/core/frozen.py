@@ -249,7 +249,7 @@ def predict_frozen(rule, tree, frozen, rows, leaves, total, square, distance):
     """Add a frozen tree's predictions to ``total`` [n, 1, k], and what else is asked for.
 
     ``square`` [n, 1, k] takes second moments about ``OFFSET`` where it has rows, ``distance`` [n]
-    extensions, as in :func:`dmondrian.core.loops.predict`; ``leaves`` int32 [n] takes the leaves.
+    extensions, as in :func:`dmondrian.core.loops.predict`; ``leaves`` int32 [n] is scratch.
     ``tree`` is what was frozen.
     """
     tree, rows, leaves = borrow_tree(tree), borrow_rows(rows), borrow(leaves)
@@ -267,13 +267,15 @@ def predict_frozen(rule, tree, frozen, rows, leaves, total, square, distance):
             total[r, 0, c] += out[c]
             if square.shape[0] > 0:
                 square[r, 0, c] += second_moment(rule, tree, out, c)
+        if distance.shape[0] > 0:
+            leaves[r] = nodes[leaves[r]]
     memory = np.empty(max(rows.values.shape[1], 8))
     for r in range(distance.shape[0]):
         extensions = borrow(memory)
         if r + _WAYS < distance.shape[0]:
-            prefetch(tree.box, nodes[leaves[r + _WAYS]])
-            prefetch(tree.bits, nodes[leaves[r + _WAYS]])
-        distance[r] += distance_to(tree, nodes[leaves[r]], row_of(rows, r), extensions)
+            prefetch(tree.box, leaves[r + _WAYS])
+            prefetch(tree.bits, leaves[r + _WAYS])
+        distance[r] += distance_to(tree, leaves[r], row_of(rows, r), extensions)
 
 
 @inner
