@@ -21,6 +21,8 @@ from dmondrian.threads import run_threads
 # trees lie in the cache anyway. It decides when to freeze, never what is said.
 _NODES_PER_ROW = 8
 LEAST_NODES = 2048
+_BYTES_PER_ROW = 48  # of a tree, to be brought into the cache anew: little beside a row's answer
+_LEAST_ROWS = 4096
 
 
 class Kept(NamedTuple):
@@ -106,6 +108,16 @@ class Frozen:
         self.kept = Kept(key_of(loss, rule, lifetimes), frozen, frozen_table(frozen))
         self._n_asked = 0  # what else is asked in turn with this has to pay for itself again
         return frozen
+
+
+def rows_at_a_time(frozen: Sequence[FrozenTree], n: int) -> int:
+    """Return how many of ``n`` rows to ask one tree about before the next.
+
+    Enough to bring the tree into the cache for them, few enough to stay there themselves.
+    """
+    largest = max((one.groups.nbytes + one.answers.nbytes for one in frozen), default=0)
+    most = max(largest // _BYTES_PER_ROW, _LEAST_ROWS)
+    return -(-n // -(-n // most))
 
 
 def key_of(loss: Any, rule: Any, lifetimes: np.ndarray) -> tuple[Any, ...]:

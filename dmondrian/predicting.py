@@ -22,7 +22,7 @@ from dmondrian.core.loops import collect, gather_all, predict
 from dmondrian.core.table import table_of
 from dmondrian.domain import check_cube, clip_to_cube, scale_columns
 from dmondrian.errors import ParameterError
-from dmondrian.frozen import Frozen
+from dmondrian.frozen import Frozen, rows_at_a_time
 from dmondrian.growth.fringe import Fringe
 from dmondrian.growth.range import Range
 from dmondrian.layout import suited, without_boxes
@@ -37,7 +37,6 @@ from dmondrian.sums import Sums, begun, stacked
 from dmondrian.threads import run_threads
 
 _CHUNK = 4096  # rows of a prediction task: enough to keep a tree in cache
-_LARGEST_CHUNK = 2**20  # frozen trees are brought into the cache for each, and soon go through it
 _FEW = 16  # rows that one call for all trees answers sooner than a call for each frozen tree
 _NONE_3D, _NONE_1D = np.empty((0, 0, 0)), np.empty(0)
 
@@ -224,8 +223,8 @@ class Predicting:
         if self.is_leafwise and is_plain and n >= _FEW:
             frozen = self.frozen.trees(ready, said.loss, rule, each[:, 0], said.width, n, n_threads)
         trees, asked = self._asked(X, ready, distance)
-        share = -(-n // max(n_threads, 1))
-        chunk = _CHUNK if frozen is None else min(max(share, _CHUNK), _LARGEST_CHUNK)
+        share = max(-(-n // max(n_threads, 1)), 1)
+        chunk = _CHUNK if frozen is None else rows_at_a_time(frozen, share)
 
         def work(start: int) -> None:
             rows = slice(start, min(start + chunk, n))

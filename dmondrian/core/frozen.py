@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dmondrian._jit import hook, implements, inner, kernel
-from dmondrian._memory import array_at, borrow, prefetch, prefetch_all
+from dmondrian._memory import array_at, borrow, bring, prefetch
 from dmondrian.core.box import distance_to
 from dmondrian.core.columns import borrow_rows, row_of
 from dmondrian.core.lanes import EXITS, FEATURES, LANES, SIDES, THRESHOLDS, WORDS, way_on
@@ -44,7 +44,7 @@ from dmondrian.core.room import aligned
 # Exits of a group (core/lanes.py) are the group to go on at, or ~leaf. A way ends with a condition
 # that nothing meets, whose exit is its leaf.
 _WAYS = 12  # ways gone at a time
-_BYTES_PER_ROW = 256  # of a tree, that a row on its way brings into the cache
+_BYTES_PER_ROW = 512  # of an array are read in order as soon as what a row looks at, in none
 _GROUPS, _N_GROUPS, _ANSWERS, _N_ANSWERS = range(4)  # addresses and lengths
 
 
@@ -159,7 +159,7 @@ def write_way(loss, rule, tree, lifetime, work, v, group, n_waiting):
 def write(loss, rule, tree, lifetime, work):
     """Write groups and answers of the tree to ``work``; return how many. O(m w)."""
     tree = borrow_tree(tree)
-    prefetch_all(tree.i[: tree.head_i[N_NODES]])
+    bring(tree.i[: tree.head_i[N_NODES]])
     width = work.answers.shape[1]
     path = work.paths[work.paths.shape[0] - 1]
     begin(rule, path[:width])
@@ -256,9 +256,9 @@ def predict_frozen(rule, tree, frozen, rows, leaves, total, square, distance):
     total, square, distance = borrow(total), borrow(square), borrow(distance)
     answers, nodes = borrow(frozen.answers), borrow(frozen.leaves)
     groups = borrow(frozen.groups)
-    bring(groups, leaves.shape[0])
+    bring_for(groups, leaves.shape[0])
     find_leaves(FrozenRows(groups, rows.values), leaves)
-    bring(answers, leaves.shape[0])
+    bring_for(answers, leaves.shape[0])
     for r in range(total.shape[0]):
         if r + _WAYS < total.shape[0]:
             prefetch(answers, leaves[r + _WAYS])
@@ -279,10 +279,10 @@ def predict_frozen(rule, tree, frozen, rows, leaves, total, square, distance):
 
 
 @inner
-def bring(array, n):
-    """Bring ``array`` into the cache in order, where ``n`` rows would bring much of it in none."""
+def bring_for(array, n):
+    """Bring ``array`` into the cache where ``n`` rows would bring much of it, in no order."""
     if array.size * array.itemsize <= n * _BYTES_PER_ROW:
-        prefetch_all(array)
+        bring(array)
 
 
 @inner

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dmondrian import frozen, predicting
+from dmondrian import frozen
+from dmondrian.core.frozen import FrozenTree
 from dmondrian.forest import Forest
 from dmondrian.parameters import ForestParameters
 
@@ -79,8 +80,8 @@ def test_boxes_of_two_values_and_chunks(monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setattr(frozen, "LEAST_NODES", 10**9)
         plain = forest.predict_sums(asked, distance=True)
         monkeypatch.setattr(frozen, "LEAST_NODES", 0)
-        monkeypatch.setattr(predicting, "_CHUNK", 64)
-        monkeypatch.setattr(predicting, "_LARGEST_CHUNK", 100)
+        monkeypatch.setattr(frozen, "_BYTES_PER_ROW", 2**30)
+        monkeypatch.setattr(frozen, "_LEAST_ROWS", 100)
         said = forest.predict_sums(asked, 2, distance=True)
         assert forest.frozen.n_bytes > 0
         assert plain.distance is not None
@@ -89,6 +90,21 @@ def test_boxes_of_two_values_and_chunks(monkeypatch: pytest.MonkeyPatch) -> None
         assert said.total.tobytes() == plain.total.tobytes()
         assert said.distance.tobytes() == plain.distance.tobytes()
         forest.update(X[:1], y[:1])  # frozen no more
+
+
+def test_rows_are_asked_about_in_equal_parts_that_suit_the_tree() -> None:
+    groups = np.zeros((3 * 4096, 16), np.int32)
+    small = FrozenTree(groups[:1], np.zeros((1, 2)), np.zeros(1, np.int32))
+    large = FrozenTree(groups, np.zeros((3 * 4096, 4)), np.zeros(3 * 4096, np.int32))
+    at_once = 3 * 4096 * (64 + 32) // frozen._BYTES_PER_ROW
+    assert at_once > frozen._LEAST_ROWS
+    for trees, most in (([small], frozen._LEAST_ROWS), ([small, large, small], at_once)):
+        for n in (1, most - 1, most, most + 1, 3 * most + 2):
+            part = frozen.rows_at_a_time(trees, n)
+            n_parts = -(-n // part)
+            assert part <= most
+            assert n_parts == -(-n // most)
+            assert n_parts * part - n < n_parts
 
 
 def test_what_is_frozen_is_not_what_was_learned_since(monkeypatch: pytest.MonkeyPatch) -> None:
