@@ -120,10 +120,10 @@ def _load_word(typing_context, array, byte):  # type: ignore[no-untyped-def]  # 
 
 
 def bring(array: Any) -> None:
-    """Read all cache lines of ``array``, C-contiguous, in order; changes nothing.
+    """Read a word of each cache line of ``array``, C-contiguous, in order; changes nothing.
 
-    The memory gives lines in order many times as fast as single ones. Prefetches would not do:
-    the processor leaves them out where there are many at a time.
+    Its elements take 4 bytes or more. The memory gives lines in order many times as fast as single
+    ones. Prefetches would not do: the processor leaves them out where there are many at a time.
     """
 
 

@@ -113,7 +113,8 @@ class Frozen:
 def rows_at_a_time(frozen: Sequence[FrozenTree], n: int) -> int:
     """Return how many of ``n`` rows to ask one tree about before the next.
 
-    Enough to bring the tree into the cache for them, few enough to stay there themselves.
+    Enough to bring the tree into the cache for them; more would themselves not stay there, to be
+    asked of the next tree.
     """
     largest = max((one.groups.nbytes + one.answers.nbytes for one in frozen), default=0)
     most = max(largest // _BYTES_PER_ROW, _LEAST_ROWS)

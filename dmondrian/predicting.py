@@ -223,7 +223,7 @@ class Predicting:
         if self.is_leafwise and is_plain and n >= _FEW:
             frozen = self.frozen.trees(ready, said.loss, rule, each[:, 0], said.width, n, n_threads)
         trees, asked = self._asked(X, ready, distance)
-        share = max(-(-n // max(n_threads, 1)), 1)
+        share = max(-(-n // max(n_threads, 1)), _CHUNK)  # fewer do not pay for a thread
         chunk = _CHUNK if frozen is None else rows_at_a_time(frozen, share)
 
         def work(start: int) -> None:

@@ -19,7 +19,7 @@ from dmondrian.checkpoint import jobs
 from dmondrian.distributed.attempt import manner_of
 from dmondrian.distributed.cluster import connected
 from dmondrian.distributed.freeze import freeze
-from dmondrian.distributed.scored import check_out
+from dmondrian.distributed.scored import check_details, check_out
 from dmondrian.distributed.scoring import score
 from dmondrian.distributed.stage import is_dask
 from dmondrian.distributed.trainer import bring_to_end
@@ -88,6 +88,7 @@ def submit(
     manner_of(checkpoint_every, window, None)
     if score:
         check_out(score["out"])
+        check_details(score.get("details", True))
     url = open_store(run).url
     asked = {"n_shards": n_shards, "first_tree": first_tree, "progressive": progressive}
     with connected(client):

@@ -28,12 +28,19 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dmondrian.checkpoint import document
 from dmondrian.data import Plan
-from dmondrian.errors import CheckpointError, CorruptError, FencedError, NotFoundError
+from dmondrian.errors import (
+    CheckpointError,
+    CorruptError,
+    FencedError,
+    NotFoundError,
+    ParameterError,
+)
 from dmondrian.store import Store, check_writable, open_store
 
 FORMAT = 1
@@ -42,6 +49,18 @@ ABOUT, PLAN, MANIFEST = "_score.json", "_score.plan", "_manifest.json"
 # Entries of a file's footer. A digest is as long as the zeros that hold its place.
 _ASKED, _NAME, _SEAL = "dmondrian.score", "dmondrian.score.file", "dmondrian.score.sha256"
 _BLANK = b"0" * 64
+
+
+def check_details(details: Any) -> None:
+    """Refuse anything but a truth value: "no" would be taken for yes.
+
+    Raises
+    ------
+    ParameterError
+        It is another.
+    """
+    if not isinstance(details, (bool, np.bool_)):
+        raise ParameterError(f"details must be True or False, got {details!r}")
 
 
 def check_out(out: str | os.PathLike[str]) -> None:

@@ -32,6 +32,7 @@ from dmondrian.distributed.relay import Relay, connected_relay
 from dmondrian.distributed.scored import (
     MANIFEST,
     PLAN,
+    check_details,
     check_out,
     claim,
     described,
@@ -173,6 +174,8 @@ def score(
 
     Raises
     ------
+    ParameterError
+        An option has no such value.
     SchemaError
         Columns of the model or of `keep` are missing or of another type.
     CheckpointError
@@ -187,6 +190,7 @@ def score(
     started = time.monotonic()
     keep = (keep,) if isinstance(keep, str) else tuple(keep)
     limit = parse_limit(memory_limit)
+    check_details(details)
     model = open_model(os.fspath(model_url))
     check_out(out)
     plan = make_scoring_plan(data, model.schema, keep)
@@ -194,7 +198,7 @@ def score(
     _check_names(model, told, keep)
     store = open_store(out)
     about = {"model": model.digest, "data": plan.digest, "keep": list(keep), "file_rows": FILE_ROWS}
-    if not details:  # left out where it is the default: the bytes are those of older versions
+    if told != _details(model):  # left out else: the bytes are those of older versions
         about["details"] = False
     asked = claim(store, about, plan)
     classes = None if model.schema.classes is None else tuple(model.schema.classes)
@@ -231,11 +235,12 @@ def _tell_mended(names: Sequence[str], url: str) -> None:
 
 def _needs(model: Model, plan: Plan, parts: Sequence[Part]) -> Needs:
     k, columns = model.n_outputs, len(plan.schema.columns) + len(parts[0].keep)
+    told = len(parts[0].details)
     return row_needs(
         (plan.blocks[part.first : part.last] for part in parts),
         len(plan.schema.feature_names),
         columns,
-        {"sums": 2 * k + 1, "result": k + 3 + 2 * len(parts[0].keep)},
+        {"sums": (2 * k + 1) if told else k, "result": k + 1 + told + 2 * len(parts[0].keep)},
     )
 
 
@@ -255,6 +260,9 @@ def _check_names(model: Model, details: tuple[str, ...], keep: tuple[str, ...]) 
 
 
 def _details(model: Model) -> tuple[str, ...]:
+    """Return the columns that tell how sure the forest is; a density has none."""
+    if isinstance(model.cost, Cost) and model.cost.loss == "density":
+        return ()
     deviation = "std" if model.tells_std else "spread"
     return (deviation, "distance") if model.tells_distance else (deviation,)
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import pytest
 
-from dmondrian import frozen
+from dmondrian import frozen, predicting
 from dmondrian.core.frozen import FrozenTree
 from dmondrian.forest import Forest
 from dmondrian.parameters import ForestParameters
+from dmondrian.threads import run_threads
 
 ROWS = 700
 
@@ -48,6 +51,7 @@ def test_frozen_trees_say_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -
     asked = np.random.default_rng(9).random((ROWS, 4)).astype(np.float32)
     asked[:50] = X[:50]
     asked[50:60, 0] = 5.0  # far from all boxes
+    asked[60] = 1e35  # beyond all thresholds but the last of a way
     plain = forest.predict_sums(asked, spread=True, distance=True)
     assert forest.frozen.n_bytes == 0  # too small to pay
     monkeypatch.setattr(frozen, "LEAST_NODES", 0)
@@ -105,6 +109,26 @@ def test_rows_are_asked_about_in_equal_parts_that_suit_the_tree() -> None:
             assert part <= most
             assert n_parts == -(-n // most)
             assert n_parts * part - n < n_parts
+
+
+def test_few_rows_are_not_spread_over_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frozen, "LEAST_NODES", 0)
+    X, y = draw(2)
+    forest = Forest(parameters(n_classes=2), range(2))
+    forest.update(X, y)
+    asked = np.tile(X, (30, 1))
+    tasks = []
+
+    def run(work: Callable[[int], None], starts: Sequence[int], n_threads: int) -> None:
+        tasks.append(len(starts))
+        run_threads(work, starts, n_threads)
+
+    monkeypatch.setattr(predicting, "run_threads", run)
+    plain = forest.predict_sums(asked).total
+    for n, n_threads, expected in ((64, 64, 1), (4096, 2, 1), (2 * 4096, 2, 2), (4097, 64, 2)):
+        said = forest.predict_sums(asked[:n], n_threads).total
+        assert tasks[-1] == expected
+        assert said.tobytes() == plain[:n].tobytes()
 
 
 def test_what_is_frozen_is_not_what_was_learned_since(monkeypatch: pytest.MonkeyPatch) -> None:

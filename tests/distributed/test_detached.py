@@ -145,6 +145,9 @@ def test_mistakes_are_told_before_it_is_handed_over(
     array = dask.array.zeros((4, 2))
     with pytest.raises(ParameterError, match="write the collection first"):
         submit(forest(), array, target="y", run=tmp_path, client=pair)
+    asked = {"data": str(rows), "out": str(tmp_path / "scores"), "details": "no"}
+    with pytest.raises(ParameterError, match="details must be True or False, got 'no'"):
+        submit(forest(), rows, target="income", run=tmp_path, client=pair, score=asked)
     if Path("/proc/self").exists():  # where nobody can write
         asked = {"data": str(rows), "out": "/proc/scores"}
         with pytest.raises(StoreError, match="/proc/scores"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,7 +18,7 @@ from dmondrian import (
     MondrianForestRegressor,
     OnlineRandomForestClassifier,
 )
-from dmondrian.distributed import TrainedRun, score
+from dmondrian.distributed import TrainedRun, memory, score
 from dmondrian.distributed.models import open_model
 from dmondrian.errors import CheckpointError, ParameterError
 
@@ -61,6 +62,34 @@ def test_they_are_other_scores(
     with pytest.raises(CheckpointError, match="details"):
         score(url, adult, out, client=client)
     assert score(url, adult, out, client=client, details=False)["written"] == 0
+
+
+@pytest.mark.parametrize("details", ["no", 0, None])
+def test_yes_or_no(
+    details: Any, undisturbed: TrainedRun, adult: Path, client: Client, tmp_path: Path
+) -> None:
+    with pytest.raises(ParameterError, match="details must be True or False"):
+        score(undisturbed.run_url, adult, tmp_path / "out", client=client, details=details)
+    assert not (tmp_path / "out").exists()
+
+
+def test_they_are_not_planned_for(
+    undisturbed: TrainedRun, adult: Path, client: Client, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    planned = []
+
+    def note(*given: Any) -> memory.Needs:
+        planned.append(memory.row_needs(*given))
+        return planned[-1]
+
+    monkeypatch.setattr("dmondrian.distributed.scoring.row_needs", note)
+    for details in (True, np.False_):
+        out = tmp_path / str(details)
+        score(undisturbed.run_url, adult, out, client=client, details=details)
+    whole, plain = planned
+    assert plain.task < whole.task
+    assert 2.0 < whole.sums / plain.sums <= 2.5  # two classes: of 2 + 2 + 1 numbers 2
 
 
 def test_their_names_are_free(

@@ -110,6 +110,8 @@ def test_a_density_is_trained_scored_and_evaluated(
     scores = pa.concat_tables([pq.read_table(file) for file in files])
     assert scores.column_names == ["id", "log_density"]
     assert np.array_equal(scores.column("log_density").to_numpy(), alone.score_samples(X))
+    bare = score(run.run_url, data, tmp_path / "out", keep=["id"], client=client, details=False)
+    assert bare["written"] == 0  # a density has no details that could be left out
     measured = evaluate(run.run_url, data, client=client)
     assert measured["rows"] == 1800
     assert measured["log_likelihood"] == pytest.approx(alone.score(X) / 1800, rel=1e-12)
