@@ -44,7 +44,7 @@ from dmondrian.core.room import aligned
 # Exits of a group (core/lanes.py) are the group to go on at, or ~leaf. A way ends with a condition
 # that nothing meets, whose exit is its leaf.
 _WAYS = 12  # ways gone at a time
-_BYTES_PER_ROW = 512  # of an array are read in order as soon as what a row looks at, in none
+_BYTES_PER_ROW = 512  # more are not read in order for a row: what it looks at comes in sooner
 _GROUPS, _N_GROUPS, _ANSWERS, _N_ANSWERS = range(4)  # addresses and lengths
 
 

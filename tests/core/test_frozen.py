@@ -82,6 +82,7 @@ def test_boxes_of_two_values_and_chunks(monkeypatch: pytest.MonkeyPatch) -> None
         asked[::7, 5] = 0.25 if third else 1.0
         asked[:, [0, 1, 2, 3, *range(8, 15)]] *= np.float32(0.9)  # they extend; the sum is rounded
         monkeypatch.setattr(frozen, "LEAST_NODES", 10**9)
+        monkeypatch.setattr(predicting, "_CHUNK", 64)
         plain = forest.predict_sums(asked, distance=True)
         monkeypatch.setattr(frozen, "LEAST_NODES", 0)
         monkeypatch.setattr(frozen, "_BYTES_PER_ROW", 2**30)
