@@ -17,10 +17,10 @@ from dmondrian.core import nodes
 from dmondrian.core.frozen import FrozenTree, freeze, frozen_table
 from dmondrian.threads import run_threads
 
-# To freeze a node takes about an eighth of what a row saves in a tree of some 80,000 nodes; small
-# trees lie in the cache anyway. It decides when to freeze, never what is said.
+# What a row saves in a tree pays for some eight of its nodes, after what any tree costs. These two
+# decide when to freeze, never what is said.
 _NODES_PER_ROW = 8
-LEAST_NODES = 2048
+_ROWS_PER_TREE = 200
 _BYTES_PER_ROW = 48  # of a tree, to be brought into the cache anew: little beside a row's answer
 _LEAST_ROWS = 4096
 
@@ -30,7 +30,7 @@ class Kept(NamedTuple):
 
     key: tuple[Any, ...]  # of loss, rule and lifetimes, see :func:`key_of`
     trees: list[FrozenTree]
-    table: np.ndarray  # int64 [T, 4], where they lie, for the kernels
+    table: np.ndarray  # int64 [T, 5], where they lie, for the kernels
 
 
 class Frozen:
@@ -64,7 +64,7 @@ class Frozen:
         width: int,
         n_rows: int,
         n_threads: int,
-    ) -> list[FrozenTree] | None:
+    ) -> Kept | None:
         """Return the trees, none of them empty, frozen; or None while it does not pay.
 
         Parameters
@@ -81,10 +81,10 @@ class Frozen:
         """
         kept = self.kept
         if kept is not None and kept.key == key_of(loss, rule, lifetimes):
-            return kept.trees
+            return kept
         self._n_asked += n_rows
         mean = sum(int(tree.head_i[nodes.N_NODES]) for tree in grown) / max(1, len(grown))
-        if mean < LEAST_NODES or _NODES_PER_ROW * self._n_asked < mean:
+        if _NODES_PER_ROW * (self._n_asked - _ROWS_PER_TREE) < mean:
             return None
         return self.make(grown, loss, rule, lifetimes, width, n_threads)
 
@@ -96,7 +96,7 @@ class Frozen:
         lifetimes: np.ndarray,
         width: int,
         n_threads: int,
-    ) -> list[FrozenTree]:
+    ) -> Kept:
         """Freeze the trees, keep and return them; see :meth:`trees`."""
         made: dict[int, FrozenTree] = {}
 
@@ -105,9 +105,9 @@ class Frozen:
 
         run_threads(work, range(len(grown)), n_threads)
         frozen = [made[t] for t in range(len(grown))]
-        self.kept = Kept(key_of(loss, rule, lifetimes), frozen, frozen_table(frozen))
+        kept = self.kept = Kept(key_of(loss, rule, lifetimes), frozen, frozen_table(frozen))
         self._n_asked = 0  # what else is asked in turn with this has to pay for itself again
-        return frozen
+        return kept
 
 
 def rows_at_a_time(frozen: Sequence[FrozenTree], n: int) -> int:

@@ -22,7 +22,7 @@ from dmondrian.core.loops import collect, gather_all, predict
 from dmondrian.core.table import table_of
 from dmondrian.domain import check_cube, clip_to_cube, scale_columns
 from dmondrian.errors import ParameterError
-from dmondrian.frozen import Frozen, rows_at_a_time
+from dmondrian.frozen import Frozen, Kept, rows_at_a_time
 from dmondrian.growth.fringe import Fringe
 from dmondrian.growth.range import Range
 from dmondrian.layout import suited, without_boxes
@@ -37,7 +37,7 @@ from dmondrian.sums import Sums, begun, stacked
 from dmondrian.threads import run_threads
 
 _CHUNK = 4096  # rows of a prediction task: enough to keep a tree in cache
-_FEW = 16  # rows that one call for all trees answers sooner than a call for each frozen tree
+_AT_ONCE = 2**20  # rows x trees asked in one call: no Ctrl-C ends it
 _NONE_3D, _NONE_1D = np.empty((0, 0, 0)), np.empty(0)
 
 
@@ -220,11 +220,11 @@ class Predicting:
         frozen = None
         each = self.tree_lifetimes() if lifetimes is None else self._for_each_tree(lives)
         is_plain = len(lives) == 1 and self.total_weight > 0.0
-        if self.is_leafwise and is_plain and n >= _FEW:
+        if self.is_leafwise and is_plain:
             frozen = self.frozen.trees(ready, said.loss, rule, each[:, 0], said.width, n, n_threads)
         trees, asked = self._asked(X, ready, distance)
         share = max(-(-n // max(n_threads, 1)), _CHUNK)  # fewer do not pay for a thread
-        chunk = _CHUNK if frozen is None else rows_at_a_time(frozen, share)
+        chunk = _CHUNK if frozen is None else rows_at_a_time(frozen.trees, share)
 
         def work(start: int) -> None:
             rows = slice(start, min(start + chunk, n))
@@ -284,7 +284,7 @@ class Predicting:
         said: Said,
         rule: Any,
         trees: list[nodes.Tree],
-        frozen: list[FrozenTree] | None,
+        frozen: Kept | None,
         rows: Rows,
         lives: np.ndarray,
         total: np.ndarray,
@@ -298,9 +298,12 @@ class Predicting:
             if len(square):
                 square += len(trees) / k**2 if self.parameters.tells_proba else 0.0
         elif frozen is not None:
-            leaves = np.empty(len(rows.values), np.int32)
-            for tree, at_rest in zip(trees, frozen, strict=True):
-                predict_frozen(rule, tree, at_rest, rows, leaves, total, square, distance)
+            table, columns, step = self.table(trees), trees[0].columns, _AT_ONCE // len(total) + 1
+            for start in range(0, len(trees), step):
+                some, at_rest = table[start : start + step], frozen.table[start : start + step]
+                predict_frozen(
+                    rule, some, columns, at_rest, said.width, rows, total, square, distance
+                )
         else:
             table, width = self.table(trees), said.width
             numbers = self.tree_numbers.astype(np.uint64)
@@ -331,7 +334,8 @@ class Predicting:
         """Return the trees frozen at the lifetime that they predict at now; see :meth:`freeze`."""
         lives = self.tree_lifetimes()
         rule, ready = self._ready(float(self._lifetimes(None)[-1]))
-        return self.frozen.make(ready, self.policies.loss, rule, lives[:, 0], self.width, n_threads)
+        loss = self.policies.loss
+        return self.frozen.make(ready, loss, rule, lives[:, 0], self.width, n_threads).trees
 
     def table(self, trees: list[nodes.Tree]) -> np.ndarray:
         """Return where the trees are, for the kernels."""

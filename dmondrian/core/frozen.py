@@ -23,7 +23,7 @@ import numpy as np
 from dmondrian._jit import hook, implements, inner, kernel
 from dmondrian._memory import array_at, borrow, bring, prefetch
 from dmondrian.core.box import distance_to
-from dmondrian.core.columns import borrow_rows, row_of
+from dmondrian.core.columns import borrow_columns, borrow_rows, row_of
 from dmondrian.core.lanes import EXITS, FEATURES, LANES, SIDES, THRESHOLDS, WORDS, way_on
 from dmondrian.core.nodes import (
     FEATURE,
@@ -37,15 +37,17 @@ from dmondrian.core.nodes import (
     TIME,
     Tree,
     borrow_tree,
+    scratch_for,
 )
 from dmondrian.core.policies import Visit, add_leaf, begin, pass_node, second_moment
 from dmondrian.core.room import aligned
+from dmondrian.core.table import tree_at
 
 # Exits of a group (core/lanes.py) are the group to go on at, or ~leaf. A way ends with a condition
 # that nothing meets, whose exit is its leaf.
 _WAYS = 12  # ways gone at a time
 _BYTES_PER_ROW = 512  # more are not read in order for a row: what it looks at comes in sooner
-_GROUPS, _N_GROUPS, _ANSWERS, _N_ANSWERS = range(4)  # addresses and lengths
+_GROUPS, _N_GROUPS, _ANSWERS, _N_ANSWERS, _LEAVES = range(5)  # addresses and lengths
 
 
 class FrozenTree(NamedTuple):
@@ -199,7 +201,7 @@ class FrozenRows(NamedTuple):
 class FrozenRow(NamedTuple):
     """Ways of one row in frozen trees."""
 
-    table: np.ndarray  # int64 [T, 4], see :func:`frozen_table`
+    table: np.ndarray  # int64 [T, 5], see :func:`frozen_table`
     x: np.ndarray  # float32 [d]
 
 
@@ -217,17 +219,29 @@ def frozen_way_of_row(ways, b):
 @implements(frozen_way, FrozenRow)
 def frozen_way_in_tree(ways, b):
     """Return the groups, and the row."""
-    table = ways.table
-    return array_at(table[b, _GROUPS], (table[b, _N_GROUPS], WORDS), np.int32), ways.x
+    return groups_at(ways.table[b]), ways.x
 
 
 def frozen_table(frozen: Sequence[FrozenTree]) -> np.ndarray:
-    """Return where frozen trees lie, int64 [T, 4]; true as long as they are these objects."""
-    table = np.zeros((len(frozen), 4), np.int64)
+    """Return where frozen trees lie, int64 [T, 5]; true as long as they are these objects."""
+    table = np.zeros((len(frozen), 5), np.int64)
     for row, one in zip(table, frozen, strict=True):
         row[_GROUPS], row[_N_GROUPS] = one.groups.ctypes.data, len(one.groups)
         row[_ANSWERS], row[_N_ANSWERS] = one.answers.ctypes.data, len(one.answers)
+        row[_LEAVES] = one.leaves.ctypes.data
     return table
+
+
+@inner
+def groups_at(place):
+    """Return the groups of the tree that a row of :func:`frozen_table` tells of."""
+    return array_at(place[_GROUPS], (place[_N_GROUPS], WORDS), np.int32)
+
+
+@inner
+def answers_at(place, width):
+    """Return its answers, of ``width`` numbers."""
+    return array_at(place[_ANSWERS], (place[_N_ANSWERS], width), np.float64)
 
 
 @kernel
@@ -239,39 +253,49 @@ def predict_frozen_alone(table, width, rows, leaves, total):
     table, rows, leaves, total = borrow(table), borrow_rows(rows), borrow(leaves), borrow(total)
     find_leaves(FrozenRow(table, rows.values[0]), leaves)
     for t in range(table.shape[0]):
-        answers = array_at(table[t, _ANSWERS], (table[t, _N_ANSWERS], width), np.float64)
+        answers = answers_at(table[t], width)
         for c in range(total.shape[2]):
             total[0, 0, c] += answers[leaves[t], c]
 
 
 @kernel
-def predict_frozen(rule, tree, frozen, rows, leaves, total, square, distance):
-    """Add a frozen tree's predictions to ``total`` [n, 1, k], and what else is asked for.
+def predict_frozen(rule, table, columns, frozen, width, rows, total, square, distance):
+    """Add what frozen trees say to ``total`` [n, 1, k], and what else is asked for, tree by tree.
 
     ``square`` [n, 1, k] takes second moments about ``OFFSET`` where it has rows, ``distance`` [n]
-    extensions, as in :func:`dmondrian.core.loops.predict`; ``leaves`` int32 [n] is scratch.
-    ``tree`` is what was frozen.
+    extensions, as in :func:`dmondrian.core.loops.predict`. ``frozen`` is of :func:`frozen_table`,
+    ``table`` and ``columns`` of what was frozen.
     """
-    tree, rows, leaves = borrow_tree(tree), borrow_rows(rows), borrow(leaves)
-    total, square, distance = borrow(total), borrow(square), borrow(distance)
-    answers, nodes = borrow(frozen.answers), borrow(frozen.leaves)
-    groups = borrow(frozen.groups)
-    bring_for(groups, leaves.shape[0])
-    find_leaves(FrozenRows(groups, rows.values), leaves)
-    bring_for(answers, leaves.shape[0])
-    for r in range(total.shape[0]):
-        if r + _WAYS < total.shape[0]:
-            prefetch(answers, leaves[r + _WAYS])
-        out = answers[leaves[r]]
-        for c in range(total.shape[2]):
-            total[r, 0, c] += out[c]
-            if square.shape[0] > 0:
-                square[r, 0, c] += second_moment(rule, tree, out, c)
+    table, columns, frozen = borrow(table), borrow_columns(columns), borrow(frozen)
+    rows, total = borrow_rows(rows), borrow(total)
+    square, distance = borrow(square), borrow(distance)
+    lengths, memory = scratch_for(columns), np.empty(max(rows.values.shape[1], 8))
+    found = np.empty(total.shape[0], np.int32)
+    for t in range(frozen.shape[0]):
+        tree, leaves = tree_at(table, t, columns, borrow(lengths)), borrow(found)
+        groups, answers = groups_at(frozen[t]), answers_at(frozen[t], width)
+        bring_for(groups, leaves.shape[0])
+        find_leaves(FrozenRows(groups, rows.values), leaves)
+        bring_for(answers, leaves.shape[0])
+        for r in range(total.shape[0]):
+            if r + _WAYS < total.shape[0]:
+                prefetch(answers, leaves[r + _WAYS])
+            out = answers[leaves[r]]
+            for c in range(total.shape[2]):
+                total[r, 0, c] += out[c]
+                if square.shape[0] > 0:
+                    square[r, 0, c] += second_moment(rule, tree, out, c)
         if distance.shape[0] > 0:
-            leaves[r] = nodes[leaves[r]]
-    memory = np.empty(max(rows.values.shape[1], 8))
+            add_distances(tree, frozen[t], rows, leaves, distance, borrow(memory))
+
+
+@inner
+def add_distances(tree, place, rows, leaves, distance, extensions):
+    """Add the extensions from the boxes of frozen ``leaves``, which become nodes, to the rows."""
+    nodes = array_at(place[_LEAVES], (place[_N_ANSWERS],), np.int32)
     for r in range(distance.shape[0]):
-        extensions = borrow(memory)
+        leaves[r] = nodes[leaves[r]]
+    for r in range(distance.shape[0]):
         if r + _WAYS < distance.shape[0]:
             prefetch(tree.box, leaves[r + _WAYS])
             prefetch(tree.bits, leaves[r + _WAYS])

@@ -14,6 +14,7 @@ from dmondrian.parameters import ForestParameters
 from dmondrian.threads import run_threads
 
 ROWS = 700
+NEVER, ALWAYS = 10**9, -(10**9)  # rows that pay for a tree
 
 
 def draw(n_classes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -52,9 +53,11 @@ def test_frozen_trees_say_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -
     asked[:50] = X[:50]
     asked[50:60, 0] = 5.0  # far from all boxes
     asked[60] = 1e35  # beyond all thresholds but the last of a way
+    monkeypatch.setattr(frozen, "_ROWS_PER_TREE", NEVER)
     plain = forest.predict_sums(asked, spread=True, distance=True)
-    assert forest.frozen.n_bytes == 0  # too small to pay
-    monkeypatch.setattr(frozen, "LEAST_NODES", 0)
+    assert forest.frozen.n_bytes == 0
+    monkeypatch.setattr(frozen, "_ROWS_PER_TREE", ALWAYS)
+    monkeypatch.setattr(predicting, "_AT_ONCE", ROWS)  # two trees, then the third
     for n_threads in (1, 2):
         for n in (ROWS, 17, 1):
             said = forest.predict_sums(asked[:n], n_threads, spread=True, distance=True)
@@ -81,10 +84,10 @@ def test_boxes_of_two_values_and_chunks(monkeypatch: pytest.MonkeyPatch) -> None
         asked = np.roll(X, 1, axis=0)
         asked[::7, 5] = 0.25 if third else 1.0
         asked[:, [0, 1, 2, 3, *range(8, 15)]] *= np.float32(0.9)  # they extend; the sum is rounded
-        monkeypatch.setattr(frozen, "LEAST_NODES", 10**9)
+        monkeypatch.setattr(frozen, "_ROWS_PER_TREE", NEVER)
         monkeypatch.setattr(predicting, "_CHUNK", 64)
         plain = forest.predict_sums(asked, distance=True)
-        monkeypatch.setattr(frozen, "LEAST_NODES", 0)
+        monkeypatch.setattr(frozen, "_ROWS_PER_TREE", ALWAYS)
         monkeypatch.setattr(frozen, "_BYTES_PER_ROW", 2**30)
         monkeypatch.setattr(frozen, "_LEAST_ROWS", 100)
         said = forest.predict_sums(asked, 2, distance=True)
@@ -113,7 +116,7 @@ def test_rows_are_asked_about_in_equal_parts_that_suit_the_tree() -> None:
 
 
 def test_few_rows_are_not_spread_over_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frozen, "LEAST_NODES", 0)
+    monkeypatch.setattr(frozen, "_ROWS_PER_TREE", ALWAYS)
     X, y = draw(2)
     forest = Forest(parameters(n_classes=2), range(2))
     forest.update(X, y)
@@ -133,7 +136,7 @@ def test_few_rows_are_not_spread_over_threads(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_is_frozen_is_not_what_was_learned_since(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frozen, "LEAST_NODES", 0)
+    monkeypatch.setattr(frozen, "_ROWS_PER_TREE", ALWAYS)
     X, y = draw(2)
     forests = [Forest(parameters(n_classes=2), range(2)) for _ in range(2)]
     for start in (0, 350):
@@ -141,13 +144,30 @@ def test_what_is_frozen_is_not_what_was_learned_since(monkeypatch: pytest.Monkey
             forest.update(X[start : start + 350], y[start : start + 350])
         frozen_says = forests[0].predict_sums(X).total
         assert forests[0].frozen.n_bytes > 0
-        monkeypatch.setattr(frozen, "LEAST_NODES", 10**9)
+        monkeypatch.setattr(frozen, "_ROWS_PER_TREE", NEVER)
         assert forests[1].predict_sums(X).total.tobytes() == frozen_says.tobytes()
-        monkeypatch.setattr(frozen, "LEAST_NODES", 0)
+        monkeypatch.setattr(frozen, "_ROWS_PER_TREE", ALWAYS)
+
+
+def test_trees_are_frozen_once_the_rows_asked_about_pay_for_it() -> None:
+    X, y = draw(3)
+    forest = Forest(parameters(n_classes=3), range(2))
+    forest.update(X, y)
+    n_nodes = forest.n_nodes / 2
+    n_asked = 0
+    while not forest.frozen.n_bytes:
+        assert frozen._NODES_PER_ROW * (n_asked - frozen._ROWS_PER_TREE) < n_nodes
+        forest.predict_sums(X[:7])
+        n_asked += 7
+    assert frozen._NODES_PER_ROW * (n_asked - frozen._ROWS_PER_TREE) >= n_nodes
+    assert n_asked > frozen._ROWS_PER_TREE + 7
+    forest.update(X[:1], y[:1])
+    forest.predict_sums(X[:7])
+    assert forest.frozen.n_bytes == 0  # the rows asked about before have been paid for
 
 
 def test_what_is_asked_in_turns_pays_for_each_freezing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frozen, "LEAST_NODES", 0)
+    monkeypatch.setattr(frozen, "_ROWS_PER_TREE", 0)
     monkeypatch.setattr(frozen, "_NODES_PER_ROW", 1)
     X, y = draw(3)
     forest = Forest(parameters(**{**CASES["mean"], "lifetime": 400.0}), range(2))
@@ -164,7 +184,7 @@ def test_what_is_asked_in_turns_pays_for_each_freezing(monkeypatch: pytest.Monke
 
 
 def test_an_empty_tree_and_no_row_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frozen, "LEAST_NODES", 0)
+    monkeypatch.setattr(frozen, "_ROWS_PER_TREE", ALWAYS)
     asked = parameters(n_classes=4)
     X = np.full((3, 4), 0.5, np.float32)
     assert (Forest(asked, range(2)).predict_sums(X).total == 0.5).all()
