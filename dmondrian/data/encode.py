@@ -179,7 +179,8 @@ def _encode_number(
     values, null = as_numbers(data)
     if column.parts:
         lower, upper = bounds_of(column)
-        if len(values) and not (np.isfinite(values.min()) and np.isfinite(values.max())):
+        ends = _ends(values, lower, upper)
+        if not np.isfinite(ends).all():
             finite = np.isfinite(values)
             if schema.infinite != "clip":
                 raise DataError(
@@ -188,7 +189,8 @@ def _encode_number(
                 )
             _count(counts, "clipped", column, int((~finite).sum()))
             values = np.clip(values, lower, upper, where=~finite, out=values.copy())
-        features[0] = _scaled(values, null, lower, upper, column, counts)
+            ends = _ends(values, lower, upper)
+        _scale(values, null, ends, column, features[0], counts)
     _mark_nulls(column, null, features, counts)
 
 
@@ -198,9 +200,9 @@ def _encode_time(
     micros, null = as_micros(data)
     for i, part in enumerate(column.parts):
         if part == "linear":
-            lower, upper = bounds_of(column)
             values = micros.astype(np.float64)
-            features[i] = _scaled(values, null, lower, upper, column, counts)
+            ends = _ends(values, *bounds_of(column))
+            _scale(values, null, ends, column, features[i], counts)
         else:
             features[i] = _TIME_PARTS[part](micros)
             if null is not None:
@@ -224,28 +226,48 @@ def _encode_category(
     _mark_nulls(column, None if len(rows) == len(codes) else ~known, features, counts)
 
 
-def _scaled(
+def _ends(values: FloatArray, lower: float, upper: float) -> FloatArray:
+    """Return the least and the greatest of values and bounds."""
+    return np.array([values.min(initial=lower), values.max(initial=upper)])
+
+
+def _scale(
     values: FloatArray,
     null: BoolArray | None,
-    lower: float,
-    upper: float,
+    ends: FloatArray,
     column: Column,
+    feature: Matrix,
     counts: Counts,
-) -> FloatArray:
-    """Values in training ranges from the lower bound; nulls in the middle; outsiders counted."""
-    span = upper - lower
-    with np.errstate(over="ignore"):  # outsiders may be too far for float64; they are held below
-        if np.isinf(span):  # bounds of both signs near the end of float64
-            scaled = (values * 0.5 - lower * 0.5) / (upper * 0.5 - lower * 0.5)
-        else:
-            scaled = values - lower
-            scaled /= span
+) -> None:
+    """Write values in training ranges from the lower bound; nulls in the middle; count outsiders.
+
+    To scale keeps the order, so the ends of the values tell whether there may be outsiders.
+    """
+    lower, upper = bounds_of(column)
+    scaled_ends = np.empty(2)
+    _divide(ends, lower, upper, scaled_ends)
+    if scaled_ends[0] >= 0.0 and scaled_ends[1] <= 1.0:
+        _divide(values, lower, upper, feature)
+        if null is not None:
+            feature[null] = IMPUTED
+        return
+    scaled = np.empty(len(values))
+    _divide(values, lower, upper, scaled)
     if null is not None:
         scaled[null] = IMPUTED
-    if len(scaled) and (scaled.min() < 0.0 or scaled.max() > 1.0):
-        _count(counts, "outside", column, int(((scaled < 0.0) | (scaled > 1.0)).sum()))
-        np.clip(scaled, -FARTHEST, FARTHEST, out=scaled)
-    return scaled
+    _count(counts, "outside", column, int(((scaled < 0.0) | (scaled > 1.0)).sum()))
+    np.clip(scaled, -FARTHEST, FARTHEST, out=feature)
+
+
+def _divide(values: FloatArray, lower: float, upper: float, out: np.ndarray) -> None:
+    """Write values in training ranges, computed as float64."""
+    span = upper - lower
+    with np.errstate(over="ignore"):  # outsiders may be too far for float64; they are held later
+        if np.isinf(span):  # bounds of both signs near the end of float64
+            half = lower * 0.5
+            np.divide(values * 0.5 - half, upper * 0.5 - half, out=out, casting="same_kind")
+        else:
+            np.divide(values - lower, span, out=out, casting="same_kind")
 
 
 def _mark_nulls(column: Column, null: BoolArray | None, features: Matrix, counts: Counts) -> None:
