@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from distributed import Client
 
 from dmondrian.distributed import TrainedRun, score
+from dmondrian.distributed.scored import sealed
 from dmondrian.errors import CorruptError
 
 from .conftest import ROWS, table_of
@@ -85,3 +87,17 @@ def test_a_file_of_another_job_is_refused(
     file.write_bytes((other / file.name).read_bytes())
     with pytest.raises(CorruptError, match=f"{file.name} in .* holds other scores.*delete it"):
         score(undisturbed.run_url, adult, begun, client=client)
+
+
+def test_doubles_are_written_without_dictionaries() -> None:
+    columns = {"a.b": ["x", "y"] * 50, "share": [0.25, 0.5] * 50, "count": [1, 2] * 50}
+    texts = pa.array([["x"], ["y", "x"]] * 50)
+    for table, has_one in (
+        (pa.table(columns), [True, False, True]),
+        (pa.table({**columns, "texts": texts}), [True] * 4),  # which could not be told apart
+    ):
+        data = pa.BufferReader(sealed(table, "0" * 64, "part-000000.parquet"))
+        parts = pq.read_metadata(data).row_group(0)
+        found = [parts.column(k).has_dictionary_page for k in range(parts.num_columns)]
+        assert found == has_one
+        assert pq.read_table(data).equals(table)
