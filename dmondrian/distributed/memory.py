@@ -201,9 +201,12 @@ def _cut(trees: Sequence[Stored], cap: int, n_workers: int) -> list[Group]:
 
 def _packed(trees: Sequence[Stored], cap: int) -> list[list[Stored]]:
     groups: list[list[Stored]] = [[]]
+    held = loading = 0  # of the last group; see `_group`
     for one in trees:
-        if groups[-1] and _group([*groups[-1], one]).n_bytes > cap:
+        held, loading = held + one.held, max(loading, one.loading)
+        if groups[-1] and held + loading > cap:
             groups.append([])
+            held, loading = one.held, one.loading
         groups[-1].append(one)
     return groups
 
