@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dmondrian.core import nodes
-from dmondrian.core.frozen import FrozenTree, freeze, frozen_table
+from dmondrian.core.columns import Columns, Rows
+from dmondrian.core.frozen import FrozenTree, freeze, frozen_table, predict_frozen
 from dmondrian.threads import run_threads
 
 # What a row saves in a tree pays for some eight of its nodes, after what any tree costs. These two
@@ -23,6 +24,7 @@ _NODES_PER_ROW = 8
 _ROWS_PER_TREE = 200
 _BYTES_PER_ROW = 48  # of a tree, to be brought into the cache anew: little beside a row's answer
 _LEAST_ROWS = 4096
+_AT_ONCE = 2**18  # answers of one call, which no Ctrl-C breaks off
 
 
 class Kept(NamedTuple):
@@ -83,6 +85,8 @@ class Frozen:
         if kept is not None and kept.key == key_of(loss, rule, lifetimes):
             return kept
         self._n_asked += n_rows
+        if self._n_asked <= _ROWS_PER_TREE:
+            return None
         mean = sum(int(tree.head_i[nodes.N_NODES]) for tree in grown) / max(1, len(grown))
         if _NODES_PER_ROW * (self._n_asked - _ROWS_PER_TREE) < mean:
             return None
@@ -119,6 +123,25 @@ def rows_at_a_time(frozen: Sequence[FrozenTree], n: int) -> int:
     largest = max((one.groups.nbytes + one.answers.nbytes for one in frozen), default=0)
     most = max(largest // _BYTES_PER_ROW, _LEAST_ROWS)
     return -(-n // -(-n // most))
+
+
+def ask_frozen(
+    kept: Kept,
+    rule: Any,
+    table: np.ndarray,
+    columns: Columns,
+    width: int,
+    rows: Rows,
+    total: np.ndarray,
+    square: np.ndarray,
+    distance: np.ndarray,
+) -> None:
+    """Add what all frozen trees say; see :func:`dmondrian.core.frozen.predict_frozen`."""
+    per_answer = 1 + rows.values.shape[1] // 16 if len(distance) else 1
+    step = _AT_ONCE // (len(total) * per_answer) + 1
+    for start in range(0, len(table), step):
+        some, at_rest = table[start : start + step], kept.table[start : start + step]
+        predict_frozen(rule, some, columns, at_rest, width, rows, total, square, distance)
 
 
 def key_of(loss: Any, rule: Any, lifetimes: np.ndarray) -> tuple[Any, ...]:

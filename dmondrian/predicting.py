@@ -17,12 +17,12 @@ import numpy as np
 
 from dmondrian.core import nodes
 from dmondrian.core.columns import Rows, read_only
-from dmondrian.core.frozen import FrozenTree, predict_frozen
+from dmondrian.core.frozen import FrozenTree
 from dmondrian.core.loops import collect, gather_all, predict
 from dmondrian.core.table import table_of
 from dmondrian.domain import check_cube, clip_to_cube, scale_columns
 from dmondrian.errors import ParameterError
-from dmondrian.frozen import Frozen, Kept, rows_at_a_time
+from dmondrian.frozen import Frozen, Kept, ask_frozen, rows_at_a_time
 from dmondrian.growth.fringe import Fringe
 from dmondrian.growth.range import Range
 from dmondrian.layout import suited, without_boxes
@@ -37,7 +37,6 @@ from dmondrian.sums import Sums, begun, stacked
 from dmondrian.threads import run_threads
 
 _CHUNK = 4096  # rows of a prediction task: enough to keep a tree in cache
-_AT_ONCE = 2**20  # rows x trees asked in one call: no Ctrl-C ends it
 _NONE_3D, _NONE_1D = np.empty((0, 0, 0)), np.empty(0)
 
 
@@ -220,9 +219,10 @@ class Predicting:
         frozen = None
         each = self.tree_lifetimes() if lifetimes is None else self._for_each_tree(lives)
         is_plain = len(lives) == 1 and self.total_weight > 0.0
-        if self.is_leafwise and is_plain:
+        if self.is_leafwise and is_plain and n > 1:  # one row goes down many trees at a time
             frozen = self.frozen.trees(ready, said.loss, rule, each[:, 0], said.width, n, n_threads)
         trees, asked = self._asked(X, ready, distance)
+        table = self.table(trees) if trees is ready else table_of(trees)  # not kept if made for X
         share = max(-(-n // max(n_threads, 1)), _CHUNK)  # fewer do not pay for a thread
         chunk = _CHUNK if frozen is None else rows_at_a_time(frozen.trees, share)
 
@@ -232,6 +232,7 @@ class Predicting:
                 said,
                 rule,
                 trees,
+                table,
                 frozen,
                 Rows(*(part[rows] for part in asked)),
                 each,
@@ -284,6 +285,7 @@ class Predicting:
         said: Said,
         rule: Any,
         trees: list[nodes.Tree],
+        table: np.ndarray,
         frozen: Kept | None,
         rows: Rows,
         lives: np.ndarray,
@@ -298,15 +300,10 @@ class Predicting:
             if len(square):
                 square += len(trees) / k**2 if self.parameters.tells_proba else 0.0
         elif frozen is not None:
-            table, columns, step = self.table(trees), trees[0].columns, _AT_ONCE // len(total) + 1
-            for start in range(0, len(trees), step):
-                some, at_rest = table[start : start + step], frozen.table[start : start + step]
-                predict_frozen(
-                    rule, some, columns, at_rest, said.width, rows, total, square, distance
-                )
+            columns, wanted = trees[0].columns, (total, square, distance)
+            ask_frozen(frozen, rule, table, columns, said.width, rows, *wanted)
         else:
-            table, width = self.table(trees), said.width
-            numbers = self.tree_numbers.astype(np.uint64)
+            width, numbers = said.width, self.tree_numbers.astype(np.uint64)
             predict(
                 *chosen, table, trees[0].columns, seed, numbers, rows, lives, width, total, square,
                 distance,
@@ -326,7 +323,7 @@ class Predicting:
         return read_only(np.repeat(lifetimes[None], len(self.trees), axis=0))
 
     def freeze(self, n_threads: int = 1) -> None:
-        """Freeze the trees now, for many small predictions; large ones see to it themselves."""
+        """Freeze the trees now, for few predictions; many see to it themselves."""
         if self.is_leafwise and self.total_weight > 0.0:
             self.trees_at_rest(n_threads)
 

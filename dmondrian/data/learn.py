@@ -227,7 +227,7 @@ class Learner:
             lower, upper = found.lower, found.upper
         if lower == upper and not nulls:
             return "constant (one moment)"
-        parts = ["linear"] if lower < upper else []
+        parts = ["linear"] if float(lower) < float(upper) else []  # as which they are encoded
         # bounds that are not midnight prove hours even where the sample shows none
         has_hours = found is not None and found.has_hours
         if lower < upper and (has_hours or lower % MICROS_PER_DAY or upper % MICROS_PER_DAY):

@@ -49,6 +49,7 @@ ABOUT, PLAN, MANIFEST = "_score.json", "_score.plan", "_manifest.json"
 # Entries of a file's footer. A digest is as long as the zeros that hold its place.
 _ASKED, _NAME, _SEAL = "dmondrian.score", "dmondrian.score.file", "dmondrian.score.sha256"
 _BLANK = b"0" * 64
+_LOOKED_AT = 1024  # values that tell whether those of a column come again
 
 
 def check_details(details: Any) -> None:
@@ -123,7 +124,7 @@ def sealed(table: pa.Table, asked: str, name: str) -> bytes:
         sink,
         table.schema,
         compression="zstd",
-        use_dictionary=_repeating(table.schema),
+        use_dictionary=_repeating(table),
         write_page_checksum=True,
     ) as writer:
         writer.write_table(table)
@@ -134,14 +135,23 @@ def sealed(table: pa.Table, asked: str, name: str) -> bytes:
     return data[:at] + _digest(data, at) + data[at + len(_BLANK) :]
 
 
-def _repeating(schema: pa.Schema) -> list[str] | bool:
-    """Return the columns to write with a dictionary: doubles hardly come twice, and cost most.
+def _repeating(table: pa.Table) -> list[str] | bool:
+    """Return the columns to write with a dictionary: not doubles that hardly come twice.
 
-    Columns within others have no names that a writer could be told, and are kept ones.
+    To try it takes longer than all else that is done to write them, and makes larger files. A
+    writer cannot be told the names of columns within others, which are kept ones.
     """
-    if any(pa.types.is_nested(field.type) for field in schema):
+    if any(pa.types.is_nested(field.type) for field in table.schema):
         return True
-    return [field.name for field in schema if not pa.types.is_float64(field.type)]
+    return [
+        name
+        for name, column in zip(table.column_names, table.columns, strict=True)
+        if not pa.types.is_float64(column.type) or _repeats(column.slice(0, _LOOKED_AT))
+    ]
+
+
+def _repeats(values: pa.ChunkedArray) -> bool:
+    return 2 * len(values.unique()) <= len(values)
 
 
 def entry_of(store: Store, name: str, asked: str) -> dict[str, Any] | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
 from dmondrian import frozen, predicting
-from dmondrian.core.frozen import FrozenTree
+from dmondrian.core.frozen import FrozenTree, predict_frozen
 from dmondrian.forest import Forest
 from dmondrian.parameters import ForestParameters
 from dmondrian.threads import run_threads
@@ -57,7 +58,7 @@ def test_frozen_trees_say_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -
     plain = forest.predict_sums(asked, spread=True, distance=True)
     assert forest.frozen.n_bytes == 0
     monkeypatch.setattr(frozen, "_ROWS_PER_TREE", ALWAYS)
-    monkeypatch.setattr(predicting, "_AT_ONCE", ROWS)  # two trees, then the third
+    monkeypatch.setattr(frozen, "_AT_ONCE", ROWS)  # two trees, then the third
     for n_threads in (1, 2):
         for n in (ROWS, 17, 1):
             said = forest.predict_sums(asked[:n], n_threads, spread=True, distance=True)
@@ -113,6 +114,45 @@ def test_rows_are_asked_about_in_equal_parts_that_suit_the_tree() -> None:
             assert part <= most
             assert n_parts == -(-n // most)
             assert n_parts * part - n < n_parts
+
+
+def test_no_call_answers_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frozen, "_ROWS_PER_TREE", ALWAYS)
+    monkeypatch.setattr(frozen, "_AT_ONCE", 4 * ROWS - 1)
+    calls = []
+
+    def ask(*args: Any) -> None:
+        calls.append(len(args[1]))
+        predict_frozen(*args)
+
+    monkeypatch.setattr(frozen, "predict_frozen", ask)
+    X, y = draw(2)
+    for repeats, with_distance in (
+        (1, [4, 3]),
+        (8, [2, 2, 2, 1]),
+    ):  # 32 features take longer
+        wide = np.tile(X, (1, repeats))
+        forest = Forest(parameters(n_classes=2, n_features=wide.shape[1]), range(7))
+        forest.update(wide, y)
+        for distance, expected in ((False, [4, 3]), (True, with_distance)):
+            calls.clear()
+            forest.predict_sums(wide, distance=distance)
+            assert calls == expected
+
+
+def test_trees_made_for_a_call_are_let_go_of() -> None:
+    X, y = draw(2)
+    X = np.concatenate([X, X > 0.6], axis=1, dtype=np.float32)
+    for rows_per_tree in (NEVER, ALWAYS):
+        forest = Forest(parameters(n_classes=2, n_features=8), range(2))
+        forest.update(X, y)
+        assert len(forest.trees[0].columns.binary) == 4
+        third = X.copy()
+        third[0, 5] = 0.25
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(frozen, "_ROWS_PER_TREE", rows_per_tree)
+            forest.predict_sums(third, distance=True)
+        assert all(any(tree is own for own in forest.trees) for tree in forest._tabled[0])
 
 
 def test_few_rows_are_not_spread_over_threads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,6 +82,12 @@ def test_null_and_nan_are_in_the_middle_and_marked(write: Write) -> None:
     assert X.tolist() == [[0, 0], [0.5, 1], [0.5, 1], [1, 0]]
 
 
+def test_a_null_within_the_range_is_in_the_middle_wherever_0_is(write: Write) -> None:
+    names, X = encode(write, pa.array([-1.0, None, 3.0, 0.0]))
+    assert names == ["c", "c=<null>"]
+    assert X[:, 0].tolist() == [0, 0.5, 1, 0.25]
+
+
 def test_nan_alone_is_found_although_footers_do_not_tell(write: Write) -> None:
     names, X = encode(write, pa.array([10.0, math.nan, 20.0]))
     assert names == ["c", "c=<null>"]
@@ -227,6 +233,14 @@ def test_parts_that_do_not_vary_are_left_out(
     assert encode(write, pa.array(moments))[0] == parts
 
 
+def test_moments_that_are_one_as_numbers_have_no_range(write: Write) -> None:
+    late = 253_402_300_799_999_968  # of the year 9999: doubles are 32 microseconds apart
+    column = pa.array([late, late + 1], pa.timestamp("us"))
+    names, X = encode(write, column)
+    assert names == ["c.hour"]
+    assert np.isfinite(X).all()
+
+
 def test_null_times_are_in_the_middle_and_marked(write: Write) -> None:
     names, X = encode(write, pa.array([date(2024, 1, 1), None, date(2024, 3, 1)]))
     assert names[-1] == "c=<null>"
@@ -246,6 +260,21 @@ def test_infinite_feature_is_clipped_on_request(write: Write) -> None:
     encoded = read_all(plan)
     assert encoded.X[:, 0].tolist() == [0, 0.5, 1, 1, 0, 0.5]
     assert encoded.counts["clipped:c"] == 2
+
+
+@pytest.mark.parametrize("infinite", [math.inf, -math.inf])
+def test_infinities_of_one_sign_are_found_at_scoring(write: Write, infinite: float) -> None:
+    path = write({"c": [1.0, infinite, 2.0]}, "new.parquet")
+    for manner in ("error", "clip"):
+        schema = make_plan(write({"c": [1.0, 3.0]}), infinite=manner).schema
+        plan = make_scoring_plan(path, schema)
+        if manner == "error":
+            with pytest.raises(DataError, match=r"'c' is infinite at .*new\.parquet, row 1"):
+                read_all(plan)
+        else:
+            encoded = read_all(plan)
+            assert encoded.X[:, 0].tolist() == [0, float(infinite > 0), 0.5]
+            assert encoded.counts["clipped:c"] == 1
 
 
 def test_infinite_feature_at_scoring_names_the_row_of_the_file(write: Write) -> None:
@@ -303,6 +332,14 @@ def test_values_outside_the_training_range_stay_outside_and_are_counted(write: W
     encoded = read_all(make_scoring_plan(path, schema))
     assert encoded.X[:, 0].tolist() == [-1, 0.5, 3, 1e6]
     assert encoded.counts["outside:c"] == 3
+
+
+def test_outsiders_are_counted_before_they_are_rounded(write: Write) -> None:
+    schema = make_plan(write({"c": [0.0, 1.0]})).schema
+    path = write({"c": [0.5, math.nextafter(1.0, 2.0), -5e-324]}, "new.parquet")
+    encoded = read_all(make_scoring_plan(path, schema))
+    assert encoded.X[:, 0].tolist() == [0.5, 1, 0]
+    assert encoded.counts["outside:c"] == 2
 
 
 def test_outsiders_too_far_for_floats_are_held(write: Write) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -89,15 +90,29 @@ def test_a_file_of_another_job_is_refused(
         score(undisturbed.run_url, adult, begun, client=client)
 
 
-def test_doubles_are_written_without_dictionaries() -> None:
-    columns = {"a.b": ["x", "y"] * 50, "share": [0.25, 0.5] * 50, "count": [1, 2] * 50}
-    texts = pa.array([["x"], ["y", "x"]] * 50)
-    for table, has_one in (
-        (pa.table(columns), [True, False, True]),
-        (pa.table({**columns, "texts": texts}), [True] * 4),  # which could not be told apart
+def test_doubles_that_hardly_come_twice_have_no_dictionary() -> None:
+    n = 5000
+    draws = np.random.default_rng(0).random(n)
+    columns = {
+        "a.b": (pa.array(["x", "y"] * (n // 2)), True),
+        "share": (pa.array(draws), False),
+        "vote": (pa.array(np.floor(10.0 * draws) / 10.0), True),
+        "half of them": (pa.array(np.concatenate([draws[:512], draws[:512], draws[1024:]])), True),
+        "more": (pa.array(np.concatenate([draws[:513], draws[:511], draws[1024:]])), False),
+        "none": (pa.nulls(n, pa.float64()), True),
+        "single": (pa.array(draws.astype(np.float32)), True),
+        "count": (pa.array(range(n)), True),
+    }
+    table = pa.table({name: column for name, (column, _) in columns.items()})
+    texts = pa.array([["x"], ["y", "x"]] * (n // 2))
+    expected = [has_one for _, has_one in columns.values()]
+    for own, has_one in (
+        (table, expected),
+        (table.append_column("texts", texts), [True] * 9),  # which could not be told apart
+        (table.slice(0, 0), [True] * 8),
     ):
-        data = pa.BufferReader(sealed(table, "0" * 64, "part-000000.parquet"))
+        data = pa.BufferReader(sealed(own, "0" * 64, "part-000000.parquet"))
         parts = pq.read_metadata(data).row_group(0)
         found = [parts.column(k).has_dictionary_page for k in range(parts.num_columns)]
         assert found == has_one
-        assert pq.read_table(data).equals(table)
+        assert pq.read_table(data).equals(own)
