@@ -33,6 +33,7 @@ from dmondrian import AMFClassifier
 from dmondrian.data import make_scoring_plan, read_block
 from dmondrian.distributed import score, train
 from dmondrian.distributed.models import open_model
+from dmondrian.distributed.scored import sealed
 from dmondrian.distributed.scoring import score_arrays
 
 TARGETS = {"covtype": "Cover_Type", "adult": "income"}
@@ -57,7 +58,7 @@ def profile(forest: Any, plan: Any, classes: Any, scratch: Path) -> dict[str, fl
     marks.append(time.perf_counter())
     for own in arrays:
         names = [str(k) for k in range(len(own))]
-        pq.write_table(pa.table(own, names), scratch, compression="zstd")
+        scratch.write_bytes(sealed(pa.table(own, names), "0" * 64, scratch.name))
     marks.append(time.perf_counter())
     return dict(zip(("read", "answer", "columns", "write"), np.diff(marks), strict=True))
 
