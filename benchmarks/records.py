@@ -1,8 +1,9 @@
 """Results as JSON records that a run can be stopped and taken up at, and Markdown tables of them.
 
 A file holds ``{"about": {...}, "records": [...]}``; a record is identified by the keys that the
-benchmark names (its `identity`). Promises that a record is on disk once `add` returns and that the
-file is replaced in one step. The folder is ``results``, or that of ``$DMONDRIAN_RESULTS``.
+benchmark names (its `identity`). Promises that a record is on disk once `add` returns, that the
+file is replaced in one step, and that ``about`` names all machines that records may be of. The
+folder is ``results``, or that of ``$DMONDRIAN_RESULTS``.
 """
 
 from __future__ import annotations
@@ -26,8 +27,11 @@ class Records:
     def __init__(self, path: Path, identity: Sequence[str], fresh: bool = False) -> None:
         self.path = path
         self.identity = tuple(identity)
-        found = [] if fresh or not path.exists() else json.loads(path.read_text())["records"]
-        self._records = {self.key(record): record for record in found}
+        is_new = fresh or not path.exists()
+        found = {"records": []} if is_new else json.loads(path.read_text())
+        self._records = {self.key(record): record for record in found["records"]}
+        about = found.get("about", {"machine": machine()})
+        self._machines = {about["machine"]["cpu"], *about.get("also", ())}
 
     def key(self, record: dict[str, Any]) -> str:
         """Return the record's identity as text."""
@@ -44,6 +48,8 @@ class Records:
         self._records[self.key(record)] = record
         self.path.parent.mkdir(parents=True, exist_ok=True)
         about = {"machine": machine(), "packages": packages()}
+        if others := sorted(self._machines - {machine()["cpu"]}):
+            about["also"] = others  # of which records are that were not measured again
         rows = ",\n".join(json.dumps(record) for record in self._records.values())
         text = f'{{"about": {json.dumps(about)},\n"records": [\n{rows}\n]}}\n'
         unfinished = self.path.with_suffix(".partial")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import subprocess
 import sys
 from argparse import Namespace
@@ -80,6 +81,20 @@ def test_throughput_is_told_beside_scikit_garden(
         f"{its['fit_ratio'][1]:.2f}",
     ]
     assert all(int(row["n"]) == 700 for row in told)
+
+
+def test_results_name_all_machines_that_they_are_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "new.json"
+    for cpu, also in (("A", None), ("B", ["A"]), ("B", ["A"]), ("C", ["A", "B"])):
+        monkeypatch.setattr("benchmarks.records.machine", lambda cpu=cpu: {"cpu": cpu})
+        Records(path, ("model",)).add({"model": cpu})
+        about = json.loads(path.read_text())["about"]
+        assert about["machine"] == {"cpu": cpu}
+        assert about.get("also") == also
+    Records(path, ("model",), fresh=True).add({"model": "C"})
+    assert "also" not in json.loads(path.read_text())["about"]
 
 
 def test_each_peer_has_a_worker_and_where_needed_an_environment_that_can_be_built() -> None:
