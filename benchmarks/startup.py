@@ -1,6 +1,7 @@
 """How long is it from `import` to the first prediction? Seconds of fresh processes, in one run.
 
-Each model learns 100 rows of 20 columns with 10 trees, and predicts them; processes take turns.
+Each model learns 1000 rows of 20 columns with 10 trees, and predicts them, enough for dmondrian to
+freeze its trees, whose kernels are then compiled too; processes take turns.
 Each tells the seconds of its steps: ``libraries`` (import NumPy and scikit-learn, which every user
 of an estimator needs), ``package`` (import the package beyond these), ``estimator`` (get the class:
 dmondrian loads Numba then), ``first`` (learn and predict). ``beyond`` is all but the libraries.
@@ -54,7 +55,7 @@ import json, sys, time
 times = [time.process_time()]
 import numpy, sklearn
 times.append(time.process_time())
-X = numpy.random.default_rng(0).random((100, 20), dtype=numpy.float32)
+X = numpy.random.default_rng(0).random((1000, 20), dtype=numpy.float32)
 y = (X[:, 0] > X[:, 1]).astype(numpy.float32)
 seconds = [times[1] - times[0]]
 for statement in json.loads(sys.argv[1]):
