@@ -2,7 +2,7 @@
 
 Relies on Numba's intrinsics. Promises to mean the same as plain Python, under
 ``NUMBA_DISABLE_JIT=1`` too, and the same on every processor: comparisons do not round, and the
-order of additions is fixed.
+order of additions is fixed. What is rough is so by its name, and may decide nothing by itself.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ SUM_LANES = 8
 WORDS = 16  # of a group of conditions, and where they begin
 FEATURES, THRESHOLDS, SIDES, EXITS = 0, LANES, 2 * LANES, 2 * LANES + 1
 _AT_ONCE = 8  # features of a box
+_ROUGH_LANES = 16
 
 _BIT, _LONG = ir.IntType(1), ir.IntType(64)
 
@@ -241,3 +242,89 @@ def widen(lower: Any, upper: Any, x: Any) -> None:
 @overload_part(widen)
 def _widen_arrays(lower, upper, x):
     return lambda lower, upper, x: _widen(lower, upper, x)
+
+
+def _added(builder, lanes, width):
+    """Return the sum of the lanes of a vector."""
+    none = ir.Constant(lanes.type, ir.Undefined)
+    while width > 1:
+        width //= 2
+        places = ir.VectorType(ir.IntType(32), width)
+        halves = [
+            builder.shuffle_vector(lanes, none, ir.Constant(places, list(range(k, k + width))))
+            for k in (0, width)
+        ]
+        lanes = builder.fadd(*halves)
+        none = ir.Constant(lanes.type, ir.Undefined)
+    return builder.extract_element(lanes, ir.Constant(_LONG, 0))
+
+
+@intrinsic
+def _rough_extension(typing_context, lower, upper, x):
+    def generate(context, builder, signature, args):
+        low, high, values = map(partial(_elements, context, builder), signature.args, args)
+        p = builder.extract_value(context.make_array(x)(context, builder, args[2]).shape, 0)
+
+        def larger(a, b):
+            return builder.select(builder.fcmp_ordered(">", a, b), a, b)
+
+        def outside(start, kind):
+            bounds = (_load(builder, data, start, kind) for data in (low, high))
+            (lowest, highest), asked = bounds, _load(builder, values, start, kind)
+            further = larger(builder.fsub(lowest, asked), builder.fsub(asked, highest))
+            return larger(further, ir.Constant(kind, [0.0] * kind.count))
+
+        width = _ROUGH_LANES
+        kind, step = ir.VectorType(ir.FloatType(), width), ir.Constant(_LONG, width)
+        sums = cgutils.alloca_once_value(builder, ir.Constant(kind, [0.0] * width))
+        whole = builder.sub(p, builder.urem(p, step))
+        with cgutils.for_range_slice(builder, ir.Constant(_LONG, 0), whole, step) as (start, _):
+            builder.store(builder.fadd(builder.load(sums), outside(start, kind)), sums)
+        total = cgutils.alloca_once_value(builder, _added(builder, builder.load(sums), width))
+        start = cgutils.alloca_once_value(builder, whole)
+        while width > 1:  # features that are left
+            width //= 2
+            some = ir.Constant(_LONG, width)
+            has_some = builder.icmp_unsigned("!=", builder.and_(p, some), ir.Constant(_LONG, 0))
+            with builder.if_then(has_some):
+                first, kind = builder.load(start), ir.VectorType(ir.FloatType(), width)
+                part = _added(builder, outside(first, kind), width)
+                builder.store(builder.fadd(builder.load(total), part), total)
+                builder.store(builder.add(first, some), start)
+        return builder.load(total)
+
+    return types.float32(lower, upper, x), generate
+
+
+def rough_extension(lower: Any, upper: Any, x: Any) -> np.float32:
+    """Return about how far ``x`` lies outside [``lower``, ``upper``], float32 [p], contiguous.
+
+    The sum over features, differences and sums in float32 and in any order: 0 only where ``x`` is
+    within, inf where it is too large, else within 2^-24 p of it. A feature that is nan adds 0.
+    """
+    with np.errstate(over="ignore"):
+        outside = np.fmax(np.fmax(lower - x, x - upper), np.float32(0.0))
+        return np.float32(outside.sum(dtype=np.float32))
+
+
+@overload_part(rough_extension)
+def _rough_extension_of_arrays(lower, upper, x):
+    return lambda lower, upper, x: _rough_extension(lower, upper, x)
+
+
+@intrinsic
+def _lowest_bit(typing_context, word):
+    def generate(context, builder, signature, args):
+        return builder.cttz(args[0], ir.Constant(_BIT, 1))
+
+    return types.uint64(types.uint64), generate
+
+
+def lowest_bit(word: Any) -> Any:
+    """Return the place of the lowest bit of ``word``, uint64, that is set; one must be."""
+    return np.uint64((int(word) & -int(word)).bit_length() - 1)
+
+
+@overload_part(lowest_bit)
+def _lowest_bit_of_word(word):
+    return lambda word: _lowest_bit(word)

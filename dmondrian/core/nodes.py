@@ -78,7 +78,7 @@ class Tree(NamedTuple):
     columns: Columns
     head_i: np.ndarray  # int64 [6], root, counts of nodes, the pool's ends
     head_f: np.ndarray  # float64 [6], weight, learning rate and label range
-    scratch: np.ndarray  # float64 [max(3 d, 48)], extensions, a cell at hand; one writer at a time
+    scratch: np.ndarray  # float64 [max(3 d, 48)], extensions, then a cell or bounds; one writer
     messages: np.ndarray  # float64 [m + 2, 3] or [0, 3], what a rule gathered to predict
     pool: np.ndarray  # float64 [c], blocks of candidate splits
     n_features: int  # d

@@ -15,7 +15,7 @@ import numpy as np
 
 from dmondrian._jit import implements, inner
 from dmondrian.core.ahead import newest_since
-from dmondrian.core.box import bound, enclose, is_outside, measure, pick_feature, stretch
+from dmondrian.core.box import bound, enclose, measure, measure_bound, pick_feature, stretch
 from dmondrian.core.draws import exp, log, row_key, uniform
 from dmondrian.core.loops import learn_along_path
 from dmondrian.core.nodes import (
@@ -43,6 +43,7 @@ from dmondrian.core.policies import (
 from dmondrian.core.split import insert_parent, open_leaf, threshold_between
 
 _SLACK = 1.0 + 2.0**-30  # more than roundings could take away
+_TINY = 1e-30  # more than differences that are too small for float32 could
 
 
 class Range(NamedTuple):
@@ -61,15 +62,22 @@ def climb(tree, leaf, newest, x):
     Boxes nest, so one way up from the leaf ends at the lowest box that holds ``x``. Beside it the
     highest node, of those from number ``newest`` on, at which ``x`` does not go to ``leaf``; -1
     where it goes there. None is missed: the box below such a node is of rows on the other side,
-    and leaves ``x`` out.
+    and leaves ``x`` out. Then the place behind those of the scratch at which bounds of how far
+    ``x`` lies outside are written, the leaf's at d: places beyond the scratch have none.
     """
-    v, found, turn = leaf, ~leaf, np.int64(-1)
-    while v >= 0 and is_outside(tree, v, x):
+    v, found, turn, place = leaf, ~leaf, np.int64(-1), tree.n_features
+    while v >= 0:
+        bound_of_total = measure_bound(tree, v, x)
+        if bound_of_total == 0.0:
+            break
+        if place < tree.scratch.shape[0]:
+            tree.scratch[np.uint64(place)] = bound_of_total
+        place += 1
         parent = np.int64(tree.i[np.uint64(v), PARENT])
         if parent >= newest and parent >= 0 and child_of(tree, parent, x) != v:
             turn = parent
         v, found = parent, v
-    return found, turn
+    return found, turn, place
 
 
 @inner
@@ -77,10 +85,10 @@ def first_outside(tree, hint, x):
     """Return what :func:`climb` does of the leaf of ``x``, in a tree that is not empty."""
     root = np.int64(tree.head_i[ROOT])
     leaf = np.int64(hint.leaf) if hint.leaf >= 0 else leaf_of(tree, root, x)
-    found, turn = climb(tree, leaf, newest_since(tree, hint), x)
+    found, turn, place = climb(tree, leaf, newest_since(tree, hint), x)
     if turn >= 0:
-        found, turn = climb(tree, leaf_of(tree, turn, x), tree.head_i[N_NODES], x)
-    return found
+        found, turn, place = climb(tree, leaf_of(tree, turn, x), tree.head_i[N_NODES], x)
+    return found, place
 
 
 @inner
@@ -105,21 +113,23 @@ def grow_range(growth, stat, rule, tree, x, y, key, hint):
         return leaf, True, -1
     key = row_key(key, np.float64(tree.head_f[TOTAL_WEIGHT]).view(np.uint64))
     may_split = tree.head_i[N_NODES] + 2 <= growth.max_nodes
-    v = first_outside(tree, hint, x)
+    v, place = first_outside(tree, hint, x)
     if v < 0:
         return ~v, False, -1
     parent = tree.i[v, PARENT]
     parent_time = tree.d[parent, TIME] if parent >= 0 else 0.0
     draw = 1
     while True:
+        place -= 1
         is_leaf = tree.i[v, LEFT] < 0
         time = tree.d[v, TIME]
         paused = growth.pause and is_leaf and is_pure_with(stat, tree, v, y)
         if may_split and not paused:
-            total = measure(tree, v, x, tree.scratch)
             u = uniform(key, draw)
-            # -log(u) >= 1 - u: most splits that come too late are known without a logarithm
-            if 1.0 - u <= total * (time - parent_time) * _SLACK:
+            most = tree.scratch[np.uint64(place)] if place < tree.scratch.shape[0] else np.inf
+            # -log(u) >= 1 - u: most splits that come too late are known by a bound alone
+            if 1.0 - u <= (most + _TINY) * (time - parent_time) * _SLACK:
+                total = measure(tree, v, x, tree.scratch)
                 split_time = parent_time - log(u) / total
                 if parent_time < split_time < time and split_time <= growth.lifetime:
                     new, leaf = split_above(tree, v, split_time, x, total, key, draw + 1)
@@ -138,7 +148,7 @@ def grow_range(growth, stat, rule, tree, x, y, key, hint):
 def parting_range(growth, tree, leaf, x):
     if not growth.expected:
         return np.int64(-1)
-    found, _ = climb(tree, leaf, tree.head_i[N_NODES], x)
+    found, _, _ = climb(tree, leaf, tree.head_i[N_NODES], x)
     return max(found, np.int64(-1))
 
 

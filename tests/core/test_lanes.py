@@ -9,7 +9,17 @@ import numba
 import numpy as np
 import pytest
 
-from dmondrian.core.lanes import LANES, SUM_LANES, WORDS, beyond, extend, way_on, widen
+from dmondrian.core.lanes import (
+    LANES,
+    SUM_LANES,
+    WORDS,
+    beyond,
+    extend,
+    lowest_bit,
+    rough_extension,
+    way_on,
+    widen,
+)
 
 
 @numba.njit
@@ -109,3 +119,47 @@ def test_bounds_are_widened_and_nothing_beside_them(way: Callable[..., None]) ->
             expected[1, j] = x if x > upper else upper
         way(*memory[:, 3 : 3 + p])
         assert memory.tobytes() == expected.tobytes()
+
+
+@numba.njit
+def compiled_rough(lower, upper, x):  # type: ignore[no-untyped-def]  # as above
+    return rough_extension(lower, upper, x)
+
+
+@pytest.mark.parametrize("way", [compiled_rough, rough_extension])
+def test_rough_extensions_are_near_and_tell_whether_there_are_any(
+    way: Callable[..., np.float32],
+) -> None:
+    for p in range(70):
+        rng = np.random.default_rng(p)
+        memory = np.zeros((3, p + 11), np.float32)  # what lies beside a row is far outside
+        memory[:, 3 : 3 + p] = np.sort(rng.normal(size=(3, p)), axis=0)[[0, 2, 1]]
+        memory[2, :3] = memory[2, 3 + p :] = np.inf
+        lower, upper, x = memory[:, 3 : 3 + p]
+        assert way(lower, upper, x) == 0.0
+        for j in range(p):
+            for end, past in ((lower, -np.inf), (upper, np.inf)):
+                changed = x.copy()
+                changed[j] = np.nextafter(end[j], np.float32(past))
+                assert way(lower, upper, changed) == abs(changed[j] - end[j]) > 0.0
+        far = (rng.normal(size=p) * 10.0 ** rng.integers(-9, 9, p)).astype(np.float32)
+        exact = np.maximum(lower - far.astype(np.float64), far - upper.astype(np.float64))
+        total = exact.clip(min=0.0).sum()
+        assert abs(way(lower, upper, far) - total) <= 2.0**-24 * (p + 1) * total
+    ends, one = np.array([[-3e38], [-2e38], [3e38]], np.float32), np.ones(1, np.float32)
+    assert way(*ends) == np.inf
+    assert way(-one, one, np.full(1, np.nan, np.float32)) == 0.0
+    small = np.array([1e-45], np.float32)
+    assert way(small, small, 2 * small) == small[0]
+
+
+@numba.njit
+def compiled_lowest(word):  # type: ignore[no-untyped-def]  # as above
+    return lowest_bit(word)
+
+
+@pytest.mark.parametrize("way", [compiled_lowest, lowest_bit])
+def test_the_lowest_bit_is_found(way: Callable[..., int]) -> None:
+    for bit in range(64):
+        assert way(np.uint64(1) << np.uint64(bit)) == bit
+        assert way(np.uint64(2**64 - 2**bit)) == bit

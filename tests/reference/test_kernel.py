@@ -8,6 +8,7 @@ import pickle
 import numpy as np
 import pytest
 
+from dmondrian.core.nodes import LEAST_SCRATCH
 from tests.reference.cases import random_case
 from tests.reference.kernel import (
     arrays_of,
@@ -45,6 +46,21 @@ def test_kernel_equals_reference(number: int, regression: bool) -> None:
             assert sums.distance is not None
             assert sums.distance[i] == tree.distance(list(x))
             assert depths[i] == pytest.approx(tree.weighted_depth(list(x)), rel=near, abs=1e-12)
+
+
+@pytest.mark.parametrize("d", [1, 16, 17, 20])
+def test_rows_outside_many_boxes_in_turn(d: int) -> None:
+    """Each row lies just outside all boxes on its way, more of them than bounds are kept for."""
+    rng = np.random.default_rng(d)
+    drawn = dataclasses.replace(random_case(0), max_nodes=None, w=None, n_classes=2, alpha=0.5)
+    at = np.append(0.7 ** np.arange(230), -(2.0 ** np.arange(-9, 1)))[:, None]
+    X = (at * (1.0 + 0.1 * rng.random((240, d)))).astype(np.float32)
+    case = dataclasses.replace(drawn, X=X, y=rng.integers(0, 2, 240).astype(float))
+    forest, tree = kernel_forest(case), reference_tree(case)
+    assert_same_structure(forest, tree)
+    assert_same_weights(forest, tree)
+    depth = len(tree.path_to_root(tree.leaf_of(list(X[229]))))
+    assert depth > max(3 * d, LEAST_SCRATCH) - d
 
 
 @pytest.mark.parametrize("number", range(0, N_CASES, 5))

@@ -1,0 +1,66 @@
+"""Bounds of how far a row lies outside a box: never less than it is, and little more."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+from dmondrian.core import nodes
+from dmondrian.core.box import enclose, measure, measure_bound, stretch
+from dmondrian.core.columns import Columns, Row, Rows, all_numeric, make_columns, row_of
+
+
+@numba.njit
+def measured(tree, boxes, x):  # type: ignore[no-untyped-def]  # compiled for what it is given
+    """Return what is measured of ``x``, float64 [n, 2], for the boxes of n pairs of rows."""
+    found = np.empty((boxes.values.shape[0] // 2, 2))
+    for r in range(found.shape[0]):
+        enclose(tree, 0, row_of(boxes, 2 * r))
+        stretch(tree, 0, row_of(boxes, 2 * r + 1))
+        found[r, 0] = measure(tree, 0, x, tree.scratch)
+        found[r, 1] = measure_bound(tree, 0, x)
+    return found
+
+
+def as_rows(columns: Columns, X: np.ndarray) -> Rows:
+    """Return rows as kernels take them, bit by bit."""
+    half = nodes.n_words(columns) // 2
+    bits = np.zeros((len(X), 2 * half), np.uint64)
+    for k, j in enumerate(columns.binary):
+        for side in range(2):
+            has = X[:, j] == columns.values[k, side]
+            bits[has, side * half + k // 64] |= np.uint64(1) << np.uint64(k % 64)
+    return Rows(X, np.ascontiguousarray(X[:, columns.numeric]), bits)
+
+
+def told(columns: Columns, X: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return measures of ``x`` and their bounds for boxes of pairs of rows of ``X``."""
+    tree, row = nodes.make_tree(columns, 1, 1), as_rows(columns, x[None])
+    found = measured(tree, as_rows(columns, X), Row(row.values[0], row.numeric[0], row.bits[0]))
+    return found[:, 0], found[:, 1]
+
+
+def test_bounds_are_above_and_near() -> None:
+    for d, n_binary in ((1, 0), (7, 0), (20, 0), (33, 0), (9, 4), (80, 70), (140, 131)):
+        rng = np.random.default_rng([d, n_binary])
+        binary = np.sort(rng.permutation(d)[:n_binary])
+        values = rng.normal(size=(n_binary, 2)).astype(np.float32)
+        columns = make_columns(d, binary, values)
+        X = rng.normal(size=(201, d)).astype(np.float32)
+        X[:, binary] = values[np.arange(n_binary), rng.integers(2, size=(201, n_binary))]
+        X[:50] = X[-1]  # boxes of which some hold the row
+        total, bound = told(columns, X[:-1], X[-1])
+        assert 25 <= np.count_nonzero(total == 0.0) < 100
+        assert (total[bound == 0.0] == 0.0).all()
+        assert (bound >= total).all()
+        assert (bound <= total * (1.0 + (d + 16) * 2.0**-22)).all()
+
+
+def test_bounds_are_above_where_float32_loses_most() -> None:
+    """Each lane adds 1 to 2^24 again and again, of which nothing remains."""
+    d = 16 * 200
+    x = np.ones(d, np.float32)
+    x[:16] = 2.0**24
+    (total,), (bound,) = told(all_numeric(d), np.zeros((2, d), np.float32), x)
+    assert total == 16 * 2.0**24 + d - 16
+    assert bound >= total
