@@ -32,10 +32,11 @@ def is_outside(tree, v, x):
 
 @inner
 def measure_bound(tree, v, x):
-    """Return at least what :func:`measure` does, and little more; 0 where ``x`` is inside. O(p).
+    """Return at least what :func:`measure` does, and little more, or inf; 0 where it is. O(p + q).
 
-    The box must be one of rows. Rows are measured at many nodes to find out that they split none
-    of them, for which this is enough, and whose additions may be done in any order.
+    Rows are measured at many nodes to find out that they split none of them, for which this is
+    enough, and whose additions may be done in any order. The box must hold a row: the corner of a
+    cell without any is at another distance from the values of a binary feature.
     """
     v = np.uint64(v)
     box, p = tree.box[v], x.numeric.shape[0]

@@ -2,7 +2,8 @@
 
 Relies on Numba's intrinsics. Promises to mean the same as plain Python, under
 ``NUMBA_DISABLE_JIT=1`` too, and the same on every processor: comparisons do not round, and the
-order of additions is fixed. What is rough is so by its name, and may decide nothing by itself.
+order of additions is fixed. Only :func:`rough_extension` may differ in its last digits: whoever
+uses it allows for them.
 """
 
 from __future__ import annotations
@@ -300,7 +301,8 @@ def rough_extension(lower: Any, upper: Any, x: Any) -> np.float32:
     """Return about how far ``x`` lies outside [``lower``, ``upper``], float32 [p], contiguous.
 
     The sum over features, differences and sums in float32 and in any order: 0 only where ``x`` is
-    within, inf where it is too large, else within 2^-24 p of it. A feature that is nan adds 0.
+    within, inf where it is too large, else off by about 2^-24 p of it at most. A feature that is
+    nan adds 0.
     """
     with np.errstate(over="ignore"):
         outside = np.fmax(np.fmax(lower - x, x - upper), np.float32(0.0))

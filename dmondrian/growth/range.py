@@ -15,7 +15,15 @@ import numpy as np
 
 from dmondrian._jit import implements, inner
 from dmondrian.core.ahead import newest_since
-from dmondrian.core.box import bound, enclose, measure, measure_bound, pick_feature, stretch
+from dmondrian.core.box import (
+    bound,
+    enclose,
+    is_outside,
+    measure,
+    measure_bound,
+    pick_feature,
+    stretch,
+)
 from dmondrian.core.draws import exp, log, row_key, uniform
 from dmondrian.core.loops import learn_along_path
 from dmondrian.core.nodes import (
@@ -43,7 +51,7 @@ from dmondrian.core.policies import (
 from dmondrian.core.split import insert_parent, open_leaf, threshold_between
 
 _SLACK = 1.0 + 2.0**-30  # more than roundings could take away
-_TINY = 1e-30  # more than differences that are too small for float32 could
+_TINY = 1e-30  # more than differences taken for 0 add up to
 
 
 class Range(NamedTuple):
@@ -62,33 +70,34 @@ def climb(tree, leaf, newest, x):
     Boxes nest, so one way up from the leaf ends at the lowest box that holds ``x``. Beside it the
     highest node, of those from number ``newest`` on, at which ``x`` does not go to ``leaf``; -1
     where it goes there. None is missed: the box below such a node is of rows on the other side,
-    and leaves ``x`` out. Then the place behind those of the scratch at which bounds of how far
-    ``x`` lies outside are written, the leaf's at d: places beyond the scratch have none.
+    and leaves ``x`` out. Last, ``end``: ``tree.scratch[d:end]`` holds bounds of how far ``x`` lies
+    outside, of the nodes from the leaf up, as far as there is scratch.
     """
-    v, found, turn, place = leaf, ~leaf, np.int64(-1), tree.n_features
+    v, found, turn, end = leaf, ~leaf, np.int64(-1), tree.n_features
     while v >= 0:
-        bound_of_total = measure_bound(tree, v, x)
-        if bound_of_total == 0.0:
+        most = measure_bound(tree, v, x)
+        # Differences may be taken for 0 where a library makes the processor do so.
+        if most == 0.0 and not is_outside(tree, v, x):
             break
-        if place < tree.scratch.shape[0]:
-            tree.scratch[np.uint64(place)] = bound_of_total
-        place += 1
+        if end < tree.scratch.shape[0]:
+            tree.scratch[np.uint64(end)] = most
+        end += 1
         parent = np.int64(tree.i[np.uint64(v), PARENT])
         if parent >= newest and parent >= 0 and child_of(tree, parent, x) != v:
             turn = parent
         v, found = parent, v
-    return found, turn, place
+    return found, turn, end
 
 
 @inner
 def first_outside(tree, hint, x):
-    """Return what :func:`climb` does of the leaf of ``x``, in a tree that is not empty."""
+    """Return the node and ``end`` of :func:`climb` from the leaf of ``x``; no tree is empty."""
     root = np.int64(tree.head_i[ROOT])
     leaf = np.int64(hint.leaf) if hint.leaf >= 0 else leaf_of(tree, root, x)
-    found, turn, place = climb(tree, leaf, newest_since(tree, hint), x)
+    found, turn, end = climb(tree, leaf, newest_since(tree, hint), x)
     if turn >= 0:
-        found, turn, place = climb(tree, leaf_of(tree, turn, x), tree.head_i[N_NODES], x)
-    return found, place
+        found, turn, end = climb(tree, leaf_of(tree, turn, x), tree.head_i[N_NODES], x)
+    return found, end
 
 
 @inner

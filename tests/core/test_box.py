@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import platform
+from typing import Any
+
 import numba
 import numpy as np
+import pytest
+from llvmlite import ir
+from numba.core import cgutils, config, types
+from numba.extending import intrinsic
 
 from dmondrian.core import nodes
 from dmondrian.core.box import enclose, measure, measure_bound, stretch
-from dmondrian.core.columns import Columns, Row, Rows, all_numeric, make_columns, row_of
+from dmondrian.core.columns import (
+    Columns,
+    Row,
+    Rows,
+    all_numeric,
+    make_columns,
+    n_words,
+    row_of,
+)
+from dmondrian.forest import Forest
+from dmondrian.parameters import ForestParameters
 
 
 @numba.njit
@@ -24,7 +41,7 @@ def measured(tree, boxes, x):  # type: ignore[no-untyped-def]  # compiled for wh
 
 def as_rows(columns: Columns, X: np.ndarray) -> Rows:
     """Return rows as kernels take them, bit by bit."""
-    half = nodes.n_words(columns) // 2
+    half = n_words(columns) // 2
     bits = np.zeros((len(X), 2 * half), np.uint64)
     for k, j in enumerate(columns.binary):
         for side in range(2):
@@ -64,3 +81,51 @@ def test_bounds_are_above_where_float32_loses_most() -> None:
     (total,), (bound,) = told(all_numeric(d), np.zeros((2, d), np.float32), x)
     assert total == 16 * 2.0**24 + d - 16
     assert bound >= total
+
+
+def _switches(name: str) -> Any:
+    """Return a function that reads or sets the word of the processor's switches."""
+
+    @intrinsic
+    def move(typing_context, word):  # type: ignore[no-untyped-def]  # numba's signature
+        def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # likewise
+            place, byte = cgutils.alloca_once_value(builder, args[0]), ir.IntType(8).as_pointer()
+            kind = ir.FunctionType(ir.VoidType(), [byte])
+            function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.x86.sse.{name}")
+            builder.call(function, [builder.bitcast(place, byte)])
+            return builder.load(place)
+
+        return types.uint32(types.uint32), generate
+
+    return numba.njit(lambda word: move(np.uint32(word)))
+
+
+@pytest.mark.skipif(
+    config.DISABLE_JIT or platform.machine() != "x86_64", reason="the processor's own switches"
+)
+def test_numbers_flushed_to_zero_hide_no_row() -> None:
+    """As libraries that were built with -ffast-math make a processor do."""
+    X = np.random.default_rng(0).uniform(1.2e-38, 1.3e-38, (200, 5)).astype(np.float32)
+    y = np.arange(200) % 2.0
+    given: dict = {
+        "algorithm": "amf-classifier",
+        "n_features": 5,
+        "n_classes": 2,
+        "split_pure": True,
+    }
+
+    def learned() -> list[bytes]:
+        forest = Forest(ForestParameters(**given, seed=1), [0, 1])
+        forest.update(X, y)
+        return [array.tobytes() for tree in forest.state()[1] for array in tree.values()]
+
+    read, write, zero_for_tiny = _switches("stmxcsr"), _switches("ldmxcsr"), 0x8000
+    expected, before = learned(), int(read(0))
+    try:
+        write(before | zero_for_tiny)
+        difference = X[0, 0] - X[1, 0]
+        found = learned()
+    finally:
+        write(before)
+    assert difference == 0.0
+    assert found == expected
