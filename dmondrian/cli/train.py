@@ -24,41 +24,44 @@ def train(arguments: argparse.Namespace, output: Output) -> int:
     estimator = build_estimator(job)
     check_amounts(job)
     from dmondrian import distributed
+    from dmondrian.distributed.wanted import check_readable, check_wanted
 
     options = {key: value for key, value in (job.run | job.data).items() if key != "path"}
-    if job.score is not None:
-        _look_at_scoring(job.score)
+    wanted = None if job.score is None else _wanted(job.score)
+    if wanted is not None:
+        check_wanted(wanted)
     if arguments.detach:
-        return _detach(job, estimator, options, output)
+        return _detach(job, estimator, options, wanted, output)
     with _cluster(job) as cluster:
         run = distributed.train(
             estimator,
             job.data["path"],
             run=job.run["path"],
             progress=output.follow,
+            on_plan=None if wanted is None else lambda plan: check_readable(wanted, plan.schema),
             **options,
             **cluster,
         )
         output.close_line()
         _tell_trained(run, output)
-        if job.score is not None:
-            _score(run.run_url, job.score, output, cluster)
+        if wanted is not None:
+            _score(run.run_url, wanted, output, cluster)
     return 0
 
 
-def _look_at_scoring(keys: Mapping[str, Any]) -> None:
-    """Refuse what could not be scored, hours before there is a model to score it with.
-
-    Which columns the model will read is not known yet.
-    """
-    from dmondrian.data import Schema, make_scoring_plan
-    from dmondrian.distributed.scored import check_out
-
-    check_out(keys["out"])
-    make_scoring_plan(keys["path"], Schema(columns=()), keys.get("keep", ()))
+def _wanted(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a ``[score]`` table asks for, as arguments of the scoring."""
+    others = {name: keys[name] for name in ("keep", "details", "memory_limit") if name in keys}
+    return {"data": keys["path"], "out": keys["out"], **others}
 
 
-def _detach(job: Job, estimator: Any, options: dict[str, Any], output: Output) -> int:
+def _detach(
+    job: Job,
+    estimator: Any,
+    options: dict[str, Any],
+    wanted: dict[str, Any] | None,
+    output: Output,
+) -> int:
     """Hand the job to a cluster that outlives this process."""
     from dmondrian import distributed
 
@@ -67,10 +70,6 @@ def _detach(job: Job, estimator: Any, options: dict[str, Any], output: Output) -
             "--detach: a local cluster ends with this command; expected [cluster] scheduler, the "
             "address or scheduler file of one that stays"
         )
-    keys = job.score
-    wanted = None
-    if keys is not None:
-        wanted = {"data": keys["path"], "out": keys["out"], **_scored(keys)}
     with _cluster(job) as cluster:
         url = distributed.submit(
             estimator,
@@ -127,15 +126,11 @@ def _counted(n: int, what: str) -> str:
     return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
 
 
-def _scored(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of a ``[score]`` table says how rows are scored."""
-    return {"keep": tuple(keys.get("keep", ())), "details": keys.get("details", True)}
-
-
-def _score(model: str, keys: Mapping[str, Any], output: Output, cluster: dict[str, Any]) -> None:
-    cluster = {**cluster, "memory_limit": keys.get("memory_limit")}
-    run_score(model, keys["path"], keys["out"], output, {**_scored(keys), **cluster})
+def _score(model: str, wanted: Mapping[str, Any], output: Output, cluster: dict[str, Any]) -> None:
+    others = dict(wanted)
+    data, out = others.pop("data"), others.pop("out")
+    run_score(model, data, out, output, {**cluster, **others})
     try:
-        run_evaluate(model, keys["path"], output, cluster)
+        run_evaluate(model, data, output, {**cluster, "memory_limit": wanted.get("memory_limit")})
     except SchemaError as error:  # the features were fine, so it is the target that is not there
         output.note(f"not evaluated: {error}")

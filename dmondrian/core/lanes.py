@@ -247,16 +247,15 @@ def _widen_arrays(lower, upper, x):
 
 def _added(builder, lanes, width):
     """Return the sum of the lanes of a vector."""
-    none = ir.Constant(lanes.type, ir.Undefined)
     while width > 1:
         width //= 2
+        none = ir.Constant(lanes.type, ir.Undefined)
         places = ir.VectorType(ir.IntType(32), width)
         halves = [
             builder.shuffle_vector(lanes, none, ir.Constant(places, list(range(k, k + width))))
             for k in (0, width)
         ]
         lanes = builder.fadd(*halves)
-        none = ir.Constant(lanes.type, ir.Undefined)
     return builder.extract_element(lanes, ir.Constant(_LONG, 0))
 
 

@@ -19,10 +19,10 @@ from dmondrian.checkpoint import jobs
 from dmondrian.distributed.attempt import manner_of
 from dmondrian.distributed.cluster import connected
 from dmondrian.distributed.freeze import freeze
-from dmondrian.distributed.scored import check_details, check_out
 from dmondrian.distributed.scoring import score
 from dmondrian.distributed.stage import is_dask
 from dmondrian.distributed.trainer import bring_to_end
+from dmondrian.distributed.wanted import check_readable, check_wanted
 from dmondrian.errors import ParameterError
 from dmondrian.store import open_store
 
@@ -68,7 +68,8 @@ def submit(
     client : Client
         Of a cluster that outlives this process.
     score : mapping or None
-        "data", "out", "keep" and "details" of :func:`score`, to be done after training.
+        "data" and "out" of :func:`score`, and "keep", "details" and "memory_limit" where they are
+        wanted, to be done after training. The data must be there and have the columns of the model.
     **plan_options
         See :func:`dmondrian.data.make_plan`.
 
@@ -87,12 +88,12 @@ def submit(
         raise ParameterError("a detached job reads Parquet; write the collection first")
     manner_of(checkpoint_every, window, None)
     if score:
-        check_out(score["out"])
-        check_details(score.get("details", True))
+        check_wanted(score)
     url = open_store(run).url
     asked = {"n_shards": n_shards, "first_tree": first_tree, "progressive": progressive}
+    looks = (lambda plan: check_readable(score, plan.schema)) if score else None
     with connected(client):
-        freeze(estimator, data, target, url, asked, plan_options)
+        freeze(estimator, data, target, url, asked, plan_options, looks)
         id_ = jobs.hand_over(open_store(url))
         job = Job(
             id_, url, estimator, data, target, asked, plan_options, checkpoint_every, window,

@@ -7,6 +7,7 @@ stream only ever grows at its end.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ def freeze(
     url: str,
     asked: dict[str, Any],
     plan_options: dict[str, Any],
+    on_plan: Callable[[Plan], object] | None = None,
 ) -> tuple[Run, Plan]:
     """Make a job's run folder, or take up the one that is there.
 
@@ -48,6 +50,8 @@ def freeze(
         "n_shards", "first_tree" and "progressive", as in :func:`dmondrian.distributed.train`.
     plan_options : dict
         See :func:`dmondrian.data.make_plan`.
+    on_plan : callable or None
+        Called with the stream before there is a folder; what it raises ends the call.
 
     Returns
     -------
@@ -93,6 +97,8 @@ def freeze(
         n_rows = stored.earlier[0][0] if stored.earlier else stored.n_rows
         files = {block.uri for block in stored.blocks if block.position < n_rows}
         began = make_plan(data, among=files, **options)
+    if on_plan is not None:
+        on_plan(plan)
     about = {**_about(estimator, began, url), **_trees(estimator, **asked)}
     if asked["n_shards"] is None:
         about["shards"] = _stored_shards(url, about["shards"])

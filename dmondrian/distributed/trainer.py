@@ -71,6 +71,7 @@ def train(
     progress: Listener | bool | None = None,
     n_workers: int | None = None,
     threads: int | None = None,
+    on_plan: Callable[[Plan], object] | None = None,
     **plan_options: Any,
 ) -> TrainedRun:
     """Train a forest on a Dask cluster, from Parquet, with checkpoints.
@@ -115,6 +116,9 @@ def train(
         elsewhere writes lines to stderr.
     n_workers, threads : int or None
         Size of the local cluster.
+    on_plan : callable or None
+        Called with the frozen stream, a :class:`dmondrian.data.Plan`, before there is a run folder
+        and before a row is learned; what it raises ends the call.
     **plan_options
         See :func:`dmondrian.data.make_plan`.
 
@@ -140,7 +144,7 @@ def train(
         if is_dask(data):
             data, target = stage(connect(), data, target, url)
         asked = {"n_shards": n_shards, "first_tree": first_tree, "progressive": progressive}
-        opened, plan = freeze(estimator, data, target, url, asked, plan_options)
+        opened, plan = freeze(estimator, data, target, url, asked, plan_options, on_plan)
         return bring_to_end(opened, plan, manner, connect)
 
 

@@ -91,7 +91,7 @@ def climb(tree, leaf, newest, x):
 
 @inner
 def first_outside(tree, hint, x):
-    """Return the node and ``end`` of :func:`climb` from the leaf of ``x``; no tree is empty."""
+    """Return what :func:`climb` finds from the leaf of ``x``, and ``end``; the tree has rows."""
     root = np.int64(tree.head_i[ROOT])
     leaf = np.int64(hint.leaf) if hint.leaf >= 0 else leaf_of(tree, root, x)
     found, turn, end = climb(tree, leaf, newest_since(tree, hint), x)
@@ -122,20 +122,20 @@ def grow_range(growth, stat, rule, tree, x, y, key, hint):
         return leaf, True, -1
     key = row_key(key, np.float64(tree.head_f[TOTAL_WEIGHT]).view(np.uint64))
     may_split = tree.head_i[N_NODES] + 2 <= growth.max_nodes
-    v, place = first_outside(tree, hint, x)
+    v, end = first_outside(tree, hint, x)
     if v < 0:
         return ~v, False, -1
     parent = tree.i[v, PARENT]
     parent_time = tree.d[parent, TIME] if parent >= 0 else 0.0
     draw = 1
     while True:
-        place -= 1
+        end -= 1
         is_leaf = tree.i[v, LEFT] < 0
         time = tree.d[v, TIME]
         paused = growth.pause and is_leaf and is_pure_with(stat, tree, v, y)
         if may_split and not paused:
             u = uniform(key, draw)
-            most = tree.scratch[np.uint64(place)] if place < tree.scratch.shape[0] else np.inf
+            most = tree.scratch[np.uint64(end)] if end < tree.scratch.shape[0] else np.inf
             # -log(u) >= 1 - u: most splits that come too late are known by a bound alone
             if 1.0 - u <= (most + _TINY) * (time - parent_time) * _SLACK:
                 total = measure(tree, v, x, tree.scratch)

@@ -244,6 +244,16 @@ def test_what_could_not_be_scored_is_refused_before_training(given, said, how, t
     assert not out.exists()
 
 
+def test_data_without_a_column_of_the_model_are_refused_before_training(tmp_path):
+    run, out, few = tmp_path / "run", tmp_path / "scores", tmp_path / "few.parquet"
+    pq.write_table(pq.read_table(TEST_FILE).drop_columns(["age"]), few)
+    words = train_words(run, f"score.out={out}", f"score.path={few}", job=JOB)
+    _, stderr = call(*words, code=3)
+    assert "few.parquet lacks the column 'age': expected" in stderr
+    assert not list(run.iterdir())
+    assert not out.exists()
+
+
 def test_the_ready_job_of_a_kernel_trains_scores_and_evaluates(tmp_path):
     """In two shards on two workers as in one on one: the forecasts are the same bytes."""
     job, file = PROJECT / "jobs" / "california_housing_kernel.toml", tmp_path / "rows.parquet"

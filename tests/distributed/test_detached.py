@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from distributed import Client
 
-from dmondrian.checkpoint import Run, jobs
+from dmondrian.checkpoint import Run, document, jobs
 from dmondrian.checkpoint.lease import ask_to_stop, holder_of
 from dmondrian.distributed import submit
-from dmondrian.errors import DataError, ParameterError, StoreError
+from dmondrian.errors import DataError, ParameterError, SchemaError, StoreError
 
 from .conftest import (
     ADULT,
@@ -126,15 +126,18 @@ def test_a_job_that_waits_for_a_worker_can_be_stopped_before_it_begins(
 
 
 def test_any_failure_of_a_job_is_told(rows: Path, tmp_path: Path) -> None:
+    out = tmp_path / "scores"
+    out.mkdir()
+    (out / "_score.json").write_bytes(document.seal({"model": "another"}))
     with worker_threads(1) as (_, client):
-        wanted = {"data": str(rows), "out": str(tmp_path / "scores"), "keep": ("no such column",)}
+        wanted = {"data": str(rows), "out": str(out)}
         submit(forest(), rows, target="income", run=tmp_path / "run", client=client, score=wanted)
         store = Run.open(tmp_path / "run").store
         wait_until(lambda: jobs.newest(store).is_done)  # type: ignore[union-attr]  # there is one
     job = jobs.newest(store)
     assert job is not None
     assert job.error is not None
-    assert "no such column" in job.error
+    assert "holds other scores" in job.error
 
 
 def test_mistakes_are_told_before_it_is_handed_over(
@@ -148,6 +151,17 @@ def test_mistakes_are_told_before_it_is_handed_over(
     asked = {"data": str(rows), "out": str(tmp_path / "scores"), "details": "no"}
     with pytest.raises(ParameterError, match="details must be True or False, got 'no'"):
         submit(forest(), rows, target="income", run=tmp_path, client=pair, score=asked)
+    asked = {"data": str(rows), "out": str(tmp_path / "scores"), "kept": ["age"]}
+    with pytest.raises(ParameterError, match="score has 'data', 'out', 'kept'; expected 'data'"):
+        submit(forest(), rows, target="income", run=tmp_path, client=pair, score=asked)
+    with pytest.raises(ParameterError, match="score has 'data'; expected 'data' and 'out'"):
+        submit(forest(), rows, target="income", run=tmp_path, client=pair, score={"data": "rows"})
+    few = tmp_path / "few.parquet"
+    pq.write_table(pq.read_table(rows).drop_columns(["age"]), few)
+    asked = {"data": str(few), "out": str(tmp_path / "scores")}
+    with pytest.raises(SchemaError, match="lacks the column 'age': expected"):
+        submit(forest(), rows, target="income", run=tmp_path / "run", client=pair, score=asked)
+    assert not list((tmp_path / "run").iterdir())
     if Path("/proc/self").exists():  # where nobody can write
         asked = {"data": str(rows), "out": "/proc/scores"}
         with pytest.raises(StoreError, match="/proc/scores"):
