@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -310,3 +310,8 @@ def mean_range(loss: str, bound: float) -> tuple[float, float]:
     if loss == "geometric":
         return 1.0 / math.expm1(bound), 1.0 / math.expm1(1.0 / bound)
     return -bound, bound
+
+
+def quantile_names(levels: Iterable[float]) -> list[str]:
+    """Return the names of quantiles' columns: other levels have other names."""
+    return [f"q_{float(level)!r}" for level in levels]

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from dmondrian import load
 from dmondrian.checkpoint import Run
+from dmondrian.cost import quantile_names
 from dmondrian.data import Schema
 from dmondrian.data.columns import check_types
 from dmondrian.data.encode import encode_features
@@ -176,7 +177,7 @@ def answer_names(params: Mapping[str, Any], classes: Any) -> list[str]:
     levels = params.get("quantile") if params.get("loss") == "quantile" else None
     if levels is None or np.ndim(levels) == 0:
         return ["prediction"]
-    return [f"q_{level:g}" for level in np.ravel(levels)]
+    return quantile_names(np.ravel(levels))
 
 
 def empty_answers(classes: Any, names: list[str]) -> dict[str, np.ndarray]:

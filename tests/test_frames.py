@@ -21,7 +21,7 @@ from dmondrian import (
     SchemaError,
 )
 from dmondrian.distributed import predict, train
-from dmondrian.frames import FrameModel
+from dmondrian.frames import FrameModel, answer_names
 from tests.distributed.conftest import ADULT, COLUMNS, worker_threads
 from tests.distributed.conftest import forest as small_forest
 
@@ -191,3 +191,9 @@ def test_a_density_predicts_nothing(rows, tmp_path: Path) -> None:
         FrameModel(tmp_path / "model").predict(pd.DataFrame(rows[0]))
     with pytest.raises(ParameterError, match="predicts nothing"):
         predict(tmp_path / "model", da.from_array(rows[0], chunks=100))
+
+
+def test_quantiles_that_are_close_have_columns_of_their_own() -> None:
+    levels = [0.1234567, 0.1234568, 0.5, 1e-05, 0.9999999]
+    names = answer_names({"loss": "quantile", "quantile": levels}, None)
+    assert names == ["q_0.1234567", "q_0.1234568", "q_0.5", "q_1e-05", "q_0.9999999"]

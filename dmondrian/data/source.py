@@ -36,6 +36,7 @@ HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _SECRET = re.compile(r"sig|token|credential|key|secret|password", re.IGNORECASE)
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
 _GLOB = re.compile(r"[*?\[]")
+_OURS = ("run.json", "_score.json")  # in the folder of a run, and of scores
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ def list_source(source: Source) -> tuple[list[SourceFile], list[str]]:
     Parameters
     ----------
     source : str, path or sequence of them
-        Files, folders (searched to the bottom), globs (``*``, ``?``, ``[...]``, ``**``) and URLs.
+        Files, folders (searched to the bottom; runs and scores below them are passed over), globs
+        (``*``, ``?``, ``[...]``, ``**``) and URLs.
 
     Returns
     -------
@@ -169,10 +171,17 @@ def _folder(
 ) -> list[fs.FileInfo]:
     found = filesystem.get_file_info(fs.FileSelector(path, recursive=True))
     depth = len(path.rstrip("/")) + 1
+    own = sorted(
+        {info.path[depth : -len(info.base_name)] for info in found if _is_ours(info)} - {""}
+    )
+    if own:
+        notes.append(f"passed over in {location}: {', '.join(own)} (runs or scores of dmondrian)")
     files = [
         info
         for info in sorted(found, key=lambda info: info.path)
-        if info.type == fs.FileType.File and not _is_hidden(info.path[depth:])
+        if info.type == fs.FileType.File
+        and not _is_hidden(info.path[depth:])
+        and not info.path[depth:].startswith(tuple(own))
     ]
     chosen = [info for info in files if info.path.lower().endswith(PARQUET_ENDINGS)]
     if not chosen:  # Hive and Impala write data files without any ending
@@ -187,6 +196,11 @@ def _folder(
         more = f" and {len(others) - 3} more" if len(others) > 3 else ""
         notes.append(f"passed over in {location}: {', '.join(others[:3])}{more} (not Parquet)")
     return chosen
+
+
+def _is_ours(info: fs.FileInfo) -> bool:
+    """Tell whether the folder of a file is a run, or holds scores: neither are rows to read."""
+    return info.type == fs.FileType.File and info.base_name in _OURS
 
 
 def _glob(

@@ -23,7 +23,7 @@ import pyarrow as pa
 from distributed import Client
 
 from dmondrian.calibration import Fitted, calibrated, calibrated_std, tells_labels
-from dmondrian.cost import Cost, forecasts, responses
+from dmondrian.cost import Cost, forecasts, quantile_names, responses
 from dmondrian.data import Encoded, Plan, make_scoring_plan, read_block
 from dmondrian.distributed.memory import Needs, parse_limit, row_needs
 from dmondrian.distributed.models import Model, open_model, plan_here
@@ -271,7 +271,7 @@ def _score_names(classes: Any, cost: Cost | Joint | None, details: tuple[str, ..
     if isinstance(cost, Cost) and cost.loss == "density":
         return ["log_density"]
     if isinstance(cost, Cost) and cost.levels:
-        return [*(f"q_{level:g}" for level in cost.levels), *details]
+        return [*quantile_names(cost.levels), *details]
     if isinstance(cost, Cost) and cost.is_binary:
         shares = [] if cost.loss == "hinge" else [f"proba_{c}" for c in classes]
         return ["prediction", *shares, "decision", *details]

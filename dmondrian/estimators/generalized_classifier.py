@@ -24,7 +24,7 @@ from dmondrian.warmup import LAST
 
 
 def _has_probabilities(self: GeneralizedMondrianForestClassifier) -> bool:
-    if self.loss == "hinge":
+    if getattr(self, "_begun_with", {}).get("loss", self.loss) == "hinge":
         raise AttributeError(
             'the best constant of the hinge tells the sign of 2p - 1 alone: loss="hinge" has no '
             'probabilities; use loss="smoothed_hinge"'

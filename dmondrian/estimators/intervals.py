@@ -257,4 +257,11 @@ class Intervals(MondrianForest):
         if not debias:
             return np.array([at]), np.ones(1)
         both = np.array([at, RATIO * at])
-        return check_lifetimes(both, self.forest_.parameters.realised_lifetime), debiasing_weights()
+        realised = self.forest_.parameters.realised_lifetime
+        if not RATIO * at <= realised or at == np.inf:
+            most = f"{realised / RATIO:g}" if realised < np.inf else "a finite number"
+            raise ParameterError(
+                f"debiasing combines predictions at two lifetimes, the second {RATIO:g} times the "
+                f"first: expected lifetime= of at most {most} with these trees, got {at:g}"
+            )
+        return check_lifetimes(both, realised), debiasing_weights()

@@ -84,7 +84,8 @@ class MondrianForest(BaseForest):
         ----------
         *others : fitted estimators of this class
             Of equal parameters (``domain="cube"``, a whole number as ``random_state``, no
-            ``max_nodes``) and classes, that learned other rows.
+            ``max_nodes``) and classes, that learned other rows of the same columns. Where some
+            know the columns' names, the merged forest does.
 
         Returns
         -------
@@ -99,6 +100,7 @@ class MondrianForest(BaseForest):
         """
         for other in (self, *others):
             check_is_fitted(other)
+            other._check_unchanged()
         classes = getattr(self, "classes_", None)
         for other in others:
             if type(other) is not type(self):
@@ -111,8 +113,9 @@ class MondrianForest(BaseForest):
                     f"forests of other classes cannot be merged: {classes[:5].tolist()} and "
                     f"{other.classes_[:5].tolist()}; name all classes in partial_fit"
                 )
+        names = _common_names(getattr(one, "feature_names_in_", None) for one in (self, *others))
         forest = merge([other.forest_ for other in (self, *others)])
-        return self._adopt(forest, classes, getattr(self, "feature_names_in_", None))
+        return self._adopt(forest, classes, names)
 
     def _prediction_at(self, X: Any, lifetime: Any) -> np.ndarray:
         """Return the mean over trees at a lifetime, float64 [n, k]."""
@@ -135,3 +138,15 @@ class MondrianForest(BaseForest):
             lifetimes=check_lifetimes(lifetimes, self.forest_.parameters.realised_lifetime),
         )
         return sums.mean
+
+
+def _common_names(told: Iterable[np.ndarray | None]) -> np.ndarray | None:
+    """Return the names of columns that forests were fitted with; refuse different ones."""
+    known = [names for names in told if names is not None]
+    for names in known[1:]:
+        if not np.array_equal(known[0], names):
+            raise ParameterError(
+                f"forests of other columns cannot be merged: {known[0][:5].tolist()} and "
+                f"{names[:5].tolist()}; expected the same names in the same order"
+            )
+    return known[0] if known else None

@@ -89,6 +89,8 @@ class ForestRegressor(RegressorMixin, BaseForest):
 
 def _bounded(y: np.ndarray) -> np.ndarray:
     """Return targets; refuse those whose squares no float64 holds."""
+    if y.dtype.kind not in "biuf":
+        y = _numbers(y)
     largest = float(np.abs(y).max(initial=0.0))
     if largest > _LARGEST_TARGET:
         raise DataError(
@@ -96,6 +98,19 @@ def _bounded(y: np.ndarray) -> np.ndarray:
             "scale the target"
         )
     return y
+
+
+def _numbers(y: np.ndarray) -> np.ndarray:
+    """Return what texts or objects say as numbers, float64; refuse what is none."""
+    if y.dtype.kind in "OUS":
+        try:
+            return y.astype(np.float64)
+        except (TypeError, ValueError):
+            pass  # no numbers
+    raise DataError(
+        f"y has values of dtype {y.dtype}, and a regressor learns numbers: convert them, or use a "
+        "classifier"
+    )
 
 
 def _bounded_number(y: Any) -> float | None:

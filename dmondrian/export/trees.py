@@ -130,7 +130,7 @@ def shap_trees(estimator: Any) -> dict[str, Any]:
 
     Values are divided by the number of trees, so that SHAP values and the base value of a row sum
     to the mean over trees: class probabilities before calibration, the mean label, or z on the
-    scale of a generalised forest's loss.
+    scale of a generalised forest's loss, quantiles in the order in which they were asked for.
 
     Parameters
     ----------
@@ -157,6 +157,10 @@ def shap_trees(estimator: Any) -> dict[str, Any]:
     10
     """
     trees = plain_trees(estimator)
+    k, is_regressor = estimator.forest_.n_outputs, not hasattr(estimator, "classes_")
+    if is_regressor and k > 1:
+        ordered = (np.ascontiguousarray(estimator._in_order(tree.value)) for tree in trees)
+        trees = [tree._replace(value=value) for tree, value in zip(trees, ordered, strict=True)]
     return {
         "trees": [
             {

@@ -105,6 +105,22 @@ def test_folder_without_parquet_is_refused(tmp_path: Path) -> None:
         list_source(tmp_path)
 
 
+def test_runs_and_scores_below_a_folder_are_no_rows(write: Write, tmp_path: Path) -> None:
+    write({"a": [1]}, "rows/one.parquet")
+    for name in ("run", "deep/scores"):
+        write({"b": [1]}, f"rows/{name}/plan.parquet")
+    (tmp_path / "rows/run/run.json").write_text("{}")
+    (tmp_path / "rows/deep/scores/_score.json").write_text("{}")
+    files, notes = list_source(tmp_path / "rows")
+    assert [Path(file.uri).name for file in files] == ["one.parquet"]
+    assert notes == [
+        f"passed over in {tmp_path / 'rows'}: deep/scores/, run/ (runs or scores of dmondrian)"
+    ]
+    assert [Path(file.uri).name for file in list_source(tmp_path / "rows/run")[0]] == [
+        "plan.parquet"
+    ]
+
+
 def test_empty_list_is_refused() -> None:
     with pytest.raises(DataError, match="empty list"):
         list_source([])

@@ -262,6 +262,9 @@ def test_the_hinge_has_no_probabilities() -> None:
     assert not hasattr(forest, "predict_log_proba")
     sign = forest.decision_function(rows()) > 0.0
     assert np.array_equal(forest.predict(rows()), sign.astype(int))
+    assert not hasattr(forest.set_params(loss="logistic"), "predict_proba")  # it learned the hinge
+    other = Classifier(random_state=0).fit(rows(), labels(Classifier)).set_params(loss="hinge")
+    assert other.predict_proba(rows()).shape == (300, 2)
 
 
 @pytest.mark.parametrize(

@@ -136,8 +136,11 @@ def test_inference_is_for_cells_means_on_the_cube() -> None:
         with pytest.raises(ParameterError, match="inference is for"):
             other.predict_debiased(X)
     forest = MondrianForestRegressor(5, domain="cube", lifetime=3.0, random_state=0).fit(X, y)
-    with pytest.raises(ParameterError, match="realised up to 3 only"):
+    with pytest.raises(ParameterError, match="of at most 2 with these trees, got 3"):
         forest.predict_debiased(X)
+    whole = MondrianForestRegressor(2, domain="cube", lifetime=None, random_state=0).fit(X, y)
+    with pytest.raises(ParameterError, match="of at most a finite number with these trees"):
+        whole.predict_debiased(X)
     with pytest.raises(ParameterError, match="level should"):
         forest.confidence_interval(X, X, level=1.0)
     with pytest.raises(DataError, match="100"):

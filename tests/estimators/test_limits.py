@@ -99,3 +99,14 @@ def test_targets_beyond_the_limits_change_nothing() -> None:
     with pytest.raises(DataError, match="scale the target"):  # the largest of those before
         forest.update(X, y, np.full(N, 1e90))
     assert not forest.learn_row(X[:1], 1e140)
+
+
+def test_labels_of_a_regressor_are_numbers() -> None:
+    X = np.random.default_rng(0).random((20, 2))
+    texts = np.array([f"{value:.3f}" for value in X[:, 0]])
+    for kind in (AMFRegressor, MondrianForestRegressor):
+        told = kind(2, random_state=0).fit(X, texts).predict(X)
+        assert np.array_equal(told, kind(2, random_state=0).fit(X, texts.astype(float)).predict(X))
+        for other in (np.where(texts > "0.5", "yes", "no"), X[:, 0].astype("M8[s]")):
+            with pytest.raises(DataError, match="a regressor learns numbers"):
+                kind(2, random_state=0).fit(X, other)

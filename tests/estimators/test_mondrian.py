@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.exceptions import NotFittedError
 
@@ -211,3 +212,18 @@ def test_estimators_that_cannot_be_merged_say_why() -> None:
         ranged.merge(ranged)
     with pytest.raises(NotFittedError):
         one.merge(MondrianForestClassifier(domain="cube", random_state=5))
+
+
+def test_forests_of_other_columns_or_changed_parameters_are_not_merged() -> None:
+    X, y = rows(), labels()
+    frame = pd.DataFrame(X, columns=[f"c{j}" for j in range(X.shape[1])])
+    named, plain, turned = (
+        MondrianForestClassifier(domain="cube", random_state=5).fit(one, y)
+        for one in (frame, X, frame.iloc[:, ::-1])
+    )
+    with pytest.raises(ParameterError, match="the same names in the same order"):
+        named.merge(plain, turned)
+    for one, other in ((named, plain), (plain, named)):
+        assert one.merge(other).feature_names_in_.tolist() == frame.columns.tolist()
+    with pytest.raises(ParameterError, match="parameters changed after the first rows"):
+        plain.merge(named.set_params(lifetime=50.0))

@@ -10,7 +10,12 @@ import numpy as np
 import pytest
 from sklearn.datasets import make_classification
 
-from dmondrian import AMFClassifier, MondrianForestRegressor, OnlineRandomForestClassifier
+from dmondrian import (
+    AMFClassifier,
+    GeneralizedMondrianForestRegressor,
+    MondrianForestRegressor,
+    OnlineRandomForestClassifier,
+)
 from dmondrian.export import shap_trees
 
 # What it plots with says so, by matplotlib.
@@ -33,6 +38,16 @@ def test_values_sum_to_the_prediction(explainer) -> None:
     values = explained.shap_values(X[:40].astype(np.float64))
     whole = values.sum(axis=1) + explained.expected_value
     np.testing.assert_allclose(whole, forest.predict_proba(X[:40]), atol=1e-12)
+
+
+def test_quantiles_are_in_the_order_asked_for(explainer) -> None:
+    X = np.random.default_rng(0).random((400, 2)).astype(np.float32)
+    asked = {"loss": "quantile", "quantile": [0.9, 0.1, 0.5], "random_state": 0}
+    forest = GeneralizedMondrianForestRegressor(3, **asked).fit(X, X[:, 0])
+    explained = explainer(shap_trees(forest))
+    whole = explained.shap_values(X[:40].astype(np.float64)).sum(axis=1) + explained.expected_value
+    np.testing.assert_allclose(whole, forest.predict_link(X[:40]), atol=1e-12)
+    assert (whole[:, 0] > whole[:, 1]).any()
 
 
 def test_rows_of_a_split_are_those_of_its_leaves(explainer) -> None:
