@@ -207,15 +207,27 @@ def _table(frame: Any, kind: str, names: list[str]) -> pa.Table:
     return frame.select(names).to_arrow() if kind == "polars" else frame.select(names)
 
 
+def _is_number(kind: pa.DataType) -> bool:
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    known = (
+        pa.types.is_integer,
+        pa.types.is_floating,
+        pa.types.is_boolean,
+        pa.types.is_decimal,
+        pa.types.is_null,
+    )
+    return any(is_known(kind) for is_known in known)
+
+
 def _plain_features(table: pa.Table) -> np.ndarray:
+    others = [f"{part.name!r} ({part.type})" for part in table.schema if not _is_number(part.type)]
+    if others:
+        raise SchemaError(
+            f"the forest was fitted on numbers, and the frame has something else in "
+            f"{', '.join(others[:5])}: encode them as then"
+        )
     columns = [column.to_numpy() for column in table.columns]
-    try:
-        return np.ascontiguousarray(np.stack(columns, axis=1), np.float32)
-    except (TypeError, ValueError) as error:
-        raise DataError(
-            f"columns that the forest was fitted on as numbers hold something else ({error}): "
-            "encode them as then"
-        ) from error
+    return np.ascontiguousarray(np.stack(columns, axis=1), np.float32)
 
 
 def _like(frame: Any, columns: dict[str, np.ndarray]) -> Any:
@@ -236,4 +248,6 @@ def _like(frame: Any, columns: dict[str, np.ndarray]) -> Any:
 
 
 def _flat(values: np.ndarray) -> Any:
-    return values.tolist() if values.dtype.kind == "U" else np.ascontiguousarray(values)
+    if values.dtype.kind == "U":
+        return pa.array(values.tolist(), pa.string())  # of no rows too
+    return np.ascontiguousarray(values)

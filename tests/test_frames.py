@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 
 import dask.array as da
@@ -14,7 +15,6 @@ import pytest
 from dmondrian import (
     AMFClassifier,
     AMFRegressor,
-    DataError,
     MondrianDensity,
     MondrianFeatures,
     ParameterError,
@@ -175,7 +175,17 @@ def test_models_without_names_take_columns_in_their_order(rows, tmp_path: Path) 
     ("frame", "error", "told"),
     [
         (pd.DataFrame({"a": [1.0], "c": [1.0]}), SchemaError, r"lacks the columns \['b'\]"),
-        (pl.DataFrame({"a": ["x"], "b": [1], "c": [1]}), DataError, "hold something else"),
+        (pl.DataFrame({"a": ["1"], "b": [1], "c": [1]}), SchemaError, r"in 'a' \(\w*string\)"),
+        (
+            pa.table({"a": [Decimal(1), None], "b": [1, 2], "c": [1, 2]}),
+            ValueError,
+            "contains NaN",
+        ),
+        (
+            pd.DataFrame({"a": [1], "b": pd.to_datetime(["2020"]), "c": pd.to_timedelta([1])}),
+            SchemaError,
+            r"'b' \(timestamp.*'c' \(duration",
+        ),
         (pl.LazyFrame({"a": [1], "b": [1], "c": [1]}), ParameterError, "not computed yet"),
         ([[1.0, 2.0, 3.0]], ParameterError, "got list"),
     ],
@@ -197,3 +207,13 @@ def test_quantiles_that_are_close_have_columns_of_their_own() -> None:
     levels = [0.1234567, 0.1234568, 0.5, 1e-05, 0.9999999]
     names = answer_names({"loss": "quantile", "quantile": levels}, None)
     assert names == ["q_0.1234567", "q_0.1234568", "q_0.5", "q_1e-05", "q_0.9999999"]
+
+
+def test_an_answer_of_texts_is_of_texts_for_no_rows_too(rows, tmp_path) -> None:
+    X, y = rows
+    frame = pd.DataFrame(X, columns=NAMES)
+    AMFClassifier(1, random_state=0).fit(frame, y).save(tmp_path / "model")
+    model = FrameModel(tmp_path / "model")
+    for some in (frame[:2], frame[:0]):
+        assert pa.types.is_string(model.predict(pa.Table.from_pandas(some)).type)
+        assert model.predict(pl.from_pandas(some)).dtype == pl.String

@@ -228,6 +228,8 @@ class BaseForest(BaseEstimator):
             params = {name: getattr(self, name) for name in names}
         if params.get("feature_scales") is not None:  # an array compares entry by entry
             params["feature_scales"] = np.array(params["feature_scales"]).tolist()
+        if isinstance(params.get("lifetime"), dict):  # a table may be changed in place
+            params["lifetime"] = dict(params["lifetime"])
         return {name: params[name] for name in params if name not in ("n_jobs", "random_state")}
 
     def _check_unchanged(self) -> None:

@@ -20,7 +20,7 @@ from sklearn.utils.multiclass import (
 from sklearn.utils.validation import column_or_1d
 
 from dmondrian.calibration import Calibration, calibrated
-from dmondrian.errors import DataError
+from dmondrian.errors import DataError, ParameterError
 from dmondrian.estimators.base import BaseForest
 from dmondrian.estimators.plain import row_by_row
 from dmondrian.estimators.row_weights import check_some_weight
@@ -84,6 +84,8 @@ class ForestClassifier(ClassifierMixin, BaseForest):
         DataError
             If a label is not one of the classes; nothing is learned then.
         """
+        if classes is not None and not np.size(classes):
+            raise ParameterError("classes is empty; expected all labels that will ever come")
         with self._all_or_nothing():
             first = _check_partial_fit_first_call(self, classes) or not hasattr(self, "forest_")
             if first:

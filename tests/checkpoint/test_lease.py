@@ -169,3 +169,18 @@ def test_a_store_that_fails_for_a_moment_does_not_end_the_hold(
         before = held._count
         wait_until(lambda: held._count > before + 1)
         held.check()
+
+
+@pytest.mark.parametrize("at", [5, 60])
+def test_a_damaged_note_of_a_holder_hinders_nobody(store: Store, at: int) -> None:
+    """Its beat tells whether it lives; who it was is lost."""
+    name = "lease/000001.json"
+    with Lease.take(store):
+        data = bytearray(store.get(name))
+        data[at] ^= 1
+        store.put(name, bytes(data))
+        with pytest.raises(FencedError, match="on a machine that its damaged note does not tell"):
+            Lease.take(store)
+    assert [one.number for one in lease.holders(store)] == [1]
+    with Lease.take(store) as held:
+        assert held.number == 2

@@ -227,3 +227,16 @@ def test_forests_of_other_columns_or_changed_parameters_are_not_merged() -> None
         assert one.merge(other).feature_names_in_.tolist() == frame.columns.tolist()
     with pytest.raises(ParameterError, match="parameters changed after the first rows"):
         plain.merge(named.set_params(lifetime=50.0))
+
+
+def test_a_table_of_the_lifetime_that_was_changed_in_place_is_noticed() -> None:
+    table = {"c": 1.0, "p": 0.2}
+    forest = MondrianForestClassifier(lifetime=table, random_state=5).fit(rows(), labels())
+    table["c"] = 9.0
+    with pytest.raises(ParameterError, match=r"lifetime=.*9\.0"):
+        forest.partial_fit(rows(), labels())
+
+
+def test_no_classes_are_refused() -> None:
+    with pytest.raises(ParameterError, match="classes is empty"):
+        MondrianForestClassifier(random_state=5).partial_fit(rows(), labels(), classes=[])
