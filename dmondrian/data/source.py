@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 import pyarrow as pa
 from pyarrow import fs
@@ -93,6 +93,8 @@ def normalise(item: str | os.PathLike[str]) -> str:
     text = os.fspath(item)
     if not isinstance(text, str) or not text:
         raise DataError(f"expected a path or URL as text, got {text!r}")
+    if "\0" in text:
+        raise DataError(f"the path {text!r} contains a null character: give a plain path")
     if not _SCHEME.match(text):
         return Path(os.path.abspath(os.path.expanduser(text))).as_posix()
     split = urlsplit(text)
@@ -110,10 +112,25 @@ def normalise(item: str | os.PathLike[str]) -> str:
             "a plain URL and put credentials into the environment"
         )
     if split.scheme == "file":
-        return unquote(split.path)
+        return _path_of(split, text)
+    if split.fragment and not is_web(text):
+        raise DataError(
+            f"{text} has a '#', behind which a URL ends: write %23 where it is part of a name"
+        )
+    if split.query and "=" not in split.query:  # no option of a file system, but a glob
+        text = text.replace("?", "%3F")
     if split.scheme in ("s3a", "s3n"):
         return "s3" + text[len(split.scheme) :]
     return text
+
+
+def _path_of(split: SplitResult, text: str) -> str:
+    """Return the path that a ``file://`` URL names: neither '?' nor '#' ends it."""
+    if split.netloc not in ("", "localhost"):
+        raise DataError(
+            f"{text} names the host {split.netloc!r}: expected file:///absolute/path of this one"
+        )
+    return unquote(text.partition("://")[2][len(split.netloc) :])
 
 
 def open_uri(uri: str) -> pa.NativeFile:

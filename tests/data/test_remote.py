@@ -46,11 +46,27 @@ class TestS3:
                     client.upload_file(str(path), "data", str(path.relative_to(folder.parent)))
             yield client
 
-    @pytest.mark.parametrize("url", ["s3://data/my%20lake", "s3a://data/my lake/k=*/*.parquet"])
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "s3://data/my%20lake",
+            "s3a://data/my lake/k=*/*.parquet",
+            "s3://data/my lake/k=?/?.parquet",
+        ],
+    )
     def test_bucket_reads_like_the_folder(self, folder: Path, bucket: Any, url: str) -> None:
         plan = make_plan(url, target="y")
         assert content(plan) == content(make_plan(folder, target="y"))
         assert Plan.from_parquet(plan.to_parquet()).digest == plan.digest
+
+    def test_names_with_a_hash_are_other_names(self, folder: Path, bucket: Any) -> None:
+        file = next(folder.rglob("b.parquet"))
+        bucket.upload_file(str(file), "data", "my lake#2/c.parquet")
+        plan = make_plan("s3://data/my lake%232", target="y")
+        assert [block.uri for block in plan.blocks] == ["s3://data/my%20lake%232/c.parquet"]
+        assert len(content(plan)) == 1
+        with pytest.raises(DataError, match="write %23"):
+            make_plan("s3://data/my lake#2", target="y")
 
     def test_plan_holds_no_secret(self, folder: Path, bucket: Any) -> None:
         stored = make_plan("s3://data/my%20lake", target="y").to_parquet()

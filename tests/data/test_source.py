@@ -121,6 +121,25 @@ def test_runs_and_scores_below_a_folder_are_no_rows(write: Write, tmp_path: Path
     ]
 
 
+def test_a_file_url_names_all_of_its_path(write: Write, tmp_path: Path) -> None:
+    for name in ("d/one.parquet", "d#1/two.parquet", "d #1 ü/three.parquet"):
+        write({"a": [1]}, name)
+    url = tmp_path.as_uri()
+    told = {"d": "one", "d#1": "two", "d%231": "two", "d%20%231%20%C3%BC": "three"}
+    told |= {"d/on?.parquet": "one", "?#1": "two"}
+    for name, file in told.items():
+        found = list_source(f"{url}/{name}")[0]
+        assert [Path(one.uri).stem for one in found] == [file], name
+    local = url.replace("file://", "file://localhost")
+    assert len(list_source(f"{local}/d")[0]) == 1
+    with pytest.raises(DataError, match="names the host 'elsewhere'"):
+        list_source(url.replace("file://", "file://elsewhere"))
+    with pytest.raises(DataError, match="null character"):
+        list_source("a\0b")
+    with pytest.raises(DataError, match="write %23"):
+        list_source("s3://bucket/d#1")
+
+
 def test_empty_list_is_refused() -> None:
     with pytest.raises(DataError, match="empty list"):
         list_source([])
