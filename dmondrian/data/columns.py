@@ -32,10 +32,20 @@ class Draft:
     is_floating: bool = False  # some file stores it as floats, so NaN may hide in it
 
 
-def partition_types(files: Sequence[SourceFile]) -> dict[str, pa.DataType]:
-    """Types of the partition columns: int64 or date where all values are, else string."""
+def partition_types(
+    files: Sequence[SourceFile], schema: Schema | None = None
+) -> dict[str, pa.DataType]:
+    """Types of the partition columns: int64 or date where all values are, else string.
+
+    What a schema reads as categories of texts stays text, whatever values these files have.
+    """
     kinds: dict[str, pa.DataType] = {}
+    columns = () if schema is None else schema.columns
+    texts = {one.name for one in columns if one.kind == CATEGORY and "string" in one.type}
     for key in partition_keys(files):
+        if key in texts:
+            kinds[key] = pa.string()
+            continue
         values = [value for file in files if (value := dict(file.partition)[key]) is not None]
         kinds[key] = pa.string() if values else pa.null()
         if values and all(_is_integer(value) for value in values):

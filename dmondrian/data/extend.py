@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from dmondrian.data.columns import check_file, partition_types
 from dmondrian.data.make import footers_of, groups_of
-from dmondrian.data.plan import Group, Plan, arrange
+from dmondrian.data.plan import Group, PartitionValue, Plan, arrange
 from dmondrian.data.source import Source
 from dmondrian.errors import PlanError
 
@@ -42,10 +42,11 @@ def extend_plan(plan: Plan, source: Source) -> Plan:
     old = {block.uri for block in plan.blocks}
     known = [footer for footer in footers if footer.file.uri in old]
     fresh = [footer for footer in footers if footer.file.uri not in old]
-    _check_prefix(plan, groups_of(known, partition_types([footer.file for footer in known])))
+    there = partition_types([footer.file for footer in known], plan.schema)
+    _check_prefix(plan, groups_of(known, there))
     if not fresh:
         return plan
-    partitions = partition_types([footer.file for footer in fresh])
+    partitions = partition_types([footer.file for footer in fresh], plan.schema)
     for footer in fresh:
         check_file(plan.schema, footer, partitions, ())
     added = groups_of(fresh, partitions)
@@ -54,6 +55,11 @@ def extend_plan(plan: Plan, source: Source) -> Plan:
     note = f"files that came since continue the stream: {len(fresh)} with {rows:,} rows"
     earlier = (*plan.earlier, (plan.n_rows, plan.digest))
     return replace(plan, blocks=blocks, notes=(*plan.notes, note), earlier=earlier)
+
+
+def _texts(partition: tuple[PartitionValue, ...]) -> list[tuple[str, str | None]]:
+    """Return keys and values: their types depend on the files beside."""
+    return [(key, text) for key, _, text in partition]
 
 
 def _check_prefix(plan: Plan, groups: list[Group]) -> None:
@@ -66,7 +72,7 @@ def _check_prefix(plan: Plan, groups: list[Group]) -> None:
         elif (group.size, group.stamp, group.rows) != (block.size, block.stamp, block.group_rows):
             now = f"{group.size} bytes now" if group.size != block.size else "written again since"
             what = f"changed ({block.size} bytes then, {now})"
-        elif group.partition != block.partition:
+        elif _texts(group.partition) != _texts(block.partition):
             what = f"lies in other folders ({block.partition} then, {group.partition} now)"
         else:
             continue

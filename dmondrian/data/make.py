@@ -156,7 +156,7 @@ def make_scoring_plan(
     used = schema if target else schema.without_target()
     footers, notes = footers_of(source, with_bounds=False)
     files = [footer.file for footer in footers]
-    partitions = partition_types(files)
+    partitions = partition_types(files, used)
     for footer in footers:
         check_file(used, footer, partitions, keep)
     check_kept(keep, footers)
