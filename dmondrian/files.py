@@ -14,6 +14,12 @@ from pathlib import Path
 
 from dmondrian.errors import ParameterError
 
+NO_HOME = (
+    "{}: the home folder that its '~' stands for is not known here; expected '~/' or '~USER/' of a "
+    "user of this machine: write the path out in full"
+)
+"""What to say where `Path.expanduser` gives up."""
+
 
 def write_whole(out: str | PathLike[str], data: bytes, kind: str, begins: bytes) -> Path:
     """Write a file, or replace one of its kind.

@@ -6,10 +6,10 @@ exists. Promises: opening creates nothing; a run is never taken for another one.
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 from dmondrian.checkpoint import document
@@ -52,7 +52,7 @@ def pick(text: str) -> tuple[Store, int | None]:
 def _holds_run(text: str) -> bool:
     """Whether ``name@123`` is meant literally."""
     if "://" not in text:
-        return Path(text).expanduser().is_dir()
+        return os.path.isdir(os.path.expanduser(text))  # which leaves a home there is not as it is
     try:
         return open_store(text, create=False).exists(RUN_NAME)
     except StoreError:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -212,7 +213,8 @@ def _is_model(text: str) -> bool:
     """Whether a path or URL is a run folder, rather than Parquet."""
     folder = re.sub(r"@[0-9]+$", "", text)
     if "://" not in text:
-        return any((Path(name).expanduser() / "run.json").is_file() for name in (text, folder))
+        names = [Path(os.path.expanduser(name)) for name in (text, folder)]
+        return any((name / "run.json").is_file() for name in names)
     if folder.endswith(".parquet") or "*" in folder:
         return False
     from dmondrian.checkpoint import Run

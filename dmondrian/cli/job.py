@@ -25,6 +25,7 @@ from dmondrian.cli.tls import KEYS as TLS_KEYS
 from dmondrian.cli.tls import tls_mistakes
 from dmondrian.cli.toml_lines import line_of
 from dmondrian.errors import JobError, ParameterError
+from dmondrian.files import NO_HOME
 
 # Keys whose relative paths are resolved against the place where they were written.
 _PATH_KEYS = (
@@ -107,7 +108,8 @@ def read_job(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Job
         raise JobError("\n".join(mistakes))
     for table, key in _PATH_KEYS:
         if key in tables.get(table, {}):
-            tables[table][key] = _resolve(tables[table][key], source.folder(table, key))
+            named = _named(source, table, key)
+            tables[table][key] = _resolve(tables[table][key], source.folder(table, key), named)
     cluster = tables.get("cluster", {})
     mistakes = list(tls_mistakes(cluster, lambda name: _named(source, "cluster", name)))
     if mistakes:
@@ -329,12 +331,15 @@ def _refusal(estimator: type, name: str, value: Any) -> str:
     return ""
 
 
-def _resolve(value: Any, folder: Path) -> Any:
+def _resolve(value: Any, folder: Path, named: str) -> Any:
     if isinstance(value, list):
-        return [_resolve(item, folder) for item in value]
+        return [_resolve(item, folder, named) for item in value]
     if "://" in value:
         return value
-    return os.path.normpath(folder / Path(value).expanduser())
+    try:
+        return os.path.normpath(folder / Path(value).expanduser())
+    except RuntimeError as error:
+        raise JobError(f"{named}: {NO_HOME.format(value)}") from error
 
 
 def _nearest(name: str, valid: Iterable[str]) -> str:

@@ -23,6 +23,7 @@ from dmondrian.cli.certificates import make_certificates, tls_in
 from dmondrian.cli.output import Output
 from dmondrian.cli.tls import Tls, tls_mistakes, tls_of_arguments
 from dmondrian.errors import JobError
+from dmondrian.files import NO_HOME
 
 SCHEDULER_FILE = "scheduler.json"
 _N_WORKERS = 2  # the fewest that show what a cluster does
@@ -66,7 +67,10 @@ def cluster(arguments: argparse.Namespace, output: Output) -> int:
 
 def _private(folder: Path) -> Path:
     """Make a folder for its owner alone, or refuse one that others can enter."""
-    folder = folder.expanduser().absolute()
+    try:
+        folder = folder.expanduser().absolute()
+    except RuntimeError as error:
+        raise JobError(f"--folder {NO_HOME.format(folder)}") from error
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:

@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from dmondrian.errors import StoreError
+from dmondrian.files import NO_HOME
 
 CLOUD_SCHEMES = ("s3", "s3a", "gs", "az", "adl", "abfs", "abfss")
 SCHEMES = ("file", "memory", *CLOUD_SCHEMES)
@@ -60,7 +61,10 @@ def parse_address(text: str | os.PathLike[str]) -> Address:
         raise StoreError(f"The address {text!r} contains a null character: give a plain path.")
     match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", text)
     if match is None:
-        return Address("file", "", os.path.abspath(Path(text).expanduser()))
+        try:
+            return Address("file", "", os.path.abspath(Path(text).expanduser()))
+        except RuntimeError as error:
+            raise StoreError(NO_HOME.format(text)) from error
     scheme = match[1].lower()
     if scheme not in SCHEMES:
         raise StoreError(

@@ -10,7 +10,7 @@ import pytest
 
 from dmondrian.cli.job import build_estimator, check_amounts, read_job
 from dmondrian.errors import JobError
-from tests.cli.command import PROJECT
+from tests.cli.command import PROJECT, call
 
 GOOD = """\
 # a comment line
@@ -266,3 +266,28 @@ def test_generalised_forests_are_described_by_their_loss(tmp_path):
     assert (found["max_rows_per_leaf"], found["penalty"]) == (32, None)
     with pytest.raises(JobError, match=r"--set forest\.loss"):
         build_estimator(read_job(write(tmp_path, GOOD), [*overrides, "forest.loss=cubic"]))
+
+
+def test_a_home_that_is_not_there_is_told_with_its_line(tmp_path):
+    told = refusal(tmp_path, GOOD.replace("../run", "~nouser/run"))
+    assert "[run] path: ~nouser/run: the home folder" in told
+    assert "write the path out in full" in told
+    told = refusal(tmp_path, GOOD, "data.path=~nouser/rows")
+    assert "--set data.path=~nouser/rows: [data] path: ~nouser/rows: the home folder" in told
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("describe", "~nouser/run"), 4),
+        (("describe", "~nouser/run@12"), 4),
+        (("cancel", "~nouser/run"), 4),
+        (("schema", "~nouser/rows.parquet"), 3),
+        (("cluster", "--folder", "~nouser/x", "--certificates-only"), 2),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else None,
+)
+def test_a_home_that_is_not_there_is_told_by_commands(words, code):
+    _, stderr = call(*words, code=code)
+    assert "~nouser/" in stderr
+    assert "unexpected" not in stderr

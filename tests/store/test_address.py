@@ -60,3 +60,8 @@ def test_secrets_in_addresses_are_refused_and_not_repeated(text: str) -> None:
     with pytest.raises(StoreError, match="environment") as caught:
         open_store(text)
     assert "topsecret" not in str(caught.value)
+
+
+def test_a_home_that_is_not_there_is_refused() -> None:
+    with pytest.raises(StoreError, match=r"~nouser/x: the home folder .* write the path out"):
+        parse_address("~nouser/x")
