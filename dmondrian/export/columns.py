@@ -22,6 +22,7 @@ from dmondrian.data import Schema
 from dmondrian.data.encode import FARTHEST, FIRST_WEEKDAY, IMPUTED, bounds_of
 from dmondrian.data.schema import Column
 from dmondrian.data.values import MICROS_PER_DAY
+from dmondrian.errors import ParameterError
 from dmondrian.export.graph import Graph
 
 _NULL_TIME = np.iinfo(np.int64).min
@@ -31,6 +32,13 @@ _EPOCH, _ERA, _CENTURY, _LEAP, _YEAR = 719_468, 146_097, 36_524, 1_460, 365
 
 def add_columns(graph: Graph, schema: Schema) -> str:
     """Add the encoding of all columns; return the name of the features, float32 [n, d]."""
+    nameless = [at for at, column in enumerate(schema.columns) if not column.name]
+    if nameless:
+        raise ParameterError(
+            f"column {nameless[0]} of the {len(schema.columns)} that the model reads, counted from "
+            "0, has the empty name '', and an input of ONNX needs a name: rename it in the data "
+            "and train again, or export with columns=False (on the command line --encoded)"
+        )
     features = [part for column in schema.columns for part in _column(graph, schema, column)]
     return graph.add("Concat", *features, axis=1)
 

@@ -10,10 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dmondrian import ParameterError
+from dmondrian import AMFClassifier, ParameterError
 from dmondrian.data import Column, Schema, make_plan, read_block
+from dmondrian.distributed import train
 from dmondrian.export.columns import add_columns
 from dmondrian.export.graph import Graph
+from tests.cli.command import call
+from tests.distributed.conftest import worker_threads
 
 N = 4000
 NAT = np.iinfo(np.int64).min
@@ -99,3 +102,17 @@ def test_a_column_named_as_an_output_is_refused() -> None:
     label = add_columns(graph, Schema((Column("label", "number", "double", 0.0, 1.0, ("value",)),)))
     with pytest.raises(ParameterError, match="a column is called 'label'"):
         graph.output(label, "label", np.float32, 1)
+
+
+def test_a_column_without_a_name_is_refused_and_can_be_left_encoded(tmp_path: Path) -> None:
+    rows = pa.table([np.linspace(0, 1, 50), np.arange(50.0), ["a", "b"] * 25], ["x", "", "y"])
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    with worker_threads(1) as (_, client):
+        forest = AMFClassifier(1, random_state=0)
+        data, run = tmp_path / "rows.parquet", tmp_path / "run"
+        train(forest, data, target="y", run=run, client=client)
+    _, stderr = call("export", run, "-o", tmp_path / "file.onnx", code=2)
+    assert "column 1 of the 2 that the model reads" in stderr
+    assert "rename it in the data and train again, or export with columns=False" in stderr
+    assert not (tmp_path / "file.onnx").exists()
+    call("export", run, "-o", tmp_path / "file.onnx", "--encoded")
