@@ -9,6 +9,7 @@ in the clear to another host without being told.
 from __future__ import annotations
 
 import ipaddress
+import logging
 import os
 import signal
 import threading
@@ -24,6 +25,7 @@ from distributed import Client, LocalCluster, Worker, WorkerPlugin
 from distributed.security import Security
 
 from dmondrian.checkpoint import encode_forest
+from dmondrian.distributed.interrupt import HeldBack, undisturbed
 from dmondrian.errors import ClusterError, ParameterError
 from dmondrian.forest import Forest
 from dmondrian.parameters import ForestParameters
@@ -53,14 +55,26 @@ CONFIG = {
 _PRIVATE = ("tls", "wss", "inproc")  # protocols that encrypt, or that leave no process
 
 
+_TASKS = logging.getLogger("distributed.worker.state_machine")
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether a record is of more than a task that its worker's end cut short."""
+    return "ended with CancelledError" not in str(record.msg)
+
+
 class IgnoreInterrupt(WorkerPlugin):
-    """Ctrl-C in a terminal reaches all processes of its group; the coordinator decides alone."""
+    """Ctrl-C in a terminal reaches all processes of its group; the coordinator decides alone.
+
+    What a worker still computes when a cluster ends before its work is done is no news either.
+    """
 
     name = "dmondrian-ignore-interrupt"
     idempotent = True
 
     def setup(self, worker: Worker) -> None:
-        """Ignore SIGINT in this worker's process."""
+        """Ignore SIGINT in this worker's process, and say nothing of tasks that end with it."""
+        _TASKS.addFilter(_is_news)
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -142,7 +156,11 @@ def connected(
         "security": security,
         **({} if memory_limit is None else {"memory_limit": memory_limit}),
     }
-    with dask.config.set(CONFIG), _local(options) as own:
+    with dask.config.set(CONFIG), ExitStack() as stack:
+        if not processes:
+            _TASKS.addFilter(_is_news)
+            stack.callback(_TASKS.removeFilter, _is_news)
+        own = stack.enter_context(_local(options))
         if processes:
             own.register_plugin(IgnoreInterrupt())
         yield own
@@ -242,14 +260,18 @@ def _local(size: dict[str, Any]) -> Iterator[Client]:
         "dashboard_address": "127.0.0.1:0",
         "scheduler_kwargs": {"dashboard": False},
     }
-    try:
-        cluster = LocalCluster(**options)
-    except (OSError, RuntimeError, TimeoutError) as error:
-        raise ClusterError(
-            f"{n_workers} local workers could not be started: {error}; in a script, call this "
-            f'under `if __name__ == "__main__":`, because worker processes import the script'
-        ) from error
-    with cluster, Client(cluster, set_as_default=False) as client:
+    with ExitStack() as stack:
+        # What is interrupted while it starts can neither be used nor closed.
+        with HeldBack():
+            try:
+                cluster = stack.enter_context(undisturbed(lambda: LocalCluster(**options)))
+            except (OSError, RuntimeError, TimeoutError) as error:
+                raise ClusterError(
+                    f"{n_workers} local workers could not be started: {error}; in a script, call "
+                    'this under `if __name__ == "__main__":`, because worker processes import the '
+                    "script"
+                ) from error
+            client = stack.enter_context(Client(cluster, set_as_default=False))
         try:
             client.wait_for_workers(n_workers, timeout=START_SECONDS)
         except TimeoutError:

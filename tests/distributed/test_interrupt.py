@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
 import pytest
 
-from dmondrian.distributed.interrupt import Interrupts
+from dmondrian.distributed.interrupt import HeldBack, Interrupts, undisturbed
 
 NUMBERS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
@@ -56,3 +58,50 @@ def test_another_thread_than_the_main_one_changes_nothing() -> None:
     thread.start()
     thread.join()
     assert found == [before]
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_what_is_held_back_comes_at_the_end(number: signal.Signals) -> None:
+    before, done = [signal.getsignal(n) for n in NUMBERS], []
+
+    def hold() -> None:
+        with HeldBack():
+            signal.raise_signal(number)
+            done.append("all of it")
+
+    with pytest.raises(KeyboardInterrupt):
+        hold()
+    assert done == ["all of it"]
+    assert [signal.getsignal(n) for n in NUMBERS] == before
+
+
+def test_the_second_is_not_held_back() -> None:
+    def hold() -> None:
+        with HeldBack():
+            signal.raise_signal(signal.SIGINT)
+            with pytest.raises(KeyboardInterrupt, match="at once"):
+                signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        hold()
+
+
+def test_ctrl_c_does_not_reach_processes_that_are_started_undisturbed() -> None:
+    words = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
+    process = undisturbed(lambda: subprocess.Popen(words, stdout=subprocess.PIPE))
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        process.send_signal(signal.SIGINT)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        process.terminate()
+        assert process.wait(60) == -signal.SIGTERM
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_failure_of_what_is_started_undisturbed_is_raised() -> None:
+    with pytest.raises(ZeroDivisionError):
+        undisturbed(lambda: 1 // 0)
