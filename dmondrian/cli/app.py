@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from dmondrian import __version__
 from dmondrian.cli.output import Output
+from dmondrian.cli.signals import ending_in_order
 from dmondrian.cli.tls import add_tls_arguments
 from dmondrian.cli.warm import CHOICES, DOMAINS
 from dmondrian.errors import (
@@ -70,11 +71,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     output = Output(as_json=arguments.json)
     try:
-        with warnings.catch_warnings(), output.logged():
+        with ending_in_order(), warnings.catch_warnings(), output.logged():
             warnings.showwarning = lambda message, *_, **__: output.remark(str(message))
             return _command(arguments.command)(arguments, output)
     except KeyboardInterrupt as stop:
-        output.note(f"interrupted: {stop or 'run the same command again to go on'}")
+        output.note(f"interrupted: {str(stop) or 'run the same command again to go on'}")
         output.event("error", {"error": "KeyboardInterrupt", "exit_code": _INTERRUPTED})
         return _INTERRUPTED
     except BrokenPipeError:
