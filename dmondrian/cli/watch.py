@@ -7,8 +7,11 @@ to wait for a holder that gives no sign of life any more.
 from __future__ import annotations
 
 import argparse
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 from dmondrian.checkpoint import Run, jobs
 from dmondrian.checkpoint.lease import (
@@ -21,6 +24,9 @@ from dmondrian.checkpoint.lease import (
 from dmondrian.checkpoint.parts import open_whole, parts_of
 from dmondrian.cli.output import Output
 from dmondrian.errors import ClusterError
+
+if TYPE_CHECKING:
+    from dmondrian.distributed import Progress
 
 _START_SECONDS = 60.0  # how long to wait for a job that was handed over to begin
 
@@ -91,16 +97,14 @@ def _newest(run: Run) -> tuple[Run, Holder | None]:
 
 def _beats(run: Run, holder: Holder, output: Output) -> Iterator[Holder]:
     """Yield each sign of life until the end, or until there was none for long."""
-    from dmondrian.distributed import Progress
-
     heard = time.monotonic()
     is_told = False
     while True:
         _, now = _newest(run)
         if now is not None and (now.number, now.beat) != (holder.number, holder.beat):
             holder, heard, is_told = now, time.monotonic(), False
-            if now.beat and now.beat.get("told"):
-                output.follow(Progress(**now.beat["told"]))
+            if (told := _progress_in(now.beat)) is not None:
+                output.follow(told)
             yield now
         if holder.is_over:
             return
@@ -114,6 +118,37 @@ def _beats(run: Run, holder: Holder, output: Output) -> Iterator[Holder]:
                 "goes on from there"
             )
         time.sleep(BEAT_SECONDS)
+
+
+def _progress_in(beat: Mapping[str, Any] | None) -> Progress | None:
+    """Return what a beat tells; None where it is not what this version knows."""
+    from dmondrian.distributed import Progress
+
+    told = (beat or {}).get("told")
+    if not isinstance(told, dict):
+        return None
+    known = {entry.name: entry.type for entry in fields(Progress) if entry.name in told}
+    if not all(_is_a(told[name], str(kind)) for name, kind in known.items()):
+        return None
+    try:
+        return Progress(**{name: told[name] for name in known})
+    except TypeError:  # one that is needed is not there
+        return None
+
+
+def _is_a(value: Any, kind: str) -> bool:
+    """Whether a value of JSON is of the type that a field of `Progress` is said to have."""
+    if kind == "float | None":  # seconds, which are told as a clock
+        return value is None or (_is_a(value, "float") and math.isfinite(value))
+    if kind == "dict[str, float]":
+        return isinstance(value, dict) and all(_is_a(item, "float") for item in value.values())
+    if kind == "bool":
+        return isinstance(value, bool)
+    if isinstance(value, bool):
+        return False
+    if kind == "int":
+        return isinstance(value, int)
+    return isinstance(value, (int, float))
 
 
 def _tell_end(run: Run, holder: Holder | None, output: Output) -> int:
