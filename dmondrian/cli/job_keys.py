@@ -72,7 +72,11 @@ TABLES: dict[str, dict[str, Key]] = {
         "tls_key": Key("string", "PEM file: its private key; all three, or none"),
     },
     "score": {
-        "path": Key("paths", "Parquet to score and evaluate after training", required=True),
+        "path": Key(
+            "paths",
+            "Parquet to score and evaluate after training; --detach only scores",
+            required=True,
+        ),
         "out": Key("string", "folder or URL for the scores", required=True),
         "keep": Key("strings", "columns of the input to copy beside the scores"),
         "details": Key("boolean", "tell how sure the forest is: spread or std, and distance"),

@@ -7,6 +7,7 @@ before any data is read, and that a repeated command resumes.
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -84,7 +85,18 @@ def _detach(
         f"{url}\nwatch it with `dmondrian describe {url} --follow`, stop it with "
         f"`dmondrian cancel {url}`"
     )
+    if wanted is not None:
+        output.text(_what_is_left(url, wanted["data"]))
     return 0
+
+
+def _what_is_left(url: str, data: str | list[str]) -> str:
+    """Say what a detached job leaves out of its ``[score]`` table, and what does that."""
+    paths = [data] if isinstance(data, str) else data
+    lines = [f"  dmondrian evaluate {shlex.quote(url)} {shlex.quote(path)}" for path in paths]
+    return "\n".join(
+        ["it scores after training, and evaluates nothing; once it has ended, this does:", *lines]
+    )
 
 
 def _cluster(job: Job) -> Any:

@@ -114,6 +114,29 @@ def test_a_job_cannot_be_detached_from_a_local_cluster(rows: Path, tmp_path: Pat
     assert not (tmp_path / "run").exists()
 
 
+def test_a_detached_job_tells_that_it_will_not_evaluate(
+    rows: Path, shared: str, tmp_path: Path
+) -> None:
+    run, out = tmp_path / "run", tmp_path / "scores"
+    words = train_words(run, f"data.path={rows}", f"cluster.scheduler={shared}")
+    stdout, _ = call(*words, f"--set=score.path={rows}", f"--set=score.out={out}", "--detach")
+    assert "it scores after training, and evaluates nothing" in stdout
+    command = stdout.splitlines()[-1].split()
+    assert command == ["dmondrian", "evaluate", str(run), str(rows)]
+    call("describe", run, "--follow")
+    wait_for_end_of_job(run)
+    assert (out / "_manifest.json").exists()
+    stdout, _ = call(*command[1:], "--scheduler", shared)
+    assert "accuracy" in stdout
+
+
+def wait_for_end_of_job(run: Path) -> None:
+    end = time.monotonic() + TIMEOUT
+    while not list((run / "jobs").glob("*.done")):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
 def test_new_files_are_told(rows: Path, shared: str, tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
