@@ -3,7 +3,8 @@
 ::
 
     jobs/<id>.json    handed over; create-only
-    jobs/<id>.stop    somebody asks it not to begin
+    jobs/<id>.stop    somebody asks it not to begin, or to score no more
+    jobs/<id>.beat    it scores: its last sign of life, written again and again
     jobs/<id>.done    it has ended, and how
 
 Relies on the job itself to say that it has ended; one whose cluster is gone never does.
@@ -11,11 +12,15 @@ Relies on the job itself to say that it has ended; one whose cluster is gone nev
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from dmondrian.checkpoint import document
+from dmondrian.errors import NotFoundError
 from dmondrian.store import Store
 
 FOLDER = "jobs"
@@ -30,6 +35,8 @@ class Job:
     began: float  # when it was handed over, seconds since the epoch, for people
     is_done: bool
     error: str | None  # why it failed
+    is_stopped: bool = False  # it ended because somebody asked it to
+    scoring: Mapping[str, Any] | None = None  # the beat of one that scores: a count, rows, n_rows
 
 
 def hand_over(store: Store) -> str:
@@ -40,13 +47,19 @@ def hand_over(store: Store) -> str:
     return job
 
 
-def end(store: Store, job: str, error: str | None = None) -> None:
+def end(store: Store, job: str, error: str | None = None, is_stopped: bool = False) -> None:
     """Note that a job has ended."""
-    store.put(f"{FOLDER}/{job}.done", document.seal({"ended": time.time(), "error": error}))
+    about = {"ended": time.time(), "error": error, "stopped": is_stopped}
+    store.put(f"{FOLDER}/{job}.done", document.seal(about))
+
+
+def beat(store: Store, job: str, about: Mapping[str, Any]) -> None:
+    """Give a sign of life of a job that scores."""
+    store.put(f"{FOLDER}/{job}.beat", json.dumps(about).encode())
 
 
 def ask_to_stop(store: Store, job: str) -> None:
-    """Have a job that waits for a worker not begin."""
+    """Have a job that waits for a worker not begin, and one that scores leave the rest."""
     store.put(f"{FOLDER}/{job}.stop", b"")
 
 
@@ -61,11 +74,36 @@ def newest(store: Store) -> Job | None:
     handed = sorted(name for name in names if name.endswith(".json"))
     if not handed:
         return None
-    about = document.unseal(store.get(handed[-1], _MAX_BYTES), f"{handed[-1]} in {store.url}")
-    done = handed[-1].removesuffix("json") + "done"
-    error = None
-    if done in names:
-        found = document.unseal(store.get(done, _MAX_BYTES), f"{done} in {store.url}").get("error")
-        error = None if found is None else str(found)
-    job = handed[-1].removeprefix(f"{FOLDER}/").removesuffix(".json")
-    return Job(job, float(about.get("began", 0.0)), done in names, error)
+    return _read(store, names, handed[-1].removeprefix(f"{FOLDER}/").removesuffix(".json"))
+
+
+def find(store: Store, job: str) -> Job:
+    """Return a job by its id."""
+    return _read(store, store.list(FOLDER), job)
+
+
+def _read(store: Store, names: Collection[str], job: str) -> Job:
+    name = f"{FOLDER}/{job}"
+    about = _document(store, f"{name}.json")
+    done = _document(store, f"{name}.done") if f"{name}.done" in names else {}
+    error = done.get("error")
+    return Job(
+        job,
+        float(about.get("began", 0.0)),
+        f"{name}.done" in names,
+        None if error is None else str(error),
+        done.get("stopped") is True,
+        _beat(store, f"{name}.beat") if f"{name}.beat" in names else None,
+    )
+
+
+def _document(store: Store, name: str) -> dict[str, Any]:
+    return document.unseal(store.get(name, _MAX_BYTES), f"{name} in {store.url}")
+
+
+def _beat(store: Store, name: str) -> dict[str, Any]:
+    try:
+        found = json.loads(store.get(name, _MAX_BYTES))
+    except (NotFoundError, ValueError):
+        return {}  # it is being written
+    return found if isinstance(found, dict) else {}

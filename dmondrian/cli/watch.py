@@ -48,16 +48,16 @@ def cancel(arguments: argparse.Namespace, output: Output) -> int:
     run = open_whole(arguments.model)
     one, holder = _newest(run)
     job = jobs.newest(run.store)
-    if (holder is None or holder.is_over) and job is not None and not job.is_done:
-        jobs.ask_to_stop(run.store, job.id)
-        output.event("cancelled", {"run": run.url, "was_running": False})
-        output.text(f"the job that waits for a worker will not begin; {_state(run)}")
-        return 0
+    is_waiting = job is not None and not job.is_done
     if holder is None or holder.is_over:
+        if job is not None and is_waiting:
+            return _cancel_job(run, job, output)
         output.event("cancelled", {"run": run.url, "was_running": False})
         output.text(f"nobody works on {run.url}; {_state(run)}")
         return 0
     ask_to_stop(one.store, holder)
+    if job is not None and is_waiting and holder.job == job.id:
+        jobs.ask_to_stop(run.store, job.id)  # should it be at its end: it would go on to score
     output.note(f"asked {holder} to stop at its next checkpoint")
     for now in _beats(run, holder, output):
         holder = now
@@ -65,6 +65,52 @@ def cancel(arguments: argparse.Namespace, output: Output) -> int:
     output.event("cancelled", {"run": run.url, "was_running": True})
     output.text(f"stopped {run.url}; {_state(run)}")
     return 0
+
+
+def _cancel_job(run: Run, job: jobs.Job, output: Output) -> int:
+    """Stop a job that was handed over and does not train: it waits, or scores."""
+    jobs.ask_to_stop(run.store, job.id)
+    job = jobs.find(run.store, job.id)  # it looks for the request after it says that it scores
+    if job.scoring is None:
+        output.event("cancelled", {"run": run.url, "was_running": False})
+        output.text(
+            f"the job that was handed over will not begin to train or to score; {_state(run)}"
+        )
+        return 0
+    output.note("the job has trained and scores: asked it to stop at its next file of scores")
+    job = _wait_for_end(run, job, output)
+    if job.error is not None:
+        raise ClusterError(f"the job failed before it stopped: {job.error}")
+    output.event("cancelled", {"run": run.url, "was_running": True, "was_scoring": True})
+    if job.is_stopped:
+        output.text(
+            f"stopped the scoring of {run.url}: files of scores that are written stay, and the "
+            f"same scoring goes on from them; {_state(run)}"
+        )
+    else:
+        output.text(f"the scoring of {run.url} came to its end before it stopped; {_state(run)}")
+    return 0
+
+
+def _wait_for_end(run: Run, job: jobs.Job, output: Output) -> jobs.Job:
+    """Return a job that scores when it has ended; refuse to wait for one that gives no sign."""
+    heard, is_told = time.monotonic(), False
+    while not job.is_done:
+        time.sleep(BEAT_SECONDS)
+        before, job = job, jobs.find(run.store, job.id)
+        if job.scoring != before.scoring:
+            heard, is_told = time.monotonic(), False
+        silence = time.monotonic() - heard
+        if silence > LEASE_SECONDS and not is_told:
+            is_told = True
+            output.note(f"no sign of life from the job for {silence:.0f} seconds")
+        if silence > 4 * LEASE_SECONDS:
+            raise ClusterError(
+                f"the job that scores works on {run.url} no more; {_state(run)}. It will not begin "
+                "again; files of scores that are written stay, and the same scoring goes on from "
+                "them"
+            )
+    return job
 
 
 def _wait_for_holder(run: Run, output: Output) -> Holder | None:

@@ -20,11 +20,12 @@ from dmondrian.distributed.attempt import manner_of
 from dmondrian.distributed.cluster import connected
 from dmondrian.distributed.freeze import freeze
 from dmondrian.distributed.scoring import score
+from dmondrian.distributed.scoring_beat import ScoringBeat
 from dmondrian.distributed.stage import is_dask
 from dmondrian.distributed.trainer import bring_to_end
 from dmondrian.distributed.wanted import check_readable, check_wanted
 from dmondrian.errors import ParameterError
-from dmondrian.store import open_store
+from dmondrian.store import Store, open_store
 
 
 @dataclass(frozen=True)
@@ -106,25 +107,32 @@ def submit(
 
 def conduct(job: Job) -> None:
     """Task: train a run to its end, or until somebody asks it to stop; then score."""
-    store, error = open_store(job.run), None
+    store, error, is_stopped = open_store(job.run), None, False
     try:
         with worker_client() as client:  # and give the thread back to the worker
-            if not jobs.is_asked_to_stop(store, job.id):
-                _conduct(job, client)
+            _conduct(job, store, client)
     except KeyboardInterrupt:
-        pass  # somebody asked it to stop; an interrupt would end the worker
+        is_stopped = True  # somebody asked it to stop; an interrupt would end the worker
     except Exception as failure:
         error = f"{type(failure).__name__}: {failure}"
         raise
     finally:
-        jobs.end(store, job.id, error)
+        jobs.end(store, job.id, error, is_stopped)
 
 
-def _conduct(job: Job, client: Client) -> None:
+def _conduct(job: Job, store: Store, client: Client) -> None:
     manner = replace(manner_of(job.checkpoint_every, job.window, None), job=job.id)
+    _obey(store, job)
     run, plan = freeze(
         job.estimator, job.data, job.target, job.run, dict(job.asked), dict(job.plan_options)
     )
+    _obey(store, job)  # settings may have taken long to choose
     bring_to_end(run, plan, manner, lambda: client)
     if job.score:
-        score(run.url, client=client, **job.score)
+        with ScoringBeat(store, job.id) as beat:
+            score(run.url, client=client, progress=beat.listen, **job.score)
+
+
+def _obey(store: Store, job: Job) -> None:
+    if jobs.is_asked_to_stop(store, job.id):
+        raise KeyboardInterrupt

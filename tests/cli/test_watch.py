@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import io
+import threading
+import time
 from argparse import Namespace
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dmondrian.checkpoint import Lease, Run, jobs
+from dmondrian.checkpoint.lease import BEAT_SECONDS
 from dmondrian.cli.output import Output
 from dmondrian.cli.watch import cancel, follow
+from dmondrian.distributed import submit, train
+from dmondrian.distributed.scoring_beat import ScoringBeat
 from dmondrian.errors import ClusterError, ParameterError
 from tests.checkpoint.run_folders import ASKED, PLAN, commit
+from tests.distributed.conftest import (
+    ADULT,
+    PATIENCE,
+    forest,
+    wait_until,
+    worker_threads,
+)
 
 
 @pytest.fixture
@@ -53,3 +67,103 @@ def test_a_checkpoint_is_neither_followed_nor_cancelled(run: Run) -> None:
     for command in (follow, cancel):
         with pytest.raises(ParameterError, match="leave @10 out"):
             command(Namespace(model=f"{run.url}@10"), Output(as_json=True))
+
+
+STANDS = {
+    "rows": 5,
+    "n_rows": 10,
+    "rows_per_second": 2.5,
+    "durable": 4,
+    "seconds_left": 2.0,
+    "workers": 1,
+    "recoveries": 0,
+}
+
+
+@pytest.mark.parametrize(
+    ("beat", "is_told"),
+    [
+        ({**STANDS, "a field of another version": 3}, True),
+        ({**STANDS, "seconds_left": None}, True),
+        ({name: value for name, value in STANDS.items() if name != "durable"}, False),
+        ({**STANDS, "rows": "many"}, False),
+        ({**STANDS, "metrics": {"log_loss": "small"}}, False),
+        ({**STANDS, "seconds_left": float("inf")}, False),
+    ],
+    ids=["more", "no estimate", "less", "text for a number", "text for a metric", "for ever"],
+)
+def test_a_beat_of_another_version_is_told_as_far_as_it_is_known(
+    run: Run, beat: dict[str, Any], is_told: bool
+) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        with Lease.take(run.store) as lease:
+            following = pool.submit(told, follow, run)
+            lease.tell(beat)
+            time.sleep(2.2 * BEAT_SECONDS)
+            lease.end("finished")
+        text = following.result()
+    assert ("5 of 10 rows (50%), 2 rows/s" in text) is is_told
+    assert "finished; its last checkpoint is at position 10" in text
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_a_job_that_scores_is_asked_to_stop_and_waited_for(run: Run, is_stopped: bool) -> None:
+    job = jobs.hand_over(run.store)
+    with Lease.take(run.store, job) as lease:
+        lease.end("finished")
+
+    def score() -> None:
+        with ScoringBeat(run.store, job):
+            wait_until(lambda: jobs.is_asked_to_stop(run.store, job))
+            time.sleep(2 * BEAT_SECONDS)
+        jobs.end(run.store, job, is_stopped=is_stopped)
+
+    with ThreadPoolExecutor(1) as pool:
+        scoring = pool.submit(score)
+        wait_until(lambda: jobs.find(run.store, job).scoring is not None)
+        text = told(cancel, run)
+        assert jobs.find(run.store, job).is_done
+        scoring.result()
+    assert "the job has trained and scores: asked it to stop" in text
+    assert ("stopped the scoring" in text) is is_stopped
+    assert ("came to its end before it stopped" in text) is not is_stopped
+    assert "will not begin" not in text
+
+
+def test_a_request_from_before_the_scoring_is_obeyed(run: Run) -> None:
+    job = jobs.hand_over(run.store)
+    jobs.ask_to_stop(run.store, job)
+    with pytest.raises(KeyboardInterrupt):
+        ScoringBeat(run.store, job).__enter__()
+
+
+GATE = threading.Event()
+
+
+def pass_the_gate() -> bool:
+    """Task: hold a worker's thread until the gate is open."""
+    return GATE.wait(PATIENCE)
+
+
+def test_a_detached_job_stops_in_the_middle_of_its_scores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dmondrian.distributed.scoring.FILE_ROWS", 1000)
+    given = {"target": "income", "run": tmp_path / "run"}
+    wanted = {"data": str(ADULT), "out": str(tmp_path / "scores")}
+    with worker_threads(1) as (_, client), ThreadPoolExecutor(1) as pool:
+        train(forest(), ADULT, client=client, **given)
+        submit(forest(), ADULT, client=client, score=wanted, **given)
+        blocker = client.submit(pass_the_gate, priority=10, pure=False)
+        store = Run.open(tmp_path / "run").store
+        wait_until(lambda: jobs.newest(store).scoring is not None)  # type: ignore[union-attr]  # it is there
+        cancelling = pool.submit(told, cancel, Run.open(tmp_path / "run"))
+        wait_until(lambda: list((tmp_path / "run/jobs").glob("*.stop")))
+        time.sleep(2 * BEAT_SECONDS)  # until the job has looked
+        assert not cancelling.done()
+        GATE.set()
+        text = cancelling.result()
+        assert blocker.result()
+    assert "stopped the scoring" in text
+    assert not (tmp_path / "scores/_manifest.json").exists()
+    assert len(list((tmp_path / "scores").glob("part-*"))) < 33  # of 32,561 rows
