@@ -26,12 +26,13 @@ _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 _S30, _S27, _S31, _S11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
 _ONE = np.uint64(1)
-_LN2_HIGH = 6.93147180369123816490e-01  # ln 2 to 33 bits, so that k * _LN2_HIGH is exact
-_LN2_LOW = 1.90821492927058770002e-10  # ln 2 - _LN2_HIGH
+LOG2_E = 1.4426950408889634
+LN2_HIGH = 6.93147180369123816490e-01  # ln 2 to 33 bits, so that k * LN2_HIGH is exact
+LN2_LOW = 1.90821492927058770002e-10  # ln 2 - LN2_HIGH
 _FRACTION, _OF_ONE = np.int64((1 << 52) - 1), np.int64(1023 << 52)  # bits of a float64
 _LEAST_NORMAL = 2.0**-1022
 _SQRT2 = 1.4142135623730951
-_C = tuple(1.0 / math.factorial(n) for n in range(14))  # Taylor's coefficients of e^x
+TAYLOR = tuple(1.0 / math.factorial(n) for n in range(14))  # Taylor's coefficients of e^x
 
 
 @inner
@@ -89,8 +90,8 @@ def log(x):
     tail = tail * z + 1.0 / 7.0
     tail = tail * z + 1.0 / 5.0
     tail = tail * z + 1.0 / 3.0
-    low = 2.0 * s + (2.0 * s * z * tail + k * _LN2_LOW)
-    return k * _LN2_HIGH + low + (x - x)  # NaN of what is not finite, whose bits say nothing here
+    low = 2.0 * s + (2.0 * s * z * tail + k * LN2_LOW)
+    return k * LN2_HIGH + low + (x - x)  # NaN of what is not finite, whose bits say nothing here
 
 
 @inner
@@ -104,12 +105,12 @@ def exp(x):
         return 0.0
     if x > 709.0:
         return np.inf
-    k = np.floor(x * 1.4426950408889634 + 0.5)
-    r = (x - k * _LN2_HIGH) - k * _LN2_LOW
+    k = np.floor(x * LOG2_E + 0.5)
+    r = (x - k * LN2_HIGH) - k * LN2_LOW
     z = r * r
-    low = (_C[2] + _C[3] * r) + z * (_C[4] + _C[5] * r)
-    middle = (_C[6] + _C[7] * r) + z * (_C[8] + _C[9] * r)
-    high = (_C[10] + _C[11] * r) + z * (_C[12] + _C[13] * r)
+    low = (TAYLOR[2] + TAYLOR[3] * r) + z * (TAYLOR[4] + TAYLOR[5] * r)
+    middle = (TAYLOR[6] + TAYLOR[7] * r) + z * (TAYLOR[8] + TAYLOR[9] * r)
+    high = (TAYLOR[10] + TAYLOR[11] * r) + z * (TAYLOR[12] + TAYLOR[13] * r)
     total = 1.0 + (r + z * (low + z * z * (middle + z * z * high)))
     if -1000.0 < k < 1000.0:
         return total * power_of_two(int(k))

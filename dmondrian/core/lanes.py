@@ -17,6 +17,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from dmondrian._jit import overload_part
+from dmondrian.core.draws import LN2_HIGH, LN2_LOW, LOG2_E, TAYLOR, exp
 
 LANES = 4
 SUM_LANES = 8
@@ -24,6 +25,10 @@ WORDS = 16  # of a group of conditions, and where they begin
 FEATURES, THRESHOLDS, SIDES, EXITS = 0, LANES, 2 * LANES, 2 * LANES + 1
 _AT_ONCE = 8  # features of a box
 _ROUGH_LANES = 16
+_EXP_LANES = 8
+_WHOLE = (
+    1.5 * 2.0**52 + 1023.0
+)  # with which a small whole number k gets the bits of 2^k, at the end
 
 _BIT, _LONG = ir.IntType(1), ir.IntType(64)
 
@@ -311,6 +316,66 @@ def rough_extension(lower: Any, upper: Any, x: Any) -> np.float32:
 @overload_part(rough_extension)
 def _rough_extension_of_arrays(lower, upper, x):
     return lambda lower, upper, x: _rough_extension(lower, upper, x)
+
+
+def _power_of_e(builder, x, kind):
+    """Return what :func:`dmondrian.core.draws.exp` does of a vector, in the same steps."""
+    longs = ir.VectorType(_LONG, kind.count)
+    mul, add, sub = builder.fmul, builder.fadd, builder.fsub
+
+    def each(value):
+        return ir.Constant(kind, [value] * kind.count)
+
+    name = f"llvm.floor.v{kind.count}f64"
+    floor = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind]), name)
+    k = builder.call(floor, [add(mul(x, each(LOG2_E)), each(0.5))])
+    r = sub(sub(x, mul(k, each(LN2_HIGH))), mul(k, each(LN2_LOW)))
+    z = mul(r, r)
+
+    def four(n):
+        a, b, c, d = map(each, TAYLOR[n : n + 4])
+        return add(add(a, mul(b, r)), mul(z, add(c, mul(d, r))))
+
+    both = add(four(6), mul(mul(z, z), four(10)))
+    total = add(each(1.0), add(r, mul(z, add(four(2), mul(mul(z, z), both)))))
+    bits = builder.bitcast(add(k, each(_WHOLE)), longs)
+    power = builder.shl(bits, ir.Constant(longs, [52] * kind.count))
+    return mul(total, builder.bitcast(power, kind))
+
+
+@intrinsic
+def _write_exponentials(typing_context, values, n):
+    def generate(context, builder, signature, args):
+        data = _elements(context, builder, values, args[0])
+        kind = ir.VectorType(ir.DoubleType(), _EXP_LANES)
+        none, step = ir.Constant(_LONG, 0), ir.Constant(_LONG, _EXP_LANES)
+        with cgutils.for_range_slice(builder, none, args[1], step) as (start, _):
+            place = _vector_at(builder, data, start, kind)
+            x = builder.load(place)
+            x.align = 8
+            builder.store(_power_of_e(builder, x, kind), place).align = 8
+        return context.get_dummy_value()
+
+    return types.none(values, types.uint64), generate
+
+
+def write_exponentials(values: Any, n: Any) -> None:
+    """Write e^x in the place of each x of the first ``n``.
+
+    Parameters
+    ----------
+    values : float64 [m], contiguous
+        The first ``n`` in [-700, 700]. Those up to the next multiple of 8, which m must not be
+        below, may be written to too.
+    n : uint64
+    """
+    for j in range(int(n)):
+        values[j] = exp(values[j])
+
+
+@overload_part(write_exponentials)
+def _write_exponentials_of_array(values, n):
+    return lambda values, n: _write_exponentials(values, n)
 
 
 @intrinsic

@@ -22,7 +22,6 @@ from dmondrian.core.draws import tree_key
 from dmondrian.core.nodes import (
     LEFT,
     N_NODES,
-    PARENT,
     ROOT,
     STAT,
     TIME,
@@ -45,6 +44,7 @@ from dmondrian.core.policies import (
     grow,
     inserted_factor,
     learn,
+    learn_above,
     opening_price,
     parting,
     pass_node,
@@ -52,7 +52,6 @@ from dmondrian.core.policies import (
     price,
     reads_siblings,
     second_moment,
-    shift_weight,
 )
 from dmondrian.core.table import tree_at
 
@@ -67,16 +66,8 @@ def learn_path(stat, loss, rule, tree, leaf, opens, inserted, y, w):
     else:
         q, kq = price(loss, tree, leaf, y, w)
     count(stat, tree, leaf, y, w)
-    parent = tree.i[leaf, PARENT]
-    factor = inserted_factor(rule, tree, inserted) if inserted >= 0 else 1.0
-    while parent >= 0:
-        v = np.uint64(parent)
-        p, kp = price(loss, tree, v, y, w)
-        count(stat, tree, v, y, w)
-        q, kq = shift_weight(rule, tree, v, p, kp, q, kq)
-        q *= factor
-        factor = 1.0
-        parent = tree.i[v, PARENT]
+    shift = inserted_factor(rule, tree, inserted) if inserted >= 0 else 1.0
+    learn_above(loss, stat, rule, tree, leaf, q, kq, shift, y, w)
 
 
 def learn_along_path(growth, stat, loss, rule, tree, key, x, y, w, hint):

@@ -175,6 +175,20 @@ def opening_price(loss, tree, v, y, w):
 
 
 @hook
+def learn_above(loss, stat, rule, tree, leaf, q, kq, shift, y, w):
+    """Price, count and weigh a row at all nodes above ``leaf``, whose factor is (q, kq).
+
+    ``shift`` is a factor more for the mixture of the first of them; :mod:`dmondrian.core.upward`
+    has the ways to do so.
+    """
+
+
+@hook
+def exponent(loss, tree, v, y, w):
+    """Return x where :func:`price` returns e^x; not asked where no loss says that it has one."""
+
+
+@hook
 def add_forecast(loss, tree, v, depth, weight, out):
     """Add ``weight`` times the forecast of ``v`` (at this depth) to ``out``."""
 

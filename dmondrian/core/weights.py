@@ -43,9 +43,15 @@ def normalise(m, k):
 
 
 @inner
+def is_near(value):
+    """Tell whether e^``value`` is (e^``value``, 0)."""
+    return -_NEAR < value < _NEAR
+
+
+@inner
 def from_log(value):
     """Return e^``value`` as (m, k)."""
-    if -_NEAR < value <= 0.0:  # as the rest says, with fewer steps
+    if is_near(value):  # as the rest says, with fewer steps
         return exp(value), np.int64(0)
     if value < -_ROW_LIMIT * _LN_UP:
         return 1.0, np.int64(-_ROW_LIMIT)

@@ -18,10 +18,12 @@ from dmondrian.core.policies import (
     add_forecast,
     at_once,
     forecast_loss,
+    learn_above,
     opening_price,
     prepare,
     price,
 )
+from dmondrian.core.upward import node_by_node
 from dmondrian.losses.repeats import all_at_once
 from dmondrian.stats.moments import SUM, set_origin
 
@@ -34,6 +36,7 @@ class Average(NamedTuple):
 
 implements(prepare, Average)(set_origin)
 implements(at_once, Average)(all_at_once)
+implements(learn_above, Average)(node_by_node)
 
 
 @implements(price, Average)

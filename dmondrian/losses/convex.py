@@ -53,11 +53,13 @@ from dmondrian.core.policies import (
     add_forecast,
     at_once,
     forecast_loss,
+    learn_above,
     opening_price,
     prepare,
     price,
     risk,
 )
+from dmondrian.core.upward import node_by_node
 from dmondrian.core.weights import from_log
 from dmondrian.losses.constant import add_empty_solution, add_solution, solution
 from dmondrian.losses.repeats import in_parts
@@ -230,6 +232,7 @@ def opening_price_of_mean(loss, tree, v, y, w):
 implements(add_forecast, OfMean)(add_solution)
 implements(add_empty_forecast, OfMean)(add_empty_solution)
 implements(at_once, OfMean)(in_parts)
+implements(learn_above, OfMean)(node_by_node)
 
 
 @inner

@@ -21,11 +21,13 @@ from dmondrian.core.policies import (
     add_forecast,
     at_once,
     forecast_loss,
+    learn_above,
     opening_price,
     prepare,
     price,
     risk,
 )
+from dmondrian.core.upward import node_by_node
 from dmondrian.losses.constant import add_empty_solution, add_solution, solution
 from dmondrian.losses.quantile import clipped
 from dmondrian.losses.repeats import in_parts
@@ -111,6 +113,7 @@ implements(prepare, Huber)(set_origin)
 implements(add_forecast, Huber)(add_solution)
 implements(add_empty_forecast, Huber)(add_empty_solution)
 implements(at_once, Huber)(in_parts)
+implements(learn_above, Huber)(node_by_node)
 
 
 @implements(price, Huber)

@@ -19,10 +19,12 @@ from dmondrian.core.policies import (
     add_forecast,
     at_once,
     forecast_loss,
+    learn_above,
     opening_price,
     prepare,
     price,
 )
+from dmondrian.core.upward import node_by_node
 from dmondrian.core.weights import from_log
 from dmondrian.losses.repeats import all_at_once
 
@@ -57,6 +59,7 @@ def prepare_kt(loss, rule, tree, y):
 
 
 implements(at_once, KT)(all_at_once)
+implements(learn_above, KT)(node_by_node)
 
 
 @implements(price, KT)

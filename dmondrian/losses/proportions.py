@@ -19,10 +19,12 @@ from dmondrian.core.policies import (
     add_forecast,
     at_once,
     forecast_loss,
+    learn_above,
     opening_price,
     prepare,
     price,
 )
+from dmondrian.core.upward import node_by_node
 from dmondrian.losses.repeats import all_at_once
 
 
@@ -39,6 +41,7 @@ def prepare_proportions(loss, rule, tree, y):
 
 
 implements(at_once, Proportions)(all_at_once)
+implements(learn_above, Proportions)(node_by_node)
 
 
 @implements(price, Proportions)

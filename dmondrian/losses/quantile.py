@@ -22,11 +22,13 @@ from dmondrian.core.policies import (
     add_forecast,
     at_once,
     forecast_loss,
+    learn_above,
     opening_price,
     prepare,
     price,
     risk,
 )
+from dmondrian.core.upward import node_by_node
 from dmondrian.losses.repeats import in_parts
 from dmondrian.stats.labels import KEPT, Labels, places, weight_upto
 from dmondrian.stats.moments import PRICE, set_origin
@@ -71,6 +73,7 @@ def pinball(level, z, y):
 
 implements(prepare, Pinball)(set_origin)
 implements(at_once, Pinball)(in_parts)
+implements(learn_above, Pinball)(node_by_node)
 
 
 @inner

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._jit import implements
+from dmondrian._jit import implements, inner
 from dmondrian.core.draws import trigamma
 from dmondrian.core.nodes import (
     ETA,
@@ -30,13 +30,16 @@ from dmondrian.core.policies import (
     add_empty_forecast,
     add_forecast,
     at_once,
+    exponent,
     forecast_loss,
+    learn_above,
     log_weight,
     opening_price,
     prepare,
     price,
     rebuild_weights,
 )
+from dmondrian.core.upward import in_lots
 from dmondrian.core.weights import from_log
 from dmondrian.losses.repeats import all_at_once
 from dmondrian.stats.moments import PRICE, SQUARES, SUM
@@ -73,17 +76,26 @@ def prepare_squared(loss, rule, tree, y):
 
 
 implements(at_once, Squared)(all_at_once)
+implements(learn_above, Squared)(in_lots)
 
 
-@implements(price, Squared)
-def price_squared(loss, tree, v, y, w):
+@implements(exponent, Squared)
+def exponent_squared(loss, tree, v, y, w):
     n = tree.d[v, STAT]
     error = y - tree.head_f[OFFSET] - tree.d[v, SUM] / n
     cost = error * error
     if w != 1.0:  # w repeats: after i of them the mean is n / (n + i) as far from y
         cost *= n * n * (trigamma(n) - trigamma(n + w))
     tree.d[v, PRICE] += cost
-    return from_log(-tree.head_f[ETA] * cost)
+    return -tree.head_f[ETA] * cost
+
+
+exponent_squared_compiled = inner(exponent_squared)
+
+
+@implements(price, Squared)
+def price_squared(loss, tree, v, y, w):
+    return from_log(exponent_squared_compiled(loss, tree, v, y, w))
 
 
 @implements(opening_price, Squared)

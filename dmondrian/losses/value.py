@@ -15,10 +15,12 @@ from dmondrian.core.policies import (
     add_empty_forecast,
     add_forecast,
     at_once,
+    learn_above,
     opening_price,
     prepare,
     price,
 )
+from dmondrian.core.upward import node_by_node
 from dmondrian.losses.repeats import all_at_once
 from dmondrian.stats.values import heard_value_of, value_of
 
@@ -39,6 +41,7 @@ def prepare_value(loss, rule, tree, y):
 
 
 implements(at_once, Value)(all_at_once)
+implements(learn_above, Value)(node_by_node)
 
 
 @implements(price, Value)

@@ -9,6 +9,7 @@ import numba
 import numpy as np
 import pytest
 
+from dmondrian.core.draws import exp
 from dmondrian.core.lanes import (
     LANES,
     SUM_LANES,
@@ -19,6 +20,7 @@ from dmondrian.core.lanes import (
     rough_extension,
     way_on,
     widen,
+    write_exponentials,
 )
 
 
@@ -163,3 +165,24 @@ def test_the_lowest_bit_is_found(way: Callable[..., int]) -> None:
     for bit in range(64):
         assert way(np.uint64(1) << np.uint64(bit)) == bit
         assert way(np.uint64(2**64 - 2**bit)) == bit
+
+
+@numba.njit
+def compiled_exponentials(values, n):  # type: ignore[no-untyped-def]  # as above
+    write_exponentials(values, n)
+
+
+@pytest.mark.parametrize("way", [compiled_exponentials, write_exponentials])
+def test_exponentials_are_those_of_one_number_to_the_last_bit(way: Callable[..., None]) -> None:
+    rng = np.random.default_rng(0)
+    halves = (np.arange(-100, 101) + 0.5) * np.log(2.0)  # where the power of two steps
+    steps = [halves, np.nextafter(halves, -np.inf), np.nextafter(halves, np.inf)]
+    wide, near = rng.uniform(-700, 700, 1000), rng.normal(0.0, 1e-3, 200)
+    given = np.concatenate([*steps, wide, near, [0.0, -0.0, 5e-324, -700.0, 700.0]])
+    expected = np.array([exp(x) for x in given])
+    for n in (0, 1, 7, 8, 9, 48, len(given)):
+        values = np.full(-(-n // 8) * 8 + 1, 3.0)
+        values[:n] = given[:n]
+        way(values, np.uint64(n))
+        assert values[:n].tobytes() == expected[:n].tobytes()
+        assert values[-1] == 3.0
