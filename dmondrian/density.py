@@ -188,7 +188,7 @@ def _tree_density(
 ) -> TreeDensity:
     """Return the density of one tree."""
     m, d = int(tree.head_i[nodes.N_NODES]), tree.n_features
-    time, parent = tree.d[:m, nodes.TIME], tree.i[:m, nodes.PARENT]
+    time, parent = nodes.times_of(tree), tree.i[:m, nodes.PARENT]
     weight = tree.d[:m, nodes.STAT]
     birth = np.where(parent >= 0, time[parent], 0.0)
     speaks = np.flatnonzero((weight > 0.0) & (birth <= lifetime) & (lifetime < time))

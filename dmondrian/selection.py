@@ -84,7 +84,7 @@ def sweep(tree: nodes.Tree, policy: Any, cost: Cost) -> tuple[np.ndarray, np.nda
     else:
         own = np.zeros(m)
         assess(policy, tree, np.zeros((m, cost.n_outputs)), own)
-    left, right, time = tree.i[:m, nodes.LEFT], tree.i[:m, nodes.RIGHT], tree.d[:m, nodes.TIME]
+    left, right, time = tree.i[:m, nodes.LEFT], tree.i[:m, nodes.RIGHT], nodes.times_of(tree)
     splits = np.flatnonzero(left >= 0)
     splits = splits[np.argsort(time[splits], kind="stable")]
     gains = own[left[splits]] + own[right[splits]] - own[splits]
@@ -204,7 +204,7 @@ def lifetime_grid(trees: Sequence[nodes.Tree], size: int) -> np.ndarray:
 
     From just before the first split of any tree to the last one; one where nothing is split.
     """
-    times = np.concatenate([tree.d[: tree.head_i[nodes.N_NODES], nodes.TIME] for tree in trees])
+    times = np.concatenate([nodes.times_of(tree) for tree in trees])
     times = times[np.isfinite(times)]
     if not len(times):
         return np.array([1.0])

@@ -194,7 +194,7 @@ def bound(tree, v, j, is_upper):
 @inner
 def is_point(tree, v):
     """Tell whether the box of ``v`` is a point. O(d)."""
-    p, half = tree.box.shape[1] // 2, tree.bits.shape[1] // 2
+    p, half = tree.columns.numeric.shape[0], tree.bits.shape[1] // 2
     for k in range(p):
         if tree.box[v, k] != tree.box[v, p + k]:
             return False
@@ -217,14 +217,15 @@ def copy(values, out):
 @inner
 def copy_box(tree, v, out):
     """Give ``out`` the box of ``v``. O(d)."""
-    copy(tree.box[v], tree.box[out])
+    n = 2 * tree.columns.numeric.shape[0]
+    copy(tree.box[v, :n], tree.box[out, :n])
     copy(tree.bits[v], tree.bits[out])
 
 
 @inner
 def empty_box(tree, v):
     """Give ``v``, a cell without rows, the corner 0 of the cube, whose bits are none. O(d)."""
-    for k in range(tree.box.shape[1]):
+    for k in range(2 * tree.columns.numeric.shape[0]):
         tree.box[v, k] = np.float32(0.0)
     for k in range(tree.bits.shape[1]):
         tree.bits[v, k] = np.uint64(0)

@@ -187,8 +187,8 @@ def take_values(patterns, has_rows, features, values, counts):
 def write_bounds(lower, upper, wanted, columns, box, bits):
     """Write boxes from their bounds. O(m d).
 
-    ``lower`` and ``upper`` int32 [m, d], ``wanted`` [b, 2] and ``box`` [m, 2 p] are float32 as they
-    are stored; ``bits`` uint64 [m, 2 q].
+    ``lower`` and ``upper`` int32 [m, d], ``wanted`` [b, 2] and ``box`` [m, 2 p or more] are
+    float32 as they are stored; ``bits`` uint64 [m, 2 q].
     """
     lower, upper, wanted = borrow(lower), borrow(upper), borrow(wanted)
     columns, box, bits = borrow_columns(columns), borrow(box), borrow(bits)

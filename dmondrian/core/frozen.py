@@ -29,15 +29,14 @@ from dmondrian.core.nodes import (
     FEATURE,
     LEFT,
     N_NODES,
-    PARENT,
     RIGHT,
     ROOT,
     STAT,
     THRESHOLD,
-    TIME,
     Tree,
     borrow_tree,
     scratch_for,
+    splits_after,
 )
 from dmondrian.core.policies import Visit, add_leaf, begin, pass_node, second_moment
 from dmondrian.core.room import aligned
@@ -94,19 +93,17 @@ def freeze(loss: Any, rule: Any, tree: Tree, width: int, lifetime: float) -> Fro
 @inner
 def write_leaf(loss, rule, tree, lifetime, work, v, path, leaf):
     """Write what node ``v``, a leaf at the lifetime, says: answer number ``leaf``."""
-    width, parent = work.answers.shape[1], tree.i[v, PARENT]
-    birth = tree.d[parent, TIME] if parent >= 0 else 0.0
-    at = Visit(v, True, birth, min(tree.d[v, TIME], lifetime), path[width], path[width + 1])
+    width = work.answers.shape[1]
+    at = Visit(v, True, lifetime, path[width], path[width + 1])
     add_leaf(rule, loss, tree, at, 1.0, path[:width], work.answers[leaf])
     work.leaves[leaf] = v
 
 
 @inner
-def pass_split(loss, rule, tree, v, path):
+def pass_split(loss, rule, tree, lifetime, v, path):
     """Take split ``v`` into ``path``: what is known, then depth and rest."""
-    width, parent = path.shape[0] - 2, tree.i[v, PARENT]
-    birth = tree.d[parent, TIME] if parent >= 0 else 0.0
-    at = Visit(v, False, birth, tree.d[v, TIME], path[width], path[width + 1])
+    width = path.shape[0] - 2
+    at = Visit(v, False, lifetime, path[width], path[width + 1])
     path[width + 1] = pass_node(rule, loss, tree, at, path[:width])
     path[width] += 1.0
 
@@ -134,12 +131,12 @@ def write_way(loss, rule, tree, lifetime, work, v, group, n_waiting):
     """
     path, slot = work.paths[work.paths.shape[0] - 1], 0
     begin_group(work, group)
-    while tree.i[v, LEFT] >= 0 and tree.d[v, TIME] <= lifetime:
+    while tree.i[v, LEFT] >= 0 and not splits_after(tree, v, lifetime):
         left, right = tree.i[v, LEFT], tree.i[v, RIGHT]
         goes_right = tree.d[left, STAT] < tree.d[right, STAT]
         prefetch_children(tree, left)
         prefetch_children(tree, right)
-        pass_split(loss, rule, tree, v, path)
+        pass_split(loss, rule, tree, lifetime, v, path)
         work.groups[group, FEATURES + slot] = tree.i[v, FEATURE]
         work.thresholds[group, THRESHOLDS + slot] = tree.f[v, THRESHOLD]
         work.groups[group, SIDES] |= np.int32(goes_right) << slot
@@ -169,7 +166,7 @@ def write(loss, rule, tree, lifetime, work):
     v, n_waiting, n_groups, n_leaves = int(tree.head_i[ROOT]), 0, 0, 0
     exit_at = -1  # of no group: the root's way
     while True:
-        is_leaf = tree.i[v, LEFT] < 0 or lifetime < tree.d[v, TIME]
+        is_leaf = tree.i[v, LEFT] < 0 or splits_after(tree, v, lifetime)
         if exit_at >= 0:
             found = ~n_leaves if is_leaf else n_groups
             work.groups[exit_at // LANES, EXITS + exit_at % LANES] = found

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dmondrian._jit import kernel
 from dmondrian._memory import borrow
-from dmondrian.core.nodes import FEATURE, LEFT, N_NODES, STAT, TIME, borrow_tree
+from dmondrian.core.nodes import FEATURE, LEFT, N_NODES, STAT, borrow_tree, splits_after
 from dmondrian.core.policies import gain
 
 
@@ -19,6 +19,6 @@ def add_gains(stat, tree, lifetime, gains, weights):
     """
     tree, gains, weights = borrow_tree(tree), borrow(gains), borrow(weights)
     for v in range(tree.head_i[N_NODES]):
-        if tree.i[v, LEFT] >= 0 and tree.d[v, TIME] <= lifetime:
+        if tree.i[v, LEFT] >= 0 and not splits_after(tree, v, lifetime):
             gains[tree.i[v, FEATURE]] += max(gain(stat, tree, v), 0.0)
             weights[tree.i[v, FEATURE]] += tree.d[v, STAT]

@@ -24,12 +24,12 @@ from dmondrian.core.nodes import (
     N_NODES,
     ROOT,
     STAT,
-    TIME,
     TOTAL_WEIGHT,
     borrow_tree,
     child_of,
     leaf_of,
     scratch_for,
+    splits_after,
 )
 from dmondrian.core.policies import (
     Branch,
@@ -50,6 +50,7 @@ from dmondrian.core.policies import (
     pass_node,
     prepare,
     price,
+    reads_boxes,
     reads_siblings,
     second_moment,
 )
@@ -119,7 +120,6 @@ def predict_row(
     begin(rule, path)
     branched[:] = 0.0
     v = tree.head_i[ROOT]
-    birth = 0.0
     depth = 0.0
     rest = 1.0
     alive = 1.0  # probability of no branch above v
@@ -129,9 +129,8 @@ def predict_row(
     while True:
         is_apart = is_apart or v == parts_at
         is_leaf = tree.i[v, LEFT] < 0
-        time = tree.d[v, TIME]
-        while is_leaf or lifetimes[stage] < time:
-            at = Visit(v, True, birth, min(time, lifetimes[stage]), depth, rest)
+        while is_leaf or splits_after(tree, v, lifetimes[stage]):
+            at = Visit(v, True, lifetimes[stage], depth, rest)
             out = answers[stage]
             for c in range(out.shape[0]):
                 out[c] = branched[c]
@@ -145,14 +144,13 @@ def predict_row(
             stage += 1
             if stage == lifetimes.shape[0]:
                 return v
-        at = Visit(v, False, birth, time, depth, rest)
+        at = Visit(v, False, lifetimes[stage], depth, rest)
         branch = branch_of(growth, stat, tree, key, at, x, is_apart)
         off = branch.probability
         if off > 0.0:
             add_branch(rule, growth, loss, tree, at, branch, alive * off, path, branched)
             alive *= 1.0 - off
         rest = pass_node(rule, loss, tree, at, path)
-        birth = time
         depth += 1.0
         v = noted[level] if level < n_noted else child_of(tree, v, x)
         level += np.uint64(1)
@@ -292,16 +290,17 @@ def predict(
     memory = np.empty((2 + lifetimes.shape[1], width))
     notes = np.empty((N_AHEAD, N_NOTED), np.int32)
     n, n_trees, beside = total.shape[0], numbers.shape[0], reads_siblings(rule)
+    boxes = n > 1 and (reads_boxes(growth) or distance.shape[0] > 0)
     for t in range(n_trees):
         scratch, work, at, noted = borrow(lengths), borrow(memory), borrow(places), borrow(notes)
         answers = work[2:]
         if n == 1 and t % N_AHEAD == 0:
             x, end = row_of(rows, 0), min(n_trees, t + N_AHEAD)
-            look_ahead(RowInTrees(table, columns, x, t, scratch), end - t, at, noted, False, beside)
+            look_ahead(RowInTrees(table, columns, x, t, scratch), end - t, at, noted, boxes, beside)
         tree, key = tree_at(table, t, columns, scratch), tree_key(seed, numbers[t])
         for r in range(n):
             if n > 1 and r % N_AHEAD == 0:
-                look_ahead(RowsInTree(tree, rows, r), min(n - r, N_AHEAD), at, noted, True, beside)
+                look_ahead(RowsInTree(tree, rows, r), min(n - r, N_AHEAD), at, noted, boxes, beside)
             b = (t if n == 1 else r) % N_AHEAD
             x, end = row_of(rows, r), at[b]
             leaf = predict_row(
@@ -339,14 +338,14 @@ def collect(growth, stat, loss, rule, table, columns, seed, numbers, rows, lifet
     numbers, lifetimes, answers = borrow(numbers), borrow(lifetimes), borrow(answers)
     lengths, memory = scratch_for(columns), np.empty((2, answers.shape[3]))
     places, notes = np.empty(2 * N_AHEAD, np.int64), np.empty((N_AHEAD, N_NOTED), np.int32)
-    n, beside = answers.shape[1], reads_siblings(rule)
+    n, boxes, beside = answers.shape[1], reads_boxes(growth), reads_siblings(rule)
     for t in range(numbers.shape[0]):
         scratch, work, at, noted = borrow(lengths), borrow(memory), borrow(places), borrow(notes)
         tree, key = tree_at(table, t, columns, scratch), tree_key(seed, numbers[t])
         for r in range(n):
             b = r % N_AHEAD
             if b == 0:
-                look_ahead(RowsInTree(tree, rows, r), min(n - r, N_AHEAD), at, noted, True, beside)
+                look_ahead(RowsInTree(tree, rows, r), min(n - r, N_AHEAD), at, noted, boxes, beside)
             predict_row(
                 growth, stat, loss, rule, tree, key, row_of(rows, r), at[b], noted[b], lifetimes,
                 work[0], work[1], answers[t, r],

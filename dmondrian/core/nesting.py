@@ -44,7 +44,7 @@ def _most(bits, a, b, j):
 def _take_differences(links, bits, lower, upper):
     """Write differences of bounds to ``lower`` and ``upper``, int32 [m, d]. O(m d).
 
-    ``links`` int32 [m, words] are those of nodes; ``bits`` int32 [m, 2 d] are those of lower
+    ``links`` int32 [m, words] are those of nodes; ``bits`` int32 [m, 2 d or more] those of lower
     bounds, then of upper ones. Links beyond the nodes are of a tree that learns meanwhile: what
     is written then is no tree, but nothing else is read.
     """

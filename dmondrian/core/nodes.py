@@ -5,6 +5,9 @@ node is one row, of one cache line for two classes, and boxes are kept apart: a 
 a row of bits for features of two values (:mod:`dmondrian.core.columns`). ``Tree`` is these arrays
 (the words as int32, float32 and float64 views of the same memory) and a small header.
 
+The split time is last in the node's row; but where the row is a cache line without it, as for
+labels that are numbers and for three classes, it stands behind the bounds, with which it is read.
+
 Where growth does not look at boxes, none are written (``boxless`` columns). Where it keeps
 candidate splits of leaves, these lie in a pool beside the nodes (growth/candidates.py).
 
@@ -14,7 +17,7 @@ bits per value, c doubles of the pool.
 Row, in 32-bit words::
 
     0 left   1 right   2 parent   3 feature   4 threshold   5 odds' exponent
-    6-7 split time   8-9 odds   10 .. statistics (s doubles)
+    6-7 odds   8 .. statistics (s doubles)   then, where it is here, split time
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dmondrian._jit import inner, kernel
-from dmondrian._memory import borrow
+from dmondrian._memory import CACHE_LINE, borrow
 from dmondrian.core.columns import (
     Columns,
     borrow_columns,
@@ -40,9 +43,8 @@ LEFT, RIGHT, PARENT, FEATURE = 0, 1, 2, 3  # words, int32; -1 where there is non
 THRESHOLD = 4  # word, float32; rows with x <= threshold go left
 EXPONENT = 5  # word, int32; odds = ODDS * 2^(256 EXPONENT)
 CANDIDATES = EXPONENT  # word, int32, of growth without odds: see growth/candidates.py
-TIME = 3  # double; split time, inf at a leaf
-ODDS = 4  # double; s / (1 - s), s the posterior probability of stopping here
-STAT = 5  # double; first statistic, always the weight of the node's rows
+ODDS = 3  # double; s / (1 - s), s the posterior probability of stopping here
+STAT = 4  # double; first statistic, always the weight of the node's rows
 
 ROOT, N_NODES = 0, 1  # header, int64: index of the root (-1: empty), nodes in use
 N_ACTIVE = 2  # header, int64: leaves whose splits are being chosen
@@ -70,10 +72,10 @@ _CHUNK = 65_536  # nodes whose boxes are written anew at a time
 class Tree(NamedTuple):
     """One tree: nodes and header. Row r of each array is node r."""
 
-    i: np.ndarray  # int32 [m, 10 + 2 s], links
-    f: np.ndarray  # float32 [m, 10 + 2 s], threshold
-    d: np.ndarray  # float64 [m, 5 + s], time, odds, statistics
-    box: np.ndarray  # float32 [m, 2 p], lower bounds, then upper ones
+    i: np.ndarray  # int32 [m, 8 + 2 s or 2 more], links
+    f: np.ndarray  # float32, alike, threshold
+    d: np.ndarray  # float64 [m, 4 + s or one more], odds, statistics
+    box: np.ndarray  # float32 [m, 2 p or 2 more], lower bounds, then upper ones
     bits: np.ndarray  # uint64 [m, 2 q], which first values were seen, then which second ones
     columns: Columns
     head_i: np.ndarray  # int64 [6], root, counts of nodes, the pool's ends
@@ -81,14 +83,73 @@ class Tree(NamedTuple):
     scratch: np.ndarray  # float64 [max(3 d, 48)], extensions, then a cell or bounds; one writer
     messages: np.ndarray  # float64 [m + 2, 3] or [0, 3], what a rule gathered to predict
     pool: np.ndarray  # float64 [c], blocks of candidate splits
+    times: np.ndarray  # float64 [m, ..], d or box as doubles; the last of a row is the split time
     n_features: int  # d
     n_stats: int  # s
 
 
-def _boxes(columns: Columns, capacity: int) -> tuple[np.ndarray, np.ndarray]:
+@inner
+def has_time_beside(columns, n_stats):
+    """Tell whether split times stand behind the bounds; see above."""
+    has_box = columns.numeric.shape[0] + columns.binary.shape[0] > 0
+    return has_box and 8 * (STAT + n_stats) == CACHE_LINE
+
+
+def _boxes(columns: Columns, n_stats: int, capacity: int) -> tuple[np.ndarray, np.ndarray]:
     """Return empty arrays box, bits for ``capacity`` nodes."""
-    box = growing(capacity, 2 * len(columns.numeric), np.float32)
+    width = 2 * (len(columns.numeric) + has_time_beside(columns, n_stats))
+    box = growing(capacity, width, np.float32)
     return box, growing(capacity, n_words(columns), np.uint64)
+
+
+def _with_views(tree: Tree) -> Tree:
+    """Return the tree with views of its own words and boxes."""
+    d = tree.i.view(np.float64)
+    is_beside = has_time_beside(tree.columns, tree.n_stats)
+    times = tree.box.view(np.float64) if is_beside else d
+    return tree._replace(f=tree.i.view(np.float32), d=d, times=times)
+
+
+@inner
+def time_of(tree, v):
+    """Return the split time of node ``v``, inf at a leaf."""
+    return tree.times[np.uint64(v), np.uint64(tree.times.shape[1] - 1)]
+
+
+@inner
+def birth_of(tree, v):
+    """Return the time at which node ``v`` came into being."""
+    parent = tree.i[v, PARENT]
+    return time_of(tree, parent) if parent >= 0 else 0.0
+
+
+@inner
+def end_of(tree, v, lifetime):
+    """Return the time until which the cell of node ``v`` is whole: its split, or the lifetime."""
+    return min(time_of(tree, v), lifetime)
+
+
+@inner
+def span_of(tree, v, lifetime):
+    """Return how long the cell of node ``v`` is whole."""
+    return end_of(tree, v, lifetime) - birth_of(tree, v)
+
+
+@inner
+def splits_after(tree, v, lifetime):
+    """Tell whether node ``v``, a split or a leaf, is whole at the lifetime."""
+    return lifetime < np.inf and lifetime < time_of(tree, v)  # without a lifetime nothing is read
+
+
+@inner
+def set_time(tree, v, time):
+    """Write the split time of node ``v``."""
+    tree.times[v, tree.times.shape[1] - 1] = time
+
+
+def times_of(tree: Tree) -> np.ndarray:
+    """Return the split times of the nodes in use, float64 [m], a view."""
+    return tree.times[: tree.head_i[N_NODES], -1]
 
 
 @inner
@@ -106,11 +167,13 @@ def make_tree(columns: Columns, n_stats: int, capacity: int) -> Tree:
     head_f[LABEL_MIN], head_f[LABEL_MAX] = np.inf, -np.inf
     scratch = np.zeros(max(3 * n_features, LEAST_SCRATCH))
     messages, pool = np.zeros((0, N_TOLD)), np.zeros(0)
-    i = growing(capacity, 2 * (STAT + n_stats), np.int32)
-    f, d, (box, bits) = i.view(np.float32), i.view(np.float64), _boxes(columns, capacity)
-    return Tree(
-        i, f, d, box, bits, columns, head_i, head_f, scratch, messages, pool, n_features, n_stats
+    width = STAT + n_stats + (not has_time_beside(columns, n_stats))
+    i, (box, bits) = growing(capacity, 2 * width, np.int32), _boxes(columns, n_stats, capacity)
+    f, d = i.view(np.float32), i.view(np.float64)
+    tree = Tree(
+        i, f, d, box, bits, columns, head_i, head_f, scratch, messages, pool, d, n_features, n_stats
     )
+    return _with_views(tree)
 
 
 @inner
@@ -128,6 +191,7 @@ def borrow_tree(tree):
         borrow(tree.scratch),
         borrow(tree.messages),
         borrow(tree.pool),
+        borrow(tree.times),
         tree.n_features,
         tree.n_stats,
     )
@@ -178,7 +242,7 @@ def resize(tree: Tree, capacity: int) -> Tree:
     used = int(tree.head_i[N_NODES])
     capacity = max(capacity, used)
     i, box, bits = (grown(array, used, capacity) for array in (tree.i, tree.box, tree.bits))
-    return tree._replace(i=i, f=i.view(np.float32), d=i.view(np.float64), box=box, bits=bits)
+    return _with_views(tree._replace(i=i, box=box, bits=bits))
 
 
 def widen_pool(tree: Tree, capacity: int) -> Tree:
@@ -191,8 +255,9 @@ def widen_pool(tree: Tree, capacity: int) -> Tree:
 
 def lay_out(tree: Tree, columns: Columns) -> Tree:
     """Return the tree with its boxes written another way."""
-    box, bits = _boxes(columns, len(tree.i))
-    new = tree._replace(box=box, bits=bits, columns=columns)
+    box, bits = _boxes(columns, tree.n_stats, len(tree.i))
+    new = _with_views(tree._replace(box=box, bits=bits, columns=columns))
+    times_of(new)[:] = times_of(tree)
     used = int(tree.head_i[N_NODES])
     for start in range(0, used, _CHUNK):
         nodes = slice(start, min(start + _CHUNK, used))
@@ -201,9 +266,9 @@ def lay_out(tree: Tree, columns: Columns) -> Tree:
 
 
 def bounds_of(tree: Tree, nodes: slice) -> np.ndarray:
-    """Return bounds of nodes, float32 [m, 2 d], lower ones first; 0 where there is no box.
+    """Return bounds of nodes, float32 [m, 2 d or more], lower ones first; 0 where there is no box.
 
-    A view where no feature is written as bits; float32 [m, 0] where no boxes are written.
+    The boxes themselves where no feature is written as bits, with all that stands in them.
     """
     columns = tree.columns
     box, bits = tree.box[nodes], tree.bits[nodes]
@@ -219,9 +284,8 @@ def bounds_of(tree: Tree, nodes: slice) -> np.ndarray:
 
 def read_boxes(tree: Tree, nodes: slice) -> tuple[np.ndarray, np.ndarray]:
     """Return lower and upper bounds of nodes, float32 [m, d] each; see :func:`bounds_of`."""
-    bounds = bounds_of(tree, nodes)
-    d = bounds.shape[1] // 2
-    return bounds[:, :d], bounds[:, d:]
+    bounds, d = bounds_of(tree, nodes), tree.n_features if has_boxes(tree.columns) else 0
+    return bounds[:, :d], bounds[:, d : 2 * d]
 
 
 def write_boxes(tree: Tree, nodes: slice, lower: np.ndarray, upper: np.ndarray) -> None:
@@ -246,7 +310,7 @@ def views(tree: Tree, with_boxes: bool = True) -> dict[str, np.ndarray]:
         "parent": i[:, PARENT],
         "feature": i[:, FEATURE],
         "threshold": f[:, THRESHOLD],
-        "time": d[:, TIME],
+        "time": times_of(tree),
         "odds": d[:, ODDS],
         "odds_exponent": i[:, EXPONENT],
         "stat": d[:, STAT : STAT + tree.n_stats],
@@ -257,8 +321,8 @@ def views(tree: Tree, with_boxes: bool = True) -> dict[str, np.ndarray]:
 
 
 @kernel
-def write_words(links, threshold, time, odds, exponent, stat, i, f, d):
-    """Write nodes to rows of words ``i``, ``f``, ``d``; O(m s).
+def write_words(links, threshold, time, odds, exponent, stat, tree):
+    """Write nodes to the rows of an empty tree; O(m s).
 
     ``links`` are left, right, parent and feature. Where nothing is weighed ``odds`` and
     ``exponent`` are empty, and stand for 1 and 0.
@@ -267,13 +331,15 @@ def write_words(links, threshold, time, odds, exponent, stat, i, f, d):
     left, right, parent = borrow(left), borrow(right), borrow(parent)
     feature, threshold, time = borrow(feature), borrow(threshold), borrow(time)
     odds, exponent, stat = borrow(odds), borrow(exponent), borrow(stat)
-    i, f, d = borrow(i), borrow(f), borrow(d)
+    tree = borrow_tree(tree)
+    i, f, d = tree.i, tree.f, tree.d
     is_weighed = odds.shape[0] > 0
     for v in range(stat.shape[0]):
         i[v, LEFT], i[v, RIGHT], i[v, PARENT], i[v, FEATURE] = (
             left[v], right[v], parent[v], feature[v],
         )  # fmt: skip
-        f[v, THRESHOLD], d[v, TIME] = threshold[v], time[v]
+        f[v, THRESHOLD] = threshold[v]
+        set_time(tree, v, time[v])
         i[v, EXPONENT] = exponent[v] if is_weighed else np.int32(0)
         d[v, ODDS] = odds[v] if is_weighed else 1.0
         for c in range(stat.shape[1]):
@@ -290,7 +356,7 @@ def from_fields(arrays: dict[str, np.ndarray], header: dict[str, Any], columns: 
     links = tuple(read_only(arrays[name]) for name in ("left", "right", "parent", "feature"))
     others = ("threshold", "time", "odds", "odds_exponent", "stat")
     told = [read_only({**_NOT_WEIGHED, **arrays}[name]) for name in others]
-    write_words(links, *told, tree.i, tree.f, tree.d)
+    write_words(links, *told, tree)
     if has_boxes(columns):
         write_boxes(tree, slice(0, used), arrays["lower"], arrays["upper"])
     tree.head_i[ROOT], tree.head_i[N_NODES] = header["root"], used

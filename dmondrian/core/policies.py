@@ -17,9 +17,8 @@ class Visit(NamedTuple):
     """A node on a prediction's way down, and what the way knows there."""
 
     v: int  # the node
-    is_leaf: bool  # at the lifetime asked for
-    birth: float  # the time at which its cell came into being, by the parent's split
-    end: float  # the time until which its cell is whole: its split, or the lifetime
+    is_leaf: bool  # at the lifetime
+    lifetime: float  # asked for
     depth: float
     rest: float  # share of the mixture, where the rule mixes, not yet given to nodes above
 
@@ -64,6 +63,11 @@ def parting(growth, tree, leaf, x):
 
     From that node down each is asked for its branch (:func:`branch_off`), and none above it.
     """
+
+
+@hook
+def reads_boxes(growth):
+    """Tell whether :func:`parting` or :func:`branch_off` reads boxes, to ask for them early."""
 
 
 @hook

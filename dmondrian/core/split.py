@@ -17,7 +17,7 @@ from dmondrian.core.nodes import (
     ROOT,
     STAT,
     THRESHOLD,
-    TIME,
+    set_time,
 )
 
 
@@ -33,9 +33,9 @@ def open_leaf(tree, parent):
     links[FEATURE] = -1
     links[EXPONENT] = 0
     values[THRESHOLD] = np.float32(0.0)
-    doubles[TIME] = np.inf
     doubles[ODDS] = 1.0
     doubles[STAT : STAT + tree.n_stats] = 0.0
+    set_time(tree, v, np.inf)
     return v
 
 
@@ -60,7 +60,7 @@ def insert_parent(tree, v, time, feature, threshold, x):
     links[PARENT] = above
     links[FEATURE] = feature
     tree.f[new, THRESHOLD] = threshold
-    tree.d[new, TIME] = time
+    set_time(tree, new, time)
     tree.i[v, PARENT] = new
     if above < 0:
         tree.head_i[ROOT] = new

@@ -16,7 +16,7 @@ import numpy as np
 
 from dmondrian._jit import inner
 from dmondrian._memory import array_at
-from dmondrian.core.nodes import N_HEADER_FLOATS, N_HEADER_INTS, N_TOLD, STAT, Tree
+from dmondrian.core.nodes import N_HEADER_FLOATS, N_HEADER_INTS, N_TOLD, STAT, Tree, has_time_beside
 
 _WORDS, _BOX, _BITS, _HEAD_I, _HEAD_F, _MESSAGES, _POOL = range(7)  # addresses
 _CAPACITY, _N_STATS, _N_MESSAGES, _N_POOL = range(7, 11)
@@ -37,13 +37,19 @@ def tree_at(table, t, columns, scratch):
     """Return tree ``t``; ``scratch`` is the caller's."""
     row = table[t]
     m, n_stats = row[_CAPACITY], row[_N_STATS]
-    half, d = STAT + n_stats, columns.place.shape[0]
+    half, d, p = STAT + n_stats, columns.place.shape[0], columns.numeric.shape[0]
     q = (columns.binary.shape[0] + 63) // 64
+    times, n_times = row[_BOX], p + 1
+    if has_time_beside(columns, n_stats):
+        p += 1
+    else:
+        half += 1
+        times, n_times = row[_WORDS], half
     return Tree(
         array_at(row[_WORDS], (m, 2 * half), np.int32),
         array_at(row[_WORDS], (m, 2 * half), np.float32),
         array_at(row[_WORDS], (m, half), np.float64),
-        array_at(row[_BOX], (m, 2 * columns.numeric.shape[0]), np.float32),
+        array_at(row[_BOX], (m, 2 * p), np.float32),
         array_at(row[_BITS], (m, 2 * q), np.uint64),
         columns,
         array_at(row[_HEAD_I], (N_HEADER_INTS,), np.int64),
@@ -51,6 +57,7 @@ def tree_at(table, t, columns, scratch):
         scratch,
         array_at(row[_MESSAGES], (row[_N_MESSAGES], N_TOLD), np.float64),
         array_at(row[_POOL], (row[_N_POOL],), np.float64),
+        array_at(times, (m, n_times), np.float64),
         d,
         n_stats,
     )

@@ -15,8 +15,8 @@ from dmondrian._memory import borrow
 from dmondrian.core.box import bound, copy, is_point
 from dmondrian.core.columns import Row
 from dmondrian.core.draws import tree_key
-from dmondrian.core.nodes import LEFT, N_NODES, STAT, borrow_tree
-from dmondrian.growth.cube import birth, cell_of, child_key, draw_split, narrow, split_leaf
+from dmondrian.core.nodes import LEFT, N_NODES, STAT, birth_of, borrow_tree
+from dmondrian.growth.cube import cell_of, child_key, draw_split, narrow, split_leaf
 
 
 @kernel
@@ -35,7 +35,7 @@ def split_to_the_end(tree, seed, number, lifetime):
             for j in range(d):
                 corner[j] = bound(tree, v, j, False)
             key = cell_of(tree, first, v, Row(corner, corner, tree.bits[v]))
-            time, feature, threshold = draw_split(tree, key, birth(tree, v))
+            time, feature, threshold = draw_split(tree, key, birth_of(tree, v))
             if time <= lifetime:
                 if tree.head_i[N_NODES] + 2 > tree.i.shape[0]:
                     return False
@@ -59,7 +59,7 @@ def write_cells(tree, seed, number, which, lifetime, lower, upper):
         for j in range(d):
             corner[j] = bound(tree, v, j, False)
         key = cell_of(tree, first, v, Row(corner, corner, tree.bits[v]))
-        time = birth(tree, v)
+        time = birth_of(tree, v)
         while tree.i[v, LEFT] < 0 and is_point(tree, v):
             time, feature, threshold = draw_split(tree, key, time)
             if time > lifetime:

@@ -45,13 +45,14 @@ from dmondrian.core.nodes import (
     FEATURE,
     LEFT,
     N_NODES,
-    PARENT,
     RIGHT,
     ROOT,
     STAT,
     THRESHOLD,
-    TIME,
+    birth_of,
     child_of,
+    end_of,
+    set_time,
 )
 from dmondrian.core.policies import (
     Branch,
@@ -62,6 +63,7 @@ from dmondrian.core.policies import (
     learn,
     mean_decay,
     parting,
+    reads_boxes,
 )
 from dmondrian.core.split import open_leaf, threshold_between
 
@@ -144,13 +146,6 @@ def draw_split(tree, key, born):
 
 
 @inner
-def birth(tree, v):
-    """Return the time at which node ``v`` came into being."""
-    parent = tree.i[v, PARENT]
-    return tree.d[parent, TIME] if parent >= 0 else 0.0
-
-
-@inner
 def split_leaf(tree, v, time, feature, threshold):
     """Split leaf ``v``; all it knows is copied to the child with its point, returned. O(d + s)."""
     left = open_leaf(tree, v)
@@ -159,7 +154,7 @@ def split_leaf(tree, v, time, feature, threshold):
     tree.i[v, RIGHT] = right
     tree.i[v, FEATURE] = feature
     tree.f[v, THRESHOLD] = threshold
-    tree.d[v, TIME] = time
+    set_time(tree, v, time)
     goes_left = bound(tree, v, feature, False) <= threshold
     full, empty = (left, right) if goes_left else (right, left)
     stats = slice(STAT, STAT + tree.n_stats)
@@ -176,7 +171,7 @@ def part(growth, rule, tree, key, v, x):
     Returns (leaf of x, whether it is empty), or (-1, False) where the arrays are full.
     """
     key = cell_of(tree, key, v, x)
-    born = birth(tree, v)
+    born = birth_of(tree, v)
     while True:
         time, feature, threshold = draw_split(tree, key, born)
         n = tree.head_i[N_NODES]
@@ -233,20 +228,26 @@ def parting_cube(growth, tree, leaf, x):
     return leaf
 
 
+@implements(reads_boxes, Cube)
+def reads_boxes_cube(growth):
+    return True
+
+
 @implements(branch_off, Cube)
 def branch_off_cube(growth, stat, tree, key, at, x):
-    v = at.v
-    if at.end == np.inf:
+    v, end = at.v, end_of(tree, at.v, at.lifetime)
+    if end == np.inf:
         return Branch(0.0, 0.0)
     key = cell_of(tree, key, v, x)
-    time = at.birth
+    born = birth_of(tree, v)
+    time = born
     while True:
         time, feature, threshold = draw_split(tree, key, time)
-        if time > at.end:
+        if time > end:
             return Branch(0.0, 0.0)
         goes_left = x.values[feature] <= threshold
         if goes_left != (bound(tree, v, feature, False) <= threshold):
-            return Branch(1.0, time - at.birth)
+            return Branch(1.0, time - born)
         narrow(tree, feature, threshold, goes_left)
         key = child_key(key, goes_left)
 

@@ -49,9 +49,10 @@ from dmondrian.core.nodes import (
     ROOT,
     STAT,
     THRESHOLD,
-    TIME,
     TOTAL_WEIGHT,
     leaf_of,
+    set_time,
+    time_of,
 )
 from dmondrian.core.policies import (
     Branch,
@@ -63,6 +64,7 @@ from dmondrian.core.policies import (
     learn,
     parting,
     prepare,
+    reads_boxes,
     spread,
     tally_size,
 )
@@ -104,7 +106,7 @@ class Fringe(NamedTuple):
 def depth_of(tree, v):
     """Return the depth of leaf ``v``."""
     parent = tree.i[v, PARENT]
-    return np.int64(tree.d[parent, TIME]) if parent >= 0 else np.int64(0)
+    return np.int64(time_of(tree, parent)) if parent >= 0 else np.int64(0)
 
 
 @inner
@@ -179,7 +181,7 @@ def split(growth, stat, tree, v, at, point, gain, depth):
     tree.i[v, LEFT], tree.i[v, RIGHT] = left, right
     tree.i[v, FEATURE] = np.int32(tree.pool[at])
     tree.f[v, THRESHOLD] = np.float32(tree.pool[at + 1 + point])
-    tree.d[v, TIME] = depth + 1.0
+    set_time(tree, v, depth + 1.0)
     # A forced split may gain less than nothing, by rounding.
     tree.d[v, last] = max(gain, 0.0) * tree.pool[whole + 1 + n_points * (1 + s) + point]
     for child in (left, right):
@@ -278,6 +280,11 @@ def learn_in_streams(growth, stat, loss, rule, tree, key, x, y, w, hint):
 @implements(parting, Fringe)
 def parting_nowhere(growth, tree, leaf, x):
     return np.int64(-1)
+
+
+@implements(reads_boxes, Fringe)
+def reads_no_boxes(growth):
+    return False
 
 
 @implements(branch_off, Fringe)  # compiled with the way down, and never asked

@@ -31,10 +31,12 @@ from dmondrian.core.nodes import (
     N_NODES,
     PARENT,
     ROOT,
-    TIME,
     TOTAL_WEIGHT,
+    birth_of,
     child_of,
     leaf_of,
+    span_of,
+    time_of,
 )
 from dmondrian.core.policies import (
     Branch,
@@ -47,6 +49,7 @@ from dmondrian.core.policies import (
     learn,
     mean_decay,
     parting,
+    reads_boxes,
 )
 from dmondrian.core.split import insert_parent, open_leaf, threshold_between
 
@@ -125,13 +128,12 @@ def grow_range(growth, stat, rule, tree, x, y, key, hint):
     v, end = first_outside(tree, hint, x)
     if v < 0:
         return ~v, False, -1
-    parent = tree.i[v, PARENT]
-    parent_time = tree.d[parent, TIME] if parent >= 0 else 0.0
+    parent_time = birth_of(tree, v)
     draw = 1
     while True:
         end -= 1
         is_leaf = tree.i[v, LEFT] < 0
-        time = tree.d[v, TIME]
+        time = time_of(tree, v)
         paused = growth.pause and is_leaf and is_pure_with(stat, tree, v, y)
         if may_split and not paused:
             u = uniform(key, draw)
@@ -161,6 +163,11 @@ def parting_range(growth, tree, leaf, x):
     return max(found, np.int64(-1))
 
 
+@implements(reads_boxes, Range)
+def reads_boxes_range(growth):
+    return growth.expected
+
+
 @implements(branch_off, Range)
 def branch_off_range(growth, stat, tree, key, at, x):
     v = at.v
@@ -168,9 +175,9 @@ def branch_off_range(growth, stat, tree, key, at, x):
     if tree.i[v, LEFT] < 0:
         if growth.pause and is_pure(stat, tree, v):
             return Branch(0.0, 0.0)
-        if at.end == np.inf:
+        if at.lifetime == np.inf:
             return Branch(1.0, rate)
-    return Branch(1.0 - exp(-rate * (at.end - at.birth)), rate)
+    return Branch(1.0 - exp(-rate * span_of(tree, v, at.lifetime)), rate)
 
 
 # The branch comes at the first ring of a clock of this rate, given that it rings within the span.

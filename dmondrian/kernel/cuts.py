@@ -35,7 +35,7 @@ def cuts_of(forest: Forest, X: np.ndarray, until: float) -> tuple[Cuts, np.ndarr
         links = tree.i[: used[t]]
         left[mine] = links[:, nodes.LEFT] + mine.start
         right[mine] = links[:, nodes.RIGHT] + mine.start
-        time[mine], tree_of[mine] = tree.d[: used[t], nodes.TIME], t
+        time[mine], tree_of[mine] = nodes.times_of(tree), t
         sort_rows(tree, given, first[mine], last[mine], rows[t])
     roots = np.array([tree.head_i[nodes.ROOT] for tree in forest.trees]) + offsets[:-1]
     cut = np.flatnonzero(np.isfinite(time) & (time <= until))

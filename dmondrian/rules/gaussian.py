@@ -37,9 +37,10 @@ from dmondrian.core.nodes import (
     RIGHT,
     ROOT,
     STAT,
-    TIME,
+    birth_of,
     first_in_postorder,
     next_in_postorder,
+    time_of,
 )
 from dmondrian.core.policies import (
     add_branch,
@@ -118,7 +119,7 @@ def gather_gaussian(rule, tree):
     v = first_in_postorder(tree)
     while v >= 0:
         left, right = tree.i[v, LEFT], tree.i[v, RIGHT]
-        time = tree.d[v, TIME]
+        time = time_of(tree, v)
         if left < 0 or time > rule.lifetime:  # labels without variance say what the prior says
             n = tree.d[v, STAT]
             messages[v, 0] = n / s2 if s2 > 0.0 else 0.0
@@ -181,6 +182,7 @@ def add_leaf_gaussian(rule, loss, tree, at, scale, path, out):
 def add_branch_gaussian(rule, growth, loss, tree, at, branch, scale, path, out):
     messages, n = tree.messages, _N_PLACES
     (born, ends), last = ends_of(tree, at.v), messages[-1, 2]
+    birth = birth_of(tree, at.v)
     clocks, means, variances = (
         tree.scratch[:n],
         tree.scratch[n : 2 * n],
@@ -188,7 +190,7 @@ def add_branch_gaussian(rule, growth, loss, tree, at, branch, scale, path, out):
     )
     # Loops that only compute take several points at a time; additions keep their order.
     for i in range(n):
-        time = at.birth + branch_time(growth, branch, _QUANTILES[i])
+        time = birth + branch_time(growth, branch, _QUANTILES[i])
         clocks[i] = min(max(clock(messages, time), born), ends)
     for i in range(n):
         precision, pull = through(messages, at.v, ends - clocks[i])

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from dmondrian._jit import implements, inner
 from dmondrian.core.draws import exp
-from dmondrian.core.nodes import LEFT, RIGHT, STAT
+from dmondrian.core.nodes import LEFT, RIGHT, STAT, span_of
 from dmondrian.core.policies import (
     add_branch,
     add_leaf,
@@ -66,7 +66,7 @@ def begin_kneser_ney(rule, path):
 def pass_node_kneser_ney(rule, loss, tree, at, path):
     v = at.v
     left, right = tree.i[v, LEFT], tree.i[v, RIGHT]
-    decay = exp(-rule.gamma * (at.end - at.birth))
+    decay = exp(-rule.gamma * span_of(tree, v, at.lifetime))
     n, tab = 0.0, 0.0
     for c in range(rule.n_classes):
         n += tables(tree, left, c) + tables(tree, right, c)
@@ -79,7 +79,7 @@ def pass_node_kneser_ney(rule, loss, tree, at, path):
 
 @implements(add_branch, KneserNey)
 def add_branch_kneser_ney(rule, growth, loss, tree, at, branch, scale, path, out):
-    decay = mean_decay(growth, branch, at.end - at.birth, rule.gamma)
+    decay = mean_decay(growth, branch, span_of(tree, at.v, at.lifetime), rule.gamma)
     tab = 0.0
     for c in range(rule.n_classes):
         tab += tables(tree, at.v, c)
@@ -95,7 +95,7 @@ def add_leaf_kneser_ney(rule, loss, tree, at, scale, path, out):
         for c in range(rule.n_classes):
             out[c] += scale * path[c]
         return
-    decay = exp(-rule.gamma * (at.end - at.birth))
+    decay = exp(-rule.gamma * span_of(tree, v, at.lifetime))
     tab = 0.0
     for c in range(rule.n_classes):
         tab += tables(tree, v, c)

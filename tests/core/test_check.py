@@ -48,7 +48,7 @@ def internal(tree: nodes.Tree) -> int:
 
 
 def shorten(tree: nodes.Tree) -> None:
-    tree.d[internal(tree), nodes.TIME] = 1e-30
+    nodes.set_time(tree, internal(tree), 1e-30)
 
 
 def loosen(tree: nodes.Tree) -> None:
