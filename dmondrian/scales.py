@@ -36,7 +36,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dmondrian.importances import relevances
-from dmondrian.parameters import ForestParameters
+from dmondrian.parameters import LARGEST_SCALE, ForestParameters
 from dmondrian.progressive import Rows, Trial, late_loss
 from dmondrian.threads import run_threads
 
@@ -179,10 +179,12 @@ def _by_evolution(
 ) -> _Judged:
     """Return better scales, found from random steps; or ``best``."""
     log_scales = best.log_scales
+    is_small = np.abs(rows[0]).max(axis=0) <= 0.5 * LARGEST_SCALE
+    most = np.where(is_small, np.inf, 0.0)  # of a step: twice the column is to be a float32
     for turn in range(_ROUNDS):
         signs = _signs(parameters.seed, turn, parameters.n_features)
         steps = np.concatenate([log_scales + signs, log_scales - signs])
-        losses = _try(parameters, np.where(varies, steps, 0.0), rows, n_threads)
+        losses = _try(parameters, np.where(varies, np.minimum(steps, most), 0.0), rows, n_threads)
         slopes = signs * (losses[:_PAIRS] - losses[_PAIRS:])[:, None]
         mean = slopes.sum(axis=0) / _PAIRS
         error = np.sqrt(((slopes - mean) ** 2).sum(axis=0)) / _PAIRS

@@ -58,6 +58,17 @@ def test_scales_find_the_column_that_matters() -> None:
     assert (scales.feature_scales_[1:] <= 2.0**-4).all()
 
 
+def test_columns_may_be_as_large_as_a_float32_while_scales_are_learned() -> None:
+    X, y = wave(2 * LAST)
+    X *= np.float32(2.0**128 * (1 - 2.0**-23))  # up to the largest one; twice that is none
+    assert np.isfinite(X).all()
+    model = AMFRegressor(10, feature_scales="learned", warmup_rows=LAST, random_state=0, n_jobs=2)
+    model.fit(X[:LAST], y[:LAST])
+    model.partial_fit(X[LAST : LAST + 1], y[LAST : LAST + 1])
+    assert model.feature_scales_.max() == model.feature_scales_[0] == 1.0
+    assert model.score(X[LAST:], y[LAST:]) > 0.95
+
+
 def test_scales_that_do_not_help_are_not_used() -> None:
     rng = np.random.default_rng(3)
     X = rng.random((LAST, 3)).astype(np.float32)
