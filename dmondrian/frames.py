@@ -203,7 +203,14 @@ def _table(frame: Any, kind: str, names: list[str]) -> pa.Table:
     if kind == "pandas":
         own = {str(name): name for name in frame.columns}
         part = frame[[own[name] for name in names]]
-        return pa.Table.from_pandas(part, preserve_index=False).rename_columns(names)
+        try:
+            return pa.Table.from_pandas(part, preserve_index=False).rename_columns(names)
+        except pa.ArrowException as error:  # it names the column
+            words = ", ".join(str(told) for told in error.args)
+            raise SchemaError(
+                "the frame has a column that is not of numbers, texts, times or truth values: "
+                f"{words}"
+            ) from error
     return frame.select(names).to_arrow() if kind == "polars" else frame.select(names)
 
 

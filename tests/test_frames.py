@@ -186,6 +186,8 @@ def test_models_without_names_take_columns_in_their_order(rows, tmp_path: Path) 
             SchemaError,
             r"'b' \(timestamp.*'c' \(duration",
         ),
+        (pd.DataFrame({"a": [1], "b": [1j], "c": [1]}), SchemaError, "column b with type complex"),
+        (pd.DataFrame({"a": [1, "x"], "b": 1, "c": 1}), SchemaError, "column a with type object"),
         (pl.LazyFrame({"a": [1], "b": [1], "c": [1]}), ParameterError, "not computed yet"),
         ([[1.0, 2.0, 3.0]], ParameterError, "got list"),
     ],
