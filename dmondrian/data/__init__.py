@@ -5,7 +5,7 @@
 encoding of a model.
 """
 
-from dmondrian.data.extend import extend_plan
+from dmondrian.data.extend import change_between, extend_plan
 from dmondrian.data.make import make_plan, make_scoring_plan
 from dmondrian.data.plan import BLOCK_ROWS, Block, Plan
 from dmondrian.data.read import Encoded, read_block
@@ -19,6 +19,7 @@ __all__ = [
     "Encoded",
     "Plan",
     "Schema",
+    "change_between",
     "extend_plan",
     "list_source",
     "make_plan",

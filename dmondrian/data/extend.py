@@ -7,6 +7,7 @@ wherever new files sort among the old ones; or says which of its files is gone o
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from dmondrian.data.columns import check_file, partition_types
@@ -62,8 +63,32 @@ def _texts(partition: tuple[PartitionValue, ...]) -> list[tuple[str, str | None]
     return [(key, text) for key, _, text in partition]
 
 
-def _check_prefix(plan: Plan, groups: list[Group]) -> None:
-    """Refuse a source in which a row group of the plan is not what it was."""
+def change_between(then: Plan, now: Plan) -> str | None:
+    """Say which file two readings of a source differ in, and how; None where they have the same.
+
+    Parameters
+    ----------
+    then, now : Plan
+        Of the same data, as they were and as they are.
+
+    Returns
+    -------
+    str or None
+        Such as "/data/a.parquet changed (310 bytes then, written again since)".
+    """
+    groups = [
+        Group(
+            block.uri, block.size, block.stamp, block.row_group, block.group_rows, block.partition
+        )
+        for block in now.blocks
+    ]
+    known = {block.uri for block in then.blocks}
+    fresh = next((group.uri for group in groups if group.uri not in known), None)
+    return _first_change(then, groups) or (fresh and f"{fresh} came since")
+
+
+def _first_change(plan: Plan, groups: Iterable[Group]) -> str | None:
+    """Say which file of a plan is gone or changed where these row groups are, and how; or None."""
     there = {(group.uri, group.row_group): group for group in groups}
     for block in plan.blocks:
         group = there.get((block.uri, block.row_group))
@@ -76,7 +101,14 @@ def _check_prefix(plan: Plan, groups: list[Group]) -> None:
             what = f"lies in other folders ({block.partition} then, {group.partition} now)"
         else:
             continue
+        return f"{block.uri} {what}"
+    return None
+
+
+def _check_prefix(plan: Plan, groups: list[Group]) -> None:
+    """Refuse a source in which a row group of the plan is not what it was."""
+    if change := _first_change(plan, groups):
         raise PlanError(
-            f"{block.uri} {what}: the run has it in its stream, which new files can only follow. "
+            f"{change}: the run has it in its stream, which new files can only follow. "
             "Put it back as it was, or start another run"
         )

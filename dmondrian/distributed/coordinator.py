@@ -110,6 +110,8 @@ class Coordinator:
         ------
         ClusterError
             A shard failed too often, or there were no workers for too long.
+        StoreError
+            What it failed at was a store.
         DMondrianError
             Data or checkpoints cannot be used; the message says which.
         """
@@ -359,14 +361,8 @@ class Coordinator:
             kind = getattr(errors, answer.error[0], None)
             if isinstance(kind, type) and issubclass(kind, _FATAL):
                 raise kind(answer.error[1])
-        where = self._row(track.base if unit is None else unit)
         if track.fail(answer, self._limits):
-            told = ": ".join(answer.error) if answer.error else answer.status
-            raise ClusterError(
-                f"shard {track.shard} failed {track.failures} times in a row at position {where}, "
-                f"last on worker {answer.worker} ({told}); what is saved stands: when the cause is "
-                f"gone, run the same command again"
-            )
+            raise track.verdict(answer, self._row(track.base if unit is None else unit))
         if answer.status in (LOST, DIRTY):
             self._lose(track)
         else:

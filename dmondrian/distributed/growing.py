@@ -72,6 +72,8 @@ def grow(
         Its data are gone or changed.
     ClusterError
         Workers were lost beyond recovery.
+    StoreError
+        A store refused or failed, again and again: its disk may be full.
     """
     manner = manner_of(checkpoint_every, window, progress)
     base = open_whole(run)

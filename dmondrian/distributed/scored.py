@@ -33,7 +33,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dmondrian.checkpoint import document
-from dmondrian.data import Plan
+from dmondrian.checkpoint.stream import MAX_PLAN_BYTES
+from dmondrian.data import Plan, change_between
 from dmondrian.errors import (
     CheckpointError,
     CorruptError,
@@ -103,7 +104,10 @@ def claim(store: Store, about: dict[str, Any], plan: Plan) -> str:
         store.put_same(ABOUT, data)
     except FencedError:
         there = document.unseal(store.get(ABOUT, document.MAX_BYTES), f"{ABOUT} in {store.url}")
-        lines = "".join(f"\n  {line}" for line in document.differences(there, about))
+        differences = document.differences(there, about)
+        if there.get("data") != about["data"] and (change := _changed_file(store, plan)):
+            differences.append(change)
+        lines = "".join(f"\n  {line}" for line in differences)
         raise CheckpointError(
             f"{store.url} holds other scores. These entries differ:{lines}\n"
             f"Choose another folder, or give the model, data and columns of those scores."
@@ -112,6 +116,15 @@ def claim(store: Store, about: dict[str, Any], plan: Plan) -> str:
     if not store.exists(PLAN):
         store.put(PLAN, plan.to_parquet())
     return hashlib.sha256(data).hexdigest()
+
+
+def _changed_file(store: Store, plan: Plan) -> str | None:
+    """Say which file is not what it was for the scores that are there, as far as that is known."""
+    try:
+        then = Plan.from_parquet(store.get(PLAN, MAX_PLAN_BYTES))
+    except (NotFoundError, CorruptError):  # it is written after what was asked
+        return None
+    return change_between(then, plan)
 
 
 def sealed(table: pa.Table, asked: str, name: str) -> bytes:

@@ -12,13 +12,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dmondrian.distributed.orders import FAILED, GAP, GONE, MOVED, Answer
-from dmondrian.errors import OutageError
+from dmondrian.errors import (
+    ClusterError,
+    DMondrianError,
+    NotFoundError,
+    OutageError,
+    StoreError,
+)
 
 if TYPE_CHECKING:
     from dmondrian.distributed.inbox import Arrival
 
 _LONGEST_WAIT = 10.0  # seconds between two tries
 _OUTAGE = OutageError.__name__
+_OF_STORES = {kind.__name__ for kind in (StoreError, NotFoundError, OutageError)}
 
 
 @dataclass(frozen=True)
@@ -72,6 +79,16 @@ class Track:
         if answer.status == FAILED and answer.error is not None and answer.error[0] == _OUTAGE:
             return now - self.failing_since > limits.outage
         return self.failures >= limits.tries
+
+    def verdict(self, answer: Answer, position: int) -> DMondrianError:
+        """Return the error that one failure too many ends the run with: a store's stays one."""
+        told = ": ".join(answer.error) if answer.error else answer.status
+        is_of_a_store = answer.error is not None and answer.error[0] in _OF_STORES
+        return (StoreError if is_of_a_store else ClusterError)(
+            f"shard {self.shard} failed {self.failures} times in a row at position {position}, "
+            f"last on worker {answer.worker} ({told}); what is saved stands: when the cause is "
+            f"gone, run the same command again"
+        )
 
 
 def answer_of(arrival: Arrival, shard: int) -> Answer:

@@ -134,6 +134,8 @@ def train(
         The folder belongs to another job, or its checkpoints are damaged.
     ClusterError
         Workers were lost beyond recovery.
+    StoreError
+        A store refused or failed, again and again: its disk may be full.
     KeyboardInterrupt
         After Ctrl-C, when a checkpoint is taken (the first) or at once (the second).
     """

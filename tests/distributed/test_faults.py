@@ -216,7 +216,7 @@ def test_a_store_that_always_fails_ends_the_run_by_name(
         raise StoreError("the disk is full")
 
     monkeypatch.setattr(Run, "put_blob", refuse)
-    with pytest.raises(ClusterError, match="the disk is full"):
+    with pytest.raises(StoreError, match=r"(?s)failed 4 times .*the disk is full.*what is saved"):
         fit()
 
 

@@ -12,7 +12,7 @@ from dmondrian.data import Plan
 from dmondrian.distributed import TrainedRun, attempt, blocks, shards, tracks
 from dmondrian.distributed.fleet import Fleet
 from dmondrian.distributed.tracks import Limits
-from dmondrian.errors import ClusterError, DataError, PlanError
+from dmondrian.errors import DataError, PlanError, StoreError
 
 from .conftest import Fit, Grow, digests, wait_until, workers_of
 from .test_fleet import note, told
@@ -85,5 +85,5 @@ def test_an_outage_of_a_data_store_is_waited_for_and_ends_the_run_where_it_lasts
     assert len(failed) == n_failures
     n_failures = 10**9
     monkeypatch.setattr(attempt, "Limits", partial(Limits, outage=0.5))
-    with pytest.raises(ClusterError, match="AWS Error 503"):
+    with pytest.raises(StoreError, match="AWS Error 503"):
         fit("for good")

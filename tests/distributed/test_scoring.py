@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +246,29 @@ def test_a_folder_with_other_scores_is_refused_and_the_difference_named(
         keep = ("age",)
     with pytest.raises(CheckpointError, match=f"other scores(.|\n)*{change}"):
         score(model, data, out, keep=keep, client=client)
+
+
+@pytest.mark.parametrize("change", ["touched", "gone", "new"])
+def test_scores_of_data_that_changed_since_are_refused_with_the_name_of_the_file(
+    adult: Path, client: Client, tmp_path: Path, undisturbed: TrainedRun, change: str
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    for name in ("part-0.parquet", "part-1.parquet"):
+        shutil.copy(adult / name, data / name)
+    score(undisturbed.run_url, data, tmp_path / "out", client=client)
+    last = data / "part-1.parquet"
+    told = rf"{last} changed \({last.stat().st_size} bytes then, written again since\)"
+    if change == "touched":
+        os.utime(last, (1.0e9, 1.0e9))
+    elif change == "gone":
+        last.unlink()
+        told = f"{last} is gone"
+    else:
+        shutil.copy(last, data / "part-2.parquet")
+        told = f"{data / 'part-2.parquet'} came since"
+    with pytest.raises(CheckpointError, match=f"(?s)other scores.*data: .*{told}"):
+        score(undisturbed.run_url, data, tmp_path / "out", client=client)
 
 
 def test_a_folder_with_other_parquet_is_refused(
