@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import dmondrian
+from tests.sources import parsed
 
 ROOT = Path(dmondrian.__file__).parent
 LAYERS = (
@@ -63,7 +64,7 @@ def layer_of(module: str) -> int:
 def imports(path: Path) -> list[str]:
     """Dotted names that a file imports, also within functions."""
     found: list[str] = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

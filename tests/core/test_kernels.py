@@ -14,6 +14,7 @@ from dmondrian._cache import _KERNEL_FOLDERS
 from dmondrian.core.loops import predict, update
 from dmondrian.forest import Forest
 from dmondrian.parameters import ForestParameters
+from tests.sources import parsed
 
 
 @pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled")
@@ -84,7 +85,7 @@ def test_arrays_of_a_kernels_own_outlive_their_use() -> None:
     functions = [
         node
         for path in files
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.FunctionDef)
     ]
     assert any(made_by(function) for function in functions)
