@@ -1,4 +1,4 @@
-"""What kernels may do with memory that Python code cannot say: borrow, address, prefetch, bring.
+"""What kernels may do with memory that Python code cannot say: borrow, address, prefetch, foresee.
 
 Relies on Numba's intrinsics. Promises that each means the same as plain Python, under
 ``NUMBA_DISABLE_JIT=1`` too, apart from time.
@@ -13,7 +13,7 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba.core import types
-from numba.core.cgutils import get_or_insert_function
+from numba.core.cgutils import alloca_once_value, get_or_insert_function
 from numba.extending import intrinsic
 
 from dmondrian._jit import overload_part
@@ -105,6 +105,61 @@ def _prefetch_row(array, row):  # type: ignore[no-untyped-def]  # read by numba
             _prefetch(array, row, np.int64(n_bytes - 1))
 
     return ask
+
+
+@intrinsic
+def _step_up(typing_context, number, guess, level):  # type: ignore[no-untyped-def]  # numba's signature
+    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # likewise
+        kind = args[0].type
+        hidden = ir.InlineAsm(ir.FunctionType(kind, [kind]), "", "=r,0", side_effect=True)
+        told, at = (alloca_once_value(builder, arg) for arg in (args[0], args[2]))
+        # The compiler is not to see that they are equal, nor to choose without a jump.
+        guess = builder.call(hidden, [args[1]])
+        with builder.if_then(builder.icmp_signed("==", args[0], args[1]), likely=True):
+            builder.store(builder.call(hidden, [guess]), told)
+            builder.store(builder.sub(args[2], ir.Constant(kind, 1)), at)
+        found = builder.load(told), builder.load(at)
+        return context.make_tuple(builder, signature.return_type, found)
+
+    told = types.containers.UniTuple(types.int64, 2)
+    return told(types.int64, types.int64, types.int64), generate
+
+
+def step_up(number: Any, guess: Any, level: Any) -> Any:
+    """Return ``number`` and, where it is ``guess``, ``level`` - 1, else ``level``.
+
+    Where it is, the processor need not wait for it to go on.
+    """
+    return number, level - 1 if number == guess else level
+
+
+@overload_part(step_up)
+def _step_up_number(number, guess, level):  # type: ignore[no-untyped-def]  # read by numba
+    return lambda number, guess, level: _step_up(np.int64(number), np.int64(guess), np.int64(level))
+
+
+def in_a_row(array: Any) -> Any:
+    """Return the elements of ``array``, C-contiguous, as an array of one dimension, borrowed."""
+    return array.reshape(-1)
+
+
+@overload_part(in_a_row)
+def _elements_in_a_row(array):  # type: ignore[no-untyped-def]  # read by numba
+    dtype = numba.np.numpy_support.as_dtype(array.dtype).type
+
+    def view(array):  # type: ignore[no-untyped-def]  # likewise
+        return array_at(array.ctypes.data, (array.size,), dtype)
+
+    return view
+
+
+def prefetch_word(array: Any, place: Any) -> None:
+    """Ask for the cache line of ``array[place]``, of one dimension; changes nothing."""
+
+
+@overload_part(prefetch_word)
+def _prefetch_word_of_array(array, place):  # type: ignore[no-untyped-def]  # read by numba
+    return lambda array, place: _prefetch(array, np.int64(place), np.int64(0))
 
 
 @intrinsic

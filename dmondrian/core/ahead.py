@@ -14,21 +14,28 @@ from typing import NamedTuple
 import numpy as np
 
 from dmondrian._jit import apart, hook, implements, inner
-from dmondrian._memory import borrow, prefetch
+from dmondrian._memory import CACHE_LINE, borrow, in_a_row, prefetch, prefetch_word
 from dmondrian.core.columns import (
     Columns,
     Row,
     Rows,
     borrow_columns,
-    borrow_row,
-    borrow_rows,
-    row_of,
 )
-from dmondrian.core.nodes import LEFT, N_NODES, PARENT, RIGHT, ROOT, Tree, borrow_tree, child_of
-from dmondrian.core.table import tree_at
+from dmondrian.core.nodes import (
+    FEATURE,
+    LEFT,
+    N_NODES,
+    PARENT,
+    RIGHT,
+    ROOT,
+    THRESHOLD,
+    Tree,
+    borrow_tree,
+)
+from dmondrian.core.table import tree_at, words_at
 
 N_AHEAD = 96  # ways in flight: enough to hide the memory, few enough to stay in the cache
-N_NOTED = 64  # nodes of a way that are noted, from the root's child on: all of most ways
+N_NOTED = 120  # nodes of a way that are noted, from the root's child on: all of most ways
 _BOXES = 8  # from a leaf up: about as many leave a new row out
 
 
@@ -63,64 +70,131 @@ class RowInTrees(NamedTuple):
 
 
 @hook
-def way(ways, b):
-    """Return the tree and the row of way number ``b``, their arrays borrowed."""
+def tree_on(ways, b):
+    """Return the tree of way number ``b``, its arrays borrowed."""
 
 
-@implements(way, RowsInTree)
-def way_of_row(ways, b):
-    """Return the tree, and the row."""
-    rows = borrow_rows(ways.rows)
-    return borrow_tree(ways.tree), row_of(rows, np.uint64(ways.first) + np.uint64(b))
+@hook
+def words_on(ways, b):
+    """Return the words of all nodes of that tree, one behind the other, int32 [m words]."""
 
 
-@implements(way, RowInTrees)
-def way_in_tree(ways, b):
-    """Return the tree, and the row."""
+@hook
+def values_on(ways):
+    """Return the features of all rows, one row behind the other, float32 [n d]."""
+
+
+@hook
+def row_on(ways, b):
+    """Return where among these the row of way number ``b`` begins."""
+
+
+@implements(tree_on, RowsInTree)
+def tree_of_rows(ways, b):
+    """Return the tree."""
+    return borrow_tree(ways.tree)
+
+
+@implements(words_on, RowsInTree)
+def words_of_tree(ways, b):
+    """Return its words."""
+    return in_a_row(ways.tree.i)
+
+
+@implements(values_on, RowsInTree)
+def values_of_rows(ways):
+    """Return the rows' values."""
+    return in_a_row(ways.rows.values)
+
+
+@implements(row_on, RowsInTree)
+def place_of_row(ways, b):
+    """Return the row's place."""
+    return (np.uint64(ways.first) + np.uint64(b)) * np.uint64(ways.rows.values.shape[1])
+
+
+@implements(tree_on, RowInTrees)
+def tree_of_way(ways, b):
+    """Return the tree."""
     columns, scratch = borrow_columns(ways.columns), borrow(ways.scratch)
-    tree = tree_at(borrow(ways.table), np.int64(ways.first) + np.int64(b), columns, scratch)
-    return tree, borrow_row(ways.x)
+    return tree_at(borrow(ways.table), np.int64(ways.first) + np.int64(b), columns, scratch)
+
+
+@implements(words_on, RowInTrees)
+def words_of_way(ways, b):
+    """Return the tree's words."""
+    return words_at(ways.table, np.uint64(ways.first) + np.uint64(b))
+
+
+@implements(values_on, RowInTrees)
+def values_of_row(ways):
+    """Return the row's values."""
+    return borrow(ways.x.values)
+
+
+@implements(row_on, RowInTrees)
+def place_of_only_row(ways, b):
+    """Return the row's place."""
+    return np.uint64(0)
 
 
 @apart
 def look_ahead(ways, n, at, noted, with_boxes, with_siblings):
     """Write to ``at`` the leaves at the ends of ``n`` <= N_AHEAD ways; -1 in empty trees.
 
-    ``at`` int64 [2 N_AHEAD], the second half scratch; ``noted`` int32 [N_AHEAD, N_NOTED] takes the
-    nodes below the root, or [0, 0] nothing; ``with_boxes`` asks for the leaves' boxes,
+    ``at`` int64 [4 N_AHEAD] takes the depths behind them, the rest is scratch; ``noted`` int32
+    [N_AHEAD, N_NOTED] takes the nodes below the root; ``with_boxes`` asks for the leaves' boxes,
     ``with_siblings`` for the nodes beside the ways too.
     """
     at, noted = borrow(at), borrow(noted)  # not known here any more
-    leaves, moving = at[:N_AHEAD], at[N_AHEAD:]
-    one, n_noted = np.uint64(1), np.uint64(noted.shape[1])
-    n_moving, depth = np.uint64(0), np.uint64(0)
+    leaves, depths, moving, starts = (
+        at[:N_AHEAD],
+        at[N_AHEAD : 2 * N_AHEAD],
+        at[2 * N_AHEAD : 3 * N_AHEAD],
+        at[3 * N_AHEAD :],
+    )
+    one, n_noted, n_moving, depth = np.uint64(1), np.uint64(N_NOTED), np.uint64(0), np.uint64(0)
+    width, values, notes = np.int64(0), values_on(ways), in_a_row(noted)
     for number in range(n):
-        leaves[number] = way(ways, number)[0].head_i[ROOT]
+        tree = tree_on(ways, number)
+        leaves[number], width = tree.head_i[ROOT], tree.i.shape[1]
+        starts[number], depths[number] = row_on(ways, number), 0
         if leaves[number] >= 0:
+            leaves[number] *= width  # until it is known, where its words begin
             moving[n_moving] = number
             n_moving += one
+    is_wide = width * 4 > CACHE_LINE
     while n_moving > np.uint64(0):
-        k = np.uint64(0)
+        k, is_noted = np.uint64(0), depth < n_noted
         while k < n_moving:
             b = np.uint64(moving[k])  # a signed index costs a test for negative ones
-            tree, x = way(ways, b)
-            v = np.uint64(leaves[b])
-            if tree.i[v, LEFT] < 0:
+            words, v = words_on(ways, b), np.uint64(leaves[b])
+            left = words[v + np.uint64(LEFT)]
+            if left < 0:
                 n_moving -= one
+                leaves[b], depths[b] = np.int64(v) // width, depth
                 moving[k] = moving[n_moving]
                 continue
-            child = np.int64(child_of(tree, v, x))
-            prefetch(tree.i, child)
+            value = values[np.uint64(starts[b]) + np.uint64(words[v + np.uint64(FEATURE)])]
+            threshold = np.int32(words[v + np.uint64(THRESHOLD)]).view(np.float32)
+            goes_right = np.uint64(not (value <= threshold))
+            child = np.int64(words[v + np.uint64(LEFT) + goes_right])  # without a jump
+            below = child * width
+            prefetch_word(words, below)
+            if is_wide:
+                prefetch_word(words, below + width - 1)
             if with_siblings:
-                both = np.int64(tree.i[v, LEFT]) + tree.i[v, RIGHT]
-                prefetch(tree.i, both - child)  # no choice, which the processor would have to guess
-            leaves[b] = child
-            if depth < n_noted:
-                noted[b, depth] = child
+                other = np.int64(words[v + np.uint64(RIGHT) - goes_right]) * width
+                prefetch_word(words, other)
+                if is_wide:
+                    prefetch_word(words, other + width - 1)
+            leaves[b] = below
+            if is_noted:
+                notes[b * n_noted + depth] = child
             k += one
         depth += one
     for number in range(n if with_boxes else 0):
-        fetch_boxes(way(ways, number)[0], leaves[number])
+        fetch_boxes(tree_on(ways, number), leaves[number])
 
 
 class Hint(NamedTuple):
@@ -128,6 +202,21 @@ class Hint(NamedTuple):
 
     leaf: int  # -1 where the tree was empty
     age: int  # rows that may have been learned since
+    nodes: np.ndarray  # int32 [N_NOTED], the nodes on the way, below the root
+    depth: int  # of the leaf, which is the last of them if they are noted so far
+
+
+class Way(NamedTuple):
+    """Nodes that are probably above a row's leaf; the links tell."""
+
+    nodes: np.ndarray  # int32 [N_NOTED]
+    n: int  # how many of them; at most those that are there
+
+
+@inner
+def borrow_way(way):
+    """Return the way without reference counts (see ``borrow``)."""
+    return Way(borrow(way.nodes), way.n)
 
 
 @inner

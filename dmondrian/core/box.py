@@ -12,7 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from dmondrian._jit import inner
-from dmondrian.core.lanes import SUM_LANES, beyond, extend, lowest_bit, rough_extension, widen
+from dmondrian.core.arithmetic import lowest_bit
+from dmondrian.core.lanes import SUM_LANES, beyond, extend, rough_extension, widen
 
 _ROUGH = 2.0**-23  # twice what a rounding of float32 may take away
 

@@ -17,7 +17,6 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from dmondrian._jit import overload_part
-from dmondrian.core.draws import LN2_HIGH, LN2_LOW, LOG2_E, TAYLOR, exp
 
 LANES = 4
 SUM_LANES = 8
@@ -25,10 +24,6 @@ WORDS = 16  # of a group of conditions, and where they begin
 FEATURES, THRESHOLDS, SIDES, EXITS = 0, LANES, 2 * LANES, 2 * LANES + 1
 _AT_ONCE = 8  # features of a box
 _ROUGH_LANES = 16
-_EXP_LANES = 8
-_WHOLE = (
-    1.5 * 2.0**52 + 1023.0
-)  # with which a small whole number k gets the bits of 2^k, at the end
 
 _BIT, _LONG = ir.IntType(1), ir.IntType(64)
 
@@ -37,9 +32,9 @@ _BIT, _LONG = ir.IntType(1), ir.IntType(64)
 def _way_on(typing_context, groups, group, x):
     def generate(context, builder, signature, args):
         word, single = ir.IntType(32), ir.FloatType()
-        values = _elements(context, builder, x, args[2])
+        values = elements(context, builder, x, args[2])
         first = builder.mul(args[1], ir.Constant(_LONG, WORDS))
-        start = builder.gep(_elements(context, builder, groups, args[0]), [first])
+        start = builder.gep(elements(context, builder, groups, args[0]), [first])
 
         def place(k):
             return builder.gep(start, [ir.Constant(_LONG, k)])
@@ -86,18 +81,19 @@ def _way_on_of_row(groups, group, x):
     return lambda groups, group, x: _way_on(groups, np.uint64(group), x)
 
 
-def _elements(context, builder, array_type, array):
+def elements(context, builder, array_type, array):
     """Return the address of the first element."""
     return context.make_array(array_type)(context, builder, array).data
 
 
-def _vector_at(builder, data, start, kind):
+def vector_at(builder, data, start, kind):
+    """Return the address of the vector of ``kind`` that begins with element ``start``."""
     return builder.bitcast(builder.gep(data, [start]), kind.as_pointer())
 
 
 def _load(builder, data, start, kind):
     """Return the vector of ``kind`` that begins with element ``start``."""
-    vector = builder.load(_vector_at(builder, data, start, kind))
+    vector = builder.load(vector_at(builder, data, start, kind))
     vector.align = 4
     return vector
 
@@ -128,7 +124,7 @@ def _for_all(builder, p, do):
 @intrinsic
 def _beyond(typing_context, lower, upper, x):
     def generate(context, builder, signature, args):
-        low, high, values = map(partial(_elements, context, builder), signature.args, args)
+        low, high, values = map(partial(elements, context, builder), signature.args, args)
         shape = context.make_array(x)(context, builder, args[2]).shape
         p = builder.extract_value(shape, 0)
         found = cgutils.alloca_once_value(builder, ir.Constant(_BIT, 0))
@@ -161,7 +157,7 @@ def _beyond_of_arrays(lower, upper, x):
 @intrinsic
 def _extend(typing_context, lower, upper, x, extensions):
     def generate(context, builder, signature, args):
-        low, high, values, out = map(partial(_elements, context, builder), signature.args, args)
+        low, high, values, out = map(partial(elements, context, builder), signature.args, args)
         singles, doubles = (
             ir.VectorType(kind(), SUM_LANES) for kind in (ir.FloatType, ir.DoubleType)
         )
@@ -181,7 +177,7 @@ def _extend(typing_context, lower, upper, x, extensions):
             )
             below = larger(builder.fsub(lowest, asked), nothing)
             found = larger(builder.fsub(asked, highest), below)
-            store = builder.store(found, _vector_at(builder, out, start, doubles))
+            store = builder.store(found, vector_at(builder, out, start, doubles))
             store.align = 8
             builder.store(builder.fadd(builder.load(sums), found), sums)
         told = builder.load(sums)
@@ -222,7 +218,7 @@ def _extend_arrays(lower, upper, x, extensions):
 @intrinsic
 def _widen(typing_context, lower, upper, x):
     def generate(context, builder, signature, args):
-        low, high, values = map(partial(_elements, context, builder), signature.args, args)
+        low, high, values = map(partial(elements, context, builder), signature.args, args)
         p = builder.extract_value(context.make_array(x)(context, builder, args[2]).shape, 0)
 
         def take_in(start, width):
@@ -231,7 +227,7 @@ def _widen(typing_context, lower, upper, x):
             for bounds, beyond in ((low, "<"), (high, ">")):
                 known = _load(builder, bounds, start, kind)
                 wider = builder.select(builder.fcmp_ordered(beyond, asked, known), asked, known)
-                builder.store(wider, _vector_at(builder, bounds, start, kind)).align = 4
+                builder.store(wider, vector_at(builder, bounds, start, kind)).align = 4
 
         _for_all(builder, p, take_in)
         return context.get_dummy_value()
@@ -267,7 +263,7 @@ def _added(builder, lanes, width):
 @intrinsic
 def _rough_extension(typing_context, lower, upper, x):
     def generate(context, builder, signature, args):
-        low, high, values = map(partial(_elements, context, builder), signature.args, args)
+        low, high, values = map(partial(elements, context, builder), signature.args, args)
         p = builder.extract_value(context.make_array(x)(context, builder, args[2]).shape, 0)
 
         def larger(a, b):
@@ -316,81 +312,3 @@ def rough_extension(lower: Any, upper: Any, x: Any) -> np.float32:
 @overload_part(rough_extension)
 def _rough_extension_of_arrays(lower, upper, x):
     return lambda lower, upper, x: _rough_extension(lower, upper, x)
-
-
-def _power_of_e(builder, x, kind):
-    """Return what :func:`dmondrian.core.draws.exp` does of a vector, in the same steps."""
-    longs = ir.VectorType(_LONG, kind.count)
-    mul, add, sub = builder.fmul, builder.fadd, builder.fsub
-
-    def each(value):
-        return ir.Constant(kind, [value] * kind.count)
-
-    name = f"llvm.floor.v{kind.count}f64"
-    floor = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind]), name)
-    k = builder.call(floor, [add(mul(x, each(LOG2_E)), each(0.5))])
-    r = sub(sub(x, mul(k, each(LN2_HIGH))), mul(k, each(LN2_LOW)))
-    z = mul(r, r)
-
-    def four(n):
-        a, b, c, d = map(each, TAYLOR[n : n + 4])
-        return add(add(a, mul(b, r)), mul(z, add(c, mul(d, r))))
-
-    both = add(four(6), mul(mul(z, z), four(10)))
-    total = add(each(1.0), add(r, mul(z, add(four(2), mul(mul(z, z), both)))))
-    bits = builder.bitcast(add(k, each(_WHOLE)), longs)
-    power = builder.shl(bits, ir.Constant(longs, [52] * kind.count))
-    return mul(total, builder.bitcast(power, kind))
-
-
-@intrinsic
-def _write_exponentials(typing_context, values, n):
-    def generate(context, builder, signature, args):
-        data = _elements(context, builder, values, args[0])
-        kind = ir.VectorType(ir.DoubleType(), _EXP_LANES)
-        none, step = ir.Constant(_LONG, 0), ir.Constant(_LONG, _EXP_LANES)
-        with cgutils.for_range_slice(builder, none, args[1], step) as (start, _):
-            place = _vector_at(builder, data, start, kind)
-            x = builder.load(place)
-            x.align = 8
-            builder.store(_power_of_e(builder, x, kind), place).align = 8
-        return context.get_dummy_value()
-
-    return types.none(values, types.uint64), generate
-
-
-def write_exponentials(values: Any, n: Any) -> None:
-    """Write e^x in the place of each x of the first ``n``.
-
-    Parameters
-    ----------
-    values : float64 [m], contiguous
-        The first ``n`` in [-700, 700]. Those up to the next multiple of 8, which m must not be
-        below, may be written to too.
-    n : uint64
-    """
-    for j in range(int(n)):
-        values[j] = exp(values[j])
-
-
-@overload_part(write_exponentials)
-def _write_exponentials_of_array(values, n):
-    return lambda values, n: _write_exponentials(values, n)
-
-
-@intrinsic
-def _lowest_bit(typing_context, word):
-    def generate(context, builder, signature, args):
-        return builder.cttz(args[0], ir.Constant(_BIT, 1))
-
-    return types.uint64(types.uint64), generate
-
-
-def lowest_bit(word: Any) -> Any:
-    """Return the place of the lowest bit of ``word``, uint64, that is set; one must be."""
-    return np.uint64((int(word) & -int(word)).bit_length() - 1)
-
-
-@overload_part(lowest_bit)
-def _lowest_bit_of_word(word):
-    return lambda word: _lowest_bit(word)

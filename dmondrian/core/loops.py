@@ -15,7 +15,7 @@ import numpy as np
 
 from dmondrian._jit import hook, implements, inner, kernel
 from dmondrian._memory import borrow
-from dmondrian.core.ahead import N_AHEAD, N_NOTED, Hint, RowInTrees, RowsInTree, look_ahead
+from dmondrian.core.ahead import N_AHEAD, N_NOTED, Hint, RowInTrees, RowsInTree, Way, look_ahead
 from dmondrian.core.box import measure
 from dmondrian.core.columns import borrow_columns, borrow_rows, row_of
 from dmondrian.core.draws import tree_key
@@ -60,31 +60,33 @@ MAX_REPEATS = 256  # integer weights up to this are learned as repeats, byte for
 
 
 @inner
-def learn_path(stat, loss, rule, tree, leaf, opens, inserted, y, w):
+def learn_path(stat, loss, rule, tree, leaf, opens, inserted, y, w, way):
     """Price, count and weigh one row from its leaf to the root. O(depth)."""
     if opens:
         q, kq = opening_price(loss, tree, leaf, y, w)
     else:
-        q, kq = price(loss, tree, leaf, y, w)
+        n, d, kq = price(loss, tree, leaf, y, w)
+        q = n / d
     count(stat, tree, leaf, y, w)
     shift = inserted_factor(rule, tree, inserted) if inserted >= 0 else 1.0
-    learn_above(loss, stat, rule, tree, leaf, q, kq, shift, y, w)
+    learn_above(loss, stat, rule, tree, leaf, q, kq, shift, y, w, way)
 
 
 def learn_along_path(growth, stat, loss, rule, tree, key, x, y, w, hint):
     """Learn a row as most growths do: taken in once, then known to all nodes on its path."""
     prepare(loss, rule, tree, y)
-    leaf, opens, inserted = grow(growth, stat, rule, tree, x, y, key, hint)
+    leaf, opens, inserted, n_noted = grow(growth, stat, rule, tree, x, y, key, hint)
     if leaf < 0:
         return False
+    way = Way(hint.nodes, n_noted)
     if w == 1.0:
-        learn_path(stat, loss, rule, tree, leaf, opens, inserted, y, 1.0)
+        learn_path(stat, loss, rule, tree, leaf, opens, inserted, y, 1.0, way)
         tree.head_f[TOTAL_WEIGHT] += 1.0
     elif w <= MAX_REPEATS and w == np.floor(w):
         for repeat in range(int(w)):
             if repeat > 0:
                 prepare(loss, rule, tree, y)
-            learn_path(stat, loss, rule, tree, leaf, opens, inserted, y, 1.0)
+            learn_path(stat, loss, rule, tree, leaf, opens, inserted, y, 1.0, way)
             tree.head_f[TOTAL_WEIGHT] += 1.0
             opens, inserted = False, -1
     else:
@@ -93,7 +95,7 @@ def learn_along_path(growth, stat, loss, rule, tree, key, x, y, w, hint):
             if done > 0.0:
                 prepare(loss, rule, tree, y)
             part = min(at_once(loss, done), w - done)
-            learn_path(stat, loss, rule, tree, leaf, opens, inserted, y, part)
+            learn_path(stat, loss, rule, tree, leaf, opens, inserted, y, part, way)
             tree.head_f[TOTAL_WEIGHT] += part
             done += part
             opens, inserted = False, -1
@@ -207,8 +209,8 @@ def answer_rows(asked, growth, stat, loss, rule, tree, key, x, row):
 def learn_block(growth, stat, loss, rule, tree, key, rows, y, w, start, asked, at, noted):
     """Learn rows ``start``.. in one tree; return the row reached.
 
-    ``at`` int64 [2 N_AHEAD] is scratch; of a row that comes alone ``at[0]`` is the leaf already.
-    ``noted`` int32 [0, 0]: what is learned of a row is learned upwards.
+    ``at`` and ``noted`` are scratch, as :func:`look_ahead` takes them; of a row that comes alone
+    they tell of its way already.
     """
     capacity = tree.i.shape[0]
     n = y.shape[0]
@@ -221,7 +223,7 @@ def learn_block(growth, stat, loss, rule, tree, key, rows, y, w, start, asked, a
         x = row_of(rows, r)
         answer(asked, growth, stat, loss, rule, tree, key, x, r)
         weight = w[r] if w.shape[0] > 0 else 1.0
-        hint = Hint(at[age], age)
+        hint = Hint(at[age], age, noted[age], at[N_AHEAD + age])
         if weight > 0.0 and not learn(growth, stat, loss, rule, tree, key, x, y[r], weight, hint):
             return r
     return n
@@ -242,11 +244,11 @@ def update(
     """
     table, columns, rows = borrow(table), borrow_columns(columns), borrow_rows(rows)
     numbers, y, w, reached = borrow(numbers), borrow(y), borrow(w), borrow(reached)
-    lengths, places = scratch_for(columns), np.empty(2 * N_AHEAD, np.int64)
-    nothing = np.empty((0, 0), np.int32)
+    lengths, places = scratch_for(columns), np.empty(4 * N_AHEAD, np.int64)
+    notes = np.empty((N_AHEAD, N_NOTED), np.int32)
     n, waiting = y.shape[0], 0
     for t in range(first, last):
-        scratch, at, noted = borrow(lengths), borrow(places), borrow(nothing)
+        scratch, at, noted = borrow(lengths), borrow(places), borrow(notes)
         k = (t - first) % N_AHEAD if n == 1 else 0
         if n == 1 and k == 0:
             x, end = row_of(rows, 0), min(last, t + N_AHEAD)
@@ -254,8 +256,9 @@ def update(
         if reached[t] < n:
             tree, key = tree_at(table, t, columns, scratch), tree_key(seed, numbers[t])
             reached[t] = learn_block(
-                growth, stat, loss, rule, tree, key, rows, y, w, reached[t], asked, at[k:], noted
-            )
+                growth, stat, loss, rule, tree, key, rows, y, w, reached[t], asked,
+                at[k:], noted[k:],
+            )  # fmt: skip
             waiting += reached[t] < n
     return waiting
 
@@ -286,7 +289,7 @@ def predict(
     table, columns, rows = borrow(table), borrow_columns(columns), borrow_rows(rows)
     numbers, lifetimes, total = borrow(numbers), borrow(lifetimes), borrow(total)
     square, distance = borrow(square), borrow(distance)
-    lengths, places = scratch_for(columns), np.empty(2 * N_AHEAD, np.int64)
+    lengths, places = scratch_for(columns), np.empty(4 * N_AHEAD, np.int64)
     memory = np.empty((2 + lifetimes.shape[1], width))
     notes = np.empty((N_AHEAD, N_NOTED), np.int32)
     n, n_trees, beside = total.shape[0], numbers.shape[0], reads_siblings(rule)
@@ -337,7 +340,7 @@ def collect(growth, stat, loss, rule, table, columns, seed, numbers, rows, lifet
     table, columns, rows = borrow(table), borrow_columns(columns), borrow_rows(rows)
     numbers, lifetimes, answers = borrow(numbers), borrow(lifetimes), borrow(answers)
     lengths, memory = scratch_for(columns), np.empty((2, answers.shape[3]))
-    places, notes = np.empty(2 * N_AHEAD, np.int64), np.empty((N_AHEAD, N_NOTED), np.int32)
+    places, notes = np.empty(4 * N_AHEAD, np.int64), np.empty((N_AHEAD, N_NOTED), np.int32)
     n, boxes, beside = answers.shape[1], reads_boxes(growth), reads_siblings(rule)
     for t in range(numbers.shape[0]):
         scratch, work, at, noted = borrow(lengths), borrow(memory), borrow(places), borrow(notes)

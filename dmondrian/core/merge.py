@@ -6,8 +6,11 @@ statistics that add.
 
 from __future__ import annotations
 
+import numpy as np
+
 from dmondrian._jit import kernel
 from dmondrian._memory import borrow
+from dmondrian.core.ahead import Hint
 from dmondrian.core.columns import borrow_rows, row_of
 from dmondrian.core.draws import tree_key
 from dmondrian.core.nodes import N_NODES, PARENT, borrow_tree
@@ -23,10 +26,12 @@ def absorb(growth, stat, rule, tree, seed, number, points, statistics, start):
     """
     tree, points, statistics = borrow_tree(tree), borrow_rows(points), borrow(statistics)
     key = tree_key(seed, number)
+    nothing = np.empty(0, np.int32)
     for c in range(start, statistics.shape[0]):
         if tree.head_i[N_NODES] + 2 > tree.i.shape[0]:
             return c
-        v = grow(growth, stat, rule, tree, row_of(points, c), 0.0, key, -1)[0]
+        hint = Hint(-1, 0, borrow(nothing), 0)
+        v = grow(growth, stat, rule, tree, row_of(points, c), 0.0, key, hint)[0]
         if v < 0:
             return c
         while v >= 0:

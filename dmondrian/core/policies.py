@@ -40,11 +40,12 @@ def learn(growth, stat, loss, rule, tree, key, x, y, w, hint):
 
 @hook
 def grow(growth, stat, rule, tree, x, y, key, hint):
-    """Take ``x`` into the tree, whose key is ``key``; return (leaf, opens, inserted).
+    """Take ``x`` into the tree, whose key is ``key``; return (leaf, opens, inserted, n_noted).
 
     ``opens`` tells whether the row is the first of its leaf, ``inserted`` is the parent that
-    the row put above an older node, or -1. ``hint`` tells the leaf that ``x`` reached some rows
-    ago (:class:`dmondrian.core.ahead.Hint`). The leaf is -1 where the arrays are full; the tree is
+    the row put above an older node, or -1. ``hint`` tells the way on which ``x`` went some rows
+    ago (:class:`dmondrian.core.ahead.Hint`), ``n_noted`` how many of its nodes are above the leaf;
+    if that is wrong it costs time alone. The leaf is -1 where the arrays are full; the tree is
     sound then, and the row can be taken in again once there is room.
     """
 
@@ -170,7 +171,10 @@ def at_once(loss, done):
 
 @hook
 def price(loss, tree, v, y, w):
-    """Return the price factor (m, k) of a row at ``v``, before it is counted there."""
+    """Return the price factor (n, d, k) of a row at ``v``, before it is counted: n / d 2^(256 k).
+
+    The quotient is left to whoever has others to divide at the same time.
+    """
 
 
 @hook
@@ -179,11 +183,12 @@ def opening_price(loss, tree, v, y, w):
 
 
 @hook
-def learn_above(loss, stat, rule, tree, leaf, q, kq, shift, y, w):
+def learn_above(loss, stat, rule, tree, leaf, q, kq, shift, y, w, way):
     """Price, count and weigh a row at all nodes above ``leaf``, whose factor is (q, kq).
 
-    ``shift`` is a factor more for the mixture of the first of them; :mod:`dmondrian.core.upward`
-    has the ways to do so.
+    ``shift`` is a factor more for the mixture of the first of them, ``way`` tells which these
+    probably are (:class:`dmondrian.core.ahead.Way`); :mod:`dmondrian.core.upward` has the ways to
+    do so.
     """
 
 
@@ -259,8 +264,19 @@ def inserted_factor(rule, tree, new):
 
 
 @hook
-def shift_weight(rule, tree, v, p, kp, q, kq):
-    """Learn one row's price factors at internal node ``v``; return the mixture's."""
+def shift_weight(rule, tree, v, n, d, kp, q, kq):
+    """Learn one row at internal node ``v``; return the mixture's price factor there.
+
+    The node's own is n / d 2^(256 kp), that of the mixture below it q 2^(256 kq).
+    """
+
+
+@hook
+def shift_near(rule, tree, v, n, d, q):
+    """Do what :func:`shift_weight` does where both exponents are 0; return whether, and q.
+
+    What is far from 1 it may leave to that, and calls nothing: loops take it in.
+    """
 
 
 @hook

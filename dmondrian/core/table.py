@@ -33,6 +33,12 @@ def table_of(trees: Sequence[Tree]) -> np.ndarray:
 
 
 @inner
+def words_at(table, t):
+    """Return the words of all nodes of tree ``t``, one behind the other, int32 [8 m or more]."""
+    return array_at(table[t, _WORDS], (8 * table[t, _CAPACITY],), np.int32)
+
+
+@inner
 def tree_at(table, t, columns, scratch):
     """Return tree ``t``; ``scratch`` is the caller's."""
     row = table[t]

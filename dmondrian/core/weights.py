@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dmondrian._jit import inner
+from dmondrian._jit import apart, inner
+from dmondrian.core.arithmetic import quotients
 from dmondrian.core.draws import exp
 from dmondrian.core.nodes import EXPONENT, ODDS
 
@@ -21,6 +22,8 @@ _UP = 2.0**256
 _DOWN = 2.0**-256
 _BIG = LARGEST_ODDS = 2.0**128
 _SMALL = SMALLEST_ODDS = 2.0**-128
+_FIRST_BITS = np.int64(np.float64(_SMALL).view(np.int64) + 1)  # of a number above 2^-128
+_N_BITS = np.uint64(np.float64(_BIG).view(np.int64) - _FIRST_BITS)
 _LN_UP = 177.445678223346  # 256 ln 2
 _NEAR = 88.0  # below 128 ln 2
 # A label 10^9 spreads off can price a row at 10^18: exponents stop at e^(+-9.5e10) for one
@@ -74,11 +77,18 @@ def add(m, k, n, j):
 
 
 @inner
+def _as_held(m, k):
+    """Return odds as they are held."""
+    m, k = normalise(m, k)
+    return m, max(min(k, _LIMIT), -_LIMIT)
+
+
+@inner
 def set_odds(tree, v, m, k):
     """Write the odds of node ``v``."""
-    m, k = normalise(m, k)
+    m, k = _as_held(m, k)
     tree.d[v, ODDS] = m
-    tree.i[v, EXPONENT] = np.int32(max(min(k, _LIMIT), -_LIMIT))
+    tree.i[v, EXPONENT] = np.int32(k)
 
 
 @inner
@@ -92,26 +102,58 @@ def stop_probability(tree, v):
 
 
 @inner
-def mix_and_shift(tree, v, p, kp, q, kq):
-    """Learn one row at internal node ``v``: shift its odds, return q_v as (m, k)."""
-    odds = tree.d[v, ODDS]
-    k = np.int64(tree.i[v, EXPONENT])
-    if kp == 0 and kq == 0:  # as the rest says, with fewer steps
-        shifted = odds * p / q
-        if _SMALL < shifted < _BIG:
-            tree.d[v, ODDS] = shifted
-            if k == 0:
-                go_on = 1.0 / (1.0 + odds)
-                return odds * go_on * p + go_on * q, k
-            # odds p / q is beyond 2^128 or below 2^-128: one of the two is lost in rounding.
-            return normalise(q if k < 0 else p, np.int64(0))
-    set_odds(tree, v, odds * p / q, k + kp - kq)
-    if k > 0:
-        return add(p, kp, q / odds, kq - k)
-    if k < 0:
-        return add(odds * p, k + kp, q, kq)
+def is_held(m):
+    """Tell whether 2^-128 < ``m`` < 2^128; ``m`` not below 0, or nan."""
+    return np.uint64(np.float64(m).view(np.int64) - _FIRST_BITS) < _N_BITS
+
+
+@inner
+def mix_near(tree, v, n, d, q):
+    """Do what :func:`mix_and_shift` does of numbers whose exponents are 0, or nothing.
+
+    Returns whether it was done, and q_v. It calls nothing, which would cost a loop its registers.
+    """
+    odds, k = tree.d[v, ODDS], tree.i[v, EXPONENT]
+    p, go_on = quotients(n, 1.0, d, 1.0 + odds)
+    shifted = odds * p / q
+    # odds p / q beyond 2^128 or below 2^-128: one of the two is lost in rounding.
+    handed = q if k < 0 else p
+    if not is_held(shifted) or (k != 0 and not is_held(handed)):
+        return False, q
+    tree.d[v, ODDS] = shifted
+    return True, odds * go_on * p + go_on * q if k == 0 else handed
+
+
+@inner
+def mix_and_shift(tree, v, n, d, kp, q, kq):
+    """Learn one row at internal node ``v``: shift its odds, return q_v as (m, k).
+
+    Its price factor is ``n`` / ``d`` 2^(256 ``kp``).
+    """
+    odds, k = tree.d[v, ODDS], np.int64(tree.i[v, EXPONENT])
+    m, e, handed, kh = _mixed(odds, k, n / d, kp, q, kq)
+    tree.d[v, ODDS], tree.i[v, EXPONENT] = m, np.int32(e)
+    return handed, kh
+
+
+@apart
+def _mixed(odds, k, p, kp, q, kq):
+    """Return odds after a row as (m, k), and what is handed up, likewise."""
     go_on = 1.0 / (1.0 + odds)
-    return add(odds * go_on * p, kp, go_on * q, kq)
+    shifted = odds * p / q
+    if kp == 0 and kq == 0 and is_held(shifted):
+        if k == 0:
+            return shifted, k, odds * go_on * p + go_on * q, k
+        handed, kh = normalise(q if k < 0 else p, np.int64(0))
+        return shifted, k, handed, kh
+    if k > 0:
+        handed, kh = add(p, kp, q / odds, kq - k)
+    elif k < 0:
+        handed, kh = add(odds * p, k + kp, q, kq)
+    else:
+        handed, kh = add(odds * go_on * p, kp, go_on * q, kq)
+    m, e = _as_held(shifted, k + kp - kq)
+    return m, e, handed, kh
 
 
 @inner

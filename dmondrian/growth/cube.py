@@ -28,6 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dmondrian._jit import implements, inner
+from dmondrian.core.ahead import N_NOTED
 from dmondrian.core.box import (
     bound,
     copy,
@@ -203,20 +204,23 @@ def grow_cube(growth, stat, rule, tree, x, y, key, hint):
         tree.head_i[ROOT] = 0
         leaf = open_leaf(tree, -1)
         enclose(tree, leaf, x)
-        return leaf, True, -1
+        return leaf, True, -1, 0
+    depth = np.int64(0)
     while tree.i[v, LEFT] >= 0:
         stretch(tree, v, x)
         v = child_of(tree, v, x)
+        depth += 1
+    noted = min(hint.depth, N_NOTED)  # cells are split, but none comes above another
     if tree.d[v, STAT] == 0.0:
         enclose(tree, v, x)
-        return v, True, -1
+        return v, True, -1, min(depth - 1, noted)
     if not is_outside(tree, v, x):
-        return v, False, -1
+        return v, False, -1, min(depth - 1, noted)
     if not is_point(tree, v):  # stopped with several points: it stays whole
         stretch(tree, v, x)
-        return v, False, -1
+        return v, False, -1, min(depth - 1, noted)
     leaf, opens = part(growth, rule, tree, key, v, x)
-    return leaf, opens, -1
+    return leaf, opens, -1, min(depth, noted)
 
 
 @implements(parting, Cube)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dmondrian._jit import implements, inner
-from dmondrian.core.ahead import newest_since
+from dmondrian.core.ahead import N_NOTED, newest_since
 from dmondrian.core.box import (
     bound,
     enclose,
@@ -94,13 +94,17 @@ def climb(tree, leaf, newest, x):
 
 @inner
 def first_outside(tree, hint, x):
-    """Return what :func:`climb` finds from the leaf of ``x``, and ``end``; the tree has rows."""
+    """Return what :func:`climb` finds from the leaf of ``x``; the tree has rows.
+
+    Then ``end``, and how many of the noted nodes are above the first, if it is one outside.
+    """
     root = np.int64(tree.head_i[ROOT])
     leaf = np.int64(hint.leaf) if hint.leaf >= 0 else leaf_of(tree, root, x)
     found, turn, end = climb(tree, leaf, newest_since(tree, hint), x)
-    if turn >= 0:
-        found, turn, end = climb(tree, leaf_of(tree, turn, x), tree.head_i[N_NODES], x)
-    return found, end
+    if turn < 0:
+        return found, end, hint.depth - (end - tree.n_features)
+    found, turn, end = climb(tree, leaf_of(tree, turn, x), tree.head_i[N_NODES], x)
+    return found, end, np.int64(0)
 
 
 @inner
@@ -122,12 +126,12 @@ def grow_range(growth, stat, rule, tree, x, y, key, hint):
         tree.head_i[ROOT] = 0
         leaf = open_leaf(tree, -1)
         enclose(tree, leaf, x)
-        return leaf, True, -1
+        return leaf, True, -1, 0
     key = row_key(key, np.float64(tree.head_f[TOTAL_WEIGHT]).view(np.uint64))
     may_split = tree.head_i[N_NODES] + 2 <= growth.max_nodes
-    v, end = first_outside(tree, hint, x)
+    v, end, level = first_outside(tree, hint, x)
     if v < 0:
-        return ~v, False, -1
+        return ~v, False, -1, min(level - 1, N_NOTED)
     parent_time = birth_of(tree, v)
     draw = 1
     while True:
@@ -146,13 +150,14 @@ def grow_range(growth, stat, rule, tree, x, y, key, hint):
                     new, leaf = split_above(tree, v, split_time, x, total, key, draw + 1)
                     stretch(tree, new, x)
                     inherit_weight(rule, tree, new, v, is_leaf)
-                    return leaf, True, new
+                    return leaf, True, new, min(level, N_NOTED)
             draw += 1
         stretch(tree, v, x)
         if is_leaf:
-            return v, False, -1
+            return v, False, -1, min(level, N_NOTED)
         parent_time = time
         v = child_of(tree, v, x)
+        level += 1
 
 
 @implements(parting, Range)

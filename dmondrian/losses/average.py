@@ -41,7 +41,7 @@ implements(learn_above, Average)(node_by_node)
 
 @implements(price, Average)
 def price_average(loss, tree, v, y, w):
-    return 1.0, np.int64(0)
+    return 1.0, 1.0, np.int64(0)
 
 
 @implements(opening_price, Average)

@@ -217,8 +217,9 @@ def charge(loss, tree, v, z, y, w):
 @implements(price, OfMean)
 def price_of_mean(loss, tree, v, y, w):
     if not loss.priced:
-        return 1.0, np.int64(0)
-    return charge(loss, tree, v, solution(loss, tree, v), y, w)
+        return 1.0, 1.0, np.int64(0)
+    m, k = charge(loss, tree, v, solution(loss, tree, v), y, w)
+    return m, 1.0, k
 
 
 @implements(opening_price, OfMean)

@@ -120,7 +120,7 @@ implements(learn_above, Huber)(node_by_node)
 def price_huber(loss, tree, v, y, w):
     if loss.priced:
         tree.d[v, PRICE] += w * huber(loss.delta, solution(loss, tree, v), y)
-    return 1.0, np.int64(0)
+    return 1.0, 1.0, np.int64(0)
 
 
 @implements(opening_price, Huber)

@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._jit import implements, inner
+from dmondrian._jit import apart, implements, inner
+from dmondrian.core.ahead import borrow_way
 from dmondrian.core.draws import log, log_gamma, log_gamma_rise
-from dmondrian.core.nodes import STAT
+from dmondrian.core.nodes import STAT, borrow_tree
 from dmondrian.core.policies import (
     add_empty_forecast,
     add_forecast,
@@ -59,7 +60,38 @@ def prepare_kt(loss, rule, tree, y):
 
 
 implements(at_once, KT)(all_at_once)
-implements(learn_above, KT)(node_by_node)
+
+
+class Whole(NamedTuple):
+    """The same for rows of weight one at learning rate 1, the most by far."""
+
+    alpha: float
+    all_alpha: float  # of all classes
+
+
+@implements(price, Whole)
+def price_whole(loss, tree, v, y, w):
+    of_class, of_all = tree.d[v, STAT + 1 + int(y)] + loss.alpha, tree.d[v, STAT] + loss.all_alpha
+    return of_class, of_all, np.int64(0)
+
+
+@apart
+def learn_others(loss, stat, rule, tree, leaf, q, kq, shift, y, w, way):
+    """Learn any row; apart, as its logarithms would take registers from the loop of most rows."""
+    tree, way = borrow_tree(tree), borrow_way(way)  # not known here any more
+    node_by_node_compiled(loss, stat, rule, tree, leaf, q, kq, shift, y, w, way)
+
+
+@implements(learn_above, KT)
+def learn_above_kt(loss, stat, rule, tree, leaf, q, kq, shift, y, w, way):
+    if w == 1.0 and loss.rate == 1.0:
+        whole = Whole(loss.alpha, loss.n_classes * loss.alpha)
+        node_by_node_compiled(whole, stat, rule, tree, leaf, q, kq, shift, y, 1.0, way)
+    else:
+        learn_others(loss, stat, rule, tree, leaf, q, kq, shift, y, w, way)
+
+
+node_by_node_compiled = inner(node_by_node)
 
 
 @implements(price, KT)
@@ -67,17 +99,20 @@ def price_kt(loss, tree, v, y, w):
     n = tree.d[v, STAT]
     n_c = tree.d[v, STAT + 1 + int(y)]
     if w == 1.0:
-        p = (n_c + loss.alpha) / (n + loss.n_classes * loss.alpha)
+        of_class, of_all = n_c + loss.alpha, n + loss.n_classes * loss.alpha
         if loss.rate == 1.0:
-            return p, np.int64(0)
-        return from_log(loss.rate * log(p))
-    return from_log(loss.rate * log_repeats(n_c, n, loss.alpha, loss.n_classes, w))
+            return of_class, of_all, np.int64(0)
+        m, k = from_log(loss.rate * log(of_class / of_all))
+        return m, 1.0, k
+    m, k = from_log(loss.rate * log_repeats(n_c, n, loss.alpha, loss.n_classes, w))
+    return m, 1.0, k
 
 
 @implements(opening_price, KT)
 def opening_price_kt(loss, tree, v, y, w):
     if loss.charge:
-        return price_kt_compiled(loss, tree, v, y, w)
+        n, d, k = price_kt_compiled(loss, tree, v, y, w)
+        return n / d, k
     if w <= 1.0:
         return 1.0, np.int64(0)
     return from_log(loss.rate * log_repeats(1.0, 1.0, loss.alpha, loss.n_classes, w - 1.0))

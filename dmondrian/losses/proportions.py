@@ -46,7 +46,7 @@ implements(learn_above, Proportions)(node_by_node)
 
 @implements(price, Proportions)
 def price_proportions(loss, tree, v, y, w):
-    return 1.0, np.int64(0)
+    return 1.0, 1.0, np.int64(0)
 
 
 @implements(opening_price, Proportions)

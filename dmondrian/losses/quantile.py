@@ -92,7 +92,7 @@ def pay(loss, tree, v, speaker, y, w):
 def price_pinball(loss, tree, v, y, w):
     if loss.priced:
         pay(loss, tree, v, v, y, w)
-    return 1.0, np.int64(0)
+    return 1.0, 1.0, np.int64(0)
 
 
 @implements(opening_price, Pinball)

@@ -95,7 +95,8 @@ exponent_squared_compiled = inner(exponent_squared)
 
 @implements(price, Squared)
 def price_squared(loss, tree, v, y, w):
-    return from_log(exponent_squared_compiled(loss, tree, v, y, w))
+    m, k = from_log(exponent_squared_compiled(loss, tree, v, y, w))
+    return m, 1.0, k
 
 
 @implements(opening_price, Squared)

@@ -27,6 +27,7 @@ from dmondrian.core.policies import (
     reads_siblings,
     rebuild_weights,
     second_moment,
+    shift_near,
     shift_weight,
 )
 from dmondrian.core.weights import (
@@ -34,6 +35,7 @@ from dmondrian.core.weights import (
     from_log,
     inherit_odds,
     mix_and_shift,
+    mix_near,
     normalise,
     set_odds,
     stop_probability,
@@ -98,8 +100,13 @@ def inserted_factor_aggregate(rule, tree, new):
 
 
 @implements(shift_weight, Aggregate)
-def shift_weight_aggregate(rule, tree, v, p, kp, q, kq):
-    return mix_and_shift(tree, v, p, kp, q, kq)
+def shift_weight_aggregate(rule, tree, v, n, d, kp, q, kq):
+    return mix_and_shift(tree, v, n, d, kp, q, kq)
+
+
+@implements(shift_near, Aggregate)
+def shift_near_aggregate(rule, tree, v, n, d, q):
+    return mix_near(tree, v, n, d, q)
 
 
 @implements(inherit_weight, Aggregate)

@@ -26,6 +26,7 @@ from dmondrian.core.policies import (
     reads_siblings,
     rebuild_weights,
     second_moment,
+    shift_near,
     shift_weight,
 )
 
@@ -56,8 +57,12 @@ def inserted_factor_silent(rule, tree, new):
     return 1.0
 
 
-def shift_weight_silent(rule, tree, v, p, kp, q, kq):
+def shift_weight_silent(rule, tree, v, n, d, kp, q, kq):
     return q, kq
+
+
+def shift_near_silent(rule, tree, v, n, d, q):
+    return True, q
 
 
 def inherit_weight_silent(rule, tree, new, v, v_is_leaf):
@@ -77,6 +82,7 @@ def learns_nothing(rule):
     """Register what a rule answers that has no weights to learn."""
     implements(inserted_factor, rule)(inserted_factor_silent)
     implements(shift_weight, rule)(shift_weight_silent)
+    implements(shift_near, rule)(shift_near_silent)
     implements(inherit_weight, rule)(inherit_weight_silent)
     implements(rebuild_weights, rule)(rebuild_weights_silent)
 

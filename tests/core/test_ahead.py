@@ -11,12 +11,12 @@ from dmondrian.core.ahead import N_AHEAD, N_NOTED
 from dmondrian.ensemble import Ensemble
 from dmondrian.fixed_point import whole_shares
 
-N = 240
+N = 500
 
 
 def chain(estimator: AMFClassifier | MondrianForestClassifier) -> tuple[Ensemble, np.ndarray]:
     """Trees that mostly part the largest point from all others, and those points."""
-    X = (2.0 ** (-0.5 * np.arange(N))).astype(np.float32)[:, None]
+    X = (2.0 ** (126 - 0.5 * np.arange(N))).astype(np.float32)[:, None]
     forest = Ensemble(estimator._forest_parameters(1, 2), range(3))
     forest.update(X, np.arange(N) % 2 * 1.0)
     return forest, X

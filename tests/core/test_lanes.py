@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import numba
 import numpy as np
 import pytest
 
+from dmondrian._memory import step_up
+from dmondrian.core.arithmetic import lowest_bit, quotients, write_exponentials
 from dmondrian.core.draws import exp
 from dmondrian.core.lanes import (
     LANES,
@@ -16,11 +19,9 @@ from dmondrian.core.lanes import (
     WORDS,
     beyond,
     extend,
-    lowest_bit,
     rough_extension,
     way_on,
     widen,
-    write_exponentials,
 )
 
 
@@ -186,3 +187,30 @@ def test_exponentials_are_those_of_one_number_to_the_last_bit(way: Callable[...,
         way(values, np.uint64(n))
         assert values[:n].tobytes() == expected[:n].tobytes()
         assert values[-1] == 3.0
+
+
+@numba.njit
+def divided(a, b, c, d):  # type: ignore[no-untyped-def]  # compiled for what it is given
+    return quotients(a, b, c, d)
+
+
+def test_two_quotients_are_those_of_each() -> None:
+    odd = [0.0, 1.0, 3.0, 0.1, 1e-310, 1e300, 5e-324]
+    for a, c in [(a, c) for a in odd for c in odd if c]:
+        with np.errstate(over="ignore"):
+            expected = np.float64(a) / np.float64(c), np.float64(c) / np.float64(3.0)
+            assert quotients(a, c, c, 3.0) == expected
+        assert divided(a, c, c, 3.0) == expected
+
+
+@numba.njit
+def stepped(number, guess, level):  # type: ignore[no-untyped-def]  # as above
+    return step_up(number, guess, level)
+
+
+@pytest.mark.parametrize("go", [stepped, step_up], ids=["compiled", "plain"])
+def test_a_guess_changes_no_number(go: Any) -> None:
+    assert go(7, 7, 4) == (7, 3)
+    assert go(7, 8, 4) == (7, 4)
+    assert go(-1, -1, 0) == (-1, -1)
+    assert go(0, -1, -1) == (0, -1)

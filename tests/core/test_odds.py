@@ -34,7 +34,7 @@ def test_a_row_shifts_odds_and_hands_on_the_mixture(k: int, exponents: tuple[int
     kp, kq = exponents
     for odds, p, q in itertools.product(ODDS_HELD, PRICES, PRICES):
         tree.d[0, ODDS], tree.i[0, EXPONENT] = odds, k
-        m, found = mix_and_shift(tree, 0, p, np.int64(kp), q, np.int64(kq))
+        m, found = mix_and_shift(tree, 0, p, 1.0, np.int64(kp), q, np.int64(kq))
         held, price, below = exactly(odds, k), exactly(p, kp), exactly(q, kq)
         assert is_near(tree.d[0, ODDS], tree.i[0, EXPONENT], held * price / below)
         assert 2.0**-128 <= tree.d[0, ODDS] <= 2.0**128
