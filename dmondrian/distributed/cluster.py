@@ -55,26 +55,44 @@ CONFIG = {
 _PRIVATE = ("tls", "wss", "inproc")  # protocols that encrypt, or that leave no process
 
 
-_TASKS = logging.getLogger("distributed.worker.state_machine")
+_LOGGERS = [
+    logging.getLogger(name) for name in ("distributed.worker", "distributed.worker.state_machine")
+]
+_NO_NEWS = (
+    "ended with CancelledError",  # a task
+    "Failed to communicate with scheduler during heartbeat",
+    "Scheduler was unaware of this worker",
+)
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Whether a record is of more than a task that its worker's end cut short."""
-    return "ended with CancelledError" not in str(record.msg)
+    """Whether a record is of more than what a worker's end, or its scheduler's, cut short."""
+    return not any(told in str(record.msg) for told in _NO_NEWS)
+
+
+def _quiet() -> None:
+    for logger in _LOGGERS:
+        logger.addFilter(_is_news)
+
+
+def _loud() -> None:
+    for logger in _LOGGERS:
+        logger.removeFilter(_is_news)
 
 
 class IgnoreInterrupt(WorkerPlugin):
     """Ctrl-C in a terminal reaches all processes of its group; the coordinator decides alone.
 
-    What a worker still computes when a cluster ends before its work is done is no news either.
+    What a worker still computes, or tells the scheduler, when a cluster ends before its work is
+    done is no news either.
     """
 
     name = "dmondrian-ignore-interrupt"
     idempotent = True
 
     def setup(self, worker: Worker) -> None:
-        """Ignore SIGINT in this worker's process, and say nothing of tasks that end with it."""
-        _TASKS.addFilter(_is_news)
+        """Ignore SIGINT in this worker's process, and say nothing of what ends with it."""
+        _quiet()
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -158,8 +176,8 @@ def connected(
     }
     with dask.config.set(CONFIG), ExitStack() as stack:
         if not processes:
-            _TASKS.addFilter(_is_news)
-            stack.callback(_TASKS.removeFilter, _is_news)
+            _quiet()
+            stack.callback(_loud)
         own = stack.enter_context(_local(options))
         if processes:
             own.register_plugin(IgnoreInterrupt())

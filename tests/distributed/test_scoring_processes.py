@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import signal
@@ -14,7 +15,8 @@ import dask
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, Worker
+from distributed.comm import CommClosedError
 
 from dmondrian.distributed import TrainedRun, memory, score
 from dmondrian.distributed.cluster import connected
@@ -46,6 +48,32 @@ def test_local_workers_keep_pages_unless_told_otherwise(
         monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", given)
     with connected(None, 1, 1) as client:
         assert [*client.run(_settings).values()] == [(given or str(16 << 20), False, 1.0, 0.5)]
+
+
+async def _told_without_scheduler(dask_worker: Worker) -> list[str]:
+    """Return what a worker logs where its heartbeat finds the scheduler gone, and then a warning."""
+    told: list[str] = []
+    handler, logger = logging.Handler(), logging.getLogger("distributed.worker")
+    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    scheduler, dask_worker.scheduler = dask_worker.scheduler, _Gone()  # type: ignore[assignment]
+    logger.addHandler(handler)
+    try:
+        await dask_worker.heartbeat()
+        logger.warning("something else")
+    finally:
+        logger.removeHandler(handler)
+        dask_worker.scheduler = scheduler
+    return told
+
+
+class _Gone:
+    async def heartbeat_worker(self, **told: object) -> None:
+        raise CommClosedError("nobody there")
+
+
+def test_a_local_worker_says_nothing_of_a_scheduler_that_ended_first() -> None:
+    with connected(None, 1, 1) as client:
+        assert [*client.run(_told_without_scheduler).values()] == [["something else"]]
 
 
 @pytest.fixture
