@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from numba.core import caching, config
+from numba.core.runtime.nrt import rtsys
 
 _fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None
 _PACKAGE = Path(__file__).parent
@@ -126,7 +127,7 @@ class KernelCache(caching.Cache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         self._turn.close()  # of a compilation that failed
-        found = super().load_overload(sig, target_context)
+        found = self._read(sig, target_context)
         if found is None:
             _announce()
             key = self._index_key(sig, target_context.codegen())
@@ -136,13 +137,23 @@ class KernelCache(caching.Cache):
             with suppress(OSError):
                 path = cache_folder() / f"{name}.turn"
                 self._turn.enter_context(locked(path, _TURN_SECONDS))
-            found = super().load_overload(sig, target_context)
+            found = self._read(sig, target_context)
             if found is not None:
                 self._turn.close()
             else:  # a tenth of the time would go into looking for garbage
                 self._turn.callback(gc.set_threshold, *gc.get_threshold())
                 gc.set_threshold(200_000, 20, 100)
         return found
+
+    def _read(self, sig: Any, target_context: Any) -> Any:
+        """Do what Numba's ``load_overload`` does, but for loading all that it could compile.
+
+        That takes longer than the kernels themselves, which need its memory management alone;
+        whoever compiles loads the rest.
+        """
+        rtsys.initialize(target_context)
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(sig, target_context)
 
     def save_overload(self, sig: Any, data: Any) -> None:
         try:

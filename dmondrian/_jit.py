@@ -18,14 +18,14 @@ from typing import Any
 import numba
 import numpy as np
 from numba import _dynfunc
-from numba.core import config
+from numba.core import config, types
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import LoweringPass, register_pass
 from numba.core.errors import NumbaError
 from numba.core.registry import CPUDispatcher
 from numba.core.typed_passes import NativeLowering
-from numba.core.types import BaseNamedTuple  # type: ignore[attr-defined]  # Numba's hints omit it
+from numba.core.typing.templates import infer_global, make_intrinsic_template
 from numba.extending import overload
 
 from dmondrian._cache import KernelCache
@@ -145,6 +145,13 @@ class _PartCompiler(CompilerBase):
 _PART = {**_FLAGS, "forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
+def _of_any_number(kind: Any) -> Any:
+    """Return the type of which a constant is; of whole numbers the widest."""
+    if isinstance(kind, (types.IntegerLiteral, types.BooleanLiteral)):
+        kind = types.unliteral(kind)  # type: ignore[attr-defined]  # Numba's hints omit it
+    return types.int64 if kind == types.int32 else kind
+
+
 class _Part(CPUDispatcher):
     """A part as kernels see it; called from Python it is compiled on its own."""
 
@@ -154,6 +161,11 @@ class _Part(CPUDispatcher):
 
     def add_overload(self, cres: Any) -> None:
         self.overloads[tuple(cres.signature.args)] = cres  # for kernels, not for Python
+
+    def get_call_template(self, args: Any, kws: Any) -> Any:
+        """Compile for any number, where Numba would for each constant anew."""
+        args = [_of_any_number(kind) for kind in args]
+        return super().get_call_template(args, {k: _of_any_number(kind) for k, kind in kws.items()})
 
     def _compile_for_args(self, *args: Any, **kwargs: Any) -> Any:
         return self._alone  # Numba calls it with these arguments
@@ -178,6 +190,20 @@ def apart(function: Callable[..., Any]) -> Any:
 def overload_part(stub: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     """Return Numba's ``overload`` for implementations that only kernels call."""
     return overload(stub, jit_options={**_PART, "pipeline_class": _PartCompiler}, **options)
+
+
+def instead_of(stub: Callable[..., Any]) -> Callable[..., Any]:
+    """Have kernels call what is defined, as for Numba's ``intrinsic``, where they name ``stub``.
+
+    Arguments become what its signature says. An ``overload`` would be a part for each type.
+    """
+
+    def register(define: Callable[..., Any]) -> Callable[..., Any]:
+        template = make_intrinsic_template(stub, define, stub.__name__)
+        infer_global(stub, types.Function(template))
+        return define
+
+    return register
 
 
 class Hook:
@@ -209,7 +235,7 @@ def hook(stub: Callable[..., Any]) -> Any:
 
     def resolve(*args: Any) -> Callable[..., Any]:
         policy = args[0]
-        if not isinstance(policy, BaseNamedTuple):
+        if not isinstance(policy, types.BaseNamedTuple):  # type: ignore[attr-defined]  # likewise
             raise TypeError(f"{declared.name} expects a policy tuple, got {policy}")
         return declared.find(policy.instance_class)
 

@@ -9,28 +9,14 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-import numba
 import numpy as np
 from llvmlite import ir
-from numba.core import types
-from numba.core.cgutils import alloca_once_value, get_or_insert_function
-from numba.extending import intrinsic
+from numba.core import cgutils, types
 
-from dmondrian._jit import overload_part
+from dmondrian._jit import instead_of
 
 CACHE_LINE = 64  # bytes
 _TWO_LINES = CACHE_LINE + 8  # bytes of doubles that lie in no more, wherever they begin
-
-
-@intrinsic
-def _without_owner(typing_context, array):  # type: ignore[no-untyped-def]  # numba's signature
-    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # likewise
-        view = context.make_array(array)(context, builder, args[0])
-        view.meminfo = view.meminfo.type(None)
-        view.parent = view.parent.type(None)
-        return view._getvalue()
-
-    return array(array), generate
 
 
 def borrow(array: Any) -> Any:
@@ -44,19 +30,15 @@ def borrow(array: Any) -> Any:
     return array
 
 
-@overload_part(borrow)
-def _borrow(array):  # type: ignore[no-untyped-def]  # read by numba
-    return lambda array: _without_owner(array)
-
-
-@intrinsic
-def _pointer(typing_context, address, dtype):  # type: ignore[no-untyped-def]  # numba's signature
-    pointer = types.CPointer(dtype.dtype)  # type: ignore[attr-defined]  # Numba's hints omit it
-
+@instead_of(borrow)
+def _without_owner(typing_context, array):  # type: ignore[no-untyped-def]  # numba's signature
     def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # likewise
-        return builder.inttoptr(args[0], context.get_value_type(pointer))
+        view = context.make_array(array)(context, builder, args[0])
+        view.meminfo = view.meminfo.type(None)
+        view.parent = view.parent.type(None)
+        return view._getvalue()
 
-    return pointer(address, dtype), generate
+    return array(array), generate
 
 
 def array_at(address: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -66,53 +48,118 @@ def array_at(address: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     return np.frombuffer(memory, dtype).reshape(shape)
 
 
-@overload_part(array_at)
-def _array_at(address, shape, dtype):  # type: ignore[no-untyped-def]  # read by numba
-    return lambda address, shape, dtype: numba.carray(_pointer(address, dtype), shape)
+def _place_array(context, builder, kind, address, shape):  # type: ignore[no-untyped-def]  # as below
+    """Return an array of type ``kind``, C-contiguous and borrowed, from an address on."""
+    array = context.make_array(kind)(context, builder)
+    strides: list[Any] = []
+    array.itemsize = step = ir.Constant(address.type, kind.dtype.bitwidth // 8)
+    for length in reversed(shape):
+        strides.insert(0, step)
+        step = builder.mul(step, length)
+    array.data = builder.inttoptr(address, array.data.type)
+    array.shape, array.strides = (cgutils.pack_array(builder, told) for told in (shape, strides))
+    array.nitems = builder.udiv(step, array.itemsize)
+    array.meminfo, array.parent = array.meminfo.type(None), array.parent.type(None)
+    return array._getvalue()
 
 
-@intrinsic
-def _prefetch(typing_context, array, row, byte):  # type: ignore[no-untyped-def]  # numba's signature
+@instead_of(array_at)
+def _array_at(typing_context, address, shape, dtype):  # type: ignore[no-untyped-def]  # likewise
+    kind = types.Array(dtype.dtype, shape.count, "C")
+
+    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # likewise
+        lengths = cgutils.unpack_tuple(builder, args[1], shape.count)
+        return _place_array(context, builder, kind, args[0], lengths)
+
+    lengths = types.containers.UniTuple(types.int64, shape.count)
+    return kind(types.int64, lengths, dtype), generate
+
+
+def in_a_row(array: Any) -> Any:
+    """Return the elements of ``array``, C-contiguous, as an array of one dimension, borrowed."""
+    return array.reshape(-1)
+
+
+@instead_of(in_a_row)
+def _in_a_row(typing_context, array):  # type: ignore[no-untyped-def]  # numba's signature
+    kind = array.copy(ndim=1)
+
     def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # likewise
         view = context.make_array(array)(context, builder, args[0])
-        word, place = ir.IntType(32), ir.IntType(8).as_pointer()
-        step = builder.mul(args[1], builder.extract_value(view.strides, 0))
-        start = builder.add(builder.ptrtoint(view.data, step.type), builder.add(step, args[2]))
-        kind = ir.FunctionType(ir.VoidType(), [place, word, word, word])
-        function = get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        # to be read, into the nearest cache, data
-        flags = [ir.Constant(word, flag) for flag in (0, 3, 1)]
-        builder.call(function, [builder.inttoptr(start, place), *flags])
+        address = builder.ptrtoint(view.data, view.nitems.type)
+        return _place_array(context, builder, kind, address, [view.nitems])
+
+    return kind(array), generate
+
+
+def _prefetch(builder, data, byte):  # type: ignore[no-untyped-def]  # as below
+    """Ask for the cache line of a byte behind the address ``data``."""
+    word, place = ir.IntType(32), ir.IntType(8).as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [place, word, word, word])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    flags = [ir.Constant(word, flag) for flag in (0, 3, 1)]  # to be read, into the nearest, data
+    address = builder.add(builder.ptrtoint(data, byte.type), byte)
+    builder.call(function, [builder.inttoptr(address, place), *flags])
+
+
+def prefetch_word(array: Any, place: Any) -> None:
+    """Ask for the cache line of ``array[place]``, of one dimension; changes nothing."""
+
+
+@instead_of(prefetch_word)
+def _prefetch_word(typing_context, array, place):  # type: ignore[no-untyped-def]  # likewise
+    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # likewise
+        view = context.make_array(array)(context, builder, args[0])
+        _prefetch(builder, view.data, builder.mul(args[1], view.itemsize))
         return context.get_dummy_value()
 
-    return types.none(array, types.int64, types.int64), generate
+    return types.none(array, types.int64), generate
 
 
 def prefetch(array: Any, row: Any) -> None:
-    """Ask for the cache lines of ``array[row]``; changes nothing."""
+    """Ask for the cache lines of ``array[row]``, C-contiguous; changes nothing."""
 
 
-@overload_part(prefetch)
-def _prefetch_row(array, row):  # type: ignore[no-untyped-def]  # read by numba
-    def ask(array, row):  # type: ignore[no-untyped-def]  # likewise
-        n_bytes, row = array.shape[1] * array.itemsize, np.int64(row)
-        if n_bytes > 0:
-            _prefetch(array, row, np.int64(0))
-        if n_bytes > _TWO_LINES:
-            for byte in range(CACHE_LINE, n_bytes, CACHE_LINE):
-                _prefetch(array, row, np.int64(byte))
-        if n_bytes % CACHE_LINE != 0:  # it may begin within a line
-            _prefetch(array, row, np.int64(n_bytes - 1))
+@instead_of(prefetch)
+def _prefetch_row(typing_context, array, row):  # type: ignore[no-untyped-def]  # likewise
+    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # likewise
+        view = context.make_array(array)(context, builder, args[0])
+        n_bytes = builder.extract_value(view.strides, 0)
+        start, line = builder.mul(args[1], n_bytes), ir.Constant(n_bytes.type, CACHE_LINE)
 
-    return ask
+        def is_above(n):  # type: ignore[no-untyped-def]  # likewise
+            return builder.icmp_signed(">", n_bytes, ir.Constant(n_bytes.type, n))
+
+        with builder.if_then(is_above(0)):
+            _prefetch(builder, view.data, start)
+            with (
+                builder.if_then(is_above(_TWO_LINES)),
+                cgutils.for_range_slice(builder, line, n_bytes, line) as (byte, _),
+            ):
+                _prefetch(builder, view.data, builder.add(start, byte))
+            last = builder.sub(n_bytes, ir.Constant(n_bytes.type, 1))
+            rest = builder.srem(n_bytes, line)
+            with builder.if_then(builder.icmp_signed("!=", rest, ir.Constant(rest.type, 0))):
+                _prefetch(builder, view.data, builder.add(start, last))  # in another line, maybe
+        return context.get_dummy_value()
+
+    return types.none(array, types.int64), generate
 
 
-@intrinsic
+def step_up(number: Any, guess: Any, level: Any) -> Any:
+    """Return ``number`` and, where it is ``guess``, ``level`` - 1, else ``level``.
+
+    Where it is, the processor need not wait for it to go on.
+    """
+    return number, level - 1 if number == guess else level
+
+
+@instead_of(step_up)
 def _step_up(typing_context, number, guess, level):  # type: ignore[no-untyped-def]  # numba's signature
     def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # likewise
         kind = args[0].type
         hidden = ir.InlineAsm(ir.FunctionType(kind, [kind]), "", "=r,0", side_effect=True)
-        told, at = (alloca_once_value(builder, arg) for arg in (args[0], args[2]))
+        told, at = (cgutils.alloca_once_value(builder, arg) for arg in (args[0], args[2]))
         # The compiler is not to see that they are equal, nor to choose without a jump.
         guess = builder.call(hidden, [args[1]])
         with builder.if_then(builder.icmp_signed("==", args[0], args[1]), likely=True):
@@ -125,55 +172,6 @@ def _step_up(typing_context, number, guess, level):  # type: ignore[no-untyped-d
     return told(types.int64, types.int64, types.int64), generate
 
 
-def step_up(number: Any, guess: Any, level: Any) -> Any:
-    """Return ``number`` and, where it is ``guess``, ``level`` - 1, else ``level``.
-
-    Where it is, the processor need not wait for it to go on.
-    """
-    return number, level - 1 if number == guess else level
-
-
-@overload_part(step_up)
-def _step_up_number(number, guess, level):  # type: ignore[no-untyped-def]  # read by numba
-    return lambda number, guess, level: _step_up(np.int64(number), np.int64(guess), np.int64(level))
-
-
-def in_a_row(array: Any) -> Any:
-    """Return the elements of ``array``, C-contiguous, as an array of one dimension, borrowed."""
-    return array.reshape(-1)
-
-
-@overload_part(in_a_row)
-def _elements_in_a_row(array):  # type: ignore[no-untyped-def]  # read by numba
-    dtype = numba.np.numpy_support.as_dtype(array.dtype).type
-
-    def view(array):  # type: ignore[no-untyped-def]  # likewise
-        return array_at(array.ctypes.data, (array.size,), dtype)
-
-    return view
-
-
-def prefetch_word(array: Any, place: Any) -> None:
-    """Ask for the cache line of ``array[place]``, of one dimension; changes nothing."""
-
-
-@overload_part(prefetch_word)
-def _prefetch_word_of_array(array, place):  # type: ignore[no-untyped-def]  # read by numba
-    return lambda array, place: _prefetch(array, np.int64(place), np.int64(0))
-
-
-@intrinsic
-def _load_word(typing_context, array, byte):  # type: ignore[no-untyped-def]  # numba's signature
-    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # likewise
-        view, word = context.make_array(array)(context, builder, args[0]), ir.IntType(32)
-        start = builder.add(builder.ptrtoint(view.data, args[1].type), args[1])
-        place = builder.inttoptr(start, word.as_pointer())
-        builder.load_atomic(place, "monotonic", 4)  # else left out, as nobody asks for the word
-        return context.get_dummy_value()
-
-    return types.none(array, types.int64), generate
-
-
 def bring(array: Any) -> None:
     """Read a word of each cache line of ``array``, C-contiguous, in order; changes nothing.
 
@@ -183,10 +181,16 @@ def bring(array: Any) -> None:
     """
 
 
-@overload_part(bring)
-def _bring_array(array):  # type: ignore[no-untyped-def]  # read by numba
-    def read(array):  # type: ignore[no-untyped-def]  # likewise
-        for byte in range(0, array.size * array.itemsize, CACHE_LINE):
-            _load_word(array, np.int64(byte))
+@instead_of(bring)
+def _bring(typing_context, array):  # type: ignore[no-untyped-def]  # numba's signature
+    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # likewise
+        view, word = context.make_array(array)(context, builder, args[0]), ir.IntType(32)
+        n_bytes = builder.mul(view.nitems, view.itemsize)
+        none, line = (ir.Constant(n_bytes.type, n) for n in (0, CACHE_LINE))
+        with cgutils.for_range_slice(builder, none, n_bytes, line) as (byte, _):
+            start = builder.add(builder.ptrtoint(view.data, byte.type), byte)
+            place = builder.inttoptr(start, word.as_pointer())
+            builder.load_atomic(place, "monotonic", 4)  # else left out, as nobody asks for it
+        return context.get_dummy_value()
 
-    return read
+    return types.none(array), generate

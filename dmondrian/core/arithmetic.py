@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
-from numba.extending import intrinsic
 
-from dmondrian._jit import overload_part
+from dmondrian._jit import instead_of
 from dmondrian.core.draws import LN2_HIGH, LN2_LOW, LOG2_E, TAYLOR, exp
 from dmondrian.core.lanes import elements, vector_at
 
@@ -48,7 +47,21 @@ def _power_of_e(builder, x, kind):
     return mul(total, builder.bitcast(power, kind))
 
 
-@intrinsic
+def write_exponentials(values: Any, n: Any) -> None:
+    """Write e^x in the place of each x of the first ``n``.
+
+    Parameters
+    ----------
+    values : float64 [m], contiguous
+        The first ``n`` in [-700, 700]. Those up to the next multiple of 8, which m must not be
+        below, may be written to too.
+    n : uint64
+    """
+    for j in range(int(n)):
+        values[j] = exp(values[j])
+
+
+@instead_of(write_exponentials)
 def _write_exponentials(typing_context, values, n):
     def generate(context, builder, signature, args):
         data = elements(context, builder, values, args[0])
@@ -64,26 +77,12 @@ def _write_exponentials(typing_context, values, n):
     return types.none(values, types.uint64), generate
 
 
-def write_exponentials(values: Any, n: Any) -> None:
-    """Write e^x in the place of each x of the first ``n``.
-
-    Parameters
-    ----------
-    values : float64 [m], contiguous
-        The first ``n`` in [-700, 700]. Those up to the next multiple of 8, which m must not be
-        below, may be written to too.
-    n : uint64
-    """
-    for j in range(int(n)):
-        values[j] = exp(values[j])
+def quotients(a: Any, b: Any, c: Any, d: Any) -> tuple[Any, Any]:
+    """Return ``a`` / ``c`` and ``b`` / ``d``, which take a processor as long as one of them."""
+    return np.divide(a, c), np.divide(b, d)
 
 
-@overload_part(write_exponentials)
-def _write_exponentials_of_array(values, n):
-    return lambda values, n: _write_exponentials(values, n)
-
-
-@intrinsic
+@instead_of(quotients)
 def _quotients(typing_context, a, b, c, d):
     def generate(context, builder, signature, args):
         kind, word = ir.VectorType(ir.DoubleType(), 2), ir.IntType(32)
@@ -100,29 +99,14 @@ def _quotients(typing_context, a, b, c, d):
     return told(types.float64, types.float64, types.float64, types.float64), generate
 
 
-def quotients(a: Any, b: Any, c: Any, d: Any) -> tuple[Any, Any]:
-    """Return ``a`` / ``c`` and ``b`` / ``d``, which take a processor as long as one of them."""
-    return np.divide(a, c), np.divide(b, d)
-
-
-@overload_part(quotients)
-def _quotients_of_floats(a, b, c, d):
-    return lambda a, b, c, d: _quotients(a, b, c, d)
-
-
-@intrinsic
-def _lowest_bit(typing_context, word):
-    def generate(context, builder, signature, args):
-        return builder.cttz(args[0], ir.Constant(_BIT, 1))
-
-    return types.uint64(types.uint64), generate
-
-
 def lowest_bit(word: Any) -> Any:
     """Return the place of the lowest bit of ``word``, uint64, that is set; one must be."""
     return np.uint64((int(word) & -int(word)).bit_length() - 1)
 
 
-@overload_part(lowest_bit)
-def _lowest_bit_of_word(word):
-    return lambda word: _lowest_bit(word)
+@instead_of(lowest_bit)
+def _lowest_bit(typing_context, word):
+    def generate(context, builder, signature, args):
+        return builder.cttz(args[0], ir.Constant(_BIT, 1))
+
+    return types.uint64(types.uint64), generate

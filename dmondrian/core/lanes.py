@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
-from numba.extending import intrinsic
 
-from dmondrian._jit import overload_part
+from dmondrian._jit import instead_of
 
 LANES = 4
 SUM_LANES = 8
@@ -28,7 +27,28 @@ _ROUGH_LANES = 16
 _BIT, _LONG = ir.IntType(1), ir.IntType(64)
 
 
-@intrinsic
+def way_on(groups: Any, group: Any, x: Any) -> int:
+    """Return the exit of a group of four conditions that ``x`` takes.
+
+    It is that of the first condition in which ``x`` parts from the way, the last if in none.
+
+    Parameters
+    ----------
+    groups : int32 [g, WORDS], contiguous
+        Words of a group: four features, four thresholds (float32), a word whose bit k is set where
+        the way goes right at condition k, that is where x[feature] > threshold, and whose bit 4 is
+        set; then five exits.
+    group : uint64
+    x : float32 [d], contiguous
+    """
+    words = groups[group]
+    four = slice(THRESHOLDS, THRESHOLDS + LANES)
+    is_right = x[words[FEATURES : FEATURES + LANES]] > words[four].view(np.float32)
+    stays = [bool(words[SIDES] >> k & 1) for k in range(LANES)]
+    return int(words[EXITS + np.append(is_right != stays, True).argmax()])
+
+
+@instead_of(way_on)
 def _way_on(typing_context, groups, group, x):
     def generate(context, builder, signature, args):
         word, single = ir.IntType(32), ir.FloatType()
@@ -53,32 +73,6 @@ def _way_on(typing_context, groups, group, x):
         return builder.sext(builder.load(builder.gep(place(EXITS), [found])), _LONG)
 
     return types.int64(groups, types.uint64, x), generate
-
-
-def way_on(groups: Any, group: Any, x: Any) -> int:
-    """Return the exit of a group of four conditions that ``x`` takes.
-
-    It is that of the first condition in which ``x`` parts from the way, the last if in none.
-
-    Parameters
-    ----------
-    groups : int32 [g, WORDS], contiguous
-        Words of a group: four features, four thresholds (float32), a word whose bit k is set where
-        the way goes right at condition k, that is where x[feature] > threshold, and whose bit 4 is
-        set; then five exits.
-    group : uint64
-    x : float32 [d], contiguous
-    """
-    words = groups[group]
-    four = slice(THRESHOLDS, THRESHOLDS + LANES)
-    is_right = x[words[FEATURES : FEATURES + LANES]] > words[four].view(np.float32)
-    stays = [bool(words[SIDES] >> k & 1) for k in range(LANES)]
-    return int(words[EXITS + np.append(is_right != stays, True).argmax()])
-
-
-@overload_part(way_on)
-def _way_on_of_row(groups, group, x):
-    return lambda groups, group, x: _way_on(groups, np.uint64(group), x)
 
 
 def elements(context, builder, array_type, array):
@@ -121,7 +115,12 @@ def _for_all(builder, p, do):
                 do(loop.index, 1)
 
 
-@intrinsic
+def beyond(lower: Any, upper: Any, x: Any) -> bool:
+    """Tell whether any of ``x`` is below ``lower`` or above ``upper``, float32 [p], contiguous."""
+    return bool(((x < lower) | (x > upper)).any())
+
+
+@instead_of(beyond)
 def _beyond(typing_context, lower, upper, x):
     def generate(context, builder, signature, args):
         low, high, values = map(partial(elements, context, builder), signature.args, args)
@@ -144,17 +143,29 @@ def _beyond(typing_context, lower, upper, x):
     return types.boolean(lower, upper, x), generate
 
 
-def beyond(lower: Any, upper: Any, x: Any) -> bool:
-    """Tell whether any of ``x`` is below ``lower`` or above ``upper``, float32 [p], contiguous."""
-    return bool(((x < lower) | (x > upper)).any())
+def extend(lower: Any, upper: Any, x: Any, extensions: Any) -> tuple[np.float64, ...]:
+    """Write how far ``x`` lies outside [``lower``, ``upper``], in whole lots of 8 features.
+
+    Parameters
+    ----------
+    lower, upper, x : float32 [p], contiguous
+    extensions : float64 [p], contiguous
+        Exactly rounded. The last p % 8 of them are left as they are.
+
+    Returns
+    -------
+    Sums of those that were written, of features j with j % 8 = 0, 1, .. 7, each in order.
+    """
+    whole = len(x) - len(x) % SUM_LANES
+    low, high, asked = (np.asarray(a[:whole], np.float64) for a in (lower, upper, x))
+    extensions[:whole] = np.maximum(np.maximum(low - asked, asked - high), 0.0)
+    sums = np.zeros(SUM_LANES)
+    for lot in np.reshape(extensions[:whole], (-1, SUM_LANES)):
+        sums += lot
+    return tuple(sums)
 
 
-@overload_part(beyond)
-def _beyond_of_arrays(lower, upper, x):
-    return lambda lower, upper, x: _beyond(lower, upper, x)
-
-
-@intrinsic
+@instead_of(extend)
 def _extend(typing_context, lower, upper, x, extensions):
     def generate(context, builder, signature, args):
         low, high, values, out = map(partial(elements, context, builder), signature.args, args)
@@ -188,34 +199,13 @@ def _extend(typing_context, lower, upper, x, extensions):
     return sums_of_lanes(lower, upper, x, extensions), generate
 
 
-def extend(lower: Any, upper: Any, x: Any, extensions: Any) -> tuple[np.float64, ...]:
-    """Write how far ``x`` lies outside [``lower``, ``upper``], in whole lots of 8 features.
-
-    Parameters
-    ----------
-    lower, upper, x : float32 [p], contiguous
-    extensions : float64 [p], contiguous
-        Exactly rounded. The last p % 8 of them are left as they are.
-
-    Returns
-    -------
-    Sums of those that were written, of features j with j % 8 = 0, 1, .. 7, each in order.
-    """
-    whole = len(x) - len(x) % SUM_LANES
-    low, high, asked = (np.asarray(a[:whole], np.float64) for a in (lower, upper, x))
-    extensions[:whole] = np.maximum(np.maximum(low - asked, asked - high), 0.0)
-    sums = np.zeros(SUM_LANES)
-    for lot in np.reshape(extensions[:whole], (-1, SUM_LANES)):
-        sums += lot
-    return tuple(sums)
+def widen(lower: Any, upper: Any, x: Any) -> None:
+    """Take ``x`` into [``lower``, ``upper``], float32 [p], contiguous, which are written to."""
+    np.copyto(lower, x, where=x < lower)
+    np.copyto(upper, x, where=x > upper)
 
 
-@overload_part(extend)
-def _extend_arrays(lower, upper, x, extensions):
-    return lambda lower, upper, x, extensions: _extend(lower, upper, x, extensions)
-
-
-@intrinsic
+@instead_of(widen)
 def _widen(typing_context, lower, upper, x):
     def generate(context, builder, signature, args):
         low, high, values = map(partial(elements, context, builder), signature.args, args)
@@ -235,17 +225,6 @@ def _widen(typing_context, lower, upper, x):
     return types.none(lower, upper, x), generate
 
 
-def widen(lower: Any, upper: Any, x: Any) -> None:
-    """Take ``x`` into [``lower``, ``upper``], float32 [p], contiguous, which are written to."""
-    np.copyto(lower, x, where=x < lower)
-    np.copyto(upper, x, where=x > upper)
-
-
-@overload_part(widen)
-def _widen_arrays(lower, upper, x):
-    return lambda lower, upper, x: _widen(lower, upper, x)
-
-
 def _added(builder, lanes, width):
     """Return the sum of the lanes of a vector."""
     while width > 1:
@@ -260,7 +239,19 @@ def _added(builder, lanes, width):
     return builder.extract_element(lanes, ir.Constant(_LONG, 0))
 
 
-@intrinsic
+def rough_extension(lower: Any, upper: Any, x: Any) -> np.float32:
+    """Return about how far ``x`` lies outside [``lower``, ``upper``], float32 [p], contiguous.
+
+    The sum over features, differences and sums in float32 and in any order: 0 only where ``x`` is
+    within, inf where it is too large, else off by about 2^-24 p of it at most. A feature that is
+    nan adds 0.
+    """
+    with np.errstate(over="ignore"):
+        outside = np.fmax(np.fmax(lower - x, x - upper), np.float32(0.0))
+        return np.float32(outside.sum(dtype=np.float32))
+
+
+@instead_of(rough_extension)
 def _rough_extension(typing_context, lower, upper, x):
     def generate(context, builder, signature, args):
         low, high, values = map(partial(elements, context, builder), signature.args, args)
@@ -295,20 +286,3 @@ def _rough_extension(typing_context, lower, upper, x):
         return builder.load(total)
 
     return types.float32(lower, upper, x), generate
-
-
-def rough_extension(lower: Any, upper: Any, x: Any) -> np.float32:
-    """Return about how far ``x`` lies outside [``lower``, ``upper``], float32 [p], contiguous.
-
-    The sum over features, differences and sums in float32 and in any order: 0 only where ``x`` is
-    within, inf where it is too large, else off by about 2^-24 p of it at most. A feature that is
-    nan adds 0.
-    """
-    with np.errstate(over="ignore"):
-        outside = np.fmax(np.fmax(lower - x, x - upper), np.float32(0.0))
-        return np.float32(outside.sum(dtype=np.float32))
-
-
-@overload_part(rough_extension)
-def _rough_extension_of_arrays(lower, upper, x):
-    return lambda lower, upper, x: _rough_extension(lower, upper, x)

@@ -13,9 +13,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dmondrian._jit import hook, implements, inner, kernel
+from dmondrian._jit import apart, hook, implements, inner, kernel
 from dmondrian._memory import borrow
-from dmondrian.core.ahead import N_AHEAD, N_NOTED, Hint, RowInTrees, RowsInTree, Way, look_ahead
+from dmondrian.core.ahead import (
+    N_AHEAD,
+    N_NOTED,
+    Hint,
+    RowInTrees,
+    RowsInTree,
+    Way,
+    borrow_way,
+    look_ahead,
+)
 from dmondrian.core.box import measure
 from dmondrian.core.columns import borrow_columns, borrow_rows, row_of
 from dmondrian.core.draws import tree_key
@@ -72,6 +81,21 @@ def learn_path(stat, loss, rule, tree, leaf, opens, inserted, y, w, way):
     learn_above(loss, stat, rule, tree, leaf, q, kq, shift, y, w, way)
 
 
+@apart
+def learn_in_parts(stat, loss, rule, tree, leaf, opens, inserted, y, w, way):
+    """Learn a row of another weight than one: a whole number as repeats, else part by part."""
+    tree, way = borrow_tree(tree), borrow_way(way)  # not known here any more
+    repeats, done = w <= MAX_REPEATS and w == np.floor(w), 0.0
+    while done < w:
+        if done > 0.0:
+            prepare(loss, rule, tree, y)
+        part = 1.0 if repeats else min(at_once(loss, done), w - done)
+        learn_path(stat, loss, rule, tree, leaf, opens, inserted, y, part, way)
+        tree.head_f[TOTAL_WEIGHT] += part
+        done += part
+        opens, inserted = False, -1
+
+
 def learn_along_path(growth, stat, loss, rule, tree, key, x, y, w, hint):
     """Learn a row as most growths do: taken in once, then known to all nodes on its path."""
     prepare(loss, rule, tree, y)
@@ -82,23 +106,8 @@ def learn_along_path(growth, stat, loss, rule, tree, key, x, y, w, hint):
     if w == 1.0:
         learn_path(stat, loss, rule, tree, leaf, opens, inserted, y, 1.0, way)
         tree.head_f[TOTAL_WEIGHT] += 1.0
-    elif w <= MAX_REPEATS and w == np.floor(w):
-        for repeat in range(int(w)):
-            if repeat > 0:
-                prepare(loss, rule, tree, y)
-            learn_path(stat, loss, rule, tree, leaf, opens, inserted, y, 1.0, way)
-            tree.head_f[TOTAL_WEIGHT] += 1.0
-            opens, inserted = False, -1
     else:
-        done = 0.0
-        while done < w:
-            if done > 0.0:
-                prepare(loss, rule, tree, y)
-            part = min(at_once(loss, done), w - done)
-            learn_path(stat, loss, rule, tree, leaf, opens, inserted, y, part, way)
-            tree.head_f[TOTAL_WEIGHT] += part
-            done += part
-            opens, inserted = False, -1
+        learn_in_parts(stat, loss, rule, tree, leaf, opens, inserted, y, w, way)
     return True
 
 

@@ -88,11 +88,13 @@ class Tree(NamedTuple):
     n_stats: int  # s
 
 
-@inner
 def has_time_beside(columns, n_stats):
     """Tell whether split times stand behind the bounds; see above."""
     has_box = columns.numeric.shape[0] + columns.binary.shape[0] > 0
     return has_box and 8 * (STAT + n_stats) == CACHE_LINE
+
+
+has_time_beside_compiled = inner(has_time_beside)
 
 
 def _boxes(columns: Columns, n_stats: int, capacity: int) -> tuple[np.ndarray, np.ndarray]:

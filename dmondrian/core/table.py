@@ -16,7 +16,14 @@ import numpy as np
 
 from dmondrian._jit import inner
 from dmondrian._memory import array_at
-from dmondrian.core.nodes import N_HEADER_FLOATS, N_HEADER_INTS, N_TOLD, STAT, Tree, has_time_beside
+from dmondrian.core.nodes import (
+    N_HEADER_FLOATS,
+    N_HEADER_INTS,
+    N_TOLD,
+    STAT,
+    Tree,
+    has_time_beside_compiled,
+)
 
 _WORDS, _BOX, _BITS, _HEAD_I, _HEAD_F, _MESSAGES, _POOL = range(7)  # addresses
 _CAPACITY, _N_STATS, _N_MESSAGES, _N_POOL = range(7, 11)
@@ -46,7 +53,7 @@ def tree_at(table, t, columns, scratch):
     half, d, p = STAT + n_stats, columns.place.shape[0], columns.numeric.shape[0]
     q = (columns.binary.shape[0] + 63) // 64
     times, n_times = row[_BOX], p + 1
-    if has_time_beside(columns, n_stats):
+    if has_time_beside_compiled(columns, n_stats):
         p += 1
     else:
         half += 1

@@ -91,7 +91,8 @@ def mean_of_plain_row(estimator: Any, X: Any) -> np.ndarray | None:
     """Return the mean prediction of one row, float64 [1, k]; None if it needs a closer look."""
     own = estimator.__dict__
     forest = own.get("forest_")
-    if type(X) is not np.ndarray or forest is None or "feature_names_in_" in own:
+    is_plain = type(X) is np.ndarray and X.shape[:1] == (1,)
+    if not is_plain or forest is None or "feature_names_in_" in own:
         return None
     if estimator.domain != forest.parameters.domain:  # it was set since; rows are checked by it
         return None

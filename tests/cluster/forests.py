@@ -1,7 +1,7 @@
 """Small forests in a process of its own: forests.py [ALGORITHM ...], by default all.
 
 Writes a line of JSON: the digest of each forest's state and predictions, the kernels that had to be
-compiled for them, and the processor that Numba compiles for.
+compiled for them, the processor that Numba compiles for, and whether it had nothing to compile.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import sys
 
 import numpy as np
+from numba.core import event
 from numba.core.registry import cpu_target
 
 from dmondrian import (
@@ -91,9 +92,11 @@ def digest(name: str) -> str:
 
 
 def main() -> None:
-    digests = {name: digest(name) for name in sys.argv[1:] or FORESTS}
+    with event.install_recorder("numba:compile") as made:
+        digests = {name: digest(name) for name in sys.argv[1:] or FORESTS}
     processor = list(cpu_target.target_context.codegen().magic_tuple())
     told = {"digests": digests, "compiled": compilations(), "processor": processor}
+    told["is_idle"] = not made.buffer  # nothing beside kernels either
     sys.stdout.write(json.dumps(told) + "\n")
 
 

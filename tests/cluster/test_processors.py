@@ -82,6 +82,7 @@ def test_nothing_is_compiled_once_all_kernels_are_there(
     assert "compiling kernels" not in stderr
     told, stderr = forests(warmed, ALGORITHM)
     assert told["compiled"] == {}
+    assert told["is_idle"]
     assert stderr == ""
 
     job = PROJECT / "jobs" / "california_housing.toml"

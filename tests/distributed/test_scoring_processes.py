@@ -51,7 +51,7 @@ def test_local_workers_keep_pages_unless_told_otherwise(
 
 
 async def _told_without_scheduler(dask_worker: Worker) -> list[str]:
-    """Return what a worker logs where its heartbeat finds the scheduler gone, and then a warning."""
+    """Return what a worker logs where its heartbeat finds the scheduler gone, then a warning."""
     told: list[str] = []
     handler, logger = logging.Handler(), logging.getLogger("distributed.worker")
     handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
