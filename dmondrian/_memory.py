@@ -1,4 +1,4 @@
-"""What kernels may do with memory that Python code cannot say: borrow, address, prefetch, foresee.
+"""What kernels may do with memory that Python code cannot say: borrow, address, fetch, foresee.
 
 Relies on Numba's intrinsics. Promises that each means the same as plain Python, under
 ``NUMBA_DISABLE_JIT=1`` too, apart from time.
@@ -82,6 +82,8 @@ def in_a_row(array: Any) -> Any:
 
 @instead_of(in_a_row)
 def _in_a_row(typing_context, array):  # type: ignore[no-untyped-def]  # numba's signature
+    if array.layout != "C":
+        return None
     kind = array.copy(ndim=1)
 
     def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # likewise

@@ -51,20 +51,15 @@ class Holder:
     number: int
     host: str
     pid: int
-    machine: str | None  # this start of this kernel, where it can be known
-    started: str | None  # moment the process began, by the kernel's clock
     job: str  # one command, however often it is started again
     began: float  # seconds since the epoch, for people
+    is_gone: bool  # its process on this machine, before its beat was read: no other comes
     beat: Mapping[str, Any] | None  # None before the first
 
     @property
     def is_over(self) -> bool:
         """Whether it said that it has ended, or its process on this machine is gone."""
-        if self.beat is not None and self.beat.get("state") == ENDED:
-            return True
-        here = _machine()
-        is_here = here is not None and self.machine == here
-        return is_here and self.started is not None and _started(self.pid) != self.started
+        return self.is_gone or (self.beat is not None and self.beat.get("state") == ENDED)
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
@@ -248,19 +243,20 @@ def _read(store: Store, number: int) -> Holder:
     except CorruptError:
         # Nothing of the forest is in these notes, and the beat tells whether somebody works on it.
         about = {"host": "a machine that its damaged note does not tell"}
+    machine, started, pid = about.get("machine"), about.get("started"), int(about.get("pid", 0))
+    is_here = machine is not None and str(machine) == _machine()
+    is_gone = is_here and started is not None and _started(pid) != str(started)
     try:
         beat = json.loads(store.get(_beat_name(number), _MAX_BYTES))
     except (NotFoundError, ValueError):
         beat = None  # not yet, or it is being written
-    machine, started = about.get("machine"), about.get("started")
     return Holder(
         number=number,
         host=str(about.get("host")),
-        pid=int(about.get("pid", 0)),
-        machine=None if machine is None else str(machine),
-        started=None if started is None else str(started),
+        pid=pid,
         job=str(about.get("job")),
         began=float(about.get("began", 0.0)),
+        is_gone=is_gone,
         beat=beat if isinstance(beat, dict) else None,
     )
 

@@ -147,11 +147,12 @@ def _beats(run: Run, holder: Holder, output: Output) -> Iterator[Holder]:
     is_told = False
     while True:
         _, now = _newest(run)
-        if now is not None and (now.number, now.beat) != (holder.number, holder.beat):
-            holder, heard, is_told = now, time.monotonic(), False
-            if (told := _progress_in(now.beat)) is not None:
+        before, holder = holder, now or holder
+        if (before.number, before.beat) != (holder.number, holder.beat):
+            heard, is_told = time.monotonic(), False
+            if (told := _progress_in(holder.beat)) is not None:
                 output.follow(told)
-            yield now
+            yield holder
         if holder.is_over:
             return
         silence = time.monotonic() - heard

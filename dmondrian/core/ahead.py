@@ -163,7 +163,7 @@ def look_ahead(ways, n, at, noted, with_boxes, with_siblings):
             leaves[number] *= width  # until it is known, where its words begin
             moving[n_moving] = number
             n_moving += one
-    is_wide = width * 4 > CACHE_LINE
+    is_wide = width * 4 > CACHE_LINE  # then its first and last line are asked for, as most need
     while n_moving > np.uint64(0):
         k, is_noted = np.uint64(0), depth < n_noted
         while k < n_moving:
@@ -178,7 +178,8 @@ def look_ahead(ways, n, at, noted, with_boxes, with_siblings):
             value = values[np.uint64(starts[b]) + np.uint64(words[v + np.uint64(FEATURE)])]
             threshold = np.int32(words[v + np.uint64(THRESHOLD)]).view(np.float32)
             goes_right = np.uint64(not (value <= threshold))
-            child = np.int64(words[v + np.uint64(LEFT) + goes_right])  # without a jump
+            # Without a jump: RIGHT is behind LEFT.
+            child = np.int64(words[v + np.uint64(LEFT) + goes_right])
             below = child * width
             prefetch_word(words, below)
             if is_wide:
@@ -210,7 +211,7 @@ class Way(NamedTuple):
     """Nodes that are probably above a row's leaf; the links tell."""
 
     nodes: np.ndarray  # int32 [N_NOTED]
-    n: int  # how many of them; at most those that are there
+    n: int  # how many of them; where it is wrong, or below 0, it costs time
 
 
 @inner

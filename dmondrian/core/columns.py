@@ -93,12 +93,6 @@ def borrow_rows(rows):
 
 
 @inner
-def borrow_row(x):
-    """Return the row without reference counts (see ``borrow``)."""
-    return Row(borrow(x.values), borrow(x.numeric), borrow(x.bits))
-
-
-@inner
 def borrow_columns(columns):
     """Return the columns without reference counts (see ``borrow``)."""
     return Columns(

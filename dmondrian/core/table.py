@@ -26,23 +26,24 @@ from dmondrian.core.nodes import (
 )
 
 _WORDS, _BOX, _BITS, _HEAD_I, _HEAD_F, _MESSAGES, _POOL = range(7)  # addresses
-_CAPACITY, _N_STATS, _N_MESSAGES, _N_POOL = range(7, 11)
+_CAPACITY, _N_STATS, _N_MESSAGES, _N_POOL, _N_WORDS = range(7, 12)
 
 
 def table_of(trees: Sequence[Tree]) -> np.ndarray:
-    """Return where the trees are, int64 [T, 11]; true as long as they are these objects."""
-    table = np.zeros((len(trees), 11), np.int64)
+    """Return where the trees are, int64 [T, 12]; true as long as they are these objects."""
+    table = np.zeros((len(trees), 12), np.int64)
     for row, tree in zip(table, trees, strict=True):
         arrays = tree.i, tree.box, tree.bits, tree.head_i, tree.head_f, tree.messages, tree.pool
         row[: len(arrays)] = [array.ctypes.data for array in arrays]
-        row[_CAPACITY:] = len(tree.i), tree.n_stats, len(tree.messages), len(tree.pool)
+        lengths = len(tree.i), tree.n_stats, len(tree.messages), len(tree.pool), tree.i.size
+        row[_CAPACITY:] = lengths
     return table
 
 
 @inner
 def words_at(table, t):
-    """Return the words of all nodes of tree ``t``, one behind the other, int32 [8 m or more]."""
-    return array_at(table[t, _WORDS], (8 * table[t, _CAPACITY],), np.int32)
+    """Return the words of all nodes of tree ``t``, one behind the other, int32 [m words]."""
+    return array_at(table[t, _WORDS], (table[t, _N_WORDS],), np.int32)
 
 
 @inner

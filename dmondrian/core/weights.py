@@ -103,13 +103,13 @@ def stop_probability(tree, v):
 
 @inner
 def is_held(m):
-    """Tell whether 2^-128 < ``m`` < 2^128; ``m`` not below 0, or nan."""
+    """Tell whether 2^-128 < ``m`` < 2^128; ``m`` not below +0, or nan."""
     return np.uint64(np.float64(m).view(np.int64) - _FIRST_BITS) < _N_BITS
 
 
 @inner
 def mix_near(tree, v, n, d, q):
-    """Do what :func:`mix_and_shift` does of numbers whose exponents are 0, or nothing.
+    """Do what :func:`mix_and_shift` does of factors whose exponents are 0, or nothing.
 
     Returns whether it was done, and q_v. It calls nothing, which would cost a loop its registers.
     """

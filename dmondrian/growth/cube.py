@@ -220,7 +220,7 @@ def grow_cube(growth, stat, rule, tree, x, y, key, hint):
         stretch(tree, v, x)
         return v, False, -1, min(depth - 1, noted)
     leaf, opens = part(growth, rule, tree, key, v, x)
-    return leaf, opens, -1, min(depth, noted)
+    return leaf, opens, -1, min(depth if leaf != v else depth - 1, noted)
 
 
 @implements(parting, Cube)

@@ -96,7 +96,8 @@ def climb(tree, leaf, newest, x):
 def first_outside(tree, hint, x):
     """Return what :func:`climb` finds from the leaf of ``x``; the tree has rows.
 
-    Then ``end``, and how many of the noted nodes are above the first, if it is one outside.
+    Then ``end``, and how many of the noted nodes are above the first, if it is one outside; none
+    are counted on where splits have come in on the way.
     """
     root = np.int64(tree.head_i[ROOT])
     leaf = np.int64(hint.leaf) if hint.leaf >= 0 else leaf_of(tree, root, x)

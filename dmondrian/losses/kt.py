@@ -47,10 +47,10 @@ def log_repeats(n_c, n, alpha, n_classes, w):
     a = n_c + alpha
     b = n + n_classes * alpha
     if b + w > _MANY:  # logarithms of gamma functions lose what they differ in
-        apart = n - n_c + (n_classes - 1) * alpha  # b - a, which may be lost beside a
-        if w <= apart:
+        rest = n - n_c + (n_classes - 1) * alpha  # b - a, which may be lost beside a
+        if w <= rest:
             return log_gamma_rise(a, w) - log_gamma_rise(b, w)
-        return log_gamma_rise(a, apart) - log_gamma_rise(a + w, apart) if apart > 0.0 else 0.0
+        return log_gamma_rise(a, rest) - log_gamma_rise(a + w, rest) if rest > 0.0 else 0.0
     return log_gamma(a + w) - log_gamma(a) - log_gamma(b + w) + log_gamma(b)
 
 

@@ -124,6 +124,41 @@ def test_a_killed_process_of_this_machine_is_taken_over_at_once(store: Store) ->
     assert Lease.take(store).number == 2
 
 
+ENDING = """
+import sys
+from dmondrian.checkpoint import Lease
+from dmondrian.store import open_store
+with Lease.take(open_store(sys.argv[1])) as held:
+    print("held", flush=True)
+    sys.stdin.read()
+    held.end("finished")
+"""
+
+
+def test_a_process_that_ends_while_it_is_looked_at_is_alive_or_has_had_its_last_word(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [sys.executable, "-c", ENDING, store.url]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    read = store.get
+
+    def get(name: str, max_bytes: int) -> bytes:
+        found = read(name, max_bytes)
+        if name.endswith(".beat") and process.poll() is None:
+            process.communicate(timeout=LONG)  # it says its last word and is gone
+        return found
+
+    monkeypatch.setattr(store, "get", get)
+    for outcome in (None, "finished"):
+        holder = holder_of(store)
+        assert holder is not None
+        assert holder.beat is not None
+        assert holder.beat["outcome"] == outcome
+        assert holder.is_over == (outcome is not None)
+
+
 def test_of_many_that_want_a_run_one_gets_it(store: Store) -> None:
     outcomes: list[object] = []
     done = threading.Event()

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
+
+import numba
 import numpy as np
 import pytest
 
 from dmondrian import AMFClassifier, MondrianForestClassifier
 from dmondrian.core import nodes
-from dmondrian.core.ahead import N_AHEAD, N_NOTED
+from dmondrian.core.ahead import N_AHEAD, N_NOTED, Hint, RowInTrees, RowsInTree, look_ahead
+from dmondrian.core.columns import row_of
+from dmondrian.core.draws import tree_key
+from dmondrian.core.nodes import _with_views
+from dmondrian.core.policies import grow
+from dmondrian.core.table import table_of, tree_at
 from dmondrian.ensemble import Ensemble
 from dmondrian.fixed_point import whole_shares
+from dmondrian.layout import without_boxes
 
 N = 500
 
@@ -62,3 +71,105 @@ def test_ways_that_are_noted_are_those_that_splits_tell(
         first = np.zeros(1, np.int64)
         told, _ = other.answer_and_learn(asked[i : i + 1], np.zeros(1), None, 1, first, lifetime)
         assert (told[0] == sum(whole_shares(answer[i : i + 1])[0] for answer in by_tree)).all()
+
+
+@numba.njit(error_model="numpy")
+def looked_ahead(table, columns, rows, scratch, at, noted, is_by_row):  # type: ignore[no-untyped-def]  # compiled for what it is given
+    if is_by_row:
+        for r in range(rows.values.shape[0]):
+            ways = RowInTrees(table, columns, row_of(rows, r), 0, scratch)
+            look_ahead(ways, table.shape[0], at[r], noted[r], True, False)
+    else:
+        for t in range(table.shape[0]):
+            ways = RowsInTree(tree_at(table, t, columns, scratch), rows, 0)
+            look_ahead(ways, rows.values.shape[0], at[t], noted[t], True, True)
+
+
+@numba.njit(error_model="numpy")
+def taken_in(growth, stat, rule, tree, x, y, key, hint):  # type: ignore[no-untyped-def]  # as above
+    return grow(growth, stat, rule, tree, x, y, key, hint)
+
+
+def way_in(tree: nodes.Tree, row: np.ndarray) -> list[int]:
+    """Return the nodes on a row's way, below the root."""
+    v, found = int(tree.head_i[nodes.ROOT]), []
+    while tree.i[v, nodes.LEFT] >= 0:
+        goes_left = row[tree.i[v, nodes.FEATURE]] <= tree.f[v, nodes.THRESHOLD]
+        v = int(tree.i[v, nodes.LEFT if goes_left else nodes.RIGHT])
+        found.append(v)
+    return found
+
+
+@pytest.mark.parametrize("is_by_row", [False, True])
+@pytest.mark.parametrize("n_rows", [1, 40, 500])
+def test_leaves_depths_and_ways_are_those_of_the_trees(n_rows: int, is_by_row: bool) -> None:
+    forest, X = chain(AMFClassifier(random_state=0))
+    if n_rows < N:
+        forest = Ensemble(forest.parameters, range(3))
+        forest.update(X[:n_rows], np.arange(n_rows) % 2 * 1.0)
+    rows, columns = without_boxes(X[N - N_AHEAD :]), forest.trees[0].columns
+    first, second = (len(X[:N_AHEAD]), 3) if is_by_row else (3, N_AHEAD)
+    at = np.zeros((first, 4 * N_AHEAD), np.int64)
+    noted = np.zeros((first, N_AHEAD, N_NOTED), np.int32)
+    table, scratch = table_of(forest.trees), forest.trees[0].scratch
+    looked_ahead(table, columns, rows, scratch, at, noted, is_by_row)
+    for i, j in itertools.product(range(first), range(second)):
+        r, t = (i, j) if is_by_row else (j, i)
+        way = way_in(forest.trees[t], rows.values[r])
+        assert at[i, j] == [int(forest.trees[t].head_i[nodes.ROOT]), *way][-1]
+        assert at[i, N_AHEAD + j] == len(way)
+        known = way[:N_NOTED]
+        assert noted[i, j, : len(known)].tolist() == known
+
+
+def with_room(tree: nodes.Tree) -> nodes.Tree:
+    """Return a copy with room for a hundred nodes more."""
+    i, box, bits = (
+        np.concatenate([a, np.zeros((100, a.shape[1]), a.dtype)])
+        for a in (tree.i, tree.box, tree.bits)
+    )
+    return _with_views(tree._replace(i=i, box=box, bits=bits, head_i=tree.head_i.copy()))
+
+
+def missed(tree: nodes.Tree, leaf: int, hint: Hint, n_noted: int) -> list[int]:
+    """Return the nodes above a leaf for which another is expected."""
+    v, level, found = leaf, n_noted - 1, []
+    while (parent := int(tree.i[v, nodes.PARENT])) >= 0:
+        if parent == (hint.nodes[level] if level >= 0 else tree.head_i[nodes.ROOT]):
+            level -= 1
+        else:
+            found.append(parent)
+        v = parent
+    return found
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        AMFClassifier(random_state=0, feature_scales=None),
+        AMFClassifier(random_state=0, domain="cube"),
+        MondrianForestClassifier(random_state=0, domain="cube", lifetime=4.0),
+    ],
+    ids=["range", "cube", "cube, stopped"],
+)
+def test_a_row_that_is_taken_in_finds_its_way_up_as_noted(
+    estimator: AMFClassifier | MondrianForestClassifier,
+) -> None:
+    X = np.random.default_rng(0).random((400, 2)).astype(np.float32)
+    forest = Ensemble(estimator._forest_parameters(2, 2), range(1))
+    growth, stat, _, rule = forest.policies
+    deepest = n_inserted = 0
+    for r in range(len(X)):
+        tree = with_room(forest.trees[0])
+        way = way_in(tree, X[r]) if r else []
+        known, leaf = np.full(N_NOTED, -7, np.int32), [int(tree.head_i[nodes.ROOT]), *way][-1]
+        known[: len(way)] = way
+        hint, x = Hint(leaf, 0, known, len(way)), row_of(without_boxes(X), r)
+        key = tree_key(np.uint64(0), np.uint64(0))
+        leaf, _, inserted, n_noted = taken_in(growth, stat, rule, tree, x, 0.0, key, hint)
+        n_before = forest.trees[0].head_i[nodes.N_NODES]
+        assert all(new >= n_before for new in missed(tree, leaf, hint, n_noted))
+        deepest, n_inserted = max(deepest, len(way)), n_inserted + (inserted >= 0)
+        forest.update(X[r : r + 1], np.array([r % 2 * 1.0]))
+    assert deepest > 5
+    assert (n_inserted > 50) == (estimator.domain == "range")

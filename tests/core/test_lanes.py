@@ -200,7 +200,7 @@ def test_two_quotients_are_those_of_each() -> None:
         with np.errstate(over="ignore"):
             expected = np.float64(a) / np.float64(c), np.float64(c) / np.float64(3.0)
             assert quotients(a, c, c, 3.0) == expected
-        assert divided(a, c, c, 3.0) == expected
+            assert divided(a, c, c, 3.0) == expected
 
 
 @numba.njit

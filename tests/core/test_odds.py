@@ -10,12 +10,17 @@ import pytest
 
 from dmondrian.core.columns import boxless
 from dmondrian.core.nodes import EXPONENT, N_NODES, ODDS, make_tree
-from dmondrian.core.weights import mix_and_shift
+from dmondrian.core.weights import LARGEST_ODDS, SMALLEST_ODDS, mix_and_shift, mix_near
 
 UNIT = Fraction(2) ** 256
 # Up to both ends of what is kept beside an exponent.
 ODDS_HELD = (2.0**-127, 1e-9, 0.7, 3e11, 2.0**127)
 PRICES = (1.0, 0.3, 2.0**-60, 2.0**-126)
+# About both ends, where exponents begin, and what is far beyond.
+FACTORS = (
+    *PRICES, 3.0, 5e-324, 1e300, 0.0, np.inf, np.nan,
+    *(end * near for end in (2.0**-128, 2.0**128) for near in (1 - 2**-53, 1.0, 1 + 2**-52)),
+)  # fmt: skip
 
 
 def exactly(m: float, k: int) -> Fraction:
@@ -39,3 +44,27 @@ def test_a_row_shifts_odds_and_hands_on_the_mixture(k: int, exponents: tuple[int
         assert is_near(tree.d[0, ODDS], tree.i[0, EXPONENT], held * price / below)
         assert 2.0**-128 <= tree.d[0, ODDS] <= 2.0**128
         assert is_near(m, found, (held * price + below) / (1 + held))
+
+
+@pytest.mark.parametrize("k", [-2, -1, 0, 1, 2])
+def test_factors_near_one_are_mixed_as_all_are_or_not_at_all(k: int) -> None:
+    tree, other = make_tree(boxless(1), 1, 1), make_tree(boxless(1), 1, 1)
+    done = 0
+    for odds, n, d, q in itertools.product(ODDS_HELD, FACTORS, (1.0, 3.0), FACTORS):
+        for each in (tree, other):
+            each.d[0, ODDS], each.i[0, EXPONENT] = odds, k
+        with np.errstate(all="ignore"):
+            is_done, near = mix_near(tree, 0, n, d, q)
+            m, exponent = mix_and_shift(other, 0, n, d, np.int64(0), q, np.int64(0))
+            held = SMALLEST_ODDS < odds * (n / d) / np.float64(q) < LARGEST_ODDS
+            told = k == 0 or SMALLEST_ODDS < (n / d if k > 0 else q) < LARGEST_ODDS
+        done += is_done
+        assert is_done == (held and told)
+        if is_done:
+            assert np.array([near, 0.0]).tobytes() == np.array([m, exponent * 1.0]).tobytes()
+            assert tree.d[0].tobytes() == other.d[0].tobytes()
+            assert tree.i[0].tobytes() == other.i[0].tobytes()
+        else:
+            assert (tree.d[0, ODDS], tree.i[0, EXPONENT]) == (odds, k)
+            assert near == q or np.isnan(q)
+    assert done > 20

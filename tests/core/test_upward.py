@@ -56,6 +56,8 @@ def way_up(n_above: int, n_stats: int, eta: float = 1.0) -> Tree:
     tree.d[:, STAT + 1] = np.floor(tree.d[:, STAT] * share)
     tree.d[:, ODDS] = np.exp(rng.normal(scale=20.0, size=n_above + 1))
     tree.i[::9, EXPONENT] = rng.integers(-2, 3, len(tree.i[::9]))
+    if n_stats == 3:  # no row of the class yet, where odds have an exponent and elsewhere
+        tree.d[::4, STAT + 1] = 0.0
     return tree
 
 
@@ -107,6 +109,9 @@ def test_most_rows_of_classes_learn_as_all_do(n_above: int, q: tuple[float, int]
                 tree = way_up(n_above, 3)
                 go(*given, tree, *row, 1.0, way)
                 assert tree.i.tobytes() == first.i.tobytes()
-        other = way_up(n_above, 3)
-        most(*given, other, *row, 2.0, ways(n_above)[0])
-        assert (other.i.tobytes() != first.i.tobytes()) == (n_above > 0)
+        for weight, rate in ((2.0, 1.0), (0.5, 1.0), (1.0, 0.25)):
+            slow: tuple[Any, ...] = KT(alpha, 2, rate, True), *given[1:]
+            first, tree = way_up(n_above, 3), way_up(n_above, 3)
+            general(*slow, first, *row, weight, ways(n_above)[0])
+            most(*slow, tree, *row, weight, ways(n_above)[0])
+            assert tree.i.tobytes() == first.i.tobytes()

@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 
 from dmondrian import (
+    AMFClassifier,
     GeneralizedMondrianForestRegressor,
     OnlineRandomForestClassifier,
     OnlineRandomForestRegressor,
 )
+from dmondrian.core.nodes import N_NODES
 from tests.reference.cases import random_case
 from tests.reference.kernel import kernel_forest
 
@@ -41,6 +43,7 @@ def digest(generalized_forests: slice) -> str:
         found.update(generalized(**options))
     for kind in (OnlineRandomForestClassifier, OnlineRandomForestRegressor):
         found.update(with_a_fringe(kind))
+    found.update(row_by_row())
     return found.hexdigest()
 
 
@@ -71,6 +74,21 @@ def with_a_fringe(kind: Any) -> bytes:
     trees = forest.forest_.state()[1]
     assert all((tree["fringe"] < (tree["left"] < 0)).any() for tree in trees)
     return b"".join(tree[name].tobytes() for tree in trees for name in sorted(tree))
+
+
+def row_by_row() -> bytes:
+    """Return what a forest says of rows that come alone, each learned after it was asked about."""
+    rng = np.random.default_rng(0)
+    X, y = rng.random((140, 3)).astype(np.float32), rng.integers(0, 2, 140)
+    how = {"feature_scales": None, "alpha": 0.5, "charge_opening": True, "random_state": 0}
+    forest = AMFClassifier(2, **how).partial_fit(X[:100], y[:100], classes=[0, 1])
+    told = []
+    for r in range(100, 140):  # while they fill their rooms
+        told.append(forest.predict_proba(X[r : r + 1]))
+        forest.partial_fit(X[r : r + 1], y[r : r + 1])
+    rooms = [tree.head_i[N_NODES] / len(tree.i) for tree in forest.forest_.trees]
+    assert max(rooms) > 0.5
+    return np.concatenate(told).tobytes()
 
 
 # With bounds checks all is compiled anew: labels, the cube and mixtures once each. NumPy checks the
