@@ -9,8 +9,10 @@ from typing import Any
 import numba
 import numpy as np
 import pytest
+from numba.core import config
+from numba.core.errors import TypingError
 
-from dmondrian._memory import step_up
+from dmondrian._memory import in_a_row, step_up
 from dmondrian.core.arithmetic import lowest_bit, quotients, write_exponentials
 from dmondrian.core.draws import exp
 from dmondrian.core.lanes import (
@@ -214,3 +216,16 @@ def test_a_guess_changes_no_number(go: Any) -> None:
     assert go(7, 8, 4) == (7, 4)
     assert go(-1, -1, 0) == (-1, -1)
     assert go(0, -1, -1) == (0, -1)
+
+
+@numba.njit
+def flat(array):  # type: ignore[no-untyped-def]  # as above
+    return in_a_row(array).copy()
+
+
+@pytest.mark.skipif(config.DISABLE_JIT, reason="NumPy copies where it has to")
+def test_only_what_is_contiguous_is_taken_for_a_row() -> None:
+    array = np.arange(6, dtype=np.int32).reshape(2, 3)
+    assert flat(array).tolist() == in_a_row(array).tolist() == [0, 1, 2, 3, 4, 5]
+    with pytest.raises(TypingError):
+        flat(array.T)
