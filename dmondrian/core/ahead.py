@@ -36,6 +36,7 @@ from dmondrian.core.table import tree_at, words_at
 
 N_AHEAD = 96  # ways in flight: enough to hide the memory, few enough to stay in the cache
 N_NOTED = 120  # nodes of a way that are noted, from the root's child on: all of most ways
+_N_NEAR = 2  # ways whose boxes are asked for ahead: they are to stay in the nearest cache
 _BOXES = 8  # from a leaf up: about as many leave a new row out
 
 
@@ -143,8 +144,9 @@ def look_ahead(ways, n, at, noted, with_boxes, with_siblings):
     """Write to ``at`` the leaves at the ends of ``n`` <= N_AHEAD ways; -1 in empty trees.
 
     ``at`` int64 [4 N_AHEAD] takes the depths behind them, the rest is scratch; ``noted`` int32
-    [N_AHEAD, N_NOTED] takes the nodes below the root; ``with_boxes`` asks for the leaves' boxes,
-    ``with_siblings`` for the nodes beside the ways too.
+    [N_AHEAD, N_NOTED] takes the nodes below the root; ``with_boxes`` asks for the boxes above the
+    leaves of the first ways, as :func:`look_on` does for those that follow; ``with_siblings`` asks
+    for the nodes beside the ways too.
     """
     at, noted = borrow(at), borrow(noted)  # not known here any more
     leaves, depths, moving, starts = (
@@ -194,8 +196,22 @@ def look_ahead(ways, n, at, noted, with_boxes, with_siblings):
                 notes[b * n_noted + depth] = child
             k += one
         depth += one
-    for number in range(n if with_boxes else 0):
+    for number in range(min(n, _N_NEAR) if with_boxes else 0):
         fetch_boxes(tree_on(ways, number), leaves[number])
+
+
+@inner
+def look_on(ways, number, n, at, noted, with_boxes, with_siblings):
+    """Get ready for way ``number`` of ``n`` <= N_AHEAD, which come in order.
+
+    The first looks ahead for all, the others for the boxes of a way soon after: asked for all at
+    once, boxes would wait for each other, and for nothing else.
+    """
+    if number == 0:
+        look_ahead(ways, n, at, noted, with_boxes, with_siblings)
+    later = np.uint64(number + _N_NEAR)
+    if with_boxes and later < np.uint64(n):
+        fetch_boxes(tree_on(ways, later), at[later])
 
 
 class Hint(NamedTuple):

@@ -160,19 +160,19 @@ def distance_to(tree, v, x, memory):
 
 @inner
 def pick_feature(extensions, target):
-    """Return the first feature at which the running sum of extensions exceeds ``target``.
+    """Return the first feature at which the running sum of extensions exceeds ``target`` >= 0.
 
     Rounding can leave ``target`` above the whole sum; then it is the last feature that
     extends at all.
     """
     running = 0.0
-    last = 0
     for j in range(extensions.shape[0]):
-        if extensions[j] > 0.0:
-            running += extensions[j]
-            last = j
-            if running > target:
-                return j
+        running += extensions[j]  # those that are 0 change nothing
+        if running > target:
+            return j
+    last = extensions.shape[0] - 1
+    while last > 0 and extensions[last] == 0.0:
+        last -= 1
     return last
 
 

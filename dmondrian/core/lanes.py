@@ -21,8 +21,7 @@ LANES = 4
 SUM_LANES = 8
 WORDS = 16  # of a group of conditions, and where they begin
 FEATURES, THRESHOLDS, SIDES, EXITS = 0, LANES, 2 * LANES, 2 * LANES + 1
-_AT_ONCE = 8  # features of a box
-_ROUGH_LANES = 16
+_AT_ONCE = 16  # features of a box
 
 _BIT, _LONG = ir.IntType(1), ir.IntType(64)
 
@@ -92,27 +91,25 @@ def _load(builder, data, start, kind):
     return vector
 
 
-def _for_all(builder, p, do):
-    """Do something to ``p`` features, eight at a time or four; to the last ones more than once."""
+def _in_lots(builder, p, do):
+    """Do something to ``p`` features, 16 at a time, then to 8, 4, 2 and 1 of those that are left.
 
-    def do_all(width):
-        step = ir.Constant(_LONG, width)
-        last = builder.sub(p, step)
-        with cgutils.for_range_slice(builder, ir.Constant(_LONG, 0), last, step) as (start, _):
-            do(start, width)
-        do(last, width)
-
-    def at_least(width):
-        return builder.icmp_signed(">=", p, ir.Constant(_LONG, width))
-
-    with builder.if_else(at_least(_AT_ONCE)) as (many, few):
-        with many:
-            do_all(_AT_ONCE)
-        with few, builder.if_else(at_least(_AT_ONCE // 2)) as (some, less):
-            with some:
-                do_all(_AT_ONCE // 2)
-            with less, cgutils.for_range(builder, p) as loop:
-                do(loop.index, 1)
+    To each of them once: what was written a moment ago, in other lots, is slow to read.
+    """
+    width = _AT_ONCE
+    step = ir.Constant(_LONG, width)
+    whole = builder.sub(p, builder.urem(p, step))
+    with cgutils.for_range_slice(builder, ir.Constant(_LONG, 0), whole, step) as (start, _):
+        do(start, width)
+    start = cgutils.alloca_once_value(builder, whole)
+    while width > 1:
+        width //= 2
+        some = ir.Constant(_LONG, width)
+        has_some = builder.icmp_unsigned("!=", builder.and_(p, some), ir.Constant(_LONG, 0))
+        with builder.if_then(has_some):
+            first = builder.load(start)
+            do(first, width)
+            builder.store(builder.add(first, some), start)
 
 
 def beyond(lower: Any, upper: Any, x: Any) -> bool:
@@ -137,7 +134,7 @@ def _beyond(typing_context, lower, upper, x):
             is_any = builder.icmp_unsigned("!=", lanes, ir.Constant(lanes.type, 0))
             builder.store(builder.or_(builder.load(found), is_any), found)
 
-        _for_all(builder, p, compare)
+        _in_lots(builder, p, compare)
         return builder.load(found)
 
     return types.boolean(lower, upper, x), generate
@@ -219,7 +216,7 @@ def _widen(typing_context, lower, upper, x):
                 wider = builder.select(builder.fcmp_ordered(beyond, asked, known), asked, known)
                 builder.store(wider, vector_at(builder, bounds, start, kind)).align = 4
 
-        _for_all(builder, p, take_in)
+        _in_lots(builder, p, take_in)
         return context.get_dummy_value()
 
     return types.none(lower, upper, x), generate
@@ -266,23 +263,17 @@ def _rough_extension(typing_context, lower, upper, x):
             further = larger(builder.fsub(lowest, asked), builder.fsub(asked, highest))
             return larger(further, ir.Constant(kind, [0.0] * kind.count))
 
-        width = _ROUGH_LANES
-        kind, step = ir.VectorType(ir.FloatType(), width), ir.Constant(_LONG, width)
-        sums = cgutils.alloca_once_value(builder, ir.Constant(kind, [0.0] * width))
-        whole = builder.sub(p, builder.urem(p, step))
-        with cgutils.for_range_slice(builder, ir.Constant(_LONG, 0), whole, step) as (start, _):
-            builder.store(builder.fadd(builder.load(sums), outside(start, kind)), sums)
-        total = cgutils.alloca_once_value(builder, _added(builder, builder.load(sums), width))
-        start = cgutils.alloca_once_value(builder, whole)
-        while width > 1:  # features that are left
-            width //= 2
-            some = ir.Constant(_LONG, width)
-            has_some = builder.icmp_unsigned("!=", builder.and_(p, some), ir.Constant(_LONG, 0))
-            with builder.if_then(has_some):
-                first, kind = builder.load(start), ir.VectorType(ir.FloatType(), width)
-                part = _added(builder, outside(first, kind), width)
-                builder.store(builder.fadd(builder.load(total), part), total)
-                builder.store(builder.add(first, some), start)
-        return builder.load(total)
+        kind = ir.VectorType(ir.FloatType(), _AT_ONCE)
+        sums = cgutils.alloca_once_value(builder, ir.Constant(kind, [0.0] * _AT_ONCE))
+        rest = cgutils.alloca_once_value(builder, ir.Constant(ir.FloatType(), 0.0))
+
+        def add(start, width):
+            told, total = outside(start, ir.VectorType(ir.FloatType(), width)), sums
+            if width < _AT_ONCE:
+                told, total = _added(builder, told, width), rest
+            builder.store(builder.fadd(builder.load(total), told), total)
+
+        _in_lots(builder, p, add)
+        return builder.fadd(_added(builder, builder.load(sums), _AT_ONCE), builder.load(rest))
 
     return types.float32(lower, upper, x), generate

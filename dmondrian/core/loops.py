@@ -23,7 +23,7 @@ from dmondrian.core.ahead import (
     RowsInTree,
     Way,
     borrow_way,
-    look_ahead,
+    look_on,
 )
 from dmondrian.core.box import measure
 from dmondrian.core.columns import borrow_columns, borrow_rows, row_of
@@ -218,15 +218,16 @@ def answer_rows(asked, growth, stat, loss, rule, tree, key, x, row):
 def learn_block(growth, stat, loss, rule, tree, key, rows, y, w, start, asked, at, noted):
     """Learn rows ``start``.. in one tree; return the row reached.
 
-    ``at`` and ``noted`` are scratch, as :func:`look_ahead` takes them; of a row that comes alone
+    ``at`` and ``noted`` are scratch, as :func:`look_on` takes them; of a row that comes alone
     they tell of its way already.
     """
     capacity = tree.i.shape[0]
     n = y.shape[0]
     for r in range(start, n):
         age = (r - start) % N_AHEAD
-        if n > 1 and age == 0:
-            look_ahead(RowsInTree(tree, rows, r), min(n - r, N_AHEAD), at, noted, True, False)
+        if n > 1:
+            ways, n_ways = RowsInTree(tree, rows, r - age), min(n - r + age, N_AHEAD)
+            look_on(ways, age, n_ways, at, noted, True, False)
         if tree.head_i[N_NODES] + 2 > capacity:
             return r
         x = row_of(rows, r)
@@ -259,9 +260,9 @@ def update(
     for t in range(first, last):
         scratch, at, noted = borrow(lengths), borrow(places), borrow(notes)
         k = (t - first) % N_AHEAD if n == 1 else 0
-        if n == 1 and k == 0:
-            x, end = row_of(rows, 0), min(last, t + N_AHEAD)
-            look_ahead(RowInTrees(table, columns, x, t, scratch), end - t, at, noted, True, False)
+        if n == 1:
+            across = RowInTrees(table, columns, row_of(rows, 0), t - k, scratch)
+            look_on(across, k, min(last - t + k, N_AHEAD), at, noted, True, False)
         if reached[t] < n:
             tree, key = tree_at(table, t, columns, scratch), tree_key(seed, numbers[t])
             reached[t] = learn_block(
@@ -306,14 +307,16 @@ def predict(
     for t in range(n_trees):
         scratch, work, at, noted = borrow(lengths), borrow(memory), borrow(places), borrow(notes)
         answers = work[2:]
-        if n == 1 and t % N_AHEAD == 0:
-            x, end = row_of(rows, 0), min(n_trees, t + N_AHEAD)
-            look_ahead(RowInTrees(table, columns, x, t, scratch), end - t, at, noted, boxes, beside)
+        k = t % N_AHEAD if n == 1 else 0
+        if n == 1:
+            across = RowInTrees(table, columns, row_of(rows, 0), t - k, scratch)
+            look_on(across, k, min(n_trees - t + k, N_AHEAD), at, noted, boxes, beside)
         tree, key = tree_at(table, t, columns, scratch), tree_key(seed, numbers[t])
         for r in range(n):
-            if n > 1 and r % N_AHEAD == 0:
-                look_ahead(RowsInTree(tree, rows, r), min(n - r, N_AHEAD), at, noted, boxes, beside)
-            b = (t if n == 1 else r) % N_AHEAD
+            b = k if n == 1 else r % N_AHEAD
+            if n > 1:
+                ways, n_ways = RowsInTree(tree, rows, r - b), min(n - r + b, N_AHEAD)
+                look_on(ways, b, n_ways, at, noted, boxes, beside)
             x, end = row_of(rows, r), at[b]
             leaf = predict_row(
                 growth,
@@ -356,8 +359,8 @@ def collect(growth, stat, loss, rule, table, columns, seed, numbers, rows, lifet
         tree, key = tree_at(table, t, columns, scratch), tree_key(seed, numbers[t])
         for r in range(n):
             b = r % N_AHEAD
-            if b == 0:
-                look_ahead(RowsInTree(tree, rows, r), min(n - r, N_AHEAD), at, noted, boxes, beside)
+            ways, n_ways = RowsInTree(tree, rows, r - b), min(n - r + b, N_AHEAD)
+            look_on(ways, b, n_ways, at, noted, boxes, beside)
             predict_row(
                 growth, stat, loss, rule, tree, key, row_of(rows, r), at[b], noted[b], lifetimes,
                 work[0], work[1], answers[t, r],
