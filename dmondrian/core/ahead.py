@@ -90,6 +90,11 @@ def row_on(ways, b):
     """Return where among these the row of way number ``b`` begins."""
 
 
+@hook
+def are_few(ways):
+    """Tell whether boxes are asked for where a way ends, as all of them stay in the cache."""
+
+
 @implements(tree_on, RowsInTree)
 def tree_of_rows(ways, b):
     """Return the tree."""
@@ -112,6 +117,12 @@ def values_of_rows(ways):
 def place_of_row(ways, b):
     """Return the row's place."""
     return (np.uint64(ways.first) + np.uint64(b)) * np.uint64(ways.rows.values.shape[1])
+
+
+@implements(are_few, RowsInTree)
+def are_few_rows(ways):
+    """No: there are as many ways as rows."""
+    return False
 
 
 @implements(tree_on, RowInTrees)
@@ -139,14 +150,20 @@ def place_of_only_row(ways, b):
     return np.uint64(0)
 
 
+@implements(are_few, RowInTrees)
+def are_few_trees(ways):
+    """Yes: and whoever waits for one row waits for its boxes as well."""
+    return True
+
+
 @apart
 def look_ahead(ways, n, at, noted, with_boxes, with_siblings):
     """Write to ``at`` the leaves at the ends of ``n`` <= N_AHEAD ways; -1 in empty trees.
 
     ``at`` int64 [4 N_AHEAD] takes the depths behind them, the rest is scratch; ``noted`` int32
     [N_AHEAD, N_NOTED] takes the nodes below the root; ``with_boxes`` asks for the boxes above the
-    leaves of the first ways, as :func:`look_on` does for those that follow; ``with_siblings`` asks
-    for the nodes beside the ways too.
+    leaves, of many ways for the first, as :func:`look_on` does for those that follow;
+    ``with_siblings`` asks for the nodes beside the ways too.
     """
     at, noted = borrow(at), borrow(noted)  # not known here any more
     leaves, depths, moving, starts = (
@@ -175,6 +192,8 @@ def look_ahead(ways, n, at, noted, with_boxes, with_siblings):
             if left < 0:
                 n_moving -= one
                 leaves[b], depths[b] = np.int64(v) // width, depth
+                if with_boxes and are_few(ways):
+                    fetch_boxes(tree_on(ways, b), leaves[b])
                 moving[k] = moving[n_moving]
                 continue
             value = values[np.uint64(starts[b]) + np.uint64(words[v + np.uint64(FEATURE)])]
@@ -196,7 +215,7 @@ def look_ahead(ways, n, at, noted, with_boxes, with_siblings):
                 notes[b * n_noted + depth] = child
             k += one
         depth += one
-    for number in range(min(n, _N_NEAR) if with_boxes else 0):
+    for number in range(min(n, _N_NEAR) if with_boxes and not are_few(ways) else 0):
         fetch_boxes(tree_on(ways, number), leaves[number])
 
 
@@ -204,13 +223,13 @@ def look_ahead(ways, n, at, noted, with_boxes, with_siblings):
 def look_on(ways, number, n, at, noted, with_boxes, with_siblings):
     """Get ready for way ``number`` of ``n`` <= N_AHEAD, which come in order.
 
-    The first looks ahead for all, the others for the boxes of a way soon after: asked for all at
-    once, boxes would wait for each other, and for nothing else.
+    The first looks ahead for all; of many ways the others do for the boxes of one soon after: asked
+    for all at once, these would wait for each other, and for nothing else.
     """
     if number == 0:
         look_ahead(ways, n, at, noted, with_boxes, with_siblings)
     later = np.uint64(number + _N_NEAR)
-    if with_boxes and later < np.uint64(n):
+    if with_boxes and not are_few(ways) and later < np.uint64(n):
         fetch_boxes(tree_on(ways, later), at[later])
 
 
