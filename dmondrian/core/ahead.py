@@ -36,7 +36,8 @@ from dmondrian.core.table import tree_at, words_at
 
 N_AHEAD = 96  # ways in flight: enough to hide the memory, few enough to stay in the cache
 N_NOTED = 120  # nodes of a way that are noted, from the root's child on: all of most ways
-_N_NEAR = 2  # ways whose boxes are asked for ahead: they are to stay in the nearest cache
+_FEW = 16  # ways up to which the boxes of each are asked for where it ends, before the others do
+_N_NEAR = 2  # of more ways those whose boxes are asked for ahead, to stay in the nearest cache
 _BOXES = 8  # from a leaf up: about as many leave a new row out
 
 
@@ -90,11 +91,6 @@ def row_on(ways, b):
     """Return where among these the row of way number ``b`` begins."""
 
 
-@hook
-def are_few(ways):
-    """Tell whether boxes are asked for where a way ends, as all of them stay in the cache."""
-
-
 @implements(tree_on, RowsInTree)
 def tree_of_rows(ways, b):
     """Return the tree."""
@@ -117,12 +113,6 @@ def values_of_rows(ways):
 def place_of_row(ways, b):
     """Return the row's place."""
     return (np.uint64(ways.first) + np.uint64(b)) * np.uint64(ways.rows.values.shape[1])
-
-
-@implements(are_few, RowsInTree)
-def are_few_rows(ways):
-    """No: there are as many ways as rows."""
-    return False
 
 
 @implements(tree_on, RowInTrees)
@@ -150,19 +140,13 @@ def place_of_only_row(ways, b):
     return np.uint64(0)
 
 
-@implements(are_few, RowInTrees)
-def are_few_trees(ways):
-    """Yes: and whoever waits for one row waits for its boxes as well."""
-    return True
-
-
 @apart
 def look_ahead(ways, n, at, noted, with_boxes, with_siblings):
     """Write to ``at`` the leaves at the ends of ``n`` <= N_AHEAD ways; -1 in empty trees.
 
     ``at`` int64 [4 N_AHEAD] takes the depths behind them, the rest is scratch; ``noted`` int32
     [N_AHEAD, N_NOTED] takes the nodes below the root; ``with_boxes`` asks for the boxes above the
-    leaves, of many ways for the first, as :func:`look_on` does for those that follow;
+    leaves, of many ways for those of the first two, before :func:`look_on` does for others;
     ``with_siblings`` asks for the nodes beside the ways too.
     """
     at, noted = borrow(at), borrow(noted)  # not known here any more
@@ -192,7 +176,7 @@ def look_ahead(ways, n, at, noted, with_boxes, with_siblings):
             if left < 0:
                 n_moving -= one
                 leaves[b], depths[b] = np.int64(v) // width, depth
-                if with_boxes and are_few(ways):
+                if with_boxes and n <= _FEW:
                     fetch_boxes(tree_on(ways, b), leaves[b])
                 moving[k] = moving[n_moving]
                 continue
@@ -215,7 +199,7 @@ def look_ahead(ways, n, at, noted, with_boxes, with_siblings):
                 notes[b * n_noted + depth] = child
             k += one
         depth += one
-    for number in range(min(n, _N_NEAR) if with_boxes and not are_few(ways) else 0):
+    for number in range(_N_NEAR if with_boxes and n > _FEW else 0):
         fetch_boxes(tree_on(ways, number), leaves[number])
 
 
@@ -223,13 +207,13 @@ def look_ahead(ways, n, at, noted, with_boxes, with_siblings):
 def look_on(ways, number, n, at, noted, with_boxes, with_siblings):
     """Get ready for way ``number`` of ``n`` <= N_AHEAD, which come in order.
 
-    The first looks ahead for all; of many ways the others do for the boxes of one soon after: asked
+    The first looks ahead for all; of many ways each asks for the boxes of the next but one: asked
     for all at once, these would wait for each other, and for nothing else.
     """
     if number == 0:
         look_ahead(ways, n, at, noted, with_boxes, with_siblings)
     later = np.uint64(number + _N_NEAR)
-    if with_boxes and not are_few(ways) and later < np.uint64(n):
+    if with_boxes and n > _FEW and later < np.uint64(n):
         fetch_boxes(tree_on(ways, later), at[later])
 
 

@@ -9,8 +9,18 @@ import numpy as np
 import pytest
 
 from dmondrian import AMFClassifier, MondrianForestClassifier
-from dmondrian.core import nodes
-from dmondrian.core.ahead import N_AHEAD, N_NOTED, Hint, RowInTrees, RowsInTree, look_ahead
+from dmondrian.core import ahead, nodes
+from dmondrian.core.ahead import (
+    _FEW,
+    _N_NEAR,
+    N_AHEAD,
+    N_NOTED,
+    Hint,
+    RowInTrees,
+    RowsInTree,
+    look_ahead,
+    look_on,
+)
 from dmondrian.core.columns import row_of
 from dmondrian.core.draws import tree_key
 from dmondrian.core.nodes import _with_views
@@ -120,6 +130,33 @@ def test_leaves_depths_and_ways_are_those_of_the_trees(n_rows: int, is_by_row: b
         assert at[i, N_AHEAD + j] == len(way)
         known = way[:N_NOTED]
         assert noted[i, j, : len(known)].tolist() == known
+
+
+@pytest.mark.parametrize("is_by_row", [False, True])
+@pytest.mark.parametrize("with_boxes", [False, True])
+@pytest.mark.parametrize("n_ways", [1, 2, 3, _FEW, _FEW + 1, N_AHEAD])
+def test_boxes_are_asked_for_once_and_before_their_turn(
+    n_ways: int, with_boxes: bool, is_by_row: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = {f.__name__: getattr(f, "py_func", f) for f in (look_ahead, look_on)}
+    asked: list[int] = []
+    monkeypatch.setattr(ahead, "look_ahead", plain["look_ahead"])
+    monkeypatch.setattr(ahead, "fetch_boxes", lambda tree, leaf: asked.append(int(leaf)))
+    forest = Ensemble(AMFClassifier(random_state=0)._forest_parameters(2, 2), range(N_AHEAD))
+    X = np.random.default_rng(0).random((N_AHEAD, 2)).astype(np.float32)
+    forest.update(X, np.arange(N_AHEAD) % 2 * 1.0)
+    rows, tree = without_boxes(X), forest.trees[0]
+    by_row = RowInTrees(table_of(forest.trees), tree.columns, row_of(rows, 0), 0, tree.scratch)
+    ways = by_row if is_by_row else RowsInTree(tree, rows, 0)
+    at, noted = np.zeros(4 * N_AHEAD, np.int64), np.zeros((N_AHEAD, N_NOTED), np.int32)
+    for number in range(n_ways):
+        plain["look_on"](ways, number, n_ways, at, noted, with_boxes, False)
+        soon = n_ways if n_ways <= _FEW else min(number + _N_NEAR + 1, n_ways)
+        assert sorted(asked) == sorted(at[: soon if with_boxes else 0])
+    trees = forest.trees[:n_ways] if is_by_row else [tree] * n_ways
+    told = X[:1].repeat(n_ways, axis=0) if is_by_row else X[:n_ways]
+    leaves = [way_in(t, x)[-1] for t, x in zip(trees, told, strict=True)]
+    assert sorted(asked) == (sorted(leaves) if with_boxes else [])
 
 
 def with_room(tree: nodes.Tree) -> nodes.Tree:
