@@ -140,8 +140,6 @@ def test_boxes_are_asked_for_once_and_before_their_turn(
 ) -> None:
     plain = {f.__name__: getattr(f, "py_func", f) for f in (look_ahead, look_on)}
     asked: list[int] = []
-    monkeypatch.setattr(ahead, "look_ahead", plain["look_ahead"])
-    monkeypatch.setattr(ahead, "fetch_boxes", lambda tree, leaf: asked.append(int(leaf)))
     forest = Ensemble(AMFClassifier(random_state=0)._forest_parameters(2, 2), range(N_AHEAD))
     X = np.random.default_rng(0).random((N_AHEAD, 2)).astype(np.float32)
     forest.update(X, np.arange(N_AHEAD) % 2 * 1.0)
@@ -149,6 +147,9 @@ def test_boxes_are_asked_for_once_and_before_their_turn(
     by_row = RowInTrees(table_of(forest.trees), tree.columns, row_of(rows, 0), 0, tree.scratch)
     ways = by_row if is_by_row else RowsInTree(tree, rows, 0)
     at, noted = np.zeros(4 * N_AHEAD, np.int64), np.zeros((N_AHEAD, N_NOTED), np.int32)
+    # Only now: kernels are compiled of what has these names.
+    monkeypatch.setattr(ahead, "look_ahead", plain["look_ahead"])
+    monkeypatch.setattr(ahead, "fetch_boxes", lambda tree, leaf: asked.append(int(leaf)))
     for number in range(n_ways):
         plain["look_on"](ways, number, n_ways, at, noted, with_boxes, False)
         soon = n_ways if n_ways <= _FEW else min(number + _N_NEAR + 1, n_ways)
