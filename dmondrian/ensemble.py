@@ -31,6 +31,7 @@ from dmondrian.single import Answers, Lesson
 from dmondrian.threads import run_threads
 
 _FIRST_CAPACITY = 64
+_EARLY_ROOM = 1024  # nodes that a tree gets room for at once where as many rows are to come
 _FIRST_POOL = 1024  # doubles
 _MOST_RESERVED = 2**23  # bytes
 _FEW = 64  # rows that all trees learn in one call, which no interrupt breaks off
@@ -271,12 +272,13 @@ class Ensemble(Predicting):
         """Give more room to the trees of a span that have not learned ``n`` rows."""
         for t in span:
             if reached[t] < n:
-                self._make_room(t)
+                self._make_room(t, n - int(reached[t]))
                 table[t] = table_of(self.trees[t : t + 1])[0]
                 if self._tabled[1] is table:  # else the tree that was outgrown stays in memory
                     self._tabled[0][t] = self.trees[t]
 
-    def _make_room(self, t: int) -> None:
+    def _make_room(self, t: int, to_come: int) -> None:
+        """Give tree ``t`` more room, for that many rows or fewer."""
         tree = self.trees[t]
         if int(tree.head_i[nodes.N_NODES]) + 2 <= len(tree.i):  # it is the candidates that lack it
             if len(tree.pool) >= LARGEST_POOL:
@@ -286,5 +288,6 @@ class Ensemble(Predicting):
             return
         if len(tree.i) >= _MAX_CAPACITY:
             raise ParameterError("a tree reached 2^31 nodes: set max_nodes")
-        room = max(next_capacity(tree.i), _FIRST_CAPACITY)  # a stored empty tree has none
+        early = min(len(tree.i) + to_come, _EARLY_ROOM)
+        room = max(next_capacity(tree.i), early, _FIRST_CAPACITY)  # a stored empty tree has none
         self.trees[t] = nodes.resize(tree, min(room, _MAX_CAPACITY))

@@ -1,14 +1,15 @@
-"""Which features the boxes of trees write as two bits: those that only took two values.
+"""How the boxes of trees write each feature: two bits if it only took two values, steps, floats.
 
 Relies on :mod:`dmondrian.core.columns`. Promises that what is written how follows from the trees'
 boxes and the rows at hand, and changes nothing but memory and time.
 
-Shapes: n rows, d features, m nodes, b binary features.
+Shapes: n rows, d features, m nodes, b binary features, g stepped ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,15 +17,23 @@ from dmondrian.core import nodes
 from dmondrian.core.columns import (
     Columns,
     Rows,
+    Stepped,
     make_columns,
     n_words,
     read_only,
     take_values,
     write_bits,
+    write_steps,
 )
+from dmondrian.core.steps import NO_STEP, TOO_FINE, take_steps
 
 _LEAST = 3  # binary features from which two words of bits are less than the bounds
 _CHUNK = 65_536  # nodes looked at together
+_SOME = 1024  # rows or nodes after which, and twice as many, .. features that do not fit are left
+_WIDEST = 65_534  # steps between bounds, so that they fit around a whole middle
+_ROOM = 2  # twice as wide as now a feature may get this often, where its values allow for it
+_FARTHEST = 29  # log2; steps from 0, so that float64 tells any two of them exactly
+_LARGEST_UNIT = 100  # log2; its steps, and their sums, are float32
 
 
 class Values:
@@ -59,16 +68,76 @@ class Values:
         self.features, self._counts = self.features[:c], self._counts[:c]
         self._values = self._values[:c]
 
-    def columns(self, n_features: int) -> Columns:
-        """Return the columns that say so."""
+    def binary(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the features to write as bits, int64 [b], and their values, float32 [b, 2]."""
         # In order, whichever came first: trees of equal values then write their boxes alike.
         patterns = np.sort(self._values, axis=1)
         values = patterns.view(np.float32)
         # In a range 0 and -0 are one value, of the sign that came first: bits would tell of two.
         is_told = (values[:, 0] != values[:, 1]) | (patterns[:, 0] == patterns[:, 1])
-        if is_told.sum() < _LEAST:
-            return make_columns(n_features, np.empty(0), np.empty((0, 2)))
-        return make_columns(n_features, self.features[is_told], values[is_told])
+        is_told &= is_told.sum() >= _LEAST
+        return self.features[is_told], values[is_told]
+
+
+def _log2_above(values: np.ndarray) -> np.ndarray:
+    """Return the least whole numbers up to whose power 2 is at least ``values`` >= 0."""
+    fractions, exponents = np.frexp(values)
+    return exponents - (fractions == 0.5)
+
+
+class Steps:
+    """How fine the values of each feature are, and how far apart.
+
+    Attributes
+    ----------
+    features : int64 [c]
+        Those that steps of 16 bits can tell so far.
+    """
+
+    def __init__(self, n_features: int) -> None:
+        self.features = np.arange(n_features)
+        self._finest = np.full(n_features, NO_STEP, np.int64)  # log2
+        self._ends = np.full((2, n_features), [[np.inf], [-np.inf]], np.float32)
+
+    def add(self, X: np.ndarray, has_rows: np.ndarray | None = None) -> None:
+        """Take values in; see :meth:`Values.add`."""
+        told = np.ones(len(X), bool) if has_rows is None else has_rows
+        start, stop = 0, _SOME
+        while start < len(X) and len(self.features):
+            part = slice(start, stop)
+            given = read_only(X[part]), read_only(told[part])
+            take_steps(*given, self.features, self._finest, *self._ends)
+            fits = self._fit()[0]
+            if not fits.all():
+                self.features, self._finest = self.features[fits], self._finest[fits]
+                self._ends = np.ascontiguousarray(self._ends[:, fits])
+            start, stop = stop, 2 * stop
+
+    def _fit(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return which features steps can tell, bool [c], in which units, from which origins."""
+        ends = self._ends.astype(np.float64)
+        lower, upper = np.where(ends[0] <= ends[1], ends, 0.0)
+        # On the cube cells without rows have the corner 0 for a box.
+        lower = np.where((lower >= 0.0) & (upper <= 1.0), 0.0, lower)
+        least = np.where(upper > lower, _log2_above((upper - lower) / _WIDEST), TOO_FINE)
+        most = np.clip(self._finest, -_LARGEST_UNIT, _LARGEST_UNIT)
+        farthest = np.maximum(np.abs(lower), np.abs(upper))
+        room = np.maximum(least + _ROOM, _log2_above(farthest) - _FARTHEST)
+        units = np.exp2(np.minimum(most, room))
+        fits = (self._finest >= least) & (self._finest >= -_LARGEST_UNIT)
+        fits &= upper - lower <= _WIDEST * units  # units may be as large as there are
+        return fits, units, np.rint((lower + upper) / 2.0 / units)
+
+    def stepped(self, binary: np.ndarray, n_features: int) -> Stepped:
+        """Return the features to write as steps, of those that are not ``binary``.
+
+        None where it is less than half of them: there are two kinds to look at then.
+        """
+        is_wanted = ~np.isin(self.features, binary)
+        if 2 * is_wanted.sum() < n_features - len(binary):
+            is_wanted[:] = False
+        _, units, origins = self._fit()
+        return Stepped(self.features[is_wanted], units[is_wanted], origins[is_wanted])
 
 
 Boxes = tuple[np.ndarray, np.ndarray, np.ndarray]  # lower and upper bounds, whether they have rows
@@ -85,15 +154,18 @@ def find_columns(n_features: int, boxes: Iterable[Boxes], X: np.ndarray | None =
     X : float32 [n, d], optional
         Rows that are to be written too.
     """
-    values = Values(n_features)
+    values, steps = Values(n_features), Steps(n_features)
     if X is not None:
         values.add(X)
+        steps.add(X)
     for lower, upper, has_rows in boxes:
-        values.add(lower, has_rows)
-        values.add(upper, has_rows)
-        if not len(values.features):
+        for ends in (lower, upper):
+            values.add(ends, has_rows)
+            steps.add(ends, has_rows)
+        if not len(values.features) + len(steps.features):
             break
-    return values.columns(n_features)
+    features, told = values.binary()
+    return make_columns(n_features, features, told, steps.stepped(features, n_features))
 
 
 def boxes_of(trees: Sequence[nodes.Tree]) -> Iterator[Boxes]:
@@ -112,21 +184,25 @@ def alike(trees: Sequence[nodes.Tree]) -> bool:
 
 
 def _same(a: Columns, b: Columns) -> bool:
-    is_same = np.array_equal(a.binary, b.binary) and np.array_equal(_patterns(a), _patterns(b))
-    return a is b or is_same
+    pairs = zip(a, b._replace(values=_patterns(b)), strict=True)
+    return a is b or all(
+        np.array_equal(_patterns(a) if one is a.values else one, other) for one, other in pairs
+    )
 
 
 def extended(columns: Columns, X: np.ndarray) -> Columns | None:
     """Return columns that can write rows too, and under which boxes stay as they are written.
 
-    That is so where no feature takes a third value, and each second one is, as it is stored, above
-    the first: the column of a category that was not seen before. Otherwise return None. O(n b).
+    That is so where no binary feature takes a third value, and each second one is, as it is stored,
+    above the first: the column of a category that was not seen before. Otherwise return None.
+    O(n b).
     """
     values = Values.known_to(columns)
     values.add(X)
     if len(values.features) < len(columns.binary):
         return None
-    more = values.columns(len(columns.place))
+    steps = Stepped(columns.stepped, columns.units, columns.origins)
+    more = make_columns(len(columns.place), *values.binary(), steps)
     return more if np.array_equal(_patterns(more)[:, 0], _patterns(columns)[:, 0]) else None
 
 
@@ -143,7 +219,7 @@ def fitted(trees: Sequence[nodes.Tree], X: np.ndarray) -> tuple[list[nodes.Tree]
     laid_out = [
         tree if _same(tree.columns, columns) else nodes.lay_out(tree, columns) for tree in trees
     ]
-    return laid_out, rows_of(X, laid_out[0].columns)[0]
+    return laid_out, rows_of(X, laid_out[0].columns).rows
 
 
 def suited(trees: list[nodes.Tree], X: np.ndarray) -> tuple[list[nodes.Tree], Rows]:
@@ -151,16 +227,24 @@ def suited(trees: list[nodes.Tree], X: np.ndarray) -> tuple[list[nodes.Tree], Ro
 
     As :func:`fitted`, but trees that are laid out well enough stay as they are.
     """
-    rows, fits = rows_of(X, trees[0].columns)
-    if fits:
+    rows, fit_bits, fit_steps = rows_of(X, trees[0].columns)
+    if fit_bits and fit_steps:
         return trees, rows
-    columns = extended(trees[0].columns, X)
+    columns = extended(trees[0].columns, X) if fit_steps else None
     if columns is None:
         return fitted(trees, X)
-    return [tree._replace(columns=columns) for tree in trees], rows_of(X, columns)[0]
+    return [tree._replace(columns=columns) for tree in trees], rows_of(X, columns).rows
 
 
-def rows_of(X: np.ndarray, columns: Columns) -> tuple[Rows, bool]:
+class Written(NamedTuple):
+    """Rows for the kernels."""
+
+    rows: Rows
+    fit_bits: bool  # whether all values of binary features can be written so
+    fit_steps: bool  # and those of stepped features
+
+
+def rows_of(X: np.ndarray, columns: Columns) -> Written:
     """Return rows for the kernels, and whether all their values can be written so.
 
     Parameters
@@ -168,14 +252,23 @@ def rows_of(X: np.ndarray, columns: Columns) -> tuple[Rows, bool]:
     X : float32 [n, d], C-contiguous and read-only
     columns : Columns
     """
-    if not len(columns.binary):
-        return without_boxes(X), True
+    if not len(columns.binary) + len(columns.stepped):
+        return Written(without_boxes(X), True, True)
     bits = np.empty((len(X), n_words(columns)), np.uint64)
     others = np.zeros(len(columns.binary), bool)
-    write_bits(X.view(np.int32), columns.values.view(np.int32), columns, bits, others)
-    return Rows(X, read_only(X[:, columns.numeric]), read_only(bits)), not others.any()
+    if len(columns.binary):
+        write_bits(X.view(np.int32), columns.values.view(np.int32), columns, bits, others)
+    steps = np.empty((len(X), len(columns.stepped)), np.int16)
+    finer = np.zeros(len(columns.stepped), bool)
+    if len(columns.stepped):
+        write_steps(X, columns, steps, finer)
+    numeric = read_only(X[:, columns.numeric])
+    return Written(
+        Rows(X, numeric, read_only(steps), read_only(bits)), not others.any(), not finer.any()
+    )
 
 
 def without_boxes(X: np.ndarray) -> Rows:
-    """Return rows for trees without binary features, or whose boxes are not asked about."""
-    return Rows(X, X, read_only(np.empty((len(X), 0), np.uint64)))
+    """Return rows for trees whose features are all numeric, or whose boxes are not asked about."""
+    steps, bits = (np.empty((len(X), 0), kind) for kind in (np.int16, np.uint64))
+    return Rows(X, X, read_only(steps), read_only(bits))

@@ -46,11 +46,13 @@ class Place:
     def __init__(self, parameters: ForestParameters, columns: Columns) -> None:
         d, scales = parameters.n_features, parameters.feature_scales
         values, bits = np.zeros((1, d), np.float32), np.zeros((1, n_words(columns)), np.uint64)
-        p = len(columns.numeric)
-        numeric = np.zeros((1, p), np.float32) if len(columns.binary) else values
-        self.rows = Rows(read_only(values), read_only(numeric), read_only(bits))
+        p, steps = len(columns.numeric), np.zeros((1, len(columns.stepped)), np.int16)
+        is_plain = len(columns.stepped) + len(columns.binary) == 0
+        numeric = values if is_plain else np.zeros((1, p), np.float32)
+        own = Rows(values, numeric, steps, bits)
+        self.rows = Rows(*map(read_only, own))
         factors = np.array(() if scales is None else scales, np.float32)
-        how = factors, parameters.domain == "cube", columns, Rows(values, numeric, bits)
+        how = factors, parameters.domain == "cube", columns, own
         self._shape = 1, d
         self._narrow, self._wide = np.zeros((1, d), np.float32), np.zeros((1, d))
         self._arguments = (self._narrow, *how), (self._wide, *how)

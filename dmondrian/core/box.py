@@ -4,16 +4,25 @@ A bound comes first because it is all that most visits need; the sum of extensio
 order of additions (eight lanes, then a fixed tree), so that it is the same on every processor and
 however :mod:`dmondrian.core.columns` writes a feature.
 
-Shapes: d features, p of them numeric, q words of bits per value.
+Shapes: d features, p of them numeric, g stepped, q words of bits per value.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from dmondrian._jit import inner
+from dmondrian._jit import apart, inner
 from dmondrian.core.arithmetic import lowest_bit
-from dmondrian.core.lanes import SUM_LANES, beyond, extend, rough_extension, widen
+from dmondrian.core.bounds import (
+    SUM_LANES,
+    beyond,
+    extend,
+    extend_steps,
+    rough_extension,
+    widen,
+)
+from dmondrian.core.columns import steps_to, value_of
+from dmondrian.core.nodes import borrow_tree, n_bound_words_compiled
 
 _ROUGH = 2.0**-23  # twice what a rounding of float32 may take away
 
@@ -22,8 +31,7 @@ _ROUGH = 2.0**-23  # twice what a rounding of float32 may take away
 def is_outside(tree, v, x):
     """Tell whether row ``x`` lies outside the box of ``v``. O(d)."""
     v = np.uint64(v)
-    box, p = tree.box[v], x.numeric.shape[0]
-    if beyond(box[:p], box[p : p + p], x.numeric):
+    if beyond(tree.box[v], x.numeric, x.steps):
         return True
     new = np.uint64(0)
     for w in range(x.bits.shape[0]):
@@ -40,8 +48,7 @@ def measure_bound(tree, v, x):
     cell without any is at another distance from the values of a binary feature.
     """
     v = np.uint64(v)
-    box, p = tree.box[v], x.numeric.shape[0]
-    total = np.float64(rough_extension(box[:p], box[p : p + p], x.numeric))
+    total = np.float64(rough_extension(tree.box[v], x.numeric, x.steps, tree.columns.units))
     half = x.bits.shape[0] // 2
     for w in range(x.bits.shape[0]):
         word = x.bits[np.uint64(w)] & ~tree.bits[v, np.uint64(w)]
@@ -55,7 +62,7 @@ def measure_bound(tree, v, x):
 
 @inner
 def extension(lower, upper, x):
-    """Return how far ``x`` lies outside [``lower``, ``upper``], exactly rounded."""
+    """Return how far ``x`` lies outside [``lower``, ``upper``], exactly rounded, or in steps."""
     below = np.float64(lower) - np.float64(x)
     above = np.float64(x) - np.float64(upper)
     below = below if below > 0.0 else np.float64(0.0)
@@ -68,7 +75,9 @@ def measure(tree, v, x, extensions):
 
     ``extensions`` float64 [d]. Lane j % 8 of the sum first, then the lanes as a tree.
     """
-    if x.bits.shape[0] > 0:
+    if x.numeric.shape[0] < tree.n_features:
+        if x.steps.shape[0] == tree.n_features:
+            return _measure_steps(tree, np.uint64(v), x, extensions)
         _write_mixed(tree, np.uint64(v), x, extensions)
         return _sum_of_lanes(_lanes_of(extensions, tree.n_features), extensions, tree.n_features)
     box, p = tree.box[np.uint64(v)], x.numeric.shape[0]
@@ -79,8 +88,19 @@ def measure(tree, v, x, extensions):
 
 
 @inner
+def _measure_steps(tree, v, x, extensions):
+    """Do what :func:`measure` does where all features are stepped."""
+    g, units, asked = x.steps.shape[0], tree.columns.units, x.steps
+    lower, upper = tree.steps[v, :g], tree.steps[v, g : g + g]
+    for k in range(g - g % SUM_LANES, g):
+        extensions[k] = extension(lower[k], upper[k], asked[k]) * np.float64(units[k])
+    return _sum_of_lanes(extend_steps(lower, upper, asked, units, extensions), extensions, g)
+
+
+@apart
 def _write_mixed(tree, v, x, extensions):
-    """Write extensions of numeric and binary features."""
+    """Write extensions where features are of several kinds."""
+    tree = borrow_tree(tree)
     box, p = tree.box[v], x.numeric.shape[0]
     lower, upper, numeric = box[:p], box[p : p + p], x.numeric
     for j in range(tree.n_features):
@@ -88,6 +108,10 @@ def _write_mixed(tree, v, x, extensions):
     columns = tree.columns
     for k in range(p):
         extensions[columns.numeric[k]] = extension(lower[k], upper[k], numeric[k])
+    steps, g, units = tree.steps[v][4 * p :], x.steps.shape[0], columns.units
+    for k in range(g):
+        found = extension(steps[k], steps[g + k], x.steps[k])
+        extensions[columns.stepped[k]] = found * np.float64(units[k])
     half = x.bits.shape[0] // 2
     for w in range(x.bits.shape[0]):
         word = x.bits[w] & ~tree.bits[v, np.uint64(w)]
@@ -138,14 +162,14 @@ def _sum_of_lanes(lanes, extensions, n):
 
 @inner
 def distance_to(tree, v, x, memory):
-    """Return what :func:`measure` does. O(p) where no binary feature extends, as at most leaves.
+    """Return what :func:`measure` does. O(p + g) if no binary feature extends, as at most leaves.
 
     ``memory`` float64 [d] or [8], whichever is more, is written to.
     """
     new = np.uint64(0)
     for w in range(x.bits.shape[0]):
         new |= x.bits[w] & ~tree.bits[np.uint64(v), np.uint64(w)]
-    if x.bits.shape[0] == 0 or new != np.uint64(0):
+    if x.numeric.shape[0] == tree.n_features or new != np.uint64(0):
         return measure(tree, v, x, memory)
     box, p, lanes = tree.box[np.uint64(v)], x.numeric.shape[0], memory[:SUM_LANES]
     lower, upper, numeric, features = box[:p], box[p : p + p], x.numeric, tree.columns.numeric
@@ -154,6 +178,11 @@ def distance_to(tree, v, x, memory):
     for k in range(p):  # features that do not extend add 0 to their lanes, which is as good as not
         lane = np.uint64(features[k]) & np.uint64(SUM_LANES - 1)
         lanes[lane] += extension(lower[k], upper[k], numeric[k])
+    steps, g, units = tree.steps[np.uint64(v)][4 * p :], x.steps.shape[0], tree.columns.units
+    for k in range(g):
+        lane = np.uint64(tree.columns.stepped[k]) & np.uint64(SUM_LANES - 1)
+        found = extension(steps[k], steps[g + k], x.steps[k])
+        lanes[lane] += found * np.float64(units[k])
     left = (lanes[0] + lanes[4]) + (lanes[2] + lanes[6])
     return left + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]))
 
@@ -179,9 +208,12 @@ def pick_feature(extensions, target):
 @inner
 def bound(tree, v, j, is_upper):
     """Return the lower or upper bound of feature ``j`` of the box of ``v``, float32."""
-    place = tree.columns.place[j]
+    place, p = tree.columns.place[j], tree.columns.numeric.shape[0]
+    if place >= p:
+        k, g = place - p, tree.columns.stepped.shape[0]
+        return value_of(tree.columns, k, tree.steps[v, 4 * p + k + (g if is_upper else 0)])
     if place >= 0:
-        return tree.box[v, place + (tree.columns.numeric.shape[0] if is_upper else 0)]
+        return tree.box[v, place + (p if is_upper else 0)]
     k = ~place
     first, second = tree.columns.values[k, 0], tree.columns.values[k, 1]
     bit = np.uint64(1) << np.uint64(k & 63)
@@ -198,6 +230,10 @@ def is_point(tree, v):
     p, half = tree.columns.numeric.shape[0], tree.bits.shape[1] // 2
     for k in range(p):
         if tree.box[v, k] != tree.box[v, p + k]:
+            return False
+    steps, g = tree.steps[v][4 * p :], tree.columns.stepped.shape[0]
+    for k in range(g):
+        if steps[k] != steps[g + k]:
             return False
     both = np.uint64(0)
     for w in range(half):
@@ -218,7 +254,7 @@ def copy(values, out):
 @inner
 def copy_box(tree, v, out):
     """Give ``out`` the box of ``v``. O(d)."""
-    n = 2 * tree.columns.numeric.shape[0]
+    n = n_bound_words_compiled(tree.columns)
     copy(tree.box[v, :n], tree.box[out, :n])
     copy(tree.bits[v], tree.bits[out])
 
@@ -226,8 +262,12 @@ def copy_box(tree, v, out):
 @inner
 def empty_box(tree, v):
     """Give ``v``, a cell without rows, the corner 0 of the cube, whose bits are none. O(d)."""
-    for k in range(2 * tree.columns.numeric.shape[0]):
+    p, g = tree.columns.numeric.shape[0], tree.columns.stepped.shape[0]
+    for k in range(2 * p):
         tree.box[v, k] = np.float32(0.0)
+    for k in range(g):
+        zero = np.int16(steps_to(tree.columns, k, np.float32(0.0)))
+        tree.steps[v, 4 * p + k], tree.steps[v, 4 * p + g + k] = zero, zero
     for k in range(tree.bits.shape[1]):
         tree.bits[v, k] = np.uint64(0)
 
@@ -239,14 +279,15 @@ def enclose(tree, v, x):
     box = tree.box[v]
     copy(x.numeric, box[:p])
     copy(x.numeric, box[p : p + p])
+    steps, g = tree.steps[v][4 * p :], x.steps.shape[0]
+    copy(x.steps, steps[:g])
+    copy(x.steps, steps[g : g + g])
     copy(x.bits, tree.bits[v])
 
 
 @inner
 def stretch(tree, v, x):
     """Take ``x`` into the box of ``v``. O(d)."""
-    p, numeric = x.numeric.shape[0], x.numeric
-    box = tree.box[np.uint64(v)]
-    widen(box[:p], box[p : p + p], numeric)
+    widen(tree.box[np.uint64(v)], x.numeric, x.steps)
     for k in range(x.bits.shape[0]):
         tree.bits[v, k] |= x.bits[k]

@@ -1,10 +1,12 @@
-"""Columns that only take two values: two bits of a node's box instead of two floats.
+"""Three ways to write a feature of a box: two floats, two numbers of steps, two bits.
 
-A one-hot column of a box is told by which of its two values have been seen. That is another way
-to write the same box, to the last bit: which columns are written so changes no result. A column
-that comes to take a third value is written as a range from then on (:mod:`dmondrian.layout`).
+A feature whose values are whole multiples of a unit, a power of two, is told by 16 bits each for
+its bounds; one that only takes two values by which of them have been seen. These are other ways to
+write the same box, to the last bit: which features are written how changes no result. A feature
+that comes to take a value that does not fit is written another way from then on
+(:mod:`dmondrian.layout`).
 
-Shapes: n rows, d features, p of them numeric, b binary, q = ceil(b / 64) words.
+Shapes: n rows, d features, p of them numeric, g stepped, b binary, q = ceil(b / 64) words.
 """
 
 from __future__ import annotations
@@ -20,10 +22,13 @@ from dmondrian._memory import borrow
 class Columns(NamedTuple):
     """How the boxes of a tree hold each feature."""
 
-    place: np.ndarray  # int32 [d], place among the numeric ones, or ~place among the binary
+    place: np.ndarray  # int32 [d], place among numeric and then stepped, or ~place among binary
     numeric: np.ndarray  # int32 [p], features, increasing
+    stepped: np.ndarray  # int32 [g], features, increasing
     binary: np.ndarray  # int32 [b], features, increasing
     values: np.ndarray  # float32 [b, 2], what each binary feature takes; the first may be alone
+    units: np.ndarray  # float32 [g], powers of two; k steps are (k + origin) units
+    origins: np.ndarray  # float64 [g], whole numbers
 
 
 class Rows(NamedTuple):
@@ -31,6 +36,7 @@ class Rows(NamedTuple):
 
     values: np.ndarray  # float32 [n, d]
     numeric: np.ndarray  # float32 [n, p], the numeric features
+    steps: np.ndarray  # int16 [n, g], the stepped ones
     bits: np.ndarray  # uint64 [n, 2 q], a bit where a binary feature has its first, second value
 
 
@@ -39,17 +45,36 @@ class Row(NamedTuple):
 
     values: np.ndarray  # float32 [d]
     numeric: np.ndarray  # float32 [p]
+    steps: np.ndarray  # int16 [g]
     bits: np.ndarray  # uint64 [2 q]
 
 
-def make_columns(n_features: int, binary: np.ndarray, values: np.ndarray) -> Columns:
+class Stepped(NamedTuple):
+    """Features to be written as steps."""
+
+    features: np.ndarray  # int [g], increasing
+    units: np.ndarray  # [g]
+    origins: np.ndarray  # [g]
+
+
+NO_STEPS = Stepped(*np.empty((3, 0)))
+
+
+def make_columns(
+    n_features: int, binary: np.ndarray, values: np.ndarray, steps: Stepped = NO_STEPS
+) -> Columns:
     """Return columns of which ``binary`` (int [b], increasing) take ``values`` [b, 2] only."""
     binary = np.ascontiguousarray(binary, np.int32)
-    numeric = np.setdiff1d(np.arange(n_features, dtype=np.int32), binary)
+    stepped = np.ascontiguousarray(steps.features, np.int32)
+    others = np.concatenate([binary, stepped])
+    numeric = np.setdiff1d(np.arange(n_features, dtype=np.int32), others)
     place = np.empty(n_features, np.int32)
     place[numeric] = np.arange(len(numeric))
+    place[stepped] = len(numeric) + np.arange(len(stepped))
     place[binary] = ~np.arange(len(binary))
-    return Columns(place, numeric, binary, np.ascontiguousarray(values, np.float32))
+    units, origins = (np.ascontiguousarray(steps.units, np.float32), np.array(steps.origins, float))
+    values = np.ascontiguousarray(values, np.float32)
+    return Columns(place, numeric, stepped, binary, values, units, origins)
 
 
 def all_numeric(n_features: int) -> Columns:
@@ -59,13 +84,15 @@ def all_numeric(n_features: int) -> Columns:
 
 def boxless(n_features: int) -> Columns:
     """Return columns that boxes hold nothing of, for growth that needs no boxes."""
-    none = np.empty(0, np.int32)
-    return Columns(np.zeros(n_features, np.int32), none, none, np.empty((0, 2), np.float32))
+    none, values = np.empty(0, np.int32), np.empty((0, 2), np.float32)
+    return Columns(
+        np.zeros(n_features, np.int32), none, none, none, values, values[:, 0].copy(), np.empty(0)
+    )
 
 
 def has_boxes(columns: Columns) -> bool:
     """Tell whether boxes are written at all."""
-    return len(columns.numeric) + len(columns.binary) > 0
+    return len(columns.numeric) + len(columns.stepped) + len(columns.binary) > 0
 
 
 def n_words(columns: Columns) -> int:
@@ -83,13 +110,13 @@ def read_only(array: np.ndarray) -> np.ndarray:
 @inner
 def row_of(rows, r):
     """Return row ``r``."""
-    return Row(rows.values[r], rows.numeric[r], rows.bits[r])
+    return Row(rows.values[r], rows.numeric[r], rows.steps[r], rows.bits[r])
 
 
 @inner
 def borrow_rows(rows):
     """Return the rows without reference counts (see ``borrow``)."""
-    return Rows(borrow(rows.values), borrow(rows.numeric), borrow(rows.bits))
+    return Rows(borrow(rows.values), borrow(rows.numeric), borrow(rows.steps), borrow(rows.bits))
 
 
 @inner
@@ -98,9 +125,61 @@ def borrow_columns(columns):
     return Columns(
         borrow(columns.place),
         borrow(columns.numeric),
+        borrow(columns.stepped),
         borrow(columns.binary),
         borrow(columns.values),
+        borrow(columns.units),
+        borrow(columns.origins),
     )
+
+
+@inner
+def value_of(columns, k, steps):
+    """Return the value, float32, that ``steps`` are of stepped feature ``k``."""
+    return np.float32((np.float64(steps) + columns.origins[k]) * np.float64(columns.units[k]))
+
+
+@inner
+def steps_to(columns, k, value):
+    """Return how many steps ``value``, float32, is in stepped feature ``k``, float64.
+
+    It can be written so if that is within 16 bits; nan for parts of a unit, and for -0, which steps
+    do not tell.
+    """
+    units = np.float64(value) * (1.0 / np.float64(columns.units[k]))
+    if units != np.floor(units) or (units == 0.0 and np.signbit(value)):
+        return np.nan
+    return units - columns.origins[k]
+
+
+@inner
+def has_room(steps):
+    """Tell whether a number of steps can be written in 16 bits; nan cannot."""
+    return -32768.0 <= steps <= 32767.0
+
+
+@kernel
+def write_steps(X, columns, steps, others):
+    """Write ``steps`` of each row of ``X`` float32 [n, d]; mark features with other values.
+
+    ``others`` bool [g] are those with a value that steps do not tell, for which any is written.
+    """
+    X, columns, steps, others = borrow(X), borrow_columns(columns), borrow(steps), borrow(others)
+    g, features = columns.stepped.shape[0], columns.stepped
+    per_unit, values = np.empty(g), np.empty(g, np.float32)
+    for k in range(g):
+        per_unit[k] = 1.0 / np.float64(columns.units[k])  # exact, of a power of two
+    for r in range(X.shape[0]):
+        row, out = X[r], steps[r]
+        for k in range(g):
+            values[k] = row[np.uint64(features[k])]
+        for k in range(g):  # without a jump, several at a time
+            value = values[k]
+            units, origin = np.float64(value) * per_unit[k], columns.origins[k]
+            whole = np.int32(min(max(units - origin, -32768.0), 32767.0))
+            is_negative_zero = np.float32(value).view(np.int32) == np.int32(-(2**31))
+            out[k] = np.int16(whole)
+            others[k] |= (np.float64(whole) + origin != units) | is_negative_zero
 
 
 @inner
@@ -178,19 +257,29 @@ def take_values(patterns, has_rows, features, values, counts):
 
 
 @kernel
-def write_bounds(lower, upper, wanted, columns, box, bits):
+def write_bounds(lower, upper, wanted, columns, box, steps, bits):
     """Write boxes from their bounds. O(m d).
 
     ``lower`` and ``upper`` int32 [m, d], ``wanted`` [b, 2] and ``box`` [m, 2 p or more] are
-    float32 as they are stored; ``bits`` uint64 [m, 2 q].
+    float32 as they are stored; ``steps`` int16 [m, 4 p + 2 g or more] are the box, and ``bits``
+    uint64 [m, 2 q].
     """
     lower, upper, wanted = borrow(lower), borrow(upper), borrow(wanted)
-    columns, box, bits = borrow_columns(columns), borrow(box), borrow(bits)
+    columns, box, steps, bits = borrow_columns(columns), borrow(box), borrow(steps), borrow(bits)
     p, half, one = columns.numeric.shape[0], bits.shape[1] // 2, np.uint64(1)
+    g = columns.stepped.shape[0]
     for v in range(lower.shape[0]):
         for k in range(p):
             j = columns.numeric[k]
             box[v, k], box[v, p + k] = lower[v, j], upper[v, j]
+        for k in range(g):
+            j, at = columns.stepped[k], 4 * p + k
+            low, high = (
+                np.int32(lower[v, j]).view(np.float32),
+                np.int32(upper[v, j]).view(np.float32),
+            )
+            steps[v, at] = np.int16(steps_to(columns, k, low))
+            steps[v, at + g] = np.int16(steps_to(columns, k, high))
         for w in range(bits.shape[1]):
             bits[v, w] = np.uint64(0)
         for k in range(wanted.shape[0]):
@@ -203,19 +292,24 @@ def write_bounds(lower, upper, wanted, columns, box, bits):
 
 
 @kernel
-def read_bounds(told, columns, box, bits, bounds):
+def read_bounds(told, columns, box, steps, bits, bounds):
     """Write the bounds of boxes to ``bounds`` [m, 2 d], lower ones first. O(m d).
 
     The others as :func:`write_bounds` takes them; ``told`` int32 [b, 4, 2] are the bounds of a
     feature that took neither value, the first, the second, both.
     """
     told, columns, box, bits = borrow(told), borrow_columns(columns), borrow(box), borrow(bits)
-    bounds, d = borrow(bounds), bounds.shape[1] // 2
+    steps, bounds, d = borrow(steps), borrow(bounds), bounds.shape[1] // 2
     p, half, one = columns.numeric.shape[0], bits.shape[1] // 2, np.uint64(1)
+    g = columns.stepped.shape[0]
     for v in range(bounds.shape[0]):
         for k in range(p):
             j = columns.numeric[k]
             bounds[v, j], bounds[v, d + j] = box[v, k], box[v, p + k]
+        for k in range(g):
+            j, at = columns.stepped[k], 4 * p + k
+            bounds[v, j] = np.float32(value_of(columns, k, steps[v, at])).view(np.int32)
+            bounds[v, d + j] = np.float32(value_of(columns, k, steps[v, at + g])).view(np.int32)
         for k in range(told.shape[0]):
             w, place, j = k >> 6, np.uint64(k & 63), columns.binary[k]
             seen = (bits[v, w] >> place & one) | (bits[v, half + w] >> place & one) << one

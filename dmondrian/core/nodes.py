@@ -1,9 +1,10 @@
 """The node: one contiguous row of 32-bit words, seen through three typed views, and its box.
 
 A visit to a node reads its links, its weight and its statistics; few visits need its box. So a
-node is one row, of one cache line for two classes, and boxes are kept apart: a row of bounds, and
-a row of bits for features of two values (:mod:`dmondrian.core.columns`). ``Tree`` is these arrays
-(the words as int32, float32 and float64 views of the same memory) and a small header.
+node is one row, of one cache line for two classes, and boxes are kept apart: a row of bounds, of 32
+bits each and then of 16, and a row of bits for features of two values
+(:mod:`dmondrian.core.columns`). ``Tree`` is these arrays (the words as int32, float32 and float64
+views of the same memory, the bounds as float32 and int16) and a small header.
 
 The split time is last in the node's row; but where the row is a cache line without it, as for
 labels that are numbers and for three classes, it stands behind the bounds, with which it is read.
@@ -11,8 +12,8 @@ labels that are numbers and for three classes, it stands behind the bounds, with
 Where growth does not look at boxes, none are written (``boxless`` columns). Where it keeps
 candidate splits of leaves, these lie in a pool beside the nodes (growth/candidates.py).
 
-Shapes: m nodes of capacity, d features, s doubles of statistics, p numeric features, q words of
-bits per value, c doubles of the pool.
+Shapes: m nodes of capacity, d features, s doubles of statistics, p numeric features, g stepped
+ones, q words of bits per value, c doubles of the pool.
 
 Row, in 32-bit words::
 
@@ -75,7 +76,8 @@ class Tree(NamedTuple):
     i: np.ndarray  # int32 [m, 8 + 2 s or 2 more], links
     f: np.ndarray  # float32, alike, threshold
     d: np.ndarray  # float64 [m, 4 + s or one more], odds, statistics
-    box: np.ndarray  # float32 [m, 2 p or 2 more], lower bounds, then upper ones
+    box: np.ndarray  # float32 [m, 2 p + g or more], lower bounds, then upper ones, then steps
+    steps: np.ndarray  # int16, the same; from 4 p on lower bounds [g], then upper ones
     bits: np.ndarray  # uint64 [m, 2 q], which first values were seen, then which second ones
     columns: Columns
     head_i: np.ndarray  # int64 [6], root, counts of nodes, the pool's ends
@@ -90,16 +92,23 @@ class Tree(NamedTuple):
 
 def has_time_beside(columns, n_stats):
     """Tell whether split times stand behind the bounds; see above."""
-    has_box = columns.numeric.shape[0] + columns.binary.shape[0] > 0
-    return has_box and 8 * (STAT + n_stats) == CACHE_LINE
+    n_written = columns.numeric.shape[0] + columns.stepped.shape[0] + columns.binary.shape[0]
+    return n_written > 0 and 8 * (STAT + n_stats) == CACHE_LINE
 
 
-has_time_beside_compiled = inner(has_time_beside)
+def n_bound_words(columns):
+    """Return 2 p + g, the words of a node's bounds."""
+    return 2 * columns.numeric.shape[0] + columns.stepped.shape[0]
+
+
+has_time_beside_compiled, n_bound_words_compiled = inner(has_time_beside), inner(n_bound_words)
 
 
 def _boxes(columns: Columns, n_stats: int, capacity: int) -> tuple[np.ndarray, np.ndarray]:
     """Return empty arrays box, bits for ``capacity`` nodes."""
-    width = 2 * (len(columns.numeric) + has_time_beside(columns, n_stats))
+    width = n_bound_words(columns)
+    if has_time_beside(columns, n_stats):
+        width += width % 2 + 2
     box = growing(capacity, width, np.float32)
     return box, growing(capacity, n_words(columns), np.uint64)
 
@@ -109,7 +118,8 @@ def _with_views(tree: Tree) -> Tree:
     d = tree.i.view(np.float64)
     is_beside = has_time_beside(tree.columns, tree.n_stats)
     times = tree.box.view(np.float64) if is_beside else d
-    return tree._replace(f=tree.i.view(np.float32), d=d, times=times)
+    steps = tree.box.view(np.int16)
+    return tree._replace(f=tree.i.view(np.float32), d=d, steps=steps, times=times)
 
 
 @inner
@@ -172,9 +182,11 @@ def make_tree(columns: Columns, n_stats: int, capacity: int) -> Tree:
     width = STAT + n_stats + (not has_time_beside(columns, n_stats))
     i, (box, bits) = growing(capacity, 2 * width, np.int32), _boxes(columns, n_stats, capacity)
     f, d = i.view(np.float32), i.view(np.float64)
+    steps = box.view(np.int16)
     tree = Tree(
-        i, f, d, box, bits, columns, head_i, head_f, scratch, messages, pool, d, n_features, n_stats
-    )
+        i, f, d, box, steps, bits, columns, head_i, head_f, scratch, messages, pool, d, n_features,
+        n_stats,
+    )  # fmt: skip
     return _with_views(tree)
 
 
@@ -186,6 +198,7 @@ def borrow_tree(tree):
         borrow(tree.f),
         borrow(tree.d),
         borrow(tree.box),
+        borrow(tree.steps),
         borrow(tree.bits),
         borrow_columns(tree.columns),
         borrow(tree.head_i),
@@ -270,17 +283,19 @@ def lay_out(tree: Tree, columns: Columns) -> Tree:
 def bounds_of(tree: Tree, nodes: slice) -> np.ndarray:
     """Return bounds of nodes, float32 [m, 2 d or more], lower ones first; 0 where there is no box.
 
-    The boxes themselves where no feature is written as bits, with all that stands in them.
+    The boxes themselves where all features are numeric, with all that stands in them.
     """
     columns = tree.columns
-    box, bits = tree.box[nodes], tree.bits[nodes]
-    if not len(columns.binary):
+    box, steps, bits = tree.box[nodes], tree.steps[nodes], tree.bits[nodes]
+    if not len(columns.binary) + len(columns.stepped):
         return box
     bounds = np.empty((len(box), 2 * tree.n_features), np.float32)
     told = np.zeros((len(columns.binary), 4, 2), np.float32)
     told[:, 1], told[:, 2] = columns.values[:, :1], columns.values[:, 1:]
-    told[:, 3] = [(min(two), max(two)) for two in columns.values]
-    read_bounds(told.view(np.int32), columns, box.view(np.int32), bits, bounds.view(np.int32))
+    told[:, 3, 0], told[:, 3, 1] = columns.values.min(axis=1), columns.values.max(axis=1)
+    read_bounds(
+        told.view(np.int32), columns, box.view(np.int32), steps, bits, bounds.view(np.int32)
+    )
     return bounds
 
 
@@ -294,7 +309,7 @@ def write_boxes(tree: Tree, nodes: slice, lower: np.ndarray, upper: np.ndarray) 
     """Write lower and upper bounds of nodes, float32 [m, d] each."""
     ends = [read_only(end).view(np.int32) for end in (lower, upper)]
     wanted, box = tree.columns.values.view(np.int32), tree.box[nodes].view(np.int32)
-    write_bounds(*ends, wanted, tree.columns, box, tree.bits[nodes])
+    write_bounds(*ends, wanted, tree.columns, box, tree.steps[nodes], tree.bits[nodes])
 
 
 def fields(tree: Tree) -> dict[str, np.ndarray]:
@@ -351,7 +366,7 @@ def write_words(links, threshold, time, odds, exponent, stat, tree):
 def from_fields(arrays: dict[str, np.ndarray], header: dict[str, Any], columns: Columns) -> Tree:
     """Return the tree whose :func:`fields` and header scalars are given (trusted).
 
-    Features that are binary in ``columns`` must have no other value in the boxes.
+    Features that are binary or stepped in ``columns`` must have no other value in the boxes.
     """
     used, n_stats = arrays["stat"].shape
     tree = make_tree(columns, n_stats, used)

@@ -120,9 +120,9 @@ def grown(array: np.ndarray, used: int, capacity: int) -> np.ndarray:
 def next_capacity(array: np.ndarray) -> int:
     """Return how many rows the array should have room for when it is full.
 
-    Half as many again, or an eighth where nothing is copied.
+    Half as many again; twice as many where nothing is copied, and memory taken as it is used.
     """
-    return len(array) + len(array) // (2 if _range_of(array) is None else 8)
+    return len(array) + (len(array) // 2 if _range_of(array) is None else len(array))
 
 
 def bytes_held(array: np.ndarray, used: int) -> int:

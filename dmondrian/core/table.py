@@ -23,6 +23,7 @@ from dmondrian.core.nodes import (
     STAT,
     Tree,
     has_time_beside_compiled,
+    n_bound_words_compiled,
 )
 
 _WORDS, _BOX, _BITS, _HEAD_I, _HEAD_F, _MESSAGES, _POOL = range(7)  # addresses
@@ -51,11 +52,11 @@ def tree_at(table, t, columns, scratch):
     """Return tree ``t``; ``scratch`` is the caller's."""
     row = table[t]
     m, n_stats = row[_CAPACITY], row[_N_STATS]
-    half, d, p = STAT + n_stats, columns.place.shape[0], columns.numeric.shape[0]
+    half, d, width = STAT + n_stats, columns.place.shape[0], n_bound_words_compiled(columns)
     q = (columns.binary.shape[0] + 63) // 64
-    times, n_times = row[_BOX], p + 1
+    times, n_times = row[_BOX], (width + 1) // 2 + 1
     if has_time_beside_compiled(columns, n_stats):
-        p += 1
+        width = 2 * n_times
     else:
         half += 1
         times, n_times = row[_WORDS], half
@@ -63,7 +64,8 @@ def tree_at(table, t, columns, scratch):
         array_at(row[_WORDS], (m, 2 * half), np.int32),
         array_at(row[_WORDS], (m, 2 * half), np.float32),
         array_at(row[_WORDS], (m, half), np.float64),
-        array_at(row[_BOX], (m, 2 * p), np.float32),
+        array_at(row[_BOX], (m, width), np.float32),
+        array_at(row[_BOX], (m, 2 * width), np.int16),
         array_at(row[_BITS], (m, 2 * q), np.uint64),
         columns,
         array_at(row[_HEAD_I], (N_HEADER_INTS,), np.int64),

@@ -18,6 +18,7 @@ from dmondrian.core.columns import (
     Columns,
     Row,
     Rows,
+    Stepped,
     all_numeric,
     make_columns,
     n_words,
@@ -47,26 +48,35 @@ def as_rows(columns: Columns, X: np.ndarray) -> Rows:
         for side in range(2):
             has = X[:, j] == columns.values[k, side]
             bits[has, side * half + k // 64] |= np.uint64(1) << np.uint64(k % 64)
-    return Rows(X, np.ascontiguousarray(X[:, columns.numeric]), bits)
+    steps = X[:, columns.stepped] / columns.units - columns.origins
+    numeric = np.ascontiguousarray(X[:, columns.numeric])
+    return Rows(X, numeric, np.ascontiguousarray(steps, np.int16), bits)
 
 
 def told(columns: Columns, X: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return measures of ``x`` and their bounds for boxes of pairs of rows of ``X``."""
     tree, row = nodes.make_tree(columns, 1, 1), as_rows(columns, x[None])
-    found = measured(tree, as_rows(columns, X), Row(row.values[0], row.numeric[0], row.bits[0]))
+    found = measured(tree, as_rows(columns, X), Row(*(part[0] for part in row)))
     return found[:, 0], found[:, 1]
 
 
 def test_bounds_are_above_and_near() -> None:
-    for d, n_binary in ((1, 0), (7, 0), (20, 0), (33, 0), (9, 4), (80, 70), (140, 131)):
+    kinds = (1, 0, 0), (7, 0, 0), (20, 0, 0), (33, 0, 0), (9, 4, 0), (80, 70, 0), (140, 131, 0)
+    stepped = (1, 0, 1), (8, 0, 8), (20, 0, 20), (33, 0, 33), (20, 0, 5), (9, 4, 5), (140, 70, 50)
+    for d, n_binary, n_stepped in kinds + stepped:
         rng = np.random.default_rng([d, n_binary])
-        binary = np.sort(rng.permutation(d)[:n_binary])
+        order = rng.permutation(d)
+        binary, written = np.sort(order[:n_binary]), np.sort(order[n_binary:][:n_stepped])
         values = rng.normal(size=(n_binary, 2)).astype(np.float32)
-        columns = make_columns(d, binary, values)
+        units = np.exp2(rng.integers(-12, -9, n_stepped))
+        origins = rng.integers(-9, 9, n_stepped)
+        columns = make_columns(d, binary, values, Stepped(written, units, origins))
         X = rng.normal(size=(201, d)).astype(np.float32)
+        X[:, written] = np.rint(X[:, written] / units) * units + 0.0
         X[:, binary] = values[np.arange(n_binary), rng.integers(2, size=(201, n_binary))]
         X[:50] = X[-1]  # boxes of which some hold the row
         total, bound = told(columns, X[:-1], X[-1])
+        assert total.tobytes() == told(all_numeric(d), X[:-1], X[-1])[0].tobytes()
         assert 25 <= np.count_nonzero(total == 0.0) < 100
         assert (total[bound == 0.0] == 0.0).all()
         assert (bound >= total).all()

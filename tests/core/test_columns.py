@@ -7,7 +7,7 @@ import pytest
 
 from dmondrian import layout
 from dmondrian.core import nodes
-from dmondrian.core.columns import Columns, all_numeric, make_columns
+from dmondrian.core.columns import Columns, Stepped, all_numeric, make_columns, read_only
 from dmondrian.forest import Forest
 from dmondrian.parameters import ForestParameters
 
@@ -27,6 +27,27 @@ def draw(number: int) -> tuple[np.ndarray, np.ndarray]:
     X = np.hstack([numeric, binary])[:, ends].astype(np.float32)
     y = (X[:, ends[:3]].sum(axis=1) + rng.normal(0, 0.3, ROWS) > 1.0).astype(np.float64)
     return X, y
+
+
+def draw_in_steps(number: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows of whole multiples, of units and ranges of all kinds, some of which end late."""
+    rng = np.random.default_rng(number)
+    X = rng.integers(0, 5000, (ROWS, 24)) * np.exp2(rng.integers(-20, 20, 24))
+    X[:, 0] = rng.integers(-32767, 32768, ROWS)  # all that 16 bits hold
+    X[:, 1] = 1e6 + rng.integers(0, 7, ROWS)  # far from 0
+    X[:, 2] = 3.0  # constant
+    X[:, 3:6] = rng.integers(0, 2, (ROWS, 3))  # binary
+    X[:, 6] = np.where(np.arange(ROWS) < 500, X[:, 6], rng.random(ROWS))  # finer, late
+    X[:, 7] = np.where(np.arange(ROWS) < 600, X[:, 7], 100.0 * X[:, 7])  # wider, late
+    X[:, 8] = np.where(np.arange(ROWS) < 700, X[:, 8], -X[:, 8])  # -0 among them, late
+    X[:, 9] = rng.random(ROWS)
+    X = X[:, rng.permutation(24)].astype(np.float32)
+    return X, (X[:, 3] > np.median(X[:, 3])).astype(np.float64)
+
+
+def without_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have no feature written as steps: none has values near enough."""
+    monkeypatch.setattr(layout, "_WIDEST", -1.0)
 
 
 def parameters(X: np.ndarray, **changes: object) -> ForestParameters:
@@ -73,6 +94,99 @@ def test_how_boxes_are_written_changes_no_byte(
     expected = plain.predict_sums(asked, spread=True, distance=True)
     for one, other in zip(said[:3], expected[:3], strict=True):
         assert one.tobytes() == other.tobytes()
+
+
+@pytest.mark.parametrize("changes", CASES, ids=["classes", "labels", "expected", "cube"])
+def test_how_boxes_are_written_in_steps_changes_no_byte(
+    changes: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = draw_in_steps(1)
+    if changes.get("domain"):
+        X = np.abs(X)
+        X = (X / np.exp2(np.ceil(np.log2(X.max(axis=0))))).astype(np.float32)
+    pieces, whole = grown(X, y, 37, **changes), grown(X, y, ROWS, **changes)
+    early = grown(X[:400], y[:400], 37, **changes)
+    read = Forest.from_state(*pieces.state())
+    assert len(early.trees[0].columns.stepped) >= 18
+    assert len(pieces.trees[0].columns.stepped) >= 14
+    asked = X[::3] * np.float32(0.9)  # values that no box has
+    asked[::2] = X[::3][::2]
+    said = [one.predict_sums(asked, spread=True, distance=True)[:3] for one in (pieces, read)]
+    without_steps(monkeypatch)
+    plain = grown(X, y, 37, **changes)
+    assert len(plain.trees[0].columns.stepped) == 0
+    assert bytes_of(pieces) == bytes_of(whole) == bytes_of(read) == bytes_of(plain)
+    assert bytes_of(early) == bytes_of(grown(X[:400], y[:400], 400, **changes))
+    expected = plain.predict_sums(asked, spread=True, distance=True)[:3]
+    for ours in said:
+        for one, other in zip(ours, expected, strict=True):
+            assert one.tobytes() == other.tobytes()
+
+
+def test_single_rows_are_learned_in_steps_as_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = draw_in_steps(2)
+    forest, n_alone = grown(X[:300], y[:300], 300), 0
+    for r in range(300, ROWS):
+        if forest.learn_row(X[r : r + 1], y[r]):
+            n_alone += 1
+        else:
+            forest.update(X[r : r + 1], y[r : r + 1])
+    assert ROWS - 310 < n_alone < ROWS - 300  # one at least was of no multiple
+    without_steps(monkeypatch)
+    assert bytes_of(forest) == bytes_of(grown(X, y, ROWS))
+
+
+def test_a_feature_is_written_in_steps_where_16_bits_hold_them() -> None:
+    cases = {
+        "whole": (np.arange(200.0), True),
+        "all that fit": (np.array([0.0, 1.0, 65_534.0]), True),
+        "one too many": (np.array([0.0, 1.0, 65_535.0]), False),
+        "seven eighths": (np.arange(0.0, 8_191.0, 0.875), True),
+        "too many eighths": (np.arange(0.0, 8_194.0, 0.875), False),
+        "even multiples": (np.array([0.0, 2.0, 131_068.0]), True),
+        "parts of a unit": (np.array([0.0, 0.5, 40_000.0]), False),
+        "any": (np.random.default_rng(0).random(100), False),
+        "0 and -0": (np.array([1.0, -0.0, 2.0]), False),
+        "subnormal": (np.array([0.0, 1e-40]), False),
+        "tiny beside large": (np.array([1.0, 1e-30]), False),
+        "too tiny": (np.array([0.0, 2.0**-101, 2.0**-102]), False),
+        "far from 0": (2.0**23 + np.arange(10.0), True),
+        "farther": (2.0**60 + 2.0**37 * np.arange(3.0), True),
+        "as large as units": (2.0**114 * np.arange(3.0), True),
+        "larger": (2.0**115 * np.arange(3.0), False),
+        "as small": (2.0**-100 * np.arange(3.0), True),
+    }
+    for name, (values, is_stepped) in cases.items():
+        X = read_only(np.asarray(values, np.float32)[:, None])
+        columns = layout.find_columns(1, [], X)
+        assert (len(columns.stepped) == 1) == is_stepped, name
+        written = layout.rows_of(X, columns)
+        assert written.fit_steps, name
+        if is_stepped:
+            steps = written.rows.steps[:, 0].astype(float)
+            told = (steps + columns.origins[0]) * columns.units[0]
+            assert told.astype(np.float32).tobytes() == X.tobytes(), name
+
+
+def test_steps_leave_room_for_wider_rows_where_values_allow() -> None:
+    X = np.arange(100.0, dtype=np.float32)[:, None]
+    columns = layout.find_columns(1, [], X)
+    for values, fits in (
+        ([-100.0, 250.0], True),
+        ([1e5], False),
+        ([0.001], False),
+        ([-0.0], False),
+    ):
+        told = read_only(np.array(values, np.float32)[:, None])
+        assert layout.rows_of(told, columns).fit_steps == fits
+
+
+def test_few_features_in_steps_are_written_as_the_others() -> None:
+    X = np.random.default_rng(0).random((50, 9), np.float32)
+    X[:, :4] = np.rint(100.0 * X[:, :4])
+    assert len(layout.find_columns(9, [], X).stepped) == 0
+    assert layout.find_columns(9, [], X[:, 1:]).stepped.tolist() == []
+    assert layout.find_columns(8, [], X[:, :8]).stepped.tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("changes", CASES, ids=["classes", "labels", "expected", "cube"])
@@ -178,10 +292,13 @@ def test_boxes_are_read_as_they_were_written() -> None:
     for n_binary in (3, 63, 64, 65, 130):
         values = rng.random((n_binary, 2)).astype(np.float32)
         values[0] = values[0, 0]  # the second is not known yet
-        binary = np.sort(rng.permutation(n_binary + 2)[:n_binary])
-        columns = make_columns(n_binary + 2, binary, values)
+        order = rng.permutation(n_binary + 5)
+        binary, stepped = np.sort(order[:n_binary]), np.sort(order[n_binary:][:3])
+        steps = Stepped(stepped, np.array([0.25, 2.0, 2.0**-20]), np.array([0.0, 5.0, -40_000.0]))
+        columns = make_columns(n_binary + 5, binary, values, steps)
         tree = nodes.make_tree(columns, 1, 200)
-        ends = rng.random((2, 200, n_binary + 2)).astype(np.float32)
+        ends = rng.random((2, 200, n_binary + 5)).astype(np.float32)
+        ends[:, :, stepped] = (rng.integers(-9, 9, (2, 200, 3)) + steps.origins) * steps.units
         picked = rng.integers(2, size=(2, 200, n_binary))
         ends[:, :, binary] = values[np.arange(n_binary), picked]
         lower, upper = np.minimum(*ends), np.maximum(*ends)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -15,16 +14,7 @@ from numba.core.errors import TypingError
 from dmondrian._memory import in_a_row, step_up
 from dmondrian.core.arithmetic import lowest_bit, quotients, write_exponentials
 from dmondrian.core.draws import exp
-from dmondrian.core.lanes import (
-    LANES,
-    SUM_LANES,
-    WORDS,
-    beyond,
-    extend,
-    rough_extension,
-    way_on,
-    widen,
-)
+from dmondrian.core.lanes import LANES, WORDS, way_on
 
 
 @numba.njit
@@ -57,105 +47,6 @@ def test_a_row_takes_the_exit_of_the_first_condition_that_parts() -> None:
         assert compiled(groups, np.uint64(group), x) == found[-1]
         assert way_on(groups, group, x) == found[-1]
     assert set(found) == set(exits)
-
-
-@numba.njit
-def compiled_beyond(lower, upper, x):  # type: ignore[no-untyped-def]  # as above
-    return beyond(lower, upper, x)
-
-
-@numba.njit
-def compiled_extend(lower, upper, x, extensions):  # type: ignore[no-untyped-def]  # as above
-    return extend(lower, upper, x, extensions)
-
-
-def test_any_feature_beyond_its_bounds_tells() -> None:
-    for p in range(40):
-        ends = np.sort(np.random.default_rng(p).normal(size=(2, p)).astype(np.float32), axis=0)
-        # Rows of an array, at any byte; what lies beside them is beyond all bounds.
-        memory = np.zeros((3, p + 11), np.float32)
-        memory[:, 3 : 3 + p] = ends[0], ends[1], ends[p % 2]
-        memory[2, :3], memory[2, 3 + p :] = np.inf, -np.inf
-        lower, upper, x = memory[:, 3 : 3 + p]
-        assert not compiled_beyond(lower, upper, x)  # on the bounds is within
-        assert not beyond(lower, upper, x)
-        for j in range(p):
-            for end, past in ((lower, -np.inf), (upper, np.inf)):
-                changed = x.copy()
-                changed[j] = np.nextafter(end[j], np.float32(past))
-                assert compiled_beyond(lower, upper, changed)
-                assert beyond(lower, upper, changed)
-
-
-def test_extensions_are_added_in_their_lanes() -> None:
-    for p in range(40):
-        rng = np.random.default_rng(p)
-        lower, upper = np.sort(rng.normal(size=(2, p)).astype(np.float32), axis=0)
-        x = (rng.normal(size=p) * 10.0 ** rng.integers(-9, 9, p)).astype(np.float32)
-        x[::5] = lower[::5]
-        expected = [0.0] * SUM_LANES
-        written = np.full(p, -1.0)
-        for j in range(p - p % SUM_LANES):
-            written[j] = max(float(lower[j]) - float(x[j]), float(x[j]) - float(upper[j]), 0.0)
-            expected[j % SUM_LANES] += float(written[j])
-        for way in (compiled_extend, extend):
-            extensions = np.full(p, -1.0)
-            assert list(way(lower, upper, x, extensions)) == expected
-            assert extensions.tobytes() == written.tobytes()
-
-
-@numba.njit
-def compiled_widen(lower, upper, x):  # type: ignore[no-untyped-def]  # as above
-    widen(lower, upper, x)
-
-
-@pytest.mark.parametrize("way", [compiled_widen, widen])
-def test_bounds_are_widened_and_nothing_beside_them(way: Callable[..., None]) -> None:
-    few = np.array([-np.inf, -1.5, -0.0, 0.0, 1e-45, 1.5, np.inf], np.float32)  # ties, subnormals
-    for p, seed in itertools.product(range(40), range(5)):
-        memory = np.random.default_rng([p, seed]).choice(few, (3, p + 11))
-        memory[:2] = np.sort(memory[:2], axis=0)
-        memory[:2, :3] = memory[:2, 3 + p :] = 0.0  # what lies beside the row is beyond its bounds
-        memory[2, :3], memory[2, 3 + p :] = 1.0, -1.0
-        expected = memory.copy()
-        for j in range(3, 3 + p):  # 0 and -0 are equal: the one that came first stays
-            lower, upper, x = memory[:, j]
-            expected[0, j] = x if x < lower else lower
-            expected[1, j] = x if x > upper else upper
-        way(*memory[:, 3 : 3 + p])
-        assert memory.tobytes() == expected.tobytes()
-
-
-@numba.njit
-def compiled_rough(lower, upper, x):  # type: ignore[no-untyped-def]  # as above
-    return rough_extension(lower, upper, x)
-
-
-@pytest.mark.parametrize("way", [compiled_rough, rough_extension])
-def test_rough_extensions_are_near_and_tell_whether_there_are_any(
-    way: Callable[..., np.float32],
-) -> None:
-    for p in range(70):
-        rng = np.random.default_rng(p)
-        memory = np.zeros((3, p + 11), np.float32)  # what lies beside a row is far outside
-        memory[:, 3 : 3 + p] = np.sort(rng.normal(size=(3, p)), axis=0)[[0, 2, 1]]
-        memory[2, :3] = memory[2, 3 + p :] = np.inf
-        lower, upper, x = memory[:, 3 : 3 + p]
-        assert way(lower, upper, x) == 0.0
-        for j in range(p):
-            for end, past in ((lower, -np.inf), (upper, np.inf)):
-                changed = x.copy()
-                changed[j] = np.nextafter(end[j], np.float32(past))
-                assert way(lower, upper, changed) == abs(changed[j] - end[j]) > 0.0
-        far = (rng.normal(size=p) * 10.0 ** rng.integers(-9, 9, p)).astype(np.float32)
-        exact = np.maximum(lower - far.astype(np.float64), far - upper.astype(np.float64))
-        total = exact.clip(min=0.0).sum()
-        assert abs(way(lower, upper, far) - total) <= 2.0**-24 * (p + 1) * total
-    ends, one = np.array([[-3e38], [-2e38], [3e38]], np.float32), np.ones(1, np.float32)
-    assert way(*ends) == np.inf
-    assert way(-one, one, np.full(1, np.nan, np.float32)) == 0.0
-    small = np.array([1e-45], np.float32)
-    assert way(small, small, 2 * small) == small[0]
 
 
 @numba.njit

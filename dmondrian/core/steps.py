@@ -1,0 +1,45 @@
+"""Steps: the powers of two that values are whole multiples of.
+
+Shapes: n rows, d features.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dmondrian._jit import inner, kernel
+from dmondrian._memory import borrow
+from dmondrian.core.arithmetic import lowest_bit
+
+NO_STEP = 1000  # log2; of 0 alone, which is a multiple of any
+TOO_FINE = -1000  # log2; of -0, subnormal numbers and what is not finite
+_FRACTION, _EXPONENT, _ONE = 0x7FFFFF, 0xFF, 0x800000  # parts of a float32
+
+
+@inner
+def log2_step(value):
+    """Return the log2 of the largest power of two that ``value``, float32, is a multiple of."""
+    pattern = np.int64(np.float32(value).view(np.int32))
+    exponent, fraction = pattern >> 23 & _EXPONENT, pattern & _FRACTION
+    if exponent == 0:
+        return NO_STEP if pattern == 0 else TOO_FINE
+    if exponent == _EXPONENT:
+        return TOO_FINE
+    return exponent - 150 + np.int64(lowest_bit(np.uint64(fraction | _ONE)))
+
+
+@kernel
+def take_steps(X, has_rows, features, finest, lower, upper):
+    """Take values of rows into ``finest`` int64 [c], the log2 of what all are multiples of. O(n c).
+
+    And into ``lower`` and ``upper`` float32 [c], between which they lie. ``X`` float32 [n, d];
+    rows that are not in ``has_rows`` bool [n] are left out; ``features`` int64 [c].
+    """
+    X, has_rows, features = borrow(X), borrow(has_rows), borrow(features)
+    finest, lower, upper = borrow(finest), borrow(lower), borrow(upper)
+    for r in range(X.shape[0]):
+        if has_rows[r]:
+            for k in range(features.shape[0]):
+                value = X[r, features[k]]
+                finest[k] = min(finest[k], log2_step(value))
+                lower[k], upper[k] = min(lower[k], value), max(upper[k], value)
