@@ -68,6 +68,13 @@ class Values:
         self.features, self._counts = self.features[:c], self._counts[:c]
         self._values = self._values[:c]
 
+    def seen(self, n_features: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the features of which values are known, int64 [c], and these, float32 [2, d]."""
+        is_seen, rows = self._counts > 0, np.zeros((2, n_features), np.float32)
+        features = self.features[is_seen]
+        rows[:, features] = self._values[is_seen].view(np.float32).T
+        return features, rows
+
     def binary(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the features to write as bits, int64 [b], and their values, float32 [b, 2]."""
         # In order, whichever came first: trees of equal values then write their boxes alike.
@@ -86,39 +93,31 @@ def _log2_above(values: np.ndarray) -> np.ndarray:
 
 
 class Steps:
-    """How fine the values of each feature are, and how far apart.
-
-    Attributes
-    ----------
-    features : int64 [c]
-        Those that steps of 16 bits can tell so far.
-    """
+    """How fine the values of each feature are, and how far apart."""
 
     def __init__(self, n_features: int) -> None:
-        self.features = np.arange(n_features)
         self._finest = np.full(n_features, NO_STEP, np.int64)  # log2
         self._ends = np.full((2, n_features), [[np.inf], [-np.inf]], np.float32)
 
-    def add(self, X: np.ndarray, has_rows: np.ndarray | None = None) -> None:
-        """Take values in; see :meth:`Values.add`."""
+    def add(self, X: np.ndarray, has_rows: np.ndarray | None, features: np.ndarray) -> None:
+        """Take values of some ``features``, int64 [c], in; see :meth:`Values.add`."""
         told = np.ones(len(X), bool) if has_rows is None else has_rows
         start, stop = 0, _SOME
-        while start < len(X) and len(self.features):
+        while start < len(X):
+            features = features[self._fit(has_corner=False)[0][features]]
+            if not len(features):
+                return
             part = slice(start, stop)
-            given = read_only(X[part]), read_only(told[part])
-            take_steps(*given, self.features, self._finest, *self._ends)
-            fits = self._fit()[0]
-            if not fits.all():
-                self.features, self._finest = self.features[fits], self._finest[fits]
-                self._ends = np.ascontiguousarray(self._ends[:, fits])
+            given = read_only(X[part]), read_only(told[part]), read_only(features)
+            take_steps(*given, self._finest, *self._ends)
             start, stop = stop, 2 * stop
 
-    def _fit(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return which features steps can tell, bool [c], in which units, from which origins."""
+    def _fit(self, has_corner: bool = True) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return which features steps can tell, bool [d], in which units, from which origins."""
         ends = self._ends.astype(np.float64)
         lower, upper = np.where(ends[0] <= ends[1], ends, 0.0)
-        # On the cube cells without rows have the corner 0 for a box.
-        lower = np.where((lower >= 0.0) & (upper <= 1.0), 0.0, lower)
+        if has_corner:  # on the cube cells without rows have the corner 0 for a box
+            lower = np.where((lower >= 0.0) & (upper <= 1.0), 0.0, lower)
         least = np.where(upper > lower, _log2_above((upper - lower) / _WIDEST), TOO_FINE)
         most = np.clip(self._finest, -_LARGEST_UNIT, _LARGEST_UNIT)
         farthest = np.maximum(np.abs(lower), np.abs(upper))
@@ -128,16 +127,40 @@ class Steps:
         fits &= upper - lower <= _WIDEST * units  # units may be as large as there are
         return fits, units, np.rint((lower + upper) / 2.0 / units)
 
-    def stepped(self, binary: np.ndarray, n_features: int) -> Stepped:
-        """Return the features to write as steps, of those that are not ``binary``.
+    def stepped(self, others: np.ndarray) -> Stepped:
+        """Return those of ``others``, int64 [c], increasing, that are to be written as steps.
 
         None where it is less than half of them: there are two kinds to look at then.
         """
-        is_wanted = ~np.isin(self.features, binary)
-        if 2 * is_wanted.sum() < n_features - len(binary):
-            is_wanted[:] = False
-        _, units, origins = self._fit()
-        return Stepped(self.features[is_wanted], units[is_wanted], origins[is_wanted])
+        fits, units, origins = self._fit()
+        features = others[fits[others]]
+        if 2 * len(features) < len(others):
+            features = features[:0]
+        return Stepped(features, units[features], origins[features])
+
+
+class Found:
+    """What the values of rows and boxes allow for."""
+
+    def __init__(self, n_features: int) -> None:
+        self._all = np.arange(n_features)
+        self._values, self._steps = Values(n_features), Steps(n_features)
+
+    def add(self, X: np.ndarray, has_rows: np.ndarray | None = None) -> None:
+        """Take values in; see :meth:`Values.add`."""
+        seen, two = self._values.seen(len(self._all))
+        self._values.add(X, has_rows)
+        others = np.setdiff1d(self._all, self._values.features)
+        self._steps.add(two, None, np.intersect1d(seen, others))
+        self._steps.add(X, has_rows, others)
+
+    def columns(self) -> Columns:
+        """Return the columns to write."""
+        binary, values = self._values.binary()
+        others = np.setdiff1d(self._all, binary)
+        seen, two = self._values.seen(len(self._all))
+        self._steps.add(two, None, np.intersect1d(seen, others))
+        return make_columns(len(self._all), binary, values, self._steps.stepped(others))
 
 
 Boxes = tuple[np.ndarray, np.ndarray, np.ndarray]  # lower and upper bounds, whether they have rows
@@ -154,18 +177,13 @@ def find_columns(n_features: int, boxes: Iterable[Boxes], X: np.ndarray | None =
     X : float32 [n, d], optional
         Rows that are to be written too.
     """
-    values, steps = Values(n_features), Steps(n_features)
+    found = Found(n_features)
     if X is not None:
-        values.add(X)
-        steps.add(X)
+        found.add(X)
     for lower, upper, has_rows in boxes:
-        for ends in (lower, upper):
-            values.add(ends, has_rows)
-            steps.add(ends, has_rows)
-        if not len(values.features) + len(steps.features):
-            break
-    features, told = values.binary()
-    return make_columns(n_features, features, told, steps.stepped(features, n_features))
+        found.add(lower, has_rows)
+        found.add(upper, has_rows)
+    return found.columns()
 
 
 def boxes_of(trees: Sequence[nodes.Tree]) -> Iterator[Boxes]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dmondrian._jit import apart, inner
+from dmondrian._jit import inner
 from dmondrian.core.arithmetic import lowest_bit
 from dmondrian.core.bounds import (
     SUM_LANES,
@@ -22,7 +22,7 @@ from dmondrian.core.bounds import (
     widen,
 )
 from dmondrian.core.columns import steps_to, value_of
-from dmondrian.core.nodes import borrow_tree, n_bound_words_compiled
+from dmondrian.core.nodes import n_bound_words_compiled
 
 _ROUGH = 2.0**-23  # twice what a rounding of float32 may take away
 
@@ -97,10 +97,9 @@ def _measure_steps(tree, v, x, extensions):
     return _sum_of_lanes(extend_steps(lower, upper, asked, units, extensions), extensions, g)
 
 
-@apart
+@inner
 def _write_mixed(tree, v, x, extensions):
     """Write extensions where features are of several kinds."""
-    tree = borrow_tree(tree)
     box, p = tree.box[v], x.numeric.shape[0]
     lower, upper, numeric = box[:p], box[p : p + p], x.numeric
     for j in range(tree.n_features):

@@ -30,16 +30,17 @@ def log2_step(value):
 
 @kernel
 def take_steps(X, has_rows, features, finest, lower, upper):
-    """Take values of rows into ``finest`` int64 [c], the log2 of what all are multiples of. O(n c).
+    """Take values of rows into ``finest`` int64 [d], the log2 of what all are multiples of. O(n c).
 
-    And into ``lower`` and ``upper`` float32 [c], between which they lie. ``X`` float32 [n, d];
-    rows that are not in ``has_rows`` bool [n] are left out; ``features`` int64 [c].
+    And into ``lower`` and ``upper`` float32 [d], between which they lie; of ``features`` int64 [c]
+    only. ``X`` float32 [n, d]; rows that are not in ``has_rows`` bool [n] are left out.
     """
     X, has_rows, features = borrow(X), borrow(has_rows), borrow(features)
     finest, lower, upper = borrow(finest), borrow(lower), borrow(upper)
     for r in range(X.shape[0]):
         if has_rows[r]:
             for k in range(features.shape[0]):
-                value = X[r, features[k]]
-                finest[k] = min(finest[k], log2_step(value))
-                lower[k], upper[k] = min(lower[k], value), max(upper[k], value)
+                j = features[k]
+                value = X[r, j]
+                finest[j] = min(finest[j], log2_step(value))
+                lower[j], upper[j] = min(lower[j], value), max(upper[j], value)
