@@ -37,6 +37,8 @@ RUNS = (
         " 'dmondrian 10' 'calibrated 10'", takes_peers=True),
     Run("scales_tried", "--max-rows 12000",
         "--sets california_housing --max-rows 400 --parts maps groups warmup"),
+    Run("rounding", "--max-rows 20000",
+        "--sets adult california_housing --max-rows 900 --trees 2 --seeds 1"),
     Run("throughput", "--max-rows 100000", "--workloads adult friedman1 --max-rows 1000 --repeats 1"
         " --models dmondrian --at-hand 16", takes_peers=True),
     Run("answering", "--max-rows 100000",

@@ -65,6 +65,8 @@ class Ensemble(Predicting):
         self.policies = policies(parameters)
         scales = parameters.feature_scales
         self._scales = None if scales is None else np.array(scales, np.float32)
+        units = parameters.feature_units
+        self._units = None if units is None else read_only(np.array(units, np.float64))
         self._is_torn = False
         self._is_arranged = False  # whether the boxes' columns were chosen
         self._gathered, self.frozen = None, Frozen()

@@ -25,7 +25,7 @@ from dmondrian.core.columns import (
     write_bits,
     write_steps,
 )
-from dmondrian.core.steps import NO_STEP, TOO_FINE, take_steps
+from dmondrian.core.steps import LARGEST_UNIT, NO_STEP, TOO_FINE, log2_above, take_steps
 
 _LEAST = 3  # binary features from which two words of bits are less than the bounds
 _CHUNK = 65_536  # nodes looked at together
@@ -33,7 +33,7 @@ _SOME = 1024  # rows or nodes after which, and twice as many, .. features that d
 _WIDEST = 65_534  # steps between bounds, so that they fit around a whole middle
 _ROOM = 2  # twice as wide as now a feature may get this often, where its values allow for it
 _FARTHEST = 29  # log2; steps from 0, so that float64 tells any two of them exactly
-_LARGEST_UNIT = 100  # log2; its steps, and their sums, are float32
+_LARGEST = int(np.log2(LARGEST_UNIT))
 
 
 class Values:
@@ -86,12 +86,6 @@ class Values:
         return self.features[is_told], values[is_told]
 
 
-def _log2_above(values: np.ndarray) -> np.ndarray:
-    """Return the least whole numbers up to whose power 2 is at least ``values`` >= 0."""
-    fractions, exponents = np.frexp(values)
-    return exponents - (fractions == 0.5)
-
-
 class Steps:
     """How fine the values of each feature are, and how far apart."""
 
@@ -118,12 +112,12 @@ class Steps:
         lower, upper = np.where(ends[0] <= ends[1], ends, 0.0)
         if has_corner:  # on the cube cells without rows have the corner 0 for a box
             lower = np.where((lower >= 0.0) & (upper <= 1.0), 0.0, lower)
-        least = np.where(upper > lower, _log2_above((upper - lower) / _WIDEST), TOO_FINE)
-        most = np.clip(self._finest, -_LARGEST_UNIT, _LARGEST_UNIT)
+        least = np.where(upper > lower, log2_above((upper - lower) / _WIDEST), TOO_FINE)
+        most = np.clip(self._finest, -_LARGEST, _LARGEST)
         farthest = np.maximum(np.abs(lower), np.abs(upper))
-        room = np.maximum(least + _ROOM, _log2_above(farthest) - _FARTHEST)
+        room = np.maximum(least + _ROOM, log2_above(farthest) - _FARTHEST)
         units = np.exp2(np.minimum(most, room))
-        fits = (self._finest >= least) & (self._finest >= -_LARGEST_UNIT)
+        fits = (self._finest >= least) & (self._finest >= -_LARGEST)
         fits &= upper - lower <= _WIDEST * units  # units may be as large as there are
         return fits, units, np.rint((lower + upper) / 2.0 / units)
 

@@ -32,6 +32,7 @@ from dmondrian.rules.kneser_ney import KneserNey
 from dmondrian.rules.leaf import Leaf, Vote
 from dmondrian.stats.counts import Counts
 from dmondrian.stats.moments import MOMENTS, Moments
+from dmondrian.units import are_units
 
 # Pseudo-counts beyond leave the range in which prices are kept (core/weights.py).
 LEAST_ALPHA, LARGEST_ALPHA = 1e-30, 1e6
@@ -65,6 +66,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "expected_extension": (bool,),
     "max_nodes": (int, type(None)),
     "feature_scales": (list, type(None)),
+    "feature_units": (list, type(None)),
     "aggregation": (str, type(None)),
     "lifetime": (float, dict, type(None)),
     "discount": (float, type(None)),
@@ -77,7 +79,8 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "joint": (dict, type(None)),
 }
 # Left out where they are the default: the bytes are those of versions that knew none of them.
-_LATER_KEYS = ("horizon", "cost", "fringe", "joint")
+_OF_FEATURES = ("feature_scales", "feature_units")
+_LATER_KEYS = ("horizon", "cost", "fringe", "joint", "feature_units")
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,8 @@ class ForestParameters:
         Cap on the nodes of a tree.
     feature_scales : tuple of float or None
         Columns are multiplied by these float32 numbers, > 0, before a tree sees them.
+    feature_units : tuple of float or None
+        Then values are rounded to multiples of these powers of two; 0 for no rounding.
     aggregation : {"mean", "vote", "hierarchy", "aggregate"} or None
         How the trees of a Mondrian forest speak; None for AMF.
     lifetime : float, PowerLifetime or None
@@ -155,6 +160,7 @@ class ForestParameters:
     cost: Cost | None = None
     joint: Joint | None = None
     fringe: FringeSettings | None = None
+    feature_units: tuple[float, ...] | None = None
 
     @property
     def has_boxes(self) -> bool:
@@ -208,8 +214,8 @@ class ForestParameters:
     def to_json(self) -> dict[str, Any]:
         """Return the parameters as a JSON-able dict."""
         told = dataclasses.asdict(self)
-        if self.feature_scales is not None:
-            told["feature_scales"] = list(self.feature_scales)
+        for name in _OF_FEATURES:
+            told[name] = None if told[name] is None else list(told[name])
         told["cost"] = None if self.cost is None else self.cost.to_json()
         told["joint"] = None if self.joint is None else self.joint.to_json()
         told["fringe"] = None if self.fringe is None else self.fringe.to_json()
@@ -233,11 +239,11 @@ class ForestParameters:
                 told = f"{str(value)[:80]!r}"
                 raise CorruptError(f"forest parameter {key} has an impossible value {told}")
         values = {**values, "lifetime": lifetime_from_json(values.get("lifetime"))}
-        scales = values["feature_scales"]
-        if scales is not None:
-            if any(type(scale) is not float for scale in scales):
-                raise CorruptError("feature scales should be numbers with a decimal point")
-            values = {**values, "feature_scales": tuple(scales)}
+        for name in _OF_FEATURES:
+            if values.get(name) is not None:
+                if any(type(value) is not float for value in values[name]):
+                    raise CorruptError(f"{name} should be numbers with a decimal point")
+                values = {**values, name: tuple(values[name])}
         if values.get("cost") is not None:
             values = {**values, "cost": Cost.from_json(values["cost"])}
         if values.get("joint") is not None:
@@ -249,7 +255,9 @@ class ForestParameters:
         return parameters
 
     def _has_sound_scales(self) -> bool:
-        scales = self.feature_scales
+        scales, units = self.feature_scales, self.feature_units
+        if units is not None and not are_units(units, self.n_features):
+            return False
         if scales is None:
             return True
         in_range = all(LEAST_SCALE <= scale <= LARGEST_SCALE for scale in scales)
@@ -284,7 +292,8 @@ class ForestParameters:
             return not self.algorithm.startswith("online-forest")
         return self.algorithm.startswith("online-forest") and (
             self.fringe.suits(self.n_classes)
-            and (self.lifetime, self.horizon, self.cost, self.feature_scales) == (None,) * 4
+            and (self.lifetime, self.horizon, self.cost) == (None,) * 3
+            and (self.feature_scales, self.feature_units) == (None,) * 2
             and (self.domain, self.empty_prior, self.expected_extension) == ("range", True, False)
         )
 
@@ -305,7 +314,7 @@ class ForestParameters:
             and self._has_sound_joint()
             and self._has_sound_fringe()
             and self.domain in ("range", "cube")
-            and (self.domain == "range" or self.feature_scales is None)
+            and (self.domain == "range" or (self.feature_scales, self.feature_units) == (None,) * 2)
         )
         if not sound:
             raise CorruptError(f"forest parameters are out of range: {str(self)[:400]}")

@@ -19,6 +19,7 @@ from dmondrian.core import nodes
 from dmondrian.core.columns import Rows, read_only
 from dmondrian.core.frozen import FrozenTree
 from dmondrian.core.loops import collect, gather_all, predict
+from dmondrian.core.steps import round_rows
 from dmondrian.core.table import table_of
 from dmondrian.domain import check_cube, clip_to_cube, scale_columns
 from dmondrian.errors import ParameterError
@@ -58,7 +59,8 @@ class Predicting:
     tree_numbers: np.ndarray  # int64 [T], increasing
     policies: Policies
     trees: list[nodes.Tree]
-    _scales: np.ndarray | None
+    _scales: np.ndarray | None  # float32 [d]
+    _units: np.ndarray | None  # float64 [d]
     _is_torn: bool
     _gathered: tuple[float, list[nodes.Tree]] | None
     frozen: Frozen
@@ -121,7 +123,11 @@ class Predicting:
         if self.parameters.domain == "cube" and self.parameters.clip:
             X, n_clipped = clip_to_cube(X)
         self.check_domain(X)
-        return read_only(X if self._scales is None else scale_columns(X, self._scales)), n_clipped
+        X = X if self._scales is None else scale_columns(X, self._scales)
+        if self._units is not None:
+            X, raw = np.empty(X.shape, np.float32), read_only(X)
+            round_rows(raw, self._units, X)
+        return read_only(X), n_clipped
 
     def check_domain(self, X: np.ndarray, names: Sequence[str] | None = None) -> None:
         """Refuse rows outside the cube, where they are not moved to it; name the column."""

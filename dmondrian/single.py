@@ -44,7 +44,9 @@ class Place:
     """
 
     def __init__(self, parameters: ForestParameters, columns: Columns) -> None:
-        d, scales = parameters.n_features, parameters.feature_scales
+        d, scales, units = (
+            parameters.n_features, parameters.feature_scales, parameters.feature_units,
+        )  # fmt: skip
         values, bits = np.zeros((1, d), np.float32), np.zeros((1, n_words(columns)), np.uint64)
         p, steps = len(columns.numeric), np.zeros((1, len(columns.stepped)), np.int16)
         is_plain = len(columns.stepped) + len(columns.binary) == 0
@@ -52,7 +54,8 @@ class Place:
         own = Rows(values, numeric, steps, bits)
         self.rows = Rows(*map(read_only, own))
         factors = np.array(() if scales is None else scales, np.float32)
-        how = factors, parameters.domain == "cube", columns, own
+        steps_of = np.array(() if units is None else units, np.float64)
+        how = factors, steps_of, parameters.domain == "cube", columns, own
         self._shape = 1, d
         self._narrow, self._wide = np.zeros((1, d), np.float32), np.zeros((1, d))
         self._arguments = (self._narrow, *how), (self._wide, *how)

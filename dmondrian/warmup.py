@@ -22,16 +22,19 @@ from typing import Any
 
 import numpy as np
 
+from dmondrian.domain import scale_columns
 from dmondrian.errors import CorruptError
 from dmondrian.parameters import ForestParameters
 from dmondrian.progressive import Rows, late_loss
 from dmondrian.scales import learn_scales
+from dmondrian.units import units_of
 
 # Settings that can be left to the stream, and the values of the estimator that say so.
 OPEN_SETTINGS = {
     "alpha": ("auto",),
     "charge_opening": ("auto",),
     "feature_scales": ("auto", "learned"),
+    "feature_units": ("auto",),
 }
 WIDEST_AUTO = 200  # features up to which scales are learned unasked: in seconds, not minutes
 FIRST, LAST = 512, 4096  # distinct rows that settings are chosen from, and by default for good
@@ -62,7 +65,7 @@ def choose(
     ----------
     parameters : ForestParameters
         Settings not in ``auto`` are kept.
-    auto : iterable of {"alpha", "charge_opening", "feature_scales"}
+    auto : iterable of {"alpha", "charge_opening", "feature_scales", "feature_units"}
     rows : tuple
         X float32 [n, d], y float64 [n] (class index or label), w float64 [n] (> 0), in
         order. Equal rows in a row count as one of their summed weight. The first
@@ -77,15 +80,30 @@ def choose(
         return parameters
     n = stages[-1]
     first = rows[0][:n], rows[1][:n], rows[2][:n]
+    if "feature_units" in auto:  # those of an earlier choice
+        parameters = dataclasses.replace(parameters, feature_units=None)
     candidates = _candidates(parameters, auto)
     if "feature_scales" in auto and n == warmup_rows:
         scales = learn_scales(candidates[_MIDDLING % len(candidates)], first, n_threads)
         candidates = [dataclasses.replace(c, feature_scales=scales) for c in candidates]
-    if len(candidates) == 1:
-        return candidates[0]
-    numbers = range(_n_trees(parameters))
-    losses = [late_loss(c, numbers, first, n_threads) for c in candidates]
-    return candidates[int(np.argmin(losses))]
+    best = candidates[0]
+    if len(candidates) > 1:
+        numbers = range(_n_trees(parameters))
+        losses = [late_loss(c, numbers, first, n_threads) for c in candidates]
+        best = candidates[int(np.argmin(losses))]
+    return _with_units(best, first[0][:FIRST]) if "feature_units" in auto else best
+
+
+def _with_units(parameters: ForestParameters, X: np.ndarray) -> ForestParameters:
+    """Return parameters with the units of these rows; they are of any later choice too."""
+    scales = parameters.feature_scales
+    scaled = X if scales is None else scale_columns(X, np.array(scales, np.float32))
+    return dataclasses.replace(parameters, feature_units=units_of(scaled))
+
+
+def rows_for(auto: Iterable[str], warmup_rows: int) -> int:
+    """Return how many distinct rows it takes to choose settings for good; units take the first."""
+    return min(FIRST, warmup_rows) if set(auto) == {"feature_units"} else warmup_rows
 
 
 def stages_of(warmup_rows: int) -> list[int]:
@@ -138,7 +156,7 @@ class Warmup:
 
     Parameters
     ----------
-    auto : iterable of {"alpha", "charge_opening", "feature_scales"}
+    auto : iterable of {"alpha", "charge_opening", "feature_scales", "feature_units"}
         Settings to choose.
     n_features : int
     warmup_rows : int
@@ -147,7 +165,7 @@ class Warmup:
 
     def __init__(self, auto: Iterable[str], n_features: int, warmup_rows: int = LAST) -> None:
         self.auto = tuple(sorted(auto))
-        self.warmup_rows = warmup_rows
+        self.warmup_rows = rows_for(self.auto, warmup_rows)
         self.n_rows = 0  # kept
         self.n_distinct = 0  # rows kept that differ from the one before
         self._parts: tuple[Rows, ...] = (_no_rows(n_features),)

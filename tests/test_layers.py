@@ -28,6 +28,7 @@ LAYERS = (
         "parameters",
         "sums",
         "threads",
+        "units",
     },
     {"predicting", "selection", "single"},
     {"ensemble", "sampled", "calibration", "importances", "progressive", "inference", "mixture"}

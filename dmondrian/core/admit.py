@@ -16,22 +16,25 @@ from dmondrian.core.columns import (
     steps_to,
     write_bits_of_row,
 )
+from dmondrian.core.steps import rounded
 
 
 @kernel
-def admit(raw, scales, in_cube, columns, rows):
+def admit(raw, scales, units, in_cube, columns, rows):
     """Write the only row of ``raw`` to ``rows``; return whether it can be learned as it is.
 
     It cannot, and ``rows`` means nothing, if a value is not finite as float32 or times its scale,
     or lies outside the cube, or a binary feature takes a third value, or a stepped one a value
     that steps do not tell. -0 counts as outside: a row that is moved to the cube has no such value.
 
-    ``raw`` float32 or float64 [1, d]; ``scales`` float32 [d], or [0] for scales of one; ``rows``
-    as kernels read them, but writable. O(d).
+    ``raw`` float32 or float64 [1, d]; ``scales`` float32 [d], or [0] for scales of one; ``units``
+    float64 [d] that values are rounded to, or [0]; ``rows`` as kernels read them, but writable.
+    O(d).
     """
-    raw, scales, columns, rows = (
+    raw, scales, units, columns, rows = (
         borrow(raw),
         borrow(scales),
+        borrow(units),
         borrow_columns(columns),
         borrow_rows(rows),
     )
@@ -40,6 +43,8 @@ def admit(raw, scales, in_cube, columns, rows):
         value = np.float32(raw[0, j])
         if scales.shape[0] > 0:
             value = np.float32(value * scales[j])
+        if units.shape[0] > 0:
+            value = rounded(value, units[j], 1.0 / units[j])
         x[j] = value
         if not np.isfinite(value) or (in_cube and (np.signbit(value) or value > 1.0)):
             return False

@@ -1,4 +1,4 @@
-"""Steps: the powers of two that values are whole multiples of.
+"""Steps: the powers of two that values are whole multiples of, or rounded to.
 
 Shapes: n rows, d features.
 """
@@ -12,8 +12,38 @@ from dmondrian._memory import borrow
 from dmondrian.core.arithmetic import lowest_bit
 
 NO_STEP = 1000  # log2; of 0 alone, which is a multiple of any
+LARGEST_UNIT = 2.0**100  # its steps, and their sums, are float32; its inverse is the smallest
 TOO_FINE = -1000  # log2; of -0, subnormal numbers and what is not finite
 _FRACTION, _EXPONENT, _ONE = 0x7FFFFF, 0xFF, 0x800000  # parts of a float32
+
+
+def log2_above(values: np.ndarray) -> np.ndarray:
+    """Return the least whole numbers up to whose power 2 is at least ``values`` >= 0."""
+    fractions, exponents = np.frexp(values)
+    return exponents - (fractions == 0.5)
+
+
+@inner
+def rounded(value, unit, per_unit):
+    """Return the multiple of ``unit`` that is nearest to ``value``, float32; never -0.
+
+    Of two it is the even one. ``unit`` float64 is a power of two, and ``per_unit`` 1 / unit; or
+    ``unit`` is 0, and any value stays.
+    """
+    if unit == 0.0:
+        return value
+    return np.float32(np.rint(np.float64(value) * per_unit) * unit + 0.0)
+
+
+@kernel
+def round_rows(X, units, out):
+    """Write rows ``X`` float32 [n, d] to ``out``, rounded to ``units`` float64 [d]. O(n d)."""
+    X, units, out, per_unit = borrow(X), borrow(units), borrow(out), np.zeros(units.shape[0])
+    for j in range(units.shape[0]):
+        per_unit[j] = 1.0 / units[j] if units[j] > 0.0 else 0.0
+    for r in range(X.shape[0]):
+        for j in range(X.shape[1]):
+            out[r, j] = rounded(X[r, j], units[j], per_unit[j])
 
 
 @inner

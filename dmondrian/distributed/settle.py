@@ -21,7 +21,7 @@ from dmondrian.data import Plan, read_block
 from dmondrian.errors import CheckpointError
 from dmondrian.parameters import ForestParameters
 from dmondrian.progressive import Rows
-from dmondrian.warmup import LAST, Warmup, choose
+from dmondrian.warmup import LAST, Warmup, choose, rows_for
 
 _log = logging.getLogger("dmondrian")
 _NAMED = 5  # columns that are told by name
@@ -53,7 +53,7 @@ def settle(estimator: Any, plan: Plan, url: str) -> dict[str, Any]:
     n_threads = int(effective_n_jobs(-1))  # of this machine: the choice does not depend on it
     if not auto:
         return drawn.to_json()
-    n = int(estimator.warmup_rows)
+    n = rows_for(auto, int(estimator.warmup_rows))
     of_whom = f"the first {SAMPLED_BLOCKS} row groups" if plan.shuffle else "the stream"
     settings = ", ".join(name.replace("_", " ") for name in auto)
     _log.info("choosing %s from %s rows of %s", settings, f"{n:,}", of_whom)
@@ -87,6 +87,9 @@ def summary_of(
         first = some[np.argsort(-scales[some], kind="stable")][:_NAMED]
         told = ", ".join(f"{names[j]} {scales[j]:.3g}" for j in first)
         parts.append(f"largest feature scales of {len(scales)}: {told}")
+    if "feature_units" in auto:
+        n_rounded = np.count_nonzero(chosen.feature_units or ())
+        parts.append(f"{n_rounded} of {chosen.n_features} columns rounded to 16 bits")
     return ", ".join(parts)
 
 

@@ -62,6 +62,10 @@ class AMFClassifier(ForestClassifier):
         It takes seconds, once, and is worth most where many columns are noise. "auto" is
         "learned", but None on the cube and beyond 200 columns, where they would take
         minutes; None is the paper's.
+    feature_units : "auto" or None, default="auto"
+        "auto" rounds each column, times its scale, to multiples of a power of two, a 2^14th
+        of the range of the first 512 rows or up to twice as much, so that boxes take half
+        the memory; see Notes. None keeps float32, as does the cube.
     warmup_rows : int, default=4096
         Rows from which settings are chosen for good, 32 to 65536, counting as one those
         that equal the row before. They are kept until then, also in checkpoints.
@@ -88,6 +92,8 @@ class AMFClassifier(ForestClassifier):
         Opening price in use.
     feature_scales_ : float32 array of shape (d,)
         What each column is multiplied by.
+    feature_units_ : float64 array of shape (d,)
+        What columns, times their scales, are rounded to multiples of; 0 for none.
     feature_importances_ : float64 array of shape (d,)
         Share of each feature in what the splits are worth.
     calibration_exponent_ : float
@@ -105,6 +111,11 @@ class AMFClassifier(ForestClassifier):
     ``warmup_rows`` rows (:mod:`dmondrian.scales`). A choice is made when one row more has
     come: a stream of no more than ``warmup_rows`` rows keeps what its first 512 rows chose,
     and has no scales.
+
+    Columns are rounded from the first 512 rows on, and no more are needed to choose it. Rows that
+    are asked about are rounded too. A column is not rounded where that would make values equal
+    whose middle half lies in fewer than 512 units, as where a few rows lie far out; and none is
+    where most are not (:mod:`dmondrian.units`).
 
     The exponent is fitted to all of the first 1024 rows (by weight), then to 1024 rows of each
     doubling of the stream (:mod:`dmondrian.calibration`), so that what it costs grows with the
@@ -128,6 +139,7 @@ class AMFClassifier(ForestClassifier):
     algorithm = "amf-classifier"
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "feature_units": [StrOptions({"auto"}), None],
         **ForestClassifier._parameter_constraints,
         "alpha": [Interval(Real, LEAST_ALPHA, LARGEST_ALPHA, closed="both"), StrOptions({"auto"})],
         "charge_opening": ["boolean", StrOptions({"auto"})],
@@ -150,6 +162,7 @@ class AMFClassifier(ForestClassifier):
         clip: bool = False,
         max_nodes: int | None = None,
         feature_scales: ArrayLike | Literal["auto", "learned"] | None = "auto",
+        feature_units: Literal["auto"] | None = "auto",
         warmup_rows: int = LAST,
         calibrate: bool = False,
         random_state: Any = None,
@@ -166,6 +179,7 @@ class AMFClassifier(ForestClassifier):
         self.clip = clip
         self.max_nodes = max_nodes
         self.feature_scales = feature_scales
+        self.feature_units = feature_units
         self.warmup_rows = warmup_rows
         self.calibrate = calibrate
         self.random_state = random_state

@@ -42,7 +42,7 @@ class AMFRegressor(ForestRegressor):
         (:mod:`dmondrian.dispersion`). Means stay as they are. What it costs grows with the
         logarithm of the rows.
     use_aggregation, predict_extension, domain, clip, max_nodes
-    feature_scales, warmup_rows, random_state, n_jobs
+    feature_scales, feature_units, warmup_rows, random_state, n_jobs
         As in :class:`dmondrian.AMFClassifier`. There is no ``split_pure``: labels are continuous.
 
     Attributes
@@ -52,7 +52,7 @@ class AMFRegressor(ForestRegressor):
     forest_ : Forest
     variance_factor_ : float
         Factor in use, 0 to 100; 1 without ``calibrate``.
-    feature_scales_, feature_importances_
+    feature_scales_, feature_units_, feature_importances_
         As in :class:`dmondrian.AMFClassifier`.
 
     References
@@ -72,6 +72,7 @@ class AMFRegressor(ForestRegressor):
     algorithm = "amf-regressor"
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "feature_units": [StrOptions({"auto"}), None],
         **ForestRegressor._parameter_constraints,
         "calibrate": ["boolean"],
         "charge_opening": ["boolean"],
@@ -95,6 +96,7 @@ class AMFRegressor(ForestRegressor):
         clip: bool = False,
         max_nodes: int | None = None,
         feature_scales: ArrayLike | Literal["auto", "learned"] | None = "auto",
+        feature_units: Literal["auto"] | None = "auto",
         warmup_rows: int = LAST,
         random_state: Any = None,
         n_jobs: int | None = None,
@@ -109,6 +111,7 @@ class AMFRegressor(ForestRegressor):
         self.clip = clip
         self.max_nodes = max_nodes
         self.feature_scales = feature_scales
+        self.feature_units = feature_units
         self.warmup_rows = warmup_rows
         self.random_state = random_state
         self.n_jobs = n_jobs

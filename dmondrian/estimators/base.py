@@ -31,7 +31,7 @@ from dmondrian.errors import ParameterError
 from dmondrian.estimators.plain import mean_of_plain_row, plain_labels, plain_rows
 from dmondrian.estimators.room import check_room
 from dmondrian.estimators.row_weights import checked_weights
-from dmondrian.estimators.scaling import given_scales, unscaled_thresholds
+from dmondrian.estimators.scaling import given_scales, scales_of, thresholds_of_rows, units_of
 from dmondrian.forest import Forest, tree_fields
 from dmondrian.importances import importances
 from dmondrian.parameters import ForestParameters
@@ -68,6 +68,7 @@ class BaseForest(BaseEstimator):
     clip: bool
     max_nodes: int | None
     feature_scales: ArrayLike | Literal["auto", "learned"] | None
+    feature_units: Literal["auto"] | None = None
     warmup_rows: int
     random_state: Any
     n_jobs: int | None
@@ -138,6 +139,7 @@ class BaseForest(BaseEstimator):
             if isinstance(given := getattr(self, name, None), str)
             and given in values
             and not (name == "feature_scales" and given_up)
+            and not (name == "feature_units" and self.domain == "cube")
         )
 
     def _fitted_forest(self) -> Forest:
@@ -149,10 +151,12 @@ class BaseForest(BaseEstimator):
     @property
     def feature_scales_(self) -> np.ndarray:
         """What each column is multiplied by, float32 [d]."""
-        parameters = self._fitted_forest().parameters
-        if parameters.feature_scales is None:
-            return np.ones(parameters.n_features, np.float32)
-        return np.array(parameters.feature_scales, np.float32)
+        return scales_of(self._fitted_forest().parameters)
+
+    @property
+    def feature_units_(self) -> np.ndarray:
+        """What columns, scaled, are rounded to multiples of, float64 [d]; 0 for none."""
+        return units_of(self._fitted_forest().parameters)
 
     @property
     def feature_importances_(self) -> np.ndarray:
@@ -307,8 +311,8 @@ class BaseForest(BaseEstimator):
             (int32 node ids, -1 for none), ``feature`` (int32, -1 at leaves),
             ``threshold`` (float32; rows with x <= threshold go left), ``time`` (float64
             split time, inf at leaves), ``n_rows`` (float64 weight of the rows seen),
-            ``lower``, ``upper`` (float32 [m, d], smallest box around the rows seen; to
-            rounding where a feature scale is no power of two), and
+            ``lower``, ``upper`` (float32 [m, d], smallest box around the rows seen, as they
+            are rounded; to rounding where a feature scale is no power of two), and
             ``counts`` (float64 [m, K], classifiers) or ``mean`` (float64, regressors; nan
             in cells without rows);
             and ``root``, the id of the root. Ids are permanent: learning adds nodes and
@@ -326,11 +330,12 @@ class BaseForest(BaseEstimator):
         stat = arrays.pop("stat")
         arrays.pop("odds", None), arrays.pop("odds_exponent", None)
         head = self.forest_.trees[tree]
-        scales, splits = self.feature_scales_, arrays["feature"] >= 0
+        splits = arrays["feature"] >= 0
         for side in {"lower", "upper"} & set(arrays):
-            arrays[side] /= scales
-        own = scales[arrays["feature"][splits]]
-        arrays["threshold"][splits] = unscaled_thresholds(arrays["threshold"][splits], own)
+            arrays[side] /= self.feature_scales_
+        arrays["threshold"][splits] = thresholds_of_rows(
+            arrays["threshold"][splits], arrays["feature"][splits], self.forest_.parameters
+        )
         told: dict[str, Any] = {**arrays, "n_rows": stat[:, 0].copy()}
         told.update(self._node_forecasts(stat, float(head.head_f[nodes.OFFSET])))
         told["root"] = int(head.head_i[nodes.ROOT])

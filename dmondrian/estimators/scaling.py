@@ -1,7 +1,7 @@
 """Feature scales that a user gives, and thresholds in the units of the user's columns.
 
 Relies on NumPy's float32 arithmetic. Promises that a row goes the same way by a threshold told
-here as it does in the forest, whatever the scale.
+here as it does in the forest, whatever its scales and units.
 
 Shapes: d features, k thresholds.
 """
@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from dmondrian.errors import ParameterError
-from dmondrian.parameters import LARGEST_SCALE, LEAST_SCALE
+from dmondrian.parameters import LARGEST_SCALE, LEAST_SCALE, ForestParameters
+from dmondrian.units import round_to
 
 
 def given_scales(feature_scales: Any, n_features: int) -> tuple[float, ...] | None:
@@ -45,17 +46,40 @@ def given_scales(feature_scales: Any, n_features: int) -> tuple[float, ...] | No
     return tuple(scales.astype(np.float32).tolist())
 
 
-def unscaled_thresholds(thresholds: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    """Return t with x <= t where x * scale <= threshold, for all float32 x; float32 [k].
+def scales_of(parameters: ForestParameters) -> np.ndarray:
+    """Return what each column is multiplied by, float32 [d]."""
+    given = parameters.feature_scales
+    return np.array(np.ones(parameters.n_features) if given is None else given, np.float32)
 
-    The quotient rounds, and so do the products: the largest x of which the product is not
-    above the threshold lies at most two floats beside it.
+
+def units_of(parameters: ForestParameters) -> np.ndarray:
+    """Return what scaled columns are rounded to multiples of, float64 [d]; 0 for none."""
+    given = parameters.feature_units
+    return np.array(np.zeros(parameters.n_features) if given is None else given)
+
+
+def thresholds_of_rows(
+    thresholds: np.ndarray, features: np.ndarray, parameters: ForestParameters
+) -> np.ndarray:
+    """Return t with x <= t where x goes left, for all float32 x; float32 [k].
+
+    A forest compares x * scale, rounded to the unit, with its own threshold. The quotient rounds,
+    and so do the products: the largest x that goes left lies few floats beside it.
     """
+    scales, units = scales_of(parameters)[features], units_of(parameters)[features]
+    each = np.where(units > 0.0, units, 1.0)
+    # Halfway to the next multiple: it may be any float32 up to there, which goes to the even one.
+    last = np.where(units > 0.0, (np.floor(thresholds / each) + 0.5) * each, thresholds)
+
+    def goes_left(x: np.ndarray) -> np.ndarray:
+        scaled = x * scales
+        return np.where(units > 0.0, round_to(scaled, each), scaled) <= thresholds
+
     with np.errstate(over="ignore"):
-        found = thresholds / scales
-        for _ in range(2):
-            found = np.where(found * scales > thresholds, np.nextafter(found, -np.inf), found)
-        for _ in range(2):
+        found = (last / scales).astype(np.float32)
+        for _ in range(3):
+            found = np.where(goes_left(found), found, np.nextafter(found, np.float32(-np.inf)))
+        for _ in range(3):
             above = np.nextafter(found, np.float32(np.inf))
-            found = np.where(above * scales <= thresholds, above, found)
+            found = np.where(goes_left(above), above, found)
     return found

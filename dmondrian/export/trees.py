@@ -20,7 +20,8 @@ from dmondrian.core.columns import has_boxes
 from dmondrian.core.frozen import FrozenTree
 from dmondrian.cost import OWN, OWN_OF_MEAN
 from dmondrian.errors import ParameterError
-from dmondrian.estimators.scaling import unscaled_thresholds
+from dmondrian.estimators.scaling import thresholds_of_rows
+from dmondrian.parameters import ForestParameters
 
 
 class PlainTree(NamedTuple):
@@ -57,9 +58,8 @@ def plain_trees(estimator: Any) -> list[PlainTree]:
     parameters = forest.parameters
     _check_leafwise(parameters)
     forest.check_learned()
-    scales = estimator.feature_scales_
     pairs = zip(forest.trees, forest.trees_at_rest(), strict=True)
-    return [_plain(tree, frozen, scales, forest.n_outputs) for tree, frozen in pairs]
+    return [_plain(tree, frozen, parameters) for tree, frozen in pairs]
 
 
 def _check_leafwise(parameters: Any) -> None:
@@ -95,7 +95,7 @@ def _check_leafwise(parameters: Any) -> None:
         )
 
 
-def _plain(tree: nodes.Tree, frozen: FrozenTree, scales: np.ndarray, k: int) -> PlainTree:
+def _plain(tree: nodes.Tree, frozen: FrozenTree, parameters: ForestParameters) -> PlainTree:
     speaks = np.full(int(tree.head_i[nodes.N_NODES]), -1)  # which answer a node gives
     speaks[frozen.leaves] = np.arange(len(frozen.leaves))
     origin, m = np.array([tree.head_i[nodes.ROOT]]), 1  # nodes of a level, places given away
@@ -111,8 +111,9 @@ def _plain(tree: nodes.Tree, frozen: FrozenTree, scales: np.ndarray, k: int) -> 
     is_leaf = left < 0
     right = np.where(is_leaf, left, left + 1)
     feature = np.where(is_leaf, -1, tree.i[origin, nodes.FEATURE]).astype(np.int32)
-    own = unscaled_thresholds(tree.f[origin, nodes.THRESHOLD], scales[feature])
+    own = thresholds_of_rows(tree.f[origin, nodes.THRESHOLD], feature, parameters)
     threshold = np.where(is_leaf, np.float32(0.0), own)
+    k = parameters.n_outputs
     value = np.zeros((m, k))
     # A Gaussian hierarchy's answers have a second moment behind the mean.
     value[is_leaf] = frozen.answers[speaks[origin[is_leaf]], :k]

@@ -86,10 +86,18 @@ def test_a_choice_is_announced_and_told(
     url = str(tmp_path / "run")
     with caplog.at_level("INFO", "dmondrian"):
         settled = settle(AMFClassifier(3, feature_scales="learned", **given), plan, url)
-        settle(AMFClassifier(3, alpha=0.25, feature_scales=None, **given), shuffled, url)
-        settle(AMFClassifier(3, alpha=0.25, charge_opening=True, feature_scales=None), plan, url)
-    before, after, other, _ = messages_of(caplog)  # where nothing is open, nothing is told
-    assert before == "choosing alpha, charge opening, feature scales from 3,000 rows of the stream"
+        given["feature_scales"] = None
+        settle(AMFClassifier(3, alpha=0.25, feature_units=None, **given), shuffled, url)
+        fixed = {"alpha": 0.25, "charge_opening": True}
+        settle(AMFClassifier(3, **fixed, **given), plan, url)
+        settle(AMFClassifier(3, **fixed, feature_units=None, **given), plan, url)
+    before, after, other, _, third, last = messages_of(caplog)  # nothing where nothing is open
+    assert before == (
+        "choosing alpha, charge opening, feature scales, feature units from 3,000 rows of the "
+        "stream"
+    )
+    assert third == "choosing feature units from 512 rows of the stream"
+    assert last.endswith("seconds: 2 of 2 columns rounded to 16 bits")
     assert other == (
         f"choosing charge opening from 3,000 rows of the first {SAMPLED_BLOCKS} row groups"
     )
@@ -97,7 +105,7 @@ def test_a_choice_is_announced_and_told(
     assert of_a == 1.0 > of_b
     assert after.startswith("chosen in ")
     assert f" seconds: alpha {settled['alpha']:.3g}, leaves open " in after
-    assert after.endswith(f"largest feature scales of 2: a 1, b {of_b:.3g}")
+    assert f"largest feature scales of 2: a 1, b {of_b:.3g}, 2 of 2 columns rounded" in after
 
 
 def test_what_was_chosen_is_told_in_words() -> None:
@@ -109,6 +117,10 @@ def test_what_was_chosen_is_told_in_words() -> None:
     assert summary_of(scaled, auto[2:], ["a", "b", "c"], np.ones(3, bool)) == (
         "largest feature scales of 3: b 1, c 0.5, a 0.25"
     )
+    rounded = dataclasses.replace(drawn, feature_units=(0.0, 0.5, 0.25))
+    for one, n in ((rounded, 2), (drawn, 0)):
+        told = summary_of(one, ("feature_units",), ["a", "b", "c"], np.ones(3, bool))
+        assert told == f"{n} of 3 columns rounded to 16 bits"
     without_b = np.array([True, False, True])
     assert summary_of(scaled, auto[2:], ["a", "b", "c"], without_b).endswith("3: c 0.5, a 0.25")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 from pathlib import Path
 
@@ -13,7 +14,8 @@ import dmondrian
 from dmondrian import AMFClassifier, AMFRegressor, MondrianForestRegressor
 from dmondrian.errors import ParameterError
 from dmondrian.estimators import ALGORITHMS
-from dmondrian.estimators.scaling import unscaled_thresholds
+from dmondrian.estimators.scaling import thresholds_of_rows
+from dmondrian.units import round_to
 from tests.estimators.test_amf import same_forest
 from tests.estimators.test_scales import leaves_of
 
@@ -104,20 +106,37 @@ def test_a_product_beyond_float32_is_refused() -> None:
 
 def test_a_row_goes_the_same_way_by_the_thresholds_that_are_told() -> None:
     rng = np.random.default_rng(2)
-    scales = (rng.random(20_000) * 10.0 ** rng.integers(-6, 7, 20_000)).astype(np.float32)
-    thresholds = (rng.standard_normal(20_000) * 10.0 ** rng.integers(-6, 7, 20_000)).astype(
-        np.float32
-    )
-    told = unscaled_thresholds(thresholds, scales)
-    assert told.dtype == np.float32
-    assert (told * scales <= thresholds).all()
-    assert (np.nextafter(told, np.float32(np.inf)) * scales > thresholds).all()
-    assert (told != thresholds / scales).any()  # else the quotient would do
+    n = 20_000
+    scales = (rng.random(n) * 10.0 ** rng.integers(-6, 7, n)).astype(np.float32)
+    thresholds = (rng.standard_normal(n) * 10.0 ** rng.integers(-6, 7, n)).astype(np.float32)
+    units = np.exp2(np.floor(np.log2(np.abs(thresholds))) - rng.integers(-1, 16, n))
+    thresholds[::4] = np.rint(thresholds[::4] / units[::4]) * units[::4]  # multiples themselves
+    thresholds[1::4] += np.float32(0.5) * units[1::4].astype(np.float32)
+    units[::5] = 0.0
+    for has_units in (False, True):
+        given = dataclasses.replace(
+            AMFRegressor(random_state=0)._forest_parameters(n),
+            feature_scales=tuple(scales.tolist()),
+            feature_units=tuple(units.tolist()) if has_units else None,
+        )
+
+        def seen(x: np.ndarray, is_rounded: bool = has_units) -> np.ndarray:
+            scaled, each = x * scales, np.where(units > 0.0, units, 1.0)
+            return np.where((units > 0.0) & is_rounded, round_to(scaled, each), scaled)
+
+        told = thresholds_of_rows(thresholds, np.arange(n), given)
+        assert told.dtype == np.float32
+        assert (seen(told) <= thresholds).all()
+        assert (seen(np.nextafter(told, np.float32(np.inf))) > thresholds).all()
+        assert (told != thresholds / scales).any()  # else the quotient would do
 
 
 def test_nodes_route_rows_in_the_units_of_the_data() -> None:
     X, y = rows(2000)
-    forest = AMFRegressor(1, feature_scales=SCALES, use_aggregation=False, random_state=0)
-    nodes = forest.fit(X, y).nodes(0)
-    np.testing.assert_allclose(nodes["lower"][nodes["root"]], X.min(axis=0), rtol=1e-6)
-    assert (nodes["mean"][leaves_of(nodes, X)] == forest.predict(X)).all()
+    given = {"feature_scales": SCALES, "use_aggregation": False, "random_state": 0}
+    for units in (None, "auto"):
+        forest = AMFRegressor(1, **given, feature_units=units).fit(X, y)
+        nodes, wrong = forest.nodes(0), forest.feature_units_ / forest.feature_scales_ / 2.0
+        apart = np.abs(nodes["lower"][nodes["root"]] - X.min(axis=0))
+        assert (apart <= wrong + 1e-6 * np.abs(X.min(axis=0))).all()
+        assert (nodes["mean"][leaves_of(nodes, X)] == forest.predict(X)).all()

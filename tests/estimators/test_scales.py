@@ -123,8 +123,10 @@ def test_nodes_are_told_in_the_units_of_the_data() -> None:
     ).fit(X, y)
     assert forest.feature_scales_.min() < 1.0
     nodes = forest.nodes(0)
-    assert (nodes["lower"][nodes["root"]] == X.min(axis=0)).all()
-    assert (nodes["upper"][nodes["root"]] == X.max(axis=0)).all()
+    units = forest.feature_units_ / forest.feature_scales_  # half of one may be rounded away
+    assert (units > 0.0).all()
+    assert (np.abs(nodes["lower"][nodes["root"]] - X.min(axis=0)) <= units / 2).all()
+    assert (np.abs(nodes["upper"][nodes["root"]] - X.max(axis=0)) <= units / 2).all()
     assert (nodes["mean"][leaves_of(nodes, X)] == forest.predict(X)).all()
 
 
@@ -296,12 +298,19 @@ def test_columns_that_help_together_alone_stay() -> None:
 
 def test_scales_are_learned_unasked_where_that_is_quick() -> None:
     classifier, regressor = AMFClassifier(), AMFRegressor()
-    assert classifier._auto_settings(200, 2) == ("alpha", "charge_opening", "feature_scales")
-    assert classifier._auto_settings(201, 2) == ("alpha", "charge_opening")
-    assert regressor._auto_settings(200, 0) == ("feature_scales",)
+    assert classifier._auto_settings(200, 2) == (
+        "alpha",
+        "charge_opening",
+        "feature_scales",
+        "feature_units",
+    )
+    assert classifier._auto_settings(201, 2) == ("alpha", "charge_opening", "feature_units")
+    assert regressor._auto_settings(200, 0) == ("feature_scales", "feature_units")
     assert AMFRegressor(domain="cube")._auto_settings(2, 0) == ()
-    assert AMFRegressor(feature_scales=None)._auto_settings(2, 0) == ()
-    assert AMFRegressor(feature_scales="learned")._auto_settings(201, 0) == ("feature_scales",)
+    assert AMFRegressor(feature_scales=None)._auto_settings(2, 0) == ("feature_units",)
+    assert AMFRegressor(feature_units=None)._auto_settings(2, 0) == ("feature_scales",)
+    wide = AMFRegressor(feature_scales="learned", feature_units=None)._auto_settings(201, 0)
+    assert wide == ("feature_scales",)
     AMFRegressor(1, domain="cube").fit(*wave(10))
 
 

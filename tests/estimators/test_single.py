@@ -30,8 +30,9 @@ from dmondrian.estimators.base import BaseForest
 from tests.estimators.test_amf import same_forest
 
 N, BEGUN, D = 260, 60, 7
-FIXED: dict[str, Any] = {"alpha": 0.25, "charge_opening": False, "feature_scales": None}
-RATE: dict[str, Any] = {"learning_rate": 1.0, "feature_scales": None}
+UNSCALED: dict[str, Any] = {"feature_scales": None, "feature_units": None}
+FIXED: dict[str, Any] = {"alpha": 0.25, "charge_opening": False, **UNSCALED}
+RATE: dict[str, Any] = {"learning_rate": 1.0, **UNSCALED}
 SCALES = [4.0, 0.5, 3.0, 1.0, 1.0, 0.125, 1.0]
 # (estimator, whether rows alone are learned, and asked about, by the short way)
 CASES = [
@@ -40,6 +41,8 @@ CASES = [
     (AMFClassifier(3, **{**FIXED, "feature_scales": SCALES}, use_aggregation=False), True, True),
     (AMFClassifier(3, **{**FIXED, "feature_scales": np.array(SCALES)}), True, True),
     (AMFClassifier(3, **FIXED, predict_extension="expected"), True, True),
+    (AMFClassifier(3, **{**FIXED, "feature_units": "auto"}, warmup_rows=50), True, True),
+    (AMFRegressor(3, feature_scales=SCALES, warmup_rows=50), True, True),
     (AMFClassifier(3, **FIXED, domain="cube"), True, True),
     (AMFClassifier(3, **FIXED, domain="cube", clip=True), True, True),
     (AMFClassifier(3, **FIXED, calibrate=True), False, True),

@@ -220,7 +220,7 @@ def test_settings_fixed_by_hand_are_kept() -> None:
     assert quick(1, alpha=0.3).fit(X, y).alpha_ == 0.3
     for charge in (False, True):
         assert quick(1, charge_opening=charge).fit(X, y).charge_opening_ is charge
-    fixed = quick(1, alpha=0.3, charge_opening=True).fit(X[:5], y[:5])
+    fixed = quick(1, alpha=0.3, charge_opening=True, feature_units=None).fit(X[:5], y[:5])
     assert fixed.forest_.warmup is None
     with pytest.raises(AttributeError, match="not fitted"):
         AMFClassifier().alpha_  # noqa: B018
