@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+from typing import Any
 
 import numpy as np
 from numba.core import event
@@ -27,19 +28,22 @@ from dmondrian import (
 from dmondrian._jit import compilations
 
 N, D = 600, 40  # wide enough for loops over columns to fill the registers of any processor
+CLASSES: dict[str, Any] = {
+    "alpha": 0.25,
+    "charge_opening": True,
+    "feature_scales": None,
+    "predict_extension": "expected",
+    "calibrate": True,
+    "random_state": 0,
+}
+LABELS: dict[str, Any] = {
+    "feature_scales": "learned", "warmup_rows": 64, "calibrate": True, "random_state": 0,
+}  # fmt: skip
 FORESTS = {
-    "amf-classifier": AMFClassifier(
-        3,
-        alpha=0.25,
-        charge_opening=True,
-        feature_scales=None,
-        predict_extension="expected",
-        calibrate=True,
-        random_state=0,
-    ),
-    "amf-regressor": AMFRegressor(
-        3, feature_scales="learned", warmup_rows=64, calibrate=True, random_state=0
-    ),
+    "amf-classifier": AMFClassifier(3, **CLASSES, feature_units=None),
+    "amf-classifier, rounded": AMFClassifier(3, **CLASSES, warmup_rows=64),
+    "amf-regressor": AMFRegressor(3, **LABELS, feature_units=None),
+    "amf-regressor, rounded": AMFRegressor(3, **LABELS),
     "mondrian-forest-classifier": MondrianForestClassifier(
         3, aggregation="hierarchy", domain="cube", random_state=0
     ),
@@ -73,7 +77,7 @@ def digest(name: str) -> str:
     X = draw.random((N, D), dtype=np.float32)
     w = draw.choice([0.0, 0.5, 1.0, 3.0], N)  # passed over, scaled, plain and repeated
     signal = X @ np.linspace(1.0, 0.0, D, dtype=np.float32) > 0.25 * D
-    y = signal if name.endswith("classifier") else signal + draw.integers(0, 1000, N) / 256.0
+    y = signal if "classifier" in name else signal + draw.integers(0, 1000, N) / 256.0
     forest = FORESTS[name].fit(X[:500], y[:500], sample_weight=w[:500])
     header, trees = forest.forest_.state()
     found = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
