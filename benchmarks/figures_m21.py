@@ -39,10 +39,11 @@ STREAMS = ["adult", "bank", "spambase", "electricity", "satimage", "covtype", "b
 BINARY = ["adult", "bank", "spambase", "electricity"]
 COUNTS = (1, 2, 5, 10, 20, 50)
 GRID = 80  # points a side
+PAPERS: dict[str, Any] = {"feature_scales": None, "feature_units": None}
 
 
 def amf(trees: int = TREES) -> AMFClassifier:
-    return AMFClassifier(trees, alpha=0.5, charge_opening=True, feature_scales=None, random_state=0)
+    return AMFClassifier(trees, alpha=0.5, charge_opening=True, **PAPERS, random_state=0)
 
 
 def mondrian(trees: int = TREES) -> MondrianForestClassifier:
@@ -136,7 +137,7 @@ def figure_8(args: argparse.Namespace, path: Path) -> str:
     for (name, jumps), column in zip(JUMPS.items(), axes.T, strict=True):
         X = draw.random((SIGNAL_ROWS, 1), dtype=np.float32)
         y = signal(name, X[:, 0]) + NOISE * draw.normal(size=SIGNAL_ROWS)
-        forest = AMFRegressor(100, feature_scales=None, random_state=0).fit(X, y)
+        forest = AMFRegressor(100, **PAPERS, random_state=0).fit(X, y)
         column[0].plot(at[:, 0], forest.predict(at), linewidth=1.2)
         column[0].set_title(name)
         shown = WeightedDepthDisplay.from_estimator(forest, at, ax=column[1], linewidth=1.0)

@@ -290,6 +290,7 @@ class Ensemble(Predicting):
             return
         if len(tree.i) >= _MAX_CAPACITY:
             raise ParameterError("a tree reached 2^31 nodes: set max_nodes")
-        early = min(len(tree.i) + to_come, _EARLY_ROOM)
+        most = self.parameters.max_nodes or _MAX_CAPACITY
+        early = min(len(tree.i) + to_come, _EARLY_ROOM, most)
         room = max(next_capacity(tree.i), early, _FIRST_CAPACITY)  # a stored empty tree has none
         self.trees[t] = nodes.resize(tree, min(room, _MAX_CAPACITY))

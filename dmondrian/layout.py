@@ -30,7 +30,9 @@ from dmondrian.core.steps import LARGEST_UNIT, NO_STEP, TOO_FINE, log2_above, ta
 _LEAST = 3  # binary features from which two words of bits are less than the bounds
 _CHUNK = 65_536  # nodes looked at together
 _SOME = 1024  # rows or nodes after which, and twice as many, .. features that do not fit are left
-_WIDEST = 65_534  # steps between bounds, so that they fit around a whole middle
+# Steps between bounds at most, half of what 16 bits hold: values that go on growing would leave
+# ever less room, and trees would be written anew for ever fewer rows.
+_WIDEST = 32_767
 _ROOM = 2  # twice as wide as now a feature may get this often, where its values allow for it
 _FARTHEST = 29  # log2; steps from 0, so that float64 tells any two of them exactly
 _LARGEST = int(np.log2(LARGEST_UNIT))
@@ -254,6 +256,15 @@ class Written(NamedTuple):
     rows: Rows
     fit_bits: bool  # whether all values of binary features can be written so
     fit_steps: bool  # and those of stepped features
+
+
+def asked(X: np.ndarray, columns: Columns) -> Rows:
+    """Return rows to predict by trees of these columns; in floats alone where not all fit.
+
+    ``X`` as :func:`rows_of` takes it. Trees stay as they are: what is asked once is not learned.
+    """
+    rows, fit_bits, fit_steps = rows_of(X, columns)
+    return rows if fit_bits and fit_steps else without_boxes(X)
 
 
 def rows_of(X: np.ndarray, columns: Columns) -> Written:

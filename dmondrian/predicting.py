@@ -26,7 +26,7 @@ from dmondrian.errors import ParameterError
 from dmondrian.frozen import Frozen, Kept, ask_frozen, rows_at_a_time
 from dmondrian.growth.fringe import Fringe
 from dmondrian.growth.range import Range
-from dmondrian.layout import suited, without_boxes
+from dmondrian.layout import asked, without_boxes
 from dmondrian.lifetime import check_lifetimes
 from dmondrian.losses.depth import Depth
 from dmondrian.losses.label import ROWS_ABOVE, Label
@@ -147,11 +147,11 @@ class Predicting:
         growth = self.policies.growth
         return isinstance(growth, Fringe) or (isinstance(growth, Range) and not growth.expected)
 
-    def _asked(self, X: np.ndarray, trees: list[nodes.Tree], any_box: bool) -> tuple[Any, Rows]:
-        """Return trees and rows to predict, written alike where boxes are asked about."""
-        if not trees or (self.is_leafwise and not any_box):
-            return trees, without_boxes(X)
-        return suited(trees, X)
+    def _asked(self, X: np.ndarray, any_box: bool) -> Rows:
+        """Return rows to predict, written as boxes are where these are asked about."""
+        if not self.trees or (self.is_leafwise and not any_box):
+            return without_boxes(X)
+        return asked(X, self.trees[0].columns)
 
     def predict_sums(
         self,
@@ -227,24 +227,23 @@ class Predicting:
         is_plain = len(lives) == 1 and self.total_weight > 0.0
         if self.is_leafwise and is_plain and n > 1:  # one row goes down many trees at a time
             frozen = self.frozen.trees(ready, said.loss, rule, each[:, 0], said.width, n, n_threads)
-        trees, asked = self._asked(X, ready, distance)
-        table = self.table(trees) if trees is ready else table_of(trees)  # not kept if made for X
+        rows, table = self._asked(X, distance), self.table(ready)
         share = max(-(-n // max(n_threads, 1)), _CHUNK)  # fewer do not pay for a thread
         chunk = _CHUNK if frozen is None else rows_at_a_time(frozen.trees, share)
 
         def work(start: int) -> None:
-            rows = slice(start, min(start + chunk, n))
+            part = slice(start, min(start + chunk, n))
             self._predict_chunk(
                 said,
                 rule,
-                trees,
+                ready,
                 table,
                 frozen,
-                Rows(*(part[rows] for part in asked)),
+                Rows(*(values[part] for values in rows)),
                 each,
-                total[rows],
-                _NONE_3D if square is None else square[rows],
-                _NONE_1D if far is None else far[rows],
+                total[part],
+                _NONE_3D if square is None else square[part],
+                _NONE_1D if far is None else far[part],
             )
 
         run_threads(work, range(0, n, chunk), n_threads)
@@ -375,7 +374,7 @@ class Predicting:
         self.check_learned()
         X, lives = self._as_learned(X)[0], read_only(lifetimes)
         found = np.empty((len(self.trees), len(X), len(lives), width))
-        trees, rows = self._asked(X, self._ready(float(lives[-1]))[1], False)
+        trees, rows = self._ready(float(lives[-1]))[1], self._asked(X, False)
         table, columns = table_of(trees), trees[0].columns
         seed, numbers = np.uint64(self.parameters.seed), self.tree_numbers.astype(np.uint64)
         collect(*chosen, table, columns, seed, numbers, rows, lives, found)
@@ -391,8 +390,7 @@ class Predicting:
         if self.total_weight == 0.0:
             return total[:, 0, 0]
         X, lives = self._as_learned(X)[0], self.tree_lifetimes()
-        trees, rows = self._asked(X, self.trees, False)
-        table, columns = self.table(trees), trees[0].columns
+        rows, table, columns = self._asked(X, False), self.table(self.trees), self.trees[0].columns
         seed, numbers = np.uint64(self.parameters.seed), self.tree_numbers.astype(np.uint64)
         predict(
             *chosen, table, columns, seed, numbers, rows, lives, 1, total, _NONE_3D, _NONE_1D

@@ -265,7 +265,9 @@ class Warmup:
         warmup = cls(auto, d, last)
         warmup = warmup.after(X.reshape(n, d).astype(np.float32), y.astype(np.float64), w)
         if warmup.is_done:
-            raise CorruptError(f"a warm-up ends after {last} distinct rows, this one has more")
+            raise CorruptError(
+                f"a warm-up ends after {warmup.warmup_rows} distinct rows, this one has more"
+            )
         return warmup
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dmondrian._jit import inner
+from dmondrian._jit import apart, inner
 from dmondrian.core.arithmetic import lowest_bit
 from dmondrian.core.bounds import (
     SUM_LANES,
@@ -22,7 +22,7 @@ from dmondrian.core.bounds import (
     widen,
 )
 from dmondrian.core.columns import steps_to, value_of
-from dmondrian.core.nodes import n_bound_words_compiled
+from dmondrian.core.nodes import borrow_tree, n_bound_words_compiled
 
 _ROUGH = 2.0**-23  # twice what a rounding of float32 may take away
 
@@ -31,6 +31,8 @@ _ROUGH = 2.0**-23  # twice what a rounding of float32 may take away
 def is_outside(tree, v, x):
     """Tell whether row ``x`` lies outside the box of ``v``. O(d)."""
     v = np.uint64(v)
+    if is_plain(tree, x):
+        return measure_plain(tree, v, x, tree.scratch) > 0.0
     if beyond(tree.box[v], x.numeric, x.steps):
         return True
     new = np.uint64(0)
@@ -48,6 +50,8 @@ def measure_bound(tree, v, x):
     cell without any is at another distance from the values of a binary feature.
     """
     v = np.uint64(v)
+    if is_plain(tree, x):
+        return measure_plain(tree, v, x, tree.scratch) * (1.0 + _ROUGH)
     total = np.float64(rough_extension(tree.box[v], x.numeric, x.steps, tree.columns.units))
     half = x.bits.shape[0] // 2
     for w in range(x.bits.shape[0]):
@@ -70,11 +74,32 @@ def extension(lower, upper, x):
 
 
 @inner
+def is_plain(tree, x):
+    """Tell whether ``x`` is written in floats alone, though boxes are not.
+
+    A row that is asked about is, where it has values that the boxes' columns cannot tell.
+    """
+    return x.numeric.shape[0] > tree.columns.numeric.shape[0]
+
+
+@apart
+def measure_plain(tree, v, x, extensions):
+    """Do what :func:`measure` does, bound after bound, of a row in floats alone. O(d)."""
+    tree = borrow_tree(tree)
+    for j in range(tree.n_features):
+        lower, upper = bound(tree, v, j, False), bound(tree, v, j, True)
+        extensions[j] = extension(lower, upper, x.values[j])
+    return _sum_of_lanes(_lanes_of(extensions, tree.n_features), extensions, tree.n_features)
+
+
+@inner
 def measure(tree, v, x, extensions):
     """Write how far ``x`` lies outside the box of ``v`` in each feature; return the sum. O(d).
 
     ``extensions`` float64 [d]. Lane j % 8 of the sum first, then the lanes as a tree.
     """
+    if is_plain(tree, x):
+        return measure_plain(tree, v, x, extensions)
     if x.numeric.shape[0] < tree.n_features:
         if x.steps.shape[0] == tree.n_features:
             return _measure_steps(tree, np.uint64(v), x, extensions)
@@ -163,12 +188,15 @@ def _sum_of_lanes(lanes, extensions, n):
 def distance_to(tree, v, x, memory):
     """Return what :func:`measure` does. O(p + g) if no binary feature extends, as at most leaves.
 
-    ``memory`` float64 [d] or [8], whichever is more, is written to.
+    ``memory`` float64 [d] or [8], whichever is more, is written to. Of numeric features alone, or
+    of stepped ones, lanes are added up in order; of both they would not be.
     """
     new = np.uint64(0)
     for w in range(x.bits.shape[0]):
         new |= x.bits[w] & ~tree.bits[np.uint64(v), np.uint64(w)]
-    if x.numeric.shape[0] == tree.n_features or new != np.uint64(0):
+    n_numeric, n_stepped = x.numeric.shape[0], x.steps.shape[0]
+    both = n_numeric > 0 and n_stepped > 0
+    if n_numeric == tree.n_features or both or new != np.uint64(0):
         return measure(tree, v, x, memory)
     box, p, lanes = tree.box[np.uint64(v)], x.numeric.shape[0], memory[:SUM_LANES]
     lower, upper, numeric, features = box[:p], box[p : p + p], x.numeric, tree.columns.numeric
@@ -220,7 +248,9 @@ def bound(tree, v, j, is_upper):
     has_second = tree.bits[v, tree.bits.shape[1] // 2 + (k >> 6)] & bit
     if has_first and has_second:
         return max(first, second) if is_upper else min(first, second)
-    return first if has_first else second
+    if has_first or has_second:
+        return first if has_first else second
+    return np.float32(0.0)  # a cell without rows: see :func:`empty_box`
 
 
 @inner

@@ -78,7 +78,7 @@ def make_columns(
 
 
 def all_numeric(n_features: int) -> Columns:
-    """Return columns none of which is binary."""
+    """Return columns that are all written in floats."""
     return make_columns(n_features, np.empty(0), np.empty((0, 2)))
 
 

@@ -115,7 +115,8 @@ class AMFClassifier(ForestClassifier):
     Columns are rounded from the first 512 rows on, and no more are needed to choose it. Rows that
     are asked about are rounded too. A column is not rounded where that would make values equal
     whose middle half lies in fewer than 512 units, as where a few rows lie far out; and none is
-    where most are not (:mod:`dmondrian.units`).
+    where most are not (:mod:`dmondrian.units`). Units stay: where later rows lie in a far smaller
+    range than the first, ``feature_units=None`` tells them apart.
 
     The exponent is fitted to all of the first 1024 rows (by weight), then to 1024 rows of each
     doubling of the stream (:mod:`dmondrian.calibration`), so that what it costs grows with the

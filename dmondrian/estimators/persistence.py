@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from inspect import signature
 from os import PathLike
 from typing import Any
 
@@ -67,6 +68,16 @@ def plain_params(estimator: Any) -> dict[str, Any]:
     return {key: _plain(value) for key, value in params.items()}
 
 
+def estimator_of(algorithm: str, params: dict[str, Any]) -> Any:
+    """Return the unfitted estimator of stored parameters."""
+    kind = ALGORITHMS[algorithm]
+    if isinstance(params.get("lifetime"), dict):
+        params["lifetime"] = lifetime_from_json(params["lifetime"])
+    if "feature_units" in signature(kind).parameters:
+        params.setdefault("feature_units", None)  # a model of before there were any
+    return kind(**params)
+
+
 def load_estimator(path: str | PathLike[str]) -> Any:
     """Return the fitted estimator of a checkpoint (see :func:`dmondrian.load`)."""
     forest, model, _ = load_model(path)
@@ -86,10 +97,7 @@ def load_estimator(path: str | PathLike[str]) -> Any:
             f"{forest.parameters.n_classes} and {forest.parameters.n_features}"
         )
     try:
-        params = dict(model["estimator"])
-        if isinstance(params.get("lifetime"), dict):
-            params["lifetime"] = lifetime_from_json(params["lifetime"])
-        unfitted = ALGORITHMS[algorithm](**params)
+        unfitted = estimator_of(algorithm, dict(model["estimator"]))
         unfitted._validate_params()
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptError(

@@ -34,7 +34,7 @@ def split_to_the_end(tree, seed, number, lifetime):
         if tree.i[v, LEFT] < 0 and tree.d[v, STAT] > 0.0 and is_point(tree, v):
             for j in range(d):
                 corner[j] = bound(tree, v, j, False)
-            key = cell_of(tree, first, v, Row(corner, corner, tree.steps[v], tree.bits[v]))
+            key = cell_of(tree, first, v, Row(corner, corner, tree.steps[v, :0], tree.bits[v]))
             time, feature, threshold = draw_split(tree, key, birth_of(tree, v))
             if time <= lifetime:
                 if tree.head_i[N_NODES] + 2 > tree.i.shape[0]:
@@ -58,7 +58,7 @@ def write_cells(tree, seed, number, which, lifetime, lower, upper):
         v = which[c]
         for j in range(d):
             corner[j] = bound(tree, v, j, False)
-        key = cell_of(tree, first, v, Row(corner, corner, tree.steps[v], tree.bits[v]))
+        key = cell_of(tree, first, v, Row(corner, corner, tree.steps[v, :0], tree.bits[v]))
         time = birth_of(tree, v)
         while tree.i[v, LEFT] < 0 and is_point(tree, v):
             time, feature, threshold = draw_split(tree, key, time)

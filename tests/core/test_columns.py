@@ -33,7 +33,7 @@ def draw_in_steps(number: int) -> tuple[np.ndarray, np.ndarray]:
     """Return rows of whole multiples, of units and ranges of all kinds, some of which end late."""
     rng = np.random.default_rng(number)
     X = rng.integers(0, 5000, (ROWS, 24)) * np.exp2(rng.integers(-20, 20, 24))
-    X[:, 0] = rng.integers(-32767, 32768, ROWS)  # all that 16 bits hold
+    X[:, 0] = rng.integers(-16383, 16384, ROWS)  # as far apart as they are allowed to be
     X[:, 1] = 1e6 + rng.integers(0, 7, ROWS)  # far from 0
     X[:, 2] = 3.0  # constant
     X[:, 3:6] = rng.integers(0, 2, (ROWS, 3))  # binary
@@ -139,11 +139,11 @@ def test_single_rows_are_learned_in_steps_as_together(monkeypatch: pytest.Monkey
 def test_a_feature_is_written_in_steps_where_16_bits_hold_them() -> None:
     cases = {
         "whole": (np.arange(200.0), True),
-        "all that fit": (np.array([0.0, 1.0, 65_534.0]), True),
-        "one too many": (np.array([0.0, 1.0, 65_535.0]), False),
-        "seven eighths": (np.arange(0.0, 8_191.0, 0.875), True),
-        "too many eighths": (np.arange(0.0, 8_194.0, 0.875), False),
-        "even multiples": (np.array([0.0, 2.0, 131_068.0]), True),
+        "all that fit": (np.array([0.0, 1.0, 32_767.0]), True),
+        "one too many": (np.array([0.0, 1.0, 32_768.0]), False),
+        "seven eighths": (np.arange(0.0, 4_095.0, 0.875), True),
+        "too many eighths": (np.arange(0.0, 4_098.0, 0.875), False),
+        "even multiples": (np.array([0.0, 2.0, 65_534.0]), True),
         "parts of a unit": (np.array([0.0, 0.5, 40_000.0]), False),
         "any": (np.random.default_rng(0).random(100), False),
         "0 and -0": (np.array([1.0, -0.0, 2.0]), False),
@@ -152,8 +152,8 @@ def test_a_feature_is_written_in_steps_where_16_bits_hold_them() -> None:
         "too tiny": (np.array([0.0, 2.0**-101, 2.0**-102]), False),
         "far from 0": (2.0**23 + np.arange(10.0), True),
         "farther": (2.0**60 + 2.0**37 * np.arange(3.0), True),
-        "as large as units": (2.0**114 * np.arange(3.0), True),
-        "larger": (2.0**115 * np.arange(3.0), False),
+        "as large as units": (2.0**113 * np.arange(3.0), True),
+        "larger": (2.0**114 * np.arange(3.0), False),
         "as small": (2.0**-100 * np.arange(3.0), True),
     }
     for name, (values, is_stepped) in cases.items():
@@ -179,6 +179,71 @@ def test_steps_leave_room_for_wider_rows_where_values_allow() -> None:
     ):
         told = read_only(np.array(values, np.float32)[:, None])
         assert layout.rows_of(told, columns).fit_steps == fits
+
+
+def wide_rows(n: int) -> np.ndarray:
+    """Return rows of which each lane of a sum has floats and steps, of sizes far apart."""
+    rng, j = np.random.default_rng(7), np.arange(48)
+    whole = rng.integers(0, 5000, (n, 48)).astype(np.float32)
+    parts = (rng.random((n, 48)) * 10.0 ** rng.integers(-9, 3, 48)).astype(np.float32)
+    return np.where(j // 8 % 2 == 0, whole, parts)
+
+
+def test_distances_are_added_up_in_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, asked = wide_rows(600), wide_rows(900)[600:]
+    y = (X[:, 0] > X[:, 8]).astype(np.float64)
+    forest = grown(X, y, 600)
+    forest.freeze()
+    columns = forest.trees[0].columns
+    assert len(columns.stepped) == len(columns.numeric) == 24
+    together = forest.predict_sums(asked, distance=True).distance
+    alone = [forest.predict_sums(row[None], distance=True).distance for row in asked]
+    without_steps(monkeypatch)
+    expected = grown(X, y, 600).predict_sums(asked, distance=True).distance
+    assert together.tobytes() == np.concatenate(alone).tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("changes", CASES, ids=["classes", "labels", "expected", "cube"])
+def test_rows_that_do_not_fit_are_asked_about_as_they_are(
+    changes: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = draw_in_steps(4)
+    X[:, X.max(axis=0) > 4e4] = 1.0
+    if changes.get("domain"):
+        X = np.abs(X)
+        X = (X / np.exp2(np.ceil(np.log2(X.max(axis=0))))).astype(np.float32)
+    forest = grown(X[:400], y[:400], 400, **changes)
+    columns = forest.trees[0].columns
+    assert min(len(columns.stepped), len(columns.binary)) >= 3
+    asked = X[400:] * np.float32(0.9)
+    if not changes.get("domain"):
+        asked[::7] *= np.float32(-1e6)
+    trees = list(forest.trees)
+    said = forest.predict_sums(asked, spread=True, distance=True)[:3]
+    alone = [forest.predict_sums(row[None], spread=True, distance=True)[:3] for row in asked]
+    assert all(mine is other for mine, other in zip(forest.trees, trees, strict=True))
+    without_steps(monkeypatch)
+    monkeypatch.setattr(layout, "_LEAST", 10_000)
+    plain = grown(X[:400], y[:400], 400, **changes)
+    assert not len(plain.trees[0].columns.stepped) + len(plain.trees[0].columns.binary)
+    expected = plain.predict_sums(asked, spread=True, distance=True)[:3]
+    for k in range(3):
+        assert said[k].tobytes() == expected[k].tobytes()
+        assert said[k].tobytes() == np.concatenate([one[k] for one in alone]).tobytes()
+
+
+def test_features_that_grow_wider_are_written_anew_a_few_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng, n_fitted = np.random.default_rng(0), []
+    X = np.rint(rng.random((2500, 6)) * 100.0 + 30.0 * np.arange(2500.0)[:, None])
+    X, y = X.astype(np.float32), np.arange(2500.0) % 2.0
+    forest, fitted = grown(X[:500], y[:500], 500), layout.fitted
+    monkeypatch.setattr(layout, "fitted", lambda *given: n_fitted.append(1) or fitted(*given))
+    for r in range(500, 2500):
+        forest.update(X[r : r + 1], y[r : r + 1])
+    assert 1 <= len(n_fitted) <= 4
+    assert len(forest.trees[0].columns.stepped) == 0
 
 
 def test_few_features_in_steps_are_written_as_the_others() -> None:
