@@ -24,7 +24,8 @@ from dmondrian._memory import CACHE_LINE
 
 LEAST = 1 << 20  # bytes; smaller arrays are copied
 _AHEAD = 256  # addresses for each byte: a tree is copied twice on its way to 64 GiB
-_LARGE_PAGE = 1 << 21  # bytes
+_LARGE_PAGES = 1 << 21  # bytes from which on an array lies in large pages, of 2 MiB
+_COLLAPSE = 25  # MADV_COLLAPSE of Linux 6.1, which Python's mmap does not name
 _NO_RESERVE = 0x4000  # MAP_NORESERVE of Linux, which mmap of Python 3.11 does not name
 _OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")  # 2: addresses count as memory
 
@@ -60,8 +61,6 @@ def _reserved(n_bytes: int) -> tuple[_Range, np.ndarray] | None:
         addresses = _Range(-1, _AHEAD * n_bytes, flags=flags)
     except (OSError, ValueError):  # no such range is left
         return None
-    with contextlib.suppress(OSError):  # large pages are found sooner; a kernel may have none
-        addresses.madvise(mmap.MADV_HUGEPAGE)
     return addresses, np.frombuffer(addresses, np.uint8)
 
 
@@ -74,6 +73,14 @@ def _range_of(array: np.ndarray) -> tuple[_Range, np.ndarray] | None:
     if whole is None or not isinstance(owner, _Range) or array.ctypes.data != whole.ctypes.data:
         return None
     return owner, whole
+
+
+def _use_large_pages(addresses: _Range, before: int, n_bytes: int) -> None:
+    """Have what is and will be written lie in large pages, whose places are found sooner."""
+    if before < _LARGE_PAGES <= n_bytes:
+        with contextlib.suppress(OSError):  # an old kernel, or one without them
+            addresses.madvise(mmap.MADV_HUGEPAGE)
+            addresses.madvise(_COLLAPSE, 0, _LARGE_PAGES)
 
 
 def aligned(capacity: int, width: int, dtype: Any) -> np.ndarray:
@@ -90,6 +97,7 @@ def growing(capacity: int, width: int, dtype: Any) -> np.ndarray:
     found = _reserved(n_bytes)
     if found is None:
         return aligned(capacity, width, dtype)
+    _use_large_pages(found[0], 0, n_bytes)
     return found[1][:n_bytes].view(dtype).reshape(capacity, width)
 
 
@@ -102,6 +110,7 @@ def grown(array: np.ndarray, used: int, capacity: int) -> np.ndarray:
     found = _range_of(array)
     n_bytes = capacity * array.shape[1] * array.itemsize
     if found is not None and capacity >= len(array) and n_bytes <= len(found[1]):
+        _use_large_pages(found[0], array.nbytes, n_bytes)
         return found[1][:n_bytes].view(array.dtype).reshape(capacity, array.shape[1])
     new = growing(capacity, array.shape[1], array.dtype)
     new[:used] = array[:used]
@@ -111,14 +120,18 @@ def grown(array: np.ndarray, used: int, capacity: int) -> np.ndarray:
 def next_capacity(array: np.ndarray) -> int:
     """Return how many rows the array should have room for when it is full.
 
-    Half as many again; twice as many where nothing is copied, and memory taken as it is used.
+    Half as many again; where nothing is copied twice as many, or an eighth more below a large page,
+    which is taken as a whole.
     """
-    return len(array) + (len(array) // 2 if _range_of(array) is None else len(array))
+    if _range_of(array) is None:
+        return len(array) + len(array) // 2
+    return len(array) + len(array) // (8 if array.nbytes < _LARGE_PAGES else 1)
 
 
 def bytes_held(array: np.ndarray, used: int) -> int:
     """Return the bytes of memory that the array takes, of which ``used`` rows were written."""
     if _range_of(array) is None:
         return array.nbytes
+    page = _LARGE_PAGES if array.nbytes >= _LARGE_PAGES else mmap.PAGESIZE
     written = used * array.shape[1] * array.itemsize
-    return -(-written // _LARGE_PAGE) * _LARGE_PAGE
+    return -(-written // page) * page

@@ -42,7 +42,8 @@ def test_a_large_array_grows_where_it_is():
     longest = grown(longer, 5 * ROWS, 9 * ROWS)
     assert longest.ctypes.data == array.ctypes.data
     assert longest[ROWS - 1, 15] == array[-1, -1]
-    assert next_capacity(array) == 2 * ROWS
+    assert next_capacity(array) == ROWS + ROWS // 8
+    assert next_capacity(longest) == 18 * ROWS
 
 
 @needs_ranges
