@@ -13,7 +13,7 @@ from numba.core import cgutils, config, types
 from numba.extending import intrinsic
 
 from dmondrian.core import nodes
-from dmondrian.core.box import enclose, measure, measure_bound, stretch
+from dmondrian.core.box import distance_to, enclose, measure, measure_bound, stretch
 from dmondrian.core.columns import (
     Columns,
     Row,
@@ -30,13 +30,14 @@ from dmondrian.parameters import ForestParameters
 
 @numba.njit
 def measured(tree, boxes, x):  # type: ignore[no-untyped-def]  # compiled for what it is given
-    """Return what is measured of ``x``, float64 [n, 2], for the boxes of n pairs of rows."""
-    found = np.empty((boxes.values.shape[0] // 2, 2))
+    """Return what is measured of ``x``, float64 [n, 3], for the boxes of n pairs of rows."""
+    found = np.empty((boxes.values.shape[0] // 2, 3))
     for r in range(found.shape[0]):
         enclose(tree, 0, row_of(boxes, 2 * r))
         stretch(tree, 0, row_of(boxes, 2 * r + 1))
         found[r, 0] = measure(tree, 0, x, tree.scratch)
         found[r, 1] = measure_bound(tree, 0, x)
+        found[r, 2] = distance_to(tree, 0, x, tree.scratch)
     return found
 
 
@@ -57,6 +58,7 @@ def told(columns: Columns, X: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np
     """Return measures of ``x`` and their bounds for boxes of pairs of rows of ``X``."""
     tree, row = nodes.make_tree(columns, 1, 1), as_rows(columns, x[None])
     found = measured(tree, as_rows(columns, X), Row(*(part[0] for part in row)))
+    assert found[:, 2].tobytes() == found[:, 0].tobytes()  # in whatever order it is looked at
     return found[:, 0], found[:, 1]
 
 
@@ -72,6 +74,8 @@ def test_bounds_are_above_and_near() -> None:
         origins = rng.integers(-9, 9, n_stepped)
         columns = make_columns(d, binary, values, Stepped(written, units, origins))
         X = rng.normal(size=(201, d)).astype(np.float32)
+        tiny = np.setdiff1d(np.arange(d), written)[::2]  # sums of these and others are rounded
+        X[:, tiny] *= np.float32(1e-9)
         X[:, written] = np.rint(X[:, written] / units) * units + 0.0
         X[:, binary] = values[np.arange(n_binary), rng.integers(2, size=(201, n_binary))]
         X[:50] = X[-1]  # boxes of which some hold the row

@@ -184,22 +184,22 @@ def test_steps_leave_room_for_wider_rows_where_values_allow() -> None:
 def wide_rows(n: int) -> np.ndarray:
     """Return rows of which each lane of a sum has floats and steps, of sizes far apart."""
     rng, j = np.random.default_rng(7), np.arange(48)
-    whole = rng.integers(0, 5000, (n, 48)).astype(np.float32)
-    parts = (rng.random((n, 48)) * 10.0 ** rng.integers(-9, 3, 48)).astype(np.float32)
+    whole = (rng.integers(0, 5000, (n, 48)) / 4096.0).astype(np.float32)
+    parts = (rng.random((n, 48)) * 10.0 ** -rng.integers(0, 9, 48)).astype(np.float32)
     return np.where(j // 8 % 2 == 0, whole, parts)
 
 
 def test_distances_are_added_up_in_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
     X, asked = wide_rows(600), wide_rows(900)[600:]
     y = (X[:, 0] > X[:, 8]).astype(np.float64)
-    forest = grown(X, y, 600)
+    forest = grown(X, y, 600, split_pure=True)
     forest.freeze()
     columns = forest.trees[0].columns
     assert len(columns.stepped) == len(columns.numeric) == 24
     together = forest.predict_sums(asked, distance=True).distance
     alone = [forest.predict_sums(row[None], distance=True).distance for row in asked]
     without_steps(monkeypatch)
-    expected = grown(X, y, 600).predict_sums(asked, distance=True).distance
+    expected = grown(X, y, 600, split_pure=True).predict_sums(asked, distance=True).distance
     assert together.tobytes() == np.concatenate(alone).tobytes() == expected.tobytes()
 
 
