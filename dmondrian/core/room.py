@@ -13,8 +13,10 @@ Shapes: rows of one width and type, so many as there is capacity for.
 from __future__ import annotations
 
 import contextlib
+import functools
 import mmap
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +24,9 @@ import numpy as np
 
 from dmondrian._memory import CACHE_LINE
 
-LEAST = 1 << 20  # bytes; smaller arrays are copied
-_AHEAD = 256  # addresses for each byte: a tree is copied twice on its way to 64 GiB
-_LARGE_PAGES = 1 << 21  # bytes from which on an array lies in large pages, of 2 MiB
-_COLLAPSE = 25  # MADV_COLLAPSE of Linux 6.1, which Python's mmap does not name
+LEAST = 1 << 18  # bytes; smaller arrays are copied
+_AHEAD, _AT_LEAST = 256, 1 << 30  # addresses for each byte, and in all: copies are few
+LARGE_PAGE = 1 << 21  # bytes; longer arrays lie in large pages
 _NO_RESERVE = 0x4000  # MAP_NORESERVE of Linux, which mmap of Python 3.11 does not name
 _OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")  # 2: addresses count as memory
 
@@ -34,22 +35,26 @@ class _Range(mmap.mmap):
     """Addresses that belong to one array, however long it is."""
 
 
+@functools.cache
+def _is_counted() -> bool:
+    """Tell whether this machine counts addresses as memory."""
+    try:
+        return _OVERCOMMIT.read_text().strip() == "2"
+    except OSError:
+        return True
+
+
 def _are_addresses_free() -> bool:
     """Tell so of this moment: a program may limit itself at any time.
 
     What it reserved before counts under such a limit all the same.
     """
-    if sys.platform != "linux":
+    if sys.platform != "linux" or _is_counted():
         return False
     import resource
 
-    try:
-        is_counted = _OVERCOMMIT.read_text().strip() == "2"
-    except OSError:
-        is_counted = True
     kinds = resource.RLIMIT_AS, resource.RLIMIT_DATA  # what may be written to is data
-    limits = [resource.getrlimit(kind)[0] for kind in kinds]
-    return not is_counted and limits == [resource.RLIM_INFINITY] * 2
+    return all(resource.getrlimit(kind)[0] == resource.RLIM_INFINITY for kind in kinds)
 
 
 def _reserved(n_bytes: int) -> tuple[_Range, np.ndarray] | None:
@@ -58,9 +63,12 @@ def _reserved(n_bytes: int) -> tuple[_Range, np.ndarray] | None:
         return None
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
     try:
-        addresses = _Range(-1, _AHEAD * n_bytes, flags=flags)
+        addresses = _Range(-1, max(_AHEAD * n_bytes, _AT_LEAST), flags=flags)
     except (OSError, ValueError):  # no such range is left
         return None
+    if n_bytes > LARGE_PAGE:
+        with contextlib.suppress(OSError):  # a kernel without them
+            addresses.madvise(mmap.MADV_HUGEPAGE)
     return addresses, np.frombuffer(addresses, np.uint8)
 
 
@@ -73,14 +81,6 @@ def _range_of(array: np.ndarray) -> tuple[_Range, np.ndarray] | None:
     if whole is None or not isinstance(owner, _Range) or array.ctypes.data != whole.ctypes.data:
         return None
     return owner, whole
-
-
-def _use_large_pages(addresses: _Range, before: int, n_bytes: int) -> None:
-    """Have what is and will be written lie in large pages, whose places are found sooner."""
-    if before < _LARGE_PAGES <= n_bytes:
-        with contextlib.suppress(OSError):  # an old kernel, or one without them
-            addresses.madvise(mmap.MADV_HUGEPAGE)
-            addresses.madvise(_COLLAPSE, 0, _LARGE_PAGES)
 
 
 def aligned(capacity: int, width: int, dtype: Any) -> np.ndarray:
@@ -97,41 +97,45 @@ def growing(capacity: int, width: int, dtype: Any) -> np.ndarray:
     found = _reserved(n_bytes)
     if found is None:
         return aligned(capacity, width, dtype)
-    _use_large_pages(found[0], 0, n_bytes)
     return found[1][:n_bytes].view(dtype).reshape(capacity, width)
 
 
 def grown(array: np.ndarray, used: int, capacity: int) -> np.ndarray:
     """Return ``array`` [m, width] with ``capacity`` rows, of which the first ``used`` are kept.
 
-    It is the same memory where there is room behind it: then the array that was given must not
-    grow a second time, as both would be written to.
+    It is the same memory where there is room behind it, in pages of the size it needs: then the
+    array that was given must not grow a second time, as both would be written to.
     """
     found = _range_of(array)
     n_bytes = capacity * array.shape[1] * array.itemsize
-    if found is not None and capacity >= len(array) and n_bytes <= len(found[1]):
-        _use_large_pages(found[0], array.nbytes, n_bytes)
+    is_as_before = (array.nbytes > LARGE_PAGE) == (n_bytes > LARGE_PAGE)
+    if found is not None and capacity >= len(array) and n_bytes <= len(found[1]) and is_as_before:
         return found[1][:n_bytes].view(array.dtype).reshape(capacity, array.shape[1])
     new = growing(capacity, array.shape[1], array.dtype)
     new[:used] = array[:used]
     return new
 
 
-def next_capacity(array: np.ndarray) -> int:
-    """Return how many rows the array should have room for when it is full.
+def next_capacity(arrays: Sequence[np.ndarray], expected: int) -> int:
+    """Return how many rows arrays of equally many should have room for when they are full.
 
-    Half as many again; where nothing is copied twice as many, or an eighth more below a large page,
-    which is taken as a whole.
+    Half as many again, which are copied. Where nothing is copied twice as many, or up to eight
+    times where so many are ``expected``: memory is taken as it is written to. But a large page is
+    taken as a whole, so an array that is not expected to fill one ends before it, once.
     """
-    if _range_of(array) is None:
-        return len(array) + len(array) // 2
-    return len(array) + len(array) // (8 if array.nbytes < _LARGE_PAGES else 1)
+    n = len(arrays[0])
+    room = max(2 * n, min(expected, 8 * n))
+    widths = [array.shape[1] * array.itemsize for array in arrays]
+    if room * max(widths) < LEAST or not _are_addresses_free():
+        return n + n // 2
+    ends = [LARGE_PAGE // width for width in widths if width]
+    return min([room, *(end for end in ends if n < end and expected <= end)])
 
 
 def bytes_held(array: np.ndarray, used: int) -> int:
     """Return the bytes of memory that the array takes, of which ``used`` rows were written."""
     if _range_of(array) is None:
         return array.nbytes
-    page = _LARGE_PAGES if array.nbytes >= _LARGE_PAGES else mmap.PAGESIZE
+    page = LARGE_PAGE if array.nbytes > LARGE_PAGE else mmap.PAGESIZE
     written = used * array.shape[1] * array.itemsize
     return -(-written // page) * page

@@ -1,6 +1,7 @@
 """Arrays that grow where they are."""
 
 import copy
+import mmap
 import os
 import pickle
 import resource
@@ -12,9 +13,18 @@ import pytest
 
 from dmondrian import AMFRegressor
 from dmondrian.core import nodes
-from dmondrian.core.room import LEAST, aligned, bytes_held, growing, grown, next_capacity
+from dmondrian.core.room import (
+    LARGE_PAGE,
+    LEAST,
+    aligned,
+    bytes_held,
+    growing,
+    grown,
+    next_capacity,
+)
 
 ROWS = LEAST // 64  # rows of 16 words that fill the least range
+PAGE = LARGE_PAGE // 64  # and a large page
 
 needs_ranges = pytest.mark.skipif(
     sys.platform != "linux"
@@ -39,21 +49,53 @@ def test_a_large_array_grows_where_it_is():
     assert longer.dtype == np.int32
     assert np.array_equal(longer[:ROWS], array)
     assert not longer[ROWS:].any()
-    longest = grown(longer, 5 * ROWS, 9 * ROWS)
-    assert longest.ctypes.data == array.ctypes.data
-    assert longest[ROWS - 1, 15] == array[-1, -1]
-    assert next_capacity(array) == ROWS + ROWS // 8
-    assert next_capacity(longest) == 18 * ROWS
+    assert grown(longer, 5 * ROWS, PAGE).ctypes.data == array.ctypes.data
+    assert longer[ROWS - 1, 15] == array[-1, -1]
+
+
+@needs_ranges
+def test_an_array_moves_to_large_pages_once_and_leaves_the_old_one_as_it_is():
+    array = _filled(growing, ROWS)
+    longer = grown(array, ROWS, PAGE + 1)
+    assert longer.ctypes.data != array.ctypes.data
+    assert np.array_equal(longer[:ROWS], array)
+    assert not longer[ROWS:].any()
+    longer[:] = -1
+    assert np.array_equal(array, _filled(aligned, ROWS))
+    assert grown(longer, PAGE + 1, 9 * PAGE).ctypes.data == longer.ctypes.data
 
 
 @needs_ranges
 def test_a_full_range_is_left_for_a_larger_one():
-    array = _filled(growing, ROWS)
-    within, beyond = grown(array, ROWS, 256 * ROWS), grown(array, ROWS, 256 * ROWS + 1)
+    array = _filled(growing, PAGE + 1)
+    end = (1 << 30) // 64
+    within, beyond = grown(array, 3, end), grown(array, 3, end + 1)
     assert within.ctypes.data == array.ctypes.data
     assert beyond.ctypes.data != array.ctypes.data
-    assert np.array_equal(beyond[:ROWS], array)
-    assert not beyond[ROWS:].any()
+    assert np.array_equal(beyond[:3], array[:3])
+    assert not beyond[3:5].any()
+
+
+@needs_ranges
+@pytest.mark.parametrize(
+    ("n", "expected", "capacity"),
+    [
+        (100, 150, 150),  # copied
+        (100, 10**6, 150),  # eight times as many would be copied too
+        (ROWS // 2, 0, ROWS),  # large enough for a range of addresses
+        (ROWS // 4, ROWS, ROWS),
+        (ROWS, ROWS + 1, 2 * ROWS),
+        (ROWS, 3 * ROWS, 3 * ROWS),
+        (ROWS, 10**9, 8 * ROWS),
+        (PAGE - 1, PAGE, PAGE),  # ends with a page that it is not expected to fill
+        (PAGE - 1, PAGE + 1, 2 * PAGE - 2),
+        (PAGE, PAGE, 2 * PAGE),
+        (PAGE + 1, 0, 2 * PAGE + 2),
+    ],
+)
+def test_capacities_follow_from_what_memory_costs(n, expected, capacity):
+    narrow, none = np.empty((n, 1), np.int32), np.empty((n, 0), np.uint64)
+    assert next_capacity((growing(n, 16, np.int32), narrow, none), expected) == capacity
 
 
 @pytest.mark.parametrize("make", [aligned, growing])
@@ -67,7 +109,7 @@ def test_a_small_array_is_copied(make, capacity):
     assert np.array_equal(longer[:capacity], array)
     assert not longer[capacity:].any()
     assert not np.shares_memory(longer, array)
-    assert next_capacity(array) == capacity + capacity // 2
+    assert next_capacity((array,), 0) == capacity + capacity // 2
 
 
 def test_what_is_not_used_is_not_kept():
@@ -94,12 +136,14 @@ def test_an_array_of_no_width_grows():
 
 @needs_ranges
 def test_what_was_not_written_is_not_counted():
-    array = growing(2 * ROWS, 16, np.int32)  # a large page
-    assert bytes_held(array, 0) == 0
-    assert bytes_held(array, 1) == bytes_held(array, ROWS) == 2 * LEAST
-    assert bytes_held(grown(array, 1, 100 * ROWS), 2 * ROWS + 1) == 4 * LEAST
-    small = aligned(10, 16, np.int32)
-    assert bytes_held(small, 3) == small.nbytes
+    small, large = growing(PAGE, 16, np.int32), growing(PAGE + 1, 16, np.int32)
+    assert bytes_held(small, 0) == bytes_held(large, 0) == 0
+    assert bytes_held(small, 1) == mmap.PAGESIZE
+    assert bytes_held(small, PAGE) == LARGE_PAGE
+    assert bytes_held(large, 1) == bytes_held(large, PAGE) == LARGE_PAGE
+    assert bytes_held(grown(large, 1, 100 * PAGE), PAGE + 1) == 2 * LARGE_PAGE
+    copied = aligned(10, 16, np.int32)
+    assert bytes_held(copied, 3) == copied.nbytes
 
 
 def _grown_forest():
