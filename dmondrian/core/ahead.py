@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dmondrian._jit import apart, hook, implements, inner
-from dmondrian._memory import CACHE_LINE, borrow, in_a_row, prefetch, prefetch_word
+from dmondrian._memory import borrow, in_a_row, prefetch, prefetch_word
 from dmondrian.core.columns import (
     Columns,
     Row,
@@ -166,7 +166,7 @@ def look_ahead(ways, n, at, noted, with_boxes, with_siblings):
             leaves[number] *= width  # until it is known, where its words begin
             moving[n_moving] = number
             n_moving += one
-    is_wide = width * 4 > CACHE_LINE  # then its first and last line are asked for, as most need
+    last = width - 1  # what a node has in its first and last line is what most need
     while n_moving > np.uint64(0):
         k, is_noted = np.uint64(0), depth < n_noted
         while k < n_moving:
@@ -187,13 +187,11 @@ def look_ahead(ways, n, at, noted, with_boxes, with_siblings):
             child = np.int64(words[v + np.uint64(LEFT) + goes_right])
             below = child * width
             prefetch_word(words, below)
-            if is_wide:
-                prefetch_word(words, below + width - 1)
+            prefetch_word(words, below + last)  # of most the same line: to ask that costs more
             if with_siblings:
                 other = np.int64(words[v + np.uint64(RIGHT) - goes_right]) * width
                 prefetch_word(words, other)
-                if is_wide:
-                    prefetch_word(words, other + width - 1)
+                prefetch_word(words, other + last)
             leaves[b] = below
             if is_noted:
                 notes[b * n_noted + depth] = child

@@ -2,8 +2,7 @@
 
 Relies on Numba's intrinsics. Promises to mean the same as plain Python, under
 ``NUMBA_DISABLE_JIT=1`` too, and the same on every processor: comparisons do not round, and the
-order of additions is fixed. Only :func:`rough_extension` may differ in its last digits: whoever
-uses it allows for them.
+order of additions is fixed.
 
 Shapes: p features as floats, g in steps; see :mod:`dmondrian.core.columns`.
 """
@@ -21,14 +20,14 @@ from dmondrian._jit import instead_of
 from dmondrian.core.lanes import elements, vector_at
 
 SUM_LANES = 8
-_AT_ONCE = 16  # features of a box
-_STEPS_AT_ONCE = 32  # of 16 bits
+AT_ONCE = 16  # features of a box
+STEPS_AT_ONCE = 32  # of 16 bits
 
 _BIT, _SHORT, _WORD, _LONG = (ir.IntType(n) for n in (1, 16, 32, 64))
 _SUMS = types.containers.UniTuple(types.float64, SUM_LANES)
 
 
-def _load(builder, data, start, kind):
+def load(builder, data, start, kind):
     """Return the vector of ``kind`` that begins with element ``start``."""
     vector = builder.load(vector_at(builder, data, start, kind))
     vector.align = _bytes_of(kind)
@@ -46,7 +45,7 @@ def _compare(builder, how, a, b):
     return (builder.icmp_signed if is_whole else builder.fcmp_ordered)(how, a, b)
 
 
-def _in_lots(builder, p, width, do):
+def in_lots(builder, p, width, do):
     """Do something to ``p`` features, ``width`` at a time, then to half as many of those left, ...
 
     To each of them once: what was written a moment ago, in other lots, is slow to read.
@@ -102,7 +101,7 @@ def _extend(typing_context, lower, upper, x, extensions):
 
         def outside(start):
             lowest, highest, asked = (
-                builder.fpext(_load(builder, data, start, singles), doubles)
+                builder.fpext(load(builder, data, start, singles), doubles)
                 for data in (low, high, values)
             )
             below = larger(builder.fsub(lowest, asked), nothing)
@@ -151,8 +150,8 @@ def _extend_steps(typing_context, lower, upper, x, units, extensions):
         )
 
         def outside(start):
-            told = _steps_outside(builder, (low, high, values), start, doubles)
-            unit = builder.fpext(_load(builder, each, start, singles), doubles)
+            told = steps_outside(builder, (low, high, values), start, doubles)
+            unit = builder.fpext(load(builder, each, start, singles), doubles)
             return builder.fmul(told, unit)
 
         g = builder.extract_value(context.make_array(x)(context, builder, args[2]).shape, 0)
@@ -161,7 +160,7 @@ def _extend_steps(typing_context, lower, upper, x, units, extensions):
     return _SUMS(lower, upper, x, units, extensions), generate
 
 
-class _Box(NamedTuple):
+class Box(NamedTuple):
     """What a function of a box and a row is given: addresses, and how many features of each kind.
 
     They are few, so that such a function can be called, not copied: its loops would take registers
@@ -187,11 +186,11 @@ class _Box(NamedTuple):
     def in_lots(self, builder, do):
         """Do something to some features: floats, then steps."""
         for p, most, data, element in (
-            (self.p, _AT_ONCE, self.of_floats(builder), ir.FloatType()),
-            (self.g, _STEPS_AT_ONCE, self.of_steps(builder), _SHORT),
+            (self.p, AT_ONCE, self.of_floats(builder), ir.FloatType()),
+            (self.g, STEPS_AT_ONCE, self.of_steps(builder), _SHORT),
         ):
             with builder.if_then(builder.icmp_unsigned("!=", p, ir.Constant(_LONG, 0))):
-                _in_lots(
+                in_lots(
                     builder, p, most,
                     lambda start, width, data=data, element=element: do(
                         data, start, ir.VectorType(element, width)
@@ -199,7 +198,7 @@ class _Box(NamedTuple):
                 )  # fmt: skip
 
 
-def _called(builder, name, result, types_and_values, define):
+def called(builder, name, result, types_and_values, define):
     """Return what a function of the module returns, which is defined where it is not yet there."""
     kinds, values = zip(*types_and_values, strict=True)
     function = builder.module.globals.get(name)
@@ -213,8 +212,8 @@ def _called(builder, name, result, types_and_values, define):
     return builder.call(function, values)
 
 
-def _of_box(context, builder, signature, args):
-    """Return types and values of a :class:`_Box` of arrays box, numeric and steps."""
+def of_box(context, builder, signature, args):
+    """Return types and values of a :class:`Box` of arrays box, numeric and steps."""
     single, short = ir.FloatType().as_pointer(), _SHORT.as_pointer()
     box, numeric, steps = (
         context.make_array(kind)(context, builder, arg)
@@ -226,7 +225,7 @@ def _of_box(context, builder, signature, args):
     ]  # fmt: skip
 
 
-def _parts(box: Any, numeric: Any, steps: Any) -> Any:
+def parts(box: Any, numeric: Any, steps: Any) -> Any:
     """Return lower bounds, upper bounds and values, of floats, then in steps."""
     p, g = len(numeric), len(steps)
     told = box[2 * p : 2 * p + g].view(np.int16)
@@ -243,8 +242,8 @@ def beyond(box: Any, numeric: Any, steps: Any) -> bool:
     numeric : float32 [p], contiguous
     steps : int16 [g], contiguous
     """
-    parts = _parts(box, numeric, steps)
-    return any(((x < lower) | (x > upper)).any() for lower, upper, x in parts)
+    told = parts(box, numeric, steps)
+    return any(((x < lower) | (x > upper)).any() for lower, upper, x in told)
 
 
 @instead_of(beyond)
@@ -253,25 +252,25 @@ def _beyond(typing_context, box, numeric, steps):
         found = cgutils.alloca_once_value(builder, ir.Constant(_BIT, 0))
 
         def compare(data, start, kind):
-            low, high, asked = (_load(builder, each, start, kind) for each in data)
+            low, high, asked = (load(builder, each, start, kind) for each in data)
             below, above = _compare(builder, "<", asked, low), _compare(builder, ">", asked, high)
             lanes = builder.bitcast(builder.or_(below, above), ir.IntType(kind.count))
             is_any = builder.icmp_unsigned("!=", lanes, ir.Constant(lanes.type, 0))
             builder.store(builder.or_(builder.load(found), is_any), found)
 
-        _Box(*given).in_lots(builder, compare)
+        Box(*given).in_lots(builder, compare)
         builder.ret(builder.load(found))
 
     def generate(context, builder, signature, args):
-        given = _of_box(context, builder, signature, args)
-        return _called(builder, "dmondrian_beyond", _BIT, given, define)
+        given = of_box(context, builder, signature, args)
+        return called(builder, "dmondrian_beyond", _BIT, given, define)
 
     return types.boolean(box, numeric, steps), generate
 
 
 def widen(box: Any, numeric: Any, steps: Any) -> None:
     """Take a row into a box, which is written to; as :func:`beyond`."""
-    for lower, upper, x in _parts(box, numeric, steps):
+    for lower, upper, x in parts(box, numeric, steps):
         np.copyto(lower, x, where=x < lower)
         np.copyto(upper, x, where=x > upper)
 
@@ -280,114 +279,28 @@ def widen(box: Any, numeric: Any, steps: Any) -> None:
 def _widen(typing_context, box, numeric, steps):
     def define(builder, *given):
         def take_in(data, start, kind):
-            asked = _load(builder, data[2], start, kind)
+            asked = load(builder, data[2], start, kind)
             for bounds, how in ((data[0], "<"), (data[1], ">")):
-                known = _load(builder, bounds, start, kind)
+                known = load(builder, bounds, start, kind)
                 wider = builder.select(_compare(builder, how, asked, known), asked, known)
                 place = vector_at(builder, bounds, start, kind)
                 builder.store(wider, place).align = _bytes_of(kind)
 
-        _Box(*given).in_lots(builder, take_in)
+        Box(*given).in_lots(builder, take_in)
         builder.ret_void()
 
     def generate(context, builder, signature, args):
-        given = _of_box(context, builder, signature, args)
-        _called(builder, "dmondrian_widen", ir.VoidType(), given, define)
+        given = of_box(context, builder, signature, args)
+        called(builder, "dmondrian_widen", ir.VoidType(), given, define)
         return context.get_dummy_value()
 
     return types.none(box, numeric, steps), generate
 
 
-def _added(builder, lanes, width):
-    """Return the sum of the lanes of a vector."""
-    while width > 1:
-        width //= 2
-        none = ir.Constant(lanes.type, ir.Undefined)
-        places = ir.VectorType(ir.IntType(32), width)
-        halves = [
-            builder.shuffle_vector(lanes, none, ir.Constant(places, list(range(k, k + width))))
-            for k in (0, width)
-        ]
-        lanes = builder.fadd(*halves)
-    return builder.extract_element(lanes, ir.Constant(_LONG, 0))
-
-
-def rough_extension(box: Any, numeric: Any, steps: Any, units: Any) -> np.float32:
-    """Return about how far a row lies outside a box; as :func:`beyond`.
-
-    The sum over features, differences and sums in float32 and in any order: 0 only where the row
-    is within, inf where it is too large, else off by about 2^-24 d of it at most. A feature that is
-    nan adds 0. ``units`` float32 [g], contiguous, are powers of two.
-    """
-    floats, (low, high, asked) = _parts(box, numeric, steps)
-    low, high, asked = (each.astype(np.float32) for each in (low, high, asked))
-    with np.errstate(over="ignore"):
-        lower, upper, x = floats
-        outside = np.fmax(np.fmax(lower - x, x - upper), np.float32(0.0))
-        further = np.maximum(np.maximum(low - asked, asked - high), np.float32(0.0)) * units
-        return np.float32(outside.sum(dtype=np.float32) + further.sum(dtype=np.float32))
-
-
-@instead_of(rough_extension)
-def _rough_extension(typing_context, box, numeric, steps, units):
-    single = ir.FloatType()
-
-    def define(builder, *given):
-        *of_box, units = given
-        told = _Box(*of_box)
-
-        def larger(a, b):
-            return builder.select(builder.fcmp_ordered(">", a, b), a, b)
-
-        def outside(start, width):
-            kind = ir.VectorType(single, width)
-            lowest, highest, asked = (
-                _load(builder, each, start, kind) for each in told.of_floats(builder)
-            )
-            further = larger(builder.fsub(lowest, asked), builder.fsub(asked, highest))
-            return larger(further, ir.Constant(kind, [0.0] * width))
-
-        def outside_in_steps(start, width):
-            kind = ir.VectorType(single, width)
-            steps = _steps_outside(builder, told.of_steps(builder), start, kind)
-            return builder.fmul(steps, _load(builder, units, start, kind))
-
-        total = cgutils.alloca_once_value(builder, ir.Constant(single, 0.0))
-        _add(builder, total, told.p, outside)
-        _add(builder, total, told.g, outside_in_steps)
-        builder.ret(builder.load(total))
-
-    def generate(context, builder, signature, args):
-        given = _of_box(context, builder, signature, args)
-        given.append((single.as_pointer(), elements(context, builder, units, args[3])))
-        return _called(builder, "dmondrian_rough_extension", single, given, define)
-
-    return types.float32(box, numeric, steps, units), generate
-
-
-def _add(builder, total, p, told):
-    """Add to ``total``, float32 in memory, what is ``told`` of ``p`` features."""
-    none = ir.Constant(ir.VectorType(ir.FloatType(), _AT_ONCE), [0.0] * _AT_ONCE)
-    sums = cgutils.alloca_once(builder, none.type)
-
-    def add(found, to):
-        builder.store(builder.fadd(builder.load(to), found), to)
-
-    def take(start, width):
-        found = told(start, width)
-        add(*((found, sums) if width == _AT_ONCE else (_added(builder, found, width), total)))
-
-    with builder.if_then(builder.icmp_unsigned("!=", p, ir.Constant(_LONG, 0))):
-        builder.store(none, sums)
-        _in_lots(builder, p, _AT_ONCE, take)
-        with builder.if_then(builder.icmp_unsigned(">=", p, ir.Constant(_LONG, _AT_ONCE))):
-            add(_added(builder, builder.load(sums), _AT_ONCE), total)
-
-
-def _steps_outside(builder, data, start, kind):
+def steps_outside(builder, data, start, kind):
     """Return how many steps a vector of ``kind`` lies outside; data are lower, upper and x."""
     shorts, words = (ir.VectorType(element, kind.count) for element in (_SHORT, _WORD))
-    lowest, highest, asked = (_load(builder, each, start, shorts) for each in data)
+    lowest, highest, asked = (load(builder, each, start, shorts) for each in data)
     is_below = _compare(builder, "<", asked, lowest)
     is_above = _compare(builder, ">", asked, highest)
     # One of the two differences is 0; they need 16 bits without a sign.

@@ -18,11 +18,11 @@ from dmondrian.core.bounds import (
     beyond,
     extend,
     extend_steps,
-    rough_extension,
     widen,
 )
 from dmondrian.core.columns import steps_to, value_of
 from dmondrian.core.nodes import borrow_tree, n_bound_words_compiled
+from dmondrian.core.rough import rough_extension
 
 _ROUGH = 2.0**-23  # twice what a rounding of float32 may take away
 
@@ -52,7 +52,10 @@ def measure_bound(tree, v, x):
     v = np.uint64(v)
     if is_plain(tree, x):
         return measure_plain(tree, v, x, tree.scratch) * (1.0 + _ROUGH)
-    total = np.float64(rough_extension(tree.box[v], x.numeric, x.steps, tree.columns.units))
+    columns = tree.columns
+    total = np.float64(
+        rough_extension(tree.box[v], x.numeric, x.steps, columns.units, columns.unit)
+    )
     half = x.bits.shape[0] // 2
     for w in range(x.bits.shape[0]):
         word = x.bits[np.uint64(w)] & ~tree.bits[v, np.uint64(w)]

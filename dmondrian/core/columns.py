@@ -18,6 +18,8 @@ import numpy as np
 from dmondrian._jit import inner, kernel
 from dmondrian._memory import borrow
 
+_MOST_IN_ALL = 65_536  # stepped features whose steps are summed up in 32 bits
+
 
 class Columns(NamedTuple):
     """How the boxes of a tree hold each feature."""
@@ -29,6 +31,7 @@ class Columns(NamedTuple):
     values: np.ndarray  # float32 [b, 2], what each binary feature takes; the first may be alone
     units: np.ndarray  # float32 [g], powers of two; k steps are (k + origin) units
     origins: np.ndarray  # float64 [g], whole numbers
+    unit: float  # of all of them, where they are equal and not too many, else 0
 
 
 class Rows(NamedTuple):
@@ -74,7 +77,9 @@ def make_columns(
     place[binary] = ~np.arange(len(binary))
     units, origins = (np.ascontiguousarray(steps.units, np.float32), np.array(steps.origins, float))
     values = np.ascontiguousarray(values, np.float32)
-    return Columns(place, numeric, stepped, binary, values, units, origins)
+    is_one = 0 < len(units) <= _MOST_IN_ALL and bool((units == units[0]).all())
+    unit = float(units[0]) if is_one else 0.0
+    return Columns(place, numeric, stepped, binary, values, units, origins, unit)
 
 
 def all_numeric(n_features: int) -> Columns:
@@ -86,7 +91,14 @@ def boxless(n_features: int) -> Columns:
     """Return columns that boxes hold nothing of, for growth that needs no boxes."""
     none, values = np.empty(0, np.int32), np.empty((0, 2), np.float32)
     return Columns(
-        np.zeros(n_features, np.int32), none, none, none, values, values[:, 0].copy(), np.empty(0)
+        np.zeros(n_features, np.int32),
+        none,
+        none,
+        none,
+        values,
+        values[:, 0].copy(),
+        np.empty(0),
+        0.0,
     )
 
 
@@ -130,6 +142,7 @@ def borrow_columns(columns):
         borrow(columns.values),
         borrow(columns.units),
         borrow(columns.origins),
+        columns.unit,
     )
 
 
