@@ -227,7 +227,7 @@ class Ensemble(Predicting):
 
     def _arrange(self, X: np.ndarray) -> Rows:
         """Return rows for the kernels; trees write their boxes so that they can learn them."""
-        if not self.trees or not self.parameters.has_boxes:
+        if not self.trees or not self.parameters.has_boxes or not len(X):
             return without_boxes(X)
         self.trees, rows = (suited if self._is_arranged else fitted)(self.trees, X)
         self._is_arranged = True

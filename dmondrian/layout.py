@@ -9,7 +9,7 @@ Shapes: n rows, d features, m nodes, b binary features, g stepped ones.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from dmondrian.core.steps import LARGEST_UNIT, NO_STEP, TOO_FINE, log2_above, ta
 
 _LEAST = 3  # binary features from which two words of bits are less than the bounds
 _CHUNK = 65_536  # nodes looked at together
+_ENOUGH = 4096  # rows that tell of those behind, as is seen when these are written
 _SOME = 1024  # rows or nodes after which, and twice as many, .. features that do not fit are left
 # Steps between bounds at most, half of what 16 bits hold: values that go on growing would leave
 # ever less room, and trees would be written anew for ever fewer rows.
@@ -198,10 +199,10 @@ def alike(trees: Sequence[nodes.Tree]) -> bool:
 
 
 def _same(a: Columns, b: Columns) -> bool:
-    pairs = zip(a, b._replace(values=_patterns(b)), strict=True)
-    return a is b or all(
-        np.array_equal(_patterns(a) if one is a.values else one, other) for one, other in pairs
+    pairs: Iterable[tuple[Any, Any]] = zip(
+        a._replace(values=_patterns(a)), b._replace(values=_patterns(b)), strict=True
     )
+    return a is b or all(np.array_equal(one, other) for one, other in pairs)
 
 
 def extended(columns: Columns, X: np.ndarray) -> Columns | None:
@@ -229,11 +230,15 @@ def fitted(trees: Sequence[nodes.Tree], X: np.ndarray) -> tuple[list[nodes.Tree]
 
     ``X`` float32 [n, d], C-contiguous and read-only; there is a tree. O(m d + n d).
     """
-    columns = find_columns(X.shape[1], boxes_of(trees), X)
+    columns = find_columns(X.shape[1], boxes_of(trees), X[:_ENOUGH])
+    rows, *fit = rows_of(X, columns)
+    if not all(fit):  # those behind are unlike the first
+        columns = find_columns(X.shape[1], boxes_of(trees), X)
+        rows = rows_of(X, columns).rows
     laid_out = [
         tree if _same(tree.columns, columns) else nodes.lay_out(tree, columns) for tree in trees
     ]
-    return laid_out, rows_of(X, laid_out[0].columns).rows
+    return laid_out, rows
 
 
 def suited(trees: list[nodes.Tree], X: np.ndarray) -> tuple[list[nodes.Tree], Rows]:

@@ -266,3 +266,30 @@ def test_columns_take_in_a_second_value_above_the_first_alone() -> None:
     assert with_value(0, -0.5) is None  # bits of the first would become bits of the second
     assert with_value(2, 0.5) is None  # a third value
     assert with_value(4, -0.5) is None  # stored as a greater number, -1 would be the second
+
+
+@pytest.mark.parametrize("late", [0, 1, 2])  # a third value, one that is finer, one far out
+def test_rows_behind_the_first_are_written_as_they_are(
+    late: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X = np.random.default_rng(7).integers(0, 2, (400, 6)).astype(np.float32)
+    X[:, :3] += np.arange(400)[:, None] % [3, 5, 7]
+    X[399, [3, 0, 1]] = np.where(np.arange(3) == late, [9.0, 2.0**-14, 2e5], X[399, [3, 0, 1]])
+    y = X[:, 0] + X[:, 3]
+    whole = grown(X, y, 400, n_classes=0)
+    monkeypatch.setattr(layout, "_ENOUGH", 50)
+    first = grown(X, y, 400, n_classes=0)
+    assert layout.alike([*whole.trees, *first.trees])
+    monkeypatch.undo()
+    before = layout.find_columns(6, [], X[:50])
+    assert not layout.alike([first.trees[0], first.trees[0]._replace(columns=before)])
+    assert bytes_of(first) == bytes_of(whole) == bytes_of(grown(X, y, 1, n_classes=0))
+
+
+def test_no_rows_tell_nothing_of_how_to_write_boxes() -> None:
+    X, y = draw(8)
+    forest = grown(X[:0], y[:0], 1)
+    forest.update(X[:0], y[:0])
+    assert layout.alike([forest.trees[0], Forest(parameters(X), range(1)).trees[0]])
+    forest.update(X, y)
+    assert bytes_of(forest) == bytes_of(grown(X, y, ROWS))
