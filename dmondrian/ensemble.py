@@ -294,7 +294,7 @@ class Ensemble(Predicting):
         early = min(len(tree.i) + to_come, _EARLY_ROOM, most)
         # With fewer nodes per row than so far, as most later rows find a leaf that takes them in.
         per_row = min(len(tree.i) / max(tree.head_f[nodes.TOTAL_WEIGHT], 1.0), 2.0)
-        expected = len(tree.i) + int(per_row * to_come / 2)
+        expected = min(len(tree.i) + int(per_row * to_come / 2), most)
         wanted = next_capacity((tree.i, tree.box, tree.bits), expected)
         room = max(wanted, early, _FIRST_CAPACITY)  # a stored empty tree has none
         self.trees[t] = nodes.resize(tree, min(room, _MAX_CAPACITY))

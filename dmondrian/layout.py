@@ -39,6 +39,9 @@ _FARTHEST = 29  # log2; steps from 0, so that float64 tells any two of them exac
 _LARGEST = int(np.log2(LARGEST_UNIT))
 
 
+Boxes = tuple[np.ndarray, np.ndarray, np.ndarray]  # lower and upper bounds, whether they have rows
+
+
 class Values:
     """Up to two values of each feature, compared as they are stored.
 
@@ -151,6 +154,12 @@ class Found:
         self._steps.add(two, None, np.intersect1d(seen, others))
         self._steps.add(X, has_rows, others)
 
+    def add_boxes(self, boxes: Iterable[Boxes]) -> None:
+        """Take the bounds of boxes in."""
+        for lower, upper, has_rows in boxes:
+            self.add(lower, has_rows)
+            self.add(upper, has_rows)
+
     def columns(self) -> Columns:
         """Return the columns to write."""
         binary, values = self._values.binary()
@@ -158,9 +167,6 @@ class Found:
         seen, two = self._values.seen(len(self._all))
         self._steps.add(two, None, np.intersect1d(seen, others))
         return make_columns(len(self._all), binary, values, self._steps.stepped(others))
-
-
-Boxes = tuple[np.ndarray, np.ndarray, np.ndarray]  # lower and upper bounds, whether they have rows
 
 
 def find_columns(n_features: int, boxes: Iterable[Boxes], X: np.ndarray | None = None) -> Columns:
@@ -177,9 +183,7 @@ def find_columns(n_features: int, boxes: Iterable[Boxes], X: np.ndarray | None =
     found = Found(n_features)
     if X is not None:
         found.add(X)
-    for lower, upper, has_rows in boxes:
-        found.add(lower, has_rows)
-        found.add(upper, has_rows)
+    found.add_boxes(boxes)
     return found.columns()
 
 
@@ -230,10 +234,14 @@ def fitted(trees: Sequence[nodes.Tree], X: np.ndarray) -> tuple[list[nodes.Tree]
 
     ``X`` float32 [n, d], C-contiguous and read-only; there is a tree. O(m d + n d).
     """
-    columns = find_columns(X.shape[1], boxes_of(trees), X[:_ENOUGH])
+    found = Found(X.shape[1])
+    found.add(X[:_ENOUGH])
+    found.add_boxes(boxes_of(trees))
+    columns = found.columns()
     rows, *fit = rows_of(X, columns)
     if not all(fit):  # those behind are unlike the first
-        columns = find_columns(X.shape[1], boxes_of(trees), X)
+        found.add(X[_ENOUGH:])
+        columns = found.columns()
         rows = rows_of(X, columns).rows
     laid_out = [
         tree if _same(tree.columns, columns) else nodes.lay_out(tree, columns) for tree in trees

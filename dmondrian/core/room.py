@@ -24,8 +24,8 @@ import numpy as np
 
 from dmondrian._memory import CACHE_LINE
 
-LEAST = 1 << 18  # bytes; smaller arrays are copied
-_AHEAD, _AT_LEAST = 256, 1 << 30  # addresses for each byte, and in all: copies are few
+LEAST = 1 << 20  # bytes; smaller arrays are copied
+_AHEAD = 256  # addresses for each byte: a tree is copied twice on its way to 64 GiB
 LARGE_PAGE = 1 << 21  # bytes; longer arrays lie in large pages
 _NO_RESERVE = 0x4000  # MAP_NORESERVE of Linux, which mmap of Python 3.11 does not name
 _OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")  # 2: addresses count as memory
@@ -63,12 +63,11 @@ def _reserved(n_bytes: int) -> tuple[_Range, np.ndarray] | None:
         return None
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
     try:
-        addresses = _Range(-1, max(_AHEAD * n_bytes, _AT_LEAST), flags=flags)
+        addresses = _Range(-1, _AHEAD * n_bytes, flags=flags)
     except (OSError, ValueError):  # no such range is left
         return None
-    if n_bytes > LARGE_PAGE:
-        with contextlib.suppress(OSError):  # a kernel without them
-            addresses.madvise(mmap.MADV_HUGEPAGE)
+    with contextlib.suppress(OSError):  # a kernel without large pages
+        addresses.madvise(mmap.MADV_HUGEPAGE if n_bytes > LARGE_PAGE else mmap.MADV_NOHUGEPAGE)
     return addresses, np.frombuffer(addresses, np.uint8)
 
 
@@ -121,15 +120,20 @@ def next_capacity(arrays: Sequence[np.ndarray], expected: int) -> int:
 
     Half as many again, which are copied. Where nothing is copied twice as many, or up to eight
     times where so many are ``expected``: memory is taken as it is written to. But a large page is
-    taken as a whole, so an array that is not expected to fill one ends before it, once.
+    taken as a whole. So an array that is not expected to fill one ends before it, once; and one
+    that is has to have filled a quarter of it, as not all comes that is expected.
     """
     n = len(arrays[0])
     room = max(2 * n, min(expected, 8 * n))
-    widths = [array.shape[1] * array.itemsize for array in arrays]
-    if room * max(widths) < LEAST or not _are_addresses_free():
+    widths = [width for width in (array.shape[1] * array.itemsize for array in arrays) if width]
+    for end in (LARGE_PAGE // width for width in widths):
+        if n < end and expected <= end:
+            room = min(room, end)
+        elif 4 * n < end:
+            room = min(room, 2 * n)
+    if room * min(widths) < LEAST or not _are_addresses_free():
         return n + n // 2
-    ends = [LARGE_PAGE // width for width in widths if width]
-    return min([room, *(end for end in ends if n < end and expected <= end)])
+    return room
 
 
 def bytes_held(array: np.ndarray, used: int) -> int:

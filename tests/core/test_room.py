@@ -3,6 +3,7 @@
 import copy
 import mmap
 import os
+import pathlib
 import pickle
 import resource
 import subprocess
@@ -42,14 +43,13 @@ def _filled(make, capacity):
 @needs_ranges
 def test_a_large_array_grows_where_it_is():
     array = _filled(growing, ROWS)
-    longer = grown(array, ROWS, 5 * ROWS)
+    longer = grown(array, ROWS, PAGE)
     assert longer.ctypes.data == array.ctypes.data
-    assert longer.shape == (5 * ROWS, 16)
+    assert longer.shape == (PAGE, 16)
     assert longer.flags.c_contiguous
     assert longer.dtype == np.int32
     assert np.array_equal(longer[:ROWS], array)
     assert not longer[ROWS:].any()
-    assert grown(longer, 5 * ROWS, PAGE).ctypes.data == array.ctypes.data
     assert longer[ROWS - 1, 15] == array[-1, -1]
 
 
@@ -68,7 +68,7 @@ def test_an_array_moves_to_large_pages_once_and_leaves_the_old_one_as_it_is():
 @needs_ranges
 def test_a_full_range_is_left_for_a_larger_one():
     array = _filled(growing, PAGE + 1)
-    end = (1 << 30) // 64
+    end = 256 * (PAGE + 1)
     within, beyond = grown(array, 3, end), grown(array, 3, end + 1)
     assert within.ctypes.data == array.ctypes.data
     assert beyond.ctypes.data != array.ctypes.data
@@ -81,9 +81,12 @@ def test_a_full_range_is_left_for_a_larger_one():
     ("n", "expected", "capacity"),
     [
         (100, 150, 150),  # copied
-        (100, 10**6, 150),  # eight times as many would be copied too
+        (100, 10**6, 150),  # and twice as many would be
         (ROWS // 2, 0, ROWS),  # large enough for a range of addresses
         (ROWS // 4, ROWS, ROWS),
+        (ROWS // 4, ROWS - 1, ROWS // 4 + ROWS // 8),
+        (PAGE // 4 - 1, 10**9, PAGE // 4 - 1 + PAGE // 8 - 1),  # not a quarter of a large page
+        (PAGE // 4, 10**9, 2 * PAGE),
         (ROWS, ROWS + 1, 2 * ROWS),
         (ROWS, 3 * ROWS, 3 * ROWS),
         (ROWS, 10**9, 8 * ROWS),
@@ -94,8 +97,43 @@ def test_a_full_range_is_left_for_a_larger_one():
     ],
 )
 def test_capacities_follow_from_what_memory_costs(n, expected, capacity):
-    narrow, none = np.empty((n, 1), np.int32), np.empty((n, 0), np.uint64)
-    assert next_capacity((growing(n, 16, np.int32), narrow, none), expected) == capacity
+    wide, none = growing(n, 16, np.int32), np.empty((n, 0), np.uint64)
+    assert next_capacity((wide, none), expected) == capacity
+    narrow = np.empty((n, 1), np.int32)  # copied, unless there is more of it
+    assert next_capacity((wide, narrow), expected) == (n + n // 2)
+
+
+@needs_ranges
+def test_a_wide_array_waits_until_a_quarter_of_its_large_page_is_full():
+    n = PAGE // 8
+    wide, narrow = growing(n, 100, np.int32), growing(n, 16, np.int32)
+    assert next_capacity((narrow, wide), 10**9) == n + n // 2
+    n = PAGE // 4
+    wide, narrow = growing(n, 100, np.int32), growing(n, 16, np.int32)
+    assert next_capacity((narrow, wide), 10**9) == 8 * n
+
+
+def test_room_is_not_made_for_more_nodes_than_a_tree_may_have():
+    rng = np.random.default_rng(0)
+    X = rng.random((12_000, 3), np.float32)
+    capped = AMFRegressor(1, max_nodes=9_000, random_state=0, feature_scales=None).fit(X, X[:, 0])
+    assert len(capped.forest_.trees[0].i) < 2 * 9_000
+
+
+@needs_ranges
+@pytest.mark.parametrize(("capacity", "told"), [(PAGE, "nh"), (PAGE + 1, "hg")])
+def test_kernels_are_told_which_pages_an_array_wants(capacity, told):
+    """Else a kernel that always gives large pages gives one to each small array."""
+    array = growing(capacity, 16, np.int32)
+    at, flags = array.ctypes.data, []
+    for line in pathlib.Path("/proc/self/smaps").read_text().splitlines():
+        words = line.split()
+        if "-" in words[0] and not words[0].endswith(":"):
+            first, last = (int(end, 16) for end in words[0].split("-"))
+            is_here = first <= at < last
+        elif words[0] == "VmFlags:" and is_here:
+            flags = words[1:]
+    assert told in flags
 
 
 @pytest.mark.parametrize("make", [aligned, growing])
