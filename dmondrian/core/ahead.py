@@ -187,7 +187,7 @@ def look_ahead(ways, n, at, noted, with_boxes, with_siblings):
             child = np.int64(words[v + np.uint64(LEFT) + goes_right])
             below = child * width
             prefetch_word(words, below)
-            prefetch_word(words, below + last)  # of most the same line: to ask that costs more
+            prefetch_word(words, below + last)  # often the same line; a jump costs more
             if with_siblings:
                 other = np.int64(words[v + np.uint64(RIGHT) - goes_right]) * width
                 prefetch_word(words, other)
