@@ -110,7 +110,9 @@ def accuracies(dataset: datasets.Dataset, seed: int) -> dict[str, list[float]]:
     order = np.random.default_rng(seed).permutation(n)
     X, y = dataset.X_train[order], dataset.y_train[order]
     test = dataset.X_test, dataset.y_test
-    forest = MondrianForestClassifier(TREES, lifetime=None, aggregation="vote", random_state=seed)
+    forest = MondrianForestClassifier(
+        TREES, lifetime=None, aggregation="vote", feature_units=None, random_state=seed
+    )
     values = online(forest, (X, y), test, tenths(n), lifetimes_for(d))
     for label, make in BATCH.items():
         fitted = (make(seed).fit(X[:k], y[:k]) for k in tenths(n))

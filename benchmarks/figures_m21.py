@@ -48,7 +48,7 @@ def amf(trees: int = TREES) -> AMFClassifier:
 
 def mondrian(trees: int = TREES) -> MondrianForestClassifier:
     return MondrianForestClassifier(
-        trees, lifetime=None, aggregation="hierarchy", split_pure=False, random_state=0
+        trees, lifetime=None, aggregation="hierarchy", split_pure=False, **PAPERS, random_state=0
     )
 
 

@@ -36,7 +36,7 @@ class Forest(Ensemble):
     parameters : ForestParameters
     tree_numbers : iterable of int
         Distinct, >= 0; a tree's draws depend on its number, not on its neighbours.
-    auto : collection of {"alpha", "charge_opening", "feature_scales"}, optional
+    auto : collection of {"alpha", "charge_opening", "feature_scales", "feature_units"}, optional
         Settings that are chosen from the first rows; until then those of ``parameters``
         are used. Rows learned before the choice are learned anew after it.
     warmup_rows : int

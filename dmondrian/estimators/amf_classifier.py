@@ -140,7 +140,6 @@ class AMFClassifier(ForestClassifier):
     algorithm = "amf-classifier"
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "feature_units": [StrOptions({"auto"}), None],
         **ForestClassifier._parameter_constraints,
         "alpha": [Interval(Real, LEAST_ALPHA, LARGEST_ALPHA, closed="both"), StrOptions({"auto"})],
         "charge_opening": ["boolean", StrOptions({"auto"})],

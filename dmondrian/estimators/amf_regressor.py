@@ -72,7 +72,6 @@ class AMFRegressor(ForestRegressor):
     algorithm = "amf-regressor"
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "feature_units": [StrOptions({"auto"}), None],
         **ForestRegressor._parameter_constraints,
         "calibrate": ["boolean"],
         "charge_opening": ["boolean"],

@@ -56,6 +56,7 @@ class BaseForest(BaseEstimator):
         "domain": [StrOptions({"range", "cube"})],
         "clip": ["boolean"],
         "feature_scales": [StrOptions({"auto", "learned"}), "array-like", None],
+        "feature_units": [StrOptions({"auto"}), None],
         "warmup_rows": [Interval(Integral, LEAST_WARMUP, LARGEST_WARMUP, closed="both")],
         "max_nodes": [Interval(Integral, 1, None, closed="left"), None],
         "random_state": ["random_state"],

@@ -51,7 +51,7 @@ class GeneralizedMondrianForestClassifier(GeneralizedMondrianForest, ForestClass
     lifetime, penalty, validation_fraction, max_lifetime
     aggregation, learning_rate, empty_cell, predict_extension
         As in :class:`dmondrian.GeneralizedMondrianForestRegressor`.
-    domain, clip, max_nodes, feature_scales, warmup_rows, random_state, n_jobs
+    domain, clip, max_nodes, feature_scales, feature_units, warmup_rows, random_state, n_jobs
         As in :class:`dmondrian.MondrianForestClassifier`; scales are chosen by the loss.
 
     Attributes
@@ -61,7 +61,7 @@ class GeneralizedMondrianForestClassifier(GeneralizedMondrianForest, ForestClass
     n_classes_ : int
         2.
     n_features_in_, feature_names_in_, forest_, lifetime_, lifetimes_, lifetime_path_
-    feature_scales_, feature_importances_
+    feature_scales_, feature_units_, feature_importances_
         As in :class:`dmondrian.GeneralizedMondrianForestRegressor`.
 
     References
@@ -104,6 +104,7 @@ class GeneralizedMondrianForestClassifier(GeneralizedMondrianForest, ForestClass
         clip: bool = False,
         max_nodes: int | None = None,
         feature_scales: ArrayLike | Literal["auto", "learned"] | None = None,
+        feature_units: Literal["auto"] | None = "auto",
         warmup_rows: int = LAST,
         random_state: Any = None,
         n_jobs: int | None = None,
@@ -123,6 +124,7 @@ class GeneralizedMondrianForestClassifier(GeneralizedMondrianForest, ForestClass
         self.clip = clip
         self.max_nodes = max_nodes
         self.feature_scales = feature_scales
+        self.feature_units = feature_units
         self.warmup_rows = warmup_rows
         self.random_state = random_state
         self.n_jobs = n_jobs

@@ -81,7 +81,7 @@ class GeneralizedMondrianForestRegressor(LabelIntervals, OwnLoss, ForestRegresso
         What a cell without rows says: what its parent says, or 0, as in Z24.
     predict_extension : {"leaf", "expected"}, default="leaf"
         As in :class:`dmondrian.MondrianForestClassifier`.
-    domain, clip, max_nodes, feature_scales, warmup_rows, random_state, n_jobs
+    domain, clip, max_nodes, feature_scales, feature_units, warmup_rows, random_state, n_jobs
         As in :class:`dmondrian.MondrianForestClassifier`; scales are chosen by the loss.
 
     Attributes
@@ -97,6 +97,8 @@ class GeneralizedMondrianForestRegressor(LabelIntervals, OwnLoss, ForestRegresso
         How far held-out labels are outside of intervals of this coverage, sorted.
     feature_scales_ : float32 array of shape (d,)
         What each column is multiplied by.
+    feature_units_ : float64 array of shape (d,)
+        As in :class:`dmondrian.AMFClassifier`.
     feature_importances_ : float64 array of shape (d,)
         As in :class:`dmondrian.MondrianForestRegressor`, by squared error whatever the loss.
 
@@ -147,6 +149,7 @@ class GeneralizedMondrianForestRegressor(LabelIntervals, OwnLoss, ForestRegresso
         clip: bool = False,
         max_nodes: int | None = None,
         feature_scales: ArrayLike | Literal["auto", "learned"] | None = None,
+        feature_units: Literal["auto"] | None = "auto",
         warmup_rows: int = LAST,
         random_state: Any = None,
         n_jobs: int | None = None,
@@ -169,6 +172,7 @@ class GeneralizedMondrianForestRegressor(LabelIntervals, OwnLoss, ForestRegresso
         self.clip = clip
         self.max_nodes = max_nodes
         self.feature_scales = feature_scales
+        self.feature_units = feature_units
         self.warmup_rows = warmup_rows
         self.random_state = random_state
         self.n_jobs = n_jobs

@@ -65,7 +65,7 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
         else they are refused.
     max_nodes : int or None, default=None
         Cap on the nodes of a tree; when reached, boxes and statistics go on learning.
-    feature_scales, warmup_rows, random_state, n_jobs
+    feature_scales, feature_units, warmup_rows, random_state, n_jobs
         As in :class:`dmondrian.AMFClassifier`, but no scales by default; they are chosen by
         the Brier score.
     calibrate : bool, default=False
@@ -83,6 +83,8 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
         Lifetime that predictions use now.
     feature_scales_ : float32 array of shape (d,)
         What each column is multiplied by.
+    feature_units_ : float64 array of shape (d,)
+        As in :class:`dmondrian.AMFClassifier`.
     feature_importances_ : float64 array of shape (d,)
         Share of each feature in what the splits up to ``lifetime_`` are worth.
     calibration_exponent_ : float
@@ -127,6 +129,7 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
         clip: bool = False,
         max_nodes: int | None = None,
         feature_scales: ArrayLike | Literal["auto", "learned"] | None = None,
+        feature_units: Literal["auto"] | None = "auto",
         warmup_rows: int = LAST,
         calibrate: bool = False,
         random_state: Any = None,
@@ -143,6 +146,7 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
         self.clip = clip
         self.max_nodes = max_nodes
         self.feature_scales = feature_scales
+        self.feature_units = feature_units
         self.warmup_rows = warmup_rows
         self.calibrate = calibrate
         self.random_state = random_state

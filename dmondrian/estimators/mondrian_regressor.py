@@ -40,7 +40,7 @@ class MondrianForestRegressor(Intervals, ForestRegressor):
     empty_cell : {"parent", "prior"}, default="parent"
         What a cell without rows says: what its parent says, or 0, as in M17.
     predict_extension, domain, clip, max_nodes
-    feature_scales, warmup_rows, random_state, n_jobs
+    feature_scales, feature_units, warmup_rows, random_state, n_jobs
         As in :class:`dmondrian.MondrianForestClassifier`; scales are chosen by squared
         error. There is no ``split_pure``: labels are continuous.
 
@@ -53,6 +53,8 @@ class MondrianForestRegressor(Intervals, ForestRegressor):
         Lifetime that predictions use now.
     feature_scales_ : float32 array of shape (d,)
         What each column is multiplied by.
+    feature_units_ : float64 array of shape (d,)
+        As in :class:`dmondrian.AMFClassifier`.
     interval_scores_ : float64 array, only after :meth:`calibrate_intervals`
         Errors of the held-out rows in predicted standard deviations, sorted.
     feature_importances_ : float64 array of shape (d,)
@@ -92,6 +94,7 @@ class MondrianForestRegressor(Intervals, ForestRegressor):
         clip: bool = False,
         max_nodes: int | None = None,
         feature_scales: ArrayLike | Literal["auto", "learned"] | None = None,
+        feature_units: Literal["auto"] | None = "auto",
         warmup_rows: int = LAST,
         random_state: Any = None,
         n_jobs: int | None = None,
@@ -105,6 +108,7 @@ class MondrianForestRegressor(Intervals, ForestRegressor):
         self.clip = clip
         self.max_nodes = max_nodes
         self.feature_scales = feature_scales
+        self.feature_units = feature_units
         self.warmup_rows = warmup_rows
         self.random_state = random_state
         self.n_jobs = n_jobs

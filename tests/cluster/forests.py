@@ -48,7 +48,10 @@ FORESTS = {
         3, aggregation="hierarchy", domain="cube", random_state=0
     ),
     "mondrian-forest-regressor": MondrianForestRegressor(
-        3, aggregation="hierarchy", random_state=0
+        3, aggregation="hierarchy", feature_units=None, random_state=0
+    ),
+    "mondrian-forest-regressor, rounded": MondrianForestRegressor(
+        3, aggregation="hierarchy", warmup_rows=64, random_state=0
     ),
     "mondrian-kernel-classifier": MondrianKernelClassifier(
         3, lifetime=0.3, solver="sgd", n_passes=2, random_state=0

@@ -9,9 +9,18 @@ from pathlib import Path
 import numba
 import numpy as np
 import pytest
+from sklearn.base import is_classifier
 
 import dmondrian
-from dmondrian import AMFClassifier, AMFRegressor, MondrianForestRegressor
+from dmondrian import (
+    AMFClassifier,
+    AMFRegressor,
+    GeneralizedMondrianForestClassifier,
+    GeneralizedMondrianForestRegressor,
+    MondrianForestClassifier,
+    MondrianForestRegressor,
+    OnlineRandomForestRegressor,
+)
 from dmondrian.core.steps import round_rows, rounded
 from dmondrian.errors import CorruptError
 from dmondrian.estimators.base import BaseForest
@@ -108,13 +117,22 @@ def test_values_are_rounded_to_the_even_of_two_multiples() -> None:
         lambda: AMFClassifier(2, **FIXED, predict_extension="expected", random_state=0),
         lambda: AMFRegressor(2, feature_scales=[3.0, 1.0, 0.5, 1.0, 1.0, 7.0], random_state=0),
         lambda: AMFRegressor(2, feature_scales=None, calibrate=True, random_state=0),
+        lambda: MondrianForestClassifier(2, calibrate=True, random_state=0),
+        lambda: MondrianForestRegressor(2, aggregation="hierarchy", lifetime=None, random_state=0),
+        lambda: GeneralizedMondrianForestClassifier(2, lifetime="prequential", random_state=0),
+        lambda: GeneralizedMondrianForestRegressor(
+            2, loss="quantile", feature_scales="learned", warmup_rows=600, random_state=0
+        ),
     ],
-    ids=["fixed", "all auto", "expected", "scaled", "calibrated"],
+    ids=[
+        *("fixed", "all auto", "expected", "scaled", "calibrated"),
+        *("shares", "hierarchy", "prequential", "median of learned scales"),
+    ],
 )
 def test_cuts_between_calls_and_storing_change_no_byte(kind, tmp_path: Path) -> None:
     X, y = rows()
     whole, parts = kind().fit(X, y), kind()
-    more = {"classes": [0, 1]} if isinstance(whole, AMFClassifier) else {}
+    more = {"classes": [0, 1]} if is_classifier(whole) else {}
     for start, stop in ((0, 300), (300, FIRST), (FIRST, FIRST + 1), (FIRST + 1, 700)):
         parts.partial_fit(X[start:stop], y[start:stop], **more)
         assert (parts.feature_units_ > 0.0).any() == (stop > FIRST)
@@ -135,17 +153,28 @@ def test_cuts_between_calls_and_storing_change_no_byte(kind, tmp_path: Path) -> 
     assert (together == np.concatenate([answer(X[r : r + 1]) for r in range(40)])).all()
 
 
-def test_a_forest_of_units_is_one_of_rounded_rows() -> None:
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        (AMFClassifier, FIXED),
+        (MondrianForestClassifier, {"aggregation": "hierarchy"}),
+        (MondrianForestRegressor, {}),
+        (GeneralizedMondrianForestClassifier, {"lifetime": "validation"}),
+        (GeneralizedMondrianForestRegressor, {"loss": "huber", "lifetime": "penalized"}),
+    ],
+)
+def test_a_forest_of_units_is_one_of_rounded_rows(kind: type, given: dict) -> None:
     X, y = rows()
-    forest = AMFClassifier(2, **FIXED, random_state=0).fit(X, y)
+    forest = kind(2, **given, random_state=0).fit(X, y)
     units = forest.feature_units_
     told = np.where(units > 0.0, round_to(X, np.where(units > 0.0, units, 1.0)), X)
     assert (told != X).any()
-    plain = AMFClassifier(2, **FIXED, feature_units=None, random_state=0)
+    plain = kind(2, **given, feature_units=None, random_state=0)
     plain.fit(told.astype(np.float32), y)
     for mine, other in zip(forest.forest_.state()[1], plain.forest_.state()[1], strict=True):
         assert all(mine[name].tobytes() == other[name].tobytes() for name in mine)
-    assert (forest.predict_proba(X) == plain.predict_proba(told.astype(np.float32))).all()
+    answer, others = (getattr(f, "predict_proba", f.predict) for f in (forest, plain))
+    assert (answer(X) == others(told.astype(np.float32))).all()
     assert (plain.feature_units_ == 0.0).all()
 
 
@@ -172,7 +201,9 @@ def test_few_rows_and_the_cube_have_no_units() -> None:
     X, y = np.random.default_rng(0).random((600, 2)).astype(np.float32), np.arange(600) % 2
     on_cube = AMFClassifier(1, domain="cube").fit(X, y)
     assert (on_cube.feature_units_ == 0.0).all()
-    other: BaseForest = MondrianForestRegressor(1).fit(X, y)
+    other: BaseForest = MondrianForestRegressor(1, domain="cube").fit(X, y)
+    assert other.feature_units_.tolist() == [0.0, 0.0]
+    other = OnlineRandomForestRegressor(1).fit(X, y)  # its nodes have no boxes
     assert other.feature_units_.tolist() == [0.0, 0.0]
 
 
@@ -188,11 +219,12 @@ def test_a_column_that_outgrows_16_bits_goes_on_as_floats() -> None:
     assert same_forest(whole, parts)
 
 
-def test_models_of_before_there_were_units_have_none() -> None:
-    params = plain_params(AMFRegressor(1, random_state=0))
-    assert estimator_of("amf-regressor", dict(params)).feature_units == "auto"
+@pytest.mark.parametrize("kind", [AMFRegressor, MondrianForestRegressor])
+def test_models_of_before_there_were_units_have_none(kind: type[BaseForest]) -> None:
+    params = plain_params(kind(random_state=0))
+    assert estimator_of(kind.algorithm, dict(params)).feature_units == "auto"
     assert params.pop("feature_units") == "auto"
-    assert estimator_of("amf-regressor", params).feature_units is None
+    assert estimator_of(kind.algorithm, params).feature_units is None
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,8 @@ def rows(waves: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def forest(**options) -> GeneralizedMondrianForestRegressor:
-    return GeneralizedMondrianForestRegressor(TREES, random_state=0, **options)
+    """Return a forest of rows as they are: rounding them turns the choice between near ties."""
+    return GeneralizedMondrianForestRegressor(TREES, random_state=0, feature_units=None, **options)
 
 
 def best_lifetime(waves: float) -> tuple[float, float]:
