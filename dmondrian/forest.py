@@ -98,11 +98,16 @@ class Forest(Ensemble):
 
     def learn_row(self, X: np.ndarray, y: float) -> bool:
         """Learn one row; see :meth:`dmondrian.ensemble.Ensemble.learn_row`."""
-        chooses = self.warmup is not None or self.calibration is not None
-        parameters = self.parameters
-        if chooses or parameters.cost is not None or parameters.joint is not None:
+        warmup, parameters = self.warmup, self.parameters
+        if warmup is not None and warmup.may_choose or self.calibration is not None:
             return False
-        return super().learn_row(X, y)
+        if parameters.cost is not None or parameters.joint is not None:
+            return False
+        if not super().learn_row(X, y):
+            return False
+        if warmup is not None:
+            self.warmup = warmup.after_row(X, y)
+        return True
 
     def state(self, copy: bool = True) -> tuple[dict[str, Any], list[dict[str, np.ndarray]]]:
         """Return (JSON-able header, one dict of arrays per tree).

@@ -40,6 +40,7 @@ WIDEST_AUTO = 200  # features up to which scales are learned unasked: in seconds
 FIRST, LAST = 512, 4096  # distinct rows that settings are chosen from, and by default for good
 # Fewer cannot be cut into the chunks of a progressive loss; more make each checkpoint large.
 LEAST_WARMUP, LARGEST_WARMUP = 32, 2**16
+_LEAST_LOG = 64  # rows that there is room for, once there are any
 _REPEATS = 16  # times as many rows are kept at most: more are seen where few of them differ
 START_ALPHA = 0.5  # pseudo-count before the first choice, times 1 / K
 # Candidates: alpha times K, opening price. More rows prefer less alpha than 4096 do, and more
@@ -149,6 +150,32 @@ def _candidates(parameters: ForestParameters, auto: Sequence[str]) -> list[Fores
     ]
 
 
+class _Log:
+    """Rows in the order in which they came; those that are in it never change.
+
+    So what is known of the first ``n`` of them can share it with what is known of more.
+    """
+
+    def __init__(self, n_features: int, capacity: int = 0) -> None:
+        self.X, self.y = np.empty((capacity, n_features), np.float32), np.empty(capacity)
+        self.w = np.empty(capacity)
+        self.n = 0
+
+    def rows(self, n: int) -> Rows:
+        """Return the first ``n`` rows, views."""
+        return self.X[:n], self.y[:n], self.w[:n]
+
+    def after(self, n: int, X: np.ndarray, y: np.ndarray | float, w: np.ndarray | float) -> _Log:
+        """Return the log of the first ``n`` rows and of these; the same, if it ends there."""
+        log, end = self, n + len(X)
+        if self.n != n or end > len(self.y):
+            log = _Log(self.X.shape[1], max(end, 2 * n, _LEAST_LOG))
+            log.X[:n], log.y[:n], log.w[:n] = self.rows(n)
+        log.X[n:end], log.y[n:end], log.w[n:end] = X, y, w
+        log.n = end
+        return log
+
+
 class Warmup:
     """The first rows of a stream, kept until the open settings are chosen for good.
 
@@ -168,18 +195,28 @@ class Warmup:
         self.warmup_rows = rows_for(self.auto, warmup_rows)
         self.n_rows = 0  # kept
         self.n_distinct = 0  # rows kept that differ from the one before
-        self._parts: tuple[Rows, ...] = (_no_rows(n_features),)
+        self._stages = stages_of(self.warmup_rows)
+        self._log = _Log(n_features)
 
     @property
     def is_done(self) -> bool:
         """Whether no later row can change the choice."""
-        return self.n_distinct > self.warmup_rows or self.n_rows >= _REPEATS * self.warmup_rows
+        return self.n_distinct > self.warmup_rows or self.n_rows >= self._most
+
+    @property
+    def may_choose(self) -> bool:
+        """Whether the next row may lead to a choice, or end the warm-up."""
+        return self.n_distinct in self._stages or self.n_rows + 1 >= self._most
+
+    @property
+    def _most(self) -> int:
+        """Rows that are kept at most."""
+        return _REPEATS * self.warmup_rows
 
     @property
     def rows(self) -> Rows:
-        """The rows kept: X, y, w."""
-        X, y, w = (np.concatenate(columns) for columns in zip(*self._parts, strict=True))
-        return X, y, w
+        """The rows kept: X, y, w, views that never change."""
+        return self._log.rows(self.n_rows)
 
     def after(self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None) -> Warmup:
         """Return the warm-up with more rows, as far as they may matter.
@@ -190,17 +227,29 @@ class Warmup:
             As in :meth:`dmondrian.ensemble.Ensemble.update`.
         """
         weights = np.ones(len(X)) if w is None else w
-        kept = np.flatnonzero(weights > 0)[: _REPEATS * self.warmup_rows - self.n_rows]
+        kept = np.flatnonzero(weights > 0)[: self._most - self.n_rows]
         X, y, weights = X[kept], np.asarray(y, np.float64)[kept], weights[kept]
-        last = self._parts[-1]
-        is_new = _is_new(np.concatenate([last[0][-1:], X]), np.concatenate([last[1][-1:], y]))
+        before, labels, _ = self.rows
+        is_new = _is_new(np.concatenate([before[-1:], X]), np.concatenate([labels[-1:], y]))
         counted = self.n_distinct + np.cumsum(is_new[len(is_new) - len(X) :])
         n = int(np.searchsorted(counted, self.warmup_rows, side="right")) + 1
-        more = Warmup(self.auto, X.shape[1], self.warmup_rows)
-        part = (X[:n].copy(), y[:n].copy(), weights[:n].copy())
-        more._parts = (*self._parts, part) if len(part[0]) else self._parts
-        more.n_rows = self.n_rows + len(part[0])
-        more.n_distinct = int(counted[:n][-1]) if len(part[0]) else self.n_distinct
+        n_distinct = int(counted[:n][-1]) if len(X) else self.n_distinct
+        return self._with(X[:n], y[:n], weights[:n], n_distinct)
+
+    def after_row(self, X: np.ndarray, y: float) -> Warmup:
+        """Return what :meth:`after` does of one row, [1, d], of weight one; it comes in sooner."""
+        X, log, last = np.asarray(X, np.float32), self._log, self.n_rows - 1
+        is_new = last < 0 or bool(y != log.y[last]) or bool((X[0] != log.X[last]).any())
+        return self._with(X, y, 1.0, self.n_distinct + is_new)
+
+    def _with(
+        self, X: np.ndarray, y: np.ndarray | float, w: np.ndarray | float, n_distinct: int
+    ) -> Warmup:
+        """Return the warm-up with these rows, so many of all of them distinct."""
+        more = object.__new__(Warmup)
+        vars(more).update(vars(self))
+        more._log = self._log.after(self.n_rows, X, y, w)
+        more.n_rows, more.n_distinct = self.n_rows + len(X), n_distinct
         return more
 
     def chosen(
@@ -216,8 +265,7 @@ class Warmup:
             The one that this came after.
         n_threads : int
         """
-        stages = stages_of(self.warmup_rows)
-        if any(before.n_distinct <= stage < self.n_distinct for stage in stages):
+        if any(before.n_distinct <= stage < self.n_distinct for stage in self._stages):
             return choose(parameters, self.auto, self.rows, n_threads, self.warmup_rows)
         return parameters
 
@@ -269,7 +317,3 @@ class Warmup:
                 f"a warm-up ends after {warmup.warmup_rows} distinct rows, this one has more"
             )
         return warmup
-
-
-def _no_rows(n_features: int) -> Rows:
-    return np.empty((0, n_features), np.float32), np.empty(0), np.empty(0)

@@ -65,6 +65,7 @@ class Known(NamedTuple):
     values: tuple[Any, ...]  # what they were
     scales: list[float] | None  # feature scales, if they were given as numbers
     label_of: Callable[[Any], float | None]
+    labels: list[Any] | None  # of the classes
 
     @classmethod
     def of(cls, estimator: Any) -> Known:
@@ -75,7 +76,9 @@ class Known(NamedTuple):
         names = [n for n in begun_with if given is None or n != "feature_scales"]
         read = itemgetter(*names)
         classes = getattr(estimator, "classes_", None)
-        return cls(begun_with, classes, read, read(begun_with), given, estimator._label_finder())
+        labels = None if classes is None else classes.tolist()
+        label_of = estimator._label_finder()
+        return cls(begun_with, classes, read, read(begun_with), given, label_of, labels)
 
     def is_unchanged(self, own: dict[str, Any]) -> bool:
         """Tell whether an estimator's attributes say what they did; False if it is hard to tell."""
@@ -85,6 +88,14 @@ class Known(NamedTuple):
         except ValueError:  # an array, where there was none
             return False
         return self.scales is None or np.array(own["feature_scales"]).tolist() == self.scales
+
+    def has_classes(self, classes: Any) -> bool:
+        """Tell whether a list or an array is of these classes, in order; False if hard to tell."""
+        told = classes.tolist() if type(classes) is np.ndarray else classes
+        try:
+            return type(told) is list and told == self.labels
+        except ValueError:  # arrays in a list
+            return False
 
 
 def mean_of_plain_row(estimator: Any, X: Any) -> np.ndarray | None:
@@ -99,8 +110,11 @@ def mean_of_plain_row(estimator: Any, X: Any) -> np.ndarray | None:
     return forest.mean_of_row(X)
 
 
-def learn_plain_row(estimator: Any, X: Any, y: Any) -> bool:
-    """Learn one row, with a label of one number or string; return False if it is anything else."""
+def learn_plain_row(estimator: Any, X: Any, y: Any, classes: Any = None) -> bool:
+    """Learn one row, with a label of one number or string; return False if it is anything else.
+
+    Or if ``classes`` are given that are not those that are known.
+    """
     own = estimator.__dict__
     forest = own.get("forest_")
     is_plain = type(X) is np.ndarray and type(y) is np.ndarray and y.shape == (1,)
@@ -113,7 +127,7 @@ def learn_plain_row(estimator: Any, X: Any, y: Any) -> bool:
         or known.classes is not own.get("classes_")
     ):
         known = own["_known"] = Known.of(estimator)
-    if not known.is_unchanged(own):
+    if not known.is_unchanged(own) or (classes is not None and not known.has_classes(classes)):
         return False
     label = known.label_of(y.item())
     if label is None or not forest.learn_row(X, label):
@@ -128,7 +142,9 @@ def row_by_row(partial_fit: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(partial_fit)
     def learn(self: Any, X: Any, y: Any, *given: Any, **named: Any) -> Any:
-        if not given and not named and learn_plain_row(self, X, y):
+        classes = named.get("classes")
+        is_plain = not given and len(named) == (classes is not None)
+        if is_plain and learn_plain_row(self, X, y, classes):
             return self
         return partial_fit(self, X, y, *given, **named)
 

@@ -48,7 +48,8 @@ CASES = [
     (AMFClassifier(3, **FIXED, calibrate=True), False, True),
     (AMFClassifier(3, feature_scales="learned", warmup_rows=100), True, True),
     (AMFRegressor(3, **RATE), True, True),
-    (AMFRegressor(3), False, True),
+    (AMFRegressor(3), True, True),  # its settings are not chosen yet
+    (AMFClassifier(3, warmup_rows=110), True, True),
     (MondrianForestClassifier(3, aggregation="vote", feature_units=None), True, True),
     (MondrianForestClassifier(3, aggregation="hierarchy", lifetime=2.5, **UNSCALED), True, True),
     (MondrianForestRegressor(3, lifetime=PowerLifetime(0.5, 0.3), warmup_rows=50), True, True),
@@ -258,6 +259,30 @@ def test_names_weights_and_classes_are_looked_at() -> None:
     weight = plain.forest_.total_weight
     plain.partial_fit(X[:1], y[:1], sample_weight=[2.5]).partial_fit(X[:1], y[:1], None, [0.5])
     assert plain.forest_.total_weight == weight + 3.0
+
+
+def test_classes_told_again_take_no_longer_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    X = rows()
+    y = np.where(X[:, 0] > 0.5, "yes", "no")
+    forest = begun(AMFClassifier(2, **FIXED), X, y)
+    other = begun(AMFClassifier(2, **FIXED), X, y).partial_fit(X[:3], y[:3])
+    with monkeypatch.context() as patch:
+        patch.delattr("dmondrian.forest.Forest.update")
+        forest.partial_fit(X[:1], y[:1], classes=["no", "yes"])
+        forest.partial_fit(X[1:2], y[1:2], classes=np.array(["no", "yes"]))
+        forest.partial_fit(X[2:3], y[2:3], classes=forest.classes_)
+    assert same_forest(forest, other)
+    forest.partial_fit(X[:1], y[:1], classes=["yes", "no"])
+    forest.partial_fit(X[:1], y[:1], classes=None)
+    for wrong in (["no"], [], ["no", "yes", "maybe"], [0, 1], [X[0], X[1]]):
+        with pytest.raises(ValueError):  # noqa: PT011  # of many kinds
+            forest.partial_fit(X[:1], y[:1], classes=wrong)
+    regressor = begun(AMFRegressor(2, **RATE), X, X[:, 0])
+    for wrong in ([], None):
+        with pytest.raises(TypeError):
+            regressor.partial_fit(X[:1], X[:1, 0], classes=wrong)
+    assert forest.forest_.total_weight == N + 5
+    assert regressor.forest_.total_weight == N
 
 
 def test_parameters_that_change_are_noticed() -> None:

@@ -16,7 +16,7 @@ import dmondrian
 from dmondrian import AMFClassifier, warmup
 from dmondrian.errors import CorruptError
 from dmondrian.forest import Forest
-from dmondrian.warmup import CANDIDATES, START_ALPHA
+from dmondrian.warmup import CANDIDATES, START_ALPHA, Warmup
 from tests.estimators.test_amf import same_forest
 
 FIRST, LAST = 64, 512
@@ -194,6 +194,56 @@ def test_a_warmup_is_as_long_as_asked(rows: int, tmp_path: Path) -> None:
     begun.save(tmp_path / "model")
     for again in (dmondrian.load(tmp_path / "model"), pickle.loads(pickle.dumps(begun))):
         assert same_forest(whole, again.partial_fit(X[60:], y[60:]))
+
+
+@pytest.mark.parametrize("n_values", [2, 3, 400])
+def test_a_row_that_comes_alone_is_kept_as_others_are(n_values: int) -> None:
+    rng = np.random.default_rng(n_values)
+    n, last = 700, 40
+    X = (rng.integers(0, n_values, (n, 1)) / 2).astype(np.float64)
+    X[::5] = -0.0
+    y = rng.integers(0, 2, n).astype(np.float64)
+    begun = Warmup(("alpha",), 1, last)
+    one_by_one, together = begun, begun.after(X.astype(np.float32), y, None)
+    for r in range(n):
+        before = one_by_one
+        narrow = X[r : r + 1].astype(np.float32)
+        after = before.after(narrow, y[r : r + 1], None)
+        if before.is_done:
+            break
+        one_by_one = before.after_row(X[r : r + 1], y[r])
+        other = before.after_row(X[r : r + 1] + 1.0, 1.0 - y[r])  # a row before is not changed
+        for told, expected in ((one_by_one, after), (other, after)):
+            assert (told.n_rows, after.n_rows) == (r + 1, r + 1)
+            assert np.array_equal(told.rows[0][:r], expected.rows[0][:r])
+        assert one_by_one.n_distinct == after.n_distinct
+        assert one_by_one.to_json() == after.to_json()
+        may = [each.is_done or each.n_distinct > last for each in (after, other)]
+        assert before.may_choose or not any(may)
+    assert together.is_done == one_by_one.is_done
+    assert [a.tobytes() for a in together.rows] == [a.tobytes() for a in one_by_one.rows]
+
+
+@pytest.mark.usefixtures("short")
+def test_rows_alone_are_looked_at_closely_only_where_a_choice_is_near(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    X, y = mixture(LAST + 20)
+    whole = quick(2, random_state=1).fit(X, y)
+    parts = quick(2, random_state=1).partial_fit(X[:1], y[:1], classes=[0, 1])
+    looked_at = []
+
+    def update(self: Forest, *rows: Any, **more: Any) -> None:
+        looked_at.append(int(self.total_weight))
+        general(self, *rows, **more)
+
+    general = Forest.update
+    monkeypatch.setattr(Forest, "update", update)
+    for r in range(1, len(X)):
+        parts.partial_fit(X[r : r + 1], y[r : r + 1])
+    assert {FIRST, LAST} <= set(looked_at)
+    assert len(looked_at) < 15  # columns that were of two values are of more
+    assert same_forest(whole, parts)
 
 
 @pytest.mark.parametrize("rows", [0, 31, 2**16 + 1, 100.0, None])
