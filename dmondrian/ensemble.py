@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from threading import Lock
+from typing import Any
 
 import numpy as np
 
@@ -145,14 +146,20 @@ class Ensemble(Predicting):
                 lesson = self._lesson = Lesson(self)
             if self._is_torn or not lesson.begin(X, y):
                 return False
+            later = self._after_row(lesson.place.given, y)
             self._forget()
             self._is_torn = True
             while lesson.go_on():
                 self._make_rooms(range(len(self.trees)), lesson.reached, 1, lesson.table)
+            vars(self).update(later)
             self._is_torn = False
             return True
         finally:
             self._one_caller.release()
+
+    def _after_row(self, X: np.ndarray, y: float) -> dict[str, Any]:
+        """Return what else will be of this object after one row, float32 [1, d], by name."""
+        return {}
 
     def answer_and_learn(
         self,
@@ -234,8 +241,14 @@ class Ensemble(Predicting):
         return rows
 
     def _may_learn_row(self) -> bool:
-        """Tell whether one row more is not too much, and :meth:`_arrange` has looked at trees."""
+        """Tell whether one row more is not too much, and :meth:`_arrange` has looked at trees.
+
+        Nor too much beside the labels that are known.
+        """
         if not self.trees or self.total_weight > _FEW_ROWS:
+            return False
+        known = () if self.parameters.n_classes else self.trees[0].head_f[nodes.OFFSET :].tolist()
+        if any(_SMALL < abs(label) < np.inf for label in known):
             return False
         return self._is_arranged or not self.parameters.has_boxes
 

@@ -99,15 +99,14 @@ class Forest(Ensemble):
     def learn_row(self, X: np.ndarray, y: float) -> bool:
         """Learn one row; see :meth:`dmondrian.ensemble.Ensemble.learn_row`."""
         warmup, parameters = self.warmup, self.parameters
-        if warmup is not None and warmup.may_choose or self.calibration is not None:
+        if (warmup is not None and warmup.may_choose) or self.calibration is not None:
             return False
         if parameters.cost is not None or parameters.joint is not None:
             return False
-        if not super().learn_row(X, y):
-            return False
-        if warmup is not None:
-            self.warmup = warmup.after_row(X, y)
-        return True
+        return super().learn_row(X, y)
+
+    def _after_row(self, X: np.ndarray, y: float) -> dict[str, Any]:
+        return {} if self.warmup is None else {"warmup": self.warmup.after_row(X, y)}
 
     def state(self, copy: bool = True) -> tuple[dict[str, Any], list[dict[str, np.ndarray]]]:
         """Return (JSON-able header, one dict of arrays per tree).

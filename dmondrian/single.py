@@ -60,12 +60,22 @@ class Place:
         self._narrow, self._wide = np.zeros((1, d), np.float32), np.zeros((1, d))
         self._arguments = (self._narrow, *how), (self._wide, *how)
         self._entries = tuple(entry_of(admit, given) for given in self._arguments)
+        self._is_narrow = True
+
+    @property
+    def given(self) -> np.ndarray:
+        """The row as it was given, float32 [1, d]; to be copied."""
+        if self._is_narrow:
+            return self._narrow
+        with np.errstate(all="ignore"):
+            return self._wide.astype(np.float32)
 
     def take(self, X: np.ndarray) -> bool:
         """Put a row there; return False for any that needs a closer look."""
         if X.shape != self._shape:
             return False
-        if X.dtype == _FLOAT32:
+        self._is_narrow = X.dtype == _FLOAT32
+        if self._is_narrow:
             self._narrow[:] = X
             return self._entries[0](*self._arguments[0])
         if X.dtype == _FLOAT64:

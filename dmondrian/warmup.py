@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from dmondrian.core.columns import read_only
 from dmondrian.domain import scale_columns
 from dmondrian.errors import CorruptError
 from dmondrian.parameters import ForestParameters
@@ -162,14 +163,19 @@ class _Log:
         self.n = 0
 
     def rows(self, n: int) -> Rows:
-        """Return the first ``n`` rows, views."""
-        return self.X[:n], self.y[:n], self.w[:n]
+        """Return the first ``n`` rows, read-only views."""
+        return read_only(self.X[:n]), read_only(self.y[:n]), read_only(self.w[:n])
 
-    def after(self, n: int, X: np.ndarray, y: np.ndarray | float, w: np.ndarray | float) -> _Log:
-        """Return the log of the first ``n`` rows and of these; the same, if it ends there."""
+    def after(
+        self, n: int, X: np.ndarray, y: np.ndarray | float, w: np.ndarray | float, most: int
+    ) -> _Log:
+        """Return the log of the first ``n`` rows and of these; the same, if it ends there.
+
+        ``most`` are the rows that may come in all: there is room for no more.
+        """
         log, end = self, n + len(X)
         if self.n != n or end > len(self.y):
-            log = _Log(self.X.shape[1], max(end, 2 * n, _LEAST_LOG))
+            log = _Log(self.X.shape[1], max(end, min(max(2 * n, _LEAST_LOG), most)))
             log.X[:n], log.y[:n], log.w[:n] = self.rows(n)
         log.X[n:end], log.y[n:end], log.w[n:end] = X, y, w
         log.n = end
@@ -237,8 +243,8 @@ class Warmup:
         return self._with(X[:n], y[:n], weights[:n], n_distinct)
 
     def after_row(self, X: np.ndarray, y: float) -> Warmup:
-        """Return what :meth:`after` does of one row, [1, d], of weight one; it comes in sooner."""
-        X, log, last = np.asarray(X, np.float32), self._log, self.n_rows - 1
+        """Return what :meth:`after` does of one row, float32 [1, d], of weight one, but sooner."""
+        log, last = self._log, self.n_rows - 1
         is_new = last < 0 or bool(y != log.y[last]) or bool((X[0] != log.X[last]).any())
         return self._with(X, y, 1.0, self.n_distinct + is_new)
 
@@ -246,10 +252,11 @@ class Warmup:
         self, X: np.ndarray, y: np.ndarray | float, w: np.ndarray | float, n_distinct: int
     ) -> Warmup:
         """Return the warm-up with these rows, so many of all of them distinct."""
-        more = object.__new__(Warmup)
+        more, end = object.__new__(Warmup), self.n_rows + len(X)
         vars(more).update(vars(self))
-        more._log = self._log.after(self.n_rows, X, y, w)
-        more.n_rows, more.n_distinct = self.n_rows + len(X), n_distinct
+        most = self._most if end > self.warmup_rows + 1 else self.warmup_rows + 1
+        more._log = self._log.after(self.n_rows, X, y, w, most)
+        more.n_rows, more.n_distinct = end, n_distinct
         return more
 
     def chosen(

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+_LABELS = bool, int, float, str  # of what need no closer look
+
 
 def plain_rows(estimator: Any, X: Any) -> np.ndarray | None:
     """Return rows as finite float32 [n, d], C-contiguous; None if they need a closer look.
@@ -91,11 +93,11 @@ class Known(NamedTuple):
 
     def has_classes(self, classes: Any) -> bool:
         """Tell whether a list or an array is of these classes, in order; False if hard to tell."""
-        told = classes.tolist() if type(classes) is np.ndarray else classes
-        try:
-            return type(told) is list and told == self.labels
-        except ValueError:  # arrays in a list
+        if type(classes) is np.ndarray:
+            return classes.dtype.kind in "biufU" and classes.tolist() == self.labels
+        if type(classes) is not list or any(type(each) not in _LABELS for each in classes):
             return False
+        return classes == self.labels
 
 
 def mean_of_plain_row(estimator: Any, X: Any) -> np.ndarray | None:

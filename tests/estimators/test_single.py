@@ -119,6 +119,7 @@ def test_rows_alone_are_learned_as_rows_together(
         assert np.array_equal(before, ask(parts, X[[r, 0]])[:1])
         parts.partial_fit(in_some_form(X, r), y[r : r + 1])
     assert same_forest(whole, parts)
+    assert whole.forest_.state()[0] == parts.forest_.state()[0]
     assert np.array_equal(ask(whole, X), ask(parts, X))
     assert np.array_equal(ask(whole, X), np.concatenate([ask(parts, X[r:][:1]) for r in range(N)]))
     assert (parts.forest_.mean_of_row(X[1:2]) is not None) == answers
@@ -266,8 +267,12 @@ def test_classes_told_again_take_no_longer_way(monkeypatch: pytest.MonkeyPatch) 
     y = np.where(X[:, 0] > 0.5, "yes", "no")
     forest = begun(AMFClassifier(2, **FIXED), X, y)
     other = begun(AMFClassifier(2, **FIXED), X, y).partial_fit(X[:3], y[:3])
+
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("the long way")
+
     with monkeypatch.context() as patch:
-        patch.delattr("dmondrian.forest.Forest.update")
+        patch.setattr("dmondrian.forest.Forest.update", fail)
         forest.partial_fit(X[:1], y[:1], classes=["no", "yes"])
         forest.partial_fit(X[1:2], y[1:2], classes=np.array(["no", "yes"]))
         forest.partial_fit(X[2:3], y[2:3], classes=forest.classes_)
@@ -275,14 +280,51 @@ def test_classes_told_again_take_no_longer_way(monkeypatch: pytest.MonkeyPatch) 
     forest.partial_fit(X[:1], y[:1], classes=["yes", "no"])
     forest.partial_fit(X[:1], y[:1], classes=None)
     for wrong in (["no"], [], ["no", "yes", "maybe"], [0, 1], [X[0], X[1]]):
-        with pytest.raises(ValueError):  # noqa: PT011  # of many kinds
+        with pytest.raises(ValueError):
             forest.partial_fit(X[:1], y[:1], classes=wrong)
+    numbers = begun(AMFClassifier(2, **FIXED), X, (X[:, 0] > 0.5).astype(int))
+    of_arrays = [np.array([0]), np.array([1])]
+    for odd in ([0j, 1 + 0j], np.array([0, 1], complex), np.array([0, 1], object), of_arrays):
+        with pytest.raises((ValueError, TypeError)):
+            numbers.partial_fit(X[:1], np.array([0]), classes=odd)
     regressor = begun(AMFRegressor(2, **RATE), X, X[:, 0])
     for wrong in ([], None):
         with pytest.raises(TypeError):
             regressor.partial_fit(X[:1], X[:1, 0], classes=wrong)
     assert forest.forest_.total_weight == N + 5
     assert regressor.forest_.total_weight == N
+
+
+def test_a_row_that_cannot_be_kept_is_not_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trees and the rows from which settings will be chosen know the same."""
+    X = rows()
+    y = (X[:, 0] > 0.5).astype(int)
+    forest = begun(AMFClassifier(2), X, y)
+    other = begun(AMFClassifier(2), X, y)
+
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dmondrian.warmup.Warmup.after_row", fail)
+        with pytest.raises(MemoryError):
+            forest.partial_fit(X[:1], y[:1])
+    tiny = X[:1].astype(np.float64)
+    tiny[0, 0] = 1e-42
+    with np.errstate(all="raise"):
+        forest.partial_fit(tiny, y[:1]).partial_fit(X[1:2], y[1:2])
+    other.partial_fit(np.concatenate([tiny.astype(np.float32), X[1:2]]), y[:2])
+    assert same_forest(forest, other)
+    assert forest.forest_.state()[0] == other.forest_.state()[0]
+
+
+def test_rows_that_labels_forbid_are_refused_alone_too() -> None:
+    X = rows()
+    forest = begun(AMFRegressor(2), X[:2], np.array([1e140, 0.0]))
+    forest.partial_fit(X[2:3], np.zeros(1), [1e10 - 2.5])
+    for _ in range(3):
+        with pytest.raises(DataError):
+            forest.partial_fit(X[3:4], np.zeros(1))
 
 
 def test_parameters_that_change_are_noticed() -> None:

@@ -196,30 +196,30 @@ def test_a_warmup_is_as_long_as_asked(rows: int, tmp_path: Path) -> None:
         assert same_forest(whole, again.partial_fit(X[60:], y[60:]))
 
 
-@pytest.mark.parametrize("n_values", [2, 3, 400])
+@pytest.mark.parametrize("n_values", [1, 2, 3, 400])
 def test_a_row_that_comes_alone_is_kept_as_others_are(n_values: int) -> None:
     rng = np.random.default_rng(n_values)
     n, last = 700, 40
     X = (rng.integers(0, n_values, (n, 1)) / 2).astype(np.float64)
     X[::5] = -0.0
-    y = rng.integers(0, 2, n).astype(np.float64)
+    y = rng.integers(0, min(n_values, 2), n).astype(np.float64)
     begun = Warmup(("alpha",), 1, last)
     one_by_one, together = begun, begun.after(X.astype(np.float32), y, None)
     for r in range(n):
         before = one_by_one
-        narrow = X[r : r + 1].astype(np.float32)
-        after = before.after(narrow, y[r : r + 1], None)
         if before.is_done:
             break
-        one_by_one = before.after_row(X[r : r + 1], y[r])
-        other = before.after_row(X[r : r + 1] + 1.0, 1.0 - y[r])  # a row before is not changed
-        for told, expected in ((one_by_one, after), (other, after)):
-            assert (told.n_rows, after.n_rows) == (r + 1, r + 1)
-            assert np.array_equal(told.rows[0][:r], expected.rows[0][:r])
+        row, kept = X[r : r + 1].astype(np.float32), before.to_json()
+        one_by_one = before.after_row(row, y[r])
+        after = before.after(row, y[r : r + 1], None)
+        other = before.after_row(row + np.float32(1.0), 1.0 - y[r])
+        assert before.to_json() == kept
         assert one_by_one.n_distinct == after.n_distinct
-        assert one_by_one.to_json() == after.to_json()
+        assert one_by_one.to_json() == after.to_json() != other.to_json()
         may = [each.is_done or each.n_distinct > last for each in (after, other)]
         assert before.may_choose or not any(may)
+    with pytest.raises(ValueError, match="read-only"):
+        one_by_one.rows[0][0] = 1.0
     assert together.is_done == one_by_one.is_done
     assert [a.tobytes() for a in together.rows] == [a.tobytes() for a in one_by_one.rows]
 
@@ -244,6 +244,15 @@ def test_rows_alone_are_looked_at_closely_only_where_a_choice_is_near(
     assert {FIRST, LAST} <= set(looked_at)
     assert len(looked_at) < 15  # columns that were of two values are of more
     assert same_forest(whole, parts)
+    assert whole.forest_.state()[0] == parts.forest_.state()[0]
+    flat = AMFClassifier(1, feature_scales=None, warmup_rows=32, random_state=1)
+    flat.partial_fit(X[:1], y[:1], classes=[0, 1])
+    looked_at.clear()
+    for _ in range(32 * 16 - 1):
+        assert flat.forest_.warmup is not None
+        flat.partial_fit(X[:1], y[:1])
+    assert flat.forest_.warmup is None  # no more are kept
+    assert looked_at == [32 * 16 - 1]
 
 
 @pytest.mark.parametrize("rows", [0, 31, 2**16 + 1, 100.0, None])
