@@ -19,8 +19,9 @@ is therefore a bit less than what is moved, most of all where boxes are wide. No
 stay in the cache: their bytes count as all others, so a small forest may move more than a copy.
 
 The time is all that `partial_fit` takes, its checks of each block too; up to 100,000 rows it is the
-median of five forests that learn the same, as it is short. ``--at-hand`` MiB are taken
-and freed before it, so that a virtual machine's host has given them (see `benchmarks.throughput`).
+median of five forests that learn the same, as it is short. ``--at-hand`` MiB are taken and freed a
+block before it, so that a virtual machine's host has given them (see `benchmarks.throughput`); the
+block brings the trees back to the caches.
 
     python -m benchmarks.growth --data <folder> --max-rows 3000000 --fresh
 
@@ -113,9 +114,11 @@ def course(
     model, done = forest(of_classes, args.trees), 0
     for n in (n for n in stages(len(X)) if n <= most):
         start = n - n // TOLD
-        learn(model, X[done:start], y[done:start], classes)
-        before = model.forest_.n_nodes
+        late = max(done, start - BLOCK)
+        learn(model, X[done:late], y[done:late], classes)
         np.ones(args.at_hand << 17)  # of 8 bytes; and given back
+        learn(model, X[late:start], y[late:start], classes)  # what that took from the caches
+        before = model.forest_.n_nodes
         seconds = learn(model, X[start:n], y[start:n], classes)
         yield n, model, model.forest_.n_nodes - before, seconds
         done = n
