@@ -143,16 +143,22 @@ class Found:
     """What the values of rows and boxes allow for."""
 
     def __init__(self, n_features: int) -> None:
-        self._all = np.arange(n_features)
+        self._n_features = n_features
         self._values, self._steps = Values(n_features), Steps(n_features)
 
     def add(self, X: np.ndarray, has_rows: np.ndarray | None = None) -> None:
         """Take values in; see :meth:`Values.add`."""
-        seen, two = self._values.seen(len(self._all))
+        seen, two = self._values.seen(self._n_features)
         self._values.add(X, has_rows)
-        others = np.setdiff1d(self._all, self._values.features)
-        self._steps.add(two, None, np.intersect1d(seen, others))
-        self._steps.add(X, has_rows, others)
+        is_other = self._are_other(self._values.features)
+        self._steps.add(two, None, seen[is_other[seen]])
+        self._steps.add(X, has_rows, np.flatnonzero(is_other))
+
+    def _are_other(self, features: np.ndarray) -> np.ndarray:
+        """Tell of each feature whether it is none of these, bool [d]."""
+        is_other = np.ones(self._n_features, bool)
+        is_other[features] = False
+        return is_other
 
     def add_boxes(self, boxes: Iterable[Boxes]) -> None:
         """Take the bounds of boxes in."""
@@ -163,10 +169,11 @@ class Found:
     def columns(self) -> Columns:
         """Return the columns to write."""
         binary, values = self._values.binary()
-        others = np.setdiff1d(self._all, binary)
-        seen, two = self._values.seen(len(self._all))
-        self._steps.add(two, None, np.intersect1d(seen, others))
-        return make_columns(len(self._all), binary, values, self._steps.stepped(others))
+        is_other = self._are_other(binary)
+        seen, two = self._values.seen(self._n_features)
+        self._steps.add(two, None, seen[is_other[seen]])
+        others = np.flatnonzero(is_other)
+        return make_columns(self._n_features, binary, values, self._steps.stepped(others))
 
 
 def find_columns(n_features: int, boxes: Iterable[Boxes], X: np.ndarray | None = None) -> Columns:

@@ -69,8 +69,9 @@ def make_columns(
     """Return columns of which ``binary`` (int [b], increasing) take ``values`` [b, 2] only."""
     binary = np.ascontiguousarray(binary, np.int32)
     stepped = np.ascontiguousarray(steps.features, np.int32)
-    others = np.concatenate([binary, stepped])
-    numeric = np.setdiff1d(np.arange(n_features, dtype=np.int32), others)
+    is_numeric = np.ones(n_features, bool)
+    is_numeric[binary] = is_numeric[stepped] = False
+    numeric = np.flatnonzero(is_numeric).astype(np.int32)
     place = np.empty(n_features, np.int32)
     place[numeric] = np.arange(len(numeric))
     place[stepped] = len(numeric) + np.arange(len(stepped))
