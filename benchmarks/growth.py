@@ -27,7 +27,7 @@ block brings the trees back to the caches.
 
 Streams: ``classes`` is scikit-learn's `make_classification`, 20 columns of which 10 tell, two
 classes; ``wide`` is the same with 100 columns and 5 classes, to at most ``--wide-rows`` as a node's
-box is 800 bytes; ``labels`` is its `make_friedman1`, 10 columns. ``covtype`` and ``adult`` (one-hot
+box is 400 bytes; ``labels`` is its `make_friedman1`, 10 columns. ``covtype`` and ``adult`` (one-hot
 columns) need ``--data`` and come in their stored order, as far as they go. Columns are in [0, 1].
 """
 
