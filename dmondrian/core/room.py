@@ -63,12 +63,14 @@ def _reserved(n_bytes: int) -> tuple[_Range, np.ndarray] | None:
         return None
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
     try:
-        addresses = _Range(-1, _AHEAD * n_bytes, flags=flags)
+        addresses = _Range(-1, _AHEAD * n_bytes + LARGE_PAGE, flags=flags)
     except (OSError, ValueError):  # no such range is left
         return None
     with contextlib.suppress(OSError):  # a kernel without large pages
         addresses.madvise(mmap.MADV_HUGEPAGE if n_bytes > LARGE_PAGE else mmap.MADV_NOHUGEPAGE)
-    return addresses, np.frombuffer(addresses, np.uint8)
+    # What lies before the first whole large page is taken in small ones, each of which costs time.
+    before = -np.frombuffer(addresses, np.uint8).ctypes.data % LARGE_PAGE
+    return addresses, np.frombuffer(addresses, np.uint8, offset=before)
 
 
 def _range_of(array: np.ndarray) -> tuple[_Range, np.ndarray] | None:
