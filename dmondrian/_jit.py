@@ -22,9 +22,9 @@ from numba.core import config, types
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import LoweringPass, register_pass
-from numba.core.errors import NumbaError
+from numba.core.errors import NumbaError, NumbaTypeError
 from numba.core.registry import CPUDispatcher
-from numba.core.typed_passes import NativeLowering
+from numba.core.typed_passes import NativeLowering, NopythonTypeInference
 from numba.core.typing.templates import infer_global, make_intrinsic_template
 from numba.extending import overload
 
@@ -131,18 +131,64 @@ class _EnterPart(LoweringPass):
         return False
 
 
+def uncounted(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    """Return a value of type ``kind`` whose arrays carry no reference counts."""
+    if isinstance(kind, types.Array):
+        view = context.make_array(kind)(context, builder, value)
+        view.meminfo, view.parent = view.meminfo.type(None), view.parent.type(None)
+        return view._getvalue()
+    if isinstance(kind, types.BaseTuple):  # type: ignore[attr-defined]  # Numba's hints omit it
+        for k, each in enumerate(kind.types):
+            known = builder.extract_value(value, k)
+            found = uncounted(context, builder, each, known)
+            if found is not known:
+                value = builder.insert_value(value, found, k)
+    return value
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _PartInference(NopythonTypeInference):
+    """Lets parts return arrays, which Numba allows only where references are counted."""
+
+    _name = "part_type_inference"
+
+    def run_pass(self, state: Any) -> bool:
+        context, counts = state.targetctx, state.targetctx.enable_nrt
+        context.enable_nrt = True
+        done: bool = super().run_pass(state)
+        context.enable_nrt = counts
+        if counts and context.data_model_manager[state.return_type].contains_nrt_meminfo():
+            raise NumbaTypeError("what makes arrays must not return any: nobody would free them")
+        return done
+
+
 class _PartCompiler(CompilerBase):
     def define_pipelines(self) -> list[Any]:
-        state = self.state
+        state, context = self.state, self.state.targetctx
         state.flags.no_compile = True
-        state.library = _PartLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
+        state.library = _PartLibrary(context.codegen(), state.func_id.func_qualname)
+
+        def get_return_value(builder: Any, kind: Any, value: Any) -> Any:
+            borrowed = uncounted(context, builder, kind, value)
+            return type(context).get_return_value(context, builder, kind, borrowed)
+
+        context.get_return_value = get_return_value
         passes = DefaultPassBuilder.define_nopython_pipeline(state)
+        passes.passes = [
+            (_PartInference if each is NopythonTypeInference else each, what)
+            for each, what in passes.passes
+        ]
         passes.add_pass_after(_EnterPart, NativeLowering)
         passes.finalize()
         return [passes]
 
 
-_PART = {**_FLAGS, "forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+# Parts count no references (``_nrt``): a count for each array of each tuple that is handed on was
+# a third of what they were compiled from. What they make no array of is held by their kernel.
+_PART = {
+    **_FLAGS, "forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True,
+    "_nrt": False,
+}  # fmt: skip
 
 
 def _of_any_number(kind: Any) -> Any:
@@ -171,20 +217,30 @@ class _Part(CPUDispatcher):
         return self._alone  # Numba calls it with these arguments
 
 
-def inner(function: Callable[..., Any]) -> Any:
-    """Compile a function that only kernels call; it is cached with its callers."""
+def _part(function: Callable[..., Any], **options: bool) -> Any:
     if config.DISABLE_JIT:
         return function
-    options = {"nopython": True, **_PART}
-    return _Part(function, targetoptions=options, pipeline_class=_PartCompiler)
+    told = {"nopython": True, **_PART, **options}
+    return _Part(function, targetoptions=told, pipeline_class=_PartCompiler)
+
+
+def inner(function: Callable[..., Any]) -> Any:
+    """Compile a function that only kernels call; it is cached with its callers.
+
+    It may make no arrays, and those that it returns are borrowed: whoever calls it has to hold what
+    they lie in.
+    """
+    return _part(function)
 
 
 def apart(function: Callable[..., Any]) -> Any:
     """Compile a function as :func:`inner` does, with registers of its own: a call, not a copy."""
-    if config.DISABLE_JIT:
-        return function
-    options = {"nopython": True, **_PART, "forceinline": False}
-    return _Part(function, targetoptions=options, pipeline_class=_PartCompiler)
+    return _part(function, forceinline=False)
+
+
+def allocating(function: Callable[..., Any]) -> Any:
+    """Compile a function as :func:`apart` does, that may make arrays; it must not return any."""
+    return _part(function, forceinline=False, _nrt=True)
 
 
 def overload_part(stub: Callable[..., Any], **options: Any) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 
-from dmondrian._jit import instead_of
+from dmondrian._jit import instead_of, uncounted
 
 CACHE_LINE = 64  # bytes
 _TWO_LINES = CACHE_LINE + 8  # bytes of doubles that lie in no more, wherever they begin
@@ -33,10 +33,7 @@ def borrow(array: Any) -> Any:
 @instead_of(borrow)
 def _without_owner(typing_context, array):  # type: ignore[no-untyped-def]  # numba's signature
     def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # likewise
-        view = context.make_array(array)(context, builder, args[0])
-        view.meminfo = view.meminfo.type(None)
-        view.parent = view.parent.type(None)
-        return view._getvalue()
+        return uncounted(context, builder, array, args[0])
 
     return array(array), generate
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dmondrian._jit import hook, implements, inner, kernel
+from dmondrian._jit import allocating, hook, implements, inner, kernel
 from dmondrian._memory import array_at, borrow, bring, prefetch
 from dmondrian.core.box import distance_to
 from dmondrian.core.columns import borrow_columns, borrow_rows, row_of
@@ -266,7 +266,7 @@ def predict_frozen(rule, table, columns, frozen, width, rows, total, square, dis
     table, columns, frozen = borrow(table), borrow_columns(columns), borrow(frozen)
     rows, total = borrow_rows(rows), borrow(total)
     square, distance = borrow(square), borrow(distance)
-    lengths, memory = scratch_for(columns), np.empty(max(rows.values.shape[1], 8))
+    lengths, memory = np.empty(scratch_for(columns)), np.empty(max(rows.values.shape[1], 8))
     found = np.empty(total.shape[0], np.int32)
     for t in range(frozen.shape[0]):
         tree, leaves = tree_at(table, t, columns, borrow(lengths)), borrow(found)
@@ -306,7 +306,7 @@ def bring_for(array, n):
         bring(array)
 
 
-@inner
+@allocating
 def find_leaves(ways, leaves):
     """Write the leaf at the end of each way."""
     n = leaves.shape[0]

@@ -207,7 +207,8 @@ def answer_rows(asked, growth, stat, loss, rule, tree, key, x, row):
             growth, stat, asked.loss, rule, tree, key, x, leaf, noted, lifetime, work[0], work[1],
             work[2:],
         )  # fmt: skip
-        asked.answers[i] = work[2]
+        for k in range(work.shape[1]):
+            asked.answers[i, k] = work[2, k]
         root = tree.head_i[ROOT]
         for k in range(asked.known.shape[1]):
             asked.known[i, k] = tree.d[root, STAT + k]
@@ -254,7 +255,7 @@ def update(
     """
     table, columns, rows = borrow(table), borrow_columns(columns), borrow_rows(rows)
     numbers, y, w, reached = borrow(numbers), borrow(y), borrow(w), borrow(reached)
-    lengths, places = scratch_for(columns), np.empty(4 * N_AHEAD, np.int64)
+    lengths, places = np.empty(scratch_for(columns)), np.empty(4 * N_AHEAD, np.int64)
     notes = np.empty((N_AHEAD, N_NOTED), np.int32)
     n, waiting = y.shape[0], 0
     for t in range(first, last):
@@ -299,7 +300,7 @@ def predict(
     table, columns, rows = borrow(table), borrow_columns(columns), borrow_rows(rows)
     numbers, lifetimes, total = borrow(numbers), borrow(lifetimes), borrow(total)
     square, distance = borrow(square), borrow(distance)
-    lengths, places = scratch_for(columns), np.empty(4 * N_AHEAD, np.int64)
+    lengths, places = np.empty(scratch_for(columns)), np.empty(4 * N_AHEAD, np.int64)
     memory = np.empty((2 + lifetimes.shape[1], width))
     notes = np.empty((N_AHEAD, N_NOTED), np.int32)
     n, n_trees, beside = total.shape[0], numbers.shape[0], reads_siblings(rule)
@@ -351,7 +352,7 @@ def collect(growth, stat, loss, rule, table, columns, seed, numbers, rows, lifet
     """
     table, columns, rows = borrow(table), borrow_columns(columns), borrow_rows(rows)
     numbers, lifetimes, answers = borrow(numbers), borrow(lifetimes), borrow(answers)
-    lengths, memory = scratch_for(columns), np.empty((2, answers.shape[3]))
+    lengths, memory = np.empty(scratch_for(columns)), np.empty((2, answers.shape[3]))
     places, notes = np.empty(4 * N_AHEAD, np.int64), np.empty((N_AHEAD, N_NOTED), np.int32)
     n, boxes, beside = answers.shape[1], reads_boxes(growth), reads_siblings(rule)
     for t in range(numbers.shape[0]):

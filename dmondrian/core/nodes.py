@@ -166,8 +166,8 @@ def times_of(tree: Tree) -> np.ndarray:
 
 @inner
 def scratch_for(columns):
-    """Return scratch for trees of these columns."""
-    return np.empty(max(3 * columns.place.shape[0], LEAST_SCRATCH))
+    """Return how many doubles the scratch for trees of these columns has."""
+    return max(3 * columns.place.shape[0], LEAST_SCRATCH)
 
 
 def make_tree(columns: Columns, n_stats: int, capacity: int) -> Tree:

@@ -61,16 +61,16 @@ def _reserved(n_bytes: int) -> tuple[_Range, np.ndarray] | None:
     """Return a range and its bytes, uint8 [more than ``n_bytes`` zeros]; None if there is none."""
     if n_bytes < LEAST or not _are_addresses_free():
         return None
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
+    flags, length = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE, _AHEAD * n_bytes
     try:
-        addresses = _Range(-1, _AHEAD * n_bytes + LARGE_PAGE, flags=flags)
+        addresses = _Range(-1, length + LARGE_PAGE, flags=flags)
     except (OSError, ValueError):  # no such range is left
         return None
     with contextlib.suppress(OSError):  # a kernel without large pages
         addresses.madvise(mmap.MADV_HUGEPAGE if n_bytes > LARGE_PAGE else mmap.MADV_NOHUGEPAGE)
-    # What lies before the first whole large page is taken in small ones, each of which costs time.
+    # What lies before the first whole large page would be taken in small ones, one by one.
     before = -np.frombuffer(addresses, np.uint8).ctypes.data % LARGE_PAGE
-    return addresses, np.frombuffer(addresses, np.uint8, offset=before)
+    return addresses, np.frombuffer(addresses, np.uint8, length, before)
 
 
 def _range_of(array: np.ndarray) -> tuple[_Range, np.ndarray] | None:

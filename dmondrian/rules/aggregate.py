@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._jit import implements
+from dmondrian._jit import allocating, implements
 from dmondrian._memory import prefetch
 from dmondrian.core.nodes import LEFT, N_NODES, PARENT, RIGHT
 from dmondrian.core.policies import (
@@ -118,8 +118,9 @@ def inherit_weight_aggregate(rule, tree, new, v, v_is_leaf):
 # the order of their numbers do not wait for each other's memory, as a walk of the tree would.
 
 
-@implements(rebuild_weights, Aggregate)
-def rebuild_weights_aggregate(rule, loss, tree):
+@allocating
+def rebuild_odds(loss, tree):
+    """Set the odds of all nodes anew from their prices. O(m)."""
     n = tree.head_i[N_NODES]
     m = np.full(n, -1.0)  # not known yet
     k = np.empty(n, np.int64)
@@ -138,3 +139,8 @@ def rebuild_weights_aggregate(rule, loss, tree):
             set_odds(tree, v, own / below, k_own - k_below)
             m[v], k[v] = add(0.5 * own, k_own, 0.5 * below, k_below)
             child, v = v, np.int64(tree.i[v, PARENT])
+
+
+@implements(rebuild_weights, Aggregate)
+def rebuild_weights_aggregate(rule, loss, tree):
+    rebuild_odds(loss, tree)

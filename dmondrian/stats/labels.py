@@ -36,7 +36,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._jit import implements, inner
+from dmondrian._jit import allocating, implements, inner
 from dmondrian.core.nodes import OFFSET, STAT
 from dmondrian.core.policies import add_statistics, count, gain, is_pure, is_pure_with
 from dmondrian.stats.moments import MOMENTS, SQUARES, SUM, gain_of_means, is_one_label
@@ -133,8 +133,9 @@ def bounds_at(row, at, k, y):
     return (row[at[2] + i - 1] if i > 0 else 0.0), below
 
 
-@implements(add_statistics, Labels)
-def add_ranked(stat, tree, v, told):
+@allocating
+def unite(stat, tree, v, told):
+    """Add the labels and sums that are ``told`` to those of node ``v``. O(labels)."""
     row, at, from_, k = tree.d[v], places(stat), _places_in(stat, told), int(tree.d[v, KEPT])
     more = int(told[KEPT - STAT])
     room = k + more + 1
@@ -157,6 +158,11 @@ def add_ranked(stat, tree, v, told):
     row[KEPT] = n
     for s in range(MOMENTS):
         row[STAT + s] += told[s]
+
+
+@implements(add_statistics, Labels)
+def add_ranked(stat, tree, v, told):
+    unite(stat, tree, v, told)
 
 
 @inner

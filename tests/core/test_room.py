@@ -66,6 +66,13 @@ def test_an_array_moves_to_large_pages_once_and_leaves_the_old_one_as_it_is():
 
 
 @needs_ranges
+@pytest.mark.parametrize("more", [1, 2, 1000, PAGE])
+def test_an_array_in_large_pages_begins_with_one(more):
+    arrays = [growing(PAGE + more, 16, np.int32) for _ in range(3)]  # next to each other, mostly
+    assert [array.ctypes.data % LARGE_PAGE for array in arrays] == [0, 0, 0]
+
+
+@needs_ranges
 def test_a_full_range_is_left_for_a_larger_one():
     array = _filled(growing, PAGE + 1)
     end = 256 * (PAGE + 1)
