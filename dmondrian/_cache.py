@@ -40,7 +40,7 @@ def source_digest() -> str:
     silently absent from code cached without them.
     """
     digest = hashlib.sha256(f"boundscheck={config.BOUNDSCHECK}".encode())
-    files = [_PACKAGE / "_jit.py", _PACKAGE / "_memory.py"]
+    files = [_PACKAGE / name for name in ("_compilers.py", "_jit.py", "_memory.py")]
     for folder in _KERNEL_FOLDERS:
         files += sorted((_PACKAGE / folder).glob("*.py"))
     for file in files:

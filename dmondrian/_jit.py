@@ -17,18 +17,14 @@ from typing import Any
 
 import numba
 import numpy as np
-from numba import _dynfunc
 from numba.core import config, types
-from numba.core.codegen import JITCodeLibrary
-from numba.core.compiler import CompilerBase, DefaultPassBuilder
-from numba.core.compiler_machinery import LoweringPass, register_pass
-from numba.core.errors import NumbaError, NumbaTypeError
+from numba.core.errors import NumbaError
 from numba.core.registry import CPUDispatcher
-from numba.core.typed_passes import NativeLowering, NopythonTypeInference
 from numba.core.typing.templates import infer_global, make_intrinsic_template
 from numba.extending import overload
 
 from dmondrian._cache import KernelCache
+from dmondrian._compilers import KernelCompiler, PartCompiler
 from dmondrian.errors import ParameterError
 
 _FLAGS = {"nogil": True, "fastmath": False, "error_model": "numpy"}
@@ -37,7 +33,7 @@ _KERNELS: list[Any] = []  # that were declared so far
 
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile an entry point: called from Python, without the GIL, cached on disk."""
-    compiled = numba.njit(**_FLAGS)(function)
+    compiled = numba.njit(**_FLAGS, pipeline_class=KernelCompiler)(function)
     if not config.DISABLE_JIT:
         compiled._cache = KernelCache(function)
         _KERNELS.append(compiled)
@@ -95,99 +91,9 @@ def elementwise(function: Callable[..., Any]) -> Callable[..., np.ndarray]:
     return checked
 
 
-class _PartLibrary(JITCodeLibrary):
-    """A part of kernels and the parts that it calls, as LLVM's language alone.
-
-    Numba would optimise and assemble each part for itself too, and run neither: half of the
-    time of a compilation.
-    """
-
-    def _optimize_final_module(self) -> None:
-        """Leave that to the kernels."""
-
-    def _finalize_final_module(self) -> None:
-        self._finalize_dynamic_globals()
-        self._finalized = True
-
-
-@register_pass(mutates_CFG=False, analysis_only=True)
-class _EnterPart(LoweringPass):
-    """Lets callers find a part under a key, as Numba does with what it has assembled."""
-
-    _name = "enter_part"
-
-    def __init__(self) -> None:
-        LoweringPass.__init__(self)
-
-    def run_pass(self, state: Any) -> bool:
-        lowered = state.cr
-        names = lowered.fndesc.lookup_module(), lowered.fndesc.qualname, "a part of kernels"
-        key = _dynfunc.make_function(*names, 0, lowered.env, (state.library,))  # 0: no code
-        state.targetctx.insert_user_function(key, lowered.fndesc, [state.library])
-        state.cr = lowered._replace(cfunc=key)
-        if not state.flags.forceinline:
-            library = state.library._final_module
-            library.get_function(lowered.fndesc.llvm_func_name).add_function_attribute("noinline")
-        return False
-
-
-def uncounted(context: Any, builder: Any, kind: Any, value: Any) -> Any:
-    """Return a value of type ``kind`` whose arrays carry no reference counts."""
-    if isinstance(kind, types.Array):
-        view = context.make_array(kind)(context, builder, value)
-        view.meminfo, view.parent = view.meminfo.type(None), view.parent.type(None)
-        return view._getvalue()
-    if isinstance(kind, types.BaseTuple):  # type: ignore[attr-defined]  # Numba's hints omit it
-        for k, each in enumerate(kind.types):
-            known = builder.extract_value(value, k)
-            found = uncounted(context, builder, each, known)
-            if found is not known:
-                value = builder.insert_value(value, found, k)
-    return value
-
-
-@register_pass(mutates_CFG=True, analysis_only=False)
-class _PartInference(NopythonTypeInference):
-    """Lets parts return arrays, which Numba allows only where references are counted."""
-
-    _name = "part_type_inference"
-
-    def run_pass(self, state: Any) -> bool:
-        context, counts = state.targetctx, state.targetctx.enable_nrt
-        context.enable_nrt = True
-        done: bool = super().run_pass(state)
-        context.enable_nrt = counts
-        if counts and context.data_model_manager[state.return_type].contains_nrt_meminfo():
-            raise NumbaTypeError("what makes arrays must not return any: nobody would free them")
-        return done
-
-
-class _PartCompiler(CompilerBase):
-    def define_pipelines(self) -> list[Any]:
-        state, context = self.state, self.state.targetctx
-        state.flags.no_compile = True
-        state.library = _PartLibrary(context.codegen(), state.func_id.func_qualname)
-
-        def get_return_value(builder: Any, kind: Any, value: Any) -> Any:
-            borrowed = uncounted(context, builder, kind, value)
-            return type(context).get_return_value(context, builder, kind, borrowed)
-
-        context.get_return_value = get_return_value
-        passes = DefaultPassBuilder.define_nopython_pipeline(state)
-        passes.passes = [
-            (_PartInference if each is NopythonTypeInference else each, what)
-            for each, what in passes.passes
-        ]
-        passes.add_pass_after(_EnterPart, NativeLowering)
-        passes.finalize()
-        return [passes]
-
-
-# Parts count no references (``_nrt``): a count for each array of each tuple that is handed on was
-# a third of what they were compiled from. What they make no array of is held by their kernel.
 _PART = {
     **_FLAGS, "forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True,
-    "_nrt": False,
+    "_nrt": False,  # no counts of references
 }  # fmt: skip
 
 
@@ -221,14 +127,14 @@ def _part(function: Callable[..., Any], **options: bool) -> Any:
     if config.DISABLE_JIT:
         return function
     told = {"nopython": True, **_PART, **options}
-    return _Part(function, targetoptions=told, pipeline_class=_PartCompiler)
+    return _Part(function, targetoptions=told, pipeline_class=PartCompiler)
 
 
 def inner(function: Callable[..., Any]) -> Any:
     """Compile a function that only kernels call; it is cached with its callers.
 
-    It may make no arrays, and those that it returns are borrowed: whoever calls it has to hold what
-    they lie in.
+    It may make no arrays, and those that it returns are borrowed: where they lie in an array of a
+    kernel's own, that has to be handed over borrowed (``dmondrian._memory.borrow``).
     """
     return _part(function)
 
@@ -245,7 +151,7 @@ def allocating(function: Callable[..., Any]) -> Any:
 
 def overload_part(stub: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     """Return Numba's ``overload`` for implementations that only kernels call."""
-    return overload(stub, jit_options={**_PART, "pipeline_class": _PartCompiler}, **options)
+    return overload(stub, jit_options={**_PART, "pipeline_class": PartCompiler}, **options)
 
 
 def instead_of(stub: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,19 +13,19 @@ import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 
-from dmondrian._jit import instead_of, uncounted
+from dmondrian._compilers import uncounted
+from dmondrian._jit import instead_of
 
 CACHE_LINE = 64  # bytes
 _TWO_LINES = CACHE_LINE + 8  # bytes of doubles that lie in no more, wherever they begin
 
 
 def borrow(array: Any) -> Any:
-    """Return the array without its reference count, for the length of a kernel.
+    """Return an array that a kernel made without its reference count.
 
-    Every slice of a counted array costs two atomic operations; a kernel slices at every
-    node. The caller of the kernel holds the array, so nothing can vanish meanwhile. An array that
-    the kernel made vanishes after the last line that names it: borrow it within the loop that
-    uses it.
+    Every slice of a counted array costs two atomic operations. The array vanishes after the last
+    line of the kernel that names it, whoever has borrowed it: borrow it within the loop that uses
+    it.
     """
     return array
 

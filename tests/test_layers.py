@@ -12,7 +12,7 @@ from tests.sources import parsed
 
 ROOT = Path(dmondrian.__file__).parent
 LAYERS = (
-    {"_cache", "_jit", "_memory", "errors", "extras", "files"},
+    {"_cache", "_compilers", "_jit", "_memory", "errors", "extras", "files"},
     {"core"},
     {"growth", "stats", "losses", "rules"},
     {

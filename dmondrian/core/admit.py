@@ -8,10 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from dmondrian._jit import kernel
-from dmondrian._memory import borrow
 from dmondrian.core.columns import (
-    borrow_columns,
-    borrow_rows,
     has_room,
     steps_to,
     write_bits_of_row,
@@ -31,13 +28,6 @@ def admit(raw, scales, units, in_cube, columns, rows):
     float64 [d] that values are rounded to, or [0]; ``rows`` as kernels read them, but writable.
     O(d).
     """
-    raw, scales, units, columns, rows = (
-        borrow(raw),
-        borrow(scales),
-        borrow(units),
-        borrow_columns(columns),
-        borrow_rows(rows),
-    )
     x = rows.values[0]
     for j in range(x.shape[0]):
         value = np.float32(raw[0, j])

@@ -14,12 +14,11 @@ from typing import NamedTuple
 import numpy as np
 
 from dmondrian._jit import apart, hook, implements, inner
-from dmondrian._memory import borrow, in_a_row, prefetch, prefetch_word
+from dmondrian._memory import in_a_row, prefetch, prefetch_word
 from dmondrian.core.columns import (
     Columns,
     Row,
     Rows,
-    borrow_columns,
 )
 from dmondrian.core.nodes import (
     FEATURE,
@@ -30,7 +29,6 @@ from dmondrian.core.nodes import (
     ROOT,
     THRESHOLD,
     Tree,
-    borrow_tree,
 )
 from dmondrian.core.table import tree_at, words_at
 
@@ -73,7 +71,7 @@ class RowInTrees(NamedTuple):
 
 @hook
 def tree_on(ways, b):
-    """Return the tree of way number ``b``, its arrays borrowed."""
+    """Return the tree of way number ``b``."""
 
 
 @hook
@@ -94,7 +92,7 @@ def row_on(ways, b):
 @implements(tree_on, RowsInTree)
 def tree_of_rows(ways, b):
     """Return the tree."""
-    return borrow_tree(ways.tree)
+    return ways.tree
 
 
 @implements(words_on, RowsInTree)
@@ -118,8 +116,7 @@ def place_of_row(ways, b):
 @implements(tree_on, RowInTrees)
 def tree_of_way(ways, b):
     """Return the tree."""
-    columns, scratch = borrow_columns(ways.columns), borrow(ways.scratch)
-    return tree_at(borrow(ways.table), np.int64(ways.first) + np.int64(b), columns, scratch)
+    return tree_at(ways.table, np.int64(ways.first) + np.int64(b), ways.columns, ways.scratch)
 
 
 @implements(words_on, RowInTrees)
@@ -131,7 +128,7 @@ def words_of_way(ways, b):
 @implements(values_on, RowInTrees)
 def values_of_row(ways):
     """Return the row's values."""
-    return borrow(ways.x.values)
+    return ways.x.values
 
 
 @implements(row_on, RowInTrees)
@@ -149,7 +146,6 @@ def look_ahead(ways, n, at, noted, with_boxes, with_siblings):
     leaves, of many ways for those of the first two, before :func:`look_on` does for others;
     ``with_siblings`` asks for the nodes beside the ways too.
     """
-    at, noted = borrow(at), borrow(noted)  # not known here any more
     leaves, depths, moving, starts = (
         at[:N_AHEAD],
         at[N_AHEAD : 2 * N_AHEAD],
@@ -229,12 +225,6 @@ class Way(NamedTuple):
 
     nodes: np.ndarray  # int32 [N_NOTED]
     n: int  # how many of them; where it is wrong, or below 0, it costs time
-
-
-@inner
-def borrow_way(way):
-    """Return the way without reference counts (see ``borrow``)."""
-    return Way(borrow(way.nodes), way.n)
 
 
 @inner

@@ -6,8 +6,7 @@ Shapes: m nodes, k outputs.
 from __future__ import annotations
 
 from dmondrian._jit import kernel
-from dmondrian._memory import borrow
-from dmondrian.core.nodes import N_NODES, STAT, borrow_tree
+from dmondrian.core.nodes import N_NODES, STAT
 from dmondrian.core.policies import add_forecast, risk
 
 
@@ -17,7 +16,6 @@ def assess(loss, tree, forecasts, risks):
 
     Nodes without rows are passed over.
     """
-    tree, forecasts, risks = borrow_tree(tree), borrow(forecasts), borrow(risks)
     for v in range(tree.head_i[N_NODES]):
         if tree.d[v, STAT] > 0.0:
             add_forecast(loss, tree, v, 0.0, 1.0, forecasts[v])

@@ -21,7 +21,7 @@ from dmondrian.core.bounds import (
     widen,
 )
 from dmondrian.core.columns import steps_to, value_of
-from dmondrian.core.nodes import borrow_tree, n_bound_words_compiled
+from dmondrian.core.nodes import n_bound_words_compiled
 from dmondrian.core.rough import rough_extension
 
 _ROUGH = 2.0**-23  # twice what a rounding of float32 may take away
@@ -88,7 +88,6 @@ def is_plain(tree, x):
 @apart
 def measure_plain(tree, v, x, extensions):
     """Do what :func:`measure` does, bound after bound, of a row in floats alone. O(d)."""
-    tree = borrow_tree(tree)
     for j in range(tree.n_features):
         lower, upper = bound(tree, v, j, False), bound(tree, v, j, True)
         extensions[j] = extension(lower, upper, x.values[j])

@@ -15,13 +15,11 @@ from __future__ import annotations
 import numpy as np
 
 from dmondrian._jit import inner, kernel
-from dmondrian._memory import borrow
 
 
 @kernel
 def factorize(U, c):
     """Replace the upper triangle of A, in ``c`` columns of ``U``, by its factor. O(c^3)."""
-    U = borrow(U)
     for i in range(c):
         row = U[i]
         for j in range(i):
@@ -55,7 +53,6 @@ def rotate(U, c, first, x):
 @kernel
 def add_rank_one(U, c, x):
     """Make ``U`` the factor of A + x x'; ``x`` [c] is used up. O(c^2)."""
-    U, x = borrow(U), borrow(x)
     rotate(U, c, 0, x)
 
 
@@ -128,7 +125,6 @@ def solve_into(U, c, b, z):
 @kernel
 def solve(U, c, B, Z):
     """Write the solutions of A Z = B, float64 [k, c] each. O(k c^2)."""
-    U, B, Z = borrow(U), borrow(B), borrow(Z)
     for j in range(B.shape[0]):
         solve_into(U, c, B[j], Z[j])
 
@@ -139,8 +135,6 @@ def add_pairs(G, B, moments, columns, targets, weights):
 
     ``moments`` [1 + k] takes the weight of all rows and the sums of their targets.
     """
-    G, B, moments, columns = borrow(G), borrow(B), borrow(moments), borrow(columns)
-    targets, weights = borrow(targets), borrow(weights)
     for r in range(columns.shape[0]):
         mine, w = columns[r], weights[r]
         moments[0] += w

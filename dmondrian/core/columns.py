@@ -16,7 +16,6 @@ from typing import NamedTuple
 import numpy as np
 
 from dmondrian._jit import inner, kernel
-from dmondrian._memory import borrow
 
 _MOST_IN_ALL = 65_536  # stepped features whose steps are summed up in 32 bits
 
@@ -127,27 +126,6 @@ def row_of(rows, r):
 
 
 @inner
-def borrow_rows(rows):
-    """Return the rows without reference counts (see ``borrow``)."""
-    return Rows(borrow(rows.values), borrow(rows.numeric), borrow(rows.steps), borrow(rows.bits))
-
-
-@inner
-def borrow_columns(columns):
-    """Return the columns without reference counts (see ``borrow``)."""
-    return Columns(
-        borrow(columns.place),
-        borrow(columns.numeric),
-        borrow(columns.stepped),
-        borrow(columns.binary),
-        borrow(columns.values),
-        borrow(columns.units),
-        borrow(columns.origins),
-        columns.unit,
-    )
-
-
-@inner
 def value_of(columns, k, steps):
     """Return the value, float32, that ``steps`` are of stepped feature ``k``."""
     return np.float32((np.float64(steps) + columns.origins[k]) * np.float64(columns.units[k]))
@@ -178,7 +156,6 @@ def write_steps(X, columns, steps, others):
 
     ``others`` bool [g] are those with a value that steps do not tell, for which any is written.
     """
-    X, columns, steps, others = borrow(X), borrow_columns(columns), borrow(steps), borrow(others)
     g, features = columns.stepped.shape[0], columns.stepped
     per_unit, values = np.empty(g), np.empty(g, np.float32)
     for k in range(g):
@@ -221,8 +198,6 @@ def write_bits(patterns, wanted, columns, bits, others):
     ``patterns`` int32 [n, d] and ``wanted`` [b, 2] are the float32 of rows and of the columns'
     values, compared as they are stored: 0 and -0 are two values.
     """
-    patterns, wanted, bits, others = borrow(patterns), borrow(wanted), borrow(bits), borrow(others)
-    columns = borrow_columns(columns)
     for r in range(patterns.shape[0]):
         write_bits_of_row(patterns[r], wanted, columns, bits[r], others)
 
@@ -254,8 +229,7 @@ def take_values(patterns, has_rows, features, values, counts):
     bool [n] are left out. ``features`` int64 [c], with up to two ``values`` int32 [c, 2] each (one
     stands twice) and their ``counts`` int64 [c], lose those that take a third: the first ones stay.
     """
-    patterns, has_rows, features = borrow(patterns), borrow(has_rows), borrow(features)
-    values, counts, c, is_first = borrow(values), borrow(counts), features.shape[0], True
+    c, is_first = features.shape[0], True
     for r in range(patterns.shape[0]):
         if not has_rows[r]:
             continue
@@ -278,8 +252,6 @@ def write_bounds(lower, upper, wanted, columns, box, steps, bits):
     float32 as they are stored; ``steps`` int16 [m, 4 p + 2 g or more] are the box, and ``bits``
     uint64 [m, 2 q].
     """
-    lower, upper, wanted = borrow(lower), borrow(upper), borrow(wanted)
-    columns, box, steps, bits = borrow_columns(columns), borrow(box), borrow(steps), borrow(bits)
     p, half, one = columns.numeric.shape[0], bits.shape[1] // 2, np.uint64(1)
     g = columns.stepped.shape[0]
     for v in range(lower.shape[0]):
@@ -312,8 +284,7 @@ def read_bounds(told, columns, box, steps, bits, bounds):
     The others as :func:`write_bounds` takes them; ``told`` int32 [b, 4, 2] are the bounds of a
     feature that took neither value, the first, the second, both.
     """
-    told, columns, box, bits = borrow(told), borrow_columns(columns), borrow(box), borrow(bits)
-    steps, bounds, d = borrow(steps), borrow(bounds), bounds.shape[1] // 2
+    d = bounds.shape[1] // 2
     p, half, one = columns.numeric.shape[0], bits.shape[1] // 2, np.uint64(1)
     g = columns.stepped.shape[0]
     for v in range(bounds.shape[0]):

@@ -16,14 +16,12 @@ from typing import NamedTuple
 import numpy as np
 
 from dmondrian._jit import inner, kernel
-from dmondrian._memory import borrow
 from dmondrian.core.cholesky import append_column, remove_column, solve_into
-from dmondrian.core.columns import borrow_rows, row_of
+from dmondrian.core.columns import row_of
 from dmondrian.core.draws import exp, log
 from dmondrian.core.nodes import (
     LEFT,
     ROOT,
-    borrow_tree,
     first_in_postorder,
     leaf_of,
     next_in_postorder,
@@ -41,15 +39,6 @@ class Cuts(NamedTuple):
     rows: np.ndarray  # int64 [T, n], rows, those of a node together
     roots: np.ndarray  # int64 [T]
     nodes: np.ndarray  # int64 [q], nodes that are cut, in the order of time
-
-
-@inner
-def borrow_cuts(cuts):
-    """Return the cuts with arrays that carry no reference counts (see ``borrow``)."""
-    return Cuts(
-        borrow(cuts.left), borrow(cuts.right), borrow(cuts.first), borrow(cuts.last),
-        borrow(cuts.tree), borrow(cuts.rows), borrow(cuts.roots), borrow(cuts.nodes),
-    )  # fmt: skip
 
 
 class Fit(NamedTuple):
@@ -88,7 +77,6 @@ class Average(NamedTuple):
 @kernel
 def write_prior(ends, is_logarithmic, prior):
     """Write to ``prior`` [q] what lies between increasing ``ends`` [q + 1], or their logarithms."""
-    ends, prior = borrow(ends), borrow(prior)
     for i in range(prior.shape[0]):
         low, high = ends[i], ends[i + 1]
         prior[i] = max(log(high) - log(low) if is_logarithmic else high - low, 0.0)
@@ -101,8 +89,6 @@ def sort_rows(tree, rows, first, last, order):
     ``first`` and ``last`` int64 [m]. The tree must have taken in the rows: a row is of the leaf
     that the cuts lead to. O(n depth + m).
     """
-    tree, rows, order = borrow_tree(tree), borrow_rows(rows), borrow(order)
-    first, last = borrow(first), borrow(last)
     n, at = order.shape[0], 0
     leaves = np.empty(n, np.int64)
     last[:] = 0
@@ -323,16 +309,6 @@ def sweep(cuts, fit, labels, ridge, is_joint, told, average):
     (both 0 where trees are fitted each for itself), columns, the squared error of the rows held
     out, and the log marginal likelihood up to a constant (0 likewise).
     """
-    told, cuts = borrow(told), borrow_cuts(cuts)
-    fit = Fit(
-        borrow(fit.factor), borrow(fit.node_at), borrow(fit.place), borrow(fit.cell),
-        borrow(fit.sums), borrow(fit.values), borrow(fit.work),
-    )  # fmt: skip
-    labels = Labels(
-        borrow(labels.targets), borrow(labels.weights), borrow(labels.held),
-        labels.total, labels.squares,
-    )  # fmt: skip
-    average = Average(borrow(average.prior), borrow(average.shares), borrow(average.values))
     is_averaged = average.prior.shape[0] > 0
     c, room, done, top = 0, fit.node_at.shape[0], 0, -np.inf
     for t in range(cuts.roots.shape[0]):

@@ -12,7 +12,6 @@ from __future__ import annotations
 import numpy as np
 
 from dmondrian._jit import kernel
-from dmondrian._memory import borrow
 
 NO_TREE, BAD_FEATURE, BAD_TIME, BAD_END = 1, 2, 4, 8  # faults of links
 BAD_WEIGHT, BAD_COUNT, BAD_SQUARE = 1, 2, 4  # faults of statistics
@@ -25,8 +24,6 @@ def faults_of_links(left, right, parent, feature, time, n_features):
     A child that names its parent is the child of no other node; so where all children do, where
     they differ, and where they are all nodes but one, every node but one is the child of one.
     """
-    left, right, parent = borrow(left), borrow(right), borrow(parent)
-    feature, time = borrow(feature), borrow(time)
     m, n_internal, faults = left.shape[0], 0, 0
     for v in range(m):
         a, b, j = left[v], right[v], feature[v]
@@ -48,7 +45,6 @@ def faults_of_links(left, right, parent, feature, time, n_features):
 @kernel
 def are_bounds(lower, upper):
     """Tell whether all bounds [m, d] are finite, lower <= upper. O(m d)."""
-    lower, upper = borrow(lower), borrow(upper)
     least, most = np.float32(-np.inf), np.float32(np.inf)
     for v in range(lower.shape[0]):
         low, high, wrong = lower[v], upper[v], np.int32(0)
@@ -69,8 +65,6 @@ def are_cells_of_cube(links, threshold, stat, lower, upper):
     split. What draws cells anew goes the way of a box's corner and needs it to end at its leaf.
     """
     left, right, feature = links
-    left, right, feature = borrow(left), borrow(right), borrow(feature)
-    threshold, stat, lower, upper = borrow(threshold), borrow(stat), borrow(lower), borrow(upper)
     for v in range(left.shape[0]):
         cut, j, is_within = threshold[v], feature[v], True
         if not 0.0 <= cut <= 1.0:
@@ -95,7 +89,7 @@ def faults_of_statistics(stat, left, parent, is_counts, n_squares, may_leaf, may
     Without rows may be leaves if ``may_leaf``, and the root if ``may_root``. Beside the weight are
     counts if ``is_counts``, else sums, of which ``n_squares`` from the third on are not negative.
     """
-    stat, left, parent, faults = borrow(stat), borrow(left), borrow(parent), 0
+    faults = 0
     for v in range(stat.shape[0]):
         own = stat[v]
         weight, is_sound = own[0], True

@@ -23,7 +23,7 @@ import numpy as np
 from dmondrian._jit import allocating, hook, implements, inner, kernel
 from dmondrian._memory import array_at, borrow, bring, prefetch
 from dmondrian.core.box import distance_to
-from dmondrian.core.columns import borrow_columns, borrow_rows, row_of
+from dmondrian.core.columns import row_of
 from dmondrian.core.lanes import EXITS, FEATURES, LANES, SIDES, THRESHOLDS, WORDS, way_on
 from dmondrian.core.nodes import (
     FEATURE,
@@ -34,8 +34,7 @@ from dmondrian.core.nodes import (
     STAT,
     THRESHOLD,
     Tree,
-    borrow_tree,
-    scratch_for,
+    scratch_size_compiled,
     splits_after,
 )
 from dmondrian.core.policies import Visit, add_leaf, begin, pass_node, second_moment
@@ -157,7 +156,6 @@ def write_way(loss, rule, tree, lifetime, work, v, group, n_waiting):
 @kernel
 def write(loss, rule, tree, lifetime, work):
     """Write groups and answers of the tree to ``work``; return how many. O(m w)."""
-    tree = borrow_tree(tree)
     bring(tree.i[: tree.head_i[N_NODES]])
     width = work.answers.shape[1]
     path = work.paths[work.paths.shape[0] - 1]
@@ -247,7 +245,6 @@ def predict_frozen_alone(table, width, rows, leaves, total):
 
     ``leaves`` int32 [T] takes the leaves; ``width`` numbers are an answer.
     """
-    table, rows, leaves, total = borrow(table), borrow_rows(rows), borrow(leaves), borrow(total)
     find_leaves(FrozenRow(table, rows.values[0]), leaves)
     for t in range(table.shape[0]):
         answers = answers_at(table[t], width)
@@ -263,10 +260,10 @@ def predict_frozen(rule, table, columns, frozen, width, rows, total, square, dis
     extensions, as in :func:`dmondrian.core.loops.predict`. ``frozen`` is of :func:`frozen_table`,
     ``table`` and ``columns`` of what was frozen.
     """
-    table, columns, frozen = borrow(table), borrow_columns(columns), borrow(frozen)
-    rows, total = borrow_rows(rows), borrow(total)
-    square, distance = borrow(square), borrow(distance)
-    lengths, memory = np.empty(scratch_for(columns)), np.empty(max(rows.values.shape[1], 8))
+    lengths, memory = (
+        np.empty(scratch_size_compiled(columns)),
+        np.empty(max(rows.values.shape[1], 8)),
+    )
     found = np.empty(total.shape[0], np.int32)
     for t in range(frozen.shape[0]):
         tree, leaves = tree_at(table, t, columns, borrow(lengths)), borrow(found)

@@ -6,8 +6,7 @@ Shapes: m nodes, d features.
 from __future__ import annotations
 
 from dmondrian._jit import kernel
-from dmondrian._memory import borrow
-from dmondrian.core.nodes import FEATURE, LEFT, N_NODES, STAT, borrow_tree, splits_after
+from dmondrian.core.nodes import FEATURE, LEFT, N_NODES, STAT, splits_after
 from dmondrian.core.policies import gain
 
 
@@ -17,7 +16,6 @@ def add_gains(stat, tree, lifetime, gains, weights):
 
     ``gains`` and ``weights`` float64 [d]; splits later than ``lifetime`` are passed over.
     """
-    tree, gains, weights = borrow_tree(tree), borrow(gains), borrow(weights)
     for v in range(tree.head_i[N_NODES]):
         if tree.i[v, LEFT] >= 0 and not splits_after(tree, v, lifetime):
             gains[tree.i[v, FEATURE]] += max(gain(stat, tree, v), 0.0)

@@ -22,11 +22,10 @@ from dmondrian.core.ahead import (
     RowInTrees,
     RowsInTree,
     Way,
-    borrow_way,
     look_on,
 )
 from dmondrian.core.box import measure
-from dmondrian.core.columns import borrow_columns, borrow_rows, row_of
+from dmondrian.core.columns import row_of
 from dmondrian.core.draws import tree_key
 from dmondrian.core.nodes import (
     LEFT,
@@ -34,10 +33,9 @@ from dmondrian.core.nodes import (
     ROOT,
     STAT,
     TOTAL_WEIGHT,
-    borrow_tree,
     child_of,
     leaf_of,
-    scratch_for,
+    scratch_size_compiled,
     splits_after,
 )
 from dmondrian.core.policies import (
@@ -84,7 +82,6 @@ def learn_path(stat, loss, rule, tree, leaf, opens, inserted, y, w, way):
 @apart
 def learn_in_parts(stat, loss, rule, tree, leaf, opens, inserted, y, w, way):
     """Learn a row of another weight than one: a whole number as repeats, else part by part."""
-    tree, way = borrow_tree(tree), borrow_way(way)  # not known here any more
     repeats, done = w <= MAX_REPEATS and w == np.floor(w), 0.0
     while done < w:
         if done > 0.0:
@@ -207,7 +204,7 @@ def answer_rows(asked, growth, stat, loss, rule, tree, key, x, row):
             growth, stat, asked.loss, rule, tree, key, x, leaf, noted, lifetime, work[0], work[1],
             work[2:],
         )  # fmt: skip
-        for k in range(work.shape[1]):
+        for k in range(work.shape[1]):  # slices might overlap, and would be copied first
             asked.answers[i, k] = work[2, k]
         root = tree.head_i[ROOT]
         for k in range(asked.known.shape[1]):
@@ -253,9 +250,7 @@ def update(
 
     Rows that are ``asked`` about are answered by the tree that has learned all before them.
     """
-    table, columns, rows = borrow(table), borrow_columns(columns), borrow_rows(rows)
-    numbers, y, w, reached = borrow(numbers), borrow(y), borrow(w), borrow(reached)
-    lengths, places = np.empty(scratch_for(columns)), np.empty(4 * N_AHEAD, np.int64)
+    lengths, places = np.empty(scratch_size_compiled(columns)), np.empty(4 * N_AHEAD, np.int64)
     notes = np.empty((N_AHEAD, N_NOTED), np.int32)
     n, waiting = y.shape[0], 0
     for t in range(first, last):
@@ -297,10 +292,7 @@ def predict(
     about ``OFFSET`` where it has rows, ``distance`` [n] the sum of extensions to the box of the
     last cell; ``width`` numbers are an answer. The trees must not be empty.
     """
-    table, columns, rows = borrow(table), borrow_columns(columns), borrow_rows(rows)
-    numbers, lifetimes, total = borrow(numbers), borrow(lifetimes), borrow(total)
-    square, distance = borrow(square), borrow(distance)
-    lengths, places = np.empty(scratch_for(columns)), np.empty(4 * N_AHEAD, np.int64)
+    lengths, places = np.empty(scratch_size_compiled(columns)), np.empty(4 * N_AHEAD, np.int64)
     memory = np.empty((2 + lifetimes.shape[1], width))
     notes = np.empty((N_AHEAD, N_NOTED), np.int32)
     n, n_trees, beside = total.shape[0], numbers.shape[0], reads_siblings(rule)
@@ -350,9 +342,7 @@ def collect(growth, stat, loss, rule, table, columns, seed, numbers, rows, lifet
 
     ``lifetimes`` float64 [L] increase. The trees must not be empty.
     """
-    table, columns, rows = borrow(table), borrow_columns(columns), borrow_rows(rows)
-    numbers, lifetimes, answers = borrow(numbers), borrow(lifetimes), borrow(answers)
-    lengths, memory = np.empty(scratch_for(columns)), np.empty((2, answers.shape[3]))
+    lengths, memory = np.empty(scratch_size_compiled(columns)), np.empty((2, answers.shape[3]))
     places, notes = np.empty(4 * N_AHEAD, np.int64), np.empty((N_AHEAD, N_NOTED), np.int32)
     n, boxes, beside = answers.shape[1], reads_boxes(growth), reads_siblings(rule)
     for t in range(numbers.shape[0]):
@@ -371,4 +361,4 @@ def collect(growth, stat, loss, rule, table, columns, seed, numbers, rows, lifet
 @kernel
 def gather_all(rule, tree):
     """Get ready to predict: write ``tree.messages``. O(m) for m nodes."""
-    gather(rule, borrow_tree(tree))
+    gather(rule, tree)

@@ -11,9 +11,9 @@ import numpy as np
 from dmondrian._jit import kernel
 from dmondrian._memory import borrow
 from dmondrian.core.ahead import Hint
-from dmondrian.core.columns import borrow_rows, row_of
+from dmondrian.core.columns import row_of
 from dmondrian.core.draws import tree_key
-from dmondrian.core.nodes import N_NODES, PARENT, borrow_tree
+from dmondrian.core.nodes import N_NODES, PARENT
 from dmondrian.core.policies import add_statistics, grow
 
 
@@ -24,7 +24,6 @@ def absorb(growth, stat, rule, tree, seed, number, points, statistics, start):
     Writes the tree; returns before c where there is no room. Two points of one cell make it
     be split as two rows do; the statistics of the second may be zero. O(depth * d) per point.
     """
-    tree, points, statistics = borrow_tree(tree), borrow_rows(points), borrow(statistics)
     key = tree_key(seed, number)
     nothing = np.empty(0, np.int32)
     for c in range(start, statistics.shape[0]):

@@ -18,7 +18,6 @@ import math
 import numpy as np
 
 from dmondrian._jit import inner, kernel
-from dmondrian._memory import borrow
 from dmondrian.core.draws import exp
 
 LIST_HEAD, GAUSSIAN = 1, 3  # doubles of a list's head, and of each Gaussian
@@ -109,7 +108,6 @@ def write_quantiles(lists, levels, scores, out):
     ``lists`` float64 [T, n, width]; ``levels`` [q] increase, ``scores`` [q] are the standard
     normal distribution's quantiles there. O(q * Gaussians) per row, times some ten steps.
     """
-    lists, levels, scores, out = borrow(lists), borrow(levels), borrow(scores), borrow(out)
     for r in range(out.shape[0]):
         for j in range(out.shape[1]):
             low, high, total = bracket(lists[:, r], scores[j])

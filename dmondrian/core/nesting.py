@@ -14,7 +14,6 @@ from __future__ import annotations
 import numpy as np
 
 from dmondrian._jit import inner, kernel
-from dmondrian._memory import borrow
 from dmondrian.core.columns import read_only
 from dmondrian.core.nodes import LEFT, RIGHT, Tree, bounds_of
 
@@ -48,8 +47,7 @@ def _take_differences(links, bits, lower, upper):
     bounds, then of upper ones. Links beyond the nodes are of a tree that learns meanwhile: what
     is written then is no tree, but nothing else is read.
     """
-    links, bits = borrow(links), borrow(bits)
-    lower, upper, d, m = borrow(lower), borrow(upper), lower.shape[1], links.shape[0]
+    d, m = lower.shape[1], links.shape[0]
     for v in range(m):
         a, b = np.int64(links[v, LEFT]), np.int64(links[v, RIGHT])
         has_children = 0 <= a < m and 0 <= b < m
@@ -81,8 +79,6 @@ def _first_below(left, v):
 def _add_differences(links, root, lower, upper):
     """Make bits of bounds of differences, in place; links are those of a sound tree. O(m d)."""
     left, right, parent = links
-    left, right, parent = borrow(left), borrow(right), borrow(parent)
-    lower, upper = borrow(lower), borrow(upper)
     v = _first_below(left, root)
     while v >= 0:  # children before parents
         a, b = np.int64(left[v]), np.int64(right[v])

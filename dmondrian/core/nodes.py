@@ -28,10 +28,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dmondrian._jit import inner, kernel
-from dmondrian._memory import CACHE_LINE, borrow
+from dmondrian._memory import CACHE_LINE
 from dmondrian.core.columns import (
     Columns,
-    borrow_columns,
     has_boxes,
     n_words,
     read_bounds,
@@ -164,10 +163,12 @@ def times_of(tree: Tree) -> np.ndarray:
     return tree.times[: tree.head_i[N_NODES], -1]
 
 
-@inner
-def scratch_for(columns):
+def scratch_size(columns):
     """Return how many doubles the scratch for trees of these columns has."""
     return max(3 * columns.place.shape[0], LEAST_SCRATCH)
+
+
+scratch_size_compiled = inner(scratch_size)
 
 
 def make_tree(columns: Columns, n_stats: int, capacity: int) -> Tree:
@@ -177,7 +178,7 @@ def make_tree(columns: Columns, n_stats: int, capacity: int) -> Tree:
     head_i[ROOT] = -1
     head_f = np.zeros(N_HEADER_FLOATS, np.float64)
     head_f[LABEL_MIN], head_f[LABEL_MAX] = np.inf, -np.inf
-    scratch = np.zeros(max(3 * n_features, LEAST_SCRATCH))
+    scratch = np.zeros(scratch_size(columns))
     messages, pool = np.zeros((0, N_TOLD)), np.zeros(0)
     width = STAT + n_stats + (not has_time_beside(columns, n_stats))
     i, (box, bits) = growing(capacity, 2 * width, np.int32), _boxes(columns, n_stats, capacity)
@@ -188,28 +189,6 @@ def make_tree(columns: Columns, n_stats: int, capacity: int) -> Tree:
         n_stats,
     )  # fmt: skip
     return _with_views(tree)
-
-
-@inner
-def borrow_tree(tree):
-    """Return the tree with arrays that carry no reference counts (see ``borrow``)."""
-    return Tree(
-        borrow(tree.i),
-        borrow(tree.f),
-        borrow(tree.d),
-        borrow(tree.box),
-        borrow(tree.steps),
-        borrow(tree.bits),
-        borrow_columns(tree.columns),
-        borrow(tree.head_i),
-        borrow(tree.head_f),
-        borrow(tree.scratch),
-        borrow(tree.messages),
-        borrow(tree.pool),
-        borrow(tree.times),
-        tree.n_features,
-        tree.n_stats,
-    )
 
 
 @inner
@@ -345,10 +324,6 @@ def write_words(links, threshold, time, odds, exponent, stat, tree):
     ``exponent`` are empty, and stand for 1 and 0.
     """
     left, right, parent, feature = links
-    left, right, parent = borrow(left), borrow(right), borrow(parent)
-    feature, threshold, time = borrow(feature), borrow(threshold), borrow(time)
-    odds, exponent, stat = borrow(odds), borrow(exponent), borrow(stat)
-    tree = borrow_tree(tree)
     i, f, d = tree.i, tree.f, tree.d
     is_weighed = odds.shape[0] > 0
     for v in range(stat.shape[0]):

@@ -17,7 +17,6 @@ import math
 import numpy as np
 
 from dmondrian._jit import inner, kernel
-from dmondrian._memory import borrow
 from dmondrian.core.draws import power_of_two
 from dmondrian.core.loops import MAX_REPEATS
 
@@ -51,7 +50,6 @@ def write_hits(total, w, density, before, hits):
 
     ``w`` float64 [n], or [0] for weights of one; ``before`` and ``hits`` float64 [n].
     """
-    w, before, hits = borrow(w), borrow(before), borrow(hits)
     for r in range(hits.shape[0]):
         before[r] = total
         total = total_after(total, w[r] if w.shape[0] > 0 else 1.0)

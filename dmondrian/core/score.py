@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dmondrian._jit import kernel
-from dmondrian._memory import borrow
 from dmondrian.core.policies import forecast_loss
 
 
 @kernel
 def write_losses(loss, total, n_trees, y, out):
     """Write the loss of ``total`` [n, k] / ``n_trees`` at labels y [n] to ``out`` [n]."""
-    total, y, out = borrow(total), borrow(y), borrow(out)
     for r in range(total.shape[0]):
         out[r] = forecast_loss(loss, total[r], n_trees, y[r])

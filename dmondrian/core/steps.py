@@ -8,7 +8,6 @@ from __future__ import annotations
 import numpy as np
 
 from dmondrian._jit import inner, kernel
-from dmondrian._memory import borrow
 from dmondrian.core.arithmetic import lowest_bit
 
 NO_STEP = 1000  # log2; of 0 alone, which is a multiple of any
@@ -38,7 +37,7 @@ def rounded(value, unit, per_unit):
 @kernel
 def round_rows(X, units, out):
     """Write rows ``X`` float32 [n, d] to ``out``, rounded to ``units`` float64 [d]. O(n d)."""
-    X, units, out, per_unit = borrow(X), borrow(units), borrow(out), np.zeros(units.shape[0])
+    per_unit = np.zeros(units.shape[0])
     for j in range(units.shape[0]):
         per_unit[j] = 1.0 / units[j] if units[j] > 0.0 else 0.0
     for r in range(X.shape[0]):
@@ -65,8 +64,6 @@ def take_steps(X, has_rows, features, finest, lower, upper):
     And into ``lower`` and ``upper`` float32 [d], between which they lie; of ``features`` int64 [c]
     only. ``X`` float32 [n, d]; rows that are not in ``has_rows`` bool [n] are left out.
     """
-    X, has_rows, features = borrow(X), borrow(has_rows), borrow(features)
-    finest, lower, upper = borrow(finest), borrow(lower), borrow(upper)
     for r in range(X.shape[0]):
         if has_rows[r]:
             for k in range(features.shape[0]):

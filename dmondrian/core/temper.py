@@ -10,7 +10,6 @@ Shapes: n rows, K classes, g exponents.
 from __future__ import annotations
 
 from dmondrian._jit import inner, kernel
-from dmondrian._memory import borrow
 from dmondrian.core.draws import exp, log
 
 FLOOR = 2.0**-40
@@ -32,8 +31,6 @@ def add_slopes(sums, unit, y, times, exponents, logs, slopes):
 
     ``sums`` int64 [n, K] are probabilities in units of ``unit``; ``logs`` [K] is scratch.
     """
-    sums, y, times, exponents = borrow(sums), borrow(y), borrow(times), borrow(exponents)
-    logs, slopes = borrow(logs), borrow(slopes)
     for r in range(sums.shape[0]):
         largest = write_logs(sums[r], unit, logs)
         for i in range(exponents.shape[0]):
@@ -48,7 +45,6 @@ def add_slopes(sums, unit, y, times, exponents, logs, slopes):
 @kernel
 def write_powers(proba, exponent, powers):
     """Write ``proba`` [n, K] to the power ``exponent``, over its sums, to ``powers`` [n, K]."""
-    proba, powers = borrow(proba), borrow(powers)
     for r in range(proba.shape[0]):
         logs = powers[r]
         largest = write_logs(proba[r], 1.0, logs)

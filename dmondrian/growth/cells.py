@@ -15,7 +15,7 @@ from dmondrian._memory import borrow
 from dmondrian.core.box import bound, copy, is_point
 from dmondrian.core.columns import Row
 from dmondrian.core.draws import tree_key
-from dmondrian.core.nodes import LEFT, N_NODES, STAT, birth_of, borrow_tree
+from dmondrian.core.nodes import LEFT, N_NODES, STAT, birth_of
 from dmondrian.growth.cube import cell_of, child_key, draw_split, narrow, split_leaf
 
 
@@ -25,7 +25,6 @@ def split_to_the_end(tree, seed, number, lifetime):
 
     Returns whether there was room; if not, calling again goes on. O(depth * d) per node.
     """
-    tree = borrow_tree(tree)
     first, d = tree_key(seed, number), tree.n_features
     memory = np.empty(d, np.float32)
     v = 0
@@ -50,7 +49,6 @@ def write_cells(tree, seed, number, which, lifetime, lower, upper):
 
     The nodes must have rows and come into being before the lifetime. O(depth * d) each.
     """
-    tree, which, lower, upper = borrow_tree(tree), borrow(which), borrow(lower), borrow(upper)
     first, d = tree_key(seed, number), tree.n_features
     memory = np.empty(d, np.float32)
     for c in range(which.shape[0]):

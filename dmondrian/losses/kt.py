@@ -12,9 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dmondrian._jit import apart, implements, inner
-from dmondrian.core.ahead import borrow_way
 from dmondrian.core.draws import log, log_gamma, log_gamma_rise
-from dmondrian.core.nodes import STAT, borrow_tree
+from dmondrian.core.nodes import STAT
 from dmondrian.core.policies import (
     add_empty_forecast,
     add_forecast,
@@ -78,7 +77,6 @@ def price_whole(loss, tree, v, y, w):
 @apart
 def learn_others(loss, stat, rule, tree, leaf, q, kq, shift, y, w, way):
     """Learn any row; apart, as its logarithms would take registers from the loop of most rows."""
-    tree, way = borrow_tree(tree), borrow_way(way)  # not known here any more
     node_by_node_compiled(loss, stat, rule, tree, leaf, q, kq, shift, y, w, way)
 
 

@@ -30,8 +30,7 @@ import numpy as np
 
 from dmondrian._jit import implements, inner, kernel
 from dmondrian._memory import borrow
-from dmondrian.core.columns import borrow_columns
-from dmondrian.core.cuts import borrow_cuts, move
+from dmondrian.core.cuts import move
 from dmondrian.core.nodes import LEFT, ROOT, STAT
 from dmondrian.core.policies import count, is_pure, is_pure_with
 from dmondrian.core.table import tree_at
@@ -108,7 +107,7 @@ def hear(stat, tree, v, target, said, w):
 @kernel
 def begin_at_roots(stat, table, columns, n_outputs):
     """Begin the batch at roots that are leaves, before it splits them. O(T k)."""
-    table, columns, scratch = borrow(table), borrow_columns(columns), np.empty(0)
+    scratch = np.empty(0)
     for t in range(table.shape[0]):
         tree = tree_at(table, t, columns, borrow(scratch))
         root = tree.head_i[ROOT]
@@ -122,8 +121,6 @@ def add_values(stat, table, columns, cells, rows, unit, sums):
 
     ``cells`` int64 [T, .], -1 for none; ``rows`` int64 [n], places in it.
     """
-    table, columns = borrow(table), borrow_columns(columns)
-    cells, rows, sums = borrow(cells), borrow(rows), borrow(sums)
     scratch = np.empty(0)
     for t in range(table.shape[0]):
         tree = tree_at(table, t, columns, borrow(scratch))
@@ -143,9 +140,6 @@ def hear_rows(stat, table, columns, cells, rows, targets, forecasts, weights):
     said on average, float64 [n, k]; ``weights`` float64 [n], rows without one are passed over.
     O(n T k).
     """
-    table, columns = borrow(table), borrow_columns(columns)
-    cells, rows, targets = borrow(cells), borrow(rows), borrow(targets)
-    forecasts, weights = borrow(forecasts), borrow(weights)
     n_outputs, scratch = targets.shape[1], np.empty(0)
     for t in range(table.shape[0]):
         tree = tree_at(table, t, columns, borrow(scratch))
@@ -181,8 +175,6 @@ def cut_cells(stat, table, columns, cuts, offsets, cells, weights, first, last):
     positive weight stay as they are. A cell without such rows says what the root does, and is not
     counted. ``offsets`` int64 [T], the first nodes of trees in ``cuts``. O(k + rows) per cut.
     """
-    table, columns, cuts = borrow(table), borrow_columns(columns), borrow_cuts(cuts)
-    offsets, cells, weights = borrow(offsets), borrow(cells), borrow(weights)
     scratch, gained = np.empty(0), 0
     for at in range(first, last):
         v = cuts.nodes[at]

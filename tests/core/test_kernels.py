@@ -61,7 +61,7 @@ def made_by(function: ast.FunctionDef) -> set[str]:
             found |= {
                 ast.unparse(name)
                 for name, made in zip(names, values, strict=True)
-                if ast.unparse(made).startswith(("np.empty", "np.zeros"))
+                if ast.unparse(made).startswith(("np.empty", "np.zeros", "np.full"))
             }
     return found
 
@@ -75,6 +75,18 @@ def borrowed(nodes: list[ast.stmt]) -> set[str]:
         elif not isinstance(node, ast.For | ast.While):
             calls = (each for each in ast.walk(node) if isinstance(each, ast.Call))
             found |= {ast.unparse(c.args[0]) for c in calls if ast.unparse(c.func) == "borrow"}
+    return found
+
+
+def handed_on(function: ast.FunctionDef, names: set[str]) -> set[str]:
+    """Return which of these a function hands, not borrowed, to what may return a view of them."""
+    alone = {id(node.value) for node in ast.walk(function) if isinstance(node, ast.Expr)}
+    found: set[str] = set()
+    for call in ast.walk(function):
+        if isinstance(call, ast.Call) and id(call) not in alone:
+            to = ast.unparse(call.func)
+            if to != "borrow" and not to.startswith("np."):
+                found |= names & {ast.unparse(argument) for argument in call.args}
     return found
 
 
@@ -92,3 +104,6 @@ def test_arrays_of_a_kernels_own_outlive_their_use() -> None:
     for function in functions:
         early = made_by(function) & borrowed(function.body)
         assert not early, f"{function.name}: borrow {early} within the loop"
+        if {"kernel", "allocating"} & {ast.unparse(each) for each in function.decorator_list}:
+            viewed = handed_on(function, made_by(function))
+            assert not viewed, f"{function.name}: borrow {viewed} where it is handed on"
