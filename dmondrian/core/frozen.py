@@ -260,10 +260,8 @@ def predict_frozen(rule, table, columns, frozen, width, rows, total, square, dis
     extensions, as in :func:`dmondrian.core.loops.predict`. ``frozen`` is of :func:`frozen_table`,
     ``table`` and ``columns`` of what was frozen.
     """
-    lengths, memory = (
-        np.empty(scratch_size_compiled(columns)),
-        np.empty(max(rows.values.shape[1], 8)),
-    )
+    lengths = np.empty(scratch_size_compiled(columns))
+    memory = np.empty(max(rows.values.shape[1], 8))
     found = np.empty(total.shape[0], np.int32)
     for t in range(frozen.shape[0]):
         tree, leaves = tree_at(table, t, columns, borrow(lengths)), borrow(found)
