@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from numba.core.errors import TypingError
 from numba.core.runtime import _nrt_python, rtsys
 
 from dmondrian import AMFRegressor, GeneralizedMondrianForestRegressor
-from dmondrian._jit import allocating, inner, kernel
+from dmondrian._jit import allocating, apart, inner, kernel
 
 pytestmark = pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled")
 ROWS = np.random.default_rng(0).random((2000, 3), dtype=np.float32)
@@ -67,6 +68,29 @@ def ask_for_an_array(n: int) -> float:
 def test_an_array_that_nobody_would_free_is_refused() -> None:
     with pytest.raises(TypingError, match="nobody would free them"):
         ask_for_an_array(3)
+
+
+def test_a_part_apart_is_a_call_and_others_are_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DMONDRIAN_CACHE_DIR", str(tmp_path))  # else an earlier run's code is found
+
+    @apart
+    def half(x: float) -> float:
+        return x / 2.0
+
+    @inner
+    def double(x: float) -> float:
+        return x * 2.0
+
+    @kernel
+    def ask_both(x: float) -> float:
+        return half(double(x))
+
+    assert ask_both(3.0) == 3.0
+    (called,), (copied,) = half.overloads.values(), double.overloads.values()
+    assert "noinline" in called.library.get_llvm_str()
+    assert "noinline" not in copied.library.get_llvm_str()
 
 
 @kernel
