@@ -19,9 +19,13 @@ from distributed.security import Security
 
 from dmondrian.cli import main as dmondrian
 
-# As dmondrian sets them for clusters of its own: silent workers are given up after a minute, and
-# nobody steals steps, which are pinned.
-CONFIG = {"distributed.scheduler.worker-ttl": "60s", "distributed.scheduler.work-stealing": False}
+# As dmondrian sets them for clusters of its own: silent workers are given up after a minute, nobody
+# steals steps, which are pinned, and a worker that was killed has two minutes to come back.
+CONFIG = {
+    "distributed.scheduler.worker-ttl": "60s",
+    "distributed.scheduler.work-stealing": False,
+    "distributed.deploy.lost-worker-timeout": "120s",
+}
 # Two workers never write to one kernel cache; each starts from a copy of a warm one if there is.
 PROLOGUE = [
     'export DMONDRIAN_CACHE_DIR="${TMPDIR:-/tmp}/dmondrian-$SLURM_JOB_ID"',

@@ -39,6 +39,9 @@ PROCESS_ROWS = 1_000_000
 CONFIG = {
     "distributed.scheduler.worker-ttl": "60 s",  # a stopped process is given up after a minute
     "distributed.scheduler.work-stealing": False,  # orders are pinned: stealing only misleads
+    # A LocalCluster ends for good what has not come back 15 seconds after it was killed, even a
+    # process that has just begun.
+    "distributed.deploy.lost-worker-timeout": f"{START_SECONDS:.0f} s",
     "distributed.worker.profile.enabled": False,  # every 10 ms, for a dashboard that is not there
     # By itself each process asks 50 times a second whether its loop hangs, and 10 times how much
     # memory it has: on a machine without spare processors, time that trees would learn in.

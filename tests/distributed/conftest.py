@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import dask
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, Worker
 
 from dmondrian import AMFClassifier
 from dmondrian.checkpoint import Run
@@ -28,22 +29,37 @@ PATIENCE = 120.0
 
 @pytest.fixture(scope="session", autouse=True)
 def patience() -> Iterator[None]:
-    """Let connections take their time."""
-    slow = {"distributed.comm.timeouts.connect": f"{PATIENCE:.0f} s"}
+    """Let connections take their time, and workers that were killed to come back."""
+    slow = dict.fromkeys(
+        ("distributed.comm.timeouts.connect", "distributed.deploy.lost-worker-timeout"),
+        f"{PATIENCE:.0f} s",
+    )
     with dask.config.set(slow):
         yield
 
 
-def wait_until(is_so: Callable[[], object], seconds: float = PATIENCE) -> None:
+def wait_until(
+    is_so: Callable[[], object], seconds: float = PATIENCE, what: Callable[[], str] = str
+) -> None:
     end = time.monotonic() + seconds
     while not is_so():
-        assert time.monotonic() < end, f"waited {seconds:.0f} seconds in vain"
+        assert time.monotonic() < end, f"waited {seconds:.0f} seconds in vain{what()}"
         time.sleep(0.01)
 
 
 def workers_of(client: Client) -> list[str]:
     """Addresses of the workers that the scheduler knows."""
     return sorted(client.sync(client.scheduler.identity, n_workers=-1)["workers"])
+
+
+def state_of(client: Client) -> str:
+    """Tell how the nannies of a cluster of processes are, and how its workers came and went."""
+    nannies = [
+        (n.name, n.status.name, n.worker_address, n.pid) for n in client.cluster.workers.values()
+    ]
+    events = [event for _, event in client.get_events("all")]
+    moves = [e for e in events if e.get("action") in ("add-worker", "remove-worker")]
+    return f" for {len(nannies)} workers: nannies {nannies}, newest events {moves[-8:]}"
 
 
 @pytest.fixture(scope="session")
@@ -72,6 +88,18 @@ def worker_threads(n_workers: int, threads: int = 1) -> Iterator[tuple[LocalClus
         if n_workers:
             client.wait_for_workers(n_workers, timeout=PATIENCE)
         yield cluster, client
+        close_clients_of_tasks(cluster)
+
+
+def close_clients_of_tasks(cluster: LocalCluster) -> None:
+    """Close what distributed leaves open until the last worker of this process is gone.
+
+    Each would write a failure to find its scheduler, every other second, into the log of whatever
+    test runs.
+    """
+    for made in list(Worker._initialized_clients):
+        if made.scheduler is not None and made.scheduler.address == cluster.scheduler_address:
+            made.close()
 
 
 @contextmanager
@@ -105,7 +133,7 @@ def two_processes() -> Iterator[Client]:
 @pytest.fixture
 def pair(two_processes: Client) -> Client:
     """Two worker processes. A test may kill one: its nanny starts another for the next test."""
-    wait_until(lambda: len(workers_of(two_processes)) == 2)
+    wait_until(lambda: len(workers_of(two_processes)) == 2, what=partial(state_of, two_processes))
     two_processes.wait_for_workers(2, timeout=PATIENCE)
     return two_processes
 

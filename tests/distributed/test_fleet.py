@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +12,7 @@ import dask
 import pytest
 from distributed import Client
 
+from dmondrian.distributed.cluster import connected
 from dmondrian.distributed.fleet import Fleet
 from dmondrian.errors import ClusterError
 
@@ -33,6 +37,20 @@ def test_no_look_misses_a_worker_while_the_client_renews_what_it_knows(cluster: 
             assert fleet.look(now=True)
             assert sorted(fleet.threads) == workers_of(busy)
             assert len(fleet.threads) == 2
+
+
+def test_a_killed_local_worker_may_take_its_time_to_come_back() -> None:
+    hasty = {
+        "distributed.deploy.lost-worker-timeout": "200 ms",  # of the caller, not of our clusters
+        "distributed.worker.preload": ["import time; time.sleep(1.0)"],
+    }
+    with dask.config.set(hasty), connected(None, 1, 1) as client:
+        ((address, pid),) = client.run(os.getpid).items()
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: workers_of(client) not in ([], [address]))
+        time.sleep(1.0)
+        assert pid not in client.run(os.getpid).values()
+        assert len(workers_of(client)) == 1
 
 
 def test_a_scheduler_that_is_late_with_its_answer_has_not_lost_its_workers(
