@@ -11,17 +11,50 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from dmondrian.core.columns import read_only
+from dmondrian.arranged import Arranged
+from dmondrian.core import nodes
+from dmondrian.core.columns import Columns, read_only
+from dmondrian.core.columns import Rows as Written
 from dmondrian.core.score import write_losses
 from dmondrian.ensemble import Ensemble
 from dmondrian.parameters import ForestParameters
 
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray]  # X float32 [n, d], y and w float64 [n]
 
+Given = tuple[np.ndarray | Arranged, np.ndarray, np.ndarray]  # the same, or X not yet scaled
+
 _CHUNKS = 16  # of the rows that are predicted, unless told otherwise
+
+
+class _OfArranged(Ensemble):
+    """A forest of rows that are arranged, and that all its boxes can write.
+
+    Parameters
+    ----------
+    parameters, tree_numbers
+        As an ensemble's.
+    columns : Columns
+        How the rows are written.
+    """
+
+    def __init__(
+        self, parameters: ForestParameters, tree_numbers: Sequence[int], columns: Columns
+    ) -> None:
+        super().__init__(parameters, tree_numbers)
+        self.trees = [nodes.lay_out(tree, columns) for tree in self.trees]
+
+    def _as_learned(self, X: Any) -> tuple[Any, int]:
+        return X, 0
+
+    def _arrange(self, X: Any) -> Written:
+        return X.rows
+
+    def _asked(self, X: Any, any_box: bool) -> Written:
+        return X.rows
 
 
 class Trial:
@@ -33,7 +66,7 @@ class Trial:
     numbers : sequence of int
         Numbers of the trees.
     rows : tuple
-        X, y, w.
+        X, y, w; where X is arranged, the parameters' feature scales are powers of two.
     start : int
         Rows before are learned only.
     n_threads : int
@@ -53,16 +86,22 @@ class Trial:
         self,
         parameters: ForestParameters,
         numbers: Sequence[int],
-        rows: Rows,
+        rows: Given,
         start: int,
         n_threads: int = 1,
         n_chunks: int = _CHUNKS,
     ) -> None:
         self.parameters, self._n_threads = parameters, n_threads
-        self._rows = tuple(read_only(column) for column in rows)
-        n = len(rows[0])
+        X, y, w = rows
+        n = len(y)
+        if isinstance(X, Arranged):
+            X = X.times(np.array(parameters.feature_scales, np.float32))
+            self._forest: Ensemble = _OfArranged(parameters, numbers, X.columns)
+        else:
+            X = read_only(X)
+            self._forest = Ensemble(parameters, numbers)
+        self._rows: tuple[Any, ...] = X, read_only(y), read_only(w)
         self.losses = np.empty(n - start)
-        self._forest = Ensemble(parameters, numbers)
         self._forest.reserve(2 * n)
         self._rest = slice(0, start)  # what is learned next
         for chunk in np.array_split(np.arange(start, n), n_chunks):
@@ -89,12 +128,12 @@ class Trial:
 def late_loss(
     parameters: ForestParameters,
     numbers: Sequence[int],
-    rows: Rows,
+    rows: Given,
     n_threads: int = 1,
     n_chunks: int = _CHUNKS,
 ) -> float:
     """Return the weighted mean progressive loss over the second half of the rows."""
-    half = len(rows[0]) // 2
+    half = len(rows[1]) // 2
     weights = rows[2][half:]
     losses = Trial(parameters, numbers, rows, half, n_threads, n_chunks).losses
     return math.fsum(losses * weights) / math.fsum(weights)

@@ -35,9 +35,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dmondrian.arranged import arranged
 from dmondrian.importances import relevances
 from dmondrian.parameters import LARGEST_SCALE, ForestParameters
-from dmondrian.progressive import Rows, Trial, late_loss
+from dmondrian.progressive import Given, Rows, Trial, late_loss
 from dmondrian.threads import run_threads
 
 _EVIDENCE_ROUNDS = 10
@@ -78,19 +79,23 @@ def learn_scales(
     n_threads : int
         Threads over the forests that are tried.
     """
-    varies = rows[0].min(axis=0) < rows[0].max(axis=0)
-    plain = _judge(parameters, np.zeros(len(varies)), rows, n_threads)
+    X, y, w = rows
+    varies = X.min(axis=0) < X.max(axis=0)
+    is_small = np.abs(X).max(axis=0) <= 0.5 * LARGEST_SCALE
+    prepared = arranged(parameters, X)
+    given = X if prepared is None else prepared, y, w
+    plain = _judge(parameters, np.zeros(len(varies)), given, n_threads)
     idle = _idle(parameters, varies, rows, n_threads)
     least = np.where(idle, _LEFT_OUT, _SMALLEST)
-    best = _by_evidence(parameters, plain, varies, least, rows, n_threads)
-    best = _by_evolution(parameters, best, varies, least, rows, n_threads)
+    best = _by_evidence(parameters, plain, varies, least, given, n_threads)
+    best = _by_evolution(parameters, best, varies, is_small, least, given, n_threads)
     return best.trial.parameters.feature_scales if _is_better(best, plain, _SURE) else None
 
 
 def _judge(
-    parameters: ForestParameters, log_scales: np.ndarray, rows: Rows, n_threads: int
+    parameters: ForestParameters, log_scales: np.ndarray, rows: Given, n_threads: int
 ) -> _Judged:
-    scaled, half = _scaled(parameters, log_scales), len(rows[0]) // 2
+    scaled, half = _scaled(parameters, log_scales), len(rows[1]) // 2
     trial = Trial(scaled, range(_JUDGE_TREES), rows, half, n_threads, _CHUNKS)
     return _Judged(log_scales, trial)
 
@@ -145,7 +150,7 @@ def _by_evidence(
     best: _Judged,
     varies: np.ndarray,
     least: np.ndarray,
-    rows: Rows,
+    rows: Given,
     n_threads: int,
 ) -> _Judged:
     """Return better scales, found from what splits were worth; or ``best``."""
@@ -173,13 +178,13 @@ def _by_evolution(
     parameters: ForestParameters,
     best: _Judged,
     varies: np.ndarray,
+    is_small: np.ndarray,
     least: np.ndarray,
-    rows: Rows,
+    rows: Given,
     n_threads: int,
 ) -> _Judged:
     """Return better scales, found from random steps; or ``best``."""
     log_scales = best.log_scales
-    is_small = np.abs(rows[0]).max(axis=0) <= 0.5 * LARGEST_SCALE
     most = np.where(is_small, np.inf, 0.0)  # of a step: twice the column is to be a float32
     for turn in range(_ROUNDS):
         signs = _signs(parameters.seed, turn, parameters.n_features)
@@ -219,7 +224,9 @@ def _scaled(parameters: ForestParameters, log_scales: np.ndarray) -> ForestParam
     return dataclasses.replace(parameters, feature_scales=scales)
 
 
-def _try(parameters: ForestParameters, steps: np.ndarray, rows: Rows, n_threads: int) -> np.ndarray:
+def _try(
+    parameters: ForestParameters, steps: np.ndarray, rows: Given, n_threads: int
+) -> np.ndarray:
     """Return the loss of two small forests at each of the steps, relative to the largest."""
     losses = np.empty(len(steps))
 

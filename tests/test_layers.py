@@ -16,6 +16,7 @@ LAYERS = (
     {"core"},
     {"growth", "stats", "losses", "rules"},
     {
+        "arranged",
         "cost",
         "domain",
         "fixed_point",

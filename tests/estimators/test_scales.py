@@ -16,6 +16,7 @@ from dmondrian import (
     MondrianForestClassifier,
     MondrianForestRegressor,
 )
+from dmondrian.arranged import arranged
 from dmondrian.core.nodes import fields
 from dmondrian.ensemble import Ensemble
 from dmondrian.errors import CorruptError
@@ -285,6 +286,62 @@ def test_a_trial_forecasts_rows_that_it_has_not_learned() -> None:
             for tree, learned in zip(trees, forest.trees, strict=True)
             for mine, other in zip(fields(tree).values(), fields(learned).values(), strict=True)
         )
+
+
+def columns_of_all_kinds(n: int) -> np.ndarray:
+    """Rows with bits, whole numbers, few and many decimals, a constant, and both zeros."""
+    rng = np.random.default_rng(5)
+    X = rng.standard_normal((n, 12)).astype(np.float32)
+    X[:, :4] = X[:, :4] > 0.0
+    X[:, 4:6] = np.rint(100 * X[:, 4:6]) + 0.0  # no -0
+    X[:, 6] = np.rint(8 * X[:, 6]) / 1024 + 0.0
+    X[:, 7] = 3.5
+    X[: n // 2, 8] = 0.0
+    X[n // 2 :, 8] = -0.0
+    return X
+
+
+@pytest.mark.parametrize(
+    ("d", "n_numeric", "n_stepped", "n_binary"), [(8, 0, 3, 5), (10, 2, 3, 5), (12, 7, 0, 5)]
+)
+@pytest.mark.parametrize("n_classes", [0, 3])
+def test_rows_arranged_once_make_the_trees_of_their_products(
+    n_classes: int, d: int, n_numeric: int, n_stepped: int, n_binary: int
+) -> None:
+    rng = np.random.default_rng(6)
+    X = np.ascontiguousarray(columns_of_all_kinds(LAST)[:, :d])
+    y = rng.integers(n_classes, size=LAST) if n_classes else X[:, 4] + rng.standard_normal(LAST)
+    make = AMFClassifier if n_classes else AMFRegressor
+    drawn = make(random_state=0)._forest_parameters(X.shape[1], *([n_classes] * (n_classes > 0)))
+    once = arranged(drawn, X)
+    assert once is not None
+    kinds = once.columns.numeric, once.columns.stepped, once.columns.binary
+    assert [len(features) for features in kinds] == [n_numeric, n_stepped, n_binary]
+    for scales in (np.ones(X.shape[1]), np.exp2(rng.integers(-24, 2, X.shape[1]))):
+        scaled = dataclasses.replace(drawn, feature_scales=tuple(scales.tolist()))
+        mine, other = (
+            Trial(scaled, range(2), (rows, y.astype(float), np.ones(LAST)), LAST // 2, n_chunks=2)
+            for rows in (once, X)
+        )
+        assert mine.losses.tobytes() == other.losses.tobytes()
+        assert all(
+            a.tobytes() == b.tobytes()
+            for one, two in zip(mine.forest().trees, other.forest().trees, strict=True)
+            for a, b in zip(fields(one).values(), fields(two).values(), strict=True)
+        )
+
+
+def test_rows_whose_products_may_not_be_exact_are_not_arranged_once() -> None:
+    X = np.ascontiguousarray(columns_of_all_kinds(SHORT)[:, :8])
+    drawn = AMFClassifier(random_state=0)._forest_parameters(X.shape[1], 2)
+    assert arranged(drawn, X) is not None
+    for factor in (2.0**-70, 2.0**-130, 2.0**90):  # of whole numbers: values or units
+        hostile = X.copy()
+        hostile[:, 4] *= np.float32(factor)
+        assert arranged(drawn, hostile) is None
+    assert arranged(dataclasses.replace(drawn, domain="cube"), X) is None
+    rounded = dataclasses.replace(drawn, feature_units=(2.0**-10,) * X.shape[1])
+    assert arranged(rounded, X) is None
 
 
 def test_columns_that_help_together_alone_stay() -> None:
