@@ -24,8 +24,9 @@ dict at a time; it is given the first 2,000 rows only, where its trees are still
 
 A virtual machine may give free memory back to its host, and to get it again takes microseconds for
 each page, of the processor's time of whoever asks first. So each process takes and frees as many
-MiB as ``--at-hand`` tells before each run. With 0 the model that learns pays for its pages. That
-empties the caches of all code, so each run begins with a few rows that are not timed.
+MiB as ``--at-hand`` tells before each run. With 0 the model that learns pays for its pages. To
+take memory empties the caches, of code too, so each timed run follows one on a few rows that is
+not timed.
 
     python -m benchmarks.throughput --data <folder> --peers <cache folder>
 

@@ -2,7 +2,8 @@
 
 A column's product with a power of two takes as many values, as many steps apart: what tells of them
 stays as it is, and units and values are multiplied. So rows that many small forests learn, each
-with scales of its own (:mod:`dmondrian.scales`), are looked at and written once.
+with scales of its own (:mod:`dmondrian.scales`), are looked at, and written as steps and bits,
+once.
 
 Relies on :mod:`dmondrian.layout`. Promises rows that make the same trees, to the last bit, as the
 products in floats do; and none where a product might not be exact.
@@ -21,7 +22,8 @@ from dmondrian.domain import scale_columns
 from dmondrian.layout import find_columns, rows_of
 from dmondrian.parameters import ForestParameters
 
-_LEAST, _LARGEST_UNIT = 2.0**-64, 2.0**64  # so far products with scales are like their factors
+# Of values and units, so that products with scales are normal numbers, and units that kernels take.
+_LEAST, _LARGEST_UNIT = 2.0**-64, 2.0**64
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ class Arranged:
 
 def arranged(parameters: ForestParameters, X: np.ndarray) -> Arranged | None:
     """Return rows before they are scaled; None where a forest cannot learn them so.
+
+    As where it has no boxes, or does more to rows than to scale them: on the cube, or rounded.
 
     Parameters
     ----------

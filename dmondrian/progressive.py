@@ -92,35 +92,43 @@ class Trial:
         n_chunks: int = _CHUNKS,
     ) -> None:
         self.parameters, self._n_threads = parameters, n_threads
-        X, y, w = rows
-        n = len(y)
-        if isinstance(X, Arranged):
-            X = X.times(np.array(parameters.feature_scales, np.float32))
-            self._forest: Ensemble = _OfArranged(parameters, numbers, X.columns)
-        else:
-            X = read_only(X)
-            self._forest = Ensemble(parameters, numbers)
-        self._rows: tuple[Any, ...] = X, read_only(y), read_only(w)
-        self.losses = np.empty(n - start)
+        self._rows, n = rows, len(rows[1])
+        X = self._scaled(slice(0, n))
+        self._forest = (
+            _OfArranged(parameters, numbers, X.columns)
+            if isinstance(X, Arranged)
+            else Ensemble(parameters, numbers)
+        )
         self._forest.reserve(2 * n)
+        self.losses = np.empty(n - start)
         self._rest = slice(0, start)  # what is learned next
         for chunk in np.array_split(np.arange(start, n), n_chunks):
-            self._learn_rest()
+            self._learn_rest(X[self._rest])
             self._rest = slice(int(chunk[0]), int(chunk[-1]) + 1)
-            self._forecast(self._rest, self.losses[self._rest.start - start :][: len(chunk)])
+            self._forecast(X[self._rest], self.losses[self._rest.start - start :][: len(chunk)])
 
     def forest(self) -> Ensemble:
-        """Return the forest after all rows; it learns the last of them when it is asked for."""
-        self._learn_rest()
+        """Return the forest after all rows; it learns the last of them when it is asked for.
+
+        Where rows are arranged it takes no others: it is there to be looked at.
+        """
+        self._learn_rest(self._scaled(self._rest))
         return self._forest
 
-    def _forecast(self, at: slice, out: np.ndarray) -> None:
-        X, y, _ = self._rows
-        sums = self._forest.predict_sums(X[at], self._n_threads)
-        write_losses(self._forest.policies.loss, sums.total, sums.n_trees, y[at], out)
+    def _scaled(self, part: slice) -> Any:
+        """Return rows as the forest takes them; products are not kept, as trials are."""
+        X = self._rows[0][part]
+        if isinstance(X, Arranged):
+            return X.times(np.array(self.parameters.feature_scales, np.float32))
+        return read_only(X)
 
-    def _learn_rest(self) -> None:
-        X, y, w = (column[self._rest] for column in self._rows)
+    def _forecast(self, X: Any, out: np.ndarray) -> None:
+        y = read_only(self._rows[1][self._rest])
+        sums = self._forest.predict_sums(X, self._n_threads)
+        write_losses(self._forest.policies.loss, sums.total, sums.n_trees, y, out)
+
+    def _learn_rest(self, X: Any) -> None:
+        y, w = (read_only(column[self._rest]) for column in self._rows[1:])
         self._forest.update(X, y, w, self._n_threads)
         self._rest = slice(0, 0)
 

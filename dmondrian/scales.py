@@ -5,10 +5,13 @@ scale is choosing how often it is split on; the process and all its laws stay wh
 Scales are judged by the progressive loss of a small forest, and found in two searches:
 
 1. *Evidence*: what splits on a feature were worth in the last forest, per row that they part
-   (:func:`dmondrian.importances.relevances`), to the power 1/2 or 1, multiplies its scale, with
-   and without the *idle* columns: those that a forest of that column alone forecasts no better
-   with than one without any. This goes on while the loss falls. It finds the columns that matter
-   among many, fast, but has one measure for all of them.
+   (:func:`dmondrian.importances.relevances`), to the power 1/2 or 1, multiplies its scale. This
+   goes on while the loss falls. Then *idle* columns may be left out: those that a forest of that
+   column alone forecasts no better with than one without any. It goes on with and without them,
+   once from the scales that were found, and once from the beginning, which is preferred unless
+   the loss is far less the other way: noise that is left out early costs later rows the least,
+   but a column that helps beside others only, and is left out early, does not come back.
+   Evidence is fast, but has one measure for all columns.
 2. *Evolution*: each round draws random sign vectors; for every one, two forests are tried whose
    scales are multiplied by 2 to the power of plus and of minus the signs. The difference of their
    losses, times a feature's sign and averaged over the vectors, estimates how the loss changes
@@ -50,7 +53,8 @@ _CHUNKS = 2  # parts in which rows are predicted: far ahead, as scales are to la
 _SMALLEST = -12.0  # log2 of the smallest scale that ten rounds of evolution can make good again
 _LEFT_OUT = -16.0  # that of idle columns, which cost nothing there
 _SURE = 2.0  # standard errors that a slope or a gain must have to be believed
-_LIKELY = 1.0  # those that a gain must have for one more round
+_LIKELY = 1.0  # those that a gain must have, at least in every other round of evidence
+_FAR_LESS = 0.95  # of a loss
 _SQRT_HALF = math.sqrt(0.5)
 
 
@@ -86,8 +90,15 @@ def learn_scales(
     given = X if prepared is None else prepared, y, w
     plain = _judge(parameters, np.zeros(len(varies)), given, n_threads)
     idle = _idle(parameters, varies, rows, n_threads)
-    least = np.where(idle, _LEFT_OUT, _SMALLEST)
+    least = np.full(len(varies), _SMALLEST)
     best = _by_evidence(parameters, plain, varies, least, given, n_threads)
+    if idle.any():
+        least = np.where(idle, _LEFT_OUT, _SMALLEST)
+        late, early = (
+            _by_evidence(parameters, start, varies, least, given, n_threads)
+            for start in (best, plain)
+        )
+        best = late if late.loss < _FAR_LESS * early.loss else early
     best = _by_evolution(parameters, best, varies, is_small, least, given, n_threads)
     return best.trial.parameters.feature_scales if _is_better(best, plain, _SURE) else None
 
@@ -154,7 +165,7 @@ def _by_evidence(
     n_threads: int,
 ) -> _Judged:
     """Return better scales, found from what splits were worth; or ``best``."""
-    tried = {best.log_scales.tobytes()}  # none of which is better than ``best``
+    sure, tried = best, {best.log_scales.tobytes()}  # none of which is better than ``best``
     for _ in range(_EVIDENCE_ROUNDS):
         worth = relevances(best.trial.forest())
         found = [best.log_scales + _log2_whole(step) for step in (worth, np.sqrt(worth))]
@@ -168,9 +179,13 @@ def _by_evidence(
             if key not in tried
         ]
         better = min(judged, key=lambda one: one.loss, default=best)
-        if not _is_better(better, best, _LIKELY):
+        if better.loss >= best.loss:
             break
-        best, tried = better, tried | set(levelled)
+        was_sure, best, tried = best is sure, better, tried | set(levelled)
+        if _is_better(best, sure, _LIKELY):
+            sure = best
+        elif not was_sure:  # two rounds in a row
+            break
     return best
 
 

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from dmondrian.core.columns import read_only
+from dmondrian.core.steps import round_rows
 from dmondrian.domain import scale_columns
 from dmondrian.errors import CorruptError
 from dmondrian.parameters import ForestParameters
@@ -86,7 +87,9 @@ def choose(
         parameters = dataclasses.replace(parameters, feature_units=None)
     candidates = _candidates(parameters, auto)
     if "feature_scales" in auto and n == warmup_rows:
-        scales = learn_scales(candidates[_MIDDLING % len(candidates)], first, n_threads)
+        X = _rounded(first[0]) if "feature_units" in auto else first[0]  # as later rows will be
+        middling = candidates[_MIDDLING % len(candidates)]
+        scales = learn_scales(middling, (X, *first[1:]), n_threads)
         candidates = [dataclasses.replace(c, feature_scales=scales) for c in candidates]
     best = candidates[0]
     if len(candidates) > 1:
@@ -94,6 +97,16 @@ def choose(
         losses = [late_loss(c, numbers, first, n_threads) for c in candidates]
         best = candidates[int(np.argmin(losses))]
     return _with_units(best, first[0][:FIRST]) if "feature_units" in auto else best
+
+
+def _rounded(X: np.ndarray) -> np.ndarray:
+    """Return rows rounded to the units of the first, which scales multiply with the rows."""
+    units = units_of(X[:FIRST])
+    if units is None:
+        return X
+    rounded = np.empty(X.shape, np.float32)
+    round_rows(read_only(X), read_only(np.array(units)), rounded)
+    return rounded
 
 
 def _with_units(parameters: ForestParameters, X: np.ndarray) -> ForestParameters:

@@ -39,7 +39,7 @@ def patience() -> Iterator[None]:
 
 
 def wait_until(
-    is_so: Callable[[], object], seconds: float = PATIENCE, what: Callable[[], str] = str
+    is_so: Callable[[], object], seconds: float = PATIENCE, what: Callable[[], str] = lambda: ""
 ) -> None:
     end = time.monotonic() + seconds
     while not is_so():
@@ -87,8 +87,10 @@ def worker_threads(n_workers: int, threads: int = 1) -> Iterator[tuple[LocalClus
     ):
         if n_workers:
             client.wait_for_workers(n_workers, timeout=PATIENCE)
-        yield cluster, client
-        close_clients_of_tasks(cluster)
+        try:
+            yield cluster, client
+        finally:
+            close_clients_of_tasks(cluster)
 
 
 def close_clients_of_tasks(cluster: LocalCluster) -> None:
