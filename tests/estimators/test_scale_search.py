@@ -15,6 +15,7 @@ from dmondrian import (
     MondrianForestClassifier,
     MondrianForestRegressor,
     OnlineRandomForestClassifier,
+    warmup,
 )
 from dmondrian.arranged import arranged
 from dmondrian.core.nodes import fields
@@ -29,6 +30,7 @@ from dmondrian.scales import (
     _losses_alone,
     learn_scales,
 )
+from dmondrian.units import round_to, units_of
 from tests.estimators.test_scales import LAST, SHORT, wave
 
 
@@ -227,6 +229,26 @@ def test_evidence_ends_with_the_second_small_gain_in_a_row(
     second = _by_evidence(drawn, plain, varies, least, rows, 2)
     assert len(seen) == 2
     assert found.loss < second.loss < plain.loss
+
+
+@pytest.mark.parametrize("auto", [("feature_scales",), ("feature_scales", "feature_units")])
+def test_scales_are_tried_on_rows_that_are_rounded_as_later_ones_are(
+    auto: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = wave(LAST + 1)
+    seen: list[np.ndarray] = []
+
+    def learn(parameters: Any, rows: Any, n_threads: int) -> None:
+        seen.append(rows[0])
+
+    monkeypatch.setattr(warmup, "learn_scales", learn)
+    drawn = AMFRegressor(random_state=0)._forest_parameters(X.shape[1])
+    warmup.choose(drawn, auto, (X, y, np.ones(len(X))), warmup_rows=LAST)
+    units = units_of(X[: warmup.FIRST])
+    assert units is not None
+    expected = round_to(X[:LAST], np.array(units)) if "feature_units" in auto else X[:LAST]
+    assert not np.array_equal(round_to(X[:LAST], np.array(units)), X[:LAST])
+    assert np.array_equal(seen[0], expected)
 
 
 def test_trials_keep_no_rows_of_their_own() -> None:
