@@ -5,9 +5,9 @@ as many trees, in one process, taking turns. Three figures of each:
 
 * a batch: rows x trees per second, all rows predicted, by one thread and by two;
 * one row at a time: microseconds of `predict_proba` (`predict` for labels) of a forest at rest, and
-  of `partial_fit`, which the random forest has not; and of `predict_proba` where one row is learned
-  between two that are asked about. Both take rows that are new, and in the second case a row is
-  asked about before it is learned;
+  of `partial_fit`, which the random forest has not, in a stream of 4,000 rows; and of
+  `predict_proba` where one row is learned between two that are asked about. Both take rows that are
+  new, and in the second case a row is asked about before it is learned;
 * bytes per node of the trees as they learn, with the frozen copies that predict, and as saved.
 
     python -m benchmarks.answering --data <folder>
@@ -38,6 +38,7 @@ from dmondrian import AMFClassifier, AMFRegressor
 from dmondrian.checkpoint import encode_forest
 
 SINGLE = 400  # calls of one row each
+LESSONS = 4000  # rows learned one by one
 
 
 def forests(dataset: Dataset, trees: int) -> dict[str, Any]:
@@ -79,10 +80,10 @@ def asker(model: Any) -> Callable[[np.ndarray], np.ndarray]:
     return model.predict_proba if hasattr(model, "predict_proba") else model.predict
 
 
-def singles(work: Callable[[int], Any]) -> float:
+def singles(work: Callable[[int], Any], n: int = SINGLE) -> float:
     """Return the median of the seconds of calls with one row."""
     work(0)
-    return statistics.median(seconds(lambda r=r: work(r)) for r in range(1, SINGLE))
+    return statistics.median(seconds(lambda r=r: work(r)) for r in range(1, n))
 
 
 def between_lessons(model: Any, X: np.ndarray, y: np.ndarray) -> float:
@@ -97,9 +98,10 @@ def between_lessons(model: Any, X: np.ndarray, y: np.ndarray) -> float:
 
 def measure(name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     """All figures of one workload; a record per model."""
-    dataset = workload(name, args.data, args.max_rows + 2 * SINGLE)
-    X, y = dataset.X_train[: -2 * SINGLE], dataset.y_train[: -2 * SINGLE]
-    new, labels = dataset.X_train[-2 * SINGLE :], dataset.y_train[-2 * SINGLE :]
+    n_new = LESSONS + SINGLE
+    dataset = workload(name, args.data, args.max_rows + n_new)
+    X, y = dataset.X_train[:-n_new], dataset.y_train[:-n_new]
+    new, labels = dataset.X_train[-n_new:], dataset.y_train[-n_new:]
     dataset, n = replace(dataset, X_train=X, y_train=y), len(X)
     models = forests(dataset, args.trees)
     own = models["dmondrian"]
@@ -123,8 +125,10 @@ def measure(name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     mine = records[0]
     held += [own.forest_.n_bytes, len(encode_forest(*own.forest_.stored()))]
     mine["bytes_per_node"] = [n_bytes / own.forest_.n_nodes for n_bytes in held]
-    mine["learn_one"] = singles(lambda r: own.partial_fit(new[r : r + 1], labels[r : r + 1]))
-    mine["ask_between"] = between_lessons(own, new[SINGLE:], labels[SINGLE:])
+    mine["learn_one"] = singles(
+        lambda r: own.partial_fit(new[r : r + 1], labels[r : r + 1]), LESSONS
+    )
+    mine["ask_between"] = between_lessons(own, new[LESSONS:], labels[LESSONS:])
     return records
 
 

@@ -9,7 +9,8 @@ Shapes: n rows, d features, K classes, k outputs (K, or 1 for regression), T tre
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from threading import Lock
 from typing import Any
 
@@ -28,7 +29,7 @@ from dmondrian.layout import fitted, suited, without_boxes
 from dmondrian.limits import check_targets, check_weights
 from dmondrian.parameters import ForestParameters, policies
 from dmondrian.predicting import Predicting
-from dmondrian.single import Answers, Lesson
+from dmondrian.single import Answers, Lesson, Place
 from dmondrian.threads import run_threads
 
 _FIRST_CAPACITY = 64
@@ -37,6 +38,7 @@ _FIRST_POOL = 1024  # doubles
 _MOST_RESERVED = 2**23  # bytes
 _FEW = 64  # rows that all trees learn in one call, which no interrupt breaks off
 _FEW_ROWS, _SMALL = 1e15, 1e100  # weight of rows, and a label, that need no closer look
+_ROWS_UNASKED = 256  # rows alone between two such looks
 _MAX_CAPACITY = 2**31 - 2  # node ids are int32
 _NO_ROWS = np.empty(0, np.int64)
 _NONE_1D = np.empty(0)
@@ -68,11 +70,12 @@ class Ensemble(Predicting):
         self._scales = None if scales is None else np.array(scales, np.float32)
         units = parameters.feature_units
         self._units = None if units is None else read_only(np.array(units, np.float64))
+        self._ordering = Lock()
         self._is_torn = False
         self._is_arranged = False  # whether the boxes' columns were chosen
         self._gathered, self.frozen = None, Frozen()
         self._chosen: np.ndarray | None = None
-        self._tabled: tuple[list[nodes.Tree], np.ndarray] = [], table_of([])
+        self.tabled: tuple[list[nodes.Tree], np.ndarray] = [], table_of([])
         self._answers: Answers | None = None
         self._lesson: Lesson | None = None
         self._one_caller = Lock()
@@ -84,10 +87,10 @@ class Ensemble(Predicting):
 
     def reserve(self, n_nodes: int) -> None:
         """Give each tree room for that many nodes, or for 8 MiB of them, ahead of its growing."""
-        for t, tree in enumerate(self.trees):
+        for t, tree in enumerate(self.placed):
             width = sum(array[:1].nbytes for array in (tree.i, tree.box, tree.bits))
             most = min(_MOST_RESERVED // width, self.parameters.max_nodes or _MAX_CAPACITY)
-            self.trees[t] = nodes.resize(tree, max(min(n_nodes, most), len(tree.i)))
+            self.placed[t] = nodes.resize(tree, max(min(n_nodes, most), len(tree.i)))
 
     def update(
         self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None = None, n_threads: int = 1
@@ -138,28 +141,66 @@ class Ensemble(Predicting):
         y : float
             Class index, or label.
         """
-        if abs(y) > _SMALL or not self._may_learn_row() or not self._one_caller.acquire(False):
+        if abs(y) > _SMALL or not self._one_caller.acquire(False):
             return False
         try:
             lesson = self._lesson
-            if lesson is None or not lesson.holds(self):
-                lesson = self._lesson = Lesson(self)
-            if self._is_torn or not lesson.begin(X, y):
+            if lesson is None or not lesson.n_free or not lesson.holds(self):
+                lesson = self._new_lesson()
+            if lesson is None or self._is_torn or not lesson.begin(X, y):
                 return False
-            later = self._after_row(lesson.place.given, y)
+            later = self._after_row(lesson.place, y) if lesson.n_given == 1 else None
             self._forget()
             self._is_torn = True
             while lesson.go_on():
-                self._make_rooms(range(len(self.trees)), lesson.reached, 1, lesson.table)
-            vars(self).update(later)
+                self._make_rooms(range(len(self.placed)), lesson.reached, 1, lesson.table)
+            lesson.n_free -= 1
+            if later is not None:
+                vars(self).update(later)
             self._is_torn = False
             return True
         finally:
             self._one_caller.release()
 
-    def _after_row(self, X: np.ndarray, y: float) -> dict[str, Any]:
-        """Return what else will be of this object after one row, float32 [1, d], by name."""
-        return {}
+    def _new_lesson(self) -> Lesson | None:
+        """Return how the next rows are learned one by one, if they can be."""
+        n_free, lesson = self._rows_free(), self._lesson
+        if not n_free or self._is_torn:
+            return None
+        if lesson is not None and self._may_move:
+            with self._tearing():
+                self._move_for_rows_alone(lesson.n_given)
+        if lesson is None or not lesson.holds(self):
+            lesson = self._lesson = Lesson(self)
+        lesson.n_free = lesson.n_given = n_free
+        return lesson
+
+    def _after_row(self, place: Place, y: float) -> dict[str, Any] | None:
+        """Return what else will be of this object after one row, by name.
+
+        Where it is anything :meth:`_rows_free` is 1 at most.
+        """
+        return None
+
+    def move_nodes(self) -> None:
+        """Move the nodes of trees along heavy paths now; large trees see to it themselves.
+
+        Nothing but time changes by it; see :mod:`dmondrian.placing`.
+        """
+        self._check_whole()
+        if self._may_move:
+            with self._tearing():
+                for t in range(len(self.placed)):
+                    if self._used(t):
+                        self._move(t)
+
+    @contextlib.contextmanager
+    def _tearing(self) -> Iterator[None]:
+        """Be torn until all is done; what was found out from all nodes is forgotten."""
+        self._forget()
+        self._is_torn = True
+        yield
+        self._is_torn = False
 
     def answer_and_learn(
         self,
@@ -190,7 +231,7 @@ class Ensemble(Predicting):
         sums = np.zeros((len(rows), WORDS if tells_labels else said.n_sums), np.int64)
         known = np.zeros((len(rows), KNOWN if tells_labels else 0))
         lock = Lock()
-        reached = np.zeros(len(self.trees), np.int64)
+        reached = np.zeros(len(self.placed), np.int64)
 
         def learn(first: int, last: int) -> None:
             answers, own = np.empty((len(rows), said.width)), np.empty(known.shape)
@@ -207,13 +248,13 @@ class Ensemble(Predicting):
 
         self._check_whole()
         learned = self._arrange(X)
-        self._forget()
-        self._is_torn = True  # until all trees have learned the same rows
-        if len(y) <= _FEW and not len(rows):
-            learn(0, len(self.trees))
-        else:
-            run_threads(lambda t: learn(t, t + 1), range(len(self.trees)), n_threads)
-        self._is_torn = False
+        if self._lesson is not None:
+            self._lesson.n_free = 0
+        with self._tearing():  # until all trees have learned the same rows
+            if len(y) <= _FEW and not len(rows):
+                learn(0, len(self.placed))
+            else:
+                run_threads(lambda t: learn(t, t + 1), range(len(self.placed)), n_threads)
         self.n_clipped += n_clipped
         return sums, units(known, self._origin) if tells_labels else known
 
@@ -221,42 +262,44 @@ class Ensemble(Predicting):
         """Return what tree ``t`` answered, as whole numbers; other trees may be behind."""
         if not self.parameters.tells_labels:
             return whole_shares(answers[:, : self.n_outputs])
-        return whole_moments(answers, float(self.trees[t].head_f[nodes.OFFSET]), known)
+        return whole_moments(answers, float(self.placed[t].head_f[nodes.OFFSET]), known)
 
     def check_sizes(self, y: np.ndarray, w: np.ndarray | None) -> None:
         """Refuse rows whose weights or labels doubles cannot sum up: see `dmondrian.limits`."""
         total = check_weights(w, len(y), self.total_weight)
         if not self.parameters.n_classes:
             check_targets(y, total)
-            for tree in self.trees[:1]:  # the first label, and the range of labels, if it is kept
+            for tree in self.placed[:1]:  # the first label, and the range of labels, if it is kept
                 known = tree.head_f[nodes.OFFSET :]
                 check_targets(known[np.isfinite(known)], total)
 
     def _arrange(self, X: np.ndarray) -> Rows:
         """Return rows for the kernels; trees write their boxes so that they can learn them."""
-        if not self.trees or not self.parameters.has_boxes or not len(X):
+        if not self.placed or not self.parameters.has_boxes or not len(X):
             return without_boxes(X)
-        self.trees, rows = (suited if self._is_arranged else fitted)(self.trees, X)
+        self.placed, rows = (suited if self._is_arranged else fitted)(self.placed, X)
         self._is_arranged = True
         return rows
 
-    def _may_learn_row(self) -> bool:
-        """Tell whether one row more is not too much, and :meth:`_arrange` has looked at trees.
+    def _rows_free(self) -> int:
+        """Return how many rows more, with none in between, can be learned one by one.
 
-        Nor too much beside the labels that are known.
+        None if :meth:`_arrange` has not looked at trees, or labels are too large.
         """
-        if not self.trees or self.total_weight > _FEW_ROWS:
-            return False
-        known = () if self.parameters.n_classes else self.trees[0].head_f[nodes.OFFSET :].tolist()
+        if not self.placed or not (self._is_arranged or not self.parameters.has_boxes):
+            return 0
+        known = () if self.parameters.n_classes else self.placed[0].head_f[nodes.OFFSET :].tolist()
         if any(_SMALL < abs(label) < np.inf for label in known):
-            return False
-        return self._is_arranged or not self.parameters.has_boxes
+            return 0
+        return int(max(0.0, min(_FEW_ROWS + 1.0 - self.total_weight, _ROWS_UNASKED)))
 
     def _forget(self) -> None:
         """Forget what was found out from all nodes, before they change."""
-        self._gathered, self._chosen, self.frozen = None, None, Frozen()
-        if self._answers is not None:
-            self._answers.forget()
+        self._gathered = self._chosen = None
+        if self.frozen.is_begun:
+            self.frozen = Frozen()
+            if self._answers is not None:
+                self._answers.forget()
 
     def _take(self, other: Ensemble) -> None:
         """Become ``other``."""
@@ -274,8 +317,8 @@ class Ensemble(Predicting):
         """Let the trees of a span learn rows, with more room where they need it."""
         numbers, seed = self.tree_numbers.astype(np.uint64), np.uint64(self.parameters.seed)
         chosen = self.policies.learning if isinstance(asked, Silent) else self.policies
-        table = self.table(self.trees)
-        columns = self.trees[0].columns if self.trees else all_numeric(self.parameters.n_features)
+        table = self.table(self.placed)
+        columns = self.placed[0].columns if self.placed else all_numeric(self.parameters.n_features)
         while update(
             *chosen, table, columns, seed, numbers, *span, rows, y, w, reached, asked
         ):  # fmt: skip
@@ -288,19 +331,27 @@ class Ensemble(Predicting):
         for t in span:
             if reached[t] < n:
                 self._make_room(t, n - int(reached[t]))
-                table[t] = table_of(self.trees[t : t + 1])[0]
-                if self._tabled[1] is table:  # else the tree that was outgrown stays in memory
-                    self._tabled[0][t] = self.trees[t]
+                table[t] = table_of(self.placed[t : t + 1])[0]
+                if self.tabled[1] is table:  # else the tree that was outgrown stays in memory
+                    self.tabled[0][t] = self.placed[t]
+
+    @property
+    def _may_move(self) -> bool:
+        """Whether nodes may be moved: nobody else knows them by their places."""
+        its = self.parameters
+        return its.fringe is None and its.cost is None and its.joint is None
 
     def _make_room(self, t: int, to_come: int) -> None:
         """Give tree ``t`` more room, for that many rows or fewer."""
-        tree = self.trees[t]
+        tree = self.placed[t]
         if int(tree.head_i[nodes.N_NODES]) + 2 <= len(tree.i):  # it is the candidates that lack it
             if len(tree.pool) >= LARGEST_POOL:
                 raise ParameterError("candidates of a tree take 16 GiB: use a smaller max_fringe")
             room = max(3 * len(tree.pool) // 2, _FIRST_POOL)
-            self.trees[t] = nodes.widen_pool(tree, min(room, LARGEST_POOL))
+            self.placed[t] = nodes.widen_pool(tree, min(room, LARGEST_POOL))
             return
+        end = self._move_nodes(t) if self._may_move else _MAX_CAPACITY
+        tree = self.placed[t]
         if len(tree.i) >= _MAX_CAPACITY:
             raise ParameterError("a tree reached 2^31 nodes: set max_nodes")
         most = self.parameters.max_nodes or _MAX_CAPACITY
@@ -310,4 +361,4 @@ class Ensemble(Predicting):
         expected = min(len(tree.i) + int(per_row * to_come / 2), most)
         wanted = next_capacity((tree.i, tree.box, tree.bits), expected)
         room = max(wanted, early, _FIRST_CAPACITY)  # a stored empty tree has none
-        self.trees[t] = nodes.resize(tree, min(room, _MAX_CAPACITY))
+        self.placed[t] = nodes.resize(tree, min(room, end, _MAX_CAPACITY))

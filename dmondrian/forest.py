@@ -17,6 +17,7 @@ from dmondrian import fringe, state
 from dmondrian.calibration import Fitted, kind_of
 from dmondrian.core import nodes
 from dmondrian.core.columns import Columns, boxless
+from dmondrian.core.heavy import id_of
 from dmondrian.core.nesting import take_differences
 from dmondrian.ensemble import Ensemble
 from dmondrian.errors import CorruptError, ParameterError
@@ -25,6 +26,7 @@ from dmondrian.kernel.learning import exact_of, learn_jointly
 from dmondrian.layout import alike, find_columns, fitted
 from dmondrian.parameters import ForestParameters
 from dmondrian.sampled import forecast_and_learn
+from dmondrian.single import Place
 from dmondrian.warmup import LAST, Warmup
 
 
@@ -96,17 +98,18 @@ class Forest(Ensemble):
             self.calibration = _learn(self, self.calibration, (X, y, w), n_threads)
         self.warmup = None if warmup.is_done else warmup
 
-    def learn_row(self, X: np.ndarray, y: float) -> bool:
-        """Learn one row; see :meth:`dmondrian.ensemble.Ensemble.learn_row`."""
-        warmup, parameters = self.warmup, self.parameters
-        if (warmup is not None and warmup.may_choose) or self.calibration is not None:
-            return False
-        if parameters.cost is not None or parameters.joint is not None:
-            return False
-        return super().learn_row(X, y)
+    def _rows_free(self) -> int:
+        if self.calibration is not None:
+            return 0
+        if self.parameters.cost is not None or self.parameters.joint is not None:
+            return 0
+        n_free = super()._rows_free()
+        if self.warmup is None:
+            return n_free
+        return 0 if self.warmup.may_choose else min(n_free, 1)
 
-    def _after_row(self, X: np.ndarray, y: float) -> dict[str, Any]:
-        return {} if self.warmup is None else {"warmup": self.warmup.after_row(X, y)}
+    def _after_row(self, place: Place, y: float) -> dict[str, Any] | None:
+        return None if self.warmup is None else {"warmup": self.warmup.after_row(place.given, y)}
 
     def state(self, copy: bool = True) -> tuple[dict[str, Any], list[dict[str, np.ndarray]]]:
         """Return (JSON-able header, one dict of arrays per tree).
@@ -114,9 +117,10 @@ class Forest(Ensemble):
         Parameters
         ----------
         copy : bool, default=True
-            Contiguous arrays of their own; else strided views that change as trees learn.
+            Contiguous arrays of their own; else strided views that may change as trees learn.
         """
-        return self._header(), [tree_fields(self.parameters, tree, copy) for tree in self.trees]
+        trees = (self.in_order(t) for t in range(len(self.placed)))
+        return self._header(), [tree_fields(self.parameters, tree, copy) for tree in trees]
 
     def stored(
         self,
@@ -134,9 +138,9 @@ class Forest(Ensemble):
         """
         if not self.parameters.has_boxes:
             return *self.state(copy=False), None
-        rows = [int(tree.head_i[nodes.N_NODES]) for tree in self.trees]
+        rows = [int(tree.head_i[nodes.N_NODES]) for tree in self.placed]
         header = {**self._header(), "format": state.NESTED}
-        return header, stored_fields(self.parameters, self.trees), rows
+        return header, stored_fields(self, max(rows, default=0)), rows
 
     def _header(self) -> dict[str, Any]:
         """Return what a state says beside its trees."""
@@ -144,10 +148,10 @@ class Forest(Ensemble):
         scalars = [
             {
                 "number": int(number),
-                "root": int(tree.head_i[nodes.ROOT]),
+                "root": id_of(tree, int(tree.head_i[nodes.ROOT])),
                 "floats": [state.encode_float(value) for value in tree.head_f],
             }
-            for number, tree in zip(self.tree_numbers, self.trees, strict=True)
+            for number, tree in zip(self.tree_numbers, self.placed, strict=True)
         ]
         header = {
             "format": state.FORMAT,
@@ -242,7 +246,7 @@ class Forest(Ensemble):
         if any(later == former for former, later in pairwise(numbers)):
             raise ParameterError(f"forests that share trees cannot be joined: {numbers}")
         waiting = {0 if f.warmup is None else f.warmup.n_rows for f in forests}
-        if len(waiting) > 1 or len({f.total_weight for f in forests if f.trees}) > 1:
+        if len(waiting) > 1 or len({f.total_weight for f in forests if f.placed}) > 1:
             raise ParameterError("forests that learned other rows cannot be joined")
         joined = cls._of(first, numbers, [tree for _, tree in pairs])
         joined.warmup = forests[0].warmup
@@ -268,13 +272,14 @@ def tree_fields(
     return {**told, **fringe.fields(tree)}
 
 
-def stored_fields(
-    parameters: ForestParameters, trees: Sequence[nodes.Tree]
-) -> Iterator[dict[str, np.ndarray]]:
-    """Yield what :func:`tree_fields` does, boxes as differences; arrays are used again."""
-    most = max((int(tree.head_i[nodes.N_NODES]) for tree in trees), default=0)
-    lower, upper = np.empty((2, most, parameters.n_features), np.float32)
-    for tree in trees:
+def stored_fields(forest: Forest, most: int) -> Iterator[dict[str, np.ndarray]]:
+    """Yield what :func:`tree_fields` does of trees of up to ``most`` nodes, boxes as differences.
+
+    Arrays are used again.
+    """
+    lower, upper = np.empty((2, most, forest.parameters.n_features), np.float32)
+    for t in range(len(forest.placed)):
+        tree = forest.in_order(t)
         used = int(tree.head_i[nodes.N_NODES])
         ends = lower[:used], upper[:used]
         take_differences(tree, *ends)
@@ -292,4 +297,4 @@ def _learn(
         Ensemble.update(ensemble, *rows, n_threads)
         return None
     sampled = forecast_and_learn(ensemble, *rows, n_threads)
-    return calibration.after(sampled, rows[1], len(ensemble.trees))
+    return calibration.after(sampled, rows[1], len(ensemble.placed))

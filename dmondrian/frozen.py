@@ -31,6 +31,7 @@ class Kept(NamedTuple):
     """Frozen trees, and what they say."""
 
     key: tuple[Any, ...]  # of loss, rule and lifetimes, see :func:`key_of`
+    grown: Sequence[nodes.Tree]  # what they were made of; leaves are told by their places there
     trees: list[FrozenTree]
     table: np.ndarray  # int64 [T, 5], where they lie, for the kernels
 
@@ -44,9 +45,12 @@ class Frozen:
         Those that were frozen last.
     n_alone : int
         Rows that came one by one while none of these answered them.
+    is_begun : bool
+        Whether anything was asked or frozen.
     """
 
     def __init__(self) -> None:
+        self.is_begun = False
         self._n_asked = 0
         self.kept: Kept | None = None
         self.n_alone = 0
@@ -82,9 +86,10 @@ class Frozen:
         n_threads : int
         """
         kept = self.kept
-        if kept is not None and kept.key == key_of(loss, rule, lifetimes):
+        if kept is not None and kept.grown is grown and kept.key == key_of(loss, rule, lifetimes):
             return kept
         self._n_asked += n_rows
+        self.is_begun = True
         if self._n_asked <= _ROWS_PER_TREE:
             return None
         mean = sum(int(tree.head_i[nodes.N_NODES]) for tree in grown) / max(1, len(grown))
@@ -102,6 +107,7 @@ class Frozen:
         n_threads: int,
     ) -> Kept:
         """Freeze the trees, keep and return them; see :meth:`trees`."""
+        self.is_begun = True
         made: dict[int, FrozenTree] = {}
 
         def work(t: int) -> None:
@@ -109,7 +115,8 @@ class Frozen:
 
         run_threads(work, range(len(grown)), n_threads)
         frozen = [made[t] for t in range(len(grown))]
-        kept = self.kept = Kept(key_of(loss, rule, lifetimes), frozen, frozen_table(frozen))
+        key, table = key_of(loss, rule, lifetimes), frozen_table(frozen)
+        kept = self.kept = Kept(key, grown, frozen, table)
         self._n_asked = 0  # what else is asked in turn with this has to pay for itself again
         return kept
 

@@ -10,7 +10,6 @@ Shapes: n rows, d features, K classes, k outputs (K, or 1 for regression), T tre
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import is_not
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +22,7 @@ from dmondrian.core.steps import round_rows
 from dmondrian.core.table import table_of
 from dmondrian.domain import check_cube, clip_to_cube, scale_columns
 from dmondrian.errors import ParameterError
-from dmondrian.frozen import Frozen, Kept, ask_frozen, rows_at_a_time
+from dmondrian.frozen import Kept, ask_frozen, rows_at_a_time
 from dmondrian.growth.fringe import Fringe
 from dmondrian.growth.range import Range
 from dmondrian.layout import asked, without_boxes
@@ -31,6 +30,7 @@ from dmondrian.lifetime import check_lifetimes
 from dmondrian.losses.depth import Depth
 from dmondrian.losses.label import ROWS_ABOVE, Label
 from dmondrian.parameters import ForestParameters, Policies
+from dmondrian.placing import Placed
 from dmondrian.rules.aggregate import Aggregate
 from dmondrian.rules.gaussian import GaussianHierarchy
 from dmondrian.selection import chosen_lifetime
@@ -52,20 +52,16 @@ class Said(NamedTuple):
 LABELS = Said(Label(ROWS_ABOVE), 2, 2)
 
 
-class Predicting:
+class Predicting(Placed):
     """Trees with numbers, as they are now; :class:`dmondrian.ensemble.Ensemble` lets them learn."""
 
     parameters: ForestParameters
     tree_numbers: np.ndarray  # int64 [T], increasing
     policies: Policies
-    trees: list[nodes.Tree]
     _scales: np.ndarray | None  # float32 [d]
     _units: np.ndarray | None  # float64 [d]
     _is_torn: bool
-    _gathered: tuple[float, list[nodes.Tree]] | None
-    frozen: Frozen
     _chosen: np.ndarray | None  # lifetimes of trees that choose their own
-    _tabled: tuple[list[nodes.Tree], np.ndarray]  # what the table is of, and the table
 
     @property
     def n_outputs(self) -> int:
@@ -80,7 +76,7 @@ class Predicting:
     @property
     def _origin(self) -> float:
         """What the trees' statistics of labels are from."""
-        return float(self.trees[0].head_f[nodes.OFFSET]) if self.trees else 0.0
+        return float(self.placed[0].head_f[nodes.OFFSET]) if self.placed else 0.0
 
     @property
     def told_of_samples(self) -> Said:
@@ -91,17 +87,17 @@ class Predicting:
     @property
     def n_nodes(self) -> int:
         """Nodes in use over all trees."""
-        return int(sum(tree.head_i[nodes.N_NODES] for tree in self.trees))
+        return int(sum(tree.head_i[nodes.N_NODES] for tree in self.placed))
 
     @property
     def n_bytes(self) -> int:
         """Bytes of memory held by the trees, spare room and frozen copies included."""
-        return sum(nodes.tree_bytes(tree) for tree in self.trees) + self.frozen.n_bytes
+        return sum(nodes.tree_bytes(tree) for tree in self.placed) + self.frozen.n_bytes
 
     @property
     def total_weight(self) -> float:
         """Weight of the rows learned."""
-        return float(self.trees[0].head_f[nodes.TOTAL_WEIGHT]) if self.trees else 0.0
+        return float(self.placed[0].head_f[nodes.TOTAL_WEIGHT]) if self.placed else 0.0
 
     def _check_whole(self) -> None:
         """Refuse trees that were interrupted, each at another row, while they learned."""
@@ -149,9 +145,9 @@ class Predicting:
 
     def _asked(self, X: np.ndarray, any_box: bool) -> Rows:
         """Return rows to predict, written as boxes are where these are asked about."""
-        if not self.trees or (self.is_leafwise and not any_box):
+        if not self.placed or (self.is_leafwise and not any_box):
             return without_boxes(X)
-        return asked(X, self.trees[0].columns)
+        return asked(X, self.placed[0].columns)
 
     def predict_sums(
         self,
@@ -247,7 +243,7 @@ class Predicting:
             )
 
         run_threads(work, range(0, n, chunk), n_threads)
-        n_trees = len(self.trees) + (0 if onto is None else onto.n_trees)
+        n_trees = len(self.placed) + (0 if onto is None else onto.n_trees)
         origin = self._origin
         if lifetimes is None:
             return Sums(total[:, 0], None if square is None else square[:, 0], far, n_trees, origin)
@@ -269,10 +265,10 @@ class Predicting:
         learned or another lifetime is asked for.
         """
         if not isinstance(self.policies.rule, GaussianHierarchy):
-            return self.policies.rule, self.trees
+            return self.policies.rule, self.placed
         rule, gathered = GaussianHierarchy(lifetime, False), self._gathered
         if gathered is None or gathered[0] != lifetime:
-            gathered = lifetime, [self._with_messages(rule, tree) for tree in self.trees]
+            gathered = lifetime, [self._with_messages(rule, tree) for tree in self.placed]
             self._gathered = gathered  # other threads may have put theirs there meanwhile
         return rule, gathered[1]
 
@@ -320,12 +316,12 @@ class Predicting:
         if cost is None or cost.selection is None:
             return self._for_each_tree(self._lifetimes(None))
         if self._chosen is None:  # since the last row
-            best = [chosen_lifetime(tree, loss, cost) for tree in self.trees]
+            best = [chosen_lifetime(tree, loss, cost) for tree in self.placed]
             self._chosen = read_only(np.array(best, np.float64)[:, None])
         return self._chosen
 
     def _for_each_tree(self, lifetimes: np.ndarray) -> np.ndarray:
-        return read_only(np.repeat(lifetimes[None], len(self.trees), axis=0))
+        return read_only(np.repeat(lifetimes[None], len(self.placed), axis=0))
 
     def freeze(self, n_threads: int = 1) -> None:
         """Freeze the trees now, for few predictions; many see to it themselves."""
@@ -341,9 +337,9 @@ class Predicting:
 
     def table(self, trees: list[nodes.Tree]) -> np.ndarray:
         """Return where the trees are, for the kernels."""
-        tabled = self._tabled
-        if len(tabled[0]) != len(trees) or any(map(is_not, tabled[0], trees)):
-            tabled = self._tabled = list(trees), table_of(trees)
+        tabled = self.tabled
+        if tabled[0] != trees:
+            tabled = self.tabled = list(trees), table_of(trees)
         return tabled[1]
 
     def answers(
@@ -373,7 +369,7 @@ class Predicting:
         self._check_whole()
         self.check_learned()
         X, lives = self._as_learned(X)[0], read_only(lifetimes)
-        found = np.empty((len(self.trees), len(X), len(lives), width))
+        found = np.empty((len(self.trees), len(X), len(lives), width))  # some answer by ids
         trees, rows = self._ready(float(lives[-1]))[1], self._asked(X, False)
         table, columns = table_of(trees), trees[0].columns
         seed, numbers = np.uint64(self.parameters.seed), self.tree_numbers.astype(np.uint64)
@@ -390,9 +386,10 @@ class Predicting:
         if self.total_weight == 0.0:
             return total[:, 0, 0]
         X, lives = self._as_learned(X)[0], self.tree_lifetimes()
-        rows, table, columns = self._asked(X, False), self.table(self.trees), self.trees[0].columns
+        rows, table = self._asked(X, False), self.table(self.placed)
+        columns = self.placed[0].columns
         seed, numbers = np.uint64(self.parameters.seed), self.tree_numbers.astype(np.uint64)
         predict(
             *chosen, table, columns, seed, numbers, rows, lives, 1, total, _NONE_3D, _NONE_1D
         )  # fmt: skip
-        return total[:, 0, 0] / len(self.trees)
+        return total[:, 0, 0] / len(self.placed)

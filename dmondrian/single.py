@@ -76,10 +76,10 @@ class Place:
             return False
         self._is_narrow = X.dtype == _FLOAT32
         if self._is_narrow:
-            self._narrow[:] = X
+            self._narrow[...] = X
             return self._entries[0](*self._arguments[0])
         if X.dtype == _FLOAT64:
-            self._wide[:] = X
+            self._wide[...] = X
             return self._entries[1](*self._arguments[1])
         return False
 
@@ -88,20 +88,21 @@ class Arguments:
     """What is prepared of an ensemble, and whether it still holds."""
 
     def __init__(self, ensemble: Predicting, columns: Columns) -> None:
-        self.table, self._parameters = ensemble.table(ensemble.trees), ensemble.parameters
+        self.table, self._parameters = ensemble.table(ensemble.placed), ensemble.parameters
         self.place = Place(ensemble.parameters, columns)
 
     def holds(self, ensemble: Predicting) -> bool:
         """Tell whether the trees lie where they lay, and are asked by the same parameters."""
-        is_same = ensemble.parameters is self._parameters
-        return is_same and ensemble.table(ensemble.trees) is self.table
+        known, table = ensemble.tabled
+        is_same = ensemble.parameters is self._parameters and table is self.table
+        return is_same and known == ensemble.placed
 
 
 class Answers(Arguments):
     """Arguments of :func:`dmondrian.core.loops.predict`."""
 
     def __init__(self, ensemble: Predicting) -> None:
-        columns, parameters = ensemble.trees[0].columns, ensemble.parameters
+        columns, parameters = ensemble.placed[0].columns, ensemble.parameters
         super().__init__(
             ensemble, boxless(parameters.n_features) if ensemble.is_leafwise else columns
         )
@@ -109,7 +110,7 @@ class Answers(Arguments):
         self._lives = np.array(ensemble.tree_lifetimes())
         self._total = np.zeros((1, 1, ensemble.n_outputs))
         self._sums = self._total[0]
-        self._n_trees = np.full(self._sums.shape, float(len(ensemble.trees)))  # divides at once
+        self._n_trees = np.full(self._sums.shape, float(len(ensemble.placed)))  # divides at once
         seed, numbers = np.uint64(parameters.seed), ensemble.tree_numbers.astype(np.uint64)
         self._arguments: tuple[Any, ...] = (
             *ensemble.policies, self.table, columns, seed, numbers, self.place.rows,
@@ -147,9 +148,9 @@ class Answers(Arguments):
         frozen, loss, rule = ensemble.frozen, ensemble.policies.loss, ensemble.policies.rule
         lives = self._lives[:, 0]
         if self._entry_at_rest is None and self._may_freeze:
-            frozen.n_alone += 1
+            frozen.n_alone, frozen.is_begun = frozen.n_alone + 1, True
             if frozen.n_alone % _COUNTED == 0:
-                frozen.trees(ensemble.trees, loss, rule, lives, ensemble.width, _COUNTED, 1)
+                frozen.trees(ensemble.placed, loss, rule, lives, ensemble.width, _COUNTED, 1)
         kept = frozen.kept
         if kept is not self._kept:
             self.forget()
@@ -172,12 +173,17 @@ class Lesson(Arguments):
     ----------
     reached : int64 [T]
         1 for trees that have learned the row.
+    n_free : int
+        Rows that the forest takes before it has to be asked again whether it does ..
+    n_given : int
+        .. of so many.
     """
 
     def __init__(self, ensemble: Predicting) -> None:
-        columns, parameters = ensemble.trees[0].columns, ensemble.parameters
+        columns, parameters = ensemble.placed[0].columns, ensemble.parameters
         super().__init__(ensemble, columns)
-        self._y, self.reached = np.zeros(1), np.zeros(len(ensemble.trees), np.int64)
+        self.n_free = self.n_given = 0
+        self._y, self.reached = np.zeros(1), np.zeros(len(ensemble.placed), np.int64)
         seed, numbers = np.uint64(parameters.seed), ensemble.tree_numbers.astype(np.uint64)
         self._arguments: tuple[Any, ...] = (
             *ensemble.policies.learning, self.table, columns, seed, numbers, 0, len(numbers),
@@ -187,11 +193,9 @@ class Lesson(Arguments):
 
     def begin(self, X: np.ndarray, y: float) -> bool:
         """Take a row in; return False, and forget it, if it needs a closer look."""
-        if not self.place.take(X):
-            return False
         self._y[0] = y
         self.reached.fill(0)
-        return True
+        return self.place.take(X)
 
     def go_on(self) -> int:
         """Let the trees learn the row; return how many lack room for it."""

@@ -126,7 +126,8 @@ def _use(algorithm: str, chosen: dict[str, Any]) -> None:
     forest.fit(X, y)
     forest.predict(X)
     forest.predict(X[:1])  # one row has a way of its own, in trees at rest another
-    forest.forest_.freeze()  # as large forests are
+    forest.forest_.move_nodes()  # as large forests do
+    forest.forest_.freeze()  # likewise
     forest.predict(X)
     forest.predict(X[:1])
     forest.weighted_depth(X)

@@ -87,6 +87,14 @@ class Tree(NamedTuple):
     times: np.ndarray  # float64 [m, ..], d or box as doubles; the last of a row is the split time
     n_features: int  # d
     n_stats: int  # s
+    ids: np.ndarray  # int32 [m or fewer], of the first nodes if these were moved; see core/heavy.py
+
+    def __eq__(self, other: object) -> bool:
+        """Tell whether it is the same object: arrays that are compared do not tell."""
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
 
 
 def has_time_beside(columns, n_stats):
@@ -186,7 +194,7 @@ def make_tree(columns: Columns, n_stats: int, capacity: int) -> Tree:
     steps = box.view(np.int16)
     tree = Tree(
         i, f, d, box, steps, bits, columns, head_i, head_f, scratch, messages, pool, d, n_features,
-        n_stats,
+        n_stats, np.empty(0, np.int32),
     )  # fmt: skip
     return _with_views(tree)
 
@@ -360,4 +368,4 @@ def tree_bytes(tree: Tree) -> int:
     """Return the bytes of memory that the nodes take, spare room included where it takes any."""
     used = int(tree.head_i[N_NODES])
     held = sum(bytes_held(array, used) for array in (tree.i, tree.box, tree.bits))
-    return int(held + tree.pool.nbytes)
+    return int(held + tree.pool.nbytes + tree.ids.nbytes)

@@ -312,6 +312,7 @@ def warm(parameters: ForestParameters, calibrate: bool = False) -> None:
     forest.update(X, y, None)
     forest.update(X, y, np.ones(2))
     forest.predict_sums(X)
+    forest.move_nodes()  # as large forests do
     forest.freeze()  # as forecasts of many rows do
     forest.predict_sums(X)
     forest.update(0.5 * X, y, None)  # boxes that wrote columns as bits are written anew

@@ -61,9 +61,7 @@ def without_names(estimator: Any) -> Any:
 class Known(NamedTuple):
     """What was looked up in a fitted estimator, so that one row more need not do it again."""
 
-    begun_with: dict[str, Any]  # what it was looked up in
-    classes: np.ndarray | None  # likewise
-    read: Callable[[dict[str, Any]], tuple[Any, ...]]  # parameters that must not have changed
+    read: Callable[[dict[str, Any]], tuple[Any, ...]]  # attributes that must not have changed
     values: tuple[Any, ...]  # what they were
     scales: list[float] | None  # feature scales, if they were given as numbers
     label_of: Callable[[Any], float | None]
@@ -72,22 +70,22 @@ class Known(NamedTuple):
     @classmethod
     def of(cls, estimator: Any) -> Known:
         """Look it up."""
-        begun_with = estimator._begun_with
+        own, begun_with = estimator.__dict__, estimator._begun_with
         scales = begun_with.get("feature_scales")
         given = scales if isinstance(scales, list) else None
         names = [n for n in begun_with if given is None or n != "feature_scales"]
-        read = itemgetter(*names)
-        classes = getattr(estimator, "classes_", None)
-        labels = None if classes is None else classes.tolist()
-        label_of = estimator._label_finder()
-        return cls(begun_with, classes, read, read(begun_with), given, label_of, labels)
+        fitted = [n for n in ("forest_", "_begun_with", "classes_") if n in own]
+        values = *itemgetter(*names)(begun_with), *itemgetter(*fitted)(own)
+        labels = own["classes_"].tolist() if "classes_" in own else None
+        read = itemgetter(*names, *fitted)
+        return cls(read, values, given, estimator._label_finder(), labels)
 
     def is_unchanged(self, own: dict[str, Any]) -> bool:
         """Tell whether an estimator's attributes say what they did; False if it is hard to tell."""
         try:
-            if self.read(own) != self.values:
+            if self.read(own) != self.values:  # what is the same object is not looked into
                 return False
-        except ValueError:  # an array, where there was none
+        except (KeyError, ValueError):  # none; an array, where there was none or another
             return False
         return self.scales is None or np.array(own["feature_scales"]).tolist() == self.scales
 
@@ -123,13 +121,11 @@ def learn_plain_row(estimator: Any, X: Any, y: Any, classes: Any = None) -> bool
     if not is_plain or forest is None or "feature_names_in_" in own or y.dtype.kind not in "biufU":
         return False
     known = own.get("_known")
-    if (
-        known is None
-        or known.begun_with is not own["_begun_with"]
-        or known.classes is not own.get("classes_")
-    ):
+    if known is None or not known.is_unchanged(own):
         known = own["_known"] = Known.of(estimator)
-    if not known.is_unchanged(own) or (classes is not None and not known.has_classes(classes)):
+        if not known.is_unchanged(own):  # a parameter was set since the stream was begun
+            return False
+    if classes is not None and not known.has_classes(classes):
         return False
     label = known.label_of(y.item())
     if label is None or not forest.learn_row(X, label):
@@ -144,7 +140,7 @@ def row_by_row(partial_fit: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(partial_fit)
     def learn(self: Any, X: Any, y: Any, *given: Any, **named: Any) -> Any:
-        classes = named.get("classes")
+        classes = named.get("classes") if named else None
         is_plain = not given and len(named) == (classes is not None)
         if is_plain and learn_plain_row(self, X, y, classes):
             return self

@@ -152,7 +152,7 @@ def test_trees_made_for_a_call_are_let_go_of() -> None:
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(frozen, "_ROWS_PER_TREE", rows_per_tree)
             forest.predict_sums(third, distance=True)
-        assert all(any(tree is own for own in forest.trees) for tree in forest._tabled[0])
+        assert all(any(tree is own for own in forest.trees) for tree in forest.tabled[0])
 
 
 def test_few_rows_are_not_spread_over_threads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,119 @@
+"""Where the nodes of trees lie: as they came in, or along heavy paths.
+
+Relies on :mod:`dmondrian.core.heavy`. Promises that who asks for the ``trees`` finds each node
+where it came in, and that what trees learn and say does not depend on where their nodes are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from threading import Lock
+
+import numpy as np
+
+from dmondrian.core import nodes
+from dmondrian.core.heavy import in_order_of_ids, order_along_heavy_paths
+from dmondrian.core.table import table_of
+from dmondrian.frozen import Frozen
+
+# Nodes of a tree from which on they are moved whenever they have doubled: below it pays for rows
+# that come one by one alone, which wait for each node; nothing else has them wait.
+_LEAST, _LEAST_ALONE = 1 << 17, 1 << 14
+_DEEP = 40.0  # nodes passed by a row times rows per node, below which moving costs what it saves
+_PER_ROW = 400  # nodes of a tree that may be moved for each row alone, in a quarter of its time
+
+
+class Placed:
+    """Trees whose nodes may be moved while they learn.
+
+    Attributes
+    ----------
+    placed : list of Tree
+        The trees, nodes wherever they are, for those who follow links alone.
+    tabled : (list of Tree, int64 [T, ..])
+        Trees, and where they are, for the kernels.
+    """
+
+    placed: list[nodes.Tree]
+    tabled: tuple[list[nodes.Tree], np.ndarray]
+    frozen: Frozen
+    _gathered: tuple[float, list[nodes.Tree]] | None
+    _n_alone: int  # rows that came one by one since nodes were moved for them
+    _ordering: Lock
+
+    @property
+    def trees(self) -> list[nodes.Tree]:
+        """The trees, each node where it came in: its index is its id."""
+        if any(len(tree.ids) for tree in self.placed):
+            with self._ordering:  # other threads may ask for them too
+                self._put_in_order()
+        return self.placed
+
+    @trees.setter
+    def trees(self, trees: list[nodes.Tree]) -> None:
+        self.placed, self._n_alone = trees, 0
+
+    def _put_in_order(self) -> None:
+        """Let the trees be such, one after the other, for want of memory for two forests.
+
+        Who asks those that were until now goes on with them.
+        """
+        for t in range(len(self.placed)):
+            trees = list(self.placed)
+            trees[t] = self.in_order(t)
+            self._gathered, self.frozen = None, Frozen()  # they know nodes by their places
+            self.tabled, self.placed = ([], table_of([])), trees
+
+    def in_order(self, t: int) -> nodes.Tree:
+        """Return tree ``t``, each node where it came in; a copy where nodes were moved."""
+        tree = self.placed[t]
+        return in_order_of_ids(tree) if len(tree.ids) else tree
+
+    def _move_nodes(self, t: int) -> int:
+        """Move the nodes of tree ``t``, if it pays; return how many it may have until it may.
+
+        Between rows, and while nobody else asks the tree.
+        """
+        used, due = self._used(t), self._due(t, _LEAST)
+        if used + 2 <= due:
+            return due
+        if _is_deep(self.placed[t]):
+            self._move(t)
+        return 2 * used
+
+    def _move_for_rows_alone(self, n: int) -> None:
+        """Move the nodes of trees that ``n`` more rows, which came one by one, pay for."""
+        self._n_alone += n
+        if self._n_alone * _PER_ROW < _LEAST_ALONE:
+            return
+        turn = [t for t in range(len(self.placed)) if self._used(t) >= self._due(t, _LEAST_ALONE)]
+        for t in turn:
+            if self._n_alone * _PER_ROW < self._used(t):
+                return
+            self._n_alone -= -(-self._used(t) // _PER_ROW)
+            self._move(t)
+        self._n_alone = 0  # no tree waits for its turn
+
+    def _used(self, t: int) -> int:
+        """Return how many nodes tree ``t`` has."""
+        return int(self.placed[t].head_i[nodes.N_NODES])
+
+    def _due(self, t: int, least: int) -> int:
+        """Return from how many nodes on tree ``t`` may be moved."""
+        return max(least, 2 * len(self.placed[t].ids))
+
+    def _move(self, t: int) -> None:
+        """Move the nodes of tree ``t``, unless memory is short."""
+        tree = self.placed[t]
+        with contextlib.suppress(MemoryError):
+            self.placed[t] = order_along_heavy_paths(tree)
+        if self.tabled[0][t : t + 1] == [tree]:  # its arrays are where they were
+            self.tabled[0][t] = self.placed[t]
+
+
+def _is_deep(tree: nodes.Tree) -> bool:
+    """Tell whether rows pass by so many nodes that it pays for them to move these."""
+    used = int(tree.head_i[nodes.N_NODES])
+    weights = tree.d[:used, nodes.STAT]
+    passed = weights[tree.i[:used, nodes.LEFT] >= 0].sum() / float(weights.max())
+    return bool(passed * float(tree.head_f[nodes.TOTAL_WEIGHT]) / used >= _DEEP)

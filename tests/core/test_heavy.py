@@ -1,0 +1,116 @@
+"""Nodes along heavy paths: the same tree, bit for bit, in another order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dmondrian.core import heavy, nodes
+from dmondrian.forest import Forest
+from dmondrian.parameters import ForestParameters
+
+
+def draw(n: int, d: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows of which each third column takes two values, and labels."""
+    rng = np.random.default_rng(7)
+    X = rng.random((n, d), np.float32)
+    X[:, ::3] = X[:, ::3] > 0.5
+    return X, (X[:, 1] + X[:, 0] * rng.random(n) > 0.7).astype(np.float64)
+
+
+def grown(n: int = 700, d: int = 7, **given: Any) -> Forest:
+    """Return a forest that keeps its nodes where they came in."""
+    own = {"algorithm": "amf-classifier", "n_classes": 2, "n_features": d, "seed": 1, **given}
+    forest = Forest(ForestParameters(**own), [0])
+    forest.update(*draw(n, d))
+    assert not len(forest.placed[0].ids)
+    return forest
+
+
+def expected_order(tree: nodes.Tree) -> list[int]:
+    """Return the nodes from the root down, the heavier child first, by recursion's stead."""
+    found, waiting = [], [int(tree.head_i[nodes.ROOT])]
+    while waiting:
+        v = waiting.pop()
+        found.append(v)
+        left, right = int(tree.i[v, nodes.LEFT]), int(tree.i[v, nodes.RIGHT])
+        if left >= 0:
+            is_left = tree.d[left, nodes.STAT] >= tree.d[right, nodes.STAT]
+            waiting += [right, left] if is_left else [left, right]
+    return found
+
+
+KINDS = {
+    "classes": {},
+    "labels": {"algorithm": "amf-regressor", "n_classes": 0},
+    "wide": {"d": 60},
+    "cube": {"domain": "cube"},
+    "steps": {"feature_units": (2.0**-8,) * 7},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_heavier_child_is_behind_its_parent_and_nothing_else_changes(kind: str) -> None:
+    (tree,) = grown(**KINDS[kind]).trees
+    before, root = nodes.fields(tree), int(tree.head_i[nodes.ROOT])
+    order = expected_order(tree)
+    tree = heavy.order_along_heavy_paths(tree)
+    ids = tree.ids
+    assert ids.tolist() == order
+    assert heavy.id_of(tree, int(tree.head_i[nodes.ROOT])) == root
+    assert ids[tree.head_i[nodes.ROOT]] == root
+    after = nodes.fields(tree)
+    for name, values in before.items():
+        moved = after[name]
+        if name in ("left", "right", "parent"):
+            moved = np.where(moved < 0, moved, ids[moved])
+        assert moved.tobytes() == values[ids].tobytes(), name
+    back = heavy.in_order_of_ids(tree)
+    assert all(nodes.fields(back)[name].tobytes() == before[name].tobytes() for name in before)
+    assert back.head_i[nodes.ROOT] == root
+    assert np.array_equal(back.head_f, tree.head_f)
+
+
+def test_nodes_that_came_in_since_are_moved_with_those_that_were_moved() -> None:
+    plain, (X, y) = grown(900), draw(900, 7)
+    forest = Forest(plain.parameters, [0])
+    forest.update(X[:300], y[:300])
+    forest.placed[0] = heavy.order_along_heavy_paths(forest.placed[0])
+    forest.update(X[300:], y[300:])
+    (tree,), same = forest.placed, nodes.fields(plain.trees[0])
+    m = int(tree.head_i[nodes.N_NODES])
+    assert 0 < len(tree.ids) < m
+    for moved in (tree, heavy.order_along_heavy_paths(tree)):
+        ids = heavy.ids_of(moved)
+        assert sorted(ids.tolist()) == list(range(m))
+        assert [heavy.id_of(moved, v) for v in (-1, 0, m - 1)] == [-1, ids[0], ids[-1]]
+    back = nodes.fields(heavy.in_order_of_ids(moved))
+    assert len(moved.ids) == m
+    assert all(back[name].tobytes() == same[name].tobytes() for name in same)
+
+
+def test_a_tree_of_one_node() -> None:
+    (tree,) = grown(1).trees
+    before = nodes.fields(tree)
+    moved = heavy.order_along_heavy_paths(tree)
+    assert moved.ids.tolist() == [0]
+    after = nodes.fields(moved)
+    assert all(after[name].tobytes() == before[name].tobytes() for name in before)
+    assert tree.head_i[nodes.ROOT] == 0
+
+
+def test_what_lacks_memory_leaves_the_tree_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    (tree,) = grown().trees
+    words, boxes, root = tree.i.copy(), tree.box.copy(), int(tree.head_i[nodes.ROOT])
+
+    def refuse(*_: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(heavy, "growing", refuse)
+    with pytest.raises(MemoryError):
+        heavy.order_along_heavy_paths(tree)
+    assert np.array_equal(tree.i, words)
+    assert np.array_equal(tree.box.view(np.int32), boxes.view(np.int32))
+    assert tree.head_i[nodes.ROOT] == root
