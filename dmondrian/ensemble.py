@@ -70,7 +70,6 @@ class Ensemble(Predicting):
         self._scales = None if scales is None else np.array(scales, np.float32)
         units = parameters.feature_units
         self._units = None if units is None else read_only(np.array(units, np.float64))
-        self._ordering = Lock()
         self._is_torn = False
         self._is_arranged = False  # whether the boxes' columns were chosen
         self._gathered, self.frozen = None, Frozen()
@@ -169,7 +168,7 @@ class Ensemble(Predicting):
             return None
         if lesson is not None and self._may_move:
             with self._tearing():
-                self._move_for_rows_alone(lesson.n_given)
+                self._move_for_rows_alone(lesson.n_given - lesson.n_free)
         if lesson is None or not lesson.holds(self):
             lesson = self._lesson = Lesson(self)
         lesson.n_free = lesson.n_given = n_free
@@ -196,7 +195,7 @@ class Ensemble(Predicting):
 
     @contextlib.contextmanager
     def _tearing(self) -> Iterator[None]:
-        """Be torn until all is done; what was found out from all nodes is forgotten."""
+        """Be torn until all is done, and for good if it is not; forget what nodes told."""
         self._forget()
         self._is_torn = True
         yield
@@ -249,7 +248,7 @@ class Ensemble(Predicting):
         self._check_whole()
         learned = self._arrange(X)
         if self._lesson is not None:
-            self._lesson.n_free = 0
+            self._lesson.stop()
         with self._tearing():  # until all trees have learned the same rows
             if len(y) <= _FEW and not len(rows):
                 learn(0, len(self.placed))
@@ -296,7 +295,7 @@ class Ensemble(Predicting):
     def _forget(self) -> None:
         """Forget what was found out from all nodes, before they change."""
         self._gathered = self._chosen = None
-        if self.frozen.is_begun:
+        if self.frozen.is_begun:  # by who may hold large answers
             self.frozen = Frozen()
             if self._answers is not None:
                 self._answers.forget()
@@ -337,7 +336,7 @@ class Ensemble(Predicting):
 
     @property
     def _may_move(self) -> bool:
-        """Whether nodes may be moved: nobody else knows them by their places."""
+        """Whether nodes may be moved: nobody knows them by their places."""
         its = self.parameters
         return its.fringe is None and its.cost is None and its.joint is None
 

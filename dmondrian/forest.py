@@ -17,7 +17,7 @@ from dmondrian import fringe, state
 from dmondrian.calibration import Fitted, kind_of
 from dmondrian.core import nodes
 from dmondrian.core.columns import Columns, boxless
-from dmondrian.core.heavy import id_of
+from dmondrian.core.heavy import ids_at
 from dmondrian.core.nesting import take_differences
 from dmondrian.ensemble import Ensemble
 from dmondrian.errors import CorruptError, ParameterError
@@ -119,8 +119,7 @@ class Forest(Ensemble):
         copy : bool, default=True
             Contiguous arrays of their own; else strided views that may change as trees learn.
         """
-        trees = (self.in_order(t) for t in range(len(self.placed)))
-        return self._header(), [tree_fields(self.parameters, tree, copy) for tree in trees]
+        return self._header(), [tree_fields(self.parameters, tree, copy) for tree in self.trees]
 
     def stored(
         self,
@@ -140,7 +139,7 @@ class Forest(Ensemble):
             return *self.state(copy=False), None
         rows = [int(tree.head_i[nodes.N_NODES]) for tree in self.placed]
         header = {**self._header(), "format": state.NESTED}
-        return header, stored_fields(self, max(rows, default=0)), rows
+        return header, stored_fields(self.parameters, self.trees, rows), rows
 
     def _header(self) -> dict[str, Any]:
         """Return what a state says beside its trees."""
@@ -148,7 +147,7 @@ class Forest(Ensemble):
         scalars = [
             {
                 "number": int(number),
-                "root": id_of(tree, int(tree.head_i[nodes.ROOT])),
+                "root": int(ids_at(tree, tree.head_i[nodes.ROOT : nodes.ROOT + 1])[0]),
                 "floats": [state.encode_float(value) for value in tree.head_f],
             }
             for number, tree in zip(self.tree_numbers, self.placed, strict=True)
@@ -272,15 +271,15 @@ def tree_fields(
     return {**told, **fringe.fields(tree)}
 
 
-def stored_fields(forest: Forest, most: int) -> Iterator[dict[str, np.ndarray]]:
-    """Yield what :func:`tree_fields` does of trees of up to ``most`` nodes, boxes as differences.
+def stored_fields(
+    parameters: ForestParameters, trees: Sequence[nodes.Tree], rows: Sequence[int]
+) -> Iterator[dict[str, np.ndarray]]:
+    """Yield what :func:`tree_fields` does, boxes as differences; arrays are used again.
 
-    Arrays are used again.
+    ``rows`` tells how many nodes each tree has.
     """
-    lower, upper = np.empty((2, most, forest.parameters.n_features), np.float32)
-    for t in range(len(forest.placed)):
-        tree = forest.in_order(t)
-        used = int(tree.head_i[nodes.N_NODES])
+    lower, upper = np.empty((2, max(rows, default=0), parameters.n_features), np.float32)
+    for tree, used in zip(trees, rows, strict=True):
         ends = lower[:used], upper[:used]
         take_differences(tree, *ends)
         yield {**nodes.views(tree, with_boxes=False), "lower": ends[0], "upper": ends[1]}

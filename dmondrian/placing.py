@@ -7,20 +7,39 @@ where it came in, and that what trees learn and say does not depend on where the
 from __future__ import annotations
 
 import contextlib
-from threading import Lock
+from collections.abc import Sequence
+from typing import overload
 
 import numpy as np
 
 from dmondrian.core import nodes
 from dmondrian.core.heavy import in_order_of_ids, order_along_heavy_paths
-from dmondrian.core.table import table_of
-from dmondrian.frozen import Frozen
+from dmondrian.errors import ParameterError
 
 # Nodes of a tree from which on they are moved whenever they have doubled: below it pays for rows
 # that come one by one alone, which wait for each node; nothing else has them wait.
 _LEAST, _LEAST_ALONE = 1 << 17, 1 << 14
 _DEEP = 40.0  # nodes passed by a row times rows per node, below which moving costs what it saves
 _PER_ROW = 400  # nodes of a tree that may be moved for each row alone, in a quarter of its time
+
+
+class _InOrder(Sequence[nodes.Tree]):
+    """Trees, each node where it came in, for memory for one of them beside the forest."""
+
+    def __init__(self, placed: Sequence[nodes.Tree]) -> None:
+        self._placed = placed
+
+    def __len__(self) -> int:
+        return len(self._placed)
+
+    @overload
+    def __getitem__(self, t: int) -> nodes.Tree: ...
+    @overload
+    def __getitem__(self, t: slice) -> Sequence[nodes.Tree]: ...
+    def __getitem__(self, t: int | slice) -> nodes.Tree | Sequence[nodes.Tree]:
+        if isinstance(t, slice):
+            return _InOrder(self._placed[t])
+        return in_order_of_ids(self._placed[t])
 
 
 class Placed:
@@ -36,38 +55,29 @@ class Placed:
 
     placed: list[nodes.Tree]
     tabled: tuple[list[nodes.Tree], np.ndarray]
-    frozen: Frozen
-    _gathered: tuple[float, list[nodes.Tree]] | None
     _n_alone: int  # rows that came one by one since nodes were moved for them
-    _ordering: Lock
+    _is_torn: bool
 
     @property
-    def trees(self) -> list[nodes.Tree]:
-        """The trees, each node where it came in: its index is its id."""
-        if any(len(tree.ids) for tree in self.placed):
-            with self._ordering:  # other threads may ask for them too
-                self._put_in_order()
-        return self.placed
+    def trees(self) -> Sequence[nodes.Tree]:
+        """The trees, each node where it came in: its index is its id. To be read alone.
+
+        Of trees whose nodes were moved these are copies, each made when it is asked for.
+        """
+        self._check_whole()
+        return _InOrder(self.placed) if any(len(tree.ids) for tree in self.placed) else self.placed
 
     @trees.setter
     def trees(self, trees: list[nodes.Tree]) -> None:
         self.placed, self._n_alone = trees, 0
 
-    def _put_in_order(self) -> None:
-        """Let the trees be such, one after the other, for want of memory for two forests.
-
-        Who asks those that were until now goes on with them.
-        """
-        for t in range(len(self.placed)):
-            trees = list(self.placed)
-            trees[t] = self.in_order(t)
-            self._gathered, self.frozen = None, Frozen()  # they know nodes by their places
-            self.tabled, self.placed = ([], table_of([])), trees
-
-    def in_order(self, t: int) -> nodes.Tree:
-        """Return tree ``t``, each node where it came in; a copy where nodes were moved."""
-        tree = self.placed[t]
-        return in_order_of_ids(tree) if len(tree.ids) else tree
+    def _check_whole(self) -> None:
+        """Refuse trees that were interrupted, each at another row, while they learned."""
+        if self._is_torn:
+            raise ParameterError(
+                "learning was interrupted, and the trees have learned different rows: fit anew, "
+                "or load what was saved before"
+            )
 
     def _move_nodes(self, t: int) -> int:
         """Move the nodes of tree ``t``, if it pays; return how many it may have until it may.
@@ -114,6 +124,6 @@ class Placed:
 def _is_deep(tree: nodes.Tree) -> bool:
     """Tell whether rows pass by so many nodes that it pays for them to move these."""
     used = int(tree.head_i[nodes.N_NODES])
-    weights = tree.d[:used, nodes.STAT]
+    weights = tree.d[:used, nodes.STAT]  # all alike, where they are not one
     passed = weights[tree.i[:used, nodes.LEFT] >= 0].sum() / float(weights.max())
     return bool(passed * float(tree.head_f[nodes.TOTAL_WEIGHT]) / used >= _DEEP)

@@ -17,16 +17,18 @@ import numpy as np
 from dmondrian.core import nodes
 from dmondrian.core.columns import Rows, read_only
 from dmondrian.core.frozen import FrozenTree
+from dmondrian.core.heavy import ids_at
 from dmondrian.core.loops import collect, gather_all, predict
 from dmondrian.core.steps import round_rows
 from dmondrian.core.table import table_of
 from dmondrian.domain import check_cube, clip_to_cube, scale_columns
 from dmondrian.errors import ParameterError
-from dmondrian.frozen import Kept, ask_frozen, rows_at_a_time
+from dmondrian.frozen import Frozen, Kept, ask_frozen, rows_at_a_time
 from dmondrian.growth.fringe import Fringe
 from dmondrian.growth.range import Range
 from dmondrian.layout import asked, without_boxes
 from dmondrian.lifetime import check_lifetimes
+from dmondrian.losses.cell import Cell
 from dmondrian.losses.depth import Depth
 from dmondrian.losses.label import ROWS_ABOVE, Label
 from dmondrian.parameters import ForestParameters, Policies
@@ -60,7 +62,8 @@ class Predicting(Placed):
     policies: Policies
     _scales: np.ndarray | None  # float32 [d]
     _units: np.ndarray | None  # float64 [d]
-    _is_torn: bool
+    _gathered: tuple[float, list[nodes.Tree]] | None
+    frozen: Frozen
     _chosen: np.ndarray | None  # lifetimes of trees that choose their own
 
     @property
@@ -98,14 +101,6 @@ class Predicting(Placed):
     def total_weight(self) -> float:
         """Weight of the rows learned."""
         return float(self.placed[0].head_f[nodes.TOTAL_WEIGHT]) if self.placed else 0.0
-
-    def _check_whole(self) -> None:
-        """Refuse trees that were interrupted, each at another row, while they learned."""
-        if self._is_torn:
-            raise ParameterError(
-                "learning was interrupted, and the trees have learned different rows: fit anew, "
-                "or load what was saved before"
-            )
 
     def check_learned(self) -> None:
         """Refuse a forest without rows, which has no cell that could answer."""
@@ -330,6 +325,7 @@ class Predicting(Placed):
 
     def trees_at_rest(self, n_threads: int = 1) -> list[FrozenTree]:
         """Return the trees frozen at the lifetime that they predict at now; see :meth:`freeze`."""
+        self._check_whole()
         lives = self.tree_lifetimes()
         rule, ready = self._ready(float(self._lifetimes(None)[-1]))
         loss = self.policies.loss
@@ -369,11 +365,13 @@ class Predicting(Placed):
         self._check_whole()
         self.check_learned()
         X, lives = self._as_learned(X)[0], read_only(lifetimes)
-        found = np.empty((len(self.trees), len(X), len(lives), width))  # some answer by ids
+        found = np.empty((len(self.placed), len(X), len(lives), width))
         trees, rows = self._ready(float(lives[-1]))[1], self._asked(X, False)
         table, columns = table_of(trees), trees[0].columns
         seed, numbers = np.uint64(self.parameters.seed), self.tree_numbers.astype(np.uint64)
         collect(*chosen, table, columns, seed, numbers, rows, lives, found)
+        for tree, told in zip(trees, found, strict=True) if isinstance(chosen.loss, Cell) else ():
+            told[:] = ids_at(tree, told)
         return found
 
     def weighted_depth(self, X: np.ndarray) -> np.ndarray:
@@ -381,15 +379,15 @@ class Predicting(Placed):
 
         Where trees do not mix over prunings that is the depth of the cell that speaks.
         """
-        chosen = self.policies.learning._replace(loss=Depth(1.0))
+        self._check_whole()
+        chosen, trees = self.policies.learning._replace(loss=Depth(1.0)), self.placed
         total = np.zeros((len(X), 1, 1))
         if self.total_weight == 0.0:
             return total[:, 0, 0]
         X, lives = self._as_learned(X)[0], self.tree_lifetimes()
-        rows, table = self._asked(X, False), self.table(self.placed)
-        columns = self.placed[0].columns
+        rows, table, columns = self._asked(X, False), self.table(trees), trees[0].columns
         seed, numbers = np.uint64(self.parameters.seed), self.tree_numbers.astype(np.uint64)
         predict(
             *chosen, table, columns, seed, numbers, rows, lives, 1, total, _NONE_3D, _NONE_1D
         )  # fmt: skip
-        return total[:, 0, 0] / len(self.placed)
+        return total[:, 0, 0] / len(trees)

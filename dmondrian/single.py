@@ -89,13 +89,13 @@ class Arguments:
 
     def __init__(self, ensemble: Predicting, columns: Columns) -> None:
         self.table, self._parameters = ensemble.table(ensemble.placed), ensemble.parameters
+        self._tabled = ensemble.tabled  # holds the trees, wherever these are held no more
         self.place = Place(ensemble.parameters, columns)
 
     def holds(self, ensemble: Predicting) -> bool:
         """Tell whether the trees lie where they lay, and are asked by the same parameters."""
-        known, table = ensemble.tabled
-        is_same = ensemble.parameters is self._parameters and table is self.table
-        return is_same and known == ensemble.placed
+        is_same = ensemble.parameters is self._parameters and ensemble.tabled is self._tabled
+        return is_same and self._tabled[0] == ensemble.placed
 
 
 class Answers(Arguments):
@@ -196,6 +196,10 @@ class Lesson(Arguments):
         self._y[0] = y
         self.reached.fill(0)
         return self.place.take(X)
+
+    def stop(self) -> None:
+        """Be asked again before the next row."""
+        self.n_given, self.n_free = self.n_given - self.n_free, 0
 
     def go_on(self) -> int:
         """Let the trees learn the row; return how many lack room for it."""

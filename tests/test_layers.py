@@ -31,7 +31,7 @@ LAYERS = (
         "threads",
         "units",
     },
-    {"predicting", "selection", "single"},
+    {"placing", "predicting", "selection", "single"},
     {"ensemble", "sampled", "calibration", "importances", "progressive", "inference", "mixture"}
     | {"scales", "warmup", "forest", "state", "merge", "density", "own_loss", "conformal", "kernel"}
     | {"label_mixture", "dispersion"},

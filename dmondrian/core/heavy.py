@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from dmondrian._jit import inner, kernel
-from dmondrian._memory import CACHE_LINE, prefetch_word
+from dmondrian._memory import CACHE_LINE, in_a_row, prefetch_word
 from dmondrian.core.nodes import LEFT, N_NODES, PARENT, RIGHT, ROOT, STAT, Tree, make_tree
 from dmondrian.core.room import growing
 
@@ -61,21 +61,9 @@ def find_order(links, stats, root, which, place, lighter):
             v = below
 
 
-@kernel
-def move_links(links, place):
-    """Let links of nodes, int32 [m, words], tell places; O(m)."""
-    for v in range(place.shape[0]):
-        for link in (LEFT, RIGHT, PARENT):
-            if links[v, link] >= 0:
-                links[v, link] = place[np.uint64(links[v, link])]
-
-
-@kernel
-def move_rows(rows, width, which, room):
-    """Put row ``which[p]`` of ``rows``, int32 [m width], at place p, for all p; O(m width).
-
-    ``room`` int32 [m 16 or more] is scratch.
-    """
+@inner
+def _move_rows(rows, width, which, room):
+    """Put row ``which[p]`` of ``rows``, int32 [m width], at place p, for all p."""
     m, w = which.shape[0], np.uint64(width)
     for first in range(0, width, _WORDS):
         n, begin = np.uint64(min(_WORDS, width - first)), np.uint64(first)
@@ -91,6 +79,23 @@ def move_rows(rows, width, which, room):
             source, target = np.uint64(p) * n, np.uint64(p) * w + begin
             for k in range(n):
                 rows[target + np.uint64(k)] = room[source + np.uint64(k)]
+
+
+@kernel
+def move(words, boxes, bits, which, place, room):
+    """Let links tell places, and put all there is of node ``which[p]`` at place p; O(m width).
+
+    At once, as no signal breaks in: links that lead elsewhere could lead nowhere.
+
+    ``words``, ``boxes`` and ``bits`` int32 [m, ..]; ``room`` int32 [16 m] is scratch.
+    """
+    for v in range(place.shape[0]):
+        for link in (LEFT, RIGHT, PARENT):
+            if words[v, link] >= 0:
+                words[v, link] = place[np.uint64(words[v, link])]
+    _move_rows(in_a_row(words), words.shape[1], which, room)
+    _move_rows(in_a_row(boxes), boxes.shape[1], which, room)
+    _move_rows(in_a_row(bits), bits.shape[1], which, room)
 
 
 def order_along_heavy_paths(tree: Tree) -> Tree:
@@ -109,9 +114,7 @@ def order_along_heavy_paths(tree: Tree) -> Tree:
     room = growing(m, _WORDS, np.int32).reshape(-1)
     find_order(rows[0], tree.d, root, which, place, lighter)
     ids = ids_of(tree)[which]
-    move_links(rows[0], place)
-    for row in rows:
-        move_rows(row.reshape(-1), row.shape[1], which, room)
+    move(*rows, which, place, room)
     tree.head_i[ROOT] = place[root]
     return tree._replace(ids=ids)
 
@@ -138,6 +141,7 @@ def ids_of(tree: Tree) -> np.ndarray:
     return np.concatenate([tree.ids, later])
 
 
-def id_of(tree: Tree, v: int) -> int:
-    """Return the id of node ``v``, which may be -1."""
-    return int(tree.ids[v]) if 0 <= v < len(tree.ids) else v
+def ids_at(tree: Tree, places: np.ndarray) -> np.ndarray:
+    """Return the ids of nodes at these places, of their type; -1 stays."""
+    ids = np.append(ids_of(tree), np.int32(-1))
+    return ids[places.astype(np.int64)].astype(places.dtype)

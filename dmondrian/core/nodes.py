@@ -93,6 +93,9 @@ class Tree(NamedTuple):
         """Tell whether it is the same object: arrays that are compared do not tell."""
         return self is other
 
+    def __ne__(self, other: object) -> bool:
+        return self is not other
+
     def __hash__(self) -> int:
         return id(self)
 

@@ -320,17 +320,17 @@ class BaseForest(BaseEstimator):
             never renumbers them.
         """
         check_is_fitted(self)
-        last = len(self.forest_.trees) - 1
+        last = len(self.forest_.placed) - 1
         try:
             number = operator.index(tree)
         except TypeError:
             number = -1
         if not 0 <= number <= last:
             raise ParameterError(f"tree should be an integer in 0..{last}, got {tree!r}")
-        arrays = tree_fields(self.forest_.parameters, self.forest_.trees[tree])
+        head = self.forest_.trees[number]
+        arrays = tree_fields(self.forest_.parameters, head)
         stat = arrays.pop("stat")
         arrays.pop("odds", None), arrays.pop("odds_exponent", None)
-        head = self.forest_.trees[tree]
         splits = arrays["feature"] >= 0
         for side in {"lower", "upper"} & set(arrays):
             arrays[side] /= self.feature_scales_

@@ -74,7 +74,7 @@ class Known(NamedTuple):
         scales = begun_with.get("feature_scales")
         given = scales if isinstance(scales, list) else None
         names = [n for n in begun_with if given is None or n != "feature_scales"]
-        fitted = [n for n in ("forest_", "_begun_with", "classes_") if n in own]
+        fitted = [n for n in ("_begun_with", "classes_") if n in own]
         values = *itemgetter(*names)(begun_with), *itemgetter(*fitted)(own)
         labels = own["classes_"].tolist() if "classes_" in own else None
         read = itemgetter(*names, *fitted)

@@ -58,7 +58,7 @@ def averaged(
     forest = _in_full(forest, X, n_threads)
     swept = sweep_exactly(forest, X, y, weights, held, prior=prior)
     averages = swept.average.values
-    for tree, offset in zip(forest.trees, swept.offsets, strict=True):
+    for tree, offset in zip(forest.placed, swept.offsets, strict=True):
         _write(tree, averages[:, offset:], swept.mean)
     times, shares = swept.lifetimes, swept.average.shares[: len(swept.lifetimes)]
     chosen = math.fsum(shares * (0.5 * (times + np.append(times[1:], swept.end))))
@@ -89,8 +89,8 @@ def _in_full(forest: Forest, X: np.ndarray, n_threads: int) -> Forest:
     super(Forest, anew).update(X, np.zeros(len(X)), None, n_threads)
     seed, lifetime = np.uint64(anew.parameters.seed), anew.parameters.realised_lifetime
     for t, number in enumerate(anew.tree_numbers.astype(np.uint64)):
-        while not split_to_the_end(anew.trees[t], seed, number, lifetime):
-            anew.trees[t] = nodes.resize(anew.trees[t], 2 * len(anew.trees[t].i))
+        while not split_to_the_end(anew.placed[t], seed, number, lifetime):
+            anew.placed[t] = nodes.resize(anew.placed[t], 2 * len(anew.placed[t].i))
     anew.exact = None
     return anew
 

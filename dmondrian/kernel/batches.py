@@ -76,7 +76,7 @@ def learn_batches(
     for start, stop in pieces(n_rows_of(ensemble), len(y), joint_of(ensemble).batch_size):
         own = None if w is None else w[start:stop]
         piece = take_in(ensemble, X[start:stop], own, n_threads)
-        teach(ensemble, piece, y[start:stop], own, piece.sums / len(ensemble.trees))
+        teach(ensemble, piece, y[start:stop], own, piece.sums / len(ensemble.placed))
 
 
 def hear_again(
@@ -89,7 +89,7 @@ def hear_again(
     for start, stop in pieces(n_rows_of(ensemble), len(y), joint_of(ensemble).batch_size):
         own = None if w is None else w[start:stop]
         piece = said_of(ensemble, cells, rows[start:stop])
-        teach(ensemble, piece, y[start:stop], own, piece.sums / len(ensemble.trees))
+        teach(ensemble, piece, y[start:stop], own, piece.sums / len(ensemble.placed))
 
 
 class Piece(NamedTuple):
@@ -109,14 +109,14 @@ def take_in(ensemble: Ensemble, X: np.ndarray, w: np.ndarray | None, n_threads: 
     if ensemble.total_weight == 0.0:  # the row that opens the roots, which begin as leaves
         done = 1 + (int(np.argmax(w > 0.0)) if w is not None else 0)
         Ensemble.update(ensemble, X[:done], np.zeros(done), None if w is None else w[:done], 1)
-    if ensemble.trees:
-        stat, trees = ensemble.policies.stat._replace(batch=_number(ensemble)), ensemble.trees
+    if ensemble.placed:
+        stat, trees = ensemble.policies.stat._replace(batch=_number(ensemble)), ensemble.placed
         n_outputs = joint_of(ensemble).n_outputs
         begin_at_roots(stat, ensemble.table(trees), trees[0].columns, n_outputs)
-    known = [int(tree.head_i[nodes.N_NODES]) for tree in ensemble.trees]
+    known = [int(tree.head_i[nodes.N_NODES]) for tree in ensemble.placed]
     own = None if w is None else w[done:]
     Ensemble.update(ensemble, X[done:], np.zeros(len(X) - done), own, n_threads)
-    for tree, first in zip(ensemble.trees, known, strict=True):
+    for tree, first in zip(ensemble.placed, known, strict=True):
         _forget_above(tree, first)
     return said_of(ensemble, _cells_of(ensemble, X), np.arange(len(X)))
 
@@ -136,7 +136,7 @@ def _forget_above(tree: nodes.Tree, first: int) -> None:
 def _cells_of(ensemble: Ensemble, X: np.ndarray) -> np.ndarray:
     """Return the rows' cells, int64 [T, n]; -1 where there are none yet."""
     if ensemble.total_weight == 0.0:
-        return np.full((len(ensemble.trees), len(X)), -1)
+        return np.full((len(ensemble.placed), len(X)), -1)
     return np.ascontiguousarray(leaves_of(ensemble, X).T)
 
 
@@ -150,7 +150,7 @@ def said_of(
     sums = np.zeros((len(rows), joint_of(ensemble).n_outputs))
     if ensemble.total_weight == 0.0:
         return Piece(cells, rows, sums)
-    trees = ensemble.trees
+    trees = ensemble.placed
     stat = ensemble.policies.stat
     if is_under_way:
         stat = stat._replace(batch=_number(ensemble))
@@ -170,7 +170,7 @@ def teach(
     weights = np.ones(len(y)) if w is None else np.array(w, np.float64)
     stat = ensemble.policies.stat._replace(batch=_number(ensemble))
     said = np.ascontiguousarray(mean)
-    trees = ensemble.trees
+    trees = ensemble.placed
     hear_rows(
         stat, ensemble.table(trees), trees[0].columns, piece.cells, piece.rows, targets, said,
         weights,
@@ -189,12 +189,12 @@ def joint_of(ensemble: Ensemble) -> Joint:
 
 def n_rows_of(ensemble: Ensemble) -> int:
     """Return the rows learned, those of weight zero too."""
-    return int(ensemble.trees[0].head_f[nodes.N_ROWS]) if ensemble.trees else 0
+    return int(ensemble.placed[0].head_f[nodes.N_ROWS]) if ensemble.placed else 0
 
 
 def set_unit(ensemble: Ensemble) -> None:
     """Set the unit of sums of the next batch from the labels before it."""
-    head = ensemble.trees[0].head_f.copy()
+    head = ensemble.placed[0].head_f.copy()
     low, high = head[nodes.LABEL_MIN], head[nodes.LABEL_MAX]
     size = max(abs(low), abs(high)) if low <= high else 1.0
     exponent = int(np.frexp(size)[1]) - _DIGITS
@@ -209,9 +209,9 @@ def _number(ensemble: Ensemble) -> float:
 
 def note_rows(ensemble: Ensemble, n: int, targets: np.ndarray) -> None:
     """Count rows in the trees' headers, with the range of labels."""
-    if not ensemble.trees:
+    if not ensemble.placed:
         return
-    head = ensemble.trees[0].head_f.copy()
+    head = ensemble.placed[0].head_f.copy()
     head[nodes.N_ROWS] += n
     head[nodes.LABEL_MIN] = targets.min(initial=head[nodes.LABEL_MIN])
     head[nodes.LABEL_MAX] = targets.max(initial=head[nodes.LABEL_MAX])
@@ -221,5 +221,5 @@ def note_rows(ensemble: Ensemble, n: int, targets: np.ndarray) -> None:
 def _share(ensemble: Ensemble, head: np.ndarray) -> None:
     """Write what all trees' headers have in common."""
     told = head[nodes.UNIT :]
-    for tree in ensemble.trees:
+    for tree in ensemble.placed:
         tree.head_f[nodes.UNIT :] = told

@@ -40,7 +40,7 @@ def columns_of(ensemble: Ensemble, X: np.ndarray) -> np.ndarray:
     """Return the column of each row's cell, int64 [n, T]; -1 where there is none."""
     leaves = leaves_of(ensemble, X)
     columns = np.empty_like(leaves)
-    for t, tree in enumerate(ensemble.trees):
+    for t, tree in enumerate(ensemble.placed):
         known = tree.d[leaves[:, t], MARK].astype(np.int64) - 1
         columns[:, t] = np.where(leaves[:, t] >= 0, known, -1)
     return columns
@@ -56,20 +56,20 @@ def grow_columns(
     """
     Ensemble.update(ensemble, X, np.zeros(len(X)), w, n_threads)
     if ensemble.total_weight == 0.0:
-        return np.full((len(X), len(ensemble.trees)), -1)
+        return np.full((len(X), len(ensemble.placed)), -1)
     heard = np.arange(len(X)) if w is None else np.flatnonzero(w > 0.0)
-    columns = np.full((len(X), len(ensemble.trees)), -1)
+    columns = np.full((len(X), len(ensemble.placed)), -1)
     leaves = leaves_of(ensemble, X)[heard]
-    marks = np.stack([tree.d[leaves[:, t], MARK] for t, tree in enumerate(ensemble.trees)], axis=1)
+    marks = np.stack([tree.d[leaves[:, t], MARK] for t, tree in enumerate(ensemble.placed)], axis=1)
     new = np.flatnonzero(marks.ravel() == 0.0)
-    which = new % len(ensemble.trees), leaves.ravel()[new]
-    size = 1 + max(int(tree.head_i[nodes.N_NODES]) for tree in ensemble.trees)
+    which = new % len(ensemble.placed), leaves.ravel()[new]
+    size = 1 + max(int(tree.head_i[nodes.N_NODES]) for tree in ensemble.placed)
     _, first = np.unique(which[0] * size + which[1], return_index=True)
     for number, at in enumerate(np.sort(first), start=n_columns + 1):
-        ensemble.trees[which[0][at]].d[which[1][at], MARK] = number
-    for tree in ensemble.trees:  # what moved to a child is forgotten above
+        ensemble.placed[which[0][at]].d[which[1][at], MARK] = number
+    for tree in ensemble.placed:  # what moved to a child is forgotten above
         inside = np.flatnonzero(tree.i[: tree.head_i[nodes.N_NODES], nodes.LEFT] >= 0)
         tree.d[inside, nodes.STAT + 1 : nodes.STAT + tree.n_stats] = 0.0
-    marks = np.stack([tree.d[leaves[:, t], MARK] for t, tree in enumerate(ensemble.trees)], axis=1)
+    marks = np.stack([tree.d[leaves[:, t], MARK] for t, tree in enumerate(ensemble.placed)], axis=1)
     columns[heard] = marks.astype(np.int64) - 1
     return columns

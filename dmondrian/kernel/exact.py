@@ -176,7 +176,7 @@ class Exact:
         if self.n_columns == 0:
             return
         mean, found = self.values()
-        for tree in ensemble.trees:
+        for tree in ensemble.placed:
             n = int(tree.head_i[nodes.N_NODES])
             mark = tree.d[:n, MARK].astype(np.int64)
             cells = np.flatnonzero(mark > 0)

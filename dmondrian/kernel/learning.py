@@ -23,7 +23,7 @@ Rows = tuple[np.ndarray, np.ndarray, np.ndarray | None]  # X, y, w
 def exact_of(ensemble: Ensemble) -> Exact | None:
     """Return an exact fit without rows, if the ensemble begins with one."""
     joint = ensemble.parameters.joint
-    return Exact(joint, len(ensemble.trees)) if joint is not None and joint.is_exact else None
+    return Exact(joint, len(ensemble.placed)) if joint is not None and joint.is_exact else None
 
 
 def learn_jointly(
@@ -57,13 +57,13 @@ def learn_jointly(
 
 def n_columns(ensemble: Ensemble) -> int:
     """Return the columns that have a number."""
-    used = (tree.d[: tree.head_i[nodes.N_NODES], MARK] for tree in ensemble.trees)
+    used = (tree.d[: tree.head_i[nodes.N_NODES], MARK] for tree in ensemble.placed)
     return int(max((marks.max(initial=0.0) for marks in used), default=0.0))
 
 
 def _leave_exact(ensemble: Ensemble) -> None:
     """Make ready for mini-batches: no node is in one yet."""
-    for tree in ensemble.trees:
+    for tree in ensemble.placed:
         used = slice(0, int(tree.head_i[nodes.N_NODES]))
         tree.d[used, MARK] = 0.0
         tree.d[used, BATCH_WEIGHT] = 0.0

@@ -235,7 +235,7 @@ def sweep_exactly(
     joint = joint_of(forest)
     cuts, times, offsets = cuts_of(forest, X, until)
     labels, mean = labels_of(as_targets(y, joint.n_outputs), weights, held)
-    n_trees, m, k = len(forest.trees), len(cuts.left), joint.n_outputs
+    n_trees, m, k = len(forest.placed), len(cuts.left), joint.n_outputs
     most = min(joint.max_columns, n_trees + len(times)) if joint.is_joint else 1
     if joint.is_joint and n_trees > joint.max_columns:
         raise ParameterError(

@@ -16,12 +16,15 @@ from dmondrian import (
     GeneralizedMondrianForestRegressor,
     MondrianForestClassifier,
     MondrianForestRegressor,
+    MondrianKernelRegressor,
     OnlineRandomForestClassifier,
     placing,
 )
 from dmondrian.checkpoint import encode_forest
 from dmondrian.core import nodes
+from dmondrian.core.heavy import order_along_heavy_paths
 from dmondrian.errors import ParameterError
+from dmondrian.export.trees import plain_trees
 from dmondrian.forest import Forest
 from tests.estimators.test_amf import same_forest
 
@@ -37,7 +40,11 @@ CASES = [
     MondrianForestRegressor(3, aggregation="mean", **UNSCALED),
     MondrianForestRegressor(3, aggregation="hierarchy", lifetime=3.0, **UNSCALED),
 ]
-NEVER_MOVED = [OnlineRandomForestClassifier(3), GeneralizedMondrianForestRegressor(3)]
+NEVER_MOVED = [
+    OnlineRandomForestClassifier(3),
+    GeneralizedMondrianForestRegressor(3),
+    MondrianKernelRegressor(3),
+]
 
 
 @pytest.fixture
@@ -135,20 +142,53 @@ def test_who_asks_for_the_trees_finds_nodes_where_they_came_in(moving: pytest.Mo
         plain = learned(CASES[0])
     moved, X = learned(CASES[0]), rows(CASES[0])[0]
     own = moved.forest_
-    held = own.n_bytes, sum(tree.ids.nbytes for tree in own.placed)
-    assert held[1] >= 4 * plain.forest_.n_nodes / 2
-    own.freeze()
-    before = own.predict_sums(X, distance=True)
+    assert sum(tree.ids.nbytes for tree in own.placed) >= 4 * plain.forest_.n_nodes / 2
     for told, expected in zip(moved.nodes(0).items(), plain.nodes(0).items(), strict=True):
         assert told[0] == expected[0]
         assert np.array_equal(told[1], expected[1])
-    assert not moved_trees(moved)
-    own.predict_sums(X[:1])  # what knew nodes by their places is let go of
-    assert own.n_bytes <= held[0] - held[1]
     assert np.array_equal(moved.feature_importances_, plain.feature_importances_)
-    after = own.predict_sums(X, distance=True)
-    assert np.array_equal(before.distance, after.distance)
-    assert np.array_equal(before.total, after.total)
+    for ours, theirs in zip(plain_trees(moved), plain_trees(plain), strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    assert len(own.trees) == len(own.trees[1:]) + 1 == 3
+    assert moved_trees(moved)  # they were not moved back
+    held = own.n_bytes
+    own.placed = [tree._replace(ids=tree.ids[:0]) for tree in own.placed]
+    assert held - own.n_bytes == 4 * sum(len(tree.ids) for tree in own.trees) or held > own.n_bytes
+    assert own.predict_sums(X).total.tobytes() == plain.forest_.predict_sums(X).total.tobytes()
+
+
+def test_nodes_that_answer_are_told_by_their_ids(moving: pytest.MonkeyPatch) -> None:
+    X, y = rows(CASES[6])
+    X, asked = X * 0.9 + 0.05, X[:30] * 0.9 + 0.05
+    said = []
+    for moves in (False, True):
+        moving.setattr(placing, "_LEAST", 16 if moves else 1 << 40)
+        forest = MondrianForestRegressor(
+            20, aggregation="mean", domain="cube", feature_scales=None, lifetime=4.0, random_state=1
+        ).fit(X, y)
+        assert bool(moved_trees(forest)) == moves
+        said.append(forest.confidence_interval(asked, X))
+    assert np.array_equal(*said)
+
+
+def test_what_knows_nodes_by_their_places_is_let_go_of(moving: pytest.MonkeyPatch) -> None:
+    forest, X = learned(CASES[0]).forest_, rows(CASES[0])[0] * np.float32(1.1)
+    moving.setattr(placing, "_LEAST", 1 << 40)
+    plain = learned(CASES[0]).forest_
+    for moves in range(2):
+        forest.freeze()
+        assert np.array_equal(
+            forest.predict_sums(X, distance=True).distance,
+            plain.predict_sums(X, distance=True).distance,
+        ), moves
+        forest.move_nodes()
+    for r in range(N):  # moved for rows alone
+        assert forest.learn_row(X[r : r + 1], 1.0) == plain.learn_row(X[r : r + 1], 1.0)
+        if r % 100 == 0:
+            forest.freeze()
+            plain.freeze()
+            told = forest.predict_sums(X, distance=True), plain.predict_sums(X, distance=True)
+            assert np.array_equal(told[0].distance, told[1].distance)
 
 
 def test_only_deep_trees_are_moved_while_many_rows_come(moving: pytest.MonkeyPatch) -> None:
@@ -194,28 +234,39 @@ def test_without_memory_nodes_stay_and_learning_goes_on(moving: pytest.MonkeyPat
     assert same_forest(forest, plain)
 
 
-@pytest.mark.parametrize("by_single", [False, True])
-def test_an_interrupt_on_the_way_is_told(by_single: bool, moving: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: Any) -> Any:
+@pytest.mark.parametrize("how", ["rows", "one by one", "at once"])
+def test_an_interrupt_on_the_way_is_told(how: str, moving: pytest.MonkeyPatch) -> None:
+    def interrupt(tree: nodes.Tree) -> Any:
+        order_along_heavy_paths(tree)
         raise KeyboardInterrupt
 
     X, y = rows(CASES[0])
+    begun = 20 if how == "rows" else N
+    moving.setattr(placing, "_LEAST", 16 if how == "rows" else 1 << 40)
     forest = Forest(learned(CASES[0]).forest_.parameters, range(2))
-    forest.update(X[:20], y[:20].astype(np.float64))
+    forest.update(X[:begun], y[:begun].astype(np.float64))
     moving.setattr(placing, "order_along_heavy_paths", interrupt)
 
     def learn() -> None:
-        for r in range(20, N) if by_single else ():
-            assert forest.learn_row(X[r : r + 1], float(y[r]))
+        if how == "at once":
+            forest.move_nodes()
+        for r in range(2 * N) if how == "one by one" else ():
+            assert forest.learn_row(X[r % N : r % N + 1], float(y[r % N]))
         forest.update(X[20:], y[20:].astype(np.float64))
 
     with pytest.raises(KeyboardInterrupt):
         learn()
-    with pytest.raises(ParameterError, match="interrupted"):
-        forest.predict_sums(X)
+    for ask in (
+        lambda: forest.predict_sums(X),
+        lambda: forest.weighted_depth(X),
+        lambda: forest.trees,
+        forest.freeze,
+        forest.state,
+        forest.move_nodes,
+    ):
+        with pytest.raises(ParameterError, match="interrupted"):
+            ask()
     assert not forest.learn_row(X[:1], 0.0)
-    with pytest.raises(ParameterError, match="interrupted"):
-        forest.move_nodes()
 
 
 def test_many_may_ask_at_the_same_time(moving: pytest.MonkeyPatch) -> None:
