@@ -75,7 +75,7 @@ class Known(NamedTuple):
         given = scales if isinstance(scales, list) else None
         names = [n for n in begun_with if given is None or n != "feature_scales"]
         fitted = [n for n in ("_begun_with", "classes_") if n in own]
-        values = *itemgetter(*names)(begun_with), *itemgetter(*fitted)(own)
+        values = *(begun_with[n] for n in names), *(own[n] for n in fitted)
         labels = own["classes_"].tolist() if "classes_" in own else None
         read = itemgetter(*names, *fitted)
         return cls(read, values, given, estimator._label_finder(), labels)

@@ -133,6 +133,24 @@ def test_rows_alone_are_learned_as_rows_together(
 
 
 @pytest.mark.parametrize(("estimator", "learns", "answers"), CASES, ids=str)
+def test_a_plain_row_does_not_take_the_general_way(
+    estimator: BaseForest, learns: bool, answers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X = rows()
+    y = labels(estimator, X)
+    forest = begun(estimator, X[:BEGUN], y[:BEGUN])
+    taken = []
+
+    def general(self: Any, *_: Any, **__: Any) -> None:
+        taken.append(self)
+
+    monkeypatch.setattr(type(forest), "_learn", general)
+    for r in range(BEGUN, BEGUN + 3):
+        forest.partial_fit(X[r : r + 1], y[r : r + 1])
+    assert len(taken) < 3 if learns else len(taken) == 3
+
+
+@pytest.mark.parametrize(("estimator", "learns", "answers"), CASES, ids=str)
 def test_a_row_alone_is_answered_by_frozen_trees_as_by_others(
     estimator: BaseForest, learns: bool, answers: bool
 ) -> None:
