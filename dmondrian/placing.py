@@ -16,11 +16,11 @@ from dmondrian.core import nodes
 from dmondrian.core.heavy import in_order_of_ids, order_along_heavy_paths
 from dmondrian.errors import ParameterError
 
-# Nodes of a tree from which on they are moved whenever they have doubled: below it pays for rows
-# that come one by one alone, which wait for each node; nothing else has them wait.
+# Nodes of a tree from which on they are moved whenever they have doubled. Rows that come one by one
+# wait for each node, so that it pays for them sooner.
 _LEAST, _LEAST_ALONE = 1 << 17, 1 << 14
 _DEEP = 40.0  # nodes passed by a row times rows per node, below which moving costs what it saves
-_PER_ROW = 400  # nodes of a tree that may be moved for each row alone, in a quarter of its time
+_PER_ROW = 400  # nodes that are moved for each row alone, at most: they take about two rows' time
 
 
 class _InOrder(Sequence[nodes.Tree]):
@@ -122,8 +122,8 @@ class Placed:
 
 
 def _is_deep(tree: nodes.Tree) -> bool:
-    """Tell whether rows pass by so many nodes that it pays for them to move these."""
+    """Tell whether rows (of weight one) pass by so many nodes that it pays to move these."""
     used = int(tree.head_i[nodes.N_NODES])
-    weights = tree.d[:used, nodes.STAT]  # all alike, where they are not one
+    weights = tree.d[:used, nodes.STAT]
     passed = weights[tree.i[:used, nodes.LEFT] >= 0].sum() / float(weights.max())
     return bool(passed * float(tree.head_f[nodes.TOTAL_WEIGHT]) / used >= _DEEP)
