@@ -295,7 +295,7 @@ class Ensemble(Predicting):
     def _forget(self) -> None:
         """Forget what was found out from all nodes, before they change."""
         self._gathered = self._chosen = None
-        if self.frozen.is_begun:  # by who may hold large answers
+        if self.frozen.is_begun:
             self.frozen = Frozen()
             if self._answers is not None:
                 self._answers.forget()

@@ -14,12 +14,12 @@ from __future__ import annotations
 import numpy as np
 
 from dmondrian._jit import inner, kernel
-from dmondrian._memory import CACHE_LINE, in_a_row, prefetch_word
+from dmondrian._memory import in_a_row, prefetch_word
 from dmondrian.core.nodes import LEFT, N_NODES, PARENT, RIGHT, ROOT, STAT, Tree, make_tree
 from dmondrian.core.room import growing
 
 _AHEAD = 16  # rows asked for before they are copied
-_WORDS = CACHE_LINE // 4  # of a row that are moved at a time, so that little room is needed
+_WORDS = 8  # of a row moved at a time: more take less time, but more than half of a tree's memory
 
 
 @inner
@@ -87,7 +87,7 @@ def move(words, boxes, bits, which, place, room):
 
     At once, as no signal breaks in: links that lead elsewhere could lead nowhere.
 
-    ``words``, ``boxes`` and ``bits`` int32 [m, ..]; ``room`` int32 [16 m] is scratch.
+    ``words``, ``boxes`` and ``bits`` int32 [m, ..]; ``room`` int32 [8 m] is scratch.
     """
     for v in range(place.shape[0]):
         for link in (LEFT, RIGHT, PARENT):

@@ -30,7 +30,7 @@ def grown(n: int = 700, d: int = 7, **given: Any) -> Forest:
 
 
 def expected_order(tree: nodes.Tree) -> list[int]:
-    """Return the nodes from the root down, the heavier child first, by recursion's stead."""
+    """Return the nodes from the root down, the heavier child first."""
     found, waiting = [], [int(tree.head_i[nodes.ROOT])]
     while waiting:
         v = waiting.pop()
