@@ -239,14 +239,17 @@ def next_in_postorder(tree, v):
     return v
 
 
-def resize(tree: Tree, capacity: int) -> Tree:
+def resize(tree: Tree, capacity: int, expected: int | None = None) -> Tree:
     """Return the tree with room for ``capacity`` nodes (at least those in use), in its place.
 
-    Where its arrays grow where they are, the tree that was given must not grow a second time.
+    ``expected`` is how many nodes there will be, where that is known. Where its arrays grow where
+    they are, the tree that was given must not grow a second time.
     """
     used = int(tree.head_i[N_NODES])
     capacity = max(capacity, used)
-    i, box, bits = (grown(array, used, capacity) for array in (tree.i, tree.box, tree.bits))
+    i, box, bits = (
+        grown(array, used, capacity, expected) for array in (tree.i, tree.box, tree.bits)
+    )
     return _with_views(tree._replace(i=i, box=box, bits=bits))
 
 

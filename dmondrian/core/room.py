@@ -26,13 +26,36 @@ from dmondrian._memory import CACHE_LINE
 
 LEAST = 1 << 20  # bytes; smaller arrays are copied
 _AHEAD = 256  # addresses for each byte: a tree is copied twice on its way to 64 GiB
-LARGE_PAGE = 1 << 21  # bytes; longer arrays lie in large pages
+LARGE_PAGE = 1 << 21  # bytes
+_COLLAPSE = 25  # MADV_COLLAPSE of Linux, which mmap of Python does not name
 _NO_RESERVE = 0x4000  # MAP_NORESERVE of Linux, which mmap of Python 3.11 does not name
 _OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")  # 2: addresses count as memory
 
 
 class _Range(mmap.mmap):
     """Addresses that belong to one array, however long it is."""
+
+    large = 0  # bytes at its beginning that lie in large pages
+
+    @functools.cached_property
+    def before(self) -> int:
+        """The bytes before the first whole large page, which would be taken in small ones."""
+        return int(-np.frombuffer(self, np.uint8).ctypes.data % LARGE_PAGE)
+
+    def enlarge(self, end: int) -> None:
+        """Let the whole large pages of the first ``end`` bytes be large.
+
+        A page that was written to in small ones stays so until the system finds it; the first,
+        which is all there is of an array, is copied at once (by Linux 6.1 and later).
+        """
+        begin, end = self.large, min(end, len(self) - LARGE_PAGE) // LARGE_PAGE * LARGE_PAGE
+        if end <= begin:
+            return
+        self.large = end
+        with contextlib.suppress(OSError):  # a kernel without large pages
+            self.madvise(mmap.MADV_HUGEPAGE, self.before + begin, end - begin)
+            if begin == 0:
+                self.madvise(_COLLAPSE, self.before, LARGE_PAGE)
 
 
 @functools.cache
@@ -67,10 +90,8 @@ def _reserved(n_bytes: int) -> tuple[_Range, np.ndarray] | None:
     except (OSError, ValueError):  # no such range is left
         return None
     with contextlib.suppress(OSError):  # a kernel without large pages
-        addresses.madvise(mmap.MADV_HUGEPAGE if n_bytes > LARGE_PAGE else mmap.MADV_NOHUGEPAGE)
-    # What lies before the first whole large page would be taken in small ones, one by one.
-    before = -np.frombuffer(addresses, np.uint8).ctypes.data % LARGE_PAGE
-    return addresses, np.frombuffer(addresses, np.uint8, length, before)
+        addresses.madvise(mmap.MADV_NOHUGEPAGE)  # one that always gives them would do it here
+    return addresses, np.frombuffer(addresses, np.uint8, length, addresses.before)
 
 
 def _range_of(array: np.ndarray) -> tuple[_Range, np.ndarray] | None:
@@ -94,25 +115,35 @@ def aligned(capacity: int, width: int, dtype: Any) -> np.ndarray:
 
 def growing(capacity: int, width: int, dtype: Any) -> np.ndarray:
     """Return what :func:`aligned` does, with room behind it where that takes no memory."""
+    return _growing(capacity, width, dtype, capacity * width * np.dtype(dtype).itemsize)
+
+
+def _growing(capacity: int, width: int, dtype: Any, large: int) -> np.ndarray:
+    """Return so; the large pages that ``large`` bytes fill are large."""
     n_bytes = capacity * width * np.dtype(dtype).itemsize
     found = _reserved(n_bytes)
     if found is None:
         return aligned(capacity, width, dtype)
+    found[0].enlarge(large)
     return found[1][:n_bytes].view(dtype).reshape(capacity, width)
 
 
-def grown(array: np.ndarray, used: int, capacity: int) -> np.ndarray:
+def grown(array: np.ndarray, used: int, capacity: int, expected: int | None = None) -> np.ndarray:
     """Return ``array`` [m, width] with ``capacity`` rows, of which the first ``used`` are kept.
 
-    It is the same memory where there is room behind it, in pages of the size it needs: then the
-    array that was given must not grow a second time, as both would be written to.
+    It is the same memory where there is room behind it: then the array that was given must not
+    grow a second time, as both would be written to. An array that is longer than a large page lies
+    in such; where it is known how many rows are ``expected``, in those that they fill.
     """
-    found = _range_of(array)
-    n_bytes = capacity * array.shape[1] * array.itemsize
-    is_as_before = (array.nbytes > LARGE_PAGE) == (n_bytes > LARGE_PAGE)
-    if found is not None and capacity >= len(array) and n_bytes <= len(found[1]) and is_as_before:
+    found, row = _range_of(array), array.shape[1] * array.itemsize
+    n_bytes = capacity * row
+    large = n_bytes + LARGE_PAGE - 1 if expected is None else expected * row
+    if n_bytes <= LARGE_PAGE:
+        large = 0
+    if found is not None and capacity >= len(array) and n_bytes <= len(found[1]):
+        found[0].enlarge(large)
         return found[1][:n_bytes].view(array.dtype).reshape(capacity, array.shape[1])
-    new = growing(capacity, array.shape[1], array.dtype)
+    new = _growing(capacity, array.shape[1], array.dtype, large)
     new[:used] = array[:used]
     return new
 
@@ -140,8 +171,9 @@ def next_capacity(arrays: Sequence[np.ndarray], expected: int) -> int:
 
 def bytes_held(array: np.ndarray, used: int) -> int:
     """Return the bytes of memory that the array takes, of which ``used`` rows were written."""
-    if _range_of(array) is None:
+    found = _range_of(array)
+    if found is None:
         return array.nbytes
-    page = LARGE_PAGE if array.nbytes > LARGE_PAGE else mmap.PAGESIZE
-    written = used * array.shape[1] * array.itemsize
+    written, large = used * array.shape[1] * array.itemsize, found[0].large
+    page = LARGE_PAGE if written <= large else mmap.PAGESIZE  # what is large ends with a page
     return -(-written // page) * page

@@ -33,6 +33,11 @@ needs_ranges = pytest.mark.skipif(
     reason="addresses are limited here",
 )
 
+needs_large_pages = pytest.mark.skipif(
+    not pathlib.Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="no large pages here"
+)
+RELEASE = tuple(int(part) for part in os.uname().release.split(".")[:2])
+
 
 def _filled(make, capacity):
     array = make(capacity, 16, np.int32)
@@ -54,15 +59,12 @@ def test_a_large_array_grows_where_it_is():
 
 
 @needs_ranges
-def test_an_array_moves_to_large_pages_once_and_leaves_the_old_one_as_it_is():
+def test_an_array_goes_over_to_large_pages_where_it_is():
     array = _filled(growing, ROWS)
-    longer = grown(array, ROWS, PAGE + 1)
-    assert longer.ctypes.data != array.ctypes.data
-    assert np.array_equal(longer[:ROWS], array)
+    longer = grown(array, ROWS, 9 * PAGE)
+    assert longer.ctypes.data == array.ctypes.data
+    assert np.array_equal(longer[:ROWS], _filled(aligned, ROWS))
     assert not longer[ROWS:].any()
-    longer[:] = -1
-    assert np.array_equal(array, _filled(aligned, ROWS))
-    assert grown(longer, PAGE + 1, 9 * PAGE).ctypes.data == longer.ctypes.data
 
 
 @needs_ranges
@@ -127,23 +129,55 @@ def test_room_is_not_made_for_more_nodes_than_a_tree_may_have():
     assert len(capped.fit(X, X[:, 0]).forest_.trees[0].i) < 2 * 12_000
 
 
-@needs_ranges
-@pytest.mark.skipif(
+def _told_of(array):
+    """Return what Linux tells of the memory that begins with the array: words by name."""
+    address, told = array.ctypes.data, {}
+    for line in pathlib.Path("/proc/self/smaps").read_text().splitlines():
+        name, *words = line.split()
+        if not name.endswith(":"):
+            first, last = (int(end, 16) for end in name.split("-"))
+            is_here = first <= address < last
+        elif is_here:
+            told[name[:-1]] = words
+    return told
+
+
+needs_large_pages = pytest.mark.skipif(
     not pathlib.Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="no large pages here"
 )
-@pytest.mark.parametrize(("capacity", "told"), [(PAGE, "nh"), (PAGE + 1, "hg")])
-def test_kernels_are_told_which_pages_an_array_wants(capacity, told):
-    """Else a kernel that always gives large pages gives one to each small array."""
-    array = growing(capacity, 16, np.int32)
-    at, flags = array.ctypes.data, []
-    for line in pathlib.Path("/proc/self/smaps").read_text().splitlines():
-        words = line.split()
-        if "-" in words[0] and not words[0].endswith(":"):
-            first, last = (int(end, 16) for end in words[0].split("-"))
-            is_here = first <= at < last
-        elif words[0] == "VmFlags:" and is_here:
-            flags = words[1:]
-    assert told in flags
+
+
+def _pages(array):
+    """Tell of each whole or begun large page of an array whether it is to be large."""
+    return ["hg" in _told_of(array[first:])["VmFlags"] for first in range(0, len(array), PAGE)]
+
+
+@needs_ranges
+@needs_large_pages
+def test_pages_that_will_be_full_are_large():
+    assert _pages(growing(2 * PAGE + 1, 16, np.int32)) == [True, True, False]
+    array = growing(PAGE - 1, 16, np.int32)
+    assert _pages(array) == [False]
+    assert "nh" in _told_of(array)["VmFlags"]  # else a kernel that always gives them does it here
+    assert _pages(grown(array, 9, PAGE, 5 * PAGE)) == [False]  # all that is expected may not come
+    assert _pages(grown(array, 9, PAGE + 1, PAGE - 1)) == [False, False]
+    assert _pages(grown(array, 9, 2 * PAGE, 2 * PAGE - 1)) == [True, False]
+    assert _pages(grown(array, 9, 4 * PAGE, 3 * PAGE)) == [True, True, True, False]
+    assert _pages(grown(array, 9, 4 * PAGE + 1)) == [True] * 5  # more rows may come
+
+
+@needs_ranges
+@needs_large_pages
+@pytest.mark.skipif(RELEASE < (6, 1), reason="no large pages are made of small ones here")
+def test_what_was_written_before_large_pages_is_copied_into_one():
+    array = growing(PAGE - 1, 16, np.int32)
+    array[:] = 7
+    assert _told_of(array)["AnonHugePages"][0] == "0"
+    longer = grown(array, PAGE - 1, 9 * PAGE)
+    assert longer.ctypes.data == array.ctypes.data
+    assert _told_of(longer)["AnonHugePages"][0] == str(LARGE_PAGE // 1024)
+    assert (longer[: PAGE - 1] == 7).all()
+    assert not longer[PAGE - 1 :].any()
 
 
 @pytest.mark.parametrize("make", [aligned, growing])
@@ -184,14 +218,37 @@ def test_an_array_of_no_width_grows():
 
 @needs_ranges
 def test_what_was_not_written_is_not_counted():
-    small, large = growing(PAGE, 16, np.int32), growing(PAGE + 1, 16, np.int32)
-    assert bytes_held(small, 0) == bytes_held(large, 0) == 0
-    assert bytes_held(small, 1) == mmap.PAGESIZE
-    assert bytes_held(small, PAGE) == LARGE_PAGE
-    assert bytes_held(large, 1) == bytes_held(large, PAGE) == LARGE_PAGE
-    assert bytes_held(grown(large, 1, 100 * PAGE), PAGE + 1) == 2 * LARGE_PAGE
+    array = growing(2 * PAGE + 65, 16, np.int32)
+    large = {0: 0, 1: 1, PAGE: 1, PAGE + 1: 2, 2 * PAGE: 2}
+    assert {used: bytes_held(array, used) // LARGE_PAGE for used in large} == large
+    assert bytes_held(array, 2 * PAGE + 1) == 2 * LARGE_PAGE + mmap.PAGESIZE
+    assert bytes_held(array, 2 * PAGE + 65) == 2 * LARGE_PAGE + 2 * mmap.PAGESIZE
+    assert bytes_held(growing(PAGE - 1, 16, np.int32), 1) == mmap.PAGESIZE
+    longer = grown(array, 2 * PAGE + 65, 3 * PAGE)
+    assert bytes_held(longer, 2 * PAGE + 65) == 3 * LARGE_PAGE
     copied = aligned(10, 16, np.int32)
     assert bytes_held(copied, 3) == copied.nbytes
+
+
+def _bytes_per_node(n, batch):
+    X = np.random.default_rng(0).random((n, 3), np.float32)
+    forest = AMFRegressor(n_estimators=2, random_state=0, feature_scales=None)
+    for first in range(0, n, batch):
+        forest.partial_fit(X[first : first + batch], X[first : first + batch, 0])
+    return forest.forest_.n_bytes / forest.forest_.n_nodes
+
+
+@needs_ranges
+@pytest.mark.parametrize("n", [1000, 3000, 7000, 12_000, 18_000, 30_000, 50_000])
+def test_rows_that_come_at_once_leave_little_room_to_spare(n):
+    """Of 88 bytes: 64 of words, 24 of boxes (3 features)."""
+    assert _bytes_per_node(n, n) < 1.12 * 88
+
+
+@needs_ranges
+def test_rows_that_come_by_a_few_find_room_in_large_pages():
+    """At this size more than a whole one of them is room."""
+    assert _bytes_per_node(36_000, 1000) * 72_000 - 88 * 72_000 > LARGE_PAGE / 2
 
 
 def _grown_forest():
