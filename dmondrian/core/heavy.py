@@ -109,10 +109,10 @@ def order_along_heavy_paths(tree: Tree) -> Tree:
         Before any node was moved.
     """
     m, root = int(tree.head_i[N_NODES]), int(tree.head_i[ROOT])
-    which, place, lighter = np.empty((3, m), np.int32)
+    which, place = np.empty((2, m), np.int32)
     rows = [array[:m].view(np.int32) for array in (tree.i, tree.box, tree.bits)]
     room = growing(m, _WORDS, np.int32).reshape(-1)
-    find_order(rows[0], tree.d, root, which, place, lighter)
+    find_order(rows[0], tree.d, root, which, place, room[:m])
     ids = ids_of(tree)[which]
     move(*rows, which, place, room)
     tree.head_i[ROOT] = place[root]

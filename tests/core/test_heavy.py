@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -114,3 +116,30 @@ def test_what_lacks_memory_leaves_the_tree_as_it_was(monkeypatch: pytest.MonkeyP
     assert np.array_equal(tree.i, words)
     assert np.array_equal(tree.box.view(np.int32), boxes.view(np.int32))
     assert tree.head_i[nodes.ROOT] == root
+
+
+_MOVED = """
+import pathlib
+import numpy as np
+from dmondrian import AMFRegressor
+def peak():
+    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+X = np.random.default_rng(0).random((60_000, 20), np.float32)
+forest = AMFRegressor(n_estimators=1, random_state=0, feature_scales=None)
+forest.partial_fit(X[:999], X[:999, 0]).forest_.move_nodes()  # compiles
+forest.partial_fit(X[999:], X[999:, 0])
+pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak from here on
+before = peak()
+forest.forest_.move_nodes()
+print((peak() - before) / forest.forest_.n_bytes, len(forest.forest_.placed[0].ids))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the most that was taken")
+def test_a_move_takes_less_than_half_of_the_memory_of_the_tree_alone() -> None:
+    """A forest of one tree, the worst case."""
+    run = subprocess.run([sys.executable, "-c", _MOVED], capture_output=True, text=True, check=True)
+    more, moved = run.stdout.split()
+    assert int(moved) == 2 * 60_000 - 1
+    assert 0.1 < float(more) < 0.35
