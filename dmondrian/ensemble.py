@@ -36,8 +36,7 @@ _FIRST_CAPACITY = 64
 _EARLY_ROOM = 1024  # nodes that a tree gets room for at once where as many rows are to come
 _FIRST_POOL = 1024  # doubles
 _MOST_RESERVED = 2**23  # bytes
-_MANY = 2**14  # nodes: as many, or all that are, come at once; their number is known then
-_SPARE = 16  # part of them that is spare
+_SPARE = 16  # part of the nodes expected that is room to spare; below _FIRST_CAPACITY
 _FEW = 64  # rows that all trees learn in one call, which no interrupt breaks off
 _FEW_ROWS, _SMALL = 1e15, 1e100  # weight of rows, and a label, that need no closer look
 _ROWS_UNASKED = 256  # rows alone between two such looks
@@ -323,15 +322,24 @@ class Ensemble(Predicting):
         while update(
             *chosen, table, columns, seed, numbers, *span, rows, y, w, reached, asked
         ):  # fmt: skip
-            self._make_rooms(range(*span), reached, len(y), table)
+            weight = float(w.mean()) if len(w) else 1.0
+            self._make_rooms(range(*span), reached, len(y), table, weight)
 
     def _make_rooms(
-        self, span: Iterable[int], reached: np.ndarray, n: int, table: np.ndarray
+        self,
+        span: Iterable[int],
+        reached: np.ndarray,
+        n: int,
+        table: np.ndarray,
+        weight: float = 1.0,
     ) -> None:
-        """Give more room to the trees of a span that have not learned ``n`` rows."""
+        """Give more room to the trees of a span that have not learned ``n`` rows.
+
+        The mean weight of these is ``weight``.
+        """
         for t in span:
             if reached[t] < n:
-                self._make_room(t, n - int(reached[t]), n)
+                self._make_room(t, n - int(reached[t]), n, weight)
                 table[t] = table_of(self.placed[t : t + 1])[0]
                 if self.tabled[1] is table:  # else the tree that was outgrown stays in memory
                     self.tabled[0][t] = self.placed[t]
@@ -342,8 +350,8 @@ class Ensemble(Predicting):
         its = self.parameters
         return its.fringe is None and its.cost is None and its.joint is None
 
-    def _make_room(self, t: int, to_come: int, n: int) -> None:
-        """Give tree ``t`` more room, for that many rows of ``n`` or fewer."""
+    def _make_room(self, t: int, to_come: int, n: int, weight: float) -> None:
+        """Give tree ``t`` more room, for the last ``to_come`` of ``n`` rows or fewer."""
         tree = self.placed[t]
         if int(tree.head_i[nodes.N_NODES]) + 2 <= len(tree.i):  # it is the candidates that lack it
             if len(tree.pool) >= LARGEST_POOL:
@@ -357,11 +365,13 @@ class Ensemble(Predicting):
             raise ParameterError("a tree reached 2^31 nodes: set max_nodes")
         most = self.parameters.max_nodes or _MAX_CAPACITY
         early = min(len(tree.i) + to_come, _EARLY_ROOM, most)
-        per_row = min(len(tree.i) / max(tree.head_f[nodes.TOTAL_WEIGHT], 1.0), 2.0)
+        n_learned = float(tree.head_f[nodes.TOTAL_WEIGHT]) / (weight or 1.0)
+        per_row = min(len(tree.i) / max(n_learned, 1.0), 2.0)
         # Room for fewer nodes per row than so far: most later rows find a leaf that takes them in.
         half, whole = (min(len(tree.i) + int(per_row * m), most) for m in (to_come / 2, to_come))
         room = next_capacity((tree.i, tree.box, tree.bits), half)
-        is_known = per_row * n >= min(len(tree.i), _MANY)  # rows that come by a few go on to come
+        # Rows that make up much of a tree may be all there are; those that come by a few go on to.
+        is_known = 2 * per_row * n >= len(tree.i)
         if is_known:
             room = min(room, whole + whole // _SPARE)
         room = max(room, early, _FIRST_CAPACITY)  # a stored empty tree has none

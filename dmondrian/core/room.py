@@ -3,6 +3,8 @@
 To grow an array elsewhere takes both of them at once, a copy, and twice as many new pages of
 memory, which cost more than the copy. So a large array is the beginning of a range of addresses,
 which takes memory as far as it was written to, and none behind; and it grows by being told longer.
+Memory comes in pages of 4 KiB or of 2 MiB. Large ones take less time, but the last of them takes
+its 2 MiB however little of it is written.
 
 Relies on Linux for that: on other systems, and where addresses are counted or limited, arrays are
 copied. Promises zeros wherever nothing was written.
@@ -35,27 +37,27 @@ _OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")  # 2: addresses count as me
 class _Range(mmap.mmap):
     """Addresses that belong to one array, however long it is."""
 
-    large = 0  # bytes at its beginning that lie in large pages
+    large = 0  # bytes at its beginning for which large pages are asked for
 
     @functools.cached_property
     def before(self) -> int:
         """The bytes before the first whole large page, which would be taken in small ones."""
         return int(-np.frombuffer(self, np.uint8).ctypes.data % LARGE_PAGE)
 
-    def enlarge(self, end: int) -> None:
-        """Let the whole large pages of the first ``end`` bytes be large.
+    def enlarge(self, end: int, written: int = 0) -> None:
+        """Ask for large pages: for those that the first ``end`` bytes fill.
 
-        A page that was written to in small ones stays so until the system finds it; the first,
-        which is all there is of an array, is copied at once (by Linux 6.1 and later).
+        What is ``written`` in small ones is copied (by Linux 6.1 and later; else it stays there).
         """
         begin, end = self.large, min(end, len(self) - LARGE_PAGE) // LARGE_PAGE * LARGE_PAGE
         if end <= begin:
             return
-        self.large = end
         with contextlib.suppress(OSError):  # a kernel without large pages
             self.madvise(mmap.MADV_HUGEPAGE, self.before + begin, end - begin)
-            if begin == 0:
-                self.madvise(_COLLAPSE, self.before, LARGE_PAGE)
+            self.large = end
+            begun = min(-(-written // LARGE_PAGE) * LARGE_PAGE, end) - begin
+            if begun > 0:
+                self.madvise(_COLLAPSE, self.before + begin, begun)
 
 
 @functools.cache
@@ -119,7 +121,7 @@ def growing(capacity: int, width: int, dtype: Any) -> np.ndarray:
 
 
 def _growing(capacity: int, width: int, dtype: Any, large: int) -> np.ndarray:
-    """Return so; the large pages that ``large`` bytes fill are large."""
+    """Return what :func:`growing` does, in the large pages that ``large`` bytes fill."""
     n_bytes = capacity * width * np.dtype(dtype).itemsize
     found = _reserved(n_bytes)
     if found is None:
@@ -141,7 +143,7 @@ def grown(array: np.ndarray, used: int, capacity: int, expected: int | None = No
     if n_bytes <= LARGE_PAGE:
         large = 0
     if found is not None and capacity >= len(array) and n_bytes <= len(found[1]):
-        found[0].enlarge(large)
+        found[0].enlarge(large, used * row)
         return found[1][:n_bytes].view(array.dtype).reshape(capacity, array.shape[1])
     new = _growing(capacity, array.shape[1], array.dtype, large)
     new[:used] = array[:used]
@@ -170,10 +172,13 @@ def next_capacity(arrays: Sequence[np.ndarray], expected: int) -> int:
 
 
 def bytes_held(array: np.ndarray, used: int) -> int:
-    """Return the bytes of memory that the array takes, of which ``used`` rows were written."""
+    """Return the bytes of memory that the array takes, of which ``used`` rows were written.
+
+    Where the system has no large page to give they are fewer, by less than one.
+    """
     found = _range_of(array)
     if found is None:
         return array.nbytes
     written, large = used * array.shape[1] * array.itemsize, found[0].large
-    page = LARGE_PAGE if written <= large else mmap.PAGESIZE  # what is large ends with a page
+    page = LARGE_PAGE if written <= large else mmap.PAGESIZE  # such bytes are whole pages
     return -(-written // page) * page

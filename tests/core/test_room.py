@@ -137,19 +137,18 @@ def _told_of(array):
         if not name.endswith(":"):
             first, last = (int(end, 16) for end in name.split("-"))
             is_here = first <= address < last
+            told = {"at": [name]} if is_here else told
         elif is_here:
             told[name[:-1]] = words
     return told
 
 
-needs_large_pages = pytest.mark.skipif(
-    not pathlib.Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="no large pages here"
-)
-
-
 def _pages(array):
     """Tell of each whole or begun large page of an array whether it is to be large."""
-    return ["hg" in _told_of(array[first:])["VmFlags"] for first in range(0, len(array), PAGE)]
+    lasts = [min(first + PAGE, len(array)) - 1 for first in range(0, len(array), PAGE)]
+    found = [_told_of(array[first:])["VmFlags"] for first in range(0, len(array), PAGE)]
+    assert found == [_told_of(array[last:])["VmFlags"] for last in lasts]
+    return ["hg" in flags for flags in found]
 
 
 @needs_ranges
@@ -164,20 +163,58 @@ def test_pages_that_will_be_full_are_large():
     assert _pages(grown(array, 9, 2 * PAGE, 2 * PAGE - 1)) == [True, False]
     assert _pages(grown(array, 9, 4 * PAGE, 3 * PAGE)) == [True, True, True, False]
     assert _pages(grown(array, 9, 4 * PAGE + 1)) == [True] * 5  # more rows may come
+    elsewhere = grown(aligned(9, 16, np.int32), 9, 2 * PAGE, 2 * PAGE - 1)
+    assert _pages(elsewhere) == [True, False]
+
+
+@needs_ranges
+def test_more_may_be_expected_than_there_are_addresses():
+    array = growing(PAGE, 16, np.int32)
+    for expected in (10**9, 10**10):
+        array = grown(array, 9, 2 * PAGE, expected)
+        array[-1] = 1
+        assert bytes_held(array, 2 * PAGE) == 2 * LARGE_PAGE
 
 
 @needs_ranges
 @needs_large_pages
 @pytest.mark.skipif(RELEASE < (6, 1), reason="no large pages are made of small ones here")
-def test_what_was_written_before_large_pages_is_copied_into_one():
-    array = growing(PAGE - 1, 16, np.int32)
+@pytest.mark.parametrize("n_pages", [0, 3])
+def test_what_was_written_before_large_pages_is_copied_into_one(n_pages):
+    m = n_pages * PAGE + PAGE - 1
+    array = growing(m, 16, np.int32)
     array[:] = 7
-    assert _told_of(array)["AnonHugePages"][0] == "0"
-    longer = grown(array, PAGE - 1, 9 * PAGE)
+    assert _large(array) == n_pages * LARGE_PAGE
+    assert bytes_held(array, m) == _large(array) + LARGE_PAGE
+    longer = grown(array, m, 9 * PAGE)
     assert longer.ctypes.data == array.ctypes.data
-    assert _told_of(longer)["AnonHugePages"][0] == str(LARGE_PAGE // 1024)
-    assert (longer[: PAGE - 1] == 7).all()
-    assert not longer[PAGE - 1 :].any()
+    assert bytes_held(longer, m) == _large(longer) == (n_pages + 1) * LARGE_PAGE
+    assert (longer[:m] == 7).all()
+    assert not longer[m:].any()
+
+
+def _large(array):
+    """Return how many bytes of the memory where the array is lie in large pages."""
+    step = LARGE_PAGE // array[:1].nbytes
+    told = {}
+    for first in range(0, len(array), step):  # neighbours need not be one piece of memory
+        found = _told_of(array[first:])
+        told[found["at"][0]] = int(found["AnonHugePages"][0])
+    return 1024 * sum(told.values())
+
+
+@needs_ranges
+@needs_large_pages
+@pytest.mark.skipif(RELEASE < (6, 1), reason="no large pages are made of small ones here")
+@pytest.mark.parametrize("batch", [10_000, 25_000])
+def test_trees_of_many_batches_lie_in_large_pages(batch):
+    X = np.random.default_rng(0).random((100_000, 3), np.float32)
+    forest = AMFRegressor(n_estimators=1, random_state=0, feature_scales=None)
+    for first in range(0, len(X), batch):
+        forest.partial_fit(X[first : first + batch], X[first : first + batch, 0])
+    words = forest.forest_.trees[0].i
+    used = 200_000 * 64
+    assert _large(words) >= used - LARGE_PAGE
 
 
 @pytest.mark.parametrize("make", [aligned, growing])
@@ -224,17 +261,15 @@ def test_what_was_not_written_is_not_counted():
     assert bytes_held(array, 2 * PAGE + 1) == 2 * LARGE_PAGE + mmap.PAGESIZE
     assert bytes_held(array, 2 * PAGE + 65) == 2 * LARGE_PAGE + 2 * mmap.PAGESIZE
     assert bytes_held(growing(PAGE - 1, 16, np.int32), 1) == mmap.PAGESIZE
-    longer = grown(array, 2 * PAGE + 65, 3 * PAGE)
-    assert bytes_held(longer, 2 * PAGE + 65) == 3 * LARGE_PAGE
     copied = aligned(10, 16, np.int32)
     assert bytes_held(copied, 3) == copied.nbytes
 
 
-def _bytes_per_node(n, batch):
+def _bytes_per_node(n, batch, w=None):
     X = np.random.default_rng(0).random((n, 3), np.float32)
     forest = AMFRegressor(n_estimators=2, random_state=0, feature_scales=None)
     for first in range(0, n, batch):
-        forest.partial_fit(X[first : first + batch], X[first : first + batch, 0])
+        forest.partial_fit(X[first : first + batch], X[first : first + batch, 0], sample_weight=w)
     return forest.forest_.n_bytes / forest.forest_.n_nodes
 
 
@@ -243,6 +278,12 @@ def _bytes_per_node(n, batch):
 def test_rows_that_come_at_once_leave_little_room_to_spare(n):
     """Of 88 bytes: 64 of words, 24 of boxes (3 features)."""
     assert _bytes_per_node(n, n) < 1.12 * 88
+
+
+@needs_ranges
+@pytest.mark.parametrize("weight", [0.001, 50.0, 1e9])
+def test_so_they_do_whatever_they_weigh(weight):
+    assert _bytes_per_node(20_000, 20_000, np.full(20_000, weight)) < 1.12 * 88
 
 
 @needs_ranges
