@@ -40,15 +40,21 @@ _BOXES = 8  # from a leaf up: about as many leave a new row out
 
 
 @inner
-def fetch_boxes(tree, leaf):
-    """Ask for the boxes that a row meets first, which is looked for from its leaf upwards."""
-    v = leaf
-    for _ in range(_BOXES if tree.box.shape[1] + tree.bits.shape[1] > 0 else 0):
-        if v < 0:
-            return
+def fetch_boxes(tree, leaf, noted, depth):
+    """Ask for the boxes that a row meets first, which is looked for from its leaf upwards.
+
+    It is at this depth, and the nodes to it are ``noted`` int32 [N_NOTED]: from link to link each
+    would wait for the one before.
+    """
+    n = min(depth, _BOXES) if tree.box.shape[1] + tree.bits.shape[1] > 0 else 0
+    v, level = leaf, depth
+    for _ in range(n):  # the root is never far
+        level -= 1
+        v = np.int64(noted[np.uint64(level)]) if level < N_NOTED else v
         prefetch(tree.box, v)
         prefetch(tree.bits, v)
-        v = np.int64(tree.i[np.uint64(v), PARENT])
+        if level > N_NOTED:
+            v = np.int64(tree.i[np.uint64(v), PARENT])
 
 
 class RowsInTree(NamedTuple):
@@ -173,7 +179,7 @@ def look_ahead(ways, n, at, noted, with_boxes, with_siblings):
                 n_moving -= one
                 leaves[b], depths[b] = np.int64(v) // width, depth
                 if with_boxes and n <= _FEW:
-                    fetch_boxes(tree_on(ways, b), leaves[b])
+                    fetch_boxes(tree_on(ways, b), leaves[b], noted[b], depths[b])
                 moving[k] = moving[n_moving]
                 continue
             value = values[np.uint64(starts[b]) + np.uint64(words[v + np.uint64(FEATURE)])]
@@ -194,7 +200,8 @@ def look_ahead(ways, n, at, noted, with_boxes, with_siblings):
             k += one
         depth += one
     for number in range(_N_NEAR if with_boxes and n > _FEW else 0):
-        fetch_boxes(tree_on(ways, number), leaves[number])
+        b = np.uint64(number)
+        fetch_boxes(tree_on(ways, number), leaves[b], noted[b], depths[b])
 
 
 @inner
@@ -208,7 +215,8 @@ def look_on(ways, number, n, at, noted, with_boxes, with_siblings):
         look_ahead(ways, n, at, noted, with_boxes, with_siblings)
     later = np.uint64(number + _N_NEAR)
     if with_boxes and n > _FEW and later < np.uint64(n):
-        fetch_boxes(tree_on(ways, later), at[later])
+        depth = at[np.uint64(N_AHEAD) + later]
+        fetch_boxes(tree_on(ways, later), at[later], noted[later], depth)
 
 
 class Hint(NamedTuple):

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dmondrian._jit import implements, inner
-from dmondrian.core.ahead import N_NOTED, newest_since
+from dmondrian.core.ahead import N_NOTED, Way, newest_since
 from dmondrian.core.box import (
     bound,
     enclose,
@@ -29,7 +29,6 @@ from dmondrian.core.loops import learn_along_path
 from dmondrian.core.nodes import (
     LEFT,
     N_NODES,
-    PARENT,
     ROOT,
     TOTAL_WEIGHT,
     birth_of,
@@ -52,6 +51,7 @@ from dmondrian.core.policies import (
     reads_boxes,
 )
 from dmondrian.core.split import insert_parent, open_leaf, threshold_between
+from dmondrian.core.upward import next_above
 
 _SLACK = 1.0 + 2.0**-30  # more than roundings could take away
 _TINY = 1e-30  # more than differences taken for 0 add up to
@@ -67,8 +67,10 @@ class Range(NamedTuple):
 
 
 @inner
-def climb(tree, leaf, newest, x):
+def climb(tree, leaf, newest, x, way):
     """Return the highest node on the way to ``leaf`` whose box leaves ``x`` out, or ~leaf.
+
+    ``way`` tells which nodes probably are above the leaf.
 
     Boxes nest, so one way up from the leaf ends at the lowest box that holds ``x``. Beside it the
     highest node, of those from number ``newest`` on, at which ``x`` does not go to ``leaf``; -1
@@ -77,6 +79,7 @@ def climb(tree, leaf, newest, x):
     outside, of the nodes from the leaf up, as far as there is scratch.
     """
     v, found, turn, end = leaf, ~leaf, np.int64(-1), tree.n_features
+    level = way.n - 1
     while v >= 0:
         most = measure_bound(tree, v, x)
         # Differences may be taken for 0 where a library makes the processor do so.
@@ -85,7 +88,7 @@ def climb(tree, leaf, newest, x):
         if end < tree.scratch.shape[0]:
             tree.scratch[np.uint64(end)] = most
         end += 1
-        parent = np.int64(tree.i[np.uint64(v), PARENT])
+        parent, level = next_above(tree, way, np.uint64(v), level)
         if parent >= newest and parent >= 0 and child_of(tree, parent, x) != v:
             turn = parent
         v, found = parent, v
@@ -101,10 +104,12 @@ def first_outside(tree, hint, x):
     """
     root = np.int64(tree.head_i[ROOT])
     leaf = np.int64(hint.leaf) if hint.leaf >= 0 else leaf_of(tree, root, x)
-    found, turn, end = climb(tree, leaf, newest_since(tree, hint), x)
+    way = Way(hint.nodes, min(hint.depth - 1, N_NOTED))
+    found, turn, end = climb(tree, leaf, newest_since(tree, hint), x, way)
     if turn < 0:
         return found, end, hint.depth - (end - tree.n_features)
-    found, turn, end = climb(tree, leaf_of(tree, turn, x), tree.head_i[N_NODES], x)
+    way = Way(hint.nodes, 0)
+    found, turn, end = climb(tree, leaf_of(tree, turn, x), tree.head_i[N_NODES], x, way)
     return found, end, np.int64(0)
 
 
@@ -165,7 +170,8 @@ def grow_range(growth, stat, rule, tree, x, y, key, hint):
 def parting_range(growth, tree, leaf, x):
     if not growth.expected:
         return np.int64(-1)
-    found, _, _ = climb(tree, leaf, tree.head_i[N_NODES], x)
+    way = Way(tree.ids, 0)  # no node is noted
+    found, _, _ = climb(tree, leaf, tree.head_i[N_NODES], x, way)
     return max(found, np.int64(-1))
 
 

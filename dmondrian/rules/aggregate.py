@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._jit import allocating, implements
-from dmondrian._memory import prefetch
-from dmondrian.core.nodes import LEFT, N_NODES, PARENT, RIGHT
+from dmondrian._jit import allocating, implements, inner
+from dmondrian._memory import borrow
+from dmondrian.core.arithmetic import write_exponentials
+from dmondrian.core.nodes import LEFT, N_NODES, PARENT
 from dmondrian.core.policies import (
     add_branch,
     add_empty_forecast,
@@ -34,6 +35,7 @@ from dmondrian.core.weights import (
     add,
     from_log,
     inherit_odds,
+    is_near,
     mix_and_shift,
     mix_near,
     normalise,
@@ -47,7 +49,7 @@ from dmondrian.rules.leaf import (
     second_moment_of_mean,
 )
 
-_AHEAD = 16  # nodes whose parents are asked for before their turn
+_AT_ONCE = 64  # nodes whose exponentials are taken together, whole lots of 8
 
 
 class Aggregate(NamedTuple):
@@ -114,31 +116,53 @@ def inherit_weight_aggregate(rule, tree, new, v, v_is_leaf):
     inherit_odds(tree, new, v, v_is_leaf)
 
 
-# Weights are rebuilt from each leaf in turn upwards, as long as the other child is known: leaves in
-# the order of their numbers do not wait for each other's memory, as a walk of the tree would.
+# Weights are rebuilt from each leaf in turn upwards, as long as the other child is known. What that
+# needs of all nodes is written close together first, in the order of their numbers: the ways up
+# would wait for the memory at each node. No weight is above one, nor that of a subtree below half
+# of its root's own, so exponents stay within 2^30.
+
+
+@inner
+def write_own(loss, tree, own, exponents, parents):
+    """Write w_v = ``own`` [m + 8] 2^(256 ``exponents``) and the ``parents`` of all nodes. O(m)."""
+    n = tree.head_i[N_NODES]
+    for first in range(0, n, _AT_ONCE):
+        end, are_near = min(first + _AT_ONCE, n), True
+        for v in range(first, end):
+            u = np.uint64(v)
+            own[u], exponents[u] = log_weight(loss, tree, u), 0
+            parents[u] = tree.i[u, PARENT]
+            are_near = are_near and is_near(own[u])
+        if are_near:
+            write_exponentials(own[first:], np.uint64(end - first))
+            continue
+        for v in range(first, end):
+            own[v], k = from_log(own[v])
+            exponents[v] = np.int32(k)
 
 
 @allocating
 def rebuild_odds(loss, tree):
     """Set the odds of all nodes anew from their prices. O(m)."""
     n = tree.head_i[N_NODES]
-    m = np.full(n, -1.0)  # not known yet
-    k = np.empty(n, np.int64)
+    own, exponents, parents = np.empty(n + 8), np.empty(n, np.int32), np.empty(n, np.int32)
+    write_own(loss, tree, borrow(own), exponents, parents)
+    other, k_other = np.full(n, -1.0), np.empty(n, np.int32)  # W of the child that was first
     for leaf in range(n):
-        if tree.i[leaf, LEFT] >= 0:
+        if tree.i[np.uint64(leaf), LEFT] >= 0:
             continue
-        prefetch(tree.i, tree.i[min(leaf + _AHEAD, n - 1), PARENT])
-        m[leaf], k[leaf] = from_log(log_weight(loss, tree, leaf))
-        child, v = np.int64(leaf), np.int64(tree.i[leaf, PARENT])
+        u = np.uint64(leaf)
+        m, k, v = own[u], np.int64(exponents[u]), np.int64(parents[u])
         while v >= 0:
-            other = tree.i[v, RIGHT] if tree.i[v, LEFT] == child else tree.i[v, LEFT]
-            if m[other] < 0.0:
+            u = np.uint64(v)
+            if other[u] < 0.0:
+                other[u], k_other[u] = m, np.int32(k)
                 break
-            own, k_own = from_log(log_weight(loss, tree, v))
-            below, k_below = normalise(m[child] * m[other], k[child] + k[other])
-            set_odds(tree, v, own / below, k_own - k_below)
-            m[v], k[v] = add(0.5 * own, k_own, 0.5 * below, k_below)
-            child, v = v, np.int64(tree.i[v, PARENT])
+            w, k_own = own[u], np.int64(exponents[u])
+            below, k_below = normalise(m * other[u], k + k_other[u])
+            set_odds(tree, u, w / below, k_own - k_below)
+            m, k = add(0.5 * w, k_own, 0.5 * below, k_below)
+            v = np.int64(parents[u])
 
 
 @implements(rebuild_weights, Aggregate)

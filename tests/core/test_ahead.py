@@ -11,6 +11,7 @@ import pytest
 from dmondrian import AMFClassifier, MondrianForestClassifier
 from dmondrian.core import ahead, nodes
 from dmondrian.core.ahead import (
+    _BOXES,
     _FEW,
     _N_NEAR,
     N_AHEAD,
@@ -18,17 +19,20 @@ from dmondrian.core.ahead import (
     Hint,
     RowInTrees,
     RowsInTree,
+    Way,
+    fetch_boxes,
     look_ahead,
     look_on,
 )
-from dmondrian.core.columns import row_of
+from dmondrian.core.columns import Row, row_of
 from dmondrian.core.draws import tree_key
 from dmondrian.core.nodes import _with_views
 from dmondrian.core.policies import grow
 from dmondrian.core.table import table_of, tree_at
 from dmondrian.ensemble import Ensemble
 from dmondrian.fixed_point import whole_shares
-from dmondrian.layout import without_boxes
+from dmondrian.growth import range as range_growth
+from dmondrian.layout import asked, without_boxes
 
 N = 500
 
@@ -149,7 +153,14 @@ def test_boxes_are_asked_for_once_and_before_their_turn(
     at, noted = np.zeros(4 * N_AHEAD, np.int64), np.zeros((N_AHEAD, N_NOTED), np.int32)
     # Only now: kernels are compiled of what has these names.
     monkeypatch.setattr(ahead, "look_ahead", plain["look_ahead"])
-    monkeypatch.setattr(ahead, "fetch_boxes", lambda tree, leaf: asked.append(int(leaf)))
+    depths: list[int] = []
+
+    def ask(tree: nodes.Tree, leaf: int, known: np.ndarray, depth: int) -> None:
+        asked.append(int(leaf))
+        depths.append(int(depth))
+        assert [int(tree.head_i[nodes.ROOT]), *known[:depth]][-1] == leaf
+
+    monkeypatch.setattr(ahead, "fetch_boxes", ask)
     for number in range(n_ways):
         plain["look_on"](ways, number, n_ways, at, noted, with_boxes, False)
         soon = n_ways if n_ways <= _FEW else min(number + _N_NEAR + 1, n_ways)
@@ -158,6 +169,28 @@ def test_boxes_are_asked_for_once_and_before_their_turn(
     told = X[:1].repeat(n_ways, axis=0) if is_by_row else X[:n_ways]
     leaves = [way_in(t, x)[-1] for t, x in zip(trees, told, strict=True)]
     assert sorted(asked) == (sorted(leaves) if with_boxes else [])
+    ends = [len(way_in(t, x)) for t, x in zip(trees, told, strict=True)]
+    assert sorted(depths) == (sorted(ends) if with_boxes else [])
+
+
+@pytest.mark.parametrize("n_noted", [N_NOTED, 20])
+def test_the_boxes_that_are_asked_for_are_the_lowest_on_the_way(
+    n_noted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forest, X = chain(AMFClassifier(random_state=0))
+    tree, lengths = forest.trees[0], set()
+    asked: list[int] = []
+    ask = getattr(fetch_boxes, "py_func", fetch_boxes)
+    monkeypatch.setattr(ahead, "prefetch", lambda array, v: asked.append(v))
+    monkeypatch.setattr(ahead, "N_NOTED", n_noted)
+    for row in X[::7]:
+        way = way_in(tree, row)
+        known = np.array(way[:n_noted], np.int32)
+        asked.clear()
+        ask(tree, way[-1], known, np.int64(len(way)))
+        assert asked[::2] == asked[1::2] == way[: -_BOXES - 1 : -1]
+        lengths.add(len(way))
+    assert min(lengths) < _BOXES < N_NOTED + _BOXES < max(lengths)
 
 
 def with_room(tree: nodes.Tree) -> nodes.Tree:
@@ -169,7 +202,7 @@ def with_room(tree: nodes.Tree) -> nodes.Tree:
     return _with_views(tree._replace(i=i, box=box, bits=bits, head_i=tree.head_i.copy()))
 
 
-def missed(tree: nodes.Tree, leaf: int, hint: Hint, n_noted: int) -> list[int]:
+def missed(tree: nodes.Tree, leaf: int, hint: Hint | Way, n_noted: int) -> list[int]:
     """Return the nodes above a leaf for which another is expected."""
     v, level, found = leaf, n_noted - 1, []
     while (parent := int(tree.i[v, nodes.PARENT])) >= 0:
@@ -211,3 +244,33 @@ def test_a_row_that_is_taken_in_finds_its_way_up_as_noted(
         forest.update(X[r : r + 1], np.array([r % 2 * 1.0]))
     assert deepest > 5
     assert (n_inserted > 50) == (estimator.domain == "range")
+
+
+def test_boxes_are_looked_at_on_the_way_up_that_was_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    forest, X = chain(AMFClassifier(random_state=0))
+    tree, wrong = forest.trees[0], []
+    find, climb = (
+        getattr(f, "py_func", f) for f in (range_growth.first_outside, range_growth.climb)
+    )
+
+    def note(tree: nodes.Tree, leaf: int, newest: int, x: Row, way: Way) -> tuple[int, int, int]:
+        wrong.append(missed(tree, leaf, way, way.n))
+        return climb(tree, leaf, newest, x, way)
+
+    monkeypatch.setattr(range_growth, "climb", note)
+    new = np.concatenate([0.75 * X[::7], -X[::100]]).astype(np.float32)  # beside rows, and below
+    rows = asked(new, tree.columns)
+    for r in range(len(new)):
+        way, x = way_in(tree, new[r]), row_of(rows, r)
+        known = np.full(N_NOTED, -7, np.int32)
+        known[: len(way)] = way[:N_NOTED]
+        others = known.copy()
+        others[::3] = 0
+        told = [
+            find(tree, Hint(way[-1], 0, nodes_on, np.int64(len(way))), x)
+            for nodes_on in (known, others, np.zeros_like(known))
+        ]
+        assert told[0] == told[1] == told[2]
+        assert len(wrong[-3]) == max(len(way) - 1 - N_NOTED, 0)  # those that are not noted
+        assert len(wrong[-1]) >= len(way) - 2
+        assert new[r] > 0.0 or told[0][0] == tree.head_i[nodes.ROOT]

@@ -9,8 +9,30 @@ import numpy as np
 import pytest
 
 from dmondrian.core.columns import boxless
-from dmondrian.core.nodes import EXPONENT, N_NODES, ODDS, make_tree
-from dmondrian.core.weights import LARGEST_ODDS, SMALLEST_ODDS, mix_and_shift, mix_near
+from dmondrian.core.nodes import (
+    ETA,
+    EXPONENT,
+    LEFT,
+    N_NODES,
+    ODDS,
+    PARENT,
+    RIGHT,
+    ROOT,
+    Tree,
+    first_in_postorder,
+    make_tree,
+    next_in_postorder,
+)
+from dmondrian.core.weights import (
+    LARGEST_ODDS,
+    SMALLEST_ODDS,
+    from_log,
+    mix_and_shift,
+    mix_near,
+)
+from dmondrian.losses.squared import Squared
+from dmondrian.rules.aggregate import rebuild_odds
+from dmondrian.stats.moments import MOMENTS, PRICE
 
 UNIT = Fraction(2) ** 256
 # Up to both ends of what is kept beside an exponent.
@@ -68,3 +90,40 @@ def test_factors_near_one_are_mixed_as_all_are_or_not_at_all(k: int) -> None:
             assert (tree.d[0, ODDS], tree.i[0, EXPONENT]) == (odds, k)
             assert near == q or np.isnan(q)
     assert done > 20
+
+
+def grown_by_chance(n_leaves: int, largest: float) -> Tree:
+    """Return a tree of splits of leaves drawn at random, in an order at random, with prices."""
+    rng = np.random.default_rng(n_leaves)
+    n = 2 * n_leaves - 1
+    tree, order = make_tree(boxless(1), MOMENTS, n), rng.permutation(n)
+    tree.head_i[ROOT], tree.head_i[N_NODES], tree.head_f[ETA] = order[0], n, 0.5
+    tree.i[:, [LEFT, RIGHT, PARENT]] = -1
+    leaves = [order[0]]
+    for first in range(1, n, 2):
+        v = leaves.pop(rng.integers(len(leaves)))
+        tree.i[v, [LEFT, RIGHT]] = order[first : first + 2]
+        tree.i[order[first : first + 2], PARENT] = v
+        leaves += order[first : first + 2].tolist()
+    tree.d[:, ODDS] = rng.random(n)
+    tree.d[:, PRICE] = largest * rng.random(n) ** 3
+    return tree
+
+
+@pytest.mark.parametrize("n_leaves", [1, 2, 32, 33, 64, 65, 161])
+@pytest.mark.parametrize("largest", [0.0, 3.0, 200.0, 1e5])
+def test_odds_that_are_rebuilt_are_those_of_the_weights(n_leaves: int, largest: float) -> None:
+    tree = grown_by_chance(n_leaves, largest)
+    loss, before = Squared(8.0, False), tree.d.copy()
+    weights = [exactly(*from_log(-0.5 * price)) for price in tree.d[:, PRICE]]
+    rebuild_odds(loss, tree)
+    mixtures, v = list(weights), first_in_postorder(tree)
+    while v >= 0:
+        left, right = tree.i[v, [LEFT, RIGHT]].tolist()
+        if left >= 0:
+            below = mixtures[left] * mixtures[right]
+            assert is_near(tree.d[v, ODDS], tree.i[v, EXPONENT], weights[v] / below)
+            mixtures[v] = (weights[v] + below) / 2
+            before[v, ODDS] = tree.d[v, ODDS]
+        v = next_in_postorder(tree, v)
+    assert (before[:, ODDS:] == tree.d[:, ODDS:]).all()  # nothing else was written to
