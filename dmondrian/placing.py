@@ -125,5 +125,5 @@ def _is_deep(tree: nodes.Tree) -> bool:
     """Tell whether rows (of weight one) pass by so many nodes that it pays to move these."""
     used = int(tree.head_i[nodes.N_NODES])
     weights = tree.d[:used, nodes.STAT]
-    passed = weights[tree.i[:used, nodes.LEFT] >= 0].sum() / float(weights.max())
+    passed = weights.sum() / float(weights.max()) - 1.0  # a row is at one leaf
     return bool(passed * float(tree.head_f[nodes.TOTAL_WEIGHT]) / used >= _DEEP)
