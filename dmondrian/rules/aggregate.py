@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 
 from dmondrian._jit import allocating, implements, inner
-from dmondrian._memory import borrow
 from dmondrian.core.arithmetic import write_exponentials
 from dmondrian.core.nodes import LEFT, N_NODES, PARENT
 from dmondrian.core.policies import (
@@ -146,7 +145,7 @@ def rebuild_odds(loss, tree):
     """Set the odds of all nodes anew from their prices. O(m)."""
     n = tree.head_i[N_NODES]
     own, exponents, parents = np.empty(n + 8), np.empty(n, np.int32), np.empty(n, np.int32)
-    write_own(loss, tree, borrow(own), exponents, parents)
+    write_own(loss, tree, own, exponents, parents)
     other, k_other = np.full(n, -1.0), np.empty(n, np.int32)  # W of the child that was first
     for leaf in range(n):
         if tree.i[np.uint64(leaf), LEFT] >= 0:
