@@ -216,9 +216,8 @@ def test_trees_of_many_batches_lie_in_large_pages(batch):
     for first in range(0, len(X), batch):
         forest.partial_fit(X[first : first + batch], X[first : first + batch, 0])
     used = 200_000 * 64
-    assert (
-        _large(forest.forest_.trees[0].i) > used / 2
-    )  # a system that is short of them gives fewer
+    # A system that is short of large pages gives fewer.
+    assert _large(forest.forest_.trees[0].i) > used / 2
 
 
 @pytest.mark.parametrize("make", [aligned, growing])
