@@ -71,7 +71,7 @@ class Ensemble(Predicting):
         self._scales = None if scales is None else np.array(scales, np.float32)
         units = parameters.feature_units
         self._units = None if units is None else read_only(np.array(units, np.float64))
-        self._is_torn = False
+        self._is_torn = self._is_reserved = False
         self._is_arranged = False  # whether the boxes' columns were chosen
         self._gathered, self.frozen = None, Frozen()
         self._chosen: np.ndarray | None = None
@@ -86,7 +86,11 @@ class Ensemble(Predicting):
         ]
 
     def reserve(self, n_nodes: int) -> None:
-        """Give each tree room for that many nodes, or for 8 MiB of them, ahead of its growing."""
+        """Give each tree room for that many nodes, or for 8 MiB of them, ahead of its growing.
+
+        What of it they do not take is kept.
+        """
+        self._is_reserved = True
         for t, tree in enumerate(self.placed):
             width = sum(array[:1].nbytes for array in (tree.i, tree.box, tree.bits))
             most = min(_MOST_RESERVED // width, self.parameters.max_nodes or _MAX_CAPACITY)
@@ -230,6 +234,9 @@ class Ensemble(Predicting):
         said, tells_labels = self.told_of_samples, self.parameters.tells_labels
         sums = np.zeros((len(rows), WORDS if tells_labels else said.n_sums), np.int64)
         known = np.zeros((len(rows), KNOWN if tells_labels else 0))
+        # Rows as many as all before may be all there are; a few will be followed by others.
+        weight = float(len(y) if w is None else w.sum())
+        is_much = weight >= self.total_weight and not self._is_reserved
         lock = Lock()
         reached = np.zeros(len(self.placed), np.int64)
 
@@ -237,9 +244,10 @@ class Ensemble(Predicting):
             answers, own = np.empty((len(rows), said.width)), np.empty(known.shape)
             work, n_answered = np.empty((3, said.width)), np.zeros(1, np.int64)
             asked = Asked(rows, lifetimes, said.loss, work, answers, own, n_answered)
-            self._learn(
-                (first, last), learned, y, weights, reached, asked if len(rows) else Silent()
-            )
+            told = asked if len(rows) else Silent()
+            self._learn((first, last), learned, y, weights, reached, told, is_much)
+            for tree in self.placed[first:last] if is_much else ():
+                nodes.give_back(tree)
             if len(rows):
                 whole = self._whole(first, answers, own)
                 with lock:  # in whatever order: whole numbers add up exactly
@@ -313,6 +321,7 @@ class Ensemble(Predicting):
         w: np.ndarray,
         reached: np.ndarray,
         asked: Asked | Silent,
+        is_much: bool,
     ) -> None:
         """Let the trees of a span learn rows, with more room where they need it."""
         numbers, seed = self.tree_numbers.astype(np.uint64), np.uint64(self.parameters.seed)
@@ -323,7 +332,7 @@ class Ensemble(Predicting):
             *chosen, table, columns, seed, numbers, *span, rows, y, w, reached, asked
         ):  # fmt: skip
             weight = float(w.mean()) if len(w) else 1.0
-            self._make_rooms(range(*span), reached, len(y), table, weight)
+            self._make_rooms(range(*span), reached, len(y), table, weight, is_much)
 
     def _make_rooms(
         self,
@@ -332,14 +341,15 @@ class Ensemble(Predicting):
         n: int,
         table: np.ndarray,
         weight: float = 1.0,
+        is_much: bool = False,
     ) -> None:
         """Give more room to the trees of a span that have not learned ``n`` rows.
 
-        The mean weight of these is ``weight``.
+        The mean weight of these is ``weight``; ``is_much`` tells that they may be all there are.
         """
         for t in span:
             if reached[t] < n:
-                self._make_room(t, n - int(reached[t]), n, weight)
+                self._make_room(t, n - int(reached[t]), weight, is_much)
                 table[t] = table_of(self.placed[t : t + 1])[0]
                 if self.tabled[1] is table:  # else the tree that was outgrown stays in memory
                     self.tabled[0][t] = self.placed[t]
@@ -350,8 +360,8 @@ class Ensemble(Predicting):
         its = self.parameters
         return its.fringe is None and its.cost is None and its.joint is None
 
-    def _make_room(self, t: int, to_come: int, n: int, weight: float) -> None:
-        """Give tree ``t`` more room, for the last ``to_come`` of ``n`` rows or fewer."""
+    def _make_room(self, t: int, to_come: int, weight: float, is_much: bool) -> None:
+        """Give tree ``t`` more room, for ``to_come`` rows or fewer; see :meth:`_make_rooms`."""
         tree = self.placed[t]
         if int(tree.head_i[nodes.N_NODES]) + 2 <= len(tree.i):  # it is the candidates that lack it
             if len(tree.pool) >= LARGEST_POOL:
@@ -369,12 +379,9 @@ class Ensemble(Predicting):
         per_row = min(len(tree.i) / max(n_learned, 1.0), 2.0)
         # Room for fewer nodes per row than so far: most later rows find a leaf that takes them in.
         half, whole = (min(len(tree.i) + int(per_row * m), most) for m in (to_come / 2, to_come))
-        room = next_capacity((tree.i, tree.box, tree.bits), half)
-        # Rows that make up much of a tree may be all there are; those that come by a few go on to.
-        is_known = 2 * per_row * n >= len(tree.i)
-        if is_known:
+        room = next_capacity((tree.i, tree.box, tree.bits), half, not is_much)
+        if is_much:
             room = min(room, whole + whole // _SPARE)
         room = max(room, early, _FIRST_CAPACITY)  # a stored empty tree has none
-        self.placed[t] = nodes.resize(
-            tree, min(room, end, _MAX_CAPACITY), whole if is_known else None
-        )
+        room = min(room, end, _MAX_CAPACITY)
+        self.placed[t] = nodes.resize(tree, room, whole if is_much else 0)

@@ -4,7 +4,7 @@ To grow an array elsewhere takes both of them at once, a copy, and twice as many
 memory, which cost more than the copy. So a large array is the beginning of a range of addresses,
 which takes memory as far as it was written to, and none behind; and it grows by being told longer.
 Memory comes in pages of 4 KiB or of 2 MiB. Large ones take less time, but the last of them takes
-its 2 MiB however little of it is written.
+its 2 MiB however little of it is written, until what is behind is given back.
 
 Relies on Linux for that: on other systems, and where addresses are counted or limited, arrays are
 copied. Promises zeros wherever nothing was written.
@@ -58,6 +58,20 @@ class _Range(mmap.mmap):
             begun = min(-(-written // LARGE_PAGE) * LARGE_PAGE, end) - begin
             if begun > 0:
                 self.madvise(_COLLAPSE, self.before + begin, begun)
+
+    def trim(self, written: int) -> None:
+        """Give back what large pages hold behind the first ``written`` bytes, which must be zeros.
+
+        What is written next, up to where they end, comes in small ones.
+        """
+        rest, end = -(-written // mmap.PAGESIZE) * mmap.PAGESIZE, self.large
+        begin = rest // LARGE_PAGE * LARGE_PAGE
+        if rest >= end:
+            return
+        with contextlib.suppress(OSError):  # a kernel without large pages
+            self.madvise(mmap.MADV_NOHUGEPAGE, self.before + begin, end - begin)
+            self.madvise(mmap.MADV_DONTNEED, self.before + rest, end - rest)
+            self.large = begin
 
 
 @functools.cache
@@ -130,18 +144,17 @@ def _growing(capacity: int, width: int, dtype: Any, large: int) -> np.ndarray:
     return found[1][:n_bytes].view(dtype).reshape(capacity, width)
 
 
-def grown(array: np.ndarray, used: int, capacity: int, expected: int | None = None) -> np.ndarray:
+def grown(array: np.ndarray, used: int, capacity: int, expected: int = 0) -> np.ndarray:
     """Return ``array`` [m, width] with ``capacity`` rows, of which the first ``used`` are kept.
 
     It is the same memory where there is room behind it: then the array that was given must not
     grow a second time, as both would be written to. An array that is longer than a large page lies
-    in such; where it is known how many rows are ``expected``, in those that they fill.
+    in such, and one that is when all rows are there that are ``expected``.
     """
     found, row = _range_of(array), array.shape[1] * array.itemsize
     n_bytes = capacity * row
-    large = n_bytes + LARGE_PAGE - 1 if expected is None else expected * row
-    if n_bytes <= LARGE_PAGE:
-        large = 0
+    is_large = max(capacity, expected) * row > LARGE_PAGE
+    large = n_bytes + LARGE_PAGE - 1 if is_large else 0
     if found is not None and capacity >= len(array) and n_bytes <= len(found[1]):
         found[0].enlarge(large, used * row)
         return found[1][:n_bytes].view(array.dtype).reshape(capacity, array.shape[1])
@@ -150,18 +163,29 @@ def grown(array: np.ndarray, used: int, capacity: int, expected: int | None = No
     return new
 
 
-def next_capacity(arrays: Sequence[np.ndarray], expected: int) -> int:
+def trim(array: np.ndarray, used: int) -> None:
+    """Give back the memory behind the first ``used`` rows, so far as a range has taken it.
+
+    Nothing may have been written there.
+    """
+    found = _range_of(array)
+    if found is not None:
+        found[0].trim(used * array.shape[1] * array.itemsize)
+
+
+def next_capacity(arrays: Sequence[np.ndarray], expected: int, is_kept: bool = True) -> int:
     """Return how many rows arrays of equally many should have room for when they are full.
 
     Half as many again, which are copied. Where nothing is copied twice as many, or up to eight
     times where so many are ``expected``: memory is taken as it is written to. But a large page is
-    taken as a whole. So an array that is not expected to fill one ends before it, once; and one
-    that is has to have filled a quarter of it, as not all comes that is expected.
+    taken as a whole. Where all of it ``is_kept``, an array that is not expected to fill one ends
+    before it, once; and one that is has to have filled a quarter of it, as not all comes that is
+    expected.
     """
     n = len(arrays[0])
     room = max(2 * n, min(expected, 8 * n))
     widths = [width for width in (array.shape[1] * array.itemsize for array in arrays) if width]
-    for end in (LARGE_PAGE // width for width in widths):
+    for end in (LARGE_PAGE // width for width in widths if is_kept):
         if n < end and expected <= end:
             room = min(room, end)
         elif 4 * n < end:

@@ -1,21 +1,12 @@
 """Arrays that grow where they are."""
 
-import copy
 import mmap
-import os
-import pathlib
-import pickle
-import platform
-import re
-import resource
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
-from dmondrian import AMFRegressor
-from dmondrian.core import nodes
 from dmondrian.core.room import (
     LARGE_PAGE,
     LEAST,
@@ -24,22 +15,19 @@ from dmondrian.core.room import (
     growing,
     grown,
     next_capacity,
+    trim,
+)
+from tests.core.pages import (
+    large,
+    needs_collapse,
+    needs_large_pages,
+    needs_ranges,
+    resident,
+    told_of,
 )
 
 ROWS = LEAST // 64  # rows of 16 words that fill the least range
 PAGE = LARGE_PAGE // 64  # and a large page
-
-needs_ranges = pytest.mark.skipif(
-    sys.platform != "linux"
-    or max(resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)) >= 0,
-    reason="addresses are limited here",
-)
-
-_ENABLED = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
-needs_large_pages = pytest.mark.skipif(
-    not _ENABLED.exists() or "[never]" in _ENABLED.read_text(), reason="no large pages here"
-)
-RELEASE = tuple(int(part) for part in re.findall(r"\d+", platform.release())[:2])
 
 
 def _filled(make, capacity):
@@ -116,6 +104,22 @@ def test_capacities_follow_from_what_memory_costs(n, expected, capacity):
 
 
 @needs_ranges
+@pytest.mark.parametrize(
+    ("n", "expected", "capacity"),
+    [
+        (ROWS // 8, ROWS, ROWS),
+        (ROWS // 8, ROWS - 1, ROWS // 8 + ROWS // 16),  # no range, so copied
+        (PAGE // 8, 10**9, PAGE),
+        (PAGE - 1, PAGE, 2 * PAGE - 2),
+    ],
+)
+def test_large_pages_need_not_be_filled_by_rows_after_which_they_are_given_back(
+    n, expected, capacity
+):
+    assert next_capacity((growing(n, 16, np.int32),), expected, is_kept=False) == capacity
+
+
+@needs_ranges
 def test_a_wide_array_waits_until_a_quarter_of_its_large_page_is_full():
     n = PAGE // 8
     wide, narrow = growing(n, 100, np.int32), growing(n, 16, np.int32)
@@ -125,49 +129,73 @@ def test_a_wide_array_waits_until_a_quarter_of_its_large_page_is_full():
     assert next_capacity((narrow, wide), 10**9) == 8 * n
 
 
-def test_room_is_not_made_for_more_nodes_than_a_tree_may_have():
-    rng = np.random.default_rng(0)
-    X = rng.random((40_000, 16), np.float32)
-    capped = AMFRegressor(1, max_nodes=12_000, random_state=0, feature_scales=None)
-    assert len(capped.fit(X, X[:, 0]).forest_.trees[0].i) < 2 * 12_000
-
-
-def _told_of(array):
-    """Return what Linux tells of the memory that begins with the array: words by name."""
-    address, told = array.ctypes.data, {}
-    for line in pathlib.Path("/proc/self/smaps").read_text().splitlines():
-        name, *words = line.split()
-        if not name.endswith(":"):
-            first, last = (int(end, 16) for end in name.split("-"))
-            is_here = first <= address < last
-            told = {"at": [name]} if is_here else told
-        elif is_here:
-            told[name[:-1]] = words
-    return told
-
-
 def _pages(array):
     """Tell of each whole or begun large page of an array whether it is to be large."""
     lasts = [min(first + PAGE, len(array)) - 1 for first in range(0, len(array), PAGE)]
-    found = [_told_of(array[first:])["VmFlags"] for first in range(0, len(array), PAGE)]
-    assert found == [_told_of(array[last:])["VmFlags"] for last in lasts]
+    found = [told_of(array[first:])["VmFlags"] for first in range(0, len(array), PAGE)]
+    assert found == [told_of(array[last:])["VmFlags"] for last in lasts]
     return ["hg" in flags for flags in found]
 
 
 @needs_ranges
 @needs_large_pages
-def test_pages_that_will_be_full_are_large():
+def test_arrays_that_fill_a_large_page_lie_in_such():
     assert _pages(growing(2 * PAGE + 1, 16, np.int32)) == [True, True, False]
     array = growing(PAGE - 1, 16, np.int32)
     assert _pages(array) == [False]
-    assert "nh" in _told_of(array)["VmFlags"]  # else a kernel that always gives them does it here
-    assert _pages(grown(array, 9, PAGE, 5 * PAGE)) == [False]  # all that is expected may not come
-    assert _pages(grown(array, 9, PAGE + 1, PAGE - 1)) == [False, False]
-    assert _pages(grown(array, 9, 2 * PAGE, 2 * PAGE - 1)) == [True, False]
-    assert _pages(grown(array, 9, 4 * PAGE, 3 * PAGE)) == [True, True, True, False]
+    assert "nh" in told_of(array)["VmFlags"]  # else a kernel that always gives them does it here
+    assert _pages(grown(array, 9, PAGE, PAGE)) == [False]
+    assert _pages(grown(array, 9, PAGE, PAGE + 1)) == [True]  # when all are there that are expected
     assert _pages(grown(array, 9, 4 * PAGE + 1)) == [True] * 5  # more rows may come
-    elsewhere = grown(aligned(9, 16, np.int32), 9, 2 * PAGE, 2 * PAGE - 1)
-    assert _pages(elsewhere) == [True, False]
+    elsewhere = grown(aligned(9, 16, np.int32), 9, PAGE + 1)
+    assert _pages(elsewhere) == [True, True]
+
+
+@needs_ranges
+@needs_large_pages
+@pytest.mark.parametrize(
+    ("used", "pages"),
+    [
+        (2 * PAGE + 64, [True, True, False, False]),
+        (2 * PAGE + 1, [True, True, False, False]),
+        (2 * PAGE, [True, True, False, False]),
+        (2 * PAGE - 1, [True, True, False, False]),  # no whole small page is free
+        (2 * PAGE - 64, [True, False, False, False]),
+        (0, [False] * 4),
+    ],
+)
+def test_what_a_large_page_has_beyond_what_was_written_is_given_back(used, pages):
+    array = grown(growing(PAGE, 16, np.int32), 0, 3 * PAGE + 1)
+    array[:used] = 7
+    trim(array, used)
+    assert _pages(array) == pages
+    assert bytes_held(array, used) == resident(array) == -(-used // 64) * mmap.PAGESIZE
+    assert (array[:used] == 7).all()
+    assert not array[used:].any()
+
+
+@needs_ranges
+@needs_large_pages
+@needs_collapse
+def test_what_grows_after_it_was_given_back_goes_over_to_large_pages_again():
+    array = grown(growing(PAGE, 16, np.int32), 0, 2 * PAGE)
+    array[: PAGE + 100] = 7
+    trim(array, PAGE + 100)
+    array[PAGE + 100 :] = 8
+    longer = grown(array, 2 * PAGE, 3 * PAGE)
+    longer[2 * PAGE] = 9
+    assert longer.ctypes.data == array.ctypes.data
+    assert bytes_held(longer, 2 * PAGE + 1) == large(longer) == 3 * LARGE_PAGE
+    assert (longer[: PAGE + 100] == 7).all()
+    assert (longer[PAGE + 100 : 2 * PAGE] == 8).all()
+    assert not longer[2 * PAGE + 1 :].any()
+
+
+def test_nothing_is_given_back_of_arrays_that_do_not_grow_where_they_are():
+    for array in (_filled(aligned, 9), _filled(growing, ROWS)[3:9], np.empty((5, 0), np.uint64)):
+        before = array.copy()
+        trim(array, 1)
+        assert np.array_equal(array, before)
 
 
 @needs_ranges
@@ -181,43 +209,19 @@ def test_more_may_be_expected_than_there_are_addresses():
 
 @needs_ranges
 @needs_large_pages
-@pytest.mark.skipif(RELEASE < (6, 1), reason="no large pages are made of small ones here")
+@needs_collapse
 @pytest.mark.parametrize("n_pages", [0, 3])
 def test_what_was_written_before_large_pages_is_copied_into_one(n_pages):
     m = n_pages * PAGE + PAGE - 1
     array = growing(m, 16, np.int32)
     array[:] = 7
-    assert _large(array) == n_pages * LARGE_PAGE
-    assert bytes_held(array, m) == _large(array) + LARGE_PAGE
+    assert large(array) == n_pages * LARGE_PAGE
+    assert bytes_held(array, m) == large(array) + LARGE_PAGE
     longer = grown(array, m, 9 * PAGE)
     assert longer.ctypes.data == array.ctypes.data
-    assert bytes_held(longer, m) == _large(longer) == (n_pages + 1) * LARGE_PAGE
+    assert bytes_held(longer, m) == large(longer) == (n_pages + 1) * LARGE_PAGE
     assert (longer[:m] == 7).all()
     assert not longer[m:].any()
-
-
-def _large(array):
-    """Return how many bytes of the memory where the array is lie in large pages."""
-    step = LARGE_PAGE // array[:1].nbytes
-    told = {}
-    for first in range(0, len(array), step):  # neighbours need not be one piece of memory
-        found = _told_of(array[first:])
-        told[found["at"][0]] = int(found["AnonHugePages"][0])
-    return 1024 * sum(told.values())
-
-
-@needs_ranges
-@needs_large_pages
-@pytest.mark.skipif(RELEASE < (6, 1), reason="no large pages are made of small ones here")
-@pytest.mark.parametrize("batch", [10_000, 25_000])
-def test_trees_of_many_batches_lie_in_large_pages(batch):
-    X = np.random.default_rng(0).random((100_000, 3), np.float32)
-    forest = AMFRegressor(n_estimators=1, random_state=0, feature_scales=None)
-    for first in range(0, len(X), batch):
-        forest.partial_fit(X[first : first + batch], X[first : first + batch, 0])
-    used = 200_000 * 64
-    # A system that is short of large pages gives fewer.
-    assert _large(forest.forest_.trees[0].i) > used / 2
 
 
 @pytest.mark.parametrize("make", [aligned, growing])
@@ -268,53 +272,6 @@ def test_what_was_not_written_is_not_counted():
     assert bytes_held(copied, 3) == copied.nbytes
 
 
-def _bytes_per_node(n, batch, w=None):
-    X = np.random.default_rng(0).random((n, 3), np.float32)
-    forest = AMFRegressor(n_estimators=2, random_state=0, feature_scales=None)
-    for first in range(0, n, batch):
-        forest.partial_fit(X[first : first + batch], X[first : first + batch, 0], sample_weight=w)
-    return forest.forest_.n_bytes / forest.forest_.n_nodes
-
-
-@needs_ranges
-@pytest.mark.parametrize("n", [1000, 3000, 7000, 12_000, 18_000, 30_000, 50_000])
-def test_rows_that_come_at_once_leave_little_room_to_spare(n):
-    """Of 88 bytes: 64 of words, 24 of boxes (3 features)."""
-    assert _bytes_per_node(n, n) < 1.12 * 88
-
-
-@needs_ranges
-@pytest.mark.parametrize("weight", [0.001, 50.0, 1e9])
-def test_so_they_do_whatever_they_weigh(weight):
-    assert _bytes_per_node(20_000, 20_000, np.full(20_000, weight)) < 1.12 * 88
-
-
-@needs_ranges
-def test_rows_that_come_by_a_few_find_room_in_large_pages():
-    """At this size more than a whole one of them is room."""
-    assert _bytes_per_node(36_000, 1000) * 72_000 - 88 * 72_000 > LARGE_PAGE / 2
-
-
-def _grown_forest():
-    rng = np.random.default_rng(0)
-    X = rng.random((12_000, 3), np.float32)
-    forest = AMFRegressor(n_estimators=1, random_state=0, feature_scales=None)
-    return forest.partial_fit(X[:9000], X[:9000, 0]), X
-
-
-@pytest.mark.parametrize("same", [copy.deepcopy, lambda forest: pickle.loads(pickle.dumps(forest))])
-def test_a_copy_grows_apart(same):
-    forest, X = _grown_forest()
-    assert forest.forest_.trees[0].i.nbytes > LEAST
-    other = same(forest)
-    before = forest.predict(X)
-    other.partial_fit(X[9000:], X[9000:, 1])
-    assert np.array_equal(forest.predict(X), before)
-    assert int(forest.forest_.trees[0].head_i[nodes.N_NODES]) == 2 * 9000 - 1
-    forest.partial_fit(X[9000:], X[9000:, 0])
-    assert not np.array_equal(forest.predict(X), other.predict(X))
-
-
 _LIMITS_ITSELF = """
 import resource, sys, numpy as np
 from dmondrian.core.room import growing
@@ -335,42 +292,3 @@ def test_a_program_that_limits_itself_later_keeps_its_addresses(limit):
         [sys.executable, "-c", _LIMITS_ITSELF, limit], capture_output=True, text=True, check=True
     )
     assert run.stdout.split() == ["True", "True"]
-
-
-_RUN = """
-import hashlib, pathlib, resource, sys
-import numpy as np
-from dmondrian import AMFRegressor
-def peak():
-    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
-    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
-if sys.argv[1] == "limited":
-    resource.setrlimit(resource.RLIMIT_AS, (1 << 40, 1 << 40))
-X = np.random.default_rng(0).random((150_000, 3), np.float32)
-forest = AMFRegressor(n_estimators=1, random_state=0, feature_scales=None)
-forest.partial_fit(X[:1000], X[:1000, 0])
-forest.predict(X[:10])
-pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak from here on
-before = peak()
-forest.partial_fit(X[:20_000], X[:20_000, 0])
-for first in range(20_000, len(X), 1000):
-    forest.partial_fit(X[first : first + 1000], X[first : first + 1000, 0])
-grown = peak() - before
-state = forest.forest_.state()[1][0]
-digest = hashlib.sha256(b"".join(state[name].tobytes() for name in sorted(state))).hexdigest()
-print(digest, grown / forest.forest_.n_bytes)
-"""
-
-
-@needs_ranges
-def test_growth_takes_little_more_memory_than_the_tree_and_leaves_its_bytes():
-    """A single tree, the worst case: what is copied is the whole forest."""
-    told = {}
-    for how in ("free", "limited"):
-        run = subprocess.run(
-            [sys.executable, "-c", _RUN, how], capture_output=True, text=True, check=True,
-            env={**os.environ, "PYTHONWARNINGS": "error"},
-        )  # fmt: skip
-        told[how] = run.stdout.split()
-    assert told["free"][0] == told["limited"][0]
-    assert float(told["free"][1]) < 1.3 < float(told["limited"][1])

@@ -1,0 +1,179 @@
+"""Memory of trees as they grow."""
+
+import copy
+import hashlib
+import itertools
+import mmap
+import os
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from dmondrian import AMFRegressor
+from dmondrian.core import nodes
+from dmondrian.core.room import LARGE_PAGE, LEAST, bytes_held
+from dmondrian.ensemble import Ensemble
+from dmondrian.parameters import ForestParameters
+from tests.core.pages import large, needs_collapse, needs_large_pages, needs_ranges, resident
+
+
+def test_room_is_not_made_for_more_nodes_than_a_tree_may_have():
+    rng = np.random.default_rng(0)
+    X = rng.random((40_000, 16), np.float32)
+    capped = AMFRegressor(1, max_nodes=12_000, random_state=0, feature_scales=None)
+    assert len(capped.fit(X, X[:, 0]).forest_.trees[0].i) < 2 * 12_000
+
+
+@needs_ranges
+@needs_large_pages
+@needs_collapse
+@pytest.mark.parametrize("batch", [10_000, 25_000])
+def test_trees_of_many_batches_lie_in_large_pages(batch):
+    X = np.random.default_rng(0).random((100_000, 3), np.float32)
+    forest = AMFRegressor(n_estimators=1, random_state=0, feature_scales=None)
+    for first in range(0, len(X), batch):
+        forest.partial_fit(X[first : first + batch], X[first : first + batch, 0])
+    used = 200_000 * 64
+    # A system that is short of large pages gives fewer.
+    assert large(forest.forest_.trees[0].i) > used / 2
+
+
+def _bytes_per_node(n, batch, w=None):
+    X = np.random.default_rng(0).random((n, 3), np.float32)
+    forest = AMFRegressor(n_estimators=2, random_state=0, feature_scales=None)
+    for first in range(0, n, batch):
+        forest.partial_fit(X[first : first + batch], X[first : first + batch, 0], sample_weight=w)
+    return forest.forest_.n_bytes / forest.forest_.n_nodes
+
+
+@needs_ranges
+@pytest.mark.parametrize("n", [1000, 3000, 7000, 12_000, 18_000, 30_000, 50_000])
+def test_rows_that_come_at_once_leave_little_room_to_spare(n):
+    """Of 88 bytes: 64 of words, 24 of boxes (3 features)."""
+    assert _bytes_per_node(n, n) < 1.08 * 88
+
+
+def _learned(cuts, n_jobs=1):
+    X = np.random.default_rng(0).random((60_000, 3), np.float32)
+    forest = AMFRegressor(n_estimators=2, random_state=0, feature_scales=None, n_jobs=n_jobs)
+    for first, last in itertools.pairwise([0, *cuts, len(X)]):
+        forest.partial_fit(X[first:last], X[first:last, 0])
+    return forest.forest_
+
+
+def _digest(forest):
+    arrays = [tree[name] for tree in forest.state()[1] for name in sorted(tree)]
+    return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
+
+
+@needs_ranges
+@needs_large_pages
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_trees_tell_what_memory_they_take_once_rows_that_came_at_once_are_learned(n_jobs):
+    forest = _learned([], n_jobs)
+    for tree in forest.placed:
+        for array in (tree.i, tree.box):
+            used = 2 * 60_000 - 1
+            assert bytes_held(array, used) == resident(array)
+            assert resident(array) < used * array[:1].nbytes + 2 * mmap.PAGESIZE
+            # A system that is short of large pages gives fewer.
+            assert large(array) > used * array[:1].nbytes / 2
+
+
+@needs_ranges
+@needs_large_pages
+def test_room_that_was_reserved_is_kept():
+    X = np.random.default_rng(0).random((1000, 3), np.float32)
+    forest = Ensemble(ForestParameters("amf-regressor", 3, 0, seed=0), range(2))
+    forest.reserve(2 * LARGE_PAGE // 64)
+    forest.update(X, X[:, 0].astype(float))
+    for tree in forest.placed:
+        assert bytes_held(tree.i, 2 * len(X) - 1) == resident(tree.i) == LARGE_PAGE
+
+
+@needs_ranges
+@pytest.mark.parametrize(
+    "cuts",
+    [
+        [30_000],  # given back twice
+        [20_000, 40_001, 40_002],  # in small pages, then by one row
+        [20_000, *range(21_000, 60_000, 1000)],  # by a few, into large ones again
+        [1, 1000, 3000, 7000, 15_000, 31_000],
+    ],
+)
+def test_memory_that_was_given_back_changes_no_byte(cuts):
+    assert _digest(_learned(cuts)) == _digest(_learned([]))
+
+
+@needs_ranges
+@pytest.mark.parametrize("weight", [0.001, 50.0, 1e9])
+def test_so_they_do_whatever_they_weigh(weight):
+    assert _bytes_per_node(20_000, 20_000, np.full(20_000, weight)) < 1.08 * 88
+
+
+@needs_ranges
+def test_rows_that_come_by_a_few_find_room_in_large_pages():
+    """At this size more than a whole one of them is room."""
+    assert _bytes_per_node(36_000, 1000) * 72_000 - 88 * 72_000 > LARGE_PAGE / 2
+
+
+def _grown_forest():
+    rng = np.random.default_rng(0)
+    X = rng.random((12_000, 3), np.float32)
+    forest = AMFRegressor(n_estimators=1, random_state=0, feature_scales=None)
+    return forest.partial_fit(X[:9000], X[:9000, 0]), X
+
+
+@pytest.mark.parametrize("same", [copy.deepcopy, lambda forest: pickle.loads(pickle.dumps(forest))])
+def test_a_copy_grows_apart(same):
+    forest, X = _grown_forest()
+    assert forest.forest_.trees[0].i.nbytes > LEAST
+    other = same(forest)
+    before = forest.predict(X)
+    other.partial_fit(X[9000:], X[9000:, 1])
+    assert np.array_equal(forest.predict(X), before)
+    assert int(forest.forest_.trees[0].head_i[nodes.N_NODES]) == 2 * 9000 - 1
+    forest.partial_fit(X[9000:], X[9000:, 0])
+    assert not np.array_equal(forest.predict(X), other.predict(X))
+
+
+_RUN = """
+import hashlib, pathlib, resource, sys
+import numpy as np
+from dmondrian import AMFRegressor
+def peak():
+    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+if sys.argv[1] == "limited":
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 40, 1 << 40))
+X = np.random.default_rng(0).random((150_000, 3), np.float32)
+forest = AMFRegressor(n_estimators=1, random_state=0, feature_scales=None)
+forest.partial_fit(X[:1000], X[:1000, 0])
+forest.predict(X[:10])
+pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak from here on
+before = peak()
+forest.partial_fit(X[:20_000], X[:20_000, 0])
+for first in range(20_000, len(X), 1000):
+    forest.partial_fit(X[first : first + 1000], X[first : first + 1000, 0])
+grown = peak() - before
+state = forest.forest_.state()[1][0]
+digest = hashlib.sha256(b"".join(state[name].tobytes() for name in sorted(state))).hexdigest()
+print(digest, grown / forest.forest_.n_bytes)
+"""
+
+
+@needs_ranges
+def test_growth_takes_little_more_memory_than_the_tree_and_leaves_its_bytes():
+    """A single tree, the worst case: what is copied is the whole forest."""
+    told = {}
+    for how in ("free", "limited"):
+        run = subprocess.run(
+            [sys.executable, "-c", _RUN, how], capture_output=True, text=True, check=True,
+            env={**os.environ, "PYTHONWARNINGS": "error"},
+        )  # fmt: skip
+        told[how] = run.stdout.split()
+    assert told["free"][0] == told["limited"][0]
+    assert float(told["free"][1]) < 1.3 < float(told["limited"][1])
