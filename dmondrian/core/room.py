@@ -176,14 +176,14 @@ def trim(array: np.ndarray, used: int) -> None:
 def next_capacity(arrays: Sequence[np.ndarray], expected: int, is_kept: bool = True) -> int:
     """Return how many rows arrays of equally many should have room for when they are full.
 
-    Half as many again, which are copied. Where nothing is copied twice as many, or up to eight
-    times where so many are ``expected``: memory is taken as it is written to. But a large page is
-    taken as a whole. Where all of it ``is_kept``, an array that is not expected to fill one ends
-    before it, once; and one that is has to have filled a quarter of it, as not all comes that is
-    expected.
+    Half as many again, which are copied. Where nothing is copied twice as many, or up to 64 times
+    where so many are ``expected``: memory is taken as it is written to. But a large page is taken
+    as a whole. Where all of it ``is_kept``, an array that is not expected to fill one ends before
+    it, once; one that is has to have filled a quarter of it, as not all comes that is expected; and
+    there is room for eight times as many at most.
     """
     n = len(arrays[0])
-    room = max(2 * n, min(expected, 8 * n))
+    room = max(2 * n, min(expected, (8 if is_kept else 64) * n))
     widths = [width for width in (array.shape[1] * array.itemsize for array in arrays) if width]
     for end in (LARGE_PAGE // width for width in widths if is_kept):
         if n < end and expected <= end:

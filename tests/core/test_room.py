@@ -107,9 +107,9 @@ def test_capacities_follow_from_what_memory_costs(n, expected, capacity):
 @pytest.mark.parametrize(
     ("n", "expected", "capacity"),
     [
-        (ROWS // 8, ROWS, ROWS),
-        (ROWS // 8, ROWS - 1, ROWS // 8 + ROWS // 16),  # no range, so copied
-        (PAGE // 8, 10**9, PAGE),
+        (ROWS // 64, ROWS, ROWS),
+        (ROWS // 64, ROWS - 1, ROWS // 64 + ROWS // 128),  # no range, so copied
+        (PAGE // 8, 10**9, 8 * PAGE),
         (PAGE - 1, PAGE, 2 * PAGE - 2),
     ],
 )
