@@ -234,9 +234,7 @@ class Ensemble(Predicting):
         said, tells_labels = self.told_of_samples, self.parameters.tells_labels
         sums = np.zeros((len(rows), WORDS if tells_labels else said.n_sums), np.int64)
         known = np.zeros((len(rows), KNOWN if tells_labels else 0))
-        # Rows as many as all before may be all there are; a few will be followed by others.
-        weight = float(len(y) if w is None else w.sum())
-        is_much = weight >= self.total_weight and not self._is_reserved
+        is_much = self.are_much(y, w)
         lock = Lock()
         reached = np.zeros(len(self.placed), np.int64)
 
@@ -246,8 +244,6 @@ class Ensemble(Predicting):
             asked = Asked(rows, lifetimes, said.loss, work, answers, own, n_answered)
             told = asked if len(rows) else Silent()
             self._learn((first, last), learned, y, weights, reached, told, is_much)
-            for tree in self.placed[first:last] if is_much else ():
-                nodes.give_back(tree)
             if len(rows):
                 whole = self._whole(first, answers, own)
                 with lock:  # in whatever order: whole numbers add up exactly
@@ -271,6 +267,15 @@ class Ensemble(Predicting):
         if not self.parameters.tells_labels:
             return whole_shares(answers[:, : self.n_outputs])
         return whole_moments(answers, float(self.placed[t].head_f[nodes.OFFSET]), known)
+
+    def are_much(self, y: np.ndarray, w: np.ndarray | None) -> bool:
+        """Tell whether rows may be all there are: a few will be followed by others."""
+        weight = float(len(y) if w is None else w.sum())
+        return 2.0 * weight >= self.total_weight and not self._is_reserved
+
+    def give_back(self) -> None:
+        """Give back the memory that trees took for nodes to come."""
+        self._give_back(range(len(self.placed)), self.table(self.placed))
 
     def check_sizes(self, y: np.ndarray, w: np.ndarray | None) -> None:
         """Refuse rows whose weights or labels doubles cannot sum up: see `dmondrian.limits`."""
@@ -333,6 +338,19 @@ class Ensemble(Predicting):
         ):  # fmt: skip
             weight = float(w.mean()) if len(w) else 1.0
             self._make_rooms(range(*span), reached, len(y), table, weight, is_much)
+        if is_much:
+            self._give_back(range(*span), table)
+
+    def _give_back(self, span: Iterable[int], table: np.ndarray) -> None:
+        for t in span:
+            self.placed[t] = nodes.give_back(self.placed[t])
+            self._tell_place(t, table)
+
+    def _tell_place(self, t: int, table: np.ndarray) -> None:
+        """Write to the table where tree ``t`` is by now."""
+        table[t] = table_of(self.placed[t : t + 1])[0]
+        if self.tabled[1] is table:  # else the tree that was outgrown stays in memory
+            self.tabled[0][t] = self.placed[t]
 
     def _make_rooms(
         self,
@@ -350,9 +368,7 @@ class Ensemble(Predicting):
         for t in span:
             if reached[t] < n:
                 self._make_room(t, n - int(reached[t]), weight, is_much)
-                table[t] = table_of(self.placed[t : t + 1])[0]
-                if self.tabled[1] is table:  # else the tree that was outgrown stays in memory
-                    self.tabled[0][t] = self.placed[t]
+                self._tell_place(t, table)
 
     @property
     def _may_move(self) -> bool:
@@ -384,4 +400,4 @@ class Ensemble(Predicting):
             room = min(room, whole + whole // _SPARE)
         room = max(room, early, _FIRST_CAPACITY)  # a stored empty tree has none
         room = min(room, end, _MAX_CAPACITY)
-        self.placed[t] = nodes.resize(tree, room, whole if is_much else 0)
+        self.placed[t] = nodes.resize(tree, room, whole if is_much else None)

@@ -82,6 +82,7 @@ def forecast_and_learn(
         As in :meth:`dmondrian.ensemble.Ensemble.update`.
     """
     ensemble.check_sizes(y, w)
+    are_much = ensemble.are_much(y, w)
     before, hits = np.empty(len(X)), np.empty(len(X))
     weights = read_only(np.empty(0) if w is None else w)
     write_hits(ensemble.total_weight, weights, DENSITY, before, hits)
@@ -99,5 +100,7 @@ def forecast_and_learn(
             )
         )
         start = stop
+    if are_much:
+        ensemble.give_back()
     sums, units = (np.concatenate(parts) for parts in zip(*kept, strict=True))
     return Sampled(found, before[found], hits[found], sums, units)

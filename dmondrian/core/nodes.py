@@ -37,7 +37,7 @@ from dmondrian.core.columns import (
     read_only,
     write_bounds,
 )
-from dmondrian.core.room import bytes_held, growing, grown, trim
+from dmondrian.core.room import bytes_held, growing, grown, trimmed
 
 LEFT, RIGHT, PARENT, FEATURE = 0, 1, 2, 3  # words, int32; -1 where there is none
 THRESHOLD = 4  # word, float32; rows with x <= threshold go left
@@ -239,11 +239,11 @@ def next_in_postorder(tree, v):
     return v
 
 
-def resize(tree: Tree, capacity: int, expected: int = 0) -> Tree:
+def resize(tree: Tree, capacity: int, expected: int | None = None) -> Tree:
     """Return the tree with room for ``capacity`` nodes (at least those in use), in its place.
 
-    ``expected`` is how many nodes there may be soon. Where its arrays grow where they are, the tree
-    that was given must not grow a second time.
+    ``expected`` is how many nodes there may be soon, where that is known. Where its arrays grow
+    where they are, the tree that was given must not grow a second time.
     """
     used = int(tree.head_i[N_NODES])
     capacity = max(capacity, used)
@@ -251,6 +251,13 @@ def resize(tree: Tree, capacity: int, expected: int = 0) -> Tree:
         grown(array, used, capacity, expected) for array in (tree.i, tree.box, tree.bits)
     )
     return _with_views(tree._replace(i=i, box=box, bits=bits))
+
+
+def give_back(tree: Tree) -> Tree:
+    """Return the tree without room for more nodes, as far as none of them has to be copied."""
+    used = int(tree.head_i[N_NODES])
+    i, box, bits = (trimmed(array, used) for array in (tree.i, tree.box, tree.bits))
+    return _with_views(tree._replace(i=i, box=box, bits=bits)) if len(i) < len(tree.i) else tree
 
 
 def widen_pool(tree: Tree, capacity: int) -> Tree:
@@ -368,12 +375,6 @@ def from_fields(arrays: dict[str, np.ndarray], header: dict[str, Any], columns: 
     tree.head_i[ROOT], tree.head_i[N_NODES] = header["root"], used
     tree.head_f[:] = header["floats"]
     return tree
-
-
-def give_back(tree: Tree) -> None:
-    """Give back the memory that was taken for nodes to come, so far as nothing has to be copied."""
-    for array in (tree.i, tree.box, tree.bits):
-        trim(array, int(tree.head_i[N_NODES]))
 
 
 def tree_bytes(tree: Tree) -> int:

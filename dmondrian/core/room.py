@@ -29,6 +29,7 @@ from dmondrian._memory import CACHE_LINE
 LEAST = 1 << 20  # bytes; smaller arrays are copied
 _AHEAD = 256  # addresses for each byte: a tree is copied twice on its way to 64 GiB
 LARGE_PAGE = 1 << 21  # bytes
+_SPARED = 8  # part of an array's bytes that may be room in its last large page
 _COLLAPSE = 25  # MADV_COLLAPSE of Linux, which mmap of Python does not name
 _NO_RESERVE = 0x4000  # MAP_NORESERVE of Linux, which mmap of Python 3.11 does not name
 _OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")  # 2: addresses count as memory
@@ -60,18 +61,20 @@ class _Range(mmap.mmap):
                 self.madvise(_COLLAPSE, self.before + begin, begun)
 
     def trim(self, written: int) -> None:
-        """Give back what large pages hold behind the first ``written`` bytes, which must be zeros.
+        """Give back what large pages hold behind the first ``written`` bytes, if that is much.
 
-        What is written next, up to where they end, comes in small ones.
+        That is more than an eighth of them, and must be zeros. What is written next comes in
+        small pages, until large ones are asked for again.
         """
         rest, end = -(-written // mmap.PAGESIZE) * mmap.PAGESIZE, self.large
-        begin = rest // LARGE_PAGE * LARGE_PAGE
-        if rest >= end:
-            return
-        with contextlib.suppress(OSError):  # a kernel without large pages
-            self.madvise(mmap.MADV_NOHUGEPAGE, self.before + begin, end - begin)
-            self.madvise(mmap.MADV_DONTNEED, self.before + rest, end - rest)
-            self.large = begin
+        begun = -(-rest // LARGE_PAGE) * LARGE_PAGE
+        if begun <= end and _SPARED * (begun - rest) > written:
+            begin = begun - LARGE_PAGE
+            with contextlib.suppress(OSError):  # memory that is locked
+                self.madvise(mmap.MADV_FREE, self.before + rest, begun - rest)
+                self.madvise(mmap.MADV_DONTNEED, self.before + rest, begun - rest)
+                self.madvise(mmap.MADV_NOHUGEPAGE, self.before + begin, end - begin)
+                self.large = begin
 
 
 @functools.cache
@@ -144,17 +147,19 @@ def _growing(capacity: int, width: int, dtype: Any, large: int) -> np.ndarray:
     return found[1][:n_bytes].view(dtype).reshape(capacity, width)
 
 
-def grown(array: np.ndarray, used: int, capacity: int, expected: int = 0) -> np.ndarray:
+def grown(array: np.ndarray, used: int, capacity: int, expected: int | None = None) -> np.ndarray:
     """Return ``array`` [m, width] with ``capacity`` rows, of which the first ``used`` are kept.
 
     It is the same memory where there is room behind it: then the array that was given must not
     grow a second time, as both would be written to. An array that is longer than a large page lies
-    in such, and one that is when all rows are there that are ``expected``.
+    in such; where it is told how many rows are ``expected``, in those that they fill, and one more
+    if little of it is room.
     """
     found, row = _range_of(array), array.shape[1] * array.itemsize
     n_bytes = capacity * row
-    is_large = max(capacity, expected) * row > LARGE_PAGE
-    large = n_bytes + LARGE_PAGE - 1 if is_large else 0
+    large = n_bytes + LARGE_PAGE - 1 if n_bytes > LARGE_PAGE else 0
+    if expected is not None:
+        large = expected * row + expected * row // _SPARED
     if found is not None and capacity >= len(array) and n_bytes <= len(found[1]):
         found[0].enlarge(large, used * row)
         return found[1][:n_bytes].view(array.dtype).reshape(capacity, array.shape[1])
@@ -163,14 +168,17 @@ def grown(array: np.ndarray, used: int, capacity: int, expected: int = 0) -> np.
     return new
 
 
-def trim(array: np.ndarray, used: int) -> None:
-    """Give back the memory behind the first ``used`` rows, so far as a range has taken it.
+def trimmed(array: np.ndarray, used: int) -> np.ndarray:
+    """Return the first ``used`` rows of ``array``, and give back most of what is behind them.
 
-    Nothing may have been written there.
+    Nothing may have been written there. An array that does not grow where it is stays as it is.
     """
     found = _range_of(array)
-    if found is not None:
-        found[0].trim(used * array.shape[1] * array.itemsize)
+    if found is None:
+        return array
+    n_bytes = used * array.shape[1] * array.itemsize
+    found[0].trim(n_bytes)
+    return found[1][:n_bytes].view(array.dtype).reshape(used, array.shape[1])
 
 
 def next_capacity(arrays: Sequence[np.ndarray], expected: int, is_kept: bool = True) -> int:

@@ -1,11 +1,13 @@
 """What Linux tells of the memory in which arrays lie, and marks of tests that ask it."""
 
+import mmap
 import pathlib
 import platform
 import re
 import resource
 import sys
 
+import numpy as np
 import pytest
 
 from dmondrian.core.room import LARGE_PAGE
@@ -57,5 +59,25 @@ def large(array):
 
 
 def resident(array):
-    """Return how many bytes of the memory where the array is are taken."""
-    return sum_of("Rss", array)
+    """Return the bytes taken of the memory where the array is, to the end of its last large page.
+
+    Of these addresses alone: memory next to them may be told with them as one piece.
+    """
+    first = array.ctypes.data // mmap.PAGESIZE
+    last = -(-(array.ctypes.data + array.nbytes) // LARGE_PAGE) * LARGE_PAGE // mmap.PAGESIZE
+    with open("/proc/self/pagemap", "rb") as pages:
+        pages.seek(8 * first)
+        told = np.frombuffer(pages.read(8 * (last - first)), np.uint64)
+    return mmap.PAGESIZE * int((told >> np.uint64(62) != 0).sum())  # there, or swapped
+
+
+def peak_from_here():
+    """Return what tells by how many bytes this process has been larger since at its largest."""
+    pathlib.Path("/proc/self/clear_refs").write_text("5")
+    before = _peak()
+    return lambda: _peak() - before
+
+
+def _peak():
+    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM"))

@@ -18,6 +18,7 @@ from dmondrian.core.room import LARGE_PAGE, LEAST, bytes_held
 from dmondrian.ensemble import Ensemble
 from dmondrian.parameters import ForestParameters
 from tests.core.pages import large, needs_collapse, needs_large_pages, needs_ranges, resident
+from tests.core.test_nodes import two_valued
 
 
 def test_room_is_not_made_for_more_nodes_than_a_tree_may_have():
@@ -53,7 +54,7 @@ def _bytes_per_node(n, batch, w=None):
 @pytest.mark.parametrize("n", [1000, 3000, 7000, 12_000, 18_000, 30_000, 50_000])
 def test_rows_that_come_at_once_leave_little_room_to_spare(n):
     """Of 88 bytes: 64 of words, 24 of boxes (3 features)."""
-    assert _bytes_per_node(n, n) < 1.08 * 88
+    assert _bytes_per_node(n, n) < 1.13 * 88
 
 
 def _learned(cuts, n_jobs=1):
@@ -78,9 +79,37 @@ def test_trees_tell_what_memory_they_take_once_rows_that_came_at_once_are_learne
         for array in (tree.i, tree.box):
             used = 2 * 60_000 - 1
             assert bytes_held(array, used) == resident(array)
-            assert resident(array) < used * array[:1].nbytes + 2 * mmap.PAGESIZE
+            assert resident(array) < used * array[:1].nbytes * 9 / 8 + mmap.PAGESIZE
             # A system that is short of large pages gives fewer.
             assert large(array) > used * array[:1].nbytes / 2
+
+
+@needs_ranges
+@needs_large_pages
+def test_all_arrays_of_a_tree_give_back():
+    tree = nodes.resize(nodes.make_tree(two_valued(), 1, 64), 200_000)
+    arrays = tree.i, tree.box, tree.bits
+    tree.head_i[nodes.N_NODES] = used = 100
+    for array in arrays:
+        array[:used] = 1
+    assert [resident(array) for array in arrays] == [LARGE_PAGE] * 3
+    fewer = nodes.give_back(tree)
+    for array, left in zip(arrays, (fewer.i, fewer.box, fewer.bits), strict=True):
+        assert len(left) == used
+        assert resident(array) == -(-left.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        assert (left == 1).all()
+
+
+@pytest.mark.parametrize("weight", [None, 0.5, 4.0])
+def test_rows_are_much_from_half_of_all_before_on(weight):
+    X = np.random.default_rng(0).random((2000, 3), np.float32)
+    forest = Ensemble(ForestParameters("amf-regressor", 3, 0, seed=0), range(2))
+    w = None if weight is None else np.full(2000, weight)
+    assert forest.are_much(X[:1, 0], w if w is None else w[:1])
+    forest.update(X, X[:, 0].astype(float), w)
+    for n in (999, 1000):
+        assert forest.are_much(X[:n, 0], w if w is None else w[:n]) == (n == 1000)
+        assert forest.are_much(X[:n, 0], np.full(n, weight or 1.0)) == (n == 1000)
 
 
 @needs_ranges
@@ -109,9 +138,16 @@ def test_memory_that_was_given_back_changes_no_byte(cuts):
 
 
 @needs_ranges
+def test_so_they_do_where_some_are_forecast_before():
+    X = np.random.default_rng(0).random((18_000, 3), np.float32)
+    forest = AMFRegressor(2, random_state=0, feature_scales=None, calibrate=True).fit(X, X[:, 0])
+    assert forest.forest_.n_bytes / forest.forest_.n_nodes < 1.13 * 96
+
+
+@needs_ranges
 @pytest.mark.parametrize("weight", [0.001, 50.0, 1e9])
 def test_so_they_do_whatever_they_weigh(weight):
-    assert _bytes_per_node(20_000, 20_000, np.full(20_000, weight)) < 1.08 * 88
+    assert _bytes_per_node(20_000, 20_000, np.full(20_000, weight)) < 1.13 * 88
 
 
 @needs_ranges
@@ -141,24 +177,21 @@ def test_a_copy_grows_apart(same):
 
 
 _RUN = """
-import hashlib, pathlib, resource, sys
+import hashlib, resource, sys
 import numpy as np
 from dmondrian import AMFRegressor
-def peak():
-    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
-    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+from tests.core.pages import peak_from_here
 if sys.argv[1] == "limited":
     resource.setrlimit(resource.RLIMIT_AS, (1 << 40, 1 << 40))
 X = np.random.default_rng(0).random((150_000, 3), np.float32)
 forest = AMFRegressor(n_estimators=1, random_state=0, feature_scales=None)
 forest.partial_fit(X[:1000], X[:1000, 0])
 forest.predict(X[:10])
-pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak from here on
-before = peak()
+told = peak_from_here()
 forest.partial_fit(X[:20_000], X[:20_000, 0])
 for first in range(20_000, len(X), 1000):
     forest.partial_fit(X[first : first + 1000], X[first : first + 1000, 0])
-grown = peak() - before
+grown = told()
 state = forest.forest_.state()[1][0]
 digest = hashlib.sha256(b"".join(state[name].tobytes() for name in sorted(state))).hexdigest()
 print(digest, grown / forest.forest_.n_bytes)
@@ -177,3 +210,29 @@ def test_growth_takes_little_more_memory_than_the_tree_and_leaves_its_bytes():
         told[how] = run.stdout.split()
     assert told["free"][0] == told["limited"][0]
     assert float(told["free"][1]) < 1.3 < float(told["limited"][1])
+
+
+_AT_ONCE = """
+import sys
+import numpy as np
+from dmondrian.ensemble import Ensemble
+from dmondrian.parameters import ForestParameters
+from tests.core.pages import peak_from_here
+X = np.random.default_rng(0).random((int(sys.argv[1]), 3), np.float32)
+y = X[:, 0].astype(float)
+forest = Ensemble(ForestParameters("amf-regressor", 3, 0, seed=0, learning_rate=8.0), range(1))
+forest.update(X[:100], y[:100])
+grown = peak_from_here()
+forest.update(X, y)
+print(grown() / forest.n_bytes)
+"""
+
+
+@needs_ranges
+@pytest.mark.parametrize(("n", "most"), [(17_000, 1.75), (30_000, 1.5), (100_000, 1.5)])
+def test_so_it_does_where_rows_come_at_once(n, most):
+    """Where few pages are large, what is copied and what rebuilds weights take the more of it."""
+    run = subprocess.run(
+        [sys.executable, "-c", _AT_ONCE, str(n)], capture_output=True, text=True, check=True
+    )
+    assert float(run.stdout) < most
