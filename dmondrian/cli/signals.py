@@ -2,20 +2,26 @@
 
 Relies on being entered in the main thread; elsewhere signals cannot be caught and nothing changes.
 Promises to leave alone what is ignored (by `nohup`, say) or not Python's to change, and to put the
-handlers back. Whoever stops more gently (:mod:`dmondrian.distributed.interrupt`) replaces them for
-a while.
+handlers back; and that no interrupt is lost where Python cannot pass one on, as in what it calls
+when an object is gone: it is raised again. Whoever stops more gently
+(:mod:`dmondrian.distributed.interrupt`) replaces them for a while.
 """
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 # Ctrl-C is an interrupt already. A queue or an orchestrator says SIGTERM, a closed terminal SIGHUP.
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+_SOON = 0.05  # seconds
 
 
 @contextmanager
@@ -25,13 +31,34 @@ def ending_in_order() -> Iterator[None]:
     if threading.current_thread() is threading.main_thread():
         before = {number: signal.getsignal(number) for number in _SIGNALS}
     caught = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]
+    told = sys.unraisablehook
+    if caught:
+        sys.unraisablehook = _raising_again(told, caught[0])
     try:
         for number in caught:
             signal.signal(number, _interrupt)
         yield
     finally:
+        sys.unraisablehook = told
         for number in caught:
             signal.signal(number, before[number])
+
+
+def _raising_again(tell: Callable[[Any], Any], number: int) -> Callable[[Any], None]:
+    """Return a hook that tells of errors which cannot be passed on, but raises interrupts again.
+
+    That is by the signal of this number, as soon as what could not pass them on is over.
+    """
+
+    def hook(lost: Any) -> None:
+        if not issubclass(lost.exc_type, KeyboardInterrupt):
+            tell(lost)
+            return
+        again = threading.Timer(_SOON, os.kill, (os.getpid(), number))
+        again.daemon = True
+        again.start()
+
+    return hook
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -134,3 +136,17 @@ def test_handlers_are_put_back_and_what_is_ignored_stays_so(tmp_path: Path) -> N
             signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     assert signal.getsignal(signal.SIGTERM) == before[0]
+
+
+def test_an_interrupt_that_could_not_be_passed_on_comes_again() -> None:
+    class Gone:
+        """An object that somebody watches."""
+
+    gone, before = Gone(), sys.unraisablehook
+    watch = weakref.ref(gone, lambda _: signal.raise_signal(signal.SIGTERM))
+    with ending_in_order():
+        del gone  # Python says that it ignores what is raised by who watches
+        with pytest.raises(KeyboardInterrupt):
+            time.sleep(TIMEOUT)
+    assert watch() is None
+    assert sys.unraisablehook is before
