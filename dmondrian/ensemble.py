@@ -86,10 +86,7 @@ class Ensemble(Predicting):
         ]
 
     def reserve(self, n_nodes: int) -> None:
-        """Give each tree room for that many nodes, or for 8 MiB of them, ahead of its growing.
-
-        What of it they do not take is kept.
-        """
+        """Give each tree room for so many nodes, or for 8 MiB of them, kept if they stay out."""
         self._is_reserved = True
         for t, tree in enumerate(self.placed):
             width = sum(array[:1].nbytes for array in (tree.i, tree.box, tree.bits))
@@ -398,6 +395,5 @@ class Ensemble(Predicting):
         room = next_capacity((tree.i, tree.box, tree.bits), half, not is_much)
         if is_much:
             room = min(room, whole + whole // _SPARE)
-        room = max(room, early, _FIRST_CAPACITY)  # a stored empty tree has none
-        room = min(room, end, _MAX_CAPACITY)
+        room = min(max(room, early, _FIRST_CAPACITY), end, _MAX_CAPACITY)  # an empty tree has none
         self.placed[t] = nodes.resize(tree, room, whole if is_much else None)
