@@ -174,7 +174,8 @@ def test_what_a_large_page_has_beyond_what_was_written_is_given_back_if_it_is_mu
     fewer = trimmed(array, used)
     assert (fewer.ctypes.data, len(fewer)) == (array.ctypes.data, used)
     assert _pages(array) == pages
-    assert bytes_held(fewer, used) == resident(array) < 64 * used * 9 / 8 + mmap.PAGESIZE
+    # A system that is short of large pages gives fewer.
+    assert resident(array) <= bytes_held(fewer, used) < 64 * used * 9 / 8 + mmap.PAGESIZE
     assert (array[:used] == 7).all()
     assert not array[used:].any()
 
