@@ -29,7 +29,7 @@ from dmondrian._memory import CACHE_LINE
 LEAST = 1 << 20  # bytes; smaller arrays are copied
 _AHEAD = 256  # addresses for each byte: a tree is copied twice on its way to 64 GiB
 LARGE_PAGE = 1 << 21  # bytes
-_SPARED = 8  # part of an array's bytes that may be room in its last large page
+_SPARED = 8  # one part in so many of an array may be room in its last large page
 _COLLAPSE = 25  # MADV_COLLAPSE of Linux, which mmap of Python does not name
 _NO_RESERVE = 0x4000  # MAP_NORESERVE of Linux, which mmap of Python 3.11 does not name
 _OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")  # 2: addresses count as memory
@@ -70,6 +70,7 @@ class _Range(mmap.mmap):
         begun = -(-rest // LARGE_PAGE) * LARGE_PAGE
         if begun <= end and _SPARED * (begun - rest) > written:
             begin = begun - LARGE_PAGE
+            # The first call has the page split; else the system would have nothing of it back.
             with contextlib.suppress(OSError):  # memory that is locked
                 self.madvise(mmap.MADV_FREE, self.before + rest, begun - rest)
                 self.madvise(mmap.MADV_DONTNEED, self.before + rest, begun - rest)
