@@ -40,6 +40,7 @@ Where to look, from the bottom up; imports go down only (``tests/test_layers.py`
 
 from __future__ import annotations
 
+import gc
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -158,7 +159,13 @@ def __getattr__(name: str) -> Any:
     """Load an estimator when it is first asked for (PEP 562)."""
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_LAZY[name]), name)
+    collects = gc.isenabled()
+    gc.disable()  # what is loaded stays: to look for garbage in it would take a third of the time
+    try:
+        value = globals()[name] = getattr(import_module(_LAZY[name]), name)
+    finally:
+        if collects:
+            gc.enable()
     return value
 
 

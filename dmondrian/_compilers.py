@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from llvmlite import binding, ir
 from numba import _dynfunc
 from numba.core import types
 from numba.core.codegen import JITCodeLibrary
@@ -79,11 +80,32 @@ class _KernelLowering(NativeLowering):
         return done
 
 
+class _KernelLibrary(JITCodeLibrary):
+    """A kernel, which is kept without what it was assembled from.
+
+    Numba keeps that for others that call it, and reads all of it again wherever the kernel is
+    loaded: a third of that time.
+    """
+
+    def serialize_using_object_code(self) -> tuple[str, str, tuple[bytes, bytes]]:
+        """Return what is kept: the object code, and the names of the functions in it."""
+        names = ir.Module(self.name)
+        names.triple = self._final_module.triple
+        for each in self.get_defined_functions():
+            function = ir.Function(names, ir.FunctionType(ir.VoidType(), ()), each.name)
+            ir.IRBuilder(function.append_basic_block()).unreachable()
+        told = binding.parse_assembly(str(names)).as_bitcode()
+        return self.name, "object", (self._get_compiled_object(), told)
+
+
 class KernelCompiler(CompilerBase):
     """For functions that Python calls."""
 
     def define_pipelines(self) -> list[Any]:
         """Return the passes."""
+        state = self.state
+        state.library = _KernelLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
+        state.library.enable_object_caching()
         passes = _pipeline(self.state, {NativeLowering: _KernelLowering})
         passes.finalize()
         return [passes]

@@ -18,7 +18,7 @@ from typing import Any
 import numba
 import numpy as np
 from numba.core import config, types
-from numba.core.errors import NumbaError
+from numba.core.errors import NumbaError, NumbaTypeError
 from numba.core.registry import CPUDispatcher
 from numba.core.typing.templates import infer_global, make_intrinsic_template
 from numba.extending import overload
@@ -31,12 +31,21 @@ _FLAGS = {"nogil": True, "fastmath": False, "error_model": "numpy"}
 _KERNELS: list[Any] = []  # that were declared so far
 
 
+class _Kernel(CPUDispatcher):
+    """A kernel as Python sees it; of one that was kept there is nothing that others could call."""
+
+    def get_call_template(self, args: Any, kws: Any) -> Any:
+        raise NumbaTypeError(f"{self.__name__} is a kernel: what is called by others is `inner`")
+
+
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile an entry point: called from Python, without the GIL, cached on disk."""
-    compiled = numba.njit(**_FLAGS, pipeline_class=KernelCompiler)(function)
-    if not config.DISABLE_JIT:
-        compiled._cache = KernelCache(function)
-        _KERNELS.append(compiled)
+    if config.DISABLE_JIT:
+        return function
+    told = {"nopython": True, **_FLAGS, "no_cfunc_wrapper": True}
+    compiled = _Kernel(function, targetoptions=told, pipeline_class=KernelCompiler)
+    compiled._cache = KernelCache(function)
+    _KERNELS.append(compiled)
     return compiled
 
 

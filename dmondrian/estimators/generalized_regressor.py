@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.metrics import d2_pinball_score, r2_score
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from dmondrian.cost import LARGEST_SIZE, OWN, OWN_OF_MEAN, REGRESSION, Cost
@@ -255,6 +254,8 @@ class GeneralizedMondrianForestRegressor(LabelIntervals, OwnLoss, ForestRegresso
         y : array-like of shape (n,)
         sample_weight : array-like of shape (n,), optional
         """
+        from sklearn.metrics import d2_pinball_score, r2_score  # slow to load, as in scikit-learn
+
         told = self.predict(X)
         if told.ndim == 1:
             return float(r2_score(y, told, sample_weight=sample_weight))

@@ -13,7 +13,6 @@ children does not look at how rare a class is (Cieslak, Hoens, Chawla, Kegelmeye
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 
@@ -26,12 +25,10 @@ _UNITS = 2.0**20  # of a bit
 _SCALE = _UNITS / math.log(2.0)
 
 
-def _bits(n: float, logarithm: Callable[[float], float]) -> float:
-    return np.rint(n * logarithm(n) * _SCALE) if n > 0.0 else 0.0
-
-
-# Most cells of a fringe hold few rows: a look at a table takes a tenth of a logarithm.
-_BITS = np.array([_bits(float(n), getattr(log, "py_func", log)) for n in range(2048)])
+# Most cells of a fringe hold few rows: a look at a table takes a tenth of a logarithm. Whichever
+# library tells NumPy's, none of these is so near to a half that its last bit could matter.
+_COUNTS = np.arange(2048.0)
+_BITS = np.rint(_COUNTS * np.log(np.maximum(_COUNTS, 1.0)) * _SCALE)
 _STEPS = np.diff(_BITS)
 
 

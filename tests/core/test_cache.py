@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from llvmlite import binding
 from numba import config, int64
+from numba.core.errors import TypingError
 from numba.core.registry import cpu_target
 
 import dmondrian
@@ -190,6 +192,43 @@ def test_parts_of_kernels_are_not_assembled_but_can_be_called(
     assert engine.is_symbol_defined(whole.fndesc.llvm_func_name)
     assert halve(3.0) == 1.5  # from Python, with the types that the kernel gave it
     assert halve(3) == 1.5
+
+
+@pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled")
+def test_kernels_are_kept_without_what_they_were_assembled_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DMONDRIAN_CACHE_DIR", str(tmp_path))
+
+    def power(x, n):
+        done = 1.0
+        for _ in range(n):
+            done *= x
+        return done
+
+    raised = _jit.kernel(power)
+    assert raised(3.0, 4) == 81.0
+    (found,) = raised.overloads.values()
+    _, kind, (_, kept) = found.library.serialize_using_object_code()
+    bodies = {
+        function.name: [str(each) for block in function.blocks for each in block.instructions]
+        for function in binding.parse_bitcode(kept).functions
+    }
+    entries = {found.fndesc.llvm_func_name, found.fndesc.llvm_cpython_wrapper_name}
+    assert kind == "object"
+    assert entries <= set(bodies)
+    assert {len(body) for body in bodies.values()} == {1}
+    again = _jit.kernel(power)  # as another process finds it
+    assert again(3.0, 4) == 81.0
+    assert again.stats.cache_hits.total() == 1
+
+
+@pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled")
+def test_a_kernel_that_another_calls_is_refused() -> None:
+    called = _jit.kernel(lambda x: x + 1)
+    caller = _jit.kernel(lambda x: called(x))
+    with pytest.raises(TypingError, match="is a kernel: what is called by others is `inner`"):
+        caller(1)
 
 
 OUTSIDE = """

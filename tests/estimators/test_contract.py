@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import subprocess
 import sys
@@ -140,7 +141,7 @@ def test_a_saved_model_keeps_labels_and_names(classes, tmp_path) -> None:
         (
             "import dmondrian; dmondrian.AMFClassifier",
             "dask distributed obstore dmondrian.checkpoint dmondrian.data dmondrian.store "
-            "dmondrian.distributed",
+            "dmondrian.distributed sklearn.metrics",
         ),
         # what worker processes import before their first step, and what they never need
         ("import dmondrian.distributed", "sklearn pandas scipy.stats dmondrian.estimators"),
@@ -151,6 +152,28 @@ def test_imports_load_only_what_is_used(code: str, bad: str) -> None:
     check = f"; import sys; found = set({bad!r}.split()) & set(sys.modules); sys.exit(str(found))"
     done = subprocess.run([sys.executable, "-c", code + check], capture_output=True, text=True)
     assert done.stderr.strip() == "set()"
+
+
+def test_an_import_looks_for_no_garbage_and_leaves_the_rest_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    code = (
+        "import gc; import dmondrian; found = []; "
+        "gc.callbacks.append(lambda when, told: found.append(told)); "
+        "kind = dmondrian.AMFClassifier; gc.callbacks.clear(); import sys; "
+        "sys.exit(0 if gc.isenabled() and len(found) < 3 else str(found))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    monkeypatch.setitem(dmondrian._LAZY, "Nothing", "dmondrian.nowhere")
+    for collects in (True, False):
+        (gc.enable if collects else gc.disable)()
+        try:
+            with pytest.raises(ModuleNotFoundError):
+                dmondrian.Nothing  # noqa: B018
+            assert gc.isenabled() == collects
+        finally:
+            gc.enable()
 
 
 def test_the_lazy_package_has_all_its_names() -> None:
