@@ -396,4 +396,4 @@ class Ensemble(Predicting):
         if is_much:
             room = min(room, whole + whole // _SPARE)
         room = min(max(room, early, _FIRST_CAPACITY), end, _MAX_CAPACITY)  # an empty tree has none
-        self.placed[t] = nodes.resize(tree, room, whole if is_much else None)
+        self.placed[t] = nodes.resize(tree, room, whole if is_much else None, per_row)

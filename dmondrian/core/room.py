@@ -30,6 +30,7 @@ LEAST = 1 << 20  # bytes; smaller arrays are copied
 _AHEAD = 256  # addresses for each byte: a tree is copied twice on its way to 64 GiB
 LARGE_PAGE = 1 << 21  # bytes
 _SPARED = 8  # one part in so many of an array may be room in its last large page
+_FEW = 5  # large pages of an array; room in the last of more is little beside them
 _COLLAPSE = 25  # MADV_COLLAPSE of Linux, which mmap of Python does not name
 _NO_RESERVE = 0x4000  # MAP_NORESERVE of Linux, which mmap of Python 3.11 does not name
 _OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")  # 2: addresses count as memory
@@ -148,17 +149,26 @@ def _growing(capacity: int, width: int, dtype: Any, large: int) -> np.ndarray:
     return found[1][:n_bytes].view(dtype).reshape(capacity, width)
 
 
-def grown(array: np.ndarray, used: int, capacity: int, expected: int | None = None) -> np.ndarray:
+def grown(
+    array: np.ndarray,
+    used: int,
+    capacity: int,
+    expected: int | None = None,
+    is_slow: bool = False,
+) -> np.ndarray:
     """Return ``array`` [m, width] with ``capacity`` rows, of which the first ``used`` are kept.
 
     It is the same memory where there is room behind it: then the array that was given must not
     grow a second time, as both would be written to. An array that is longer than a large page lies
     in such; where it is told how many rows are ``expected``, in those that they fill, and one more
-    if little of it is room.
+    if little of it is room; where it ``is_slow`` to fill them, and has few yet, in those that are
+    full.
     """
     found, row = _range_of(array), array.shape[1] * array.itemsize
     n_bytes = capacity * row
     large = n_bytes + LARGE_PAGE - 1 if n_bytes > LARGE_PAGE else 0
+    if is_slow and used * row <= _FEW * LARGE_PAGE:
+        large = used * row
     if expected is not None:
         large = expected * row + expected * row // _SPARED
     if found is not None and capacity >= len(array) and n_bytes <= len(found[1]):

@@ -157,6 +157,26 @@ def test_arrays_that_fill_a_large_page_lie_in_such():
 
 @needs_ranges
 @needs_large_pages
+@needs_collapse
+def test_what_is_slow_to_fill_few_large_pages_lies_in_full_ones():
+    array = grown(growing(PAGE - 1, 16, np.int32), 0, PAGE + 1, is_slow=True)
+    array[: PAGE + 1] = 7
+    assert _pages(array) == [False, False]
+    array = grown(array, PAGE + 1, 6 * PAGE, is_slow=True)
+    assert _pages(array) == [True] + [False] * 5
+    assert bytes_held(array, PAGE + 1) == LARGE_PAGE + mmap.PAGESIZE
+    assert resident(array) == LARGE_PAGE + mmap.PAGESIZE
+    array[: 6 * PAGE] = 7
+    array = grown(array, 5 * PAGE, 7 * PAGE, is_slow=True)
+    assert _pages(array) == [True] * 5 + [False] * 2
+    array = grown(array, 5 * PAGE + 1, 8 * PAGE, is_slow=True)  # one more counts for little
+    assert _pages(array) == [True] * 8
+    assert (array[: 6 * PAGE] == 7).all()
+    assert _pages(grown(growing(PAGE - 1, 16, np.int32), 0, PAGE + 1)) == [True] * 2
+
+
+@needs_ranges
+@needs_large_pages
 @pytest.mark.parametrize(
     ("used", "pages"),
     [

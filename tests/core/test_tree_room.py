@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import pytest
 
-from dmondrian import AMFRegressor
+from dmondrian import AMFClassifier, AMFRegressor
 from dmondrian.core import nodes
 from dmondrian.core.room import LARGE_PAGE, LEAST, bytes_held
 from dmondrian.ensemble import Ensemble
@@ -148,6 +148,24 @@ def test_so_they_do_where_some_are_forecast_before():
 @pytest.mark.parametrize("weight", [0.001, 50.0, 1e9])
 def test_so_they_do_whatever_they_weigh(weight):
     assert _bytes_per_node(20_000, 20_000, np.full(20_000, weight)) < 1.13 * 88
+
+
+@needs_ranges
+@pytest.mark.parametrize("batch", [500, 5000])
+def test_streams_whose_rows_add_few_nodes_leave_little_room(batch):
+    """Of 144 bytes: 64 of words, 80 of boxes (20 features, rounded), from the first page on."""
+    rng = np.random.default_rng(0)
+    X = rng.random((300_000, 20), np.float32)
+    y = X[:, 0] + X[:, 1] > 2.0 * rng.random(len(X))
+    forest = AMFClassifier(n_estimators=1, random_state=0, feature_scales=None, alpha=0.5)
+    most, n_nodes = 0.0, 0
+    for first in range(0, len(X), batch):
+        forest.partial_fit(X[first : first + batch], y[first : first + batch], classes=[0, 1])
+        n_nodes = forest.forest_.n_nodes
+        if n_nodes > LARGE_PAGE // 80:
+            most = max(most, forest.forest_.n_bytes / n_nodes)
+    assert n_nodes > 6 * LARGE_PAGE // 80
+    assert 144 < most < 170
 
 
 @needs_ranges
