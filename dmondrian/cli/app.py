@@ -160,12 +160,6 @@ def _parser() -> argparse.ArgumentParser:
         help="only those of this one; repeatable",
     )
     warm.add_argument("--domain", choices=DOMAINS, help="only those of forests on this domain")
-    warm.add_argument(
-        "--processes",
-        type=int,
-        metavar="N",
-        help="that compile at a time, of 0.7 GB each (default: one per processor, at most 4)",
-    )
     _add_try_cluster(
         add("cluster", "start an encrypted cluster on this machine, to try a job with")
     )

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 import subprocess
-import time
-from pathlib import Path
 
-import psutil
 import pytest
-from numba import config
 from sklearn.utils._param_validation import StrOptions
 
 from dmondrian.cli.warm import CHOICES, DOMAINS, _kinds
@@ -60,54 +54,3 @@ def test_without_a_compiler_the_command_refuses() -> None:
     )
     assert done.returncode == 2
     assert "NUMBA_DISABLE_JIT is set" in done.stderr
-
-
-TWO = ["--algorithm", "mondrian-features", "--algorithm", "mondrian-density", "--domain", "cube"]
-
-
-@pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled")
-def test_processes_compile_all_that_one_needs() -> None:
-    command = arguments("warm", "--json", *TWO)
-    done = subprocess.run(
-        [*command, "--processes", "2"], capture_output=True, text=True, timeout=TIMEOUT
-    )
-    assert done.returncode == 0, done.stderr
-    assert "2 of 2 algorithms done; 2 processes compile" in done.stderr
-    assert "compiling kernels" not in done.stderr  # each process would say so
-    again = subprocess.run(
-        [*command, "--processes", "1"], capture_output=True, text=True, timeout=TIMEOUT
-    )
-    assert json.loads(again.stdout)["compiled"] == 0
-    assert "1 of 2 done; now mondrian-density" in again.stderr
-
-
-@pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled")
-@pytest.mark.parametrize("victim", ["a process", "the command"])
-def test_no_process_outlives_the_command(victim: str, tmp_path: Path) -> None:
-    env = {**os.environ, "DMONDRIAN_CACHE_DIR": str(tmp_path)}
-    command = arguments("warm", *TWO, "--processes", "2")
-    with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as started:
-        below, end = [], time.monotonic() + TIMEOUT
-        while not list(tmp_path.rglob("*.turn")):  # until something is compiled
-            assert time.monotonic() < end
-            time.sleep(0.1)
-            below = psutil.Process(started.pid).children(recursive=True)
-        if victim == "a process":
-            compiles = [each for each in below if "spawn_main" in " ".join(each.cmdline())]
-            compiles[0].kill()
-            _, told = started.communicate(timeout=TIMEOUT)
-            assert started.returncode == 1
-            assert "a process that compiled was stopped" in told
-        else:
-            started.send_signal(signal.SIGKILL)
-        _, left = psutil.wait_procs(below, timeout=TIMEOUT)
-    assert len(below) >= 2
-    assert left == []
-
-
-def test_no_process_at_all_is_refused() -> None:
-    done = subprocess.run(
-        arguments("warm", "--processes", "0"), capture_output=True, text=True, timeout=TIMEOUT
-    )
-    assert done.returncode == 2
-    assert "--processes should be 1 or more, got 0" in done.stderr
