@@ -393,7 +393,7 @@ class Ensemble(Predicting):
         # Room for fewer nodes per row than so far: most later rows find a leaf that takes them in.
         half, whole = (min(len(tree.i) + int(per_row * m), most) for m in (to_come / 2, to_come))
         room = next_capacity((tree.i, tree.box, tree.bits), half, not is_much)
-        if is_much:
-            room = min(room, whole + whole // _SPARE)
+        room = min(room, whole + whole // _SPARE) if is_much else room
         room = min(max(room, early, _FIRST_CAPACITY), end, _MAX_CAPACITY)  # an empty tree has none
-        self.placed[t] = nodes.resize(tree, room, whole if is_much else None, per_row)
+        is_slow = per_row < nodes.SLOW and to_come > 1  # a row that comes alone waits for its pages
+        self.placed[t] = nodes.resize(tree, room, whole if is_much else None, is_slow)

@@ -17,7 +17,14 @@ from dmondrian.core import nodes
 from dmondrian.core.room import LARGE_PAGE, LEAST, bytes_held
 from dmondrian.ensemble import Ensemble
 from dmondrian.parameters import ForestParameters
-from tests.core.pages import large, needs_collapse, needs_large_pages, needs_ranges, resident
+from tests.core.pages import (
+    large,
+    needs_collapse,
+    needs_large_pages,
+    needs_ranges,
+    resident,
+    told_of,
+)
 from tests.core.test_nodes import two_valued
 
 
@@ -166,6 +173,23 @@ def test_streams_whose_rows_add_few_nodes_leave_little_room(batch):
             most = max(most, forest.forest_.n_bytes / n_nodes)
     assert n_nodes > 6 * LARGE_PAGE // 80
     assert 144 < most < 170
+
+
+@needs_ranges
+@needs_large_pages
+@pytest.mark.parametrize("batch", [1, 50])
+def test_a_row_that_comes_alone_finds_room_in_large_pages(batch):
+    rng = np.random.default_rng(0)
+    X = rng.random((30_400, 20), np.float32)
+    y = X[:, 0] + X[:, 1] > 2.0 * rng.random(len(X))
+    forest = AMFClassifier(n_estimators=1, random_state=0, feature_scales=None, alpha=0.5)
+    forest.partial_fit(X[:30_000], y[:30_000], classes=[0, 1])
+    for first in range(30_000, len(X), batch):
+        forest.partial_fit(X[first : first + batch], y[first : first + batch])
+    tree = forest.forest_.trees[0]
+    used = int(tree.head_i[nodes.N_NODES])
+    assert len(tree.box) > used > LARGE_PAGE // 80
+    assert ("hg" in told_of(tree.box[used:])["VmFlags"]) == (batch == 1)
 
 
 @needs_ranges
