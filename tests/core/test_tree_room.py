@@ -186,7 +186,7 @@ def test_a_row_that_comes_alone_finds_room_in_large_pages(batch):
     forest.partial_fit(X[:30_000], y[:30_000], classes=[0, 1])
     for first in range(30_000, len(X), batch):
         forest.partial_fit(X[first : first + batch], y[first : first + batch])
-    tree = forest.forest_.trees[0]
+    tree = forest.forest_.placed[0]
     used = int(tree.head_i[nodes.N_NODES])
     assert len(tree.box) > used > LARGE_PAGE // 80
     assert ("hg" in told_of(tree.box[used:])["VmFlags"]) == (batch == 1)
