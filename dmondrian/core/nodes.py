@@ -66,7 +66,7 @@ _NOT_WEIGHED: dict[str, np.ndarray] = {
     "odds": np.empty(0, np.float64),
     "odds_exponent": np.empty(0, np.int32),
 }
-SLOW = 1.5  # nodes that a row adds; of batches with fewer, small pages take little of the time
+SLOW = 1.5  # nodes that a row adds; with more, small pages would take too much of the time
 _CHUNK = 65_536  # nodes whose boxes are written anew at a time
 
 

@@ -157,14 +157,19 @@ def test_so_they_do_whatever_they_weigh(weight):
     assert _bytes_per_node(20_000, 20_000, np.full(20_000, weight)) < 1.13 * 88
 
 
+def _noisy_classes(n):
+    """Return a classifier of one tree, and rows of 20 features that add 1.2 nodes each."""
+    rng = np.random.default_rng(0)
+    X = rng.random((n, 20), np.float32)
+    y = X[:, 0] + X[:, 1] > 2.0 * rng.random(n)
+    return AMFClassifier(1, random_state=0, feature_scales=None, alpha=0.5), X, y
+
+
 @needs_ranges
 @pytest.mark.parametrize("batch", [500, 5000])
 def test_streams_whose_rows_add_few_nodes_leave_little_room(batch):
     """Of 144 bytes: 64 of words, 80 of boxes (20 features, rounded), from the first page on."""
-    rng = np.random.default_rng(0)
-    X = rng.random((300_000, 20), np.float32)
-    y = X[:, 0] + X[:, 1] > 2.0 * rng.random(len(X))
-    forest = AMFClassifier(n_estimators=1, random_state=0, feature_scales=None, alpha=0.5)
+    forest, X, y = _noisy_classes(300_000)
     most, n_nodes = 0.0, 0
     for first in range(0, len(X), batch):
         forest.partial_fit(X[first : first + batch], y[first : first + batch], classes=[0, 1])
@@ -179,10 +184,7 @@ def test_streams_whose_rows_add_few_nodes_leave_little_room(batch):
 @needs_large_pages
 @pytest.mark.parametrize("batch", [1, 50])
 def test_a_row_that_comes_alone_finds_room_in_large_pages(batch):
-    rng = np.random.default_rng(0)
-    X = rng.random((30_400, 20), np.float32)
-    y = X[:, 0] + X[:, 1] > 2.0 * rng.random(len(X))
-    forest = AMFClassifier(n_estimators=1, random_state=0, feature_scales=None, alpha=0.5)
+    forest, X, y = _noisy_classes(30_400)
     forest.partial_fit(X[:30_000], y[:30_000], classes=[0, 1])
     for first in range(30_000, len(X), batch):
         forest.partial_fit(X[first : first + batch], y[first : first + batch])
