@@ -41,8 +41,7 @@ _FEW = 64  # rows that all trees learn in one call, which no interrupt breaks of
 _FEW_ROWS, _SMALL = 1e15, 1e100  # weight of rows, and a label, that need no closer look
 _ROWS_UNASKED = 256  # rows alone between two such looks
 _MAX_CAPACITY = 2**31 - 2  # node ids are int32
-_NO_ROWS = np.empty(0, np.int64)
-_NONE_1D = np.empty(0)
+_NO_ROWS, _NONE_1D = np.empty(0, np.int64), np.empty(0)
 
 
 class Ensemble(Predicting):
@@ -86,12 +85,12 @@ class Ensemble(Predicting):
         ]
 
     def reserve(self, n_nodes: int) -> None:
-        """Give each tree room for so many nodes, or for 8 MiB of them, kept if they stay out."""
+        """Give empty trees room for so many nodes, or for 8 MiB of them, kept if they stay out."""
         self._is_reserved = True
         for t, tree in enumerate(self.placed):
             width = sum(array[:1].nbytes for array in (tree.i, tree.box, tree.bits))
-            most = min(_MOST_RESERVED // width, self.parameters.max_nodes or _MAX_CAPACITY)
-            self.placed[t] = nodes.resize(tree, max(min(n_nodes, most), len(tree.i)))
+            room = min(_MOST_RESERVED // width, self.parameters.max_nodes or _MAX_CAPACITY, n_nodes)
+            self.placed[t] = nodes.make_tree(tree.columns, tree.n_stats, room)
 
     def update(
         self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None = None, n_threads: int = 1
@@ -392,8 +391,9 @@ class Ensemble(Predicting):
         per_row = min(len(tree.i) / max(n_learned, 1.0), 2.0)
         # Room for fewer nodes per row than so far: most later rows find a leaf that takes them in.
         half, whole = (min(len(tree.i) + int(per_row * m), most) for m in (to_come / 2, to_come))
-        room = next_capacity((tree.i, tree.box, tree.bits), half, not is_much)
+        alone = to_come == 1 and not is_much  # the row waits for each page that is not there
+        room = next_capacity((tree.i, tree.box, tree.bits), half, not is_much, alone)
         room = min(room, whole + whole // _SPARE) if is_much else room
         room = min(max(room, early, _FIRST_CAPACITY), end, _MAX_CAPACITY)  # an empty tree has none
-        is_slow = per_row < nodes.SLOW and to_come > 1  # a row that comes alone waits for its pages
-        self.placed[t] = nodes.resize(tree, room, whole if is_much else None, is_slow)
+        expected = whole if is_much else room if self._is_reserved else None
+        self.placed[t] = nodes.resize(tree, room, expected, alone)

@@ -66,7 +66,6 @@ _NOT_WEIGHED: dict[str, np.ndarray] = {
     "odds": np.empty(0, np.float64),
     "odds_exponent": np.empty(0, np.int32),
 }
-SLOW = 1.5  # nodes that a row adds; with more, small pages would take too much of the time
 _CHUNK = 65_536  # nodes whose boxes are written anew at a time
 
 
@@ -240,18 +239,17 @@ def next_in_postorder(tree, v):
     return v
 
 
-def resize(tree: Tree, capacity: int, expected: int | None = None, is_slow: bool = False) -> Tree:
+def resize(tree: Tree, capacity: int, expected: int | None = None, at_once: bool = False) -> Tree:
     """Return the tree with room for ``capacity`` nodes (at least those in use), in its place.
 
-    ``expected`` is how many nodes there may be soon, where that is known; ``is_slow`` tells that a
-    row adds few. Small pages take longer, and leave no room that is not used: trees that grow
-    slowly end in such until they fill a few large ones. Where its arrays grow where they are, the
-    tree that was given must not grow a second time.
+    ``expected`` is how many nodes there may be soon, where that is known; ``at_once`` takes the
+    memory of all now. Where its arrays grow where they are, the tree that was given must not grow a
+    second time.
     """
     used = int(tree.head_i[N_NODES])
     capacity = max(capacity, used)
     i, box, bits = (
-        grown(array, used, capacity, expected, is_slow) for array in (tree.i, tree.box, tree.bits)
+        grown(array, used, capacity, expected, at_once) for array in (tree.i, tree.box, tree.bits)
     )
     return _with_views(tree._replace(i=i, box=box, bits=bits))
 

@@ -26,13 +26,15 @@ import numpy as np
 
 from dmondrian._memory import CACHE_LINE
 
-LEAST = 1 << 20  # bytes; smaller arrays are copied
-_AHEAD = 256  # addresses for each byte: a tree is copied twice on its way to 64 GiB
+LEAST = 1 << 18  # bytes; smaller arrays are copied as they grow
+_LEAST_MADE = 1 << 20  # bytes; smaller arrays begin in memory that others left: it is at hand
+_AHEAD = 256  # addresses for each byte, or ..
+_LEAST_AHEAD = 1 << 30  # .. so many for an array: a tree is copied twice on its way to 256 GiB
 LARGE_PAGE = 1 << 21  # bytes
-_SPARED = 8  # one part in so many of an array may be room in its last large page
-_FEW = 5  # large pages of an array; room in the last of more is little beside them
-_COLLAPSE = 25  # MADV_COLLAPSE of Linux, which mmap of Python does not name
-_NO_RESERVE = 0x4000  # MAP_NORESERVE of Linux, which mmap of Python 3.11 does not name
+_SPARED = 12  # one part in so many of an array may be room that takes memory ..
+_WIDE = 512  # bytes; .. unless its rows have more: too much time would go into small pages
+_COLLAPSE, _POPULATE = 25, 23  # MADV_.. of Linux, which mmap of Python 3.11 does not name
+_NO_RESERVE = 0x4000  # MAP_NORESERVE of Linux, nor that
 _OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")  # 2: addresses count as memory
 
 
@@ -40,6 +42,7 @@ class _Range(mmap.mmap):
     """Addresses that belong to one array, however long it is."""
 
     large = 0  # bytes at its beginning for which large pages are asked for
+    taken = 0  # bytes at its beginning that were taken, written or not
 
     @functools.cached_property
     def before(self) -> int:
@@ -51,6 +54,7 @@ class _Range(mmap.mmap):
 
         What is ``written`` in small ones is copied (by Linux 6.1 and later; else it stays there).
         """
+        written = max(written, self.taken)
         begin, end = self.large, min(end, len(self) - LARGE_PAGE) // LARGE_PAGE * LARGE_PAGE
         if end <= begin:
             return
@@ -61,13 +65,31 @@ class _Range(mmap.mmap):
             if begun > 0:
                 self.madvise(_COLLAPSE, self.before + begin, begun)
 
-    def trim(self, written: int) -> None:
-        """Give back what large pages hold behind the first ``written`` bytes, if that is much.
+    def take(self, end: int, written: int) -> None:
+        """Take the small pages up to ``end`` that are behind the first ``written`` bytes.
 
-        That is more than an eighth of them, and must be zeros. What is written next comes in
-        small pages, until large ones are asked for again.
+        At once they take two thirds of the time (of Linux 5.14 and later; else each comes when it
+        is written to).
+        """
+        begin = max(self.large, self.taken, -(-written // mmap.PAGESIZE) * mmap.PAGESIZE)
+        end = -(-end // mmap.PAGESIZE) * mmap.PAGESIZE
+        if begin < end:
+            with contextlib.suppress(OSError):  # no such advice, or no memory
+                self.madvise(_POPULATE, self.before + begin, end - begin)
+                self.taken = end
+
+    def trim(self, written: int) -> None:
+        """Give back what was taken behind the first ``written`` bytes, which must be zeros.
+
+        What large pages hold only if it is much. What is written next comes in small pages, until
+        large ones are asked for again.
         """
         rest, end = -(-written // mmap.PAGESIZE) * mmap.PAGESIZE, self.large
+        begin = max(rest, end)
+        if begin < self.taken:
+            with contextlib.suppress(OSError):  # memory that is locked
+                self.madvise(mmap.MADV_DONTNEED, self.before + begin, self.taken - begin)
+                self.taken = begin
         begun = -(-rest // LARGE_PAGE) * LARGE_PAGE
         if begun <= end and _SPARED * (begun - rest) > written:
             begin = begun - LARGE_PAGE
@@ -103,9 +125,10 @@ def _are_addresses_free() -> bool:
 
 def _reserved(n_bytes: int) -> tuple[_Range, np.ndarray] | None:
     """Return a range and its bytes, uint8 [more than ``n_bytes`` zeros]; None if there is none."""
-    if n_bytes < LEAST or not _are_addresses_free():
+    if not _are_addresses_free():
         return None
-    flags, length = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE, _AHEAD * n_bytes
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
+    length = max(_AHEAD * n_bytes, _LEAST_AHEAD)
     try:
         addresses = _Range(-1, length + LARGE_PAGE, flags=flags)
     except (OSError, ValueError):  # no such range is left
@@ -135,14 +158,15 @@ def aligned(capacity: int, width: int, dtype: Any) -> np.ndarray:
 
 
 def growing(capacity: int, width: int, dtype: Any) -> np.ndarray:
-    """Return what :func:`aligned` does, with room behind it where that takes no memory."""
-    return _growing(capacity, width, dtype, capacity * width * np.dtype(dtype).itemsize)
+    """Return what :func:`aligned` does, of a large array with room behind it that takes nothing."""
+    n_bytes = capacity * width * np.dtype(dtype).itemsize
+    return _growing(capacity, width, dtype, n_bytes, _LEAST_MADE)
 
 
-def _growing(capacity: int, width: int, dtype: Any, large: int) -> np.ndarray:
+def _growing(capacity: int, width: int, dtype: Any, large: int, least: int) -> np.ndarray:
     """Return what :func:`growing` does, in the large pages that ``large`` bytes fill."""
     n_bytes = capacity * width * np.dtype(dtype).itemsize
-    found = _reserved(n_bytes)
+    found = _reserved(n_bytes) if n_bytes >= least else None
     if found is None:
         return aligned(capacity, width, dtype)
     found[0].enlarge(large)
@@ -154,28 +178,30 @@ def grown(
     used: int,
     capacity: int,
     expected: int | None = None,
-    is_slow: bool = False,
+    at_once: bool = False,
 ) -> np.ndarray:
     """Return ``array`` [m, width] with ``capacity`` rows, of which the first ``used`` are kept.
 
     It is the same memory where there is room behind it: then the array that was given must not
-    grow a second time, as both would be written to. An array that is longer than a large page lies
-    in such; where it is told how many rows are ``expected``, in those that they fill, and one more
-    if little of it is room; where it ``is_slow`` to fill them, and has few yet, in those that are
-    full.
+    grow a second time, as both would be written to. It lies in large pages as far as these are
+    full, and where little of them is room: beside what is used, or how many rows are ``expected``;
+    wide rows lie in those that they begin. ``at_once`` takes the memory of all rows now.
     """
     found, row = _range_of(array), array.shape[1] * array.itemsize
-    n_bytes = capacity * row
-    large = n_bytes + LARGE_PAGE - 1 if n_bytes > LARGE_PAGE else 0
-    if is_slow and used * row <= _FEW * LARGE_PAGE:
-        large = used * row
+    n_bytes, written = capacity * row, used * row
+    is_little = written > _SPARED * LARGE_PAGE or (row > _WIDE and n_bytes > LARGE_PAGE)
+    large = n_bytes + LARGE_PAGE - 1 if is_little else written
     if expected is not None:
         large = expected * row + expected * row // _SPARED
     if found is not None and capacity >= len(array) and n_bytes <= len(found[1]):
-        found[0].enlarge(large, used * row)
-        return found[1][:n_bytes].view(array.dtype).reshape(capacity, array.shape[1])
-    new = _growing(capacity, array.shape[1], array.dtype, large)
-    new[:used] = array[:used]
+        found[0].enlarge(large, written)
+        new = found[1][:n_bytes].view(array.dtype).reshape(capacity, array.shape[1])
+    else:
+        new = _growing(capacity, array.shape[1], array.dtype, large, LEAST)
+        new[:used] = array[:used]
+        found = _range_of(new)
+    if at_once and found is not None:
+        found[0].take(n_bytes, written)
     return new
 
 
@@ -192,26 +218,26 @@ def trimmed(array: np.ndarray, used: int) -> np.ndarray:
     return found[1][:n_bytes].view(array.dtype).reshape(used, array.shape[1])
 
 
-def next_capacity(arrays: Sequence[np.ndarray], expected: int, is_kept: bool = True) -> int:
+def next_capacity(
+    arrays: Sequence[np.ndarray], expected: int, is_kept: bool = True, at_once: bool = False
+) -> int:
     """Return how many rows arrays of equally many should have room for when they are full.
 
-    Half as many again, which are copied. Where nothing is copied twice as many, or up to 64 times
-    where so many are ``expected``: memory is taken as it is written to. But a large page is taken
-    as a whole. Where all of it ``is_kept``, an array that is not expected to fill one ends before
-    it, once; one that is has to have filled a quarter of it, as not all comes that is expected; and
-    there is room for eight times as many at most.
+    Half as many again, which are copied. Where nothing is copied twice as many, as memory is taken
+    as it is written to, or up to 64 times where so many are ``expected``. Where all of it
+    ``is_kept``, few large pages: each is asked for when it is full. Little where it is taken
+    ``at_once``, and not all is copied.
     """
     n = len(arrays[0])
-    room = max(2 * n, min(expected, (8 if is_kept else 64) * n))
     widths = [width for width in (array.shape[1] * array.itemsize for array in arrays) if width]
-    for end in (LARGE_PAGE // width for width in widths if is_kept):
-        if n < end and expected <= end:
-            room = min(room, end)
-        elif 4 * n < end:
-            room = min(room, 2 * n)
-    if room * min(widths) < LEAST or not _are_addresses_free():
-        return n + n // 2
-    return room
+    room = 2 * n if is_kept else max(2 * n, min(expected, 64 * n))
+    page = LARGE_PAGE // max(widths)
+    if is_kept and n <= _SPARED * page and max(widths) <= _WIDE:
+        room = min(room, (n // page + 1) * page)
+    is_free = _are_addresses_free()
+    if at_once and is_free and room * max(widths) >= LEAST:
+        return n + n // _SPARED
+    return room if is_free and room * min(widths) >= LEAST else n + n // 2
 
 
 def bytes_held(array: np.ndarray, used: int) -> int:
@@ -222,6 +248,7 @@ def bytes_held(array: np.ndarray, used: int) -> int:
     found = _range_of(array)
     if found is None:
         return array.nbytes
-    written, large = used * array.shape[1] * array.itemsize, found[0].large
+    large = found[0].large
+    written = max(used * array.shape[1] * array.itemsize, found[0].taken)
     page = LARGE_PAGE if written <= large else mmap.PAGESIZE  # such bytes are whole pages
     return -(-written // page) * page

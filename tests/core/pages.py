@@ -27,6 +27,9 @@ _RELEASE = tuple(int(part) for part in re.findall(r"\d+", platform.release())[:2
 needs_collapse = pytest.mark.skipif(
     _RELEASE < (6, 1), reason="no large pages are made of small ones here"
 )
+needs_population = pytest.mark.skipif(
+    _RELEASE < (5, 14), reason="pages are not taken before they are written to here"
+)
 
 
 def told_of(array):

@@ -22,6 +22,7 @@ from tests.core.pages import (
     large,
     needs_collapse,
     needs_large_pages,
+    needs_population,
     needs_ranges,
     resident,
     told_of,
@@ -29,6 +30,11 @@ from tests.core.pages import (
 
 ROWS = LEAST // 64  # rows of 16 words that fill the least range
 PAGE = LARGE_PAGE // 64  # and a large page
+
+
+def _ranging(capacity, width, dtype):
+    """Return zeros that grow where they are, however few."""
+    return grown(aligned(1, width, dtype), 0, capacity)
 
 
 def _filled(make, capacity):
@@ -39,7 +45,7 @@ def _filled(make, capacity):
 
 @needs_ranges
 def test_a_large_array_grows_where_it_is():
-    array = _filled(growing, ROWS)
+    array = _filled(_ranging, ROWS)
     longer = grown(array, ROWS, PAGE)
     assert longer.ctypes.data == array.ctypes.data
     assert longer.shape == (PAGE, 16)
@@ -52,8 +58,8 @@ def test_a_large_array_grows_where_it_is():
 
 @needs_ranges
 def test_an_array_goes_over_to_large_pages_where_it_is():
-    array = _filled(growing, ROWS)
-    longer = grown(array, ROWS, 9 * PAGE)
+    array = _filled(_ranging, ROWS)
+    longer = grown(array, ROWS, 9 * PAGE, 9 * PAGE)
     assert longer.ctypes.data == array.ctypes.data
     assert np.array_equal(longer[:ROWS], _filled(aligned, ROWS))
     assert not longer[ROWS:].any()
@@ -67,9 +73,9 @@ def test_an_array_in_large_pages_begins_with_one(more):
 
 
 @needs_ranges
-def test_a_full_range_is_left_for_a_larger_one():
-    array = _filled(growing, PAGE + 1)
-    end = 256 * (PAGE + 1)
+@pytest.mark.parametrize(("m", "end"), [(ROWS, 1 << 24), (3 * PAGE, 256 * 3 * PAGE)])
+def test_a_full_range_is_left_for_a_larger_one(m, end):
+    array = _filled(_ranging, m)
     within, beyond = grown(array, 3, end), grown(array, 3, end + 1)
     assert within.ctypes.data == array.ctypes.data
     assert beyond.ctypes.data != array.ctypes.data
@@ -83,25 +89,28 @@ def test_a_full_range_is_left_for_a_larger_one():
     [
         (100, 150, 150),  # copied
         (100, 10**6, 150),  # and twice as many would be
+        (ROWS // 2 - 1, 10**6, ROWS // 2 - 1 + ROWS // 4 - 1),
         (ROWS // 2, 0, ROWS),  # large enough for a range of addresses
-        (ROWS // 4, ROWS, ROWS),
-        (ROWS // 4, ROWS - 1, ROWS // 4 + ROWS // 8),
-        (PAGE // 4 - 1, 10**9, PAGE // 4 - 1 + PAGE // 8 - 1),  # not a quarter of a large page
-        (PAGE // 4, 10**9, 2 * PAGE),
-        (ROWS, ROWS + 1, 2 * ROWS),
-        (ROWS, 3 * ROWS, 3 * ROWS),
-        (ROWS, 10**9, 8 * ROWS),
-        (PAGE - 1, PAGE, PAGE),  # ends with a page that it is not expected to fill
-        (PAGE - 1, PAGE + 1, 2 * PAGE - 2),
-        (PAGE, PAGE, 2 * PAGE),
-        (PAGE + 1, 0, 2 * PAGE + 2),
+        (ROWS // 2, 10**6, ROWS),  # they may not come
+        (PAGE - 1, 0, PAGE),  # ends with a large page
+        (PAGE, 0, 2 * PAGE),
     ],
 )
 def test_capacities_follow_from_what_memory_costs(n, expected, capacity):
     wide, none = growing(n, 16, np.int32), np.empty((n, 0), np.uint64)
     assert next_capacity((wide, none), expected) == capacity
-    narrow = np.empty((n, 1), np.int32)  # copied, unless there is more of it
-    assert next_capacity((wide, narrow), expected) == (n + n // 2)
+    narrow = np.empty((n, 1), np.int8)  # copied, unless there is more of it
+    assert next_capacity((wide, narrow), expected) == n + n // 2
+    less = n + n // 12 if 2 * n >= ROWS else n + n // 2
+    for arrays in ((wide, none), (wide, narrow)):
+        assert next_capacity(arrays, expected, at_once=True) == less
+
+
+@needs_ranges
+def test_capacities_of_many_large_pages_need_not_end_with_one():
+    n, bits = 12 * PAGE, np.empty((12 * PAGE + 1, 1), np.uint64)
+    assert next_capacity((growing(n, 16, np.int32), bits[:n]), 0) == n + PAGE
+    assert next_capacity((growing(n + 1, 16, np.int32), bits), 0) == 2 * n + 2
 
 
 @needs_ranges
@@ -114,20 +123,8 @@ def test_capacities_follow_from_what_memory_costs(n, expected, capacity):
         (PAGE - 1, PAGE, 2 * PAGE - 2),
     ],
 )
-def test_large_pages_need_not_be_filled_by_rows_after_which_they_are_given_back(
-    n, expected, capacity
-):
+def test_all_that_is_expected_has_room_where_what_is_left_is_given_back(n, expected, capacity):
     assert next_capacity((growing(n, 16, np.int32),), expected, is_kept=False) == capacity
-
-
-@needs_ranges
-def test_a_wide_array_waits_until_a_quarter_of_its_large_page_is_full():
-    n = PAGE // 8
-    wide, narrow = growing(n, 100, np.int32), growing(n, 16, np.int32)
-    assert next_capacity((narrow, wide), 10**9) == n + n // 2
-    n = PAGE // 4
-    wide, narrow = growing(n, 100, np.int32), growing(n, 16, np.int32)
-    assert next_capacity((narrow, wide), 10**9) == 8 * n
 
 
 def _pages(array):
@@ -145,12 +142,11 @@ def test_arrays_that_fill_a_large_page_lie_in_such():
     array = growing(PAGE - 1, 16, np.int32)
     assert _pages(array) == [False]
     assert "nh" in told_of(array)["VmFlags"]  # else a kernel that always gives them does it here
-    most = 8 * PAGE // 9
+    most = 12 * PAGE // 13
     assert _pages(grown(array, 9, PAGE, most)) == [False]
     assert _pages(grown(array, 9, PAGE, most + 1)) == [True]  # when all are there
     assert _pages(grown(array, 9, 3 * PAGE, 3 * most)) == [True, True, False]
-    assert _pages(grown(array, 9, 3 * PAGE, 3 * most + 3)) == [True] * 3
-    assert _pages(grown(array, 9, 4 * PAGE + 1)) == [True] * 5  # more rows may come
+    assert _pages(grown(array, 9, 3 * PAGE, 3 * most + 4)) == [True] * 3
     elsewhere = grown(aligned(9, 16, np.int32), 9, 2 * PAGE, most + 1)
     assert _pages(elsewhere) == [True, False]
 
@@ -158,21 +154,61 @@ def test_arrays_that_fill_a_large_page_lie_in_such():
 @needs_ranges
 @needs_large_pages
 @needs_collapse
-def test_what_is_slow_to_fill_few_large_pages_lies_in_full_ones():
-    array = grown(growing(PAGE - 1, 16, np.int32), 0, PAGE + 1, is_slow=True)
+def test_few_large_pages_are_begun_when_others_are_full():
+    array = grown(growing(PAGE - 1, 16, np.int32), 0, PAGE + 1)
     array[: PAGE + 1] = 7
     assert _pages(array) == [False, False]
-    array = grown(array, PAGE + 1, 6 * PAGE, is_slow=True)
-    assert _pages(array) == [True] + [False] * 5
+    array = grown(array, PAGE + 1, 13 * PAGE)
+    assert _pages(array) == [True] + [False] * 12
     assert bytes_held(array, PAGE + 1) == LARGE_PAGE + mmap.PAGESIZE
     assert resident(array) == LARGE_PAGE + mmap.PAGESIZE
-    array[: 6 * PAGE] = 7
-    array = grown(array, 5 * PAGE, 7 * PAGE, is_slow=True)
-    assert _pages(array) == [True] * 5 + [False] * 2
-    array = grown(array, 5 * PAGE + 1, 8 * PAGE, is_slow=True)  # one more counts for little
-    assert _pages(array) == [True] * 8
-    assert (array[: 6 * PAGE] == 7).all()
-    assert _pages(grown(growing(PAGE - 1, 16, np.int32), 0, PAGE + 1)) == [True] * 2
+    array[:] = 7
+    array = grown(array, 12 * PAGE, 14 * PAGE)
+    assert _pages(array) == [True] * 12 + [False] * 2
+    array = grown(array, 12 * PAGE + 1, 14 * PAGE + 1)  # one more counts for little
+    assert _pages(array) == [True] * 15
+    assert (array[: 13 * PAGE] == 7).all()
+
+
+@needs_ranges
+@needs_large_pages
+@pytest.mark.parametrize("width", [128, 129])
+def test_wide_rows_lie_in_large_pages_that_they_begin(width):
+    n = LARGE_PAGE // (4 * width)
+    array = _ranging(n, width, np.float32)
+    assert next_capacity((array,), 0) == 2 * n
+    assert next_capacity((_ranging(n + 1, width, np.float32),), 0) == (
+        2 * n + 2 if width == 129 else 2 * n
+    )
+    longer = grown(array, 5, n + 5)
+    assert ("hg" in told_of(longer)["VmFlags"]) == (width == 129)
+
+
+@needs_ranges
+@needs_large_pages
+@needs_population
+def test_memory_may_be_taken_at_once():
+    array = _ranging(ROWS, 16, np.int32)
+    array[:100] = 7
+    longer = grown(array, 100, 2 * ROWS, at_once=True)
+    assert resident(longer) == longer.nbytes == bytes_held(longer, 100)
+    assert (longer[:100] == 7).all()
+    assert not longer[100:].any()
+    assert bytes_held(longer, 2 * ROWS) == longer.nbytes
+    fewer = trimmed(longer, 100)  # and given back
+    assert resident(fewer) == bytes_held(fewer, 100) == 2 * mmap.PAGESIZE
+    assert (longer[:100] == 7).all()
+    again = grown(fewer, 100, PAGE + ROWS, at_once=True)
+    assert resident(again) == again.nbytes
+    again[: PAGE + 1] = 8
+    large = grown(again, PAGE + 1, PAGE + 2 * ROWS)
+    assert _pages(large) == [True, False]
+    assert bytes_held(large, PAGE + 1) == LARGE_PAGE + 64 * ROWS
+    assert (large[: PAGE + 1] == 8).all()
+    assert not large[PAGE + 1 :].any()
+    elsewhere = grown(aligned(9, 16, np.int32), 9, ROWS, at_once=True)
+    assert resident(elsewhere) == elsewhere.nbytes
+    assert len(grown(aligned(9, 16, np.int32), 9, 20, at_once=True)) == 20
 
 
 @needs_ranges
@@ -183,19 +219,19 @@ def test_what_is_slow_to_fill_few_large_pages_lies_in_full_ones():
         (2 * PAGE + 1, [True, True, False, False]),
         (2 * PAGE, [True] * 4),
         (2 * PAGE - 1, [True] * 4),  # no whole small page is free
-        (17 * PAGE // 9, [True] * 4),  # little is
+        (25 * PAGE // 13, [True] * 4),  # little is
         (7 * PAGE // 4, [True, False, False, False]),
         (64, [False] * 4),
     ],
 )
 def test_what_a_large_page_has_beyond_what_was_written_is_given_back_if_it_is_much(used, pages):
-    array = grown(growing(PAGE, 16, np.int32), 0, 3 * PAGE + 1)
+    array = grown(growing(PAGE, 16, np.int32), 0, 3 * PAGE + 1, 4 * PAGE)
     array[:used] = 7
     fewer = trimmed(array, used)
     assert (fewer.ctypes.data, len(fewer)) == (array.ctypes.data, used)
     assert _pages(array) == pages
     # A system that is short of large pages gives fewer.
-    assert resident(array) <= bytes_held(fewer, used) < 64 * used * 9 / 8 + mmap.PAGESIZE
+    assert resident(array) <= bytes_held(fewer, used) < 64 * used * 13 / 12 + mmap.PAGESIZE
     assert (array[:used] == 7).all()
     assert not array[used:].any()
 
@@ -211,7 +247,7 @@ _PARTLY = pathlib.Path(
 def test_what_is_given_back_is_the_systems():
     """Else it would stay with pages of which the process has the rest, until memory is short."""
     before = int(_PARTLY.read_text())
-    arrays = [grown(growing(PAGE, 16, np.int32), 0, PAGE + 1) for _ in range(40)]
+    arrays = [growing(2 * PAGE, 16, np.int32) for _ in range(40)]
     for array in arrays:
         array[:64] = 7
         trimmed(array, 64)
@@ -222,13 +258,13 @@ def test_what_is_given_back_is_the_systems():
 @needs_large_pages
 @needs_collapse
 def test_what_grows_after_it_was_given_back_goes_over_to_large_pages_again():
-    array = grown(growing(PAGE, 16, np.int32), 0, 2 * PAGE)
+    array = growing(2 * PAGE, 16, np.int32)
     array[: PAGE + 100] = 7
     array = grown(trimmed(array, PAGE + 100), PAGE + 100, PAGE + 200, PAGE + 200)
     array[PAGE + 100 :] = 8
     array = grown(array, PAGE + 200, 2 * PAGE, PAGE + 200)
     array[PAGE + 200 :] = 8
-    longer = grown(array, 2 * PAGE, 3 * PAGE)
+    longer = grown(array, 2 * PAGE, 3 * PAGE, 3 * PAGE)
     longer[2 * PAGE] = 9
     assert longer.ctypes.data == array.ctypes.data
     assert bytes_held(longer, 2 * PAGE + 1) == large(longer) == 3 * LARGE_PAGE
@@ -238,7 +274,7 @@ def test_what_grows_after_it_was_given_back_goes_over_to_large_pages_again():
 
 
 def test_nothing_is_given_back_of_arrays_that_do_not_grow_where_they_are():
-    for array in (_filled(aligned, 9), _filled(growing, ROWS)[3:9], np.empty((5, 0), np.uint64)):
+    for array in (_filled(aligned, 9), _filled(_ranging, ROWS)[3:9], np.empty((5, 0), np.uint64)):
         assert trimmed(array, 1) is array
 
 
@@ -261,7 +297,7 @@ def test_what_was_written_before_large_pages_is_copied_into_one(n_pages):
     array[:] = 7
     assert large(array) == n_pages * LARGE_PAGE
     assert bytes_held(array, m) == large(array) + LARGE_PAGE
-    longer = grown(array, m, 9 * PAGE)
+    longer = grown(array, m, 9 * PAGE, 9 * PAGE)
     assert longer.ctypes.data == array.ctypes.data
     assert bytes_held(longer, m) == large(longer) == (n_pages + 1) * LARGE_PAGE
     assert (longer[:m] == 7).all()
@@ -283,14 +319,14 @@ def test_a_small_array_is_copied(make, capacity):
 
 
 def test_what_is_not_used_is_not_kept():
-    array = _filled(growing, ROWS)
+    array = _filled(_ranging, ROWS)
     fewer = grown(array, 3, 7)
     assert np.array_equal(fewer[:3], array[:3])
     assert not fewer[3:].any()
 
 
 @pytest.mark.parametrize(
-    ("make", "m", "part"), [(aligned, 10, slice(4)), (growing, ROWS, slice(3, 7))]
+    ("make", "m", "part"), [(aligned, 10, slice(4)), (_ranging, ROWS, slice(3, 7))]
 )
 def test_an_array_within_a_larger_one_does_not_grow_over_what_follows(make, m, part):
     whole = _filled(make, m)
@@ -301,7 +337,7 @@ def test_an_array_within_a_larger_one_does_not_grow_over_what_follows(make, m, p
 
 
 def test_an_array_of_no_width_grows():
-    assert grown(growing(ROWS, 0, np.uint64), ROWS, 2 * ROWS).shape == (2 * ROWS, 0)
+    assert grown(_ranging(ROWS, 0, np.uint64), ROWS, 2 * ROWS).shape == (2 * ROWS, 0)
 
 
 @needs_ranges

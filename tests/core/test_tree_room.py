@@ -21,6 +21,7 @@ from tests.core.pages import (
     large,
     needs_collapse,
     needs_large_pages,
+    needs_population,
     needs_ranges,
     resident,
     told_of,
@@ -87,14 +88,14 @@ def test_trees_tell_what_memory_they_take_once_rows_that_came_at_once_are_learne
             used = 2 * 60_000 - 1
             # A system that is short of large pages gives fewer.
             assert resident(array) <= bytes_held(array, used)
-            assert bytes_held(array, used) < used * array[:1].nbytes * 9 / 8 + mmap.PAGESIZE
+            assert bytes_held(array, used) < used * array[:1].nbytes * 13 / 12 + mmap.PAGESIZE
             assert large(array) > used * array[:1].nbytes / 2
 
 
 @needs_ranges
 @needs_large_pages
 def test_all_arrays_of_a_tree_give_back():
-    tree = nodes.resize(nodes.make_tree(two_valued(), 1, 64), 200_000)
+    tree = nodes.resize(nodes.make_tree(two_valued(), 1, 64), 200_000, 200_000)
     arrays = tree.i, tree.box, tree.bits
     tree.head_i[nodes.N_NODES] = used = 100
     for array in arrays:
@@ -131,6 +132,23 @@ def test_room_that_was_reserved_is_kept():
 
 
 @needs_ranges
+@needs_large_pages
+@pytest.mark.parametrize("is_reserved", [True, False])
+def test_trees_with_room_reserved_grow_in_large_pages(is_reserved):
+    """They are short-lived; where they are small they lie in memory that others left."""
+    X = np.random.default_rng(0).random((40_000, 3), np.float32)
+    forest = Ensemble(ForestParameters("amf-regressor", 3, 0, seed=0), range(1))
+    if is_reserved:
+        forest.reserve(LEAST // 64)
+        assert bytes_held(forest.placed[0].i, 0) == LEAST
+    for first in range(0, len(X), 8000):
+        forest.update(X[first : first + 8000], X[first : first + 8000, 0].astype(float))
+    (tree,) = forest.placed
+    used = int(tree.head_i[nodes.N_NODES])
+    assert ("hg" in told_of(tree.i[used - 1 :])["VmFlags"]) == is_reserved
+
+
+@needs_ranges
 @pytest.mark.parametrize(
     "cuts",
     [
@@ -157,47 +175,60 @@ def test_so_they_do_whatever_they_weigh(weight):
     assert _bytes_per_node(20_000, 20_000, np.full(20_000, weight)) < 1.13 * 88
 
 
-def _noisy_classes(n):
+def _noisy_classes():
     """Return a classifier of one tree, and rows of 20 features that add 1.2 nodes each."""
     rng = np.random.default_rng(0)
-    X = rng.random((n, 20), np.float32)
-    y = X[:, 0] + X[:, 1] > 2.0 * rng.random(n)
-    return AMFClassifier(1, random_state=0, feature_scales=None, alpha=0.5), X, y
+    X = rng.random((300_000, 20), np.float32)
+    y = X[:, 0] + X[:, 1] > 2.0 * rng.random(len(X))
+    forest = AMFClassifier(1, random_state=0, feature_scales=None, alpha=0.5)
+    return forest.partial_fit(X[:1], y[:1], classes=[0, 1]), X, y
+
+
+def _labels():
+    """Return a regressor of one tree, and rows of 20 features that add two nodes each."""
+    X = np.random.default_rng(0).random((180_000, 20), np.float32)
+    forest = AMFRegressor(1, random_state=0, feature_scales=None)
+    return forest.partial_fit(X[:1], X[:1, 0]), X, X[:, 0] + X[:, 1]
 
 
 @needs_ranges
-@pytest.mark.parametrize("batch", [500, 5000])
-def test_streams_whose_rows_add_few_nodes_leave_little_room(batch):
-    """Of 144 bytes: 64 of words, 80 of boxes (20 features, rounded), from the first page on."""
-    forest, X, y = _noisy_classes(300_000)
+@pytest.mark.parametrize("rows", [_noisy_classes, _labels])
+@pytest.mark.parametrize("batch", [1, 50, 5000])
+def test_streams_leave_little_room(rows, batch):
+    """Of 144 bytes: 64 of words, 80 of boxes (20 features, rounded), from the first range on.
+
+    Labels have their time beside the box, which takes 8 more, and nodes that were moved 4.
+    """
+    forest, X, y = rows()
     most, n_nodes = 0.0, 0
-    for first in range(0, len(X), batch):
-        forest.partial_fit(X[first : first + batch], y[first : first + batch], classes=[0, 1])
-        n_nodes = forest.forest_.n_nodes
-        if n_nodes > LARGE_PAGE // 80:
-            most = max(most, forest.forest_.n_bytes / n_nodes)
+    for k, first in enumerate(range(1, len(X), batch)):
+        forest.partial_fit(X[first : first + batch], y[first : first + batch])
+        if k % max(50 // batch, 1) == 0:
+            n_nodes = forest.forest_.n_nodes
+            if n_nodes > LEAST // 64:
+                most = max(most, forest.forest_.n_bytes / n_nodes)
     assert n_nodes > 6 * LARGE_PAGE // 80
     assert 144 < most < 170
 
 
 @needs_ranges
 @needs_large_pages
+@needs_population
 @pytest.mark.parametrize("batch", [1, 50])
-def test_a_row_that_comes_alone_finds_room_in_large_pages(batch):
-    forest, X, y = _noisy_classes(30_400)
-    forest.partial_fit(X[:30_000], y[:30_000], classes=[0, 1])
-    for first in range(30_000, len(X), batch):
+def test_a_row_that_comes_alone_finds_its_memory_taken(batch):
+    forest, X, y = _noisy_classes()
+    forest.partial_fit(X[1:30_000], y[1:30_000])
+    for first in range(30_000, 30_400, batch):
         forest.partial_fit(X[first : first + batch], y[first : first + batch])
-    tree = forest.forest_.placed[0]
+    (tree,) = forest.forest_.placed
     used = int(tree.head_i[nodes.N_NODES])
-    assert len(tree.box) > used > LARGE_PAGE // 80
-    assert ("hg" in told_of(tree.box[used:])["VmFlags"]) == (batch == 1)
-
-
-@needs_ranges
-def test_rows_that_come_by_a_few_find_room_in_large_pages():
-    """At this size more than a whole one of them is room."""
-    assert _bytes_per_node(36_000, 1000) * 72_000 - 88 * 72_000 > LARGE_PAGE / 2
+    for array in (tree.i, tree.box):
+        assert len(array) > used > LARGE_PAGE // 80
+        room = array[used + mmap.PAGESIZE // array[:1].nbytes :]
+        taken = array.nbytes if batch == 1 else used * array[:1].nbytes
+        assert 0 <= resident(array) - taken < mmap.PAGESIZE
+        assert bytes_held(array, used) == resident(array)
+        assert "hg" not in told_of(room)["VmFlags"]
 
 
 def _grown_forest():
@@ -273,10 +304,10 @@ print(grown() / forest.n_bytes)
 
 
 @needs_ranges
-@pytest.mark.parametrize(("n", "most"), [(17_000, 1.75), (30_000, 1.5), (100_000, 1.5)])
-def test_so_it_does_where_rows_come_at_once(n, most):
-    """Where few pages are large, what is copied and what rebuilds weights take the more of it."""
+@pytest.mark.parametrize("n", [5000, 17_000, 30_000, 100_000])
+def test_so_it_does_where_rows_come_at_once(n):
+    """With what rebuilds the weights of a regressor whose learning rate changed."""
     run = subprocess.run(
         [sys.executable, "-c", _AT_ONCE, str(n)], capture_output=True, text=True, check=True
     )
-    assert float(run.stdout) < most
+    assert float(run.stdout) < 1.3
