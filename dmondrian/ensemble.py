@@ -32,9 +32,8 @@ from dmondrian.predicting import Predicting
 from dmondrian.single import Answers, Lesson, Place
 from dmondrian.threads import run_threads
 
-_FIRST_CAPACITY = 64
+_FIRST_CAPACITY, _FIRST_POOL = 64, 1024  # nodes; doubles
 _EARLY_ROOM = 1024  # nodes that a tree gets room for at once where as many rows are to come
-_FIRST_POOL = 1024  # doubles
 _MOST_RESERVED = 2**23  # bytes
 _SPARE = 16  # part of the nodes expected that is room to spare; below _FIRST_CAPACITY
 _FEW = 64  # rows that all trees learn in one call, which no interrupt breaks off
@@ -89,8 +88,9 @@ class Ensemble(Predicting):
         self._is_reserved = True
         for t, tree in enumerate(self.placed):
             width = sum(array[:1].nbytes for array in (tree.i, tree.box, tree.bits))
-            room = min(_MOST_RESERVED // width, self.parameters.max_nodes or _MAX_CAPACITY, n_nodes)
-            self.placed[t] = nodes.make_tree(tree.columns, tree.n_stats, room)
+            most = min(_MOST_RESERVED // width, self.parameters.max_nodes or _MAX_CAPACITY)
+            if not self._used(t) and len(tree.i) < min(n_nodes, most):
+                self.placed[t] = nodes.make_tree(tree.columns, tree.n_stats, min(n_nodes, most))
 
     def update(
         self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None = None, n_threads: int = 1
@@ -172,7 +172,7 @@ class Ensemble(Predicting):
                 self._move_for_rows_alone(lesson.n_given - lesson.n_free)
         if lesson is None or not lesson.holds(self):
             lesson = self._lesson = Lesson(self)
-        lesson.n_free = lesson.n_given = n_free
+        lesson.go_on_for(n_free, self.placed)
         return lesson
 
     def _after_row(self, place: Place, y: float) -> dict[str, Any] | None:
@@ -391,9 +391,9 @@ class Ensemble(Predicting):
         per_row = min(len(tree.i) / max(n_learned, 1.0), 2.0)
         # Room for fewer nodes per row than so far: most later rows find a leaf that takes them in.
         half, whole = (min(len(tree.i) + int(per_row * m), most) for m in (to_come / 2, to_come))
-        alone = to_come == 1 and not is_much  # the row waits for each page that is not there
-        room = next_capacity((tree.i, tree.box, tree.bits), half, not is_much, alone)
+        room = next_capacity((tree.i, tree.box, tree.bits), half, not is_much)
         room = min(room, whole + whole // _SPARE) if is_much else room
         room = min(max(room, early, _FIRST_CAPACITY), end, _MAX_CAPACITY)  # an empty tree has none
-        expected = whole if is_much else room if self._is_reserved else None
-        self.placed[t] = nodes.resize(tree, room, expected, alone)
+        self.placed[t] = nodes.resize(tree, room, whole if is_much else None)
+        if to_come == 1:  # others will come alone too
+            nodes.take_ahead(self.placed[t], 2 * _ROWS_UNASKED)

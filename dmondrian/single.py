@@ -23,6 +23,7 @@ from dmondrian.core.admit import admit
 from dmondrian.core.columns import Columns, Rows, boxless, n_words, read_only
 from dmondrian.core.frozen import predict_frozen_alone
 from dmondrian.core.loops import Silent, predict, update
+from dmondrian.core.nodes import Tree, take_ahead
 from dmondrian.frozen import Kept, key_of
 from dmondrian.lifetime import PowerLifetime
 from dmondrian.parameters import ForestParameters
@@ -196,6 +197,12 @@ class Lesson(Arguments):
         self._y[0] = y
         self.reached.fill(0)
         return self.place.take(X)
+
+    def go_on_for(self, n: int, trees: list[Tree]) -> None:
+        """Take ``n`` rows before the forest is asked again, and memory for their nodes now."""
+        self.n_free = self.n_given = n
+        for tree in trees:
+            take_ahead(tree, 2 * n)
 
     def stop(self) -> None:
         """Be asked again before the next row."""

@@ -37,7 +37,7 @@ from dmondrian.core.columns import (
     read_only,
     write_bounds,
 )
-from dmondrian.core.room import bytes_held, growing, grown, trimmed
+from dmondrian.core.room import aligned, bytes_held, growing, grown, take, trimmed
 
 LEFT, RIGHT, PARENT, FEATURE = 0, 1, 2, 3  # words, int32; -1 where there is none
 THRESHOLD = 4  # word, float32; rows with x <= threshold go left
@@ -66,6 +66,7 @@ _NOT_WEIGHED: dict[str, np.ndarray] = {
     "odds": np.empty(0, np.float64),
     "odds_exponent": np.empty(0, np.int32),
 }
+LITTLE = 16  # part of the nodes
 _CHUNK = 65_536  # nodes whose boxes are written anew at a time
 
 
@@ -114,13 +115,19 @@ def n_bound_words(columns):
 has_time_beside_compiled, n_bound_words_compiled = inner(has_time_beside), inner(n_bound_words)
 
 
-def _boxes(columns: Columns, n_stats: int, capacity: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return empty arrays box, bits for ``capacity`` nodes."""
+def _boxes(
+    columns: Columns, n_stats: int, capacity: int, used: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return empty arrays box, bits for ``capacity`` nodes, of which so many are written next."""
     width = n_bound_words(columns)
     if has_time_beside(columns, n_stats):
         width += width % 2 + 2
-    box = growing(capacity, width, np.float32)
-    return box, growing(capacity, n_words(columns), np.uint64)
+    shapes = ((width, np.float32), (n_words(columns), np.uint64))
+    if used:
+        box, bits = (grown(aligned(0, *shape), 0, capacity, used) for shape in shapes)
+    else:
+        box, bits = (growing(capacity, *shape) for shape in shapes)
+    return box, bits
 
 
 def _with_views(tree: Tree) -> Tree:
@@ -239,19 +246,25 @@ def next_in_postorder(tree, v):
     return v
 
 
-def resize(tree: Tree, capacity: int, expected: int | None = None, at_once: bool = False) -> Tree:
+def resize(tree: Tree, capacity: int, expected: int | None = None) -> Tree:
     """Return the tree with room for ``capacity`` nodes (at least those in use), in its place.
 
-    ``expected`` is how many nodes there may be soon, where that is known; ``at_once`` takes the
-    memory of all now. Where its arrays grow where they are, the tree that was given must not grow a
-    second time.
+    ``expected`` is how many nodes there may be soon, where that is known. The tree that was given
+    is not to be used any more.
     """
     used = int(tree.head_i[N_NODES])
     capacity = max(capacity, used)
     i, box, bits = (
-        grown(array, used, capacity, expected, at_once) for array in (tree.i, tree.box, tree.bits)
+        grown(array, used, capacity, expected) for array in (tree.i, tree.box, tree.bits)
     )
     return _with_views(tree._replace(i=i, box=box, bits=bits))
+
+
+def take_ahead(tree: Tree, more: int) -> None:
+    """Take the memory of ``more`` nodes to come, or of a few if the tree is small."""
+    used = int(tree.head_i[N_NODES])
+    for array in (tree.i, tree.box, tree.bits):
+        take(array, used, min(more, used // LITTLE))
 
 
 def give_back(tree: Tree) -> Tree:
@@ -271,10 +284,10 @@ def widen_pool(tree: Tree, capacity: int) -> Tree:
 
 def lay_out(tree: Tree, columns: Columns) -> Tree:
     """Return the tree with its boxes written another way."""
-    box, bits = _boxes(columns, tree.n_stats, len(tree.i))
+    used = int(tree.head_i[N_NODES])
+    box, bits = _boxes(columns, tree.n_stats, len(tree.i), used)
     new = _with_views(tree._replace(box=box, bits=bits, columns=columns))
     times_of(new)[:] = times_of(tree)
-    used = int(tree.head_i[N_NODES])
     for start in range(0, used, _CHUNK):
         nodes = slice(start, min(start + _CHUNK, used))
         write_boxes(new, nodes, *read_boxes(tree, nodes))

@@ -28,12 +28,12 @@ from dmondrian._memory import CACHE_LINE
 
 LEAST = 1 << 18  # bytes; smaller arrays are copied as they grow
 _LEAST_MADE = 1 << 20  # bytes; smaller arrays begin in memory that others left: it is at hand
-_AHEAD = 256  # addresses for each byte, or ..
-_LEAST_AHEAD = 1 << 30  # .. so many for an array: a tree is copied twice on its way to 256 GiB
+_AHEAD = 1024  # addresses for each byte: a tree is copied twice on its way to 256 GiB
 LARGE_PAGE = 1 << 21  # bytes
 _SPARED = 12  # one part in so many of an array may be room that takes memory ..
 _WIDE = 512  # bytes; .. unless its rows have more: too much time would go into small pages
 _COLLAPSE, _POPULATE = 25, 23  # MADV_.. of Linux, which mmap of Python 3.11 does not name
+_PIECE = 1 << 24  # bytes, whole large pages, that are copied before they are given back
 _NO_RESERVE = 0x4000  # MAP_NORESERVE of Linux, nor that
 _OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")  # 2: addresses count as memory
 
@@ -66,17 +66,23 @@ class _Range(mmap.mmap):
                 self.madvise(_COLLAPSE, self.before + begin, begun)
 
     def take(self, end: int, written: int) -> None:
-        """Take the small pages up to ``end`` that are behind the first ``written`` bytes.
+        """Take the pages up to ``end`` that are behind the first ``written`` bytes.
 
-        At once they take two thirds of the time (of Linux 5.14 and later; else each comes when it
-        is written to).
+        By Linux 5.14 and later; else each comes when it is written to.
         """
-        begin = max(self.large, self.taken, -(-written // mmap.PAGESIZE) * mmap.PAGESIZE)
+        begin = max(self.taken, -(-written // mmap.PAGESIZE) * mmap.PAGESIZE)
         end = -(-end // mmap.PAGESIZE) * mmap.PAGESIZE
         if begin < end:
-            with contextlib.suppress(OSError):  # no such advice, or no memory
+            try:
                 self.madvise(_POPULATE, self.before + begin, end - begin)
                 self.taken = end
+            except OSError:  # no such advice, or not enough memory
+                self.give_back(begin, end)
+
+    def give_back(self, begin: int, end: int) -> None:
+        """Give back the pages from ``begin`` to ``end``: zeros are there from now on."""
+        with contextlib.suppress(OSError):  # memory that is locked
+            self.madvise(mmap.MADV_DONTNEED, self.before + begin, end - begin)
 
     def trim(self, written: int) -> None:
         """Give back what was taken behind the first ``written`` bytes, which must be zeros.
@@ -85,12 +91,12 @@ class _Range(mmap.mmap):
         large ones are asked for again.
         """
         rest, end = -(-written // mmap.PAGESIZE) * mmap.PAGESIZE, self.large
-        begin = max(rest, end)
-        if begin < self.taken:
-            with contextlib.suppress(OSError):  # memory that is locked
-                self.madvise(mmap.MADV_DONTNEED, self.before + begin, self.taken - begin)
-                self.taken = begin
         begun = -(-rest // LARGE_PAGE) * LARGE_PAGE
+        behind = begun if begun <= end else rest
+        if behind < self.taken:
+            last = -(-self.taken // LARGE_PAGE) * LARGE_PAGE  # of a large page all was taken
+            self.give_back(behind, max(self.taken, min(last, end)))
+        self.taken = min(self.taken, rest)
         if begun <= end and _SPARED * (begun - rest) > written:
             begin = begun - LARGE_PAGE
             # The first call has the page split; else the system would have nothing of it back.
@@ -127,8 +133,7 @@ def _reserved(n_bytes: int) -> tuple[_Range, np.ndarray] | None:
     """Return a range and its bytes, uint8 [more than ``n_bytes`` zeros]; None if there is none."""
     if not _are_addresses_free():
         return None
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
-    length = max(_AHEAD * n_bytes, _LEAST_AHEAD)
+    flags, length = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE, _AHEAD * n_bytes
     try:
         addresses = _Range(-1, length + LARGE_PAGE, flags=flags)
     except (OSError, ValueError):  # no such range is left
@@ -173,19 +178,13 @@ def _growing(capacity: int, width: int, dtype: Any, large: int, least: int) -> n
     return found[1][:n_bytes].view(dtype).reshape(capacity, width)
 
 
-def grown(
-    array: np.ndarray,
-    used: int,
-    capacity: int,
-    expected: int | None = None,
-    at_once: bool = False,
-) -> np.ndarray:
+def grown(array: np.ndarray, used: int, capacity: int, expected: int | None = None) -> np.ndarray:
     """Return ``array`` [m, width] with ``capacity`` rows, of which the first ``used`` are kept.
 
-    It is the same memory where there is room behind it: then the array that was given must not
-    grow a second time, as both would be written to. It lies in large pages as far as these are
-    full, and where little of them is room: beside what is used, or how many rows are ``expected``;
-    wide rows lie in those that they begin. ``at_once`` takes the memory of all rows now.
+    The array that was given is not to be used any more: the new one is the same memory where there
+    is room behind it, or has taken it. It lies in large pages as far as these are full, and where
+    little of them is room: beside what is used, or how many rows are ``expected``; wide rows lie
+    in those that they begin.
     """
     found, row = _range_of(array), array.shape[1] * array.itemsize
     n_bytes, written = capacity * row, used * row
@@ -195,14 +194,26 @@ def grown(
         large = expected * row + expected * row // _SPARED
     if found is not None and capacity >= len(array) and n_bytes <= len(found[1]):
         found[0].enlarge(large, written)
-        new = found[1][:n_bytes].view(array.dtype).reshape(capacity, array.shape[1])
-    else:
-        new = _growing(capacity, array.shape[1], array.dtype, large, LEAST)
+        return found[1][:n_bytes].view(array.dtype).reshape(capacity, array.shape[1])
+    new = _growing(capacity, array.shape[1], array.dtype, large, LEAST)
+    if found is None:
         new[:used] = array[:used]
-        found = _range_of(new)
-    if at_once and found is not None:
-        found[0].take(n_bytes, written)
+        return new
+    for first in range(0, written, _PIECE):  # so that the two never take much more than one
+        last = min(first + _PIECE, written)
+        new.reshape(-1).view(np.uint8)[first:last] = found[1][first:last]
+        found[0].give_back(first, -(-last // mmap.PAGESIZE) * mmap.PAGESIZE)
     return new
+
+
+def take(array: np.ndarray, used: int, more: int) -> None:
+    """Take the memory of ``more`` rows behind the first ``used``, as far as there is room.
+
+    At once it takes less time, and none of that when they are written.
+    """
+    found, row = _range_of(array), array.shape[1] * array.itemsize
+    if found is not None:
+        found[0].take(min(used + more, len(array)) * row, used * row)
 
 
 def trimmed(array: np.ndarray, used: int) -> np.ndarray:
@@ -218,15 +229,12 @@ def trimmed(array: np.ndarray, used: int) -> np.ndarray:
     return found[1][:n_bytes].view(array.dtype).reshape(used, array.shape[1])
 
 
-def next_capacity(
-    arrays: Sequence[np.ndarray], expected: int, is_kept: bool = True, at_once: bool = False
-) -> int:
+def next_capacity(arrays: Sequence[np.ndarray], expected: int, is_kept: bool = True) -> int:
     """Return how many rows arrays of equally many should have room for when they are full.
 
     Half as many again, which are copied. Where nothing is copied twice as many, as memory is taken
     as it is written to, or up to 64 times where so many are ``expected``. Where all of it
-    ``is_kept``, few large pages: each is asked for when it is full. Little where it is taken
-    ``at_once``, and not all is copied.
+    ``is_kept``, few large pages: each is asked for when it is full.
     """
     n = len(arrays[0])
     widths = [width for width in (array.shape[1] * array.itemsize for array in arrays) if width]
@@ -234,10 +242,9 @@ def next_capacity(
     page = LARGE_PAGE // max(widths)
     if is_kept and n <= _SPARED * page and max(widths) <= _WIDE:
         room = min(room, (n // page + 1) * page)
-    is_free = _are_addresses_free()
-    if at_once and is_free and room * max(widths) >= LEAST:
-        return n + n // _SPARED
-    return room if is_free and room * min(widths) >= LEAST else n + n // 2
+    if room * min(widths) < LEAST or not _are_addresses_free():
+        return n + n // 2
+    return room
 
 
 def bytes_held(array: np.ndarray, used: int) -> int:

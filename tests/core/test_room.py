@@ -2,6 +2,7 @@
 
 import mmap
 import pathlib
+import resource
 import subprocess
 import sys
 
@@ -16,6 +17,7 @@ from dmondrian.core.room import (
     growing,
     grown,
     next_capacity,
+    take,
     trimmed,
 )
 from tests.core.pages import (
@@ -73,14 +75,16 @@ def test_an_array_in_large_pages_begins_with_one(more):
 
 
 @needs_ranges
-@pytest.mark.parametrize(("m", "end"), [(ROWS, 1 << 24), (3 * PAGE, 256 * 3 * PAGE)])
+@pytest.mark.parametrize(("m", "end"), [(ROWS, 1024 * ROWS), (9 * PAGE, 1024 * 9 * PAGE)])
 def test_a_full_range_is_left_for_a_larger_one(m, end):
     array = _filled(_ranging, m)
-    within, beyond = grown(array, 3, end), grown(array, 3, end + 1)
+    within = grown(array, m - 3, end)
     assert within.ctypes.data == array.ctypes.data
+    beyond = grown(within, m - 3, end + 1)
     assert beyond.ctypes.data != array.ctypes.data
-    assert np.array_equal(beyond[:3], array[:3])
-    assert not beyond[3:5].any()
+    assert np.array_equal(beyond[: m - 3], _filled(aligned, m - 3))
+    assert not beyond[m - 3 : m].any()
+    assert resident(array) <= 3 * 64 + mmap.PAGESIZE  # the rest of it was given back
 
 
 @needs_ranges
@@ -101,9 +105,6 @@ def test_capacities_follow_from_what_memory_costs(n, expected, capacity):
     assert next_capacity((wide, none), expected) == capacity
     narrow = np.empty((n, 1), np.int8)  # copied, unless there is more of it
     assert next_capacity((wide, narrow), expected) == n + n // 2
-    less = n + n // 12 if 2 * n >= ROWS else n + n // 2
-    for arrays in ((wide, none), (wide, narrow)):
-        assert next_capacity(arrays, expected, at_once=True) == less
 
 
 @needs_ranges
@@ -187,28 +188,48 @@ def test_wide_rows_lie_in_large_pages_that_they_begin(width):
 @needs_ranges
 @needs_large_pages
 @needs_population
-def test_memory_may_be_taken_at_once():
-    array = _ranging(ROWS, 16, np.int32)
+def test_memory_is_taken_before_it_is_written():
+    array = _ranging(4 * ROWS, 16, np.int32)
     array[:100] = 7
-    longer = grown(array, 100, 2 * ROWS, at_once=True)
-    assert resident(longer) == longer.nbytes == bytes_held(longer, 100)
-    assert (longer[:100] == 7).all()
-    assert not longer[100:].any()
-    assert bytes_held(longer, 2 * ROWS) == longer.nbytes
-    fewer = trimmed(longer, 100)  # and given back
+    take(array, 100, ROWS)
+    n_bytes = 64 * (100 + ROWS) // mmap.PAGESIZE * mmap.PAGESIZE + mmap.PAGESIZE
+    assert resident(array) == bytes_held(array, 100) == n_bytes
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    array[100 : 100 + ROWS] = 8
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 9  # of 64 pages
+    assert not array[100 + ROWS :].any()
+    take(array, 100 + ROWS, 10 * ROWS)  # for which there is no room
+    assert bytes_held(array, 100) == array.nbytes
+    take(_filled(aligned, 9), 3, 10)  # no range: nothing to take
+
+
+@needs_ranges
+@needs_large_pages
+@needs_population
+@needs_collapse
+def test_what_was_taken_is_given_back_or_becomes_large():
+    array = grown(_ranging(ROWS, 16, np.int32), 0, PAGE + 2 * ROWS)
+    array[:100] = 7
+    take(array, 100, ROWS)
+    fewer = trimmed(array, 100)
     assert resident(fewer) == bytes_held(fewer, 100) == 2 * mmap.PAGESIZE
-    assert (longer[:100] == 7).all()
-    again = grown(fewer, 100, PAGE + ROWS, at_once=True)
-    assert resident(again) == again.nbytes
-    again[: PAGE + 1] = 8
-    large = grown(again, PAGE + 1, PAGE + 2 * ROWS)
-    assert _pages(large) == [True, False]
-    assert bytes_held(large, PAGE + 1) == LARGE_PAGE + 64 * ROWS
-    assert (large[: PAGE + 1] == 8).all()
-    assert not large[PAGE + 1 :].any()
-    elsewhere = grown(aligned(9, 16, np.int32), 9, ROWS, at_once=True)
-    assert resident(elsewhere) == elsewhere.nbytes
-    assert len(grown(aligned(9, 16, np.int32), 9, 20, at_once=True)) == 20
+    assert (array[:100] == 7).all()
+    array = grown(fewer, 100, PAGE + 2 * ROWS)
+    array[: PAGE + 1] = 8
+    take(array, PAGE + 1, ROWS)
+    longer = grown(array, PAGE + 1, PAGE + 3 * ROWS)
+    assert _pages(longer) == [True, False]
+    assert bytes_held(longer, PAGE + 1) == LARGE_PAGE + 64 * ROWS + mmap.PAGESIZE
+    longer = grown(longer, PAGE + 1, 2 * PAGE, 2 * PAGE)  # with all that was taken
+    assert bytes_held(longer, PAGE + 1) == resident(longer) == 2 * LARGE_PAGE
+    assert (longer[: PAGE + 1] == 8).all()
+    assert not longer[PAGE + 1 :].any()
+    take(longer, 2 * PAGE, 0)
+    longer = grown(longer, 2 * PAGE, 4 * PAGE, 4 * PAGE)
+    take(longer, 2 * PAGE, 1)  # a large one
+    assert bytes_held(longer, 2 * PAGE) == resident(longer) == 3 * LARGE_PAGE
+    fewer = trimmed(longer, PAGE + 1)
+    assert bytes_held(fewer, PAGE + 1) == resident(longer) == LARGE_PAGE + mmap.PAGESIZE
 
 
 @needs_ranges
@@ -321,7 +342,7 @@ def test_a_small_array_is_copied(make, capacity):
 def test_what_is_not_used_is_not_kept():
     array = _filled(_ranging, ROWS)
     fewer = grown(array, 3, 7)
-    assert np.array_equal(fewer[:3], array[:3])
+    assert np.array_equal(fewer[:3], _filled(aligned, 3))
     assert not fewer[3:].any()
 
 

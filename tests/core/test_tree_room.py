@@ -6,6 +6,7 @@ import itertools
 import mmap
 import os
 import pickle
+import resource
 import subprocess
 import sys
 
@@ -14,7 +15,7 @@ import pytest
 
 from dmondrian import AMFClassifier, AMFRegressor
 from dmondrian.core import nodes
-from dmondrian.core.room import LARGE_PAGE, LEAST, bytes_held
+from dmondrian.core.room import LARGE_PAGE, LEAST, bytes_held, trimmed
 from dmondrian.ensemble import Ensemble
 from dmondrian.parameters import ForestParameters
 from tests.core.pages import (
@@ -24,7 +25,6 @@ from tests.core.pages import (
     needs_population,
     needs_ranges,
     resident,
-    told_of,
 )
 from tests.core.test_nodes import two_valued
 
@@ -131,21 +131,13 @@ def test_room_that_was_reserved_is_kept():
         assert bytes_held(tree.i, 2 * len(X) - 1) == LARGE_PAGE
 
 
-@needs_ranges
-@needs_large_pages
-@pytest.mark.parametrize("is_reserved", [True, False])
-def test_trees_with_room_reserved_grow_in_large_pages(is_reserved):
-    """They are short-lived; where they are small they lie in memory that others left."""
-    X = np.random.default_rng(0).random((40_000, 3), np.float32)
+def test_small_trees_with_room_reserved_lie_in_memory_that_others_left():
+    """They come and go by hundreds, and fresh memory would take as long as they learn."""
     forest = Ensemble(ForestParameters("amf-regressor", 3, 0, seed=0), range(1))
-    if is_reserved:
-        forest.reserve(LEAST // 64)
-        assert bytes_held(forest.placed[0].i, 0) == LEAST
-    for first in range(0, len(X), 8000):
-        forest.update(X[first : first + 8000], X[first : first + 8000, 0].astype(float))
+    forest.reserve(LEAST // 64)
     (tree,) = forest.placed
-    used = int(tree.head_i[nodes.N_NODES])
-    assert ("hg" in told_of(tree.i[used - 1 :])["VmFlags"]) == is_reserved
+    assert len(tree.i) == LEAST // 64
+    assert trimmed(tree.i, 1) is tree.i  # no range
 
 
 @needs_ranges
@@ -212,23 +204,42 @@ def test_streams_leave_little_room(rows, batch):
 
 
 @needs_ranges
-@needs_large_pages
 @needs_population
-@pytest.mark.parametrize("batch", [1, 50])
-def test_a_row_that_comes_alone_finds_its_memory_taken(batch):
+@pytest.mark.parametrize("before", [[30_000], [*range(500, 30_001, 500)]])
+def test_rows_that_come_alone_find_the_memory_of_their_nodes_taken(before):
     forest, X, y = _noisy_classes()
-    forest.partial_fit(X[1:30_000], y[1:30_000])
-    for first in range(30_000, 30_400, batch):
-        forest.partial_fit(X[first : first + batch], y[first : first + batch])
+    for first, last in itertools.pairwise([1, *before]):
+        forest.partial_fit(X[first:last], y[first:last])
+    n = before[-1]
+    forest.partial_fit(X[n : n + 1], y[n : n + 1])  # asks for those of 256 rows
     (tree,) = forest.forest_.placed
     used = int(tree.head_i[nodes.N_NODES])
     for array in (tree.i, tree.box):
-        assert len(array) > used > LARGE_PAGE // 80
-        room = array[used + mmap.PAGESIZE // array[:1].nbytes :]
-        taken = array.nbytes if batch == 1 else used * array[:1].nbytes
-        assert 0 <= resident(array) - taken < mmap.PAGESIZE
-        assert bytes_held(array, used) == resident(array)
-        assert "hg" not in told_of(room)["VmFlags"]
+        room = min(used + 500, len(array)) * array[:1].nbytes
+        assert room <= bytes_held(array, used) <= resident(array)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for r in range(n + 1, n + 256):
+        forest.partial_fit(X[r : r + 1], y[r : r + 1])
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 5
+    assert forest.forest_.n_nodes - used > 250  # of 9 pages
+
+
+@needs_ranges
+@needs_large_pages
+def test_boxes_that_are_written_another_way_take_no_more_room():
+    rng = np.random.default_rng(0)
+    X = rng.random((30_000, 16), np.float32)
+    y = X[:, 0] + X[:, 1] > 2.0 * rng.random(len(X))
+    forest = AMFClassifier(1, random_state=0, feature_scales=None, alpha=0.5)
+    for first in range(0, 28_000, 50):
+        forest.partial_fit(X[first : first + 50], y[first : first + 50], classes=[0, 1])
+    width = forest.forest_.placed[0].box.shape[1]
+    X[28_000, 0] = 300.0
+    for first in range(28_000, len(X), 50):
+        forest.partial_fit(X[first : first + 50], y[first : first + 50])
+        (tree,) = forest.forest_.placed
+        assert forest.forest_.n_bytes / forest.forest_.n_nodes < 140  # of 128, then 132
+    assert tree.box.shape[1] != width
 
 
 def _grown_forest():
