@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -26,6 +26,20 @@ def set_credentials(patch: pytest.MonkeyPatch, endpoint: str) -> None:
     patch.setenv("AWS_REGION", "us-east-1")
 
 
+def _one_write_at_a_time(app: Any) -> Any:
+    """Return a server's application that looks whether an object is there and writes it at once.
+
+    As S3 does. moto does one after the other, so two writers of a new object could both win.
+    """
+    writing = threading.Lock()
+
+    def answer(environ: dict[str, Any], start_response: Any) -> Any:
+        with writing if environ["REQUEST_METHOD"] == "PUT" else nullcontext():
+            return app(environ, start_response)
+
+    return answer
+
+
 @contextmanager
 def moto_server() -> Iterator[str]:
     """Run moto's S3 server with one bucket; yields its endpoint."""
@@ -33,6 +47,7 @@ def moto_server() -> Iterator[str]:
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
+    server._server.app = _one_write_at_a_time(server._server.app)
     host, port = server.get_host_and_port()
     endpoint = f"http://{host}:{port}"
     try:
