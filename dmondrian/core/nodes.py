@@ -66,7 +66,7 @@ _NOT_WEIGHED: dict[str, np.ndarray] = {
     "odds": np.empty(0, np.float64),
     "odds_exponent": np.empty(0, np.int32),
 }
-LITTLE = 16  # part of the nodes
+_LITTLE = 16  # one node in so many at most has memory taken ahead for it
 _CHUNK = 65_536  # nodes whose boxes are written anew at a time
 
 
@@ -264,7 +264,7 @@ def take_ahead(tree: Tree, more: int) -> None:
     """Take the memory of ``more`` nodes to come, or of a few if the tree is small."""
     used = int(tree.head_i[N_NODES])
     for array in (tree.i, tree.box, tree.bits):
-        take(array, used, min(more, used // LITTLE))
+        take(array, used, min(more, used // _LITTLE))
 
 
 def give_back(tree: Tree) -> Tree:

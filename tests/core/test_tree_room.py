@@ -205,12 +205,12 @@ def test_streams_leave_little_room(rows, batch):
 
 @needs_ranges
 @needs_population
-@pytest.mark.parametrize("before", [[30_000], [*range(500, 30_001, 500)]])
-def test_rows_that_come_alone_find_the_memory_of_their_nodes_taken(before):
+@pytest.mark.parametrize("batch", [29_999, 500])
+def test_rows_that_come_alone_find_the_memory_of_their_nodes_taken(batch):
     forest, X, y = _noisy_classes()
-    for first, last in itertools.pairwise([1, *before]):
-        forest.partial_fit(X[first:last], y[first:last])
-    n = before[-1]
+    n = 1 + 29_999 // batch * batch
+    for first in range(1, n, batch):
+        forest.partial_fit(X[first : first + batch], y[first : first + batch])
     forest.partial_fit(X[n : n + 1], y[n : n + 1])  # asks for those of 256 rows
     (tree,) = forest.forest_.placed
     used = int(tree.head_i[nodes.N_NODES])
