@@ -159,14 +159,21 @@ class MondrianKernelClassifier(ForestClassifier, MondrianKernel):
             return super().fit(X, y, sample_weight)
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """Return the fitted scores, float64 [n, K]; of two classes their difference, [n].
+        """Return the fitted scores, float64 [n, K].
+
+        Of two classes what the second is more probable than the first by, [n], so that it orders
+        rows as :meth:`predict_proba` does: the scores' difference does not, as rows differ in what
+        scores sum to.
 
         Parameters
         ----------
         X : array-like of shape (n, d)
         """
         scores = self._mean_prediction(X)
-        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+        if scores.shape[1] != 2:
+            return scores
+        proba = shares(scores)
+        return proba[:, 1] - proba[:, 0]
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return class probabilities, float64 [n, K], columns as in ``classes_``.

@@ -177,6 +177,18 @@ def test_classes_are_fitted_as_ones_and_zeros(solver: str, tmp_path) -> None:
     assert np.array_equal(dmondrian.load(tmp_path / "model").predict_proba(X[300:]), proba)
 
 
+@pytest.mark.parametrize("solver", ["cholesky", "sgd"])
+def test_two_classes_are_decided_in_the_order_of_their_probabilities(solver: str) -> None:
+    X, y = rows(300)
+    model = MondrianKernelClassifier(20, solver=solver, regularization=1.0, random_state=0)
+    model.fit(X, np.digitize(y, [0.0]))
+    asked = np.vstack([X, X * 3.0, X + 100.0])  # and where little or nothing was learned
+    proba, decision = model.predict_proba(asked)[:, 1], model.decision_function(asked)
+    assert len(np.unique(proba)) > 300
+    assert (np.diff(decision[np.argsort(proba)]) >= -1e-12).all()
+    assert np.array_equal(model.predict(asked), (decision > 0.0).astype(int))
+
+
 def test_whole_weights_are_repeats_in_exact_fits() -> None:
     X, y = rows(200)
     w = np.random.default_rng(0).integers(0, 4, 200)
