@@ -32,6 +32,7 @@ from dmondrian.rules.gaussian import GaussianHierarchy
 
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 _NONE_3D, _NONE_1D = np.empty((0, 0, 0)), np.empty(0)
+_TAKEN = 256  # rows, or more, for whose nodes memory is taken together
 _COUNTED = 1024  # rows asked about, one by one, with none learned between, that count as a call
 
 
@@ -184,6 +185,7 @@ class Lesson(Arguments):
         columns, parameters = ensemble.placed[0].columns, ensemble.parameters
         super().__init__(ensemble, columns)
         self.n_free = self.n_given = 0
+        self._n_taken = 0  # rows to come for whose nodes memory was taken
         self._y, self.reached = np.zeros(1), np.zeros(len(ensemble.placed), np.int64)
         seed, numbers = np.uint64(parameters.seed), ensemble.tree_numbers.astype(np.uint64)
         self._arguments: tuple[Any, ...] = (
@@ -199,10 +201,13 @@ class Lesson(Arguments):
         return self.place.take(X)
 
     def go_on_for(self, n: int, trees: list[Tree]) -> None:
-        """Take ``n`` rows before the forest is asked again, and memory for their nodes now."""
+        """Take ``n`` rows before the forest is asked again; have memory for their nodes taken."""
         self.n_free = self.n_given = n
-        for tree in trees:
-            take_ahead(tree, 2 * n)
+        if n > self._n_taken:
+            self._n_taken = max(n, _TAKEN)
+            for tree in trees:
+                take_ahead(tree, 2 * self._n_taken)
+        self._n_taken -= n
 
     def stop(self) -> None:
         """Be asked again before the next row."""

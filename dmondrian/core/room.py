@@ -28,6 +28,7 @@ import numpy as np
 from dmondrian._memory import CACHE_LINE
 
 LEAST = 1 << 18  # bytes; smaller arrays are copied as they grow
+_LITTLE = 1 << 16  # bytes; below, an array that is copied gets half as much again, not a twelfth
 _LEAST_MADE = 1 << 20  # bytes; smaller arrays begin in memory that others left: it is at hand
 _AHEAD = 1024  # addresses for each byte: a tree is copied twice on its way to 256 GiB
 LARGE_PAGE = 1 << 21  # bytes
@@ -233,9 +234,10 @@ def trimmed(array: np.ndarray, used: int) -> np.ndarray:
 def next_capacity(arrays: Sequence[np.ndarray], expected: int, is_kept: bool = True) -> int:
     """Return how many rows arrays of equally many should have room for when they are full.
 
-    Half as many again, which are copied. Where nothing is copied twice as many, as memory is taken
-    as it is written to, or up to 64 times where so many are ``expected``. Where all of it
-    ``is_kept``, few large pages: each is asked for when it is full.
+    Half as many again, which are copied; where all of it ``is_kept`` a twelfth, once arrays are not
+    little. Where nothing is copied twice as many, as memory is taken as it is written to, or up to
+    64 times where so many are ``expected``. Of what is kept, few large pages: each is asked for
+    when it is full.
     """
     n = len(arrays[0])
     widths = [width for width in (array.shape[1] * array.itemsize for array in arrays) if width]
@@ -243,9 +245,11 @@ def next_capacity(arrays: Sequence[np.ndarray], expected: int, is_kept: bool = T
     page = LARGE_PAGE // max(widths)
     if is_kept and n <= _SPARED * page and max(widths) <= _WIDE:
         room = min(room, (n // page + 1) * page)
-    if room * min(widths) < LEAST or not _are_addresses_free():
-        return n + n // 2
-    return room
+    n_bytes = room * min(widths)
+    if n_bytes >= LEAST and _are_addresses_free():
+        return room
+    is_tight = is_kept and n * min(widths) >= _LITTLE and n_bytes < LEAST
+    return n + n // (_SPARED if is_tight else 2)
 
 
 def bytes_held(array: np.ndarray, used: int) -> int:

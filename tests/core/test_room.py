@@ -93,7 +93,9 @@ def test_a_full_range_is_left_for_a_larger_one(m, end):
     [
         (100, 150, 150),  # copied
         (100, 10**6, 150),  # and twice as many would be
-        (ROWS // 2 - 1, 10**6, ROWS // 2 - 1 + ROWS // 4 - 1),
+        (1023, 10**6, 1023 + 1023 // 2),
+        (1024, 10**6, 1024 + 1024 // 12),  # little is left from 64 KiB on
+        (ROWS // 2 - 1, 10**6, ROWS // 2 - 1 + (ROWS // 2 - 1) // 12),
         (ROWS // 2, 0, ROWS),  # large enough for a range of addresses
         (ROWS // 2, 10**6, ROWS),  # they may not come
         (PAGE - 1, 0, PAGE),  # ends with a large page
@@ -120,6 +122,7 @@ def test_capacities_of_many_large_pages_need_not_end_with_one():
     [
         (ROWS // 64, ROWS, ROWS),
         (ROWS // 64, ROWS - 1, ROWS // 64 + ROWS // 128),  # no range, so copied
+        (2000, 0, 3000),
         (PAGE // 8, 10**9, 8 * PAGE),
         (PAGE - 1, PAGE, 2 * PAGE - 2),
     ],
