@@ -179,7 +179,7 @@ def look_ahead(ways, n, at, noted, with_boxes, with_siblings):
                 n_moving -= one
                 leaves[b], depths[b] = np.int64(v) // width, depth
                 if with_boxes and n <= _FEW:
-                    fetch_boxes(tree_on(ways, b), leaves[b], noted[b], depths[b])
+                    fetch_boxes(tree_on(ways, np.int64(b)), leaves[b], noted[b], depths[b])
                 moving[k] = moving[n_moving]
                 continue
             value = values[np.uint64(starts[b]) + np.uint64(words[v + np.uint64(FEATURE)])]
@@ -216,7 +216,7 @@ def look_on(ways, number, n, at, noted, with_boxes, with_siblings):
     later = np.uint64(number + _N_NEAR)
     if with_boxes and n > _FEW and later < np.uint64(n):
         depth = at[np.uint64(N_AHEAD) + later]
-        fetch_boxes(tree_on(ways, later), at[later], noted[later], depth)
+        fetch_boxes(tree_on(ways, np.int64(later)), at[later], noted[later], depth)
 
 
 class Hint(NamedTuple):

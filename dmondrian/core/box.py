@@ -100,14 +100,15 @@ def measure(tree, v, x, extensions):
 
     ``extensions`` float64 [d]. Lane j % 8 of the sum first, then the lanes as a tree.
     """
+    v = np.uint64(v)
     if is_plain(tree, x):
         return measure_plain(tree, v, x, extensions)
     if x.numeric.shape[0] < tree.n_features:
         if x.steps.shape[0] == tree.n_features:
-            return _measure_steps(tree, np.uint64(v), x, extensions)
-        _write_mixed(tree, np.uint64(v), x, extensions)
+            return _measure_steps(tree, v, x, extensions)
+        _write_mixed(tree, v, x, extensions)
         return _sum_of_lanes(_lanes_of(extensions, tree.n_features), extensions, tree.n_features)
-    box, p = tree.box[np.uint64(v)], x.numeric.shape[0]
+    box, p = tree.box[v], x.numeric.shape[0]
     lower, upper, numeric = box[:p], box[p : p + p], x.numeric
     for j in range(p - p % SUM_LANES, p):
         extensions[j] = extension(lower[j], upper[j], numeric[j])

@@ -69,12 +69,13 @@ MAX_REPEATS = 256  # integer weights up to this are learned as repeats, byte for
 @inner
 def learn_path(stat, loss, rule, tree, leaf, opens, inserted, y, w, way):
     """Price, count and weigh one row from its leaf to the root. O(depth)."""
+    v = np.uint64(leaf)  # as nodes above are told of: what they call is compiled once
     if opens:
-        q, kq = opening_price(loss, tree, leaf, y, w)
+        q, kq = opening_price(loss, tree, v, y, w)
     else:
-        n, d, kq = price(loss, tree, leaf, y, w)
+        n, d, kq = price(loss, tree, v, y, w)
         q = n / d
-    count(stat, tree, leaf, y, w)
+    count(stat, tree, v, y, w)
     shift = inserted_factor(rule, tree, inserted) if inserted >= 0 else 1.0
     learn_above(loss, stat, rule, tree, leaf, q, kq, shift, y, w, way)
 

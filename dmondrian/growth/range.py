@@ -118,7 +118,8 @@ def split_above(tree, v, time, x, total, key, draw):
     """Insert a split at ``time`` above ``v`` that parts ``x``; return (parent, leaf)."""
     j = pick_feature(tree.scratch[: tree.n_features], uniform(key, draw) * total)
     u = uniform(key, draw + 1)
-    lower, upper, at = bound(tree, v, j, False), bound(tree, v, j, True), x.values[j]
+    node, at = np.uint64(v), x.values[j]
+    lower, upper = bound(tree, node, j, False), bound(tree, node, j, True)
     threshold = threshold_between(upper, at, u) if at > upper else threshold_between(at, lower, u)
     return insert_parent(tree, v, time, j, threshold, x)
 

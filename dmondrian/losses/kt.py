@@ -109,14 +109,11 @@ def price_kt(loss, tree, v, y, w):
 @implements(opening_price, KT)
 def opening_price_kt(loss, tree, v, y, w):
     if loss.charge:
-        n, d, k = price_kt_compiled(loss, tree, v, y, w)
+        n, d, k = price(loss, tree, v, y, w)
         return n / d, k
     if w <= 1.0:
         return 1.0, np.int64(0)
     return from_log(loss.rate * log_repeats(1.0, 1.0, loss.alpha, loss.n_classes, w - 1.0))
-
-
-price_kt_compiled = inner(price_kt)
 
 
 @implements(add_forecast, KT)
