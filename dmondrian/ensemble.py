@@ -396,4 +396,4 @@ class Ensemble(Predicting):
         room = min(max(room, early, _FIRST_CAPACITY), end, _MAX_CAPACITY)  # an empty tree has none
         self.placed[t] = nodes.resize(tree, room, whole if is_much else None)
         if to_come == 1:  # others will come alone too
-            nodes.take_ahead(self.placed[t], 2 * _ROWS_UNASKED)
+            nodes.take_ahead(self.placed[t], 2 * _ROWS_UNASKED, most)

@@ -206,12 +206,13 @@ class Lesson(Arguments):
         if n > self._n_taken:
             self._n_taken = max(n, _TAKEN)
             for tree in trees:
-                take_ahead(tree, 2 * self._n_taken)
+                take_ahead(tree, 2 * self._n_taken, self._parameters.max_nodes)
         self._n_taken -= n
 
     def stop(self) -> None:
         """Be asked again before the next row."""
         self.n_given, self.n_free = self.n_given - self.n_free, 0
+        self._n_taken = 0  # by now for others
 
     def go_on(self) -> int:
         """Let the trees learn the row; return how many lack room for it."""

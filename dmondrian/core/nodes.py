@@ -37,7 +37,7 @@ from dmondrian.core.columns import (
     read_only,
     write_bounds,
 )
-from dmondrian.core.room import aligned, bytes_held, growing, grown, take, trimmed
+from dmondrian.core.room import LEAST, aligned, bytes_held, growing, grown, least_of, take, trimmed
 
 LEFT, RIGHT, PARENT, FEATURE = 0, 1, 2, 3  # words, int32; -1 where there is none
 THRESHOLD = 4  # word, float32; rows with x <= threshold go left
@@ -254,17 +254,18 @@ def resize(tree: Tree, capacity: int, expected: int | None = None) -> Tree:
     """
     used = int(tree.head_i[N_NODES])
     capacity = max(capacity, used)
-    i, box, bits = (
-        grown(array, used, capacity, expected) for array in (tree.i, tree.box, tree.bits)
-    )
+    arrays = tree.i, tree.box, tree.bits
+    least = LEAST if expected is not None else least_of(arrays, capacity)  # fresh memory costs more
+    i, box, bits = (grown(array, used, capacity, expected, least) for array in arrays)
     return _with_views(tree._replace(i=i, box=box, bits=bits))
 
 
-def take_ahead(tree: Tree, more: int) -> None:
-    """Take the memory of ``more`` nodes to come, or of a few if the tree is small."""
+def take_ahead(tree: Tree, more: int, most: int | None) -> None:
+    """Take memory for ``more`` nodes, or ``most`` in all; for few if the tree is small."""
     used = int(tree.head_i[N_NODES])
+    more = min(more, used // _LITTLE, max((most or more + used) - used, 0))
     for array in (tree.i, tree.box, tree.bits):
-        take(array, used, min(more, used // _LITTLE))
+        take(array, used, more)
 
 
 def give_back(tree: Tree) -> Tree:

@@ -16,6 +16,7 @@ Shapes: rows of one width and type, so many as there is capacity for.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import mmap
 import sys
@@ -37,6 +38,7 @@ _WIDE = 512  # bytes; .. unless its rows have more: too much time would go into 
 _COLLAPSE, _POPULATE = 25, 23  # MADV_.. of Linux, which mmap of Python 3.11 does not name
 _PIECE = 1 << 24  # bytes, whole large pages, that are copied before they are given back
 _NO_RESERVE = 0x4000  # MAP_NORESERVE of Linux, nor that
+_NOWHERE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS if sys.platform != "win32" else 0
 _OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")  # 2: addresses count as memory
 
 
@@ -131,12 +133,27 @@ def _are_addresses_free() -> bool:
     return all(resource.getrlimit(kind)[0] == resource.RLIM_INFINITY for kind in kinds)
 
 
+def _is_filled_at_once() -> bool:
+    """Tell whether memory is taken with its addresses: of a program that locks all it will get."""
+    probe, is_there = mmap.mmap(-1, mmap.PAGESIZE, flags=_NOWHERE), (ctypes.c_ubyte * 1)()
+    address = ctypes.c_void_p(np.frombuffer(probe, np.uint8).ctypes.data)
+    _libc().mincore(address, ctypes.c_size_t(mmap.PAGESIZE), is_there)
+    return bool(is_there[0] & 1)
+
+
+@functools.cache
+def _libc() -> Any:
+    return ctypes.CDLL(None)
+
+
 def _reserved(n_bytes: int) -> tuple[_Range, np.ndarray] | None:
     """Return a range and its bytes, uint8 [more than ``n_bytes`` zeros]; None if there is none."""
     if not _are_addresses_free():
         return None
-    flags, length = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE, _AHEAD * n_bytes
+    flags, length = _NOWHERE | _NO_RESERVE, _AHEAD * n_bytes
     try:
+        if _is_filled_at_once():
+            return None
         addresses = _Range(-1, length + LARGE_PAGE, flags=flags)
     except (OSError, ValueError):  # no such range is left
         return None
@@ -180,13 +197,25 @@ def _growing(capacity: int, width: int, dtype: Any, large: int, least: int) -> n
     return found[1][:n_bytes].view(dtype).reshape(capacity, width)
 
 
-def grown(array: np.ndarray, used: int, capacity: int, expected: int | None = None) -> np.ndarray:
+def least_of(arrays: Sequence[np.ndarray], capacity: int) -> int:
+    """Return from how many bytes on each of these has a range: all, where the widest has one."""
+    widest = max(array.shape[1] * array.itemsize for array in arrays)
+    return 1 if capacity * widest >= LEAST else LEAST
+
+
+def grown(
+    array: np.ndarray,
+    used: int,
+    capacity: int,
+    expected: int | None = None,
+    least: int = LEAST,
+) -> np.ndarray:
     """Return ``array`` [m, width] with ``capacity`` rows, of which the first ``used`` are kept.
 
     The array that was given is not to be used any more: the new one is the same memory where there
     is room behind it, or has taken it. It lies in large pages as far as these are full, and where
     little of them is room: beside what is used, or how many rows are ``expected``; wide rows lie
-    in those that they begin.
+    in those that they begin. With fewer than ``least`` bytes it has no range.
     """
     found, row = _range_of(array), array.shape[1] * array.itemsize
     n_bytes, written = capacity * row, used * row
@@ -197,7 +226,7 @@ def grown(array: np.ndarray, used: int, capacity: int, expected: int | None = No
     if found is not None and capacity >= len(array) and n_bytes <= len(found[1]):
         found[0].enlarge(large, written)
         return found[1][:n_bytes].view(array.dtype).reshape(capacity, array.shape[1])
-    new = _growing(capacity, array.shape[1], array.dtype, large, LEAST)
+    new = _growing(capacity, array.shape[1], array.dtype, large, least)
     if found is None:
         new[:used] = array[:used]
         return new
@@ -234,10 +263,10 @@ def trimmed(array: np.ndarray, used: int) -> np.ndarray:
 def next_capacity(arrays: Sequence[np.ndarray], expected: int, is_kept: bool = True) -> int:
     """Return how many rows arrays of equally many should have room for when they are full.
 
-    Half as many again, which are copied; where all of it ``is_kept`` a twelfth, once arrays are not
-    little. Where nothing is copied twice as many, as memory is taken as it is written to, or up to
-    64 times where so many are ``expected``. Of what is kept, few large pages: each is asked for
-    when it is full.
+    The widest of them decides. Half as many again, which are copied; where all of it ``is_kept`` a
+    twelfth, once it is not little. Where it need not be copied twice as many, as memory is taken as
+    it is written to, or up to 64 times where so many are ``expected``. Of what is kept, few large
+    pages: each is asked for when it is full.
     """
     n = len(arrays[0])
     widths = [width for width in (array.shape[1] * array.itemsize for array in arrays) if width]
@@ -245,10 +274,10 @@ def next_capacity(arrays: Sequence[np.ndarray], expected: int, is_kept: bool = T
     page = LARGE_PAGE // max(widths)
     if is_kept and n <= _SPARED * page and max(widths) <= _WIDE:
         room = min(room, (n // page + 1) * page)
-    n_bytes = room * min(widths)
-    if n_bytes >= LEAST and _are_addresses_free():
+    is_large = room * max(widths) >= LEAST
+    if is_large and _are_addresses_free():
         return room
-    is_tight = is_kept and n * min(widths) >= _LITTLE and n_bytes < LEAST
+    is_tight = is_kept and n * max(widths) >= _LITTLE and not is_large
     return n + n // (_SPARED if is_tight else 2)
 
 

@@ -16,6 +16,7 @@ from dmondrian.core.room import (
     bytes_held,
     growing,
     grown,
+    least_of,
     next_capacity,
     take,
     trimmed,
@@ -105,8 +106,12 @@ def test_a_full_range_is_left_for_a_larger_one(m, end):
 def test_capacities_follow_from_what_memory_costs(n, expected, capacity):
     wide, none = growing(n, 16, np.int32), np.empty((n, 0), np.uint64)
     assert next_capacity((wide, none), expected) == capacity
-    narrow = np.empty((n, 1), np.int8)  # copied, unless there is more of it
-    assert next_capacity((wide, narrow), expected) == n + n // 2
+    narrow = np.empty((n, 1), np.int8)  # has a range too, whatever it takes
+    assert next_capacity((narrow, wide), expected) == capacity
+    assert least_of((narrow, wide, none), capacity) == (1 if 64 * capacity >= LEAST else LEAST)
+    longer = grown(narrow, n, capacity, least=1)
+    assert bytes_held(longer, n) == -(-n // mmap.PAGESIZE) * mmap.PAGESIZE
+    assert bytes_held(grown(none, n, capacity, least=1), n) == 0
 
 
 @needs_ranges

@@ -183,8 +183,16 @@ def _labels():
     return forest.partial_fit(X[:1], X[:1, 0]), X, X[:, 0] + X[:, 1]
 
 
+def _two_valued():
+    """As :func:`_labels` does, where four features are bits beside the box."""
+    forest, X, y = _labels()
+    X[:, 16:] = X[:, 16:] > 0.5
+    forest = AMFRegressor(1, random_state=0, feature_scales=None)
+    return forest.partial_fit(X[:1], y[:1]), X, y
+
+
 @needs_ranges
-@pytest.mark.parametrize("rows", [_noisy_classes, _labels])
+@pytest.mark.parametrize("rows", [_noisy_classes, _labels, _two_valued])
 @pytest.mark.parametrize("batch", [1, 50, 5000])
 def test_streams_leave_little_room(rows, batch):
     """Of 144 bytes: 64 of words, 80 of boxes (20 features, rounded), from arrays of 64 KiB on.
@@ -211,17 +219,81 @@ def test_rows_that_come_alone_find_the_memory_of_their_nodes_taken(batch):
     n = 1 + 29_999 // batch * batch
     for first in range(1, n, batch):
         forest.partial_fit(X[first : first + batch], y[first : first + batch])
-    forest.partial_fit(X[n : n + 1], y[n : n + 1])  # asks for those of 256 rows
-    (tree,) = forest.forest_.placed
-    used = int(tree.head_i[nodes.N_NODES])
+    for first in range(n, n + 3 * 256, 256):
+        forest.partial_fit(X[first : first + 1], y[first : first + 1])  # asks for those of 256 rows
+        (tree,) = forest.forest_.placed
+        used = int(tree.head_i[nodes.N_NODES])
+        for array in (tree.i, tree.box):
+            room = min(used + 500, len(array)) * array[:1].nbytes
+            assert room <= bytes_held(array, used) <= resident(array)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for r in range(first + 1, first + 256):
+            forest.partial_fit(X[r : r + 1], y[r : r + 1])
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 5
+        assert forest.forest_.n_nodes - used > 250  # of 9 pages
+
+
+def _counted(forest, X, y, monkeypatch):
+    """Return for how many nodes memory is asked for as the forest learns rows alone, each time."""
+    asked = []
+
+    def count(tree, more, most):
+        asked.append(more)
+        nodes.take_ahead(tree, more, most)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dmondrian.single.take_ahead", count)
+        for r in range(len(X)):
+            forest.partial_fit(X[r : r + 1], y[r : r + 1])
+    return asked
+
+
+def test_memory_for_rows_alone_is_not_asked_for_row_by_row_while_settings_are_chosen(monkeypatch):
+    X = np.random.default_rng(0).random((3000, 3), np.float32)
+    forest = AMFRegressor(1, warmup_rows=60_000, random_state=0).partial_fit(X, X[:, 0])
+    asked = _counted(forest, X[:1000], X[:1000, 0], monkeypatch)
+    assert set(asked) == {512}
+    assert len(asked) >= 3  # of each forest that learns
+    forest.partial_fit(X[:300], X[:300, 0])  # into memory that was taken for other rows
+    assert len(_counted(forest, X[:1], X[:1, 0], monkeypatch)) == len(asked) / 4
+
+
+@needs_ranges
+@needs_population
+def test_no_memory_is_taken_for_nodes_that_a_tree_may_not_have():
+    X = np.random.default_rng(0).random((8000, 20), np.float32)
+    capped = AMFRegressor(1, max_nodes=9000, random_state=0, feature_scales=None)
+    for r in range(len(X)):
+        capped.partial_fit(X[r : r + 1], X[r : r + 1, 0])
+    (tree,) = capped.forest_.placed
     for array in (tree.i, tree.box):
-        room = min(used + 500, len(array)) * array[:1].nbytes
-        assert room <= bytes_held(array, used) <= resident(array)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for r in range(n + 1, n + 256):
-        forest.partial_fit(X[r : r + 1], y[r : r + 1])
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 5
-    assert forest.forest_.n_nodes - used > 250  # of 9 pages
+        assert resident(array) <= 9000 * array[:1].nbytes + mmap.PAGESIZE
+
+
+_LOCKED = """
+import ctypes, resource, sys
+import numpy as np
+from dmondrian import AMFRegressor
+from tests.core.pages import peak_from_here
+X = np.random.default_rng(0).random((8000, 3), np.float32)
+forest = AMFRegressor(n_estimators=2, random_state=0, feature_scales=None)
+forest.partial_fit(X[:1000], X[:1000, 0])
+if ctypes.CDLL(None).mlockall(2):  # MCL_FUTURE
+    sys.exit(77)
+told = peak_from_here()
+for first in range(1000, len(X), 1000):
+    forest.partial_fit(X[first : first + 1000], X[first : first + 1000, 0])
+print(told() / forest.forest_.n_bytes)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="as Linux locks memory")
+def test_a_program_that_locks_its_memory_is_not_filled_with_addresses():
+    run = subprocess.run([sys.executable, "-c", _LOCKED], capture_output=True, text=True)
+    if run.returncode == 77:
+        pytest.skip("memory may not be locked here")
+    assert run.returncode == 0, run.stderr
+    assert float(run.stdout) < 20
 
 
 @needs_ranges
