@@ -29,7 +29,7 @@ from dmondrian.layout import fitted, suited, without_boxes
 from dmondrian.limits import check_targets, check_weights
 from dmondrian.parameters import ForestParameters, policies
 from dmondrian.predicting import Predicting
-from dmondrian.single import Answers, Lesson, Place
+from dmondrian.single import ROWS_UNASKED, Answers, Lesson, Place
 from dmondrian.threads import run_threads
 
 _FIRST_CAPACITY, _FIRST_POOL = 64, 1024  # nodes; doubles
@@ -38,7 +38,6 @@ _MOST_RESERVED = 2**23  # bytes
 _SPARE = 16  # part of the nodes expected that is room to spare; below _FIRST_CAPACITY
 _FEW = 64  # rows that all trees learn in one call, which no interrupt breaks off
 _FEW_ROWS, _SMALL = 1e15, 1e100  # weight of rows, and a label, that need no closer look
-_ROWS_UNASKED = 256  # rows alone between two such looks
 _MAX_CAPACITY = 2**31 - 2  # node ids are int32
 _NO_ROWS, _NONE_1D = np.empty(0, np.int64), np.empty(0)
 
@@ -300,7 +299,7 @@ class Ensemble(Predicting):
         known = () if self.parameters.n_classes else self.placed[0].head_f[nodes.OFFSET :].tolist()
         if any(_SMALL < abs(label) < np.inf for label in known):
             return 0
-        return int(max(0.0, min(_FEW_ROWS + 1.0 - self.total_weight, _ROWS_UNASKED)))
+        return int(max(0.0, min(_FEW_ROWS + 1.0 - self.total_weight, ROWS_UNASKED)))
 
     def _forget(self) -> None:
         """Forget what was found out from all nodes, before they change."""
@@ -396,4 +395,4 @@ class Ensemble(Predicting):
         room = min(max(room, early, _FIRST_CAPACITY), end, _MAX_CAPACITY)  # an empty tree has none
         self.placed[t] = nodes.resize(tree, room, whole if is_much else None)
         if to_come == 1:  # others will come alone too
-            nodes.take_ahead(self.placed[t], 2 * _ROWS_UNASKED, most)
+            nodes.take_ahead(self.placed[t], 2 * ROWS_UNASKED, most)

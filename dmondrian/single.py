@@ -32,7 +32,7 @@ from dmondrian.rules.gaussian import GaussianHierarchy
 
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 _NONE_3D, _NONE_1D = np.empty((0, 0, 0)), np.empty(0)
-_TAKEN = 256  # rows, or more, for whose nodes memory is taken together
+ROWS_UNASKED = 256  # rows alone that are learned before the forest is asked again
 _COUNTED = 1024  # rows asked about, one by one, with none learned between, that count as a call
 
 
@@ -204,7 +204,7 @@ class Lesson(Arguments):
         """Take ``n`` rows before the forest is asked again; have memory for their nodes taken."""
         self.n_free = self.n_given = n
         if n > self._n_taken:
-            self._n_taken = max(n, _TAKEN)
+            self._n_taken = ROWS_UNASKED
             for tree in trees:
                 take_ahead(tree, 2 * self._n_taken, self._parameters.max_nodes)
         self._n_taken -= n

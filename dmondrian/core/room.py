@@ -29,7 +29,7 @@ import numpy as np
 from dmondrian._memory import CACHE_LINE
 
 LEAST = 1 << 18  # bytes; smaller arrays are copied as they grow
-_LITTLE = 1 << 16  # bytes; below, an array that is copied gets half as much again, not a twelfth
+_TIGHT = 1 << 16  # bytes; from here on an array that is copied gets a twelfth more, not half
 _LEAST_MADE = 1 << 20  # bytes; smaller arrays begin in memory that others left: it is at hand
 _AHEAD = 1024  # addresses for each byte: a tree is copied twice on its way to 256 GiB
 LARGE_PAGE = 1 << 21  # bytes
@@ -38,7 +38,7 @@ _WIDE = 512  # bytes; .. unless its rows have more: too much time would go into 
 _COLLAPSE, _POPULATE = 25, 23  # MADV_.. of Linux, which mmap of Python 3.11 does not name
 _PIECE = 1 << 24  # bytes, whole large pages, that are copied before they are given back
 _NO_RESERVE = 0x4000  # MAP_NORESERVE of Linux, nor that
-_NOWHERE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS if sys.platform != "win32" else 0
+_NOWHERE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS if sys.platform != "win32" else 0  # of no file
 _OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")  # 2: addresses count as memory
 
 
@@ -277,7 +277,7 @@ def next_capacity(arrays: Sequence[np.ndarray], expected: int, is_kept: bool = T
     is_large = room * max(widths) >= LEAST
     if is_large and _are_addresses_free():
         return room
-    is_tight = is_kept and n * max(widths) >= _LITTLE and not is_large
+    is_tight = is_kept and n * max(widths) >= _TIGHT and not is_large
     return n + n // (_SPARED if is_tight else 2)
 
 

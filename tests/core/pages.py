@@ -15,6 +15,7 @@ from dmondrian.core.room import LARGE_PAGE
 _OVERCOMMIT = pathlib.Path("/proc/sys/vm/overcommit_memory")
 needs_ranges = pytest.mark.skipif(
     sys.platform != "linux"
+    or not _OVERCOMMIT.exists()
     or _OVERCOMMIT.read_text().strip() == "2"
     or max(resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)) >= 0,
     reason="addresses are limited here",

@@ -51,12 +51,10 @@ def test_a_large_array_grows_where_it_is():
     array = _filled(_ranging, ROWS)
     longer = grown(array, ROWS, PAGE)
     assert longer.ctypes.data == array.ctypes.data
-    assert longer.shape == (PAGE, 16)
     assert longer.flags.c_contiguous
-    assert longer.dtype == np.int32
+    assert (longer.shape, longer.dtype) == ((PAGE, 16), np.int32)
     assert np.array_equal(longer[:ROWS], array)
     assert not longer[ROWS:].any()
-    assert longer[ROWS - 1, 15] == array[-1, -1]
 
 
 @needs_ranges

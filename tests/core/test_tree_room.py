@@ -253,7 +253,7 @@ def test_memory_for_rows_alone_is_not_asked_for_row_by_row_while_settings_are_ch
     forest = AMFRegressor(1, warmup_rows=60_000, random_state=0).partial_fit(X, X[:, 0])
     asked = _counted(forest, X[:1000], X[:1000, 0], monkeypatch)
     assert set(asked) == {512}
-    assert len(asked) >= 3  # of each forest that learns
+    assert len(asked) % 4 == 0  # four times of each forest that learns
     forest.partial_fit(X[:300], X[:300, 0])  # into memory that was taken for other rows
     assert len(_counted(forest, X[:1], X[:1, 0], monkeypatch)) == len(asked) / 4
 
@@ -293,7 +293,7 @@ def test_a_program_that_locks_its_memory_is_not_filled_with_addresses():
     if run.returncode == 77:
         pytest.skip("memory may not be locked here")
     assert run.returncode == 0, run.stderr
-    assert float(run.stdout) < 20
+    assert float(run.stdout) < 5
 
 
 @needs_ranges
