@@ -49,7 +49,7 @@ exit codes:
 """
 
 _MODEL_HELP = "run folder or URL; add @POSITION for an earlier checkpoint"
-_DATA_HELP = "Parquet: a file, a folder, a glob or a URL"
+_DATA_HELP = "Parquet: files, folders, globs or URLs"
 
 Command = Callable[[argparse.Namespace, Output], int]
 
@@ -129,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_managing(add)
     score = add("score", "write predictions for a data set as Parquet")
     score.add_argument("model", metavar="MODEL", help=_MODEL_HELP)
-    score.add_argument("data", metavar="DATA", help=_DATA_HELP)
+    score.add_argument("data", nargs="+", metavar="DATA", help=_DATA_HELP)
     score.add_argument("out", metavar="OUT", help="folder or URL for the scores")
     score.add_argument(
         "--keep",
@@ -147,7 +147,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     evaluate = add("evaluate", "measure a model on a data set that has its target")
     evaluate.add_argument("model", metavar="MODEL", help=_MODEL_HELP)
-    evaluate.add_argument("data", metavar="DATA", help=_DATA_HELP)
+    evaluate.add_argument("data", nargs="+", metavar="DATA", help=_DATA_HELP)
     for command in (score, evaluate):
         _add_cluster_arguments(command)
     _add_inspecting(add)
@@ -195,7 +195,9 @@ def _add_inspecting(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
         "-o", "--out", default="report.html", metavar="FILE", help="default: report.html"
     )
     schema = add("schema", "show how columns are encoded, for a data set or as stored in a model")
-    schema.add_argument("data", metavar="DATA|MODEL", help=f"{_DATA_HELP}; or a run folder or URL")
+    schema.add_argument(
+        "data", nargs="+", metavar="DATA|MODEL", help=f"{_DATA_HELP}; or a run folder or URL"
+    )
     schema.add_argument("--target", metavar="COLUMN", help="the column to learn (DATA only)")
     schema.add_argument(
         "--task",

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dmondrian.cli.output import Output, table
-from dmondrian.cli.score import metrics_table
+from dmondrian.cli.score import metrics_table, one_or_list
 from dmondrian.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -86,16 +86,17 @@ def schema(arguments: argparse.Namespace, output: Output) -> int:
     """Run the command; see `dmondrian schema --help`."""
     from dmondrian.data import Schema, make_plan
 
-    if _is_model(arguments.data):
+    data = one_or_list(arguments.data)
+    if isinstance(data, str) and _is_model(data):
         from dmondrian.checkpoint import Run
 
-        stored = Run.open(arguments.data).run_json
+        stored = Run.open(data).run_json
         if stored.get("schema") is None:
             return _tell_plain_features(stored, output)
         found = Schema.from_json(stored["schema"])
         notes: tuple[str, ...] = ()
     else:
-        plan = make_plan(arguments.data, target=arguments.target, task=arguments.task)
+        plan = make_plan(data, target=arguments.target, task=arguments.task)
         found, notes = plan.schema, plan.notes
     output.event("schema", {**found.to_json(), "notes": list(notes)})
     output.text(found.describe())

@@ -36,14 +36,14 @@ def score(arguments: argparse.Namespace, output: Output) -> int:
     keep = [name for names in arguments.keep for name in names.split(",") if name]
     with _cluster(arguments) as cluster:
         how = {"keep": tuple(keep), "details": arguments.details, **cluster}
-        run_score(arguments.model, arguments.data, arguments.out, output, how)
+        run_score(arguments.model, one_or_list(arguments.data), arguments.out, output, how)
     return 0
 
 
 def evaluate(arguments: argparse.Namespace, output: Output) -> int:
     """Run the command; see `dmondrian evaluate --help`."""
     with _cluster(arguments) as cluster:
-        run_evaluate(arguments.model, arguments.data, output, cluster)
+        run_evaluate(arguments.model, one_or_list(arguments.data), output, cluster)
     return 0
 
 
@@ -107,6 +107,11 @@ def _diagram(bins: list[dict[str, float]]) -> str:
         told = f"right {one['accuracy']:.3f}, sure {one['confidence']:.3f}"
         rows.append((f"{one['above']:.1f} to {one['up_to']:.1f}", f"{one['share']:6.1%}: {told}"))
     return "\n".join("  " + line for line in table(rows).split("\n"))
+
+
+def one_or_list(data: list[str]) -> str | list[str]:
+    """Return the data that a command line names: what stands alone is no list."""
+    return data[0] if len(data) == 1 else data
 
 
 def _named(data: str | list[str]) -> str:

@@ -1,23 +1,23 @@
 """The files behind a source: a file, folder, glob, list or URL becomes an ordered list.
 
-Relies on `pyarrow.fs` for local and remote file systems (credentials come from the environment)
-and on `web` for links.
+Relies on `pyarrow.fs` for local and remote file systems (credentials come from the environment),
+on `web` for links, and on `listing` for folders and globs.
 Promises: the same source gives the same order everywhere (folders and globs are sorted by path, a
-list keeps its own order); names starting with ``_`` or ``.`` in a listed folder are passed over;
-``key=value`` folders are returned as partition values; a file is known by its uri, size and stamp
-(time of last change in nanoseconds), which is how a change under a run is found.
+list keeps its own order); ``key=value`` folders are returned as partition values; a file is known
+by its uri, size and stamp (time of last change in nanoseconds), which is how a change under a run
+is found.
 
 A local file's uri is its absolute path; every other uri keeps its scheme and query.
 """
 
 from __future__ import annotations
 
-import fnmatch
 import os
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
@@ -25,18 +25,17 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
+from dmondrian.data.links import broken_link
+from dmondrian.data.listing import GLOB, files_below, files_matching
 from dmondrian.data.web import is_web, open_web, stat_web
 from dmondrian.errors import DataError
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
-PARQUET_ENDINGS = (".parquet", ".parq", ".pq")
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 # Names of a query's entries whose values open a store; options such as region= are none.
 _SECRET = re.compile(r"sig|token|credential|key|secret|password", re.IGNORECASE)
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
-_GLOB = re.compile(r"[*?\[]")
-_OURS = ("run.json", "_score.json")  # in the folder of a run, and of scores
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,8 @@ def list_source(source: Source) -> tuple[list[SourceFile], list[str]]:
     ----------
     source : str, path or sequence of them
         Files, folders (searched to the bottom; runs and scores below them are passed over), globs
-        (``*``, ``?``, ``[...]``, ``**``) and URLs.
+        (``*``, ``?``, ``[...]``, ``**``) and URLs. Files of a table format (Delta, Iceberg, ...)
+        are read only where each is named by itself.
 
     Returns
     -------
@@ -67,7 +67,8 @@ def list_source(source: Source) -> tuple[list[SourceFile], list[str]]:
     Raises
     ------
     DataError
-        Nothing is there, or a folder holds no Parquet file.
+        Nothing is there, a folder holds no Parquet file or is kept by a table format, or a link
+        leads to nothing.
     """
     items = [source] if isinstance(source, (str, os.PathLike)) else list(source)
     if not items:
@@ -79,7 +80,8 @@ def list_source(source: Source) -> tuple[list[SourceFile], list[str]]:
         if is_web(location):
             files[location] = _web_file(location)
             continue
-        for info in _expand(location, notes):
+        location, found = _expand(location, notes)
+        for info in found:
             uri = _child_uri(location, info.path)
             if uri in files:
                 notes.append(f"{uri} is named twice in the source and is read once")
@@ -95,6 +97,8 @@ def normalise(item: str | os.PathLike[str]) -> str:
         raise DataError(f"expected a path or URL as text, got {text!r}")
     if "\0" in text:
         raise DataError(f"the path {text!r} contains a null character: give a plain path")
+    if text.startswith("file:/") and not text.startswith("file://"):  # as Hadoop writes it
+        text = "file://" + text.removeprefix("file:")
     if not _SCHEME.match(text):
         return Path(os.path.abspath(os.path.expanduser(text))).as_posix()
     split = urlsplit(text)
@@ -168,102 +172,30 @@ def _web_file(location: str) -> SourceFile:
     return SourceFile(location, found[0], found[1], _partition(urlsplit(location).path))
 
 
-def _expand(location: str, notes: list[str]) -> list[fs.FileInfo]:
+def _expand(location: str, notes: list[str]) -> tuple[str, list[fs.FileInfo]]:
+    """Return the files that an item of a source names, and the item as it was found."""
     filesystem, path = _locate(location)
+    uri_of = partial(_child_uri, location)
     try:
         info = filesystem.get_file_info(path)
         if info.type == fs.FileType.File:
-            return [info]
+            return location, [info]
         if info.type == fs.FileType.Directory:
-            return _folder(filesystem, path, location, notes)
-        if _GLOB.search(path):
-            return _glob(filesystem, path, location, notes)
+            return location, files_below(filesystem, path, uri_of, notes)
+        if GLOB.search(path):
+            if found := files_matching(filesystem, path, uri_of, notes):
+                return location, found
+            raise DataError(f"no file matches {location}: expected at least one Parquet file")
     except OSError as error:
         raise DataError(f"cannot list {location}: {error}") from error
+    if _SCHEME.match(location):
+        if "%" in location and "%25" not in location:
+            # Other programs list the keys of objects as they are, not as parts of a URL.
+            with suppress(DataError):
+                return _expand(location.replace("%", "%25"), notes)
+    elif link := broken_link(path):
+        raise link.error()
     raise DataError(f"expected a Parquet file, a folder or a glob, but {location} does not exist")
-
-
-def _folder(
-    filesystem: fs.FileSystem, path: str, location: str, notes: list[str]
-) -> list[fs.FileInfo]:
-    found = filesystem.get_file_info(fs.FileSelector(path, recursive=True))
-    depth = len(path.rstrip("/")) + 1
-    own = sorted(
-        {info.path[depth : -len(info.base_name)] for info in found if _is_ours(info)} - {""}
-    )
-    if own:
-        notes.append(f"passed over in {location}: {', '.join(own)} (runs or scores of dmondrian)")
-    files = [
-        info
-        for info in sorted(found, key=lambda info: info.path)
-        if info.type == fs.FileType.File
-        and not _is_hidden(info.path[depth:])
-        and not info.path[depth:].startswith(tuple(own))
-    ]
-    chosen = [info for info in files if info.path.lower().endswith(PARQUET_ENDINGS)]
-    if not chosen:  # Hive and Impala write data files without any ending
-        chosen = [info for info in files if "." not in info.base_name]
-    if not chosen:
-        raise DataError(
-            f"the folder {location} holds no Parquet file (names ending in "
-            f"{', '.join(PARQUET_ENDINGS)}; names starting with _ or . are passed over)"
-        )
-    others = [info.path[depth:] for info in files if info not in chosen]
-    if others:
-        more = f" and {len(others) - 3} more" if len(others) > 3 else ""
-        notes.append(f"passed over in {location}: {', '.join(others[:3])}{more} (not Parquet)")
-    return chosen
-
-
-def _is_ours(info: fs.FileInfo) -> bool:
-    """Tell whether the folder of a file is a run, or holds scores: neither are rows to read."""
-    return info.type == fs.FileType.File and info.base_name in _OURS
-
-
-def _glob(
-    filesystem: fs.FileSystem, pattern: str, location: str, notes: list[str]
-) -> list[fs.FileInfo]:
-    parts = pattern.split("/")
-    fixed = next(i for i, part in enumerate(parts) if _GLOB.search(part))
-    base = "/".join(parts[:fixed]) or "/"
-    selector = fs.FileSelector(base, allow_not_found=True, recursive=True)
-    found = sorted(filesystem.get_file_info(selector), key=lambda info: info.path)
-    depth = len(base.rstrip("/")) + 1
-    chosen: dict[str, fs.FileInfo] = {}
-    for info in found:
-        if not _matches(info.path[depth:].split("/"), parts[fixed:]):
-            continue
-        if info.type == fs.FileType.Directory:
-            inside = _folder(filesystem, info.path, info.path, notes)
-        else:
-            inside = [info]
-        chosen.update((file.path, file) for file in inside)
-    if not chosen:
-        raise DataError(f"no file matches {location}: expected at least one Parquet file")
-    return [chosen[path] for path in sorted(chosen)]
-
-
-def _matches(names: list[str], patterns: list[str]) -> bool:
-    """Whether path components match glob components; ``**`` stands for any number of folders."""
-    if not patterns:
-        return not names
-    if patterns[0] == "**":
-        visible = [not _is_hidden(name) for name in names]
-        return any(
-            all(visible[:skip]) and _matches(names[skip:], patterns[1:])
-            for skip in range(len(names) + 1)
-        )
-    if not names or (_is_hidden(names[0]) and names[0][0] != patterns[0][0]):
-        return False
-    return fnmatch.fnmatchcase(names[0], patterns[0]) and _matches(names[1:], patterns[1:])
-
-
-def _is_hidden(relative: str) -> bool:
-    """Spark's rule: ``_SUCCESS`` and ``.crc`` are hidden, a partition folder ``_k=v`` is not."""
-    return any(
-        part.startswith(".") or (part.startswith("_") and "=" not in part)
-        for part in relative.split("/")
-    )
 
 
 def _partition(path: str) -> tuple[tuple[str, str | None], ...]:

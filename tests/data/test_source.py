@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
+from dmondrian.data import extend_plan, make_plan, make_scoring_plan
 from dmondrian.data.source import list_source
 from dmondrian.errors import DataError
 
@@ -138,6 +140,86 @@ def test_a_file_url_names_all_of_its_path(write: Write, tmp_path: Path) -> None:
         list_source("a\0b")
     with pytest.raises(DataError, match="write %23"):
         list_source("s3://bucket/d#1")
+
+
+@pytest.fixture
+def linked(write: Write, tmp_path: Path) -> Path:
+    """A folder whose files are links, as git-annex and DVC leave them, of which some are lost."""
+    folder = tmp_path / "linked"
+    for name in ("k=1/a.parquet", "k=2/b.parquet"):
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).symlink_to(write({"x": [1]}, f"store/{name}"))
+    return folder
+
+
+ANNEX = "../.git/annex/objects/Wx/9f/SHA256E-s9--0a.parquet/SHA256E-s9--0a.parquet"
+
+
+@pytest.mark.parametrize(
+    ("link", "target", "sources"),
+    [
+        ("k=2/c.parquet", ANNEX, ["", "*", "k=2", "*/*.parquet", "**/*.par*", "k=*/c*"]),
+        ("k=3", "/archive/k=3", ["", "*", "*/*.parquet", "k=3", "k=3/*.parquet", "k=3/a.parquet"]),
+        ("2024.01", "/archive/2024.01", ["", "*", "*/*", "**/*.parquet"]),
+        ("part-0", "../.dvc/cache/files/md5/0a/1b", ["", "*", "p*", "part-0"]),
+        ("k=1/self", "..", ["", "k=1", "*", "**/*.parquet", "*/*/*.parquet"]),
+        ("k=1/self", ".", ["", "k=1", "*", "**/*.parquet"]),
+        ("k=1/self", "../k=2", []),
+    ],
+)
+def test_links_that_lead_to_nothing_are_refused_by_name(
+    linked: Path, link: str, target: str, sources: list[str]
+) -> None:
+    (linked / link).symlink_to(target)
+    for source in sources:
+        for place in (linked / source, [linked / "k=1/a.parquet", linked / source]):
+            with pytest.raises(DataError, match=f"{link} is a link to {re.escape(target)}, "):
+                list_source(place)
+    assert names(linked / "k=2/b*", linked) == ["k=2/b.parquet"]
+    if not sources:
+        assert names(linked, linked) == ["k=1/a.parquet", "k=1/self/b.parquet", "k=2/b.parquet"]
+
+
+def test_circle_of_two_links_is_refused(linked: Path) -> None:
+    (linked / "k=1/on").symlink_to("../k=2")
+    (linked / "k=2/back").symlink_to("../k=1")
+    with pytest.raises(DataError, match="a folder above it"):
+        list_source(linked)
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [(ANNEX, "`git annex get`"), ("../.dvc/cache/0a", "`dvc pull`"), ("/gone", "bring the target")],
+)
+def test_what_fetches_the_target_is_told(linked: Path, target: str, told: str) -> None:
+    (linked / "c.parquet").symlink_to(target)
+    for source in (linked, linked / "c.parquet"):
+        with pytest.raises(DataError, match=told):
+            list_source(source)
+
+
+def test_links_to_what_is_not_read_may_lead_to_nothing(linked: Path) -> None:
+    for name in ("README.md", "k=1/images.tar.gz", ".hidden", "_tmp/c.parquet", ".git/a.parquet"):
+        (linked / name).parent.mkdir(exist_ok=True)
+        (linked / name).symlink_to("/gone")
+    found = ["k=1/a.parquet", "k=2/b.parquet"]
+    assert names(linked, linked) == found
+    assert names(linked / "*/*.parquet", linked) == found
+    assert list_source(linked)[1] == [
+        f"passed over in {linked}: README.md, k=1/images.tar.gz (not Parquet)"
+    ]
+
+
+def test_every_way_to_read_data_refuses_a_lost_link(linked: Path) -> None:
+    plan = make_plan(linked)
+    (linked / "k=2/c.parquet").symlink_to(ANNEX)
+    for read in (
+        lambda: make_plan(linked),
+        lambda: make_scoring_plan(linked, plan.schema),
+        lambda: extend_plan(plan, linked),
+    ):
+        with pytest.raises(DataError, match=r"c\.parquet is a link to"):
+            read()
 
 
 def test_empty_list_is_refused() -> None:

@@ -1,0 +1,185 @@
+"""Which files of a folder or of a glob are read, and what is passed over or refused.
+
+Relies on `table_formats` and `links`. Promises: files are sorted by path; names starting with ``_``
+or ``.`` in a listed folder are passed over; a folder kept by a table format, and a link that leads
+to nothing, are refused.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from pyarrow import fs
+
+from dmondrian.data.links import Link, broken_link, unfollowable
+from dmondrian.data.table_formats import refuse_tables
+from dmondrian.errors import DataError
+
+UriOf: TypeAlias = Callable[[str], str]
+
+PARQUET_ENDINGS = (".parquet", ".parq", ".pq")
+GLOB = re.compile(r"[*?\[]")
+_OURS = ("run.json", "_score.json")  # in the folder of a run, and of scores
+
+
+def files_below(
+    filesystem: fs.FileSystem, path: str, uri_of: UriOf, notes: list[str]
+) -> list[fs.FileInfo]:
+    """Return the data files of a folder, sorted by path.
+
+    Parameters
+    ----------
+    filesystem : pyarrow.fs.FileSystem
+    path : str
+    uri_of : callable
+        Returns a path of the file system as the user would write it.
+    notes : list of str
+        What is passed over is added.
+
+    Raises
+    ------
+    DataError
+        There are none, the folder is kept by a table format, or a link cannot be followed.
+    """
+    links = _links(filesystem, path)
+    found = filesystem.get_file_info(fs.FileSelector(path, recursive=True))
+    chosen = _chosen(found, links, path, uri_of(path), notes)
+    read = [info.path for info in chosen] or [f"{path.rstrip('/')}/"]
+    refuse_tables(filesystem, path, found, read, uri_of)
+    if not chosen:
+        raise _no_parquet(uri_of(path))
+    return chosen
+
+
+def _no_parquet(location: str) -> DataError:
+    return DataError(
+        f"the folder {location} holds no Parquet file (names ending in "
+        f"{', '.join(PARQUET_ENDINGS)}; names starting with _ or . are passed over)"
+    )
+
+
+def _chosen(
+    found: Sequence[fs.FileInfo],
+    links: Sequence[Link],
+    path: str,
+    location: str,
+    notes: list[str],
+) -> list[fs.FileInfo]:
+    """Choose the data files among all that is below a folder.
+
+    Raises
+    ------
+    DataError
+        A link that may stand for some of them cannot be followed.
+    """
+    depth = len(path.rstrip("/")) + 1
+    own = sorted(
+        {info.path[depth : -len(info.base_name)] for info in found if _is_ours(info)} - {""}
+    )
+    if own:
+        notes.append(f"passed over in {location}: {', '.join(own)} (runs or scores of dmondrian)")
+
+    def is_seen(name: str) -> bool:
+        return not _is_hidden(name) and not name.startswith(tuple(own))
+
+    files = [
+        info
+        for info in sorted(found, key=lambda info: info.path)
+        if info.type == fs.FileType.File and is_seen(info.path[depth:])
+    ]
+    broken = [link for link in links if is_seen(link.path[depth:])]
+    for link in broken:
+        if link.is_circle or _may_hold_rows(link.path):
+            raise link.error()
+    chosen = [info for info in files if info.path.lower().endswith(PARQUET_ENDINGS)]
+    if not chosen:  # Hive and Impala write data files without any ending
+        chosen = [info for info in files if "." not in info.base_name]
+    read = {info.path for info in chosen}
+    others = [info.path[depth:] for info in files if info.path not in read]
+    others += [link.path[depth:] for link in broken]
+    if chosen and others:
+        more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+        notes.append(f"passed over in {location}: {', '.join(others[:3])}{more} (not Parquet)")
+    return chosen
+
+
+def _links(filesystem: fs.FileSystem, path: str) -> list[Link]:
+    """Return the links below a folder that cannot be followed; object stores have none."""
+    is_local = isinstance(filesystem, fs.LocalFileSystem) and os.path.isdir(path)
+    return sorted(unfollowable(path), key=lambda link: link.path) if is_local else []
+
+
+def _may_hold_rows(path: str) -> bool:
+    """Tell by its name whether the lost target of a link may be Parquet, or a folder with some."""
+    ending = os.path.splitext(path)[1]
+    return ending.lower() in PARQUET_ENDINGS or not re.fullmatch(r"\.[A-Za-z]\w*", ending)
+
+
+def _is_ours(info: fs.FileInfo) -> bool:
+    """Tell whether the folder of a file is a run, or holds scores: neither are rows to read."""
+    return info.type == fs.FileType.File and info.base_name in _OURS
+
+
+def files_matching(
+    filesystem: fs.FileSystem, pattern: str, uri_of: UriOf, notes: list[str]
+) -> list[fs.FileInfo]:
+    """Return the files that match a glob, and the data files of folders that do, sorted by path.
+
+    Parameters and errors are those of `files_below`, but that there may be none.
+    """
+    parts = pattern.split("/")
+    fixed = next(i for i, part in enumerate(parts) if GLOB.search(part))
+    base, wanted = "/".join(parts[:fixed]) or "/", parts[fixed:]
+    depth = len(base.rstrip("/")) + 1
+    for link in _links(filesystem, base):
+        names = link.path[depth:].split("/")
+        if _matches(names, wanted) or (_may_hold_rows(link.path) and _begins(names, wanted)):
+            raise link.error()
+    selector = fs.FileSelector(base, allow_not_found=True, recursive=True)
+    found = filesystem.get_file_info(selector)
+    matched = [info for info in found if _matches(info.path[depth:].split("/"), wanted)]
+    folders = [info.path for info in matched if info.type == fs.FileType.Directory]
+    files = {info.path: info for info in matched if info.type == fs.FileType.File}
+    read = [*files, *(f"{folder}/" for folder in folders)]
+    refuse_tables(filesystem, base, found, read, uri_of)
+    for folder in sorted(folders):
+        inside = filesystem.get_file_info(fs.FileSelector(folder, recursive=True))
+        chosen = _chosen(inside, _links(filesystem, folder), folder, uri_of(folder), notes)
+        if not chosen:
+            raise _no_parquet(uri_of(folder))
+        files.update((info.path, info) for info in chosen)
+    if not files and isinstance(filesystem, fs.LocalFileSystem) and (lost := broken_link(base)):
+        raise lost.error()
+    return [files[path] for path in sorted(files)]
+
+
+def _matches(names: list[str], patterns: list[str]) -> bool:
+    """Whether path components match glob components; ``**`` stands for any number of folders."""
+    if not patterns:
+        return not names
+    if patterns[0] == "**":
+        visible = [not _is_hidden(name) for name in names]
+        return any(
+            all(visible[:skip]) and _matches(names[skip:], patterns[1:])
+            for skip in range(len(names) + 1)
+        )
+    if not names or (_is_hidden(names[0]) and names[0][0] != patterns[0][0]):
+        return False
+    return fnmatch.fnmatchcase(names[0], patterns[0]) and _matches(names[1:], patterns[1:])
+
+
+def _begins(names: list[str], patterns: list[str]) -> bool:
+    """Whether something below a path may match glob components."""
+    return any(_matches(names, patterns[:length]) for length in range(1, len(patterns)))
+
+
+def _is_hidden(relative: str) -> bool:
+    """Spark's rule: ``_SUCCESS`` and ``.crc`` are hidden, a partition folder ``_k=v`` is not."""
+    return any(
+        part.startswith(".") or (part.startswith("_") and "=" not in part)
+        for part in relative.split("/")
+    )

@@ -1,0 +1,164 @@
+"""Folders kept by a table format: how they are recognised, and what to pass instead of them.
+
+A table format (Delta, Iceberg, Hudi, ...) keeps a log that says which files of its folder count.
+Files whose rows were deleted or replaced stay there, so the folder read as plain Parquet holds
+deleted rows, and replaced rows twice.
+
+Relies on the names of files alone. Promises that a folder or a glob is refused where a file that
+it would read lies in a table's folder, however deep; a single file is not looked at here, since
+whoever names files one by one has chosen them.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from pyarrow import fs
+
+from dmondrian.errors import DataError
+
+# A path that only the tables of a format have; what precedes it is the table's folder. DuckLake
+# keeps its log in a database elsewhere: only its files' names tell.
+_MARKER = re.compile(
+    r"/(?:"
+    r"(?P<delta>_delta_log(?:/|$))"
+    r"|(?P<hudi>\.hoodie(?:/|$|_partition_metadata$))"
+    r"|(?P<spark>_spark_metadata(?:/|$))"
+    r"|(?P<iceberg>metadata/(?:v?\d[^/]*\.metadata\.json(?:\.gz)?|version-hint\.text)$)"
+    r"|(?P<lance>_versions/\d+\.manifest$)"
+    r"|(?P<paimon>schema/schema-\d+$)"
+    r"|(?P<ducklake>ducklake-[0-9a-f]{8}-[0-9a-f-]{27}(?:-delete)?\.parquet$)"
+    r"|(?P<hive>(?:base|(?:delete_)?delta_0\d{6})_0\d{6}(?:_\d{4})?(?:_v\d{7})?/)"
+    r")"
+)
+# Folders beside which, or in which, such paths are: what is asked for in folders above.
+_LOGS = ("_delta_log", ".hoodie", "_spark_metadata", "metadata", "_versions", "schema")
+
+_NAMES = {
+    "delta": "a Delta table",
+    "hudi": "a Hudi table",
+    "spark": "the output of a Spark stream",
+    "iceberg": "an Iceberg table",
+    "lance": "a Lance table",
+    "paimon": "a Paimon table",
+    "ducklake": "a DuckLake table",
+    "hive": "a transactional Hive table",
+}
+# How to list the live files; the command prints JSON, which is a list of TOML too.
+_LIVE_FILES = {
+    "delta": "with the package deltalake this command prints it: python -c 'import json, sys; "
+    "from deltalake import DeltaTable; table = DeltaTable(sys.argv[1]); "
+    'assert not sum(batch.num_rows for batch in table.deletion_vectors()), "rows of live files are '
+    'deleted: write the table as plain Parquet"; paths = table.get_add_actions().column("path"); '
+    'root = table.table_uri.rstrip("/"); print(json.dumps([f"{{root}}/{{path}}" for path in '
+    "paths.to_pylist()]))' {table}",
+    "spark": "in Spark `spark.read.parquet({table}).inputFiles()` is it, with {table} in quotes",
+    "iceberg": "with pyiceberg `[task.file.file_path for task in table.scan().plan_files()]` is it "
+    "(where a task has delete_files, rows of live files do not count: write the table out as plain "
+    "Parquet)",
+    "ducklake": "in DuckDB `FROM ducklake_list_files(CATALOG, TABLE)` is it (where delete_file is "
+    "not null, rows of live files do not count: write the table out as plain Parquet)",
+}
+_WRITE_OUT = "read the table with a program that knows its format, and write it as plain Parquet"
+
+
+def refuse_tables(
+    filesystem: fs.FileSystem,
+    base: str,
+    found: Iterable[fs.FileInfo],
+    chosen: Sequence[str],
+    uri_of: Callable[[str], str],
+) -> None:
+    """Raise DataError where what is to be read lies in a folder kept by a table format.
+
+    Parameters
+    ----------
+    filesystem : pyarrow.fs.FileSystem
+    base : str
+        The folder that was listed.
+    found : iterable of FileInfo
+        All that is below it.
+    chosen : sequence of str
+        Paths of what is to be read: files, and folders with a ``/`` behind them.
+    uri_of : callable
+        Returns a path as the user would write it.
+
+    Raises
+    ------
+    DataError
+        It names the table and the way to pass its live files.
+    """
+    tables: dict[str, str] = {}
+    for info in found:
+        if match := _MARKER.search(info.path):
+            tables.setdefault(info.path[: match.start()], str(match.lastgroup))
+    for table, kind in tables.items():
+        if any(path.startswith(f"{table}/") or f"{table}/".startswith(path) for path in chosen):
+            raise _refusal(uri_of(table), kind)
+    starts = {base}
+    if isinstance(filesystem, fs.LocalFileSystem):  # a link may lead into a table from outside
+        folders = {path.rpartition("/")[0] or "/" for path in chosen}
+        starts |= {Path(folder).resolve().as_posix() for folder in (base, *folders)}
+    known: dict[str, str | None] = {}
+    for start in sorted(starts):
+        if above := _table_above(filesystem, start, known):
+            raise _refusal(uri_of(above[0]), above[1])
+
+
+def _table_above(
+    filesystem: fs.FileSystem, folder: str, known: dict[str, str | None]
+) -> tuple[str, str] | None:
+    """Return the table in which a folder lies and its format, or None; keep what was found out."""
+    if match := _MARKER.search(f"{folder}/"):
+        return folder[: match.start()], str(match.lastgroup)
+    fresh = [one for one in _upwards(folder) if one not in known]
+    known.update(zip(fresh, _kinds(filesystem, fresh), strict=True))
+    return next(((one, kind) for one in _upwards(folder) if (kind := known[one])), None)
+
+
+def _upwards(folder: str) -> Iterator[str]:
+    """Yield a folder and those above it."""
+    while folder:
+        yield folder
+        folder = folder.rpartition("/")[0]
+
+
+def _kinds(filesystem: fs.FileSystem, folders: Sequence[str]) -> list[str | None]:
+    """Return the table format of each folder, None where it is no table or cannot be looked at."""
+    logs = [f"{folder}/{log}" for folder in folders for log in _LOGS]
+    try:
+        infos = filesystem.get_file_info(logs) if logs else []
+    except OSError:  # who may read a folder need not be allowed to look at those above it
+        return [None] * len(folders)
+    kinds: list[str | None] = [None] * len(folders)
+    for number, info in enumerate(infos):
+        if info.type == fs.FileType.Directory and kinds[number // len(_LOGS)] is None:
+            kinds[number // len(_LOGS)] = _kind_of_log(filesystem, info.path)
+    return kinds
+
+
+def _kind_of_log(filesystem: fs.FileSystem, log: str) -> str | None:
+    """Return the format whose log a folder is."""
+    if match := _MARKER.search(f"{log}/"):
+        return match.lastgroup
+    try:
+        inside = filesystem.get_file_info(fs.FileSelector(log))
+    except OSError:
+        return None
+    matches = (_MARKER.search(info.path, len(log.rpartition("/")[0])) for info in inside)
+    return next((match.lastgroup for match in matches if match), None)
+
+
+def _refusal(table: str, kind: str) -> DataError:
+    name = _NAMES[kind]
+    how = _WRITE_OUT
+    if kind in _LIVE_FILES:
+        live = _LIVE_FILES[kind].format(table=shlex.quote(table))
+        how = f"pass the list of its live files instead of a folder or glob; {live}"
+    return DataError(
+        f"{table} is {name}: its log says which of the files there count, and others, whose rows "
+        f"were deleted or replaced, may still be there. Expected plain Parquet: {how}"
+    )

@@ -1,0 +1,103 @@
+"""Commands pointed at data that cannot be read as it is: refused by name, with what to do."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from tests.cli.command import call, events
+
+REFUSED = 3
+
+
+def rows(first: int, n: int) -> pa.Table:
+    random = np.random.default_rng(first)
+    x = random.random(n)
+    return pa.table({"id": np.arange(first, first + n), "x": x, "y": (x > 0.5).astype("int64")})
+
+
+def write_job(folder: Path, path: str | list[str], name: str = "job.toml") -> Path:
+    """Write a job of two small trees beside its data."""
+    job = folder / name
+    job.write_text(
+        f"[data]\npath = {json.dumps(path)}\ntarget = 'y'\nexclude = ['id']\n"
+        "[forest]\nalgorithm = 'amf-classifier'\nn_estimators = 2\nalpha = 0.5\n"
+        "charge_opening = true\nfeature_scales = 'none'\nfeature_units = 'none'\n"
+        "[run]\npath = 'run'\n"
+    )
+    return job
+
+
+def train(job: Path, shared: str, code: int = 0) -> tuple[str, str]:
+    return call("train", job, "--set", f"cluster.scheduler={shared}", code=code)
+
+
+@pytest.fixture(scope="module")
+def plain(shared: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a job, its plain data and its run."""
+    folder = tmp_path_factory.mktemp("plain")
+    (folder / "data").mkdir()
+    pq.write_table(rows(0, 200), folder / "data/a.parquet")
+    train(write_job(folder, "data"), shared)
+    return folder
+
+
+def test_table_of_a_format_is_refused_by_every_command_and_learned_by_its_live_files(
+    plain: Path, shared: str, tmp_path: Path
+) -> None:
+    table = tmp_path / "table"
+    write_deltalake(str(table), rows(0, 200))
+    DeltaTable(str(table)).delete("y = 1 and id < 150")
+    scheduler = ("--scheduler", shared)
+    for words in (
+        ("train", write_job(tmp_path, "table")),
+        ("schema", table),
+        ("score", plain / "run", table, tmp_path / "scores", *scheduler),
+        ("evaluate", plain / "run", table / "*.parquet", *scheduler),
+    ):
+        _, stderr = call(*words, code=REFUSED)
+        assert f"{table} is a Delta table" in stderr
+    assert not (tmp_path / "run/run.json").exists()
+    command = re.search(r"python (-c .*)$", stderr.replace("\n", " ").strip())
+    assert command is not None
+    told = subprocess.run(
+        [sys.executable, *shlex.split(command[1])], capture_output=True, text=True, check=True
+    )
+    live = json.loads(told.stdout)
+    stdout, _ = train(write_job(tmp_path, live), shared)
+    n_live = DeltaTable(str(table)).to_pyarrow_table().num_rows
+    assert n_live < 200
+    assert f"{n_live} rows in" in stdout
+    stdout, _ = call("evaluate", plain / "run", *live, *scheduler, "--json")
+    assert events(stdout)[-1]["metrics"]["rows"] == n_live
+    call("score", plain / "run", *live, tmp_path / "scores", "--keep", "id", *scheduler)
+    scored = pq.read_table(tmp_path / "scores")["id"].to_pylist()
+    assert sorted(scored) == sorted(DeltaTable(str(table)).to_pyarrow_table()["id"].to_pylist())
+    assert "x" in call("schema", *live)[0]
+
+
+def test_lost_link_is_refused_by_every_command(plain: Path, shared: str, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "a.parquet").symlink_to(plain / "data/a.parquet")
+    (data / "b.parquet").symlink_to(tmp_path / ".git/annex/objects/b.parquet")
+    scheduler = ("--scheduler", shared)
+    for words in (
+        ("train", write_job(tmp_path, "data")),
+        ("schema", data),
+        ("score", plain / "run", data, tmp_path / "scores", *scheduler),
+        ("evaluate", plain / "run", data / "*.parquet", *scheduler),
+    ):
+        _, stderr = call(*words, code=REFUSED)
+        assert f"{data}/b.parquet is a link to {tmp_path}/.git/annex/objects/b.parquet" in stderr
+        assert "git annex get" in stderr

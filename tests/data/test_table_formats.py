@@ -1,0 +1,263 @@
+"""Folders kept by a table format are refused; their live files can be named one by one."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shlex
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from dmondrian.data import extend_plan, list_source, make_plan, make_scoring_plan, read_block
+from dmondrian.errors import DataError
+from tests.store.servers import moto_server, set_credentials
+
+from .conftest import Write
+
+CITIES = ["New York", "a/b", "ü=1", "100%"]
+
+
+def delta_table(uri: str) -> None:
+    """Write a partitioned table, replace its rows with id 2 and delete those with id 3."""
+    rows = [{"id": i, "x": float(i), "city": city} for i in range(4) for city in CITIES]
+    table = pa.Table.from_pylist(rows)
+    options = {"aws_conditional_put": "etag", "aws_allow_http": "true"}
+    write_deltalake(uri, table, partition_by=["city"], storage_options=options)
+    live = DeltaTable(uri, storage_options=options)
+    live.update(updates={"x": "x + 10"}, predicate="id = 2")
+    live.delete("id = 3")
+
+
+@pytest.fixture(scope="module")
+def delta(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("lake") / "a table"
+    delta_table(str(folder))
+    return folder
+
+
+def rows_of(source: Any) -> list[tuple[float, float]]:
+    plan = make_plan(source, exclude=["city"])
+    found = [read_block(plan, block, keep=("id", "x")).keep for block in plan.blocks]
+    read = pa.concat_tables([table for table in found if table is not None])
+    return sorted(zip(read["id"].to_pylist(), read["x"].to_pylist(), strict=True))
+
+
+LIVE = sorted((i, float(i) + 10.0 * (i == 2)) for i in range(3) for _ in CITIES)
+
+
+def command_of(error: DataError) -> str:
+    """Return the command that the message gives."""
+    return "python -c " + str(error).partition("python -c ")[2]
+
+
+def run(command: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, *shlex.split(command)[1:]]
+    return subprocess.run(words, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    "below",
+    ["", "city=New%2520York", "*", "*/*.parquet", "**/*.parquet", "city=*", "_delta_log", "../",
+     "../*", "../**/*.parquet"],
+)  # fmt: skip
+def test_delta_table_is_refused_wherever_one_points(delta: Path, below: str) -> None:
+    with pytest.raises(DataError, match=r"a table is a Delta table.*deltalake"):
+        list_source(f"{delta}/{unquote(below)}")
+    with pytest.raises(DataError, match="is a Delta table"):
+        list_source([next(delta.glob("*/*.parquet")), f"{delta.as_uri()}/{below}"])
+
+
+def test_every_way_to_read_data_refuses_a_table(delta: Path) -> None:
+    plan = make_plan(sorted(delta.glob("*/*.parquet")))
+    for read in (
+        lambda: make_plan(delta),
+        lambda: make_scoring_plan(delta, plan.schema),
+        lambda: extend_plan(plan, delta),
+    ):
+        with pytest.raises(DataError, match="is a Delta table"):
+            read()
+
+
+def test_command_of_the_message_lists_the_live_files(delta: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        list_source(delta)
+    told = run(command_of(caught.value))
+    assert told.returncode == 0, told.stderr
+    live = json.loads(told.stdout)
+    assert rows_of(live) == LIVE
+    assert len(live) < len(list(delta.glob("*/*.parquet")))
+    cities = {dict(file.partition)["city"] for file in list_source(live)[0]}
+    assert cities == set(CITIES)
+
+
+def test_folder_that_became_a_table_is_refused(write: Write) -> None:
+    from deltalake import convert_to_deltalake
+
+    folder = write({"x": [1, 2]}, "rows/a.parquet").parent
+    plan = make_plan(folder)
+    convert_to_deltalake(str(folder))
+    with pytest.raises(DataError, match="is a Delta table"):
+        extend_plan(plan, folder)
+    with pytest.raises(DataError, match="is a Delta table"):
+        make_plan(folder)
+
+
+def test_link_to_a_partition_of_a_table_is_refused(delta: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/part").symlink_to(delta / "city=New%20York")
+    for source in ("in", "in/part", "in/p*", "in/part/*.parquet"):
+        with pytest.raises(DataError, match="is a Delta table"):
+            list_source(tmp_path / source)
+
+
+def inline_vector(row: int) -> str:
+    """Return a deletion vector of one row as a Delta log holds it: roaring bits in base 85."""
+    bits = struct.pack("<IQI", 1681511377, 1, 0)  # magic, bitmaps, high half of the numbers
+    bits += struct.pack("<IIHHIH", 12346, 1, 0, 0, 16, row)  # one container of one number
+    ours = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
+    delta = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+    padded = bits + b"\0" * (-len(bits) % 4)
+    return base64.b85encode(padded).decode().translate(str.maketrans(ours, delta))
+
+
+def test_command_refuses_a_table_with_deletion_vectors(write: Write) -> None:
+    file = write({"x": [1, 2, 3]}, "vectors/a.parquet")
+    described = {"type": "struct", "fields": [
+        {"name": "x", "type": "long", "nullable": True, "metadata": {}}]}  # fmt: skip
+    lines: list[dict[str, Any]] = [
+        {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7,
+                      "readerFeatures": ["deletionVectors"],
+                      "writerFeatures": ["deletionVectors"]}},
+        {"metaData": {"id": "a", "format": {"provider": "parquet", "options": {}},
+                      "schemaString": json.dumps(described), "partitionColumns": [],
+                      "configuration": {}, "createdTime": 1}},
+        {"add": {"path": file.name, "partitionValues": {}, "size": file.stat().st_size,
+                 "modificationTime": 1, "dataChange": True, "stats": '{"numRecords": 3}',
+                 "deletionVector": {"storageType": "i", "pathOrInlineDv": inline_vector(1),
+                                    "sizeInBytes": 34, "cardinality": 1}}},
+    ]  # fmt: skip
+    (file.parent / "_delta_log").mkdir()
+    log = file.parent / "_delta_log" / f"{0:020}.json"
+    log.write_text("\n".join(map(json.dumps, lines)))
+    with pytest.raises(DataError) as caught:
+        list_source(file.parent)
+    told = run(command_of(caught.value))
+    assert told.returncode != 0
+    assert told.stdout == ""
+    assert "rows of live files are deleted" in told.stderr
+
+
+FORMATS = {
+    "a Hudi table": (".hoodie/hoodie.properties", "p/a.parquet"),
+    "a Hudi table ": ("p/.hoodie_partition_metadata", "p/a.parquet"),
+    "the output of a Spark stream": ("_spark_metadata/0", "p/a.parquet"),
+    "an Iceberg table": (
+        "metadata/00000-0a1b2c3d-0000-4000-8000-000000000000.metadata.json", "data/a.parquet",
+    ),
+    "an Iceberg table ": ("metadata/v1.gz.metadata.json", "data/k=1/a.parquet"),
+    "an Iceberg table  ": ("metadata/version-hint.text", "data/a.parquet"),
+    "a Paimon table": ("schema/schema-0", "bucket-0/data-0.parquet"),
+    "a DuckLake table": (
+        "README", "ducklake-0197a1b2-0000-7000-8000-000000000000.parquet",
+    ),
+    "a transactional Hive table": ("README", "k=1/delta_0000001_0000001_0000/000000_0"),
+    "a transactional Hive table ": ("README", "base_0000002/000000_0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_other_formats_are_known_by_their_names_of_files(
+    write: Write, tmp_path: Path, name: str
+) -> None:
+    marker, data = FORMATS[name]
+    file = write({"x": [1]}, f"lake/table/{data}")
+    (tmp_path / "lake/table" / marker).parent.mkdir(exist_ok=True)
+    (tmp_path / "lake/table" / marker).write_text("{}")
+    sources = [tmp_path / "lake/table", tmp_path / "lake", file.parent, f"{file.parent}/*"]
+    for source in [*sources, tmp_path / "lake/t*"]:
+        with pytest.raises(DataError, match=f"is {name.strip()}"):
+            list_source(source)
+    assert len(list_source(file)[0]) == 1
+
+
+def test_table_without_parquet_is_named_too(tmp_path: Path) -> None:
+    for name in ("data/0.lance", "_versions/1.manifest"):
+        (tmp_path / "t.lance" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "t.lance" / name).write_text("")
+    with pytest.raises(DataError, match="is a Lance table"):
+        list_source(tmp_path / "t.lance")
+
+
+def test_plain_folders_with_similar_names_are_read(write: Write, tmp_path: Path) -> None:
+    for name in ("metadata/about.json", "schema/a.txt", "schema-0/x.csv", "delta/x.json"):
+        (tmp_path / "rows" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "rows" / name).write_text("{}")
+    for name in ("a.parquet", "metadata/b.parquet", "base_2024/c.parquet", "schema/d.parquet"):
+        write({"x": [1]}, f"rows/{name}")
+    assert len(list_source(tmp_path / "rows")[0]) == 4
+    write({"x": [1]}, "rows/other/e.parquet")
+    delta_table(str(tmp_path / "beside"))
+    assert len(list_source(tmp_path / "rows/*/*.parquet")[0]) == 4
+
+
+@pytest.fixture(scope="module")
+def table() -> Iterator[str]:
+    """A table on an S3 server, for which the environment has credentials."""
+    import boto3
+
+    with moto_server() as endpoint, pytest.MonkeyPatch.context() as patch:
+        set_credentials(patch, endpoint)
+        patch.setenv("AWS_ALLOW_HTTP", "true")
+        boto3.client("s3", endpoint_url=endpoint).create_bucket(Bucket="lake")
+        delta_table("s3://lake/deep/a table")
+        yield "s3://lake/deep/a table"
+
+
+def objects() -> list[Any]:
+    import boto3
+
+    client = boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"])
+    return list(client.list_objects_v2(Bucket="lake")["Contents"])
+
+
+class TestObjectStore:
+    @pytest.mark.parametrize(
+        "url",
+        ["s3://lake", "s3://lake/deep", "s3://lake/deep/*", "{}", "{}/city=New%2520York",
+         "{}/*/*.parquet", "{}/city=New%2520York/*.parquet"],
+    )  # fmt: skip
+    def test_delta_table_is_refused_wherever_one_points(self, table: str, url: str) -> None:
+        with pytest.raises(DataError, match=r"s3://lake/deep/a%20table is a Delta table"):
+            list_source(url.format(table))
+
+    def test_command_of_the_message_lists_the_live_files(self, table: str) -> None:
+        with pytest.raises(DataError) as caught:
+            list_source(table)
+        told = run(command_of(caught.value))
+        assert told.returncode == 0, told.stderr
+        assert rows_of(json.loads(told.stdout)) == LIVE
+
+    def test_keys_of_objects_are_found_as_they_are(self, table: str) -> None:
+        keys = sorted(entry["Key"] for entry in objects() if "New%20York" in entry["Key"])
+        assert keys
+        for key in keys:
+            assert list_source(f"s3://lake/{key}") == list_source(f"s3://lake/{quote(key)}")
+
+
+def test_pages_of_the_table_are_not_opened(delta: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Any] = []
+    monkeypatch.setattr(pq, "ParquetFile", lambda *given, **_: opened.append(given))
+    with pytest.raises(DataError, match="is a Delta table"):
+        make_plan(delta)
+    assert opened == []
