@@ -17,7 +17,7 @@ from functools import partial
 from dmondrian.checkpoint.opening import RUN_NAME
 from dmondrian.checkpoint.parts import Pieces, part_folder, pieces, tree_range
 from dmondrian.checkpoint.run import BLOBS, Run
-from dmondrian.checkpoint.stream import FOLDER, PLAN_NAME
+from dmondrian.checkpoint.stream import FOLDER, PLACES_NAME, PLAN_NAME
 from dmondrian.errors import FencedError, ParameterError, StoreError
 from dmondrian.store import Store, open_store
 
@@ -79,7 +79,7 @@ def _objects(found: Pieces) -> Iterator[tuple[str, _Read]]:
         for shard in manifest.shards.values():
             read = partial(run.get_blob, shard["digest"], shard["bytes"])
             yield f"{below}{BLOBS}/{shard['digest']}", read
-        for name in (PLAN_NAME, *run.store.list(FOLDER), RUN_NAME):
+        for name in (PLAN_NAME, PLACES_NAME, *run.store.list(FOLDER), RUN_NAME):
             if run.store.exists(name):  # a saved model has no plan
                 yield f"{below}{name}", partial(run.store.get, name)
         yield f"{below}{manifest.name}", manifest.to_bytes

@@ -89,6 +89,7 @@ def merge(
     merged = Run.create(out, about, sources[0].stream.read(chain[0]))
     for before, digest in pairwise(chain):
         merged.stream.lead_to(str(digest), sources[0].stream.read(digest), [str(before)])
+    merged.stream.note_places(sources[0].stream.places()[1])
     shards = {}
     for number, (_, run, shard) in enumerate(pairs):
         data = run.get_blob(shard["digest"], shard["bytes"])

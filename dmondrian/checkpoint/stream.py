@@ -5,6 +5,7 @@
     plan.parquet              the first; create-only, its digest is in run.json
     plans/000001.json         which plan came next, and after which
     plans/<digest>.parquet    that plan as a whole
+    places.json               where the run was, and where its files are, when it was last used
 
 Relies on one writer at a time (see `lease`), who replaces a link only while no checkpoint lies
 behind the plan before it. Promises that the plans are a chain at any moment, so that a checkpoint
@@ -16,7 +17,8 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import TypeGuard
 
 from dmondrian.checkpoint import document
 from dmondrian.checkpoint.manifest import is_digest
@@ -24,6 +26,7 @@ from dmondrian.errors import CorruptError, NotFoundError
 from dmondrian.store import ExistsError, Store
 
 PLAN_NAME = "plan.parquet"
+PLACES_NAME = "places.json"
 FOLDER = "plans"
 PARQUET_MAGIC = b"PAR1"
 # A plan lists row groups: a million of them stay below this many bytes.
@@ -99,6 +102,43 @@ class Stream:
                 f"{_plan_name(digest)} is missing in {self._store.url}. {document.EARLIER}"
             ) from None
 
+    def places(self) -> tuple[str | None, dict[str, tuple[str, str]]]:
+        """Where the run and its data were when it was last used.
+
+        Returns
+        -------
+        home : str or None
+            Address of the run; None where an earlier version wrote it.
+        places : dict of str to (str, str)
+            Uri of a file in the plan to its uri and stamp, of files that are elsewhere than there.
+
+        Raises
+        ------
+        CorruptError
+            What is stored is damaged.
+        """
+        where = f"{PLACES_NAME} in {self._store.url}"
+        try:
+            data = self._store.get(PLACES_NAME, document.MAX_BYTES)
+        except NotFoundError:
+            return None, {}
+        told = document.unseal(data, where, "Delete it.")
+        home, places = told.get("run"), told.get("files")
+        if not isinstance(home, str) or not _are_places(places):
+            raise CorruptError(f"{where} tells no places of files. Delete it.")
+        return home, {uri: (place[0], place[1]) for uri, place in places.items()}
+
+    def note_places(self, places: Mapping[str, tuple[str, str]]) -> None:
+        """Keep where the run and its data are now; arguments as `places` returns them."""
+        noted = {"run": self._store.url, "files": {uri: [*now] for uri, now in places.items()}}
+        data = document.seal(noted)
+        try:
+            if self._store.get(PLACES_NAME, document.MAX_BYTES) == data:
+                return
+        except (NotFoundError, CorruptError):
+            pass
+        self._store.put(PLACES_NAME, data)
+
     def lead_to(self, digest: str, plan: bytes, earlier: Collection[str]) -> None:
         """Make a plan the newest of the chain; links to plans that it does not continue go.
 
@@ -126,6 +166,13 @@ class Stream:
             self._store.put(_plan_name(digest), plan)
             link = document.seal({"plan": digest, "after": chain[known[-1]]})
             self._store.put_same(_link_name(known[-1] + 1), link)
+
+
+def _are_places(places: object) -> TypeGuard[dict[str, list[str]]]:
+    return isinstance(places, dict) and all(
+        isinstance(place, list) and [type(text) for text in place] == [str, str]
+        for place in places.values()
+    )
 
 
 def _link_name(number: int) -> str:

@@ -7,6 +7,7 @@ encoding of a model.
 
 from dmondrian.data.extend import change_between, extend_plan
 from dmondrian.data.make import make_plan, make_scoring_plan
+from dmondrian.data.moved import place, place_beside, places_of
 from dmondrian.data.plan import BLOCK_ROWS, Block, Plan
 from dmondrian.data.read import Encoded, read_block
 from dmondrian.data.schema import Column, Schema
@@ -24,5 +25,8 @@ __all__ = [
     "list_source",
     "make_plan",
     "make_scoring_plan",
+    "place",
+    "place_beside",
+    "places_of",
     "read_block",
 ]

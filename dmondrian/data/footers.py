@@ -61,11 +61,15 @@ def read_footers(files: Sequence[SourceFile], with_bounds: bool = True) -> list[
 
 
 def open_parquet(
-    uri: str, dictionaries: Sequence[str] = (), footer: pq.FileMetaData | None = None
+    uri: str,
+    dictionaries: Sequence[str] = (),
+    footer: pq.FileMetaData | None = None,
+    source: pa.NativeFile | None = None,
 ) -> pq.ParquetFile:
     """Open a Parquet file; int96 times come as microseconds, which hold every date.
 
-    Its ``footer`` is not read again where it is given. Pages that carry a checksum are compared
+    Its ``footer`` is not read again where it is given, nor is the file opened where ``source``, the
+    open file, is. Pages that carry a checksum are compared
     with it when they are read (`read_columns`): a flipped bit is an error, not another value.
 
     Raises
@@ -75,7 +79,7 @@ def open_parquet(
     """
     try:
         return pq.ParquetFile(
-            open_uri(uri),
+            open_uri(uri) if source is None else source,
             metadata=footer,
             read_dictionary=list(dictionaries),
             coerce_int96_timestamp_unit="us",
@@ -114,7 +118,9 @@ def first_line(error: BaseException) -> str:
 def _read_footer(file: SourceFile, with_bounds: bool) -> Footer:
     if file.size == 0:
         raise DataError(f"{file.uri} is empty (0 bytes): expected a Parquet file")
-    with open_parquet(file.uri) as parquet:
+    source = open_uri(file.uri)
+    file = file.opened(source)
+    with open_parquet(file.uri, source=source) as parquet:
         metadata = parquet.metadata
         whole = parquet.schema_arrow
         counts = {name: whole.names.count(name) for name in whole.names}

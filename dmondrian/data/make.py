@@ -218,6 +218,7 @@ def groups_of(footers: Sequence[Footer], partitions: dict[str, Any]) -> list[Gro
             row_group=number,
             rows=rows,
             partition=partition_values(footer.file, partitions),
+            footer=footer.file.footer,
         )
         for footer in footers
         for number, rows in enumerate(footer.group_rows)

@@ -1,5 +1,8 @@
 """The frozen stream: an ordered list of blocks of rows, with the encoding they are read with.
 
+Data may move after a plan was made: its blocks then have the places where their files are now, and
+`origins` what the files are called in the stored plan, which the digest covers.
+
 Relies on `Schema`. Promises: a plan survives `to_parquet`/`from_parquet` unchanged; equal plans
 give equal bytes and equal digests; the digest covers the schema, the order, and the identity (uri,
 size, stamp, row group, rows) of every block; a file that was moved or rewritten makes another plan.
@@ -9,8 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -42,6 +45,7 @@ class Group:
     row_group: int
     rows: int
     partition: tuple[PartitionValue, ...] = ()
+    footer: str = ""  # digest of the file's footer, if it is known
 
 
 @dataclass(frozen=True)
@@ -57,8 +61,9 @@ class Block:
     group: int  # number of the row group in the source, before any shuffle: the shuffle's key
     group_rows: int  # rows in the whole row group
     size: int  # bytes of the file
-    stamp: str  # last change of the file
+    stamp: str  # ETag or last change of the file
     partition: tuple[PartitionValue, ...] = ()
+    footer: str = ""  # digest of the file's footer, if it is known; not in the plan's digest
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,8 @@ class Plan:
     # (rows, digest) of each plan that this one continues, oldest first; not in the digest
     earlier: tuple[tuple[int, str], ...] = ()
     excluded: tuple[str, ...] = ()  # columns that the job left out; not in the digest
+    # uri now -> (uri, stamp) when the plan was made, of files whose store calls them otherwise now
+    origins: Mapping[str, tuple[str, str]] = field(default_factory=dict, hash=False)
 
     @property
     def n_rows(self) -> int:
@@ -82,7 +89,7 @@ class Plan:
     @cached_property
     def digest(self) -> str:
         """Hexadecimal SHA-256 of the canonical content."""
-        content = {**self._header(), "blocks": [_row(block) for block in self.blocks]}
+        content = {**self._header(), "blocks": self._rows()}
         text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.sha256(text.encode("ascii")).hexdigest()
 
@@ -94,17 +101,28 @@ class Plan:
         schema = self.schema.to_json()
         return {"format": _FORMAT, "schema": schema, "shuffle": self.shuffle, "seed": self.seed}
 
+    def _rows(self) -> list[list[Any]]:
+        """Return the stored form of each block."""
+        origins = self.origins
+        return [
+            _row(replace(block, uri=origin[0], stamp=origin[1]) if origin else block)
+            for block in self.blocks
+            for origin in (origins.get(block.uri),)
+        ]
+
     def to_parquet(self) -> bytes:
         """Write the plan as a Parquet file: a row per block, the rest in the file's metadata."""
         header = {**self._header(), "notes": list(self.notes), "digest": self.digest}
         header["earlier"] = [list(pair) for pair in self.earlier]
         header["excluded"] = list(self.excluded)
         text = json.dumps(header, sort_keys=True, separators=(",", ":"))
-        rows = [_row(block) for block in self.blocks]
+        rows = self._rows()
         columns = [
             pa.array([row[i] for row in rows], type=kind) for i, (_, kind) in enumerate(_FIELDS)
         ]
-        table = pa.Table.from_arrays(columns, schema=pa.schema(_FIELDS, {_META: text.encode()}))
+        columns.append(pa.array([block.footer for block in self.blocks], type=_FOOTER[1]))
+        fields = pa.schema([*_FIELDS, _FOOTER], {_META: text.encode()})
+        table = pa.Table.from_arrays(columns, schema=fields)
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
         return sink.getvalue().to_pybytes()
@@ -160,7 +178,7 @@ class Plan:
                 raise ValueError(f"block {index} is not a part of its row group")
             if min(block.row_group, block.group, block.size) < 0 or block.row_group >= 2**31:
                 raise ValueError(f"block {index} has a negative number")
-            if any(type(text) is not str for text in (block.uri, block.stamp)):
+            if any(type(text) is not str for text in (block.uri, block.stamp, block.footer)):
                 raise ValueError(f"block {index} names no file")
             position += block.rows
 
@@ -168,7 +186,8 @@ class Plan:
 def _read(data: bytes) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
     """Read header and rows, at most as much of them as a plan may have."""
     # Repeated texts stay shared: a page can repeat one text a billion times.
-    texts = [name for name, kind in _FIELDS if kind == pa.string()]
+    there = set(pq.read_schema(pa.BufferReader(data)).names)
+    texts = [n for n, kind in (*_FIELDS, _FOOTER) if kind == pa.string() and n in there]
     file = pq.ParquetFile(
         pa.BufferReader(data), read_dictionary=texts, page_checksum_verification=True
     )
@@ -177,8 +196,8 @@ def _read(data: bytes) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
     if header["format"] != _FORMAT:
         told = str(header["format"])[:80]
         raise ValueError(f"expected a plan of format {_FORMAT}, got {told}")
-    kinds = [(name, _plain_type(file.schema_arrow.field(name).type)) for name, _ in _FIELDS]
-    if file.schema_arrow.names != [name for name, _ in _FIELDS] or kinds != _FIELDS:
+    kinds = [(part.name, _plain_type(part.type)) for part in file.schema_arrow]
+    if kinds not in (_FIELDS, [*_FIELDS, _FOOTER]):
         raise ValueError("its columns were altered")
     rows: list[dict[str, Any]] = []
     n_bytes = 0
@@ -217,6 +236,8 @@ _FIELDS: list[tuple[str, pa.DataType]] = [
     ("partition", pa.string()),
 ]
 
+_FOOTER = ("footer", pa.string())  # not in plans of earlier versions, nor in the digest
+
 
 def arrange(
     groups: Sequence[Group], shuffle: bool, seed: int, before: Sequence[Block] = ()
@@ -254,6 +275,7 @@ def _cut(groups: Sequence[tuple[int, Group]], index: int, position: int) -> Iter
                 size=group.size,
                 stamp=group.stamp,
                 partition=group.partition,
+                footer=group.footer,
             )
             index += 1
             position += rows

@@ -25,7 +25,7 @@ from dmondrian.data.kept import Kept
 from dmondrian.data.plan import Block, Plan
 from dmondrian.data.schema import Schema
 from dmondrian.data.shuffle import permutation
-from dmondrian.data.source import stat_uri
+from dmondrian.data.source import is_local, stat_uri
 from dmondrian.data.values import BoolArray, FloatArray, IntArray
 from dmondrian.errors import DataError, PlanError, SchemaError
 
@@ -119,13 +119,13 @@ def _check_unchanged(block: Block) -> None:
     if found is None:
         raise PlanError(
             f"{block.uri} is part of the plan but is no longer there: put it back, or start a new "
-            "run"
+            "run; if the data moved, train the run again with a job that names where they are now"
         )
-    if found != (block.size, block.stamp):
+    if not found.is_same(block.size, block.stamp, is_local(block.uri)):
         raise PlanError(
             f"{block.uri} changed since the plan was made: expected {block.size} bytes stamped "
-            f"{block.stamp}, got {found[0]} bytes stamped {found[1]}; put the file back, or start "
-            "a new run"
+            f"{block.stamp}, got {found.size} bytes stamped {found.stamp}; put the file back, or "
+            "start a new run"
         )
 
 

@@ -4,8 +4,7 @@ Relies on `pyarrow.fs` for local and remote file systems (credentials come from 
 on `web` for links, and on `listing` for folders and globs.
 Promises: the same source gives the same order everywhere (folders and globs are sorted by path, a
 list keeps its own order); ``key=value`` folders are returned as partition values; a file is known
-by its uri, size and stamp (time of last change in nanoseconds), which is how a change under a run
-is found.
+by its uri, size and stamp (see `version`), which is how a change under a run is found.
 
 A local file's uri is its absolute path; every other uri keeps its scheme and query.
 """
@@ -16,7 +15,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TypeAlias
@@ -27,11 +26,13 @@ from pyarrow import fs
 
 from dmondrian.data.links import broken_link
 from dmondrian.data.listing import GLOB, files_below, files_matching
+from dmondrian.data.version import Version, footer_digest, version_of
 from dmondrian.data.web import is_web, open_web, stat_web
 from dmondrian.errors import DataError
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
+SAFE = "/=:,+@"  # what stays as it is in the path of a URL
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 # Names of a query's entries whose values open a store; options such as region= are none.
 _SECRET = re.compile(r"sig|token|credential|key|secret|password", re.IGNORECASE)
@@ -44,8 +45,24 @@ class SourceFile:
 
     uri: str  # absolute path of a local file, otherwise a URL
     size: int  # bytes
-    stamp: str  # time of the last change, nanoseconds since 1970, as text
+    stamp: str  # ETag, or the time of the last change in nanoseconds since 1970
     partition: tuple[tuple[str, str | None], ...]  # (key, value) of each key=value folder above it
+    changed: str = ""  # that time, where the stamp is an ETag
+    footer: str = ""  # digest of a local file's Parquet footer, by which a copy of it is known
+
+    @property
+    def version(self) -> Version:
+        """Its state."""
+        return Version(self.size, self.stamp, self.changed)
+
+    def opened(self, file: pa.NativeFile) -> SourceFile:
+        """Return this file with what is known of it when it is open: listings have no ETags."""
+        if is_local(self.uri):
+            return replace(self, footer=footer_digest(file))
+        version = None if is_web(self.uri) else version_of(file)
+        if version is None:
+            return self
+        return replace(self, size=version.size, stamp=version.stamp, changed=self.stamp)
 
 
 def list_source(source: Source) -> tuple[list[SourceFile], list[str]]:
@@ -151,15 +168,33 @@ def open_uri(uri: str) -> pa.NativeFile:
     return filesystem.open_input_file(path)
 
 
-def stat_uri(uri: str) -> tuple[int, str] | None:
-    """Size in bytes and stamp of a file as it is now, or None when it is not there."""
+def stat_uri(uri: str) -> Version | None:
+    """Return the state of a file as it is now, or None when it is not there.
+
+    Raises
+    ------
+    OSError
+        As the file system says it.
+    """
     if is_web(uri):
-        return stat_web(uri)
+        found = stat_web(uri)
+        return None if found is None else Version(*found)
     filesystem, path = _locate(uri)
+    if not is_local(uri):
+        try:
+            with filesystem.open_input_file(path) as file:
+                version = version_of(file)
+        except FileNotFoundError:
+            return None
+        if version is not None:
+            return version
     info = filesystem.get_file_info(path)
-    if info.type != fs.FileType.File:
-        return None
-    return info.size, _stamp(info)
+    return Version(info.size, _stamp(info)) if info.type == fs.FileType.File else None
+
+
+def is_local(uri: str) -> bool:
+    """Whether a uri is a path of this machine."""
+    return _SCHEME.match(uri) is None
 
 
 def _web_file(location: str) -> SourceFile:
@@ -188,7 +223,7 @@ def _expand(location: str, notes: list[str]) -> tuple[str, list[fs.FileInfo]]:
             raise DataError(f"no file matches {location}: expected at least one Parquet file")
     except OSError as error:
         raise DataError(f"cannot list {location}: {error}") from error
-    if _SCHEME.match(location):
+    if not is_local(location):
         if "%" in location and "%25" not in location:
             # Other programs list the keys of objects as they are, not as parts of a URL.
             with suppress(DataError):
@@ -212,7 +247,7 @@ def _stamp(info: fs.FileInfo) -> str:
 
 
 def _locate(uri: str) -> tuple[fs.FileSystem, str]:
-    if not _SCHEME.match(uri):
+    if is_local(uri):
         return _local(), uri
     split = urlsplit(uri)
     filesystem, root = _remote(split.scheme, split.netloc, split.query, _endpoint())
@@ -220,11 +255,11 @@ def _locate(uri: str) -> tuple[fs.FileSystem, str]:
 
 
 def _child_uri(location: str, path: str) -> str:
-    if not _SCHEME.match(location):
+    if is_local(location):
         return path
     split = urlsplit(location)
     _, root = _remote(split.scheme, split.netloc, split.query, _endpoint())
-    below = quote(path[len(root.rstrip("/")) :].lstrip("/"), safe="/=:,+@")
+    below = quote(path[len(root.rstrip("/")) :].lstrip("/"), safe=SAFE)
     query = f"?{split.query}" if split.query else ""
     return f"{split.scheme}://{split.netloc}/{below}{query}"
 

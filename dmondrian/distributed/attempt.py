@@ -19,7 +19,7 @@ from distributed import Client
 
 from dmondrian.calibration import kind_of
 from dmondrian.checkpoint import Lease, Manifest, Run
-from dmondrian.data import Plan
+from dmondrian.data import Plan, places_of
 from dmondrian.distributed.cluster import warm
 from dmondrian.distributed.coordinator import Coordinator
 from dmondrian.distributed.fleet import ANSWER_SECONDS
@@ -77,6 +77,7 @@ def finish(run: Run, plan: Plan, manner: Manner, connect: Callable[[], Client]) 
     DMondrianError
         See :func:`dmondrian.distributed.train`.
     """
+    run.stream.note_places(places_of(plan))
     is_current = run.stream.digests()[-1] == plan.digest
     attempt = Attempt(run, plan, manner)
     seen, manifest = run.manifests(), run.latest()

@@ -8,6 +8,7 @@ stream only ever grows at its end.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -95,8 +96,8 @@ def freeze(
     else:
         plan = extend_plan(stored, data)
         n_rows = stored.earlier[0][0] if stored.earlier else stored.n_rows
-        files = {block.uri for block in stored.blocks if block.position < n_rows}
-        began = make_plan(data, among=files, **options)
+        files = {block.uri for block in plan.blocks if block.position < n_rows}
+        began = replace(make_plan(data, among=files, **options), origins=plan.origins)
     if on_plan is not None:
         on_plan(plan)
     about = {**_about(estimator, began, url), **_trees(estimator, **asked)}

@@ -16,7 +16,7 @@ from distributed import Client
 from dmondrian.checkpoint import Lease, Run
 from dmondrian.checkpoint.opening import VERSIONS_KEY
 from dmondrian.checkpoint.parts import is_whole, open_whole, part_url, parts_of, tree_range
-from dmondrian.data import Plan
+from dmondrian.data import Plan, place, place_beside
 from dmondrian.distributed.attempt import Manner, finish, manner_of
 from dmondrian.distributed.cluster import Connection
 from dmondrian.distributed.freeze import MOST_TREES, cut_trees
@@ -109,7 +109,10 @@ def _finished_plan(base: Run) -> Plan:
             f"{base.url} was fitted on arrays, which nobody can stream again: train it with "
             "dmondrian.distributed.train"
         )
-    plan = Plan.from_parquet(base.stream.read())
+    home, places = base.stream.places()
+    plan = place(Plan.from_parquet(base.stream.read()), places)
+    if home is not None and home != base.url:
+        plan = place_beside(plan, home, base.url)
     newest = base.latest(verify=False)
     if newest is None or newest.position < plan.n_rows:
         at = 0 if newest is None else newest.position

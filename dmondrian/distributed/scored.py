@@ -26,6 +26,7 @@ import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -118,13 +119,31 @@ def claim(store: Store, about: dict[str, Any], plan: Plan) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def as_begun(store: Store, plan: Plan) -> Plan:
+    """Return a plan with the digest that the scores in a folder were begun with, if it is theirs.
+
+    Earlier versions noted the times of change of objects in a store that has ETags.
+    """
+    then = _plan_then(store)
+    if then is None or len(then.blocks) != len(plan.blocks) or change_between(then, plan):
+        return plan
+    origins = {block.uri: (block.uri, block.stamp) for block in then.blocks}
+    renamed = replace(plan, origins=origins)
+    return renamed if renamed.digest == then.digest else plan
+
+
 def _changed_file(store: Store, plan: Plan) -> str | None:
     """Say which file is not what it was for the scores that are there, as far as that is known."""
+    then = _plan_then(store)
+    return None if then is None else change_between(then, plan)
+
+
+def _plan_then(store: Store) -> Plan | None:
+    """Return the plan of the scores that are there; it is written after what was asked."""
     try:
-        then = Plan.from_parquet(store.get(PLAN, MAX_PLAN_BYTES))
-    except (NotFoundError, CorruptError):  # it is written after what was asked
+        return Plan.from_parquet(store.get(PLAN, MAX_PLAN_BYTES))
+    except (NotFoundError, CorruptError):
         return None
-    return change_between(then, plan)
 
 
 def sealed(table: pa.Table, asked: str, name: str) -> bytes:

@@ -32,6 +32,7 @@ from dmondrian.distributed.relay import Relay, connected_relay
 from dmondrian.distributed.scored import (
     MANIFEST,
     PLAN,
+    as_begun,
     check_details,
     check_out,
     claim,
@@ -197,6 +198,7 @@ def score(
     told = _details(model) if details else ()
     _check_names(model, told, keep)
     store = open_store(out)
+    plan = as_begun(store, plan)
     about = {"model": model.digest, "data": plan.digest, "keep": list(keep), "file_rows": FILE_ROWS}
     if told != _details(model):  # left out else: the bytes are those of older versions
         about["details"] = False

@@ -22,7 +22,7 @@ from distributed import Worker, WorkerPlugin, get_worker
 
 from dmondrian.checkpoint.codec import decode_forest, encode_forest
 from dmondrian.checkpoint.run import Run
-from dmondrian.data import Plan, read_block
+from dmondrian.data import Plan, place, read_block
 from dmondrian.distributed.blocks import BlockCache, read_failure
 from dmondrian.distributed.code import code_digest
 from dmondrian.distributed.orders import (
@@ -64,7 +64,7 @@ class HeldRun:
         self.ranges = [range(first, stop) for first, stop in about["shards"]]
         stream = self.run.stream
         digest = stream.digests()[-1]
-        self.plan = Plan.from_parquet(stream.read(digest))
+        self.plan = place(Plan.from_parquet(stream.read(digest)), stream.places()[1])
         if self.plan.digest != digest:
             raise CorruptError(
                 f"the plan in {order.run} is not the one that run.json or plans/ names"

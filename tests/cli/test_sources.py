@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tests.cli.command import call, events
+from tests.cli.command import call, digests, events
 
 REFUSED = 3
 
@@ -101,3 +102,81 @@ def test_lost_link_is_refused_by_every_command(plain: Path, shared: str, tmp_pat
         _, stderr = call(*words, code=REFUSED)
         assert f"{data}/b.parquet is a link to {tmp_path}/.git/annex/objects/b.parquet" in stderr
         assert "git annex get" in stderr
+
+
+def grow(run: Path, n_trees: int, shared: str, code: int = 0) -> tuple[str, str]:
+    return call("grow", run, "--n-estimators", n_trees, "--scheduler", shared, code=code)
+
+
+def as_earlier_version(run: Path) -> None:
+    """Take from a run what earlier versions did not write: places, and digests of footers."""
+    (run / "places.json").unlink()
+    for path in (run / "plan.parquet", *run.glob("plans/*.parquet")):
+        plan = pq.read_table(path)
+        pq.write_table(plan.drop_columns(["footer"]), path)
+
+
+@pytest.mark.parametrize("is_earlier", [False, True])
+def test_run_that_was_copied_with_its_data_goes_on(
+    plain: Path, shared: str, tmp_path: Path, is_earlier: bool
+) -> None:
+    shutil.copytree(plain, tmp_path / "old")
+    old, new = tmp_path / "old", tmp_path / "new"
+    train(old / "job.toml", shared)
+    if is_earlier:
+        as_earlier_version(old / "run")
+    shutil.move(old, new)
+    pq.write_table(rows(200, 100), new / "data/b.parquet")
+    stdout, stderr = train(new / "job.toml", shared)
+    assert "100 rows in" in stdout
+    assert f"{plain}/data/a.parquet is {new}/data/a.parquet" in stderr
+    shutil.move(new, tmp_path / "third")
+    grow(tmp_path / "third/run", 3, shared)
+    shutil.move(tmp_path / "third", new)
+    train(new / "job.toml", shared)
+    assert "has 4 trees" in grow(new / "run", 4, shared)[0]
+    still = tmp_path / "still"
+    (still / "data").mkdir(parents=True)
+    pq.write_table(rows(0, 200), still / "data/a.parquet")
+    train(write_job(still, "data"), shared)
+    pq.write_table(rows(200, 100), still / "data/b.parquet")
+    train(still / "job.toml", shared)
+    grow(still / "run", 3, shared)
+    grow(still / "run", 4, shared)
+    for run in ("run", "run/growth/*"):
+        for moved, there in zip(sorted(new.glob(run)), sorted(still.glob(run)), strict=True):
+            assert digests(moved) == digests(there)
+
+
+def test_grown_copy_reads_the_data_beside_it(plain: Path, shared: str, tmp_path: Path) -> None:
+    shutil.copytree(plain, tmp_path / "copy")
+    grow(tmp_path / "copy/run", 3, shared)
+    (part,) = (tmp_path / "copy/run").glob("growth/*")
+    places = json.loads((part / "places.json").read_text())
+    assert next(iter(places["files"].values()))[0] == str(tmp_path / "copy/data/a.parquet")
+    as_earlier_version(tmp_path / "copy/run")
+    shutil.copytree(tmp_path / "copy", tmp_path / "lost")
+    (tmp_path / "lost/data").rename(tmp_path / "lost/elsewhere")
+    (plain / "data").rename(plain / "hidden")
+    try:
+        _, stderr = grow(tmp_path / "lost/run", 4, shared, code=REFUSED)
+        assert "no longer there" in stderr
+        assert "train the run again with a job that names where they are now" in stderr
+        train(write_job(tmp_path / "lost", "elsewhere"), shared)
+        grow(tmp_path / "lost/run", 4, shared)
+    finally:
+        (plain / "hidden").rename(plain / "data")
+
+
+def test_data_that_cannot_be_known_again_are_refused_with_the_reason(
+    plain: Path, shared: str, tmp_path: Path
+) -> None:
+    shutil.copytree(plain, tmp_path / "copy")
+    as_earlier_version(tmp_path / "copy/run")
+    data = tmp_path / "copy/data/a.parquet"
+    data.write_bytes(data.read_bytes())  # with another time
+    _, stderr = train(tmp_path / "copy/job.toml", shared, code=REFUSED)
+    assert f"{data} has its name, size and row groups, but neither its time of change" in stderr
+    assert "cp -p" in stderr
+    shutil.copy2(plain / "data/a.parquet", data)
+    train(tmp_path / "copy/job.toml", shared)

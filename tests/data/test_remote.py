@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import fs
 
-from dmondrian.data import Plan, make_plan, read_block
+from dmondrian.data import Plan, extend_plan, make_plan, read_block
+from dmondrian.data.version import Version
 from dmondrian.errors import DataError, PlanError
 from tests.store.servers import moto_server, set_credentials
 
@@ -82,6 +84,75 @@ class TestS3:
     def test_missing_object_is_named(self, bucket: Any) -> None:
         with pytest.raises(DataError, match="s3://data/nope"):
             make_plan("s3://data/nope", target="y")
+
+
+class TestFinerListing:
+    """A server that lists milliseconds and answers a look at one object in whole seconds."""
+
+    @pytest.fixture
+    def bucket(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+        import boto3
+
+        with moto_server(lists_milliseconds=True) as endpoint:
+            set_credentials(monkeypatch, endpoint)
+            client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
+            client.create_bucket(Bucket="fine")
+            for path in folder.rglob("*.parquet"):
+                client.upload_file(str(path), "fine", str(path.relative_to(folder)))
+            filesystem, _ = fs.FileSystem.from_uri("s3://fine/")
+            (listed,) = filesystem.get_file_info(fs.FileSelector("fine/k=1"))
+            assert listed.mtime_ns - filesystem.get_file_info(listed.path).mtime_ns == 123_000_000
+            yield client
+
+    def test_objects_are_known_by_their_etags_however_they_are_named(
+        self, folder: Path, bucket: Any
+    ) -> None:
+        there = content(make_plan(folder, target="y"))
+        sources = ("s3://fine", "s3://fine/*/*.parquet",
+                   ["s3://fine/k=1/a.parquet", "s3://fine/k=2/b.parquet"])  # fmt: skip
+        plans = [make_plan(source, target="y") for source in sources]
+        for plan in plans:
+            assert content(Plan.from_parquet(plan.to_parquet())) == there
+            assert extend_plan(plan, "s3://fine").digest == plan.digest
+        assert len({plan.digest for plan in plans}) == 1
+        etag = bucket.head_object(Bucket="fine", Key="k=1/a.parquet")["ETag"]
+        assert plans[0].blocks[0].stamp == etag
+
+    def test_same_size_and_second_are_told_apart_by_etags(self, folder: Path, bucket: Any) -> None:
+        plan = make_plan("s3://fine", target="y")
+        body = bytearray((folder / "k=1/a.parquet").read_bytes())
+        bucket.put_object(Bucket="fine", Key="k=1/a.parquet", Body=bytes(body))
+        assert read_block(plan, plan.blocks[0]).y is not None
+        body[10] ^= 1
+        bucket.put_object(Bucket="fine", Key="k=1/a.parquet", Body=bytes(body))
+        with pytest.raises(PlanError, match=r"a\.parquet changed"):
+            read_block(plan, plan.blocks[0])
+        with pytest.raises(PlanError, match=r"a\.parquet changed"):
+            extend_plan(plan, "s3://fine")
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "is_local", "expected"),
+    [
+        ("1700000000123000000", Version(9, '"e"', "1700000000000000000"), False, True),
+        ("1700000000000000000", Version(9, "1700000000123000000"), False, True),
+        ("1700000000999000000", Version(9, '"e"', "1700000001000000000"), False, True),
+        ("1700000000123000000", Version(9, "1700000000123456789"), False, True),
+        ("1700000000123000000", Version(9, '"e"', "1700000002000000000"), False, False),
+        ("1700000000123000000", Version(9, "1700000000124000000"), False, False),
+        ("1700000000000000000", Version(9, "1700000000123000000"), True, False),
+        ("1700000000123456789", Version(9, "1700000000123456789"), True, True),
+        ('"e"', Version(9, '"e"', "1700000000000000000"), False, True),
+        ('"f"', Version(9, '"e"', "1700000000000000000"), False, False),
+        ('"e"', Version(8, '"e"', "1700000000000000000"), False, False),
+        ('"e"', Version(9, "1700000000000000000"), False, False),
+        ("", Version(9, ""), False, True),
+    ],
+)
+def test_versions_are_compared_by_what_both_have(
+    then: str, now: Version, is_local: bool, expected: bool
+) -> None:
+    assert now.is_same(9, then, is_local) is expected
 
 
 class RangeHandler(SimpleHTTPRequestHandler):

@@ -9,8 +9,10 @@ import pytest
 from distributed import Client
 
 from dmondrian import load
-from dmondrian.distributed import TrainedRun, evaluate, score, train
+from dmondrian.data.source import SourceFile
+from dmondrian.distributed import TrainedRun, evaluate, grow, score, train
 from dmondrian.distributed.models import open_model
+from dmondrian.errors import CheckpointError, DataError
 from dmondrian.store import open_store
 
 from ..store.servers import BUCKET, KEY_ID, SECRET, moto_server, set_credentials
@@ -21,7 +23,7 @@ from .test_relay import limit_of, small_plans  # noqa: F401 - a fixture
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     boto3 = pytest.importorskip("boto3")
-    with moto_server() as endpoint:
+    with moto_server(lists_milliseconds=True) as endpoint:
         set_credentials(monkeypatch, endpoint)
         boto3.client("s3", endpoint_url=endpoint).create_bucket(Bucket=BUCKET)
         yield f"s3://{BUCKET}"
@@ -59,3 +61,32 @@ def test_a_job_whose_files_are_all_in_a_bucket(
         data = store.get(name)
         assert SECRET.encode() not in data
         assert KEY_ID.encode() not in data
+
+
+def test_runs_and_scores_that_noted_times_of_change_go_on(
+    bucket: str, adult: Path, client: Client
+) -> None:
+    files = sorted(adult.iterdir())
+    bucket = f"{bucket}/earlier"
+    store = open_store(bucket)
+    store.put("data/part-0.parquet", files[0].read_bytes())
+    data, run, out = f"{bucket}/data", f"{bucket}/run", f"{bucket}/scores"
+    options = {"target": "income", "client": client, "run": run}
+    with pytest.MonkeyPatch.context() as patch:
+        # An earlier version noted what listings say, which have no ETags.
+        patch.setattr(SourceFile, "opened", lambda self, _: self)
+        first = train(forest(), data, **options)
+        score(run, data, out, client=client)
+        assert all(block.stamp.endswith("123000000") for block in first.plan.blocks)
+    assert score(run, data, out, client=client)["written"] == 0
+    same = train(forest(), data, **options)
+    assert same.plan.digest == first.plan.digest
+    assert same.metrics == first.metrics
+    store.put("data/part-1.parquet", files[1].read_bytes())
+    assert train(forest(), data, **options).plan.n_rows == ROWS
+    assert grow(run, 8, client=client).plan.n_rows == ROWS
+    with pytest.raises(CheckpointError, match=r"part-1\.parquet came since"):
+        score(run, data, out, client=client)
+    store.put("data/part-0.parquet", files[0].read_bytes()[::-1])
+    with pytest.raises(DataError, match=r"part-0\.parquet"):
+        train(forest(), data, **options)

@@ -40,14 +40,34 @@ def _one_write_at_a_time(app: Any) -> Any:
     return answer
 
 
+def _with_milliseconds_in_lists(app: Any) -> Any:
+    """Return a server's application whose listings have finer times of change than its HEAD.
+
+    Ceph's gateway and others do so; moto's times are whole seconds in both.
+    """
+
+    def answer(environ: dict[str, Any], start_response: Any) -> Any:
+        if "list-type" not in environ.get("QUERY_STRING", ""):
+            return app(environ, start_response)
+        told: list[Any] = []
+        parts = app(environ, lambda status, headers, *_: told.append((status, headers)))
+        body = b"".join(parts).replace(b".000Z</LastModified>", b".123Z</LastModified>")
+        start_response(*told[0])
+        return [body]
+
+    return answer
+
+
 @contextmanager
-def moto_server() -> Iterator[str]:
-    """Run moto's S3 server with one bucket; yields its endpoint."""
+def moto_server(lists_milliseconds: bool = False) -> Iterator[str]:
+    """Run moto's S3 server; yields its endpoint. HEAD can be made to round the times of lists."""
     from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     server._server.app = _one_write_at_a_time(server._server.app)
+    if lists_milliseconds:
+        server._server.app = _with_milliseconds_in_lists(server._server.app)
     host, port = server.get_host_and_port()
     endpoint = f"http://{host}:{port}"
     try:

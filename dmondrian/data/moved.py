@@ -1,0 +1,201 @@
+"""Where the files of a plan are now, after data and run were moved or copied elsewhere.
+
+Relies on `Plan.origins`, which keep the stored plan and its digest what they are. Promises that a
+file is only taken for another one of its name, size and row groups that has the same footer, or,
+where the footer was not noted, the same ETag or time of change.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from urllib.parse import quote, unquote, urlsplit
+
+import pyarrow as pa
+
+from dmondrian.data.footers import Footer
+from dmondrian.data.plan import Plan
+from dmondrian.data.source import SAFE, SourceFile, is_local, open_uri, stat_uri
+from dmondrian.data.version import footer_digest
+from dmondrian.errors import DataError
+
+_Parts = tuple[str, ...]  # of a path
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """A file as a plan noted it."""
+
+    size: int
+    stamp: str
+    footer: str
+    rows: dict[int, int]  # of each row group that has some
+
+    def resembles(self, footer: Footer) -> bool:
+        """Whether a file has this one's size and row groups."""
+        rows = {number: rows for number, rows in enumerate(footer.group_rows) if rows}
+        return (footer.file.size, rows) == (self.size, self.rows)
+
+    def is_at(self, file: SourceFile) -> bool:
+        """Whether a file of the same size is this one."""
+        if self.footer:
+            return self.footer == (file.footer or _footer_at(file.uri))
+        return file.version.is_same(self.size, self.stamp, is_local=False)
+
+
+def find_places(plan: Plan, footers: Sequence[Footer]) -> tuple[dict[str, str], dict[str, str]]:
+    """Find the files of a plan among those of a source.
+
+    Parameters
+    ----------
+    plan : Plan
+    footers : sequence of Footer
+        Of all files of the source.
+
+    Returns
+    -------
+    places : dict of str to str
+        Uri in the plan to uri now, of the files that are found.
+    doubtful : dict of str to str
+        The same of files that look alike, and of which nothing says that they are the same.
+    """
+    listed = {footer.file.uri: footer for footer in footers}
+    planned = _files_of(plan)
+    places = {uri: uri for uri in planned if uri in listed}
+    doubtful: dict[str, str] = {}
+    missing = {_parts(uri): uri for uri in planned if uri not in listed}
+    spare = {_parts(uri): uri for uri in listed if uri not in planned}
+    by_name: dict[str, list[_Parts]] = {}
+    for parts in spare:
+        by_name.setdefault(parts[-1], []).append(parts)
+
+    def try_at(then: _Parts, now: _Parts) -> bool:
+        if now not in spare or not planned[missing[then]].resembles(listed[spare[now]]):
+            return False
+        if not planned[missing[then]].is_at(listed[spare[now]].file):
+            doubtful.setdefault(missing[then], spare[now])
+            return False
+        places[missing.pop(then)] = spare.pop(now)
+        return True
+
+    for first in list(missing):
+        if first not in missing:
+            continue
+        # The folders of the nearest one of its name that is it are where the others are looked for.
+        near = sorted(by_name.get(first[-1], ()), key=lambda parts: -_shared_end(first, parts))
+        found = next((parts for parts in near if try_at(first, parts)), None)
+        if found is None:
+            continue
+        depth = _shared_end(first, found)
+        old, new = first[:-depth], found[:-depth]
+        for parts in [parts for parts in missing if parts[: len(old)] == old]:
+            try_at(parts, new + parts[len(old) :])
+    return places, doubtful
+
+
+def place(plan: Plan, files: Mapping[str, tuple[str, str]]) -> Plan:
+    """Return a plan that reads its files where they are now; its digest stays what it is.
+
+    Parameters
+    ----------
+    plan : Plan
+    files : mapping of str to (str, str)
+        Uri of a file in the plan to its uri and stamp now; a file that is not named stays where it
+        is.
+    """
+    origins, blocks = {}, []
+    for block in plan.blocks:
+        origin = plan.origins.get(block.uri, (block.uri, block.stamp))
+        uri, stamp = files.get(block.uri, (block.uri, block.stamp))
+        if (uri, stamp) != origin:
+            origins[uri] = origin
+        blocks.append(replace(block, uri=uri, stamp=stamp))
+    return replace(plan, blocks=tuple(blocks), origins=origins)
+
+
+def places_of(plan: Plan) -> dict[str, tuple[str, str]]:
+    """Return the places of files that are not as the stored plan says, as `place` takes them."""
+    stamps = {block.uri: block.stamp for block in plan.blocks}
+    return {origin[0]: (uri, stamps[uri]) for uri, origin in plan.origins.items()}
+
+
+def place_beside(plan: Plan, home: str, now: str) -> Plan:
+    """Return the plan of a run that was copied with its data: read from beside the copy.
+
+    Parameters
+    ----------
+    plan : Plan
+    home, now : str
+        Address of the run when its places were noted, and of the copy.
+
+    Returns
+    -------
+    Plan
+        It reads the files that are, as they were, at the same place relative to the copy; others
+        stay where they are.
+    """
+    files = {}
+    for uri, planned in _files_of(plan).items():
+        there = _beside(uri, home, now)
+        if there is None or there == uri:
+            continue
+        try:
+            version = stat_uri(there)
+        except (DataError, OSError):
+            continue
+        if version is None or version.size != planned.size:
+            continue
+        file = SourceFile(there, version.size, version.stamp, (), version.changed)
+        if planned.is_at(file):
+            files[uri] = (there, version.stamp)
+    return place(plan, files)
+
+
+def _files_of(plan: Plan) -> dict[str, _Planned]:
+    files: dict[str, _Planned] = {}
+    for block in plan.blocks:
+        new = _Planned(block.size, block.stamp, block.footer, {})
+        files.setdefault(block.uri, new).rows[block.row_group] = block.group_rows
+    return files
+
+
+def _footer_at(uri: str) -> str:
+    """Return the digest of the footer of a file, which may be remote; "" if it cannot be read."""
+    try:
+        with open_uri(uri) as file:
+            return footer_digest(file)
+    except (pa.ArrowException, OSError):
+        return ""
+
+
+def _beside(uri: str, home: str, now: str) -> str | None:
+    """Return where a file that was somewhere relative to a folder is relative to another one."""
+    if any(is_local(place) != is_local(uri) for place in (home, now)):
+        return None
+    if is_local(uri):
+        return posixpath.normpath(posixpath.join(now, posixpath.relpath(uri, home)))
+    file, then = urlsplit(uri), urlsplit(home)
+    if (file.scheme, file.netloc) != (then.scheme, then.netloc):
+        return None
+    split = urlsplit(now)
+    relative = posixpath.relpath(unquote(file.path), then.path or "/")
+    path = posixpath.normpath(posixpath.join(split.path or "/", relative))
+    return f"{split.scheme}://{split.netloc}{quote(path, safe=SAFE)}"
+
+
+def _parts(uri: str) -> _Parts:
+    """Return the parts of a path, and of a URL's path with its host or bucket before."""
+    if is_local(uri):
+        return tuple(uri.split("/"))
+    split = urlsplit(uri)
+    return (f"{split.scheme}://{split.netloc}", *unquote(split.path).split("/")[1:])
+
+
+def _shared_end(first: _Parts, second: _Parts) -> int:
+    """Return how many parts two paths have in common at their ends, but not the whole of one."""
+    most = min(len(first), len(second)) - 1
+    for n in range(most):
+        if first[-1 - n] != second[-1 - n]:
+            return n
+    return most

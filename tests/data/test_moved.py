@@ -1,0 +1,186 @@
+"""Data that moved: a plan finds its files again, or says why it cannot."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dmondrian.data import (
+    Plan,
+    extend_plan,
+    make_plan,
+    place,
+    place_beside,
+    places_of,
+    read_block,
+)
+from dmondrian.errors import PlanError
+from tests.store.servers import moto_server, set_credentials
+
+from .conftest import Write
+
+NAMES = ("old/data/k=1/part-0.parquet", "old/data/k=2/part-0.parquet", "old/more/part-0.parquet")
+
+
+@pytest.fixture
+def old(write: Write, tmp_path: Path) -> Path:
+    """Two folders whose files have one name and one size, in a folder called old."""
+    for number, name in enumerate(NAMES):
+        x = np.arange(20.0) + 100 * number
+        write({"x": x}, name, use_dictionary=False, compression="none", row_group_size=15)
+    sizes = {(tmp_path / name).stat().st_size for name in NAMES}
+    assert len(sizes) == 1
+    return tmp_path / "old"
+
+
+def of_earlier_version(plan: Plan) -> Plan:
+    """Return a plan without digests of footers, which earlier versions did not note."""
+    return replace(plan, blocks=tuple(replace(block, footer="") for block in plan.blocks))
+
+
+def stored(plan: Plan) -> Plan:
+    return Plan.from_parquet(plan.to_parquet())
+
+
+def rows(plan: Plan) -> list[Any]:
+    return [read_block(plan, block).X.tobytes() for block in plan.blocks]
+
+
+def touch(folder: Path) -> None:
+    """Give all files a new time of change, as `cp -r` does."""
+    for path in folder.rglob("*.parquet"):
+        os.utime(path, ns=(1, path.stat().st_mtime_ns + 5_000_000_000))
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_moved_files_are_found_and_the_plan_stays_what_it_is(
+    old: Path, write: Write, tmp_path: Path, earlier: bool
+) -> None:
+    plan = make_plan(old / "data")
+    there = rows(plan)
+    plan = stored(of_earlier_version(plan) if earlier else plan)
+    shutil.move(old, tmp_path / "new")
+    moved = extend_plan(plan, tmp_path / "new/data")
+    assert moved.digest == plan.digest == stored(moved).digest
+    assert {Path(block.uri) for block in moved.blocks} == {
+        tmp_path / name.replace("old/", "new/") for name in NAMES[:2]
+    }
+    assert rows(moved) == there
+    assert any("2 of the files moved" in note for note in moved.notes)
+    assert rows(place(stored(moved), places_of(moved))) == there
+    assert extend_plan(moved, tmp_path / "new/data").digest == plan.digest
+    write({"x": [1.0, 2.0]}, "new/data/k=0/part-0.parquet")
+    longer = extend_plan(plan, tmp_path / "new/data")
+    assert longer.earlier == ((plan.n_rows, plan.digest),)
+    assert longer.n_rows == plan.n_rows + 2
+    again = extend_plan(stored(longer), tmp_path / "new/data")
+    assert again.digest == longer.digest
+    assert len(rows(again)) == len(there) + 1
+
+
+def test_copies_without_their_times_are_known_by_their_footers(old: Path, tmp_path: Path) -> None:
+    plan = stored(make_plan(old))
+    there = rows(plan)
+    shutil.copytree(old, tmp_path / "new")
+    touch(tmp_path / "new")
+    moved = extend_plan(plan, tmp_path / "new")
+    assert rows(moved) == there
+    assert all("/new/" in block.uri for block in moved.blocks)
+    shutil.rmtree(old)
+    with pytest.raises(PlanError, match="neither its time of change nor a footer") as caught:
+        extend_plan(of_earlier_version(plan), tmp_path / "new")
+    assert "cp -p" in str(caught.value)
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_another_file_of_that_name_size_and_row_groups_is_not_taken(
+    old: Path, tmp_path: Path, earlier: bool
+) -> None:
+    plan = stored(make_plan(old / "data"))
+    plan = of_earlier_version(plan) if earlier else plan
+    for name in ("k=1", "k=2"):
+        shutil.rmtree(old / "data" / name)
+    shutil.move(old / "more", old / "data/k=1")
+    shutil.copytree(old / "data/k=1", old / "data/k=2")
+    touch(old)
+    with pytest.raises(PlanError, match=r"k=1/part-0\.parquet changed"):
+        extend_plan(plan, old / "data")
+    shutil.move(old, tmp_path / "new")
+    with pytest.raises(PlanError, match=r"old/data/k=1/part-0\.parquet is gone"):
+        extend_plan(plan, tmp_path / "new/data")
+
+
+def test_files_of_one_name_are_told_apart_by_their_folders(old: Path, tmp_path: Path) -> None:
+    plan = stored(make_plan([old / "more", old / "data/k=2", old / "data/k=1"]))
+    there = rows(plan)
+    shutil.move(old / "more", tmp_path / "x/deep/more")
+    shutil.move(old / "data", tmp_path / "y/data")
+    moved = extend_plan(plan, [tmp_path / "x", tmp_path / "y"])
+    assert rows(moved) == there
+    assert moved.digest == plan.digest
+
+
+def test_a_file_that_the_source_leaves_out_is_told_to_be_there(old: Path) -> None:
+    plan = stored(make_plan(old / "data"))
+    with pytest.raises(PlanError, match="not among the files that are named now, although it is"):
+        extend_plan(plan, old / "data/k=1")
+    shutil.rmtree(old / "data/k=2")
+    with pytest.raises(PlanError, match=r"k=2/part-0\.parquet is gone, and no file of its name"):
+        extend_plan(plan, old / "data")
+
+
+def test_other_folder_keys_are_no_place_for_the_rows(old: Path, tmp_path: Path) -> None:
+    plan = stored(make_plan(old / "data"))
+    shutil.move(old / "data/k=1", old / "data/k=3")
+    with pytest.raises(PlanError, match="lies in other folders"):
+        extend_plan(plan, old / "data")
+
+
+def test_a_run_that_was_copied_with_its_data_reads_the_copy(old: Path, tmp_path: Path) -> None:
+    plan = stored(make_plan(old / "data"))
+    there = rows(plan)
+    home, now = str(old / "runs/first"), str(tmp_path / "new/runs/first")
+    assert place_beside(plan, home, now).blocks == plan.blocks
+    shutil.copytree(old, tmp_path / "new")
+    beside = place_beside(plan, home, now)
+    assert all("/new/data/" in block.uri for block in beside.blocks)
+    assert rows(beside) == there
+    assert beside.digest == plan.digest
+    touch(tmp_path / "new")
+    assert rows(place_beside(plan, home, now)) == there
+    (tmp_path / "new/data/k=1/part-0.parquet").write_bytes(b"other")
+    half = place_beside(plan, home, now)
+    assert [("/new/" in block.uri) for block in half.blocks] == [False, False, True, True]
+    assert rows(half) == there
+    assert place_beside(plan, home, "s3://bucket/runs/first").blocks == plan.blocks
+
+
+def test_data_that_went_to_a_bucket_and_on_to_another(
+    old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import boto3
+
+    plan = stored(make_plan(old / "data"))
+    there = rows(plan)
+    with moto_server() as endpoint:
+        set_credentials(monkeypatch, endpoint)
+        client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
+        for bucket in ("here", "there"):
+            client.create_bucket(Bucket=bucket)
+            for path in old.rglob("*.parquet"):
+                client.upload_file(str(path), bucket, f"my lake/{path.relative_to(old)}")
+        shutil.rmtree(old)
+        uploaded = extend_plan(plan, "s3://here/my lake/data")
+        assert rows(uploaded) == there
+        assert uploaded.digest == plan.digest
+        in_bucket = stored(make_plan("s3://here/my lake/data"))
+        copied = place_beside(in_bucket, "s3://here/my lake/run", "s3://there/my lake/run")
+        assert all(block.uri.startswith("s3://there/my%20lake/") for block in copied.blocks)
+        assert rows(copied) == there
+        assert extend_plan(in_bucket, "s3://there/my lake/data").digest == in_bucket.digest
