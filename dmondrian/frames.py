@@ -10,7 +10,7 @@ Shapes: n rows, d features, K classes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from os import PathLike
 from typing import Any
 
@@ -23,6 +23,7 @@ from dmondrian.cost import quantile_names
 from dmondrian.data import Schema
 from dmondrian.data.columns import check_types
 from dmondrian.data.encode import encode_features
+from dmondrian.data.frame_index import index_names
 from dmondrian.errors import DataError, ParameterError, SchemaError
 from dmondrian.estimators.plain import without_names
 
@@ -128,8 +129,12 @@ class FrameModel:
         frame : as of :meth:`predict`
         """
         kind = _kind(frame)
-        there = [str(name) for name in (frame.column_names if kind == "pyarrow" else frame.columns)]
-        names = self._wanted(there)
+        there = _names(frame, kind)
+        metadata = frame.schema.metadata if kind == "pyarrow" else None
+        names = self._wanted(there, index_names(there, metadata))
+        if kind == "pandas" and (levels := _levels(frame, set(names).difference(there))):
+            frame = frame.reset_index(level=levels)
+            there = _names(frame, kind)
         missing = [name for name in names if name not in there]
         if missing and self.schema is None:
             raise SchemaError(
@@ -155,12 +160,15 @@ class FrameModel:
                 raise
             raise DataError(f"the frame cannot be converted: {str(error)[:400]}") from error
 
-    def _wanted(self, there: list[str]) -> list[str]:
+    def _wanted(self, there: list[str], index: Collection[str]) -> list[str]:
+        """Return the model's columns; of a model without names all, or all but an index."""
         if self.schema is not None:
             return [column.name for column in self.schema.columns]
         names = getattr(self.estimator, "feature_names_in_", None)
         if names is not None:
             return [str(name) for name in names]
+        if len(there) != self.estimator.n_features_in_:
+            there = [name for name in there if name not in index]
         if len(there) != self.estimator.n_features_in_:
             raise SchemaError(
                 f"the frame has {len(there)} columns; expected the "
@@ -196,6 +204,16 @@ def _kind(frame: Any) -> str:
             f"expected a pandas or polars DataFrame or an Arrow Table, got {type(frame).__name__}"
         )
     return kind
+
+
+def _names(frame: Any, kind: str) -> list[str]:
+    return [str(name) for name in (frame.column_names if kind == "pyarrow" else frame.columns)]
+
+
+def _levels(frame: Any, missing: Collection[str]) -> list[Any]:
+    """Return the levels of a pandas frame's index that have the names of missing columns."""
+    named = [name for name in frame.index.names if name is not None and str(name) in missing]
+    return named if len(set(named)) == len(named) else []
 
 
 def _table(frame: Any, kind: str, names: list[str]) -> pa.Table:

@@ -37,6 +37,7 @@ TABLES: dict[str, dict[str, Key]] = {
         ),
         "target": Key("string", "the column to learn; of a density none", required=True),
         "exclude": Key("strings", "columns to leave out"),
+        "include": Key("strings", "index columns of data frames to use; else they are left out"),
         "categorical": Key("strings", "columns to read as categories although they are numbers"),
         "weight": Key("string", "the column of row weights"),
         "shuffle": Key("boolean", "permute row groups and the rows within them"),

@@ -21,6 +21,8 @@ from dmondrian.data.source import SourceFile, partition_keys
 from dmondrian.data.values import CATEGORY, is_bytes, kind_of
 from dmondrian.errors import SchemaError
 
+INDEX = "the index of a data frame, written along with its columns; `include` names those to use"
+
 
 @dataclass(frozen=True)
 class Draft:
@@ -80,10 +82,12 @@ def choose_columns(
     partitions: dict[str, pa.DataType],
     skip: Iterable[str],
     categorical: Iterable[str],
+    index: Iterable[str] = (),
 ) -> tuple[dict[str, Draft], list[tuple[str, str]]]:
     """Sort the columns of all files into drafts and into what is left out, with the reason.
 
-    The first file decides which columns there are; columns in `skip` are not looked at.
+    The first file decides which columns there are; columns in `skip` are not looked at, and those
+    in `index` are left out, whether all files have them or not.
     """
     skipped, as_category = set(skip), set(categorical)
     drafts: dict[str, Draft] = {}
@@ -93,6 +97,9 @@ def choose_columns(
         if name not in skipped
     ]
     repeated = {name for name, _ in left_out}
+    indices = [name for name in dict.fromkeys(index) if name not in skipped | repeated]
+    left_out += [(name, INDEX) for name in indices]
+    skipped.update(indices)
     first = footers[0].schema
     for name in [*first.names, *(key for key in partitions if key not in first.names)]:
         if name in skipped or name in repeated:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dmondrian.data.frame_index import index_names
 from dmondrian.data.source import SourceFile, open_uri
 from dmondrian.data.values import NUMBER, TIME, kind_of, statistic_micros, statistic_number
 from dmondrian.errors import DataError
@@ -41,6 +42,7 @@ class Footer:
     repeated: tuple[str, ...]  # those names
     group_rows: tuple[int, ...]  # rows of each row group
     bounds: dict[str, list[Bounds]] = field(default_factory=dict)  # column -> one per row group
+    index: tuple[str, ...] = ()  # columns that are a data frame's index
 
     @property
     def rows(self) -> int:
@@ -128,7 +130,8 @@ def _read_footer(file: SourceFile, with_bounds: bool) -> Footer:
         schema = pa.schema([part for part in whole if part.name not in repeated])
         group_rows = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
         bounds = _bounds(metadata, schema) if with_bounds else {}
-    return Footer(file, schema, repeated, group_rows, bounds)
+        index = index_names(schema.names, whole.metadata)
+    return Footer(file, schema, repeated, group_rows, bounds, index)
 
 
 def _bounds(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, list[Bounds]]:

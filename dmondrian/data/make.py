@@ -50,6 +50,7 @@ def make_plan(
     null_target: str = "error",
     classes: Sequence[Label] | None = None,
     among: Collection[str] | None = None,
+    include: Iterable[str] | None = (),
 ) -> Plan:
     """Plan the training on a source.
 
@@ -80,6 +81,10 @@ def make_plan(
         All labels that may come; by default those of the data. Sorted in the schema.
     among : collection of str, optional
         URIs of the only files of the source to use: a stream that was frozen before others came.
+    include : iterable of str, or None
+        Columns to use although a data frame wrote them as its index, which is otherwise left out
+        unless it is the target, the weight or in `categorical`. None uses every index, as earlier
+        versions did.
 
     Returns
     -------
@@ -101,8 +106,11 @@ def make_plan(
     footers, notes = footers_of(source, with_bounds=True, among=among)
     partitions = partition_types([footer.file for footer in footers])
     excluded, categories = _names(exclude, "exclude"), _names(categorical, "categorical")
+    included = None if include is None else _names(include, "include")
+    index = dict.fromkeys(name for footer in footers for name in footer.index)
     known = [*footers[0].schema.names, *footers[0].repeated, *partitions]
     roles = {
+        "include": included or [],
         "target": [] if target is None else [target],
         "exclude": excluded,
         "categorical": categories,
@@ -114,7 +122,11 @@ def make_plan(
         check_once((target, weight), footer)
     if target is not None and target in (*excluded, weight):
         raise ParameterError(f"the target {target!r} is also given as excluded or as the weight")
-    drafts, left_out = choose_columns(footers, partitions, excluded, categories)
+    if included is not None:
+        _check_included(included, index, excluded)
+    used = [name for name in index if included is None or name in {*included, *categories}]
+    spare = [name for name in index if name not in (*used, target, weight)]
+    drafts, left_out = choose_columns(footers, partitions, excluded, categories, spare)
     learner = Learner(footers, partitions, drafts, left_out, target, weight)
     schema, found = learner.learn(max_categories, classes, shuffle=shuffle, **options)
     blocks = arrange(groups_of(footers, partitions), shuffle, seed)
@@ -122,7 +134,15 @@ def make_plan(
     for text in found.warnings:
         warnings.warn(text, UserWarning, stacklevel=2)
     told = tuple(notes + found.notes + found.warnings)
-    return Plan(schema, blocks, shuffle, seed, told, excluded=tuple(excluded))
+    return Plan(
+        schema,
+        blocks,
+        shuffle,
+        seed,
+        told,
+        excluded=tuple(excluded),
+        included=None if included is None else tuple(used),
+    )
 
 
 def make_scoring_plan(
@@ -174,6 +194,18 @@ def _check_options(options: dict[str, Any], seed: int, max_categories: int) -> N
         raise ParameterError(f"max_categories must be an integer, got {max_categories!r}")
     if max_categories < 1:
         raise ParameterError(f"max_categories must be at least 1, got {max_categories}")
+
+
+def _check_included(included: Iterable[str], index: Collection[str], excluded: list[str]) -> None:
+    for name in included:
+        if name in excluded:
+            raise ParameterError(f"the column {name!r} is both in `include` and in `exclude`")
+        if name not in index:
+            raise ParameterError(
+                f"`include` names {name!r}, which is used anyway: it is for columns that a data "
+                f"frame wrote as its index ({', '.join(map(repr, index)) or 'here none'}); to use "
+                "some columns only, put the others in `exclude`"
+            )
 
 
 def _names(names: Iterable[str], role: str) -> list[str]:

@@ -80,6 +80,9 @@ class Plan:
     excluded: tuple[str, ...] = ()  # columns that the job left out; not in the digest
     # uri now -> (uri, stamp) when the plan was made, of files whose store calls them otherwise now
     origins: Mapping[str, tuple[str, str]] = field(default_factory=dict, hash=False)
+    # index columns of data frames that are features, where the job asked for them; None in a plan
+    # of a version that used them all; not in the digest
+    included: tuple[str, ...] | None = ()
 
     @property
     def n_rows(self) -> int:
@@ -115,6 +118,8 @@ class Plan:
         header = {**self._header(), "notes": list(self.notes), "digest": self.digest}
         header["earlier"] = [list(pair) for pair in self.earlier]
         header["excluded"] = list(self.excluded)
+        if self.included is not None:
+            header["included"] = list(self.included)
         text = json.dumps(header, sort_keys=True, separators=(",", ":"))
         rows = self._rows()
         columns = [
@@ -146,6 +151,7 @@ class Plan:
                 notes=tuple(header["notes"]),
                 earlier=tuple((int(n), str(digest)) for n, digest in header.get("earlier", ())),
                 excluded=tuple(header.get("excluded", ())),
+                included=tuple(header["included"]) if "included" in header else None,
             )
             plan._check()
             stored = header["digest"]
@@ -165,8 +171,8 @@ class Plan:
             raise ValueError("shuffle should be true or false, and seed an integer")
         if not 0 <= self.seed < 2**64 or not all(isinstance(note, str) for note in self.notes):
             raise ValueError("the seed or a note is impossible")
-        if not all(isinstance(name, str) for name in self.excluded):
-            raise ValueError("an excluded column has no name")
+        if not all(isinstance(name, str) for name in (*self.excluded, *(self.included or ()))):
+            raise ValueError("an excluded or included column has no name")
         if any(len(digest) != 64 for _, digest in self.earlier):
             raise ValueError("a plan that it continues has no digest")
         position = 0

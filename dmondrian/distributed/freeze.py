@@ -97,6 +97,8 @@ def freeze(
         plan = extend_plan(stored, data)
         n_rows = stored.earlier[0][0] if stored.earlier else stored.n_rows
         files = {block.uri for block in plan.blocks if block.position < n_rows}
+        if stored.included is None:  # of a version that took an index for a feature
+            options["include"] = None
         began = replace(make_plan(data, among=files, **options), origins=plan.origins)
     if on_plan is not None:
         on_plan(plan)

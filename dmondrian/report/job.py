@@ -63,6 +63,7 @@ def _data(schema: Schema, plan: Plan | None, target: str | None) -> dict[str, An
     told |= {"target": target, "weight": schema.weight}
     if plan is not None:
         told["exclude"] = list(plan.excluded) or None
+        told["include"] = list(plan.included or ()) or None
         told["shuffle"], told["seed"] = (True, plan.seed) if plan.shuffle else (None, None)
     levels = [column for column in schema.columns if column.kind == "category"]
     told["categorical"] = [c.name for c in levels if not c.type.startswith(_TEXTS)] or None
