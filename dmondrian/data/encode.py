@@ -181,23 +181,36 @@ def _encode_number(
         lower, upper = bounds_of(column)
         ends = _ends(values, lower, upper)
         if not np.isfinite(ends).all():
-            finite = np.isfinite(values)
-            if schema.infinite != "clip":
-                raise DataError(
-                    f"the column {column.name!r} is infinite at {where(int(finite.argmin()))}: "
-                    'expected finite numbers; correct the row or use infinite="clip"'
-                )
-            _count(counts, "clipped", column, int((~finite).sum()))
-            values = np.clip(values, lower, upper, where=~finite, out=values.copy())
+            infinite = ~np.isfinite(values)
+            _refuse_infinity(schema, column, infinite, where)
+            _count(counts, "clipped", column, int(infinite.sum()))
+            values = np.clip(values, lower, upper, where=infinite, out=values.copy())
             ends = _ends(values, lower, upper)
         _scale(values, null, ends, column, features[0], counts)
     _mark_nulls(column, null, features, counts)
 
 
+def _refuse_infinity(schema: Schema, column: Column, infinite: BoolArray, where: Where) -> None:
+    if schema.infinite == "clip":
+        return
+    raise DataError(
+        f"the column {column.name!r} is infinite at {where(int(infinite.argmax()))}: expected "
+        f'finite {column.kind}s; correct the row or use infinite="clip"'
+    )
+
+
 def _encode_time(
     schema: Schema, column: Column, data: pa.Array, features: Matrix, counts: Counts, where: Where
 ) -> None:
-    micros, null = as_micros(data)
+    micros, null, infinite = as_micros(data)
+    if infinite is not None and column.lower is not None and column.upper is not None:
+        # versions that knew no infinite times took one in the training data for a bound
+        infinite &= (micros < column.lower) | (micros > column.upper)
+        if infinite.any():
+            _refuse_infinity(schema, column, infinite, where)
+            _count(counts, "clipped", column, int(infinite.sum()))
+            lower, upper = int(column.lower), int(column.upper)
+            micros = np.where(infinite, np.clip(micros, lower, upper), micros)
     for i, part in enumerate(column.parts):
         if part == "linear":
             values = micros.astype(np.float64)

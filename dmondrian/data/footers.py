@@ -7,6 +7,7 @@ file that is not Parquet, is truncated or is damaged is a `DataError` that names
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -164,6 +165,17 @@ def _chunk_bounds(chunk: pq.ColumnChunkMetaData, rows: int, type_: pa.DataType) 
         lower = statistic_number(statistics.min)
         return Bounds(lower, statistic_number(statistics.max), nulls)
     if kind == TIME:
-        lower = statistic_micros(statistics.min, type_)
-        return Bounds(lower, statistic_micros(statistics.max, type_), nulls)
+        unit = _time_unit(statistics)
+        lower = statistic_micros(statistics.min_raw, unit)
+        return Bounds(lower, statistic_micros(statistics.max_raw, unit), nulls)
     return Bounds(None, None, nulls)
+
+
+def _time_unit(statistics: pq.Statistics) -> str | None:
+    """Return the unit in which the bounds of a time column are stored, if the footer tells."""
+    if statistics.physical_type == "INT32":
+        return "day"
+    if statistics.physical_type != "INT64":
+        return None
+    stored = json.loads(statistics.logical_type.to_json()).get("timeUnit")
+    return {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}.get(stored)

@@ -186,19 +186,16 @@ class Learner:
         if isinstance(found, CategoryScan):
             return self._settle_category(draft, found, max_categories)
         if draft.kind == TIME:
-            return self._settle_time(draft, found if isinstance(found, TimeScan) else None)
+            return self._settle_time(
+                draft, found if isinstance(found, TimeScan) else None, infinite
+            )
         return self._settle_number(
             draft, found if isinstance(found, NumberScan) else None, infinite
         )
 
     def _settle_number(self, draft: Draft, found: NumberScan | None, infinite: str) -> Column | str:
         name = draft.name
-        if found is not None and found.infinities and infinite != "clip":
-            raise DataError(
-                f"the column {name!r} holds {found.infinities} infinite values, the first at "
-                f"{found.first_infinity}: expected finite numbers; correct them, exclude the "
-                'column, or use infinite="clip"'
-            )
+        _refuse_infinities(draft, found, infinite)
         merged = self._merged(name)
         nulls = 0 if found is None else found.nulls
         if merged is None or not (math.isfinite(merged[0]) and math.isfinite(merged[1])):
@@ -215,14 +212,15 @@ class Learner:
         parts = ("value",) if lower < upper else ()
         return Column(name, NUMBER, str(draft.type), lower, upper, parts, has_nulls=nulls > 0)
 
-    def _settle_time(self, draft: Draft, found: TimeScan | None) -> Column | str:
+    def _settle_time(self, draft: Draft, found: TimeScan | None, infinite: str) -> Column | str:
+        _refuse_infinities(draft, found, infinite)
         merged = self._merged(draft.name)
         nulls = 0 if found is None else found.nulls
         if merged is not None:
             lower, upper = int(merged[0]), int(merged[1])
             nulls = max(nulls, merged[2])
         elif found is None or found.lower is None or found.upper is None:
-            return "all null"
+            return "without a finite value" if found and found.infinities else "all null"
         else:
             lower, upper = found.lower, found.upper
         if lower == upper and not nulls:
@@ -354,6 +352,17 @@ def _classes(name: str, found: LabelScan, given: Sequence[Label] | None) -> tupl
         kinds = sorted({type(label).__name__ for label in labels})
         raise DataError(f"the labels of {name!r} are of several types ({', '.join(kinds)})")
     return tuple(sorted(labels))
+
+
+def _refuse_infinities(draft: Draft, found: NumberScan | TimeScan | None, infinite: str) -> None:
+    if found is None or not found.infinities or infinite == "clip":
+        return
+    values = "infinite values" if found.infinities > 1 else "infinite value"
+    raise DataError(
+        f"the column {draft.name!r} holds {found.infinities} {values}, the first at "
+        f"{found.first_infinity}: expected finite {draft.kind}s; correct them, exclude the column, "
+        'or use infinite="clip"'
+    )
 
 
 def _month(micros: float) -> int:

@@ -63,19 +63,28 @@ class NumberScan:
 
 @dataclass
 class TimeScan:
-    """Range and nulls of a time column, in microseconds since 1970."""
+    """Range, nulls and infinities of a time column, in microseconds since 1970."""
 
     lower: int | None = None
     upper: int | None = None
     nulls: int = 0
     has_hours: bool = False  # some time is not midnight
+    infinities: int = 0
+    first_infinity: str = ""
 
     def add(self, column: pa.ChunkedArray | pa.Array, uri: str, first_row: int) -> None:
         """Take in the next rows, of which the first has this number in its file."""
-        micros, null = as_micros(column)
+        micros, null, infinite = as_micros(column)
+        unknown = null
+        if infinite is not None:
+            if not self.infinities:
+                self.first_infinity = f"{uri}, row {first_row + int(np.argmax(infinite))}"
+            self.infinities += int(infinite.sum())
+            unknown = infinite if null is None else infinite | null
         if null is not None:
             self.nulls += int(null.sum())
-            micros = micros[~null]
+        if unknown is not None:
+            micros = micros[~unknown]
         if len(micros):
             self._widen(int(micros.min()), int(micros.max()))
             self.has_hours = self.has_hours or bool((micros % MICROS_PER_DAY).any())
@@ -86,6 +95,8 @@ class TimeScan:
             self._widen(other.lower, other.upper)
         self.nulls += other.nulls
         self.has_hours = self.has_hours or other.has_hours
+        self.infinities += other.infinities
+        self.first_infinity = self.first_infinity or other.first_infinity
 
     def _widen(self, lower: int, upper: int) -> None:
         self.lower = lower if self.lower is None else min(self.lower, lower)

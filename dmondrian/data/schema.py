@@ -35,6 +35,7 @@ NULL_LEVEL = "<null>"
 OTHER_LEVEL = "<other>"
 PARTS = ("value", "linear", "hour", "weekday", "month")
 FORMAT = 1
+_ERA = 146_097 * 86_400_000_000  # microseconds of 400 years, after which the calendar repeats
 
 Label = str | int | bool
 
@@ -278,7 +279,7 @@ def describe_encoding(column: Column) -> str:
 
 
 def _date(micros: float) -> str:
-    try:
-        return (datetime(1970, 1, 1) + timedelta(microseconds=micros)).isoformat(sep=" ")
-    except OverflowError:
-        return f"{micros:g} us"
+    """Return a time as text; Python's hold four digits of a year, so count eras of 400 apart."""
+    eras, rest = divmod(int(micros), _ERA)
+    text = (datetime(1970, 1, 1) + timedelta(microseconds=rest)).isoformat(sep=" ")
+    return f"{int(text[:4]) + 400 * eras:04d}{text[4:]}"

@@ -2,7 +2,8 @@
 
 Relies on pyarrow's casts. Promises: every type maps to exactly one kind or to a reason for leaving
 the column out; NaN counts as null; the text of a value does not depend on how a file stores it
-(``1``, ``1.0`` and a dictionary of either have the text ``"1"``).
+(``1``, ``1.0`` and a dictionary of either have the text ``"1"``); times are never Python's, which
+hold the years 1 to 9999 only.
 
 Shapes: n rows.
 """
@@ -22,6 +23,9 @@ BoolArray = npt.NDArray[np.bool_]
 
 NUMBER, TIME, CATEGORY = "number", "time", "category"
 MICROS_PER_DAY = 86_400_000_000
+MOST_MICROS = 2**63 - 1  # of a time; 2**63 would be its negative, which NumPy reads as no time
+# Microseconds in each unit of a time; nanoseconds are cut to whole microseconds.
+_MICROS = {"day": MICROS_PER_DAY, "s": 1_000_000, "ms": 1_000, "us": 1}
 
 
 def kind_of(kind: pa.DataType) -> tuple[str | None, str]:
@@ -106,21 +110,51 @@ def as_numbers(column: pa.ChunkedArray | pa.Array) -> tuple[FloatArray, BoolArra
     return (values / per_second if per_second != 1.0 else values), null
 
 
-def as_micros(column: pa.ChunkedArray | pa.Array) -> tuple[IntArray, BoolArray | None]:
-    """Microseconds since 1970 (UTC) as int64 [n] and where they are null; nulls read as 0."""
+def as_micros(
+    column: pa.ChunkedArray | pa.Array,
+) -> tuple[IntArray, BoolArray | None, BoolArray | None]:
+    """Return times in microseconds since 1970 (UTC).
+
+    Returns
+    -------
+    micros : ndarray of int64, shape (n,)
+        0 where the time is null; beyond the years that microseconds hold (292,000 before and
+        after 1970) their greatest value.
+    null : ndarray of bool, shape (n,), or None
+        Where it is null; None: nowhere.
+    infinite : ndarray of bool, shape (n,), or None
+        Where it is beyond these years, or one of the two ends of its type, as which DuckDB and
+        PostgreSQL write ``infinity`` and ``-infinity``; None: nowhere.
+    """
     array = flatten(column)
     kind = array.type
     if pa.types.is_null(kind):
-        return np.zeros(len(array), dtype=np.int64), np.ones(len(array), dtype=np.bool_)
-    # nanoseconds are cut to whole microseconds; every other unit converts without loss
-    is_nanos = pa.types.is_timestamp(kind) and kind.unit == "ns"
-    zone = kind.tz if pa.types.is_timestamp(kind) else None
-    array = array.cast(pa.timestamp("us", zone), safe=not is_nanos).cast(pa.int64())
+        return np.zeros(len(array), dtype=np.int64), np.ones(len(array), dtype=np.bool_), None
+    unit = "day" if pa.types.is_date32(kind) else "ms" if pa.types.is_date64(kind) else kind.unit
+    raw = array.cast(pa.int32()).cast(pa.int64()) if unit == "day" else array.cast(pa.int64())
     null: BoolArray | None = None
-    if array.null_count:
-        null = array.is_null().to_numpy(zero_copy_only=False)
-        array = array.fill_null(0)
-    return array.to_numpy(zero_copy_only=False), null
+    if raw.null_count:
+        null = raw.is_null().to_numpy(zero_copy_only=False)
+        raw = raw.fill_null(0)
+    values: IntArray = raw.to_numpy(zero_copy_only=False)
+    most = finite_ticks(unit)
+    infinite: BoolArray | None = None
+    if values.min(initial=0) < -most or values.max(initial=0) > most:
+        infinite = (values < -most) | (values > most)
+    if unit == "ns":
+        micros = values // 1000 + ((values < 0) & (values % 1000 != 0))  # towards 1970
+    else:
+        micros = values * _MICROS[unit] if unit != "us" else values
+        if infinite is not None:
+            micros = np.where(infinite, np.where(values > 0, MOST_MICROS, -MOST_MICROS), micros)
+    return micros, null, infinite
+
+
+def finite_ticks(unit: str) -> int:
+    """Return the most units ("day", "s", "ms", "us", "ns") from 1970 to a time that is finite."""
+    if unit == "ns":
+        return MOST_MICROS - 1
+    return (MOST_MICROS - 1) // _MICROS[unit]
 
 
 def as_texts(column: pa.ChunkedArray | pa.Array) -> tuple[list[str], IntArray]:
@@ -148,7 +182,16 @@ def _texts(values: pa.Array) -> list[str | None]:
         return values.cast(pa.string()).to_pylist()
     if pa.types.is_timestamp(kind):
         return values.cast(pa.timestamp("us"), safe=False).cast(pa.string()).to_pylist()
+    if pa.types.is_duration(kind):
+        return [_duration_text(value) for value in values]
     return [text_of(value) for value in values.to_pylist()]
+
+
+def _duration_text(value: pa.Scalar) -> str | None:
+    try:
+        return text_of(value.as_py())
+    except OverflowError:  # beyond what Python holds
+        return f"{value.value} {value.type.unit}"
 
 
 def text_of(value: object) -> str | None:
@@ -172,10 +215,18 @@ def statistic_number(value: object) -> float | None:
     return None
 
 
-def statistic_micros(value: object, kind: pa.DataType) -> int | None:
-    """Read a footer's bound of a time column in microseconds since 1970; None if unusable."""
-    try:
-        micros, null = as_micros(pa.array([value], type=kind))
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+def statistic_micros(value: object, unit: str | None) -> int | None:
+    """Read a footer's bound of a time column in microseconds since 1970; None if unusable.
+
+    Parameters
+    ----------
+    value : object
+        As it is stored: an integer, of a date in days.
+    unit : str or None
+        "day", "ms", "us" or "ns"; None where the footer does not say.
+    """
+    if type(value) is not int or unit is None or abs(value) > finite_ticks(unit):
         return None
-    return None if null is not None else int(micros[0])
+    if unit == "ns":
+        return value // 1000 + (value < 0 and value % 1000 != 0)  # towards 1970, as `as_micros`
+    return value * _MICROS[unit]

@@ -5,7 +5,7 @@ same operations in the same precision and order. What a graph cannot do, it take
 
 * a null is NaN in a number, the empty string in a category (where that is no level of its own),
   and the least int64 in a time, which is what NumPy's NaT is;
-* an infinite number, which a run may refuse, is far outside; nothing is counted.
+* an infinite number or time, which a run may refuse, is far outside; nothing is counted.
 
 Inputs are [n, 1] by the names of the columns: float64 for numbers (booleans 0 and 1, durations and
 times of day in seconds), strings for categories, int64 microseconds since 1970 (UTC) for times.
@@ -21,7 +21,7 @@ import numpy as np
 from dmondrian.data import Schema
 from dmondrian.data.encode import FARTHEST, FIRST_WEEKDAY, IMPUTED, bounds_of
 from dmondrian.data.schema import Column
-from dmondrian.data.values import MICROS_PER_DAY
+from dmondrian.data.values import MICROS_PER_DAY, MOST_MICROS
 from dmondrian.errors import ParameterError
 from dmondrian.export.graph import Graph
 
@@ -47,7 +47,7 @@ def _column(graph: Graph, schema: Schema, column: Column) -> list[str]:
     if column.kind == "category":
         return [_category(graph, column)]
     if column.kind == "time":
-        return _time(graph, column)
+        return _time(graph, schema, column)
     return _number(graph, schema, column)
 
 
@@ -64,9 +64,11 @@ def _number(graph: Graph, schema: Schema, column: Column) -> list[str]:
     return [*features, *_null_mark(graph, column, null)]
 
 
-def _time(graph: Graph, column: Column) -> list[str]:
+def _time(graph: Graph, schema: Schema, column: Column) -> list[str]:
     micros = graph.input(column.name, np.int64, 1)
     null = graph.add("Equal", micros, _whole(graph, _NULL_TIME))
+    if schema.infinite == "clip" and column.lower is not None and column.upper is not None:
+        micros = _without_infinity(graph, micros, int(column.lower), int(column.upper))
     features = []
     for part in column.parts:
         if part == "linear":
@@ -75,6 +77,14 @@ def _time(graph: Graph, column: Column) -> list[str]:
         else:
             features.append(_imputed(graph, _PARTS[part](graph, micros), null))
     return [*features, *_null_mark(graph, column, null)]
+
+
+def _without_infinity(graph: Graph, micros: str, lower: int, upper: int) -> str:
+    """Add times of which infinite ones, as `as_micros` gives them, are the bounds."""
+    for infinity, bound in ((MOST_MICROS, upper), (-MOST_MICROS, lower)):
+        is_so = graph.add("Equal", micros, _whole(graph, infinity))
+        micros = graph.add("Where", is_so, _whole(graph, bound), micros)
+    return micros
 
 
 def _category(graph: Graph, column: Column) -> str:

@@ -12,6 +12,7 @@ import pytest
 
 from dmondrian import AMFClassifier, ParameterError
 from dmondrian.data import Column, Schema, make_plan, read_block
+from dmondrian.data.encode import encode_features
 from dmondrian.distributed import train
 from dmondrian.export.columns import add_columns
 from dmondrian.export.graph import Graph
@@ -116,3 +117,14 @@ def test_a_column_without_a_name_is_refused_and_can_be_left_encoded(tmp_path: Pa
     assert "rename it in the data and train again, or export with columns=False" in stderr
     assert not (tmp_path / "file.onnx").exists()
     call("export", run, "-o", tmp_path / "file.onnx", "--encoded")
+
+
+def test_infinite_times_are_the_bounds_where_the_run_clips_them() -> None:
+    day = 86_400_000_000
+    column = Column("t", "time", "timestamp[us]", day, 40 * day, ("linear", "weekday", "month"))
+    schema = Schema((column,), infinite="clip")
+    times = np.array([2**63 - 1, -(2**63) + 1, day, 9 * day, NAT], np.int64)
+    values = pa.array(times, pa.timestamp("us"), mask=times == NAT)
+    wanted = encode_features(schema, {"t": values}, len(times), {}, str)
+    np.testing.assert_array_equal(features(schema, {"t": times[:, None]}), wanted)
+    assert wanted[:2, 0].tolist() == [1, 0]
