@@ -10,7 +10,9 @@ Shapes: n rows, d features, K classes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from os import PathLike
 from typing import Any
 
@@ -24,9 +26,18 @@ from dmondrian.data import Schema
 from dmondrian.data.columns import check_types
 from dmondrian.data.encode import encode_features
 from dmondrian.data.frame_index import index_names
+from dmondrian.data.number_block import NumberBlock
 from dmondrian.errors import DataError, ParameterError, SchemaError
 from dmondrian.estimators.plain import without_names
 
+_ARROW_NUMBERS = frozenset(
+    type_.id
+    for type_ in (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(),
+                  pa.uint32(), pa.uint64(), pa.float32(), pa.float64())
+)  # fmt: skip
+_POLARS_NUMBERS = frozenset(
+    [*(f"{sign}Int{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)), "Float32", "Float64"]
+)
 _METHODS = ("predict", "predict_proba", "decision_function", "score_samples")
 
 
@@ -61,6 +72,11 @@ class FrameModel:
         self.schema = None if stored is None else Schema.from_json(stored)
         self.estimator = load(path)
         self._asked = without_names(self.estimator)  # columns were found by name before
+        self._block: NumberBlock | None = None
+        self._names: list[str] | None = None
+        if self.schema is not None:
+            self._block = NumberBlock(self.schema)
+            self._names = [column.name for column in self.schema.columns]
 
     def predict(self, frame: Any) -> Any:
         """Return the estimator's predictions.
@@ -130,44 +146,37 @@ class FrameModel:
         """
         kind = _kind(frame)
         there = _names(frame, kind)
-        metadata = frame.schema.metadata if kind == "pyarrow" else None
-        names = self._wanted(there, index_names(there, metadata))
-        if kind == "pandas" and (levels := _levels(frame, set(names).difference(there))):
+        names = self._wanted(frame, there)
+        places = dict(zip(there, range(len(there)), strict=True))
+        if kind == "pandas" and (levels := _levels(frame, set(names).difference(places))):
             frame = frame.reset_index(level=levels)
             there = _names(frame, kind)
-        missing = [name for name in names if name not in there]
+            places = dict(zip(there, range(len(there)), strict=True))
+        if len(places) < len(there):
+            _refuse_repeated(names, there)
+        missing = [name for name in names if name not in places]
         if missing and self.schema is None:
             raise SchemaError(
                 f"the frame lacks the columns {missing[:8]}: expected the {len(names)} that the "
                 "forest was fitted on, by name; rename or add them"
             )
-        if repeated := sorted({name for name in names if there.count(name) > 1}):
-            raise SchemaError(
-                f"the frame has several columns of the names {repeated[:8]}: expected one of each; "
-                "drop or rename the others"
-            )
-        table = _table(frame, kind, [name for name in names if name in there])
-        if self.schema is None:
-            return _plain_features(table)
-        types = {**{name: pa.null() for name in there if name not in names},
-                 **{part.name: part.type for part in table.schema}}  # fmt: skip
-        check_types(self.schema.without_target(), types, "the frame")
-        columns = dict(zip(table.column_names, table.columns, strict=True))
-        try:
-            return encode_features(self.schema, columns, table.num_rows, {}, "row {}".format)
-        except (pa.ArrowException, ValueError, OverflowError) as error:
-            if isinstance(error, DataError):
-                raise
-            raise DataError(f"the frame cannot be converted: {str(error)[:400]}") from error
+        if missing and self.schema is not None:
+            _check(self.schema, frame, kind, [name for name in names if name in places], places)
+        at = np.array([places[name] for name in names], dtype=np.int64)
+        if self.schema is None or self._block is None:
+            return _plain_features(frame, kind, at)
+        return _encode(self.schema, self._block, frame, kind, at)
 
-    def _wanted(self, there: list[str], index: Collection[str]) -> list[str]:
+    def _wanted(self, frame: Any, there: list[str]) -> list[str]:
         """Return the model's columns; of a model without names all, or all but an index."""
-        if self.schema is not None:
-            return [column.name for column in self.schema.columns]
+        if self._names is not None:
+            return self._names
         names = getattr(self.estimator, "feature_names_in_", None)
         if names is not None:
             return [str(name) for name in names]
         if len(there) != self.estimator.n_features_in_:
+            metadata = getattr(getattr(frame, "schema", None), "metadata", None)
+            index = index_names(there, metadata)
             there = [name for name in there if name not in index]
         if len(there) != self.estimator.n_features_in_:
             raise SchemaError(
@@ -199,7 +208,7 @@ def _kind(frame: Any) -> str:
     kind = type(frame).__module__.partition(".")[0]
     if type(frame).__name__ == "LazyFrame":
         raise ParameterError("a LazyFrame is not computed yet: call collect() first")
-    if kind not in ("pandas", "polars", "pyarrow") or not hasattr(frame, "columns"):
+    if kind not in ("pandas", "polars", "pyarrow") or not hasattr(type(frame), "columns"):
         raise ParameterError(
             f"expected a pandas or polars DataFrame or an Arrow Table, got {type(frame).__name__}"
         )
@@ -207,13 +216,114 @@ def _kind(frame: Any) -> str:
 
 
 def _names(frame: Any, kind: str) -> list[str]:
-    return [str(name) for name in (frame.column_names if kind == "pyarrow" else frame.columns)]
+    if kind == "pandas":
+        return [str(name) for name in frame.columns.tolist()]
+    return list(frame.column_names if kind == "pyarrow" else frame.columns)
 
 
 def _levels(frame: Any, missing: Collection[str]) -> list[Any]:
     """Return the levels of a pandas frame's index that have the names of missing columns."""
     named = [name for name in frame.index.names if name is not None and str(name) in missing]
     return named if len(set(named)) == len(named) else []
+
+
+def _check(schema: Schema, frame: Any, kind: str, names: list[str], there: Iterable[str]) -> None:
+    """Refuse a frame that lacks columns, or has them in other types."""
+    table = _table(frame, kind, names)
+    types = {**dict.fromkeys(there, pa.null()),
+             **dict(zip(names, table.schema.types, strict=True))}  # fmt: skip
+    check_types(schema.without_target(), types, "the frame")
+
+
+def _encode(
+    schema: Schema, block: NumberBlock, frame: Any, kind: str, at: np.ndarray
+) -> np.ndarray:
+    """Encode columns at these places of a frame: plain numbers at once, others one by one."""
+    columns = schema.columns
+    X = np.zeros((len(frame), int(block.starts[-1])), dtype=np.float32)
+    alone = np.ones(len(columns), dtype=np.bool_)
+    for part, values in _numbers(frame, kind, at[block.columns]):
+        is_finite = ~np.isinf(values).any(axis=0)
+        if not is_finite.all():  # the others are refused or clipped
+            part, values = part[is_finite], values[:, is_finite]
+        block.encode(part, values, X, {})
+        alone[block.columns[part]] = False
+    numbers = np.flatnonzero(alone)
+    if not len(numbers):
+        return X
+    rest = replace(schema.without_target(), columns=tuple(columns[i] for i in numbers))
+    names = [column.name for column in rest.columns]
+    table = _table(frame, kind, names)
+    check_types(rest, dict(zip(names, table.schema.types, strict=True)), "the frame")
+    arrays = dict(zip(names, table.columns, strict=True))
+    try:
+        encoded = encode_features(rest, arrays, table.num_rows, {}, "row {}".format)
+    except (pa.ArrowException, ValueError, OverflowError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"the frame cannot be converted: {str(error)[:400]}") from error
+    starts = block.starts
+    X[:, np.concatenate([np.arange(starts[i], starts[i + 1]) for i in numbers])] = encoded
+    return X
+
+
+def _refuse_repeated(names: list[str], there: list[str]) -> None:
+    """Refuse columns of the model that a frame has more than once."""
+    times = Counter(there)
+    if repeated := sorted({name for name in names if times[name] > 1}):
+        raise SchemaError(
+            f"the frame has several columns of the names {repeated[:8]}: expected one of each; "
+            "drop or rename the others"
+        )
+
+
+def _numbers(frame: Any, kind: str, at: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the columns among those at these places that are plain numbers, by their type.
+
+    Yields
+    ------
+    part : ndarray of int64
+        Which of the places; types that are no plain numbers are in none.
+    values : ndarray of float64, shape (n, len(part))
+        NaN where a value is missing.
+    """
+    types = _types(frame, kind)
+    by_type: dict[Any, list[int]] = {}
+    for number, place in enumerate(at.tolist()):
+        by_type.setdefault(types[place], []).append(number)
+    for type_, numbers in by_type.items():
+        if _is_plain(type_, kind):
+            part = np.array(numbers, dtype=np.int64)
+            yield part, _array(frame, kind, at[part]).astype(np.float64, copy=False)
+
+
+def _types(frame: Any, kind: str) -> list[Any]:
+    """Return a type for each column: equal ones are read alike."""
+    if kind == "pyarrow":
+        return [type_.id for type_ in frame.schema.types]
+    return list(frame.dtypes)
+
+
+def _is_plain(type_: Any, kind: str) -> bool:
+    """Whether columns of a type become an array of it without a look at each one."""
+    if kind == "pandas":
+        return isinstance(type_, np.dtype) and type_.kind in "iuf" and type_.itemsize <= 8
+    if kind == "polars":
+        return str(type_) in _POLARS_NUMBERS
+    return type_ in _ARROW_NUMBERS
+
+
+def _array(frame: Any, kind: str, at: np.ndarray) -> np.ndarray:
+    """Return columns of one plain type, at these places of a frame, as an array [n, len(at)]."""
+    if kind == "pandas":
+        return frame.iloc[:, at].to_numpy()
+    if kind == "polars":
+        columns = frame.get_columns()
+        some = columns if len(at) == len(columns) else [columns[place] for place in at.tolist()]
+        return type(frame)(some).to_numpy()
+    batches = frame.select(at.tolist()).to_batches()
+    arrays = [batch.to_tensor(null_to_nan=True).to_numpy() for batch in batches]
+    return np.concatenate(arrays) if arrays else np.empty((0, len(at)))
 
 
 def _table(frame: Any, kind: str, names: list[str]) -> pa.Table:
@@ -244,7 +354,14 @@ def _is_number(kind: pa.DataType) -> bool:
     return any(is_known(kind) for is_known in known)
 
 
-def _plain_features(table: pa.Table) -> np.ndarray:
+def _plain_features(frame: Any, kind: str, at: np.ndarray) -> np.ndarray:
+    """Return the columns at these places of a frame, as they are, float32 [n, len(at)]."""
+    types = _types(frame, kind)
+    first = types[at[0]]
+    if _is_plain(first, kind) and all(types[place] == first for place in at):
+        return np.ascontiguousarray(_array(frame, kind, at), np.float32)
+    names = _names(frame, kind)
+    table = _table(frame, kind, [names[place] for place in at])
     others = [f"{part.name!r} ({part.type})" for part in table.schema if not _is_number(part.type)]
     if others:
         raise SchemaError(

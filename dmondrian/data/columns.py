@@ -100,8 +100,7 @@ def choose_columns(
     indices = [name for name in dict.fromkeys(index) if name not in skipped | repeated]
     left_out += [(name, INDEX) for name in indices]
     skipped.update(indices)
-    first = footers[0].schema
-    for name in [*first.names, *(key for key in partitions if key not in first.names)]:
+    for name in {**footers[0].types, **partitions}:
         if name in skipped or name in repeated:
             continue
         draft = _draft(name, footers, partitions.get(name), name in as_category)
@@ -111,7 +110,7 @@ def choose_columns(
             drafts[name] = draft
     known = {*drafts, *skipped, *(name for name, _ in left_out)}
     for footer in footers[1:]:
-        extra = [name for name in footer.schema.names if name not in known]
+        extra = [name for name in footer.types if name not in known]
         known.update(extra)
         left_out += [
             (name, f"in {footer.file.uri} but not in {footers[0].file.uri}") for name in extra
@@ -121,11 +120,15 @@ def choose_columns(
 
 def require(names: Iterable[str], known: Iterable[str], role: str) -> None:
     """Refuse names that no column has, with the nearest ones."""
-    columns = list(known)
+    columns = dict.fromkeys(known)
     for name in names:
         if name not in columns:
-            near = _nearest(name, columns)
-            hint = f" Did you mean {near}?" if near else f" There are: {', '.join(columns[:20])}."
+            near = _nearest(name, list(columns))
+            hint = (
+                f" Did you mean {near}?"
+                if near
+                else f" There are: {', '.join(list(columns)[:20])}."
+            )
             raise SchemaError(f"no column is called {name!r} (given as {role}).{hint}")
 
 
@@ -148,8 +151,7 @@ def check_file(
     """
     named = [column.name for column in schema.columns]
     check_once([*named, schema.target, schema.weight, *keep], footer)
-    types = {**partitions, **{part.name: part.type for part in footer.schema}}
-    check_types(schema, types, footer.file.uri, keep)
+    check_types(schema, {**partitions, **footer.types}, footer.file.uri, keep)
 
 
 def check_types(
@@ -187,7 +189,7 @@ def check_types(
 def check_kept(keep: Iterable[str], footers: Sequence[Footer]) -> None:
     """Refuse a column to be kept that files have in different types: their rows share a file."""
     for name in keep:
-        typed = [(f.file.uri, f.schema.field(name).type) for f in footers if name in f.schema.names]
+        typed = [(f.file.uri, f.types[name]) for f in footers if name in f.types]
         for uri, other in typed:
             if other != typed[0][1]:
                 raise SchemaError(
@@ -201,8 +203,8 @@ def _draft(
 ) -> Draft | str:
     found: list[tuple[Footer, pa.DataType]] = []
     for footer in footers:
-        if name in footer.schema.names:
-            found.append((footer, footer.schema.field(name).type))
+        if name in footer.types:
+            found.append((footer, footer.types[name]))
         elif partition is not None:
             found.append((footer, partition))
         else:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -44,6 +45,11 @@ class Footer:
     group_rows: tuple[int, ...]  # rows of each row group
     bounds: dict[str, list[Bounds]] = field(default_factory=dict)  # column -> one per row group
     index: tuple[str, ...] = ()  # columns that are a data frame's index
+
+    @cached_property
+    def types(self) -> dict[str, pa.DataType]:
+        """Types of the columns by name; the schema would list its names at each look-up."""
+        return dict(zip(self.schema.names, self.schema.types, strict=True))
 
     @property
     def rows(self) -> int:
@@ -126,9 +132,9 @@ def _read_footer(file: SourceFile, with_bounds: bool) -> Footer:
     with open_parquet(file.uri, source=source) as parquet:
         metadata = parquet.metadata
         whole = parquet.schema_arrow
-        counts = {name: whole.names.count(name) for name in whole.names}
+        counts = Counter(whole.names)
         repeated = tuple(name for name, count in counts.items() if count > 1)
-        schema = pa.schema([part for part in whole if part.name not in repeated])
+        schema = pa.schema([part for part in whole if counts[part.name] == 1])
         group_rows = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
         bounds = _bounds(metadata, schema) if with_bounds else {}
         index = index_names(schema.names, whole.metadata)

@@ -54,6 +54,7 @@ class Learner:
         self._target = target
         self._weight = weight
         self._findings = Findings()
+        self._bounds: dict[str, tuple[float, float, int] | None] = {}  # of columns looked at
         for name, role in ((target, "target"), (weight, "weight")):
             if name is not None and name not in self._drafts:
                 why = dict(self._left_out).get(name, "excluded")
@@ -151,9 +152,9 @@ class Learner:
         """Footer bounds of every row group with rows, or None if a file has no such column."""
         chunks: list[Bounds] = []
         for footer in self._footers:
-            if name not in footer.schema.names:
+            if name not in footer.types:
                 return None
-            if pa.types.is_null(footer.schema.field(name).type):
+            if pa.types.is_null(footer.types[name]):
                 chunks.append(Bounds(None, None, footer.rows, all_null=True))
                 continue
             found = footer.bounds.get(name)
@@ -164,6 +165,11 @@ class Learner:
 
     def _merged(self, name: str) -> tuple[float, float, int] | None:
         """Bounds and nulls over all row groups, if the footers tell them all."""
+        if name not in self._bounds:
+            self._bounds[name] = self._merge(name)
+        return self._bounds[name]
+
+    def _merge(self, name: str) -> tuple[float, float, int] | None:
         chunks = self._chunks(name)
         if chunks is None:
             return None

@@ -204,7 +204,7 @@ def _scan_file(
     constants = {
         value[0]: value
         for value in partition_values(footer.file, partitions)
-        if value[0] in scans and value[0] not in footer.schema.names
+        if value[0] in scans and value[0] not in footer.types
     }
     in_file = [name for name in scans if name not in constants]
     texts = [

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
@@ -80,6 +80,9 @@ class Column:
             yield f"{self.name}={NULL_LEVEL}"
 
 
+_FIELDS = tuple(part.name for part in fields(Column))
+
+
 @dataclass(frozen=True)
 class Schema:
     """The encoding learned from the training data."""
@@ -124,7 +127,8 @@ class Schema:
         columns = [
             {
                 key: list(value) if isinstance(value, tuple) else value
-                for key, value in asdict(column).items()
+                for key in _FIELDS
+                for value in (getattr(column, key),)
             }
             for column in self.columns
         ]

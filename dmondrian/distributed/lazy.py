@@ -123,7 +123,8 @@ def _frame(data: Any, address: Address, method: str, about: dict[str, Any], empt
     schema, known = about.get("schema"), about.get("feature_names")
     wanted = known if schema is None else [column["name"] for column in schema["columns"]]
     if wanted is not None:
-        missing = [name for name in wanted if name not in map(str, data.columns)]
+        there = {str(name) for name in (*data.columns, *data._meta.index.names)}
+        missing = [name for name in wanted if name not in there]
         if missing:
             from dmondrian.errors import SchemaError
 
