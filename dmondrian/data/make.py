@@ -23,6 +23,7 @@ from dmondrian.data.columns import (
 )
 from dmondrian.data.footers import Footer, read_footers
 from dmondrian.data.learn import Learner
+from dmondrian.data.paths import check_paths
 from dmondrian.data.plan import Group, Plan, arrange
 from dmondrian.data.schema import Label, Schema
 from dmondrian.data.source import Source, list_source, partition_keys
@@ -219,6 +220,7 @@ def footers_of(
     source: Source, with_bounds: bool, among: Collection[str] | None = None
 ) -> tuple[list[Footer], list[str]]:
     """Read the footers of the files that have rows; also return notes on what is passed over."""
+    check_paths(source)
     files, notes = list_source(source)
     if among is not None:
         files = [file for file in files if file.uri in among]

@@ -16,9 +16,10 @@ from typing import Any
 from distributed import Client, fire_and_forget, worker_client
 
 from dmondrian.checkpoint import jobs
+from dmondrian.data.paths import check_paths
 from dmondrian.distributed.attempt import manner_of
 from dmondrian.distributed.cluster import connected
-from dmondrian.distributed.freeze import freeze
+from dmondrian.distributed.freeze import IN_MEMORY, freeze
 from dmondrian.distributed.scoring import score
 from dmondrian.distributed.scoring_beat import ScoringBeat
 from dmondrian.distributed.stage import is_dask
@@ -87,6 +88,7 @@ def submit(
     """
     if is_dask(data):
         raise ParameterError("a detached job reads Parquet; write the collection first")
+    check_paths(data, IN_MEMORY)
     manner_of(checkpoint_every, window, None)
     if score:
         check_wanted(score)

@@ -17,6 +17,7 @@ from distributed import Client
 from dmondrian.calibration import Fitted, calibrated, calibrated_std, tells_labels
 from dmondrian.cost import Cost, forecasts
 from dmondrian.data import Encoded, Plan, make_scoring_plan, read_block
+from dmondrian.data.paths import check_paths
 from dmondrian.distributed.memory import parse_limit, row_needs
 from dmondrian.distributed.metrics import HeldOut, Likelihood
 from dmondrian.distributed.models import open_model
@@ -114,6 +115,7 @@ def evaluate(
     ClusterError
         Workers were lost beyond recovery, or have too little memory.
     """
+    check_paths(data, "write them as Parquet, or measure what dmondrian.frames.FrameModel predicts")
     limit = parse_limit(memory_limit)
     model = open_model(os.fspath(model_url))
     plan = make_scoring_plan(data, model.schema, target=True)

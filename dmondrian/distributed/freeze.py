@@ -23,6 +23,13 @@ from dmondrian.store import open_store
 MOST_SHARDS = 12
 """Default number of shards: enough to spread over a small cluster, few enough to share reads."""
 
+IN_MEMORY = (
+    "a run reads its rows again where it goes on, and on other machines, so write them as Parquet "
+    "(pandas: frame.to_parquet(path)) and give the path, or as a Dask collection; to learn them "
+    "here, without a run, call the estimator's fit"
+)
+"""What to do with rows in memory that are to be trained on."""
+
 MOST_TREES = 1_000_000
 """Numbers of trees are below this; names in a run folder have as many digits."""
 

@@ -113,7 +113,9 @@ def _lazy(model_url: Any, data: Any, method: str) -> Any:
         width = peek_blobs(blobs[:1])[0].parameters["n_features"]
         return _array(data, address, method, width, empty)
     raise ParameterError(
-        f"data is {type(data).__name__}; expected a Dask DataFrame or a two-dimensional Dask Array"
+        f"data is {type(data).__name__}; expected a Dask DataFrame or a two-dimensional Dask "
+        "Array: dmondrian.frames.FrameModel answers frames in memory, and "
+        "dmondrian.distributed.score files"
     )
 
 

@@ -25,6 +25,7 @@ from distributed import Client
 from dmondrian.calibration import Fitted, calibrated, calibrated_std, tells_labels
 from dmondrian.cost import Cost, forecasts, quantile_names, responses
 from dmondrian.data import Encoded, Plan, make_scoring_plan, read_block
+from dmondrian.data.paths import check_paths
 from dmondrian.distributed.memory import Needs, parse_limit, row_needs
 from dmondrian.distributed.models import Model, open_model, plan_here
 from dmondrian.distributed.progress import Listener, Progress, Teller, listener
@@ -50,6 +51,11 @@ from dmondrian.sums import Sums
 
 FILE_ROWS = 131_072
 """Small blocks are joined into one output file up to this many rows."""
+
+_IN_MEMORY = (
+    "write them as Parquet and give the path; dmondrian.frames.FrameModel answers frames in "
+    "memory, and dmondrian.distributed.predict Dask collections"
+)
 
 
 @dataclass(frozen=True)
@@ -190,6 +196,7 @@ def score(
     """
     started = time.monotonic()
     keep = (keep,) if isinstance(keep, str) else tuple(keep)
+    check_paths(data, _IN_MEMORY)
     limit = parse_limit(memory_limit)
     check_details(details)
     model = open_model(os.fspath(model_url))

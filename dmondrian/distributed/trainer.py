@@ -20,9 +20,10 @@ from distributed import Client
 from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.parts import parts_of
 from dmondrian.data import Plan
+from dmondrian.data.paths import check_paths
 from dmondrian.distributed.attempt import Manner, finish, manner_of
 from dmondrian.distributed.cluster import Connection
-from dmondrian.distributed.freeze import freeze
+from dmondrian.distributed.freeze import IN_MEMORY, freeze
 from dmondrian.distributed.progress import Listener
 from dmondrian.distributed.stage import is_dask, stage
 from dmondrian.store import open_store
@@ -91,7 +92,8 @@ def train(
         Parameters only; it is not changed.
     data : str, path, sequence of them, Dask DataFrame or Dask Array
         Parquet files, folders, globs or URLs. Dask collections are first written as Parquet, a
-        file per partition, into the run folder.
+        file per partition, into the run folder. Frames and arrays in memory are refused: a run
+        reads its rows again where it goes on, and on other machines.
     target : str; for a Dask Array a one-dimensional Dask or NumPy array
         What to learn; None for a density, which learns all columns.
     run : str, path or None
@@ -140,6 +142,8 @@ def train(
         After Ctrl-C, when a checkpoint is taken (the first) or at once (the second).
     """
     manner = manner_of(checkpoint_every, window, progress)
+    if not is_dask(data):
+        check_paths(data, IN_MEMORY)
     url = open_store(run if run is not None else tempfile.mkdtemp(prefix="dmondrian-run-")).url
     with ExitStack() as stack:
         connect = Connection(stack, client, n_workers, threads)
