@@ -8,8 +8,9 @@ optimum: no step sizes, and the order of the rows does not matter within a doubl
 When the total weight doubles, older slopes count a quarter: b may grow with the rows. Regressors
 have a factor of their variance instead, see :mod:`dmondrian.dispersion`.
 
-Relies on :mod:`dmondrian.core.temper`. Promises a pure function of the sampled forecasts in
-order, to the last bit; b = 1 where none came, and near it where few did.
+Relies on :mod:`dmondrian.core.temper`, loaded when it is needed: to show a calibration it is not.
+Promises a pure function of the sampled forecasts in order, to the last bit; b = 1 where none came,
+and near it where few did.
 
 Shapes: n rows, a sampled rows, K classes.
 """
@@ -23,8 +24,6 @@ from typing import Any
 
 import numpy as np
 
-from dmondrian.core.columns import read_only
-from dmondrian.core.temper import add_slopes, write_powers
 from dmondrian.dispersion import VarianceFactor
 from dmondrian.errors import CorruptError
 from dmondrian.fixed_point import ONE
@@ -65,6 +64,9 @@ class Calibration:
         n_trees : int
             Trees that the sums are over.
         """
+        from dmondrian.core.columns import read_only
+        from dmondrian.core.temper import add_slopes
+
         slopes, octave = np.array(self.slopes), self.octave
         unit, logs = 1.0 / (n_trees * ONE), np.empty(sampled.sums.shape[1])
         for now, rows in by_octave(sampled):
@@ -107,6 +109,9 @@ class Calibration:
 
     def apply(self, proba: np.ndarray) -> np.ndarray:
         """Return calibrated probabilities, float64 [n, K]."""
+        from dmondrian.core.columns import read_only
+        from dmondrian.core.temper import write_powers
+
         powers = np.empty(proba.shape)
         write_powers(read_only(proba), self.exponent, powers)
         return powers

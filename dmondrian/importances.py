@@ -12,11 +12,13 @@ Shapes: d features.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 
-from dmondrian.core.gains import add_gains
-from dmondrian.ensemble import Ensemble
-from dmondrian.parameters import ForestParameters
+if TYPE_CHECKING:  # whoever only asks why there are none needs no kernels
+    from dmondrian.ensemble import Ensemble
 
 
 def importances(ensemble: Ensemble) -> np.ndarray:
@@ -26,11 +28,24 @@ def importances(ensemble: Ensemble) -> np.ndarray:
     return gains / total if total > 0.0 else gains
 
 
-def why_none(parameters: ForestParameters) -> str | None:
-    """Return why no split of such a forest has a worth, or None where each has."""
-    if parameters.joint is not None:
+def tree_gains(ensemble: Ensemble) -> Iterator[np.ndarray]:
+    """Yield the gains of the splits on each feature, float64 [d], tree by tree."""
+    from dmondrian.core.gains import add_gains
+
+    for tree, lifetime in zip(ensemble.trees, ensemble.tree_lifetimes(), strict=True):
+        gains, weights = np.zeros((2, ensemble.parameters.n_features))
+        add_gains(ensemble.policies.stat, tree, float(lifetime[0]), gains, weights)
+        yield gains
+
+
+def why_none(parameters: Mapping[str, Any]) -> str | None:
+    """Return why no split of a forest of such parameters, as JSON, has a worth; None if each has.
+
+    Relies on nothing else: no kernels are loaded.
+    """
+    if parameters.get("joint") is not None:
         return "the cells of a Mondrian kernel are fitted together, so no split has its own worth"
-    if parameters.cost is not None and parameters.cost.loss == "density":
+    if (parameters.get("cost") or {}).get("loss") == "density":
         return "a density has no labels by which a split could be worth something"
     return None
 
@@ -46,6 +61,9 @@ def relevances(ensemble: Ensemble) -> np.ndarray:
 
 def _gains(ensemble: Ensemble) -> tuple[np.ndarray, np.ndarray]:
     """Return the gains of all splits on each feature, and the weight of the rows they part."""
+    from dmondrian.core.gains import add_gains
+
+    # One pair of sums for all trees: scales are found from their last bit.
     gains, weights = np.zeros((2, ensemble.parameters.n_features))
     for tree, lifetime in zip(ensemble.trees, ensemble.tree_lifetimes(), strict=True):
         add_gains(ensemble.policies.stat, tree, float(lifetime[0]), gains, weights)

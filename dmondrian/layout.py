@@ -18,6 +18,7 @@ from dmondrian.core.columns import (
     Columns,
     Rows,
     Stepped,
+    has_boxes,
     make_columns,
     n_words,
     read_only,
@@ -202,6 +203,23 @@ def boxes_of(trees: Sequence[nodes.Tree]) -> Iterator[Boxes]:
             part = slice(start, min(start + _CHUNK, used))
             has_rows = tree.d[part, nodes.STAT] > 0.0
             yield *nodes.read_boxes(tree, part), has_rows
+
+
+def loaded_bytes(trees: Sequence[nodes.Tree]) -> int:
+    """Return the bytes that the nodes of trees take once these are read from a checkpoint.
+
+    The trees at hand may be larger: they have room for more nodes. How boxes are written is taken
+    from the first tree, for all of them learned the same rows.
+    """
+    if not trees:
+        return 0
+    columns = trees[0].columns
+    if has_boxes(columns):
+        columns = find_columns(trees[0].n_features, boxes_of(trees[:1]))
+    one = nodes.make_tree(columns, trees[0].n_stats, 1)
+    per_node = sum(array[:1].nbytes for array in (one.i, one.box, one.bits))
+    pools = sum(8 * int(tree.head_i[nodes.POOL_LIVE]) for tree in trees)
+    return per_node * sum(int(tree.head_i[nodes.N_NODES]) for tree in trees) + pools
 
 
 def alike(trees: Sequence[nodes.Tree]) -> bool:

@@ -12,13 +12,12 @@ Shapes: n rows, a rows of the sample, k outputs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from dmondrian.core.columns import read_only
-from dmondrian.core.sample import write_hits
-from dmondrian.ensemble import Ensemble
+if TYPE_CHECKING:  # whoever shows what was fitted needs no kernels
+    from dmondrian.ensemble import Ensemble
 
 DENSITY = 1024.0  # rows forecast of each doubling of the stream
 # Deeper forests average differently: what is fitted to samples may change with the rows.
@@ -81,6 +80,9 @@ def forecast_and_learn(
     X, y, w, n_threads
         As in :meth:`dmondrian.ensemble.Ensemble.update`.
     """
+    from dmondrian.core.columns import read_only
+    from dmondrian.core.sample import write_hits
+
     ensemble.check_sizes(y, w)
     are_much = ensemble.are_much(y, w)
     before, hits = np.empty(len(X)), np.empty(len(X))

@@ -7,7 +7,7 @@ equal blobs and equal manifests; what is read back is checked before it is used;
 from dmondrian.checkpoint.codec import decode_forest, encode_forest
 from dmondrian.checkpoint.lease import Lease
 from dmondrian.checkpoint.manifest import Manifest
-from dmondrian.checkpoint.model import load_model, look_at_model, save_model
+from dmondrian.checkpoint.model import known_trees, load_model, look_at_model, save_model
 from dmondrian.checkpoint.run import Run
 from dmondrian.checkpoint.trees import Blob, load_trees, peek_blobs
 
@@ -18,6 +18,7 @@ __all__ = [
     "Run",
     "decode_forest",
     "encode_forest",
+    "known_trees",
     "load_model",
     "load_trees",
     "look_at_model",

@@ -143,7 +143,7 @@ def decode_forest(
 
 def peek_forest(
     read: Callable[[int, int], bytes], n_bytes: int, *, name: str = "the forest's bytes"
-) -> tuple[dict[str, Any], list[int]]:
+) -> tuple[dict[str, Any], list[int], list[int]]:
     """Read the header of what `encode_forest` wrote, and the sizes of its trees, from its start.
 
     Nothing but the first message is looked at, so other bytes may be damaged all the same.
@@ -160,6 +160,8 @@ def peek_forest(
     Returns
     -------
     header : dict
+    rows : list of int
+        Nodes of each tree.
     sizes : list of int
         Bytes of each tree's arrays once decoded.
 
@@ -184,7 +186,8 @@ def peek_forest(
             f"{name} cannot be used as a forest: {str(error)[:200]} It is damaged or was not "
             "written by dmondrian: restore it from a copy, or use an earlier checkpoint."
         ) from error
-    return header, [sum(_sizes(columns, m, some)) for m, some in zip(rows, items, strict=True)]
+    sizes = [sum(_sizes(columns, m, some)) for m, some in zip(rows, items, strict=True)]
+    return header, rows, sizes
 
 
 def _columns_of(tree: Mapping[str, np.ndarray[Any, Any]]) -> Columns:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dmondrian.checkpoint.document import seal, unseal
+from dmondrian.checkpoint.summary import Summary
 from dmondrian.errors import CorruptError
 
 FORMAT = 1
@@ -33,6 +34,7 @@ class Manifest:
     parent: int | None = None  # position of the manifest that this one went on from
     plan: str | None = None  # digest of the frozen stream
     final: bool = False  # the end of the stream was reached
+    forest: Summary | None = None  # of all trees; None where an earlier version wrote it
 
     @property
     def name(self) -> str:
@@ -46,17 +48,18 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         """Write the manifest's file; the same for the same content."""
-        return seal(
-            {
-                "format": FORMAT,
-                "position": self.position,
-                "plan": self.plan,
-                "parent": self.parent,
-                "shards": {str(number): dict(shard) for number, shard in self.shards.items()},
-                "metrics": _finite(self.metrics),
-                "final": self.final,
-            }
-        )
+        content = {
+            "format": FORMAT,
+            "position": self.position,
+            "plan": self.plan,
+            "parent": self.parent,
+            "shards": {str(number): dict(shard) for number, shard in self.shards.items()},
+            "metrics": _finite(self.metrics),
+            "final": self.final,
+        }
+        if self.forest is not None:
+            content["forest"] = _finite(self.forest.to_json())
+        return seal(content)
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str) -> Manifest:
@@ -85,6 +88,7 @@ class Manifest:
             parent=parent,
             plan=plan,
             final=content["final"],
+            forest=_forest(content.get("forest"), name),
         )
 
 
@@ -113,6 +117,14 @@ def _shard(value: Any, name: str) -> dict[str, Any]:
     is_shard = isinstance(value, dict) and is_digest(value.get("digest"))
     _expect(is_shard and _is_count(value.get("bytes")), name, "shard", value, "digest and bytes")
     return {"digest": value["digest"], "bytes": value["bytes"]}
+
+
+def _forest(told: Any, name: str) -> Summary | None:
+    try:
+        return None if told is None else Summary.from_json(told)
+    except ValueError as error:
+        _expect(False, name, "forest", error, "a summary of its trees")
+        return None
 
 
 def _number(key: str, name: str) -> int:

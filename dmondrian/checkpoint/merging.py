@@ -18,6 +18,7 @@ from dmondrian.checkpoint.manifest import Manifest
 from dmondrian.checkpoint.opening import VERSIONS_KEY
 from dmondrian.checkpoint.parts import is_whole, open_whole, parts_of
 from dmondrian.checkpoint.run import Run
+from dmondrian.checkpoint.summary import total
 from dmondrian.errors import CheckpointError, ParameterError
 
 # What may differ between runs that belong together.
@@ -96,7 +97,11 @@ def merge(
         shards[number] = {"digest": merged.put_blob(data), "bytes": len(data)}
     found = [run.manifest(position) for run in sources]
     is_final, plan = all(manifest.final for manifest in found), found[0].plan
-    return merged, merged.commit(position, shards, _metrics(found), final=is_final, plan=plan)
+    forest = total([manifest.forest for manifest in found])
+    metrics = _metrics(found)
+    return merged, merged.commit(
+        position, shards, metrics, final=is_final, plan=plan, forest=forest
+    )
 
 
 def _metrics(found: list[Manifest]) -> dict[str, Any]:

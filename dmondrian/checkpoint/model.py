@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dmondrian.checkpoint.codec import encode_forest
 from dmondrian.checkpoint.manifest import LARGEST_POSITION, Manifest
 from dmondrian.checkpoint.parts import pieces
 from dmondrian.checkpoint.run import Run
-from dmondrian.checkpoint.trees import Blob, load_trees, model_blobs
+from dmondrian.checkpoint.summary import Summary, total
+from dmondrian.checkpoint.trees import Blob, load_trees, model_blobs, peek_blobs
 from dmondrian.errors import CheckpointError, CorruptError, FencedError
 
 if TYPE_CHECKING:
@@ -23,6 +24,31 @@ if TYPE_CHECKING:
 
 # Rows learned; in a run folder this is the manifest's position, so it is not stored twice.
 ROWS_KEY = "n_seen"
+CALIBRATION = "calibration"  # entry of a manifest's metrics
+
+
+@dataclass(frozen=True)
+class Trees:
+    """What is known of a model's trees without reading them.
+
+    Attributes
+    ----------
+    summary : Summary
+    parameters : dict
+        Of the forest, in use, as JSON.
+    calibration : dict or None
+        As JSON.
+    n_trees : int
+    is_recorded : bool
+        Whether the checkpoint has a summary. One that an earlier version wrote has none: then nodes
+        are those that the blobs declare, their bytes an upper bound, and no gains are known.
+    """
+
+    summary: Summary
+    parameters: Mapping[str, Any]
+    calibration: Any
+    n_trees: int
+    is_recorded: bool
 
 
 def save_model(
@@ -55,6 +81,9 @@ def save_model(
     content.setdefault("shards", [[min(numbers), max(numbers) + 1]] if numbers else [])
     content.setdefault("plan", None)
     data = encode_forest(*forest.stored())
+    # run.json tells no settings that the rows chose: it is that of earlier and later saves too.
+    summary = replace(Summary.of(forest), parameters=forest.parameters.to_json())
+    metrics = {} if forest.calibration is None else {CALIBRATION: forest.calibration.to_json()}
     run = Run.create(path, content)
     # Rows of huge weights are told as so many rows as a position can be; the forest knows better.
     position = min(int(model_json.get(ROWS_KEY, 0)), LARGEST_POSITION)
@@ -66,7 +95,7 @@ def save_model(
         )
     shard = {"digest": run.put_blob(data), "bytes": len(data)}
     try:
-        return run.commit(position, {0: shard}, final=True)
+        return run.commit(position, {0: shard}, metrics, final=True, forest=summary)
     except FencedError:
         raise CheckpointError(
             f"The folder {run.url} holds another model that learned as many rows ({position}). "
@@ -100,11 +129,11 @@ def load_model(url: str | os.PathLike[str]) -> tuple[Forest, dict[str, Any], Man
     forest = load_trees(blobs)
     if not forest.trees:
         raise CorruptError(f"{os.fspath(url)} names no tree: there is no forest.")
-    if manifest.metrics.get("calibration") is not None:  # of a run: its shards know none
+    if manifest.metrics.get(CALIBRATION) is not None:  # of a run: its shards know none
         from dmondrian.calibration import kind_of
 
         kind = kind_of(forest.parameters.tells_labels)
-        forest.calibration = kind.from_json(manifest.metrics["calibration"])
+        forest.calibration = kind.from_json(manifest.metrics[CALIBRATION])
     return forest, model_json, manifest
 
 
@@ -135,4 +164,47 @@ def look_at_model(url: str | os.PathLike[str]) -> tuple[list[Blob], dict[str, An
         about["estimator"] = {**about["estimator"], "n_estimators": n_trees}
     # Metrics are those of the run without its parts.
     shards = {n: {"digest": blob.digest, "bytes": blob.n_bytes} for n, blob in enumerate(blobs)}
-    return blobs, about, replace(found[0][1], shards=shards)
+    forest = total([manifest.forest for _, manifest in found])
+    return blobs, about, replace(found[0][1], shards=shards, forest=forest)
+
+
+def known_trees(url: str | os.PathLike[str]) -> tuple[Trees, dict[str, Any], Manifest]:
+    """Return what is known of a model's trees without reading them, however many they are.
+
+    Returns
+    -------
+    trees : Trees
+    model_json, manifest
+        As of `load_model`.
+
+    Raises
+    ------
+    CheckpointError
+        There is no run or no checkpoint.
+    CorruptError
+        The checkpoint is damaged.
+    """
+    blobs, about, manifest = look_at_model(url)
+    summary, calibration = manifest.forest, manifest.metrics.get(CALIBRATION)
+    parameters: Mapping[str, Any]
+    if summary is not None:
+        parameters = summary.parameters or about["parameters"]
+        n_trees = int(about["n_estimators"])
+        return Trees(summary, parameters, calibration, n_trees, True), about, manifest
+    seen = peek_blobs(blobs)
+    n_nodes = sum(one.n_nodes for one in seen)
+    declared = Summary(n_nodes, sum(size for one in seen for size in one.sizes), None)
+    calibration = seen[0].calibration if calibration is None else calibration
+    n_trees = sum(len(one.numbers) for one in seen)
+    return Trees(declared, seen[0].parameters, calibration, n_trees, False), about, manifest
+
+
+def summary_from_trees(url: str | os.PathLike[str]) -> Summary:
+    """Return the summary of a model that an earlier version wrote: shard by shard, as it is read.
+
+    Takes the memory of the largest shard.
+    """
+    blobs, _, _ = look_at_model(url)
+    summary = total([Summary.of(load_trees([blob])) for blob in blobs])
+    assert summary is not None  # each has one
+    return summary

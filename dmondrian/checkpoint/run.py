@@ -42,6 +42,7 @@ from dmondrian.checkpoint.opening import (
     versions,
 )
 from dmondrian.checkpoint.stream import Stream, put_first
+from dmondrian.checkpoint.summary import Summary
 from dmondrian.errors import (
     CheckpointError,
     CorruptError,
@@ -224,6 +225,7 @@ class Run:
         parent: int | Manifest | None = None,
         final: bool = False,
         plan: str | None = None,
+        forest: Summary | None = None,
     ) -> Manifest:
         """Write the manifest of a position; its blobs must be written.
 
@@ -244,6 +246,8 @@ class Run:
             The end of the stream was reached.
         plan : str or None
             Digest of the stream, where it is not the run's first.
+        forest : Summary or None
+            Of the trees of all shards, for those who show the run.
 
         Raises
         ------
@@ -261,6 +265,7 @@ class Run:
                 parent=before,
                 plan=self.run_json.get("plan") if plan is None else plan,
                 final=bool(final),
+                forest=forest,
             )
         )
         try:

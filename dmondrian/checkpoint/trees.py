@@ -39,6 +39,8 @@ class Contents:
     parameters: dict[str, Any]  # of the forest, as JSON
     numbers: tuple[int, ...]  # tree numbers
     sizes: tuple[int, ...]  # bytes of each tree in memory, at most
+    n_nodes: int  # of all trees
+    calibration: Any  # of the whole forest, as JSON, where it was saved by an estimator
 
 
 def model_blobs(found: Pieces) -> list[Blob]:
@@ -110,10 +112,11 @@ def _peek(run: Run, blob: Blob) -> Contents:
     def read(start: int, stop: int) -> bytes:
         return run.peek_blob(blob.digest, start, stop)
 
-    header, sizes = peek_forest(read, blob.n_bytes, name=_named(blob))
+    header, rows, sizes = peek_forest(read, blob.n_bytes, name=_named(blob))
     try:
         numbers = tuple(int(tree["number"]) for tree in header["trees"])
-        return Contents(dict(header["parameters"]), numbers, tuple(sizes))
+        parameters, calibration = dict(header["parameters"]), header.get("calibration")
+        return Contents(parameters, numbers, tuple(sizes), sum(rows), calibration)
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptError(f"{_named(blob)} is no forest: {error!r}") from error
 

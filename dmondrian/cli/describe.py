@@ -9,6 +9,7 @@ import argparse
 import math
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,6 @@ from dmondrian.errors import CheckpointError
 
 if TYPE_CHECKING:
     from dmondrian.checkpoint import Run
-    from dmondrian.forest import Forest
 
 # Longer lists (hundreds of classes, thousands of checkpoints) are cut in the text, not in --json.
 _SHOWN_ITEMS = 8
@@ -33,6 +33,7 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
     told = _facts(arguments.model, arguments.importances)
     output.event("model", told)
     size = told["size"]
+    at_most = "" if told["is_recorded"] else "at most "
     rows: list[tuple[str, Any]] = [
         ("model", told["model"]),
         ("algorithm", told["algorithm"]),
@@ -40,7 +41,7 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
         ("features", told["features"]),
         ("trees", size["trees"]),
         ("nodes", f"{size['nodes']:,} ({size['nodes'] / size['trees']:,.0f} per tree)"),
-        ("in memory", _bytes_and_per_node(size["memory_bytes"], size["nodes"])),
+        ("in memory", at_most + _bytes_and_per_node(size["memory_bytes"], size["nodes"])),
         ("stored", _bytes_and_per_node(size["stored_bytes"], size["nodes"])),
     ]
     if told["classes"] is not None:
@@ -107,35 +108,43 @@ def schema(arguments: argparse.Namespace, output: Output) -> int:
 
 def _facts(model: str, with_importances: bool) -> dict[str, Any]:
     """Gather all that `describe` tells, JSON-able."""
-    from dmondrian.checkpoint import Run, load_model
+    from dmondrian.checkpoint import Run, known_trees
+    from dmondrian.checkpoint.model import summary_from_trees
     from dmondrian.checkpoint.parts import parts_of
     from dmondrian.importances import why_none
 
-    forest, stored, manifest = load_model(model)
+    trees, stored, manifest = known_trees(model)
+    summary = trees.summary
     given = stored.get("estimator", {})
-    why = why_none(forest.parameters) if with_importances else None
+    why = why_none(trees.parameters) if with_importances else None
+    shares = None
+    if with_importances and why is None:
+        shares = (summary if trees.is_recorded else summary_from_trees(model)).importances()
+        why = None if shares is not None else "the gains of splits are too large to be added up"
+    calibration = _calibration(trees.calibration)
     return {
         "model": model,
-        "algorithm": forest.parameters.algorithm,
+        "is_recorded": trees.is_recorded,
+        "algorithm": trees.parameters["algorithm"],
         "parameters": given,
-        "in_use": _in_use(forest.parameters, given),
+        "in_use": _in_use(trees.parameters, given),
         "rows": manifest.position,
         "final": manifest.final,
         "target": stored.get("target"),
-        "features": forest.parameters.n_features,
+        "features": trees.parameters["n_features"],
         "classes": stored.get("classes"),
         "feature_names": stored.get("feature_names"),
-        "calibration_exponent": getattr(forest.calibration, "exponent", None),
-        "variance_factor": getattr(forest.calibration, "factor", None),
-        "calibrated": None if forest.calibration is None else forest.calibration.in_words,
-        "importances": _importances(forest, stored) if with_importances and why is None else None,
+        "calibration_exponent": getattr(calibration, "exponent", None),
+        "variance_factor": getattr(calibration, "factor", None),
+        "calibrated": None if calibration is None else calibration.in_words,
+        "importances": None if shares is None else _importances(shares, stored),
         "no_importances": why,
         "size": {
-            "trees": len(forest.tree_numbers),
-            "nodes": int(forest.n_nodes),
-            "memory_bytes": int(forest.n_bytes),
+            "trees": trees.n_trees,
+            "nodes": summary.nodes,
+            "memory_bytes": summary.memory_bytes,
             "stored_bytes": sum(int(shard["bytes"]) for shard in manifest.shards.values()),
-            "bytes_per_node": forest.n_bytes / max(1, forest.n_nodes),
+            "bytes_per_node": summary.memory_bytes / max(1, summary.nodes),
         },
         "metrics": _metrics(manifest.metrics),
         "counts": _counts(manifest.metrics),
@@ -144,12 +153,19 @@ def _facts(model: str, with_importances: bool) -> dict[str, Any]:
     }
 
 
-def _importances(forest: Forest, stored: dict[str, Any]) -> dict[str, float]:
+def _calibration(told: Any) -> Any:
+    """Return the calibration of a manifest, or None."""
+    if told is None:
+        return None
+    from dmondrian.calibration import kind_of
+
+    return kind_of(isinstance(told, dict) and "squares" in told).from_json(told)
+
+
+def _importances(shares: list[float], stored: dict[str, Any]) -> dict[str, float]:
     """Return the importance of each column; features of one column are summed."""
     from dmondrian.data import Schema
-    from dmondrian.importances import importances
 
-    shares = importances(forest).tolist()
     if stored.get("schema") is None:
         names = stored.get("feature_names") or [str(number) for number in range(len(shares))]
         return dict(zip(names, shares, strict=True))
@@ -170,13 +186,9 @@ def _part(part: Run) -> dict[str, Any]:
     return {"trees": list(tree_range(part)), "rows": rows, "final": is_final}
 
 
-def _in_use(used: Any, given: dict[str, Any]) -> dict[str, Any]:
+def _in_use(used: Mapping[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     """Return what the estimator's parameters that were left open came to."""
-    known = {
-        name: getattr(used, name, None)
-        for name, value in given.items()
-        if value in ("auto", "learned")
-    }
+    known = {name: used.get(name) for name, value in given.items() if value in ("auto", "learned")}
     return {name: value for name, value in known.items() if value is not None}
 
 

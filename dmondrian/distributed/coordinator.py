@@ -378,7 +378,7 @@ class Coordinator:
                 self._lease.check()
                 metrics, plan = self._ledger.metrics(), self._plan.digest_at(unit.stop)
                 self.manifest = self._run.commit(
-                    unit.stop, saved, metrics, self.manifest, is_final, plan
+                    unit.stop, saved, metrics, self.manifest, is_final, plan, self._ledger.summary
                 )
                 self.checkpoints += 1
                 self.pace.commit()

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dmondrian.calibration import Fitted, calibrated
+from dmondrian.checkpoint.summary import Summary, total
 from dmondrian.cost import Cost, forecasts
 from dmondrian.distributed.metrics import Progressive, slices
 from dmondrian.distributed.orders import Answer, BlockAnswer
@@ -64,6 +65,7 @@ class Ledger:
         self.progressive = progressive
         self.calibration = calibration
         self.counts = dict(counts)
+        self.summary: Summary | None = None  # of the trees that the last unit settled saved
         self._positions = positions
         self._n_shards = n_shards
         self._n_trees = n_trees
@@ -121,6 +123,7 @@ class Ledger:
             for shard, answer in sorted(answers.items())
             if answer.saved is not None
         }
+        self.summary = total([answer.summary for answer in answers.values()])
         if self._rounds is not None and len(saved) == self._n_shards:
             self._rounds.forget_before(self.settled)
         return unit, saved

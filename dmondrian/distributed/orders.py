@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np
 
+    from dmondrian.checkpoint.summary import Summary
     from dmondrian.sampled import Sampled
 
 
@@ -86,6 +87,7 @@ class Answer:
     position: int = -1  # rows the shard has learned; -1 where there is no shard
     blocks: list[BlockAnswer] = field(default_factory=list)
     saved: tuple[str, int] | None = None  # digest and bytes of the state at the step's stop
+    summary: Summary | None = None  # of the trees in that state
     seconds: float = 0.0  # time the order took on the worker
     saving: float = 0.0  # seconds of these for encoding the state and storing it
     nodes: int = 0  # nodes of the shard's trees

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from dmondrian.checkpoint.codec import encode_forest
+from dmondrian.checkpoint.summary import Summary
 from dmondrian.data import Plan
 from dmondrian.distributed.metrics import slices
 from dmondrian.distributed.orders import BlockAnswer, Step
@@ -36,8 +37,9 @@ class Shard:
     answers: dict[int, BlockAnswer] = field(default_factory=dict)  # by block, until scored; where
     # cells are fitted jointly by the position of their first row
     ahead: Piece | None = None  # rows behind the position that trees have taken in, not heard
-    saved: dict[int, tuple[str, int]] = field(default_factory=dict)  # position: digest, bytes
-    unsaved: dict[int, bytes] = field(default_factory=dict)  # position: state the store refused
+    # by position: digest and bytes of a saved state; one that the store has not taken yet
+    saved: dict[int, tuple[str, int, Summary]] = field(default_factory=dict)
+    unsaved: dict[int, tuple[bytes, Summary]] = field(default_factory=dict)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def forget_before(self, block: int, position: int) -> None:
@@ -103,7 +105,12 @@ def learn_jointly(plan: Plan, shard: Shard, encoded: Any, order: Step) -> None:
     shard.answers[order.start], shard.ahead = answer, None
     shard.position = order.stop
     if order.save:
-        shard.unsaved[order.stop] = encode_forest(*shard.forest.stored())
+        shard.unsaved[order.stop] = encoded_state(shard.forest)
+
+
+def encoded_state(forest: Forest) -> tuple[bytes, Summary]:
+    """Return a forest's blob, and the summary of its trees."""
+    return encode_forest(*forest.stored()), Summary.of(forest)
 
 
 def rows_between(

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from distributed import Worker, WorkerPlugin, get_worker
 
-from dmondrian.checkpoint.codec import decode_forest, encode_forest
+from dmondrian.checkpoint.codec import decode_forest
 from dmondrian.checkpoint.run import Run
 from dmondrian.data import Plan, place, read_block
 from dmondrian.distributed.blocks import BlockCache, read_failure
@@ -37,7 +37,13 @@ from dmondrian.distributed.orders import (
     Restore,
     Step,
 )
-from dmondrian.distributed.shard import Shard, learn_block, learn_jointly, rows_between
+from dmondrian.distributed.shard import (
+    Shard,
+    encoded_state,
+    learn_block,
+    learn_jointly,
+    rows_between,
+)
 from dmondrian.distributed.units import block_at, block_with
 from dmondrian.errors import ClusterError, CorruptError, OutageError
 from dmondrian.forest import Forest
@@ -347,17 +353,18 @@ def _finish(held: HeldRun, shard: Shard, order: Step) -> Answer:
 def _save(held: HeldRun, shard: Shard, order: Step, answer: Answer) -> Answer:
     began = time.perf_counter()
     if order.stop not in shard.saved:
-        data = shard.unsaved.get(order.stop)
-        if data is None and (shard.position != order.stop or shard.ahead is not None):
+        state = shard.unsaved.get(order.stop)
+        if state is None and (shard.position != order.stop or shard.ahead is not None):
             answer.status = LOST
             return answer
-        if data is None:
-            data = encode_forest(*shard.forest.stored())
+        if state is None:
+            state = encoded_state(shard.forest)
         # Kept until the store has it: the next step may run before this one is repeated.
-        shard.unsaved[order.stop] = data
-        shard.saved[order.stop] = held.run.put_blob(data), len(data)
+        shard.unsaved[order.stop] = data, summary = state
+        shard.saved[order.stop] = held.run.put_blob(data), len(data), summary
         del shard.unsaved[order.stop]
-    answer.saved, answer.saving = shard.saved[order.stop], time.perf_counter() - began
+    digest, n_bytes, answer.summary = shard.saved[order.stop]
+    answer.saved, answer.saving = (digest, n_bytes), time.perf_counter() - began
     return answer
 
 

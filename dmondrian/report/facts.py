@@ -11,15 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dmondrian.checkpoint import Manifest, Run, load_model, peek_blobs
+from dmondrian.checkpoint import Manifest, Run, known_trees, peek_blobs
 from dmondrian.checkpoint.document import unseal
 from dmondrian.checkpoint.lease import Holder, holders
-from dmondrian.checkpoint.parts import pieces
-from dmondrian.checkpoint.trees import Blob, model_blobs
+from dmondrian.checkpoint.trees import model_blobs
 from dmondrian.data import Plan, Schema
 from dmondrian.distributed.metrics import Progressive, read_counts
 from dmondrian.errors import CheckpointError, CorruptError, DMondrianError, StoreError
-from dmondrian.importances import importances, why_none
+from dmondrian.importances import why_none
 
 _MOST_PEEKED = 40  # checkpoints whose sizes are read
 
@@ -38,7 +37,6 @@ class Facts:
     n_nodes: int = 0
     n_bytes: int = 0  # in memory
     n_trees: int = 0
-    settings: Mapping[str, Any] = field(default_factory=dict)  # in use
     calibrated: str | None = None  # how, in words
     importances: list[tuple[str, float]] = field(default_factory=list)  # by column, largest first
     no_importances: str | None = None  # why there are none
@@ -75,14 +73,13 @@ def gather(url: str) -> Facts:
     if run.run_json.get("plan") is not None:
         facts.plan = _plan(run)
     facts.attempts = _attempts(run)
-    facts.settings = run.run_json.get("parameters", {})
     if manifest is None:
         return facts
     facts.counts = read_counts(manifest.metrics) if manifest.metrics.get("counts") else {}
     if manifest.metrics.get("progressive"):
         facts.progressive = Progressive.from_json(manifest.metrics["progressive"])
     _add_model(facts, url)
-    facts.growth = _growth(run, facts)
+    facts.growth = _growth(run)
     return facts
 
 
@@ -104,15 +101,25 @@ def _attempts(run: Run) -> list[Mapping[str, Any]]:
 
 
 def _add_model(facts: Facts, url: str) -> None:
-    forest, stored, _ = load_model(url)
-    facts.n_nodes, facts.n_bytes = int(forest.n_nodes), int(forest.n_bytes)
-    facts.n_trees = len(forest.tree_numbers)
-    facts.settings = forest.parameters.to_json()
-    facts.calibrated = None if forest.calibration is None else forest.calibration.in_words
-    facts.no_importances = why_none(forest.parameters)
-    if facts.no_importances is not None:
+    trees, stored, _ = known_trees(url)
+    facts.n_nodes, facts.n_bytes = trees.summary.nodes, trees.summary.memory_bytes
+    facts.n_trees = trees.n_trees
+    if trees.calibration is not None:
+        from dmondrian.calibration import kind_of
+
+        is_of_variance = isinstance(trees.calibration, dict) and "squares" in trees.calibration
+        facts.calibrated = kind_of(is_of_variance).from_json(trees.calibration).in_words
+    facts.no_importances = why_none(trees.parameters)
+    shares = trees.summary.importances()
+    if facts.no_importances is None and shares is None:
+        facts.no_importances = (
+            "the gains of splits are too large to be added up"
+            if trees.is_recorded
+            else "the checkpoint was written by an earlier version, which did not record them; "
+            "`dmondrian describe RUN --importances` finds them in the trees"
+        )
+    if shares is None:
         return
-    shares = importances(forest).tolist()
     if facts.schema is None:
         names = stored.get("feature_names") or [f"x{j}" for j in range(len(shares))]
         told = list(zip(names, shares, strict=True))
@@ -124,7 +131,7 @@ def _add_model(facts: Facts, url: str) -> None:
     facts.importances = sorted(told, key=lambda pair: -pair[1])
 
 
-def _growth(run: Run, facts: Facts) -> list[tuple[int, int, int]]:
+def _growth(run: Run) -> list[tuple[int, int, int]]:
     """Return rows, nodes and stored bytes of checkpoints, of those that can be read."""
     positions = run.manifests()
     if len(positions) > _MOST_PEEKED:
@@ -133,19 +140,13 @@ def _growth(run: Run, facts: Facts) -> list[tuple[int, int, int]]:
     sizes: list[tuple[int, int, int]] = []
     for position in positions:
         try:
-            blobs = model_blobs([(run, run.manifest(position))])
-            in_memory = sum(size for one in peek_blobs(blobs) for size in one.sizes)
+            manifest = run.manifest(position)
+            blobs = model_blobs([(run, manifest)])
+            if manifest.forest is not None:
+                nodes = manifest.forest.nodes
+            else:  # an earlier version wrote it
+                nodes = sum(one.n_nodes for one in peek_blobs(blobs))
         except (CorruptError, StoreError):
             continue
-        sizes.append((position, in_memory, sum(blob.n_bytes for blob in blobs)))
-    if not sizes:
-        return []
-    # Arrays of a node have one size, which the model at hand tells.
-    own = _own_blobs(run)
-    whole = sum(size for one in peek_blobs(own) for size in one.sizes)
-    per_node = whole / max(1, facts.n_nodes)
-    return [(rows, round(size / per_node), stored) for rows, size, stored in sizes]
-
-
-def _own_blobs(run: Run) -> list[Blob]:
-    return model_blobs(pieces(run))
+        sizes.append((position, nodes, sum(blob.n_bytes for blob in blobs)))
+    return sizes

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dmondrian.data import Block, Plan, Schema
-from dmondrian.estimators import ALGORITHMS
 from dmondrian.report.facts import Facts
 
 _TEXTS = ("string", "large_string", "string_view", "dictionary")  # read as categories anyway
@@ -28,7 +27,7 @@ def job_of(facts: Facts) -> str:
     later = [] if plan is None else _files(plan.blocks, _began_with(plan), plan.n_rows)
     if later:
         lines.append(f"# then the same command with these files behind: {json.dumps(later)}")
-    estimator = _asked(str(run.get("algorithm")), run.get("estimator") or {})
+    estimator = _asked(run.get("estimator") or {})
     shards: Sequence[Sequence[int]] = run.get("shards") or [[0, 0]]
     is_whole = facts.n_trees in (0, sum(stop - first for first, stop in shards))
     if not is_whole:  # trees that came later are those that it could have begun with
@@ -44,14 +43,12 @@ def job_of(facts: Facts) -> str:
     return "\n".join([*lines, "", "[run]", *_lines(settings)])
 
 
-def _asked(algorithm: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return parameters as a job file has them: "none" is None where that is not the default."""
-    defaults = ALGORITHMS[algorithm]().get_params(deep=False)
-    some = {name: value for name, value in params.items() if name != "n_jobs"}
-    return {
-        name: "none" if value is None and defaults[name] is not None else value
-        for name, value in some.items()
-    }
+def _asked(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters as a job file has them: "none" is None, save for a seed."""
+    asked = {name: value for name, value in params.items() if name != "n_jobs"}
+    seed = asked.pop("random_state", None)
+    some = {name: "none" if value is None else value for name, value in asked.items()}
+    return some if seed is None else {**some, "random_state": seed}
 
 
 def _data(schema: Schema, plan: Plan | None, target: str | None) -> dict[str, Any]:

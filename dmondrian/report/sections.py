@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dmondrian.displays.learning_curve import NAMES, band_of
+from dmondrian.distributed.curve import NAMES, band_of
 from dmondrian.distributed.progress import clock
 from dmondrian.report.charts import Line, bar_chart, line_chart, matrix_chart
 from dmondrian.report.facts import Facts

@@ -296,8 +296,9 @@ def test_lists_of_any_length_come_back() -> None:
     assert [len(row) for row in table.column("told").to_pylist()[:30]] == trees[0][
         "told_size"
     ].tolist()
-    header, sizes = peek_forest(lambda start, stop: data[start:stop], len(data))
+    header, rows, sizes = peek_forest(lambda start, stop: data[start:stop], len(data))
     assert header == {"a": 1}
+    assert rows == [30, 0, 1]
     assert sizes == [sum(array.nbytes for array in tree.values()) for tree in trees]
 
 

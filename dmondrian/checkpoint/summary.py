@@ -1,0 +1,126 @@
+"""Summary of a forest: the few numbers of its trees that people ask for, kept in the manifest.
+
+Whoever shows a run reads these and no tree, so that it takes as little memory and time for a large
+forest as for a small one. Relies on :mod:`dmondrian.importances` and :mod:`dmondrian.layout`, which
+are imported when a summary is made of trees. Promises that the summary of a whole forest does not
+depend on how its trees were cut into shards: sums over trees are exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dmondrian.forest import Forest
+
+Exact = tuple[float, ...]  # a sum that no rounding has changed: floats, each rounding the rest
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a manifest says of the trees that it names."""
+
+    nodes: int
+    memory_bytes: int  # of the nodes, once they are loaded
+    gains: tuple[Exact, ...] | None  # worth of the splits on each feature; None where splits have
+    # no worth, or one that float64 does not hold
+    parameters: Mapping[str, Any] | None = None  # in use, where run.json does not tell them
+
+    @classmethod
+    def of(cls, forest: Forest) -> Summary:
+        """Return the summary of a forest that nobody changes meanwhile. O(nodes x features)."""
+        from dmondrian.importances import tree_gains, why_none
+        from dmondrian.layout import loaded_bytes
+
+        gains: tuple[Exact, ...] | None = None
+        if why_none(forest.parameters.to_json()) is None:
+            gains = _sums(zip(*(own.tolist() for own in tree_gains(forest)), strict=True))
+        return cls(int(forest.n_nodes), loaded_bytes(forest.placed), gains)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values; floats go through JSON exactly."""
+        told: dict[str, Any] = {"nodes": self.nodes, "memory_bytes": self.memory_bytes}
+        told["gains"] = None if self.gains is None else [list(gain) for gain in self.gains]
+        if self.parameters is not None:
+            told["parameters"] = dict(self.parameters)
+        return told
+
+    @classmethod
+    def from_json(cls, told: Any) -> Summary:
+        """Return the summary of :meth:`to_json`, checked.
+
+        Raises
+        ------
+        ValueError
+            A value is missing, or has another type or range.
+        """
+        if not isinstance(told, dict):
+            raise ValueError("it is no object")
+        counts = told.get("nodes"), told.get("memory_bytes")
+        if not all(type(count) is int and count >= 0 for count in counts):
+            raise ValueError("nodes and memory_bytes should be counts")
+        gains, parameters = told.get("gains"), told.get("parameters")
+        if gains is not None and not (isinstance(gains, list) and all(map(_is_gain, gains))):
+            raise ValueError("gains should be lists of numbers, or null")
+        if parameters is not None and not isinstance(parameters, dict):
+            raise ValueError("parameters should be an object")
+        own = None if gains is None else tuple(tuple(map(float, gain)) for gain in gains)
+        return cls(told["nodes"], told["memory_bytes"], own, parameters)
+
+    def importances(self) -> list[float] | None:
+        """Return the share of each feature in the gains of all splits; zeros if none pays."""
+        if self.gains is None:
+            return None
+        gains = [math.fsum(gain) for gain in self.gains]
+        exponent = math.frexp(max(gains, default=0.0))[1]  # their sum may be beyond float64
+        gains = [math.ldexp(gain, -exponent) for gain in gains]
+        whole = math.fsum(gains)
+        return [gain / whole if whole > 0.0 else 0.0 for gain in gains]
+
+
+def total(parts: Sequence[Summary | None]) -> Summary | None:
+    """Return the summary of the trees of all parts, or None where one of them has none."""
+    known = [part for part in parts if part is not None]
+    if not known or len(known) < len(parts):
+        return None
+    widths = {None if part.gains is None else len(part.gains) for part in known}
+    gains: tuple[Exact, ...] | None = None
+    if len(widths) == 1 and None not in widths:
+        columns = zip(*(part.gains or () for part in known), strict=True)
+        gains = _sums(chain.from_iterable(column) for column in columns)
+    nodes, memory = sum(p.nodes for p in known), sum(p.memory_bytes for p in known)
+    return Summary(nodes, memory, gains, known[0].parameters)
+
+
+def _sums(columns: Iterable[Iterable[float]]) -> tuple[Exact, ...] | None:
+    """Return the sum of each column, or None where float64 does not hold one of them."""
+    own = [list(column) for column in columns]
+    if not all(math.isfinite(value) for column in own for value in column):
+        return None
+    try:
+        return tuple(map(exact_sum, own))
+    except OverflowError:
+        return None
+
+
+def exact_sum(values: Iterable[float]) -> Exact:
+    """Return the sum of finite numbers without rounding: the same for any order of additions.
+
+    The first float is the sum rounded, the next one what that leaves, and so on.
+    """
+    rest = list(values)
+    told: list[float] = []
+    while (rounded := math.fsum(rest)) != 0.0:
+        told.append(rounded)
+        rest.append(-rounded)
+    return tuple(told)
+
+
+def _is_gain(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        type(number) in (int, float) and math.isfinite(number) for number in value
+    )

@@ -1,0 +1,55 @@
+"""Learning curves of runs: what their metrics are called, and how sure each point is.
+
+Relies on NumPy alone, so that whoever shows a run needs no estimators.
+
+Shapes: p points of a curve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+NAMES = {"log_loss": "log loss", "accuracy": "accuracy", "rmse": "RMSE", "mae": "MAE"}
+_SQUARED = ("rmse",)  # roots of means
+
+
+def band_of(
+    curves: Sequence[tuple[np.ndarray, np.ndarray]], metric: str
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return rows, mean, and two standard errors below and above it, float64 [p] each.
+
+    Several curves are taken at the points of the one that ends first.
+    """
+    if len(curves) == 1:
+        rows, values = curves[0]
+        power = 2.0 if metric in _SQUARED else 1.0
+        error = 2.0 * standard_errors(rows, values**power)
+        low, high = np.maximum(values**power - error, 0.0), values**power + error
+        return rows, values, low ** (1.0 / power), high ** (1.0 / power)
+    rows = min((own for own, _ in curves), key=lambda own: own[-1])
+    rows = rows[rows >= max(own[0] for own, _ in curves)]
+    values = np.stack([np.interp(rows, *curve) for curve in curves])
+    mean = values.mean(axis=0)
+    error = 2.0 * values.std(axis=0, ddof=1) / np.sqrt(len(values))
+    return rows, mean, mean - error, mean + error
+
+
+def standard_errors(rows: np.ndarray, means: np.ndarray) -> np.ndarray:
+    """Return the standard error of each mean so far, float64 [p]; nan where two points lie before.
+
+    Parameters
+    ----------
+    rows : float64 [p]
+        Increasing numbers of rows.
+    means : float64 [p]
+        Mean of the first rows, at each number.
+    """
+    between = np.diff(rows, prepend=0.0)
+    own = np.diff(rows * means, prepend=0.0) / between  # mean of the rows since the point before
+    squares = np.diff(own) ** 2 / (1.0 / between[1:] + 1.0 / between[:-1])
+    of_row = np.full(len(rows), np.nan)
+    of_row[1:] = np.cumsum(squares) / np.arange(1, len(rows))
+    of_row[:2] = np.nan
+    return np.sqrt(of_row / rows)
