@@ -11,6 +11,7 @@ at a shell.
 
 from __future__ import annotations
 
+import codecs
 import difflib
 import inspect
 import os
@@ -38,6 +39,7 @@ _PATH_KEYS = (
 # A job without a seed is still reproducible: the same file gives the same bytes, and can resume.
 _DEFAULT_RANDOM_STATE = 0
 _WITHOUT_TARGET = "mondrian-density"
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # what Windows calls "Unicode"
 
 
 @dataclass(frozen=True)
@@ -184,15 +186,19 @@ def check_amounts(job: Job) -> None:
 
 def _parse(file: Path) -> tuple[dict[str, Any], str]:
     try:
-        # Bytes, then one kind of line end, so that our line numbers are an editor's.
-        text = file.read_bytes().decode("utf-8").replace("\r\n", "\n")
+        data = file.read_bytes()
+        # Without the byte order mark that some editors write, and with one kind of line end, so
+        # that our line numbers are an editor's.
+        text = data.decode("utf-8-sig").replace("\r\n", "\n")
     except OSError as error:
         raise JobError(
             f"{file}: cannot read the job file ({error.strerror}); "
             f"give the path of a TOML file{_other_jobs(file)}"
         ) from error
     except UnicodeDecodeError as error:
-        raise JobError(f"{file}: expected UTF-8 text, got other bytes ({error})") from error
+        found = "UTF-16 text" if data.startswith(_UTF_16) else f"other bytes ({error})"
+        advice = "; save it as UTF-8" if data.startswith(_UTF_16) else ""
+        raise JobError(f"{file}: expected UTF-8 text, got {found}{advice}") from error
     try:
         return tomllib.loads(text), text
     except tomllib.TOMLDecodeError as error:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import textwrap
 from pathlib import Path
 
 import pytest
 
+from dmondrian.cli.certificates import make_certificates
+from dmondrian.cli.cluster import _address
 from dmondrian.cli.job import build_estimator, check_amounts, read_job
+from dmondrian.cli.tls import tls_mistakes
 from dmondrian.errors import JobError
 from tests.cli.command import PROJECT, call
 
@@ -191,6 +195,37 @@ def test_bytes_that_are_no_text_are_refused(tmp_path):
     file.write_bytes(b"PAR1\xff\xfe")
     with pytest.raises(JobError, match="expected UTF-8 text"):
         read_job(file)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_job(tmp_path):
+    file = tmp_path / "job.toml"
+    file.write_bytes(GOOD.replace("\n", "\r\n").encode("utf-8-sig"))
+    assert read_job(file).data["target"] == "y"
+    file.write_bytes(GOOD.replace("target", "taget").encode("utf-8-sig"))
+    with pytest.raises(JobError, match=r"job\.toml:5: \[data\] has no key 'taget'"):
+        read_job(file)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_another_encoding_is_named(tmp_path, encoding):
+    file = tmp_path / "job.toml"
+    file.write_bytes(("\ufeff" + GOOD).encode(encoding))
+    with pytest.raises(JobError, match="got UTF-16 text; save it as UTF-8"):
+        read_job(file)
+
+
+def test_other_files_of_a_job_may_begin_with_a_byte_order_mark(tmp_path):
+    """A scheduler file and certificates: their readers know the mark."""
+    file = tmp_path / "scheduler.json"
+    file.write_text('{"address": "tls://127.0.0.1:1"}', encoding="utf-8-sig")
+    assert _address(str(file), None) == "tls://127.0.0.1:1"
+    make_certificates(tmp_path)
+    keys = {}
+    for name in ("ca", "cert", "key"):
+        pem = tmp_path / f"{name}.pem"
+        pem.write_bytes(codecs.BOM_UTF8 + pem.read_bytes())
+        keys[f"tls_{name}"] = str(pem)
+    assert list(tls_mistakes(keys, str)) == []
 
 
 def test_a_missing_job_file_names_the_nearest(tmp_path):
