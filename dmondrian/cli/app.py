@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Sequence
 
 from dmondrian import __version__
-from dmondrian.cli.output import Output
+from dmondrian.cli.output import Output, escape_what_cannot_be_written
 from dmondrian.cli.signals import ending_in_order
 from dmondrian.cli.tls import add_tls_arguments
 from dmondrian.cli.warm import CHOICES, DOMAINS
@@ -67,6 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     int
         The exit code, as listed by ``dmondrian --help``.
     """
+    escape_what_cannot_be_written()
     parser = _parser()
     arguments = parser.parse_args(argv)
     output = Output(as_json=arguments.json)

@@ -7,6 +7,7 @@ elsewhere a new line comes only when there is something durable to say.
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import math
@@ -20,6 +21,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 if TYPE_CHECKING:
     from dmondrian.distributed import Progress
 
+# Control characters but line ends and tabs: names from outside shall not steer a terminal.
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
 # Seconds between progress lines where they cannot be rewritten in place (a log file).
 _LOG_INTERVAL = 5.0
 
@@ -57,13 +60,13 @@ class Output:
         """Write text for people to stdout; nothing with ``--json``."""
         if not self.as_json:
             self.close_line()
-            self._stdout.write(text.rstrip("\n") + "\n")
+            self._stdout.write(printable(text.rstrip("\n")) + "\n")
             self._stdout.flush()
 
     def note(self, text: str) -> None:
         """Write a line to stderr, whichever the format of stdout."""
         self.close_line()
-        self._stderr.write(text.rstrip("\n") + "\n")
+        self._stderr.write(printable(text.rstrip("\n")) + "\n")
         self._stderr.flush()
 
     def remark(self, text: str) -> None:
@@ -119,6 +122,21 @@ class _Logged(logging.Handler):
         """Write one record."""
         tell = self._output.note if record.levelno < logging.WARNING else self._output.remark
         tell(record.getMessage())
+
+
+def escape_what_cannot_be_written() -> None:
+    r"""Let this process write any text: what an encoding lacks becomes an escape such as \u65e5.
+
+    Names of columns, classes and files come from outside; terminals and pipes need not be UTF-8.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def printable(text: str) -> str:
+    """Return a text whose control characters, but line ends and tabs, are escaped."""
+    return text.translate(_CONTROLS)
 
 
 def table(rows: Iterable[tuple[str, Any]]) -> str:

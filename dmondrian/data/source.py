@@ -116,6 +116,9 @@ def normalise(item: str | os.PathLike[str]) -> str:
         raise DataError(f"the path {text!r} contains a null character: give a plain path")
     if text.startswith("file:/") and not text.startswith("file://"):  # as Hadoop writes it
         text = "file://" + text.removeprefix("file:")
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        # Python keeps bytes that are no UTF-8 as such characters; PyArrow and plans hold none.
+        raise DataError(f"the path {text!r} has bytes that are no UTF-8: rename the file or folder")
     if not _SCHEME.match(text):
         return Path(os.path.abspath(os.path.expanduser(text))).as_posix()
     split = urlsplit(text)
@@ -223,6 +226,10 @@ def _expand(location: str, notes: list[str]) -> tuple[str, list[fs.FileInfo]]:
             raise DataError(f"no file matches {location}: expected at least one Parquet file")
     except OSError as error:
         raise DataError(f"cannot list {location}: {error}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"a name in {location} has bytes that are no UTF-8 ({error.object!r}): rename it"
+        ) from error
     if not is_local(location):
         if "%" in location and "%25" not in location:
             # Other programs list the keys of objects as they are, not as parts of a URL.

@@ -106,7 +106,8 @@ def write_report(run: str | PathLike[str], out: str | PathLike[str]) -> Path:
     """
     check_whole(out, *_KIND)
     text = page(gather(str(run)))
-    return write_whole(out, text.encode(), *_KIND)
+    # Paths may hold bytes that are no text, which Python keeps as characters of no encoding.
+    return write_whole(out, text.encode(errors="backslashreplace"), *_KIND)
 
 
 def page(facts: Facts) -> str:
