@@ -12,7 +12,7 @@ from tests.sources import parsed
 
 ROOT = Path(dmondrian.__file__).parent
 LAYERS = (
-    {"_cache", "_compilers", "_jit", "_memory", "errors", "extras", "files"},
+    {"_cache", "_compilers", "_jit", "_memory", "errors", "extras", "files", "toml_text"},
     {"core"},
     {"growth", "stats", "losses", "rules"},
     {

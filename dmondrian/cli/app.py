@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Sequence
 
 from dmondrian import __version__
+from dmondrian.cli.job_keys import ALGORITHMS
 from dmondrian.cli.output import Output, escape_what_cannot_be_written
 from dmondrian.cli.signals import ending_in_order
 from dmondrian.cli.tls import add_tls_arguments
@@ -127,6 +128,7 @@ def _parser() -> argparse.ArgumentParser:
         help="hand the job to the cluster of [cluster] scheduler and return; watch it with "
         "`describe --follow`, stop it with `cancel`",
     )
+    _add_init(add("init", "write a job file for a data set, commented and ready to run"))
     _add_managing(add)
     score = add("score", "write predictions for a data set as Parquet")
     score.add_argument("model", metavar="MODEL", help=_MODEL_HELP)
@@ -165,6 +167,23 @@ def _parser() -> argparse.ArgumentParser:
         add("cluster", "start an encrypted cluster on this machine, to try a job with")
     )
     return parser
+
+
+def _add_init(command: argparse.ArgumentParser) -> None:
+    command.add_argument("data", metavar="DATA", help=_DATA_HELP)
+    command.add_argument(
+        "--target", metavar="COLUMN", help="the column to learn (without it: the rows' density)"
+    )
+    command.add_argument(
+        "--algorithm",
+        choices=tuple(ALGORITHMS),
+        metavar="NAME",
+        help="as `dmondrian train --help` lists them (default: by the values of the target, "
+        "amf-classifier or amf-regressor)",
+    )
+    command.add_argument(
+        "-o", "--out", metavar="FILE", help="a new file to write (default: standard output)"
+    )
 
 
 def _add_inspecting(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
@@ -267,11 +286,13 @@ def _add_cluster_arguments(command: argparse.ArgumentParser) -> None:
 def _train_epilog() -> str:
     from dmondrian.cli.job_keys import TABLES
 
+    width = max(map(len, ALGORITHMS))
     lines = [
-        "job file (TOML; relative paths are relative to its folder, in --set to the current one):",
+        "job file (TOML; relative paths are relative to its folder, in --set to the current one);",
+        "`dmondrian init DATA` writes one:",
         "  [forest]",
-        "    algorithm         amf-, mondrian-forest-, generalized-mondrian-forest- or",
-        "                      online-forest-, and classifier or regressor, as a string (required)",
+        "    algorithm         one of these, as a string (required):",
+        *(f"      {name:<{width}}  {meaning}" for name, meaning in ALGORITHMS.items()),
         "    ...               the estimator's parameters by their Python names",
     ]
     for name, keys in TABLES.items():
@@ -286,6 +307,8 @@ def _command(name: str) -> Command:
     """Import the one module that a command needs."""
     if name == "train":
         from dmondrian.cli.train import train as command
+    elif name == "init":
+        from dmondrian.cli.init import init as command
     elif name == "score":
         from dmondrian.cli.score import score as command
     elif name == "evaluate":

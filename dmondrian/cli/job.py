@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dmondrian.cli.job_keys import KINDS, REQUIRED_TABLES, TABLES, Key
+from dmondrian.cli.job_keys import KINDS, REQUIRED_TABLES, TABLES, WITHOUT_TARGET, Key
 from dmondrian.cli.tls import KEYS as TLS_KEYS
 from dmondrian.cli.tls import tls_mistakes
 from dmondrian.cli.toml_lines import line_of
@@ -38,7 +38,6 @@ _PATH_KEYS = (
 )
 # A job without a seed is still reproducible: the same file gives the same bytes, and can resume.
 _DEFAULT_RANDOM_STATE = 0
-_WITHOUT_TARGET = "mondrian-density"
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # what Windows calls "Unicode"
 
 
@@ -234,7 +233,7 @@ def _override_value(text: str) -> Any:
 def _check_tables(tables: dict[str, Any], source: Source) -> Iterable[str]:
     known = ["data", "forest", *(name for name in TABLES if name != "data")]
     forest = tables.get("forest")
-    is_density = isinstance(forest, dict) and forest.get("algorithm") == _WITHOUT_TARGET
+    is_density = isinstance(forest, dict) and forest.get("algorithm") == WITHOUT_TARGET
     needless = ("target",) if is_density else ()
     for name, keys in tables.items():
         if name not in known:

@@ -85,4 +85,25 @@ TABLES: dict[str, dict[str, Key]] = {
     },
 }
 
+# What [forest] algorithm can be, and how `train --help` tells them apart.
+ALGORITHMS: dict[str, str] = {
+    "amf-classifier": "classes: aggregated Mondrian forest, needs no tuning",
+    "amf-regressor": "numbers: aggregated Mondrian forest, needs no tuning",
+    "mondrian-forest-classifier": "classes: Mondrian forest, whose depth a lifetime can bound",
+    "mondrian-forest-regressor": "numbers: Mondrian forest, with prediction intervals",
+    "generalized-mondrian-forest-classifier": "two classes: unequal costs, or a logistic loss",
+    "generalized-mondrian-forest-regressor": "quantiles, counts, robust means: any convex loss",
+    "mondrian-density": "how dense the rows lie; has no target",
+    "mondrian-kernel-classifier": "classes: ridge regression with the Laplace kernel",
+    "mondrian-kernel-regressor": "numbers: ridge regression with the Laplace kernel",
+    "online-forest-classifier": "classes: splits chosen by labels, in bounded memory",
+    "online-forest-regressor": "numbers: splits chosen by labels, in bounded memory",
+}
+WITHOUT_TARGET = "mondrian-density"
+
 REQUIRED_TABLES = ("data", "forest", "run")
+
+
+def is_classifier(algorithm: str) -> bool:
+    """Whether an algorithm learns classes."""
+    return algorithm.endswith("-classifier")

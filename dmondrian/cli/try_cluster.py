@@ -12,7 +12,6 @@ SIGTERM or SIGHUP.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import tempfile
 import time
@@ -24,6 +23,7 @@ from dmondrian.cli.output import Output
 from dmondrian.cli.tls import Tls, tls_mistakes, tls_of_arguments
 from dmondrian.errors import JobError
 from dmondrian.files import NO_HOME
+from dmondrian.toml_text import toml_value
 
 SCHEDULER_FILE = "scheduler.json"
 _N_WORKERS = 2  # the fewest that show what a cluster does
@@ -120,6 +120,5 @@ def _tell(address: str, n_workers: int, threads: int, file: Path, tls: Tls, outp
 
 
 def _job_lines(keys: dict[str, str]) -> str:
-    # JSON's strings are TOML's basic strings.
-    lines = (f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in keys.items())
+    lines = (f"{name} = {toml_value(value)}" for name, value in keys.items())
     return "\n".join(["[cluster]", *lines])

@@ -6,13 +6,12 @@ digests of the run's, where files, versions and the seed are the same.
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dmondrian.data import Block, Plan, Schema
 from dmondrian.report.facts import Facts
+from dmondrian.toml_text import toml_value
 
 _TEXTS = ("string", "large_string", "string_view", "dictionary")  # read as categories anyway
 _MOST_LEVELS = 64  # kept of a column unless a job says otherwise
@@ -26,7 +25,7 @@ def job_of(facts: Facts) -> str:
     lines = ["[data]", *_lines(_data(facts.schema, plan, run.get("target")))]
     later = [] if plan is None else _files(plan.blocks, _began_with(plan), plan.n_rows)
     if later:
-        lines.append(f"# then the same command with these files behind: {json.dumps(later)}")
+        lines.append(f"# then the same command with these files behind: {toml_value(later)}")
     estimator = _asked(run.get("estimator") or {})
     shards: Sequence[Sequence[int]] = run.get("shards") or [[0, 0]]
     is_whole = facts.n_trees in (0, sum(stop - first for first, stop in shards))
@@ -86,14 +85,4 @@ def _files(blocks: Sequence[Block], first: int, stop: int) -> list[str]:
 
 
 def _lines(table: Mapping[str, Any]) -> Iterator[str]:
-    return (f"{key} = {_toml(value)}" for key, value in table.items() if value is not None)
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{key} = {_toml(own)}" for key, own in value.items()) + " }"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return json.dumps(value, ensure_ascii=False)
+    return (f"{key} = {toml_value(value)}" for key, value in table.items() if value is not None)

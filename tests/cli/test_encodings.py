@@ -80,6 +80,7 @@ def test_every_command_escapes_what_cannot_be_written(
         ("export", run, "-o", tmp_path / "→.onnx"),
         ("prune", run, "--dry-run"),
         ("cancel", run),
+        ("init", data, "--target", "Ziel", "-o", tmp_path / "→.toml"),
     ]
     for words in commands:
         stdout, _ = written(encoding, *words)
