@@ -187,6 +187,8 @@ def _is_a(value: Any, kind: str) -> bool:
     """Whether a value of JSON is of the type that a field of `Progress` is said to have."""
     if kind == "float | None":  # seconds, which are told as a clock
         return value is None or (_is_a(value, "float") and math.isfinite(value))
+    if kind == "int | None":
+        return value is None or _is_a(value, "int")
     if kind == "dict[str, float]":
         return isinstance(value, dict) and all(_is_a(item, "float") for item in value.values())
     if kind == "bool":

@@ -185,7 +185,8 @@ class Attempt:
 
         def listen(progress: Progress) -> None:
             timeline.add(progress)
-            lease.tell(asdict(progress), timeline.told())
+            # Ctrl-C where somebody else follows the run stops nothing.
+            lease.tell(asdict(replace(progress, stops_at_once=False)), timeline.told())
             if self.manner.listener is not None:
                 self.manner.listener(progress)
 
@@ -210,11 +211,7 @@ class Attempt:
             lease.end(outcome, failure)
             self._note(began, outcome, failure, coordinator)
         if not is_finished:
-            position = coordinator.manifest.position if coordinator.manifest else 0
-            raise KeyboardInterrupt(
-                f"stopped at position {position} of {self.plan.n_rows}, which is saved; run the "
-                f"same command again to go on"
-            )
+            raise KeyboardInterrupt(_stopped_at(coordinator.durable, self.plan.n_rows))
         return coordinator.manifest
 
     def _summarise(self, resumed: int, seconds: float, done: Coordinator | None) -> None:
@@ -251,6 +248,15 @@ class Attempt:
             self.run.attempt(info)
         except Exception as error:  # noqa: BLE001 - a lost note must not hide the outcome
             warnings.warn(f"the attempt could not be noted: {error}", stacklevel=2)
+
+
+def _stopped_at(position: int, n_rows: int) -> str:
+    if position == 0:
+        return "stopped before a row was learned; run the same command again to begin"
+    return (
+        f"stopped at row {position:,} of {n_rows:,}, which is saved; run the same command again to "
+        "go on from there"
+    )
 
 
 def _equip(client: Client) -> None:

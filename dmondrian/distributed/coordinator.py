@@ -11,19 +11,21 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Mapping
 from typing import Any
 
 from distributed import Client
 
 from dmondrian import errors
 from dmondrian.checkpoint import Lease, Manifest, Run
+from dmondrian.checkpoint.summary import Summary, total
 from dmondrian.data import Plan
 from dmondrian.distributed.code import code_digest
 from dmondrian.distributed.fleet import Fleet
 from dmondrian.distributed.inbox import Inbox
 from dmondrian.distributed.interrupt import Interrupts
 from dmondrian.distributed.intervals import Every, Pace
-from dmondrian.distributed.ledger import Ledger
+from dmondrian.distributed.ledger import Ledger, Saved
 from dmondrian.distributed.orders import (
     DIRTY,
     GONE,
@@ -35,12 +37,13 @@ from dmondrian.distributed.orders import (
     Step,
 )
 from dmondrian.distributed.progress import Progress, Teller
-from dmondrian.distributed.shards import forget, restore, step
+from dmondrian.distributed.shards import forget, hold, restore, step
 from dmondrian.distributed.tracks import Limits, Track, answer_of, load_of
 from dmondrian.distributed.units import Unit
 from dmondrian.errors import ClusterError
 
 _TICK = 0.25  # seconds between two looks at the clock while nothing is answered
+_HOLD_SECONDS = 5.0  # that workers may take to say where their shards come to rest
 _FATAL = (errors.DataError, errors.CheckpointError, errors.ParameterError, ClusterError)
 
 
@@ -90,7 +93,7 @@ class Coordinator:
         self._units = ledger.units
         saved = manifest.shards if manifest is not None else {}
         self._tracks = [
-            Track(shard, ledger.settled, saved[shard]["digest"] if saved else None)
+            Track(shard, ledger.settled, *_blob(saved.get(shard)))
             for shard in range(len(run.run_json["shards"]))
         ]
         self._fleet = Fleet(client)
@@ -99,12 +102,14 @@ class Coordinator:
         self._marks = {u.index for u in self._units if every.is_due(u)}
         self._marks.add(len(self._units) - 1)
         self._high = ledger.settled  # unit that follows the furthest one ever sent
-        self._stop: int | None = None  # unit after which to stop
+        self._stop: int | None = None  # unit after which to stop; -1 before the first
+        self._generation = 0  # of steps: workers that hold begin none of an earlier one
         self._began = time.monotonic()
         self._first_row = self._row(ledger.settled)
+        self._interrupts: Interrupts | None = None  # while it drives
 
     def drive(self, interrupts: Interrupts) -> bool:
-        """Run to the end of the stream; False when an interrupt stopped it at a checkpoint.
+        """Run to the end of the stream; False where it stopped at a checkpoint, as was asked.
 
         Raises
         ------
@@ -115,17 +120,24 @@ class Coordinator:
         DMondrianError
             Data or checkpoints cannot be used; the message says which.
         """
+        self._interrupts = interrupts
         try:
             while self._ledger.settled < len(self._units):
                 self._watch(interrupts)
                 self._send()
                 self._receive()
-                if self._settle():
+                if self._settle() or (self._stop is not None and not self._fleet.threads):
+                    # Without a worker nothing more can be saved: the newest checkpoint stands.
                     return self._ledger.settled == len(self._units)
             return True
         finally:
             self._release()
             self._teller.tell(self.progress, now=True)
+
+    @property
+    def durable(self) -> int:
+        """Position of the newest checkpoint."""
+        return self.manifest.position if self.manifest is not None else 0
 
     def progress(self) -> Progress:
         """Where the run stands."""
@@ -134,18 +146,19 @@ class Coordinator:
         speed = (rows - self._first_row) / seconds if seconds > 0 else 0.0
         left = (self._n_rows - rows) / speed if speed > 0 else None
         totals = self._ledger.progressive.totals() if self._ledger.progressive else {}
-        durable = self.manifest.position if self.manifest else 0
         workers = len(self._fleet.threads)
         return Progress(
             rows,
             self._n_rows,
             speed,
-            durable,
+            self.durable,
             left,
             workers,
             self.recoveries,
             totals,
             is_stopping=self._stop is not None,
+            stopping_at=None if self._stop is None else self._row(self._stop + 1),
+            stops_at_once=self._interrupts is not None and self._interrupts.is_requested,
         )
 
     def _row(self, unit: int) -> int:
@@ -164,14 +177,43 @@ class Coordinator:
         for track in self._tracks:
             if track.address is None:
                 self._place(track)
-        if (is_asked and self._stop is None) or self.pace.is_due:
-            # The first unit that no shard was sent yet: all of them can still save at its end.
-            mark = min(self._high, len(self._units) - 1)
-            self._marks.add(mark)
+        if self._stop is None and is_asked:
+            self._stop = self._choose_stop()
+        elif self._stop is None and self.pace.is_due:
+            self._marks.add(self._unsent())
             self.pace.ask()
-            if is_asked and self._stop is None:
-                self._stop = mark
         self._teller.tell(self.progress)
+
+    def _unsent(self) -> int:
+        """Return the first unit that no shard was sent yet: all can still save at its end."""
+        return min(self._high, len(self._units) - 1)
+
+    def _choose_stop(self) -> int:
+        """Return the unit to stop after: the first at whose end all shards can be saved.
+
+        No shard can go back. So workers begin no more steps, and the shard that comes furthest with
+        the one that it runs decides; or a checkpoint before that, which is under way.
+        """
+        stop = self._unsent()
+        if self._run.run_json["parameters"].get("joint") is None:  # else trees are ahead: see Step
+            self._fleet.look(now=True)  # who is gone need not be waited for
+            self._drop_lost()
+            self._generation += 1
+            asked = list(self._fleet.threads)
+            rests = self._fleet.ask(
+                hold, self._run.url, self.attempt, self._generation, seconds=_HOLD_SECONDS
+            )
+            for track in self._tracks:
+                if track.is_held:  # what was begun is asked for again, and is not learned twice
+                    self._recall(track)
+                    track.sent = track.done
+            if len(rests) == len(asked):
+                reached = [(rests.get(t.address or "") or {}).get(t.shard, 0) for t in self._tracks]
+                stop = self._unit_that_ends_behind(max(reached))
+        under_way = [mark for mark in self._marks if self._ledger.settled <= mark <= stop]
+        stop = min(under_way, default=stop)
+        self._marks.add(stop)
+        return stop
 
     def _check_silence(self, now: float) -> None:
         """Give up workers that were asked and have long said nothing."""
@@ -237,6 +279,13 @@ class Coordinator:
         for address, shards in moved.items():
             self._fleet.tell([address], forget, self._run.url, self.attempt, shards)
 
+    def _unit_that_ends_behind(self, position: int) -> int:
+        """Return the unit at whose end a position is reached; the last settled one at least."""
+        settled = self._ledger.settled
+        if position <= self._row(settled):
+            return settled - 1
+        return next(unit.index for unit in self._units if unit.stop >= position)
+
     # -- orders -----------------------------------------------------------------------------
 
     def _send(self) -> None:
@@ -253,6 +302,10 @@ class Coordinator:
                 is_free = track.is_held and len(track.pending) < self._limits.depth
                 if is_free and track.sent == unit and self._ledger.can_learn(unit):
                     self._step(track, self._units[unit], load)
+        if self._stop is not None and self._ledger.settled == self._stop + 1:
+            for track in ready:
+                if track.is_held and not track.pending and track.base < track.done:
+                    self._step(track, self._units[self._stop], load)
 
     def _restore(self, track: Track) -> None:
         assert track.address is not None
@@ -286,14 +339,15 @@ class Coordinator:
             forecasts=is_new and self._ledger.needs_forecasts,
             samples=is_new and self._ledger.calibration is not None,
             speaks=is_new and track.shard == self._tracks[0].shard,
-            save=is_new and unit.index in self._marks,
+            save=(is_new or unit.index == self._stop) and unit.index in self._marks,
             n_threads=max(1, threads),
             settled=self._units[settled].first,
             mean=self._ledger.mean(unit.index),
             ahead=self._ledger.ahead(unit.index + 1),
+            generation=self._generation,
         )
         self._submit(track, unit.index, step, order, unit.index)
-        track.sent += 1
+        track.sent = max(track.sent, unit.index + 1)
         self._high = max(self._high, track.sent)
 
     def _submit(self, track: Track, unit: int | None, task: Any, order: Any, rank: int) -> None:
@@ -342,6 +396,9 @@ class Coordinator:
 
     def _advance(self, track: Track, unit: int, answer: Answer) -> None:
         """Take answers in order: a saved state must not hide that an earlier one is lost."""
+        if unit < track.done:  # a step that was sent again, to save
+            self._note_saved(track, unit, answer)
+            return
         track.early[unit] = answer
         while (found := track.early.pop(track.done, None)) is not None:
             unit = track.done
@@ -351,9 +408,13 @@ class Coordinator:
             track.done = unit + 1
             if unit > track.best:
                 track.best, track.failures, track.losses = unit, 0, 0
-            if found.saved is not None:
-                track.base, track.digest = unit + 1, found.saved[0]
-                self.pace.take(found.worker, found.saving)
+            self._note_saved(track, unit, found)
+
+    def _note_saved(self, track: Track, unit: int, answer: Answer) -> None:
+        if answer.saved is not None:
+            track.base, (track.digest, track.n_bytes) = unit + 1, answer.saved
+            track.summary = answer.summary
+            self.pace.take(answer.worker, answer.saving)
 
     def _fail(self, track: Track, answer: Answer, unit: int | None) -> None:
         """Send the order again, restoring the shard first where that is needed."""
@@ -370,23 +431,41 @@ class Coordinator:
             track.sent = track.done
 
     def _settle(self) -> bool:
-        """Score and commit what is complete; True at the unit where a stop was asked for."""
+        """Score and commit what is complete; True where the run stops, if that was asked for."""
         while self._ledger.settled < len(self._units) and self._ledger.is_ready():
             unit, saved = self._ledger.settle()
             if len(saved) == len(self._tracks):
-                is_final = unit.index == len(self._units) - 1
-                self._lease.check()
-                metrics, plan = self._ledger.metrics(), self._plan.digest_at(unit.stop)
-                self.manifest = self._run.commit(
-                    unit.stop, saved, metrics, self.manifest, is_final, plan, self._ledger.summary
-                )
-                self.checkpoints += 1
-                self.pace.commit()
-                if unit.index == self._stop:
+                self._commit(unit.stop, saved, self._ledger.summary)
+                if self._stop is not None:
                     return True
-                if not is_final:
+                if unit.index < len(self._units) - 1:
                     self._rebalance()
-        return False
+        return self._stop is not None and self._ledger.settled > self._stop and self._close()
+
+    def _close(self) -> bool:
+        """Commit where all shards have come to rest; False as long as one is not saved there."""
+        settled = self._ledger.settled
+        if settled > 0 and any(track.base < settled for track in self._tracks):
+            return False
+        position = self._row(settled)
+        if position > self.durable:
+            saved = {t.shard: {"digest": t.digest, "bytes": t.n_bytes} for t in self._tracks}
+            self._commit(position, saved, total([t.summary for t in self._tracks]))
+        return True
+
+    def _commit(self, position: int, saved: Saved, summary: Summary | None) -> None:
+        self._lease.check()
+        self.manifest = self._run.commit(
+            position,
+            saved,
+            self._ledger.metrics(),
+            self.manifest,
+            self._ledger.settled == len(self._units),
+            self._plan.digest_at(position),
+            summary,
+        )
+        self.checkpoints += 1
+        self.pace.commit()
 
     def _release(self) -> None:
         """Leave nothing behind on the cluster."""
@@ -394,3 +473,8 @@ class Coordinator:
         self._fleet.close()
         self._fleet.leave_word(forget, self._run.url, self.attempt, None)
         self._fleet.tell(list(self._fleet.threads), forget, self._run.url, self.attempt, None)
+
+
+def _blob(saved: Mapping[str, Any] | None) -> tuple[str | None, int]:
+    """Return digest and size of a shard's saved state; none where nothing is saved."""
+    return (None, 0) if saved is None else (saved["digest"], int(saved["bytes"]))

@@ -136,6 +136,34 @@ class Fleet:
         with suppress(OSError, TimeoutError):
             self._client.sync(self._tell, addresses, task, args, callback_timeout=ANSWER_SECONDS)
 
+    def ask(
+        self, task: Callable[..., Any], *args: Any, seconds: float = ANSWER_SECONDS
+    ) -> dict[str, Any]:
+        """Have all workers run a coroutine function; return what came back in time, by address."""
+        if self._client.status != "running":
+            return {}
+        with suppress(OSError, TimeoutError):
+            asked = sorted(self.threads)
+            return self._client.sync(
+                self._gather, asked, task, args, seconds, callback_timeout=2 * seconds
+            )
+        return {}
+
+    async def _gather(
+        self, addresses: Sequence[str], task: Callable[..., Any], args: Sequence[Any], wait: float
+    ) -> dict[str, Any]:
+        """Ask each worker by itself: one that hangs must not hold back the others' answers."""
+        asked = {
+            asyncio.create_task(
+                self._client.run(task, *args, workers=[address], on_error="raise")
+            ): address
+            for address in addresses
+        }
+        done, late = await asyncio.wait(asked, timeout=wait) if asked else (set(), set())
+        for one in late:
+            one.cancel()
+        return {asked[one]: one.result()[asked[one]] for one in done if one.exception() is None}
+
     def leave_word(self, task: Callable[..., Any], *args: Any) -> None:
         """Have workers that stopped answering run a coroutine function should they wake soon.
 

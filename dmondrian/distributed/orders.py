@@ -53,6 +53,7 @@ class Step(Order):
     settled: int = 0  # blocks below this number are scored: their answers may be forgotten
     mean: np.ndarray | None = None  # float64 [n, k], what all trees of the run say of the rows
     ahead: int = 0  # then take in the rows up to this position, and say what they are
+    generation: int = 0  # after `hold` a worker begins no step of an earlier one
 
 
 @dataclass
@@ -73,6 +74,7 @@ MOVED = "moved"  # the task ran on another worker than it was meant for
 LOST = "lost"  # this worker does not hold the shard, or has forgotten an answer
 GAP = "gap"  # the shard is not at the step's start: an earlier step has not run here
 DIRTY = "dirty"  # learning failed half way: the shard must be restored
+HELD = "held"  # the step was sent before its worker was asked to hold, and was not begun
 GONE = "gone"  # nothing came back: a worker that was lost, an error outside the order
 FAILED = "failed"  # reading or saving failed: the shard is whole and the order can be repeated
 

@@ -39,7 +39,11 @@ class Progress:
     tree_groups : int
         Groups of trees that no worker holds together; 1 is the whole model.
     is_stopping : bool
-        An interrupt asked to stop at the next checkpoint.
+        Somebody asked to stop: it saves and stops at the end of the step that runs.
+    stopping_at : int or None
+        Position at which it stops; None where nobody asked, and from versions that did not say.
+    stops_at_once : bool
+        The next Ctrl-C in this process stops it at once, as the first did not.
     """
 
     rows: int
@@ -52,6 +56,8 @@ class Progress:
     metrics: dict[str, float] = field(default_factory=dict)
     tree_groups: int = 1
     is_stopping: bool = False
+    stopping_at: int | None = None
+    stops_at_once: bool = False
 
     def line(self) -> str:
         """Return the record as one line."""
@@ -67,7 +73,9 @@ class Progress:
         if self.seconds_left is not None:
             parts.append(f"{clock(self.seconds_left)} left")
         if self.is_stopping:
-            parts.append("stopping at the next checkpoint (Ctrl-C again: at once)")
+            where = "soon" if self.stopping_at is None else f"at row {self.stopping_at:,}"
+            how = " (Ctrl-C again: at once)" if self.stops_at_once else ""
+            parts.append(f"stopping {where}{how}")
         return ", ".join(parts)
 
 

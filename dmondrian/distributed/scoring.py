@@ -304,7 +304,13 @@ def _write_parts(
         entries.append(entry)
         teller.tell(record)
 
-    relay.run(parts, note)
+    try:
+        relay.run(parts, note)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            f"stopped with {len(entries):,} of {len(parts):,} files of scores written; run the "
+            "same command again to go on from there"
+        ) from None
     teller.tell(record, now=True)
     return entries
 

@@ -34,6 +34,7 @@ class Shard:
     block: int  # number of the next block
     is_dirty: bool = False  # an update failed half way
     is_running: bool = False
+    end: int = 0  # position that the running step ends at
     answers: dict[int, BlockAnswer] = field(default_factory=dict)  # by block, until scored; where
     # cells are fitted jointly by the position of their first row
     ahead: Piece | None = None  # rows behind the position that trees have taken in, not heard

@@ -29,6 +29,7 @@ from dmondrian.distributed.orders import (
     DIRTY,
     FAILED,
     GAP,
+    HELD,
     LOST,
     MOVED,
     OK,
@@ -76,6 +77,7 @@ class HeldRun:
                 f"the plan in {order.run} is not the one that run.json or plans/ names"
             )
         self.shards: dict[int, Shard] = {}
+        self.generation = 0  # steps of an earlier one are not begun
         self.touched = time.monotonic()
         self.cache = BlockCache(self._read, len(self.plan.blocks))
 
@@ -89,6 +91,19 @@ class HeldRun:
             shard = self.shards.pop(number, None)
             if shard is not None:
                 shard.abandon()
+
+    def hold(self, generation: int) -> dict[int, int]:
+        """Begin no step of an earlier generation; return where each shard comes to rest.
+
+        That is the end of the step that it runs, or else the position it has reached.
+        """
+        self.generation = max(self.generation, generation)
+        rests = {}
+        for number, shard in list(self.shards.items()):
+            with shard.changed:  # a step begins under this lock: it is known here, or not begun
+                rests[number] = shard.end if shard.is_running else shard.position
+                shard.changed.notify_all()
+        return rests
 
     def floor(self) -> int:
         """Return the number of the first block that any shard here still needs."""
@@ -105,11 +120,15 @@ class Registry:
 
     def find(self, order: Order) -> HeldRun | None:
         """Return the run of an order, or None where this worker does not hold it."""
-        held = self._runs.get(order.run)
-        if held is None or held.attempt != order.attempt:
-            return None
-        held.touched = time.monotonic()
+        held = self.peek(order.run, order.attempt)
+        if held is not None:
+            held.touched = time.monotonic()
         return held
+
+    def peek(self, run: str, attempt: str) -> HeldRun | None:
+        """Return a run as an attempt holds it here, or None where it does not."""
+        held = self._runs.get(run)
+        return held if held is not None and held.attempt == attempt else None
 
     def open(self, order: Order) -> HeldRun:
         """Return the run of an order, taken up if need be; drop another attempt's shards.
@@ -254,11 +273,13 @@ def step(order: Step) -> Answer:
     if held is None or shard is None:
         return Answer(LOST, order.shard, order.address)
     started = time.perf_counter()
-    with _turn(shard, order) as is_turn:
+    with _turn(held, shard, order) as is_turn:
         if is_turn:
             answer = _advance(held, shard, order)
         elif shard.is_dirty:
             answer = Answer(DIRTY, order.shard, order.address, shard.position)
+        elif order.generation < held.generation:
+            answer = Answer(HELD, order.shard, order.address, shard.position)
         else:
             answer = Answer(GAP, order.shard, order.address, shard.position)
     answer.seconds = time.perf_counter() - started
@@ -266,21 +287,27 @@ def step(order: Step) -> Answer:
 
 
 @contextmanager
-def _turn(shard: Shard, order: Step) -> Iterator[bool]:
+def _turn(held: HeldRun, shard: Shard, order: Step) -> Iterator[bool]:
     """Wait until the shard is free and has reached the order's start; False if it does not.
 
     A step that runs may take long; the coordinator gives a silent worker up.
     """
 
+    def is_held() -> bool:
+        return order.generation < held.generation
+
     def is_ready() -> bool:
-        return not shard.is_running and (shard.is_dirty or shard.position >= order.start)
+        return is_held() or (
+            not shard.is_running and (shard.is_dirty or shard.position >= order.start)
+        )
 
     with shard.changed:
         while not shard.changed.wait_for(is_ready, timeout=PATIENCE) and shard.is_running:
             pass
-        is_turn = is_ready() and not shard.is_dirty
+        is_turn = is_ready() and not shard.is_dirty and not is_held()
         if is_turn:
             shard.is_running = True
+            shard.end = max(order.stop, shard.position)
     try:
         yield is_turn
     finally:
@@ -371,6 +398,21 @@ def _save(held: HeldRun, shard: Shard, order: Step, answer: Answer) -> Answer:
 def _fault(status: str, order: Order, error: BaseException, position: int = -1) -> Answer:
     about = type(error).__name__, str(error)
     return Answer(status, order.shard, order.address, position, error=about)
+
+
+async def hold(
+    run: str, attempt: str, generation: int, dask_worker: Worker
+) -> dict[int, int] | None:
+    """Have a worker begin none of the steps that it was sent; see `HeldRun.hold`.
+
+    Returns
+    -------
+    dict or None
+        Position at which each shard comes to rest; None where the worker holds none of the run's.
+    """
+    holder = dask_worker.plugins.get(PLUGIN)
+    held = holder.registry.peek(run, attempt) if isinstance(holder, ShardHolder) else None
+    return None if held is None else held.hold(generation)
 
 
 async def forget(run: str, attempt: str, shards: Sequence[int] | None, dask_worker: Worker) -> None:

@@ -21,6 +21,7 @@ from dmondrian.errors import (
 )
 
 if TYPE_CHECKING:
+    from dmondrian.checkpoint.summary import Summary
     from dmondrian.distributed.inbox import Arrival
 
 _LONGEST_WAIT = 10.0  # seconds between two tries
@@ -48,6 +49,8 @@ class Track:
     shard: int
     base: int  # unit that follows the newest saved state
     digest: str | None  # blob of that state; None for empty trees
+    n_bytes: int = 0  # size of that blob
+    summary: Summary | None = None  # of its trees, where this attempt saved them
     address: str | None = None  # worker that holds it
     is_held: bool = False  # restored there
     done: int = 0  # unit that follows the last one answered

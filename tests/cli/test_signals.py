@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -105,7 +106,8 @@ def test_scoring(
         return bool(began) and time.monotonic() - began[0] >= seconds
 
     stderr = told_after(process, is_time, lambda pid: os.kill(pid, number))
-    assert "interrupted: run the same command again to go on\n" in stderr
+    told = re.search(r"^interrupted: (?:stopped with (\d+) of \d+ files .*; )?run the same", stderr)
+    assert told or re.search(r"\ninterrupted: stopped with \d+ of \d+ files", stderr), stderr
     assert not (tmp_path / "scores" / "_manifest.json").exists()
 
 

@@ -132,7 +132,7 @@ def test_ctrl_c_in_a_terminal_saves_and_ends_all_processes(
     assert b"run the same command again to go on" in told
     position = Run.open(tmp_path / "run").manifests()[-1]
     assert 0 < position < ROWS
-    assert f"stopped at position {position}".encode() in told
+    assert f"stopped at row {position:,} of {ROWS:,}, which is saved".encode() in told
     wait_until(lambda: not group_of(process.pid))
     run = fit()
     assert run.summary["resumed_at"] == position

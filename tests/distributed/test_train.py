@@ -163,7 +163,7 @@ def test_the_first_interrupt_saves_and_the_same_call_goes_on(
     assert signal.getsignal(signal.SIGINT) is before
     positions = Run.open(tmp_path / "run").manifests()
     assert len(positions) == 1
-    assert 500 < positions[0] < ROWS
+    assert 0 < positions[0] < ROWS
     run = fit(checkpoint_every=None)
     assert run.summary["resumed_at"] == positions[0]
     assert digests(run) == digests(undisturbed)

@@ -1,0 +1,196 @@
+"""A run that is asked to stop saves at the next place where all shards can, and goes on there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client
+
+from dmondrian import MondrianKernelRegressor
+from dmondrian.checkpoint import Run
+from dmondrian.checkpoint.lease import ask_to_stop, holder_of
+from dmondrian.distributed import Progress, TrainedRun, fleet, shards
+
+from .conftest import GROUP, Fit, Grow, digests, resize
+
+pytestmark = pytest.mark.usefixtures("talkative")
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+class Asked:
+    """A listener that asks to stop when rows are settled, and notes what was there then."""
+
+    def __init__(self, run: Path, row: int = GROUP, ask: Any = interrupt) -> None:
+        self.run, self.row, self.ask = run, row, ask
+        self.rows = -1  # settled when it asked
+        self.checkpoints = -1
+        self.heard: list[Progress] = []
+
+    def __call__(self, progress: Progress) -> None:
+        self.heard.append(progress)
+        if self.rows < 0 and progress.rows >= self.row:
+            self.rows, self.checkpoints = progress.rows, len(Run.open(self.run).manifests())
+            self.ask()
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps that take their time, so that several of each shard wait at a worker."""
+    learn = shards._learn
+
+    def learn_slowly(*about: Any) -> None:
+        time.sleep(0.05)
+        learn(*about)
+
+    monkeypatch.setattr(shards, "_learn", learn_slowly)
+
+
+@pytest.fixture
+def uneven(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One shard that is so slow that the others come as far ahead as they may."""
+    learn = shards._learn
+
+    def learn_unevenly(plan: Any, shard: Any, encoded: Any, order: Any) -> None:
+        time.sleep(0.15 if order.shard == 5 else 0.0)
+        learn(plan, shard, encoded, order)
+
+    monkeypatch.setattr(shards, "_learn", learn_unevenly)
+
+
+@pytest.mark.usefixtures("slow")
+def test_steps_that_wait_at_a_worker_are_not_begun_any_more(
+    fit: Fit, cluster: Grow, undisturbed: TrainedRun, tmp_path: Path
+) -> None:
+    asked = Asked(tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt, match="run the same command again to go on from there"):
+        fit(client=cluster(1)[1], checkpoint_every=None, progress=asked)
+    (position,) = Run.open(tmp_path / "run").manifests()
+    assert asked.rows <= position <= asked.rows + 2 * GROUP  # the step that runs, and one behind
+    assert asked.heard[-1].stopping_at == position
+    again = fit(checkpoint_every=None)
+    assert again.summary["resumed_at"] == position
+    assert digests(again) == digests(undisturbed)
+    assert again.metrics == undisturbed.metrics
+
+
+@pytest.mark.usefixtures("uneven")
+def test_the_next_checkpoint_is_the_last_however_far_the_others_are(
+    fit: Fit, undisturbed: TrainedRun, tmp_path: Path
+) -> None:
+    asked = Asked(tmp_path / "run", row=2 * GROUP)
+    with pytest.raises(KeyboardInterrupt, match="which is saved"):
+        fit(checkpoint_every="500 rows", progress=asked)
+    positions = Run.open(tmp_path / "run").manifests()
+    assert len(positions) <= asked.checkpoints + 1
+    again = fit(checkpoint_every="500 rows")
+    assert again.summary["resumed_at"] == positions[-1]
+    assert digests(again) == digests(undisturbed)
+
+
+@pytest.mark.usefixtures("uneven")
+def test_a_shard_that_is_ahead_and_not_saved_is_waited_for(
+    fit: Fit, undisturbed: TrainedRun, tmp_path: Path
+) -> None:
+    asked = Asked(tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt, match="which is saved"):
+        fit(checkpoint_every=None, progress=asked)
+    (position,) = Run.open(tmp_path / "run").manifests()
+    again = fit(checkpoint_every=None)
+    assert again.summary["resumed_at"] == position
+    assert digests(again) == digests(undisturbed)
+    assert again.metrics == undisturbed.metrics
+
+
+def test_before_the_first_row_there_is_nothing_to_save(fit: Fit, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt, match="before a row was learned"):
+        fit(progress=Asked(tmp_path / "run", row=0))
+    assert Run.open(tmp_path / "run").manifests() == []
+
+
+def test_ctrl_c_is_said_to_stop_at_once_only_where_it_does(fit: Fit, tmp_path: Path) -> None:
+    own = Asked(tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        fit(progress=own)
+    assert own.heard[-1].stops_at_once
+    assert "(Ctrl-C again: at once)" in own.heard[-1].line()
+    beat = holder_of(Run.open(tmp_path / "run").store).beat  # type: ignore[union-attr]  # it was held
+    assert beat["told"]["is_stopping"] is True  # type: ignore[index]  # and told
+    assert beat["told"]["stops_at_once"] is False  # type: ignore[index]  # as before
+
+    def cancel() -> None:
+        store = Run.open(tmp_path / "other").store
+        ask_to_stop(store, holder_of(store))  # type: ignore[arg-type]  # one holds it
+
+    cancelled = Asked(tmp_path / "other", ask=cancel)
+    with pytest.raises(KeyboardInterrupt):
+        fit("other", progress=cancelled, checkpoint_every="500 rows")
+    last = cancelled.heard[-1]
+    assert last.is_stopping
+    assert not last.stops_at_once
+    assert f"stopping at row {last.stopping_at:,}" in last.line()
+    assert "Ctrl-C" not in last.line()
+
+
+@pytest.mark.parametrize("every", [None, "500 rows"])
+def test_a_worker_that_is_lost_as_a_run_stops_is_made_good(
+    fit: Fit, pair: Client, undisturbed: TrainedRun, tmp_path: Path, every: str | None
+) -> None:
+    _, pid = min(pair.run(os.getpid).items())
+
+    def lose_and_ask() -> None:
+        os.kill(pid, signal.SIGKILL)
+        interrupt()
+
+    with pytest.raises(KeyboardInterrupt, match="which is saved"):
+        fit(client=pair, checkpoint_every=every, progress=Asked(tmp_path / "run", ask=lose_and_ask))
+    position = Run.open(tmp_path / "run").manifests()[-1]
+    again = fit()
+    assert again.summary["resumed_at"] == position
+    assert digests(again) == digests(undisturbed)
+    assert again.metrics == undisturbed.metrics
+
+
+def test_a_worker_that_does_not_say_where_it_is_costs_a_window(
+    fit: Fit, undisturbed: TrainedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet.Fleet, "ask", lambda *about, **how: {})
+    with pytest.raises(KeyboardInterrupt, match="which is saved"):
+        fit(checkpoint_every=None, progress=Asked(tmp_path / "run"))
+    assert len(Run.open(tmp_path / "run").manifests()) == 1
+    again = fit()
+    assert digests(again) == digests(undisturbed)
+
+
+def test_without_a_worker_nothing_is_waited_for(
+    fit: Fit, cluster: Grow, undisturbed: TrainedRun, tmp_path: Path
+) -> None:
+    workers, client = cluster(1)
+
+    def lose_and_ask() -> None:
+        resize(workers, client, 0)
+        interrupt()
+
+    asked = Asked(tmp_path / "run", row=2 * GROUP, ask=lose_and_ask)
+    with pytest.raises(KeyboardInterrupt, match=r"stopped at row [0-9,]+ of 6,000, which is saved"):
+        fit(client=client, progress=asked, checkpoint_every="500 rows")
+    assert len(Run.open(tmp_path / "run").manifests()) == asked.checkpoints
+    assert digests(fit()) == digests(undisturbed)
+
+
+def test_trees_that_are_fitted_together_stop_after_a_mini_batch(fit: Fit, tmp_path: Path) -> None:
+    estimator = MondrianKernelRegressor(5, lifetime=1.5, random_state=7, n_passes=1, batch_size=128)
+    how = {"estimator": estimator, "target": "age", "n_shards": 3, "checkpoint_every": None}
+    asked = Asked(tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt, match="which is saved"):
+        fit(progress=asked, **how)
+    (position,) = Run.open(tmp_path / "run").manifests()
+    assert asked.rows < position <= asked.rows + 3 * 128
+    assert digests(fit(**how)) == digests(fit("undisturbed", **how))
