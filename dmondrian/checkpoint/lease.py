@@ -4,7 +4,7 @@
 
     lease/000001.json    a holder: host, process, when it began; create-only
     lease/000001.beat    its last sign of life and where it stands; written again and again
-    lease/000001.stop    somebody asks it to stop at its next checkpoint
+    lease/000001.stop    somebody asks it to save and stop
 
 Relies on `Store.put_same` for the next number, and on no clock but its own: whoever wants a run
 that is held watches whether the beat changes. Promises that one alone is given a number; that a
@@ -57,9 +57,14 @@ class Holder:
     beat: Mapping[str, Any] | None  # None before the first
 
     @property
+    def has_ended(self) -> bool:
+        """Whether it wrote that it has ended; one that was killed wrote nothing."""
+        return self.beat is not None and self.beat.get("state") == ENDED
+
+    @property
     def is_over(self) -> bool:
-        """Whether it said that it has ended, or its process on this machine is gone."""
-        return self.is_gone or (self.beat is not None and self.beat.get("state") == ENDED)
+        """Whether it has ended, or its process on this machine is gone."""
+        return self.is_gone or self.has_ended
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
@@ -77,7 +82,7 @@ def holders(store: Store) -> list[Holder]:
 
 
 def ask_to_stop(store: Store, holder: Holder) -> None:
-    """Have a holder stop at its next checkpoint."""
+    """Have a holder save and stop."""
     store.put(f"{FOLDER}/{holder.number:06d}.stop", b"")
 
 

@@ -1,7 +1,8 @@
 """`dmondrian describe --follow` and `dmondrian cancel`: a run that works elsewhere.
 
-Relies on the run folder alone: on the beats of its lease, which say where it stands. Promises not
-to wait for a holder that gives no sign of life any more.
+Relies on the run folder alone: on the beats of its lease, which say where it stands, and on the
+notes of jobs that were handed to a cluster. Promises to wait while a job may go on, also without
+the process that it began in, and no longer than a bounded time for one that gives no sign of life.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import argparse
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -28,57 +29,64 @@ from dmondrian.errors import ClusterError
 if TYPE_CHECKING:
     from dmondrian.distributed import Progress
 
-_START_SECONDS = 60.0  # how long to wait for a job that was handed over to begin
+_SILENCE = 4 * LEASE_SECONDS  # seconds without a sign of life after which a process is given up
+_RESTART = 300.0  # the same for a job, which the cluster may start again elsewhere
+_START = 60.0  # seconds after which it is worth a note that a job has not begun
 
 
 def follow(arguments: argparse.Namespace, output: Output) -> int:
     """Run `describe --follow`: tell progress until nobody works on the run any more."""
     run = open_whole(arguments.model)
-    holder = _wait_for_holder(run, output)
-    if holder is not None and not holder.is_over:
-        output.note(f"{run.url}: {holder}")
-        for now in _beats(run, holder, output):
-            holder = now
-        output.close_line()
-    return _tell_end(run, holder, output)
+    watch = _Watch(run, output)
+    if watch.holder is not None and not watch.holder.is_over:
+        output.note(f"{run.url}: {watch.holder}")
+    watch.wait()
+    return _tell_end(run, watch, output)
 
 
 def cancel(arguments: argparse.Namespace, output: Output) -> int:
     """Run the command; see `dmondrian cancel --help`."""
     run = open_whole(arguments.model)
-    one, holder = _newest(run)
-    job = jobs.newest(run.store)
-    is_waiting = job is not None and not job.is_done
+    watch = _Watch(run, output)
+    holder, job = watch.holder, watch.job
+    if job is not None and (holder is None or holder.is_over):
+        return _cancel_job(watch, job)
     if holder is None or holder.is_over:
-        if job is not None and is_waiting:
-            return _cancel_job(run, job, output)
         output.event("cancelled", {"run": run.url, "was_running": False})
         output.text(f"nobody works on {run.url}; {_state(run)}")
         return 0
-    ask_to_stop(one.store, holder)
-    if job is not None and is_waiting and holder.job == job.id:
+    ask_to_stop(_newest(run)[0].store, holder)
+    if job is not None and holder.job == job.id:
         jobs.ask_to_stop(run.store, job.id)  # should it be at its end: it would go on to score
-    output.note(f"asked {holder} to stop at its next checkpoint")
-    for now in _beats(run, holder, output):
-        holder = now
-    output.close_line()
-    output.event("cancelled", {"run": run.url, "was_running": True})
-    output.text(f"stopped {run.url}; {_state(run)}")
+    output.note(f"asked {holder} to stop: it saves where the step that it computes ends")
+    watch.wait()
+    outcome = watch.outcome
+    if outcome == "failed":
+        raise ClusterError(f"{watch.holder} failed before it stopped: {watch.error}")
+    output.event("cancelled", {"run": run.url, "was_running": True, "outcome": outcome})
+    if outcome == "finished":
+        output.text(f"{run.url} came to its end before it stopped; {_state(run)}")
+    else:
+        output.text(f"stopped {run.url}; {_state(run)}")
     return 0
 
 
-def _cancel_job(run: Run, job: jobs.Job, output: Output) -> int:
+def _cancel_job(watch: _Watch, job: jobs.Job) -> int:
     """Stop a job that was handed over and does not train: it waits, or scores."""
+    run, output, holder = watch.run, watch.output, watch.holder
     jobs.ask_to_stop(run.store, job.id)
+    is_lost = _is_of(holder, job)
+    if holder is not None and is_lost:
+        ask_to_stop(_newest(run)[0].store, holder)  # who takes its place looks there
     job = jobs.find(run.store, job.id)  # it looks for the request after it says that it scores
     if job.scoring is None:
         output.event("cancelled", {"run": run.url, "was_running": False})
-        output.text(
-            f"the job that was handed over will not begin to train or to score; {_state(run)}"
-        )
+        what = "go on" if is_lost else "begin to train or to score"
+        output.text(f"the job that was handed over will not {what}; {_state(run)}")
         return 0
     output.note("the job has trained and scores: asked it to stop at its next file of scores")
-    job = _wait_for_end(run, job, output)
+    watch.wait()
+    job = jobs.find(run.store, job.id)
     if job.error is not None:
         raise ClusterError(f"the job failed before it stopped: {job.error}")
     output.event("cancelled", {"run": run.url, "was_running": True, "was_scoring": True})
@@ -92,46 +100,6 @@ def _cancel_job(run: Run, job: jobs.Job, output: Output) -> int:
     return 0
 
 
-def _wait_for_end(run: Run, job: jobs.Job, output: Output) -> jobs.Job:
-    """Return a job that scores when it has ended; refuse to wait for one that gives no sign."""
-    heard, is_told = time.monotonic(), False
-    while not job.is_done:
-        time.sleep(BEAT_SECONDS)
-        before, job = job, jobs.find(run.store, job.id)
-        if job.scoring != before.scoring:
-            heard, is_told = time.monotonic(), False
-        silence = time.monotonic() - heard
-        if silence > LEASE_SECONDS and not is_told:
-            is_told = True
-            output.note(f"no sign of life from the job for {silence:.0f} seconds")
-        if silence > 4 * LEASE_SECONDS:
-            raise ClusterError(
-                f"the job that scores works on {run.url} no more; {_state(run)}. It will not begin "
-                "again; files of scores that are written stay, and the same scoring goes on from "
-                "them"
-            )
-    return job
-
-
-def _wait_for_holder(run: Run, output: Output) -> Holder | None:
-    """Return who works on a run, or did last; wait for a job that was handed over to begin."""
-    end = time.monotonic() + _START_SECONDS
-    while True:
-        _, holder = _newest(run)
-        job = jobs.newest(run.store)
-        is_waiting = (
-            job is not None and not job.is_done and (holder is None or holder.job != job.id)
-        )
-        if not is_waiting or time.monotonic() > end:
-            if is_waiting:
-                output.note(
-                    f"a job was handed over and has not begun after {_START_SECONDS:.0f} seconds: "
-                    "it waits for a worker, or its cluster is gone"
-                )
-            return holder
-        time.sleep(BEAT_SECONDS)
-
-
 def _newest(run: Run) -> tuple[Run, Holder | None]:
     """Return the run or the part of it that is worked on, or was last."""
     held = [(one, holder_of(one.store)) for one in (run, *parts_of(run))]
@@ -141,30 +109,171 @@ def _newest(run: Run) -> tuple[Run, Holder | None]:
     return max(known, key=lambda pair: (not pair[1].is_over, pair[1].began))
 
 
-def _beats(run: Run, holder: Holder, output: Output) -> Iterator[Holder]:
-    """Yield each sign of life until the end, or until there was none for long."""
-    heard = time.monotonic()
-    is_told = False
-    while True:
-        _, now = _newest(run)
-        before, holder = holder, now or holder
-        if (before.number, before.beat) != (holder.number, holder.beat):
-            heard, is_told = time.monotonic(), False
-            if (told := _progress_in(holder.beat)) is not None:
-                output.follow(told)
-            yield holder
-        if holder.is_over:
+def _pending(run: Run, holder: Holder | None) -> jobs.Job | None:
+    """Return the job that was handed over last, if it may still go on."""
+    job = jobs.newest(run.store)
+    if job is None or job.is_done:
+        return None
+    is_of_another = holder is not None and holder.job != job.id and holder.began > job.began
+    return None if is_of_another else job
+
+
+class _Watch:
+    """Whoever works on a run, looked at again and again.
+
+    Attributes
+    ----------
+    run : Run
+    output : Output
+    holder : Holder or None
+        Who works on it, or did last.
+    job : Job or None
+        The job that was handed over, as long as it may go on.
+    """
+
+    def __init__(self, run: Run, output: Output) -> None:
+        self.run, self.output = run, output
+        self._heard = time.monotonic()  # the last sign of life
+        self._is_noted = False  # that there was none since
+        self.look()
+
+    def look(self) -> None:
+        """Read who works on the run."""
+        _, self.holder = _newest(self.run)
+        self.job = _pending(self.run, self.holder)
+
+    @property
+    def is_working(self) -> bool:
+        """Whether somebody works on the run, or may begin to."""
+        return self.job is not None or (self.holder is not None and not self.holder.is_over)
+
+    @property
+    def outcome(self) -> str:
+        """What the last holder wrote of its end; "lost" where it wrote nothing."""
+        beat = self.holder.beat if self.holder is not None and self.holder.has_ended else None
+        return str((beat or {}).get("outcome") or "lost")
+
+    @property
+    def error(self) -> str | None:
+        """Why the last holder failed."""
+        beat = self.holder.beat if self.holder is not None else None
+        return (beat or {}).get("error")
+
+    def wait(self) -> None:
+        """Tell progress until nobody works on the run any more.
+
+        Raises
+        ------
+        ClusterError
+            There was no sign of life for too long.
+        """
+        while self.is_working:
+            self._check_silence()
+            time.sleep(BEAT_SECONDS)
+            before = self.holder, self.job
+            self.look()
+            self._tell_news(*before)
+        self.output.close_line()
+
+    def _tell_news(self, before: Holder | None, job: jobs.Job | None) -> None:
+        """Tell what is not as it was at the look before."""
+        now = self.holder
+        scoring = self.job.scoring if self.job is not None else None
+        if scoring is not None and (job is None or scoring != job.scoring):
+            self._hear()
+            _tell_scoring(self.run, scoring, self.output)
+        is_new = now is not None and (before is None or before.number != now.number)
+        if now is None or (not is_new and before is not None and before.beat == now.beat):
             return
-        silence = time.monotonic() - heard
-        if silence > LEASE_SECONDS and not is_told:
-            is_told = True
-            output.note(f"no sign of life from {holder} for {silence:.0f} seconds")
-        if silence > 4 * LEASE_SECONDS:
-            raise ClusterError(
-                f"{holder} works on {run.url} no more; {_state(run)}. The command that trains it "
-                "goes on from there"
+        self._hear()
+        if is_new:
+            where = "" if before is None or before.has_ended else f" where {before} was lost"
+            self.output.note(f"{now} goes on{where}" if before is not None else f"{now} begins")
+        if (told := _progress_in(now.beat)) is not None:
+            self.output.follow(told)
+
+    def _hear(self) -> None:
+        self._heard, self._is_noted = time.monotonic(), False
+
+    def _check_silence(self) -> None:
+        """Say once that there is no sign of life; give up after long."""
+        silence = time.monotonic() - self._heard
+        if silence > (_SILENCE if self.job is None else _RESTART):
+            raise ClusterError(_given_up(self.run, self.holder, self.job, silence))
+        if not self._is_noted:
+            is_gone = self.holder is not None and self.holder.is_over
+            text = _silent(self.run, self.holder, self.job, silence)
+            self._is_noted = text is not None
+            if text is not None:
+                self.output.note(text)
+                about = {"run": self.run.url, "seconds": silence, "is_gone": is_gone}
+                self.output.event("silent", about)
+
+
+def _is_of(holder: Holder | None, job: jobs.Job) -> bool:
+    """Whether a job has a process that trains and did not write that it has ended."""
+    return holder is not None and holder.job == job.id and not holder.has_ended
+
+
+def _silent(run: Run, holder: Holder | None, job: jobs.Job | None, silence: float) -> str | None:
+    """Say what a silence means, if it is long enough to say something of."""
+    again = "the cluster starts the job again on another worker, and this waits for it"
+    if job is None or _is_of(holder, job):
+        assert holder is not None  # without a job it is what is waited for
+        if job is not None and holder.is_gone:
+            return (
+                f"{holder}, which moved the run, was lost{_last_sign(holder)}: {again}; "
+                f"{_state(run)}"
             )
-        time.sleep(BEAT_SECONDS)
+        if silence <= LEASE_SECONDS:
+            return None
+        what = "" if job is None else f"; if it was lost, {again}; {_state(run)}"
+        return f"no sign of life from {holder} for {silence:.0f} seconds{what}"
+    if job.scoring is not None and silence > LEASE_SECONDS:
+        return f"no sign of life from the job that scores for {silence:.0f} seconds"
+    if job.scoring is None and silence > _START:
+        return (
+            f"a job was handed over and does not begin for {silence:.0f} seconds: it waits for a "
+            "worker, or its cluster is gone"
+        )
+    return None
+
+
+def _given_up(run: Run, holder: Holder | None, job: jobs.Job | None, silence: float) -> str:
+    """Say that there was no sign of life for long, and what to do."""
+    if job is None:
+        return (
+            f"no sign of life from {holder} for {silence:.0f} seconds: nobody works on {run.url} "
+            f"any more; {_state(run)}. The command that trains it goes on from there"
+        )
+    if job.scoring is not None:
+        return (
+            f"no sign of life from the job that scores for {silence:.0f} seconds; {_state(run)}. "
+            "Files of scores that are written stay, and the same scoring goes on from them"
+        )
+    lost = f"{holder} was lost and nobody took its place"
+    who = lost if _is_of(holder, job) else "it has not begun"
+    return (
+        f"no sign of life from the job for {silence:.0f} seconds: {who}; {_state(run)}. If it only "
+        "waits for a worker, follow it again; if its cluster is gone, or gave it up (by default "
+        "after it lost 3 workers more), the command that trains it, with --detach or without, goes "
+        "on from there"
+    )
+
+
+def _tell_scoring(run: Run, beat: Mapping[str, Any], output: Output) -> None:
+    rows, n_rows = beat.get("rows"), beat.get("n_rows")
+    if isinstance(rows, int) and isinstance(n_rows, int) and n_rows > 0:
+        share = 100 * rows // n_rows
+        output.progress(f"scoring: {rows:,} of {n_rows:,} rows ({share}%)")
+        output.event("scoring", {"run": run.url, "rows": rows, "n_rows": n_rows})
+
+
+def _last_sign(holder: Holder) -> str:
+    at = (holder.beat or {}).get("at")
+    if not _is_a(at, "float"):
+        return ""
+    return f" (last sign of life at {time.strftime('%H:%M:%S', time.localtime(at))})"
 
 
 def _progress_in(beat: Mapping[str, Any] | None) -> Progress | None:
@@ -200,8 +309,8 @@ def _is_a(value: Any, kind: str) -> bool:
     return isinstance(value, (int, float))
 
 
-def _tell_end(run: Run, holder: Holder | None, output: Output) -> int:
-    job = jobs.newest(run.store)
+def _tell_end(run: Run, watch: _Watch, output: Output) -> int:
+    holder, job = watch.holder, jobs.newest(run.store)
     # A failure that another attempt has come after is history.
     is_last = job is not None and (
         holder is None or holder.job == job.id or holder.began < job.began
@@ -211,14 +320,15 @@ def _tell_end(run: Run, holder: Holder | None, output: Output) -> int:
     if holder is None:
         output.text(f"nobody works on {run.url}; {_state(run)}")
         return 0
-    if job is not None and not job.is_done and holder.job == job.id:
-        output.note("training has ended; the job goes on, with its scores or its last words")
-    beat = holder.beat or {}
-    outcome = beat.get("outcome") or "ended without a word"
-    output.event("followed", {"run": run.url, "outcome": outcome, "error": beat.get("error")})
-    output.text(f"{outcome}; {_state(run)}")
-    if outcome == "failed":
-        raise ClusterError(f"{holder} failed: {beat.get('error')}")
+    output.event("followed", {"run": run.url, "outcome": watch.outcome, "error": watch.error})
+    if watch.outcome == "lost":
+        raise ClusterError(
+            f"{holder} is gone, and did not write how it ended: it was killed{_last_sign(holder)}; "
+            f"{_state(run)}. The command that trains it goes on from there"
+        )
+    output.text(f"{watch.outcome}; {_state(run)}")
+    if watch.outcome == "failed":
+        raise ClusterError(f"{holder} failed: {watch.error}")
     return 0
 
 

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 from argparse import Namespace
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from dmondrian.checkpoint import Lease, Run, jobs
-from dmondrian.checkpoint.lease import BEAT_SECONDS
+from dmondrian.checkpoint.lease import BEAT_SECONDS, holder_of
+from dmondrian.cli import watch
 from dmondrian.cli.output import Output
 from dmondrian.cli.watch import cancel, follow
 from dmondrian.distributed import submit, train
@@ -26,6 +34,7 @@ from tests.distributed.conftest import (
     PATIENCE,
     forest,
     wait_until,
+    worker_processes,
     worker_threads,
 )
 
@@ -137,6 +146,119 @@ def test_a_request_from_before_the_scoring_is_obeyed(run: Run) -> None:
     jobs.ask_to_stop(run.store, job)
     with pytest.raises(KeyboardInterrupt):
         ScoringBeat(run.store, job).__enter__()
+
+
+HOLDING = """
+import sys, time
+from dmondrian.checkpoint import Lease, Run
+with Lease.take(Run.open(sys.argv[1]).store, sys.argv[2] or None):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def kill_a_holder(run: Run, job: str = "") -> int:
+    """Have a process hold a run, and kill it; return its number."""
+    words = [sys.executable, "-c", HOLDING, run.url, job]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        process.kill()
+    return process.pid
+
+
+@contextmanager
+def following(run: Run) -> Iterator[tuple[Callable[[], str], Future[str]]]:
+    """Follow a run beside what a block does; yield what is said so far, and all in the end."""
+    text = io.StringIO()
+    output = Output(as_json=False, stdout=text, stderr=text)
+
+    def call() -> str:
+        follow(Namespace(model=run.url), output)
+        return text.getvalue()
+
+    with ThreadPoolExecutor(1) as pool:
+        yield text.getvalue, pool.submit(call)
+
+
+def test_a_job_whose_process_was_killed_is_waited_for_until_it_ends(run: Run) -> None:
+    job = jobs.hand_over(run.store)
+    pid = kill_a_holder(run, job)
+    with following(run) as (said, ending):
+        wait_until(lambda: "was lost" in said())
+        time.sleep(2 * BEAT_SECONDS)
+        assert not ending.done()
+        with Lease.take(run.store, job) as lease:
+            wait_until(lambda: "goes on" in said())
+            lease.end("finished")
+        time.sleep(2 * BEAT_SECONDS)
+        assert not ending.done()  # the job has not ended: it may score
+        jobs.end(run.store, job)
+        text = ending.result(PATIENCE)
+    assert f"process {pid} on" in text
+    assert "another worker" in text
+    assert "its last checkpoint is at position 10" in text
+    assert f"process {os.getpid()} on {socket.gethostname()} goes on where process {pid}" in text
+    assert "finished; its last checkpoint is at position 10" in text
+
+
+def test_a_job_that_nobody_starts_again_is_given_up_with_what_to_do(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "_RESTART", 2.0)
+    pid = kill_a_holder(run, jobs.hand_over(run.store))
+    with pytest.raises(ClusterError) as raised:
+        told(follow, run)
+    assert f"process {pid} on" in str(raised.value)
+    assert "was lost and nobody took its place" in str(raised.value)
+    assert "last checkpoint is at position 10" in str(raised.value)
+    assert "the command that trains it, with --detach or without" in str(raised.value)
+
+
+def test_a_process_that_was_killed_is_not_said_to_have_ended(run: Run) -> None:
+    pid = kill_a_holder(run)
+    with pytest.raises(ClusterError, match=f"process {pid} on .* was killed"):
+        told(follow, run)
+    assert "nobody works on" in told(cancel, run)
+
+
+def test_a_lost_job_that_is_cancelled_does_not_go_on(run: Run) -> None:
+    job = jobs.hand_over(run.store)
+    kill_a_holder(run, job)
+    assert "will not go on" in told(cancel, run)
+    assert Lease.take(run.store, job).is_asked_to_stop
+
+
+@pytest.mark.slow
+def test_following_outlives_the_worker_of_the_coordinator(tmp_path: Path) -> None:
+    table = pq.read_table(ADULT).slice(0, 8_000)
+    pq.write_table(table, tmp_path / "rows.parquet", row_group_size=500)
+    given = {"target": "income", "run": tmp_path / "run", "checkpoint_every": "1000 rows"}
+    with worker_processes(2) as client:
+        submit(forest(), tmp_path / "rows.parquet", client=client, **given)
+        run = Run.open(tmp_path / "run")
+        with following(run) as (said, ending):
+            wait_until(lambda: "process" in said() and run.manifests())
+            holder = holder_of(run.store)
+            assert holder is not None
+            os.kill(holder.pid, signal.SIGKILL)
+            text = ending.result(3 * PATIENCE)
+    assert f"goes on where process {holder.pid} on {holder.host} was lost" in text
+    assert "finished; its last checkpoint is at position 8,000, the end of its stream" in text
+
+
+@pytest.mark.parametrize(
+    ("outcome", "said"), [("stopped", "stopped "), ("finished", "came to its end before")]
+)
+def test_cancelling_tells_how_it_ended(run: Run, outcome: str, said: str) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        with Lease.take(run.store) as lease:
+            cancelling = pool.submit(told, cancel, run)
+            wait_until(lambda: list(Path(run.url, "lease").glob("*.stop")))
+            lease.end(outcome)
+        text = cancelling.result(PATIENCE)
+    assert f"\n{said}" in text or f"{run.url} {said}" in text
+    assert "its last checkpoint is at position 10" in text
 
 
 GATE = threading.Event()
