@@ -370,7 +370,8 @@ def _growth(p: ForestParameters) -> Any:
     if p.fringe is not None:
         return p.fringe.policy(cap)
     if p.domain == "cube":
-        return Cube(int(cap), float(p.realised_lifetime))
+        parts = p.aggregation is None and bool(p.expected_extension)
+        return Cube(int(cap), float(p.realised_lifetime), parts)
     pause = p.n_classes > 0 and not p.split_pure
     return Range(pause, bool(p.expected_extension), int(cap), float(p.realised_lifetime))
 

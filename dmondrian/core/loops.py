@@ -112,7 +112,7 @@ def learn_along_path(growth, stat, loss, rule, tree, key, x, y, w, hint):
 @inner
 def branch_of(growth, stat, tree, key, at, x, is_apart):
     """Return the branch off the node of a visit; none where ``x`` is not apart from its rows."""
-    return branch_off(growth, stat, tree, key, at, x) if is_apart else Branch(0.0, 0.0)
+    return branch_off(growth, stat, tree, key, at, x) if is_apart else Branch(0.0, 0.0, 1)
 
 
 @inner

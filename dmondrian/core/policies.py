@@ -28,6 +28,9 @@ class Branch(NamedTuple):
 
     probability: float  # that there is one
     where: float  # means something to the growth alone
+    n_splits: (
+        int  # cuts that part the point from the node; all but the last leave it beside the rows
+    )
 
 
 @hook

@@ -42,9 +42,11 @@ class AMFClassifier(ForestClassifier):
         keep trees small; only with True is each tree exactly a Mondrian tree of the
         data, whose law does not depend on the order of the rows.
     predict_extension : {"leaf", "expected"}, default="leaf"
-        "leaf" predicts from the leaf that x falls in; "expected" from the exact
-        expectation over the extensions of the tree by x (M21, Algorithm 6), which knows
-        when x is far from all data.
+        "leaf" predicts from the leaf that x falls in. "expected" predicts from the tree
+        extended by x: on the range by the exact expectation over its random extensions
+        (M21, Algorithm 6), on the cube from the one cell that x would be given (Algorithm 3).
+        It knows when x is far from all data, and the regret bounds of M21 need it; it takes
+        more time, and such forests cannot be exported as tree ensembles.
     domain : {"range", "cube"}, default="range"
         "range" splits the range of the data; "cube" is M21's theory, a Mondrian process on
         [0, 1]^d whose cells are split until their rows are equal, pure or not; it needs

@@ -76,6 +76,7 @@ class Cube(NamedTuple):
 
     max_nodes: int  # no split that would exceed it; boxes and statistics go on
     lifetime: float  # no split after this time; inf for none
+    expected: bool  # where there is no end too, predict in the cell that the point would be given
 
 
 @inner
@@ -240,18 +241,19 @@ def reads_boxes_cube(growth):
 @implements(branch_off, Cube)
 def branch_off_cube(growth, stat, tree, key, at, x):
     v, end = at.v, end_of(tree, at.v, at.lifetime)
-    if end == np.inf:
-        return Branch(0.0, 0.0)
+    if end == np.inf and not growth.expected:
+        return Branch(0.0, 0.0, 1)
     key = cell_of(tree, key, v, x)
     born = birth_of(tree, v)
-    time = born
+    time, n_splits = born, 0
     while True:
         time, feature, threshold = draw_split(tree, key, time)
         if time > end:
-            return Branch(0.0, 0.0)
+            return Branch(0.0, 0.0, 1)
+        n_splits += 1
         goes_left = x.values[feature] <= threshold
         if goes_left != (bound(tree, v, feature, False) <= threshold):
-            return Branch(1.0, time - born)
+            return Branch(1.0, time - born, n_splits)
         narrow(tree, feature, threshold, goes_left)
         key = child_key(key, goes_left)
 

@@ -289,4 +289,4 @@ def reads_no_boxes(growth):
 
 @implements(branch_off, Fringe)  # compiled with the way down, and never asked
 def branch_off_nowhere(growth, stat, tree, key, at, x):
-    return Branch(0.0, 0.0)
+    return Branch(0.0, 0.0, 1)

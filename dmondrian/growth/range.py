@@ -187,10 +187,10 @@ def branch_off_range(growth, stat, tree, key, at, x):
     rate = measure(tree, v, x, tree.scratch)
     if tree.i[v, LEFT] < 0:
         if growth.pause and is_pure(stat, tree, v):
-            return Branch(0.0, 0.0)
+            return Branch(0.0, 0.0, 1)
         if at.lifetime == np.inf:
-            return Branch(1.0, rate)
-    return Branch(1.0 - exp(-rate * span_of(tree, v, at.lifetime)), rate)
+            return Branch(1.0, rate, 1)
+    return Branch(1.0 - exp(-rate * span_of(tree, v, at.lifetime)), rate, 1)
 
 
 # The branch comes at the first ring of a clock of this rate, given that it rings within the span.

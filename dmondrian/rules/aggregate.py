@@ -73,6 +73,8 @@ def pass_node_aggregate(rule, loss, tree, at, path):
 # (w_v + W_v) / 2 = (s_v + 1/2) W_v, or W_v itself above a leaf; its odds w_u / W_v are
 # 2 s_v, or 1 above a leaf. So the factor is (1 + odds) / 2 in both cases. The odds of the
 # nodes above, w / (W_left W_right), are divided by it: the row's own factor carries it up.
+# On the cube a leaf of one point may be split many times before a row parts from it (M21, Algorithm
+# 3). Each of these cells has the leaf's weight, and an empty leaf beside its child: odds of 1.
 
 
 @implements(add_branch, Aggregate)
@@ -83,8 +85,12 @@ def add_branch_aggregate(rule, growth, loss, tree, at, branch, scale, path, out)
     scale /= 1.0 - at.rest + below
     for c in range(out.shape[0]):
         out[c] += scale * path[c]
-    add_forecast(loss, tree, at.v, at.depth, scale * below * share, out)
-    add_empty_forecast(loss, tree, at.v, at.depth + 1.0, scale * below * (1.0 - share), out)
+    rest, depth = scale * below, at.depth
+    for _ in range(branch.n_splits):
+        add_forecast(loss, tree, at.v, depth, rest * share, out)
+        rest *= 1.0 - share
+        share, depth = 0.5, depth + 1.0
+    add_empty_forecast(loss, tree, at.v, depth, rest, out)
 
 
 @implements(add_leaf, Aggregate)
