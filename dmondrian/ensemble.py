@@ -26,7 +26,7 @@ from dmondrian.fixed_point import KNOWN, WORDS, units, whole_moments, whole_shar
 from dmondrian.fringe import LARGEST_POOL
 from dmondrian.frozen import Frozen
 from dmondrian.layout import fitted, suited, without_boxes
-from dmondrian.limits import check_targets, check_weights
+from dmondrian.limits import check_range, check_targets, check_weights
 from dmondrian.parameters import ForestParameters, policies
 from dmondrian.predicting import Predicting
 from dmondrian.single import ROWS_UNASKED, Answers, Lesson, Place
@@ -277,6 +277,7 @@ class Ensemble(Predicting):
         total = check_weights(w, len(y), self.total_weight)
         if not self.parameters.n_classes:
             check_targets(y, total)
+            check_range(y, self.parameters.target_range)
             for tree in self.placed[:1]:  # the first label, and the range of labels, if it is kept
                 known = tree.head_f[nodes.OFFSET :]
                 check_targets(known[np.isfinite(known)], total)

@@ -101,7 +101,8 @@ class Forest(Ensemble):
     def _rows_free(self) -> int:
         if self.calibration is not None:
             return 0
-        if self.parameters.cost is not None or self.parameters.joint is not None:
+        its = self.parameters
+        if any(each is not None for each in (its.cost, its.joint, its.target_range)):
             return 0
         n_free = super()._rows_free()
         if self.warmup is None:

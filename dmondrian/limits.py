@@ -9,12 +9,15 @@ Shapes: n rows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from dmondrian.errors import DataError, ParameterError
 
 # Prices need squares of weights, their inverses and logarithms of gamma functions.
 LEAST_WEIGHT, LARGEST_WEIGHT = 1e-100, 1e100
+LARGEST_TARGET = 1e140  # squares of differences and their sums stay finite
 _LARGEST_SUM = 1e150  # target times weight: prices need its square
 
 
@@ -43,6 +46,24 @@ def check_weights(w: np.ndarray | None, n: int, seen: float) -> float:
             "the weights"
         )
     return total
+
+
+def check_range(y: np.ndarray, ends: Sequence[float] | None) -> None:
+    """Refuse targets [n] outside the range that was given for them, if one was.
+
+    Raises
+    ------
+    DataError
+        If there are any; the message says the first.
+    """
+    if ends is None or not len(y):
+        return
+    outside = np.flatnonzero((y < ends[0]) | (y > ends[1]))
+    if len(outside):
+        raise DataError(
+            f"target_range is [{ends[0]:g}, {ends[1]:g}], and {len(outside)} of {len(y)} targets "
+            f"lie outside, the first is {y[outside[0]]:g}: give a wider range, or clip the targets"
+        )
 
 
 def check_targets(y: np.ndarray, total: float) -> None:

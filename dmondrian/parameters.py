@@ -22,6 +22,7 @@ from dmondrian.growth.cube import Cube
 from dmondrian.growth.range import Range
 from dmondrian.joint import Joint
 from dmondrian.lifetime import Lifetime, PowerLifetime, end_of, lifetime_at, lifetime_from_json
+from dmondrian.limits import LARGEST_TARGET
 from dmondrian.losses.average import Average
 from dmondrian.losses.kt import KT
 from dmondrian.losses.proportions import Proportions
@@ -67,6 +68,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "max_nodes": (int, type(None)),
     "feature_scales": (list, type(None)),
     "feature_units": (list, type(None)),
+    "target_range": (list, type(None)),
     "aggregation": (str, type(None)),
     "lifetime": (float, dict, type(None)),
     "discount": (float, type(None)),
@@ -80,7 +82,8 @@ _KINDS: dict[str, tuple[type, ...]] = {
 }
 # Left out where they are the default: the bytes are those of versions that knew none of them.
 _OF_FEATURES = ("feature_scales", "feature_units")
-_LATER_KEYS = ("horizon", "cost", "fringe", "joint", "feature_units")
+_LISTS = (*_OF_FEATURES, "target_range")
+_LATER_KEYS = ("horizon", "cost", "fringe", "joint", "feature_units", "target_range")
 
 
 @dataclass(frozen=True)
@@ -100,8 +103,9 @@ class ForestParameters:
     alpha : float
         Dirichlet pseudo-count of a class (classification).
     learning_rate : float
-        Classification: exponent of the price factor. Regression: learning rate times
-        the variance of the labels; 0 means the theorem's 1 / (8 B^2).
+        Classification: exponent of the price factor. Regression: learning rate times the
+        variance of the labels, or times B^2 with a ``target_range``; 0 means the theorem's
+        1 / (8 B^2).
     charge_opening : bool
         Whether the row that opens a leaf is priced there.
     use_aggregation : bool
@@ -136,6 +140,8 @@ class ForestParameters:
         How the cells of all trees are fitted together; None for forests.
     fringe : FringeSettings or None
         How an online random forest chooses splits; None for other forests.
+    target_range : tuple of two floats or None
+        Between which all labels lie, where that is known before the first (AMF, regression).
     """
 
     algorithm: str
@@ -161,6 +167,7 @@ class ForestParameters:
     joint: Joint | None = None
     fringe: FringeSettings | None = None
     feature_units: tuple[float, ...] | None = None
+    target_range: tuple[float, ...] | None = None
 
     @property
     def has_boxes(self) -> bool:
@@ -176,6 +183,14 @@ class ForestParameters:
     def tells_labels(self) -> bool:
         """Whether cells can tell mean and second moment of a label."""
         return self.algorithm == "amf-regressor"
+
+    @property
+    def target_bound(self) -> float:
+        """How far labels may be from what empty cells forecast; 0 where that is not known."""
+        if self.target_range is None:
+            return 0.0
+        low, high = self.target_range
+        return max(abs(low), abs(high)) if self.empty_prior else 0.5 * (high - low)
 
     @property
     def n_outputs(self) -> int:
@@ -214,7 +229,7 @@ class ForestParameters:
     def to_json(self) -> dict[str, Any]:
         """Return the parameters as a JSON-able dict."""
         told = dataclasses.asdict(self)
-        for name in _OF_FEATURES:
+        for name in _LISTS:
             told[name] = None if told[name] is None else list(told[name])
         told["cost"] = None if self.cost is None else self.cost.to_json()
         told["joint"] = None if self.joint is None else self.joint.to_json()
@@ -239,7 +254,7 @@ class ForestParameters:
                 told = f"{str(value)[:80]!r}"
                 raise CorruptError(f"forest parameter {key} has an impossible value {told}")
         values = {**values, "lifetime": lifetime_from_json(values.get("lifetime"))}
-        for name in _OF_FEATURES:
+        for name in _LISTS:
             if values.get(name) is not None:
                 if any(type(value) is not float for value in values[name]):
                     raise CorruptError(f"{name} should be numbers with a decimal point")
@@ -262,6 +277,12 @@ class ForestParameters:
             return True
         in_range = all(LEAST_SCALE <= scale <= LARGEST_SCALE for scale in scales)
         return len(scales) == self.n_features and in_range
+
+    def _has_sound_range(self) -> bool:
+        if self.target_range is None:
+            return True
+        is_range = len(self.target_range) == 2 and 1e-140 <= self.target_bound <= LARGEST_TARGET
+        return self.tells_labels and is_range and self.target_range[0] < self.target_range[1]
 
     def _has_sound_lifetime(self) -> bool:
         has_end = isinstance(self.lifetime, PowerLifetime) or end_of(self.lifetime) > 0.0
@@ -309,6 +330,7 @@ class ForestParameters:
             and 0.0 <= self.learning_rate <= sys.float_info.max
             and (self.max_nodes is None or 1 <= self.max_nodes <= NO_CAP)
             and self._has_sound_scales()
+            and self._has_sound_range()
             and self._has_sound_lifetime()
             and self._has_sound_cost()
             and self._has_sound_joint()
@@ -382,7 +404,7 @@ def _weighing(p: ForestParameters) -> tuple[Any, Any]:
     rate, charge = float(p.learning_rate), bool(p.charge_opening)
     if p.n_classes > 0:
         return KT(float(p.alpha), int(p.n_classes), rate, charge), rule
-    return Squared(rate, charge), rule
+    return Squared(rate, charge, bool(p.empty_prior), float(p.target_bound)), rule
 
 
 def _smoothing(p: ForestParameters) -> tuple[Any, Any]:

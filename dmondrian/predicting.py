@@ -51,9 +51,6 @@ class Said(NamedTuple):
     width: int  # numbers of a tree's answer
 
 
-LABELS = Said(Label(ROWS_ABOVE), 2, 2)
-
-
 class Predicting(Placed):
     """Trees with numbers, as they are now; :class:`dmondrian.ensemble.Ensemble` lets them learn."""
 
@@ -85,7 +82,12 @@ class Predicting(Placed):
     def told_of_samples(self) -> Said:
         """What trees are asked to say of rows that calibrations are fitted to."""
         plain = Said(self.policies.loss, self.n_outputs, self.width)
-        return LABELS if self.parameters.tells_labels else plain
+        return self._labels if self.parameters.tells_labels else plain
+
+    @property
+    def _labels(self) -> Said:
+        """What trees are asked to say of labels: two moments."""
+        return Said(Label(ROWS_ABOVE, self.parameters.empty_prior), 2, 2)
 
     @property
     def n_nodes(self) -> int:
@@ -182,7 +184,7 @@ class Predicting(Placed):
         distance = distance and self.parameters.has_boxes
         if labels:
             onto = None if onto is None else onto.beside()
-            return self._sum(LABELS, X, n_threads, False, distance, onto, None).apart()
+            return self._sum(self._labels, X, n_threads, False, distance, onto, None).apart()
         lives = None if lifetimes is None else self._lifetimes(lifetimes)
         said = Said(self.policies.loss, self.n_outputs, self.width)
         if (

@@ -8,12 +8,15 @@ from __future__ import annotations
 from numbers import Real
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from dmondrian.calibration import calibrated_std
 from dmondrian.dispersion import VarianceFactor
+from dmondrian.errors import ParameterError
 from dmondrian.estimators.regressor import ForestRegressor
+from dmondrian.limits import LARGEST_TARGET
 from dmondrian.parameters import ForestParameters
 from dmondrian.warmup import LAST
 
@@ -23,19 +26,29 @@ AUTO_RATE = 8.0  # learning rate x variance; see benchmarks/README.md for the ab
 class AMFRegressor(ForestRegressor):
     """Aggregated Mondrian forest regressor, learning row by row.
 
-    Shifting or scaling the target changes nothing: the learning rate is in units of the
-    variance of the labels seen.
+    Shifting or scaling the target changes nothing, unless ``target_range`` or
+    ``empty_cell="prior"`` says where it lies: the learning rate is in units of the labels seen.
 
     Parameters
     ----------
     n_estimators : int, default=10
         Trees.
     learning_rate : float, "auto" or "theory", default="auto"
-        A float r stands for r / (variance of the labels); "auto" is 8; "theory" is
-        M21's 1 / (8 B^2), B half the range of the labels, far too timid in practice. The
-        variance is taken anew when the weight of rows passes a power of two.
+        A float r stands for r / (variance of the labels); "auto" is 8. The variance is
+        taken anew when the weight of rows passes a power of two. "theory" is M21's
+        1 / (8 B^2), B half the range of the labels: it has the paper's regret bounds, and
+        is far too timid in practice. It falls as soon as labels widen the range, which
+        costs at most 8 B^2 more than Lemma 1 allows.
+    target_range : tuple of two floats or None, default=None
+        Between which all labels will lie; others are refused. The learning rate is then fixed
+        from the first row on: "theory" is 1 / (8 B^2) and Lemma 1 holds as it is written, a
+        float r stands for r / B^2. Not with "auto".
     charge_opening : bool, default=False
-        Whether the row that opens a leaf pays its parent's error there, as in the paper.
+        Whether the row that opens a leaf pays the error of the forecast there: that of its
+        parent, or 0 with ``empty_cell="prior"``, as in the paper.
+    empty_cell : {"parent", "prior"}, default="parent"
+        What a cell forecasts before its first row: what its parent does, or 0, as in the
+        paper, whose B then is the largest size of a label.
     calibrate : bool, default=False
         Whether to fit a factor for the variance of the label to forecasts that were made before
         their rows were learned, so that ``predict(X, return_std=True)`` is right on average
@@ -80,6 +93,8 @@ class AMFRegressor(ForestRegressor):
             Interval(Real, 0, None, closed="neither"),
             StrOptions({"auto", "theory"}),
         ],
+        "target_range": ["array-like", None],
+        "empty_cell": [StrOptions({"parent", "prior"})],
     }
 
     def __init__(
@@ -87,7 +102,9 @@ class AMFRegressor(ForestRegressor):
         n_estimators: int = 10,
         *,
         learning_rate: float | Literal["auto", "theory"] = "auto",
+        target_range: tuple[float, float] | None = None,
         charge_opening: bool = False,
+        empty_cell: Literal["parent", "prior"] = "parent",
         calibrate: bool = False,
         use_aggregation: bool = True,
         predict_extension: Literal["leaf", "expected"] = "leaf",
@@ -102,7 +119,9 @@ class AMFRegressor(ForestRegressor):
     ) -> None:
         self.n_estimators = n_estimators
         self.learning_rate = learning_rate
+        self.target_range = target_range
         self.charge_opening = charge_opening
+        self.empty_cell = empty_cell
         self.calibrate = calibrate
         self.use_aggregation = use_aggregation
         self.predict_extension = predict_extension
@@ -124,8 +143,28 @@ class AMFRegressor(ForestRegressor):
             n_classes=0,
             learning_rate=named[rate] if isinstance(rate, str) else float(rate),
             charge_opening=bool(self.charge_opening),
+            empty_prior=self.empty_cell == "prior",
+            target_range=self._given_range(),
             split_pure=True,
         )
+
+    def _given_range(self) -> tuple[float, float] | None:
+        """Return the range of labels that was given, checked."""
+        if self.target_range is None:
+            return None
+        ends = np.asarray(self.target_range)
+        is_pair = ends.shape == (2,) and ends.dtype.kind in "iuf"
+        if not is_pair or not -LARGEST_TARGET <= ends[0] < ends[1] <= LARGEST_TARGET:
+            raise ParameterError(
+                f"target_range should be two numbers (low, high), low < high, got "
+                f"{self.target_range!r}"
+            )
+        if self.learning_rate == "auto":
+            raise ParameterError(
+                'target_range is for learning_rate="theory", or for a number in units of 1 / B^2, '
+                'B half of the range: "auto" follows the variance of the labels and needs no range'
+            )
+        return float(ends[0]), float(ends[1])
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Return the predicted mean of each row.

@@ -17,8 +17,7 @@ from dmondrian.errors import DataError
 from dmondrian.estimators.base import BaseForest
 from dmondrian.estimators.plain import row_by_row
 from dmondrian.estimators.row_weights import check_some_weight
-
-_LARGEST_TARGET = 1e140  # squares of differences and their sums stay finite
+from dmondrian.limits import LARGEST_TARGET
 
 
 class ForestRegressor(RegressorMixin, BaseForest):
@@ -92,9 +91,9 @@ def _bounded(y: np.ndarray) -> np.ndarray:
     if y.dtype.kind not in "biuf":
         y = _numbers(y)
     largest = float(np.abs(y).max(initial=0.0))
-    if largest > _LARGEST_TARGET:
+    if largest > LARGEST_TARGET:
         raise DataError(
-            f"y has a value of size {largest:.3g}, expected at most {_LARGEST_TARGET:.0e}: "
+            f"y has a value of size {largest:.3g}, expected at most {LARGEST_TARGET:.0e}: "
             "scale the target"
         )
     return y
@@ -115,5 +114,5 @@ def _numbers(y: np.ndarray) -> np.ndarray:
 
 def _bounded_number(y: Any) -> float | None:
     """Return a target as :func:`_bounded` does; None for what is none."""
-    is_sound = not isinstance(y, str) and abs(y) <= _LARGEST_TARGET
+    is_sound = not isinstance(y, str) and abs(y) <= LARGEST_TARGET
     return float(y) if is_sound else None

@@ -24,6 +24,7 @@ class Label(NamedTuple):
     """Two moments of the label."""
 
     rows_above: float  # rows that the variance above a cell counts as
+    prior: bool  # whether the mean in an empty cell is 0
 
 
 @inner
@@ -32,9 +33,10 @@ def squared_deviations(tree, v):
     return squared_error(tree.d[v, STAT], tree.d[v, SUM], tree.d[v, SQUARES])
 
 
-def add_label(loss, tree, v, depth, weight, out):
+@inner
+def add_moments(loss, tree, v, center, weight, out):
+    """Add two moments of a label with this mean, less ``OFFSET``, and the variance at ``v``."""
     n, u = tree.d[v, STAT], tree.i[v, PARENT]
-    center = tree.d[v, SUM] / n
     variance = squared_deviations(tree, v)
     if u >= 0:
         variance += loss.rows_above * squared_deviations(tree, u) / tree.d[u, STAT]
@@ -45,5 +47,13 @@ def add_label(loss, tree, v, depth, weight, out):
     out[1] += weight * (center * center + variance)
 
 
-implements(add_forecast, Label)(add_label)
-implements(add_empty_forecast, Label)(add_label)  # what the smallest cell above with rows says
+@implements(add_forecast, Label)
+def add_label(loss, tree, v, depth, weight, out):
+    add_moments(loss, tree, v, tree.d[v, SUM] / tree.d[v, STAT], weight, out)
+
+
+@implements(add_empty_forecast, Label)
+def add_empty_label(loss, tree, v, depth, weight, out):
+    """Say the variance of the smallest cell above with rows."""
+    center = -tree.head_f[OFFSET] if loss.prior else tree.d[v, SUM] / tree.d[v, STAT]
+    add_moments(loss, tree, v, center, weight, out)

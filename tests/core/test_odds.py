@@ -114,7 +114,7 @@ def grown_by_chance(n_leaves: int, largest: float) -> Tree:
 @pytest.mark.parametrize("largest", [0.0, 3.0, 200.0, 1e5])
 def test_odds_that_are_rebuilt_are_those_of_the_weights(n_leaves: int, largest: float) -> None:
     tree = grown_by_chance(n_leaves, largest)
-    loss, before = Squared(8.0, False), tree.d.copy()
+    loss, before = Squared(8.0, False, False, 0.0), tree.d.copy()
     weights = [exactly(*from_log(-0.5 * price)) for price in tree.d[:, PRICE]]
     rebuild_odds(loss, tree)
     mixtures, v = list(weights), first_in_postorder(tree)

@@ -78,7 +78,7 @@ def test_lots_and_notes_change_no_bit(n_above: int, weight: float) -> None:
     least = []
     one_by_one, together = compiled(node_by_node), compiled(in_lots)
     for eta in (0.0, 0.1, 5.0, 1e3):  # no price, small ones, some too large for one number, most
-        given: tuple[Any, ...] = Squared(8.0, False), Moments(MOMENTS), Aggregate(True)
+        given: tuple[Any, ...] = Squared(8.0, False, False, 0.0), Moments(MOMENTS), Aggregate(True)
         row = 0, 0.7, np.int64(-1), 0.75, 3.0, weight
         first = way_up(n_above, MOMENTS, eta)
         before = first.d.copy()

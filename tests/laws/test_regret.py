@@ -1,18 +1,23 @@
 """Regret of a tree against its own prunings, on streams made to be hard for it.
 
-References: Mourtada, Gaiffas, Scornet (2021), Algorithm 3, Lemma 1 and Corollary 1; Krichevsky and
-Trofimov (1981) in the form of Tjalkens et al. (1993).
+References: Mourtada, Gaiffas, Scornet (2021), Algorithm 3, Lemmas 1 and 4, Corollary 1; Krichevsky
+and Trofimov (1981) in the form of Tjalkens et al. (1993).
 """
 
 from __future__ import annotations
 
 import math
+import pickle
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
-from dmondrian import AMFClassifier
+from dmondrian import AMFClassifier, AMFRegressor
+from dmondrian.core.nodes import ETA, STAT
+from dmondrian.errors import DataError, ParameterError
+from dmondrian.stats.moments import PRICE
 from tests.reference.amf import Node, ReferenceTree
 from tests.reference.closed_form import tree_of
 
@@ -105,3 +110,111 @@ def test_a_point_beside_the_only_row_is_forecast_as_algorithm_3_does() -> None:
         [[0.1]], [0], classes=[0, 1]
     )
     assert as_stored.predict_proba([[0.9]])[0, 0] == 0.75
+
+
+def forecasts_above(nodes: dict[str, Any], x: float) -> np.ndarray:
+    """Return what the nodes on the way to the leaf of ``x`` forecast, of rows with one column."""
+    v, found = nodes["root"], []
+    while v >= 0:
+        found.append(nodes["mean"][v])
+        v = nodes["left"][v] if x <= nodes["threshold"][v] else nodes["right"][v]
+    return np.array(found)
+
+
+def play_numbers(forest: AMFRegressor, n_small: int, n_large: int, seed: int) -> float:
+    """Return the squared loss on labels of +-.01, then of +-1 chosen by an adversary.
+
+    It takes the row and the label at which the mixture loses most beside its best node.
+    """
+    rng = np.random.default_rng(seed)
+    points, loss = np.linspace(0.2, 0.8, 4).astype(np.float32), 0.0
+    for i in range(n_small + n_large):
+        k, y = i % 4, float(rng.choice([-0.01, 0.01]))
+        said = forest.predict(points[:, None]) if i else np.zeros(4)
+        if i > n_small:
+            nodes, regret = forest.nodes(0), np.empty((4, 2))
+            for j, x in enumerate(points):
+                for side in (0, 1):
+                    losses = (forecasts_above(nodes, x) - (-1.0, 1.0)[side]) ** 2
+                    regret[j, side] = (said[j] - (-1.0, 1.0)[side]) ** 2 - losses.min()
+            regret += 1e-3 * rng.random(regret.shape)
+            k, side = np.unravel_index(regret.argmax(), regret.shape)
+            y = (-1.0, 1.0)[side]
+        if i or forest.empty_cell == "prior":  # else nothing is forecast of the first row
+            loss += (y - said[k]) ** 2
+        forest.partial_fit(points[k : k + 1, None], [y])
+    return loss
+
+
+def least_price(forest: AMFRegressor) -> float:
+    """Return the least over prunings of their loss plus log 2 / eta for each node."""
+    header, (arrays,) = forest.forest_.state()
+    eta = header["trees"][0]["floats"][ETA]
+    price = arrays["stat"][:, PRICE - STAT]
+
+    def least(v: int) -> float:
+        own = price[v] + LOG_2 / eta
+        if arrays["left"][v] < 0:
+            return own
+        return min(own, LOG_2 / eta + least(arrays["left"][v]) + least(arrays["right"][v]))
+
+    return least(header["trees"][0]["root"])
+
+
+@pytest.mark.parametrize("empty_cell", ["parent", "prior"])
+@pytest.mark.parametrize("target_range", [None, (-1.0, 1.0)])
+@pytest.mark.parametrize("n_small", [0, 1025])
+def test_no_pruning_of_a_regressor_is_better_by_more_than_its_price(
+    n_small: int, target_range: tuple[float, float] | None, empty_cell: str
+) -> None:
+    forest = AMFRegressor(
+        1, learning_rate="theory", target_range=target_range, empty_cell=empty_cell,
+        charge_opening=True, domain="cube", predict_extension="expected", random_state=0,
+    )  # fmt: skip
+    loss = play_numbers(forest, n_small, 400, seed=0)
+    late = 0.0 if target_range else 8.0  # times B^2, of labels that widened the range
+    assert loss <= least_price(forest) + late + 1e-9
+
+
+def test_a_given_range_fixes_the_rate_and_bounds_the_labels() -> None:
+    X, y = np.random.default_rng(0).random((300, 2)), np.linspace(-3.0, 5.0, 300)
+
+    def rate_of(**changes: object) -> float:
+        forest = AMFRegressor(2, random_state=0, target_range=(-3, 5), **changes).fit(X, y)
+        return forest.forest_.state()[0]["trees"][1]["floats"][ETA]
+
+    assert rate_of(learning_rate="theory") == 1.0 / (8.0 * 16.0)
+    assert rate_of(learning_rate="theory", empty_cell="prior") == 1.0 / (8.0 * 25.0)
+    assert rate_of(learning_rate=2.0) == 2.0 / 16.0
+    with pytest.raises(ParameterError, match="auto"):
+        rate_of()
+    for wrong in ((5, -3), (0, 0), (1,), (0, np.inf), (np.nan, 1)):
+        with pytest.raises(ParameterError, match="two numbers"):
+            AMFRegressor(learning_rate="theory", target_range=wrong).fit(X, y)
+    forest = AMFRegressor(2, learning_rate=1.0, target_range=[-3, 5], random_state=0).fit(X, y)
+    before = forest.forest_.state()
+    for rows in (1, 2, 300):  # one row has a way of its own
+        with pytest.raises(DataError, match=r"1 of .* lie outside, the first is 5.5"):
+            forest.partial_fit(X[:rows], [5.5, *y[: rows - 1]])
+    after = forest.forest_.state()
+    assert after[0] == before[0]
+    assert all(
+        (a[name] == b[name]).all()
+        for a, b in zip(*(s[1] for s in (before, after)), strict=True)
+        for name in a
+    )
+    assert pickle.loads(pickle.dumps(forest)).forest_.parameters.target_range == (-3.0, 5.0)
+
+
+def test_an_empty_cell_forecasts_0_where_the_prior_does() -> None:
+    X, y = np.array([[0.1], [0.12]]), np.array([7.0, 9.0])
+    for empty_cell, expected in (("parent", 8.0), ("prior", 0.0)):
+        forest = AMFRegressor(
+            1, domain="cube", empty_cell=empty_cell, use_aggregation=False,
+            predict_extension="expected", random_state=1,
+        ).fit(X, y)  # fmt: skip
+        told = forest.nodes(0)
+        assert (told["n_rows"] == 0.0).any()
+        said = forest.predict([[0.95]])
+        assert said[0] == pytest.approx(expected)
+        assert forest.predict([[0.95]], return_std=True)[0][0] == pytest.approx(expected)

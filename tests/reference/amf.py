@@ -105,7 +105,8 @@ class ReferenceTree:
 
     `memory` is an empty memory (a prototype) of the root; `seed` and `tree` key its draws. `rate`
     is the learning rate; with `rate_per_variance` it is in units of one over the variance of the
-    labels (0: the theory's 1 / (8 B^2)), taken anew when the total weight passes 2, 4, 8 and so on.
+    labels, taken anew when the total weight passes 2, 4, 8 and so on (0: the theory's 1 / (8 B^2),
+    lowered to at most half as soon as the range of the labels, also of the next, asks for it).
     """
 
     memory: Memory
@@ -139,11 +140,11 @@ class ReferenceTree:
         whole = float(weight).is_integer() and weight <= self.repeats_up_to
         repeats = [1.0] * int(weight) if whole else [weight]
         if self.rate_per_variance:
-            self.renew_rate()
+            self.renew_rate(y)
         leaf, opens = self.extend(x, y)
         for i, part in enumerate(repeats):
             if i > 0 and self.rate_per_variance:
-                self.renew_rate()
+                self.renew_rate(y)
             self.learn_label(leaf, y, part, opens and i == 0)
 
     def learn_label(self, leaf: Node, y: float, weight: float, opens: bool) -> None:
@@ -159,21 +160,33 @@ class ReferenceTree:
         self.total_weight += weight
         self.labels.append((y, weight))
 
-    def renew_rate(self) -> None:
-        """Take the learning rate from the labels so far, if their weight passed a power of two."""
+    def renew_rate(self, y: float) -> None:
+        """Take the learning rate from the labels so far; the theory's knows the next one, too."""
+        if self.rate == 0.0:
+            self.lower_rate(y)
+            return
         if self.total_weight < self.next_rate:
             return
         first = self.labels[0][0]
         shifted = [(y - first, w) for y, w in self.labels]
         mean = math.fsum(w * z for z, w in shifted) / self.total_weight
         variance = math.fsum(w * (z - mean) ** 2 for z, w in shifted) / self.total_weight
-        bound = (max(z for z, _ in shifted) - min(z for z, _ in shifted)) / 2.0
-        if bound == 0.0:
-            self.eta = 0.0
-        else:
-            self.eta = self.rate / variance if self.rate > 0.0 else 1.0 / (8.0 * bound**2)
+        has_range = max(z for z, _ in shifted) > min(z for z, _ in shifted)
+        self.eta = self.rate / variance if has_range else 0.0
         while self.next_rate <= self.total_weight:
             self.next_rate *= 2.0
+        self._rebuild_weights()
+
+    def lower_rate(self, y: float) -> None:
+        """Lower the learning rate where it is above 1 / (8 B^2), to half or less."""
+        labels = [y, *(label for label, _ in self.labels)]
+        bound = (max(labels) - min(labels)) / 2.0
+        if bound > 0.0 and (self.eta == 0.0 or self.eta * 8.0 * bound**2 > 1.0):
+            most = 1.0 / (8.0 * bound**2)
+            self.eta = most if self.eta == 0.0 else min(most, self.eta / 2.0)
+            self._rebuild_weights()
+
+    def _rebuild_weights(self) -> None:
         for node in self.nodes:
             node.log_w = -self.eta * node.price
         self.reweigh_all()
