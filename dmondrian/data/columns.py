@@ -19,7 +19,7 @@ from dmondrian.data.plan import PartitionValue
 from dmondrian.data.schema import Column, Schema
 from dmondrian.data.source import SourceFile, partition_keys
 from dmondrian.data.values import CATEGORY, is_bytes, kind_of
-from dmondrian.errors import SchemaError
+from dmondrian.errors import DataError, SchemaError
 
 INDEX = "the index of a data frame, written along with its columns; `include` names those to use"
 
@@ -142,6 +142,16 @@ def check_once(names: Iterable[str | None], footer: Footer) -> None:
         )
 
 
+def check_plain(names: Iterable[str | None], footer: Footer) -> None:
+    """Refuse names of columns that are encrypted in a file."""
+    hidden = [name for name in dict.fromkeys(names) if name in footer.encrypted]
+    if hidden:
+        raise DataError(
+            f"{footer.file.uri}: {_list(hidden)} {'is' if len(hidden) == 1 else 'are'} encrypted, "
+            "and keys cannot be given here: put the names into `exclude`, or decrypt the file first"
+        )
+
+
 def check_file(
     schema: Schema, footer: Footer, partitions: dict[str, pa.DataType], keep: Sequence[str]
 ) -> None:
@@ -150,7 +160,9 @@ def check_file(
     One that has such a column more than once is refused too.
     """
     named = [column.name for column in schema.columns]
-    check_once([*named, schema.target, schema.weight, *keep], footer)
+    read = [*named, schema.target, schema.weight, *keep]
+    check_once(read, footer)
+    check_plain(read, footer)
     check_types(schema, {**partitions, **footer.types}, footer.file.uri, keep)
 
 

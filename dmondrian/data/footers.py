@@ -2,7 +2,7 @@
 
 Relies on `pyarrow.parquet`. Promises: footers are returned in the order of the files whatever
 finished first; a bound that a footer lacks, or that cannot be trusted, is None, never a guess; a
-file that is not Parquet, is truncated or is damaged is a `DataError` that names it.
+file that cannot be read is a `DataError` that names it and says why.
 """
 
 from __future__ import annotations
@@ -19,8 +19,17 @@ import pyarrow.parquet as pq
 
 from dmondrian.data.frame_index import index_names
 from dmondrian.data.source import SourceFile, open_uri
+from dmondrian.data.unreadable import (
+    digest_of,
+    encrypted_columns,
+    first_line,
+    read_tail,
+    unreadable,
+)
 from dmondrian.data.values import NUMBER, TIME, kind_of, statistic_micros, statistic_number
 from dmondrian.errors import DataError
+
+__all__ = ["Bounds", "Footer", "first_line", "open_parquet", "read_columns", "read_footers"]
 
 MAX_CONNECTIONS = 16  # footers read at a time; they are small and mostly waiting
 
@@ -45,6 +54,7 @@ class Footer:
     group_rows: tuple[int, ...]  # rows of each row group
     bounds: dict[str, list[Bounds]] = field(default_factory=dict)  # column -> one per row group
     index: tuple[str, ...] = ()  # columns that are a data frame's index
+    encrypted: tuple[str, ...] = ()  # columns that cannot be read
 
     @cached_property
     def types(self) -> dict[str, pa.DataType]:
@@ -63,7 +73,7 @@ def read_footers(files: Sequence[SourceFile], with_bounds: bool = True) -> list[
     Raises
     ------
     DataError
-        A file is truncated, is not Parquet, or cannot be read.
+        A file is truncated, is not Parquet, is encrypted, or cannot be read.
     """
     with ThreadPoolExecutor(max_workers=min(MAX_CONNECTIONS, len(files)) or 1) as pool:
         return list(pool.map(lambda file: _read_footer(file, with_bounds), files))
@@ -78,13 +88,13 @@ def open_parquet(
     """Open a Parquet file; int96 times come as microseconds, which hold every date.
 
     Its ``footer`` is not read again where it is given, nor is the file opened where ``source``, the
-    open file, is. Pages that carry a checksum are compared
-    with it when they are read (`read_columns`): a flipped bit is an error, not another value.
+    open file, is. Pages that carry a checksum are compared with it when they are read
+    (`read_columns`): a flipped bit is an error, not another value.
 
     Raises
     ------
     DataError
-        The file is truncated, is not Parquet, or cannot be read.
+        The file is truncated, is not Parquet, is encrypted, or cannot be read.
     """
     try:
         return pq.ParquetFile(
@@ -96,10 +106,7 @@ def open_parquet(
             page_checksum_verification=True,
         )
     except (pa.ArrowException, OSError) as error:
-        raise DataError(
-            f"{uri} cannot be read as Parquet ({first_line(error)}): it may be truncated or of "
-            "another format; write it again or take it out of the source"
-        ) from error
+        raise unreadable(uri, error) from error
 
 
 def read_columns(parquet: pq.ParquetFile, uri: str, group: int, names: Sequence[str]) -> pa.Table:
@@ -108,37 +115,36 @@ def read_columns(parquet: pq.ParquetFile, uri: str, group: int, names: Sequence[
     Raises
     ------
     DataError
-        The file is damaged there: pages cannot be decoded, or are not those of their checksums.
+        The file is damaged there: pages cannot be decoded, or are not those of their checksums; or
+        it cannot be read.
     """
     try:
         return parquet.read_row_group(group, columns=list(names))
     except (pa.ArrowException, OSError) as error:
-        raise DataError(
-            f"{uri}, row group {group}, cannot be decoded ({first_line(error)}): the file is "
-            "damaged, write it again"
-        ) from error
-
-
-def first_line(error: BaseException) -> str:
-    """Shorten an error to what fits in a sentence."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
+        raise unreadable(uri, error, f"row group {group}") from error
 
 
 def _read_footer(file: SourceFile, with_bounds: bool) -> Footer:
     if file.size == 0:
         raise DataError(f"{file.uri} is empty (0 bytes): expected a Parquet file")
-    source = open_uri(file.uri)
-    file = file.opened(source)
-    with open_parquet(file.uri, source=source) as parquet:
-        metadata = parquet.metadata
+    try:
+        source = open_uri(file.uri)
+        tail = read_tail(source)
+        file = file.opened(source, digest_of(tail))
+        metadata = pq.read_metadata(pa.BufferReader(tail))
+    except (pa.ArrowException, OSError) as error:
+        raise unreadable(file.uri, error) from error
+    with open_parquet(file.uri, (), metadata, source) as parquet:
         whole = parquet.schema_arrow
         counts = Counter(whole.names)
         repeated = tuple(name for name, count in counts.items() if count > 1)
         schema = pa.schema([part for part in whole if counts[part.name] == 1])
         group_rows = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
-        bounds = _bounds(metadata, schema) if with_bounds else {}
+        encrypted = encrypted_columns(parquet, tail, file.uri)
+        plain = pa.schema([part for part in schema if part.name not in encrypted])
+        bounds = _bounds(metadata, plain) if with_bounds else {}
         index = index_names(schema.names, whole.metadata)
-    return Footer(file, schema, repeated, group_rows, bounds, index)
+    return Footer(file, schema, repeated, group_rows, bounds, index, encrypted)
 
 
 def _bounds(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, list[Bounds]]:

@@ -16,6 +16,7 @@ from dmondrian.data.columns import (
     check_file,
     check_kept,
     check_once,
+    check_plain,
     choose_columns,
     partition_types,
     partition_values,
@@ -128,6 +129,8 @@ def make_plan(
     used = [name for name in index if included is None or name in {*included, *categories}]
     spare = [name for name in index if name not in (*used, target, weight)]
     drafts, left_out = choose_columns(footers, partitions, excluded, categories, spare)
+    for footer in footers:
+        check_plain((*drafts, target, weight), footer)
     learner = Learner(footers, partitions, drafts, left_out, target, weight)
     schema, found = learner.learn(max_categories, classes, shuffle=shuffle, **options)
     blocks = arrange(groups_of(footers, partitions), shuffle, seed)

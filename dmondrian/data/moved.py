@@ -17,7 +17,7 @@ import pyarrow as pa
 from dmondrian.data.footers import Footer
 from dmondrian.data.plan import Plan
 from dmondrian.data.source import SAFE, SourceFile, is_local, open_uri, stat_uri
-from dmondrian.data.version import footer_digest
+from dmondrian.data.unreadable import digest_of, read_tail
 from dmondrian.errors import DataError
 
 _Parts = tuple[str, ...]  # of a path
@@ -164,7 +164,7 @@ def _footer_at(uri: str) -> str:
     """Return the digest of the footer of a file, which may be remote; "" if it cannot be read."""
     try:
         with open_uri(uri) as file:
-            return footer_digest(file)
+            return digest_of(read_tail(file))
     except (pa.ArrowException, OSError):
         return ""
 

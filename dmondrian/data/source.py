@@ -26,7 +26,7 @@ from pyarrow import fs
 
 from dmondrian.data.links import broken_link
 from dmondrian.data.listing import GLOB, files_below, files_matching
-from dmondrian.data.version import Version, footer_digest, version_of
+from dmondrian.data.version import Version, version_of
 from dmondrian.data.web import is_web, open_web, stat_web
 from dmondrian.errors import DataError
 
@@ -48,21 +48,20 @@ class SourceFile:
     stamp: str  # ETag, or the time of the last change in nanoseconds since 1970
     partition: tuple[tuple[str, str | None], ...]  # (key, value) of each key=value folder above it
     changed: str = ""  # that time, where the stamp is an ETag
-    footer: str = ""  # digest of a local file's Parquet footer, by which a copy of it is known
+    footer: str = ""  # digest of its Parquet footer, by which a copy of it is known
 
     @property
     def version(self) -> Version:
         """Its state."""
         return Version(self.size, self.stamp, self.changed)
 
-    def opened(self, file: pa.NativeFile) -> SourceFile:
-        """Return this file with what is known of it when it is open: listings have no ETags."""
-        if is_local(self.uri):
-            return replace(self, footer=footer_digest(file))
-        version = None if is_web(self.uri) else version_of(file)
+    def opened(self, file: pa.NativeFile, footer: str) -> SourceFile:
+        """Return this file with what is known when it is open: listings have no ETags."""
+        version = None if is_web(self.uri) or is_local(self.uri) else version_of(file)
         if version is None:
-            return self
-        return replace(self, size=version.size, stamp=version.stamp, changed=self.stamp)
+            return replace(self, footer=footer)
+        size, stamp = version.size, version.stamp
+        return replace(self, size=size, stamp=stamp, changed=self.stamp, footer=footer)
 
 
 def list_source(source: Source) -> tuple[list[SourceFile], list[str]]:

@@ -7,14 +7,12 @@ milliseconds and answer a look at one object in whole seconds.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from datetime import datetime
 
 import pyarrow as pa
 
 _SECOND = 1_000_000_000  # nanoseconds
-_MOST_FOOTER = 1 << 20  # bytes of it that are read
 _PRECISIONS = (_SECOND, 1_000_000, 1_000)
 
 
@@ -50,18 +48,6 @@ def version_of(file: pa.NativeFile) -> Version | None:
     if not etag:
         return None
     return Version(file.size(), etag, _nanoseconds(_text(told.get("last-modified"))))
-
-
-def footer_digest(file: pa.NativeFile) -> str:
-    """Return a digest of the footer of an open Parquet file, which tells where all its pages are.
-
-    It ends with the footer's length in 4 bytes and 4 of a magic word; of another file this is the
-    digest of its last bytes.
-    """
-    end = file.size()
-    length = int.from_bytes(file.read_at(8, max(0, end - 8))[:4], "little")
-    n_bytes = min(length + 8, end, _MOST_FOOTER)
-    return hashlib.sha256(file.read_at(n_bytes, end - n_bytes)).hexdigest()[:32]
 
 
 def _is_near(first: int, second: int) -> bool:

@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tests.cli.command import call, digests, events
+from tests.cli.command import call, digests, events, finish
+from tests.encrypted import write_encrypted
 
 REFUSED = 3
 
@@ -180,3 +181,25 @@ def test_data_that_cannot_be_known_again_are_refused_with_the_reason(
     assert "cp -p" in stderr
     shutil.copy2(plain / "data/a.parquet", data)
     train(tmp_path / "copy/job.toml", shared)
+
+
+def test_encrypted_file_ends_a_command_with_a_message(
+    plain: Path, shared: str, tmp_path: Path
+) -> None:
+    table = rows(0, 200).append_column("secret", pa.array(np.arange(200.0)))
+    path = write_encrypted(tmp_path / "a.parquet", table, ["secret"], plain_footer=True)
+    _, stderr = finish("schema", path, code=REFUSED)
+    assert f"{path}: the column 'secret' is encrypted" in stderr
+    job = write_job(tmp_path, path.name)
+    assert "is encrypted" in train(job, shared, code=REFUSED)[1]
+    excluded = ("--set", 'data.exclude=["id", "secret"]')
+    call("train", job, "--set", f"cluster.scheduler={shared}", *excluded)
+    assert digests(tmp_path / "run") == digests(plain / "run")
+    call("evaluate", plain / "run", path, "--scheduler", shared)
+    out = tmp_path / "scores"
+    kept = ("--keep", "secret", "--scheduler", shared)
+    assert "is encrypted" in call("score", plain / "run", path, out, *kept, code=REFUSED)[1]
+    hidden = write_encrypted(tmp_path / "b.parquet", table, ["secret"], plain_footer=False)
+    _, stderr = call("schema", hidden, code=REFUSED)
+    assert "its footer is encrypted" in stderr
+    assert "write it again" not in stderr

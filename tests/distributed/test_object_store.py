@@ -74,7 +74,7 @@ def test_runs_and_scores_that_noted_times_of_change_go_on(
     options = {"target": "income", "client": client, "run": run}
     with pytest.MonkeyPatch.context() as patch:
         # An earlier version noted what listings say, which have no ETags.
-        patch.setattr(SourceFile, "opened", lambda self, _: self)
+        patch.setattr(SourceFile, "opened", lambda self, *_: self)
         first = train(forest(), data, **options)
         score(run, data, out, client=client)
         assert all(block.stamp.endswith("123000000") for block in first.plan.blocks)

@@ -1,0 +1,174 @@
+"""What a file is that cannot be read as Parquet: encrypted, of another format, cut off, forbidden.
+
+Relies on the ends of the file and on what pyarrow says of it. Promises that a column which
+is encrypted is found without a look at its metadata, which ends the process in pyarrow; and that
+nobody is told to write a file again unless its bytes are not what a writer put.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dmondrian.data.source import is_local, open_uri
+from dmondrian.errors import DataError
+
+MAGIC, ENCRYPTED_MAGIC = b"PAR1", b"PARE"
+_TAIL = 65_536  # bytes that are read at first: most footers are shorter
+_HEAD = 512
+_OUT = "or take it out of the source"
+
+# How files of other kinds begin, and what they are.
+_KINDS: tuple[tuple[bytes, str], ...] = (
+    (b"ARROW1", "an Arrow IPC (Feather) file"),
+    (b"FEA1", "a Feather file"),
+    (b"ORC", "an ORC file"),
+    (b"Obj\x01", "an Avro file"),
+    (b"PK\x03\x04", "a ZIP archive (as .xlsx and .npz are)"),
+    (b"\x1f\x8b", "a gzip archive: unpack it"),
+    (b"BZh", "a bzip2 archive: unpack it"),
+    (b"\xfd7zXZ", "an xz archive: unpack it"),
+    (b"\x28\xb5\x2f\xfd", "a Zstandard archive: unpack it"),
+    (b"\x89HDF", "an HDF5 file"),
+    (b"SQLite format 3", "an SQLite database"),
+    (b"version https://git-lfs", "a pointer of Git LFS: fetch the file with `git lfs pull`"),
+    (b"/annex/objects/", "a pointer of git-annex: fetch the file with `git annex get`"),
+    (b"<", "a page of HTML or XML, as servers send in place of a file"),
+)
+_FORBIDDEN = re.compile(r"permission denied|access.?denied|forbidden|\b403\b", re.IGNORECASE)
+_UNSUPPORTED = re.compile(r"not built|not (?:yet )?(?:supported|implemented)", re.IGNORECASE)
+_ENCRYPTED = re.compile(r"encrypt|decrypt", re.IGNORECASE)
+_REQUEST = re.compile(r"AWS Error|curlCode|timed out|connection|error sending", re.IGNORECASE)
+
+
+def read_tail(file: pa.NativeFile) -> bytes:
+    """Return the footer of an open Parquet file with the 8 bytes behind it.
+
+    Of another file these are its last bytes.
+    """
+    end = file.size()
+    tail = file.read_at(min(end, _TAIL), max(0, end - _TAIL))
+    n_bytes = int.from_bytes(tail[-8:-4], "little") + 8
+    if tail[-4:] not in (MAGIC, ENCRYPTED_MAGIC) or n_bytes > end:
+        return bytes(tail)
+    if n_bytes > len(tail):
+        tail = file.read_at(n_bytes, end - n_bytes)
+    return bytes(tail[-n_bytes:])
+
+
+def digest_of(tail: bytes) -> str:
+    """Return a digest of a footer, which tells where all pages of its file are."""
+    return hashlib.sha256(tail).hexdigest()[:32]
+
+
+def encrypted_columns(parquet: pq.ParquetFile, tail: bytes, uri: str) -> tuple[str, ...]:
+    """Return the top-level columns of a file that are encrypted.
+
+    Parameters
+    ----------
+    parquet : ParquetFile
+    tail : bytes
+        Its footer, see `read_tail`.
+    uri : str
+
+    Raises
+    ------
+    DataError
+        The file cannot be read.
+    """
+    # A footer that others may read is signed where columns are encrypted: 28 bytes more than it.
+    if len(tail) - 8 == parquet.metadata.serialized_size:
+        return ()
+    groups = [i for i in range(parquet.num_row_groups) if parquet.metadata.row_group(i).num_rows]
+    found = []
+    with pq.ParquetFile(open_uri(uri), metadata=parquet.metadata, buffer_size=8192) as pages:
+        for name in dict.fromkeys(parquet.schema_arrow.names) if groups else ():
+            try:
+                next(pages.iter_batches(batch_size=1, row_groups=groups[:1], columns=[name]), None)
+            except (pa.ArrowException, OSError) as error:
+                if not _ENCRYPTED.search(str(error)):
+                    raise unreadable(uri, error, f"column {name!r}") from error
+                found.append(name)
+    return tuple(found)
+
+
+def unreadable(uri: str, error: BaseException, where: str = "") -> DataError:
+    """Return the error that says why a file cannot be read.
+
+    Parameters
+    ----------
+    uri : str
+    error : BaseException
+        What pyarrow or the system raised.
+    where : str
+        The part that was read, such as "row group 3"; "" where the file was opened.
+    """
+    what = f"{uri}, {where}," if where else uri
+    reason = first_line(error)
+    if isinstance(error, PermissionError) or _FORBIDDEN.search(reason):
+        return DataError(f"{what} may not be read by this user ({reason}): allow it, {_OUT}")
+    if isinstance(error, FileNotFoundError):
+        return DataError(f"{what} is no longer there: put it back, {_OUT}")
+    if where and _ENCRYPTED.search(reason):
+        return DataError(
+            f"{what} is encrypted, and keys cannot be given here ({reason}): put encrypted columns "
+            "into `exclude`, or decrypt the file first"
+        )
+    if isinstance(error, NotImplementedError) or _UNSUPPORTED.search(reason):
+        return DataError(
+            f"{what} needs what pyarrow {pa.__version__} of this environment cannot read "
+            f"({reason}): install a pyarrow that can, or convert the file"
+        )
+    if getattr(error, "errno", None) or _REQUEST.search(reason):
+        return DataError(f"{what} could not be read ({reason}): try again, {_OUT}")
+    if where:
+        return DataError(f"{what} cannot be decoded ({reason}): {_advice(uri)}")
+    return DataError(f"{uri} cannot be read as Parquet: {_description(uri, reason)}")
+
+
+def first_line(error: BaseException) -> str:
+    """Shorten an error to what fits in a sentence."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _advice(uri: str) -> str:
+    damage = "the file is damaged, write it again"
+    return damage if is_local(uri) else f"try again; if it stays so, {damage}"
+
+
+def _description(uri: str, reason: str) -> str:
+    """Say what the bytes of a file are, and what to do."""
+    try:
+        with open_uri(uri) as file:
+            size, head, tail = file.size(), file.read_at(_HEAD, 0), read_tail(file)
+    except (pa.ArrowException, OSError) as error:
+        return f"{first_line(error)}; try again, {_OUT}"
+    begins, ends = head[:4] in (MAGIC, ENCRYPTED_MAGIC), tail[-4:] in (MAGIC, ENCRYPTED_MAGIC)
+    if begins and ends and tail[-4:] == ENCRYPTED_MAGIC:
+        return (
+            "its footer is encrypted, and keys cannot be given here: decrypt the file, or write "
+            "it with a plain footer and put encrypted columns into `exclude`"
+        )
+    if begins and not ends:
+        return (
+            f"it begins as Parquet and is cut off after {size} bytes: copy it again, or write it "
+            f"again, {_OUT}"
+        )
+    if ends:
+        return f"its footer is damaged ({reason}): {_advice(uri)}, {_OUT}"
+    kind = next((kind for start, kind in _KINDS if head.lstrip().startswith(start)), None)
+    if kind is None:
+        kind = "text, such as CSV or JSON" if _is_text(head) else "of another format"
+    return f"it is {kind}; expected Parquet: convert it, {_OUT}"
+
+
+def _is_text(head: bytes) -> bool:
+    try:
+        head.decode()
+    except UnicodeDecodeError as error:
+        if error.start < len(head) - 3:  # else a character is cut at the end
+            return False
+    return b"\0" not in head
