@@ -21,6 +21,15 @@ NO_HOME = (
 """What to say where `Path.expanduser` gives up."""
 
 
+def broken_link(path: str | PathLike[str]) -> tuple[str, str] | None:
+    """Return the first symbolic link on the way to a path whose target is gone, and the target."""
+    whole = Path(path)
+    for part in (*reversed(whole.parents), whole):
+        if part.is_symlink() and not os.path.exists(part):
+            return str(part), os.readlink(part)
+    return None
+
+
 def write_whole(out: str | PathLike[str], data: bytes, kind: str, begins: bytes) -> Path:
     """Write a file, or replace one of its kind.
 

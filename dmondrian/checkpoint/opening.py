@@ -14,6 +14,7 @@ from typing import Any
 
 from dmondrian.checkpoint import document
 from dmondrian.errors import CheckpointError, CorruptError, NotFoundError, StoreError
+from dmondrian.files import broken_link
 from dmondrian.store import Store, open_store
 
 FORMAT = 1
@@ -64,9 +65,11 @@ def _open_existing(text: str) -> Store:
     try:
         return open_store(text, create=False)
     except NotFoundError:
+        lost = None if "://" in text else broken_link(os.path.expanduser(text))
+        link = "" if lost is None else f" ({lost[0]} is a link to {lost[1]}, which is not there)"
         raise CheckpointError(
-            f"There is no folder {text}: expected the folder or URL of a run or of a saved model "
-            "(FOLDER@POSITION picks a checkpoint)."
+            f"There is no folder {text}{link}: expected the folder or URL of a run or of a saved "
+            "model (FOLDER@POSITION picks a checkpoint)."
         ) from None
 
 

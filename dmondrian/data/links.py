@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from dmondrian.errors import DataError
+from dmondrian.files import broken_link
 
 # Tools that keep files elsewhere and links in their place, by what their links lead to.
 _FETCHERS = {"/annex/objects/": "git annex get", "/.dvc/cache/": "dvc pull"}
@@ -44,13 +44,10 @@ def unfollowable(folder: str) -> Iterator[Link]:
     yield from _search(folder, (os.path.realpath(folder),))
 
 
-def broken_link(path: str) -> Link | None:
+def link_on_the_way(path: str) -> Link | None:
     """Return the first link on the way to a path whose target is gone, or None."""
-    one = Path(path)
-    for part in (*reversed(one.parents), one):
-        if part.is_symlink() and not os.path.exists(part):
-            return Link(str(part), os.readlink(part), False)
-    return None
+    found = broken_link(path)
+    return None if found is None else Link(*found, False)
 
 
 def _search(folder: str, above: tuple[str, ...]) -> Iterator[Link]:

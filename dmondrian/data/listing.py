@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from pyarrow import fs
 
-from dmondrian.data.links import Link, broken_link, unfollowable
+from dmondrian.data.links import Link, link_on_the_way, unfollowable
 from dmondrian.data.table_formats import refuse_tables
 from dmondrian.errors import DataError
 
@@ -152,7 +152,7 @@ def files_matching(
         if not chosen:
             raise _no_parquet(uri_of(folder))
         files.update((info.path, info) for info in chosen)
-    if not files and isinstance(filesystem, fs.LocalFileSystem) and (lost := broken_link(base)):
+    if not files and isinstance(filesystem, fs.LocalFileSystem) and (lost := link_on_the_way(base)):
         raise lost.error()
     return [files[path] for path in sorted(files)]
 

@@ -24,8 +24,9 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
-from dmondrian.data.links import broken_link
+from dmondrian.data.links import link_on_the_way
 from dmondrian.data.listing import GLOB, files_below, files_matching
+from dmondrian.data.proxy import proxy_for
 from dmondrian.data.version import Version, version_of
 from dmondrian.data.web import is_web, open_web, stat_web
 from dmondrian.errors import DataError
@@ -234,7 +235,7 @@ def _expand(location: str, notes: list[str]) -> tuple[str, list[fs.FileInfo]]:
             # Other programs list the keys of objects as they are, not as parts of a URL.
             with suppress(DataError):
                 return _expand(location.replace("%", "%25"), notes)
-    elif link := broken_link(path):
+    elif link := link_on_the_way(path):
         raise link.error()
     raise DataError(f"expected a Parquet file, a folder or a glob, but {location} does not exist")
 
@@ -255,8 +256,8 @@ def _stamp(info: fs.FileInfo) -> str:
 def _locate(uri: str) -> tuple[fs.FileSystem, str]:
     if is_local(uri):
         return _local(), uri
+    filesystem, root = _file_system(uri)
     split = urlsplit(uri)
-    filesystem, root = _remote(split.scheme, split.netloc, split.query, _endpoint())
     return filesystem, f"{root.rstrip('/')}/{unquote(split.path).lstrip('/')}".rstrip("/")
 
 
@@ -264,7 +265,7 @@ def _child_uri(location: str, path: str) -> str:
     if is_local(location):
         return path
     split = urlsplit(location)
-    _, root = _remote(split.scheme, split.netloc, split.query, _endpoint())
+    _, root = _file_system(location)
     below = quote(path[len(root.rstrip("/")) :].lstrip("/"), safe=SAFE)
     query = f"?{split.query}" if split.query else ""
     return f"{split.scheme}://{split.netloc}/{below}{query}"
@@ -275,15 +276,34 @@ def _endpoint() -> str:
     return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
 
 
+def _file_system(uri: str) -> tuple[fs.FileSystem, str]:
+    """Return the file system of a URL and the path of its bucket or root in it."""
+    split = urlsplit(uri)
+    proxy = _s3_proxy(split.query) if split.scheme == "s3" else None
+    return _remote(split.scheme, split.netloc, split.query, _endpoint(), proxy)
+
+
+def _s3_proxy(query: str) -> str | None:
+    """Return the proxy before the S3 server of a URL."""
+    options = dict(parse_qsl(query))
+    endpoint = options.get("endpoint_override") or _endpoint() or "s3.amazonaws.com"
+    split = urlsplit(endpoint if "://" in endpoint else f"//{endpoint}")
+    return proxy_for(split.scheme or options.get("scheme", "https"), split.hostname or "")
+
+
 @lru_cache(maxsize=1)
 def _local() -> fs.FileSystem:
     return fs.LocalFileSystem()
 
 
 @lru_cache(maxsize=64)  # an S3 client looks up its bucket's region when made: keep it
-def _remote(scheme: str, netloc: str, query: str, endpoint: str) -> tuple[fs.FileSystem, str]:
+def _remote(
+    scheme: str, netloc: str, query: str, endpoint: str, proxy: str | None
+) -> tuple[fs.FileSystem, str]:
     url = f"{scheme}://{netloc}/" + (f"?{query}" if query else "")
     try:
+        if proxy is not None:
+            return _through(proxy, query, endpoint), netloc
         filesystem, root = fs.FileSystem.from_uri(url)
     # Arrow says "not implemented" of a scheme that this build of it does not know.
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
@@ -292,6 +312,21 @@ def _remote(scheme: str, netloc: str, query: str, endpoint: str) -> tuple[fs.Fil
             "system that pyarrow knows (s3, gs, abfs, hdfs, file) or a web link"
         ) from error
     return filesystem, root
+
+
+def _through(proxy: str, query: str, endpoint: str) -> fs.FileSystem:
+    """Return a client of S3 that sends its requests to a proxy.
+
+    The region of a bucket is not looked up, which pyarrow would do past the proxy.
+    """
+    told = dict(parse_qsl(query))
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+    return fs.S3FileSystem(
+        region=told.get("region", region),
+        scheme=told.get("scheme"),
+        endpoint_override=told.get("endpoint_override") or endpoint or None,
+        proxy_options=proxy,
+    )
 
 
 def partition_keys(files: Iterable[SourceFile]) -> list[str]:

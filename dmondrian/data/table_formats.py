@@ -98,7 +98,7 @@ def refuse_tables(
     for table, kind in tables.items():
         if any(path.startswith(f"{table}/") or f"{table}/".startswith(path) for path in chosen):
             raise _refusal(uri_of(table), kind)
-    starts = {base}
+    starts = {base.rpartition("/")[0]}  # all below it was found
     if isinstance(filesystem, fs.LocalFileSystem):  # a link may lead into a table from outside
         folders = {path.rpartition("/")[0] or "/" for path in chosen}
         starts |= {Path(folder).resolve().as_posix() for folder in (base, *folders)}

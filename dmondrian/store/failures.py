@@ -79,6 +79,8 @@ def _advice(error: BaseException, reason: str, url: str) -> str:
         return "The file system is read-only: choose a folder that can be written."
     if isinstance(error, PermissionError) or "permission denied" in low:
         return "Choose a folder that this user may read and write, or change its permissions."
+    if "is a link to" in low:
+        return "Bring its target back, or choose another folder."
     if "not a directory" in low or "is a directory" in low:
         return "A file stands where a folder is needed, or the reverse: choose another folder."
     is_refused = re.search(r"\b403\b", low) is not None  # no port 40371

@@ -28,6 +28,7 @@ from obstore.exceptions import BaseError
 from obstore.store import LocalStore, MemoryStore, S3Store, from_url
 
 from dmondrian.errors import CorruptError, FencedError, NotFoundError, StoreError
+from dmondrian.files import broken_link
 from dmondrian.store.address import Address, parse_address
 from dmondrian.store.failures import translate
 from dmondrian.store.memory import usable_bytes
@@ -325,6 +326,8 @@ def _backend(address: Address, create: bool) -> Any:
             raise NotADirectoryError(f"{address.path} is a file, not a directory")
         if not create and not folder.is_dir():
             raise FileNotFoundError(address.path)
+        if lost := broken_link(folder):
+            raise OSError(f"{lost[0]} is a link to {lost[1]}, which is not there")
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except FileNotFoundError as error:

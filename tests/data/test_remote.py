@@ -14,9 +14,12 @@ from typing import Any
 import pytest
 from pyarrow import fs
 
-from dmondrian.data import Plan, extend_plan, make_plan, read_block
+from dmondrian.data import Plan, extend_plan, list_source, make_plan, read_block
+from dmondrian.data.proxy import proxy_for
 from dmondrian.data.version import Version
 from dmondrian.errors import DataError, PlanError
+from dmondrian.store import open_store
+from tests.store.proxy import ForwardProxy, forward_proxy
 from tests.store.servers import moto_server, set_credentials
 
 from .conftest import Write
@@ -205,3 +208,72 @@ class TestWeb:
         with pytest.raises(DataError, match=re.escape(path.partition("?")[0])) as caught:
             make_plan(f"{address}/{path}", target="y")
         assert "token" not in str(caught.value)
+
+
+class TestProxy:
+    """Where the environment names a web proxy, run and data are both reached through it."""
+
+    @pytest.fixture
+    def proxy(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ForwardProxy]:
+        import boto3
+
+        with moto_server() as endpoint, forward_proxy(endpoint) as proxy:
+            set_credentials(monkeypatch, endpoint)
+            client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
+            client.create_bucket(Bucket="behind")
+            for path in folder.rglob("*.parquet"):
+                client.upload_file(str(path), "behind", str(path.relative_to(folder.parent)))
+            for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "NO_PROXY", "no_proxy"):
+                monkeypatch.delenv(name, raising=False)
+            monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+            yield proxy
+
+    @pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "AWS_PROXY_URL"])
+    def test_both_ask_the_proxy(
+        self, folder: Path, proxy: ForwardProxy, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        # Nobody but the proxy knows this name.
+        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://store.invalid:9000")
+        monkeypatch.setenv(name, proxy.endpoint)
+        assert len(open_store("s3://behind").list()) == 2
+        assert {host for _, host in proxy.asked} == {"store.invalid:9000"}
+        proxy.asked.clear()
+        plan = make_plan("s3://behind/my lake", target="y")
+        assert content(plan) == content(make_plan(folder, target="y"))
+        assert {host for _, host in proxy.asked} == {"store.invalid:9000"}
+
+    def test_neither_asks_it_for_a_host_that_is_excepted(
+        self, folder: Path, proxy: ForwardProxy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("HTTP_PROXY", proxy.endpoint)
+        monkeypatch.setenv("NO_PROXY", "example.org, 127.0.0.0/8")
+        assert len(open_store("s3://behind").list()) == 2
+        assert len(list_source("s3://behind/my lake")[0]) == 2
+        assert proxy.asked == []
+
+
+@pytest.mark.parametrize(
+    ("excepted", "host", "expected"),
+    [
+        ("", "store.example.org", True),
+        ("*", "store.example.org", False),
+        ("example.org", "store.example.org", False),
+        (".example.org", "store.Example.org", False),
+        ("store.example.org,other", "store.example.org", False),
+        ("ample.org", "store.example.org", True),
+        ("10.0.0.0/8", "10.1.2.3", False),
+        ("10.0.0.0/8, 192.168.1.1", "192.168.1.1", False),
+        ("10.0.0.0/8", "11.1.2.3", True),
+        (" , ", "10.1.2.3", True),
+    ],
+)
+def test_hosts_in_no_proxy_are_asked_themselves(
+    monkeypatch: pytest.MonkeyPatch, excepted: str, host: str, expected: bool
+) -> None:
+    for name in ("HTTPS_PROXY", "ALL_PROXY", "AWS_PROXY_URL", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NO_PROXY", excepted)
+    assert proxy_for("https", host) is None
+    monkeypatch.setenv("HTTPS_PROXY", "proxy.example.org:3128")
+    assert proxy_for("https", host) == ("http://proxy.example.org:3128" if expected else None)
+    assert proxy_for("http", host) is None

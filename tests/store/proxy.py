@@ -133,3 +133,47 @@ def proxy(endpoint: str) -> Iterator[Proxy]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+class _Forwarder(_Handler):
+    """Hands a request on to the host that it names, as a web proxy does."""
+
+    server: ForwardProxy
+
+    def _serve(self) -> None:
+        split = urlsplit(self.path)
+        if not split.netloc:
+            self._answer(400, {}, b"this is a proxy")
+            return
+        self.server.asked.append((self.command, split.netloc))
+        self.path = f"{split.path}?{split.query}" if split.query else split.path
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        del self.headers["Host"]  # that of the server is another
+        self._answer(*self._ask(body))
+
+    def do_CONNECT(self) -> None:
+        self.server.asked.append((self.command, self.path))
+        self._answer(502, {}, b"")
+
+
+class ForwardProxy(Proxy):
+    """What programs that follow HTTP_PROXY send their requests to."""
+
+    def __init__(self, endpoint: str) -> None:
+        super().__init__(endpoint)
+        self.RequestHandlerClass = _Forwarder
+        self.asked: list[tuple[str, str]] = []  # method and host of each request
+
+
+@contextmanager
+def forward_proxy(endpoint: str) -> Iterator[ForwardProxy]:
+    """Run a web proxy through which a server can be reached under any name."""
+    server = ForwardProxy(endpoint)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dmondrian.errors import NotFoundError, StoreError
+from dmondrian.checkpoint import Run
+from dmondrian.errors import CheckpointError, NotFoundError, StoreError
 from dmondrian.store import check_writable, open_store
 
 
@@ -21,6 +22,22 @@ def test_folder_below_a_file(tmp_path: Path) -> None:
         open_store(tmp_path / "file" / "run")
     with pytest.raises(StoreError, match="choose another folder"):
         open_store(tmp_path / "file")
+
+
+@pytest.mark.parametrize("name", ["run", "run/deep/er"])
+def test_link_to_nothing_in_the_place_of_a_folder(tmp_path: Path, name: str) -> None:
+    (tmp_path / "run").symlink_to("/gone/run")
+    told = f"{tmp_path}/run is a link to /gone/run, which is not there"
+    for opens in (open_store, check_writable):
+        with pytest.raises(StoreError, match=rf"{told}.*Bring its target back"):
+            opens(tmp_path / name)
+    with pytest.raises(CheckpointError, match=rf"There is no folder .*{told}"):
+        Run.open(tmp_path / name)
+    (tmp_path / "there").mkdir()
+    (tmp_path / "run").unlink()
+    (tmp_path / "run").symlink_to("there")
+    open_store(tmp_path / name).put("x", b"x")
+    assert (tmp_path / "there").joinpath(*name.split("/")[1:], "x").read_bytes() == b"x"
 
 
 def test_file_in_the_place_of_a_folder(tmp_path: Path) -> None:
