@@ -229,7 +229,7 @@ def _levels(frame: Any, missing: Collection[str]) -> list[Any]:
 
 def _check(schema: Schema, frame: Any, kind: str, names: list[str], there: Iterable[str]) -> None:
     """Refuse a frame that lacks columns, or has them in other types."""
-    table = _table(frame, kind, names)
+    table = _known_table(frame, kind, names)
     types = {**dict.fromkeys(there, pa.null()),
              **dict(zip(names, table.schema.types, strict=True))}  # fmt: skip
     check_types(schema.without_target(), types, "the frame")
@@ -253,7 +253,7 @@ def _encode(
         return X
     rest = replace(schema.without_target(), columns=tuple(columns[i] for i in numbers))
     names = [column.name for column in rest.columns]
-    table = _table(frame, kind, names)
+    table = _known_table(frame, kind, names)
     check_types(rest, dict(zip(names, table.schema.types, strict=True)), "the frame")
     arrays = dict(zip(names, table.columns, strict=True))
     try:
@@ -324,6 +324,18 @@ def _array(frame: Any, kind: str, at: np.ndarray) -> np.ndarray:
     batches = frame.select(at.tolist()).to_batches()
     arrays = [batch.to_tensor(null_to_nan=True).to_numpy() for batch in batches]
     return np.concatenate(arrays) if arrays else np.empty((0, len(at)))
+
+
+def _known_table(frame: Any, kind: str, names: list[str]) -> pa.Table:
+    """Return columns of a frame; pandas has no type for those where every value is missing."""
+    table = _table(frame, kind, names)
+    if kind != "pandas" or not len(table):
+        return table
+    arrays = [
+        pa.nulls(len(table)) if column.null_count == len(table) else column
+        for column in table.columns
+    ]
+    return pa.Table.from_arrays(arrays, names=names)
 
 
 def _table(frame: Any, kind: str, names: list[str]) -> pa.Table:

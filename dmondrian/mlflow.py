@@ -16,28 +16,12 @@ from dmondrian.checkpoint import Run, look_at_model
 from dmondrian.checkpoint.copying import copy_model
 from dmondrian.data import Schema
 from dmondrian.distributed.metrics import Progressive
-from dmondrian.errors import ParameterError
+from dmondrian.errors import DataError, ParameterError
 from dmondrian.extras import require
 from dmondrian.frames import FrameModel, answer_names
 
 _LONGEST = 500  # characters of a parameter; stores differ in what they take
 _AT_ONCE = 900  # metrics in a call
-
-# Arrow's types as MLflow's, by how their names begin; the first that fits.
-_TYPES = (
-    ("bool", "boolean"),
-    ("int64", "long"),
-    ("uint32", "long"),
-    ("uint64", "double"),
-    ("int", "integer"),
-    ("uint", "integer"),
-    ("float", "float"),
-    ("timestamp", "datetime"),
-    ("date", "datetime"),
-    ("string", "string"),
-    ("large_string", "string"),
-    ("binary", "string"),
-)
 
 
 def log_run(
@@ -57,9 +41,17 @@ def log_run(
     Returns
     -------
     mlflow.models.model.ModelInfo
-        Its ``model_uri`` loads with ``mlflow.pyfunc.load_model``. The model takes pandas frames of
-        the training data's columns, and answers with a frame: "prediction", and "proba_<class>" of
+        Its ``model_uri`` loads with ``mlflow.pyfunc.load_model``. The model takes the frames that
+        :class:`~dmondrian.frames.FrameModel` takes, and texts where the training data had times,
+        since JSON has none; it answers with a frame: "prediction", and "proba_<class>" of
         classifiers.
+
+    Notes
+    -----
+    The signature names the columns and leaves their types open: MLflow would refuse whole numbers
+    of 64 bits for ones of 32 or for fractions, and missing numbers, which is what JSON and CSV
+    bring. The types of the training data are in the model's metadata, under "columns". MLflow's
+    server reads CSV only where a signature has types: post JSON to it.
 
     Raises
     ------
@@ -103,6 +95,7 @@ def log_run(
                 loader_module="dmondrian.mlflow",
                 data_path=str(folder),
                 signature=_signature(schema, _answers(FrameModel(folder))),
+                metadata={"columns": {column.name: column.type for column in schema.columns}},
                 registered_model_name=registered_model_name,
                 pip_requirements=["dmondrian", "pandas"],
             )
@@ -126,18 +119,14 @@ def _metrics(stored: dict[str, Any], make: Any) -> list[Any]:
 
 
 def _signature(schema: Schema, answers: list[str]) -> Any:
-    """Return the types of the columns taken and answered."""
+    """Return the names of the columns taken, and the types of those answered."""
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, TensorSpec
     from mlflow.types import Schema as Columns
     from mlflow.types.schema import AnyType
 
-    # A dictionary is a pandas category, which MLflow takes for no string.
     inputs: list[ColSpec | TensorSpec] = [
-        ColSpec(
-            AnyType() if column.type.startswith("dictionary") else _type_of(column), column.name
-        )
-        for column in schema.columns
+        ColSpec(AnyType(), column.name) for column in schema.columns
     ]
     label = "double"
     if schema.classes is not None:
@@ -146,12 +135,6 @@ def _signature(schema: Schema, answers: list[str]) -> Any:
         ColSpec(label if name == "prediction" else "double", name) for name in answers
     ]
     return ModelSignature(Columns(inputs), Columns(outputs))
-
-
-def _type_of(column: Any) -> str:
-    found = next((own for start, own in _TYPES if column.type.startswith(start)), "double")
-    # Whole numbers with nulls come as floating ones in a frame of pandas.
-    return "double" if column.has_nulls and found in ("integer", "long", "boolean") else found
 
 
 def _answers(model: FrameModel) -> list[str]:
@@ -173,10 +156,26 @@ class _Answering:
         """Return predictions, and probabilities of classifiers."""
         import pandas as pd
 
+        frame = self._with_times(frame)
         told = pd.DataFrame(self.model.predict(frame))
         if hasattr(self.model.estimator, "predict_proba"):
             told = pd.concat([told, self.model.predict_proba(frame)], axis=1)
         return told
+
+    def _with_times(self, frame: Any) -> Any:
+        """Return a pandas frame with times where it has texts for them."""
+        import pandas as pd
+
+        schema = self.model.schema
+        times = [] if schema is None else [c.name for c in schema.columns if c.kind == "time"]
+        read = {}
+        for name in set(times).intersection(frame.columns):
+            if pd.api.types.is_string_dtype(frame[name]):  # not of dates, which are objects too
+                try:
+                    read[name] = pd.to_datetime(frame[name], format="ISO8601", utc=True)
+                except ValueError as error:
+                    raise DataError(f"the column {name!r} should have times: {error}") from error
+        return frame.assign(**read)
 
 
 def _load_pyfunc(path: str) -> _Answering:

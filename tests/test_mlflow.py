@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import sys
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import pytest
 from dmondrian import (
     AMFClassifier,
     AMFRegressor,
+    DataError,
     GeneralizedMondrianForestRegressor,
     MissingPackageError,
     MondrianDensity,
@@ -128,3 +131,89 @@ def test_what_cannot_be_logged_is_refused(tracked, tmp_path, monkeypatch) -> Non
     monkeypatch.setitem(sys.modules, "mlflow", None)
     with pytest.raises(MissingPackageError, match=r"dmondrian\[mlflow\]"):
         log_run(tmp_path / "m")
+
+
+@pytest.fixture(scope="module")
+def visits(tmp_path_factory) -> tuple[str, pd.DataFrame]:
+    """A run with a column of every kind, and some of its rows."""
+    draw, n = np.random.default_rng(0), 300
+    table = pa.table({
+        "small": pa.array(draw.integers(0, 90, n), pa.int32()),
+        "narrow": pa.array(draw.random(n), pa.float32()),
+        "truth": pa.array(draw.random(n) < 0.5),
+        "where": pa.array(np.array(["a", "b", "c"])[draw.integers(0, 3, n)]).dictionary_encode(),
+        "when": pa.array(draw.integers(0, 2**50, n), pa.timestamp("us")),
+        "day": pa.array(draw.integers(0, 20_000, n).astype(np.int32)).cast(pa.date32()),
+        "took": pa.array(draw.integers(0, 10**6, n), pa.duration("ms")),
+        "price": pa.array(draw.integers(1, 99, n)).cast(pa.decimal128(19, 0)),
+        "y": pa.array(draw.random(n) < 0.5),
+    })  # fmt: skip
+    folder = tmp_path_factory.mktemp("visits")
+    pq.write_table(table, folder / "rows.parquet")
+    with worker_threads(1) as (_, client):
+        run = train(
+            AMFClassifier(n_estimators=1, random_state=0), folder / "rows.parquet", target="y",
+            run=folder / "run", client=client,
+        )  # fmt: skip
+    return run.run_url, table.slice(0, 20).drop_columns("y").to_pandas()
+
+
+def by_json(frame: pd.DataFrame, orient: str) -> pd.DataFrame:
+    """Send a frame as MLflow's server gets it."""
+    from mlflow.pyfunc.scoring_server import infer_and_parse_data
+
+    text = frame.to_json(orient=orient, date_format="iso", double_precision=15)
+    return infer_and_parse_data({f"dataframe_{orient}": json.loads(text)})
+
+
+SENT = {
+    "as the file has it": lambda frame: frame,
+    "64 bits": lambda frame: frame.astype({"small": "int64", "narrow": "float64"}),
+    "fractions": lambda frame: frame.astype({"small": "float64", "truth": "float64"}),
+    "nullable": lambda frame: frame.convert_dtypes(),
+    "Arrow": lambda frame: frame.convert_dtypes(dtype_backend="pyarrow"),
+    "missing numbers": lambda frame: frame.assign(
+        small=frame["small"].mask(frame["small"] > 40), narrow=np.nan, took=pd.NaT, price=None
+    ),
+    "missing categories and times": lambda frame: frame.assign(
+        where=[None, *frame["where"][1:]], when=[pd.NaT, *frame["when"][1:]]
+    ),
+    "only missing": lambda frame: frame.assign(where=np.nan, when=pd.NaT, truth=None).head(1),
+    "zoned": lambda frame: frame.assign(when=frame["when"].dt.tz_localize("UTC")),
+    "another order, and a column more": lambda frame: frame[frame.columns[::-1]].assign(more=1),
+}
+
+
+@pytest.fixture(scope="module")
+def model_of_visits(visits) -> FrameModel:
+    return FrameModel(visits[0])
+
+
+@pytest.mark.parametrize("how", SENT)
+def test_a_pyfunc_takes_what_a_frame_model_takes(tracked, visits, model_of_visits, how) -> None:
+    run, rows = visits
+    loaded = tracked.pyfunc.load_model(log_run(run).model_uri)
+    sent = SENT[how](rows)
+    pd.testing.assert_frame_equal(
+        loaded.predict(sent).drop(columns="prediction"), model_of_visits.predict_proba(sent)
+    )
+
+
+def test_a_pyfunc_takes_what_clients_send(tracked, visits, model_of_visits) -> None:
+    """Times come as texts, durations as the numbers they are learned as: seconds."""
+    run, rows = visits
+    rows = rows.assign(took=rows["took"].dt.total_seconds(), price=rows["price"].astype(float))
+    rows["small"] = rows["small"].mask(rows["small"] > 40)
+    loaded = tracked.pyfunc.load_model(log_run(run).model_uri)
+    wanted = model_of_visits.predict_proba(rows)
+    split, records = by_json(rows, "split"), by_json(rows, "records")
+    by_csv = pd.read_csv(io.StringIO(rows.to_csv(index=False)))
+    for sent in (split, records, by_csv):
+        assert pd.api.types.is_string_dtype(sent["when"])
+        pd.testing.assert_frame_equal(loaded.predict(sent).drop(columns="prediction"), wanted)
+    with pytest.raises(DataError, match="the column 'when' should have times"):
+        loaded.predict(by_csv.assign(when="noon"))
+    with pytest.raises(DataError, match="'small': expected number"):
+        loaded.predict(by_csv.assign(small="many"))
+    assert loaded.metadata.metadata["columns"]["small"] == "int32"
+    assert loaded.metadata.signature.inputs.input_names() == list(rows.columns)
