@@ -141,21 +141,32 @@ def shap_trees(estimator: Any) -> dict[str, Any]:
     -------
     dict
         ``{"trees": [...]}``, one dict of arrays per tree; give it to
-        ``shap.TreeExplainer(..., feature_perturbation="tree_path_dependent")``.
+        ``shap.TreeExplainer(trees, data=background)`` with some rows of the training data, encoded
+        (100, say; time grows with them).
 
     Raises
     ------
     ParameterError
         The forest is no tree ensemble; the message says why.
 
+    Notes
+    -----
+    Without a background shap takes its path-dependent algorithm, which loses digits on paths that
+    split on many columns, as Mondrian trees do: sums are exact to 1e-12 for 20 columns, but off by
+    0.02 on the adult data (116 features) and by more than any label on 100 sparse columns, where
+    shap itself raises ``ExplainerError``. With a background its interventional algorithm adds up,
+    to 1e-6, on trees of any depth; its values are relative to the mean prediction of these rows.
+
     Examples
     --------
     >>> from sklearn.datasets import load_iris
     >>> from dmondrian import AMFClassifier
     >>> from dmondrian.export import shap_trees
-    >>> forest = AMFClassifier(random_state=0).fit(*load_iris(return_X_y=True))
-    >>> len(shap_trees(forest)["trees"])
+    >>> X, y = load_iris(return_X_y=True)
+    >>> trees = shap_trees(AMFClassifier(random_state=0).fit(X, y))
+    >>> len(trees["trees"])
     10
+    >>> shap.TreeExplainer(trees, data=X[::3]).shap_values(X)  # doctest: +SKIP
     """
     trees = plain_trees(estimator)
     k, is_regressor = estimator.forest_.n_outputs, not hasattr(estimator, "classes_")

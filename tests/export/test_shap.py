@@ -100,3 +100,19 @@ def test_values_are_those_of_shapley_by_his_formula(explainer) -> None:
                         gain = expected(tree, {*known, j}, x) - expected(tree, set(known), x)
                         share += weight * gain
             assert abs(told[j] - share) < 1e-12
+
+
+def test_with_a_background_values_sum_to_the_prediction_on_many_sparse_columns() -> None:
+    """Without one they do not, as the docstring of `shap_trees` tells."""
+    from shap import TreeExplainer
+    from shap.utils._exceptions import ExplainerError
+
+    draw = np.random.default_rng(0)
+    X = (draw.random((600, 100)) * (draw.random((600, 100)) < 0.1)).astype(np.float32)
+    forest = AMFClassifier(n_estimators=3, random_state=0).fit(X, X[:, :3].sum(axis=1) > 0.1)
+    trees, rows = shap_trees(forest), X[:20].astype(np.float64)
+    explained = TreeExplainer(trees, data=X[20:40].astype(np.float64))
+    whole = explained.shap_values(rows).sum(axis=1) + explained.expected_value
+    np.testing.assert_allclose(whole, forest.predict_proba(X[:20]), atol=1e-6)
+    with pytest.raises(ExplainerError, match="Additivity check failed"):
+        TreeExplainer(trees).shap_values(rows)
