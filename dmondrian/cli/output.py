@@ -120,7 +120,8 @@ class _Logged(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record."""
-        tell = self._output.note if record.levelno < logging.WARNING else self._output.remark
+        is_remark = record.levelno >= logging.WARNING or getattr(record, "is_remark", False)
+        tell = self._output.remark if is_remark else self._output.note
         tell(record.getMessage())
 
 

@@ -107,8 +107,6 @@ def _cluster(job: Job) -> Any:
 
 
 def _tell_trained(run: Any, output: Output) -> None:
-    for note in run.plan.notes:
-        output.remark(note)
     metrics = {key: value for key, value in run.metrics.items() if key != "curve"}
     output.event("trained", {"run": run.run_url, "metrics": run.metrics, "summary": run.summary})
     output.text(f"trained {run.run_url}\n  {summary_line(run.summary)}")

@@ -24,6 +24,9 @@ from dmondrian.data.values import CATEGORY, MICROS_PER_DAY, NUMBER, TIME
 from dmondrian.errors import DataError, ParameterError, SchemaError
 
 SAMPLE_ROWS = 1_000_000  # rows looked at for NaN in float columns and for times of day
+MIN_ROW_NUMBERS = 100  # of fewer rows whole numbers may well count something else
+MANY_CLASSES = 1_000  # a target of as many is noted
+FEW_CLASSES, ROWS_PER_CLASS = 50, 10  # as is one of more, with fewer rows for each
 LOW_COVER = 0.5  # a capped category whose kept levels cover less than this is noted
 
 
@@ -54,6 +57,7 @@ class Learner:
         self._target = target
         self._weight = weight
         self._findings = Findings()
+        self._rows = sum(footer.rows for footer in footers)
         self._bounds: dict[str, tuple[float, float, int] | None] = {}  # of columns looked at
         for name, role in ((target, "target"), (weight, "weight")):
             if name is not None and name not in self._drafts:
@@ -213,10 +217,19 @@ class Learner:
         if lower > upper:
             return "without a finite value" if found and found.infinities else "all null"
         lower, upper = lower + 0.0, upper + 0.0  # no -0
+        if pa.types.is_integer(draft.type) and not nulls and self._rows > MIN_ROW_NUMBERS:
+            self._note_row_numbers(name, lower, upper)
         if lower == upper and not nulls:
             return f"constant ({lower:g})"
         parts = ("value",) if lower < upper else ()
         return Column(name, NUMBER, str(draft.type), lower, upper, parts, has_nulls=nulls > 0)
+
+    def _note_row_numbers(self, name: str, lower: float, upper: float) -> None:
+        if lower in (0.0, 1.0) and upper - lower + 1.0 == self._rows:
+            self._findings.notes.append(
+                f"{name!r} goes from {lower:,.0f} to {upper:,.0f} in {self._rows:,} rows: if it "
+                "numbers them, it tells nothing of later rows; think of excluding it"
+            )
 
     def _settle_time(self, draft: Draft, found: TimeScan | None, infinite: str) -> Column | str:
         _refuse_infinities(draft, found, infinite)
@@ -285,6 +298,7 @@ class Learner:
         if isinstance(found, LabelScan):
             self._refuse_missing(found.nulls, found.first_null, "null", null_target)
             labels = _classes(name, found, classes)
+            self._note_classes(len(found.counts), sum(found.counts.values()))
             self._note_order(found.looks_sorted(), found.groups_look_sorted(), shuffle)
             return labels, None
         if classes is not None:
@@ -306,6 +320,17 @@ class Learner:
             raise DataError(f"the target {name!r} has no finite value: there is nothing to learn")
         self._note_order(is_sorted, is_sorted, shuffle)
         return None, (lower, upper)
+
+    def _note_classes(self, classes: int, rows: int) -> None:
+        """Note a target of so many classes that it may be none to classify."""
+        is_sparse = classes > FEW_CLASSES and rows < ROWS_PER_CLASS * classes
+        if classes < MANY_CLASSES and not is_sparse:
+            return
+        every = "all different" if classes == rows else f"{rows / classes:.1f} a class"
+        self._findings.notes.append(
+            f"the target {self._target!r} has {classes:,} classes in {rows:,} rows ({every}), and "
+            "nodes of trees count each of them: is it an id? A number to predict needs a regressor"
+        )
 
     def _refuse_missing(self, number: int, first: str, what: str, null_target: str) -> None:
         if not number:

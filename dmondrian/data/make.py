@@ -30,6 +30,8 @@ from dmondrian.data.schema import Label, Schema
 from dmondrian.data.source import Source, list_source, partition_keys
 from dmondrian.errors import DataError, ParameterError
 
+MOST_NOTES = 20  # columns left out that have a note of their own
+
 _CHOICES: dict[str, tuple[str, ...]] = {
     "task": ("classification", "regression"),
     "infinite": ("error", "clip"),
@@ -134,7 +136,7 @@ def make_plan(
     learner = Learner(footers, partitions, drafts, left_out, target, weight)
     schema, found = learner.learn(max_categories, classes, shuffle=shuffle, **options)
     blocks = arrange(groups_of(footers, partitions), shuffle, seed)
-    notes += [f"{name!r} is left out: {why}" for name, why in schema.left_out]
+    notes += _left_out_notes(schema)
     for text in found.warnings:
         warnings.warn(text, UserWarning, stacklevel=2)
     told = tuple(notes + found.notes + found.warnings)
@@ -198,6 +200,15 @@ def _check_options(options: dict[str, Any], seed: int, max_categories: int) -> N
         raise ParameterError(f"max_categories must be an integer, got {max_categories!r}")
     if max_categories < 1:
         raise ParameterError(f"max_categories must be at least 1, got {max_categories}")
+
+
+def _left_out_notes(schema: Schema) -> list[str]:
+    """Return a note for each column that is left out, and one for all beyond the first."""
+    notes = [f"{name!r} is left out: {why}" for name, why in schema.left_out[:MOST_NOTES]]
+    if rest := len(schema.left_out) - len(notes):
+        columns = "column is" if rest == 1 else "columns are"
+        notes.append(f"{rest:,} more {columns} left out, as `dmondrian schema` tells of each")
+    return notes
 
 
 def _check_included(included: Iterable[str], index: Collection[str], excluded: list[str]) -> None:

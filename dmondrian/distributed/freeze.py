@@ -7,6 +7,7 @@ stream only ever grows at its end.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -16,9 +17,14 @@ import numpy as np
 from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.parts import parts_of
 from dmondrian.data import Plan, extend_plan, make_plan
+from dmondrian.distributed.other_job import job_differences
 from dmondrian.distributed.settle import settle
 from dmondrian.errors import CheckpointError, CorruptError, NotFoundError, ParameterError
 from dmondrian.store import open_store
+
+_log = logging.getLogger("dmondrian")
+NOTED = {"is_remark": True}
+"""Marks a record of the log that may also come as a warning, and is told once."""
 
 MOST_SHARDS = 12
 """Default number of shards: enough to spread over a small cluster, few enough to share reads."""
@@ -107,6 +113,8 @@ def freeze(
         if stored.included is None:  # of a version that took an index for a feature
             options["include"] = None
         began = replace(make_plan(data, among=files, **options), origins=plan.origins)
+    for note in plan.notes:
+        _log.info(note, extra=NOTED)
     if on_plan is not None:
         on_plan(plan)
     about = {**_about(estimator, began, url), **_trees(estimator, **asked)}
@@ -115,12 +123,20 @@ def freeze(
     try:
         return Run.create(url, about, began.to_parquet()), plan
     except CheckpointError as error:
-        n_trees = about["n_estimators"]
-        if stored is None or n_trees <= Run.open(url).run_json["n_estimators"]:
+        if stored is None or type(error) is not CheckpointError:  # damaged, say
             raise
-        raise CheckpointError(
-            f"{error} To add trees to that run: `dmondrian grow {url} --n-estimators {n_trees}`."
-        ) from None
+        there, n_trees = Run.open(url).run_json, about["n_estimators"]
+        lines = job_differences(there, about, stored, began)
+        told = str(error)
+        if lines:
+            told = (
+                f"The folder {url} belongs to another job. In the words of a job file it differs "
+                "in:" + "".join(f"\n  {line}" for line in lines) + "\nChoose another folder, or "
+                "take the settings back to go on with that run."
+            )
+        if n_trees > there["n_estimators"]:
+            told += f" To add trees to that run: `dmondrian grow {url} --n-estimators {n_trees}`."
+        raise CheckpointError(told) from None
 
 
 def _stored_plan(url: str) -> Plan | None:

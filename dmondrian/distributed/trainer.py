@@ -120,7 +120,8 @@ def train(
         Size of the local cluster.
     on_plan : callable or None
         Called with the frozen stream, a :class:`dmondrian.data.Plan`, before there is a run folder
-        and before a row is learned; what it raises ends the call.
+        and before a row is learned; what it raises ends the call. Its `notes`, such as columns
+        that are left out and why, go to the logger "dmondrian" before, at the level INFO.
     **plan_options
         See :func:`dmondrian.data.make_plan`.
 

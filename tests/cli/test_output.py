@@ -85,3 +85,19 @@ def test_what_the_library_logs_is_remarked_on():
         logger.debug("not for people")
     logger.warning("later")
     assert stderr.getvalue() == "note: compiling kernels\nchoosing alpha\nchoosing alpha\n"
+
+
+def test_what_comes_as_a_warning_and_in_the_log_is_told_once() -> None:
+    stderr = io.StringIO()
+    output = Output(False, io.StringIO(), stderr)
+    with output.logged():
+        output.remark("rows look sorted")  # a warning
+        log = logging.getLogger("dmondrian")
+        log.info("rows look sorted", extra={"is_remark": True})
+        log.info("'one' is left out", extra={"is_remark": True})
+        log.info("choosing alpha")
+    assert stderr.getvalue().splitlines() == [
+        "note: rows look sorted",
+        "note: 'one' is left out",
+        "choosing alpha",
+    ]
