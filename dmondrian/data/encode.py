@@ -108,7 +108,8 @@ def encode_target(
             return values, infinite if null is None else infinite | null
         raise DataError(
             f"the target {schema.target!r} is infinite at {where(int(infinite.argmax()))}: "
-            'expected finite numbers; correct the row or drop such rows with null_target="drop"'
+            "expected finite numbers; correct the row or take such rows out; a model trained with "
+            'null_target="drop" passes them over'
         )
     labels, codes = as_labels(column, str(schema.target))
     places = {label: i for i, label in enumerate(schema.classes)}

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from dmondrian.data.columns import check_file, partition_types
-from dmondrian.data.make import footers_of, groups_of
+from dmondrian.data.constants import constants_of
+from dmondrian.data.make import footers_of, groups_of, warn_of_varied
 from dmondrian.data.moved import find_places, place
 from dmondrian.data.plan import Block, Group, PartitionValue, Plan, arrange
 from dmondrian.data.source import Source, is_local, stat_uri
@@ -33,7 +34,8 @@ def extend_plan(plan: Plan, source: Source) -> Plan:
     -------
     Plan
         The same plan where nothing is new, reading its files where they are now. With a shuffle,
-        the new row groups are permuted among themselves.
+        the new row groups are permuted among themselves. A column left out as constant that
+        varies in new files is warned of.
 
     Raises
     ------
@@ -42,7 +44,7 @@ def extend_plan(plan: Plan, source: Source) -> Plan:
     DataError, SchemaError
         New files cannot be read with the plan's schema.
     """
-    footers, _ = footers_of(source, with_bounds=False)
+    footers, _ = footers_of(source, with_bounds=constants_of(plan.schema))
     versions = {footer.file.uri: footer.file.version for footer in footers}
     places, doubtful = find_places(plan, footers)
     old = set(places.values())
@@ -63,8 +65,10 @@ def extend_plan(plan: Plan, source: Source) -> Plan:
     blocks = (*plan.blocks, *arrange(added, plan.shuffle, plan.seed, plan.blocks))
     rows = sum(group.rows for group in added)
     note = f"files that came since continue the stream: {len(fresh)} with {rows:,} rows"
+    notes = [*plan.notes, note]
+    warn_of_varied(plan.schema, fresh, notes)
     earlier = (*plan.earlier, (plan.n_rows, plan.digest))
-    return replace(plan, blocks=blocks, notes=(*plan.notes, note), earlier=earlier)
+    return replace(plan, blocks=blocks, notes=tuple(notes), earlier=earlier)
 
 
 def _texts(partition: tuple[PartitionValue, ...]) -> list[tuple[str, str | None]]:

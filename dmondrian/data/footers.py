@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,11 +26,19 @@ from dmondrian.data.unreadable import (
     read_tail,
     unreadable,
 )
-from dmondrian.data.values import NUMBER, TIME, kind_of, statistic_micros, statistic_number
+from dmondrian.data.values import (
+    CATEGORY,
+    NUMBER,
+    TIME,
+    kind_of,
+    statistic_micros,
+    statistic_number,
+)
 from dmondrian.errors import DataError
 
 __all__ = ["Bounds", "Footer", "first_line", "open_parquet", "read_columns", "read_footers"]
 
+CUT_BYTES = 32  # bounds of texts that are as long may be cut
 MAX_CONNECTIONS = 16  # footers read at a time; they are small and mostly waiting
 
 
@@ -42,6 +50,7 @@ class Bounds:
     upper: float | None
     nulls: int | None
     all_null: bool = False  # every row is null, so there is no range to know
+    texts: tuple[str, str] | None = None  # least and greatest text of a column of texts
 
 
 @dataclass(frozen=True)
@@ -67,8 +76,10 @@ class Footer:
         return sum(self.group_rows)
 
 
-def read_footers(files: Sequence[SourceFile], with_bounds: bool = True) -> list[Footer]:
-    """Read the footers of files, several at a time.
+def read_footers(
+    files: Sequence[SourceFile], with_bounds: bool | Collection[str] = True
+) -> list[Footer]:
+    """Read the footers of files, several at a time; bounds of all columns, of none or of some.
 
     Raises
     ------
@@ -124,7 +135,7 @@ def read_columns(parquet: pq.ParquetFile, uri: str, group: int, names: Sequence[
         raise unreadable(uri, error, f"row group {group}") from error
 
 
-def _read_footer(file: SourceFile, with_bounds: bool) -> Footer:
+def _read_footer(file: SourceFile, with_bounds: bool | Collection[str]) -> Footer:
     if file.size == 0:
         raise DataError(f"{file.uri} is empty (0 bytes): expected a Parquet file")
     try:
@@ -141,13 +152,19 @@ def _read_footer(file: SourceFile, with_bounds: bool) -> Footer:
         schema = pa.schema([part for part in whole if counts[part.name] == 1])
         group_rows = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
         encrypted = encrypted_columns(parquet, tail, file.uri)
-        plain = pa.schema([part for part in schema if part.name not in encrypted])
-        bounds = _bounds(metadata, plain) if with_bounds else {}
+        asked = schema if with_bounds is True else _some_of(schema, with_bounds or ())
+        bounds = _bounds(metadata, _some_of(asked, set(asked.names).difference(encrypted)))
         index = index_names(schema.names, whole.metadata)
     return Footer(file, schema, repeated, group_rows, bounds, index, encrypted)
 
 
+def _some_of(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
+    return pa.schema([part for part in schema if part.name in names] if names else [])
+
+
 def _bounds(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, list[Bounds]]:
+    if not len(schema):
+        return {}
     paths = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
     times = Counter(paths)
     # A column called a.b and the field b of a struct a have one path: which is which, none tells.
@@ -180,7 +197,16 @@ def _chunk_bounds(chunk: pq.ColumnChunkMetaData, rows: int, type_: pa.DataType) 
         unit = _time_unit(statistics)
         lower = statistic_micros(statistics.min_raw, unit)
         return Bounds(lower, statistic_micros(statistics.max_raw, unit), nulls)
-    return Bounds(None, None, nulls)
+    return Bounds(None, None, nulls, texts=_text_bounds(statistics) if kind == CATEGORY else None)
+
+
+def _text_bounds(statistics: pq.Statistics) -> tuple[str, str] | None:
+    """Return the least and greatest text; None where writers may have cut them."""
+    ends = statistics.min_raw, statistics.max_raw
+    if not all(type(end) is bytes and len(end) < CUT_BYTES for end in ends):
+        return None
+    least, most = (end.decode("utf-8", "replace") for end in ends)
+    return least, most
 
 
 def _time_unit(statistics: pq.Statistics) -> str | None:

@@ -22,6 +22,7 @@ from dmondrian.data.columns import (
     partition_values,
     require,
 )
+from dmondrian.data.constants import constants_of, note_of_varied
 from dmondrian.data.footers import Footer, read_footers
 from dmondrian.data.learn import Learner
 from dmondrian.data.paths import check_paths
@@ -170,7 +171,8 @@ def make_scoring_plan(
     Returns
     -------
     Plan
-        In the order of the source, without shuffle.
+        In the order of the source, without shuffle. A column that the model leaves out because it
+        was constant, and that has other values here, is warned of.
 
     Raises
     ------
@@ -180,12 +182,13 @@ def make_scoring_plan(
         Columns missing or of another kind of type than the training data's.
     """
     used = schema if target else schema.without_target()
-    footers, notes = footers_of(source, with_bounds=False)
+    footers, notes = footers_of(source, with_bounds=constants_of(schema))
     files = [footer.file for footer in footers]
     partitions = partition_types(files, used)
     for footer in footers:
         check_file(used, footer, partitions, keep)
     check_kept(keep, footers)
+    warn_of_varied(schema, footers, notes)
     return Plan(used, arrange(groups_of(footers, partitions), False, 0), notes=tuple(notes))
 
 
@@ -231,7 +234,7 @@ def _names(names: Iterable[str], role: str) -> list[str]:
 
 
 def footers_of(
-    source: Source, with_bounds: bool, among: Collection[str] | None = None
+    source: Source, with_bounds: bool | Collection[str], among: Collection[str] | None = None
 ) -> tuple[list[Footer], list[str]]:
     """Read the footers of the files that have rows; also return notes on what is passed over."""
     check_paths(source)
@@ -254,6 +257,13 @@ def footers_of(
     if spare:
         notes.append(f"folder keys that not every path has are passed over: {sorted(spare)}")
     return footers, notes
+
+
+def warn_of_varied(schema: Schema, footers: Sequence[Footer], notes: list[str]) -> None:
+    """Warn of columns left out as constant that vary in these files, and add a note."""
+    if note := note_of_varied(schema, footers):
+        notes.append(note)
+        warnings.warn(note, UserWarning, stacklevel=3)
 
 
 def groups_of(footers: Sequence[Footer], partitions: dict[str, Any]) -> list[Group]:

@@ -215,8 +215,8 @@ def _without_missing(
     if schema.null_target != "drop":
         raise DataError(
             f"the target {schema.target!r} is missing in {int(missing.sum())} rows, first at "
-            f"{where(int(missing.argmax()))}: fill them in, or drop such rows with "
-            'null_target="drop"'
+            f"{where(int(missing.argmax()))}: fill them in, or take such rows out; a model trained "
+            'with null_target="drop" passes them over'
         )
     counts["null_target"] = int(missing.sum())
     return ~missing

@@ -144,9 +144,12 @@ def evaluate(
     ) as relay:
         relay.run(parts, add)
     if total.weight == 0.0:
-        raise DataError(
-            f"no row of the data has a positive weight ({plan.schema.weight!r}): there is nothing "
-            "to measure"
-        )
+        schema = plan.schema
+        lacks = f"a label in {schema.target!r}"
+        if schema.weight is not None:
+            lacks = f"a positive weight in {schema.weight!r}" + (
+                f" and {lacks}" if schema.target is not None else ""
+            )
+        raise DataError(f"no row of the data has {lacks}: there is nothing to measure")
     sharded = {"trees_sharded": relay.n_groups} if relay.n_groups > 1 else {}
     return {**total.report(), **sharded}

@@ -33,3 +33,24 @@ def test_data_without_weight_is_refused(client: Client, tmp_path: Path) -> None:
         evaluate(run.run_url, nothing)
     with pytest.raises(SchemaError, match="asked for to be kept: it has the columns"):
         score(run.run_url, something, tmp_path / "out", keep=["x", "nocol"])
+
+
+def test_rows_without_labels_are_refused_with_what_can_be_done(
+    client: Client, tmp_path: Path
+) -> None:
+    x = np.random.default_rng(0).random(50)
+    pq.write_table(pa.table({"x": x, "y": x > 0.5}), tmp_path / "rows.parquet")
+    blank = str(tmp_path / "blank.parquet")
+    pq.write_table(pa.table({"x": x, "y": pa.nulls(50, pa.bool_())}), blank)
+    told = {
+        "error": r"'y' is missing in 50 rows, first at .*blank\.parquet, row 0: fill them in, or "
+        r'take such rows out; a model trained with null_target="drop"',
+        "drop": r"^no row of the data has a label in 'y': there is nothing to measure$",
+    }
+    for null_target, message in told.items():
+        run = train(
+            AMFClassifier(1, random_state=0), tmp_path / "rows.parquet", target="y",
+            run=tmp_path / null_target, null_target=null_target, client=client,
+        )  # fmt: skip
+        with pytest.raises(DataError, match=message):
+            evaluate(run.run_url, blank, client=client)
