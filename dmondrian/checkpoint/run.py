@@ -16,6 +16,7 @@ same state is written again. Deletes nothing.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import time
@@ -349,6 +350,14 @@ class Run:
         attempt_id = f"{stamp}-{uuid.uuid4().hex[:8]}"
         self.store.put(f"attempts/{attempt_id}.json", document.seal(info))
         return attempt_id
+
+    def attempts(self) -> list[dict[str, Any]]:
+        """Return what attempts noted when they ended, in order; a damaged note is left out."""
+        found = []
+        for name in self.store.list("attempts"):
+            with contextlib.suppress(CorruptError, NotFoundError):
+                found.append(document.unseal(self.store.get(name), name))
+        return found
 
     def _settle(self, own: Manifest, error: FencedError) -> Manifest:
         try:

@@ -193,6 +193,11 @@ def _add_inspecting(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
         "--follow", action="store_true", help="tell the progress of a run until it ends"
     )
     describe.add_argument(
+        "--features",
+        action="store_true",
+        help="also tell the scale of each feature, and what its values are rounded to",
+    )
+    describe.add_argument(
         "--importances",
         action="store_true",
         help="also tell what the splits on each column are worth, as shares of 1",

@@ -9,13 +9,14 @@ import argparse
 import math
 import os
 import re
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dmondrian.cli.output import Output, table
+from dmondrian.cli.output import Output, counted, shown, table
 from dmondrian.cli.score import metrics_table, one_or_list
-from dmondrian.errors import CheckpointError
+from dmondrian.errors import CheckpointError, StoreError
 
 if TYPE_CHECKING:
     from dmondrian.checkpoint import Run
@@ -43,7 +44,16 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
         ("nodes", f"{size['nodes']:,} ({size['nodes'] / size['trees']:,.0f} per tree)"),
         ("in memory", at_most + _bytes_and_per_node(size["memory_bytes"], size["nodes"])),
         ("stored", _bytes_and_per_node(size["stored_bytes"], size["nodes"])),
+        ("on disk", f"{size['on_disk_bytes'] / 1e6:,.1f} MB, with all checkpoints"),
     ]
+    if told["data"] is not None:
+        files = f"{counted(told['data']['rows'], 'row')} in {_files(told['data']['files'])}"
+        rows.insert(2, ("data", files))
+    if told["trained"] is not None:
+        rows.insert(2, ("trained", _when(told["trained"])))
+    if told["created_by"]:
+        by = ", ".join(f"{name} {version}" for name, version in told["created_by"].items())
+        rows.append(("written by", by))
     if told["classes"] is not None:
         rows.append(("classes", f"{len(told['classes']):,}: {_some(told['classes'])}"))
     if told["target"] is not None:
@@ -60,10 +70,16 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
     scales = in_use.pop("feature_scales", None)
     if isinstance(given.get("feature_scales"), list):
         scales, given["feature_scales"] = given["feature_scales"], "given"
-    chosen = {name: f"{given[name]}, now {value}" for name, value in in_use.items()}
+    units = in_use.pop("feature_units", None)
+    chosen = {name: f"{given[name]}, now {shown(value)}" for name, value in in_use.items()}
+    if units is not None:
+        rounded = f"{sum(unit > 0.0 for unit in units):,} of {counted(len(units), 'feature')}"
+        chosen["feature_units"] = f"{given['feature_units']}, now {rounded} rounded"
     output.text("parameters:\n" + _indented(table({**given, **chosen}.items())))
-    if scales is not None:
-        names = told["feature_names"] or [str(number) for number in range(len(scales))]
+    names = told["feature_names"] or [str(number) for number in range(told["features"])]
+    if arguments.features:
+        output.text("features in use:\n" + _indented(_features(names, scales, units)))
+    elif scales is not None:
         widest = sorted(zip(scales, names, strict=True), key=lambda pair: -pair[0])
         output.text(
             f"feature scales, the {min(_SHOWN_ITEMS, len(widest))} largest:\n"
@@ -73,8 +89,8 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
         output.text(f"importances: none; {told['no_importances']}")
     elif told["importances"] is not None:
         ranked = sorted(told["importances"].items(), key=lambda pair: -pair[1])
-        shown = [(name, f"{share:.4f}") for name, share in ranked]
-        output.text("importances of the columns:\n" + _indented(table(shown)))
+        lines = [(name, f"{share:.4f}") for name, share in ranked]
+        output.text("importances of the columns:\n" + _indented(table(lines)))
     if told["metrics"]:
         title = "metrics (each row forecast before it was learned):\n"
         output.text(title + metrics_table(told["metrics"], "  "))
@@ -114,6 +130,7 @@ def _facts(model: str, with_importances: bool) -> dict[str, Any]:
     from dmondrian.importances import why_none
 
     trees, stored, manifest = known_trees(model)
+    run = Run.open(model)
     summary = trees.summary
     given = stored.get("estimator", {})
     why = why_none(trees.parameters) if with_importances else None
@@ -134,6 +151,9 @@ def _facts(model: str, with_importances: bool) -> dict[str, Any]:
         "features": trees.parameters["n_features"],
         "classes": stored.get("classes"),
         "feature_names": stored.get("feature_names"),
+        "data": _data(run),
+        "trained": _trained(run),
+        "created_by": stored.get("created_by"),
         "calibration_exponent": getattr(calibration, "exponent", None),
         "variance_factor": getattr(calibration, "factor", None),
         "calibrated": None if calibration is None else calibration.in_words,
@@ -144,13 +164,68 @@ def _facts(model: str, with_importances: bool) -> dict[str, Any]:
             "nodes": summary.nodes,
             "memory_bytes": summary.memory_bytes,
             "stored_bytes": sum(int(shard["bytes"]) for shard in manifest.shards.values()),
+            "on_disk_bytes": sum(run.store.sizes().values()),
             "bytes_per_node": summary.memory_bytes / max(1, summary.nodes),
         },
         "metrics": _metrics(manifest.metrics),
         "counts": _counts(manifest.metrics),
-        "checkpoints": Run.open(model).manifests(),
-        "parts": [_part(part) for part in parts_of(Run.open(model))],
+        "checkpoints": run.manifests(),
+        "parts": [_part(part) for part in parts_of(run)],
     }
+
+
+def _data(run: Run) -> dict[str, Any] | None:
+    """Tell what a run was trained on; None of a model that was fitted on arrays."""
+    from dmondrian.data import Plan
+
+    if run.run_json.get("plan") is None:
+        return None
+    try:
+        plan = Plan.from_parquet(run.stream.read())
+    except (CheckpointError, StoreError):
+        return None  # what is told of the model does not depend on it
+    files = list(dict.fromkeys(block.uri for block in plan.blocks))
+    return {"rows": plan.n_rows, "files": files, "shuffle": plan.shuffle}
+
+
+def _trained(run: Run) -> dict[str, Any] | None:
+    """Tell when a run was worked on, and for how long, by the notes of attempts that ended."""
+    notes = [note for note in run.attempts() if isinstance(note.get("summary"), dict)]
+    if not notes:
+        return None
+    return {
+        "began": notes[0].get("began"),
+        "ended": notes[-1].get("ended"),
+        "seconds": sum(float(note["summary"].get("seconds", 0.0)) for note in notes),
+        "attempts": len(notes),
+    }
+
+
+def _when(trained: Mapping[str, Any]) -> str:
+    from dmondrian.distributed.progress import clock
+
+    began, ended = (
+        time.strftime("%Y-%m-%d %H:%M", time.gmtime(float(trained[name] or 0.0)))
+        for name in ("began", "ended")
+    )
+    until = "" if ended == began else f" to {ended}"
+    work = f"{clock(trained['seconds'])} of work"
+    attempts = counted(trained["attempts"], "attempt")
+    return f"{began}{until} UTC, {work} in {attempts}"
+
+
+def _files(files: list[str]) -> str:
+    return files[0] if len(files) == 1 else f"{len(files):,} files, {files[0]} first"
+
+
+def _features(names: list[str], scales: list[float] | None, units: list[float] | None) -> str:
+    """Lay out what each feature is multiplied by, and what its multiples are rounded to."""
+    scales = [1.0] * len(names) if scales is None else scales
+    units = [0.0] * len(names) if units is None else units
+    rows = [("feature", f"{'scale':<13}  rounded to multiples of")]
+    for name, scale, unit in zip(names, scales, units, strict=True):
+        rows.append((name, f"{scale:<13g}  {f'{unit:g}' if unit else 'not rounded'}"))
+    return table(rows)
 
 
 def _calibration(told: Any) -> Any:
@@ -244,10 +319,10 @@ def _bytes_and_per_node(n_bytes: int, n_nodes: int) -> str:
 
 
 def _some(items: list[Any]) -> str:
-    shown = [f"{item:,}" if type(item) is int else str(item) for item in items]
+    texts = [f"{item:,}" if type(item) is int else str(item) for item in items]
     half = _SHOWN_ITEMS // 2
     return ", ".join(
-        shown if len(shown) <= _SHOWN_ITEMS else [*shown[:half], "...", *shown[-half:]]
+        texts if len(texts) <= _SHOWN_ITEMS else [*texts[:half], "...", *texts[-half:]]
     )
 
 

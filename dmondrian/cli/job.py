@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from dmondrian.cli.job_keys import KINDS, REQUIRED_TABLES, TABLES, WITHOUT_TARGET, Key
+from dmondrian.cli.other_names import algorithm_meant, key_meant
 from dmondrian.cli.tls import KEYS as TLS_KEYS
 from dmondrian.cli.tls import tls_mistakes
 from dmondrian.cli.toml_lines import line_of
@@ -141,7 +142,7 @@ def build_estimator(job: Job) -> Any:
     if algorithm not in ALGORITHMS:
         raise JobError(
             f"{place('forest', 'algorithm')}: [forest] algorithm: expected one of "
-            f"{_listed(ALGORITHMS)}, got {algorithm!r}{_nearest(algorithm, ALGORITHMS)}"
+            f"{_listed(ALGORITHMS)}, got {algorithm!r}{_nearest_algorithm(algorithm)}"
         )
     valid = ALGORITHMS[algorithm]().get_params(deep=False)
     mistakes = [
@@ -288,10 +289,25 @@ def _named(source: Source, table: str, key: str) -> str:
 
 def _unknown_key(source: Source, table: str, name: str, valid: Iterable[str]) -> str:
     names = list(valid)
+    meant = key_meant(table, name)
+    if name == "task" and table in ("data", "forest"):
+        advice = "; the algorithm says it: one that ends in -classifier or in -regressor"
+    else:
+        advice = f"; did you mean {meant!r}?" if meant in names else _nearest(name, names)
     return (
         f"{source.place(table, name)}: [{table}] has no key {name!r}"
-        f"{_nearest(name, names)} (keys: {_listed(names)})"
+        f"{advice} (keys: {_listed(names)})"
     )
+
+
+def _nearest_algorithm(name: str) -> str:
+    """Suggest an algorithm: by its class, by what others call it, or by its letters."""
+    from dmondrian.estimators import ALGORITHMS
+
+    classes = {kind.__name__.lower(): algorithm for algorithm, kind in ALGORITHMS.items()}
+    plain = name.strip().lower().replace("_", "-").replace(" ", "-")
+    meant = classes.get(plain) or algorithm_meant(plain)
+    return f"; did you mean {meant!r}?" if meant else _nearest(plain, ALGORITHMS)
 
 
 def _mistake(key: Key, value: Any) -> str:

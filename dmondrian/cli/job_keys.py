@@ -100,7 +100,6 @@ ALGORITHMS: dict[str, str] = {
     "online-forest-regressor": "numbers: splits chosen by labels, in bounded memory",
 }
 WITHOUT_TARGET = "mondrian-density"
-
 REQUIRED_TABLES = ("data", "forest", "run")
 
 

@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dmondrian.checkpoint import Manifest, Run, known_trees, peek_blobs
-from dmondrian.checkpoint.document import unseal
 from dmondrian.checkpoint.lease import Holder, holders
 from dmondrian.checkpoint.trees import model_blobs
 from dmondrian.data import Plan, Schema
 from dmondrian.distributed.metrics import Progressive, read_counts
-from dmondrian.errors import CheckpointError, CorruptError, DMondrianError, StoreError
+from dmondrian.errors import CheckpointError, CorruptError, StoreError
 from dmondrian.importances import why_none
 
 _MOST_PEEKED = 40  # checkpoints whose sizes are read
@@ -42,7 +41,6 @@ class Facts:
     no_importances: str | None = None  # why there are none
     growth: list[tuple[int, int, int]] = field(default_factory=list)  # rows, nodes, bytes stored
     holders: list[Holder] = field(default_factory=list)  # attempts, in order
-    attempts: list[Mapping[str, Any]] = field(default_factory=list)  # that ended and said so
 
     @property
     def is_working(self) -> bool:
@@ -72,7 +70,6 @@ def gather(url: str) -> Facts:
         facts.schema = Schema.from_json(run.run_json["schema"])
     if run.run_json.get("plan") is not None:
         facts.plan = _plan(run)
-    facts.attempts = _attempts(run)
     if manifest is None:
         return facts
     facts.counts = read_counts(manifest.metrics) if manifest.metrics.get("counts") else {}
@@ -88,16 +85,6 @@ def _plan(run: Run) -> Plan | None:
         return Plan.from_parquet(run.stream.read())
     except (CheckpointError, StoreError):
         return None  # the page tells that it cannot be read
-
-
-def _attempts(run: Run) -> list[Mapping[str, Any]]:
-    found: list[Mapping[str, Any]] = []
-    for name in sorted(run.store.list("attempts")):
-        try:
-            found.append(unseal(run.store.get(name), name))
-        except DMondrianError:
-            continue  # a damaged note is no reason to show nothing
-    return found
 
 
 def _add_model(facts: Facts, url: str) -> None:

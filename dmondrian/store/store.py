@@ -165,12 +165,17 @@ class Store:
 
     def list(self, prefix: str = "") -> list[str]:
         """Names of all objects below a folder of the store, sorted."""
+        return list(self.sizes(prefix))
 
-        def names() -> list[str]:
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        """Bytes of all objects below a folder of the store, by name, sorted."""
+
+        def listed() -> dict[str, int]:
             pages = obstore.list(self._backend, prefix=prefix or None)
-            return sorted(str(entry["path"]) for page in pages for entry in page)
+            found = ((str(entry["path"]), int(entry["size"])) for page in pages for entry in page)
+            return dict(sorted(found))
 
-        return self._call("listing", prefix or "objects", names)
+        return self._call("listing", prefix or "objects", listed)
 
     def put(self, name: str, data: bytes) -> None:
         """Write an object, replacing one of that name at once and as a whole."""

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from dmondrian.cli import other_names
 from dmondrian.cli.certificates import make_certificates
 from dmondrian.cli.cluster import _address
 from dmondrian.cli.job import build_estimator, check_amounts, read_job
+from dmondrian.cli.job_keys import TABLES
 from dmondrian.cli.tls import tls_mistakes
 from dmondrian.errors import JobError
+from dmondrian.estimators import ALGORITHMS
 from tests.cli.command import PROJECT, call
 
 GOOD = """\
@@ -226,6 +229,61 @@ def test_other_files_of_a_job_may_begin_with_a_byte_order_mark(tmp_path):
         pem.write_bytes(codecs.BOM_UTF8 + pem.read_bytes())
         keys[f"tls_{name}"] = str(pem)
     assert list(tls_mistakes(keys, str)) == []
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "meant"),
+    [
+        ("forest", "n_trees", "n_estimators"),
+        ("forest", "num_trees", "n_estimators"),
+        ("forest", "seed", "random_state"),
+        ("forest", "max_depth", "max_nodes"),
+        ("data", "label", "target"),
+        ("data", "random_state", "seed"),
+        ("run", "output_dir", "path"),
+        ("cluster", "n_workers", "workers"),
+        ("score", "output", "out"),
+    ],
+)
+def test_names_of_other_libraries_are_known(tmp_path, table, name, meant):
+    with pytest.raises(JobError, match=f"no key '{name}'; did you mean '{meant}'"):
+        build_estimator(read_job(write(tmp_path, GOOD), [f"score.path={tmp_path}", "score.out=x",
+                                                         f"{table}.{name}=3"]))  # fmt: skip
+
+
+def test_every_name_of_other_libraries_means_a_key_and_is_none():
+    for table, names in other_names.KEYS.items():
+        valid = set(TABLES.get(table, {}))
+        if table == "forest":
+            valid = {name for kind in ALGORITHMS.values() for name in kind().get_params()}
+            valid.add("algorithm")
+        others = [name for some in names.values() for name in some]
+        assert set(names) <= valid
+        assert not set(others) & valid
+        assert len(set(others)) == len(others)
+    assert set(other_names.ALGORITHMS) <= set(ALGORITHMS)
+
+
+@pytest.mark.parametrize("table", ["data", "forest"])
+def test_a_task_is_said_by_the_algorithm(tmp_path, table):
+    with pytest.raises(JobError, match="has no key 'task'; the algorithm says it"):
+        build_estimator(read_job(write(tmp_path, GOOD), [f'{table}.task="classification"']))
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("AMFClassifier", "amf-classifier"),
+        ("OnlineRandomForestRegressor", "online-forest-regressor"),
+        ("amf", "amf-classifier"),
+        ("amf_regressor", "amf-regressor"),
+        ("regression", "amf-regressor"),
+        ("amf-clasifier", "amf-classifier"),
+    ],
+)
+def test_names_of_algorithms_are_suggested(tmp_path, name, meant):
+    with pytest.raises(JobError, match=f"got '{name}'; did you mean '{meant}'"):
+        build_estimator(read_job(write(tmp_path, GOOD), [f"forest.algorithm={name}"]))
 
 
 def test_a_missing_job_file_names_the_nearest(tmp_path):
