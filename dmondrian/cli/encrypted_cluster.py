@@ -9,6 +9,7 @@ for the other's arguments.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,9 +46,10 @@ def warm_kernels() -> None:
 @contextmanager
 def running(
     n_workers: int, threads: int, tls: Tls, scheduler_file: Path, kernels: Path
-) -> Iterator[str]:
-    """Run a scheduler and its workers; yields the address."""
+) -> Iterator[tuple[str, str | None]]:
+    """Run a scheduler and its workers; yields its address, and its dashboard's if it has one."""
     security = encrypted(tls.ca, tls.cert, tls.key)
+    has_dashboard = importlib.util.find_spec("bokeh") is not None
     try:
         with (
             dask.config.set(CONFIG),
@@ -57,14 +59,17 @@ def running(
                 memory_limit=MEMORY_LIMIT // n_workers,
                 security=security,
                 dashboard_address="127.0.0.1:0",
-                scheduler_kwargs={"dashboard": False, "scheduler_file": str(scheduler_file)},
+                scheduler_kwargs={
+                    "dashboard": has_dashboard,
+                    "scheduler_file": str(scheduler_file),
+                },
             ) as started,
             Client(started, set_as_default=False) as client,
         ):
             client.register_plugin(IgnoreInterrupt())
             started.scale(n_workers)
             client.wait_for_workers(n_workers, timeout=START_SECONDS)
-            yield started.scheduler_address
+            yield started.scheduler_address, started.dashboard_link if has_dashboard else None
     except (OSError, RuntimeError, TimeoutError) as error:
         raise ClusterError(f"{n_workers} workers could not be started: {error}") from error
     finally:

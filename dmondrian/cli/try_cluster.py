@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from dmondrian.cli.certificates import make_certificates, tls_in
-from dmondrian.cli.output import Output
+from dmondrian.cli.output import Output, counted
 from dmondrian.cli.tls import Tls, tls_mistakes, tls_of_arguments
 from dmondrian.errors import JobError
 from dmondrian.files import NO_HOME
@@ -55,10 +55,23 @@ def cluster(arguments: argparse.Namespace, output: Output) -> int:
         folder = own or temporary
         tls = given or _certificates(folder, output)
         interrupts = stack.enter_context(Interrupts("stopped in the middle of stopping"))
-        address = stack.enter_context(
+        address, dashboard = stack.enter_context(
             running(n_workers, threads, tls, folder / SCHEDULER_FILE, temporary / "kernels")
         )
-        _tell(address, n_workers, threads, folder / SCHEDULER_FILE, tls, output)
+        keys = {
+            "scheduler": str(folder / SCHEDULER_FILE),
+            "tls_ca": tls.ca,
+            "tls_cert": tls.cert,
+            "tls_key": tls.key,
+        }
+        event = {"address": address, "workers": n_workers, "dashboard": dashboard, **keys}
+        output.event("cluster", event)
+        workers = f"{counted(n_workers, 'worker')} of {counted(threads, 'thread')}"
+        output.text(
+            f"a scheduler at {address} with {workers}{' each' if n_workers > 1 else ''}\n"
+            f"{_dashboard(dashboard)}\nfor a job file:\n\n{_job_lines(keys)}\n\n"
+            "Ctrl-C ends all of it."
+        )
         while not interrupts.is_requested:
             time.sleep(_TICK)
         output.note("stopping the scheduler and its workers")
@@ -105,18 +118,11 @@ def _certificates(folder: Path, output: Output) -> Tls:
     return tls
 
 
-def _tell(address: str, n_workers: int, threads: int, file: Path, tls: Tls, output: Output) -> None:
-    keys = {
-        "scheduler": str(file),
-        "tls_ca": tls.ca,
-        "tls_cert": tls.cert,
-        "tls_key": tls.key,
-    }
-    output.event("cluster", {"address": address, "workers": n_workers, **keys})
-    output.text(
-        f"a scheduler at {address} with {n_workers} workers of {threads} threads each; for a job "
-        f"file:\n\n{_job_lines(keys)}\n\nCtrl-C ends all of it."
-    )
+def _dashboard(address: str | None) -> str:
+    """Say where the cluster can be looked at."""
+    if address is None:
+        return "no dashboard: it needs the package bokeh (`pip install bokeh`)"
+    return f"dashboard: {address} (on this machine alone, for whoever can open it)"
 
 
 def _job_lines(keys: dict[str, str]) -> str:

@@ -84,6 +84,11 @@ class Plan:
     # of a version that used them all; not in the digest
     included: tuple[str, ...] | None = ()
 
+    def __repr__(self) -> str:
+        """Return what fits a line: there may be thousands of blocks."""
+        n_files = len({block.uri for block in self.blocks})
+        return f"Plan({self.n_rows:,} rows, {n_files:,} files, {self.schema!r})"
+
     @property
     def n_rows(self) -> int:
         """Rows in the files of the plan (before rows without a target are dropped)."""

@@ -97,6 +97,13 @@ class Schema:
     left_out: tuple[tuple[str, str], ...] = field(default=())  # (column, why)
     target_range: tuple[float, float] | None = None  # of a regression target, where known
 
+    def __repr__(self) -> str:
+        """Return what fits a line; `describe` tells of the columns."""
+        told = [f"{len(self.columns):,} columns", f"{self.n_features:,} features"]
+        if self.target is not None:
+            told.append(f"target={self.target!r}")
+        return f"Schema({', '.join(told)})"
+
     @cached_property
     def feature_names(self) -> list[str]:
         """Names of the encoded features, [d] in order."""

@@ -50,6 +50,16 @@ class TrainedRun:
     metrics: dict[str, Any]
     summary: dict[str, Any]
 
+    def __repr__(self) -> str:
+        """Return what fits a line: the plan and the curve have many."""
+        totals = [
+            f"{name}={value:.4g}"
+            for name, value in self.metrics.items()
+            if isinstance(value, float)
+        ]
+        told = [repr(self.run_url), f"{self.plan.n_rows:,} rows", *totals]
+        return f"TrainedRun({', '.join(told)})"
+
     def to_local(self) -> Any:
         """Return the fitted estimator, in this process."""
         from dmondrian import load

@@ -28,7 +28,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dmondrian.core import nodes
 from dmondrian.domain import check_cube
 from dmondrian.errors import ParameterError
-from dmondrian.estimators.plain import mean_of_plain_row, plain_labels, plain_rows
+from dmondrian.estimators.plain import (
+    comparing_names,
+    mean_of_plain_row,
+    plain_labels,
+    plain_rows,
+)
 from dmondrian.estimators.room import check_room
 from dmondrian.estimators.row_weights import checked_weights
 from dmondrian.estimators.scaling import given_scales, scales_of, thresholds_of_rows, units_of
@@ -186,8 +191,9 @@ class BaseForest(BaseEstimator):
         if rows is not None and labels is not None:
             X, y = rows, labels
         else:
+            checking = self if first else comparing_names(self, X)
             X, y = validate_data(
-                self, X, y, dtype=np.float32, order="C", reset=first, y_numeric=numeric
+                checking, X, y, dtype=np.float32, order="C", reset=first, y_numeric=numeric
             )
         self._check_domain(X)
         if sample_weight is None:
@@ -221,6 +227,7 @@ class BaseForest(BaseEstimator):
         parameters = self._forest_parameters(n_features, n_classes)
         check_room(parameters, int(self.n_estimators))
         self._begun_with = self._lasting_params()
+        self.__dict__.pop("_is_of_run", None)
         auto = self._auto_settings(n_features, n_classes)
         numbers, calibrate = range(self.n_estimators), bool(getattr(self, "calibrate", False))
         return Forest(parameters, numbers, auto, int(self.warmup_rows), calibrate)
@@ -257,7 +264,8 @@ class BaseForest(BaseEstimator):
         check_is_fitted(self)
         rows = plain_rows(self, X)
         if rows is None:
-            rows = validate_data(self, X, dtype=np.float32, order="C", reset=False)
+            checking = comparing_names(self, X)
+            rows = validate_data(checking, X, dtype=np.float32, order="C", reset=False)
         self._check_domain(rows)
         return rows
 

@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dmondrian.conformal import conformal_quantile, probability
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.mondrian import MondrianForest
+from dmondrian.estimators.plain import comparing_names
 from dmondrian.inference import RATIO, debiasing_weights, weight_norms
 from dmondrian.lifetime import check_lifetimes
 from dmondrian.mixture import check_levels, mixture_std, predict_quantiles
@@ -133,7 +134,10 @@ class Intervals(MondrianForest):
         for Regression", section 5.2.
         """
         check_is_fitted(self)
-        X, y = validate_data(self, X, y, dtype=np.float32, order="C", reset=False, y_numeric=True)
+        checking = comparing_names(self, X)
+        X, y = validate_data(
+            checking, X, y, dtype=np.float32, order="C", reset=False, y_numeric=True
+        )
         self._check_domain(X)
         mean, std = self._mean_and_std(X, self._one_lifetime(None))
         error = np.abs(np.asarray(y, np.float64) - mean)

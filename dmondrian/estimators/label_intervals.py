@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dmondrian.conformal import conformal_quantile, probability
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.generalized import GeneralizedMondrianForest
+from dmondrian.estimators.plain import comparing_names
 from dmondrian.label_mixture import label_quantiles
 from dmondrian.lifetime import check_lifetimes
 from dmondrian.mixture import check_levels
@@ -143,7 +144,10 @@ class LabelIntervals(GeneralizedMondrianForest):
         """
         check_is_fitted(self)
         share = probability("coverage", coverage)
-        X, y = validate_data(self, X, y, dtype=np.float32, order="C", reset=False, y_numeric=True)
+        checking = comparing_names(self, X)
+        X, y = validate_data(
+            checking, X, y, dtype=np.float32, order="C", reset=False, y_numeric=True
+        )
         lower, upper = self.predict_interval(X, share)
         self.interval_scores_ = np.sort(np.maximum(lower - y, y - upper))
         self.interval_coverage_ = share

@@ -108,6 +108,7 @@ def load_estimator(path: str | PathLike[str]) -> Any:
             forest.parameters.tells_labels
         )()  # parts of a merged run had none
     fitted = unfitted._adopt(forest, classes, names)
+    fitted._is_of_run = model.get("schema") is not None
     if model.get("interval_scores") is not None:
         coverage = model.get("interval_coverage")
         is_signed = isinstance(fitted, LabelIntervals) and type(coverage) is float

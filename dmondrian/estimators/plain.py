@@ -58,6 +58,16 @@ def without_names(estimator: Any) -> Any:
     return plain
 
 
+def comparing_names(estimator: Any, X: Any) -> Any:
+    """Return the estimator with which scikit-learn checks ``X``.
+
+    That of a run knows the names of the features that rows are encoded to, and arrays of encoded
+    rows are what it is asked about: they have no names, which is nothing to warn of.
+    """
+    is_of_run = estimator.__dict__.get("_is_of_run", False)
+    return estimator if not is_of_run or hasattr(X, "columns") else without_names(estimator)
+
+
 class Known(NamedTuple):
     """What was looked up in a fitted estimator, so that one row more need not do it again."""
 

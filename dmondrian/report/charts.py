@@ -91,9 +91,9 @@ def bar_chart(bars: Sequence[tuple[str, float]], y_format: Format) -> str:
     height = top + row * len(bars)
     largest = max(value for _, value in bars) or 1.0
     parts = []
-    for i, (name, value) in enumerate(bars):
+    labels = shortened([name for name, _ in bars], 19)
+    for i, ((name, value), shown) in enumerate(zip(bars, labels, strict=True)):
         y, length = top + row * i, 170.0 * value / largest
-        shown = name if len(name) <= 19 else name[:18] + "…"
         parts.append(
             f"<g><title>{escape(name)}: {y_format(value)}</title>"
             f'<text x="122" y="{y + 13}" text-anchor="end">{escape(shown)}</text>'
@@ -113,13 +113,13 @@ def matrix_chart(names: Sequence[str], counts: Sequence[Sequence[float]]) -> str
     is_told = size >= 34.0  # wide enough for a number
     middle = left + size * k / 2.0
     parts = [f'<text x="{middle:.1f}" y="11" text-anchor="middle">predicted</text>']
-    for i, name in enumerate(names):
-        short = _shortened(name, 13)
+    of_rows, of_columns = shortened(names, 13), shortened(names, int(size / 7))
+    for i, short in enumerate(of_rows):
         y = top + tall * (i + 0.5) + 4.0
         parts.append(f'<text x="{left - 6}" y="{y:.1f}" text-anchor="end">{escape(short)}</text>')
         if is_told:
             x = left + size * (i + 0.5)
-            own = escape(_shortened(name, int(size / 7)))
+            own = escape(of_columns[i])
             parts.append(f'<text x="{x:.1f}" y="26" text-anchor="middle">{own}</text>')
         whole = sum(counts[i]) or 1.0
         for j, count in enumerate(counts[i]):
@@ -194,19 +194,15 @@ class _Scale:
 def _axes(x: _Scale, y: _Scale, x_name: str, x_format: Format, y_format: Format) -> str:
     bottom, right = HEIGHT - _BOTTOM, WIDTH - _RIGHT
     parts = []
-    for tick in y.ticks():
+    for tick, label in _told_apart(y.ticks(), y_format):
         at = y(tick)
         parts.append(f'<path class="grid" d="M{_LEFT} {at:.1f}H{right}"/>')
-        parts.append(
-            f'<text x="{_LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{y_format(tick)}</text>'
-        )
-    for tick in x.ticks():
+        parts.append(f'<text x="{_LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{label}</text>')
+    for tick, label in _told_apart(x.ticks(), x_format):
         at = x(tick)
         anchor = "end" if at > right - 14 else "middle"
         parts.append(f'<path class="axis" d="M{at:.1f} {bottom}v4"/>')
-        parts.append(
-            f'<text x="{at:.1f}" y="{bottom + 16}" text-anchor="{anchor}">{x_format(tick)}</text>'
-        )
+        parts.append(f'<text x="{at:.1f}" y="{bottom + 16}" text-anchor="{anchor}">{label}</text>')
     parts.append(f'<path class="axis" d="M{_LEFT} {bottom}H{right}"/>')
     middle = (_LEFT + right) / 2
     parts.append(
@@ -247,8 +243,44 @@ def _thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, flo
     return points[::-1][::step]
 
 
-def _shortened(text: str, length: int) -> str:
-    return text if len(text) <= length else text[: max(1, length - 1)] + "…"
+def _told_apart(ticks: Sequence[float], form: Format) -> list[tuple[float, str]]:
+    """Return ticks and their labels, without those whose label is the one before."""
+    told: list[tuple[float, str]] = []
+    for tick in ticks:
+        label = form(tick)
+        if not told or label != told[-1][1]:
+            told.append((tick, label))
+    return told
+
+
+def shortened(names: Sequence[str], length: int) -> list[str]:
+    """Return names of at most a length, as many of them told apart as can be.
+
+    Those that begin alike show their ends too; those that would read the same after all, numbers.
+    """
+    made = [_from_the_front(name, length) for name in names]
+    if len(set(made)) < len(set(names)):
+        made = [
+            _from_both_ends(name, length) if made.count(short) > 1 else short
+            for name, short in zip(names, made, strict=True)
+        ]
+    if len(set(made)) < len(set(names)):
+        made = [
+            f"{short[: max(1, length - len(str(i)) - 1)]}…{i}" if made.count(short) > 1 else short
+            for i, short in enumerate(made, 1)
+        ]
+    return made
+
+
+def _from_the_front(name: str, length: int) -> str:
+    return name if len(name) <= length else name[: max(1, length - 1)] + "…"
+
+
+def _from_both_ends(name: str, length: int) -> str:
+    if len(name) <= length or length < 3:
+        return _from_the_front(name, length)
+    front = (length - 1) // 2
+    return f"{name[:front]}…{name[front + 1 - length :]}"
 
 
 def _svg(content: str, label: str, height: float = HEIGHT) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import time
 import tomllib
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from distributed import Client
 from dmondrian._cache import cache_folder
 from dmondrian.cli.cluster import connected
 from dmondrian.cli.tls import Tls
+from dmondrian.cli.try_cluster import _dashboard
 from dmondrian.distributed.cluster import encrypted
 from dmondrian.errors import ClusterError, JobError
 from tests.cli.command import TIMEOUT, digests, finish, start, train_words
@@ -56,6 +59,24 @@ def test_a_job_is_trained_encrypted_and_compiles_nothing(
         assert "not encrypted" not in stderr
         assert {folder: compiled(folder) for folder in before} == before
     assert digests(run) == alone
+
+
+def test_its_dashboard_is_told_where_there_is_one(running: Running) -> None:
+    address = running.told["dashboard"]
+    if importlib.util.find_spec("bokeh") is None:
+        assert address is None
+        return
+    assert address.startswith(("http://127.0.0.1:", "https://127.0.0.1:"))
+    with urllib.request.urlopen(address, timeout=TIMEOUT) as page:
+        assert b"Dask" in page.read()
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [(None, "it needs the package bokeh"), ("http://127.0.0.1:1/status", "127.0.0.1:1")],
+)
+def test_a_dashboard_in_words(address: str | None, told: str) -> None:
+    assert told in _dashboard(address)
 
 
 def test_nobody_is_let_in_without_certificates(running: Running, strangers: Tls) -> None:

@@ -10,9 +10,11 @@ import pytest
 
 from dmondrian import AMFClassifier, CheckpointError
 from dmondrian.checkpoint import Lease, Run
+from dmondrian.distributed.progress import clock
 from dmondrian.report import write_report
+from dmondrian.report.charts import Line, bar_chart, line_chart, matrix_chart, shortened
 from dmondrian.report.facts import gather
-from dmondrian.report.markup import metric, number
+from dmondrian.report.markup import metric, number, percent, short
 from dmondrian.report.sections import work
 from tests.cli.command import call, events
 from tests.report.browser import NAMES, Page, browser, open_browser
@@ -170,6 +172,27 @@ def test_numbers_are_as_long_as_they_are_read() -> None:
     assert [number(v) for v in (0.0, 0.05, 12.5, 1234.0, 150_000.0, 1e15)] == [
         "0", "0.05", "12.5", "1.234k", "150k", "1e+15"
     ]  # fmt: skip
+
+
+def test_no_two_labels_of_a_chart_read_the_same() -> None:
+    long = [f"a column with quite a long name, number {j}" for j in range(3)]
+    told = shortened([*long, "short"], 19)
+    assert told == [*(f"a column … number {j}" for j in range(3)), "short"]
+    assert shortened(["aaaabbbb", "aaaacbbb", "aaaadbbb"], 3) == ["a…1", "a…2", "a…3"]
+    assert shortened(["one", "two", "two"], 5) == ["one", "two", "two"]  # they are the same
+    bars = bar_chart([(name, 0.5) for name in long], percent)
+    assert len(set(re.findall(r'text-anchor="end">([^<]+)<', bars))) == 3
+    names = [f"very long label {j}" for j in range(3)]
+    matrix = matrix_chart(names, [[1.0] * 3] * 3)
+    assert len(set(re.findall(r'text-anchor="end">([^<]+)<', matrix))) == 3
+    columns = re.findall(r'y="26" text-anchor="middle">([^<]+)<', matrix)
+    assert len(set(columns)) == 3
+    seconds = Line("rows", [(0.0, 1.0), (1.3, 2.0)])
+    chart = line_chart([seconds], "time", clock, short)
+    times = re.findall(r">(\d:\d\d)</text>", chart)
+    assert times == ["0:00", "0:01"]
+    million = Line("rows", [(1_000_000.0, 1.0), (1_000_400.0, 2.0)])
+    assert re.findall(r">(1M)</text>", line_chart([million], "rows", short, short)) == ["1M"]
 
 
 def test_the_command(classified, tmp_path) -> None:
