@@ -102,6 +102,7 @@ class Lease:
         self._store = store
         self._told: dict[str, Any] = {}
         self._timeline: list[Sequence[float]] = []
+        self._events: list[Mapping[str, Any]] = []
         self._count = 0
         self._is_lost = False
         self._outcome: str | None = None
@@ -158,9 +159,17 @@ class Lease:
         if not self._is_lost:
             self._beat(ENDED)
 
-    def tell(self, told: Mapping[str, Any], timeline: Sequence[Sequence[float]] = ()) -> None:
-        """Say where the run stands, and how it came there; the next beat carries it."""
-        self._told, self._timeline = dict(told), list(timeline)
+    def tell(
+        self,
+        told: Mapping[str, Any],
+        timeline: Sequence[Sequence[float]] = (),
+        events: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        """Say where the run stands, how it came there, and the newest events on the way.
+
+        The next beat carries them.
+        """
+        self._told, self._timeline, self._events = dict(told), list(timeline), list(events)
 
     def end(self, outcome: str, error: str | None = None) -> None:
         """Say how it ended; the last beat carries it."""
@@ -208,6 +217,7 @@ class Lease:
         self._count += 1
         beat = {"count": self._count, "state": state, "at": time.time(), "told": self._told}
         beat |= {"outcome": self._outcome, "error": self._error, "timeline": self._timeline}
+        beat["events"] = self._events
         try:
             self._store.put(_beat_name(self.number), json.dumps(beat, default=str).encode())
         except StoreError:

@@ -104,6 +104,11 @@ class Output:
         self.progress(progress.line(), important=progress.rows >= progress.n_rows)
         self.event("progress", asdict(progress))
 
+    def happened(self, event: Mapping[str, Any]) -> None:
+        """Tell an event of the work: its "text" as a note, and all of it as a JSON line."""
+        self.note(str(event.get("text", "")))
+        self.event(str(event.get("event", "")), {k: v for k, v in event.items() if k != "event"})
+
     def close_line(self) -> None:
         """End a progress line that stands open on a terminal."""
         if self._open_width:
@@ -112,7 +117,10 @@ class Output:
 
 
 class _Logged(logging.Handler):
-    """Hands a library's records to a command's output: news as notes, warnings as remarks."""
+    """Hands a library's records to a command's output: news as notes, warnings as remarks.
+
+    A record of an event (:mod:`dmondrian.distributed.events`) is a note, and a JSON line.
+    """
 
     def __init__(self, output: Output) -> None:
         super().__init__(logging.INFO)
@@ -120,6 +128,10 @@ class _Logged(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record."""
+        event = getattr(record, "event", None)
+        if isinstance(event, Mapping):
+            self._output.happened(event)
+            return
         is_remark = record.levelno >= logging.WARNING or getattr(record, "is_remark", False)
         tell = self._output.remark if is_remark else self._output.note
         tell(record.getMessage())

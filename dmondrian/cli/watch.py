@@ -136,6 +136,7 @@ class _Watch:
         self._heard = time.monotonic()  # the last sign of life
         self._is_noted = False  # that there was none since
         self.look()
+        self._seen = _seen_of(self.holder)  # attempt, and number of its last event that is known
 
     def look(self) -> None:
         """Read who works on the run."""
@@ -189,6 +190,10 @@ class _Watch:
         if is_new:
             where = "" if before is None or before.has_ended else f" where {before} was lost"
             self.output.note(f"{now} goes on{where}" if before is not None else f"{now} begins")
+        for event in _events_in(now.beat):
+            if (now.number, event["number"]) > self._seen:
+                self.output.happened({k: v for k, v in event.items() if k != "number"})
+        self._seen = max(self._seen, _seen_of(now))
         if (told := _progress_in(now.beat)) is not None:
             self.output.follow(told)
 
@@ -208,6 +213,19 @@ class _Watch:
                 self.output.note(text)
                 about = {"run": self.run.url, "seconds": silence, "is_gone": is_gone}
                 self.output.event("silent", about)
+
+
+def _events_in(beat: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """Return the events that a beat tells of, as far as they are what this version knows."""
+    events = (beat or {}).get("events")
+    found = [event for event in events if isinstance(event, dict)] if type(events) is list else []
+    return [event for event in found if _is_a(event.get("number"), "int") and "text" in event]
+
+
+def _seen_of(holder: Holder | None) -> tuple[int, int]:
+    if holder is None:
+        return 0, 0
+    return holder.number, max((event["number"] for event in _events_in(holder.beat)), default=0)
 
 
 def _is_of(holder: Holder | None, job: jobs.Job) -> bool:

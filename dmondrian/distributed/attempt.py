@@ -22,6 +22,7 @@ from dmondrian.checkpoint import Lease, Manifest, Run
 from dmondrian.data import Plan, places_of
 from dmondrian.distributed.cluster import warm
 from dmondrian.distributed.coordinator import Coordinator
+from dmondrian.distributed.events import Events
 from dmondrian.distributed.fleet import ANSWER_SECONDS
 from dmondrian.distributed.interrupt import Interrupts
 from dmondrian.distributed.intervals import Every, parse_every
@@ -181,18 +182,28 @@ class Attempt:
         self.ledger = self.open(manifest)
         resumed = manifest.position if manifest else 0
 
-        timeline = Timeline()
+        timeline, events = Timeline(), Events()
+        if resumed > 0:
+            share = 100 * resumed // max(1, self.plan.n_rows)
+            events.add(
+                "resuming",
+                f"resuming from row {resumed:,} of {self.plan.n_rows:,} ({share}%)",
+                is_loss=False,
+                row=resumed,
+                n_rows=self.plan.n_rows,
+            )
 
         def listen(progress: Progress) -> None:
             timeline.add(progress)
             # Ctrl-C where somebody else follows the run stops nothing.
-            lease.tell(asdict(replace(progress, stops_at_once=False)), timeline.told())
+            told = asdict(replace(progress, stops_at_once=False))
+            lease.tell(told, timeline.told(), events.newest())
             if self.manner.listener is not None:
                 self.manner.listener(progress)
 
         coordinator = Coordinator(
             client, self.run, self.ledger, self.manner.every, self.plan, manifest,
-            self.manner.limits, Teller(listen), lease,
+            self.manner.limits, Teller(listen), lease, events,
         )  # fmt: skip
         began, started = time.time(), time.monotonic()
         outcome, failure = "failed", None

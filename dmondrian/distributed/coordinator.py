@@ -21,11 +21,13 @@ from dmondrian.checkpoint import Lease, Manifest, Run
 from dmondrian.checkpoint.summary import Summary, total
 from dmondrian.data import Plan
 from dmondrian.distributed.code import code_digest
+from dmondrian.distributed.events import Events
 from dmondrian.distributed.fleet import Fleet
 from dmondrian.distributed.inbox import Inbox
 from dmondrian.distributed.interrupt import Interrupts
 from dmondrian.distributed.intervals import Every, Pace
 from dmondrian.distributed.ledger import Ledger, Saved
+from dmondrian.distributed.losses import Losses
 from dmondrian.distributed.orders import (
     DIRTY,
     GONE,
@@ -65,6 +67,8 @@ class Coordinator:
     teller : Teller
     lease : Lease
         Held while it drives; asked before each commit.
+    events : Events or None
+        Told of losses, and of what is done about them.
     """
 
     def __init__(
@@ -78,6 +82,7 @@ class Coordinator:
         limits: Limits,
         teller: Teller,
         lease: Lease,
+        events: Events | None = None,
     ) -> None:
         self.attempt = uuid.uuid4().hex
         self.manifest = manifest
@@ -97,6 +102,7 @@ class Coordinator:
             for shard in range(len(run.run_json["shards"]))
         ]
         self._fleet = Fleet(client)
+        self._losses = Losses(self._fleet, self._tracks, self._row, events or Events())
         self._inbox = Inbox(client)  # orders under way: track, unit or None for a restore
         self._heard: dict[str, float] = {}  # worker: monotonic seconds of its last answer
         self._marks = {u.index for u in self._units if every.is_due(u)}
@@ -224,8 +230,10 @@ class Coordinator:
             elif now - self._heard.setdefault(address, now) > self._limits.silence:
                 self._fleet.shunned.add(address)
                 self._fleet.threads.pop(address, None)
+                self._losses.silent(address, self._limits.silence)
 
     def _drop_lost(self) -> None:
+        self._losses.tell(self._row(self._ledger.settled), self.durable)
         for track in self._tracks:
             if track.address is not None and track.address not in self._fleet.threads:
                 self._lose(track)
@@ -382,6 +390,7 @@ class Coordinator:
         if answer.status == OK:
             if unit is None:
                 track.is_held = True
+                self._losses.restored(track)
                 self.hosts.add(answer.worker)
                 self._ledger.hear(track.shard, track.base, answer.ahead)
             else:
@@ -424,6 +433,7 @@ class Coordinator:
                 raise kind(answer.error[1])
         if track.fail(answer, self._limits):
             raise track.verdict(answer, self._row(track.base if unit is None else unit))
+        self._losses.failed(track, answer, unit, self._limits.tries)
         if answer.status in (LOST, DIRTY):
             self._lose(track)
         else:

@@ -27,6 +27,7 @@ ABSENT_SECONDS = 120.0
 ANSWER_SECONDS = 30.0
 """How long the scheduler may take to answer, and workers to say that they have heard something."""
 
+_CLOSED = ("closing", "closed")  # a client that could not reconnect: it does not try again
 _LEAVING = ("closing_gracefully", "closing")
 _LIVING = ("running", "paused")  # a paused worker keeps its shards: it waits for memory
 
@@ -44,6 +45,9 @@ class Fleet:
         self._looked = -float("inf")
         self._seen = time.monotonic()
         self._n_living = 0  # workers that live, also those that stopped answering
+        scheduler = getattr(client, "scheduler", None)  # None where it is closed
+        self._address = str(getattr(scheduler, "address", "the scheduler"))
+        self.is_connected = True  # to the scheduler, at the last look
         self._demand: Future | None = None  # a task that any worker may run, while there is none
         self.threads: dict[str, int] = {}  # living workers and their threads
         self.memory: dict[str, int] = {}  # their limits in bytes; 0 where there is none
@@ -62,6 +66,7 @@ class Fleet:
             return False
         self._looked = moment
         found = self._ask()
+        self.is_connected = self._client.status == "running"
         if found is not None:
             living = {a: int(w["nthreads"]) for a, w in found.items() if w["status"] in _LIVING}
             self.threads = {a: n for a, n in sorted(living.items()) if a not in self.shunned}
@@ -70,9 +75,22 @@ class Fleet:
             self._ask_for_one()
         if found is not None and self.threads:
             self._seen = moment
-        elif moment - self._seen > self._patience:
-            self._give_up()
+        elif moment - self._seen > self._patience or self._client.status in _CLOSED:
+            self._give_up(time.monotonic() - self._seen)
         return True
+
+    @property
+    def scheduler(self) -> str:
+        """Address of the scheduler."""
+        return self._address
+
+    @property
+    def seconds_left(self) -> float:
+        """How long a run still waits for a worker, or for the scheduler to come back."""
+        left = self._patience - (time.monotonic() - self._seen)
+        if not self.is_connected:  # the client tries for as long as this, and then closes itself
+            left = min(left, float(getattr(self._client, "_timeout", left)))
+        return max(0.0, left)
 
     def _ask(self) -> Mapping[str, Any] | None:
         """Return what the scheduler says of all workers; None where it says nothing in time.
@@ -115,17 +133,17 @@ class Fleet:
             self._demand.release()
             self._demand = None
 
-    def _give_up(self) -> None:
-        scheduler = getattr(self._client.scheduler, "address", "the scheduler")
+    def _give_up(self, seconds: float) -> None:
+        what_to_do = "start workers and run the same command again"
         if self._client.status != "running":
-            what = f"lost the connection to {scheduler} and it did not come back"
+            what = f"lost the connection to {self.scheduler} and it did not come back"
+            what_to_do = "when there is a scheduler, run the same command again"
         elif self._n_living:
-            what = f"none of the {self._n_living} workers of {scheduler} answers"
+            what = f"none of the {self._n_living} workers of {self.scheduler} answers"
         else:
-            what = f"{scheduler} has no workers"
+            what = f"{self.scheduler} has no workers"
         raise ClusterError(
-            f"{what} for {self._patience:.0f} seconds; start workers and run the same command "
-            f"again: it goes on from the last checkpoint"
+            f"{what} for {seconds:.0f} seconds; {what_to_do}: it goes on from the last checkpoint"
         )
 
     def tell(self, addresses: Sequence[str], task: Callable[..., Any], *args: Any) -> None:

@@ -72,6 +72,16 @@ def test_a_remark_is_made_once():
     assert stderr.getvalue() == "note: the target looks sorted\n"
 
 
+def test_an_event_is_a_note_and_a_json_line_each_time_it_happens():
+    stdout, stderr, logger = io.StringIO(), io.StringIO(), logging.getLogger("dmondrian")
+    event = {"event": "worker_lost", "text": "lost worker a", "workers": 1}
+    with Output(True, stdout, stderr).logged():
+        for _ in range(2):
+            logger.warning("%s", event["text"], extra={"event": event})
+    assert stderr.getvalue() == "lost worker a\nlost worker a\n"
+    assert [json.loads(line) for line in stdout.getvalue().splitlines()] == [event, event]
+
+
 def test_tables_line_up():
     assert table([("a", 1234), ("longer", 0.5)]) == "a       1,234\nlonger  0.5000"
 

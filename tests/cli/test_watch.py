@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -17,7 +16,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from dmondrian.checkpoint import Lease, Run, jobs
@@ -34,7 +32,6 @@ from tests.distributed.conftest import (
     PATIENCE,
     forest,
     wait_until,
-    worker_processes,
     worker_threads,
 )
 
@@ -229,22 +226,22 @@ def test_a_lost_job_that_is_cancelled_does_not_go_on(run: Run) -> None:
     assert Lease.take(run.store, job).is_asked_to_stop
 
 
-@pytest.mark.slow
-def test_following_outlives_the_worker_of_the_coordinator(tmp_path: Path) -> None:
-    table = pq.read_table(ADULT).slice(0, 8_000)
-    pq.write_table(table, tmp_path / "rows.parquet", row_group_size=500)
-    given = {"target": "income", "run": tmp_path / "run", "checkpoint_every": "1000 rows"}
-    with worker_processes(2) as client:
-        submit(forest(), tmp_path / "rows.parquet", client=client, **given)
-        run = Run.open(tmp_path / "run")
+def test_events_of_the_run_are_told_to_who_follows_it(run: Run) -> None:
+    event = {"number": 1, "event": "worker_lost", "text": "lost worker a", "at": 0.0}
+    with Lease.take(run.store) as lease:
+        lease.tell(STANDS, events=[event])
+        wait_until(lambda: (holder_of(run.store).beat or {}).get("events"))  # type: ignore[union-attr]  # one holds it
         with following(run) as (said, ending):
-            wait_until(lambda: "process" in said() and run.manifests())
-            holder = holder_of(run.store)
-            assert holder is not None
-            os.kill(holder.pid, signal.SIGKILL)
-            text = ending.result(3 * PATIENCE)
-    assert f"goes on where process {holder.pid} on {holder.host} was lost" in text
-    assert "finished; its last checkpoint is at position 8,000, the end of its stream" in text
+            wait_until(lambda: "process" in said())
+            later = {**event, "number": 2, "text": "lost worker b"}
+            lease.tell(STANDS, events=[event, later, {"number": 3, "of": "another version"}, 7])  # type: ignore[list-item]  # of no version
+            wait_until(lambda: "lost worker b" in said())
+            time.sleep(2 * BEAT_SECONDS)
+            lease.end("finished")
+            lease.__exit__()
+            text = ending.result(PATIENCE)
+    assert text.count("lost worker b") == 1
+    assert "lost worker a" not in text  # it was there before
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
+from argparse import Namespace
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,8 @@ from distributed import Client
 
 from dmondrian.checkpoint import Run, document, jobs
 from dmondrian.checkpoint.lease import ask_to_stop, holder_of
+from dmondrian.cli.output import Output
+from dmondrian.cli.watch import follow
 from dmondrian.distributed import submit
 from dmondrian.errors import DataError, ParameterError, SchemaError, StoreError
 
@@ -84,12 +89,22 @@ def test_the_coordinator_starts_again_elsewhere_when_its_worker_dies(
     pair: Client, rows: Path, tmp_path: Path, expected: Any
 ) -> None:
     submitted(pair, rows, tmp_path / "run")
-    os.kill(coordinator_of(tmp_path / "run"), signal.SIGKILL)
-    wait_until(lambda: is_final(tmp_path / "run"), 3 * PATIENCE)
+    text = io.StringIO()
+    arguments = Namespace(model=str(tmp_path / "run"))
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(follow, arguments, Output(False, text, text))
+        wait_until(lambda: "process" in text.getvalue())
+        pid = coordinator_of(tmp_path / "run")
+        os.kill(pid, signal.SIGKILL)
+        assert following.result(3 * PATIENCE) == 0
+    assert is_final(tmp_path / "run")
     assert digests(tmp_path / "run") == expected
     holder = holder_of(Run.open(tmp_path / "run").store)
     assert holder is not None
     assert holder.number >= 2
+    assert f"goes on where process {pid} on" in text.getvalue()
+    assert "resuming from row" in text.getvalue()
+    assert "finished; its last checkpoint is at position 15,000" in text.getvalue()
 
 
 def test_a_job_that_is_asked_to_stop_stops_at_a_checkpoint(

@@ -1,0 +1,69 @@
+"""Events of an attempt: losses and what is done about them, restarts.
+
+Relies on the logger "dmondrian", whose records the command line shows and writes as JSON. Promises
+that each event is logged once, when it happens (WARNING where something was lost or failed, INFO
+else), with its values as the record's ``event``; and to keep the newest for whoever follows the run
+from elsewhere.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+_log = logging.getLogger("dmondrian")
+_NAMED = 6  # numbers that are listed before the rest is counted
+
+
+class Events:
+    """The newest events of an attempt."""
+
+    most = 20
+
+    def __init__(self) -> None:
+        self._kept: deque[dict[str, Any]] = deque(maxlen=self.most)
+        self._count = 0
+
+    def add(self, kind: str, text: str, is_loss: bool = True, **values: Any) -> None:
+        """Log an event.
+
+        Parameters
+        ----------
+        kind : str
+            Its name in JSON, such as "worker_lost".
+        text : str
+            One line for people; a loss is given the time of day.
+        is_loss : bool
+            Whether something was lost or failed.
+        **values
+            More for programs, JSON-able.
+        """
+        at = time.time()
+        if is_loss:
+            text = f"{time.strftime('%H:%M:%S', time.localtime(at))} {text}"
+        self._count += 1
+        event = {"event": kind, "text": text, "at": at, **values}
+        self._kept.append({"number": self._count, **event})
+        _log.log(logging.WARNING if is_loss else logging.INFO, "%s", text, extra={"event": event})
+
+    def newest(self) -> list[dict[str, Any]]:
+        """Return the events that are kept, in order; each has a "number", counted from 1."""
+        return list(self._kept)
+
+
+def listed(what: str, numbers: Sequence[int]) -> str:
+    """Return "shard 3" or "shards 1, 3 and 9", and a count where there are many."""
+    first = [str(number) for number in numbers[:_NAMED]]
+    if len(numbers) > _NAMED:
+        return f"{what}s {', '.join(first)} and {len(numbers) - _NAMED} more"
+    if len(numbers) == 1:
+        return f"{what} {first[0]}"
+    return f"{what}s {', '.join(first[:-1])} and {first[-1]}" if numbers else f"no {what}"
+
+
+def counted(n: int, what: str) -> str:
+    """Return "1 worker" or "2 workers"."""
+    return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
