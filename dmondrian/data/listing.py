@@ -16,7 +16,7 @@ from typing import TypeAlias
 from pyarrow import fs
 
 from dmondrian.data.links import Link, link_on_the_way, unfollowable
-from dmondrian.data.table_formats import refuse_tables
+from dmondrian.data.table_formats import refuse_tables, refuse_uncommitted
 from dmondrian.errors import DataError
 
 UriOf: TypeAlias = Callable[[str], str]
@@ -50,6 +50,7 @@ def files_below(
     chosen = _chosen(found, links, path, uri_of(path), notes)
     read = [info.path for info in chosen] or [f"{path.rstrip('/')}/"]
     refuse_tables(filesystem, path, found, read, uri_of)
+    refuse_uncommitted(filesystem, found, read)
     if not chosen:
         raise _no_parquet(uri_of(path))
     return chosen
@@ -152,6 +153,7 @@ def files_matching(
         if not chosen:
             raise _no_parquet(uri_of(folder))
         files.update((info.path, info) for info in chosen)
+    refuse_uncommitted(filesystem, found, [*files])
     if not files and isinstance(filesystem, fs.LocalFileSystem) and (lost := link_on_the_way(base)):
         raise lost.error()
     return [files[path] for path in sorted(files)]

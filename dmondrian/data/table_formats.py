@@ -11,6 +11,7 @@ whoever names files one by one has chosen them.
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,6 +37,10 @@ _MARKER = re.compile(
 )
 # Folders beside which, or in which, such paths are: what is asked for in folders above.
 _LOGS = ("_delta_log", ".hoodie", "_spark_metadata", "metadata", "_versions", "schema")
+
+# What writes of Databricks leave in a folder of plain Parquet, and the names of their files.
+_WRITE = re.compile(r"(?P<folder>.*)/_(?:started|(?P<end>committed))_(?P<id>\d+)$")
+_WRITTEN_BY = re.compile(r"-tid-(?P<id>\d+)-")
 
 _NAMES = {
     "delta": "a Delta table",
@@ -106,6 +111,64 @@ def refuse_tables(
     for start in sorted(starts):
         if above := _table_above(filesystem, start, known):
             raise _refusal(uri_of(above[0]), above[1])
+
+
+def refuse_uncommitted(
+    filesystem: fs.FileSystem, found: Iterable[fs.FileInfo], chosen: Sequence[str]
+) -> None:
+    """Raise DataError where a write of Databricks left files that do not count, or never ended.
+
+    Such a write leaves ``_started_ID`` beside its files, which have the same ID in their names, and
+    in the end ``_committed_ID``, which lists the files that it added and those that it removed.
+
+    Parameters
+    ----------
+    filesystem : pyarrow.fs.FileSystem
+    found : iterable of FileInfo
+        All that is below a folder.
+    chosen : sequence of str
+        Paths of the files to be read.
+    """
+    notes = [(info.path, match) for info in found if (match := _WRITE.match(info.path))]
+    if not notes:
+        return
+    committed = {(match["folder"], match["id"]) for _, match in notes if match["end"]}
+    removed: set[str] = set()
+    for path, match in notes:
+        if match["end"]:
+            with filesystem.open_input_file(path) as file:
+                names = _removed(file.read(), path)
+            removed.update(f"{match['folder']}/{name}" for name in names)
+    for path in chosen:
+        folder, _, name = path.rpartition("/")
+        write = _WRITTEN_BY.search(name)
+        if path in removed:
+            raise DataError(
+                f"{path} was removed by a later write of Databricks (see _committed_* beside it) "
+                "and does not count: delete it (VACUUM does), or name the files to read one by one"
+            )
+        if (
+            write
+            and (folder, write["id"]) not in committed
+            and any(match["folder"] == folder and match["id"] == write["id"] for _, match in notes)
+        ):
+            raise DataError(
+                f"{path} is of a write of Databricks that has not ended (_started_{write['id']} is "
+                "there, _committed_ is not): wait for it, delete what a failed one left, or name "
+                "the files to read one by one"
+            )
+
+
+def _removed(text: bytes, path: str) -> list[str]:
+    """Return the names of the files that a write removed."""
+    try:
+        names = json.loads(text)["removed"] if text.strip() else []
+        return [str(name) for name in names]
+    except (ValueError, LookupError, TypeError) as error:
+        raise DataError(
+            f"{path} should list what a write of Databricks added and removed, and cannot be read "
+            f"({error}): restore it, or name the files to read one by one"
+        ) from error
 
 
 def _table_above(

@@ -199,6 +199,38 @@ def test_table_without_parquet_is_named_too(tmp_path: Path) -> None:
         list_source(tmp_path / "t.lance")
 
 
+def test_writes_of_databricks_that_did_not_end_are_refused(write: Write, tmp_path: Path) -> None:
+    def wrote(number: int, part: int) -> str:
+        name = f"part-0000{part}-tid-{number}-0a1b2c3d-{part}-1-c000.snappy.parquet"
+        write({"x": [1]}, f"rows/k=1/{name}")
+        return name
+
+    folder = tmp_path / "rows/k=1"
+    first, second = wrote(111, 0), wrote(111, 1)
+    note = folder / "_committed_111"
+    note.write_text(json.dumps({"added": [first, second], "removed": []}))
+    (folder / "_started_111").write_text("")
+    (folder / "_SUCCESS").write_text("")
+    sources = [tmp_path / "rows", folder, f"{folder}/*.parquet", tmp_path / "rows/k*"]
+    for source in sources:
+        assert len(list_source(source)[0]) == 2
+    third = wrote(222, 0)
+    (folder / "_started_222").write_text("")
+    for source in sources:
+        with pytest.raises(DataError, match=rf"{third} is of a write of Databricks that has not"):
+            list_source(source)
+    (folder / "_committed_222").write_text(json.dumps({"added": [third], "removed": [first]}))
+    for source in sources:
+        with pytest.raises(DataError, match=rf"{first} was removed by a later write"):
+            list_source(source)
+    assert len(list_source([folder / second, folder / third])[0]) == 2
+    (folder / first).unlink()
+    assert len(list_source(tmp_path / "rows")[0]) == 2
+    note.write_text("{")
+    with pytest.raises(DataError, match="_committed_111 should list"):
+        list_source(folder)
+
+
 def test_plain_folders_with_similar_names_are_read(write: Write, tmp_path: Path) -> None:
     for name in ("metadata/about.json", "schema/a.txt", "schema-0/x.csv", "delta/x.json"):
         (tmp_path / "rows" / name).parent.mkdir(parents=True, exist_ok=True)
