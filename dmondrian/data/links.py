@@ -1,12 +1,13 @@
-"""Symbolic links below a local folder that lead nowhere, or back to a folder above them.
+"""Symbolic links below a local folder: to files, to nothing, or back to a folder above them.
 
-A listing leaves the first out and follows the second until the system stops it, both in silence.
+A listing leaves out links to nothing, follows those in a circle until the system stops it, and
+names a file twice that is there and linked to, all in silence.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dmondrian.errors import DataError
@@ -18,11 +19,17 @@ _FETCHERS = {"/annex/objects/": "git annex get", "/.dvc/cache/": "dvc pull"}
 
 @dataclass(frozen=True)
 class Link:
-    """A link that cannot be followed."""
+    """A symbolic link."""
 
     path: str
     target: str  # as it is written in the link
-    is_circle: bool  # it leads to a folder above it
+    is_lost: bool = False  # its target is not there
+    is_circle: bool = False  # it leads to a folder above it
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether it can be followed to files that are not above it."""
+        return not (self.is_lost or self.is_circle)
 
     def error(self) -> DataError:
         """Return the refusal: what the link is, and what to do."""
@@ -39,15 +46,26 @@ class Link:
         )
 
 
-def unfollowable(folder: str) -> Iterator[Link]:
-    """Yield the links below a folder, however deep, whose target is gone or is above them."""
+def links_below(folder: str) -> Iterator[Link]:
+    """Yield the links below a folder, however deep."""
     yield from _search(folder, (os.path.realpath(folder),))
+
+
+def second_names(folder: str, paths: Sequence[str]) -> dict[str, str]:
+    """Return the paths below a folder that lead by links to others of these, with those.
+
+    Two links to one file elsewhere are two files: git-annex keeps files of equal bytes once.
+    """
+    top, depth = os.path.realpath(folder), len(folder.rstrip("/")) + 1
+    real = {path: os.path.realpath(path) for path in paths}
+    named = {own: path for path, own in real.items() if own == os.path.join(top, path[depth:])}
+    return {path: named[own] for path, own in real.items() if named.get(own, path) != path}
 
 
 def link_on_the_way(path: str) -> Link | None:
     """Return the first link on the way to a path whose target is gone, or None."""
     found = broken_link(path)
-    return None if found is None else Link(*found, False)
+    return None if found is None else Link(*found, is_lost=True)
 
 
 def _search(folder: str, above: tuple[str, ...]) -> Iterator[Link]:
@@ -61,10 +79,10 @@ def _search(folder: str, above: tuple[str, ...]) -> Iterator[Link]:
 
 def _follow(entry: os.DirEntry[str], above: tuple[str, ...]) -> Iterator[Link]:
     if not os.path.exists(entry.path):
-        yield Link(entry.path, os.readlink(entry.path), False)
-    elif entry.is_dir():
-        real = os.path.realpath(entry.path)
-        if any(f"{one}/".startswith(f"{real.rstrip('/')}/") for one in above):
-            yield Link(entry.path, os.readlink(entry.path), True)
-        else:
-            yield from _search(entry.path, (*above, real))
+        yield Link(entry.path, os.readlink(entry.path), is_lost=True)
+        return
+    real = os.path.realpath(entry.path)
+    is_circle = any(f"{one}/".startswith(f"{real.rstrip('/')}/") for one in above)
+    yield Link(entry.path, os.readlink(entry.path), is_circle=is_circle)
+    if entry.is_dir() and not is_circle:
+        yield from _search(entry.path, (*above, real))

@@ -2,7 +2,7 @@
 
 Relies on `table_formats` and `links`. Promises: files are sorted by path; names starting with ``_``
 or ``.`` in a listed folder are passed over; a folder kept by a table format, and a link that leads
-to nothing, are refused.
+to nothing, are refused; a file that is also linked to is read once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from pyarrow import fs
 
-from dmondrian.data.links import Link, link_on_the_way, unfollowable
+from dmondrian.data.links import Link, link_on_the_way, links_below, second_names
 from dmondrian.data.table_formats import refuse_tables, refuse_uncommitted
 from dmondrian.errors import DataError
 
@@ -92,7 +92,7 @@ def _chosen(
         for info in sorted(found, key=lambda info: info.path)
         if info.type == fs.FileType.File and is_seen(info.path[depth:])
     ]
-    broken = [link for link in links if is_seen(link.path[depth:])]
+    broken = [link for link in links if not link.is_sound and is_seen(link.path[depth:])]
     for link in broken:
         if link.is_circle or _may_hold_rows(link.path):
             raise link.error()
@@ -105,13 +105,27 @@ def _chosen(
     if chosen and others:
         more = f" and {len(others) - 3} more" if len(others) > 3 else ""
         notes.append(f"passed over in {location}: {', '.join(others[:3])}{more} (not Parquet)")
-    return chosen
+    return _once(chosen, links, path, notes)
+
+
+def _once(
+    chosen: list[fs.FileInfo], links: Sequence[Link], path: str, notes: list[str]
+) -> list[fs.FileInfo]:
+    """Leave out the files that are links to others of them."""
+    if not links:
+        return chosen
+    second = second_names(path, [info.path for info in chosen])
+    if second:
+        link, file = next(iter(second.items()))
+        more = f" ({len(second)} such links)" if len(second) > 1 else ""
+        notes.append(f"{link} is a link to {file}, which is read once{more}")
+    return [info for info in chosen if info.path not in second]
 
 
 def _links(filesystem: fs.FileSystem, path: str) -> list[Link]:
-    """Return the links below a folder that cannot be followed; object stores have none."""
+    """Return the links below a folder; object stores have none."""
     is_local = isinstance(filesystem, fs.LocalFileSystem) and os.path.isdir(path)
-    return sorted(unfollowable(path), key=lambda link: link.path) if is_local else []
+    return sorted(links_below(path), key=lambda link: link.path) if is_local else []
 
 
 def _may_hold_rows(path: str) -> bool:
@@ -136,7 +150,8 @@ def files_matching(
     fixed = next(i for i, part in enumerate(parts) if GLOB.search(part))
     base, wanted = "/".join(parts[:fixed]) or "/", parts[fixed:]
     depth = len(base.rstrip("/")) + 1
-    for link in _links(filesystem, base):
+    links = _links(filesystem, base)
+    for link in (link for link in links if not link.is_sound):
         names = link.path[depth:].split("/")
         if _matches(names, wanted) or (_may_hold_rows(link.path) and _begins(names, wanted)):
             raise link.error()
@@ -156,7 +171,7 @@ def files_matching(
     refuse_uncommitted(filesystem, found, [*files])
     if not files and isinstance(filesystem, fs.LocalFileSystem) and (lost := link_on_the_way(base)):
         raise lost.error()
-    return [files[path] for path in sorted(files)]
+    return _once([files[path] for path in sorted(files)], links, base, notes)
 
 
 def _matches(names: list[str], patterns: list[str]) -> bool:

@@ -180,6 +180,24 @@ def test_links_that_lead_to_nothing_are_refused_by_name(
         assert names(linked, linked) == ["k=1/a.parquet", "k=1/self/b.parquet", "k=2/b.parquet"]
 
 
+def test_a_file_that_is_linked_to_beside_is_read_once(write: Write, tmp_path: Path) -> None:
+    folder = write({"x": [1]}, "rows/2024/a.parquet").parents[1]
+    write({"x": [2]}, "rows/2025/a.parquet")
+    (folder / "latest").symlink_to("2025")
+    (folder / "last.parquet").symlink_to("2025/a.parquet")
+    for source in (folder, folder / "**/*.parquet", folder / "*"):
+        assert names(source, folder) == ["2024/a.parquet", "2025/a.parquet"]
+        (note,) = list_source(source)[1]
+        assert re.search(r"rows/la.*t.* is a link to .*rows/2025/a.parquet, which is read", note)
+    assert names(folder / "latest", folder) == ["latest/a.parquet"]
+    (tmp_path / "other").symlink_to(folder)
+    assert len(list_source(tmp_path / "other")[0]) == 2
+    (tmp_path / "links").mkdir()
+    for name in ("a.parquet", "b.parquet"):  # as git-annex has files of equal bytes
+        (tmp_path / "links" / name).symlink_to(folder / "2024/a.parquet")
+    assert names(tmp_path / "links", tmp_path) == ["links/a.parquet", "links/b.parquet"]
+
+
 def test_circle_of_two_links_is_refused(linked: Path) -> None:
     (linked / "k=1/on").symlink_to("../k=2")
     (linked / "k=2/back").symlink_to("../k=1")
