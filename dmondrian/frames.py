@@ -145,6 +145,8 @@ class FrameModel:
         frame : as of :meth:`predict`
         """
         kind = _kind(frame)
+        if isinstance(frame, pa.RecordBatch):
+            frame = pa.Table.from_batches([frame])
         there = _names(frame, kind)
         names = self._wanted(frame, there)
         places = dict(zip(there, range(len(there)), strict=True))

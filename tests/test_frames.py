@@ -71,6 +71,7 @@ KINDS = {
     "polars Categorical": lambda frame: pl.from_pandas(frame).cast({"sex": pl.Categorical}),
     "polars Enum": lambda frame: pl.from_pandas(frame).cast({"sex": pl.Enum(["Male", "Female"])}),
     "Arrow": pa.Table.from_pandas,
+    "Arrow batch": pa.RecordBatch.from_pandas,
 }
 
 

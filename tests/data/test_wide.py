@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -147,4 +146,3 @@ def test_columns_by_any_order_and_chunks(mixed) -> None:
     np.testing.assert_array_equal(frames._encode(schema, block, backward, "pandas", at), wanted)
     halves = pa.concat_tables([table.slice(0, 7), table.slice(7)]).select(names)
     np.testing.assert_array_equal(features(schema, halves, "pyarrow"), wanted)
-    assert isinstance(backward, pd.DataFrame)

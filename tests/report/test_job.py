@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from pathlib import Path
 
@@ -49,7 +50,9 @@ def written(folder: Path, name: str, seed: int) -> None:
         "x": x, "code": draw.integers(0, 9, n), "text": draw.choice(list("abcdef"), n),
         "secret": draw.random(n), "weight": draw.integers(0, 3, n).astype(float), "y": y,
     }  # fmt: skip
-    pq.write_table(pa.table(table), folder / name, row_group_size=100)
+    rows = pa.table({**table, "row": range(n)})
+    rows = rows.replace_schema_metadata({"pandas": json.dumps({"index_columns": ["row"]})})
+    pq.write_table(rows, folder / name, row_group_size=100)
 
 
 def test_of_a_plain_run(classified, tmp_path) -> None:
@@ -68,9 +71,9 @@ def test_of_all_that_shapes_a_stream(client, tmp_path) -> None:
         written(tmp_path, f"{number}.parquet", number)
     run = train(
         forest(n_estimators=3), tmp_path / "*.parquet", target="y", run=tmp_path / "run",
-        client=client, weight="weight", exclude=["secret"], categorical=["code"], shuffle=True,
-        seed=7, max_categories=4, infinite="clip", null_target="drop", classes=[False, True],
-        first_tree=5, n_shards=2, progressive=False,
+        client=client, weight="weight", exclude=["secret"], include=["row"], categorical=["code"],
+        shuffle=True, seed=7, max_categories=4, infinite="clip", null_target="drop",
+        classes=[False, True], first_tree=5, n_shards=2, progressive=False,
     )  # fmt: skip
     job = tomllib.loads(job_of(gather(run.run_url)))
     assert job["data"]["path"] == [str(tmp_path / f"{number}.parquet") for number in range(3)]
