@@ -12,7 +12,17 @@ from tests.sources import parsed
 
 ROOT = Path(dmondrian.__file__).parent
 LAYERS = (
-    {"_cache", "_compilers", "_jit", "_memory", "errors", "extras", "files", "toml_text"},
+    {
+        "_cache",
+        "_compilers",
+        "_jit",
+        "_memory",
+        "errors",
+        "extras",
+        "files",
+        "toml_text",
+        "wording",
+    },
     {"core"},
     {"growth", "stats", "losses", "rules"},
     {

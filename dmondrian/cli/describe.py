@@ -14,9 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dmondrian.cli.output import Output, counted, shown, table
+from dmondrian.cli.output import Output, shown, table
 from dmondrian.cli.score import metrics_table, one_or_list
 from dmondrian.errors import CheckpointError, StoreError
+from dmondrian.wording import counted
 
 if TYPE_CHECKING:
     from dmondrian.checkpoint import Run
@@ -60,7 +61,7 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
         rows.append(("target", told["target"]))
     for part in told["parts"]:
         first, stop = part["trees"]
-        at = f"{part['rows']:,} rows" + ("" if part["final"] else ": not yet used")
+        at = counted(part["rows"], "row") + ("" if part["final"] else ": not yet used")
         rows.append(("grown", f"trees {first:,} to {stop - 1:,}, {at}"))
     if told["calibrated"] is not None:
         rows.append(("calibrated", told["calibrated"]))
@@ -290,7 +291,8 @@ def _tell_plain_features(stored: dict[str, Any], output: Output) -> int:
     n_features = stored.get("parameters", {}).get("n_features")
     output.event("schema", {"feature_names": names, "n_features": n_features})
     output.text(
-        f"{n_features} features, as given to fit: there is no encoding of columns in this model"
+        f"{counted(n_features or 0, 'feature')}, as given to fit: there is no encoding of columns "
+        "in this model"
     )
     if names is not None:
         output.text(_indented("\n".join(names)))

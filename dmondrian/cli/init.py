@@ -18,6 +18,7 @@ from dmondrian.cli.job_keys import ALGORITHMS, WITHOUT_TARGET, is_classifier
 from dmondrian.cli.output import Output
 from dmondrian.errors import DataError, JobError
 from dmondrian.toml_text import toml_value
+from dmondrian.wording import counted
 
 if TYPE_CHECKING:
     from dmondrian.data import Plan
@@ -109,13 +110,13 @@ def _job(
     folder = Path.cwd() if file is None else file.absolute().parent
     name = str(file) if file is not None else "JOB.toml"
     n_files = len({block.uri for block in plan.blocks})
-    files = "1 file" if n_files == 1 else f"{n_files:,} files"
+    files = counted(n_files, "file")
     schema = plan.schema
     is_mixed = _advises_shuffle(plan)
     run = _run_name(data, folder)
     lines = [
         *_comment(
-            f"Made by `dmondrian init` of {plan.n_rows:,} rows in {files}.",
+            f"Made by `dmondrian init` of {counted(plan.n_rows, 'row')} in {files}.",
             f"Train, resume or continue with it: dmondrian train {name}",
             "Relative paths are relative to this file. `dmondrian train --help` lists all keys.",
         ),

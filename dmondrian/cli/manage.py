@@ -12,6 +12,7 @@ from dmondrian.cli.output import Output
 from dmondrian.cli.score import metrics_table
 from dmondrian.cli.tls import tls_of_arguments
 from dmondrian.cli.train import summary_line
+from dmondrian.wording import counted
 
 
 def grow(arguments: argparse.Namespace, output: Output) -> int:
@@ -30,8 +31,8 @@ def grow(arguments: argparse.Namespace, output: Output) -> int:
     output.close_line()
     metrics = {key: value for key, value in run.metrics.items() if key != "curve"}
     output.event("grown", {"run": run.run_url, "metrics": run.metrics, "summary": run.summary})
-    trees = f"{run.run_url} has {arguments.n_estimators:,} trees"
-    output.text(f"{trees}\n  {summary_line(run.summary)}")
+    trees = counted(arguments.n_estimators, "tree")
+    output.text(f"{run.run_url} has {trees}\n  {summary_line(run.summary)}")
     if metrics:
         output.text("the new trees alone:\n" + metrics_table(metrics, "  "))
     return 0
@@ -44,7 +45,7 @@ def merge(arguments: argparse.Namespace, output: Output) -> int:
     run, manifest = merge_runs(arguments.runs, arguments.out)
     trees = run.run_json["n_estimators"]
     output.event("merged", {"run": run.url, "trees": trees, "position": manifest.position})
-    output.text(f"{run.url} has {trees:,} trees at position {manifest.position:,}")
+    output.text(f"{run.url} has {counted(trees, 'tree')} at position {manifest.position:,}")
     return 0
 
 
@@ -58,7 +59,8 @@ def prune(arguments: argparse.Namespace, output: Output) -> int:
     verb = "would delete" if arguments.dry_run else "deleted"
     for one in told:
         output.text(
-            f"{one.url}: {verb} {len(one.positions)} checkpoints and {len(one.blobs)} blobs "
-            f"({one.n_bytes / 1e6:,.1f} MB); {len(one.kept)} checkpoints stay"
+            f"{one.url}: {verb} {counted(len(one.positions), 'checkpoint')} and "
+            f"{counted(len(one.blobs), 'blob')} ({one.n_bytes / 1e6:,.1f} MB); "
+            f"{counted(len(one.kept), 'checkpoint')} {'stays' if len(one.kept) == 1 else 'stay'}"
         )
     return 0

@@ -159,11 +159,6 @@ def table(rows: Iterable[tuple[str, Any]]) -> str:
     return "\n".join(f"{name:<{width}}  {value}" for name, value in pairs)
 
 
-def counted(number: int, what: str) -> str:
-    """Return a number of things, in the singular for one."""
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
-
-
 def shown(value: Any) -> str:
     """Show a value as a person would write it."""
     if value is None:

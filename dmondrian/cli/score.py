@@ -13,6 +13,7 @@ from typing import Any
 from dmondrian.cli.cluster import connected
 from dmondrian.cli.output import Output, table
 from dmondrian.cli.tls import tls_of_arguments
+from dmondrian.wording import counted
 
 # Metrics by their names in results, and how a person calls them.
 _METRICS = {
@@ -67,7 +68,7 @@ def run_score(
     result = distributed.score(model, data, out, progress=output.follow, **how)
     output.event("scored", {"model": model, **result})
     _tell_groups(result, output)
-    output.text(f"scored {_named(data)}: {result['rows']:,} rows in {out}")
+    output.text(f"scored {_named(data)}: {counted(result['rows'], 'row')} in {out}")
 
 
 def run_evaluate(

@@ -19,11 +19,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from dmondrian.cli.certificates import make_certificates, tls_in
-from dmondrian.cli.output import Output, counted
+from dmondrian.cli.output import Output
 from dmondrian.cli.tls import Tls, tls_mistakes, tls_of_arguments
 from dmondrian.errors import JobError
 from dmondrian.files import NO_HOME
 from dmondrian.toml_text import toml_value
+from dmondrian.wording import counted
 
 SCHEDULER_FILE = "scheduler.json"
 _N_WORKERS = 2  # the fewest that show what a cluster does

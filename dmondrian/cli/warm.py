@@ -17,6 +17,7 @@ from typing import Any
 
 from dmondrian.cli.output import Output
 from dmondrian.errors import ParameterError
+from dmondrian.wording import counted
 
 DOMAINS = ("range", "cube")
 # Parameters that choose a policy, and so kernels of its own, beside the domain: the products of
@@ -74,7 +75,7 @@ def warm(arguments: argparse.Namespace, output: Output) -> int:
     n, folder = sum(compilations().values()), str(cache_folder())
     output.event("warmed", {"algorithms": algorithms, "compiled": n, "folder": folder})
     seconds = time.monotonic() - start
-    told = f"compiled {n} kernels in {seconds:.0f} s" if n else "nothing to compile"
+    told = f"compiled {counted(n, 'kernel')} in {seconds:.0f} s" if n else "nothing to compile"
     on = " and ".join(f"the {domain}" for domain in domains)
     output.text(f"{told}: {folder} has all that {', '.join(algorithms)} can need on {on}")
     return 0

@@ -20,6 +20,7 @@ from dmondrian.data.schema import Column, Schema
 from dmondrian.data.source import SourceFile, partition_keys
 from dmondrian.data.values import CATEGORY, is_bytes, kind_of
 from dmondrian.errors import DataError, SchemaError
+from dmondrian.wording import counted
 
 INDEX = "the index of a data frame, written along with its columns; `include` names those to use"
 
@@ -182,8 +183,8 @@ def check_types(
         spare = [name for name in types if name not in wanted]
         near = [f"{name!r} may be {hit}" for name in missing if (hit := _nearest(name, spare))]
         raise SchemaError(
-            f"{source} lacks {_list(missing)}: expected the {len(wanted)} columns of the "
-            f"training data by name{' (' + '; '.join(near) + ')' if near else ''}; "
+            f"{source} lacks {_list(missing)}: expected the {counted(len(wanted), 'column')} of "
+            f"the training data by name{' (' + '; '.join(near) + ')' if near else ''}; "
             "rename or add them"
         )
     wrong = [

@@ -108,8 +108,8 @@ def encode_target(
             return values, infinite if null is None else infinite | null
         raise DataError(
             f"the target {schema.target!r} is infinite at {where(int(infinite.argmax()))}: "
-            "expected finite numbers; correct the row or take such rows out; a model trained with "
-            'null_target="drop" passes them over'
+            "expected finite numbers; correct the row, or take such rows out of the data; a model "
+            'that was trained with null_target="drop" passes over them'
         )
     labels, codes = as_labels(column, str(schema.target))
     places = {label: i for i, label in enumerate(schema.classes)}

@@ -19,6 +19,7 @@ from dmondrian.data.plan import Block, Group, PartitionValue, Plan, arrange
 from dmondrian.data.source import Source, is_local, stat_uri
 from dmondrian.data.version import Version
 from dmondrian.errors import DataError, PlanError
+from dmondrian.wording import counted
 
 
 def extend_plan(plan: Plan, source: Source) -> Plan:
@@ -64,7 +65,7 @@ def extend_plan(plan: Plan, source: Source) -> Plan:
     added = groups_of(fresh, partitions)
     blocks = (*plan.blocks, *arrange(added, plan.shuffle, plan.seed, plan.blocks))
     rows = sum(group.rows for group in added)
-    note = f"files that came since continue the stream: {len(fresh)} with {rows:,} rows"
+    note = f"files that came since continue the stream: {len(fresh)} with {counted(rows, 'row')}"
     notes = [*plan.notes, note]
     warn_of_varied(plan.schema, fresh, notes)
     earlier = (*plan.earlier, (plan.n_rows, plan.digest))

@@ -145,8 +145,9 @@ class Learner:
             return partial(LabelScan, self._target)
         if draft.kind != NUMBER:
             raise SchemaError(
-                f"the target {self._target!r} is {draft.type}: a regression needs a number; use "
-                'task="classification" (a classifier) for labels'
+                f"the target {self._target!r} is {draft.type}: a regression needs a number; for "
+                'labels use a classifier, such as algorithm = "amf-classifier" in a job file '
+                '(task="classification" of a plan or of `dmondrian schema`)'
             )
         if draft.is_floating or self._merged(self._target) is None:
             return partial(ValueScan, self._target)
@@ -302,7 +303,7 @@ class Learner:
             self._note_order(found.looks_sorted(), found.groups_look_sorted(), shuffle)
             return labels, None
         if classes is not None:
-            raise ParameterError('classes are for task="classification" only')
+            raise ParameterError("classes are for classification alone: leave them out")
         if isinstance(found, ValueScan):
             self._refuse_missing(found.nulls, found.first_null, "null or NaN", null_target)
             self._refuse_missing(found.infinities, found.first_infinity, "infinite", null_target)

@@ -26,6 +26,7 @@ from dmondrian.checkpoint.document import parse_json
 from dmondrian.data.schema import Schema
 from dmondrian.data.shuffle import GROUP_ORDER, permutation
 from dmondrian.errors import CorruptError
+from dmondrian.wording import counted
 
 BLOCK_ROWS = 65_536  # longer row groups are cut into blocks of this many rows
 _META = b"dmondrian.plan"
@@ -87,7 +88,7 @@ class Plan:
     def __repr__(self) -> str:
         """Return what fits a line: there may be thousands of blocks."""
         n_files = len({block.uri for block in self.blocks})
-        return f"Plan({self.n_rows:,} rows, {n_files:,} files, {self.schema!r})"
+        return f"Plan({counted(self.n_rows, 'row')}, {counted(n_files, 'file')}, {self.schema!r})"
 
     @property
     def n_rows(self) -> int:

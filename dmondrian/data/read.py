@@ -28,6 +28,7 @@ from dmondrian.data.shuffle import permutation
 from dmondrian.data.source import is_local, stat_uri
 from dmondrian.data.values import BoolArray, FloatArray, IntArray
 from dmondrian.errors import DataError, PlanError, SchemaError
+from dmondrian.wording import counted
 
 KEPT_GROUPS = 2
 # The footer of a file of many row groups takes longer to read than one group, and a shuffled plan
@@ -214,9 +215,9 @@ def _without_missing(
 ) -> BoolArray:
     if schema.null_target != "drop":
         raise DataError(
-            f"the target {schema.target!r} is missing in {int(missing.sum())} rows, first at "
-            f"{where(int(missing.argmax()))}: fill them in, or take such rows out; a model trained "
-            'with null_target="drop" passes them over'
+            f"the target {schema.target!r} is missing in {counted(int(missing.sum()), 'row')}, "
+            f"first at {where(int(missing.argmax()))}: fill them in, or take such rows out of the "
+            'data; a model that was trained with null_target="drop" passes over them'
         )
     counts["null_target"] = int(missing.sum())
     return ~missing

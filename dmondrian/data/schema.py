@@ -30,6 +30,7 @@ from functools import cached_property
 from typing import Any
 
 from dmondrian.errors import SchemaError
+from dmondrian.wording import counted
 
 NULL_LEVEL = "<null>"
 OTHER_LEVEL = "<other>"
@@ -99,7 +100,7 @@ class Schema:
 
     def __repr__(self) -> str:
         """Return what fits a line; `describe` tells of the columns."""
-        told = [f"{len(self.columns):,} columns", f"{self.n_features:,} features"]
+        told = [counted(len(self.columns), "column"), counted(self.n_features, "feature")]
         if self.target is not None:
             told.append(f"target={self.target!r}")
         return f"Schema({', '.join(told)})"
@@ -214,7 +215,9 @@ class Schema:
             )
             for row in rows
         ]
-        lines.append(f"{len(self.columns)} columns, {self.n_features} features")
+        lines.append(
+            f"{counted(len(self.columns), 'column')}, {counted(self.n_features, 'feature')}"
+        )
         if self.target is not None:
             lines.append(f"target {self.target!r}: {self._describe_target()}")
         if self.weight is not None:
@@ -280,7 +283,7 @@ def describe_encoding(column: Column) -> str:
     null = ", null indicator" if column.has_nulls else ""
     if column.kind == "category":
         shown = ", ".join(column.levels[:4]) + (", ..." if len(column.levels) > 4 else "")
-        return f"{len(column.levels)} levels ({shown}) and other{null}"
+        return f"{counted(len(column.levels), 'level')} ({shown}) and other{null}"
     if column.lower is None or column.upper is None or not column.parts:
         return "null indicator only (the value is constant)"
     if column.kind == "time":

@@ -58,7 +58,8 @@ class LabelScan:
         if len(self.counts) > MAX_CLASSES:
             raise DataError(
                 f"the target {self.name!r} has more than {MAX_CLASSES} different labels: if it is "
-                'a number to predict, use task="regression" (a regressor)'
+                'a number to predict, use a regressor, such as algorithm = "amf-regressor" in a '
+                'job file (task="regression" of a plan or of `dmondrian schema`)'
             )
         self.pairs += len(codes) - 1
         self.changes += int((codes[1:] != codes[:-1]).sum())
@@ -187,8 +188,9 @@ def _label(value: object, name: str) -> Label | None:
     if whole != value:
         raise DataError(
             f"the target {name!r} has the value {value}, which is no class label: expected "
-            'strings, integers or booleans. For a number to predict use task="regression" '
-            "(a regressor)"
+            "strings, integers or booleans. For a number to predict use a regressor, such as "
+            'algorithm = "amf-regressor" in a job file (task="regression" of a plan or of '
+            "`dmondrian schema`)"
         )
     return int(whole)
 

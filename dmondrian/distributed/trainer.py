@@ -27,6 +27,7 @@ from dmondrian.distributed.freeze import IN_MEMORY, freeze
 from dmondrian.distributed.progress import Listener
 from dmondrian.distributed.stage import is_dask, stage
 from dmondrian.store import open_store
+from dmondrian.wording import counted
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class TrainedRun:
             for name, value in self.metrics.items()
             if isinstance(value, float)
         ]
-        told = [repr(self.run_url), f"{self.plan.n_rows:,} rows", *totals]
+        told = [repr(self.run_url), counted(self.plan.n_rows, "row"), *totals]
         return f"TrainedRun({', '.join(told)})"
 
     def to_local(self) -> Any:

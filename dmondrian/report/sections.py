@@ -29,6 +29,7 @@ from dmondrian.report.markup import (
     size,
     table,
 )
+from dmondrian.wording import counted
 
 _SHOWN_COLUMNS = 200  # rows of a table of columns
 _SHOWN_BARS = 15
@@ -39,7 +40,7 @@ def overview(facts: Facts) -> str:
     run = facts.run_json
     learned = 0 if facts.manifest is None else facts.manifest.position
     tiles = [
-        (f"{learned:,}", f"of {facts.n_rows:,} rows learned"),
+        (f"{learned:,}", f"of {counted(facts.n_rows, 'row')} learned"),
         (f"{facts.n_trees or run.get('n_estimators', 0):,}", "trees"),
         (f"{facts.n_nodes:,}", "nodes"),
         (size(facts.n_bytes), "in memory"),
@@ -118,7 +119,7 @@ def outcomes(facts: Facts) -> str:
     found = None if facts.progressive is None else facts.progressive.outcomes
     if found is None or not found.rows:
         return missing("Nothing is known of single forecasts: the run kept no sums over them.")
-    words = f"Of {found.rows:,} rows, each forecast before it was learned"
+    words = f"Of {counted(found.rows, 'row')}, each forecast before it was learned"
     assert facts.progressive is not None  # it has these outcomes
     if found.rows < facts.progressive.rows:
         words += " (the rows before were learned by a version that kept no such sums)"
@@ -176,7 +177,7 @@ def inputs(facts: Facts) -> str:
     if facts.plan is not None:
         columns += [(name, "left out", "0", "excluded by the job") for name in facts.plan.excluded]
     n_more = len(facts.schema.columns) - _SHOWN_COLUMNS
-    more = f"<p>and {n_more:,} columns more</p>" if n_more > 0 else ""
+    more = f"<p>and {counted(n_more, 'more column')}</p>" if n_more > 0 else ""
     parts = [_source(facts), table(("column", "kind", "features", "encoding"), columns), more]
     if facts.counts:
         parts.append("<h3>Values met</h3>")
@@ -197,7 +198,7 @@ def _source(facts: Facts) -> str:
     some = ", ".join(f"<code>{escape(file)}</code>" for file in files[:3])
     more = f" and {len(files) - 3:,} more" if len(files) > 3 else ""
     order = f"shuffled by seed {plan.seed}" if plan.shuffle else "in the order of the files"
-    return f"<p>{plan.n_rows:,} rows {order}, from {some}{more}.</p>"
+    return f"<p>{counted(plan.n_rows, 'row')} {order}, from {some}{more}.</p>"
 
 
 def _event(name: str) -> str:
