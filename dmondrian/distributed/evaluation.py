@@ -6,6 +6,7 @@ blocks are added in the order of the input.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from dmondrian.calibration import Fitted, calibrated, calibrated_std, tells_labe
 from dmondrian.cost import Cost, forecasts
 from dmondrian.data import Encoded, Plan, make_scoring_plan, read_block
 from dmondrian.data.paths import check_paths
+from dmondrian.distributed.learned import count_learned
 from dmondrian.distributed.memory import parse_limit, row_needs
 from dmondrian.distributed.metrics import HeldOut, Likelihood
 from dmondrian.distributed.models import open_model
@@ -26,6 +28,9 @@ from dmondrian.distributed.units import cut
 from dmondrian.errors import DataError
 from dmondrian.joint import Joint
 from dmondrian.sums import Sums
+from dmondrian.wording import counted
+
+_log = logging.getLogger("dmondrian")
 
 Measured = list[tuple[np.ndarray, np.ndarray, np.ndarray | None]]
 
@@ -80,6 +85,9 @@ def evaluate(
 ) -> dict[str, Any]:
     """Measure a model on data that it has not learned.
 
+    Rows of files that its run has learned are measured too; how many there are is logged as a
+    warning.
+
     Parameters
     ----------
     model_url : str or path
@@ -119,6 +127,15 @@ def evaluate(
     limit = parse_limit(memory_limit)
     model = open_model(os.fspath(model_url))
     plan = make_scoring_plan(data, model.schema, target=True)
+    if n_learned := count_learned(os.fspath(model_url), plan.blocks):
+        share = "all" if n_learned == plan.n_rows else f"{n_learned:,} of the"
+        _log.warning(
+            "%s %s were learned by the model, which makes it look better than it is: evaluate "
+            "other rows, or see by `dmondrian describe` how rows were forecast before they were "
+            "learned",
+            share,
+            counted(plan.n_rows, "row"),
+        )
     parts = [
         Part(Plan(plan.schema, plan.blocks[unit.first : unit.last]), model.calibration, model.cost)
         for unit in cut(plan.blocks)
