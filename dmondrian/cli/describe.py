@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dmondrian.cli.output import Output, shown, table
 from dmondrian.cli.score import metrics_table, one_or_list
 from dmondrian.errors import CheckpointError, StoreError
-from dmondrian.wording import counted
+from dmondrian.wording import counted, size
 
 if TYPE_CHECKING:
     from dmondrian.checkpoint import Run
@@ -34,18 +34,18 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
         return follow(arguments, output)
     told = _facts(arguments.model, arguments.importances)
     output.event("model", told)
-    size = told["size"]
+    about = told["size"]
     at_most = "" if told["is_recorded"] else "at most "
     rows: list[tuple[str, Any]] = [
         ("model", told["model"]),
         ("algorithm", told["algorithm"]),
         ("rows learned", f"{told['rows']:,}" + ("" if told["final"] else " (unfinished)")),
         ("features", told["features"]),
-        ("trees", size["trees"]),
-        ("nodes", f"{size['nodes']:,} ({size['nodes'] / size['trees']:,.0f} per tree)"),
-        ("in memory", at_most + _bytes_and_per_node(size["memory_bytes"], size["nodes"])),
-        ("stored", _bytes_and_per_node(size["stored_bytes"], size["nodes"])),
-        ("on disk", f"{size['on_disk_bytes'] / 1e6:,.1f} MB, with all checkpoints"),
+        ("trees", about["trees"]),
+        ("nodes", f"{about['nodes']:,} ({about['nodes'] / about['trees']:,.0f} per tree)"),
+        ("in memory", at_most + _bytes_and_per_node(about["memory_bytes"], about["nodes"])),
+        ("stored", _bytes_and_per_node(about["stored_bytes"], about["nodes"])),
+        ("on disk", f"{size(about['on_disk_bytes'])}, with all checkpoints"),
     ]
     if told["data"] is not None:
         files = f"{counted(told['data']['rows'], 'row')} in {_files(told['data']['files'])}"
@@ -65,7 +65,7 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
         rows.append(("grown", f"trees {first:,} to {stop - 1:,}, {at}"))
     if told["calibrated"] is not None:
         rows.append(("calibrated", told["calibrated"]))
-    rows.append(("checkpoints", _some(told["checkpoints"])))
+    rows.append(("checkpoints", f"at {_some(told['checkpoints'])} rows"))
     output.text(table(rows))
     given, in_use = dict(told["parameters"]), dict(told["in_use"])
     scales = in_use.pop("feature_scales", None)
@@ -210,7 +210,8 @@ def _when(trained: Mapping[str, Any]) -> str:
         for name in ("began", "ended")
     )
     until = "" if ended == began else f" to {ended}"
-    work = f"{clock(trained['seconds'])} of work"
+    seconds = trained["seconds"]
+    work = f"{seconds:.1f} s of work" if seconds < 60.0 else f"{clock(seconds)} of work"
     attempts = counted(trained["attempts"], "attempt")
     return f"{began}{until} UTC, {work} in {attempts}"
 
@@ -317,7 +318,7 @@ def _is_model(text: str) -> bool:
 
 
 def _bytes_and_per_node(n_bytes: int, n_nodes: int) -> str:
-    return f"{n_bytes / 1e6:,.1f} MB ({n_bytes / max(1, n_nodes):,.0f} bytes per node)"
+    return f"{size(n_bytes)} ({n_bytes / max(1, n_nodes):,.0f} bytes per node)"
 
 
 def _some(items: list[Any]) -> str:

@@ -9,6 +9,7 @@ import argparse
 from pathlib import Path
 
 from dmondrian.cli.output import Output
+from dmondrian.wording import size
 
 
 def export(arguments: argparse.Namespace, output: Output) -> int:
@@ -27,7 +28,7 @@ def export(arguments: argparse.Namespace, output: Output) -> int:
     }
     output.event("exported", told)
     output.text(
-        f"{file}: {told['bytes'] / 1e6:,.1f} MB of ONNX\n  takes {about['inputs']}\n"
+        f"{file}: {size(told['bytes'])} of ONNX\n  takes {about['inputs']}\n"
         f"  gives {', '.join(told['outputs'])}"
     )
     return 0

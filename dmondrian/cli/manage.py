@@ -12,7 +12,7 @@ from dmondrian.cli.output import Output
 from dmondrian.cli.score import metrics_table
 from dmondrian.cli.tls import tls_of_arguments
 from dmondrian.cli.train import summary_line
-from dmondrian.wording import counted
+from dmondrian.wording import counted, size
 
 
 def grow(arguments: argparse.Namespace, output: Output) -> int:
@@ -60,7 +60,7 @@ def prune(arguments: argparse.Namespace, output: Output) -> int:
     for one in told:
         output.text(
             f"{one.url}: {verb} {counted(len(one.positions), 'checkpoint')} and "
-            f"{counted(len(one.blobs), 'blob')} ({one.n_bytes / 1e6:,.1f} MB); "
+            f"{counted(len(one.blobs), 'blob')} ({size(one.n_bytes)}); "
             f"{counted(len(one.kept), 'checkpoint')} {'stays' if len(one.kept) == 1 else 'stay'}"
         )
     return 0

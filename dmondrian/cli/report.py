@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 
 from dmondrian.cli.output import Output
+from dmondrian.wording import size
 
 
 def report(arguments: argparse.Namespace, output: Output) -> int:
@@ -17,7 +18,5 @@ def report(arguments: argparse.Namespace, output: Output) -> int:
     file = write_report(arguments.model, arguments.out)
     told = {"run": arguments.model, "out": str(file), "bytes": file.stat().st_size}
     output.event("reported", told)
-    output.text(
-        f"{file}: {told['bytes'] / 1e3:,.0f} kB; it opens in any browser, without a network"
-    )
+    output.text(f"{file}: {size(told['bytes'])}; it opens in any browser, without a network")
     return 0

@@ -47,14 +47,6 @@ def missing(words: str) -> str:
     return f'<p class="none">{words}</p>'
 
 
-def size(n_bytes: float) -> str:
-    """Return bytes as people read them."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if n_bytes >= scale:
-            return f"{n_bytes / scale:.3g} {unit}"
-    return f"{n_bytes:.0f} B"
-
-
 def short(value: float, digits: int = 3) -> str:
     """Return a count as an axis tells it."""
     for unit, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):

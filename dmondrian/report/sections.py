@@ -26,10 +26,9 @@ from dmondrian.report.markup import (
     number,
     percent,
     short,
-    size,
     table,
 )
-from dmondrian.wording import counted
+from dmondrian.wording import counted, size
 
 _SHOWN_COLUMNS = 200  # rows of a table of columns
 _SHOWN_BARS = 15
