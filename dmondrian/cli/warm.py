@@ -168,5 +168,8 @@ def _use_kernel(kind: Any, X: Any, chosen: dict[str, Any]) -> None:
 
 
 def _store(model: Any) -> None:
-    """Let a forest be stored and read, which looks for faults."""
+    """Let a forest be stored, with a summary, and read, which looks for faults."""
+    from dmondrian.checkpoint.summary import Summary
+
     pickle.loads(pickle.dumps(model))
+    Summary.of(model.forest_)

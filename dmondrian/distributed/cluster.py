@@ -25,6 +25,7 @@ from distributed import Client, LocalCluster, Worker, WorkerPlugin
 from distributed.security import Security
 
 from dmondrian.checkpoint import encode_forest
+from dmondrian.checkpoint.summary import Summary
 from dmondrian.distributed.interrupt import HeldBack, undisturbed
 from dmondrian.errors import ClusterError, ParameterError
 from dmondrian.forest import Forest
@@ -317,3 +318,4 @@ def warm(parameters: ForestParameters, calibrate: bool = False) -> None:
     forest.predict_sums(X)
     forest.update(0.5 * X, y, None)  # boxes that wrote columns as bits are written anew
     encode_forest(*forest.stored())
+    Summary.of(forest)

@@ -16,6 +16,7 @@ import json, sys
 import numpy as np
 from dmondrian import _jit
 from dmondrian.checkpoint import encode_forest
+from dmondrian.checkpoint.summary import Summary
 from dmondrian.distributed.cluster import warm
 from dmondrian.forest import Forest
 from dmondrian.parameters import ForestParameters
@@ -38,6 +39,7 @@ if calibrates:
 else:
     forest.update(X, y, None, 2)
 encode_forest(*forest.stored())
+Summary.of(forest)
 print(json.dumps([
     name for kernel in _jit._KERNELS
     if set(kernel.signatures) - compiled.get(name := kernel.__qualname__, set())
