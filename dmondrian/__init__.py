@@ -6,8 +6,9 @@ Numba, are loaded when one is asked for: workers and commands that need none sta
 
 Where to look, from the bottom up; imports go down only (``tests/test_layers.py``):
 
-``_cache``, ``_jit``, ``errors``, ``extras``, ``files``, ``toml_text``, ``wording``
-    The door to Numba and its cache; errors users meet; optional packages; files people ask for.
+``_cache``, ``_jit``, ``errors``, ``extras``, ``files``, ``terminal``, ``toml_text``, ``wording``
+    The door to Numba and its cache; errors users meet; optional packages; files people ask for;
+    a line of progress.
 ``core``
     Nodes, draws, boxes, and the two loops that learn and predict.
 ``growth``, ``stats``, ``losses``, ``rules``

@@ -20,6 +20,7 @@ LAYERS = (
         "errors",
         "extras",
         "files",
+        "terminal",
         "toml_text",
         "wording",
     },

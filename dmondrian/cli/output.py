@@ -12,19 +12,18 @@ import json
 import logging
 import math
 import sys
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TextIO
+
+from dmondrian.terminal import ProgressLine
 
 if TYPE_CHECKING:
     from dmondrian.distributed import Progress
 
 # Control characters but line ends and tabs: names from outside shall not steer a terminal.
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
-# Seconds between progress lines where they cannot be rewritten in place (a log file).
-_LOG_INTERVAL = 5.0
 
 
 class Output:
@@ -44,9 +43,7 @@ class Output:
         self.as_json = as_json
         self._stdout = stdout or sys.stdout
         self._stderr = stderr or sys.stderr
-        self._rewrites = self._stderr.isatty()
-        self._open_width = 0  # characters of the unfinished progress line
-        self._last_line = -math.inf  # time of the last progress line, seconds
+        self._line = ProgressLine(self._stderr)
         self._told: set[str] = set()  # remarks made so far
 
     def event(self, event: str, values: Mapping[str, Any]) -> None:
@@ -90,18 +87,12 @@ class Output:
 
     def progress(self, line: str, *, important: bool = False) -> None:
         """Show the state of the work on stderr: in place on a terminal, else now and then."""
-        now = time.monotonic()
-        if self._rewrites:
-            self._stderr.write("\r" + line.ljust(self._open_width))
-            self._open_width = len(line)
-        elif important or now - self._last_line >= _LOG_INTERVAL:
-            self._stderr.write(line + "\n")
-            self._last_line = now
-        self._stderr.flush()
+        self._line.show(lambda _: line, now=important)
 
     def follow(self, progress: Progress) -> None:
         """Tell a record of progress: as a line on stderr, and as an event."""
-        self.progress(progress.line(), important=progress.rows >= progress.n_rows)
+        is_end = progress.rows >= progress.n_rows
+        self._line.show(progress.line, progress.state, now=is_end)
         self.event("progress", asdict(progress))
 
     def happened(self, event: Mapping[str, Any]) -> None:
@@ -111,9 +102,7 @@ class Output:
 
     def close_line(self) -> None:
         """End a progress line that stands open on a terminal."""
-        if self._open_width:
-            self._stderr.write("\n")
-            self._open_width = 0
+        self._line.close()
 
 
 class _Logged(logging.Handler):

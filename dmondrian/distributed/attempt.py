@@ -228,7 +228,7 @@ class Attempt:
     def _summarise(self, resumed: int, seconds: float, done: Coordinator | None) -> None:
         rows = self.plan.n_rows - resumed
         if done is not None:
-            rows = done.progress().rows - resumed
+            rows = done.settled - resumed
         self.summary = {
             "n_rows": self.plan.n_rows,
             "resumed_at": resumed,

@@ -38,7 +38,7 @@ from dmondrian.distributed.orders import (
     Restore,
     Step,
 )
-from dmondrian.distributed.progress import Progress, Teller
+from dmondrian.distributed.progress import Progress, Speed, Teller
 from dmondrian.distributed.shards import forget, hold, restore, step
 from dmondrian.distributed.tracks import Limits, Track, answer_of, load_of
 from dmondrian.distributed.units import Unit
@@ -110,8 +110,7 @@ class Coordinator:
         self._high = ledger.settled  # unit that follows the furthest one ever sent
         self._stop: int | None = None  # unit after which to stop; -1 before the first
         self._generation = 0  # of steps: workers that hold begin none of an earlier one
-        self._began = time.monotonic()
-        self._first_row = self._row(ledger.settled)
+        self._speed = Speed(self.settled)
         self._interrupts: Interrupts | None = None  # while it drives
 
     def drive(self, interrupts: Interrupts) -> bool:
@@ -141,15 +140,21 @@ class Coordinator:
             self._teller.tell(self.progress, now=True)
 
     @property
+    def settled(self) -> int:
+        """Position that all shards have reached."""
+        return self._row(self._ledger.settled)
+
+    @property
     def durable(self) -> int:
         """Position of the newest checkpoint."""
         return self.manifest.position if self.manifest is not None else 0
 
     def progress(self) -> Progress:
         """Where the run stands."""
-        rows = self._row(self._ledger.settled)
-        seconds = time.monotonic() - self._began
-        speed = (rows - self._first_row) / seconds if seconds > 0 else 0.0
+        # Not the rows that all shards have learned: these move once in a unit, of up to 65,536.
+        learned = sum(self._row(max(track.best + 1, track.done)) for track in self._tracks)
+        rows = learned // len(self._tracks)
+        speed = self._speed.after(rows)
         left = (self._n_rows - rows) / speed if speed > 0 else None
         totals = self._ledger.progressive.totals() if self._ledger.progressive else {}
         workers = len(self._fleet.threads)
@@ -233,7 +238,7 @@ class Coordinator:
                 self._losses.silent(address, self._limits.silence)
 
     def _drop_lost(self) -> None:
-        self._losses.tell(self._row(self._ledger.settled), self.durable)
+        self._losses.tell(self.settled, self.durable)
         for track in self._tracks:
             if track.address is not None and track.address not in self._fleet.threads:
                 self._lose(track)

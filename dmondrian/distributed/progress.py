@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any, TextIO
+
+from dmondrian.distributed.events import counted
+from dmondrian.terminal import ProgressLine, fitted
 
 
 @dataclass(frozen=True)
@@ -21,15 +25,15 @@ class Progress:
     Attributes
     ----------
     rows : int
-        Rows that all shards have learned.
+        Rows that were learned, the mean over the shards.
     n_rows : int
         Rows of the stream.
     rows_per_second : float
-        Of this attempt.
+        Of the last minute.
     durable : int
         Position of the last committed checkpoint.
     seconds_left : float or None
-        None before the first row.
+        At the pace of the last minute; None where no row was learned in it.
     workers : int
         Living workers.
     recoveries : int
@@ -59,24 +63,64 @@ class Progress:
     stopping_at: int | None = None
     stops_at_once: bool = False
 
-    def line(self) -> str:
-        """Return the record as one line."""
-        share = 100.0 * self.rows / self.n_rows if self.n_rows else 100.0
-        parts = [f"{self.rows:,} of {self.n_rows:,} rows ({share:.0f}%)",
-                 f"{self.rows_per_second:,.0f} rows/s"]  # fmt: skip
-        parts += [f"{name} {value:.4g}" for name, value in self.metrics.items()]
-        parts.append(f"saved at {self.durable:,}")
-        if self.tree_groups > 1:
-            parts.append(f"trees in {self.tree_groups} groups")
-        if self.recoveries:
-            parts.append(f"{self.recoveries} shards recovered")
-        if self.seconds_left is not None:
-            parts.append(f"{clock(self.seconds_left)} left")
+    def line(self, width: int | None = None) -> str:
+        """Return the record as one line, of at most `width` columns.
+
+        Share, pace and time left come first, so that a narrow terminal shows these.
+        """
+        share = f"{100 * self.rows // self.n_rows if self.n_rows else 100}%"
+        head = f"{self.rows:,} of {self.n_rows:,} rows ({share})"
+        needed: list[tuple[str, ...]] = [(head, share)]
         if self.is_stopping:
             where = "soon" if self.stopping_at is None else f"at row {self.stopping_at:,}"
             how = " (Ctrl-C again: at once)" if self.stops_at_once else ""
-            parts.append(f"stopping {where}{how}")
-        return ", ".join(parts)
+            needed.append((f"stopping {where}{how}", f"stopping {where}", "stopping"))
+        if self.rows_per_second > 0:
+            needed.append((f"{self.rows_per_second:,.0f} rows/s",))
+        if self.seconds_left is not None and not self.is_stopping:
+            needed.append((f"{clock(self.seconds_left)} left",))
+        others = [f"saved at {self.durable:,}"]
+        others += [f"{name} {value:.4g}" for name, value in self.metrics.items()]
+        if self.tree_groups > 1:
+            others.append(f"trees in {self.tree_groups} groups")
+        if self.recoveries:
+            others.append(f"{counted(self.recoveries, 'shard')} recovered")
+        return fitted(needed, others, width)
+
+    @property
+    def state(self) -> tuple[object, ...]:
+        """What a new line is worth writing for, where lines are not rewritten."""
+        return self.rows, self.durable, self.workers, self.recoveries, self.is_stopping
+
+
+class Speed:
+    """Rows a second over the last minute.
+
+    Parameters
+    ----------
+    rows : int
+        Where it begins.
+    clock : callable
+        Returns seconds.
+    """
+
+    window = 60.0
+    """Seconds that it looks back."""
+
+    def __init__(self, rows: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._points = deque([(clock(), rows)])  # at most two of a second, from a minute ago on
+
+    def after(self, rows: int) -> float:
+        """Take in how many rows there are now; return the rows a second."""
+        now = self._clock()
+        if len(self._points) > 1 and now - self._points[-2][0] < 1.0:
+            self._points.pop()
+        self._points.append((now, rows))
+        while len(self._points) > 2 and self._points[1][0] <= now - self.window:
+            self._points.popleft()
+        then, before = self._points[0]
+        return (rows - before) / (now - then) if now > then else 0.0
 
 
 class Timeline:
@@ -124,22 +168,17 @@ Listener = Callable[[Progress], None]
 
 
 class LineWriter:
-    """Writes progress to a stream: over itself on a terminal, line by line elsewhere."""
+    """Writes progress to a stream; see :class:`dmondrian.terminal.ProgressLine`."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream = stream if stream is not None else sys.stderr
-        self._width = 0
+        self._line = ProgressLine(stream if stream is not None else sys.stderr)
 
     def __call__(self, progress: Progress) -> None:
-        """Write one line."""
-        line = progress.line()
-        if self._stream.isatty():
-            end = "\n" if progress.rows >= progress.n_rows else ""
-            self._stream.write("\r" + line.ljust(self._width) + end)
-            self._width = len(line)
-        else:
-            self._stream.write(line + "\n")
-        self._stream.flush()
+        """Show a record."""
+        is_end = progress.rows >= progress.n_rows
+        self._line.show(progress.line, progress.state, now=is_end)
+        if is_end:
+            self._line.close()
 
 
 class NotebookWriter:

@@ -28,7 +28,7 @@ from dmondrian.data import Encoded, Plan, make_scoring_plan, read_block
 from dmondrian.data.paths import check_paths
 from dmondrian.distributed.memory import Needs, parse_limit, row_needs
 from dmondrian.distributed.models import Model, open_model, plan_here
-from dmondrian.distributed.progress import Listener, Progress, Teller, listener
+from dmondrian.distributed.progress import Listener, Progress, Speed, Teller, listener
 from dmondrian.distributed.relay import Relay, connected_relay
 from dmondrian.distributed.scored import (
     MANIFEST,
@@ -291,12 +291,11 @@ def _write_parts(
     relay: Relay, parts: list[Part], n_rows: int, teller: Teller
 ) -> list[dict[str, Any]]:
     entries: list[dict[str, Any]] = []
-    began = time.monotonic()
+    pace = Speed()
 
     def record() -> Progress:
         rows = sum(entry["rows"] for entry in entries)
-        seconds = time.monotonic() - began
-        speed = rows / seconds if seconds > 0 else 0.0
+        speed = pace.after(rows)
         left = (n_rows - rows) / speed if speed > 0 else None
         return Progress(rows, n_rows, speed, rows, left, 0, 0, tree_groups=relay.n_groups)
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import shutil
 import signal
 import subprocess
 import time
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
+from dmondrian.cli import main
 from tests.cli.command import ADULT, TIMEOUT, call, digests, events, manifests, start, train_words
+from tests.cli.test_output import terminal
 
 pytestmark = pytest.mark.slow
 
@@ -149,3 +154,15 @@ def test_new_files_are_told(rows: Path, shared: str, tmp_path: Path) -> None:
     assert "files that came since continue the stream: 1 with 2,000 rows" in stderr
     last = json.loads(sorted((tmp_path / "run/manifests").glob("*"))[-1].read_text())
     assert last["position"] == 5000
+
+
+def test_a_command_in_a_terminal_keeps_to_its_width(
+    rows: Path, shared: str, tmp_path: Path
+) -> None:
+    words = train_words(tmp_path / "run", f"data.path={rows}", f"cluster.scheduler={shared}")
+    with terminal(80) as (stream, shown), redirect_stderr(stream), redirect_stdout(io.StringIO()):
+        assert main(words) == 0
+        told = shown()
+    lines = [line for line in re.split("[\r\n]+", told) if " rows (" in line]
+    assert "12,288 of 12,288 rows (100%)" in lines[-1]
+    assert max(map(len, lines)) < 80

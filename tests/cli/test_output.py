@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import logging
+import os
+import struct
+import termios
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import TextIO
 
 import numpy as np
+import pytest
 
 from dmondrian.cli.output import Output, table
+from dmondrian.distributed import Progress
+from dmondrian.terminal import LOG_SECONDS, ProgressLine, cut, fitted, width_of
 
 
 class Terminal(io.StringIO):
@@ -53,6 +64,98 @@ def test_a_terminal_sees_one_line_rewritten():
     output.progress("short")
     output.note("end")
     assert stderr.getvalue() == "\ra longer line\rshort        \nend\n"
+
+
+LARGE = Progress(
+    1_234_567_890,
+    2_345_678_901,
+    123_456.7,
+    1_234_000_000,
+    98_765.0,
+    12,
+    3,
+    {"log_loss": 0.12345, "accuracy": 0.98765},
+    tree_groups=2,
+)
+
+
+@contextmanager
+def terminal(columns: int) -> Iterator[tuple[TextIO, Callable[[], str]]]:
+    """A real terminal of that width: what to write to; and, when all is written, what came."""
+    outer, inner = os.openpty()
+    fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    stream = os.fdopen(inner, "w")
+
+    def shown() -> str:
+        stream.close()
+        read = b""
+        with suppress(OSError):  # what Linux raises at the end
+            while more := os.read(outer, 1 << 16):
+                read += more
+        return read.decode().replace("\r\n", "\n")
+
+    with stream:
+        yield stream, shown
+    os.close(outer)
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_a_line_fits_the_terminal_and_what_is_most_wanted_is_not_cut(columns):
+    with terminal(columns) as (stream, shown):
+        output = Output(False, io.StringIO(), stream)
+        output.follow(replace(LARGE, seconds_left=None))
+        output.follow(LARGE)
+        output.follow(replace(LARGE, is_stopping=True, stopping_at=12, stops_at_once=True))
+        output.close_line()
+        first, second, third = shown().removeprefix("\r").split("\r")
+    assert max(map(len, (first, second, third.rstrip("\n")))) < columns
+    for word in ("52%", "123,457 rows/s", "27:26:05 left"):
+        assert word in second
+    assert "stopping" in third
+    assert ("1,234,567,890 of 2,345,678,901 rows (52%)" in second) is (columns >= 80)
+    assert ("(Ctrl-C again: at once)" in third) is (columns == 200)
+    assert ("3 shards recovered" in second) is (columns == 200)
+
+
+def test_a_terminal_that_is_made_narrower_gets_narrower_lines():
+    with terminal(80) as (stream, shown):
+        output = Output(False, io.StringIO(), stream)
+        output.follow(LARGE)
+        fcntl.ioctl(stream, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 30, 0, 0))
+        output.follow(LARGE)
+        lines = shown().removeprefix("\r").split("\r")
+    assert 30 < len(lines[0]) < 80
+    assert len(lines[1]) == 29
+
+
+def test_wide_characters_count_twice_and_combining_ones_not():
+    assert width_of("rows") == 4
+    assert width_of("行数") == 4
+    assert width_of("e\u0301") == 1
+    assert cut("行数 rows", 5) == "行数 "
+    assert cut("行数 rows", 3) == "行"
+    assert cut("e\u0301e\u0301e\u0301", 2) == "e\u0301e\u0301"
+    with terminal(12) as (stream, shown):
+        Output(False, io.StringIO(), stream).progress("行数行数行数行数")
+        assert shown() == "\r行数行数行"
+    assert fitted([("行数行数", "行")], ["数", "数"], 7) == "行, 数"
+
+
+def test_off_a_terminal_no_line_comes_twice(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    stderr = io.StringIO()
+    line = ProgressLine(stderr, lambda: now[0])
+    output = Output(True, io.StringIO(), stderr)
+    output._line = line
+    for rows in (0, 0, 0, 10, 10, 20, 20):
+        output.follow(Progress(rows, 20, 1.0 + now[0], 0, 20.0 - now[0], 1, 0))
+        now[0] += 2 * LOG_SECONDS
+    assert [text.split(",")[0] for text in stderr.getvalue().splitlines()] == [
+        "0 of 20 rows (0%)",
+        "10 of 20 rows (50%)",
+        "20 of 20 rows (100%)",
+    ]
 
 
 def test_a_log_sees_few_lines_and_the_last_one():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+
 import dask.array as da
 import nbformat
 import numpy as np
@@ -9,8 +11,8 @@ import pytest
 from nbclient import NotebookClient
 
 from dmondrian.distributed import predict, score
-from dmondrian.distributed.progress import Progress, Timeline
-from tests.distributed.conftest import Fit, forest
+from dmondrian.distributed.progress import LineWriter, Progress, Speed, Timeline
+from tests.distributed.conftest import GROUP, ROWS, Fit, forest
 
 CELL = """
 from dask.distributed import Client
@@ -57,3 +59,57 @@ def test_a_timeline_is_thinned_and_ends_now(monkeypatch) -> None:
     gaps = np.diff([point[0] for point in told[:-1]])
     assert gaps.min() >= 8.0
     assert gaps.max() <= 17.0
+
+
+def test_the_pace_is_that_of_the_last_minute() -> None:
+    now = [0.0]
+    speed = Speed(1000, lambda: now[0])
+    assert speed.after(1000) == 0.0
+    for second in range(1, 301):  # slowly, then fast
+        now[0] = float(second)
+        rate = speed.after(1000 + 10 * second)
+    assert rate == pytest.approx(10.0)
+    for second in range(301, 331):
+        now[0] = float(second)
+        rate = speed.after(4000 + 100 * (second - 300))
+    assert rate == pytest.approx((30 * 10 + 30 * 100) / 60)
+    for second in range(331, 391):
+        now[0] = float(second)
+        rate = speed.after(4000 + 100 * (second - 300))
+    assert rate == pytest.approx(100.0)
+    assert len(speed._points) < 65
+    now[0] = 1000.0
+    assert speed.after(13_000) == pytest.approx(0.0, abs=0.01)  # nothing for ten minutes
+    now[0] = 1061.0
+    assert speed.after(13_000) == 0.0
+
+
+def test_a_pace_that_is_asked_for_often_keeps_a_point_a_second() -> None:
+    now = [0.0]
+    speed = Speed(0, lambda: now[0])
+    for turn in range(1, 10_001):
+        now[0] = turn / 100.0
+        rate = speed.after(turn)
+    assert rate == pytest.approx(100.0)
+    assert len(speed._points) < 125
+
+
+@pytest.mark.usefixtures("talkative")
+def test_rows_move_with_each_shard_and_not_only_when_all_have_learned(fit: Fit) -> None:
+    told: list[Progress] = []
+    fit(progress=told.append)
+    rows = [progress.rows for progress in told]
+    assert rows == sorted(rows)
+    assert rows[-1] == ROWS
+    assert any(row % GROUP for row in rows)
+
+
+def test_a_line_writer_shows_the_last_record_and_none_twice() -> None:
+    stream = io.StringIO()
+    write = LineWriter(stream)
+    for rows in (5, 5, 10, 10):
+        write(Progress(rows, 10, 1.0, rows, 10.0 - rows, 1, 0))
+    assert stream.getvalue().splitlines() == [
+        "5 of 10 rows (50%), 1 rows/s, 0:05 left, saved at 5",
+        "10 of 10 rows (100%), 1 rows/s, 0:00 left, saved at 10",
+    ]
