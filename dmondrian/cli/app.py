@@ -249,7 +249,7 @@ def _add_managing(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
         "--keep", type=int, default=3, metavar="K", help="newest checkpoints to keep (default: 3)"
     )
     prune.add_argument("--dry-run", action="store_true", help="tell what it would delete")
-    cancel = add("cancel", "stop whoever works on a run, at the next checkpoint or scored file")
+    cancel = add("cancel", "have whoever works on a run save and stop, or stop at a scored file")
     cancel.add_argument("model", metavar="RUN", help="run folder or URL")
 
 

@@ -204,6 +204,7 @@ class Attempt:
         coordinator = Coordinator(
             client, self.run, self.ledger, self.manner.every, self.plan, manifest,
             self.manner.limits, Teller(listen), lease, events,
+            lambda: _equip(client),
         )  # fmt: skip
         began, started = time.time(), time.monotonic()
         outcome, failure = "failed", None

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from distributed import Client
@@ -67,8 +67,10 @@ class Coordinator:
     teller : Teller
     lease : Lease
         Held while it drives; asked before each commit.
-    events : Events or None
+    events : Events
         Told of losses, and of what is done about them.
+    equip : callable
+        Gives all workers, also those to come, what orders need; called where the scheduler is new.
     """
 
     def __init__(
@@ -82,7 +84,8 @@ class Coordinator:
         limits: Limits,
         teller: Teller,
         lease: Lease,
-        events: Events | None = None,
+        events: Events,
+        equip: Callable[[], None],
     ) -> None:
         self.attempt = uuid.uuid4().hex
         self.manifest = manifest
@@ -102,7 +105,8 @@ class Coordinator:
             for shard in range(len(run.run_json["shards"]))
         ]
         self._fleet = Fleet(client)
-        self._losses = Losses(self._fleet, self._tracks, self._row, events or Events())
+        self._losses = Losses(self._fleet, self._tracks, self._row, events)
+        self._equip = equip
         self._inbox = Inbox(client)  # orders under way: track, unit or None for a restore
         self._heard: dict[str, float] = {}  # worker: monotonic seconds of its last answer
         self._marks = {u.index for u in self._units if every.is_due(u)}
@@ -238,7 +242,8 @@ class Coordinator:
                 self._losses.silent(address, self._limits.silence)
 
     def _drop_lost(self) -> None:
-        self._losses.tell(self.settled, self.durable)
+        if self._losses.tell(self.settled, self.durable):
+            self._equip()
         for track in self._tracks:
             if track.address is not None and track.address not in self._fleet.threads:
                 self._lose(track)

@@ -18,6 +18,7 @@ from dmondrian.distributed.tracks import Track
 
 _QUIET = 60.0  # seconds for which a failure is not told again
 _SAFE = "what is saved is safe, and the same command goes on from there"
+_IDLE = "it held no shard"
 
 
 class Losses:
@@ -27,38 +28,57 @@ class Losses:
     ----------
     fleet : Fleet
     tracks : sequence of Track
-        Of all shards.
+        Of all shards; none where tasks are bound to no worker.
     row : callable
         Returns the position at which a unit begins.
     events : Events
+    idle : str
+        What becomes of a lost worker that held no shard.
     """
 
     def __init__(
-        self, fleet: Fleet, tracks: Sequence[Track], row: Callable[[int], int], events: Events
+        self,
+        fleet: Fleet,
+        tracks: Sequence[Track],
+        row: Callable[[int], int],
+        events: Events,
+        idle: str = _IDLE,
     ) -> None:
         self._fleet, self._tracks, self._row, self._events = fleet, tracks, row, events
+        self._idle = idle
         self._known: set[str] = set()  # workers at the last look
         self._is_connected = True
         self._is_waiting = False  # for a first or another worker
         self._restoring: set[int] = set()  # shards that were lost
         self._failures: dict[tuple[str, ...], float] = {}  # failure: when it was told
 
-    def tell(self, learned: int, saved: int) -> None:
+    def tell(self, learned: int | None = None, saved: int | None = None) -> bool:
         """Compare the workers with those at the last look; call this before shards are placed anew.
 
         Parameters
         ----------
-        learned, saved : int
-            Rows that all shards have learned, and that the newest checkpoint holds.
+        learned, saved : int or None
+            Rows that all shards have learned, and that the newest checkpoint holds, in training.
+
+        Returns
+        -------
+        bool
+            Whether the scheduler is back, or another is in its place, which knows no plugin.
         """
         fleet = self._fleet
+        is_back = fleet.is_connected and not self._is_connected
         if fleet.is_connected != self._is_connected:
             self._is_connected = fleet.is_connected
             self._tell_connection(learned, saved)
-        if not fleet.is_connected:
+        if fleet.is_connected:
+            self._tell_workers(saved)
+        else:
             self._known = set()
             self._restoring.update(t.shard for t in self._tracks if t.is_held)
-            return
+        return is_back
+
+    def _tell_workers(self, saved: int | None) -> None:
+        fleet = self._fleet
         now = set(fleet.threads)
         for address in sorted(self._known - now - fleet.shunned):
             self._tell_lost(address, saved)
@@ -79,7 +99,7 @@ class Losses:
             )
         self._known = now
 
-    def _tell_connection(self, learned: int, saved: int) -> None:
+    def _tell_connection(self, learned: int | None, saved: int | None) -> None:
         fleet = self._fleet
         if fleet.is_connected:
             self._events.add(
@@ -88,31 +108,32 @@ class Losses:
             )  # fmt: skip
             return
         seconds = fleet.seconds_left
+        rows = "" if saved is None else f"{learned:,} rows were learned, {saved:,} are saved: "
         self._events.add(
             "scheduler_lost",
             f"lost the connection to the scheduler {fleet.scheduler}: trying to connect again for "
             f"up to {seconds:.0f} seconds, else this ends with a ClusterError (exit code 5). "
-            f"{learned:,} rows were learned, {saved:,} are saved: {_SAFE}",
+            f"{rows}{_SAFE}",
             scheduler=fleet.scheduler,
             seconds=seconds,
             learned=learned,
             saved=saved,
         )
 
-    def _tell_lost(self, address: str, saved: int) -> None:
+    def _tell_lost(self, address: str, saved: int | None) -> None:
         fleet, n = self._fleet, len(self._fleet.threads)
         held = [track for track in self._tracks if track.address == address]
         shards = [track.shard for track in held]
         self._restoring.update(shards)
-        what = f"it held {listed('shard', shards)}"
+        what = self._idle
         if shards:
             first = min(self._row(track.base) for track in held)
-            what += f": restoring from row {first:,}"
+            what = f"it held {listed('shard', shards)}: restoring from row {first:,}"
         if n == 0:
             self._is_waiting = True
             what += (
                 f"; waiting for a worker for up to {fleet.seconds_left:.0f} seconds, then this "
-                f"ends with a ClusterError (exit code 5): {_SAFE} (row {saved:,})"
+                f"ends with a ClusterError (exit code 5): {_SAFE}"
             )
         left = f"{counted(n, 'worker')} left" if n else "none is left"
         is_retired = fleet.was_retired(address)

@@ -17,8 +17,10 @@ from typing import Any
 
 from distributed import Client, Future
 
+from dmondrian.distributed.events import Events
 from dmondrian.distributed.fleet import Fleet
 from dmondrian.distributed.inbox import Arrival, Inbox
+from dmondrian.distributed.losses import Losses
 from dmondrian.errors import ClusterError, DMondrianError, StoreError
 
 TRIES = 4
@@ -87,6 +89,8 @@ class Spread:
         self._word = name.replace(" ", "-")
         self._window = window
         self._fleet = Fleet(client)
+        what = f"what it did of any {name} is done again on another"
+        self._losses = Losses(self._fleet, (), lambda unit: 0, Events(), what)
         self._inbox = Inbox(client)  # routes under way: their numbers
         self._failures: dict[int, int] = {}
         self._staying: dict[int, Future] = {}
@@ -113,7 +117,8 @@ class Spread:
         sent = handed = 0
         heard = time.monotonic()
         while handed < len(self._routes):
-            self._fleet.look()
+            if self._fleet.look():
+                self._losses.tell()
             # Twice the threads: while one task runs, the next is there.
             room = self._window or 2 * sum(self._fleet.threads.values()) + 1
             limit = min(len(self._routes), handed + 4 * room)

@@ -19,11 +19,12 @@ from typing import Any
 import pytest
 
 from dmondrian.checkpoint import Lease, Run, jobs
-from dmondrian.checkpoint.lease import BEAT_SECONDS, holder_of
+from dmondrian.checkpoint import lease as leases
+from dmondrian.checkpoint.lease import holder_of
 from dmondrian.cli import watch
 from dmondrian.cli.output import Output
 from dmondrian.cli.watch import cancel, follow
-from dmondrian.distributed import submit, train
+from dmondrian.distributed import scoring_beat, submit, train
 from dmondrian.distributed.scoring_beat import ScoringBeat
 from dmondrian.errors import ClusterError, ParameterError
 from tests.checkpoint.run_folders import ASKED, PLAN, commit
@@ -34,6 +35,14 @@ from tests.distributed.conftest import (
     wait_until,
     worker_threads,
 )
+
+BEAT_SECONDS = 0.25  # between two signs of life, and two looks for them
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (leases, watch, scoring_beat):
+        monkeypatch.setattr(module, "BEAT_SECONDS", BEAT_SECONDS)
 
 
 @pytest.fixture

@@ -6,10 +6,11 @@ import logging
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,9 @@ from distributed import Client
 
 from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.lease import holder_of
-from dmondrian.distributed import TrainedRun, shards
+from dmondrian.distributed import TrainedRun, score, shards
 from dmondrian.distributed.events import Events, counted, listed
-from dmondrian.distributed.fleet import Fleet
+from dmondrian.distributed.fleet import POLL_SECONDS, Fleet
 from dmondrian.errors import ClusterError
 
 from .conftest import (
@@ -32,7 +33,9 @@ from .conftest import (
     digests,
     giving_up_after,
     resize,
+    table_of,
     wait_until,
+    workers_of,
 )
 
 
@@ -136,48 +139,99 @@ def test_a_wait_for_a_worker_is_told_when_it_begins(
     assert "waiting for one, for up to" in event["text"]
 
 
-@contextmanager
-def processes_of_a_cluster(folder: Path) -> Iterator[tuple[int, str]]:
-    """A scheduler and a worker in processes of their own; yield the scheduler's and its address."""
-    file = folder / "scheduler.json"
-    words = [
-        ["scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard"],
-        ["worker", "--nthreads", "1", "--no-nanny", "--no-dashboard"],
-    ]
-    started = []
-    try:
-        for word in words:
-            line = [sys.executable, "-m", "dask", *word, "--scheduler-file", str(file)]
-            started.append(subprocess.Popen(line, stderr=subprocess.DEVNULL))
-            wait_until(file.exists)
-        yield started[0].pid, str(file)
-    finally:
-        for process in started:
+class Scheduler:
+    """A scheduler and a worker in processes of their own."""
+
+    def __init__(self) -> None:
+        self._started: list[subprocess.Popen[bytes]] = []
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self._port = str(free.getsockname()[1])
+        self.address = f"tcp://127.0.0.1:{self._port}"
+        self._begin()
+
+    def _begin(self) -> None:
+        common = ["--host", "127.0.0.1", "--no-dashboard"]
+        for words in (
+            ["scheduler", "--port", self._port, *common],
+            ["worker", self.address, "--nthreads", "1", "--no-nanny", *common],
+        ):
+            line = [sys.executable, "-m", "dask", *words]
+            self._started.append(subprocess.Popen(line, stderr=subprocess.DEVNULL))
+
+    def kill(self) -> None:
+        """Kill both."""
+        for process in self._started:
             process.kill()
             process.wait(PATIENCE)
+        self._started.clear()
+
+    def start_again(self) -> None:
+        """Kill both and start others at the same address."""
+        self.kill()
+        self._begin()
+
+
+@pytest.fixture
+def scheduler() -> Iterator[Scheduler]:
+    started = Scheduler()
+    yield started
+    started.kill()
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("talkative")
 def test_a_lost_scheduler_is_told_with_what_will_happen(
-    fit: Fit, tmp_path: Path, told: list[dict[str, Any]], undisturbed: TrainedRun
+    fit: Fit,
+    scheduler: Scheduler,
+    told: list[dict[str, Any]],
+    undisturbed: TrainedRun,
+    tmp_path: Path,
 ) -> None:
-    with (
-        processes_of_a_cluster(tmp_path) as (pid, file),
-        Client(scheduler_file=file, set_as_default=False, timeout=PATIENCE) as client,
-    ):
+    with Client(scheduler.address, set_as_default=False, timeout=PATIENCE) as client:
         client.wait_for_workers(1, timeout=PATIENCE)
+        fit(client=client, progress=Once(scheduler.start_again))  # it is there again in time
+        kinds = [event["event"] for event in told]
+        assert [kind for kind in kinds if kind != "worker_joined"][:2] == [
+            "scheduler_lost",
+            "scheduler_back",
+        ]
+        assert digests(tmp_path / "run") == digests(undisturbed)
+        told.clear()
         client._timeout = 2.0  # for which it tries to connect again
         with pytest.raises(ClusterError, match="did not come back for"):
-            fit(client=client, progress=Once(lambda: os.kill(pid, signal.SIGKILL)))
+            fit("other", client=client, progress=Once(scheduler.kill))
     event = only(told, "scheduler_lost")
-    saved = Run.open(tmp_path / "run").manifests()
+    saved = Run.open(tmp_path / "other").manifests()
     assert event["saved"] == max(saved, default=0) <= event["learned"]
     assert event["seconds"] == 2.0
     for word in ("trying to connect again for up to 2 seconds", "exit code 5", "the same command"):
         assert word in event["text"]
     assert "worker_lost" not in [event["event"] for event in told]
-    assert digests(fit()) == digests(undisturbed)
+    assert digests(fit("other")) == digests(undisturbed)
+
+
+@pytest.mark.usefixtures("talkative")
+def test_a_worker_that_is_killed_as_it_scores_is_told(
+    pair: Client,
+    adult: Path,
+    undisturbed: TrainedRun,
+    told: list[dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dmondrian.distributed.scoring.FILE_ROWS", 500)
+    address, pid = min(pair.run(os.getpid).items())
+
+    def kill() -> None:
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: address not in workers_of(pair))
+        time.sleep(POLL_SECONDS)  # until it looks again
+
+    score(undisturbed.run_url, adult, tmp_path / "out", client=pair, progress=Once(kill))
+    event = only(told, "worker_lost")
+    assert event["worker"] == address
+    assert "what it did of any output file is done again on another" in event["text"]
+    assert table_of(tmp_path / "out").num_rows == ROWS
 
 
 def test_numbers_are_listed_and_many_are_counted() -> None:
