@@ -1,21 +1,23 @@
 """Parquet in, encoded rows out: the frozen, numbered stream that a forest learns from.
 
 `make_plan` looks at a source once and fixes the order of its rows and their encoding;
-`read_block` turns any block of the plan into arrays; `make_scoring_plan` reads other data with the
+`read_chunk` turns any chunk of the plan into arrays; `make_scoring_plan` reads other data with the
 encoding of a model.
 """
 
+from dmondrian.data.chunks import Chunk
 from dmondrian.data.extend import change_between, extend_plan
 from dmondrian.data.make import make_plan, make_scoring_plan
 from dmondrian.data.moved import place, place_beside, places_of
 from dmondrian.data.plan import BLOCK_ROWS, Block, Plan
-from dmondrian.data.read import Encoded, read_block
+from dmondrian.data.read import Encoded, read_block, read_blocks, read_chunk
 from dmondrian.data.schema import Column, Schema
 from dmondrian.data.source import list_source
 
 __all__ = [
     "BLOCK_ROWS",
     "Block",
+    "Chunk",
     "Column",
     "Encoded",
     "Plan",
@@ -29,4 +31,6 @@ __all__ = [
     "place_beside",
     "places_of",
     "read_block",
+    "read_blocks",
+    "read_chunk",
 ]

@@ -11,11 +11,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from dmondrian.data.chunks import Band
 from dmondrian.data.columns import check_file, partition_types
 from dmondrian.data.constants import constants_of
 from dmondrian.data.make import footers_of, groups_of, warn_of_varied
 from dmondrian.data.moved import find_places, place
-from dmondrian.data.plan import Block, Group, PartitionValue, Plan, arrange
+from dmondrian.data.plan import (
+    Block,
+    Group,
+    PartitionValue,
+    Plan,
+    arrange,
+    arrange_mixed,
+    mixed_note,
+)
 from dmondrian.data.source import Source, is_local, stat_uri
 from dmondrian.data.version import Version
 from dmondrian.errors import DataError, PlanError
@@ -63,13 +72,23 @@ def extend_plan(plan: Plan, source: Source) -> Plan:
     for footer in fresh:
         check_file(plan.schema, footer, partitions, ())
     added = groups_of(fresh, partitions)
-    blocks = (*plan.blocks, *arrange(added, plan.shuffle, plan.seed, plan.blocks))
     rows = sum(group.rows for group in added)
     note = f"files that came since continue the stream: {len(fresh)} with {counted(rows, 'row')}"
     notes = [*plan.notes, note]
+    bands: tuple[Band, ...] = ()
+    if plan.bands:
+        more, bands = arrange_mixed(added, plan.schema.n_features, plan.seed, plan.blocks)
+        notes.append(f"of these, {mixed_note(more, bands)}")
+    else:
+        more = arrange(added, plan.shuffle, plan.seed, plan.blocks)
     warn_of_varied(plan.schema, fresh, notes)
-    earlier = (*plan.earlier, (plan.n_rows, plan.digest))
-    return replace(plan, blocks=blocks, notes=tuple(notes), earlier=earlier)
+    return replace(
+        plan,
+        blocks=(*plan.blocks, *more),
+        notes=tuple(notes),
+        earlier=(*plan.earlier, (plan.n_rows, plan.digest)),
+        bands=(*plan.bands, *bands),
+    )
 
 
 def _texts(partition: tuple[PartitionValue, ...]) -> list[tuple[str, str | None]]:

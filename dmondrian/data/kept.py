@@ -31,6 +31,7 @@ class Kept(Generic[T]):
         self._lock = threading.Lock()
         self._values: OrderedDict[Hashable, Future[T]] = OrderedDict()
         self._sizes: dict[Hashable, int] = {}
+        self._total = 0  # of the sizes: a look-up must not add them all up
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return the value of a key, made by `make` if it is not there."""
@@ -39,7 +40,7 @@ class Kept(Generic[T]):
             is_mine = future is None
             if future is None:
                 future = self._values[key] = Future()
-                self._sizes[key] = 1 if self._size_of is None else 0
+                self._resize(key, 1 if self._size_of is None else 0)
             self._values.move_to_end(key)
             self._let_go()
         if is_mine:
@@ -47,21 +48,38 @@ class Kept(Generic[T]):
                 future.set_result(make())
             except BaseException as error:
                 with self._lock:
-                    self._values.pop(key, None)
-                    self._sizes.pop(key, None)
+                    if self._values.get(key) is future:
+                        self._forget(key)
                 future.set_exception(error)
                 raise
             self._weigh(key, future)
         return future.result()
+
+    def find(self, key: Hashable) -> T | None:
+        """Return the value of a key that is made; None if it is not there."""
+        with self._lock:
+            future = self._values.get(key)
+            if future is None or not future.done() or future.exception() is not None:
+                return None
+            self._values.move_to_end(key)
+            return future.result()
 
     def _weigh(self, key: Hashable, future: Future[T]) -> None:
         if self._size_of is None:
             return
         with self._lock:
             if self._values.get(key) is future:
-                self._sizes[key] = self._size_of(future.result())
+                self._resize(key, self._size_of(future.result()))
                 self._let_go()
 
+    def _resize(self, key: Hashable, size: int) -> None:
+        self._total += size - self._sizes.get(key, 0)
+        self._sizes[key] = size
+
+    def _forget(self, key: Hashable) -> None:
+        del self._values[key]
+        self._total -= self._sizes.pop(key)
+
     def _let_go(self) -> None:
-        while sum(self._sizes.values()) > self._most and len(self._values) > 1:
-            del self._sizes[self._values.popitem(last=False)[0]]
+        while self._total > self._most and len(self._values) > 1:
+            self._forget(next(iter(self._values)))

@@ -19,7 +19,13 @@ from dmondrian.data.columns import Draft
 from dmondrian.data.footers import Bounds, Footer
 from dmondrian.data.scan import MAX_DISTINCT, CategoryScan, NumberScan, Scan, TimeScan, scan
 from dmondrian.data.schema import Column, Label, Schema
-from dmondrian.data.target import LabelScan, ValueScan, bounds_look_sorted
+from dmondrian.data.target import (
+    MIN_GROUP,
+    LabelScan,
+    ValueScan,
+    bounds_look_sorted,
+    ranges_look_pure,
+)
 from dmondrian.data.values import CATEGORY, MICROS_PER_DAY, NUMBER, TIME
 from dmondrian.errors import DataError, ParameterError, SchemaError
 
@@ -300,7 +306,7 @@ class Learner:
             self._refuse_missing(found.nulls, found.first_null, "null", null_target)
             labels = _classes(name, found, classes)
             self._note_classes(len(found.counts), sum(found.counts.values()))
-            self._note_order(found.looks_sorted(), found.groups_look_sorted(), shuffle)
+            self._note_order(found.looks_sorted(), found.groups_look_pure(), shuffle)
             return labels, None
         if classes is not None:
             raise ParameterError("classes are for classification alone: leave them out")
@@ -308,6 +314,7 @@ class Learner:
             self._refuse_missing(found.nulls, found.first_null, "null or NaN", null_target)
             self._refuse_missing(found.infinities, found.first_infinity, "infinite", null_target)
             lower, upper, is_sorted = found.lower, found.upper, found.looks_sorted()
+            ranges = found.ranges
         else:
             merged = self._merged(name)
             assert merged is not None  # otherwise it was scanned
@@ -317,9 +324,15 @@ class Learner:
             is_sorted = bounds_look_sorted(
                 [(c.lower, c.upper) for c in chunks if c.lower is not None and c.upper is not None]
             )
+            group_rows = [n for footer in self._footers for n in footer.group_rows if n]
+            ranges = [
+                (chunk.lower, chunk.upper)
+                for chunk, n in zip(chunks, group_rows, strict=True)
+                if n >= MIN_GROUP and chunk.lower is not None and chunk.upper is not None
+            ]
         if lower > upper:
             raise DataError(f"the target {name!r} has no finite value: there is nothing to learn")
-        self._note_order(is_sorted, is_sorted, shuffle)
+        self._note_order(is_sorted, ranges_look_pure(ranges), shuffle)
         return None, (lower, upper)
 
     def _note_classes(self, classes: int, rows: int) -> None:
@@ -348,18 +361,18 @@ class Learner:
             'drop such rows with null_target="drop"'
         )
 
-    def _note_order(self, rows_sorted: bool, groups_sorted: bool, shuffle: bool) -> None:
+    def _note_order(self, rows_sorted: bool, groups_pure: bool, shuffle: bool) -> None:
         if rows_sorted and not shuffle:
             self._findings.warnings.append(
                 f"the rows look sorted by the target {self._target!r} (neighbours nearly always "
                 "agree), which misleads a forest that learns row by row: use shuffle=True (in a "
                 "job file: shuffle = true) unless the order is the point"
             )
-        elif shuffle and groups_sorted:
-            self._findings.notes.append(
-                f"whole row groups hold nearly one value of the target {self._target!r}: a shuffle "
-                "moves rows within their row group only; write the data in random order, or with "
-                "smaller row groups, for a better mix"
+        elif groups_pure and not shuffle:
+            self._findings.warnings.append(
+                f"whole row groups hold nearly one value of the target {self._target!r}, which "
+                "misleads a forest that learns row by row: use shuffle=True (in a job file: "
+                "shuffle = true) unless the order is the point"
             )
 
 

@@ -26,7 +26,7 @@ from dmondrian.data.constants import constants_of, note_of_varied
 from dmondrian.data.footers import Footer, read_footers
 from dmondrian.data.learn import Learner
 from dmondrian.data.paths import check_paths
-from dmondrian.data.plan import Group, Plan, arrange
+from dmondrian.data.plan import Group, Plan, arrange, arrange_mixed, mixed_note
 from dmondrian.data.schema import Label, Schema
 from dmondrian.data.source import Source, list_source, partition_keys
 from dmondrian.errors import DataError, ParameterError
@@ -56,6 +56,7 @@ def make_plan(
     classes: Sequence[Label] | None = None,
     among: Collection[str] | None = None,
     include: Iterable[str] | None = (),
+    is_mixed: bool = True,
 ) -> Plan:
     """Plan the training on a source.
 
@@ -73,7 +74,8 @@ def make_plan(
     weight : str, optional
         Column of row weights, finite and not negative.
     shuffle : bool
-        Read the row groups, and the rows within each, in a random order fixed by `seed`.
+        Read the rows in a random order fixed by `seed`, mixed over as many row groups at a time as
+        memory allows; a note of the plan says how many.
     seed : int
         In [0, 2**64).
     max_categories : int
@@ -90,6 +92,9 @@ def make_plan(
         Columns to use although a data frame wrote them as its index, which is otherwise left out
         unless it is the target, the weight or in `categorical`. None uses every index, as earlier
         versions did.
+    is_mixed : bool
+        False shuffles as earlier versions did, for runs that they began: row groups in a random
+        order, and the rows of each among themselves.
 
     Returns
     -------
@@ -136,7 +141,12 @@ def make_plan(
         check_plain((*drafts, target, weight), footer)
     learner = Learner(footers, partitions, drafts, left_out, target, weight)
     schema, found = learner.learn(max_categories, classes, shuffle=shuffle, **options)
-    blocks = arrange(groups_of(footers, partitions), shuffle, seed)
+    groups = groups_of(footers, partitions)
+    if shuffle and is_mixed:
+        blocks, bands = arrange_mixed(groups, schema.n_features, seed)
+        notes.append(f"shuffle: {mixed_note(blocks, bands)}")
+    else:
+        blocks, bands = arrange(groups, shuffle, seed), ()
     notes += _left_out_notes(schema)
     for text in found.warnings:
         warnings.warn(text, UserWarning, stacklevel=2)
@@ -148,6 +158,7 @@ def make_plan(
         seed,
         told,
         excluded=tuple(excluded),
+        bands=bands,
         included=None if included is None else tuple(used),
     )
 

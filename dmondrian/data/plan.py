@@ -1,5 +1,9 @@
 """The frozen stream: an ordered list of blocks of rows, with the encoding they are read with.
 
+A stream that is shuffled is *mixed*: its blocks are whole row groups, bands of which are drawn from
+at a time (:mod:`dmondrian.data.chunks`). Plans of earlier versions have a shuffle without bands:
+row groups in a random order, and the rows of each in one.
+
 Data may move after a plan was made: its blocks then have the places where their files are now, and
 `origins` what the files are called in the stored plan, which the digest covers.
 
@@ -23,6 +27,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dmondrian.checkpoint.document import parse_json
+from dmondrian.data.chunks import Band, Chunk, join, lay_bands, mix
 from dmondrian.data.schema import Schema
 from dmondrian.data.shuffle import GROUP_ORDER, permutation
 from dmondrian.errors import CorruptError
@@ -31,6 +36,7 @@ from dmondrian.wording import counted
 BLOCK_ROWS = 65_536  # longer row groups are cut into blocks of this many rows
 _META = b"dmondrian.plan"
 _FORMAT = 1
+_MIXED_FORMAT = 2  # of plans with bands: versions that know none refuse them by it
 
 # (key, Arrow type as text, value as text or None for null) of one key=value folder
 PartitionValue = tuple[str, str, str | None]
@@ -51,7 +57,10 @@ class Group:
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive rows of one row group (after the shuffle of its rows, if there is one)."""
+    """Consecutive rows of one row group (after the shuffle of its rows, if there is one).
+
+    In a plan with bands a block is a whole row group, and its place says which band it is in.
+    """
 
     index: int  # place in the stream
     position: int  # number of the first row in the stream
@@ -79,6 +88,7 @@ class Plan:
     # (rows, digest) of each plan that this one continues, oldest first; not in the digest
     earlier: tuple[tuple[int, str], ...] = ()
     excluded: tuple[str, ...] = ()  # columns that the job left out; not in the digest
+    bands: tuple[Band, ...] = ()  # of a stream that is mixed
     # uri now -> (uri, stamp) when the plan was made, of files whose store calls them otherwise now
     origins: Mapping[str, tuple[str, str]] = field(default_factory=dict, hash=False)
     # index columns of data frames that are features, where the job asked for them; None in a plan
@@ -90,10 +100,22 @@ class Plan:
         n_files = len({block.uri for block in self.blocks})
         return f"Plan({counted(self.n_rows, 'row')}, {counted(n_files, 'file')}, {self.schema!r})"
 
-    @property
+    @cached_property
     def n_rows(self) -> int:
         """Rows in the files of the plan (before rows without a target are dropped)."""
         return sum(block.rows for block in self.blocks)
+
+    @cached_property
+    def chunks(self) -> tuple[Chunk, ...]:
+        """What is read and encoded together, in stream order."""
+        if self.bands:
+            return mix(self.blocks, self.bands)
+        return join(self.blocks, {rows for rows, _ in self.earlier})
+
+    @cached_property
+    def chunks_by_block(self) -> tuple[Chunk, ...]:
+        """The same with a chunk for each block, unless the stream is mixed."""
+        return self.chunks if self.bands else join(self.blocks, max_rows=0)
 
     @cached_property
     def digest(self) -> str:
@@ -107,8 +129,15 @@ class Plan:
         return next((digest for rows, digest in self.earlier if position <= rows), self.digest)
 
     def _header(self) -> dict[str, Any]:
-        schema = self.schema.to_json()
-        return {"format": _FORMAT, "schema": schema, "shuffle": self.shuffle, "seed": self.seed}
+        header = {
+            "format": _MIXED_FORMAT if self.bands else _FORMAT,
+            "schema": self.schema.to_json(),
+            "shuffle": self.shuffle,
+            "seed": self.seed,
+        }
+        if self.bands:
+            header["bands"] = [[band.stop, band.shares] for band in self.bands]
+        return header
 
     def _rows(self) -> list[list[Any]]:
         """Return the stored form of each block."""
@@ -157,6 +186,7 @@ class Plan:
                 notes=tuple(header["notes"]),
                 earlier=tuple((int(n), str(digest)) for n, digest in header.get("earlier", ())),
                 excluded=tuple(header.get("excluded", ())),
+                bands=tuple(Band(stop, shares) for stop, shares in header.get("bands", ())),
                 included=tuple(header["included"]) if "included" in header else None,
             )
             plan._check()
@@ -193,6 +223,26 @@ class Plan:
             if any(type(text) is not str for text in (block.uri, block.stamp, block.footer)):
                 raise ValueError(f"block {index} names no file")
             position += block.rows
+        self._check_bands()
+
+    def _check_bands(self) -> None:
+        """Raise ValueError where bands are not of whole row groups, or cut into too many shares."""
+        if self.bands and not self.shuffle:
+            raise ValueError("a stream that is not shuffled has no bands")
+        if self.bands and any(block.rows < block.group_rows for block in self.blocks):
+            raise ValueError("a block of a band is a part of a row group")
+        ends = {block.position + block.rows for block in self.blocks}
+        start = 0
+        for band in self.bands:
+            if type(band.stop) is not int or type(band.shares) is not int:
+                raise ValueError("a band is not told in integers")
+            if band.stop not in ends or not start < band.stop or band.shares < 1:
+                raise ValueError(f"a band ends at row {band.stop}, in {band.shares} shares")
+            start = band.stop
+        if self.bands and start != self.n_rows:
+            raise ValueError("the bands do not end where the stream does")
+        if any(band.shares > _MOST_SHARES for band in self.bands):
+            raise ValueError(f"a band is cut into more than {_MOST_SHARES} shares")
 
 
 def _read(data: bytes) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
@@ -205,9 +255,9 @@ def _read(data: bytes) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
     )
     stored = file.schema_arrow.metadata or {}
     header = parse_json(stored[_META])
-    if header["format"] != _FORMAT:
+    if header["format"] != (_MIXED_FORMAT if header.get("bands") else _FORMAT):
         told = str(header["format"])[:80]
-        raise ValueError(f"expected a plan of format {_FORMAT}, got {told}")
+        raise ValueError(f"expected a plan of format {_FORMAT} or {_MIXED_FORMAT}, got {told}")
     kinds = [(part.name, _plain_type(part.type)) for part in file.schema_arrow]
     if kinds not in (_FIELDS, [*_FIELDS, _FOOTER]):
         raise ValueError("its columns were altered")
@@ -233,6 +283,7 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
 
 # Far above any real stream; below what a file of a few bytes could declare.
 _MOST_BLOCKS, _MOST_BYTES, _MOST_ROWS = 4_000_000, 2**31, 2**40
+_MOST_SHARES = 4096
 _BATCH_ROWS = 8192
 _FIELDS: list[tuple[str, pa.DataType]] = [
     ("index", pa.int64()),
@@ -260,21 +311,68 @@ def arrange(
     ----------
     groups : sequence of Group
     shuffle, seed
-        As in `Plan`.
+        As in `Plan`, of a stream without bands.
     before : sequence of Block
         The stream that these groups follow; its groups are numbered without a gap.
     """
+    numbered, start = _ordered(groups, shuffle, seed, before)
+    return tuple(_cut(numbered, len(before), start, BLOCK_ROWS))
+
+
+def arrange_mixed(
+    groups: Sequence[Group], n_features: int, seed: int, before: Sequence[Block] = ()
+) -> tuple[tuple[Block, ...], tuple[Band, ...]]:
+    """Lay row groups out as a mixed stream: order the groups and gather them into bands.
+
+    Parameters
+    ----------
+    groups : sequence of Group
+    n_features : int
+        Columns of an encoded row.
+    seed : int
+    before : sequence of Block
+        As in `arrange`.
+    """
+    numbered, start = _ordered(groups, True, seed, before)
+    bands = lay_bands([group.rows for _, group in numbered], n_features, start)
+    return tuple(_cut(numbered, len(before), start, None)), bands
+
+
+def mixed_note(blocks: Sequence[Block], bands: Sequence[Band]) -> str:
+    """Say by how much bands mix the rows of blocks, and how often row groups are decoded for it."""
+    groups = f"{len(blocks):,} row group{'' if len(blocks) == 1 else 's'}"
+    if len(bands) == 1:
+        told = f"the rows of all {groups} are mixed with each other"
+    else:
+        chunks = mix(blocks, bands)
+        drawn = [chunk.last - chunk.first for chunk in chunks]
+        n_groups, n_rows = int(np.median(drawn)), int(np.median([chunk.rows for chunk in chunks]))
+        told = (
+            f"each stretch of about {n_rows:,} rows is drawn from {n_groups:,} of {groups}, chosen "
+            "at random, in random order"
+        )
+    shares = max(band.shares for band in bands)
+    return told if shares == 1 else f"{told}; a row group is read up to {shares} times for it"
+
+
+def _ordered(
+    groups: Sequence[Group], shuffle: bool, seed: int, before: Sequence[Block]
+) -> tuple[list[tuple[int, Group]], int]:
+    """Return row groups with their numbers in stream order, and the position where they start."""
     order = permutation(seed, GROUP_ORDER, len(groups)) if shuffle else np.arange(len(groups))
     first = max((block.group for block in before), default=-1) + 1
-    numbered = [(first + int(number), groups[number]) for number in order]
     start = before[-1].position + before[-1].rows if before else 0
-    return tuple(_cut(numbered, len(before), start))
+    return [(first + int(number), groups[number]) for number in order], start
 
 
-def _cut(groups: Sequence[tuple[int, Group]], index: int, position: int) -> Iterator[Block]:
+def _cut(
+    groups: Sequence[tuple[int, Group]], index: int, position: int, most: int | None
+) -> Iterator[Block]:
+    """Yield the blocks of row groups, cut into blocks of at most so many rows."""
     for number, group in groups:
-        for offset in range(0, group.rows, BLOCK_ROWS):
-            rows = min(BLOCK_ROWS, group.rows - offset)
+        step = group.rows if most is None else most
+        for offset in range(0, group.rows, step):
+            rows = min(step, group.rows - offset)
             yield Block(
                 index=index,
                 position=position,

@@ -1,36 +1,48 @@
-"""One block of a plan, read, decoded, put in order and encoded.
+"""Blocks and chunks of a plan, read, decoded, put in order and encoded.
 
-Relies on the plan's recipe (schema, shuffle, seed) and on the block's descriptor; any process that
-can open the uri reads the same block. Promises: equal blocks give equal bytes; a file that changed
-since the plan was made is a `PlanError` that names it, found before a row is used; safe to call
-from several threads.
+Relies on the plan's recipe (schema, shuffle, seed) and on the descriptors of blocks and chunks; any
+process that can open the uris reads the same rows. Promises: equal blocks give equal bytes,
+whatever they are read together with; a file that changed since the plan was made is a `PlanError`
+that names it, found before a row is used; safe to call from several threads.
 
-A row group that was cut into several blocks is decoded once per process and kept until
-`KEPT_GROUPS` others were read; footers are kept up to `KEPT_FOOTERS` bytes.
+A row group that is read in parts is decoded once per process if it is used again soon: up to
+`KEPT_BYTES` of decoded rows are kept, at least one row group. Footers are kept up to `KEPT_FOOTERS`
+bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dmondrian.data.chunks import JOINED_ROWS, Chunk
 from dmondrian.data.columns import partition_array
 from dmondrian.data.encode import Matrix, encode_features, encode_target, encode_weight
 from dmondrian.data.footers import first_line, open_parquet, read_columns
 from dmondrian.data.kept import Kept
 from dmondrian.data.plan import Block, Plan
 from dmondrian.data.schema import Schema
-from dmondrian.data.shuffle import permutation
+from dmondrian.data.shuffle import CHUNK_ORDER, permutation, share_rows
 from dmondrian.data.source import is_local, stat_uri
 from dmondrian.data.values import BoolArray, FloatArray, IntArray
 from dmondrian.errors import DataError, PlanError, SchemaError
 from dmondrian.wording import counted
 
-KEPT_GROUPS = 2
+KEPT_BYTES = 256 << 20
+"""Bytes of decoded row groups that are kept, at least one of them."""
+
+MOVED_GROUPS = 2  # row groups whose permutation is kept
+VALUE_BYTES = 8  # allowed for a decoded value
+
+CONNECTIONS = 16
+"""Small row groups that are read at a time from a store: that is mostly waiting."""
+
 # The footer of a file of many row groups takes longer to read than one group, and a shuffled plan
 # comes back to all of its files.
 KEPT_FOOTERS = 64 << 20
@@ -39,13 +51,13 @@ KEPT_FOOTERS = 64 << 20
 HELD = 6
 """Bytes of a footer in memory for each in the file: 5.6 were measured for one of many columns."""
 
-_groups: Kept[pa.Table] = Kept(KEPT_GROUPS)
+_groups: Kept[pa.Table] = Kept(KEPT_BYTES, lambda table: int(table.nbytes))
 _footers: Kept[pq.FileMetaData] = Kept(KEPT_FOOTERS, lambda footer: HELD * footer.serialized_size)
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """The rows of one block as a forest takes them.
+    """Consecutive rows of a stream as a forest takes them.
 
     Without a target (scoring), or where rows lacked one and are dropped, see `counts`: there are
     then fewer rows than the block has.
@@ -57,6 +69,42 @@ class Encoded:
     keep: pa.Table | None  # columns passed through, n rows
     counts: dict[str, int]  # events, see `encode_features`; and "null_target", always
     names: Sequence[str]  # of the features, d
+    dropped: IntArray | None = None  # ascending places of rows that were dropped; None: of none
+
+    def between(self, start: int, stop: int) -> Encoded:
+        """Return the rows at the places `start` to `stop - 1`, rows that were dropped counted.
+
+        Events are counted for many rows at a time: those of all rows are with the first.
+        """
+        counts = self.counts if start == 0 else {}
+        if self.dropped is not None:
+            # Rows that are left before a place: all before it but those that were dropped.
+            start, stop = (at - int(np.searchsorted(self.dropped, at)) for at in (start, stop))
+        part = slice(start, stop)
+        return Encoded(
+            self.X[part],
+            None if self.y is None else self.y[part],
+            None if self.weight is None else self.weight[part],
+            None if self.keep is None else self.keep.slice(start, stop - start),
+            counts,
+            self.names,
+        )
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The rows that are taken of one block."""
+
+    block: Block
+    rows: IntArray | None = None  # their numbers in the row group; None: those of the block
+    again: bool = False  # other rows of the row group are wanted soon
+
+    def __len__(self) -> int:
+        return self.block.rows if self.rows is None else len(self.rows)
+
+    def number(self, row: int) -> int:
+        """Return the number of a row in the row group."""
+        return self.block.offset + row if self.rows is None else int(self.rows[row])
 
 
 def read_block(plan: Plan, block: Block, *, keep: Sequence[str] = ()) -> Encoded:
@@ -65,7 +113,8 @@ def read_block(plan: Plan, block: Block, *, keep: Sequence[str] = ()) -> Encoded
     Parameters
     ----------
     plan : Plan
-        The plan of the block; it need not hold other blocks.
+        The plan of the block; it need not hold other blocks. Its stream is not mixed: the rows of a
+        mixed stream are in no block alone, see `read_chunk`.
     block : Block
     keep : sequence of str
         Columns returned as they are, beside the features.
@@ -84,32 +133,160 @@ def read_block(plan: Plan, block: Block, *, keep: Sequence[str] = ()) -> Encoded
         The file is damaged, or holds values that cannot be used (infinities, labels unknown,
         missing targets): column, file and row are named.
     """
-    _check_unchanged(block)
+    return read_blocks(plan, [block], keep=keep)
+
+
+def read_blocks(plan: Plan, blocks: Sequence[Block], *, keep: Sequence[str] = ()) -> Encoded:
+    """Read and encode blocks that follow each other; see `read_block`."""
+    if plan.bands:
+        raise ValueError("the stream is mixed: read its chunks")
+    parts = []
+    for block in blocks:
+        rows = None
+        if plan.shuffle:
+            moved = _moved_rows(plan.seed, block.group, block.group_rows)
+            rows = moved[block.offset : block.offset + block.rows]
+        parts.append(_Part(block, rows, again=block.rows < block.group_rows))
+    return _read(plan, parts, keep, None)
+
+
+def read_chunk(plan: Plan, chunk: Chunk) -> Encoded:
+    """Read and encode one chunk of a plan; see `read_block`."""
+    blocks = plan.blocks[chunk.first : chunk.last]
+    if not plan.bands:
+        return read_blocks(plan, blocks)
+    n_columns = len(plan.schema.columns) + 2
+    n_bytes = sum(block.rows for block in blocks) * n_columns * VALUE_BYTES
+    again = chunk.shares > 1 and n_bytes <= KEPT_BYTES
+    parts = [
+        _Part(
+            block,
+            None
+            if chunk.shares == 1
+            else share_rows(plan.seed, block.group, block.rows, chunk.share, chunk.shares),
+            again,
+        )
+        for block in blocks
+    ]
+    # A row of the stream is taken from a place; here each place is told where its row goes.
+    order = permutation(plan.seed, CHUNK_ORDER + chunk.start, chunk.rows)
+    places = np.empty_like(order)
+    places[order] = np.arange(len(order))
+    return _read(plan, parts, (), places)
+
+
+def _read(
+    plan: Plan, parts: Sequence[_Part], keep: Sequence[str], places: IntArray | None
+) -> Encoded:
+    """Read and encode parts of row groups; `places` says where their rows go, if they move."""
     schema = plan.schema
-    columns, order = _columns(plan, block, keep)
-    where = _locator(block, order)
+    n = sum(map(len, parts))
     counts: dict[str, int] = {"null_target": 0}
-    try:
-        X = encode_features(schema, columns, block.rows, counts, where)
-        y, missing = None, None
-        if schema.target is not None:
-            y, missing = encode_target(schema, columns[schema.target], where)
-        weight = None
-        if schema.weight is not None:
-            weight = encode_weight(schema, columns[schema.weight], where)
-    except (pa.ArrowException, ValueError, OverflowError) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(
-            f"cannot convert {where(0)} and the rows after it: {first_line(error)}"
-        ) from error
-    kept = pa.table({name: columns[name] for name in keep}) if keep else None
-    if missing is not None and missing.any():
-        present = _without_missing(schema, missing, counts, where)
-        X, y = X[present], (None if y is None else y[present])
-        weight = None if weight is None else weight[present]
-        kept = None if kept is None else kept.filter(pa.array(present))
-    return Encoded(X, y, weight, kept, counts, schema.feature_names)
+    X: Matrix | None = None
+    y = None if schema.target is None else np.empty(n)
+    weight = None if schema.weight is None else np.empty(n)
+    missing: BoolArray | None = None
+    first_missing = ""
+    kept: list[pa.Table] = []
+    start = 0
+    for columns, some in _joined(_tables(plan, parts, keep), n):
+        where = _locator(some)
+        stop = start + sum(map(len, some))
+        try:
+            own = encode_features(schema, columns, stop - start, counts, where)
+            target, lacks = None, None
+            if schema.target is not None:
+                target, lacks = encode_target(schema, columns[schema.target], where)
+            weights = None
+            if schema.weight is not None:
+                weights = encode_weight(schema, columns[schema.weight], where)
+        except (pa.ArrowException, ValueError, OverflowError) as error:
+            if isinstance(error, DataError):
+                raise
+            raise DataError(
+                f"cannot convert {where(0)} and the rows after it: {first_line(error)}"
+            ) from error
+        here = slice(start, stop) if places is None else places[start:stop]
+        if lacks is not None and lacks.any():
+            missing = np.zeros(n, dtype=np.bool_) if missing is None else missing
+            missing[here] = lacks
+            first_missing = first_missing or where(int(lacks.argmax()))
+        if keep:
+            kept.append(pa.table({name: columns[name] for name in keep}))
+        if X is None and places is None and stop == n:  # all at once: nothing is to be put together
+            X, y, weight = own, target, weights
+        else:
+            X = np.empty((n, own.shape[1]), dtype=np.float32) if X is None else X
+            X[here] = own
+            for whole, values in ((y, target), (weight, weights)):
+                if whole is not None and values is not None:
+                    whole[here] = values
+        start = stop
+    assert X is not None  # there is a block
+    table = pa.concat_tables(kept) if keep else None
+    encoded = Encoded(X, y, weight, table, counts, schema.feature_names)
+    return encoded if missing is None else _without(encoded, missing, schema, first_missing)
+
+
+def _tables(
+    plan: Plan, parts: Sequence[_Part], keep: Sequence[str]
+) -> Iterator[tuple[_Part, dict[str, pa.ChunkedArray | pa.Array]]]:
+    """Yield parts in their order, each with its columns; of small ones several are read ahead."""
+    unchanged: set[str] = set()
+
+    def read(part: _Part) -> dict[str, pa.ChunkedArray | pa.Array]:
+        if part.block.uri not in unchanged:
+            _check_unchanged(part.block)
+            unchanged.add(part.block.uri)
+        return _columns(plan, part, keep)
+
+    is_waiting = len(parts) > 1 and all(
+        "://" in part.block.uri and part.block.group_rows <= JOINED_ROWS for part in parts
+    )
+    if is_waiting:
+        with ThreadPoolExecutor(CONNECTIONS) as pool:
+            yield from zip(parts, pool.map(read, parts), strict=True)
+    else:
+        for part in parts:
+            yield part, read(part)
+
+
+def _joined(
+    tables: Iterator[tuple[_Part, dict[str, pa.ChunkedArray | pa.Array]]], n: int
+) -> Iterator[tuple[dict[str, pa.ChunkedArray | pa.Array], list[_Part]]]:
+    """Yield columns of several parts in one; types of columns may differ from file to file."""
+    waiting: list[dict[str, pa.ChunkedArray | pa.Array]] = []
+    parts: list[_Part] = []
+    n_rows = 0
+    types: list[pa.DataType] = []
+    for part, columns in tables:
+        own = [column.type for column in columns.values()]
+        if parts and (own != types or n_rows + len(part) > JOINED_ROWS):
+            yield _concatenated(waiting), parts
+            waiting, parts, n_rows = [], [], 0
+        waiting.append(columns)
+        parts.append(part)
+        n_rows, types = n_rows + len(part), own
+    if parts:
+        yield _concatenated(waiting), parts
+
+
+def _concatenated(
+    tables: Sequence[dict[str, pa.ChunkedArray | pa.Array]],
+) -> dict[str, pa.ChunkedArray | pa.Array]:
+    """Return columns that follow each other, of equal types, as one."""
+    if len(tables) == 1:
+        return tables[0]
+    return {name: _one_column([table[name] for table in tables]) for name in tables[0]}
+
+
+def _one_column(columns: Sequence[pa.ChunkedArray | pa.Array]) -> pa.ChunkedArray:
+    arrays: list[pa.Array] = []
+    for column in columns:
+        arrays += column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    whole = pa.chunked_array(arrays, type=columns[0].type)
+    # Each file has a dictionary of its own.
+    return whole.unify_dictionaries() if pa.types.is_dictionary(whole.type) else whole
 
 
 def _check_unchanged(block: Block) -> None:
@@ -130,18 +307,16 @@ def _check_unchanged(block: Block) -> None:
         )
 
 
-def _columns(
-    plan: Plan, block: Block, keep: Sequence[str]
-) -> tuple[dict[str, pa.ChunkedArray | pa.Array], IntArray | None]:
-    """Read a block's columns in stream order, and each row's place in the row group if moved."""
-    schema = plan.schema
+def _columns(plan: Plan, part: _Part, keep: Sequence[str]) -> dict[str, pa.ChunkedArray | pa.Array]:
+    """Read the columns of a part, in the order of its rows."""
+    schema, block = plan.schema, part.block
     wanted = [column.name for column in schema.columns]
     wanted += [name for name in (schema.target, schema.weight, *keep) if name is not None]
     names = list(dict.fromkeys(wanted))
     texts = [column.name for column in schema.columns if column.kind == "category"]
     constants = {value[0]: value for value in block.partition}
     dictionaries = tuple(name for name in texts if name not in keep and name not in constants)
-    if block.rows < block.group_rows:
+    if part.again:
         key = (block.uri, block.stamp, block.row_group, tuple(names), dictionaries)
         table = _groups.get(key, lambda: _read_group(block, names, dictionaries))
     else:
@@ -150,38 +325,29 @@ def _columns(
     lacking = [name for name in names if name not in in_file and name not in constants]
     if lacking:
         raise SchemaError(f"{block.uri} has no column {', '.join(map(repr, lacking))}")
-    order: IntArray | None = None
-    if plan.shuffle:
-        moved = _moved_rows(plan.seed, block.group, block.group_rows)
-        order = moved[block.offset : block.offset + block.rows]
-        table = table.take(pa.array(order)) if table.num_columns else table
+    if part.rows is not None:
+        table = table.take(pa.array(part.rows)) if table.num_columns else table
     elif block.rows < block.group_rows:
         table = table.slice(block.offset, block.rows)
     columns = dict(zip(table.column_names, table.columns, strict=True))
     for name in names:
         if name not in in_file:
-            columns[name] = partition_array(constants[name], block.rows)
-    return columns, order
+            columns[name] = partition_array(constants[name], len(part))
+    return {name: columns[name] for name in names}
 
 
-@lru_cache(maxsize=KEPT_GROUPS)  # the blocks of one row group share its permutation
+@lru_cache(maxsize=MOVED_GROUPS)  # the blocks of one row group share its permutation
 def _moved_rows(seed: int, group: int, rows: int) -> IntArray:
     return permutation(seed, group, rows)
 
 
-def _footer(block: Block) -> pq.FileMetaData | None:
-    """Return the footer of a block's file; None without a stamp, as it may change unseen."""
-
-    def read() -> pq.FileMetaData:
-        with open_parquet(block.uri) as parquet:
-            return parquet.metadata
-
-    key = block.uri, block.size, block.stamp
-    return _footers.get(key, read) if block.stamp else None
-
-
 def _read_group(block: Block, names: Sequence[str], dictionaries: Sequence[str]) -> pa.Table:
-    with open_parquet(block.uri, dictionaries, _footer(block)) as parquet:
+    # Without a stamp a file may change unseen, and its footer is read each time.
+    key = (block.uri, block.size, block.stamp) if block.stamp else None
+    known = None if key is None else _footers.find(key)
+    with open_parquet(block.uri, dictionaries, known) as parquet:
+        if known is None and key is not None:
+            _footers.get(key, lambda: parquet.metadata)
         there = parquet.metadata
         is_there = block.row_group < there.num_row_groups
         n_rows = there.row_group(block.row_group).num_rows if is_there else 0
@@ -197,27 +363,40 @@ def _read_group(block: Block, names: Sequence[str], dictionaries: Sequence[str])
     return table if table.num_columns == len(present) else table.select(present)
 
 
-def _locator(block: Block, order: IntArray | None) -> Callable[[int], str]:
-    """How to name a row of the block: its file, and its number there, counted from 0."""
+def _locator(parts: Sequence[_Part]) -> Callable[[int], str]:
+    """How to name a row of some parts: its file, and its number there, counted from 0."""
 
     def where(row: int) -> str:
-        in_group = block.offset + row if order is None else int(order[row])
+        part = parts[0]
+        for part in parts:
+            if row < len(part):
+                break
+            row -= len(part)
+        block = part.block
         with open_parquet(block.uri) as parquet:
             metadata = parquet.metadata
             before = sum(metadata.row_group(i).num_rows for i in range(block.row_group))
-        return f"{block.uri}, row {before + in_group}"
+        return f"{block.uri}, row {before + part.number(row)}"
 
     return where
 
 
-def _without_missing(
-    schema: Schema, missing: BoolArray, counts: dict[str, int], where: Callable[[int], str]
-) -> BoolArray:
+def _without(encoded: Encoded, missing: BoolArray, schema: Schema, first: str) -> Encoded:
+    """Return the rows that have a target."""
+    n_missing = int(missing.sum())
     if schema.null_target != "drop":
         raise DataError(
-            f"the target {schema.target!r} is missing in {counted(int(missing.sum()), 'row')}, "
-            f"first at {where(int(missing.argmax()))}: fill them in, or take such rows out of the "
-            'data; a model that was trained with null_target="drop" passes over them'
+            f"the target {schema.target!r} is missing in {counted(n_missing, 'row')}, first at "
+            f"{first}: fill them in, or take such rows out of the data; a model that was trained "
+            'with null_target="drop" passes over them'
         )
-    counts["null_target"] = int(missing.sum())
-    return ~missing
+    present = ~missing
+    return replace(
+        encoded,
+        X=encoded.X[present],
+        y=None if encoded.y is None else encoded.y[present],
+        weight=None if encoded.weight is None else encoded.weight[present],
+        keep=None if encoded.keep is None else encoded.keep.filter(pa.array(present)),
+        counts={**encoded.counts, "null_target": n_missing},
+        dropped=np.flatnonzero(missing),
+    )

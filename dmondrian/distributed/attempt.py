@@ -30,6 +30,7 @@ from dmondrian.distributed.ledger import Ledger
 from dmondrian.distributed.metrics import Progressive, read_counts
 from dmondrian.distributed.progress import Listener, Progress, Teller, Timeline, listener
 from dmondrian.distributed.shards import ShardHolder
+from dmondrian.distributed.sortedness import Sortedness
 from dmondrian.distributed.tracks import Limits
 from dmondrian.distributed.units import Unit, cut, cut_jointly
 from dmondrian.errors import ClusterError, DataError, ParameterError
@@ -114,7 +115,7 @@ class Attempt:
         earlier = tuple(pair for pair in plan.earlier if pair[1] in known)
         self.run, self.plan, self.manner = run, replace(plan, earlier=earlier), manner
         self.parameters = ForestParameters.from_json(run.run_json["parameters"])
-        self.units = self._cut(plan.blocks)
+        self.units = self._cut()
         self.ledger: Ledger | None = None
         self.summary: dict[str, Any] = {}
 
@@ -142,12 +143,11 @@ class Attempt:
             stored = metrics.get("calibration")
             kind = kind_of(self.parameters.tells_labels)
             calibration = kind() if stored is None else kind.from_json(stored)
-        self._cut_at(position)
+        self.units = self._cut(position)
         settled = sum(unit.stop <= position for unit in self.units)
         self._summarise(position, 0.0, None)
         return Ledger(
             self.units,
-            [block.position for block in self.plan.blocks],
             len(self.run.run_json["shards"]),
             int(self.run.run_json["n_estimators"]),
             progressive,
@@ -155,26 +155,22 @@ class Attempt:
             read_counts(metrics),
             settled,
             self.parameters.cost or self.parameters.joint,
+            self._sortedness(),
         )
 
-    def _cut(self, blocks: tuple[Any, ...]) -> list[Unit]:
-        """Cut blocks into units."""
-        if self.parameters.joint is not None:
-            return cut_jointly(blocks, self.parameters.joint.batch_size)
-        return cut(blocks, every=self.manner.every.rows)
+    def _sortedness(self) -> Sortedness | None:
+        """Return what is to find a sorted target; None where there is none, or that is known."""
+        schema = self.plan.schema
+        is_known = any("misleads a forest" in note for note in self.plan.notes)
+        if schema.target is None or is_known:
+            return None
+        return Sortedness(schema.target, len(schema.classes or ()), self.plan.shuffle)
 
-    def _cut_at(self, position: int) -> None:
-        """Let a unit end at a checkpoint: another interval or a shorter stream cut elsewhere."""
-        if not any(unit.start < position < unit.stop for unit in self.units):
-            return
-        done = [block for block in self.plan.blocks if block.position < position]
-        head, tail = self._cut(tuple(done)), self._cut(self.plan.blocks[len(done) :])
-        moved = (
-            replace(unit, index=unit.index + len(head), first=unit.first + len(done),
-                    last=unit.last + len(done))
-            for unit in tail
-        )  # fmt: skip
-        self.units = [*head, *moved]
+    def _cut(self, position: int = 0) -> list[Unit]:
+        """Cut the stream into units, of which one ends at a checkpoint."""
+        if self.parameters.joint is not None:
+            return cut_jointly(self.plan.chunks_by_block, self.parameters.joint.batch_size)
+        return cut(self.plan.chunks, every=self.manner.every.rows, at=(position,))
 
     def go(self, client: Client, manifest: Manifest | None, lease: Lease) -> Manifest | None:
         """Drive the coordinator to the end; note the attempt in the run folder."""

@@ -1,7 +1,8 @@
-"""The blocks a worker has in memory: each is read and encoded once, ahead of need.
+"""The chunks a worker has in memory: each is read and encoded once, ahead of need.
 
-Relies on a `read` function that is a pure function of the block's number. Promises that shards of
-one worker that ask for the same block share one copy, that a failed read is tried again by the
+Relies on a `read` function that is a pure function of the chunk's number. Promises that shards of
+one worker that ask for the same chunk share one copy, that a look-up costs the same however many
+chunks there are, that a failed read is tried again by the
 next caller, that reading ahead stops when the budget of bytes is used, that no wait is unbounded,
 and that a store which fails for a moment is not taken for bad data.
 """
@@ -17,26 +18,26 @@ from typing import Any
 from dmondrian.errors import DataError, OutageError
 
 AHEAD = 2
-"""Blocks read ahead of the one asked for; one hides the reading, two its unevenness."""
+"""Chunks read ahead of the one asked for; one hides the reading, two its unevenness."""
 
 READ_SECONDS = 300.0
 """A read that takes longer is given up."""
 
 BUDGET_BYTES = 512 << 20
-"""Encoded blocks kept by a worker; the block asked for is always kept."""
+"""Encoded chunks kept by a worker; the chunk asked for is always kept."""
 
 
 class BlockCache:
-    """Encoded blocks of one plan, by number.
+    """Encoded chunks of one plan, by number.
 
     Parameters
     ----------
     read : callable
         `read(index) -> Encoded`.
     n_blocks : int
-        Blocks of the plan; nothing is read behind them.
+        Chunks of the plan; nothing is read behind them.
     ahead, budget : int
-        Blocks to read ahead, bytes to keep.
+        Chunks to read ahead, bytes to keep.
     """
 
     def __init__(
@@ -52,11 +53,14 @@ class BlockCache:
         self._budget = budget
         self._lock = threading.Lock()
         self._blocks: OrderedDict[int, Future] = OrderedDict()
+        self._sizes: dict[int, int] = {}  # bytes of those that are read
+        self._bytes = 0  # of all of them: a look-up must not add them up
+        self._floor = 0  # none below it is kept
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="dmondrian-read")
-        self.reads = 0  # blocks read so far, repeats included
+        self.reads = 0  # chunks read so far, repeats included
 
     def get(self, index: int, floor: int = 0) -> Any:
-        """Return the encoded block; blocks below `floor` are needed by nobody and may go.
+        """Return the encoded chunk; chunks below `floor` are needed by nobody and may go.
 
         Raises
         ------
@@ -69,43 +73,54 @@ class BlockCache:
             wanted = self._want(index)
             self._trim(index, floor)
             for later in range(index + 1, min(index + 1 + self._ahead, self._n_blocks)):
-                if self._bytes() < self._budget:
+                if self._bytes < self._budget:
                     self._want(later)
         try:
             return wanted.result(timeout=READ_SECONDS)
         except BaseException:
             with self._lock:
                 if self._blocks.get(index) is wanted:
-                    del self._blocks[index]
+                    self._forget(index)
             raise
 
     def close(self) -> None:
-        """Forget all blocks and end the reading thread."""
+        """Forget all chunks and end the reading thread."""
         self._reader.shutdown(wait=False, cancel_futures=True)
         with self._lock:
-            self._blocks.clear()
+            for index in list(self._blocks):
+                self._forget(index)
 
     def _want(self, index: int) -> Future:
-        """Return the future of a block, started if need be, moved to the recently used end."""
+        """Return the future of a chunk, started if need be, moved to the recently used end."""
         if index not in self._blocks:
             self.reads += 1
-            self._blocks[index] = self._reader.submit(self._read, index)
+            self._blocks[index] = self._reader.submit(self._load, index)
         self._blocks.move_to_end(index)
         return self._blocks[index]
 
+    def _load(self, index: int) -> Any:
+        encoded = self._read(index)
+        with self._lock:
+            if index in self._blocks:
+                self._bytes += _size(encoded) - self._sizes.get(index, 0)
+                self._sizes[index] = _size(encoded)
+        return encoded
+
+    def _forget(self, index: int) -> None:
+        del self._blocks[index]
+        self._bytes -= self._sizes.pop(index, 0)
+
     def _trim(self, index: int, floor: int) -> None:
         """Drop what nobody needs, then the least recently used, down to the budget."""
-        for old in [i for i in self._blocks if i < floor and i != index]:
-            del self._blocks[old]
-        while self._bytes() > self._budget:
+        for old in range(self._floor, floor):
+            if old in self._blocks and old != index:
+                self._forget(old)
+        self._floor = min(floor, index)
+        while self._bytes > self._budget:
             oldest = next((i for i in self._blocks if i != index), None)
             if oldest is None:
                 return
-            del self._blocks[oldest]
-
-    def _bytes(self) -> int:
-        done = (f for f in self._blocks.values() if f.done() and not f.cancelled())
-        return sum(_size(f.result()) for f in done if f.exception() is None)
+            self._forget(oldest)
 
 
 def _size(encoded: Any) -> int:

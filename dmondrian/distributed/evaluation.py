@@ -17,14 +17,15 @@ from distributed import Client
 
 from dmondrian.calibration import Fitted, calibrated, calibrated_std, tells_labels
 from dmondrian.cost import Cost, forecasts
-from dmondrian.data import Encoded, Plan, make_scoring_plan, read_block
+from dmondrian.data import Encoded, Plan, make_scoring_plan, read_blocks
+from dmondrian.data.chunks import join
 from dmondrian.data.paths import check_paths
+from dmondrian.distributed import units
 from dmondrian.distributed.learned import count_learned
 from dmondrian.distributed.memory import parse_limit, row_needs
 from dmondrian.distributed.metrics import HeldOut, Likelihood
 from dmondrian.distributed.models import open_model
 from dmondrian.distributed.relay import connected_relay
-from dmondrian.distributed.units import cut
 from dmondrian.errors import DataError
 from dmondrian.joint import Joint
 from dmondrian.sums import Sums
@@ -53,8 +54,9 @@ class Part:
         """Nothing is kept from another job."""
 
     def read(self) -> Iterator[Encoded]:
-        """Read the rows, block by block."""
-        return (read_block(self.plan, block) for block in self.plan.blocks)
+        """Read the rows, chunk by chunk."""
+        blocks = self.plan.blocks
+        return (read_blocks(self.plan, blocks[chunk.first : chunk.last]) for chunk in join(blocks))
 
     def finish(self, summed: Iterable[tuple[Encoded, Sums]]) -> Measured:
         """Return forecasts [n, K], targets and weights of each block.
@@ -137,8 +139,8 @@ def evaluate(
             counted(plan.n_rows, "row"),
         )
     parts = [
-        Part(Plan(plan.schema, plan.blocks[unit.first : unit.last]), model.calibration, model.cost)
-        for unit in cut(plan.blocks)
+        Part(Plan(plan.schema, plan.blocks[part.first : part.last]), model.calibration, model.cost)
+        for part in join(plan.blocks, max_rows=units.UNIT_ROWS, max_blocks=None)
     ]
     k, width = model.n_outputs, len(plan.schema.feature_names)
     # A result is copied once on its way out, and has target and weight; a generalised forest's

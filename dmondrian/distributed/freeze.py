@@ -106,13 +106,18 @@ def freeze(
     stored = _stored_plan(url)
     if stored is None:
         began = plan = make_plan(data, **options)
+        if plan.bands and (digest := _first_digest(url)) not in (None, plan.digest):
+            old = make_plan(data, **{**options, "is_mixed": False})
+            began = plan = old if old.digest == digest else plan
     else:
         plan = extend_plan(stored, data)
         n_rows = stored.earlier[0][0] if stored.earlier else stored.n_rows
         files = {block.uri for block in plan.blocks if block.position < n_rows}
         if stored.included is None:  # of a version that took an index for a feature
             options["include"] = None
-        began = replace(make_plan(data, among=files, **options), origins=plan.origins)
+        # A run of an earlier version keeps its shuffle.
+        options |= {"among": files, "is_mixed": _is_mixed(stored)}
+        began = replace(make_plan(data, **options), origins=plan.origins)
     for note in plan.notes:
         _log.info(note, extra=NOTED)
     if on_plan is not None:
@@ -137,6 +142,19 @@ def freeze(
         if n_trees > there["n_estimators"]:
             told += f" To add trees to that run: `dmondrian grow {url} --n-estimators {n_trees}`."
         raise CheckpointError(told) from None
+
+
+def _is_mixed(plan: Plan) -> bool:
+    """Whether a plan like this one has bands if it is shuffled."""
+    return bool(plan.bands) or not plan.shuffle
+
+
+def _first_digest(url: str) -> str | None:
+    """Return the digest of the first plan of the run in a folder, which may be damaged itself."""
+    try:
+        return Run.open(url).stream.digests()[0]
+    except CheckpointError:
+        return None
 
 
 def _stored_plan(url: str) -> Plan | None:

@@ -17,6 +17,7 @@ from dmondrian.cost import Cost, forecasts
 from dmondrian.distributed.metrics import Progressive, slices
 from dmondrian.distributed.orders import Answer, BlockAnswer
 from dmondrian.distributed.rounds import Rounds
+from dmondrian.distributed.sortedness import Sortedness
 from dmondrian.distributed.units import Unit
 from dmondrian.joint import Joint
 from dmondrian.sampled import Sampled, add
@@ -30,8 +31,6 @@ class Ledger:
     Parameters
     ----------
     units : list of Unit
-    positions : list of int
-        Position of each block in the stream.
     n_shards, n_trees : int
         Shards, and trees of all of them.
     progressive : Progressive or None
@@ -46,12 +45,13 @@ class Ledger:
     cost : Cost or Joint or None
         Of a forest whose sums are no forecasts of the label yet. Cells that are fitted jointly are
         learned in rounds.
+    sortedness : Sortedness or None
+        Is told the targets.
     """
 
     def __init__(
         self,
         units: list[Unit],
-        positions: list[int],
         n_shards: int,
         n_trees: int,
         progressive: Progressive | None,
@@ -59,6 +59,7 @@ class Ledger:
         counts: dict[str, int],
         settled: int,
         cost: Cost | Joint | None = None,
+        sortedness: Sortedness | None = None,
     ) -> None:
         self.units = units
         self.settled = settled
@@ -66,10 +67,10 @@ class Ledger:
         self.calibration = calibration
         self.counts = dict(counts)
         self.summary: Summary | None = None  # of the trees that the last unit settled saved
-        self._positions = positions
         self._n_shards = n_shards
         self._n_trees = n_trees
         self._cost = cost
+        self._sortedness = sortedness
         self._rounds = Rounds(n_shards, n_trees) if isinstance(cost, Joint) else None
         self._answers: dict[int, dict[int, Answer]] = {}
 
@@ -114,10 +115,11 @@ class Ledger:
         answers = self._answers.pop(self.settled)
         self.settled += 1
         mean = self.mean(unit.index)
-        for i in range(unit.last - unit.first):
-            blocks = [answers[shard].blocks[i] for shard in sorted(answers)]
-            start = self._positions[blocks[0].index] if mean is None else unit.start
-            self._score(blocks, start, mean)
+        by_shard = [answers[shard].blocks for shard in sorted(answers)]
+        for blocks in zip(*by_shard, strict=True):
+            self._score(blocks, mean)
+            if self._sortedness is not None and blocks[0].y is not None:
+                self._sortedness.add(blocks[0].y)
         saved = {
             shard: {"digest": answer.saved[0], "bytes": answer.saved[1]}
             for shard, answer in sorted(answers.items())
@@ -128,10 +130,10 @@ class Ledger:
             self._rounds.forget_before(self.settled)
         return unit, saved
 
-    def _score(self, blocks: list[BlockAnswer], first: int, mean: np.ndarray | None) -> None:
-        """Add one block's counts and, summed in shard order, its forecasts.
+    def _score(self, blocks: tuple[BlockAnswer, ...], mean: np.ndarray | None) -> None:
+        """Add the counts of consecutive rows and, summed in shard order, their forecasts.
 
-        Its first row is at position ``first``; ``mean`` is what all trees say, if that is known.
+        ``mean`` is what all trees say, if that is known.
         """
         speaker = blocks[0]
         for name, count in speaker.counts.items():
@@ -151,7 +153,7 @@ class Ledger:
             return
         mean = forecasts(self._cost, mean)
         weight = speaker.weight
-        for start, stop in slices(first, len(speaker.y)):
+        for start, stop in slices(speaker.start, len(speaker.y)):
             w = None if weight is None else weight[start:stop]
             self.progressive.add(
                 calibrated(mean[start:stop], self.calibration), speaker.y[start:stop], w

@@ -16,6 +16,7 @@ from dask.utils import parse_bytes
 
 from dmondrian.checkpoint import Blob
 from dmondrian.data import Block
+from dmondrian.data.chunks import JOINED_ROWS
 from dmondrian.errors import ClusterError, ParameterError
 
 USABLE = 0.7
@@ -127,7 +128,7 @@ def row_needs(
     block = max((block.rows for part in parts for block in part), default=0)
     group = max((block.group_rows for part in parts for block in part), default=0)
     # Encoded float32, multiplied by scales, and one column on its way; then sums and results.
-    together = max(block, min(most, TOGETHER // max(1, n_features)))
+    together = max(block, min(most, max(JOINED_ROWS, TOGETHER // max(1, n_features))))
     encoded = together * (12 * n_features + 16 * widths["sums"])
     read = 2 * group * n_columns * VALUE_BYTES
     written = 3 * most * 8 * widths["result"]  # as a table, encoded, and as bytes

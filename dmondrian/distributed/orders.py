@@ -39,10 +39,8 @@ class Restore(Order):
 
 @dataclass(frozen=True)
 class Step(Order):
-    """Learn the blocks `first` to `last - 1`, from position `start` to `stop`."""
+    """Learn the rows from position `start` to `stop`."""
 
-    first: int = 0
-    last: int = 0
     start: int = 0
     stop: int = 0
     forecasts: bool = True  # also answer with the forecasts of each row before it is learned
@@ -50,7 +48,7 @@ class Step(Order):
     samples: bool = False  # also forecast the sample of rows that calibration is fitted to
     save: bool = False  # upload the state at `stop`
     n_threads: int = 1  # threads over trees
-    settled: int = 0  # blocks below this number are scored: their answers may be forgotten
+    settled: int = 0  # rows before this position are scored: their answers may be forgotten
     mean: np.ndarray | None = None  # float64 [n, k], what all trees of the run say of the rows
     ahead: int = 0  # then take in the rows up to this position, and say what they are
     generation: int = 0  # after `hold` a worker begins no step of an earlier one
@@ -58,9 +56,9 @@ class Step(Order):
 
 @dataclass
 class BlockAnswer:
-    """What a shard says of one block."""
+    """What a shard says of consecutive rows of one chunk."""
 
-    index: int
+    start: int  # position of the first row
     total: np.ndarray | None = None  # float64 [n, K], forecasts summed over the shard's trees
     sampled: Sampled | None = None  # forecasts of a sample of rows, summed likewise
     y: np.ndarray | None = None  # float64 [n]

@@ -24,7 +24,8 @@ from distributed import Client
 
 from dmondrian.calibration import Fitted, calibrated, calibrated_std, tells_labels
 from dmondrian.cost import Cost, forecasts, quantile_names, responses
-from dmondrian.data import Encoded, Plan, make_scoring_plan, read_block
+from dmondrian.data import Encoded, Plan, make_scoring_plan, read_blocks
+from dmondrian.data.chunks import join
 from dmondrian.data.paths import check_paths
 from dmondrian.distributed.memory import Needs, parse_limit, row_needs
 from dmondrian.distributed.models import Model, open_model, plan_here
@@ -43,7 +44,6 @@ from dmondrian.distributed.scored import (
     sealed,
     verify,
 )
-from dmondrian.distributed.units import cut
 from dmondrian.errors import ParameterError
 from dmondrian.joint import Joint
 from dmondrian.store import ExistsError, open_store
@@ -90,10 +90,11 @@ class Part:
         return None if entry is None else {**entry, "is_new": False, "is_mended": False}
 
     def read(self) -> Iterator[Encoded]:
-        """Read the file's rows, block by block."""
+        """Read the file's rows, chunk by chunk."""
         plan = plan_here(self.out, PLAN, self.plan_digest)
-        for index in range(self.first, self.last):
-            yield read_block(plan, plan.blocks[index], keep=self.keep)
+        blocks = plan.blocks[self.first : self.last]
+        for chunk in join(blocks):
+            yield read_blocks(plan, blocks[chunk.first : chunk.last], keep=self.keep)
 
     def finish(self, summed: Iterable[tuple[Encoded, Sums]]) -> dict[str, Any]:
         """Write the file, unless another job did; return its entry in the manifest."""
@@ -212,9 +213,9 @@ def score(
     asked = claim(store, about, plan)
     classes = None if model.schema.classes is None else tuple(model.schema.classes)
     parts = [
-        Part(store.url, asked, plan.digest, part_name(unit.index), unit.first, unit.last, keep,
+        Part(store.url, asked, plan.digest, part_name(one.index), one.first, one.last, keep,
              classes, told, model.calibration, model.cost)
-        for unit in cut(plan.blocks, FILE_ROWS)
+        for one in join(plan.blocks, max_rows=FILE_ROWS, max_blocks=None)
     ]  # fmt: skip
     result: dict[str, Any] = {"rows": plan.n_rows, "files": len(parts), "written": 0}
     result["trees_sharded"] = 0

@@ -17,7 +17,7 @@ import numpy as np
 from joblib import effective_n_jobs
 
 from dmondrian.checkpoint import Run
-from dmondrian.data import Plan, read_block
+from dmondrian.data import Plan, read_block, read_chunk
 from dmondrian.errors import CheckpointError
 from dmondrian.parameters import ForestParameters
 from dmondrian.progressive import Rows
@@ -27,7 +27,7 @@ _log = logging.getLogger("dmondrian")
 _NAMED = 5  # columns that are told by name
 
 SAMPLED_BLOCKS = 16
-"""Blocks of a shuffled plan that settings are chosen from; each costs reading a row group."""
+"""Row groups that settings are chosen from where a run of an earlier version is shuffled."""
 
 
 def settle(estimator: Any, plan: Plan, url: str) -> dict[str, Any]:
@@ -54,7 +54,9 @@ def settle(estimator: Any, plan: Plan, url: str) -> dict[str, Any]:
     if not auto:
         return drawn.to_json()
     n = rows_for(auto, int(estimator.warmup_rows))
-    of_whom = f"the first {SAMPLED_BLOCKS} row groups" if plan.shuffle else "the stream"
+    of_whom = "the stream"
+    if _is_dealt(plan):
+        of_whom = f"the first {SAMPLED_BLOCKS} row groups"
     settings = ", ".join(name.replace("_", " ") for name in auto)
     _log.info("choosing %s from %s rows of %s", settings, f"{n:,}", of_whom)
     began = time.monotonic()
@@ -96,28 +98,38 @@ def summary_of(
 def first_rows(plan: Plan, warmup_rows: int = LAST) -> Rows:
     """Return rows that settings may be chosen from, one more than the choice takes: X, y, w.
 
-    In stream order these are the stream's first rows. A shuffle moves row groups and rows within
-    them, so its first rows may all be of one row group and unlike the rest: there, the first row
-    groups give their rows in turn.
+    In stream order these are the stream's first rows. A shuffle of earlier versions moves row
+    groups and rows within them, so its first rows may all be of one row group and unlike the rest:
+    there, the first row groups give their rows in turn.
     """
+    if _is_dealt(plan):
+        return _dealt_rows(plan, warmup_rows)
     first = Warmup((), plan.schema.n_features, warmup_rows)
+    for chunk in plan.chunks:
+        read = read_chunk(plan, chunk)
+        assert read.y is not None  # a plan to learn from has a target
+        first = first.after(read.X, read.y, read.weight)
+        if first.is_done:
+            break
+    return first.rows
+
+
+def _is_dealt(plan: Plan) -> bool:
+    """Whether the stream is shuffled, and not mixed."""
+    return plan.shuffle and not plan.bands
+
+
+def _dealt_rows(plan: Plan, warmup_rows: int) -> Rows:
     shares: list[Rows] = []
     for block in plan.blocks:
         read = read_block(plan, block)
         assert read.y is not None  # a plan to learn from has a target
-        if plan.shuffle:
-            weights = np.ones(len(read.y)) if read.weight is None else read.weight
-            some = np.flatnonzero(weights > 0)[: warmup_rows + 1]
-            shares.append((read.X[some], read.y[some], weights[some]))
-            n_rows = sum(len(y) for _, y, _ in shares)
-            if len(shares) >= SAMPLED_BLOCKS and n_rows > warmup_rows:
-                break
-        else:
-            first = first.after(read.X, read.y, read.weight)
-            if first.is_done:
-                break
-    if not plan.shuffle:
-        return first.rows
+        weights = np.ones(len(read.y)) if read.weight is None else read.weight
+        some = np.flatnonzero(weights > 0)[: warmup_rows + 1]
+        shares.append((read.X[some], read.y[some], weights[some]))
+        n_rows = sum(len(y) for _, y, _ in shares)
+        if len(shares) >= SAMPLED_BLOCKS and n_rows > warmup_rows:
+            break
     turns = np.concatenate([np.arange(len(y)) for _, y, _ in shares])
     dealt = np.argsort(turns, kind="stable")
     X, y, w = (np.concatenate(columns)[dealt] for columns in zip(*shares, strict=True))

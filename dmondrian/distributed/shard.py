@@ -16,7 +16,7 @@ import numpy as np
 
 from dmondrian.checkpoint.codec import encode_forest
 from dmondrian.checkpoint.summary import Summary
-from dmondrian.data import Plan
+from dmondrian.data import Chunk
 from dmondrian.distributed.metrics import slices
 from dmondrian.distributed.orders import BlockAnswer, Step
 from dmondrian.errors import ClusterError
@@ -31,23 +31,20 @@ class Shard:
 
     forest: Forest
     position: int  # rows of the stream learned
-    block: int  # number of the next block
     is_dirty: bool = False  # an update failed half way
     is_running: bool = False
     end: int = 0  # position that the running step ends at
-    answers: dict[int, BlockAnswer] = field(default_factory=dict)  # by block, until scored; where
-    # cells are fitted jointly by the position of their first row
+    answers: dict[int, BlockAnswer] = field(default_factory=dict)  # by first row, until scored
     ahead: Piece | None = None  # rows behind the position that trees have taken in, not heard
     # by position: digest and bytes of a saved state; one that the store has not taken yet
     saved: dict[int, tuple[str, int, Summary]] = field(default_factory=dict)
     unsaved: dict[int, tuple[bytes, Summary]] = field(default_factory=dict)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
-    def forget_before(self, block: int, position: int) -> None:
-        """Drop answers for blocks below `block`, and states saved up to their end."""
-        first = position if self.forest.parameters.joint else block
-        for index in [i for i in self.answers if i < first]:
-            del self.answers[index]
+    def forget_before(self, position: int) -> None:
+        """Drop answers for rows before a position, and states saved up to there."""
+        for first in [p for p in self.answers if p < position]:
+            del self.answers[first]
         for old in [p for p in self.saved if p <= position]:
             del self.saved[old]
         for old in [p for p in self.unsaved if p <= position]:
@@ -60,15 +57,16 @@ class Shard:
             self.changed.notify_all()
 
 
-def learn_block(plan: Plan, shard: Shard, encoded: Any, order: Step) -> None:
-    """Forecast and learn one block, slice by slice, and stamp the shard."""
-    block = plan.blocks[shard.block]
+def learn_block(chunk: Chunk, shard: Shard, encoded: Any, order: Step) -> None:
+    """Forecast and learn the rows of one chunk that are next, and stamp the shard."""
+    first, last = shard.position, min(chunk.stop, order.stop)
+    encoded = encoded.between(first - chunk.start, last - chunk.start)
     forest, n = shard.forest, len(encoded.X)
     forest.check_domain(encoded.X, encoded.names)
-    answer = BlockAnswer(block.index)
+    answer = BlockAnswer(first)
     if order.forecasts:
         answer.total = np.empty((n, forest.n_outputs))
-    cuts = slices(block.position, n) if order.forecasts else [(0, n)] if n else []
+    cuts = slices(first, n) if order.forecasts else [(0, n)] if n else []
     sampled: list[tuple[int, Sampled]] = []
     for start, stop in cuts:
         X, y = encoded.X[start:stop], encoded.y[start:stop]
@@ -85,24 +83,22 @@ def learn_block(plan: Plan, shard: Shard, encoded: Any, order: Step) -> None:
         answer.sampled = join(sampled or [(0, forecast_and_learn(forest, *nothing))])
     if order.speaks:
         answer.y, answer.weight, answer.counts = encoded.y, encoded.weight, dict(encoded.counts)
-    shard.answers[block.index] = answer
-    shard.block += 1
-    shard.position = block.position + block.rows
+    shard.answers[first] = answer
+    shard.position = last
 
 
-def learn_jointly(plan: Plan, shard: Shard, encoded: Any, order: Step) -> None:
+def learn_jointly(chunk: Chunk, shard: Shard, encoded: Any, order: Step) -> None:
     """Let the cells hear the rows of an order, given what all trees say of them."""
-    X, y, w = rows_between(plan, shard, encoded, order.start, order.stop)
+    X, y, w = rows_between(chunk, shard, encoded, order.start, order.stop)
     if shard.ahead is None:
         shard.ahead = take_in(shard.forest, X, w, order.n_threads)
     if order.mean is None or len(order.mean) != len(y) or len(shard.ahead.rows) != len(y):
         raise ClusterError(f"rows {order.start} to {order.stop} were not taken in by these trees")
     teach(shard.forest, shard.ahead, y, w, order.mean)
-    block = plan.blocks[shard.block]
-    answer = BlockAnswer(block.index)
+    answer = BlockAnswer(order.start)
     if order.speaks:
         answer.y, answer.weight = y, w
-        answer.counts = dict(encoded.counts) if order.start == block.position else {}
+        answer.counts = dict(encoded.counts) if order.start == chunk.start else {}
     shard.answers[order.start], shard.ahead = answer, None
     shard.position = order.stop
     if order.save:
@@ -115,11 +111,13 @@ def encoded_state(forest: Forest) -> tuple[bytes, Summary]:
 
 
 def rows_between(
-    plan: Plan, shard: Shard, encoded: Any, start: int, stop: int
+    chunk: Chunk, shard: Shard, encoded: Any, start: int, stop: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Return rows of the shard's block by their positions: X, y, w."""
-    first = plan.blocks[shard.block].position
-    part = slice(start - first, stop - first)
+    """Return rows of a chunk by their positions: X, y, w.
+
+    Rows that were dropped count at the end of the chunk, and not in their places.
+    """
+    part = slice(start - chunk.start, stop - chunk.start)
     shard.forest.check_domain(encoded.X[part], encoded.names)
     w = None if encoded.weight is None else encoded.weight[part]
     return np.ascontiguousarray(encoded.X[part]), encoded.y[part], w

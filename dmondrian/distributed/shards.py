@@ -11,18 +11,18 @@ from __future__ import annotations
 
 import threading
 import time
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from distributed import Worker, WorkerPlugin, get_worker
 
 from dmondrian.checkpoint.codec import decode_forest
 from dmondrian.checkpoint.run import Run
-from dmondrian.data import Plan, place, read_block
+from dmondrian.data import Chunk, Encoded, Plan, place, read_chunk
 from dmondrian.distributed.blocks import BlockCache, read_failure
 from dmondrian.distributed.code import code_digest
 from dmondrian.distributed.orders import (
@@ -45,7 +45,6 @@ from dmondrian.distributed.shard import (
     learn_jointly,
     rows_between,
 )
-from dmondrian.distributed.units import block_at, block_with
 from dmondrian.errors import ClusterError, CorruptError, OutageError
 from dmondrian.forest import Forest
 from dmondrian.kernel.batches import take_in
@@ -76,14 +75,37 @@ class HeldRun:
             raise CorruptError(
                 f"the plan in {order.run} is not the one that run.json or plans/ names"
             )
+        # Mini-batches of runs that began with earlier versions ended where blocks did.
+        is_joint = self.parameters.joint is not None
+        self.chunks = self.plan.chunks_by_block if is_joint else self.plan.chunks
+        self._starts = [chunk.start for chunk in self.chunks]
         self.shards: dict[int, Shard] = {}
         self.generation = 0  # steps of an earlier one are not begun
         self.touched = time.monotonic()
-        self.cache = BlockCache(self._read, len(self.plan.blocks))
+        self.cache = BlockCache(self._read, len(self.chunks))
 
-    def _read(self, index: int) -> Any:
-        read = read_block(self.plan, self.plan.blocks[index])
+    def _read(self, index: int) -> Encoded:
+        read = read_chunk(self.plan, self.chunks[index])
         return read if read.y is not None else replace(read, y=np.zeros(len(read.X)))
+
+    def chunk_with(self, position: int) -> int:
+        """Return the number of the chunk that holds the row at a position, or of the last one."""
+        return bisect_right(self._starts, position) - 1
+
+    def read_at(self, position: int) -> tuple[Chunk, Encoded]:
+        """Return the chunk that holds the row at a position, and its rows.
+
+        Raises
+        ------
+        Exception
+            Whatever reading raised.
+        """
+        number = self.chunk_with(position)
+        try:
+            return self.chunks[number], self.cache.get(number, self.floor())
+        except Exception as error:
+            uri = self.plan.blocks[self.chunks[number].first].uri
+            raise read_failure(error, uri) from error
 
     def drop(self, shards: Sequence[int]) -> None:
         """Let go of shards that are not held any more, or elsewhere."""
@@ -106,8 +128,9 @@ class HeldRun:
         return rests
 
     def floor(self) -> int:
-        """Return the number of the first block that any shard here still needs."""
-        return min((shard.block for shard in list(self.shards.values())), default=0)
+        """Return the number of the first chunk that any shard here still needs."""
+        positions = [shard.position for shard in list(self.shards.values())]
+        return self.chunk_with(min(positions)) if positions else 0
 
 
 class Registry:
@@ -211,9 +234,10 @@ def restore(order: Restore) -> Answer:
     try:
         _check_code(order)
         held = registry.open(order)
+        if not 0 <= order.position <= held.plan.n_rows:
+            raise CorruptError(f"the plan of {order.run} has no position {order.position}")
         forest = _forest(held, order)
-        find = block_at if held.parameters.joint is None else block_with
-        shard = Shard(forest, order.position, find(held.plan, order.position))
+        shard = Shard(forest, order.position)
         ahead = _take_in(held, shard, order.ahead, 1)
     except Exception as error:  # noqa: BLE001 - any fault of a store or a blob goes to the coordinator by name
         return _fault(FAILED, order, error)
@@ -232,12 +256,8 @@ def _take_in(held: HeldRun, shard: Shard, stop: int, n_threads: int) -> np.ndarr
     """Let the trees take in the rows up to a position, if any; return what they say of them."""
     if stop <= shard.position:
         return None
-    shard.block = block_with(held.plan, shard.position)
-    try:
-        encoded = held.cache.get(shard.block, held.floor())
-    except Exception as error:
-        raise read_failure(error, held.plan.blocks[shard.block].uri) from error
-    X, _, w = rows_between(held.plan, shard, encoded, shard.position, stop)
+    chunk, encoded = held.read_at(shard.position)
+    X, _, w = rows_between(chunk, shard, encoded, shard.position, stop)
     shard.ahead = take_in(shard.forest, X, w, n_threads)
     return shard.ahead.sums
 
@@ -318,15 +338,14 @@ def _turn(held: HeldRun, shard: Shard, order: Step) -> Iterator[bool]:
 
 
 def _advance(held: HeldRun, shard: Shard, order: Step) -> Answer:
-    shard.forget_before(order.settled, held.plan.blocks[order.settled].position)
+    shard.forget_before(order.settled)
     while shard.position < order.stop:
         try:
-            encoded = held.cache.get(shard.block, held.floor())
+            chunk, encoded = held.read_at(shard.position)
         except Exception as error:  # noqa: BLE001 - nothing was learned: the coordinator decides by its name
-            uri = held.plan.blocks[shard.block].uri
-            return _fault(FAILED, order, read_failure(error, uri), shard.position)
+            return _fault(FAILED, order, error, shard.position)
         try:
-            _learn(held.plan, shard, encoded, order)
+            _learn(chunk, shard, encoded, order)
         except Exception as error:  # noqa: BLE001 - some trees may have learned rows that others have not
             shard.is_dirty = True
             return _fault(DIRTY, order, error, shard.position)
@@ -343,20 +362,20 @@ def _advance(held: HeldRun, shard: Shard, order: Step) -> Answer:
     return _finish(held, shard, order)
 
 
-def _learn(plan: Plan, shard: Shard, encoded: Any, order: Step) -> None:
+def _learn(chunk: Chunk, shard: Shard, encoded: Encoded, order: Step) -> None:
     is_joint = shard.forest.parameters.joint is not None
-    (learn_jointly if is_joint else learn_block)(plan, shard, encoded, order)
+    (learn_jointly if is_joint else learn_block)(chunk, shard, encoded, order)
 
 
 def _finish(held: HeldRun, shard: Shard, order: Step) -> Answer:
-    """Answer for blocks that are learned, saving the state if asked."""
+    """Answer for rows that are learned, saving the state if asked."""
     answer = Answer(OK, order.shard, order.address, shard.position, nodes=shard.forest.n_nodes)
-    indices: Sequence[int] = range(max(order.first, order.settled), order.last)
-    if held.parameters.joint is not None:
-        is_open = order.start >= held.plan.blocks[order.settled].position
-        indices = [order.start] if is_open else []
-    found = [shard.answers[i] for i in indices if i in shard.answers]
-    is_whole = len(found) == len(indices)
+    starts: list[int] = []
+    if order.start >= order.settled:
+        chunks = range(held.chunk_with(order.start), held.chunk_with(order.stop - 1) + 1)
+        starts = [max(order.start, held.chunks[number].start) for number in chunks]
+    found = [shard.answers[start] for start in starts if start in shard.answers]
+    is_whole = len(found) == len(starts)
     if order.forecasts:
         is_whole = is_whole and all(block.total is not None for block in found)
     if order.samples:

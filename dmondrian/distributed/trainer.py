@@ -92,10 +92,9 @@ def train(
     ``if __name__ == "__main__":`` unless you pass a client.
 
     Settings that the estimator leaves open (``alpha="auto"``, ``feature_scales="learned"``) are
-    chosen in this process from the first ``warmup_rows`` rows (of up to 16 row groups in turn where
-    the plan shuffles) and fixed for the run. So they are where the run has no more rows than these:
-    then the first 512 choose, and no scales are learned. The metrics of these rows know their
-    labels to that extent.
+    chosen in this process from the first ``warmup_rows`` rows and fixed for the run. So they are
+    where the run has no more rows than these: then the first 512 choose, and no scales are learned.
+    The metrics of these rows know their labels to that extent.
 
     Parameters
     ----------
@@ -116,9 +115,10 @@ def train(
     first_tree : int
         Number of the first tree. Runs of one seed with other trees can be merged.
     checkpoint_every : str, int or None
-        "auto", "100000 rows", "5 min", a number of rows, or None for the end only; never changes
-        the forest. "auto" saves after half a minute, then as seldom as keeps the last save below
-        3 % of the time to the next; a forest that still grows pays more than that.
+        "auto", "100000 rows" (exactly at multiples of them, or, where cells are fitted jointly, at
+        the end of the mini-batch), "5 min", a number of rows, or None for the end only; never
+        changes the forest. "auto" saves after half a minute, then as seldom as keeps the last save
+        below 3 % of the time to the next; a forest that still grows pays more than that.
     progressive : bool
         Forecast each row before it is learned, for metrics and a learning curve; costs a
         prediction per row.

@@ -1,33 +1,29 @@
-"""Units: how a plan's blocks are cut into steps, and where a run may checkpoint.
+"""Units: how a stream is cut into steps, and where a run may checkpoint.
 
-Relies on the blocks of a frozen plan: contiguous, in stream order, numbered from 0. Promises that
-units depend on nothing but the plan, so that a resumed run and a run on other workers see the same
-units; and that a unit ends only where a block ends, or, where cells are fitted jointly, a
-mini-batch.
+Relies on the chunks of a frozen plan: contiguous, in stream order, numbered from 0. Promises that
+units depend on nothing but the plan and the positions where checkpoints are asked for or were
+taken; a unit may end anywhere within a chunk, or, where cells are fitted jointly, where a
+mini-batch does.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-
-from dmondrian.data import Plan
-from dmondrian.errors import CorruptError
+from dmondrian.data import Chunk
 from dmondrian.kernel.batches import pieces
 
 UNIT_ROWS = 65_536
-"""Small blocks are joined into one step up to this many rows; a task costs a few milliseconds."""
+"""Rows of a step at most; a task costs a few milliseconds."""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """A run of consecutive blocks: what one step learns."""
+    """Consecutive rows: what one step learns."""
 
     index: int  # number of the unit in its plan
-    first: int  # number of its first block
-    last: int  # number behind its last block
     start: int  # position of its first row in the stream
     stop: int  # position behind its last row
 
@@ -38,63 +34,49 @@ class Unit:
 
 
 def cut(
-    blocks: tuple[Any, ...], max_rows: int | None = None, every: int | None = None
+    chunks: Sequence[Chunk],
+    max_rows: int | None = None,
+    every: int | None = None,
+    at: Collection[int] = (),
 ) -> list[Unit]:
-    """Cut a plan's blocks into units.
+    """Cut a stream into units.
 
     Parameters
     ----------
-    blocks : tuple of Block
+    chunks : sequence of Chunk
         In stream order.
     max_rows : int or None
-        Blocks are joined while they hold no more rows than this together; by default `UNIT_ROWS`.
+        Rows of a unit at most; by default `UNIT_ROWS`. A unit ends with a chunk if it can.
     every : int or None
-        A unit also ends with the block that reaches a multiple of `every` rows, so that a
-        checkpoint can be taken there.
+        A unit also ends at each multiple of so many rows, so that a checkpoint is taken there.
+    at : collection of int
+        Other positions where a unit ends: a checkpoint that was taken.
 
     Returns
     -------
     list of Unit
     """
     max_rows = UNIT_ROWS if max_rows is None else max_rows
+    stops, marks = [chunk.stop for chunk in chunks], sorted(at)
     units: list[Unit] = []
-    first = 0
-    for i, block in enumerate(blocks):
-        stop = block.position + block.rows
-        start = blocks[first].position
-        is_last = i + 1 == len(blocks)
-        is_full = is_last or stop + blocks[i + 1].rows - start > max_rows
-        is_due = every is not None and stop // every > block.position // every
-        if is_full or is_due:
-            units.append(Unit(len(units), first, i + 1, start, stop))
-            first = i + 1
+    start, n_rows = 0, stops[-1] if stops else 0
+    while start < n_rows:
+        wanted = n_rows if every is None else min(n_rows, (start // every + 1) * every)
+        later = bisect_right(marks, start)
+        if later < len(marks):
+            wanted = min(wanted, marks[later])
+        stop = min(wanted, start + max_rows)
+        if stop < wanted and (whole := bisect_right(stops, stop)) and stops[whole - 1] > start:
+            stop = stops[whole - 1]
+        units.append(Unit(len(units), start, stop))
+        start = stop
     return units
 
 
-def cut_jointly(blocks: tuple[Any, ...], batch_size: int) -> list[Unit]:
-    """Cut a plan's blocks where mini-batches end, and where blocks do: see `cut`."""
+def cut_jointly(chunks: Sequence[Chunk], batch_size: int) -> list[Unit]:
+    """Cut a stream where mini-batches end, and where chunks do."""
     units: list[Unit] = []
-    for i, block in enumerate(blocks):
-        for start, stop in pieces(block.position, block.rows, batch_size):
-            ends = block.position + start, block.position + stop
-            units.append(Unit(len(units), i, i + 1, *ends))
+    for chunk in chunks:
+        for start, stop in pieces(chunk.start, chunk.rows, batch_size):
+            units.append(Unit(len(units), chunk.start + start, chunk.start + stop))
     return units
-
-
-def block_with(plan: Plan, position: int) -> int:
-    """Return the number of the block that holds the row at a position."""
-    if position == plan.n_rows:
-        return len(plan.blocks)
-    starts = [block.position for block in plan.blocks]
-    return int(np.searchsorted(starts, position, side="right")) - 1
-
-
-def block_at(plan: Plan, position: int) -> int:
-    """Return the number of the block that starts at a position."""
-    if position == plan.n_rows:
-        return len(plan.blocks)
-    starts = [block.position for block in plan.blocks]
-    index = int(np.searchsorted(starts, position))
-    if index == len(starts) or starts[index] != position:
-        raise CorruptError(f"no block of the plan starts at position {position}")
-    return index

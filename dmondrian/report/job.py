@@ -23,6 +23,10 @@ def job_of(facts: Facts) -> str:
     if facts.schema is None:
         return ""
     lines = ["[data]", *_lines(_data(facts.schema, plan, run.get("target")))]
+    if plan is not None and plan.shuffle and not plan.bands:
+        lines.append(
+            "# an earlier version shuffled these rows: this one reads them in another order"
+        )
     later = [] if plan is None else _files(plan.blocks, _began_with(plan), plan.n_rows)
     if later:
         lines.append(f"# then the same command with these files behind: {toml_value(later)}")

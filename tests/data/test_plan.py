@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dmondrian.data import BLOCK_ROWS, Plan, make_plan, read_block
+from dmondrian.data import BLOCK_ROWS, Plan, make_plan, read_block, read_chunk
+from dmondrian.data.plan import Group, arrange
 from dmondrian.data.shuffle import permutation
 from dmondrian.errors import CorruptError, ParameterError
 from tests.flipped import carries_checksums
@@ -62,7 +63,7 @@ def test_shuffle_reads_every_row_once_in_an_order_fixed_by_the_seed(
     streams = []
     for seed in (1, 1, 2):
         plan = make_plan(path, target="y", shuffle=True, seed=seed)
-        parts = [read_block(plan, block).X[:, 0] for block in plan.blocks]
+        parts = [read_chunk(plan, chunk).X[:, 0] for chunk in plan.chunks]
         streams.append(np.concatenate(parts))
     expected = (np.arange(rows) / (rows - 1)).astype(np.float32)
     np.testing.assert_array_equal(streams[0], streams[1])
@@ -80,6 +81,20 @@ def test_shuffle_moves_row_groups_and_the_rows_of_one_stay_together(folder: Path
     assert all(sorted(order) == [0, 1, 2, 3, 4] for order in orders)
 
 
+def test_a_plan_that_an_earlier_version_shuffled_keeps_its_order(resources: Path) -> None:
+    plan = Plan.from_parquet((resources / "shuffled_plan.parquet").read_bytes())
+    digest = "e58eb77d472a6dbe58acfc638bdb79010af3924b69201d610295718bec7d6cb9"
+    assert plan.digest == digest
+    assert [(block.group, block.position) for block in plan.blocks] == [(1, 0), (0, 40), (2, 70)]
+    groups = [
+        Group(block.uri, block.size, block.stamp, block.row_group, block.rows)
+        for block in sorted(plan.blocks, key=lambda block: block.group)
+    ]
+    again = Plan(plan.schema, arrange(groups, True, plan.seed), True, plan.seed)
+    assert again.digest == digest
+    assert Plan.from_parquet(again.to_parquet()).chunks == plan.chunks
+
+
 def test_permutation_is_the_same_on_every_machine_and_version() -> None:
     assert permutation(0, 0, 8).tolist() == [0, 2, 1, 5, 4, 3, 6, 7]
     assert permutation(7, 2**64 - 1, 8).tolist() == [1, 4, 0, 2, 3, 5, 7, 6]
@@ -90,8 +105,8 @@ def test_equal_sources_give_equal_plans_and_bytes(folder: Path) -> None:
     assert first == second
     assert first.digest == second.digest
     assert first.to_parquet() == second.to_parquet()
-    for block in first.blocks:
-        a, b = read_block(first, block), read_block(second, block)
+    for chunk in first.chunks:
+        a, b = read_chunk(first, chunk), read_chunk(second, chunk)
         assert a.X.tobytes() == b.X.tobytes()
         assert a.y is not None
         assert b.y is not None

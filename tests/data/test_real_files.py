@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dmondrian.data import make_plan, make_scoring_plan, read_block
+from dmondrian.data import make_plan, make_scoring_plan, read_block, read_chunk
 
 from .conftest import Write
 
@@ -49,7 +49,7 @@ def test_california_housing(root: Path) -> None:
     plan = make_plan(source, target="medianHouseValue", task="regression", shuffle=True)
     assert plan.schema.n_features == 8
     assert plan.schema.target_range == (14_999, 500_001)
-    y = [read_block(plan, block).y for block in plan.blocks]
+    y = [read_chunk(plan, chunk).y for chunk in plan.chunks]
     assert sum(len(part) for part in y if part is not None) == plan.n_rows == 20_640
 
 

@@ -213,9 +213,37 @@ class TestOrder:
         assert self.warnings_of(write, draws.integers(0, 3, 1000), task) == []
         assert self.warnings_of(write, [0, 0, 0, 1, 1, 1], task) == []
 
+    @pytest.mark.parametrize(
+        ("y", "task"),
+        [
+            ([f"c{(i // 50) % 4}" for i in range(1000)], "classification"),
+            ([(i // 50) % 4 for i in range(1000)], "regression"),
+            ([float((i // 50) % 4) for i in range(1000)], "regression"),
+        ],
+    )
+    def test_pure_row_groups_are_warned_of_unless_shuffled(
+        self, write: Write, y: list[Any], task: str
+    ) -> None:
+        # Each row group holds one value, the next one another: no row follows one of its like for
+        # long, as far as row groups are looked at one by one.
+        found = self.warnings_of(write, y, task, row_group_size=50)
+        assert len(found) == 1
+        assert "shuffle = true" in found[0]
+        assert self.warnings_of(write, y, task, row_group_size=50, shuffle=True) == []
+
+    @pytest.mark.parametrize("group", [1, 2, 5, 20])
+    @pytest.mark.parametrize("task", ["classification", "regression"])
+    def test_small_row_groups_and_rare_events_are_not_taken_for_pure_ones(
+        self, write: Write, task: str, group: int
+    ) -> None:
+        draws = np.random.default_rng(0)
+        for rare in (0.02, 0.5):
+            y = (draws.random(1000) < rare).astype(int)
+            assert self.warnings_of(write, y.tolist(), task, row_group_size=group) == []
+
     def test_spambase_is_found_sorted_and_its_row_groups_too(self, resources: Path) -> None:
         source = resources / "spambase"
         with pytest.warns(UserWarning, match="look sorted by the target 'class'"):
             make_plan(source, target="class")
         plan = make_plan(source, target="class", shuffle=True)
-        assert any("within their row group only" in note for note in plan.notes)
+        assert any("row groups are mixed with each other" in note for note in plan.notes)

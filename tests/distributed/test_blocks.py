@@ -83,3 +83,25 @@ def test_what_is_kept_stays_near_the_budget() -> None:
     assert 19 in held
     assert len(held) <= 3 + 2  # the budget, the block asked for and the one ahead
     cache.close()
+
+
+class Weighed:
+    """Rows whose size is looked at."""
+
+    looks = 0
+
+    @property
+    def nbytes(self) -> int:
+        Weighed.looks += 1
+        return 8
+
+
+def test_a_look_up_does_not_add_up_what_is_kept() -> None:
+    Weighed.looks = 0
+    cache = BlockCache(lambda i: SimpleNamespace(X=Weighed(), y=None, weight=None), 500, ahead=0)
+    for i in range(500):
+        cache.get(i)
+    for i in range(500):
+        cache.get(i)
+    assert Weighed.looks <= 2 * 500
+    cache.close()

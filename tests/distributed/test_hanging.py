@@ -48,15 +48,15 @@ def test_a_worker_that_hangs_does_not_hold_up_the_start(
 def test_a_remote_file_that_cannot_be_reached_is_read_again(
     fit: Fit, undisturbed: TrainedRun, monkeypatch: pytest.MonkeyPatch, error: DataError
 ) -> None:
-    read, failed = shards.read_block, []
+    read, failed = shards.read_chunk, []
 
-    def flaky(plan: Plan, block: Any) -> Any:
-        if block.index == 4 and len(failed) < 2:
-            failed.append(block.index)
+    def flaky(plan: Plan, chunk: Any) -> Any:
+        if chunk.index == 4 and len(failed) < 2:
+            failed.append(chunk.index)
             raise error from OSError("AWS Error 503")
-        return read(plan, block)
+        return read(plan, chunk)
 
-    monkeypatch.setattr(shards, "read_block", flaky)
+    monkeypatch.setattr(shards, "read_chunk", flaky)
     with pytest.raises(type(error), match=str(error)):
         fit("local")  # a file here that cannot be read is bad
     failed.clear()
@@ -68,15 +68,15 @@ def test_a_remote_file_that_cannot_be_reached_is_read_again(
 def test_an_outage_of_a_data_store_is_waited_for_and_ends_the_run_where_it_lasts(
     fit: Fit, undisturbed: TrainedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, failed = shards.read_block, []
+    read, failed = shards.read_chunk, []
 
-    def unreachable(plan: Plan, block: Any) -> Any:
-        if block.index == 4 and len(failed) < n_failures:
-            failed.append(block.index)
+    def unreachable(plan: Plan, chunk: Any) -> Any:
+        if chunk.index == 4 and len(failed) < n_failures:
+            failed.append(chunk.index)
             raise DataError("AWS Error 503") from OSError("AWS Error 503")
-        return read(plan, block)
+        return read(plan, chunk)
 
-    monkeypatch.setattr(shards, "read_block", unreachable)
+    monkeypatch.setattr(shards, "read_chunk", unreachable)
     monkeypatch.setattr(blocks, "_is_remote", lambda uri: True)
     monkeypatch.setattr(tracks, "_LONGEST_WAIT", 0.05)
     monkeypatch.setattr(shards, "PATIENCE", 0.5)  # of the step behind one that failed

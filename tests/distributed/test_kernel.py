@@ -90,10 +90,10 @@ def test_classes_have_probabilities(fit: Fit, adult: Path, client: Client, tmp_p
 
 def test_units_end_with_batches_and_blocks(fit: Fit) -> None:
     run = fit("units", estimator=regressor(2, batch_size=100), target="age")
-    units = cut_jointly(run.plan.blocks, 100)
+    units = cut_jointly(run.plan.chunks_by_block, 100)
     assert [u.start for u in units[1:]] == [u.stop for u in units[:-1]]
     assert (units[0].start, units[-1].stop) == (0, ROWS)
-    assert all(u.first == u.start // GROUP == (u.stop - 1) // GROUP for u in units)
+    assert all(u.start // GROUP == (u.stop - 1) // GROUP for u in units)
     assert max(u.rows for u in units) == 100
 
 

@@ -11,8 +11,9 @@ from dmondrian.distributed.metrics import Progressive
 from dmondrian.distributed.orders import OK, Answer, BlockAnswer
 from dmondrian.distributed.units import Unit
 
-UNITS = [Unit(0, 0, 2, 0, 60), Unit(1, 2, 3, 60, 100)]
+UNITS = [Unit(0, 0, 60), Unit(1, 60, 100)]
 ROWS = [30, 30, 40]
+STARTS = [0, 30, 60]
 SHARDS = 3
 
 
@@ -22,10 +23,10 @@ def answers() -> dict[tuple[int, int], Answer]:
     made = {}
     for shard, unit in itertools.product(range(SHARDS), UNITS):
         blocks = []
-        for index in range(unit.first, unit.last):
+        for index in [i for i, start in enumerate(STARTS) if unit.start <= start < unit.stop]:
             # Magnitudes so far apart that another order of additions gives other bits.
             total = rng.uniform(0.1, 1.0, (ROWS[index], 2)) * 10.0 ** (8 * (shard - 1))
-            block = BlockAnswer(index, total)
+            block = BlockAnswer(STARTS[index], total)
             if shard == 0:
                 block.y, block.counts = targets[index], {"clipped:a": index, "unseen:b": 0}
             blocks.append(block)
@@ -34,7 +35,7 @@ def answers() -> dict[tuple[int, int], Answer]:
 
 
 def settled(order: list[tuple[int, int]]) -> Ledger:
-    ledger = Ledger(UNITS, [0, 30, 60], SHARDS, 3, Progressive("classification"), None, {}, 0)
+    ledger = Ledger(UNITS, SHARDS, 3, Progressive("classification"), None, {}, 0)
     made = answers()
     for key in order:
         ledger.take(*key, made[key])
@@ -62,7 +63,7 @@ def test_a_repeated_answer_changes_nothing() -> None:
 
 
 def test_what_shards_saved_is_told_when_the_unit_is_settled() -> None:
-    ledger = Ledger(UNITS, [0, 30, 60], SHARDS, 3, None, None, {}, 0)
+    ledger = Ledger(UNITS, SHARDS, 3, None, None, {}, 0)
     for (shard, unit), answer in answers().items():
         answer.saved = (f"{shard}" * 64, 10 + shard) if unit == 0 else None
         ledger.take(shard, unit, answer)

@@ -93,6 +93,7 @@ def test_bytes_do_not_depend_on_blocks_answered_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     asked: list[int] = []
+    monkeypatch.setattr("dmondrian.data.chunks.JOINED_ROWS", 500)  # a block each
 
     def noted(self: Forest, X: np.ndarray, *args: Any, **named: Any) -> Any:
         asked.append(len(X))

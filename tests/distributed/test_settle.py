@@ -14,7 +14,7 @@ import pytest
 
 from dmondrian import AMFClassifier
 from dmondrian.checkpoint import Run, document
-from dmondrian.data import Plan, make_plan, read_block
+from dmondrian.data import Plan, make_plan, read_block, read_chunk
 from dmondrian.distributed.freeze import freeze
 from dmondrian.distributed.settle import SAMPLED_BLOCKS, first_rows, settle, summary_of
 from dmondrian.errors import CheckpointError
@@ -49,8 +49,20 @@ def test_the_first_rows_are_the_streams(source: str) -> None:
     assert (w == 1.0).all()
 
 
-def test_row_groups_of_a_shuffled_plan_give_rows_in_turn(source: str) -> None:
+def test_the_first_rows_of_a_mixed_stream_are_its_own(source: str) -> None:
     plan = make_plan(source, target="y", task="classification", shuffle=True, seed=3)
+    X, y, _ = first_rows(plan)
+    (chunk,) = plan.chunks
+    read = read_chunk(plan, chunk)
+    assert read.y is not None
+    assert (read.X[: LAST + 1] == X).all()
+    assert (read.y[: LAST + 1] == y).all()
+
+
+def test_row_groups_of_an_earlier_versions_shuffle_give_rows_in_turn(source: str) -> None:
+    plan = make_plan(
+        source, target="y", task="classification", shuffle=True, seed=3, is_mixed=False
+    )
     X, y, _ = first_rows(plan)
     n = SAMPLED_BLOCKS * GROUP
     expected = rows_of(plan, n)
@@ -79,7 +91,7 @@ def test_a_choice_is_announced_and_told(
     source: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     plan, shuffled = (
-        make_plan(source, target="y", task="classification", shuffle=shuffle)
+        make_plan(source, target="y", task="classification", shuffle=shuffle, is_mixed=False)
         for shuffle in (False, True)
     )
     given: dict[str, Any] = {"warmup_rows": 3000, "random_state": 8}

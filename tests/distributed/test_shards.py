@@ -41,7 +41,7 @@ class Worker:
         self.client, self.run = client, run
         self.address = workers_of(client)[0]
         self.plan = Plan.from_parquet(run.stream.read())
-        self.units = cut(self.plan.blocks, max_rows=1000)
+        self.units = cut(self.plan.chunks, max_rows=1000)
         self.attempt = "first"
 
     def ask(self, task: Any, order: Order) -> Answer:
@@ -54,8 +54,9 @@ class Worker:
         return self.ask(restore, order)
 
     def order(self, unit: Unit, **options: Any) -> Step:
-        order = Step(self.run.url, self.attempt, 0, self.address, unit.first, unit.last,
-                     unit.start, unit.stop, speaks=True)  # fmt: skip
+        order = Step(
+            self.run.url, self.attempt, 0, self.address, unit.start, unit.stop, speaks=True
+        )
         return replace(order, **options)
 
     def step(self, unit: int, **options: Any) -> Answer:
@@ -189,7 +190,7 @@ def test_an_order_that_comes_after_the_end_of_its_attempt_takes_nothing_up(worke
 def test_an_answer_that_was_forgotten_is_lost_not_invented(worker: Worker) -> None:
     worker.restore()
     worker.step(0)
-    worker.step(1, settled=worker.units[1].first)
+    worker.step(1, settled=worker.units[1].start)
     assert worker.step(0).status == LOST
 
 

@@ -1,45 +1,53 @@
-"""Units cut a plan by its blocks alone; intervals are read or refused."""
+"""Units cover a stream, and end where checkpoints are wanted; intervals are read or refused."""
 
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
+from itertools import accumulate
 
 import pytest
 
+from dmondrian.data import Chunk
 from dmondrian.distributed.intervals import AUTO_SECONDS, AUTO_SHARE, Every, Pace, parse_every
 from dmondrian.distributed.units import cut
 from dmondrian.errors import ParameterError
 
 
-def blocks_of(*rows: int) -> tuple[SimpleNamespace, ...]:
-    starts = [sum(rows[:i]) for i in range(len(rows))]
+def chunks_of(*rows: int) -> tuple[Chunk, ...]:
+    stops = list(accumulate(rows))
     return tuple(
-        SimpleNamespace(index=i, position=p, rows=n)
-        for i, (p, n) in enumerate(zip(starts, rows, strict=True))
+        Chunk(i, stop - n, stop, i, i + 1)
+        for i, (n, stop) in enumerate(zip(rows, stops, strict=True))
     )
 
 
+@pytest.mark.parametrize("at", [(), (0,), (11, 53)])
 @pytest.mark.parametrize("every", [None, 1, 7, 30])
 @pytest.mark.parametrize("max_rows", [1, 10, 1000])
-def test_units_cover_all_blocks_once_in_order(max_rows: int, every: int | None) -> None:
-    blocks = blocks_of(5, 9, 3, 3, 30, 1, 2)
-    units = cut(blocks, max_rows, every)
-    assert [i for u in units for i in range(u.first, u.last)] == list(range(len(blocks)))
+def test_units_cover_all_rows_once_in_order(
+    max_rows: int, every: int | None, at: tuple[int, ...]
+) -> None:
+    units = cut(chunks_of(5, 9, 3, 3, 30, 1, 2), max_rows, every, at)
     assert [u.start for u in units] == [0] + [u.stop for u in units[:-1]]
     assert units[-1].stop == 53
     assert [u.index for u in units] == list(range(len(units)))
+    assert all(0 < u.rows <= max_rows for u in units)
+    assert {u.stop for u in units} >= set(at) - {0}
 
 
-def test_small_blocks_are_joined_up_to_the_limit_and_large_ones_stand_alone() -> None:
-    units = cut(blocks_of(4, 4, 4, 50, 4), max_rows=10)
-    assert [(u.first, u.last) for u in units] == [(0, 2), (2, 3), (3, 4), (4, 5)]
+def test_small_chunks_are_joined_up_to_the_limit_and_large_ones_are_cut() -> None:
+    units = cut(chunks_of(4, 4, 4, 25, 4), max_rows=10)
+    assert [u.stop for u in units] == [8, 12, 22, 32, 41]
 
 
-def test_a_unit_ends_where_a_multiple_of_the_interval_is_reached() -> None:
-    units = cut(blocks_of(4, 4, 4, 4, 4), max_rows=1000, every=8)
-    assert [u.stop for u in units] == [8, 16, 20]
-    assert [Every(rows=8).is_due(u) for u in units] == [True, True, False]
+def test_a_unit_ends_at_each_multiple_of_the_interval() -> None:
+    units = cut(chunks_of(4, 4, 16, 3), max_rows=1000, every=10)
+    assert [u.stop for u in units] == [10, 20, 27]
+    assert [Every(rows=10).is_due(u) for u in units] == [True, True, False]
+
+
+def test_a_unit_ends_where_a_checkpoint_was_taken() -> None:
+    assert [u.stop for u in cut(chunks_of(30), every=20, at=(13,))] == [13, 20, 30]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from dmondrian.forest import Forest
 _replaced: list[tuple[Any, str, Any]] = []
 _MOMENTS: dict[str, tuple[Any, str]] = {
     "update": (Forest, "update"),
-    "read": (shards, "read_block"),
+    "read": (shards, "read_chunk"),
     "upload": (Run, "put_blob"),
     "restore": (Run, "get_blob"),
     "learn": (shards, "_learn"),
