@@ -13,6 +13,7 @@ from typing import Any
 from dmondrian.data import Column, Plan
 from dmondrian.data.values import CATEGORY
 
+_NOTHING = object()  # of a key that a version did not know
 _LONGEST = 120  # characters of a value
 _MOST_COLUMNS = 5  # encoded otherwise, that are named
 
@@ -50,7 +51,9 @@ def _forest(there: Mapping[str, Any], own: Mapping[str, Any]) -> _Pairs:
     yield "[forest] algorithm", there.get("algorithm"), own.get("algorithm")
     if there.get("algorithm") == own.get("algorithm"):
         a, b = there.get("estimator") or {}, json.loads(json.dumps(own.get("estimator") or {}))
-        yield from ((f"[forest] {name}", a.get(name), b.get(name)) for name in {**a, **b})
+        for name in {**a, **b}:
+            if a.get(name) != b.get(name):
+                yield f"[forest] {name}", a.get(name, _NOTHING), b.get(name, _NOTHING)
 
 
 def _data(then: Plan, now: Plan) -> _Pairs:
@@ -109,5 +112,5 @@ def _values(column: Column) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
+    text = "nothing" if value is _NOTHING else repr(value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
