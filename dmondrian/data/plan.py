@@ -117,6 +117,13 @@ class Plan:
         """The same with a chunk for each block, unless the stream is mixed."""
         return self.chunks if self.bands else join(self.blocks, max_rows=0)
 
+    def blocks_before(self, position: int) -> tuple[Block, ...]:
+        """Return the blocks that rows before a position are of; they may have later rows too."""
+        if self.bands:
+            last = max((chunk.last for chunk in self.chunks if chunk.start < position), default=0)
+            return self.blocks[:last]
+        return tuple(block for block in self.blocks if block.position < position)
+
     @cached_property
     def digest(self) -> str:
         """Hexadecimal SHA-256 of the canonical content."""
@@ -340,7 +347,7 @@ def arrange_mixed(
 
 def mixed_note(blocks: Sequence[Block], bands: Sequence[Band]) -> str:
     """Say by how much bands mix the rows of blocks, and how often row groups are decoded for it."""
-    groups = f"{len(blocks):,} row group{'' if len(blocks) == 1 else 's'}"
+    groups = counted(len(blocks), "row group")
     if len(bands) == 1:
         told = f"the rows of all {groups} are mixed with each other"
     else:

@@ -30,7 +30,7 @@ def count_learned(model_url: str, blocks: Iterable[Block]) -> int:
         plan, position = Plan.from_parquet(run.stream.read()), pieces(run)[0][1].position
     except (CheckpointError, StoreError):
         return 0
-    learned = _rows(block for block in plan.blocks if block.position < position)
+    learned = _rows(plan.blocks_before(position))
     return sum(
         min(rows, max(learned[group] for group in groups))
         for groups, rows in _rows_of_groups(blocks).items()

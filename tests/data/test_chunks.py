@@ -160,6 +160,16 @@ def test_chunks_smaller_than_row_groups_draw_from_several(
 
 
 @pytest.mark.usefixtures("small")
+@pytest.mark.filterwarnings("ignore:the rows look sorted")
+def test_the_blocks_before_a_position_are_those_that_rows_were_drawn_from(write: Write) -> None:
+    path = sorted_classes(write)
+    mixed, plain = (make_plan(path, target="y", shuffle=shuffle) for shuffle in (True, False))
+    for position, of_mixed, of_plain in ((0, 0, 0), (1, 4, 1), (1000, 4, 1), (1001, 4, 2)):
+        assert len(mixed.blocks_before(position)) == of_mixed
+        assert len(plain.blocks_before(position)) == of_plain
+
+
+@pytest.mark.usefixtures("small")
 def test_more_row_groups_than_are_mixed_are_drawn_from_in_turn(write: Write) -> None:
     plan = make_plan(sorted_classes(write, 20_000, 500), target="y", shuffle=True)
     drawn = [chunk.last - chunk.first for chunk in plan.chunks]
