@@ -122,10 +122,10 @@ class Stream:
             data = self._store.get(PLACES_NAME, document.MAX_BYTES)
         except NotFoundError:
             return None, {}
-        told = document.unseal(data, where, "Delete it.")
-        home, places = told.get("run"), told.get("files")
+        stored = document.unseal(data, where, "Delete it.")
+        home, places = stored.get("run"), stored.get("files")
         if not isinstance(home, str) or not _are_places(places):
-            raise CorruptError(f"{where} tells no places of files. Delete it.")
+            raise CorruptError(f"{where} does not map files to places. Delete it.")
         return home, {uri: (place[0], place[1]) for uri, place in places.items()}
 
     def note_places(self, places: Mapping[str, tuple[str, str]]) -> None:

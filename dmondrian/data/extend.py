@@ -160,7 +160,7 @@ def _is_same(block: Block, group: Group, version: Version) -> bool:
 
 
 def _absence(block: Block, alike: str | None) -> str:
-    """Say of a file that the source does not have what is known of it."""
+    """Describe what is known of a file that the source does not have."""
     if alike is not None:
         return (
             f"is gone; {alike} has its name, size and row groups, but neither its time of change "

@@ -129,13 +129,13 @@ def _links(filesystem: fs.FileSystem, path: str) -> list[Link]:
 
 
 def _may_hold_rows(path: str) -> bool:
-    """Tell by its name whether the lost target of a link may be Parquet, or a folder with some."""
+    """Whether, by its name, the lost target of a link may be Parquet, or a folder with some."""
     ending = os.path.splitext(path)[1]
     return ending.lower() in PARQUET_ENDINGS or not re.fullmatch(r"\.[A-Za-z]\w*", ending)
 
 
 def _is_ours(info: fs.FileInfo) -> bool:
-    """Tell whether the folder of a file is a run, or holds scores: neither are rows to read."""
+    """Whether the folder of a file is a run, or holds scores: neither are rows to read."""
     return info.type == fs.FileType.File and info.base_name in _OURS
 
 

@@ -1,7 +1,7 @@
 """Which web proxy stands before a server, by the environment: the rules of the run's own store.
 
 obstore, which reads and writes runs and reads web links, follows these variables; the S3 client of
-pyarrow, which reads data, knows none, and is told.
+pyarrow, which reads data, follows none: it is given what they name.
 """
 
 from __future__ import annotations

@@ -319,12 +319,12 @@ def _through(proxy: str, query: str, endpoint: str) -> fs.FileSystem:
 
     The region of a bucket is not looked up, which pyarrow would do past the proxy.
     """
-    told = dict(parse_qsl(query))
+    options = dict(parse_qsl(query))
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
     return fs.S3FileSystem(
-        region=told.get("region", region),
-        scheme=told.get("scheme"),
-        endpoint_override=told.get("endpoint_override") or endpoint or None,
+        region=options.get("region", region),
+        scheme=options.get("scheme"),
+        endpoint_override=options.get("endpoint_override") or endpoint or None,
         proxy_options=proxy,
     )
 

@@ -22,7 +22,7 @@ from pyarrow import fs
 from dmondrian.errors import DataError
 
 # A path that only the tables of a format have; what precedes it is the table's folder. DuckLake
-# keeps its log in a database elsewhere: only its files' names tell.
+# keeps its log in a database elsewhere: it is known by the names of its files.
 _MARKER = re.compile(
     r"/(?:"
     r"(?P<delta>_delta_log(?:/|$))"

@@ -60,7 +60,7 @@ def read_tail(file: pa.NativeFile) -> bytes:
 
 
 def digest_of(tail: bytes) -> str:
-    """Return a digest of a footer, which tells where all pages of its file are."""
+    """Return a digest of a footer, which has the place, size and bounds of all pages."""
     return hashlib.sha256(tail).hexdigest()[:32]
 
 

@@ -1,4 +1,4 @@
-"""Which state of a file it is: its size, and the ETag or the time of change that its store tells.
+"""Which state of a file it is: its size, and its ETag or the time of its last change.
 
 Promises: two states of one size are the same where their ETags are equal, or, where one of them has
 none, where their times of change are equal in the coarser of the two precisions: object stores list
@@ -25,7 +25,7 @@ class Version:
     changed: str = ""  # that time, if it is known and the stamp is an ETag
 
     def is_same(self, size: int, stamp: str, is_local: bool) -> bool:
-        """Tell whether this is the state of which a size and a stamp were noted.
+        """Whether this is the state of which a size and a stamp were noted.
 
         Parameters
         ----------
@@ -42,12 +42,12 @@ class Version:
 
 
 def version_of(file: pa.NativeFile) -> Version | None:
-    """Return the state of an open remote object, or None where its store tells no ETag."""
-    told = {str(key).lower(): value for key, value in (file.metadata() or {}).items()}
-    etag = _text(told.get("etag"))
+    """Return the state of an open remote object, or None where its store has no ETags."""
+    headers = {str(key).lower(): value for key, value in (file.metadata() or {}).items()}
+    etag = _text(headers.get("etag"))
     if not etag:
         return None
-    return Version(file.size(), etag, _nanoseconds(_text(told.get("last-modified"))))
+    return Version(file.size(), etag, _nanoseconds(_text(headers.get("last-modified"))))
 
 
 def _is_near(first: int, second: int) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dmondrian.checkpoint import Run
+from dmondrian.checkpoint import Run, document
 from dmondrian.errors import (
     CheckpointError,
     CorruptError,
@@ -47,6 +47,24 @@ class RunContract:
         assert again.latest() == written == Run.open(url).latest(verify=False)
         assert again.manifests() == [10, 20]
         assert again.stream.read() == PLAN
+
+    def test_places_of_files_are_kept(self, url: str) -> None:
+        run = Run.create(url, ASKED, PLAN)
+        assert run.stream.places() == (None, {})  # as earlier versions left it
+        run.stream.note_places({})
+        assert run.stream.places() == (run.url, {})
+        places = {"/old/a.parquet": ("/new/ü.parquet", "17")}
+        run.stream.note_places(places)
+        assert Run.open(url).stream.places() == (run.url, places)
+        for content in ({}, {"run": 1, "files": {}}, {"run": "x", "files": {"a": ["b"]}}):
+            run.store.put("places.json", document.seal(content))
+            with pytest.raises(CorruptError, match=r"places\.json in .*Delete it"):
+                run.stream.places()
+        run.store.put("places.json", b"{")
+        with pytest.raises(CorruptError, match=r"places\.json in .*Delete it"):
+            run.stream.places()
+        run.stream.note_places(places)
+        assert run.stream.places() == (run.url, places)
 
     def test_another_job_is_refused_by_name_of_what_differs(self, url: str) -> None:
         Run.create(url, ASKED, PLAN)
