@@ -12,7 +12,8 @@ Shapes: d features.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,10 +23,27 @@ if TYPE_CHECKING:  # whoever only asks why there are none needs no kernels
 
 
 def importances(ensemble: Ensemble) -> np.ndarray:
-    """Return the share of each feature in the gains of all splits, float64 [d]."""
-    gains, _ = _gains(ensemble)
-    total = gains.sum()
-    return gains / total if total > 0.0 else gains
+    """Return the share of each feature in the gains of all splits, float64 [d].
+
+    Sums over trees are rounded once, so that the cut of a forest into shards has no say.
+    """
+    columns = zip(*(gains.tolist() for gains in tree_gains(ensemble)), strict=True)
+    return np.array(shares_of([_sum(column) for column in columns]))
+
+
+def _sum(gains: Sequence[float]) -> float:
+    try:
+        return math.fsum(gains)
+    except OverflowError:
+        return math.inf
+
+
+def shares_of(gains: Sequence[float]) -> list[float]:
+    """Return the shares of gains in their sum; zeros where it is 0."""
+    exponent = math.frexp(max(gains, default=0.0))[1]  # their sum may be beyond float64
+    scaled = [math.ldexp(gain, -exponent) for gain in gains]
+    whole = math.fsum(scaled)
+    return [gain / whole if whole > 0.0 else 0.0 for gain in scaled]
 
 
 def tree_gains(ensemble: Ensemble) -> Iterator[np.ndarray]:
@@ -55,16 +73,10 @@ def relevances(ensemble: Ensemble) -> np.ndarray:
 
     A feature that is never split on has 0.
     """
-    gains, weights = _gains(ensemble)
-    return gains / np.where(weights > 0.0, weights, 1.0)
-
-
-def _gains(ensemble: Ensemble) -> tuple[np.ndarray, np.ndarray]:
-    """Return the gains of all splits on each feature, and the weight of the rows they part."""
     from dmondrian.core.gains import add_gains
 
     # One pair of sums for all trees: scales are found from their last bit.
     gains, weights = np.zeros((2, ensemble.parameters.n_features))
     for tree, lifetime in zip(ensemble.trees, ensemble.tree_lifetimes(), strict=True):
         add_gains(ensemble.policies.stat, tree, float(lifetime[0]), gains, weights)
-    return gains, weights
+    return gains / np.where(weights > 0.0, weights, 1.0)

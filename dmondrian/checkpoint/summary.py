@@ -1,9 +1,9 @@
 """Summary of a forest: the few numbers of its trees that people ask for, kept in the manifest.
 
 Whoever shows a run reads these and no tree, so that it takes as little memory and time for a large
-forest as for a small one. Relies on :mod:`dmondrian.importances` and :mod:`dmondrian.layout`, which
-are imported when a summary is made of trees. Promises that the summary of a whole forest does not
-depend on how its trees were cut into shards: sums over trees are exact.
+forest as for a small one. Relies on :mod:`dmondrian.importances`, and on :mod:`dmondrian.layout`
+where a summary is made of trees: to read one loads no kernels. Promises that the summary of a whole
+forest does not depend on how its trees were cut into shards: sums over trees are exact.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
+
+from dmondrian.importances import shares_of, tree_gains, why_none
 
 if TYPE_CHECKING:
     from dmondrian.forest import Forest
@@ -33,7 +35,6 @@ class Summary:
     @classmethod
     def of(cls, forest: Forest) -> Summary:
         """Return the summary of a forest that nobody changes meanwhile. O(nodes x features)."""
-        from dmondrian.importances import tree_gains, why_none
         from dmondrian.layout import loaded_bytes
 
         gains: tuple[Exact, ...] | None = None
@@ -75,11 +76,7 @@ class Summary:
         """Return the share of each feature in the gains of all splits; zeros if none pays."""
         if self.gains is None:
             return None
-        gains = [math.fsum(gain) for gain in self.gains]
-        exponent = math.frexp(max(gains, default=0.0))[1]  # their sum may be beyond float64
-        gains = [math.ldexp(gain, -exponent) for gain in gains]
-        whole = math.fsum(gains)
-        return [gain / whole if whole > 0.0 else 0.0 for gain in gains]
+        return shares_of([math.fsum(gain) for gain in self.gains])
 
 
 def total(parts: Sequence[Summary | None]) -> Summary | None:
