@@ -306,7 +306,9 @@ def _write_parts(
 
     try:
         relay.run(parts, note)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
+        if stop.args:  # who stopped it said why
+            raise
         raise KeyboardInterrupt(
             f"stopped with {len(entries):,} of {len(parts):,} files of scores written; run the "
             "same command again to go on from there"

@@ -106,8 +106,8 @@ def test_scoring(
         return bool(began) and time.monotonic() - began[0] >= seconds
 
     stderr = told_after(process, is_time, lambda pid: os.kill(pid, number))
-    told = re.search(r"^interrupted: (?:stopped with (\d+) of \d+ files .*; )?run the same", stderr)
-    assert told or re.search(r"\ninterrupted: stopped with \d+ of \d+ files", stderr), stderr
+    where = r"(stopped with \d+ of \d+ files of scores written; )?"
+    assert re.search(rf"^interrupted: {where}run the same command again to go on", stderr, re.M)
     assert not (tmp_path / "scores" / "_manifest.json").exists()
 
 

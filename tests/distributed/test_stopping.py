@@ -14,9 +14,9 @@ from distributed import Client
 from dmondrian import MondrianKernelRegressor
 from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.lease import ask_to_stop, holder_of
-from dmondrian.distributed import Progress, TrainedRun, fleet, shards
+from dmondrian.distributed import Progress, TrainedRun, fleet, score, shards
 
-from .conftest import GROUP, Fit, Grow, digests, resize
+from .conftest import GROUP, Fit, Grow, Once, digests, resize
 
 pytestmark = pytest.mark.usefixtures("talkative")
 
@@ -200,3 +200,24 @@ def test_trees_that_are_fitted_together_stop_after_a_mini_batch(
     (position,) = Run.open(tmp_path / "run").manifests()
     assert asked.rows <= position <= asked.rows + 3 * 128
     assert digests(fit(**how)) == digests(fit("undisturbed", **how))
+
+
+def test_scoring_that_is_stopped_says_how_many_files_are_written(
+    adult: Path,
+    client: Client,
+    undisturbed: TrainedRun,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dmondrian.distributed.scoring.FILE_ROWS", 500)
+    out = tmp_path / "out"
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match=r"stopped with \d+ of 12 files") as raised:
+        score(undisturbed.run_url, adult, out, client=client, progress=Once(stop))
+    n_told = int(str(raised.value).split()[2])
+    assert 1 <= n_told <= len(list(out.glob("part-*"))) < 12
+    again = score(undisturbed.run_url, adult, out, client=client)
+    assert again["written"] <= 12 - n_told
