@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -46,15 +47,22 @@ class Asked:
 
 
 @pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps that take their time, so that several of each shard wait at a worker."""
-    learn = shards._learn
+def waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No shard learns its third unit before the workers were asked to begin no more steps."""
+    learn, hold, is_asked = shards._learn, shards.HeldRun.hold, threading.Event()
 
-    def learn_slowly(*about: Any) -> None:
-        time.sleep(0.05)
-        learn(*about)
+    def learn_later(plan: Any, shard: Any, encoded: Any, order: Any) -> None:
+        if order.start >= 2 * GROUP:
+            is_asked.wait(5.0)
+        learn(plan, shard, encoded, order)
 
-    monkeypatch.setattr(shards, "_learn", learn_slowly)
+    def hold_and_tell(self: Any, generation: int) -> dict[int, int]:
+        rests = hold(self, generation)
+        is_asked.set()
+        return rests
+
+    monkeypatch.setattr(shards, "_learn", learn_later)
+    monkeypatch.setattr(shards.HeldRun, "hold", hold_and_tell)
 
 
 @pytest.fixture
@@ -69,7 +77,7 @@ def uneven(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "_learn", learn_unevenly)
 
 
-@pytest.mark.usefixtures("slow")
+@pytest.mark.usefixtures("waiting")
 def test_steps_that_wait_at_a_worker_are_not_begun_any_more(
     fit: Fit, cluster: Grow, undisturbed: TrainedRun, tmp_path: Path
 ) -> None:
@@ -77,7 +85,7 @@ def test_steps_that_wait_at_a_worker_are_not_begun_any_more(
     with pytest.raises(KeyboardInterrupt, match="run the same command again to go on from there"):
         fit(client=cluster(1)[1], checkpoint_every=None, progress=asked)
     (position,) = Run.open(tmp_path / "run").manifests()
-    assert asked.rows <= position <= asked.rows + 2 * GROUP  # the step that runs, and one behind
+    assert asked.rows <= position <= 3 * GROUP  # others were sent, and are not begun
     assert asked.heard[-1].stopping_at == position
     again = fit(checkpoint_every=None)
     assert again.summary["resumed_at"] == position
@@ -93,7 +101,7 @@ def test_the_next_checkpoint_is_the_last_however_far_the_others_are(
     with pytest.raises(KeyboardInterrupt, match="which is saved"):
         fit(checkpoint_every="500 rows", progress=asked)
     positions = Run.open(tmp_path / "run").manifests()
-    assert len(positions) <= asked.checkpoints + 2  # one may be taken before the request is seen
+    assert len(positions) <= asked.checkpoints + 3  # two may be taken before it is seen
     again = fit(checkpoint_every="500 rows")
     assert again.summary["resumed_at"] == positions[-1]
     assert digests(again) == digests(undisturbed)
