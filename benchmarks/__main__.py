@@ -43,6 +43,7 @@ RUNS = (
         " --models dmondrian --at-hand 16", takes_peers=True),
     Run("answering", "--max-rows 100000",
         "--workloads adult friedman1 --max-rows 1000 --repeats 1"),
+    Run("forecasts", "", "--streams classes labels --max-rows 2000 --trees 2 --repeats 1"),
     Run("scoring", "--max-rows 100000",
         "--set adult --max-rows 600 --trees 2 --copies 1 --repeats 1"),
     Run("growth", "--fresh",

@@ -43,9 +43,9 @@ from dmondrian.checkpoint import Run, encode_forest
 from dmondrian.data import Plan, read_block
 from dmondrian.distributed import TrainedRun, train
 from dmondrian.distributed.cluster import CONFIG
-from dmondrian.distributed.metrics import slices
 from dmondrian.forest import Forest
 from dmondrian.parameters import ForestParameters
+from dmondrian.prequential import forecast_and_learn_all
 from tests.distributed.chaos.harness import Outcome
 from tests.distributed.chaos.place import place
 from tests.distributed.chaos.schedule import KILL, LEAVE, Fault
@@ -161,9 +161,9 @@ def alone(url: str, trees: list[int]) -> tuple[float, float]:
     began = time.monotonic(), time.process_time()
     for block in frozen.blocks:
         rows = read_block(frozen, block)
-        for start, stop in slices(block.position, len(rows.X)):
-            forest.predict_sums(rows.X[start:stop])
-            forest.update(rows.X[start:stop], rows.y[start:stop], None)
+        forecast_and_learn_all(
+            forest, rows.X, rows.y, position=block.position, n_trees=run.run_json["n_estimators"]
+        )
     run.put_blob(encode_forest(*forest.stored()))
     return time.monotonic() - began[0], time.process_time() - began[1]
 

@@ -10,7 +10,7 @@ Shapes: n rows, d features, K classes, k outputs (K, or 1 for regression), T tre
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from threading import Lock
 from typing import Any
 
@@ -106,7 +106,7 @@ class Ensemble(Predicting):
         n_threads : int
             Threads over trees.
         """
-        self.answer_and_learn(X, y, w, n_threads, _NO_ROWS, _NONE_1D)
+        self.ask_and_learn(X, y, w, n_threads, _NO_ROWS, _NONE_1D, None)
 
     def mean_of_row(self, X: np.ndarray) -> np.ndarray | None:
         """Return the mean prediction of one row; None where :meth:`predict_sums` has to be asked.
@@ -222,28 +222,63 @@ class Ensemble(Predicting):
         units : float64 array of shape (a, 2), or (a, 0) of probabilities
             What moments of labels are told in.
         """
+        said, tells_labels = self.told_of_samples, self.parameters.tells_labels
+        sums = np.zeros((len(rows), WORDS if tells_labels else said.n_sums), np.int64)
+        told, lock = np.zeros((len(rows), KNOWN if tells_labels else 0)), Lock()
+
+        def add(t: int, answers: np.ndarray, known: np.ndarray) -> None:
+            whole = self.whole(t, answers, known)
+            with lock:  # in whatever order: whole numbers add up exactly
+                sums[:] += whole
+                told[:] = known  # equal in all trees
+
+        self.ask_and_learn(X, y, w, n_threads, rows, lifetimes, add)
+        return sums, units(told, self.origin) if tells_labels else told
+
+    def ask_and_learn(
+        self,
+        X: np.ndarray,
+        y: np.ndarray,
+        w: np.ndarray | None,
+        n_threads: int,
+        rows: np.ndarray,
+        lifetimes: np.ndarray,
+        take: Callable[[int, np.ndarray, np.ndarray], None] | None,
+    ) -> None:
+        """Learn rows as :meth:`update` does; hand over what each tree said of some of them.
+
+        Parameters
+        ----------
+        X, y, w, n_threads
+            As in :meth:`update`.
+        rows : int64 [a]
+            Rows to forecast, as in :meth:`answer_and_learn`.
+        lifetimes : float64 [a] or [T, a]
+            At which each is forecast, by all trees alike or by each tree.
+        take : callable or None
+            Called with the place of a tree, its answers (float64 [a, width], see
+            ``told_of_samples``) and the statistics of its root then (float64 [a, 3], or [a, 0] of
+            forests that forecast no moments of labels): for each tree once, in any order, from
+            any thread. None where no row is asked about.
+        """
         self.check_sizes(y, w)
         weights = read_only(_NONE_1D if w is None else w)
         X, n_clipped = self._as_learned(X)
         y = read_only(y)
-        said, tells_labels = self.told_of_samples, self.parameters.tells_labels
-        sums = np.zeros((len(rows), WORDS if tells_labels else said.n_sums), np.int64)
-        known = np.zeros((len(rows), KNOWN if tells_labels else 0))
+        said, n_known = self.told_of_samples, KNOWN if self.parameters.tells_labels else 0
         is_much = self.are_much(y, w)
-        lock = Lock()
         reached = np.zeros(len(self.placed), np.int64)
 
         def learn(first: int, last: int) -> None:
-            answers, own = np.empty((len(rows), said.width)), np.empty(known.shape)
+            if take is None or not len(rows):
+                self._learn((first, last), learned, y, weights, reached, Silent(), is_much)
+                return
+            answers, known = np.empty((len(rows), said.width)), np.empty((len(rows), n_known))
             work, n_answered = np.empty((3, said.width)), np.zeros(1, np.int64)
-            asked = Asked(rows, lifetimes, said.loss, work, answers, own, n_answered)
-            told = asked if len(rows) else Silent()
-            self._learn((first, last), learned, y, weights, reached, told, is_much)
-            if len(rows):
-                whole = self._whole(first, answers, own)
-                with lock:  # in whatever order: whole numbers add up exactly
-                    sums[:] += whole
-                    known[:] = own  # equal in all trees
+            own = lifetimes if lifetimes.ndim == 1 else lifetimes[first]
+            asked = Asked(rows, own, said.loss, work, answers, known, n_answered)
+            self._learn((first, last), learned, y, weights, reached, asked, is_much)
+            take(first, answers, known)
 
         self._check_whole()
         learned = self._arrange(X)
@@ -255,9 +290,8 @@ class Ensemble(Predicting):
             else:
                 run_threads(lambda t: learn(t, t + 1), range(len(self.placed)), n_threads)
         self.n_clipped += n_clipped
-        return sums, units(known, self._origin) if tells_labels else known
 
-    def _whole(self, t: int, answers: np.ndarray, known: np.ndarray) -> np.ndarray:
+    def whole(self, t: int, answers: np.ndarray, known: np.ndarray) -> np.ndarray:
         """Return what tree ``t`` answered, as whole numbers; other trees may be behind."""
         if not self.parameters.tells_labels:
             return whole_shares(answers[:, : self.n_outputs])

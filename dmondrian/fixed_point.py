@@ -24,9 +24,14 @@ WORDS = 4  # whole numbers that tell two moments
 KNOWN = 3  # statistics of a root that tell the unit: weight, sum and sum of squares of the labels
 
 
-def whole_shares(answers: np.ndarray) -> np.ndarray:
-    """Return probabilities float64 [a, k] as int64 [a, k]."""
-    return np.rint(answers * ONE).astype(np.int64)
+def finest_one(n_trees: int) -> float:
+    """Return the largest power of two that probability 1 can be, where so many trees add up."""
+    return float(2.0 ** (62 - int(n_trees).bit_length()))
+
+
+def whole_shares(answers: np.ndarray, one: float = ONE) -> np.ndarray:
+    """Return probabilities float64 [a, k] as int64 [a, k], in units of 1 / ``one``."""
+    return np.rint(answers * one).astype(np.int64)
 
 
 def units(known: np.ndarray, offset: float = 0.0) -> np.ndarray:

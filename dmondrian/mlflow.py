@@ -109,7 +109,8 @@ def _metrics(stored: dict[str, Any], make: Any) -> list[Any]:
     if not stored.get("progressive"):
         return []
     report = Progressive.from_json(stored["progressive"]).report()
-    points = [*report["curve"], {key: report[key] for key in report if key != "curve"}]
+    totals = {key: value for key, value in report.items() if key not in ("curve", "forecast")}
+    points = [*report["curve"], totals]
     return [
         make(key, float(point[key]), 0, int(point["rows"]))
         for point in points

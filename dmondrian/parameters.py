@@ -226,6 +226,12 @@ class ForestParameters:
             return self.cost.lifetime
         return min(lifetime_at(self.lifetime, total_weight), self.realised_lifetime)
 
+    def lifetimes_at(self, total_weights: np.ndarray) -> np.ndarray:
+        """Return the lifetimes of predictions after rows of these total weights, float64 [n]."""
+        if not isinstance(self.lifetime, PowerLifetime):
+            return np.full(len(total_weights), self.lifetime_at(1.0))
+        return np.array([self.lifetime_at(weight) for weight in total_weights.tolist()], np.float64)
+
     def to_json(self) -> dict[str, Any]:
         """Return the parameters as a JSON-able dict."""
         told = dataclasses.asdict(self)

@@ -74,7 +74,7 @@ class Predicting(Placed):
         return self.n_outputs + int(isinstance(self.policies.rule, GaussianHierarchy))
 
     @property
-    def _origin(self) -> float:
+    def origin(self) -> float:
         """What the trees' statistics of labels are from."""
         return float(self.placed[0].head_f[nodes.OFFSET]) if self.placed else 0.0
 
@@ -241,7 +241,7 @@ class Predicting(Placed):
 
         run_threads(work, range(0, n, chunk), n_threads)
         n_trees = len(self.placed) + (0 if onto is None else onto.n_trees)
-        origin = self._origin
+        origin = self.origin
         if lifetimes is None:
             return Sums(total[:, 0], None if square is None else square[:, 0], far, n_trees, origin)
         square = None if square is None else square.transpose(1, 0, 2)

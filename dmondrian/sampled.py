@@ -35,11 +35,6 @@ class Sampled(NamedTuple):
     sums: np.ndarray  # int64 [a, k], summed over trees, see :mod:`dmondrian.fixed_point`
     units: np.ndarray  # float64 [a, 2] that moments of labels are told in; [a, 0] of probabilities
 
-    def between(self, start: int, stop: int) -> Sampled:
-        """Return those of the rows from number ``start`` to before ``stop``, with their numbers."""
-        found = slice(*np.searchsorted(self.rows, [start, stop]))
-        return Sampled(*(column[found] for column in self))
-
 
 def by_octave(sampled: Sampled) -> Iterator[tuple[int, np.ndarray]]:
     """Yield the doublings of the total weight so far, and which rows (bool [a]) were forecast then.
@@ -49,12 +44,6 @@ def by_octave(sampled: Sampled) -> Iterator[tuple[int, np.ndarray]]:
     octaves = np.maximum(np.frexp(sampled.before)[1] - 1, 0)
     for now in np.unique(octaves).tolist():
         yield now, octaves == now
-
-
-def join(parts: Sequence[tuple[int, Sampled]]) -> Sampled:
-    """Return as one the samples of parts that follow each other, given with their first rows."""
-    columns = zip(*(part._replace(rows=first + part.rows) for first, part in parts), strict=True)
-    return Sampled(*(np.concatenate(column) for column in columns))
 
 
 def add(parts: Sequence[Sampled]) -> Sampled:
@@ -89,7 +78,7 @@ def forecast_and_learn(
     weights = read_only(np.empty(0) if w is None else w)
     write_hits(ensemble.total_weight, weights, DENSITY, before, hits)
     found = np.flatnonzero(hits)
-    lifetimes = np.array([ensemble.parameters.lifetime_at(b) for b in before[found]], np.float64)
+    lifetimes = ensemble.parameters.lifetimes_at(before[found])
     kept: list[tuple[np.ndarray, np.ndarray]] = []
     start = 0
     for first in range(0, max(len(found), 1), _AT_ONCE):

@@ -37,15 +37,25 @@ LAYERS = (
         "layout",
         "lifetime",
         "limits",
+        "pairwise",
         "parameters",
         "sums",
         "threads",
         "units",
     },
     {"placing", "predicting", "selection", "single"},
-    {"ensemble", "sampled", "calibration", "importances", "progressive", "inference", "mixture"}
+    {
+        "ensemble",
+        "prequential",
+        "sampled",
+        "calibration",
+        "importances",
+        "progressive",
+        "inference",
+        "mixture",
+    }
     | {"scales", "warmup", "forest", "state", "merge", "density", "own_loss", "conformal", "kernel"}
-    | {"label_mixture", "dispersion"},
+    | {"label_mixture", "dispersion", "prequential"},
     {"checkpoint", "store", "data"},
     {"estimators"},
     {"export", "frames"},

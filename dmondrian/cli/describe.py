@@ -93,8 +93,12 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
         lines = [(name, f"{share:.4f}") for name, share in ranked]
         output.text("importances of the columns:\n" + _indented(table(lines)))
     if told["metrics"]:
-        title = "metrics (each row forecast before it was learned):\n"
+        from dmondrian.distributed.metrics import WORSE
+
+        title = f"metrics ({told['metrics']['forecast']}):\n"
         output.text(title + metrics_table(told["metrics"], "  "))
+        if told["metrics"].get("r2", 0.0) < 0.0:
+            output.remark(WORSE)
     if told["counts"]:
         output.text("values met:\n" + _indented(table(told["counts"].items())))
     return 0

@@ -107,12 +107,15 @@ def _cluster(job: Job) -> Any:
 
 
 def _tell_trained(run: Any, output: Output) -> None:
+    from dmondrian.distributed.metrics import WORSE
+
     metrics = {key: value for key, value in run.metrics.items() if key != "curve"}
     output.event("trained", {"run": run.run_url, "metrics": run.metrics, "summary": run.summary})
     output.text(f"trained {run.run_url}\n  {summary_line(run.summary)}")
     if metrics:
-        title = "each row forecast before it was learned:\n"
-        output.text(title + metrics_table(metrics, "  "))
+        output.text(f"{metrics['forecast']}:\n" + metrics_table(metrics, "  "))
+    if metrics.get("r2", 0.0) < 0.0:
+        output.remark(WORSE)
 
 
 def summary_line(summary: Mapping[str, Any]) -> str:

@@ -101,6 +101,7 @@ def _use(algorithm: str, chosen: dict[str, Any]) -> None:
     import numpy as np
 
     from dmondrian.estimators import ALGORITHMS
+    from dmondrian.prequential import forecast_and_learn_all
 
     X = np.random.default_rng(0).random((_ROWS, 6), dtype=np.float32)
     X[:, 2:] = X[:, 2:] > 0.5  # boxes write features of two values as bits
@@ -133,6 +134,10 @@ def _use(algorithm: str, chosen: dict[str, Any]) -> None:
     forest.predict(X[:1])
     forest.weighted_depth(X)
     _store(forest)
+    for w in (None, np.ones(len(X))):  # as runs do
+        forecast_and_learn_all(
+            forest.forest_, X, y.astype(np.float64), w, position=len(X), n_trees=2
+        )
     assert len(forest.feature_importances_) == X.shape[1]
     if algorithm == "mondrian-forest-regressor":
         forest.predict_interval(X)

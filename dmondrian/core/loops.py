@@ -30,6 +30,7 @@ from dmondrian.core.draws import tree_key
 from dmondrian.core.nodes import (
     LEFT,
     N_NODES,
+    PARENT,
     ROOT,
     STAT,
     TOTAL_WEIGHT,
@@ -184,23 +185,59 @@ class Asked(NamedTuple):
 
 
 @hook
-def answer(asked, growth, stat, loss, rule, tree, key, x, row):
-    """Write what the tree says of row number ``row``, if it is asked about."""
+def answer(asked, growth, stat, loss, rule, tree, key, x, row, hint):
+    """Write what the tree says of row number ``row``, if it is asked about.
+
+    ``hint`` tells the way on which ``x`` went some rows ago (:class:`dmondrian.core.ahead.Hint`).
+    """
 
 
 @implements(answer, Silent)
-def answer_nothing(asked, growth, stat, loss, rule, tree, key, x, row):
+def answer_nothing(asked, growth, stat, loss, rule, tree, key, x, row, hint):
     """Nothing."""
 
 
+@hook
+def reads_beside(asked, rule):
+    """Tell whether answers look at both children of the nodes on a way."""
+
+
+@implements(reads_beside, Silent)
+def reads_nothing_beside(asked, rule):
+    """No."""
+    return False
+
+
+@implements(reads_beside, Asked)
+def reads_beside_as_rule(asked, rule):
+    """As the rule does."""
+    return reads_siblings(rule)
+
+
+@inner
+def n_still_there(tree, hint):
+    """Return how many of the nodes noted on a row's way are on it still. O(depth)."""
+    v, n = np.int32(tree.head_i[ROOT]), np.uint64(min(hint.depth, N_NOTED))
+    level = np.uint64(0)
+    while level < n:
+        u = hint.nodes[level]
+        if tree.i[np.uint64(u), PARENT] != v:  # a node has come in between
+            break
+        v = u
+        level += np.uint64(1)
+    return np.int64(level)
+
+
 @implements(answer, Asked)
-def answer_rows(asked, growth, stat, loss, rule, tree, key, x, row):
+def answer_rows(asked, growth, stat, loss, rule, tree, key, x, row, hint):
     """Write the answer, if the row is one of those. O(depth)."""
     i = asked.n_answered[0]
     if i < asked.rows.shape[0] and asked.rows[i] == row:
-        work, lifetime = asked.work, asked.lifetimes[i : i + 1]
-        leaf = leaf_of(tree, tree.head_i[ROOT], x)
-        noted = asked.rows[:0]  # nothing: splits may have come in since it was looked ahead for
+        work, lifetime = borrow(asked.work), borrow(asked.lifetimes)[i : i + 1]
+        noted, leaf = hint.nodes[: n_still_there(tree, hint)], np.int64(-1)
+        if reads_boxes(growth):  # else no leaf is looked at
+            n = noted.shape[0]
+            leaf = leaf_of(tree, np.int64(noted[n - 1] if n > 0 else tree.head_i[ROOT]), x)
         predict_row(
             growth, stat, asked.loss, rule, tree, key, x, leaf, noted, lifetime, work[0], work[1],
             work[2:],
@@ -226,13 +263,13 @@ def learn_block(growth, stat, loss, rule, tree, key, rows, y, w, start, asked, a
         age = (r - start) % N_AHEAD
         if n > 1:
             ways, n_ways = RowsInTree(tree, rows, r - age), min(n - r + age, N_AHEAD)
-            look_on(ways, age, n_ways, at, noted, True, False)
+            look_on(ways, age, n_ways, at, noted, True, reads_beside(asked, rule))
         if tree.head_i[N_NODES] + 2 > capacity:
             return r
         x = row_of(rows, r)
-        answer(asked, growth, stat, loss, rule, tree, key, x, r)
-        weight = w[r] if w.shape[0] > 0 else 1.0
         hint = Hint(at[age], age, noted[age], at[N_AHEAD + age])
+        answer(asked, growth, stat, loss, rule, tree, key, x, r, hint)
+        weight = w[r] if w.shape[0] > 0 else 1.0
         if weight > 0.0 and not learn(growth, stat, loss, rule, tree, key, x, y[r], weight, hint):
             return r
     return n

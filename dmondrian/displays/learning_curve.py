@@ -16,7 +16,7 @@ Shapes: p points of a curve, n rows, K classes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any, Self
 
@@ -26,8 +26,9 @@ from sklearn.utils import column_or_1d
 
 from dmondrian.displays.axes import axes_of
 from dmondrian.distributed.curve import NAMES, band_of
-from dmondrian.distributed.metrics import Progressive, slices
+from dmondrian.distributed.metrics import Progressive
 from dmondrian.errors import ParameterError
+from dmondrian.prequential import EACH, kind_of, slices
 
 
 class LearningCurveDisplay:
@@ -124,8 +125,7 @@ class LearningCurveDisplay:
         total = Progressive("classification" if is_classifier(estimator) else "regression")
         codes = np.unique(y, return_inverse=True)[1] if is_classifier(estimator) else y
         mean = told if told.ndim == 2 else told[:, None]
-        for start, stop in slices(0, len(y)):
-            total.add(mean[start:stop], codes[start:stop].astype(np.float64), None)
+        total.add(mean, codes.astype(np.float64), None)
         points = {label or type(estimator).__name__: [total.report()["curve"]]}
         return cls._of(points, metric).plot(ax, **options)
 
@@ -177,7 +177,13 @@ class LearningCurveDisplay:
 
 
 def stream_predictions(estimator: Any, X: Any, y: Any) -> np.ndarray:
-    """Return forecasts of rows, each made before it was learned; the estimator is not changed.
+    """Return forecasts of rows, each made just before it was learned; the estimator is not changed.
+
+    Row after row is predicted by the fitted estimator and then learned by ``partial_fit``. That
+    takes long for estimators that look at all nodes before they predict: those that choose their
+    lifetime from the trees, regressors with ``aggregation="hierarchy"``, and the Mondrian kernel.
+    They forecast in slices: up to an eighth of the rows before, and up to 4,096 rows, are predicted
+    together and then learned.
 
     Parameters
     ----------
@@ -189,13 +195,12 @@ def stream_predictions(estimator: Any, X: Any, y: Any) -> np.ndarray:
     Returns
     -------
     float64 array of shape (n, K) of class probabilities, or (n,) of predictions
-        The first rows, up to 32, are forecast by a forest that knows none: all classes alike, or
-        the first label.
+        The first row is forecast by a forest that knows none: all classes alike, or its own label.
     """
     classes = np.unique(column_or_1d(y)) if is_classifier(estimator) else np.empty(0)
     forest = clone(estimator)
     told: list[np.ndarray] = []
-    for start, stop in slices(0, len(X)):
+    for start, stop in _turns(forest, len(X)):
         rows, labels = X[start:stop], y[start:stop]
         if is_classifier(estimator):
             unknown = np.full((stop - start, len(classes)), 1.0 / len(classes))
@@ -205,6 +210,15 @@ def stream_predictions(estimator: Any, X: Any, y: Any) -> np.ndarray:
             told.append(forest.predict(rows) if start else np.full(stop, float(labels[0])))
             forest.partial_fit(rows, labels)
     return np.concatenate(told)
+
+
+def _turns(forest: Any, n: int) -> Iterator[tuple[int, int]]:
+    """Yield the rows that are predicted and then learned: the first, the next, and so on."""
+    yield 0, 1
+    if kind_of(forest.forest_.parameters) == EACH:
+        yield from ((row, row + 1) for row in range(1, n))
+    else:
+        yield from ((1 + start, 1 + stop) for start, stop in slices(1, n - 1))
 
 
 def _columns(curve: list[dict[str, float]], metric: str) -> tuple[np.ndarray, np.ndarray]:

@@ -17,6 +17,7 @@ from typing import Any
 
 from distributed import Client
 
+from dmondrian import prequential
 from dmondrian.calibration import kind_of
 from dmondrian.checkpoint import Lease, Manifest, Run
 from dmondrian.data import Plan, places_of
@@ -93,7 +94,8 @@ def finish(run: Run, plan: Plan, manner: Manner, connect: Callable[[], Client]) 
                 manifest = run.latest()  # whoever held it before came further
             if not attempt.is_end(manifest):
                 calibrate = bool(run.run_json["estimator"].get("calibrate"))
-                warm(ForestParameters.from_json(run.run_json["parameters"]), calibrate)
+                forecasts = bool(run.run_json.get("progressive"))
+                warm(attempt.parameters, calibrate, forecasts)
                 manifest = attempt.go(connect(), manifest, lease)
     attempt.ledger = attempt.ledger or attempt.open(manifest)
     progressive = attempt.ledger.progressive
@@ -137,7 +139,9 @@ class Attempt:
         if self.run.run_json.get("progressive"):
             saved = metrics.get("progressive")
             task = self.plan.schema.task
-            progressive = Progressive.from_json(saved) if saved else Progressive(task)
+            made = prequential.kind_of(self.parameters)
+            progressive = Progressive.from_json(saved) if saved else Progressive(task, made)
+            progressive.go_on_as(made)
         calibration = None
         if self.run.run_json["estimator"].get("calibrate"):
             stored = metrics.get("calibration")

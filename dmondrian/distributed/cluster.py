@@ -30,6 +30,7 @@ from dmondrian.distributed.interrupt import HeldBack, undisturbed
 from dmondrian.errors import ClusterError, ParameterError
 from dmondrian.forest import Forest
 from dmondrian.parameters import ForestParameters
+from dmondrian.prequential import forecast_and_learn_all
 
 START_SECONDS = 120.0
 """How long local workers may take to start; a cold file system needs tens of seconds."""
@@ -304,7 +305,7 @@ def _local(size: dict[str, Any]) -> Iterator[Client]:
         yield client
 
 
-def warm(parameters: ForestParameters, calibrate: bool = False) -> None:
+def warm(parameters: ForestParameters, calibrate: bool = False, progressive: bool = True) -> None:
     """Compile what it takes to train and save, so that worker processes find it on disk."""
     forest = Forest(parameters, [0], calibrate=calibrate)
     X = np.zeros((2, parameters.n_features), dtype=np.float32)
@@ -317,5 +318,8 @@ def warm(parameters: ForestParameters, calibrate: bool = False) -> None:
     forest.freeze()  # as forecasts of many rows do
     forest.predict_sums(X)
     forest.update(0.5 * X, y, None)  # boxes that wrote columns as bits are written anew
+    if progressive and parameters.joint is None:
+        for w in (None, np.ones(2)):
+            forecast_and_learn_all(forest, X, y, w, position=4, n_trees=1, samples=calibrate)
     encode_forest(*forest.stored())
     Summary.of(forest)

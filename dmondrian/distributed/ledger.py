@@ -1,26 +1,31 @@
 """The ledger: what every shard answered for every unit, settled in stream order.
 
 Relies on answers that are a pure function of shard and unit, so that the first one counts and a
-repeated one is ignored. Promises that forecasts are added in the order of the shards and scored in
-the order of the stream, whatever finished first, so that metrics depend on the plan alone.
+repeated one is ignored. Promises that forecasts are summed over trees in a fixed way and scored in
+the order of the stream, whatever finished first and however trees are cut into shards, so that
+metrics depend on the stream and the trees alone.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
 
-from dmondrian.calibration import Fitted, calibrated
+from dmondrian.calibration import Fitted, calibrated, tells_labels
 from dmondrian.checkpoint.summary import Summary, total
 from dmondrian.cost import Cost, forecasts
-from dmondrian.distributed.metrics import Progressive, slices
+from dmondrian.distributed.metrics import WORSE, Progressive
 from dmondrian.distributed.orders import Answer, BlockAnswer
 from dmondrian.distributed.rounds import Rounds
 from dmondrian.distributed.sortedness import Sortedness
 from dmondrian.distributed.units import Unit
 from dmondrian.joint import Joint
+from dmondrian.prequential import mean_over_trees
 from dmondrian.sampled import Sampled, add
+
+_log = logging.getLogger("dmondrian")
 
 Saved = dict[int, dict[str, Any]]  # shard: {"digest", "bytes"}
 
@@ -73,6 +78,7 @@ class Ledger:
         self._sortedness = sortedness
         self._rounds = Rounds(n_shards, n_trees) if isinstance(cost, Joint) else None
         self._answers: dict[int, dict[int, Answer]] = {}
+        self._is_warned = False  # of forecasts worse than the mean label
 
     def has(self, shard: int, unit: int) -> bool:
         """Say whether this shard's answer for this unit is here, or settled."""
@@ -131,7 +137,7 @@ class Ledger:
         return unit, saved
 
     def _score(self, blocks: tuple[BlockAnswer, ...], mean: np.ndarray | None) -> None:
-        """Add the counts of consecutive rows and, summed in shard order, their forecasts.
+        """Add the counts of consecutive rows and, summed over trees, their forecasts.
 
         ``mean`` is what all trees say, if that is known.
         """
@@ -143,28 +149,53 @@ class Ledger:
             return
         sampled = [block.sampled for block in blocks if block.sampled is not None]
         drawn = add(sampled) if sampled else None
-        if mean is None and speaker.total is not None:
-            total = speaker.total.copy()
-            for block in blocks[1:]:
-                total += block.total
-            mean = total / self._n_trees
+        totals = [block.total for block in blocks if block.total is not None]
+        if mean is None and totals:
+            mean = mean_over_trees(totals, self._n_trees)
         if self.progressive is None or mean is None:
-            self._calibrate(drawn, speaker.y, 0, len(speaker.y))
+            self._calibrate(drawn, speaker.y)
             return
-        mean = forecasts(self._cost, mean)
-        weight = speaker.weight
-        for start, stop in slices(speaker.start, len(speaker.y)):
-            w = None if weight is None else weight[start:stop]
-            self.progressive.add(
-                calibrated(mean[start:stop], self.calibration), speaker.y[start:stop], w
-            )
-            self._calibrate(drawn, speaker.y, start, stop)
+        mean = self._calibrated(forecasts(self._cost, mean), speaker.y, drawn)
+        mean = self._begun(mean, speaker.y, speaker.weight, speaker.start)
+        self.progressive.add(mean, speaker.y, speaker.weight)
+        if self.progressive.is_worse_than_mean and not self._is_warned:
+            self._is_warned = True
+            _log.warning(WORSE)
 
-    def _calibrate(self, drawn: Sampled | None, y: np.ndarray, start: int, stop: int) -> None:
-        """Take the sampled forecasts of some of a block's rows into the calibration."""
+    def _begun(
+        self, mean: np.ndarray, y: np.ndarray, weight: np.ndarray | None, first: int
+    ) -> np.ndarray:
+        """Return forecasts of numbers without that of the stream's first row.
+
+        It cannot be forecast, and counts as a row without error: 0, which forests say before they
+        know a label, may be farther off than all errors to come.
+        """
+        assert self.progressive is not None  # who calls knows
+        is_first = self.progressive.weight == 0.0 and self.progressive.rows == first
+        if self.progressive.task != "regression" or not is_first:
+            return mean
+        known = np.flatnonzero(np.ones(len(y)) if weight is None else weight)
+        stop = int(known[0]) + 1 if len(known) else len(y)
+        return np.concatenate([y[:stop, None], mean[stop:]])
+
+    def _calibrated(self, mean: np.ndarray, y: np.ndarray, drawn: Sampled | None) -> np.ndarray:
+        """Return a block's forecasts, each calibrated by what the rows before it tell."""
+        if self.calibration is None or drawn is None or tells_labels(self.calibration):
+            told = calibrated(mean, self.calibration)  # a factor of variances leaves means alone
+            self._calibrate(drawn, y)
+            return told
+        told, start = np.empty_like(mean), 0
+        for i, row in enumerate(drawn.rows.tolist()):
+            told[start : row + 1] = self.calibration.apply(mean[start : row + 1])
+            self._calibrate(Sampled(*(column[i : i + 1] for column in drawn)), y)
+            start = row + 1
+        told[start:] = self.calibration.apply(mean[start:])
+        return told
+
+    def _calibrate(self, drawn: Sampled | None, y: np.ndarray) -> None:
+        """Take sampled forecasts of a block's rows into the calibration."""
         if self.calibration is not None and drawn is not None:
-            part = drawn.between(start, stop)
-            self.calibration = self.calibration.after(part, y, self._n_trees)
+            self.calibration = self.calibration.after(drawn, y, self._n_trees)
 
     def metrics(self) -> dict[str, Any]:
         """Return what a manifest says of the stream up to here."""

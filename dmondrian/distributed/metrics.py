@@ -1,9 +1,10 @@
-"""Test-then-train metrics, summed block by block, and metrics of held-out rows.
+"""Test-then-train metrics, summed row by row, and metrics of held-out rows.
 
-Relies on summed predictions of all trees (float64 [n, K]) and on blocks that arrive in stream
-order. Promises that the accumulators go through JSON without loss (a resumed run goes on with the
-same numbers) and that the learning curve stays bounded: its points are thinned by their number
-alone, so that equal positions have equal curves.
+Relies on mean predictions over trees (float64 [n, K]) that arrive in stream order. Promises that
+the cuts between calls change no bit of the accumulators, that these go through JSON without loss
+(a resumed run goes on with the same numbers) and that the learning curve stays bounded: its points
+are at fixed positions of the stream and are thinned by their number alone, so that equal positions
+have equal curves.
 
 Shapes: n rows, K outputs (classes, or 1 for regression).
 """
@@ -11,43 +12,29 @@ Shapes: n rows, K outputs (classes, or 1 for regression).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from dmondrian.distributed.outcomes import Outcomes
+from dmondrian.distributed.outcomes import Outcomes, running
 from dmondrian.errors import CorruptError
+from dmondrian.prequential import EACH, KINDS, LIFETIMES, SLICES, in_words, marks
 
 CURVE_POINTS = 256
 """Most points a learning curve keeps; then every second one is dropped."""
 
-_OCTAVE = 8  # slices of a doubling of the stream: no row is forecast with less than 8/9 of its past
-_SLICE_LEAST, _SLICE_MOST = 32, 4096  # rows; small calls cost more than they tell
+_CURVE_LEAST = 32  # least rows between two points of a curve
+_STRETCH = 4096  # rows whose labels' moments are taken about one number
+_WORSE_ROWS = 1000  # rows from which on a negative R2 is worth a warning
 
-
-def slices(position: int, n: int) -> Iterator[tuple[int, int]]:
-    """Cut a block's rows where test turns to train; a function of the position alone.
-
-    Parameters
-    ----------
-    position : int
-        Position of the block's first row in the stream.
-    n : int
-        Rows of the block.
-
-    Yields
-    ------
-    (int, int)
-        First row and row behind the last, within the block.
-    """
-    start = 0
-    while start < n:
-        octave = 1 << max(0, (position + start).bit_length() - 1)
-        size = min(max(octave // _OCTAVE, _SLICE_LEAST), _SLICE_MOST)
-        stop = min(n, start + size)
-        yield start, stop
-        start = stop
+WORSE = (
+    "progressive R2 is below 0: forecasts of the rows, each made before it was learned, were worse "
+    "than their mean label. The columns may say nothing of the target, the target may drift, or "
+    "few large labels may decide the squared error; see mae, and the learning curve for when it "
+    "happened"
+)
+"""What a negative progressive R2 means, for people."""
 
 
 class Progressive:
@@ -56,21 +43,49 @@ class Progressive:
     Parameters
     ----------
     task : {"classification", "regression"}
+    kind : str
+        How rows are forecast, see :mod:`dmondrian.prequential`.
+
+    Attributes
+    ----------
+    exact_from : int
+        Rows before that were forecast by a version that did so in slices.
     """
 
-    def __init__(self, task: str) -> None:
+    def __init__(self, task: str, kind: str = EACH) -> None:
         self.task = task
+        self.kind = kind
+        self.exact_from = 0
         self.rows = 0  # rows seen
         self.weight = 0.0  # their weight
         self.sums = [0.0, 0.0]  # log loss and hits, or squared and absolute errors
-        self.moments = [0.0, 0.0]  # mean of y and sum of squared deviations (regression)
-        self.stride = 1  # a curve point is kept each `stride` slices
-        self.slice = 0  # slices seen
+        # Regression: mean of y and sum of squared deviations, of rows up to a multiple of
+        # _STRETCH; of the rows since then the sums of y less that mean, and of its square.
+        self.moments = [0.0, 0.0]
+        self.since = [0.0, 0.0]
+        self.stride = 1  # a curve point is kept each `stride` marks
+        self.slice = 0  # marks passed
         self.curve: list[list[float]] = []  # rows and the two metrics
         self.outcomes = Outcomes(task)
 
+    def go_on_as(self, kind: str) -> None:
+        """Note how rows are forecast from here on, where those before were in slices."""
+        if self.kind == SLICES and kind in (EACH, LIFETIMES):
+            self.exact_from = self.rows
+        self.kind = kind
+
+    @property
+    def in_words(self) -> str:
+        """How rows were forecast, for people."""
+        return in_words(self.kind, self.exact_from)
+
+    @property
+    def is_worse_than_mean(self) -> bool:
+        """Whether numbers are forecast worse than by their mean, over enough rows to tell."""
+        return self.rows >= _WORSE_ROWS and self.totals().get("r2", 0.0) < 0.0
+
     def add(self, mean: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> None:
-        """Add one slice: `mean` float64 [n, K], `y` float64 [n], `weight` float64 [n] or None."""
+        """Add rows: `mean` float64 [n, K], `y` float64 [n], `weight` float64 [n] or None."""
         w = np.ones(len(y)) if weight is None else weight
         if self.task == "classification":
             loss, hit = _class_terms(mean, y)
@@ -78,30 +93,49 @@ class Progressive:
         else:
             error = mean[:, 0] - y
             terms = error * error, np.abs(error)
-            self._add_moments(y, w)
         self.outcomes.add(mean, y, w)
+        weights = running(self.weight, w)
+        sums = [running(self.sums[k], w * terms[k]) for k in range(2)]
+        if self.task == "regression":
+            self._add_moments(y, w, weights)
+        for mark in marks(self.rows, self.rows + len(y), _CURVE_LEAST):
+            at = mark - self.rows
+            self.slice += 1
+            if self.slice % self.stride == 0 and weights[at] > 0.0:
+                self.curve.append(self._point(mark, *(float(s[at] / weights[at]) for s in sums)))
+                if len(self.curve) > CURVE_POINTS:
+                    self.stride *= 2
+                    self.curve = self.curve[1::2]
         self.rows += len(y)
-        self.weight += float(w.sum())
-        for k in range(2):
-            self.sums[k] += float((w * terms[k]).sum())
-        self.slice += 1
-        if self.slice % self.stride == 0:
-            self.curve.append([self.rows, *self.totals().values()][:3])
-            if len(self.curve) > CURVE_POINTS:
-                self.stride *= 2
-                self.curve = self.curve[1::2]
+        self.weight = float(weights[-1])
+        self.sums = [float(s[-1]) for s in sums]
 
-    def _add_moments(self, y: np.ndarray, w: np.ndarray) -> None:
-        """Join the slice's mean and squared deviations to those of the rows before it."""
-        total = float(w.sum())
-        if total == 0.0:
-            return
-        mean = float((w * y).sum()) / total
-        spread = float((w * (y - mean) ** 2).sum())
-        step = mean - self.moments[0]
-        joined = self.weight + total
-        self.moments[0] += step * total / joined
-        self.moments[1] += spread + step * step * self.weight * total / joined
+    def _point(self, rows: int, first: float, second: float) -> list[float]:
+        """Return a point of the curve, given the means of the two sums."""
+        return [rows, first if self.task == "classification" else first**0.5, second]
+
+    def _add_moments(self, y: np.ndarray, w: np.ndarray, weights: np.ndarray) -> None:
+        """Add labels to the moments; ``weights`` [1 + n] are those of all rows up to each."""
+        if self.weight == 0.0 and weights[-1] > 0.0:
+            self.moments[0] = float(y[np.argmax(w > 0.0)])
+        start = 0
+        while start < len(y):
+            stop = min(start + _STRETCH - (self.rows + start) % _STRETCH, len(y))
+            apart = y[start:stop] - self.moments[0]
+            heard = w[start:stop] * apart
+            self.since = [
+                float(running(self.since[0], heard)[-1]),
+                float(running(self.since[1], heard * apart)[-1]),
+            ]
+            if (self.rows + stop) % _STRETCH == 0 and weights[stop] > 0.0:
+                self.moments = list(self._moments(float(weights[stop])))
+                self.since = [0.0, 0.0]
+            start = stop
+
+    def _moments(self, weight: float) -> tuple[float, float]:
+        """Return mean and sum of squared deviations of labels of this weight in all."""
+        step = self.since[0] / weight
+        return self.moments[0] + step, self.moments[1] + self.since[1] - step * self.since[0]
 
     def totals(self) -> dict[str, float]:
         """Metrics of all rows so far; empty before the first weighted row."""
@@ -110,20 +144,25 @@ class Progressive:
         first, second = (s / self.weight for s in self.sums)
         if self.task == "classification":
             return {"log_loss": first, "accuracy": second}
-        explained = 1.0 - self.sums[0] / self.moments[1] if self.moments[1] > 0 else 0.0
+        spread = self._moments(self.weight)[1]
+        explained = 1.0 - self.sums[0] / spread if spread > 0 else 0.0
         return {"rmse": first**0.5, "mae": second, "r2": explained}
 
     def report(self) -> dict[str, Any]:
-        """Totals, rows and the learning curve, as a person reads them."""
-        names = ["rows", *self.totals()][:3]
-        curve = [dict(zip(names, point, strict=True)) for point in self.curve]
-        return {"rows": self.rows, **self.totals(), "curve": curve}
+        """Totals, rows, the learning curve up to now, and how rows were forecast."""
+        totals = self.totals()
+        names, points = ["rows", *totals][:3], list(self.curve)
+        if totals and (not points or points[-1][0] < self.rows):
+            points.append([self.rows, *totals.values()][:3])
+        curve = [dict(zip(names, point, strict=True)) for point in points]
+        return {"rows": self.rows, **totals, "forecast": self.in_words, "curve": curve}
 
     def to_json(self) -> dict[str, Any]:
         """All accumulators; floats go through JSON exactly."""
         return {"task": self.task, "rows": self.rows, "weight": self.weight, "sums": self.sums,
                 "moments": self.moments, "stride": self.stride, "slice": self.slice,
-                "curve": self.curve, "outcomes": self.outcomes.to_json()}  # fmt: skip
+                "curve": self.curve, "outcomes": self.outcomes.to_json(), "since": self.since,
+                "kind": self.kind, "exact_from": self.exact_from}  # fmt: skip
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Progressive:
@@ -135,7 +174,10 @@ class Progressive:
             They are not such.
         """
         try:
-            self = cls(data["task"])
+            # Versions that knew no kind forecast rows in slices.
+            self = cls(data["task"], data.get("kind", SLICES))
+            self.exact_from = int(data.get("exact_from", 0))
+            self.since = [_number(value) for value in data.get("since", self.since)]
             self.rows, self.weight = int(data["rows"]), _number(data["weight"])
             self.sums = [_number(value) for value in data["sums"]]
             self.moments = [_number(value) for value in data["moments"]]
@@ -148,7 +190,9 @@ class Progressive:
             told = repr(error)[:200]
             raise CorruptError(f"the stored metrics cannot be read: {told}") from error
         is_sound = self.task in ("classification", "regression") and self.stride >= 1
-        lengths = {len(point) for point in self.curve} | {len(self.sums) + 1, len(self.moments) + 1}
+        is_sound = is_sound and self.kind in KINDS and 0 <= self.exact_from <= self.rows
+        sums = self.sums, self.moments, self.since
+        lengths = {len(point) for point in self.curve} | {len(pair) + 1 for pair in sums}
         if not is_sound or lengths != {3} or len(self.curve) > CURVE_POINTS:
             raise CorruptError("the stored metrics are of another shape than metrics have")
         return self

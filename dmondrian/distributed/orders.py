@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from dmondrian.checkpoint.summary import Summary
+    from dmondrian.prequential import Summed
     from dmondrian.sampled import Sampled
 
 
@@ -43,7 +44,7 @@ class Step(Order):
 
     start: int = 0
     stop: int = 0
-    forecasts: bool = True  # also answer with the forecasts of each row before it is learned
+    forecasts: bool = True  # also answer with the forecasts of each row made before it is learned
     speaks: bool = False  # also answer with targets, weights and counts: one shard of a run does
     samples: bool = False  # also forecast the sample of rows that calibration is fitted to
     save: bool = False  # upload the state at `stop`
@@ -59,8 +60,8 @@ class BlockAnswer:
     """What a shard says of consecutive rows of one chunk."""
 
     start: int  # position of the first row
-    total: np.ndarray | None = None  # float64 [n, K], forecasts summed over the shard's trees
-    sampled: Sampled | None = None  # forecasts of a sample of rows, summed likewise
+    total: Summed | None = None  # forecasts [n, K] summed over the shard's trees
+    sampled: Sampled | None = None  # forecasts of a sample of rows, summed as whole numbers
     y: np.ndarray | None = None  # float64 [n]
     weight: np.ndarray | None = None  # float64 [n]
     counts: dict[str, int] = field(default_factory=dict)  # values clipped, unseen, dropped

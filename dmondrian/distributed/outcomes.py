@@ -1,7 +1,8 @@
 """What came of forecasts: reliability and confusion of classes, sizes of errors of numbers.
 
 Relies on forecasts that arrive in a fixed order. Promises sums of a size that does not grow with
-the rows, and that go through JSON without loss; they count the rows since they were begun.
+the rows, that do not depend on the cuts between calls (rows are added one after the other), and
+that go through JSON without loss; they count the rows since they were begun.
 
 Shapes: n rows, K classes.
 """
@@ -23,6 +24,14 @@ HALVES = 2
 """Bins of an error's size in each doubling of it."""
 
 _LEAST, _MOST = -2200, 2100  # bins of float64's least and largest number
+
+
+def running(total: float, parts: np.ndarray) -> np.ndarray:
+    """Return the total, and the total after each of the parts, float64 [1 + n].
+
+    They are added one by one, so that cuts between calls move no rounding.
+    """
+    return np.add.accumulate(np.concatenate([[total], parts]))
 
 
 class Outcomes:
@@ -50,21 +59,21 @@ class Outcomes:
         self.reliability.add(mean, y, weight)
         k = mean.shape[1]
         if k <= MOST_CLASSES:
-            cells = y.astype(np.int64) * k + mean.argmax(axis=1)
-            found = np.bincount(cells, weight, k * k).reshape(k, k)
-            self.confusion = found if self.confusion is None else self.confusion + found
+            if self.confusion is None:
+                self.confusion = np.zeros((k, k))
+            np.add.at(self.confusion, (y.astype(np.int64), mean.argmax(axis=1)), weight)
 
     def _add_errors(self, error: np.ndarray, weight: np.ndarray) -> None:
-        self.bias[0] += float(weight.sum())
-        self.bias[1] += float((weight * error).sum())
+        self.bias[0] = float(running(self.bias[0], weight)[-1])
+        self.bias[1] = float(running(self.bias[1], weight * error)[-1])
         some = error != 0.0
-        self.exact += float(weight[~some].sum())
+        self.exact = float(running(self.exact, weight[~some])[-1])
         bins = np.floor(HALVES * np.log2(np.abs(error[some]))).astype(np.int64)
-        for side, is_side in enumerate((error[some] < 0.0, error[some] > 0.0)):
-            numbers, where = np.unique(bins[is_side], return_inverse=True)
-            sums = np.bincount(where, weight[some][is_side], len(numbers)).tolist()
-            for number, total in zip(numbers.tolist(), sums, strict=True):
-                self.sizes.setdefault(number, [0.0, 0.0])[side] += total
+        numbers, where = np.unique(bins, return_inverse=True)
+        sums = np.array([self.sizes.get(number, [0.0, 0.0]) for number in numbers.tolist()])
+        if len(numbers):
+            np.add.at(sums, (where, (error[some] > 0.0).astype(np.int64)), weight[some])
+        self.sizes.update(zip(numbers.tolist(), sums.tolist(), strict=True))
 
     def shares(self) -> list[tuple[float, float]]:
         """Return pairs (size, share of the weight whose error is smaller), by size."""

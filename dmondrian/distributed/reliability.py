@@ -1,7 +1,7 @@
 """Reliability of class probabilities: how often the predicted class is right, by how sure it is.
 
-Relies on forecasts that arrive block by block in a fixed order. Promises sums over equal bins of
-the predicted class's probability, so that no row is kept.
+Relies on forecasts that arrive in a fixed order. Promises sums over equal bins of the predicted
+class's probability, row after row, so that none is kept and cuts between calls change nothing.
 
 Shapes: n rows, K classes.
 
@@ -32,7 +32,7 @@ class Reliability:
         confidence, hit = proba.max(axis=1), proba.argmax(axis=1) == y
         bins = np.clip(np.ceil(confidence * N_BINS) - 1, 0, N_BINS - 1).astype(np.int64)
         for total, values in zip(self.sums, (1.0, confidence, hit), strict=True):
-            total += np.bincount(bins, weight * values, N_BINS)
+            np.add.at(total, bins, weight * values)  # in order: cuts between calls change nothing
 
     def report(self) -> dict[str, Any]:
         """Return the expected calibration error "ece", and "reliability": a dict per bin with rows.

@@ -17,12 +17,12 @@ import numpy as np
 from dmondrian.checkpoint.codec import encode_forest
 from dmondrian.checkpoint.summary import Summary
 from dmondrian.data import Chunk
-from dmondrian.distributed.metrics import slices
 from dmondrian.distributed.orders import BlockAnswer, Step
 from dmondrian.errors import ClusterError
 from dmondrian.forest import Forest
 from dmondrian.kernel.batches import Piece, take_in, teach
-from dmondrian.sampled import Sampled, forecast_and_learn, join
+from dmondrian.prequential import forecast_and_learn_all
+from dmondrian.sampled import forecast_and_learn
 
 
 @dataclass
@@ -31,6 +31,7 @@ class Shard:
 
     forest: Forest
     position: int  # rows of the stream learned
+    n_trees: int  # of all shards of the run
     is_dirty: bool = False  # an update failed half way
     is_running: bool = False
     end: int = 0  # position that the running step ends at
@@ -61,26 +62,18 @@ def learn_block(chunk: Chunk, shard: Shard, encoded: Any, order: Step) -> None:
     """Forecast and learn the rows of one chunk that are next, and stamp the shard."""
     first, last = shard.position, min(chunk.stop, order.stop)
     encoded = encoded.between(first - chunk.start, last - chunk.start)
-    forest, n = shard.forest, len(encoded.X)
+    forest, rows = shard.forest, (encoded.X, encoded.y, encoded.weight)
     forest.check_domain(encoded.X, encoded.names)
     answer = BlockAnswer(first)
     if order.forecasts:
-        answer.total = np.empty((n, forest.n_outputs))
-    cuts = slices(first, n) if order.forecasts else [(0, n)] if n else []
-    sampled: list[tuple[int, Sampled]] = []
-    for start, stop in cuts:
-        X, y = encoded.X[start:stop], encoded.y[start:stop]
-        w = None if encoded.weight is None else encoded.weight[start:stop]
-        if answer.total is not None:
-            sums = forest.predict_sums(X, n_threads=order.n_threads)
-            answer.total[start:stop] = sums.total
-        if order.samples:
-            sampled.append((start, forecast_and_learn(forest, X, y, w, order.n_threads)))
-        else:
-            forest.update(X, y, w, n_threads=order.n_threads)
-    if order.samples:
-        nothing = encoded.X[:0], encoded.y[:0]  # a block may have no rows
-        answer.sampled = join(sampled or [(0, forecast_and_learn(forest, *nothing))])
+        answer.total, answer.sampled = forecast_and_learn_all(
+            forest, *rows, order.n_threads, position=first, n_trees=shard.n_trees,
+            samples=order.samples,
+        )  # fmt: skip
+    elif order.samples:
+        answer.sampled = forecast_and_learn(forest, *rows, order.n_threads)
+    else:
+        forest.update(*rows, n_threads=order.n_threads)
     if order.speaks:
         answer.y, answer.weight, answer.counts = encoded.y, encoded.weight, dict(encoded.counts)
     shard.answers[first] = answer

@@ -237,7 +237,7 @@ def restore(order: Restore) -> Answer:
         if not 0 <= order.position <= held.plan.n_rows:
             raise CorruptError(f"the plan of {order.run} has no position {order.position}")
         forest = _forest(held, order)
-        shard = Shard(forest, order.position)
+        shard = Shard(forest, order.position, sum(map(len, held.ranges)))
         ahead = _take_in(held, shard, order.ahead, 1)
     except Exception as error:  # noqa: BLE001 - any fault of a store or a blob goes to the coordinator by name
         return _fault(FAILED, order, error)

@@ -41,7 +41,8 @@ class TrainedRun:
     plan : Plan
         The frozen stream.
     metrics : dict
-        Of rows forecast before they were learned; with the "curve".
+        Of rows forecast just before they were learned; with the "curve", and in "forecast" how
+        that was done.
     summary : dict
         Rows, seconds, recoveries and other facts of this attempt.
     """
@@ -120,8 +121,10 @@ def train(
         changes the forest. "auto" saves after half a minute, then as seldom as keeps the last save
         below 3 % of the time to the next; a forest that still grows pays more than that.
     progressive : bool
-        Forecast each row before it is learned, for metrics and a learning curve; costs a
-        prediction per row.
+        Forecast each row just before it is learned, for metrics and a learning curve; costs a
+        prediction per row. Regressors with ``aggregation="hierarchy"`` forecast in slices, and
+        trees that choose their lifetime do so between slices, of up to 4,096 rows; the Mondrian
+        kernel forecasts mini-batches.
     window : int
         Steps that the fastest shard may be ahead of the slowest.
     progress : callable, bool or None

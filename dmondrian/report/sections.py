@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from dmondrian.distributed.curve import NAMES, band_of
+from dmondrian.distributed.metrics import WORSE
 from dmondrian.distributed.progress import clock
 from dmondrian.report.charts import Line, bar_chart, line_chart, matrix_chart
 from dmondrian.report.facts import Facts
@@ -46,7 +47,7 @@ def overview(facts: Facts) -> str:
     ]
     if facts.progressive is not None:
         told = facts.progressive.totals()
-        tiles += [(metric(told[name]), f"{NAMES[name]}, each row forecast before it was learned")
+        tiles += [(metric(told[name]), f"{NAMES[name]}, {facts.progressive.in_words}")
                   for name in NAMES if name in told]  # fmt: skip
     shown = "".join(
         f'<div class="tile"><b>{escape(value)}</b><span>{escape(name)}</span></div>'
@@ -94,11 +95,13 @@ def learning(facts: Facts) -> str:
         line = Line(NAMES[name], points, band)
         chart = line_chart([line], "rows", short, number, log_x=True)
         charts.append(figure(f"{NAMES[name]} of the rows so far", chart))
+    how = facts.progressive.in_words
     words = (
-        "Each row is forecast before it is learned, so no held-out rows are needed. The band is "
-        "two standard errors of the mean so far, from how much neighbouring stretches of the "
-        "stream differ."
+        f"{how[0].upper()}{how[1:]}: no held-out rows are needed. The band is two standard errors "
+        "of the mean so far, from how much neighbouring stretches of the stream differ."
     )
+    if facts.progressive.totals().get("r2", 0.0) < 0.0:
+        words += f" {WORSE[0].upper()}{WORSE[1:]}."
     return f"<p>{words}</p>{grid(charts)}"
 
 
@@ -118,8 +121,8 @@ def outcomes(facts: Facts) -> str:
     found = None if facts.progressive is None else facts.progressive.outcomes
     if found is None or not found.rows:
         return missing("Nothing is known of single forecasts: the run kept no sums over them.")
-    words = f"Of {counted(found.rows, 'row')}, each forecast before it was learned"
     assert facts.progressive is not None  # it has these outcomes
+    words = f"Of {found.rows:,} rows, {facts.progressive.in_words}"
     if found.rows < facts.progressive.rows:
         words += " (the rows before were learned by a version that kept no such sums)"
     if found.reliability is not None:

@@ -1,4 +1,4 @@
-"""The ledger settles in stream order and adds in shard order, whatever came first."""
+"""The ledger settles in stream order and adds pairwise over trees, whatever came first."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dmondrian.distributed.ledger import Ledger
 from dmondrian.distributed.metrics import Progressive
 from dmondrian.distributed.orders import OK, Answer, BlockAnswer
 from dmondrian.distributed.units import Unit
+from dmondrian.pairwise import partial_sums
 
 UNITS = [Unit(0, 0, 60), Unit(1, 60, 100)]
 ROWS = [30, 30, 40]
@@ -26,7 +27,7 @@ def answers() -> dict[tuple[int, int], Answer]:
         for index in [i for i, start in enumerate(STARTS) if unit.start <= start < unit.stop]:
             # Magnitudes so far apart that another order of additions gives other bits.
             total = rng.uniform(0.1, 1.0, (ROWS[index], 2)) * 10.0 ** (8 * (shard - 1))
-            block = BlockAnswer(STARTS[index], total)
+            block = BlockAnswer(STARTS[index], partial_sums([shard], [total]))
             if shard == 0:
                 block.y, block.counts = targets[index], {"clipped:a": index, "unseen:b": 0}
             blocks.append(block)

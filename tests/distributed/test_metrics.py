@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import numpy as np
 import pytest
 from sklearn import metrics as sk
 
-from dmondrian.distributed.metrics import CURVE_POINTS, HeldOut, Progressive, slices
-
-
-@pytest.mark.parametrize("position", [0, 1, 500, 10**9])
-@pytest.mark.parametrize("n", [0, 1, 31, 5000])
-def test_slices_cover_a_block_once(position: int, n: int) -> None:
-    cuts = list(slices(position, n))
-    assert [row for start, stop in cuts for row in range(start, stop)] == list(range(n))
-
-
-def test_no_row_is_forecast_long_after_the_last_one_learned() -> None:
-    for start, stop in slices(0, 100_000):
-        assert stop - start <= max(32, start // 8)
+from dmondrian import CorruptError
+from dmondrian.distributed.metrics import CURVE_POINTS, HeldOut, Progressive
+from dmondrian.prequential import EACH
 
 
 def class_rows(seed: int, n: int = 400, k: int = 3) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -62,27 +53,86 @@ def test_regression_totals_are_those_of_scikit_learn_also_far_from_zero(weighted
     assert total.totals() == pytest.approx(expected, rel=1e-9)
 
 
-def test_totals_go_on_through_json_bit_for_bit() -> None:
-    mean, y, w = class_rows(2)
-    whole, halves = Progressive("classification"), Progressive("classification")
-    for start in range(0, 400, 10):
-        part = slice(start, start + 10)
-        whole.add(mean[part], y[part], w[part])
-        halves.add(mean[part], y[part], w[part])
-        halves = Progressive.from_json(json.loads(json.dumps(halves.to_json())))
-    assert halves.to_json() == whole.to_json()
+def rows_of(task: str, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Forecasts, labels and weights, some of them zero, also at the beginning."""
+    mean, y, w = class_rows(2, n)
+    w[:5] = w[100:120] = 0.0
+    if task == "regression":
+        y = 1e6 + np.random.default_rng(5).normal(size=n)
+        mean = y[:, None] + mean[:, :1] - 0.5
+    return mean, y, w
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_neither_cuts_nor_json_between_them_change_a_bit(task: str) -> None:
+    n, told = 10_000, []
+    mean, y, w = rows_of(task, n)
+    for cuts in ([], [1, 2, 40, 4095, 4096, 4097, 9999], range(700, n, 700)):
+        total = Progressive(task)
+        for start, stop in itertools.pairwise([0, *cuts, n]):
+            total.add(mean[start:stop], y[start:stop], w[start:stop])
+            total = Progressive.from_json(json.loads(json.dumps(total.to_json())))
+        told.append(total.to_json())
+    assert told[0] == told[1] == told[2]
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_points_of_a_curve_are_totals_at_fixed_positions(task: str) -> None:
+    mean, y, w = rows_of(task, 3000)
+    total = Progressive(task)
+    total.add(mean, y, w)
+    curve = total.report()["curve"]
+    at = [32, 64, 96, 128, 160, 192, 224, 256, 288]
+    assert [point["rows"] for point in curve][: len(at)] == at
+    assert [point["rows"] for point in curve][-3:] == [2560, 2816, 3000]
+    for point in curve[::10]:
+        first = Progressive(task)
+        first.add(*(column[: point["rows"]] for column in (mean, y, w)))
+        wanted = {"rows": point["rows"], **first.totals()}
+        wanted.pop("r2", None)
+        assert point == wanted
 
 
 def test_a_long_curve_is_thinned_and_keeps_its_reach() -> None:
+    n = 5 * CURVE_POINTS * 4096
     total = Progressive("classification")
-    for i in range(5 * CURVE_POINTS):
-        total.add(np.array([[0.5, 0.5]]), np.array([float(i % 2)]), None)
+    for _ in range(5):
+        y = np.arange(n // 5) % 2 * 1.0
+        total.add(np.full((n // 5, 2), 0.5), y, None)
     curve = total.report()["curve"]
     assert CURVE_POINTS // 2 <= len(curve) <= CURVE_POINTS
     steps = np.diff([point["rows"] for point in curve])
-    assert len(set(steps)) == 1
-    assert curve[-1]["rows"] > 4.9 * CURVE_POINTS
+    assert len(set(steps[len(steps) // 2 : -1])) == 1
+    assert curve[-1]["rows"] == n
     assert curve[-1]["log_loss"] == pytest.approx(np.log(2))
+
+
+def test_totals_of_a_version_that_forecast_in_slices_go_on_and_say_so() -> None:
+    mean, y, w = rows_of("regression", 5000)
+    whole, old = Progressive("regression"), Progressive("regression")
+    whole.add(mean, y, w)
+    old.add(mean[:4096], y[:4096], w[:4096])
+    stored = old.to_json()
+    for key in ("since", "kind", "exact_from"):
+        del stored[key]
+    resumed = Progressive.from_json(json.loads(json.dumps(stored)))
+    assert "by the forest of up to 4,096 rows before" in resumed.in_words
+    resumed.go_on_as(EACH)
+    resumed.add(mean[4096:], y[4096:], w[4096:])
+    assert resumed.totals() == whole.totals()
+    assert resumed.exact_from == 4096
+    assert "(the first 4,096 rows: by the forest of" in resumed.report()["forecast"]
+    assert whole.in_words == "each row forecast just before it was learned"
+
+
+@pytest.mark.parametrize(
+    "change", [{"kind": "guessed"}, {"exact_from": 401}, {"since": [0.0]}, {"since": ["x", 0.0]}]
+)
+def test_damaged_totals_are_refused(change: dict) -> None:
+    total = Progressive("classification")
+    total.add(*class_rows(2))
+    with pytest.raises(CorruptError, match="stored metrics"):
+        Progressive.from_json({**total.to_json(), **change})
 
 
 def test_a_certain_and_wrong_forecast_has_a_finite_loss() -> None:

@@ -28,6 +28,7 @@ from dmondrian.distributed.orders import (
 )
 from dmondrian.distributed.shards import PLUGIN, ShardHolder, forget, restore, step
 from dmondrian.distributed.units import Unit, cut
+from dmondrian.fixed_point import finest_one
 from dmondrian.forest import Forest
 from dmondrian.parameters import ForestParameters
 
@@ -98,13 +99,22 @@ def test_steps_learn_what_a_forest_learns_and_save_it(worker: Worker) -> None:
         assert all(np.array_equal(there[name], here[name]) for name in here)
 
 
-def test_forecasts_are_made_before_their_rows_are_learned(worker: Worker) -> None:
+def test_each_row_is_forecast_by_the_forest_that_has_learned_the_rows_before_it(
+    worker: Worker,
+) -> None:
     worker.restore()
     first = worker.step(0).blocks[0]
-    assert first.total is not None
-    n_trees = len(range(*worker.run.run_json["shards"][0]))
-    assert np.array_equal(first.total[:32], np.full((32, 2), 0.5 * n_trees))
-    assert not np.array_equal(first.total[32:], np.full((len(first.total) - 32, 2), 0.5 * n_trees))
+    about, block = worker.run.run_json, worker.plan.blocks[0]
+    forest = Forest(ForestParameters.from_json(about["parameters"]), range(*about["shards"][0]))
+    encoded = read_block(worker.plan, block)
+    wanted = []
+    for row in range(block.rows):
+        X, y = encoded.X[row : row + 1], encoded.y[row : row + 1]
+        wanted.append(forest.predict_sums(X).total[0])
+        forest.update(X, y)
+    assert isinstance(first.total, np.ndarray)
+    one = finest_one(about["n_estimators"])
+    assert np.array_equal(first.total, np.rint(np.array(wanted) * one))
 
 
 def test_a_repeated_step_answers_the_same_and_learns_nothing(worker: Worker) -> None:

@@ -60,7 +60,7 @@ def test_metrics_and_curve_are_of_all_rows(undisturbed: TrainedRun) -> None:
     assert metrics["rows"] == ROWS
     assert 0.3 < metrics["log_loss"] < 0.6
     assert metrics["curve"][0]["rows"] == 32
-    assert metrics["curve"][0]["log_loss"] == pytest.approx(np.log(2))
+    assert metrics["curve"][0]["log_loss"] < np.log(2)  # the rows among them were learned
     assert metrics["curve"][-1]["log_loss"] == metrics["log_loss"]
     assert undisturbed.summary["recoveries"] == 0
 
@@ -303,7 +303,7 @@ def test_options_out_of_range_are_refused(fit: Fit, options: dict[str, Any]) -> 
 
 def test_a_regressor_learns_and_reports(fit: Fit) -> None:
     run = fit(estimator=AMFRegressor(n_estimators=3, random_state=1), target="age")
-    assert set(run.metrics) == {"rows", "rmse", "mae", "r2", "curve"}
+    assert set(run.metrics) == {"rows", "rmse", "mae", "r2", "forecast", "curve"}
     assert isinstance(dmondrian.load(run.run_url), AMFRegressor)
     assert 0 < run.metrics["rmse"] < 20
 

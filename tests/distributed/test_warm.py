@@ -20,7 +20,7 @@ from dmondrian.checkpoint.summary import Summary
 from dmondrian.distributed.cluster import warm
 from dmondrian.forest import Forest
 from dmondrian.parameters import ForestParameters
-from dmondrian.sampled import forecast_and_learn
+from dmondrian.prequential import forecast_and_learn_all
 
 given, calibrates = json.loads(sys.argv[1]), sys.argv[2] == "True"
 parameters = ForestParameters(n_features=6, seed=0, **given)
@@ -34,10 +34,7 @@ forest = Forest(parameters, [0, 1], calibrate=calibrates)
 forest.update(X, y, np.ones(400))
 X[:, 1:4] = 0.5
 forest.predict_sums(X, n_threads=2)
-if calibrates:
-    forecast_and_learn(forest, X, y, None, 2)
-else:
-    forest.update(X, y, None, 2)
+forecast_and_learn_all(forest, X, y, None, 2, position=400, n_trees=2, samples=calibrates)
 encode_forest(*forest.stored())
 Summary.of(forest)
 print(json.dumps([

@@ -1,0 +1,174 @@
+"""What it costs a run to forecast each row just before it is learned, and what that is worth.
+
+Three ways through the same rows, with the same trees: to learn them alone; to forecast each row
+just before it is learned, as runs do, in one pass over each tree; and to predict slices of rows and
+then learn them, as runs of earlier versions did, whose forecasts were made up to 4,096 rows before.
+Rates are rows x trees per second of the processor's time, on one thread; the ways take turns, so
+that a disturbance of the machine falls on all of them. Beside them are the progressive log losses,
+or roots of the mean squared error.
+
+The streams are ``classes`` and ``labels`` (10 uniform columns; two classes, told by the mean of
+five, every tenth label flipped; the same mean with noise) and, with ``--data``, ``electricity`` and
+``covtype`` in the order of their files. Columns are scaled and rounded, as by default.
+
+    python -m benchmarks.forecasts --data <folder>
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from benchmarks import datasets
+from benchmarks.records import RESULTS, Records, table
+from dmondrian.ensemble import Ensemble
+from dmondrian.parameters import ForestParameters
+from dmondrian.prequential import forecast_and_learn_all, mean_over_trees, slices
+
+FORESTS: dict[str, dict[str, Any]] = {
+    "amf-classifier": {},
+    "amf-regressor": {},
+    "mondrian-forest-classifier": {"aggregation": "hierarchy"},
+    "mondrian-forest-regressor": {"aggregation": "mean"},
+}
+STREAMS = ("classes", "labels", "electricity", "covtype")
+WAYS = ("learn", "forecast", "slices")
+UNIT = 2.0**-14
+
+Rows = tuple[np.ndarray, np.ndarray, int]
+
+
+def stream(name: str, args: argparse.Namespace) -> Rows:
+    """Return rows float32 [n, d] in [0, 1], labels or class indices float64 [n], and classes."""
+    n = args.max_rows
+    if name in ("classes", "labels"):
+        draw = np.random.default_rng(datasets.SEED)
+        X = draw.random((n, 10), dtype=np.float32)
+        mean = X[:, :5].mean(axis=1)
+        if name == "labels":
+            return X, mean + draw.normal(0.0, 0.1, n), 0
+        return X, ((mean > 0.5) ^ (draw.random(n) < 0.1)).astype(np.float64), 2
+    if name == "electricity":
+        frame = pq.read_table(Path(args.data) / name).to_pandas().head(n)
+        X = frame.drop(columns="class").to_numpy(np.float64)
+        y = np.unique(frame["class"], return_inverse=True)[1]
+    else:
+        dataset = datasets.stored(name, args.data, n)
+        X, y = dataset.X_train, dataset.y_train
+    low, high = X.min(axis=0), X.max(axis=0)
+    span = np.where(high > low, high - low, 1.0)
+    return ((X - low) / span).astype(np.float32), y.astype(np.float64), int(y.max()) + 1
+
+
+def learn(forest: Ensemble, X: np.ndarray, y: np.ndarray) -> None:
+    """Learn the rows alone."""
+    forest.update(X, y)
+
+
+def forecast(forest: Ensemble, X: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Forecast each row just before it is learned; return the forecasts."""
+    trees = len(forest.trees)
+    told = forecast_and_learn_all(forest, X, y, position=0, n_trees=trees)
+    return mean_over_trees([told.sums], trees)
+
+
+def by_slices(forest: Ensemble, X: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Predict rows slice by slice, and then learn them; return the forecasts."""
+    told = []
+    for start, stop in slices(0, len(y)):
+        told.append(forest.predict_sums(X[start:stop]).mean)
+        forest.update(X[start:stop], y[start:stop])
+    return np.concatenate(told)
+
+
+def loss_of(told: np.ndarray, y: np.ndarray, n_classes: int) -> float:
+    """Return the log loss, or the root of the mean squared error; without the first row."""
+    if not n_classes:
+        return float(np.sqrt(((told[1:, 0] - y[1:]) ** 2).mean()))
+    share = told[np.arange(len(y)), y.astype(np.int64)]
+    return float(-np.log(np.clip(share[1:], 1e-15, 1.0)).mean())
+
+
+def measure(name: str, kind: str, args: argparse.Namespace) -> dict[str, Any]:
+    """Return the record of one kind of forest on one stream."""
+    X, y, n_classes = stream(name, args)
+    d = X.shape[1]
+    scales = {"feature_scales": (1.0,) * d, "feature_units": (UNIT,) * d}
+    its = ForestParameters(kind, d, n_classes, datasets.SEED, **scales, **FORESTS[kind])
+    ways: dict[str, Callable[..., Any]] = dict(zip(WAYS, (learn, forecast, by_slices), strict=True))
+    seconds: dict[str, list[float]] = {way: [] for way in WAYS}
+    losses = {}
+    for way in ways.values():
+        way(Ensemble(its, range(2)), X[:500], y[:500])  # compiles
+    for _ in range(args.repeats):
+        for label, way in ways.items():
+            forest, began = Ensemble(its, range(args.trees)), time.process_time()
+            told = way(forest, X, y)
+            seconds[label].append(time.process_time() - began)
+            if told is not None:
+                losses[label] = loss_of(told, y, n_classes)
+    rates = {way: len(y) * args.trees / statistics.median(seconds[way]) for way in WAYS}
+    per_turn = zip(seconds["forecast"], seconds["slices"], strict=True)
+    saved = statistics.median(one / other for one, other in per_turn)
+    return {
+        "stream": name, "forest": kind, "rows": len(y), "trees": args.trees, "K": n_classes,
+        "repeats": args.repeats, "rates": rates, "losses": losses, "of_slices": saved,
+    }  # fmt: skip
+
+
+def report(records: Records) -> str:
+    """Markdown: a row per stream and forest."""
+    rows = [
+        [
+            *(r["stream"], r["forest"], f"{r['rows']:,}"),
+            *(f"{r['rates'][way] / 1000:,.0f}" for way in WAYS),
+            f"{r['rates']['learn'] / r['rates']['forecast']:.2f}",
+            f"{r['of_slices']:.2f}",
+            *(f"{r['losses'][way]:.4f}" for way in WAYS[1:]),
+        ]
+        for r in sorted(records, key=lambda r: (STREAMS.index(r["stream"]), r["forest"]))
+    ]
+    head = ["stream", "forest", "rows", "learn", "forecast each row, learn", "slices"]
+    head += ["time, over learning alone", "time, over slices", "loss", "loss by slices"]
+    turns = sorted({f"{r['trees']} trees, {r['repeats']} turns" for r in records})
+    return (
+        "Thousands of rows x trees per second of processor time, one thread; "
+        f"{', '.join(turns)}, medians.\n\n" + table(head, rows)
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", help="folder with one sub-folder of Parquet per real set")
+    parser.add_argument("--streams", nargs="+", default=STREAMS, choices=STREAMS)
+    parser.add_argument("--max-rows", type=int, default=100_000)
+    parser.add_argument("--trees", type=int, default=10)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=RESULTS / "forecasts.json")
+    args = parser.parse_args()
+    records = Records(args.out, ("stream", "forest", "rows", "trees"))
+    for name in args.streams:
+        if name in STREAMS[2:] and args.data is None:
+            print(f"{name}: left out, no --data", file=sys.stderr)
+            continue
+        for kind in FORESTS:
+            if kind.endswith("regressor") == (name == "labels"):
+                records.add(measure(name, kind, args))
+                print(f"{name}, {kind}: done", file=sys.stderr)
+    text = report(records)
+    args.out.with_suffix(".md").write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

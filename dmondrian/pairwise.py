@@ -1,0 +1,57 @@
+"""Sums over trees that do not depend on how the trees are spread over machines.
+
+Trees are added pairwise by their numbers: tree 0 to tree 1, 2 to 3, then both pairs, and so on. A
+shard adds what it can of that, its partial sums; whoever has those of all shards adds the rest. So
+each addition of floats has the same operands, whichever shard makes it, and the sum is the same to
+the last bit.
+
+Shapes: T trees; what is added may have any shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+Partial = dict[tuple[int, int], np.ndarray]
+"""By (level, place): the sum over the 2^level trees from number place 2^level on."""
+
+
+def partial_sums(numbers: Sequence[int], answers: Sequence[np.ndarray]) -> Partial:
+    """Return the partial sums of some trees.
+
+    Parameters
+    ----------
+    numbers : sequence of int
+        Of the trees.
+    answers : sequence of ndarray
+        One per tree; they are not changed, but may be among the sums.
+    """
+    return joined([{(0, int(t)): answer} for t, answer in zip(numbers, answers, strict=True)])
+
+
+def joined(parts: Iterable[Partial]) -> Partial:
+    """Return the partial sums of all trees of disjoint sets of them."""
+    sums: Partial = {}
+    waiting = [pair for part in parts for pair in part.items()]
+    while waiting:
+        (level, place), own = waiting.pop()
+        other = sums.pop((level, place ^ 1), None)
+        if other is None:
+            sums[level, place] = own
+        else:  # two floats have one sum, in whichever order
+            waiting.append(((level + 1, place >> 1), own + other))
+    return sums
+
+
+def total(sums: Partial) -> np.ndarray:
+    """Return the sum over all trees; where a tree's number is not in use nothing is added."""
+    level, found = 0, dict(sums)
+    while len(found) > 1:
+        for place in sorted(place for at, place in found if at == level):
+            own = found.pop((level, place))
+            above = level + 1, place >> 1
+            found[above] = own if above not in found else found[above] + own
+        level += 1
+    return next(iter(found.values()))
