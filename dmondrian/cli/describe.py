@@ -181,12 +181,12 @@ def _facts(model: str, with_importances: bool) -> dict[str, Any]:
 
 def _data(run: Run) -> dict[str, Any] | None:
     """Tell what a run was trained on; None of a model that was fitted on arrays."""
-    from dmondrian.data import Plan
+    from dmondrian.data import stored_plan
 
     if run.run_json.get("plan") is None:
         return None
     try:
-        plan = Plan.from_parquet(run.stream.read())
+        plan = stored_plan(run.stream)
     except (CheckpointError, StoreError):
         return None  # what is told of the model does not depend on it
     files = list(dict.fromkeys(block.uri for block in plan.blocks))

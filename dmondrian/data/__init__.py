@@ -8,7 +8,7 @@ encoding of a model.
 from dmondrian.data.chunks import Chunk
 from dmondrian.data.extend import change_between, extend_plan
 from dmondrian.data.make import make_plan, make_scoring_plan
-from dmondrian.data.moved import place, place_beside, places_of
+from dmondrian.data.moved import place, place_beside, places_of, stored_plan
 from dmondrian.data.plan import BLOCK_ROWS, Block, Plan
 from dmondrian.data.read import Encoded, read_block, read_blocks, read_chunk
 from dmondrian.data.schema import Column, Schema
@@ -33,4 +33,5 @@ __all__ = [
     "read_block",
     "read_blocks",
     "read_chunk",
+    "stored_plan",
 ]

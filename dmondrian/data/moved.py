@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import pyarrow as pa
 
+from dmondrian.checkpoint.stream import Stream
 from dmondrian.data.footers import Footer
 from dmondrian.data.plan import Plan
 from dmondrian.data.source import SAFE, SourceFile, is_local, open_uri, stat_uri
@@ -118,6 +119,17 @@ def places_of(plan: Plan) -> dict[str, tuple[str, str]]:
     """Return the places of files that are not as the stored plan says, as `place` takes them."""
     stamps = {block.uri: block.stamp for block in plan.blocks}
     return {origin[0]: (uri, stamps[uri]) for uri, origin in plan.origins.items()}
+
+
+def stored_plan(stream: Stream) -> Plan:
+    """Return the newest plan of a run, with the places of its files as they were noted.
+
+    Raises
+    ------
+    CorruptError, NotFoundError
+        What is stored is damaged, or there is none.
+    """
+    return place(Plan.from_parquet(stream.read()), stream.places()[1])
 
 
 def place_beside(plan: Plan, home: str, now: str) -> Plan:

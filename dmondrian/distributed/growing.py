@@ -16,7 +16,7 @@ from distributed import Client
 from dmondrian.checkpoint import Lease, Run
 from dmondrian.checkpoint.opening import VERSIONS_KEY
 from dmondrian.checkpoint.parts import is_whole, open_whole, part_url, parts_of, tree_range
-from dmondrian.data import Plan, place, place_beside
+from dmondrian.data import Plan, place_beside, stored_plan
 from dmondrian.distributed.attempt import Manner, finish, manner_of
 from dmondrian.distributed.cluster import Connection
 from dmondrian.distributed.freeze import MOST_TREES, cut_trees
@@ -109,8 +109,7 @@ def _finished_plan(base: Run) -> Plan:
             f"{base.url} was fitted on arrays, which nobody can stream again: train it with "
             "dmondrian.distributed.train"
         )
-    home, places = base.stream.places()
-    plan = place(Plan.from_parquet(base.stream.read()), places)
+    plan, (home, _) = stored_plan(base.stream), base.stream.places()
     if home is not None and home != base.url:
         plan = place_beside(plan, home, base.url)
     newest = base.latest(verify=False)

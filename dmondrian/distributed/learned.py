@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.parts import pieces
-from dmondrian.data import Block, Plan
+from dmondrian.data import Block, stored_plan
 from dmondrian.errors import CheckpointError, StoreError
 
 RowGroup = tuple[tuple[str | int, ...], int]  # what identifies a file, and the group's number
@@ -27,7 +27,7 @@ def count_learned(model_url: str, blocks: Iterable[Block]) -> int:
     if run.run_json.get("plan") is None:
         return 0
     try:
-        plan, position = Plan.from_parquet(run.stream.read()), pieces(run)[0][1].position
+        plan, position = stored_plan(run.stream), pieces(run)[0][1].position
     except (CheckpointError, StoreError):
         return 0
     learned = _rows(plan.blocks_before(position))

@@ -14,7 +14,7 @@ from typing import Any
 from dmondrian.checkpoint import Manifest, Run, known_trees, peek_blobs
 from dmondrian.checkpoint.lease import Holder, holders
 from dmondrian.checkpoint.trees import model_blobs
-from dmondrian.data import Plan, Schema
+from dmondrian.data import Plan, Schema, stored_plan
 from dmondrian.distributed.metrics import Progressive, read_counts
 from dmondrian.errors import CheckpointError, CorruptError, StoreError
 from dmondrian.importances import why_none
@@ -82,7 +82,7 @@ def gather(url: str) -> Facts:
 
 def _plan(run: Run) -> Plan | None:
     try:
-        return Plan.from_parquet(run.stream.read())
+        return stored_plan(run.stream)
     except (CheckpointError, StoreError):
         return None  # the page tells that it cannot be read
 

@@ -131,6 +131,8 @@ def test_run_that_was_copied_with_its_data_goes_on(
     stdout, stderr = train(new / "job.toml", shared)
     assert "100 rows in" in stdout
     assert f"{plain}/data/a.parquet is {new}/data/a.parquet" in stderr
+    (described,) = events(call("describe", new / "run", "--json")[0])
+    assert described["data"]["files"] == [f"{new}/data/{name}.parquet" for name in "ab"]
     shutil.move(new, tmp_path / "third")
     grow(tmp_path / "third/run", 3, shared)
     shutil.move(tmp_path / "third", new)
