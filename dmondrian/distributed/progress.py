@@ -64,9 +64,12 @@ class Progress:
     stops_at_once: bool = False
 
     def line(self, width: int | None = None) -> str:
-        """Return the record as one line, of at most `width` columns.
+        """Return the record as one line: share, pace and time left first.
 
-        Share, pace and time left come first, so that a narrow terminal shows these.
+        Parameters
+        ----------
+        width : int or None
+            Columns that it may take: what is least wanted is left out. None for any number.
         """
         share = f"{100 * self.rows // self.n_rows if self.n_rows else 100}%"
         head = f"{self.rows:,} of {self.n_rows:,} rows ({share})"

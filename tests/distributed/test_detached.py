@@ -86,8 +86,9 @@ def test_two_jobs_and_their_scores_end_beside_each_other(
 
 
 def test_the_coordinator_starts_again_elsewhere_when_its_worker_dies(
-    pair: Client, rows: Path, tmp_path: Path, expected: Any
+    pair: Client, rows: Path, tmp_path: Path, expected: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("dmondrian.cli.watch.BEAT_SECONDS", 0.05)  # it sees the first process
     submitted(pair, rows, tmp_path / "run")
     text = io.StringIO()
     arguments = Namespace(model=str(tmp_path / "run"))
