@@ -45,6 +45,9 @@ _NO_ROWS, _NONE_1D = np.empty(0, np.int64), np.empty(0)
 class Ensemble(Predicting):
     """Trees with consecutive or chosen numbers, all fed with one stream of rows.
 
+    Threads may ask it at the same time, except for :meth:`mean_of_row`, but not while it learns:
+    estimators see to that (:class:`dmondrian.threads.Turns`).
+
     Parameters
     ----------
     parameters : ForestParameters
@@ -56,6 +59,9 @@ class Ensemble(Predicting):
     n_clipped : int
         Rows that this object learned and that ``clip`` moved; not part of the state.
     """
+
+    _to_follow = 0  # rows of the same call that are learned after those that are learned now
+    _are_much: bool | None = None  # what :meth:`are_much` says of all rows of the call
 
     def __init__(self, parameters: ForestParameters, tree_numbers: Iterable[int]) -> None:
         numbers = np.array(sorted(int(t) for t in tree_numbers), np.int64)
@@ -75,7 +81,6 @@ class Ensemble(Predicting):
         self.tabled: tuple[list[nodes.Tree], np.ndarray] = [], table_of([])
         self._answers: Answers | None = None
         self._lesson: Lesson | None = None
-        self._one_caller = Lock()
         self.n_clipped = 0
         columns = (all_numeric if parameters.has_boxes else boxless)(parameters.n_features)
         self.trees = [
@@ -111,6 +116,8 @@ class Ensemble(Predicting):
     def mean_of_row(self, X: np.ndarray) -> np.ndarray | None:
         """Return the mean prediction of one row; None where :meth:`predict_sums` has to be asked.
 
+        One thread at a time: the row is copied to a place that calls share.
+
         Parameters
         ----------
         X : [1, d]
@@ -123,12 +130,7 @@ class Ensemble(Predicting):
         answers = self._answers
         if answers is None or not answers.holds(self):
             answers = self._answers = Answers(self) if Answers.can_be_of(self) else None
-        if answers is None or not self._one_caller.acquire(False):
-            return None
-        try:
-            return None if self._is_torn else answers.mean(self, X)
-        finally:
-            self._one_caller.release()
+        return None if answers is None or self._is_torn else answers.mean(self, X)
 
     def learn_row(self, X: np.ndarray, y: float) -> bool:
         """Learn one row of weight one, or return False where :meth:`update` has to.
@@ -140,26 +142,23 @@ class Ensemble(Predicting):
         y : float
             Class index, or label.
         """
-        if abs(y) > _SMALL or not self._one_caller.acquire(False):
+        if abs(y) > _SMALL:
             return False
-        try:
-            lesson = self._lesson
-            if lesson is None or not lesson.n_free or not lesson.holds(self):
-                lesson = self._new_lesson()
-            if lesson is None or self._is_torn or not lesson.begin(X, y):
-                return False
-            later = self._after_row(lesson.place, y) if lesson.n_given == 1 else None
-            self._forget()
-            self._is_torn = True
-            while lesson.go_on():
-                self._make_rooms(range(len(self.placed)), lesson.reached, 1, lesson.table)
-            lesson.n_free -= 1
-            if later is not None:
-                vars(self).update(later)
-            self._is_torn = False
-            return True
-        finally:
-            self._one_caller.release()
+        lesson = self._lesson
+        if lesson is None or not lesson.n_free or not lesson.holds(self):
+            lesson = self._new_lesson()
+        if lesson is None or self._is_torn or not lesson.begin(X, y):
+            return False
+        later = self._after_row(lesson.place, y) if lesson.n_given == 1 else None
+        self._forget()
+        self._is_torn = True
+        while lesson.go_on():
+            self._make_rooms(range(len(self.placed)), lesson.reached, 1, lesson.table)
+        lesson.n_free -= 1
+        if later is not None:
+            vars(self).update(later)
+        self._is_torn = False
+        return True
 
     def _new_lesson(self) -> Lesson | None:
         """Return how the next rows are learned one by one, if they can be."""
@@ -299,6 +298,8 @@ class Ensemble(Predicting):
 
     def are_much(self, y: np.ndarray, w: np.ndarray | None) -> bool:
         """Tell whether rows may be all there are: a few will be followed by others."""
+        if self._are_much is not None:
+            return self._are_much
         weight = float(len(y) if w is None else w.sum())
         return 2.0 * weight >= self.total_weight and not self._is_reserved
 
@@ -372,7 +373,7 @@ class Ensemble(Predicting):
             self._give_back(range(*span), table)
 
     def _give_back(self, span: Iterable[int], table: np.ndarray) -> None:
-        for t in span:
+        for t in span if not self._to_follow else ():
             self.placed[t] = nodes.give_back(self.placed[t])
             self._tell_place(t, table)
 
@@ -397,7 +398,7 @@ class Ensemble(Predicting):
         """
         for t in span:
             if reached[t] < n:
-                self._make_room(t, n - int(reached[t]), weight, is_much)
+                self._make_room(t, n - int(reached[t]) + self._to_follow, weight, is_much)
                 self._tell_place(t, table)
 
     @property

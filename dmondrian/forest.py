@@ -7,7 +7,8 @@ is a pure function of the parameters, the tree numbers and the rows in order.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from typing import Any
 
@@ -21,12 +22,13 @@ from dmondrian.core.heavy import ids_at
 from dmondrian.core.nesting import take_differences
 from dmondrian.ensemble import Ensemble
 from dmondrian.errors import CorruptError, ParameterError
-from dmondrian.kernel.exact import Exact
-from dmondrian.kernel.learning import exact_of, learn_jointly
+from dmondrian.kernel.exact import AT_ONCE, Exact
+from dmondrian.kernel.learning import Rows, exact_of, learn_jointly
 from dmondrian.layout import alike, find_columns, fitted
 from dmondrian.parameters import ForestParameters
 from dmondrian.sampled import forecast_and_learn
 from dmondrian.single import Place
+from dmondrian.threads import Turns
 from dmondrian.warmup import LAST, Warmup
 
 
@@ -73,30 +75,77 @@ class Forest(Ensemble):
         return Forest.from_state, self.state()
 
     def update(
-        self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None = None, n_threads: int = 1
+        self,
+        X: np.ndarray,
+        y: np.ndarray,
+        w: np.ndarray | None = None,
+        n_threads: int = 1,
+        turns: Turns | None = None,
     ) -> None:
-        """Learn rows in order; see :meth:`dmondrian.ensemble.Ensemble.update`."""
+        """Learn rows in order; see :meth:`dmondrian.ensemble.Ensemble.update`.
+
+        Parameters
+        ----------
+        X, y, w, n_threads
+        turns : Turns, optional
+            Of the threads that share the forest, where the caller is the learner: they read
+            between parts of the rows. If a part fails, those before it are learned.
+        """
         self.check_sizes(y, w)  # before any of them are learned
         if self.parameters.cost is not None:
             self.parameters.cost.check_labels(y)
-        if self.parameters.joint is not None:
-            self.exact = learn_jointly(self, self.exact, (X, y, w), n_threads)
-            return
-        if self.warmup is None:
-            self.calibration = _learn(self, self.calibration, (X, y, w), n_threads)
+        if turns is None:
+            self._update((X, y, w), n_threads, nullcontext)
             return
         self._check_width(X)
-        warmup = self.warmup.after(X, y, w)
+        self.check_domain(X)
+        n, done = len(y), 0
+        self._are_much = self.are_much(y, w)
+        try:
+            while done < n:
+                size = turns.rows_at_once(len(self.placed))
+                if self.exact is not None:  # each part has all cells fitted anew
+                    size = max(size, AT_ONCE)
+                part = slice(done, min(done + size, n))
+                self._to_follow = n - part.stop
+                own = None if w is None else w[part]
+                self._update((X[part], y[part], own), n_threads, turns.alone)
+                done = part.stop
+        except BaseException as error:
+            if done:
+                error.add_note(f"the forest has learned the first {done} of the {n} rows")
+            raise
+        finally:
+            self._to_follow, self._are_much = 0, None
+
+    def _update(
+        self, rows: Rows, n_threads: int, alone: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        """Learn rows X, y, w in order; what others could read is changed ``alone``."""
+        if self.parameters.joint is not None:
+            with alone():
+                self.exact = learn_jointly(self, self.exact, rows, n_threads)
+            return
+        if self.warmup is None:
+            with alone():
+                self.calibration = _learn(self, self.calibration, rows, n_threads)
+            return
+        self._check_width(rows[0])
+        warmup = self.warmup.after(*rows)
+        later = None if warmup.is_done else warmup
         chosen = warmup.chosen(self.parameters, self.warmup, n_threads)
-        if chosen != self.parameters:
+        if chosen != self.parameters:  # other trees, which take their place when they are whole
             anew = Ensemble(chosen, self.tree_numbers)
             calibration = None if self.calibration is None else type(self.calibration)()
             calibration = _learn(anew, calibration, self.warmup.rows, n_threads)
-            self.calibration = _learn(anew, calibration, (X, y, w), n_threads)
-            self._take(anew)
-        else:
-            self.calibration = _learn(self, self.calibration, (X, y, w), n_threads)
-        self.warmup = None if warmup.is_done else warmup
+            calibration = _learn(anew, calibration, rows, n_threads)
+            with alone():
+                self._take(anew)
+                self.calibration, self.warmup = calibration, later
+            return
+        with alone():
+            self.calibration = _learn(self, self.calibration, rows, n_threads)
+            self.warmup = later
 
     def _rows_free(self) -> int:
         if self.calibration is not None:
@@ -289,7 +338,7 @@ def stored_fields(
 def _learn(
     ensemble: Ensemble,
     calibration: Fitted | None,
-    rows: tuple[np.ndarray, np.ndarray, np.ndarray | None],
+    rows: Rows,
     n_threads: int,
 ) -> Fitted | None:
     """Let an ensemble learn rows X, y, w; return the calibration after them, if there is one."""

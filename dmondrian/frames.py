@@ -108,7 +108,7 @@ class FrameModel:
         ----------
         frame : as of :meth:`predict`
         """
-        classes = getattr(self.estimator, "classes_", ())
+        classes = getattr(self._asked, "classes_", ())
         return self._answer(frame, "predict_proba", answer_names({}, classes))
 
     def _answer(self, frame: Any, method: str, names: list[str]) -> Any:
@@ -131,7 +131,7 @@ class FrameModel:
         """
         if len(X):
             return np.asarray(getattr(self._asked, method)(X))
-        classes = getattr(self.estimator, "classes_", None)
+        classes = getattr(self._asked, "classes_", None)
         named = classes if method == "predict_proba" else None
         names = answer_names(self.estimator.get_params(deep=False), named)
         columns = empty_answers(classes, names)

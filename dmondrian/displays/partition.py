@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dmondrian.displays.axes import axes_of
 from dmondrian.errors import ParameterError
+from dmondrian.estimators.one_state import one_state
 from dmondrian.estimators.plain import without_names
 
 
@@ -105,8 +106,10 @@ class PartitionDisplay:
         xx0, xx1 = np.meshgrid(*sides)
         names = getattr(estimator, "feature_names_in_", ("x0", "x1"))
         points = np.column_stack([xx0.ravel(), xx1.ravel()]).astype(np.float32)
-        response = _response(without_names(estimator), points).reshape(xx0.shape)
-        made = cls(cells_of(estimator, tree, frame), xx0, xx1, response, names)
+        with one_state(estimator):
+            response = _response(without_names(estimator), points).reshape(xx0.shape)
+            cells = cells_of(estimator, tree, frame)
+        made = cls(cells, xx0, xx1, response, names)
         return made.plot(ax, **options)
 
     def plot(self, ax: Any = None, *, draw_cells: bool = True, **mesh: Any) -> Self:
@@ -155,8 +158,9 @@ def cells_of(estimator: Any, tree: int, frame: np.ndarray) -> np.ndarray:
     -------
     float64 array of shape (c, 4)
     """
-    arrays = estimator.nodes(tree)
-    end = float(estimator.forest_.tree_lifetimes()[tree, 0])
+    with one_state(estimator):
+        arrays = estimator.nodes(tree)
+        end = float(estimator.forest_.tree_lifetimes()[tree, 0])
     found = []
     waiting = [(arrays["root"], np.array(frame, np.float64))]
     while waiting:

@@ -125,6 +125,11 @@ class AMFClassifier(ForestClassifier):
     logarithm of the rows. Whatever the cuts between calls, or of the trees on a cluster, it is
     the same number. A row counts as often as its weight says, but is forecast once.
 
+    Threads may share the estimator, as all of this package: any number may ask it while others
+    learn, who take turns. An answer is that of all trees after one row, the same for all rows asked
+    about together: a call to ``partial_fit`` that goes on is seen up to a row that it has come to,
+    and lets readers in between parts of its rows; one to ``fit`` is seen when it has ended.
+
     References
     ----------
     Mourtada, Gaiffas, Scornet (2021), "AMF: Aggregated Mondrian Forests for Online

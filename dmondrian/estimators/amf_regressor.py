@@ -184,10 +184,12 @@ class AMFRegressor(ForestRegressor):
         """
         if not return_std:
             return super().predict(X)
-        X = self._check_rows(X)
-        self.forest_.check_learned()
-        sums = self.forest_.predict_sums(X, self._n_threads(len(X)), labels=True)
-        return sums.mean[:, 0], calibrated_std(sums.variance[:, 0], self.forest_.calibration)
+        with self._turns.reading():
+            X = self._check_rows(X)
+            self.forest_.check_learned()
+            sums = self.forest_.predict_sums(X, self._n_threads(len(X)), labels=True)
+            calibration = self.forest_.calibration
+        return sums.mean[:, 0], calibrated_std(sums.variance[:, 0], calibration)
 
     @property
     def variance_factor_(self) -> float:

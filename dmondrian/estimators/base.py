@@ -4,6 +4,13 @@ Relies on :class:`dmondrian.forest.Forest` for learning and on scikit-learn's va
 Promises the estimator contract of scikit-learn; ``pickle``, ``joblib`` and ``copy`` go
 through the same checked state as checkpoints.
 
+Threads may share an estimator: any number may read it while others learn. Who learns takes turns,
+in whatever order they come. An answer is that of the whole forest after some row, the same for all
+trees and all rows that were asked about together: a call to ``partial_fit`` that goes on meanwhile
+is seen up to a row that it has come to, one to ``fit`` only when it has ended, with all that it
+found (classes, calibration, columns). Learning lets readers in between parts of its rows, so that
+they wait for a part and not for the whole call.
+
 Shapes: n rows, d features, K classes, m nodes, T trees.
 """
 
@@ -13,6 +20,7 @@ import operator
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from numbers import Integral
 from os import PathLike
 from typing import Any, ClassVar, Literal, Self
@@ -28,8 +36,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dmondrian.core import nodes
 from dmondrian.domain import check_cube
 from dmondrian.errors import ParameterError
+from dmondrian.estimators.one_state import in_one_state
 from dmondrian.estimators.plain import (
     comparing_names,
+    copy_of,
     mean_of_plain_row,
     plain_labels,
     plain_rows,
@@ -40,6 +50,7 @@ from dmondrian.estimators.scaling import given_scales, scales_of, thresholds_of_
 from dmondrian.forest import Forest, tree_fields
 from dmondrian.importances import importances
 from dmondrian.parameters import ForestParameters
+from dmondrian.threads import Turns
 from dmondrian.warmup import LARGEST_WARMUP, LEAST_WARMUP, OPEN_SETTINGS, WIDEST_AUTO
 
 
@@ -80,6 +91,12 @@ class BaseForest(BaseEstimator):
     n_jobs: int | None
     forest_: Forest
     _begun_with: dict[str, Any]
+
+    @cached_property
+    def _turns(self) -> Turns:
+        """Turns of the threads that share this estimator; made once, whoever comes first."""
+        made: Turns = self.__dict__.setdefault("_turns", Turns())
+        return made
 
     def _validate_params(self) -> None:
         """Refuse what scikit-learn refuses, and True for 1."""
@@ -165,6 +182,7 @@ class BaseForest(BaseEstimator):
         return units_of(self._fitted_forest().parameters)
 
     @property
+    @in_one_state
     def feature_importances_(self) -> np.ndarray:
         """Share of each feature in what the splits are worth, float64 [d], sum 1.
 
@@ -202,26 +220,69 @@ class BaseForest(BaseEstimator):
         return X, y, checked_weights(sample_weight, len(X), seen)
 
     @contextmanager
-    def _all_or_nothing(self) -> Iterator[None]:
-        """Leave the estimator as it was when the block fails."""
-        before = self.__dict__.copy()
-        try:
-            yield
-        except BaseException:
-            self.__dict__.clear()
-            self.__dict__.update(before)
-            raise
+    def _learner(self, anew: bool) -> Iterator[Self]:
+        """Yield the one estimator that learns now: this one, whose forest learns where it is.
+
+        Or, to begin a forest (``anew``, or because there is none), a copy of it. When the block
+        ends, this one becomes what the copy has become, at once for all threads; when the block
+        fails, it stays what it was.
+        """
+        with self._turns.learning():
+            if not anew and hasattr(self, "forest_"):
+                yield self
+                return
+            copy = copy_of(self)
+            before = copy.__dict__.copy()
+            yield copy
+            self._become(copy, before)
+
+    def _become(self, copy: Self, before: dict[str, Any]) -> None:
+        """Take over what changed in a copy since its attributes were those of ``before``."""
+        own, its = self.__dict__, copy.__dict__
+        changed = {n: its[n] for n in its if n not in before or its[n] is not before[n]}
+        if self._turns.is_broken:  # of the forest before
+            changed["_turns"] = Turns()
+        with changed.get("_turns", self._turns).alone():
+            for name in before:
+                if name not in its:
+                    own.pop(name, None)
+            own.update(changed)  # in one step
 
     def _learn(
         self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None, n_classes: int, first: bool
     ) -> None:
         """Learn checked rows, into a new forest if ``first``."""
-        n_threads = self._n_threads(len(X))
-        forest = self._new_forest(X.shape[1], n_classes) if first else self.forest_
-        forest.update(X, np.asarray(y, np.float64), w, n_threads=n_threads)
-        self.forest_ = forest
-        for name in self._forgets:
-            self.__dict__.pop(name, None)
+        if first:
+            forest = self._new_forest(X.shape[1], n_classes)
+            forest.update(X, np.asarray(y, np.float64), w, self._n_threads(len(X)))
+            self.forest_ = forest
+            self._forget()
+        else:
+            self._learn_more(X, np.asarray(y, np.float64), w)
+
+    def _learn_more(self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None) -> None:
+        """Let the forest learn rows where it is, and others read in between."""
+        forest = self.forest_
+        known = forest.total_weight
+        with self._turns.alone():
+            forgotten = self._forget()
+        try:
+            forest.update(X, y, w, self._n_threads(len(X)), self._turns)
+        except BaseException:
+            if forest.total_weight == known:  # they were refused
+                self.__dict__.update(forgotten)
+            raise
+
+    def _learn_all(
+        self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None, n_classes: int
+    ) -> None:
+        """Learn checked rows, which are all there are, into a new forest."""
+        self._learn(X, y, w, n_classes, first=True)
+
+    def _forget(self) -> dict[str, Any]:
+        """Drop the attributes that are of the rows learned before; return them."""
+        own = self.__dict__
+        return {name: own.pop(name) for name in self._forgets if name in own}
 
     def _new_forest(self, n_features: int, n_classes: int) -> Forest:
         parameters = self._forest_parameters(n_features, n_classes)
@@ -279,10 +340,12 @@ class BaseForest(BaseEstimator):
         mean = mean_of_plain_row(self, X)
         if mean is not None:
             return mean
-        X = self._check_rows(X)
-        sums = self.forest_.predict_sums(X, n_threads=self._n_threads(len(X)))
-        return sums.mean
+        with self._turns.reading():
+            X = self._check_rows(X)
+            sums = self.forest_.predict_sums(X, n_threads=self._n_threads(len(X)))
+            return sums.mean
 
+    @in_one_state
     def weighted_depth(self, X: Any) -> np.ndarray:
         """Return how deep the forest looks at each row.
 
@@ -305,6 +368,7 @@ class BaseForest(BaseEstimator):
         X = self._check_rows(X)
         return self.forest_.weighted_depth(X)
 
+    @in_one_state
     def nodes(self, tree: int) -> dict[str, Any]:
         """Return one tree as arrays.
 
@@ -372,6 +436,7 @@ class BaseForest(BaseEstimator):
             fitted.n_classes_ = len(fitted.classes_)
         return fitted
 
+    @in_one_state
     def save(self, path: str | PathLike[str]) -> None:
         """Write the fitted estimator as a checkpoint, without pickle.
 
@@ -386,9 +451,11 @@ class BaseForest(BaseEstimator):
 
         save_estimator(self, path)
 
+    @in_one_state
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__().copy()
-        state.pop("_known", None)
+        for name in ("_known", "_turns"):  # of this object
+            state.pop(name, None)
         if "forest_" in state:
             from dmondrian.checkpoint import encode_forest
 

@@ -22,7 +22,7 @@ from sklearn.utils.validation import column_or_1d
 from dmondrian.calibration import Calibration, calibrated
 from dmondrian.errors import DataError, ParameterError
 from dmondrian.estimators.base import BaseForest
-from dmondrian.estimators.plain import row_by_row
+from dmondrian.estimators.plain import mean_of_plain_row, row_by_row
 from dmondrian.estimators.row_weights import check_some_weight
 
 
@@ -54,13 +54,13 @@ class ForestClassifier(ClassifierMixin, BaseForest):
         -------
         This estimator
         """
-        with self._all_or_nothing():
-            X, y, w = self._validate_rows(X, y, sample_weight, first=True, numeric=False)
+        with self._learner(anew=True) as one:
+            X, y, w = one._validate_rows(X, y, sample_weight, first=True, numeric=False)
             check_classification_targets(y)
             check_some_weight(w)
-            self.classes_, codes = np.unique(y, return_inverse=True)
-            self.n_classes_ = len(self.classes_)
-            self._learn(X, codes, w, self.n_classes_, first=True)
+            one.classes_, codes = np.unique(y, return_inverse=True)
+            one.n_classes_ = len(one.classes_)
+            one._learn_all(X, codes, w, one.n_classes_)
         return self
 
     @row_by_row
@@ -86,17 +86,18 @@ class ForestClassifier(ClassifierMixin, BaseForest):
         """
         if classes is not None and not np.size(classes):
             raise ParameterError("classes is empty; expected all labels that will ever come")
-        with self._all_or_nothing():
-            first = _check_partial_fit_first_call(self, classes) or not hasattr(self, "forest_")
+        with self._learner(anew=False) as one:
+            first = one is not self
+            _check_partial_fit_first_call(one, classes)
             if first:
-                self._check_stream()
+                one._check_stream()
             else:
-                self._check_unchanged()
-            X, y, w = self._validate_rows(X, y, sample_weight, first=first, numeric=False)
+                one._check_unchanged()
+            X, y, w = one._validate_rows(X, y, sample_weight, first=first, numeric=False)
             is_flat = type(y) is np.ndarray and y.ndim == 1
-            codes = self._encode(y if is_flat else column_or_1d(y))
-            self.n_classes_ = len(self.classes_)
-            self._learn(X, codes, w, self.n_classes_, first=first)
+            codes = one._encode(y if is_flat else column_or_1d(y))
+            one.n_classes_ = len(one.classes_)
+            one._learn(X, codes, w, one.n_classes_, first=first)
         return self
 
     def _encode(self, y: np.ndarray) -> np.ndarray:
@@ -137,8 +138,12 @@ class ForestClassifier(ClassifierMixin, BaseForest):
         -------
         float64 array of shape (n, K), columns as in ``classes_``
         """
-        proba = self._mean_prediction(X)
-        return calibrated(proba, self.forest_.calibration)
+        proba = mean_of_plain_row(self, X, is_to_be_calibrated=True)
+        if proba is not None:
+            return proba
+        with self._turns.reading():
+            proba = self._mean_prediction(X)
+            return calibrated(proba, self.forest_.calibration)
 
     @property
     def calibration_exponent_(self) -> float:
@@ -166,8 +171,14 @@ class ForestClassifier(ClassifierMixin, BaseForest):
         ----------
         X : array-like of shape (n, d)
         """
+        own = self.__dict__
+        forest = own.get("forest_")
         proba = self.predict_proba(X)
-        return self.classes_[proba.argmax(axis=1)]
+        classes = self.classes_
+        if own.get("forest_") is not forest:  # another fit ended meanwhile
+            with self._turns.reading():
+                proba, classes = self.predict_proba(X), self.classes_
+        return classes[proba.argmax(axis=1)]
 
     def _node_forecasts(self, stat: np.ndarray, offset: float) -> dict[str, np.ndarray]:
         return {"counts": stat[:, 1:].copy()}

@@ -22,7 +22,9 @@ from dmondrian.density import ForestDensity
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.generalized import Chosen
 from dmondrian.estimators.mondrian import MondrianForest
+from dmondrian.estimators.one_state import in_one_state
 from dmondrian.estimators.row_weights import check_some_weight
+from dmondrian.forest import Forest
 from dmondrian.lifetime import Lifetime
 from dmondrian.parameters import ForestParameters
 from dmondrian.selection import LifetimePath, held_out, held_out_path, lifetime_grid
@@ -96,7 +98,8 @@ class MondrianDensity(DensityMixin, MondrianForest):
     domain = "cube"
     max_nodes, feature_scales, warmup_rows = None, None, LAST
     _held_out_path: LifetimePath
-    _density: tuple[tuple[float, float, float | None, int], ForestDensity]
+    _forgets = ("_density",)
+    _density: tuple[tuple[Forest, float, float, float | None, int], ForestDensity]
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **{
@@ -179,36 +182,40 @@ class MondrianDensity(DensityMixin, MondrianForest):
         -------
         This estimator
         """
-        with self._all_or_nothing():
-            self.__dict__.pop("_held_out_path", None)
-            X, y, w = self._rows(X, sample_weight, first=True)
+        with self._learner(anew=True) as one:
+            one.__dict__.pop("_held_out_path", None)
+            X, y, w = one._rows(X, sample_weight, first=True)
             check_some_weight(w)
-            if self.lifetime != "validation":
-                self._learn(X, y, w, 0, first=True)
-                return self
-            is_held = held_out(len(X), float(self.validation_fraction))
-            kept = None if w is None else w[~is_held]
-            self._learn(X[~is_held], y[~is_held], kept, 0, first=True)
-            self._choose(X[is_held], None if w is None else w[is_held])
+            one._learn_all(X, y, w, 0)
         return self
+
+    def _learn_all(
+        self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None, n_classes: int
+    ) -> None:
+        if self.lifetime != "validation":
+            super()._learn_all(X, y, w, n_classes)
+            return
+        is_held = held_out(len(X), float(self.validation_fraction))
+        kept = None if w is None else w[~is_held]
+        super()._learn_all(X[~is_held], y[~is_held], kept, n_classes)
+        self._choose(X[is_held], None if w is None else w[is_held])
 
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Learn more rows, in their order; parameters as in :meth:`fit`."""
-        with self._all_or_nothing():
-            first = not hasattr(self, "forest_")
+        with self._learner(anew=False) as one:
+            first = one is not self
             if first:
-                self._check_stream()
+                one._check_stream()
             else:
-                self._check_unchanged()
-            X, y, w = self._rows(X, sample_weight, first=first)
-            self._learn(X, y, w, 0, first=first)
+                one._check_unchanged()
+            X, y, w = one._rows(X, sample_weight, first=first)
+            one._learn(X, y, w, 0, first=first)
         return self
 
     def _rows(
         self, X: Any, sample_weight: Any, first: bool
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        self.__dict__.pop("_density", None)
         zeros = np.zeros(_num_samples(X))
         return self._validate_rows(X, zeros, sample_weight, first=first, numeric=True)
 
@@ -227,7 +234,7 @@ class MondrianDensity(DensityMixin, MondrianForest):
         This estimator
         """
         self._check_rows(X)
-        with self._all_or_nothing():
+        with self._learner(anew=False):
             X, _, w = self._rows(X, sample_weight, first=False)
             self._choose(X, w)
         return self
@@ -241,8 +248,9 @@ class MondrianDensity(DensityMixin, MondrianForest):
         losses = np.array([-weights @ self._at(at).log_density(X) for at in grid])
         path = held_out_path(grid, losses, float(weights.sum()))
         chosen = dataclasses.replace(parameters.cost, lifetime=float(path.chosen[0]))
-        forest.parameters = dataclasses.replace(parameters, cost=chosen)
-        self._held_out_path = path
+        with self._turns.alone():
+            forest.parameters = dataclasses.replace(parameters, cost=chosen)
+            self._held_out_path = path
 
     @property
     def lifetime_path_(self) -> LifetimePath:
@@ -262,11 +270,14 @@ class MondrianDensity(DensityMixin, MondrianForest):
     @property
     def _now(self) -> ForestDensity:
         """The density at the lifetime in use, made once after learning."""
-        key = self.forest_.total_weight, self.lifetime_, self.bound, self.n_draws
-        if not hasattr(self, "_density") or self._density[0] != key:
-            self._density = key, self._at(self.lifetime_)
-            self._warn_of_empty_mass(self._density[1].empty_mass)
-        return self._density[1]
+        forest = self.forest_
+        key = forest, forest.total_weight, self.lifetime_, self.bound, self.n_draws
+        known = self.__dict__.get("_density")
+        if known is None or known[0] != key:
+            known = self._density = key, self._at(self.lifetime_)
+            self._warn_of_empty_mass(known[1].empty_mass)
+        density: ForestDensity = known[1]
+        return density
 
     def _warn_of_empty_mass(self, mass: float) -> None:
         if mass > _MUCH:
@@ -280,6 +291,7 @@ class MondrianDensity(DensityMixin, MondrianForest):
             )
 
     @property
+    @in_one_state
     def empty_mass_(self) -> float:
         """Probability that trees give to cells without rows, mean over trees."""
         self._fitted_forest()
@@ -291,11 +303,13 @@ class MondrianDensity(DensityMixin, MondrianForest):
         return state
 
     @property
+    @in_one_state
     def normalization_error_(self) -> float:
         """Standard error of every log density that is told; 0 for one tree."""
         self._fitted_forest()
         return self._now.error
 
+    @in_one_state
     def score_samples(self, X: Any) -> np.ndarray:
         """Return the log of the density at each row, float64 [n].
 
@@ -307,6 +321,7 @@ class MondrianDensity(DensityMixin, MondrianForest):
         X = self._check_rows(X)
         return self._now.log_density(X)
 
+    @in_one_state
     def score(self, X: Any, y: Any = None) -> float:
         """Return the log likelihood of the rows: the sum of their log densities.
 
@@ -318,6 +333,7 @@ class MondrianDensity(DensityMixin, MondrianForest):
         """
         return float(self.score_samples(X).sum())
 
+    @in_one_state
     def sample(self, n_samples: int = 1, random_state: Any = None) -> np.ndarray:
         """Return independent rows drawn from the density, exactly (no normaliser is needed).
 

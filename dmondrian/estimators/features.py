@@ -16,6 +16,7 @@ from sklearn.utils.validation import _num_samples
 
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.kernel import MondrianPartitions
+from dmondrian.estimators.one_state import in_one_state
 from dmondrian.joint import Joint
 from dmondrian.kernel.columns import columns_of
 from dmondrian.kernel.learning import n_columns
@@ -126,20 +127,20 @@ class MondrianFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mondri
         -------
         This transformer
         """
-        with self._all_or_nothing():
-            X, zeros, _ = self._rows(X, first=True)
-            self._learn(X, zeros, None, 0, first=True)
+        with self._learner(anew=True) as one:
+            X, zeros, _ = one._rows(X, first=True)
+            one._learn_all(X, zeros, None, 0)
         return self
 
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Take in more rows, whose new cells become new columns; parameters as in :meth:`fit`."""
-        with self._all_or_nothing():
-            first = not hasattr(self, "forest_")
+        with self._learner(anew=False) as one:
+            first = one is not self
             if not first:
-                self._check_unchanged()
-            X, zeros, _ = self._rows(X, first=first)
-            self._learn(X, zeros, None, 0, first=first)
+                one._check_unchanged()
+            X, zeros, _ = one._rows(X, first=first)
+            one._learn(X, zeros, None, 0, first=first)
         return self
 
     def _rows(self, X: Any, first: bool) -> tuple[np.ndarray, np.ndarray, None]:
@@ -161,6 +162,7 @@ class MondrianFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mondri
             )
 
     @property
+    @in_one_state
     def n_columns_(self) -> int:
         """Columns so far."""
         return n_columns(self._fitted_forest())
@@ -169,6 +171,7 @@ class MondrianFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mondri
     def _n_features_out(self) -> int:
         return self.n_columns_
 
+    @in_one_state
     def transform(self, X: Any) -> csr_matrix:
         """Return the features of rows.
 

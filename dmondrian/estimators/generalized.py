@@ -22,6 +22,7 @@ from dmondrian.core.score import write_losses
 from dmondrian.cost import SELECTIONS, Cost, responses, theory_rate
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.mondrian import MondrianForest
+from dmondrian.estimators.one_state import in_one_state
 from dmondrian.lifetime import Lifetime, PowerLifetime
 from dmondrian.parameters import ForestParameters
 from dmondrian.selection import (
@@ -151,7 +152,7 @@ class GeneralizedMondrianForest(MondrianForest):
             weight, or no finite loss.
         """
         check_is_fitted(self)
-        with self._all_or_nothing():
+        with self._learner(anew=False):
             numeric = self.forest_.parameters.n_classes == 0
             X, y, w = self._validate_rows(X, y, sample_weight, first=False, numeric=numeric)
             self._choose(X, self._checked_labels(y), w)
@@ -169,8 +170,10 @@ class GeneralizedMondrianForest(MondrianForest):
             losses += self._held_out_losses(X[rows], y[rows], None if w is None else w[rows], grid)
         path = held_out_path(grid, losses, float(len(X) if w is None else w.sum()))
         chosen = dataclasses.replace(cost, lifetime=float(path.chosen[0]), selection=None)
-        forest.parameters = dataclasses.replace(parameters, cost=chosen)
-        self._held_out_path = path
+        with self._turns.alone():
+            forest.parameters = dataclasses.replace(parameters, cost=chosen)
+            self._held_out_path = path
+            self._forget()
 
     def _held_out_losses(
         self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None, grid: np.ndarray
@@ -190,6 +193,7 @@ class GeneralizedMondrianForest(MondrianForest):
         return cost
 
     @property
+    @in_one_state
     def lifetimes_(self) -> np.ndarray:
         """Lifetime that each tree predicts at now, float64 [T]."""
         return np.concatenate(self._fitted_forest().tree_lifetimes())
@@ -200,6 +204,7 @@ class GeneralizedMondrianForest(MondrianForest):
         return float(np.median(self.lifetimes_))
 
     @property
+    @in_one_state
     def lifetime_path_(self) -> LifetimePath:
         """Risks at many lifetimes, and what was chosen by them.
 
@@ -225,6 +230,7 @@ class GeneralizedMondrianForest(MondrianForest):
         z = self._mean_prediction(X) if lifetimes is None else self._predictions_at(X, lifetimes)
         return responses(self._fitted_cost().loss, z)
 
+    @in_one_state
     def nodes(self, tree: int) -> dict[str, Any]:
         """Return one tree as arrays.
 

@@ -19,6 +19,7 @@ from dmondrian.cost import BINARY, responses
 from dmondrian.errors import DataError
 from dmondrian.estimators.classifier import ForestClassifier
 from dmondrian.estimators.generalized import Chosen, GeneralizedMondrianForest
+from dmondrian.estimators.one_state import of_one_fit
 from dmondrian.parameters import ForestParameters
 from dmondrian.warmup import LAST
 
@@ -158,6 +159,7 @@ class GeneralizedMondrianForestClassifier(GeneralizedMondrianForest, ForestClass
         """
         return self._prediction_at(X, lifetime)[:, 0]
 
+    @of_one_fit
     def predict(self, X: Any, lifetime: float | None = None) -> np.ndarray:
         """Return the class of each row, the first where the decision function is 0.
 
@@ -170,6 +172,7 @@ class GeneralizedMondrianForestClassifier(GeneralizedMondrianForest, ForestClass
         return self.classes_[(self.decision_function(X, lifetime) > 0.0).astype(np.intp)]
 
     @available_if(_has_probabilities)
+    @of_one_fit
     def predict_proba(self, X: Any, lifetime: float | None = None) -> np.ndarray:
         """Return class probabilities: those at which z would be the best constant.
 

@@ -18,6 +18,7 @@ from dmondrian.cost import LARGEST_SIZE, OWN, OWN_OF_MEAN, REGRESSION, Cost
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.generalized import Chosen, GeneralizedMondrianForest
 from dmondrian.estimators.label_intervals import LabelIntervals
+from dmondrian.estimators.one_state import in_one_state, of_one_fit
 from dmondrian.estimators.own_loss import OwnLoss
 from dmondrian.estimators.regressor import ForestRegressor
 from dmondrian.own_loss import ConvexLoss
@@ -208,6 +209,7 @@ class GeneralizedMondrianForestRegressor(LabelIntervals, OwnLoss, ForestRegresso
         params["quantile"] = np.array(params["quantile"]).tolist()  # an array compares by entry
         return params
 
+    @of_one_fit
     def predict(self, X: Any, lifetime: float | None = None) -> np.ndarray:
         """Return the predicted mean, robust mean or quantiles of each row.
 
@@ -227,6 +229,7 @@ class GeneralizedMondrianForestRegressor(LabelIntervals, OwnLoss, ForestRegresso
         told = self._responses_at(X, lifetimes)
         return self._in_order(told if lifetimes is None else told[0])
 
+    @of_one_fit
     def predict_link(self, X: Any, lifetime: float | None = None) -> np.ndarray:
         """Return z, what cells say on the scale of the loss, mean over trees.
 
@@ -241,6 +244,7 @@ class GeneralizedMondrianForestRegressor(LabelIntervals, OwnLoss, ForestRegresso
         """
         return self._in_order(self._prediction_at(X, lifetime))
 
+    @in_one_state
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return how good the predictions are; 1 is perfect, more is better.
 
@@ -266,6 +270,7 @@ class GeneralizedMondrianForestRegressor(LabelIntervals, OwnLoss, ForestRegresso
         ]
         return float(np.mean(shares))
 
+    @of_one_fit
     def staged_predict(self, X: Any, lifetimes: Iterable[float]) -> Iterator[np.ndarray]:
         """Return the predictions at each of many lifetimes, in one way down each tree.
 
@@ -284,7 +289,7 @@ class GeneralizedMondrianForestRegressor(LabelIntervals, OwnLoss, ForestRegresso
         ParameterError
             If lifetimes do not increase, or pass the one that trees are realised to.
         """
-        return (self._in_order(told) for told in self._responses_at(X, lifetimes))
+        return iter([self._in_order(told) for told in self._responses_at(X, lifetimes)])
 
     def _in_order(self, told: np.ndarray) -> np.ndarray:
         """Return outputs [n, k] in the order of the levels given; [n] where there is one."""

@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dmondrian.conformal import conformal_quantile, probability
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.mondrian import MondrianForest
+from dmondrian.estimators.one_state import in_one_state
 from dmondrian.estimators.plain import comparing_names
 from dmondrian.inference import RATIO, debiasing_weights, weight_norms
 from dmondrian.lifetime import check_lifetimes
@@ -31,6 +32,7 @@ class Intervals(MondrianForest):
     _forgets: ClassVar[tuple[str, ...]] = ("interval_scores_",)  # those of another forest
     interval_scores_: np.ndarray
 
+    @in_one_state
     def predict_quantiles(
         self, X: Any, quantiles: Iterable[float], lifetime: float | None = None
     ) -> np.ndarray:
@@ -69,6 +71,7 @@ class Intervals(MondrianForest):
         at = self._one_lifetime(lifetime)
         return predict_quantiles(self.forest_, X, levels, at, self._n_threads())
 
+    @in_one_state
     def predict_interval(
         self, X: Any, coverage: float = 0.9, *, calibrated: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -134,17 +137,21 @@ class Intervals(MondrianForest):
         for Regression", section 5.2.
         """
         check_is_fitted(self)
-        checking = comparing_names(self, X)
-        X, y = validate_data(
-            checking, X, y, dtype=np.float32, order="C", reset=False, y_numeric=True
-        )
-        self._check_domain(X)
-        mean, std = self._mean_and_std(X, self._one_lifetime(None))
-        error = np.abs(np.asarray(y, np.float64) - mean)
-        unknown = np.where(error > 0.0, np.inf, 0.0)
-        self.interval_scores_ = np.sort(np.divide(error, std, out=unknown, where=std > 0.0))
+        with self._learner(anew=False):
+            checking = comparing_names(self, X)
+            X, y = validate_data(
+                checking, X, y, dtype=np.float32, order="C", reset=False, y_numeric=True
+            )
+            self._check_domain(X)
+            mean, std = self._mean_and_std(X, self._one_lifetime(None))
+            error = np.abs(np.asarray(y, np.float64) - mean)
+            unknown = np.where(error > 0.0, np.inf, 0.0)
+            scores = np.sort(np.divide(error, std, out=unknown, where=std > 0.0))
+            with self._turns.alone():
+                self.interval_scores_ = scores
         return self
 
+    @in_one_state
     def predict_debiased(self, X: Any, lifetime: float | None = None) -> np.ndarray:
         """Return the debiased forest's estimate of the mean label at each row.
 
@@ -175,6 +182,7 @@ class Intervals(MondrianForest):
         lifetimes, shares = self._inference_at(lifetime, debias=True)
         return np.asarray(shares @ self._predictions_at(X, lifetimes)[:, :, 0])
 
+    @in_one_state
     def confidence_interval(
         self,
         X: Any,

@@ -8,8 +8,6 @@ Shapes: n rows, d features, T trees, k outputs, L lifetimes.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal
 
@@ -24,6 +22,7 @@ from dmondrian.kernel.averaging import averaged
 from dmondrian.kernel.batches import learn_batches
 from dmondrian.kernel.path import KernelPath, choose_lifetime
 from dmondrian.parameters import ForestParameters
+from dmondrian.threads import Turns
 from dmondrian.warmup import LAST
 
 CHOICES = ("validation", "marginal_likelihood", "average")
@@ -98,7 +97,6 @@ class MondrianKernel(MondrianPartitions):
     batch_size: int
     n_passes: int
     lifetime_path_: KernelPath
-    _has_all_rows: bool
 
     def _forest_parameters(self, n_features: int, n_classes: int = 0) -> ForestParameters:
         joint = Joint(
@@ -135,25 +133,22 @@ class MondrianKernel(MondrianPartitions):
                 'solver="cholesky" is of one machine: a run on a cluster learns by solver="sgd"'
             )
 
-    @contextmanager
-    def _whole_fit(self) -> Iterator[None]:
-        """Let rows be all there are, to be learned as often as asked for."""
-        self._has_all_rows = True
-        try:
-            yield
-        finally:
-            self.__dict__.pop("_has_all_rows", None)
-
     def _learn(
         self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None, n_classes: int, first: bool
     ) -> None:
-        y = np.asarray(y, np.float64)
-        n_threads = self._n_threads(len(X))
-        if not self.__dict__.get("_has_all_rows"):
-            forest = self._new_forest(X.shape[1], n_classes) if first else self.forest_
+        y, n_threads = np.asarray(y, np.float64), self._n_threads(len(X))
+        if first:
+            forest = self._new_forest(X.shape[1], n_classes)
             self._update(forest, X, y, w, n_threads)
             self.forest_ = forest
-            return
+        else:
+            self._update(self.forest_, X, y, w, n_threads, self._turns)
+
+    def _learn_all(
+        self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None, n_classes: int
+    ) -> None:
+        """Learn rows that are all there are, as often as asked for."""
+        y, n_threads = np.asarray(y, np.float64), self._n_threads(len(X))
         self.__dict__.pop("lifetime_path_", None)
         parameters = self._new_forest(X.shape[1], n_classes).parameters
         if isinstance(self.lifetime, str):
@@ -188,13 +183,19 @@ class MondrianKernel(MondrianPartitions):
         return forest
 
     def _update(
-        self, forest: Forest, X: np.ndarray, y: np.ndarray, w: np.ndarray | None, n_threads: int
+        self,
+        forest: Forest,
+        X: np.ndarray,
+        y: np.ndarray,
+        w: np.ndarray | None,
+        n_threads: int,
+        turns: Turns | None = None,
     ) -> None:
         if forest.exact is not None:
             from dmondrian.store.memory import usable_bytes  # fits by batches do without stores
 
             forest.exact.most = int((usable_bytes() / 2 / _SHARES) ** 0.5)
-        forest.update(X, y, w, n_threads=n_threads)
+        forest.update(X, y, w, n_threads, turns)
 
     def _node_forecasts(self, stat: np.ndarray, offset: float) -> dict[str, np.ndarray]:
         return {"weight": stat[:, 0].copy()}

@@ -155,8 +155,7 @@ class MondrianKernelClassifier(ForestClassifier, MondrianKernel):
         ParameterError
             If the matrices of an exact fit do not fit into memory, which the message tells.
         """
-        with self._whole_fit():
-            return super().fit(X, y, sample_weight)
+        return super().fit(X, y, sample_weight)
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Return the fitted scores, float64 [n, K].

@@ -152,8 +152,7 @@ class MondrianKernelRegressor(ForestRegressor, MondrianKernel):
         ParameterError
             If the matrices of an exact fit do not fit into memory, which the message tells.
         """
-        with self._whole_fit():
-            return super().fit(X, y, sample_weight)
+        return super().fit(X, y, sample_weight)
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the predicted label of each row, float64 [n].

@@ -8,7 +8,7 @@ Shapes: n rows, d features, q levels, m rows held out.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dmondrian.conformal import conformal_quantile, probability
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.generalized import GeneralizedMondrianForest
+from dmondrian.estimators.one_state import in_one_state
 from dmondrian.estimators.plain import comparing_names
 from dmondrian.label_mixture import label_quantiles
 from dmondrian.lifetime import check_lifetimes
@@ -25,9 +26,11 @@ from dmondrian.mixture import check_levels
 class LabelIntervals(GeneralizedMondrianForest):
     """Adds quantiles and intervals to a regressor; not to be used directly."""
 
+    _forgets: ClassVar[tuple[str, ...]] = ("interval_scores_", "interval_coverage_")
     interval_scores_: np.ndarray
     interval_coverage_: float
 
+    @in_one_state
     def predict_quantiles(
         self, X: Any, quantiles: Iterable[float], lifetime: float | None = None
     ) -> np.ndarray:
@@ -76,6 +79,7 @@ class LabelIntervals(GeneralizedMondrianForest):
             lifetimes = np.repeat(at, len(forest.trees))
         return label_quantiles(forest, X, levels, lifetimes, self._n_threads())
 
+    @in_one_state
     def predict_interval(
         self, X: Any, coverage: float = 0.9, *, calibrated: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -144,23 +148,13 @@ class LabelIntervals(GeneralizedMondrianForest):
         """
         check_is_fitted(self)
         share = probability("coverage", coverage)
-        checking = comparing_names(self, X)
-        X, y = validate_data(
-            checking, X, y, dtype=np.float32, order="C", reset=False, y_numeric=True
-        )
-        lower, upper = self.predict_interval(X, share)
-        self.interval_scores_ = np.sort(np.maximum(lower - y, y - upper))
-        self.interval_coverage_ = share
+        with self._learner(anew=False):
+            checking = comparing_names(self, X)
+            X, y = validate_data(
+                checking, X, y, dtype=np.float32, order="C", reset=False, y_numeric=True
+            )
+            lower, upper = self.predict_interval(X, share)
+            scores = np.sort(np.maximum(lower - y, y - upper))
+            with self._turns.alone():
+                self.interval_scores_, self.interval_coverage_ = scores, share
         return self
-
-    def _learn(self, *rows: Any, **how: Any) -> None:
-        super()._learn(*rows, **how)
-        self._forget_intervals()
-
-    def _choose(self, *rows: Any) -> None:
-        super()._choose(*rows)
-        self._forget_intervals()
-
-    def _forget_intervals(self) -> None:
-        for name in ("interval_scores_", "interval_coverage_"):
-            self.__dict__.pop(name, None)  # those of another forest

@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.base import BaseForest
+from dmondrian.estimators.one_state import in_one_state, one_state
 from dmondrian.lifetime import Lifetime, PowerLifetime, check_lifetimes
 from dmondrian.merge import merge
 
@@ -66,6 +67,7 @@ class MondrianForest(BaseForest):
         return float(self.lifetime)
 
     @property
+    @in_one_state
     def lifetime_(self) -> float:
         """Lifetime that predictions use now."""
         forest = self._fitted_forest()
@@ -98,16 +100,22 @@ class MondrianForest(BaseForest):
         ParameterError
             If these forests cannot be merged.
         """
-        for other in (self, *others):
-            check_is_fitted(other)
-            other._check_unchanged()
-        classes = getattr(self, "classes_", None)
         for other in others:
             if type(other) is not type(self):
                 raise ParameterError(
                     f"expected estimators of class {type(self).__name__}, got "
                     f"{type(other).__name__}"
                 )
+        with one_state(self, *others):
+            return self._merged(*others)
+
+    def _merged(self, *others: Self) -> Self:
+        """Return what :meth:`merge` does, of estimators that nobody changes."""
+        for other in (self, *others):
+            check_is_fitted(other)
+            other._check_unchanged()
+        classes = getattr(self, "classes_", None)
+        for other in others:
             if classes is not None and not np.array_equal(classes, other.classes_):
                 raise ParameterError(
                     f"forests of other classes cannot be merged: {classes[:5].tolist()} and "
@@ -129,6 +137,7 @@ class MondrianForest(BaseForest):
             raise ParameterError(f"lifetime should be a number > 0 or None, got {lifetime!r}")
         return np.array([float(lifetime)])
 
+    @in_one_state
     def _predictions_at(self, X: Any, lifetimes: Iterable[float]) -> np.ndarray:
         """Return the mean over trees at each lifetime, float64 [L, n, k]."""
         X = self._check_rows(X)

@@ -15,6 +15,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from dmondrian.estimators.classifier import ForestClassifier
 from dmondrian.estimators.mondrian import MondrianForest
+from dmondrian.estimators.one_state import in_one_state
 from dmondrian.lifetime import PowerLifetime
 from dmondrian.parameters import ForestParameters
 from dmondrian.warmup import LAST
@@ -185,8 +186,11 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
         X, lifetime
             As in :meth:`predict_proba`.
         """
-        proba = self.predict_proba(X, lifetime)
-        return self.classes_[proba.argmax(axis=1)]
+        if lifetime is None:
+            return super().predict(X)
+        with self._turns.reading():
+            proba = self.predict_proba(X, lifetime)
+            return self.classes_[proba.argmax(axis=1)]
 
     def staged_predict_proba(self, X: Any, lifetimes: Iterable[float]) -> Iterator[np.ndarray]:
         """Return class probabilities at each of many lifetimes, in one way down each tree.
@@ -208,6 +212,7 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
         """
         return iter(self._predictions_at(X, lifetimes))
 
+    @in_one_state
     def staged_predict(self, X: Any, lifetimes: Iterable[float]) -> Iterator[np.ndarray]:
         """Return the most probable classes at each lifetime.
 
@@ -216,5 +221,5 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
         X, lifetimes
             As in :meth:`staged_predict_proba`.
         """
-        staged = self._predictions_at(X, lifetimes)
-        return (self.classes_[proba.argmax(axis=1)] for proba in staged)
+        staged, classes = self._predictions_at(X, lifetimes), self.classes_
+        return (classes[proba.argmax(axis=1)] for proba in staged)

@@ -136,7 +136,8 @@ class MondrianForestRegressor(Intervals, ForestRegressor):
         """
         if not return_std:
             return self._prediction_at(X, lifetime)[:, 0]
-        return self._mean_and_std(self._check_rows(X), self._one_lifetime(lifetime))
+        with self._turns.reading():
+            return self._mean_and_std(self._check_rows(X), self._one_lifetime(lifetime))
 
     def staged_predict(self, X: Any, lifetimes: Iterable[float]) -> Iterator[np.ndarray]:
         """Return the predicted means at each of many lifetimes, in one way down each tree.

@@ -16,6 +16,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from dmondrian.core import nodes
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.base import BaseForest
+from dmondrian.estimators.one_state import in_one_state
 from dmondrian.fringe import LARGEST_RATE, MOST_POINTS, NO_CAP, FringeSettings
 from dmondrian.parameters import ForestParameters
 from dmondrian.warmup import LAST
@@ -95,6 +96,7 @@ class OnlineRandomForest(BaseForest):
         )
 
     @property
+    @in_one_state
     def feature_importances_(self) -> np.ndarray:
         """Share of each feature in the gains of all splits, float64 [d], sum 1.
 
@@ -110,6 +112,7 @@ class OnlineRandomForest(BaseForest):
         total = gains.sum()
         return gains / total if total > 0.0 else gains
 
+    @in_one_state
     def nodes(self, tree: int) -> dict[str, Any]:
         """Return one tree as arrays.
 

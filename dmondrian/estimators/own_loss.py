@@ -16,6 +16,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.generalized import GeneralizedMondrianForest
+from dmondrian.estimators.one_state import in_one_state
+from dmondrian.forest import Forest
 from dmondrian.lifetime import check_lifetimes
 from dmondrian.losses.cell import Cell
 from dmondrian.own_loss import ConvexLoss
@@ -27,7 +29,7 @@ _CHUNK = 4096  # rows whose cells are looked up at once
 class OwnLoss(GeneralizedMondrianForest):
     """Adds losses of the user's own to an estimator; not to be used directly."""
 
-    _solved: tuple[float, list[tuple[np.ndarray, np.ndarray]]]
+    _solved: tuple[Forest, float, list[tuple[np.ndarray, np.ndarray]]]
 
     @property
     def _own(self) -> ConvexLoss | None:
@@ -81,10 +83,12 @@ class OwnLoss(GeneralizedMondrianForest):
         """Return what the nodes of each tree say, and risks; found once after learning."""
         forest, own, bound = self.forest_, self._own, self._begun_with["bound"]
         assert own is not None  # asked by those who know
-        if not hasattr(self, "_solved") or self._solved[0] != forest.total_weight:
+        known = self.__dict__.get("_solved")
+        if known is None or known[0] is not forest or known[1] != forest.total_weight:
             solved = [own.solve(tree, bound) for tree in forest.trees]
-            self._solved = forest.total_weight, solved
-        return self._solved[1]
+            known = self._solved = forest, forest.total_weight, solved
+        solutions: list[tuple[np.ndarray, np.ndarray]] = known[2]
+        return solutions
 
     def _means(self, X: np.ndarray, lifetimes: np.ndarray) -> np.ndarray:
         """Return the mean over trees at each lifetime, float64 [L, n, 1]."""
@@ -102,9 +106,11 @@ class OwnLoss(GeneralizedMondrianForest):
         check_is_fitted(self)
         if self._own is None:
             return super()._mean_prediction(X)
-        X = self._check_rows(X)
-        return self._means(X, np.array([self.lifetime_]))[0]
+        with self._turns.reading():
+            X = self._check_rows(X)
+            return self._means(X, np.array([self.lifetime_]))[0]
 
+    @in_one_state
     def _predictions_at(self, X: Any, lifetimes: Iterable[float]) -> np.ndarray:
         check_is_fitted(self)
         if self._own is None:
@@ -121,6 +127,7 @@ class OwnLoss(GeneralizedMondrianForest):
         prices = self._own.prices(self._means(X, grid)[:, :, 0], y)
         return (prices if w is None else prices * w).sum(axis=1)
 
+    @in_one_state
     def nodes(self, tree: int) -> dict[str, Any]:
         """Return one tree as arrays, ``forecast`` and ``risk`` by the user's own loss.
 
@@ -135,20 +142,14 @@ class OwnLoss(GeneralizedMondrianForest):
             told["forecast"] = z[:, None].copy()
         return told
 
-    def merge(self, *others: Self) -> Self:
-        """Return the forest of all rows; see :class:`MondrianForestRegressor`.
-
-        Parameters
-        ----------
-        *others : fitted estimators of this class
-            Of equal parameters and loss, that learned other rows.
-        """
+    def _merged(self, *others: Self) -> Self:
         check_is_fitted(self)
         losses = [getattr(other, "_begun_with", {}).get("loss") for other in others]
         if any(loss != self._begun_with["loss"] for loss in losses):
             raise ParameterError("forests of other losses cannot be merged: give all the same one")
-        return super().merge(*others)
+        return super()._merged(*others)
 
+    @in_one_state
     def save(self, path: Any) -> None:
         """Write the fitted estimator as a checkpoint, without pickle.
 

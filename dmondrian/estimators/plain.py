@@ -16,6 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dmondrian.calibration import calibrated
+from dmondrian.estimators.one_state import one_state
+
 _LABELS = bool, int, float, str  # of what need no closer look
 
 
@@ -52,8 +55,8 @@ def plain_labels(y: Any, n: int) -> np.ndarray | None:
 
 def without_names(estimator: Any) -> Any:
     """Return an estimator of the same forest that compares no names of columns."""
-    plain = object.__new__(type(estimator))
-    plain.__dict__.update(estimator.__dict__)
+    with one_state(estimator):
+        plain = copy_of(estimator)
     plain.__dict__.pop("feature_names_in_", None)
     return plain
 
@@ -66,6 +69,13 @@ def comparing_names(estimator: Any, X: Any) -> Any:
     """
     is_of_run = estimator.__dict__.get("_is_of_run", False)
     return estimator if not is_of_run or hasattr(X, "columns") else without_names(estimator)
+
+
+def copy_of(estimator: Any) -> Any:
+    """Return an estimator of the same forest, attributes and turns."""
+    copy = object.__new__(type(estimator))
+    copy.__dict__.update(estimator.__dict__, _turns=estimator._turns)
+    return copy
 
 
 class Known(NamedTuple):
@@ -108,16 +118,27 @@ class Known(NamedTuple):
         return classes == self.labels
 
 
-def mean_of_plain_row(estimator: Any, X: Any) -> np.ndarray | None:
-    """Return the mean prediction of one row, float64 [1, k]; None if it needs a closer look."""
+def mean_of_plain_row(
+    estimator: Any, X: Any, is_to_be_calibrated: bool = False
+) -> np.ndarray | None:
+    """Return the mean prediction of one row, float64 [1, k]; None if it needs a closer look.
+
+    Calibrated, if the forest has learned how and it ``is_to_be_calibrated``.
+    """
     own = estimator.__dict__
-    forest = own.get("forest_")
-    is_plain = type(X) is np.ndarray and X.shape[:1] == (1,)
-    if not is_plain or forest is None or "feature_names_in_" in own:
+    turns = own.get("_turns")
+    if turns is None or type(X) is not np.ndarray or X.shape[:1] != (1,):
         return None
-    if estimator.domain != forest.parameters.domain:  # it was set since; rows are checked by it
-        return None
-    return forest.mean_of_row(X)
+    with turns.mutex:
+        forest = own.get("forest_")
+        if turns.is_taken or forest is None or "feature_names_in_" in own:
+            return None
+        if estimator.domain != forest.parameters.domain:  # it was set since; rows are checked by it
+            return None
+        mean: np.ndarray | None = forest.mean_of_row(X)
+        if is_to_be_calibrated and mean is not None and forest.calibration is not None:
+            return calibrated(mean, forest.calibration)
+        return mean
 
 
 def learn_plain_row(estimator: Any, X: Any, y: Any, classes: Any = None) -> bool:
@@ -126,9 +147,26 @@ def learn_plain_row(estimator: Any, X: Any, y: Any, classes: Any = None) -> bool
     Or if ``classes`` are given that are not those that are known.
     """
     own = estimator.__dict__
-    forest = own.get("forest_")
+    turns = own.get("_turns")
     is_plain = type(X) is np.ndarray and type(y) is np.ndarray and y.shape == (1,)
-    if not is_plain or forest is None or "feature_names_in_" in own or y.dtype.kind not in "biufU":
+    if turns is None or not is_plain or y.dtype.kind not in "biufU":
+        return False
+    with turns.mutex:
+        if turns.is_taken:
+            return False
+        turns.is_taken = True  # before the look at readers, who look in reverse order
+        try:
+            return not turns.is_occupied and _learn_plain_row(estimator, own, X, y, classes)
+        finally:
+            turns.is_taken = False
+
+
+def _learn_plain_row(
+    estimator: Any, own: dict[str, Any], X: np.ndarray, y: np.ndarray, classes: Any
+) -> bool:
+    """Do what :func:`learn_plain_row` does, where nobody else reads or learns."""
+    forest = own.get("forest_")
+    if forest is None or "feature_names_in_" in own:
         return False
     known = own.get("_known")
     if known is None or not known.is_unchanged(own):

@@ -40,24 +40,24 @@ class ForestRegressor(RegressorMixin, BaseForest):
         -------
         This estimator
         """
-        with self._all_or_nothing():
-            X, y, w = self._validate_rows(X, y, sample_weight, first=True, numeric=True)
+        with self._learner(anew=True) as one:
+            X, y, w = one._validate_rows(X, y, sample_weight, first=True, numeric=True)
             check_some_weight(w)
-            self._learn(X, _bounded(y), w, 0, first=True)
+            one._learn_all(X, _bounded(y), w, 0)
         return self
 
     @row_by_row
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn more rows, in their order; parameters as in :meth:`fit`."""
-        with self._all_or_nothing():
-            first = not hasattr(self, "forest_")
+        with self._learner(anew=False) as one:
+            first = one is not self
             if first:
-                self._check_stream()
+                one._check_stream()
             else:
-                self._check_unchanged()
-            X, y, w = self._validate_rows(X, y, sample_weight, first=first, numeric=True)
-            self._learn(X, _bounded(y), w, 0, first=first)
+                one._check_unchanged()
+            X, y, w = one._validate_rows(X, y, sample_weight, first=first, numeric=True)
+            one._learn(X, _bounded(y), w, 0, first=first)
         return self
 
     def _checked_labels(self, y: np.ndarray) -> np.ndarray:

@@ -19,10 +19,12 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from sklearn.utils.validation import check_is_fitted
 
 from dmondrian import __version__
 from dmondrian.core.temper import FLOOR
 from dmondrian.errors import ParameterError
+from dmondrian.estimators.one_state import one_state
 from dmondrian.export.graph import Graph
 from dmondrian.export.trees import PlainTree, plain_trees
 from dmondrian.extras import require
@@ -87,22 +89,29 @@ def to_onnx(
             "columns=True: this model was fitted on arrays and holds no encoding; expected the run "
             "folder of a model that was trained from Parquet, or columns=False"
         )
+    check_is_fitted(estimator)
+    with one_state(estimator):
+        made = _model(estimator, schema if columns is not False else None, schema)
+    if out is not None:
+        write_whole(out, made.SerializeToString(), *_KIND)
+    return made
+
+
+def _model(estimator: Any, encoded: Schema | None, schema: Schema | None) -> Any:
+    """Return the model; ``encoded`` is the encoding of columns that it does itself."""
     trees = plain_trees(estimator)
     _check_size(trees)
     graph = Graph()
-    if schema is not None and columns is not False:
+    if encoded is not None:
         from dmondrian.export.columns import add_columns
 
-        X = add_columns(graph, schema)
+        X = add_columns(graph, encoded)
         takes = "the columns of the training data, encoded inside"
     else:
         X = graph.input("X", np.float32, estimator.n_features_in_)
         takes = "encoded features: the encoding of columns is not part of this model"
     _add_outputs(graph, estimator, _add_trees(graph, X, trees))
-    made = graph.model(_about(estimator, schema, takes))
-    if out is not None:
-        write_whole(out, made.SerializeToString(), *_KIND)
-    return made
+    return graph.model(_about(estimator, schema, takes))
 
 
 def _opened(model: Any) -> tuple[Any, Schema | None]:

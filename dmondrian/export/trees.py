@@ -20,6 +20,7 @@ from dmondrian.core.columns import has_boxes
 from dmondrian.core.frozen import FrozenTree
 from dmondrian.cost import OWN, OWN_OF_MEAN
 from dmondrian.errors import ParameterError
+from dmondrian.estimators.one_state import one_state
 from dmondrian.estimators.scaling import thresholds_of_rows
 from dmondrian.parameters import ForestParameters
 
@@ -54,12 +55,13 @@ def plain_trees(estimator: Any) -> list[PlainTree]:
         What a tree says of a row is not told by the leaf alone, or is told by a Python function.
     """
     check_is_fitted(estimator)
-    forest = estimator.forest_
-    parameters = forest.parameters
-    _check_leafwise(parameters)
-    forest.check_learned()
-    pairs = zip(forest.placed, forest.trees_at_rest(), strict=True)
-    return [_plain(tree, frozen, parameters) for tree, frozen in pairs]
+    with one_state(estimator):
+        forest = estimator.forest_
+        parameters = forest.parameters
+        _check_leafwise(parameters)
+        forest.check_learned()
+        pairs = zip(forest.placed, forest.trees_at_rest(), strict=True)
+        return [_plain(tree, frozen, parameters) for tree, frozen in pairs]
 
 
 def _check_leafwise(parameters: Any) -> None:
@@ -168,11 +170,13 @@ def shap_trees(estimator: Any) -> dict[str, Any]:
     10
     >>> shap.TreeExplainer(trees, data=X[::3]).shap_values(X)  # doctest: +SKIP
     """
-    trees = plain_trees(estimator)
-    k, is_regressor = estimator.forest_.n_outputs, not hasattr(estimator, "classes_")
-    if is_regressor and k > 1:
-        ordered = (np.ascontiguousarray(estimator._in_order(tree.value)) for tree in trees)
-        trees = [tree._replace(value=value) for tree, value in zip(trees, ordered, strict=True)]
+    check_is_fitted(estimator)
+    with one_state(estimator):
+        trees = plain_trees(estimator)
+        k, is_regressor = estimator.forest_.n_outputs, not hasattr(estimator, "classes_")
+        if is_regressor and k > 1:
+            ordered = (np.ascontiguousarray(estimator._in_order(tree.value)) for tree in trees)
+            trees = [tree._replace(value=value) for tree, value in zip(trees, ordered, strict=True)]
     return {
         "trees": [
             {

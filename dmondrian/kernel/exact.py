@@ -38,7 +38,7 @@ from dmondrian.stats.values import MARK, VALUE, WEIGHT
 
 _FRESH = 256  # rows of the stream from one factorisation to the next
 _FIRST_ROOM = 64
-_AT_ONCE = 16_384  # rows taken in between two looks at the room
+AT_ONCE = 16_384  # rows taken in between two looks at the room
 _MOST_STORED = 2**28  # bytes of one array in a header
 
 
@@ -103,7 +103,7 @@ class Exact:
                 f'solver="cholesky" came to {c} columns, whose matrices take {size:.3g} GiB, more '
                 'than there is: use solver="sgd", a shorter lifetime or fewer trees'
             )
-        return _AT_ONCE
+        return AT_ONCE
 
     def _take(self, columns: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> None:
         """Add rows, int64 [n, T] columns (-1: no row of weight), to the sums and the factor."""

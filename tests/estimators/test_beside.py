@@ -1,0 +1,486 @@
+"""Threads share an estimator: each answer is that of the whole forest after some row."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import BaseEstimator, clone
+
+from dmondrian import (
+    AMFClassifier,
+    AMFRegressor,
+    ConvexLoss,
+    GeneralizedMondrianForestClassifier,
+    GeneralizedMondrianForestRegressor,
+    MondrianDensity,
+    MondrianFeatures,
+    MondrianForestClassifier,
+    MondrianForestRegressor,
+    MondrianKernelClassifier,
+    MondrianKernelRegressor,
+    OnlineRandomForestClassifier,
+    OnlineRandomForestRegressor,
+)
+from dmondrian.displays.partition import cells_of
+from dmondrian.errors import ParameterError
+from dmondrian.estimators import ALGORITHMS
+from dmondrian.estimators.one_state import one_state
+from dmondrian.estimators.plain import without_names
+from dmondrian.export import shap_trees, to_onnx
+from dmondrian.forest import Forest
+from tests.estimators.beside import (
+    ROWS,
+    Answer,
+    Call,
+    answer,
+    read_beside,
+    states,
+    stream,
+    switching_often,
+    together,
+)
+from tests.estimators.test_own_loss import expectile, expectile_slope
+
+RNG = np.random.default_rng(0)
+X = RNG.random((ROWS, 2)).astype(np.float32)
+LABELS = np.where(X[:, 0] + 0.3 * RNG.normal(size=ROWS) > 0.5, "b", "a")
+OTHERS = np.where(X[:, 1] > 0.5, "z", "y")
+TARGETS = X[:, 0] + 0.1 * RNG.normal(size=ROWS)
+NEW = RNG.random((9, 2)).astype(np.float32)
+LIVES = [0.5, 1.0, 2.0]
+
+
+def saved(forest: Any) -> list[str]:
+    """Return the names, which are digests, of what ``save`` writes of the trees."""
+    with tempfile.TemporaryDirectory() as folder:
+        forest.save(Path(folder) / "model")
+        return sorted(path.name for path in Path(folder).glob("model/blobs/*"))
+
+
+# How each public method and fitted attribute is asked; those that learn are not here.
+ASKS: dict[str, Answer] = {
+    **{
+        name: lambda f, name=name: getattr(f, name)  # type: ignore[misc]  # bound here
+        for name in (
+            "alpha_", "calibration_exponent_", "charge_opening_", "empty_mass_",
+            "feature_importances_", "feature_scales_", "feature_units_", "lifetime_",
+            "lifetime_path_", "lifetimes_", "n_clipped_", "n_columns_", "normalization_error_",
+            "variance_factor_",
+        )
+    },
+    "confidence_interval": lambda f: f.confidence_interval(NEW, X[:20]),
+    "decision_function": lambda f: f.decision_function(NEW),
+    "get_feature_names_out": lambda f: f.get_feature_names_out(),
+    "merge": lambda f: f.merge(f),
+    "nodes": lambda f: f.nodes(1),
+    "predict": lambda f: f.predict(NEW),
+    "predict_debiased": lambda f: f.predict_debiased(NEW),
+    "predict_interval": lambda f: f.predict_interval(NEW, calibrated=True),
+    "predict_link": lambda f: f.predict_link(NEW),
+    "predict_log_proba": lambda f: f.predict_log_proba(NEW),
+    "predict_proba": lambda f: f.predict_proba(NEW),
+    "predict_quantiles": lambda f: f.predict_quantiles(NEW, [0.2, 0.8]),
+    "sample": lambda f: f.sample(3, random_state=0),
+    "save": saved,
+    "score": lambda f: f.score(X, LABELS),
+    "score_samples": lambda f: f.score_samples(NEW),
+    "staged_decision_function": lambda f: f.staged_decision_function(NEW, LIVES),
+    "staged_predict": lambda f: f.staged_predict(NEW, LIVES),
+    "staged_predict_proba": lambda f: f.staged_predict_proba(NEW, LIVES),
+    "transform": lambda f: f.transform(NEW),
+    "weighted_depth": lambda f: f.weighted_depth(NEW),
+}  # fmt: skip
+# Other ways to ask, of those that have the methods named.
+MORE: dict[str, tuple[str, Answer]] = {
+    "predict a row": ("predict", lambda f: f.predict(NEW[:1])),
+    "predict_proba of a row": ("predict_proba", lambda f: f.predict_proba(NEW[:1])),
+    "predict without names": ("predict", lambda f: without_names(f).predict(NEW)),
+    "pickle": ("fit", lambda f: f.__getstate__()),
+    "copy": ("fit", lambda f: copy.copy(f)),
+    "repr": ("fit", repr),
+}
+TRAITS = {
+    "return_std": lambda f: f.predict(NEW, return_std=True),
+    "shap": shap_trees,
+    "onnx": lambda f: to_onnx(f).SerializeToString(),
+    "cells": lambda f: cells_of(f, 0, np.array([0.0, 1.0, 0.0, 1.0])),
+}
+LEARN = {"fit", "partial_fit", "fit_transform", "calibrate_intervals", "choose_lifetime"}
+OF_CLASS = {"algorithm", "aggregation", "calibrate", "clip", "criterion", "domain", "empty_cell",
+            "feature_scales", "feature_units", "max_nodes", "n_estimators", "predict_extension",
+            "warmup_rows", "set_output"}  # fmt: skip
+
+SMALL: dict[str, Any] = {"n_estimators": 2, "random_state": 0}
+CUBE: dict[str, Any] = {**SMALL, "domain": "cube", "lifetime": 2.0}
+KERNEL: dict[str, Any] = {**SMALL, "lifetime": 2.0}
+AMF: dict[str, Any] = {**SMALL, "warmup_rows": 32, "feature_scales": None}
+CASES: dict[str, tuple[Any, np.ndarray, list[str]]] = {
+    "amf-classifier": (AMFClassifier(**AMF, calibrate=True), LABELS, ["shap", "onnx"]),
+    "amf-classifier, rows alone": (AMFClassifier(**SMALL, alpha=0.5), LABELS, []),
+    "amf-regressor": (AMFRegressor(**AMF, calibrate=True), TARGETS, ["return_std"]),
+    "mondrian-classifier": (MondrianForestClassifier(**SMALL), LABELS, ["cells"]),
+    "mondrian-regressor": (MondrianForestRegressor(**CUBE), TARGETS, ["return_std"]),
+    "hierarchy": (
+        MondrianForestRegressor(**SMALL, aggregation="hierarchy", lifetime=3.0),
+        TARGETS,
+        ["return_std"],
+    ),
+    "generalized-classifier": (
+        GeneralizedMondrianForestClassifier(**SMALL, lifetime="penalized"),
+        LABELS,
+        ["shap"],
+    ),
+    "generalized-regressor": (
+        GeneralizedMondrianForestRegressor(
+            **SMALL, loss="quantile", quantile=[0.9, 0.1], lifetime=None
+        ),
+        TARGETS,
+        ["shap"],
+    ),
+    "own-loss": (
+        GeneralizedMondrianForestRegressor(
+            **SMALL, loss=ConvexLoss(expectile, expectile_slope), lifetime=3.0
+        ),
+        TARGETS,
+        [],
+    ),
+    "density": (
+        MondrianDensity(**SMALL, max_lifetime=3.0, lifetime=None, n_draws=40),
+        TARGETS,
+        [],
+    ),
+    "features": (MondrianFeatures(2, lifetime=2.0, random_state=0), TARGETS, []),
+    "kernel-classifier": (MondrianKernelClassifier(**KERNEL, solver="sgd"), LABELS, []),
+    "kernel-regressor": (MondrianKernelRegressor(**KERNEL), TARGETS, []),
+    "online-classifier": (
+        OnlineRandomForestClassifier(**SMALL, min_samples_leaf=2.0),
+        LABELS,
+        ["onnx"],
+    ),
+    "online-regressor": (
+        OnlineRandomForestRegressor(**SMALL, min_samples_leaf=2.0, max_fringe=2),
+        TARGETS,
+        [],
+    ),
+}
+SAVED = ("amf-classifier",)  # others are pickled, which is sooner
+
+
+def public(kind: type) -> set[str]:
+    """Return the names of the public methods and attributes that a class defines itself."""
+    requests = {name for name in dir(kind) if name.startswith("set_") and name.endswith("_request")}
+    its = {name for name in dir(kind) if not name.startswith("_")}
+    return its - set(dir(BaseEstimator)) - requests - OF_CLASS
+
+
+@pytest.mark.parametrize("kind", ALGORITHMS.values(), ids=lambda kind: kind.__name__)
+def test_all_that_is_public_is_asked_beside_a_learner(kind: type) -> None:
+    assert public(kind) <= set(ASKS) | LEARN
+    assert kind in {type(estimator) for estimator, *_ in CASES.values()}
+
+
+def asks_of(case: str) -> dict[str, Answer]:
+    """Return all ways to ask an estimator."""
+    estimator, y, traits = CASES[case]
+    names = public(type(estimator)) - LEARN - (set() if case in SAVED else {"save"})
+    found = {name: ASKS[name] for name in names}
+    if "score" in found:
+        found["score"] = lambda f: f.score(X, y)
+    found |= {name: ask for name, (of, ask) in MORE.items() if hasattr(type(estimator), of)}
+    return found | {name: TRAITS[name] for name in traits}
+
+
+def calls_of(case: str) -> list[Call]:
+    """Return calls that learn the rows, and calls that calibrate and choose in between."""
+    estimator, y, _ = CASES[case]
+    first = {"classes": np.unique(y)} if y.dtype.kind == "U" else {}
+    calls = stream(X, y, first)
+    if hasattr(estimator, "calibrate_intervals"):
+        for at in (9, 4):
+            calls.insert(at, lambda f: f.calibrate_intervals(X, y))
+    if hasattr(estimator, "choose_lifetime") and case != "own-loss":
+        with_labels = () if case == "density" else (y,)
+        calls.insert(8, lambda f: f.choose_lifetime(X, *with_labels))
+    return calls
+
+
+@pytest.mark.filterwarnings("ignore:cells without rows", "ignore:divide by zero")
+@pytest.mark.parametrize("case", CASES)
+def test_answers_beside_a_learner_are_those_of_some_row(case: str) -> None:
+    check_beside_a_learner(case, asks_of(case))
+
+
+def check_beside_a_learner(case: str, asks: dict[str, Answer]) -> None:
+    """Ask an estimator while it learns; also see that it learns what it learns alone."""
+    calls, alone = calls_of(case), clone(CASES[case][0])
+    allowed = states(alone, calls, asks)
+
+    def work(estimator: Any) -> None:
+        for call in calls:
+            call(estimator)
+
+    for _ in range(2):
+        beside = clone(alone)
+        found = read_beside(beside, work, asks)
+        strange = {name: found[name] - allowed[name] for name in asks}
+        assert not {name: told for name, told in strange.items() if told}
+        assert whole(beside) == whole(alone)
+
+
+def whole(estimator: Any) -> Any:
+    """Return all that an estimator is."""
+    return answer(lambda one: one.__getstate__(), estimator)
+
+
+BOTH_FITS = ["amf-classifier", "mondrian-regressor", "own-loss", "density", "kernel-classifier"]
+
+
+@pytest.mark.filterwarnings("ignore:cells without rows", "ignore:divide by zero")
+@pytest.mark.parametrize("case", BOTH_FITS)
+def test_a_fit_is_seen_when_it_has_ended_and_at_once(case: str) -> None:
+    estimator, y, _ = CASES[case]
+    asks = asks_of(case)
+    other = OTHERS if y is LABELS else 1.0 - TARGETS
+    calls: list[Call] = [
+        lambda f: f.fit(X, y),
+        lambda f: f.fit(np.ascontiguousarray(X[:, ::-1]), other),
+        lambda f: f.fit(X[:20, :1], y[:20]),  # of fewer columns: the rows asked about are refused
+    ]
+    one = clone(estimator).fit(X, other)
+    allowed = {name: {answer(ask, one)} for name, ask in asks.items()}
+    for call in calls:
+        alone = clone(estimator)
+        call(alone)
+        for name, ask in asks.items():
+            allowed[name].add(answer(ask, alone))
+
+    def work(estimator: Any) -> None:
+        for call in calls * 2:
+            call(estimator)
+
+    found = read_beside(one, work, asks)
+    strange = {name: found[name] - allowed[name] for name in asks}
+    assert not {name: told for name, told in strange.items() if told}
+
+
+@pytest.mark.parametrize(
+    ("case", "inner"),
+    [
+        ("amf-classifier", "predict_proba"),
+        ("mondrian-classifier", "predict_proba"),
+        ("generalized-classifier", "decision_function"),
+    ],
+)
+def test_a_fit_that_ends_amid_an_answer_changes_no_part_of_it(
+    case: str, inner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forest = clone(CASES[case][0]).fit(X, LABELS)
+    other = clone(forest).fit(X, OTHERS)
+    ask, is_first = getattr(type(forest), inner), True
+
+    def ask_and_fit(self: Any, *given: Any) -> np.ndarray:
+        nonlocal is_first
+        told: np.ndarray = ask(self, *given)
+        if is_first:
+            is_first = False
+            begun(lambda: forest.fit(X, OTHERS)).join(60)
+        return told
+
+    monkeypatch.setattr(type(forest), inner, ask_and_fit)
+    assert (forest.predict(NEW) == other.predict(NEW)).all()
+
+
+@pytest.mark.parametrize("case", ["amf-classifier, rows alone", "hierarchy", "online-regressor"])
+def test_learners_take_turns(case: str) -> None:
+    estimator, y, _ = CASES[case]
+    first = {"classes": np.unique(y)} if y is LABELS else {}
+    forest = clone(estimator)
+
+    def learn(size: int) -> None:
+        for start in range(0, ROWS, size):
+            part = slice(start, start + size)
+            forest.partial_fit(X[part], y[part], **first)
+            forest.predict(NEW)
+
+    with switching_often():
+        together([lambda size=size: learn(size) for size in (1, 1, 3, 16)])  # type: ignore[misc]
+    assert forest.forest_.total_weight == 4 * ROWS
+    assert whole(pickle.loads(pickle.dumps(forest))) == whole(forest)  # checked when it is read
+
+
+def test_rows_that_come_while_a_fit_goes_on_are_learned_before_or_after_it() -> None:
+    forest = AMFRegressor(**SMALL).fit(X[:10], TARGETS[:10])
+    fitted = AMFRegressor(**SMALL).fit(X, TARGETS)
+    later = copy.deepcopy(fitted).partial_fit(NEW, NEW[:, 0])
+    for _ in range(5):
+        with switching_often():
+            together([lambda: forest.fit(X, TARGETS), lambda: forest.partial_fit(NEW, NEW[:, 0])])
+        assert whole(forest) in (whole(fitted), whole(later))
+
+
+def begun(work: Any) -> threading.Thread:
+    """Return a thread that does the work."""
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def test_an_answer_does_not_wait_for_the_whole_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    forest = AMFRegressor(**SMALL).fit(X, TARGETS)
+    is_begun, is_answered = threading.Event(), threading.Event()
+    update = Forest._update
+
+    def slow(self: Forest, *given: Any) -> None:
+        update(self, *given)
+        is_begun.set()
+        assert is_answered.wait(60)  # learning goes on when somebody was answered
+
+    monkeypatch.setattr(Forest, "_update", slow)
+    with switching_often():
+        learner = begun(lambda: forest.partial_fit(X, TARGETS))
+        assert is_begun.wait(60)
+        forest.predict(X)
+        assert forest.forest_.total_weight < 2 * ROWS
+        is_answered.set()
+        learner.join()
+    assert forest.forest_.total_weight == 2 * ROWS
+
+
+def test_who_reads_for_long_keeps_no_reader_waiting() -> None:
+    forest = AMFRegressor(**SMALL).fit(X, TARGETS)
+    answers: list[np.ndarray] = []
+    with one_state(forest):
+        before = forest.predict(NEW)
+        learner = begun(lambda: forest.partial_fit(X[:7], TARGETS[:7]))
+        for _ in range(20):
+            reader = begun(lambda: answers.append(forest.predict(NEW)))
+            reader.join(60)
+        assert learner.is_alive()
+    learner.join()
+    assert len(answers) == 20
+    assert all((told == before).all() for told in answers)
+    assert (forest.predict(NEW) != before).any()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_a_learner_that_fails_lets_others_in(
+    error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forest = MondrianForestRegressor(**CUBE).fit(X, TARGETS).calibrate_intervals(X, TARGETS)
+    expected = copy.deepcopy(forest).partial_fit(X[:6], TARGETS[:6])
+    update, n_parts = Forest._update, 0
+
+    def fail(self: Forest, *given: Any) -> None:
+        nonlocal n_parts
+        n_parts += 1
+        if n_parts > 2:
+            raise error
+        update(self, *given)
+
+    with monkeypatch.context() as patch, switching_often():
+        patch.setattr(Forest, "_update", fail)
+        with pytest.raises(error) as failed:
+            forest.partial_fit(X, TARGETS)
+    assert failed.value.__notes__ == [f"the forest has learned the first 6 of the {ROWS} rows"]
+    assert not hasattr(forest, "interval_scores_")  # of the rows before
+    answers: list[np.ndarray] = []
+    begun(lambda: answers.append(forest.predict(NEW))).join(60)
+    begun(lambda: forest.partial_fit(X[:1], TARGETS[:1])).join(60)
+    assert (answers[0] == expected.predict(NEW)).all()
+    assert whole(forest) == whole(expected.partial_fit(X[:1], TARGETS[:1]))
+
+
+def test_a_refused_call_forgets_nothing() -> None:
+    forest = MondrianForestRegressor(**CUBE).fit(X, TARGETS).calibrate_intervals(X, TARGETS)
+    with pytest.raises(ParameterError, match="weights"):
+        forest.partial_fit(X[:2], TARGETS[:2], sample_weight=[1e300, 1e308])
+    forest.predict_interval(NEW, calibrated=True)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
+def test_a_forked_process_answers_or_says_why_not() -> None:
+    run_here("forked", {})
+
+
+def forked() -> None:
+    """Fork while other threads read, and while one learns."""
+    forest = AMFRegressor(**SMALL).fit(X, TARGETS)
+    expected = copy.deepcopy(forest).partial_fit(NEW[:1], NEW[:1, 0]).predict(NEW)
+
+    def go_on() -> None:
+        forest.partial_fit(NEW[:1], NEW[:1, 0])
+        assert (forest.predict(NEW) == expected).all()
+
+    def say_why_not() -> None:
+        for call in (forest.predict, lambda X: forest.partial_fit(X, X[:, 0])):
+            for rows in (NEW[:1], NEW):
+                with pytest.raises(ParameterError, match="forked while another thread"):
+                    call(rows)
+        assert (forest.fit(X, TARGETS).predict(NEW[:1]) == forest.predict(NEW)[:1]).all()
+
+    @contextmanager
+    def changing() -> Iterator[None]:
+        with forest._turns.learning(), forest._turns.alone():
+            yield
+
+    for others, in_child in ((one_state(forest), go_on), (changing(), say_why_not)):
+        is_in, is_done = threading.Event(), threading.Event()
+
+        def stay(others: Any = others, is_in: Any = is_in, is_done: Any = is_done) -> None:
+            with others:
+                is_in.set()
+                is_done.wait(60)
+
+        thread = begun(stay)
+        assert is_in.wait(60)
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                in_child()
+                status = 0
+            finally:
+                os._exit(status)
+        _, status = os.waitpid(child, 0)
+        is_done.set()
+        thread.join()
+        assert status == 0
+    go_on()
+
+
+@pytest.mark.slow
+def test_no_kernel_leaves_its_arrays_beside_a_learner() -> None:
+    run_here("with_bounds", {"NUMBA_BOUNDSCHECK": "1"})
+
+
+def with_bounds() -> None:
+    """Ask an estimator whose kernels other tests of bounds compile too."""
+    case = "amf-classifier, rows alone"
+    told = "predict_proba", "predict_proba of a row", "weighted_depth", "nodes", "pickle"
+    check_beside_a_learner(case, {name: ask for name, ask in asks_of(case).items() if name in told})
+
+
+def run_here(function: str, flags: dict[str, str]) -> None:
+    """Call a function of this file in a process of its own, which may be ended by a signal."""
+    program = f"from tests.estimators.test_beside import {function}; {function}()"
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", program],
+        env={**os.environ, **flags},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
