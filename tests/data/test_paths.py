@@ -74,7 +74,7 @@ def test_frames_are_no_files(tmp_path: Path, write: Write, kind: str) -> None:
         (["a.parquet", 3], r"data\[1\] is an int; expected"),
         ([pd.DataFrame(ROWS)], r"data\[0\] is a pandas DataFrame; expected"),
     ],
-    ids=str,
+    ids=["none", "int", "bytes", "set", "iterator", "list of others", "list of frames"],
 )
 def test_what_names_no_files_is_refused(data: object, told: str) -> None:
     with pytest.raises(ParameterError, match=told):
