@@ -20,6 +20,7 @@ from dmondrian.forest import Forest
 from dmondrian.joint import LARGEST_BATCH, SOLVERS, Joint
 from dmondrian.kernel.averaging import averaged
 from dmondrian.kernel.batches import learn_batches
+from dmondrian.kernel.learning import fit_tree_by_tree
 from dmondrian.kernel.path import KernelPath, choose_lifetime
 from dmondrian.parameters import ForestParameters
 from dmondrian.threads import Turns
@@ -172,7 +173,10 @@ class MondrianKernel(MondrianPartitions):
         """Return the forest that learned all rows: exactly, or in passes over them."""
         forest = Forest(parameters, range(self.n_estimators))
         self._update(forest, X, y, w, n_threads)
-        if forest.exact is not None or not parameters.joint.is_joint:  # type: ignore[union-attr]  # as it was made
+        if not parameters.joint.is_joint:  # type: ignore[union-attr]  # as it was made
+            fit_tree_by_tree(forest, X, y, w)
+            return forest
+        if forest.exact is not None:
             return forest
         if self.solver == "auto":  # too many columns: from the first row by batches
             joint = dataclasses.replace(parameters.joint, solver="sgd")  # type: ignore[type-var]  # likewise

@@ -41,7 +41,9 @@ class MondrianKernelClassifier(ForestClassifier, MondrianKernel):
         Share of the rows that "validation" holds out.
     fitting : {"joint", "independent"}, default="joint"
         "joint" fits the values of all cells together, a kernel machine; "independent" those of each
-        tree for itself, a forest. The partitions are the same.
+        tree for itself, a forest. The partitions are the same. A cell's own value shrinks to the
+        mean of all rows in ``fit``, whatever their order; in ``partial_fit``, and in runs on a
+        cluster, to the mean of the rows before the cell's first.
     solver : {"auto", "sgd", "cholesky"}, default="auto"
         "cholesky": exact ridge regression on the cells; a row is a rank-one update, O(c^2) for c
         columns. "sgd": mini-batches, O(T) per row. "auto": exact up to ``max_columns``, then

@@ -12,10 +12,11 @@ import numpy as np
 from dmondrian.core import nodes
 from dmondrian.ensemble import Ensemble
 from dmondrian.errors import ParameterError
+from dmondrian.joint import as_targets
 from dmondrian.kernel.batches import joint_of, learn_batches, set_unit
-from dmondrian.kernel.columns import grow_columns
+from dmondrian.kernel.columns import grow_columns, leaves_of
 from dmondrian.kernel.exact import Exact
-from dmondrian.stats.values import BATCH_WEIGHT, MARK
+from dmondrian.stats.values import BATCH_WEIGHT, MARK, RESIDUAL, VALUE, WEIGHT
 
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray | None]  # X, y, w
 
@@ -53,6 +54,33 @@ def learn_jointly(
         _leave_exact(ensemble)
     learn_batches(ensemble, X[done:], y[done:], None if w is None else w[done:], n_threads)
     return None
+
+
+def fit_tree_by_tree(
+    ensemble: Ensemble, X: np.ndarray, y: np.ndarray, w: np.ndarray | None
+) -> None:
+    """Set the values of cells to the ridge estimates of all rows, each tree for itself.
+
+    The ensemble has learned these rows and no other. A cell's value shrinks to the mean of all
+    labels, whatever the order of the rows; as rows came it shrank to the mean of those before the
+    cell's first.
+    """
+    targets = as_targets(y, joint_of(ensemble).n_outputs)
+    weights = np.ones(len(y)) if w is None else np.asarray(w, np.float64)
+    mean = weights @ targets / weights.sum()
+    learned = weights > 0.0
+    leaves, own = leaves_of(ensemble, X[learned]), weights[learned]
+    for t, tree in enumerate(ensemble.placed):
+        used = int(tree.head_i[nodes.N_NODES])
+        stat, cells = tree.d[:used], leaves[:, t]
+        stat[:, [MARK, BATCH_WEIGHT, WEIGHT]] = 0.0
+        stat[:, WEIGHT] = np.bincount(cells, own, used)
+        for c, value in enumerate(mean):
+            residuals = own * (targets[learned, c] - value)
+            stat[:, VALUE + 2 * c] = value
+            stat[:, RESIDUAL + 2 * c] = np.bincount(cells, residuals, used)
+        root = tree.head_i[nodes.ROOT]  # what cells without rows forecast
+        stat[root, WEIGHT] = weights.sum()
 
 
 def n_columns(ensemble: Ensemble) -> int:

@@ -100,6 +100,31 @@ def test_a_forest_is_ridge_regression_in_each_tree() -> None:
     assert swept.fit.values[0, swept.fit.cell].mean(axis=0) == pytest.approx(expected, abs=1e-12)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("n", [10, 300])
+def test_independent_fits_do_not_depend_on_the_order_of_rows(n: int, weighted: bool) -> None:
+    X, y = data(n)
+    w = np.random.default_rng(1).integers(0, 4, n) * 0.5 if weighted else np.ones(n)
+    model = MondrianKernelRegressor(
+        5, lifetime=3.0, fitting="independent", regularization=5.0, domain="cube", random_state=0
+    )
+    said = model.fit(X, y, w).predict(X)
+    mean = np.average(y, weights=w)
+    by_tree = [
+        np.bincount(cells, w * (y - mean))[cells] / (np.bincount(cells, w)[cells] + 5.0)
+        for cells in leaves_of(model.forest_, X).T
+        if (cells >= 0).all()
+    ]
+    if not weighted:  # cells of rows without weight are empty, and forecast the mean
+        assert said == pytest.approx(mean + np.mean(by_tree, axis=0), abs=1e-12)
+    for order in (slice(None, None, -1), np.random.default_rng(2).permutation(n)):
+        assert model.fit(X[order], y[order], w[order]).predict(X) == pytest.approx(said, abs=1e-12)
+    more, labels = X[:4], y[:4] + 1.0
+    moved = model.partial_fit(more, labels).predict(more)
+    assert (moved != said[:4]).any()
+    assert np.isfinite(moved).all()
+
+
 def test_independent_fits_without_a_ridge_are_the_forest_of_the_same_partitions() -> None:
     X, y = data(300)
     given = {"lifetime": 2.0, "domain": "cube", "random_state": 3}
