@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from scipy.sparse import csr_matrix
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
-from sklearn.utils._param_validation import Interval
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _num_samples
 
 from dmondrian.errors import ParameterError
@@ -44,10 +44,14 @@ class MondrianFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mondri
     lifetime : float, default=1.0
         Inverse width of the kernel, in units of one over those of the columns.
     domain : {"range", "cube"}, default="range"
-        "range" partitions the range of the rows that were fitted: the law of the kernel holds for
-        these, in any units, and other rows are of the cells next to them. "cube" partitions
-        [0, 1]^d: the law holds for all rows, and one in a cell without fitted rows has no entry
-        for that partition.
+        "range" partitions the range of the rows that were fitted, in any units. "cube" partitions
+        [0, 1]^d: one in a cell without fitted rows has no entry for that partition.
+    unseen : {"extend", "nearest"}, default="extend"
+        On the range, which cells rows are in that lie outside boxes of fitted ones. "extend"
+        draws in each partition whether such a row is parted from all of them, as if the partition
+        were extended to it: it has no entry there, and the law of the kernel between it and fitted
+        rows holds. The draws are keyed by the row, which has the same features each time.
+        "nearest": it is of the cell next to it, which is as near as fitted rows are.
     clip : bool, default=False
         On the cube, move rows that lie outside to its surface; else they are refused.
     random_state : int, RandomState or None, default=None
@@ -83,6 +87,7 @@ class MondrianFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mondri
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **MondrianPartitions._parameter_constraints,
         "n_components": [Interval(Integral, 1, None, closed="left")],
+        "unseen": [StrOptions({"extend", "nearest"})],
     }
 
     def __init__(
@@ -91,6 +96,7 @@ class MondrianFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mondri
         *,
         lifetime: float = 1.0,
         domain: Literal["range", "cube"] = "range",
+        unseen: Literal["extend", "nearest"] = "extend",
         clip: bool = False,
         random_state: Any = None,
         n_jobs: int | None = None,
@@ -98,6 +104,7 @@ class MondrianFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mondri
         self.n_components = n_components
         self.lifetime = lifetime
         self.domain = domain
+        self.unseen = unseen
         self.clip = clip
         self.random_state = random_state
         self.n_jobs = n_jobs
@@ -183,11 +190,11 @@ class MondrianFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mondri
         -------
         scipy.sparse.csr_matrix of shape (n, c), float64
             With T entries 1 / sqrt(T) in each row that was fitted, columns in order; fewer where a
-            cell of the cube holds no row that was fitted.
+            row is in a cell that holds none of these.
         """
         X = self._check_rows(X)
         self._check_memory(len(X))
-        columns = np.sort(columns_of(self.forest_, X), axis=1)
+        columns = np.sort(columns_of(self.forest_, X, self.unseen == "extend"), axis=1)
         is_known = columns >= 0
         ends = np.concatenate([[0], np.cumsum(is_known.sum(axis=1))])
         entries = np.full(ends[-1], 1.0 / np.sqrt(columns.shape[1]))

@@ -12,9 +12,12 @@ from __future__ import annotations
 import numpy as np
 
 from dmondrian.core import nodes
+from dmondrian.core.columns import read_only
+from dmondrian.core.point_draws import write_point_draws
 from dmondrian.ensemble import Ensemble
 from dmondrian.growth.range import Range
 from dmondrian.losses.cell import Cell
+from dmondrian.losses.occupied import Occupied
 from dmondrian.parameters import Policies
 from dmondrian.rules.leaf import Leaf
 from dmondrian.stats.moments import MOMENTS, Moments
@@ -36,9 +39,35 @@ def leaves_of(ensemble: Ensemble, X: np.ndarray) -> np.ndarray:
     return found
 
 
-def columns_of(ensemble: Ensemble, X: np.ndarray) -> np.ndarray:
-    """Return the column of each row's cell, int64 [n, T]; -1 where there is none."""
+def are_parted(ensemble: Ensemble, X: np.ndarray) -> np.ndarray:
+    """Return whether rows are parted from all rows of their cells, bool [n, T].
+
+    That is drawn as if the partitions were extended to a row, and nothing is learned; the draws
+    are keyed by the row, so that it has the same answer each time. On the range of the data.
+    """
+    growth = ensemble.policies.growth._replace(expected=True)
+    chosen = Policies(growth, Moments(MOMENTS), Occupied(1.0), Leaf(False))
+    at = np.array([ensemble.parameters.realised_lifetime])
+    stays = ensemble.answers(X, chosen, at, 1)[:, :, 0, 0].T  # probability
+    draws = np.empty(stays.shape)
+    numbers = ensemble.tree_numbers.astype(np.uint64)
+    write_point_draws(np.uint64(ensemble.parameters.seed), numbers, read_only(X), draws)
+    return np.asarray(draws > stays)
+
+
+def columns_of(ensemble: Ensemble, X: np.ndarray, extended: bool = False) -> np.ndarray:
+    """Return the column of each row's cell, int64 [n, T]; -1 where there is none.
+
+    Parameters
+    ----------
+    ensemble : Ensemble
+    X : float32 [n, d]
+    extended : bool, default=False
+        Whether a row outside the boxes of its cells may be in a cell of its own: -1.
+    """
     leaves = leaves_of(ensemble, X)
+    if extended and isinstance(ensemble.policies.growth, Range):
+        leaves = np.where(are_parted(ensemble, X), -1, leaves)
     columns = np.empty_like(leaves)
     for t, tree in enumerate(ensemble.placed):
         known = tree.d[leaves[:, t], MARK].astype(np.int64) - 1
