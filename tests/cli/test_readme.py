@@ -116,7 +116,7 @@ def test_all_commands_and_estimators_are_told():
     assert [name for name in classes if f"`{name}`" not in README] == []
 
 
-PAGES = ("README.md", "benchmarks/README.md", "cluster/README.md")
+PAGES = ("README.md", "benchmarks/README.md", "benchmarks/papers.md", "cluster/README.md")
 
 
 @pytest.mark.parametrize("page", PAGES)
