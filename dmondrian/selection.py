@@ -24,7 +24,7 @@ node's cumulated price. It needs no penalty and no constant.
 Relies on :mod:`dmondrian.core.assess`. Promises a pure function of the tree: nothing is stored,
 and neither cuts between calls nor the number of machines matters.
 
-References: Zhan, Wang, Zhang (Z24), section 5. Arlot, Massart (2009), "Data-driven calibration of
+References: Zhan, Wang, Xia (Z24), section 5. Arlot, Massart (2009), "Data-driven calibration of
 penalties for least-squares regression", JMLR 10: twice what noise gains.
 
 Shapes: m nodes, c splits, L lifetimes, T trees, n rows, k outputs.

@@ -80,7 +80,7 @@ class MondrianDensity(DensityMixin, MondrianForest):
 
     References
     ----------
-    Zhan, Wang, Zhang, "Non-asymptotic Properties of Generalized Mondrian Forests in Statistical
+    Zhan, Wang, Xia, "Non-asymptotic Properties of Generalized Mondrian Forests in Statistical
     Learning", section 6.6.
 
     Examples

@@ -67,7 +67,7 @@ class GeneralizedMondrianForestClassifier(GeneralizedMondrianForest, ForestClass
 
     References
     ----------
-    Zhan, Wang, Zhang, "Non-asymptotic Properties of Generalized Mondrian Forests in Statistical
+    Zhan, Wang, Xia, "Non-asymptotic Properties of Generalized Mondrian Forests in Statistical
     Learning", section 6.5.
 
     Examples

@@ -104,7 +104,7 @@ class GeneralizedMondrianForestRegressor(LabelIntervals, OwnLoss, ForestRegresso
 
     References
     ----------
-    Zhan, Wang, Zhang, "Non-asymptotic Properties of Generalized Mondrian Forests in Statistical
+    Zhan, Wang, Xia, "Non-asymptotic Properties of Generalized Mondrian Forests in Statistical
     Learning".
 
     Examples

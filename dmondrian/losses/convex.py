@@ -35,7 +35,7 @@ An empty cell says what the smallest cell above it with rows says, or (``prior``
 Relies on :mod:`dmondrian.stats.moments`. ``priced`` adds to a node's cumulated price the loss of
 its forecast of each row before the row is counted; ``rate`` > 0 makes the price factor of it.
 
-References: Zhan, Wang, Zhang, "Non-asymptotic Properties of Generalized Mondrian Forests in
+References: Zhan, Wang, Xia, "Non-asymptotic Properties of Generalized Mondrian Forests in
 Statistical Learning" (Z24), sections 3 and 6.
 """
 
