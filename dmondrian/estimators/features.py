@@ -46,12 +46,13 @@ class MondrianFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mondri
     domain : {"range", "cube"}, default="range"
         "range" partitions the range of the rows that were fitted, in any units. "cube" partitions
         [0, 1]^d: one in a cell without fitted rows has no entry for that partition.
-    unseen : {"extend", "nearest"}, default="extend"
-        On the range, which cells rows are in that lie outside boxes of fitted ones. "extend"
-        draws in each partition whether such a row is parted from all of them, as if the partition
-        were extended to it: it has no entry there, and the law of the kernel between it and fitted
-        rows holds. The draws are keyed by the row, which has the same features each time.
-        "nearest": it is of the cell next to it, which is as near as fitted rows are.
+    unseen : {"nearest", "extend"}, default="nearest"
+        On the range, which cells rows are in that lie outside the boxes of the fitted ones.
+        "nearest": those next to them, so that a model on the features has something to go by
+        wherever a row lies; it is the more accurate in pipelines. "extend" draws in each partition
+        whether such a row is parted from all fitted ones, as if the partition were extended to it:
+        it has no entry there, and the law of the kernel between it and fitted rows holds. The draws
+        are keyed by the row, which has the same features each time.
     clip : bool, default=False
         On the cube, move rows that lie outside to its surface; else they are refused.
     random_state : int, RandomState or None, default=None
@@ -87,7 +88,7 @@ class MondrianFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mondri
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **MondrianPartitions._parameter_constraints,
         "n_components": [Interval(Integral, 1, None, closed="left")],
-        "unseen": [StrOptions({"extend", "nearest"})],
+        "unseen": [StrOptions({"nearest", "extend"})],
     }
 
     def __init__(
@@ -96,7 +97,7 @@ class MondrianFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mondri
         *,
         lifetime: float = 1.0,
         domain: Literal["range", "cube"] = "range",
-        unseen: Literal["extend", "nearest"] = "extend",
+        unseen: Literal["nearest", "extend"] = "nearest",
         clip: bool = False,
         random_state: Any = None,
         n_jobs: int | None = None,

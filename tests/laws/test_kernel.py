@@ -45,7 +45,7 @@ def test_rows_that_were_not_fitted_have_the_kernel_with_those_that_were() -> Non
     """The conditional Mondrian: a row outside all boxes is parted as if it had been fitted."""
     fitted, T = np.array([[0.0, 0.0], [0.2, 0.1]], np.float32), 20_000
     unseen = np.array([[0.5, 0.0], [0.1, 0.05], [-0.3, 0.4], [0.2, 0.1]], np.float32)
-    features = MondrianFeatures(T, lifetime=2.0, random_state=1)
+    features = MondrianFeatures(T, lifetime=2.0, unseen="extend", random_state=1)
     known, phi = features.fit_transform(fitted), features.transform(unseen)
     found = (phi @ known.T).toarray()
     p = np.exp(-2.0 * np.abs(unseen[:, None].astype(float) - fitted[None]).sum(axis=2))
@@ -53,7 +53,7 @@ def test_rows_that_were_not_fitted_have_the_kernel_with_those_that_were() -> Non
     again = features.transform(unseen[::-1])[::-1]
     assert (again != phi).nnz == 0
     assert (features.transform(fitted) != known).nnz == 0
-    nearest = MondrianFeatures(T, lifetime=2.0, unseen="nearest", random_state=1).fit(fitted)
+    nearest = MondrianFeatures(T, lifetime=2.0, random_state=1).fit(fitted)
     biased = (nearest.transform(unseen) @ known.T).toarray()
     assert np.abs(biased - p).max() > 0.1
     assert nearest.transform(unseen).nnz == T * len(unseen)
