@@ -207,7 +207,8 @@ class Coordinator:
         """Return the unit to stop after: the first at whose end all shards can be saved.
 
         No shard can go back. So workers begin no more steps, and the shard that comes furthest with
-        the one that it runs decides; or a checkpoint before that, which is under way.
+        the one that it runs decides; or a checkpoint before that, which is under way. A shard that
+        lost its worker has come as far as it is saved, however little a worker holds of it.
         """
         stop = self._unsent()
         if self._run.run_json["parameters"].get("joint") is None:  # else trees are ahead: see Step
@@ -223,8 +224,9 @@ class Coordinator:
                     self._recall(track)
                     track.sent = track.done
             if len(rests) == len(asked):
-                reached = [(rests.get(t.address or "") or {}).get(t.shard, 0) for t in self._tracks]
-                stop = self._unit_that_ends_behind(max(reached))
+                held = [(rests.get(t.address or "") or {}).get(t.shard, 0) for t in self._tracks]
+                saved = [self._row(track.base) for track in self._tracks]
+                stop = self._unit_that_ends_behind(max(held + saved))
         under_way = [mark for mark in self._marks if self._ledger.settled <= mark <= stop]
         stop = min(under_way, default=stop)
         self._marks.add(stop)
@@ -461,12 +463,15 @@ class Coordinator:
         return self._stop is not None and self._ledger.settled > self._stop and self._close()
 
     def _close(self) -> bool:
-        """Commit where all shards have come to rest; False as long as one is not saved there."""
-        settled = self._ledger.settled
-        if settled > 0 and any(track.base < settled for track in self._tracks):
+        """Commit where all shards have come to rest; False as long as one is not saved there.
+
+        States of different positions are never committed as one: the newest checkpoint stands.
+        """
+        settled, bases = self._ledger.settled, {track.base for track in self._tracks}
+        if min(bases) < settled:
             return False
         position = self._row(settled)
-        if position > self.durable:
+        if bases == {settled} and position > self.durable:
             saved = {t.shard: {"digest": t.digest, "bytes": t.n_bytes} for t in self._tracks}
             self._commit(position, saved, total([t.summary for t in self._tracks]))
         return True

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,24 @@ import pytest
 from distributed import Client
 
 from dmondrian import MondrianKernelRegressor
-from dmondrian.checkpoint import Run
+from dmondrian.checkpoint import Run, load_model
+from dmondrian.checkpoint.codec import decode_forest, encode_forest
 from dmondrian.checkpoint.lease import ask_to_stop, holder_of
 from dmondrian.distributed import Progress, TrainedRun, fleet, score, shards
+from dmondrian.distributed.orders import Step
+from dmondrian.forest import Forest
 
-from .conftest import GROUP, Fit, Grow, Once, digests, resize
+from .conftest import (
+    GROUP,
+    PATIENCE,
+    Fit,
+    Grow,
+    Once,
+    digests,
+    resize,
+    wait_until,
+    workers_of,
+)
 
 pytestmark = pytest.mark.usefixtures("talkative")
 
@@ -46,14 +60,13 @@ class Asked:
             self.ask()
 
 
-@pytest.fixture
-def waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No shard learns its third unit before the workers were asked to begin no more steps."""
+def learn_once_held(monkeypatch: pytest.MonkeyPatch, waits: Callable[[Step], bool]) -> None:
+    """Have some steps, once they are begun, wait until a worker is asked to begin no more."""
     learn, hold, is_asked = shards._learn, shards.HeldRun.hold, threading.Event()
 
-    def learn_later(plan: Any, shard: Any, encoded: Any, order: Any) -> None:
-        if order.start >= 2 * GROUP:
-            is_asked.wait(5.0)
+    def learn_later(plan: Any, shard: Any, encoded: Any, order: Step) -> None:
+        if waits(order):
+            is_asked.wait(PATIENCE)
         learn(plan, shard, encoded, order)
 
     def hold_and_tell(self: Any, generation: int) -> dict[int, int]:
@@ -63,6 +76,18 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(shards, "_learn", learn_later)
     monkeypatch.setattr(shards.HeldRun, "hold", hold_and_tell)
+
+
+@pytest.fixture
+def waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No shard learns its third unit before the workers were asked to begin no more steps."""
+    learn_once_held(monkeypatch, lambda order: order.start >= 2 * GROUP)
+
+
+@pytest.fixture
+def one_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of two shards does not learn its second unit before that."""
+    learn_once_held(monkeypatch, lambda order: order.shard == 1 and order.start >= GROUP)
 
 
 @pytest.fixture
@@ -167,6 +192,59 @@ def test_a_worker_that_is_lost_as_a_run_stops_is_made_good(
     again = fit()
     assert again.summary["resumed_at"] == position
     assert digests(again) == digests(undisturbed)
+    assert again.metrics == undisturbed.metrics
+
+
+def holds_first_shard(dask_worker: Any) -> bool:
+    """Whether a worker has shard 0 of a run in memory."""
+    runs = dask_worker.plugins[shards.PLUGIN].registry._runs.values()
+    return any(0 in held.shards for held in runs)
+
+
+def trees_of(url: str) -> bytes:
+    return encode_forest(*load_model(url)[0].state())
+
+
+def rows_learned(run: Run, position: int) -> dict[int, float]:
+    """Rows that the saved trees of each shard of a checkpoint have learned."""
+    saved = run.manifest(position).shards.items()
+    blobs = {number: decode_forest(run.get_blob(shard["digest"])) for number, shard in saved}
+    return {number: Forest.from_state(*blob).total_weight for number, blob in blobs.items()}
+
+
+@pytest.mark.usefixtures("one_waiting")
+@pytest.mark.parametrize("is_noticed", [False, True])
+def test_a_shard_that_is_saved_ahead_and_lost_as_a_run_stops_is_waited_for(
+    fit: Fit, cluster: Grow, undisturbed: TrainedRun, tmp_path: Path, is_noticed: bool
+) -> None:
+    workers, client = cluster(2)
+    how = {"client": client, "n_shards": 2, "checkpoint_every": "1500 rows"}
+
+    def lose() -> None:
+        (address,) = (a for a, holds in client.run(holds_first_shard).items() if holds)
+        (worker,) = (w for w in workers.workers.values() if w.address == address)
+        client.sync(worker.close)
+        wait_until(lambda: len(workers_of(client)) == 1)
+
+    # The first shard has learned 1,500 rows, which are saved, and the second one 500.
+    lost = Asked(tmp_path / "run", row=2 * GROUP, ask=lose)
+    is_asked: list[int] = []
+
+    def listen(progress: Progress) -> None:
+        lost(progress)
+        if lost.rows >= 0 and progress.recoveries == is_noticed and not is_asked:
+            is_asked.append(progress.rows)
+            interrupt()
+
+    with pytest.raises(KeyboardInterrupt, match="stopped at row 1,500 of 6,000, which is saved"):
+        fit(progress=listen, **how)
+    run = Run.open(tmp_path / "run")
+    assert run.manifests() == [1500]
+    assert rows_learned(run, 1500) == {0: 1500, 1: 1500}
+    again = fit(**how)
+    assert again.summary["resumed_at"] == 1500
+    assert digests(again) == digests(fit("whole", **how))
+    assert trees_of(again.run_url) == trees_of(undisturbed.run_url)
     assert again.metrics == undisturbed.metrics
 
 
