@@ -21,6 +21,7 @@ import numpy as np
 from distributed import Worker, WorkerPlugin, get_worker
 
 from dmondrian.checkpoint.codec import decode_forest
+from dmondrian.checkpoint.manifest import manifest_name
 from dmondrian.checkpoint.run import Run
 from dmondrian.data import Chunk, Encoded, Plan, place, read_chunk
 from dmondrian.distributed.blocks import BlockCache, read_failure
@@ -280,7 +281,20 @@ def _forest(held: HeldRun, order: Restore) -> Forest:
             f"blob {order.digest} of {order.run} holds trees {list(forest.tree_numbers)} or "
             f"parameters of another run; shard {order.shard} expected trees {list(numbers)}"
         )
+    _check_position(held, order, forest)
     return forest
+
+
+def _check_position(held: HeldRun, order: Restore, forest: Forest) -> None:
+    """Refuse trees that have learned rows behind the position, where each row weighs 1."""
+    if held.plan.schema.weight is None and forest.total_weight > order.position:
+        name = manifest_name(order.position)
+        raise CorruptError(
+            f"shard {order.shard} of {order.run} has learned {forest.total_weight:,.0f} rows, but "
+            f"its checkpoint is at row {order.position:,} and would learn rows twice: an earlier "
+            "version may have written it when the run was stopped while a worker was lost. Delete "
+            f"{name} and run the same command again: it goes on from the checkpoint before"
+        )
 
 
 def step(order: Step) -> Answer:

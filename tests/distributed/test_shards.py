@@ -257,6 +257,19 @@ def test_a_blob_of_another_shard_is_refused_by_name(worker: Worker) -> None:
     assert "expected trees [0]" in answer.error[1]
 
 
+def test_a_blob_that_has_learned_rows_behind_its_position_is_refused(worker: Worker) -> None:
+    manifest = worker.run.latest()
+    assert manifest is not None
+    digest = manifest.shards[0]["digest"]
+    assert worker.restore(6000, digest).status == OK
+    answer = worker.restore(5999, digest)
+    assert answer.status == FAILED
+    assert answer.error is not None
+    assert answer.error[0] == "CorruptError"
+    assert "has learned 6,000 rows, but its checkpoint is at row 5,999" in answer.error[1]
+    assert "Delete manifests/000000005999.json" in answer.error[1]
+
+
 def test_a_state_the_store_refused_is_saved_by_the_repeated_step_even_when_passed_by(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
