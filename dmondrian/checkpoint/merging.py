@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from dmondrian.checkpoint import document
+from dmondrian.checkpoint.lease import Lease
 from dmondrian.checkpoint.manifest import Manifest
 from dmondrian.checkpoint.opening import VERSIONS_KEY
 from dmondrian.checkpoint.parts import is_whole, open_whole, parts_of
@@ -50,6 +51,8 @@ def merge(
         The runs differ in parameters or stream, or have no position in common.
     ParameterError
         They share trees, or there are fewer than two.
+    FencedError
+        Somebody works on the merged run.
     """
     given = [open_whole(url) for url in urls]
     if len(given) < 2:
@@ -86,22 +89,30 @@ def merge(
         "progressive": sources[0].run_json["progressive"],
         "estimator": {**sources[0].run_json["estimator"], "n_estimators": n_trees},
     }
-    chain = sources[0].stream.digests()
-    merged = Run.create(out, about, sources[0].stream.read(chain[0]))
-    for before, digest in pairwise(chain):
-        merged.stream.lead_to(str(digest), sources[0].stream.read(digest), [str(before)])
-    merged.stream.note_places(sources[0].stream.places()[1])
-    shards = {}
-    for number, (_, run, shard) in enumerate(pairs):
+    merged = Run.create(out, about, sources[0].stream.read(sources[0].stream.digests()[0]))
+    with Lease.take(merged.store) as lease:  # a merge is repeated: somebody may train on by now
+        manifest = _fill(merged, sources, [(run, shard) for _, run, shard in pairs], position)
+        lease.end("finished")
+    return merged, manifest
+
+
+def _fill(
+    merged: Run, sources: list[Run], shards: list[tuple[Run, dict[str, Any]]], position: int
+) -> Manifest:
+    """Give a run the stream of its sources, and their shards at a position."""
+    stream = sources[0].stream
+    for before, digest in pairwise(stream.digests()):
+        merged.stream.lead_to(str(digest), stream.read(digest), [str(before)])
+    merged.stream.note_places(stream.places()[1])
+    saved = {}
+    for number, (run, shard) in enumerate(shards):
         data = run.get_blob(shard["digest"], shard["bytes"])
-        shards[number] = {"digest": merged.put_blob(data), "bytes": len(data)}
+        saved[number] = {"digest": merged.put_blob(data), "bytes": len(data)}
     found = [run.manifest(position) for run in sources]
     is_final, plan = all(manifest.final for manifest in found), found[0].plan
     forest = total([manifest.forest for manifest in found])
     metrics = _metrics(found)
-    return merged, merged.commit(
-        position, shards, metrics, final=is_final, plan=plan, forest=forest
-    )
+    return merged.commit(position, saved, metrics, final=is_final, plan=plan, forest=forest)
 
 
 def _metrics(found: list[Manifest]) -> dict[str, Any]:

@@ -130,14 +130,19 @@ class Stream:
 
     def note_places(self, places: Mapping[str, tuple[str, str]]) -> None:
         """Keep where the run and its data are now; arguments as `places` returns them."""
-        noted = {"run": self._store.url, "files": {uri: [*now] for uri, now in places.items()}}
-        data = document.seal(noted)
+        if not self.has_noted(places):
+            self._store.put(PLACES_NAME, self._sealed(places))
+
+    def has_noted(self, places: Mapping[str, tuple[str, str]]) -> bool:
+        """Whether just this is kept: the run is here, and its data are at these places."""
         try:
-            if self._store.get(PLACES_NAME, document.MAX_BYTES) == data:
-                return
+            return self._store.get(PLACES_NAME, document.MAX_BYTES) == self._sealed(places)
         except (NotFoundError, CorruptError):
-            pass
-        self._store.put(PLACES_NAME, data)
+            return False
+
+    def _sealed(self, places: Mapping[str, tuple[str, str]]) -> bytes:
+        noted = {"run": self._store.url, "files": {uri: [*now] for uri, now in places.items()}}
+        return document.seal(noted)
 
     def lead_to(self, digest: str, plan: bytes, earlier: Collection[str]) -> None:
         """Make a plan the newest of the chain; links to plans that it does not continue go.

@@ -80,19 +80,23 @@ def finish(run: Run, plan: Plan, manner: Manner, connect: Callable[[], Client]) 
     DMondrianError
         See :func:`dmondrian.distributed.train`.
     """
-    run.stream.note_places(places_of(plan))
     is_current = run.stream.digests()[-1] == plan.digest
     attempt = Attempt(run, plan, manner)
     seen, manifest = run.manifests(), run.latest()
-    if not (is_current and attempt.is_end(manifest)):
+    places = places_of(plan)
+    is_done = is_current and attempt.is_end(manifest) and run.stream.has_noted(places)
+    if not is_done:
         with Lease.take(run.store, manner.job) as lease:
+            run.stream.note_places(places)  # workers read it whenever they take up a shard
             if not is_current:
                 earlier = [digest for _, digest in plan.earlier]
                 run.stream.lead_to(plan.digest, plan.to_parquet(), earlier)
                 attempt = Attempt(run, plan, manner)
             if run.manifests() != seen:
                 manifest = run.latest()  # whoever held it before came further
-            if not attempt.is_end(manifest):
+            if attempt.is_end(manifest):
+                lease.end("finished")
+            else:
                 calibrate = bool(run.run_json["estimator"].get("calibrate"))
                 forecasts = bool(run.run_json.get("progressive"))
                 warm(attempt.parameters, calibrate, forecasts)

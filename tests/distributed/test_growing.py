@@ -246,6 +246,77 @@ def test_a_command_that_is_refused_leaves_the_stream_alone(
     assert len(Run.open(run.run_url).stream.digests()) == 1
 
 
+def test_a_command_that_is_refused_leaves_alone_where_the_data_are(
+    fit: Fit, arriving: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, talkative: None
+) -> None:
+    monkeypatch.setattr(lease, "BEAT_SECONDS", 0.05)
+    moved = copy_folder(arriving, tmp_path / "moved")
+    with pytest.raises(StopError):
+        fit("run", data=arriving, progress=stop_after(1000))
+    (tmp_path / "arriving").rename(tmp_path / "hidden")  # as where another host has its data
+    run = Run.open(tmp_path / "run")
+    noted = run.stream.places()
+    with Lease.take(run.store), pytest.raises(FencedError):
+        fit("run", data=moved)
+    assert run.stream.places() == noted == (run.url, {})
+    fit("run", data=moved)
+    (there,) = run.stream.places()[1].values()
+    assert there[0] == str(moved / "part-0.parquet")
+    moved.rename(tmp_path / "arriving")
+    with Lease.take(run.store), pytest.raises(FencedError):
+        fit("run", data=arriving)  # at its end, unless the other one appends to it
+    assert run.stream.places()[1]
+    assert fit("run", data=arriving).summary["rows"] == 0
+    assert run.stream.places() == noted
+    n_holders = len(lease.holders(run.store))
+    assert fit("run", data=arriving).summary["rows"] == 0
+    assert len(lease.holders(run.store)) == n_holders  # nothing to write
+
+
+def test_growth_that_is_refused_leaves_alone_where_the_data_are(
+    fit: Fit,
+    client: Client,
+    arriving: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    talkative: None,
+) -> None:
+    monkeypatch.setattr(lease, "BEAT_SECONDS", 0.05)
+    run = fit("run", data=arriving)
+    with pytest.raises(StopError):
+        grow(run.run_url, 8, client=client, checkpoint_every=500, progress=stop_after(500))
+    (part,) = parts_of(Run.open(run.run_url))
+    noted = part.stream.places()
+    moved = arriving.rename(tmp_path / "moved")
+    with Lease.take(part.store):
+        with pytest.raises(FencedError):
+            fit("run", data=moved)  # the run itself is at its end: its places are noted
+        with pytest.raises(FencedError):
+            grow(run.run_url, 8, client=client)
+        assert part.stream.places() == noted == (part.url, {})
+    grow(run.run_url, 8, client=client)
+    (there,) = part.stream.places()[1].values()
+    assert there[0] == str(moved / "part-0.parquet")
+
+
+def test_a_merge_that_is_refused_leaves_the_merged_run_alone(
+    fit: Fit, arriving: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "BEAT_SECONDS", 0.05)
+    for name, first_tree in (("a", 0), ("b", 1)):
+        fit(name, data=arriving, estimator=forest(n_estimators=1), first_tree=first_tree)
+    sources = [tmp_path / "a", tmp_path / "b"]
+    merged, _ = merge(sources, tmp_path / "merged")
+    moved = arriving.rename(tmp_path / "moved")
+    fit("merged", data=moved, estimator=forest(n_estimators=2))
+    noted = merged.stream.places()
+    (there,) = noted[1].values()
+    assert there[0] == str(moved / "part-0.parquet")
+    with Lease.take(merged.store), pytest.raises(FencedError):
+        merge(sources, tmp_path / "merged")
+    assert merged.stream.places() == noted
+
+
 def test_growth_finishes_what_was_begun_before_it(
     client: Client, full: TrainedRun, undisturbed: TrainedRun, tmp_path: Path, talkative: None
 ) -> None:
