@@ -205,7 +205,7 @@ class _Heard:
         self._is_whole, self._one = its.tells_proba, finest_one(n_trees)
         self._whole = np.zeros((n if self._is_whole else 0, k), np.int64)
         self._whole[: self._first] = len(ensemble.placed) * np.rint(self._one / k)
-        self._sums: pairwise.Partial = {}
+        self._sums = _no_sums(ensemble, 0 if self._is_whole else n)
 
     def begin(self, part: slice, each: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         """Return the rows of a piece that are asked about, and their lifetimes.
@@ -240,10 +240,8 @@ class _Heard:
         """Add up the answers of a piece."""
         if self._is_whole:
             return
-        numbers, n = self._ensemble.tree_numbers.tolist(), len(self._before)
+        numbers = self._ensemble.tree_numbers.tolist()
         for key, sums in pairwise.partial_sums(numbers, list(self._answers)).items():
-            if key not in self._sums:
-                self._sums[key] = np.zeros((n, self._k))
             self._sums[key][self._part] = sums
 
     def forecasts(self) -> Forecasts:
@@ -258,6 +256,16 @@ class _Heard:
         return Forecasts(summed, sampled)
 
 
+def _no_sums(ensemble: Ensemble, n: int) -> pairwise.Partial:
+    """Return the partial sums of an ensemble's trees for n rows, all 0.
+
+    They are all there for no rows too: rows without a target may have been dropped from a call.
+    """
+    numbers = ensemble.tree_numbers.tolist()
+    keys = pairwise.partial_sums(numbers, [np.empty(0)] * len(numbers))
+    return {key: np.zeros((n, ensemble.n_outputs)) for key in keys}
+
+
 def _by_slices(
     ensemble: Ensemble,
     X: np.ndarray,
@@ -269,7 +277,7 @@ def _by_slices(
     """Forecast and learn rows slice by slice; return the sums."""
     T, k = len(ensemble.placed), ensemble.n_outputs
     numbers = ensemble.tree_numbers.tolist()
-    sums: pairwise.Partial = {}
+    sums = _no_sums(ensemble, len(y))
     for start, stop in slices(position, len(y)):
         part = slice(start, stop)
         answers = np.zeros((T, stop - start, k))
@@ -279,8 +287,6 @@ def _by_slices(
             told = ensemble.answers(X[part], chosen, np.array([life]), ensemble.width)
             answers = told[:, :, 0, :k]
         for key, own in pairwise.partial_sums(numbers, list(answers)).items():
-            if key not in sums:
-                sums[key] = np.zeros((len(y), k))
             sums[key][part] = own
         ensemble.update(X[part], y[part], None if w is None else w[part], n_threads)
     return sums

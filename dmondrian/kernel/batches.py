@@ -104,7 +104,11 @@ def take_in(ensemble: Ensemble, X: np.ndarray, w: np.ndarray | None, n_threads: 
     """Let trees split their cells for rows of one batch; return what they say of them.
 
     Sums of disjoint sets of trees add up, exactly, in any order. A new cell says what the root did.
+    There may be no rows: those without a target may have been dropped.
     """
+    if not len(X):
+        cells = np.empty((len(ensemble.placed), 0), np.int64)
+        return Piece(cells, np.arange(0), np.zeros((0, joint_of(ensemble).n_outputs)))
     done = 0
     if ensemble.total_weight == 0.0:  # the row that opens the roots, which begin as leaves
         done = 1 + (int(np.argmax(w > 0.0)) if w is not None else 0)
@@ -166,6 +170,8 @@ def teach(
 
     The ensemble may hold some of the trees only.
     """
+    if not len(y):
+        return
     targets = as_targets(y, joint_of(ensemble).n_outputs)
     weights = np.ones(len(y)) if w is None else np.array(w, np.float64)
     stat = ensemble.policies.stat._replace(batch=_number(ensemble))

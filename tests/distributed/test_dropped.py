@@ -1,0 +1,82 @@
+"""Rows without a target are dropped, be it all rows of a file, of a step or of the first rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from distributed import Client
+
+from dmondrian import (
+    AMFClassifier,
+    AMFRegressor,
+    GeneralizedMondrianForestClassifier,
+    GeneralizedMondrianForestRegressor,
+    MondrianForestRegressor,
+    MondrianKernelRegressor,
+)
+from dmondrian.distributed import TrainedRun, train
+
+from .conftest import SETTLED, digests
+
+ROWS = 2000  # of a file
+FIXED: dict[str, Any] = {"n_estimators": 2, "random_state": 0}
+PLAIN: dict[str, Any] = {"feature_scales": None, "feature_units": None, **FIXED}
+SLICED: dict[str, Any] = {
+    "hierarchy": MondrianForestRegressor(aggregation="hierarchy", lifetime=None, **PLAIN),
+    "lifetimes that trees choose": GeneralizedMondrianForestRegressor(
+        loss="squared", lifetime="prequential", max_lifetime=5.0, **PLAIN
+    ),
+}
+ESTIMATORS: dict[str, Any] = {
+    "regressor": AMFRegressor(**PLAIN, calibrate=True),
+    "hierarchy": SLICED["hierarchy"],
+    "generalized classifier": GeneralizedMondrianForestClassifier(
+        loss="logistic", lifetime=3.0, **PLAIN
+    ),
+    "classifier": AMFClassifier(**{**SETTLED, **FIXED, "calibrate": True}),
+    "kernel": MondrianKernelRegressor(lifetime=1.5, n_passes=1, batch_size=128, **FIXED),
+}
+
+
+def write(folder: Path, is_null: list[bool], is_class: bool) -> Path:
+    """Write files of which some have no target at all."""
+    folder.mkdir()
+    draw = np.random.default_rng(0)
+    for number, is_null_file in enumerate(is_null):
+        a, b = draw.random((2, ROWS))
+        a[:2], b[:2] = [0.0, 1.0], [1.0, 0.0]  # columns are scaled by the range of all files
+        y: Any = a + 0.1 * draw.normal(size=ROWS) + 5.0
+        y, kind = (y > 5.5, pa.bool_()) if is_class else (y, pa.float64())
+        column = pa.nulls(ROWS, kind) if is_null_file else pa.array(y, kind)
+        pq.write_table(pa.table({"a": a, "b": b, "y": column}), folder / f"{number}.parquet")
+    return folder
+
+
+def fit(client: Client, estimator: Any, data: Path, run: Path, **options: Any) -> TrainedRun:
+    return train(
+        estimator, data, target="y", run=run, client=client, null_target="drop", n_shards=2,
+        **options,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("at", [0, 1])
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_a_file_without_any_target_teaches_and_measures_nothing(
+    client: Client, tmp_path: Path, name: str, at: int
+) -> None:
+    estimator, is_class = ESTIMATORS[name], "classifier" in name
+    data = write(tmp_path / "data", [i == at for i in range(3)], is_class)
+    run = fit(client, estimator, data, tmp_path / "run", checkpoint_every="1000 rows")
+    assert run.metrics["rows"] == 2 * ROWS
+    unmeasured = fit(client, estimator, data, tmp_path / "unmeasured", progressive=False)
+    assert digests(unmeasured) == digests(run)
+    if name == "kernel":  # its mini-batches are cut by the positions of all rows
+        return
+    (data / f"{at}.parquet").unlink()
+    without = fit(client, estimator, data, tmp_path / "without")
+    assert digests(without) == digests(run)
