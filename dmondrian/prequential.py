@@ -24,6 +24,7 @@ Shapes: n rows, a rows that are forecast, T trees, k outputs.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from threading import Lock
 from typing import NamedTuple
@@ -274,11 +275,18 @@ def _by_slices(
     n_threads: int,
     position: int,
 ) -> pairwise.Partial:
-    """Forecast and learn rows slice by slice; return the sums."""
+    """Forecast and learn rows slice by slice; return the sums.
+
+    The stream's first row of positive weight ends a slice: trees that know no label say 0.
+    """
+    ends = {0, *(stop for _, stop in slices(position, len(y)))}
+    if ensemble.total_weight == 0.0:
+        known = np.flatnonzero(np.ones(len(y)) if w is None else w)
+        ends.add(int(known[0]) + 1 if len(known) else len(y))
     T, k = len(ensemble.placed), ensemble.n_outputs
     numbers = ensemble.tree_numbers.tolist()
     sums = _no_sums(ensemble, len(y))
-    for start, stop in slices(position, len(y)):
+    for start, stop in itertools.pairwise(sorted(ends)):
         part = slice(start, stop)
         answers = np.zeros((T, stop - start, k))
         if ensemble.total_weight > 0.0:

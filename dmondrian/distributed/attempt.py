@@ -103,8 +103,8 @@ def finish(run: Run, plan: Plan, manner: Manner, connect: Callable[[], Client]) 
                 manifest = attempt.go(connect(), manifest, lease)
     attempt.ledger = attempt.ledger or attempt.open(manifest)
     progressive = attempt.ledger.progressive
-    is_merged = manifest is not None and not manifest.metrics  # it has no totals so far
-    if progressive is not None and progressive.weight == 0.0 and not is_merged:
+    # Of rows before its start, where runs were merged, nothing is known.
+    if progressive is not None and progressive.weight == 0.0 and progressive.start == 0:
         raise DataError(
             f"no row of the data has a positive weight ({plan.schema.weight!r}): there is nothing "
             "to learn"
@@ -144,7 +144,8 @@ class Attempt:
             saved = metrics.get("progressive")
             task = self.plan.schema.task
             made = prequential.kind_of(self.parameters)
-            progressive = Progressive.from_json(saved) if saved else Progressive(task, made)
+            fresh = Progressive(task, made, position)
+            progressive = Progressive.from_json(saved) if saved else fresh
             progressive.go_on_as(made)
         calibration = None
         if self.run.run_json["estimator"].get("calibrate"):

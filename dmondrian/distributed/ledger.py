@@ -22,7 +22,7 @@ from dmondrian.distributed.rounds import Rounds
 from dmondrian.distributed.sortedness import Sortedness
 from dmondrian.distributed.units import Unit
 from dmondrian.joint import Joint
-from dmondrian.prequential import mean_over_trees
+from dmondrian.prequential import BATCHES, mean_over_trees
 from dmondrian.sampled import Sampled, add
 
 _log = logging.getLogger("dmondrian")
@@ -156,26 +156,25 @@ class Ledger:
             self._calibrate(drawn, speaker.y)
             return
         mean = self._calibrated(forecasts(self._cost, mean), speaker.y, drawn)
-        mean = self._begun(mean, speaker.y, speaker.weight, speaker.start)
+        mean = self._begun(mean, speaker.y, speaker.weight)
         self.progressive.add(mean, speaker.y, speaker.weight)
         if self.progressive.is_worse_than_mean and not self._is_warned:
             self._is_warned = True
             _log.warning(WORSE)
 
-    def _begun(
-        self, mean: np.ndarray, y: np.ndarray, weight: np.ndarray | None, first: int
-    ) -> np.ndarray:
-        """Return forecasts of numbers without that of the stream's first row.
+    def _begun(self, mean: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
+        """Return forecasts of numbers without that of the stream's first row of any weight.
 
         It cannot be forecast, and counts as a row without error: 0, which forests say before they
-        know a label, may be farther off than all errors to come.
+        know a label, may be farther off than all errors to come. So do the rows that share a
+        mini-batch with it.
         """
-        assert self.progressive is not None  # who calls knows
-        is_first = self.progressive.weight == 0.0 and self.progressive.rows == first
-        if self.progressive.task != "regression" or not is_first:
+        totals = self.progressive
+        assert totals is not None  # who calls knows
+        if totals.task != "regression" or totals.start > 0 or totals.weight > 0.0:
             return mean
         known = np.flatnonzero(np.ones(len(y)) if weight is None else weight)
-        stop = int(known[0]) + 1 if len(known) else len(y)
+        stop = int(known[0]) + 1 if len(known) and totals.kind != BATCHES else len(y)
         return np.concatenate([y[:stop, None], mean[stop:]])
 
     def _calibrated(self, mean: np.ndarray, y: np.ndarray, drawn: Sampled | None) -> np.ndarray:

@@ -45,6 +45,8 @@ class Progressive:
     task : {"classification", "regression"}
     kind : str
         How rows are forecast, see :mod:`dmondrian.prequential`.
+    start : int
+        Position in the stream from which on rows are counted; above 0 where runs were merged.
 
     Attributes
     ----------
@@ -52,9 +54,10 @@ class Progressive:
         Rows before that were forecast by a version that did so in slices.
     """
 
-    def __init__(self, task: str, kind: str = EACH) -> None:
+    def __init__(self, task: str, kind: str = EACH, start: int = 0) -> None:
         self.task = task
         self.kind = kind
+        self.start = start
         self.exact_from = 0
         self.rows = 0  # rows seen
         self.weight = 0.0  # their weight
@@ -162,7 +165,7 @@ class Progressive:
         return {"task": self.task, "rows": self.rows, "weight": self.weight, "sums": self.sums,
                 "moments": self.moments, "stride": self.stride, "slice": self.slice,
                 "curve": self.curve, "outcomes": self.outcomes.to_json(), "since": self.since,
-                "kind": self.kind, "exact_from": self.exact_from}  # fmt: skip
+                "kind": self.kind, "exact_from": self.exact_from, "start": self.start}  # fmt: skip
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Progressive:
@@ -175,7 +178,7 @@ class Progressive:
         """
         try:
             # Versions that knew no kind forecast rows in slices.
-            self = cls(data["task"], data.get("kind", SLICES))
+            self = cls(data["task"], data.get("kind", SLICES), int(data.get("start", 0)))
             self.exact_from = int(data.get("exact_from", 0))
             self.since = [_number(value) for value in data.get("since", self.since)]
             self.rows, self.weight = int(data["rows"]), _number(data["weight"])
@@ -191,6 +194,7 @@ class Progressive:
             raise CorruptError(f"the stored metrics cannot be read: {told}") from error
         is_sound = self.task in ("classification", "regression") and self.stride >= 1
         is_sound = is_sound and self.kind in KINDS and 0 <= self.exact_from <= self.rows
+        is_sound = is_sound and self.start >= 0
         sums = self.sums, self.moments, self.since
         lengths = {len(point) for point in self.curve} | {len(pair) + 1 for pair in sums}
         if not is_sound or lengths != {3} or len(self.curve) > CURVE_POINTS:

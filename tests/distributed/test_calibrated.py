@@ -139,5 +139,9 @@ def test_a_merged_run_begins_with_the_mean_of_its_parts(fit: Fit, tmp_path: Path
     mean = np.mean([part["slopes"] for part in parts], axis=0)
     assert merged.octave == parts[0]["octave"] == parts[1]["octave"]
     assert np.allclose(merged.slopes, mean, rtol=1e-14)
+    # It is at its end; of the rows that its parts learned it has no metrics.
+    again = fit("merged", estimator=forest(n_estimators=6, calibrate=True))
+    assert again.summary["rows"] == 0
+    assert not again.metrics
     _, manifest = merge([tmp_path / "a", tmp_path / "plain"], tmp_path / "half")
     assert not manifest.metrics

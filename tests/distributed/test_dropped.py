@@ -73,6 +73,7 @@ def test_a_file_without_any_target_teaches_and_measures_nothing(
     data = write(tmp_path / "data", [i == at for i in range(3)], is_class)
     run = fit(client, estimator, data, tmp_path / "run", checkpoint_every="1000 rows")
     assert run.metrics["rows"] == 2 * ROWS
+    assert run.metrics["accuracy" if is_class else "r2"] > 0.5
     unmeasured = fit(client, estimator, data, tmp_path / "unmeasured", progressive=False)
     assert digests(unmeasured) == digests(run)
     if name == "kernel":  # its mini-batches are cut by the positions of all rows
@@ -80,3 +81,25 @@ def test_a_file_without_any_target_teaches_and_measures_nothing(
     (data / f"{at}.parquet").unlink()
     without = fit(client, estimator, data, tmp_path / "without")
     assert digests(without) == digests(run)
+
+
+def write_one(path: Path, is_null: np.ndarray, row_group_size: int | None = None) -> Path:
+    """Write one file; numbers whose error would be large if 0 was forecast."""
+    draw = np.random.default_rng(1)
+    a, b = draw.random((2, len(is_null)))
+    y = pa.array(a + 0.1 * draw.normal(size=len(is_null)) + 100.0, mask=is_null)
+    pq.write_table(pa.table({"a": a, "b": b, "y": y}), path, row_group_size=row_group_size)
+    return path
+
+
+@pytest.mark.parametrize("name", ["regressor"])
+def test_where_a_checkpoint_is_taken_in_leading_rows_without_target_changes_no_metric(
+    client: Client, tmp_path: Path, name: str
+) -> None:
+    data = write_one(tmp_path / "rows.parquet", np.arange(1800) < 999)
+    runs = [
+        fit(client, ESTIMATORS[name], data, tmp_path / f"{every}", checkpoint_every=every)
+        for every in (None, 500, 999, 1000)
+    ]
+    assert all(run.metrics == runs[0].metrics for run in runs)
+    assert runs[0].metrics["r2"] > 0.2

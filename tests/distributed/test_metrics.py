@@ -126,7 +126,14 @@ def test_totals_of_a_version_that_forecast_in_slices_go_on_and_say_so() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"kind": "guessed"}, {"exact_from": 401}, {"since": [0.0]}, {"since": ["x", 0.0]}]
+    "change",
+    [
+        {"kind": "guessed"},
+        {"exact_from": 401},
+        {"since": [0.0]},
+        {"since": ["x", 0.0]},
+        {"start": -1},
+    ],
 )
 def test_damaged_totals_are_refused(change: dict) -> None:
     total = Progressive("classification")
