@@ -163,8 +163,8 @@ def _absence(block: Block, alike: str | None) -> str:
     """Describe what is known of a file that the source does not have."""
     if alike is not None:
         return (
-            f"is gone; {alike} has its name, size and row groups, but neither its time of change "
-            "nor a footer that is known to be the same (copies keep their times with `cp -p` or "
+            f"is gone; {alike} has its name, size and row groups, but another time of change, "
+            "and its bytes are not known to be the same (copies keep their times with `cp -p` or "
             "`rsync -a`)"
         )
     try:

@@ -17,15 +17,10 @@ from functools import cached_property
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dmondrian.data.fingerprint import fingerprint, footer_in, read_end
 from dmondrian.data.frame_index import index_names
 from dmondrian.data.source import SourceFile, open_uri
-from dmondrian.data.unreadable import (
-    digest_of,
-    encrypted_columns,
-    first_line,
-    read_tail,
-    unreadable,
-)
+from dmondrian.data.unreadable import encrypted_columns, first_line, unreadable
 from dmondrian.data.values import (
     CATEGORY,
     NUMBER,
@@ -140,8 +135,8 @@ def _read_footer(file: SourceFile, with_bounds: bool | Collection[str]) -> Foote
         raise DataError(f"{file.uri} is empty (0 bytes): expected a Parquet file")
     try:
         source = open_uri(file.uri)
-        tail = read_tail(source)
-        file = file.opened(source, digest_of(tail))
+        end = read_end(source)
+        file, tail = file.opened(source, fingerprint(source, end)), footer_in(end)
         metadata = pq.read_metadata(pa.BufferReader(tail))
     except (pa.ArrowException, OSError) as error:
         raise unreadable(file.uri, error) from error

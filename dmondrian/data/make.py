@@ -287,7 +287,7 @@ def groups_of(footers: Sequence[Footer], partitions: dict[str, Any]) -> list[Gro
             row_group=number,
             rows=rows,
             partition=partition_values(footer.file, partitions),
-            footer=footer.file.footer,
+            fingerprint=footer.file.fingerprint,
         )
         for footer in footers
         for number, rows in enumerate(footer.group_rows)

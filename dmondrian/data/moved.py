@@ -1,8 +1,8 @@
 """Where the files of a plan are now, after data and run were moved or copied elsewhere.
 
 Relies on `Plan.origins`, which keep the stored plan and its digest what they are. Promises that a
-file is only taken for another one of its name, size and row groups that has the same footer, or,
-where the footer was not noted, the same ETag or time of change.
+file is only taken for another one of its name, size and row groups that has the same fingerprint,
+or, where that was not noted, the same ETag or time of change.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from urllib.parse import quote, unquote, urlsplit
 import pyarrow as pa
 
 from dmondrian.checkpoint.stream import Stream
+from dmondrian.data.fingerprint import fingerprint, read_end
 from dmondrian.data.footers import Footer
 from dmondrian.data.plan import Plan
 from dmondrian.data.source import SAFE, SourceFile, is_local, open_uri, stat_uri
-from dmondrian.data.unreadable import digest_of, read_tail
 from dmondrian.errors import DataError
 
 _Parts = tuple[str, ...]  # of a path
@@ -30,7 +30,7 @@ class _Planned:
 
     size: int
     stamp: str
-    footer: str
+    fingerprint: str
     rows: dict[int, int]  # of each row group that has some
 
     def resembles(self, footer: Footer) -> bool:
@@ -40,8 +40,8 @@ class _Planned:
 
     def is_at(self, file: SourceFile) -> bool:
         """Whether a file of the same size is this one."""
-        if self.footer:
-            return self.footer == (file.footer or _footer_at(file.uri))
+        if self.fingerprint:
+            return self.fingerprint == (file.fingerprint or _fingerprint_at(file.uri))
         return file.version.is_same(self.size, self.stamp, is_local=False)
 
 
@@ -167,16 +167,16 @@ def place_beside(plan: Plan, home: str, now: str) -> Plan:
 def _files_of(plan: Plan) -> dict[str, _Planned]:
     files: dict[str, _Planned] = {}
     for block in plan.blocks:
-        new = _Planned(block.size, block.stamp, block.footer, {})
+        new = _Planned(block.size, block.stamp, block.fingerprint, {})
         files.setdefault(block.uri, new).rows[block.row_group] = block.group_rows
     return files
 
 
-def _footer_at(uri: str) -> str:
-    """Return the digest of the footer of a file, which may be remote; "" if it cannot be read."""
+def _fingerprint_at(uri: str) -> str:
+    """Return the fingerprint of a file, which may be remote; "" if it cannot be read."""
     try:
         with open_uri(uri) as file:
-            return digest_of(read_tail(file))
+            return fingerprint(file, read_end(file))
     except (pa.ArrowException, OSError):
         return ""
 

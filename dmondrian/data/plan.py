@@ -52,7 +52,7 @@ class Group:
     row_group: int
     rows: int
     partition: tuple[PartitionValue, ...] = ()
-    footer: str = ""  # digest of the file's footer, if it is known
+    fingerprint: str = ""  # of the file, if it is known
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Block:
     size: int  # bytes of the file
     stamp: str  # ETag or last change of the file
     partition: tuple[PartitionValue, ...] = ()
-    footer: str = ""  # digest of the file's footer, if it is known; not in the plan's digest
+    fingerprint: str = ""  # of the file, if it is known; not in the plan's digest
 
 
 @dataclass(frozen=True)
@@ -167,8 +167,8 @@ class Plan:
         columns = [
             pa.array([row[i] for row in rows], type=kind) for i, (_, kind) in enumerate(_FIELDS)
         ]
-        columns.append(pa.array([block.footer for block in self.blocks], type=_FOOTER[1]))
-        fields = pa.schema([*_FIELDS, _FOOTER], {_META: text.encode()})
+        columns.append(pa.array([block.fingerprint for block in self.blocks], type=_FINGERPRINT[1]))
+        fields = pa.schema([*_FIELDS, _FINGERPRINT], {_META: text.encode()})
         table = pa.Table.from_arrays(columns, schema=fields)
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
@@ -227,7 +227,7 @@ class Plan:
                 raise ValueError(f"block {index} is not a part of its row group")
             if min(block.row_group, block.group, block.size) < 0 or block.row_group >= 2**31:
                 raise ValueError(f"block {index} has a negative number")
-            if any(type(text) is not str for text in (block.uri, block.stamp, block.footer)):
+            if any(type(text) is not str for text in (block.uri, block.stamp, block.fingerprint)):
                 raise ValueError(f"block {index} names no file")
             position += block.rows
         self._check_bands()
@@ -256,7 +256,7 @@ def _read(data: bytes) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
     """Read header and rows, at most as much of them as a plan may have."""
     # Repeated texts stay shared: a page can repeat one text a billion times.
     there = set(pq.read_schema(pa.BufferReader(data)).names)
-    texts = [n for n, kind in (*_FIELDS, _FOOTER) if kind == pa.string() and n in there]
+    texts = [n for n, kind in (*_FIELDS, _FINGERPRINT) if kind == pa.string() and n in there]
     file = pq.ParquetFile(
         pa.BufferReader(data), read_dictionary=texts, page_checksum_verification=True
     )
@@ -266,7 +266,7 @@ def _read(data: bytes) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
         told = str(header["format"])[:80]
         raise ValueError(f"expected a plan of format {_FORMAT} or {_MIXED_FORMAT}, got {told}")
     kinds = [(part.name, _plain_type(part.type)) for part in file.schema_arrow]
-    if kinds not in (_FIELDS, [*_FIELDS, _FOOTER]):
+    if kinds not in (_FIELDS, [*_FIELDS, _FINGERPRINT]):
         raise ValueError("its columns were altered")
     rows: list[dict[str, Any]] = []
     n_bytes = 0
@@ -306,7 +306,7 @@ _FIELDS: list[tuple[str, pa.DataType]] = [
     ("partition", pa.string()),
 ]
 
-_FOOTER = ("footer", pa.string())  # not in plans of earlier versions, nor in the digest
+_FINGERPRINT = ("fingerprint", pa.string())  # not in plans of earlier versions, nor in the digest
 
 
 def arrange(
@@ -392,7 +392,7 @@ def _cut(
                 size=group.size,
                 stamp=group.stamp,
                 partition=group.partition,
-                footer=group.footer,
+                fingerprint=group.fingerprint,
             )
             index += 1
             position += rows

@@ -49,20 +49,20 @@ class SourceFile:
     stamp: str  # ETag, or the time of the last change in nanoseconds since 1970
     partition: tuple[tuple[str, str | None], ...]  # (key, value) of each key=value folder above it
     changed: str = ""  # that time, where the stamp is an ETag
-    footer: str = ""  # digest of its Parquet footer, by which a copy of it is known
+    fingerprint: str = ""  # see `dmondrian.data.fingerprint`: by it a copy of the file is known
 
     @property
     def version(self) -> Version:
         """Its state."""
         return Version(self.size, self.stamp, self.changed)
 
-    def opened(self, file: pa.NativeFile, footer: str) -> SourceFile:
+    def opened(self, file: pa.NativeFile, fingerprint: str) -> SourceFile:
         """Return this file with what is known when it is open: listings have no ETags."""
         version = None if is_web(self.uri) or is_local(self.uri) else version_of(file)
         if version is None:
-            return replace(self, footer=footer)
+            return replace(self, fingerprint=fingerprint)
         size, stamp = version.size, version.stamp
-        return replace(self, size=size, stamp=stamp, changed=self.stamp, footer=footer)
+        return replace(self, size=size, stamp=stamp, changed=self.stamp, fingerprint=fingerprint)
 
 
 def list_source(source: Source) -> tuple[list[SourceFile], list[str]]:

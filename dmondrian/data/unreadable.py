@@ -7,17 +7,15 @@ nobody is told to write a file again unless its bytes are not what a writer put.
 
 from __future__ import annotations
 
-import hashlib
 import re
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dmondrian.data.fingerprint import ENCRYPTED_MAGIC, MAGIC, read_end
 from dmondrian.data.source import is_local, open_uri
 from dmondrian.errors import DataError
 
-MAGIC, ENCRYPTED_MAGIC = b"PAR1", b"PARE"
-_TAIL = 65_536  # bytes that are read at first: most footers are shorter
 _HEAD = 512
 _OUT = "or take it out of the source"
 
@@ -44,26 +42,6 @@ _ENCRYPTED = re.compile(r"encrypt|decrypt", re.IGNORECASE)
 _REQUEST = re.compile(r"AWS Error|curlCode|timed out|connection|error sending", re.IGNORECASE)
 
 
-def read_tail(file: pa.NativeFile) -> bytes:
-    """Return the footer of an open Parquet file with the 8 bytes behind it.
-
-    Of another file these are its last bytes.
-    """
-    end = file.size()
-    tail = file.read_at(min(end, _TAIL), max(0, end - _TAIL))
-    n_bytes = int.from_bytes(tail[-8:-4], "little") + 8
-    if tail[-4:] not in (MAGIC, ENCRYPTED_MAGIC) or n_bytes > end:
-        return bytes(tail)
-    if n_bytes > len(tail):
-        tail = file.read_at(n_bytes, end - n_bytes)
-    return bytes(tail[-n_bytes:])
-
-
-def digest_of(tail: bytes) -> str:
-    """Return a digest of a footer, which has the place, size and bounds of all pages."""
-    return hashlib.sha256(tail).hexdigest()[:32]
-
-
 def encrypted_columns(parquet: pq.ParquetFile, tail: bytes, uri: str) -> tuple[str, ...]:
     """Return the top-level columns of a file that are encrypted.
 
@@ -71,7 +49,7 @@ def encrypted_columns(parquet: pq.ParquetFile, tail: bytes, uri: str) -> tuple[s
     ----------
     parquet : ParquetFile
     tail : bytes
-        Its footer, see `read_tail`.
+        Its footer, see `dmondrian.data.fingerprint.footer_in`.
     uri : str
 
     Raises
@@ -143,11 +121,11 @@ def _description(uri: str, reason: str) -> str:
     """Say what the bytes of a file are, and what to do."""
     try:
         with open_uri(uri) as file:
-            size, head, tail = file.size(), file.read_at(_HEAD, 0), read_tail(file)
+            size, head, end = file.size(), file.read_at(_HEAD, 0), read_end(file)
     except (pa.ArrowException, OSError) as error:
         return f"{first_line(error)}; try again, {_OUT}"
-    begins, ends = head[:4] in (MAGIC, ENCRYPTED_MAGIC), tail[-4:] in (MAGIC, ENCRYPTED_MAGIC)
-    if begins and ends and tail[-4:] == ENCRYPTED_MAGIC:
+    begins, ends = (part in (MAGIC, ENCRYPTED_MAGIC) for part in (head[:4], end[-4:]))
+    if begins and ends and end[-4:] == ENCRYPTED_MAGIC:
         return (
             "its footer is encrypted, and keys cannot be given here: decrypt the file, or write "
             "it with a plain footer and put encrypted columns into `exclude`"

@@ -110,11 +110,11 @@ def grow(run: Path, n_trees: int, shared: str, code: int = 0) -> tuple[str, str]
 
 
 def as_earlier_version(run: Path) -> None:
-    """Take from a run what earlier versions did not write: places, and digests of footers."""
+    """Take from a run what earlier versions did not write: places, and fingerprints."""
     (run / "places.json").unlink()
     for path in (run / "plan.parquet", *run.glob("plans/*.parquet")):
         plan = pq.read_table(path)
-        pq.write_table(plan.drop_columns(["footer"]), path)
+        pq.write_table(plan.drop_columns(["fingerprint"]), path)
 
 
 @pytest.mark.parametrize("is_earlier", [False, True])
@@ -179,7 +179,7 @@ def test_data_that_cannot_be_known_again_are_refused_with_the_reason(
     data = tmp_path / "copy/data/a.parquet"
     data.write_bytes(data.read_bytes())  # with another time
     _, stderr = train(tmp_path / "copy/job.toml", shared, code=REFUSED)
-    assert f"{data} has its name, size and row groups, but neither its time of change" in stderr
+    assert f"{data} has its name, size and row groups, but another time of change" in stderr
     assert "cp -p" in stderr
     shutil.copy2(plain / "data/a.parquet", data)
     train(tmp_path / "copy/job.toml", shared)

@@ -6,9 +6,11 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from dmondrian.data import (
@@ -20,6 +22,7 @@ from dmondrian.data import (
     places_of,
     read_block,
 )
+from dmondrian.data.fingerprint import SAMPLES, fingerprint, footer_in, read_end
 from dmondrian.errors import PlanError
 from tests.store.servers import moto_server, set_credentials
 
@@ -40,8 +43,8 @@ def old(write: Write, tmp_path: Path) -> Path:
 
 
 def of_earlier_version(plan: Plan) -> Plan:
-    """Return a plan without digests of footers, which earlier versions did not note."""
-    return replace(plan, blocks=tuple(replace(block, footer="") for block in plan.blocks))
+    """Return a plan without fingerprints, which earlier versions did not note."""
+    return replace(plan, blocks=tuple(replace(block, fingerprint="") for block in plan.blocks))
 
 
 def stored(plan: Plan) -> Plan:
@@ -84,7 +87,9 @@ def test_moved_files_are_found_and_the_plan_stays_what_it_is(
     assert len(rows(again)) == len(there) + 1
 
 
-def test_copies_without_their_times_are_known_by_their_footers(old: Path, tmp_path: Path) -> None:
+def test_copies_without_their_times_are_known_by_their_fingerprints(
+    old: Path, tmp_path: Path
+) -> None:
     plan = stored(make_plan(old))
     there = rows(plan)
     shutil.copytree(old, tmp_path / "new")
@@ -93,7 +98,7 @@ def test_copies_without_their_times_are_known_by_their_footers(old: Path, tmp_pa
     assert rows(moved) == there
     assert all("/new/" in block.uri for block in moved.blocks)
     shutil.rmtree(old)
-    with pytest.raises(PlanError, match="neither its time of change nor a footer") as caught:
+    with pytest.raises(PlanError, match="its bytes are not known to be the same") as caught:
         extend_plan(of_earlier_version(plan), tmp_path / "new")
     assert "cp -p" in str(caught.value)
 
@@ -114,6 +119,77 @@ def test_another_file_of_that_name_size_and_row_groups_is_not_taken(
     shutil.move(old, tmp_path / "new")
     with pytest.raises(PlanError, match=r"old/data/k=1/part-0\.parquet is gone"):
         extend_plan(plan, tmp_path / "new/data")
+
+
+def footer(path: Path) -> bytes:
+    with pa.OSFile(str(path)) as file:
+        return footer_in(read_end(file))
+
+
+def permuted(n: int, seed: int, *, with_id: bool = False) -> pa.Table:
+    """Return one table of floats with its rows in the order of a seed."""
+    values = np.random.default_rng(0).normal(size=(n, 4))
+    values = values[np.random.default_rng(seed).permutation(n)]
+    columns = {f"x{i}": values[:, i] for i in range(4)}
+    return pa.table({"id": np.arange(n, dtype=float), **columns} if with_id else columns)
+
+
+@pytest.mark.parametrize(
+    ("n", "group", "with_id"),
+    [(50, 50, False), (5000, 5000, False), (50_000, 50_000, False), (50_000, 1250, False),
+     (50_000, 6250, True)],
+)  # fmt: skip
+def test_the_rows_in_another_order_are_another_file(
+    write: Write, tmp_path: Path, n: int, group: int, with_id: bool
+) -> None:
+    options: dict[str, Any] = {
+        "compression": "none",
+        "write_statistics": False,
+        "use_dictionary": False,
+    }
+    options["row_group_size"] = group
+    first = write(permuted(n, 1, with_id=with_id), "data/day=1/part-0.parquet", **options)
+    plan = stored(make_plan(first.parents[1]))
+    there, then = rows(plan), footer(first)
+    shutil.move(first.parent, tmp_path / "away")
+    second = write(permuted(n, 2, with_id=with_id), "data/day=2/part-0.parquet", **options)
+    assert footer(second) == then
+    with pytest.raises(PlanError, match=r"day=1/part-0\.parquet is gone"):
+        extend_plan(plan, first.parents[1])
+    home, now = str(tmp_path / "data/day=1"), str(tmp_path / "data/day=2")
+    assert place_beside(plan, home, now).blocks == plan.blocks
+    shutil.move(tmp_path / "away", tmp_path / "copy/day=1")
+    touch(tmp_path / "copy")
+    shutil.rmtree(tmp_path / "data")
+    assert rows(extend_plan(plan, tmp_path / "copy")) == there
+
+
+def test_small_files_of_like_values_are_told_apart(write: Write, tmp_path: Path) -> None:
+    """Many have the footer and the size of another one, and none its fingerprint."""
+    rng = np.random.default_rng(0)
+    prints: dict[str, tuple[bytes, str]] = {}
+    for _ in range(60):
+        table = {name: rng.integers(0, 3, 8) for name in "ab"}
+        path = write(table, "a.parquet")
+        with pa.OSFile(str(path)) as file:
+            end = read_end(file)
+            prints[str(table)] = footer_in(end), fingerprint(file, end)
+    assert len({footer for footer, _ in prints.values()}) < len(prints) / 2
+    assert len({own for _, own in prints.values()}) == len(prints)
+
+
+def test_a_fingerprint_costs_few_requests_however_long_the_file(write: Write) -> None:
+    path = write(permuted(100_000, 1), "a.parquet")
+    size = path.stat().st_size
+    assert size > 3_000_000
+    with pa.OSFile(str(path)) as file:
+        asked: list[int] = []
+        counting = SimpleNamespace(
+            size=file.size, read_at=lambda n, at: asked.append(n) or file.read_at(n, at)
+        )
+        fingerprint(counting, read_end(counting))
+    assert len(asked) == 2 + SAMPLES
+    assert sum(asked) < 200_000
 
 
 def test_files_of_one_name_are_told_apart_by_their_folders(old: Path, tmp_path: Path) -> None:

@@ -276,7 +276,7 @@ def test_plan_of_integers_needs_no_page(write: Write) -> None:
     )
     expected = make_plan(path, target="y", task="regression")
     damage(path)
-    assert make_plan(path, target="y", task="regression") == expected
+    assert make_plan(path, target="y", task="regression").digest == expected.digest
     with pytest.raises(DataError, match=r"a\.parquet, row group 0, cannot be decoded"):
         make_plan(path, target="y")
 
@@ -286,7 +286,7 @@ def test_scoring_plan_needs_no_page(write: Write) -> None:
     schema = make_plan(path).schema
     expected = make_scoring_plan(path, schema)
     damage(path)
-    assert make_scoring_plan(path, schema) == expected
+    assert make_scoring_plan(path, schema).digest == expected.digest
 
 
 def test_bounds_missing_in_one_file_only_are_read(write: Write) -> None:
