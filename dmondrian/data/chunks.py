@@ -8,7 +8,8 @@ Two things are decided here. Small row groups are joined, so that a stream of ma
 costs a step, an encoding and an answer per chunk and not per file. And a stream that is mixed is
 cut into *bands* of row groups: each of the chunks of a band draws an equal share of the rows of
 every row group of the band (see :mod:`dmondrian.data.shuffle`), so that rows which lie far apart
-are neighbours, while no more than one row group and one chunk are in memory.
+are neighbours, while no more than one row group and one chunk are in memory (of a store a bounded
+number of row groups, see :mod:`dmondrian.data.read`).
 """
 
 from __future__ import annotations

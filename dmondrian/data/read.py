@@ -7,13 +7,14 @@ that names it, found before a row is used; safe to call from several threads.
 
 A row group that is read in parts is decoded once per process if it is used again soon: up to
 `KEPT_BYTES` of decoded rows are kept, at least one row group. Footers are kept up to `KEPT_FOOTERS`
-bytes.
+bytes. Row groups of a store are read several at a time, up to `AHEAD_BYTES`.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -41,7 +42,14 @@ MOVED_GROUPS = 2  # row groups whose permutation is kept
 VALUE_BYTES = 8  # allowed for a decoded value
 
 CONNECTIONS = 16
-"""Small row groups that are read at a time from a store: that is mostly waiting."""
+"""Row groups that are read at a time from a store: that is mostly waiting."""
+
+AHEAD = 2 * CONNECTIONS
+"""Row groups of a store that are read or wait to be used at most, so that a slow one holds up few.
+"""
+
+AHEAD_BYTES = 128 << 20
+"""Decoded bytes of these row groups at most, beside the one that is used; one is always read."""
 
 # The footer of a file of many row groups takes longer to read than one group, and a shuffled plan
 # comes back to all of its files.
@@ -231,7 +239,7 @@ def _read(
 def _tables(
     plan: Plan, parts: Sequence[_Part], keep: Sequence[str]
 ) -> Iterator[tuple[_Part, dict[str, pa.ChunkedArray | pa.Array]]]:
-    """Yield parts in their order, each with its columns; of small ones several are read ahead."""
+    """Yield parts in their order, each with its columns; of a store several are read at a time."""
     unchanged: set[str] = set()
 
     def read(part: _Part) -> dict[str, pa.ChunkedArray | pa.Array]:
@@ -240,15 +248,28 @@ def _tables(
             unchanged.add(part.block.uri)
         return _columns(plan, part, keep)
 
-    is_waiting = len(parts) > 1 and all(
-        "://" in part.block.uri and part.block.group_rows <= JOINED_ROWS for part in parts
-    )
-    if is_waiting:
-        with ThreadPoolExecutor(CONNECTIONS) as pool:
-            yield from zip(parts, pool.map(read, parts), strict=True)
-    else:
+    if len(parts) == 1 or all(is_local(part.block.uri) for part in parts):
         for part in parts:
             yield part, read(part)
+        return
+    n_columns = len(plan.schema.columns) + len(keep) + 2
+    waiting: deque[tuple[_Part, int, Future[dict[str, pa.ChunkedArray | pa.Array]]]] = deque()
+    total = 0
+    pool = ThreadPoolExecutor(CONNECTIONS)
+    try:
+        for part in parts:
+            n_bytes = part.block.group_rows * n_columns * VALUE_BYTES
+            while waiting and (len(waiting) == AHEAD or total + n_bytes > AHEAD_BYTES):
+                first, freed, columns = waiting.popleft()
+                total -= freed
+                yield first, columns.result()
+            waiting.append((part, n_bytes, pool.submit(read, part)))
+            total += n_bytes
+        while waiting:
+            first, _, columns = waiting.popleft()
+            yield first, columns.result()
+    finally:
+        pool.shutdown(cancel_futures=True)  # waits for those that are being read
 
 
 def _joined(

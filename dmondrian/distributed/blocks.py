@@ -3,7 +3,8 @@
 Relies on a `read` function that is a pure function of the chunk's number. Promises that shards of
 one worker that ask for the same chunk share one copy, that a look-up costs the same however many
 chunks there are, that a failed read is tried again by the
-next caller, that reading ahead stops when the budget of bytes is used, that no wait is unbounded,
+next caller, that a read which takes too long goes on and the next caller waits for it, that reading
+ahead stops when the budget of bytes is used, that no wait is unbounded,
 and that a store which fails for a moment is not taken for bad data.
 """
 
@@ -15,13 +16,14 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from dmondrian.data.chunks import JOINED_BLOCKS
 from dmondrian.errors import DataError, OutageError
 
 AHEAD = 2
 """Chunks read ahead of the one asked for; one hides the reading, two its unevenness."""
 
 READ_SECONDS = 300.0
-"""A read that takes longer is given up."""
+"""Longest wait for a chunk, for each `JOINED_BLOCKS` row groups that it draws from."""
 
 BUDGET_BYTES = 512 << 20
 """Encoded chunks kept by a worker; the chunk asked for is always kept."""
@@ -38,6 +40,8 @@ class BlockCache:
         Chunks of the plan; nothing is read behind them.
     ahead, budget : int
         Chunks to read ahead, bytes to keep.
+    seconds : callable or None
+        `seconds(index) -> float`, the longest wait for a chunk; by default `READ_SECONDS`.
     """
 
     def __init__(
@@ -46,11 +50,13 @@ class BlockCache:
         n_blocks: int,
         ahead: int = AHEAD,
         budget: int = BUDGET_BYTES,
+        seconds: Callable[[int], float] | None = None,
     ) -> None:
         self._read = read
         self._n_blocks = n_blocks
         self._ahead = ahead
         self._budget = budget
+        self._seconds = seconds or (lambda index: READ_SECONDS)
         self._lock = threading.Lock()
         self._blocks: OrderedDict[int, Future] = OrderedDict()
         self._sizes: dict[int, int] = {}  # bytes of those that are read
@@ -67,7 +73,7 @@ class BlockCache:
         Exception
             Whatever `read` raised.
         TimeoutError
-            The read took longer than `READ_SECONDS`.
+            The read took longer than it may; it goes on.
         """
         with self._lock:
             wanted = self._want(index)
@@ -75,9 +81,16 @@ class BlockCache:
             for later in range(index + 1, min(index + 1 + self._ahead, self._n_blocks)):
                 if self._bytes < self._budget:
                     self._want(later)
+        seconds = self._seconds(index)
         try:
-            return wanted.result(timeout=READ_SECONDS)
-        except BaseException:
+            return wanted.result(timeout=seconds)
+        except BaseException as error:
+            if not wanted.done():
+                if isinstance(error, TimeoutError):
+                    raise TimeoutError(
+                        f"chunk {index} was not read in {seconds:.0f} seconds"
+                    ) from error
+                raise
             with self._lock:
                 if self._blocks.get(index) is wanted:
                     self._forget(index)
@@ -126,6 +139,11 @@ class BlockCache:
 def _size(encoded: Any) -> int:
     parts = (encoded.X, encoded.y, encoded.weight)
     return sum(part.nbytes for part in parts if part is not None)
+
+
+def seconds_for(n_groups: int) -> float:
+    """Return the longest wait for a chunk that draws from so many row groups."""
+    return READ_SECONDS * -(-n_groups // JOINED_BLOCKS)
 
 
 def read_failure(error: Exception, uri: str) -> Exception:

@@ -24,7 +24,7 @@ from dmondrian.checkpoint.codec import decode_forest
 from dmondrian.checkpoint.manifest import manifest_name
 from dmondrian.checkpoint.run import Run
 from dmondrian.data import Chunk, Encoded, Plan, place, read_chunk
-from dmondrian.distributed.blocks import BlockCache, read_failure
+from dmondrian.distributed.blocks import BlockCache, read_failure, seconds_for
 from dmondrian.distributed.code import code_digest
 from dmondrian.distributed.orders import (
     DIRTY,
@@ -83,11 +83,15 @@ class HeldRun:
         self.shards: dict[int, Shard] = {}
         self.generation = 0  # steps of an earlier one are not begun
         self.touched = time.monotonic()
-        self.cache = BlockCache(self._read, len(self.chunks))
+        self.cache = BlockCache(self._read, len(self.chunks), seconds=self._seconds)
 
     def _read(self, index: int) -> Encoded:
         read = read_chunk(self.plan, self.chunks[index])
         return read if read.y is not None else replace(read, y=np.zeros(len(read.X)))
+
+    def _seconds(self, index: int) -> float:
+        """Return the longest wait for a chunk; its row groups may be many requests to a store."""
+        return seconds_for(self.chunks[index].last - self.chunks[index].first)
 
     def chunk_with(self, position: int) -> int:
         """Return the number of the chunk that holds the row at a position, or of the last one."""

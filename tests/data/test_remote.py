@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from pyarrow import fs
 
-from dmondrian.data import Plan, extend_plan, list_source, make_plan, read_block
+from dmondrian.data import Plan, extend_plan, list_source, make_plan, read_block, read_chunk
+from dmondrian.data import read as read_module
 from dmondrian.data.proxy import proxy_for
 from dmondrian.data.version import Version
 from dmondrian.errors import DataError, PlanError
@@ -202,6 +203,50 @@ class TestWeb:
         write({"x": [1, 2, 3, 4], "y": ["a", "b", "a", "b"]}, "my lake/k=1/a.parquet")
         with pytest.raises(PlanError, match=r"a\.parquet changed"):
             read_block(plan, plan.blocks[0])
+
+    def test_row_groups_of_a_chunk_are_read_several_at_a_time(
+        self, folder: Path, address: str, write: Write, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Large ones too; each that is read waits until others are, if they are let."""
+        sizes = [10] * 38 + [3000, 3000]
+        for number, n in enumerate(sizes):
+            write({"x": range(n), "y": range(n)}, f"my lake/many/{number:02}.parquet")
+        names = [f"{address}/many/{number:02}.parquet" for number in range(len(sizes))]
+        given: Any = {"target": "y", "task": "regression", "shuffle": True}
+        plan = make_plan(names, **given)
+        (chunk,) = plan.chunks
+        local = make_plan(folder / "many", **given)
+        expected = read_chunk(local, local.chunks[0])
+        lock, running, most, begun = threading.Lock(), 0, 0, 0
+        is_met, real = threading.Event(), read_module._columns
+
+        def columns(*given: Any) -> Any:
+            nonlocal running, most, begun
+            with lock:
+                running, begun = running + 1, begun + 1
+                most = max(most, running)
+                if running == read_module.CONNECTIONS:
+                    is_met.set()
+            assert is_met.wait(30)
+            try:
+                return real(*given)
+            finally:
+                with lock:
+                    running -= 1
+
+        monkeypatch.setattr(read_module, "_columns", columns)
+        assert read_chunk(plan, chunk).X.tobytes() == expected.X.tobytes()
+        assert most == read_module.CONNECTIONS
+        parts = [read_module._Part(block) for block in plan.blocks]
+        begun = 0
+        tables = read_module._tables(plan, parts, ())
+        assert next(tables)[0] is parts[0]
+        assert begun <= read_module.AHEAD
+        assert [part for part, _ in tables] == parts[1:]
+        most = 0
+        monkeypatch.setattr(read_module, "AHEAD_BYTES", 1)
+        assert [part for part, _ in read_module._tables(plan, parts[:4], ())] == parts[:4]
+        assert most == 1
 
     @pytest.mark.parametrize("path", ["nope.parquet", "k=1/a.parquet?token=1"])
     def test_links_that_cannot_be_read_are_named(self, address: str, path: str) -> None:

@@ -11,7 +11,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dmondrian.distributed.blocks import BlockCache
+from dmondrian.data.chunks import JOINED_BLOCKS, MOST_GROUPS
+from dmondrian.distributed.blocks import READ_SECONDS, BlockCache, seconds_for
 
 from .conftest import wait_until
 
@@ -61,6 +62,28 @@ def test_a_failed_read_reaches_its_caller_and_is_tried_again() -> None:
         cache.get(1)
     assert cache.get(1).index == 1
     cache.close()
+
+
+def test_a_read_that_takes_too_long_goes_on_and_is_waited_for_again() -> None:
+    reader, ending = Reader(), threading.Event()
+
+    def read(index: int) -> SimpleNamespace:
+        assert ending.wait(60)
+        return reader(index)
+
+    cache = BlockCache(read, 3, ahead=0, seconds=lambda index: 60.0 if ending.is_set() else 0.01)
+    for _ in range(2):
+        with pytest.raises(TimeoutError, match="chunk 1 was not read in"):
+            cache.get(1)
+    ending.set()
+    assert cache.get(1).index == 1
+    assert reader.calls[1] == cache.reads == 1
+    cache.close()
+
+
+def test_the_wait_for_a_chunk_grows_with_its_row_groups() -> None:
+    assert seconds_for(1) == seconds_for(JOINED_BLOCKS) == READ_SECONDS
+    assert seconds_for(MOST_GROUPS) == READ_SECONDS * MOST_GROUPS / JOINED_BLOCKS
 
 
 def test_blocks_below_the_floor_are_let_go() -> None:
