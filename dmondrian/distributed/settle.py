@@ -22,6 +22,7 @@ from dmondrian.errors import CheckpointError
 from dmondrian.parameters import ForestParameters
 from dmondrian.progressive import Rows
 from dmondrian.warmup import LAST, Warmup, choose, rows_for
+from dmondrian.wording import counted
 
 _log = logging.getLogger("dmondrian")
 _NAMED = 5  # columns that are told by name
@@ -58,7 +59,8 @@ def settle(estimator: Any, plan: Plan, url: str) -> dict[str, Any]:
     if _is_dealt(plan):
         of_whom = f"the first {SAMPLED_BLOCKS} row groups"
     settings = ", ".join(name.replace("_", " ") for name in auto)
-    _log.info("choosing %s from %s rows of %s", settings, f"{n:,}", of_whom)
+    found = counted(min(n, plan.n_rows), "row")
+    _log.info("choosing %s from %s of %s", settings, found, of_whom)
     began = time.monotonic()
     rows = first_rows(plan, n)
     chosen = choose(drawn, auto, rows, n_threads, n)
