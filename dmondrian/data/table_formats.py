@@ -22,17 +22,20 @@ from pyarrow import fs
 from dmondrian.errors import DataError
 
 # A path that only the tables of a format have; what precedes it is the table's folder. DuckLake
-# keeps its log in a database elsewhere: it is known by the names of its files.
+# keeps its log in a database elsewhere: it is known by the names of its files. So is Hive, whose
+# names of folders others may have too; tables of Parquet have files as 000000_0.
 _MARKER = re.compile(
     r"/(?:"
     r"(?P<delta>_delta_log(?:/|$))"
     r"|(?P<hudi>\.hoodie(?:/|$|_partition_metadata$))"
     r"|(?P<spark>_spark_metadata(?:/|$))"
-    r"|(?P<iceberg>metadata/(?:v?\d[^/]*\.metadata\.json(?:\.gz)?|version-hint\.text)$)"
+    r"|(?P<iceberg>metadata/(?:(?:v\d+|\d{5,}-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"
+    r"(?:\.gz)?\.metadata\.json(?:\.gz)?|version-hint\.text)$)"
     r"|(?P<lance>_versions/\d+\.manifest$)"
     r"|(?P<paimon>schema/schema-\d+$)"
     r"|(?P<ducklake>ducklake-[0-9a-f]{8}-[0-9a-f-]{27}(?:-delete)?\.parquet$)"
-    r"|(?P<hive>(?:base|(?:delete_)?delta_0\d{6})_0\d{6}(?:_\d{4})?(?:_v\d{7})?/)"
+    r"|(?P<hive>(?:base|(?:delete_)?delta_0\d{6})_0\d{6}(?:_\d{4})?(?:_v\d{7})?/"
+    r"(?:bucket_\d+(?:_\d+)?|\d{6}_\d+(?:_copy_\d+)?|_orc_acid_version)$)"
     r")"
 )
 # Folders beside which, or in which, such paths are: what is asked for in folders above.

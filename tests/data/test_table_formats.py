@@ -173,6 +173,8 @@ FORMATS = {
     ),
     "a transactional Hive table": ("README", "k=1/delta_0000001_0000001_0000/000000_0"),
     "a transactional Hive table ": ("README", "base_0000002/000000_0"),
+    "a transactional Hive table  ": ("README", "k=1/base_0000002_v0000012/bucket_00001"),
+    "a transactional Hive table   ": ("base_0000002/_orc_acid_version", "base_0000002/a.parquet"),
 }  # fmt: skip
 
 
@@ -231,8 +233,21 @@ def test_writes_of_databricks_that_did_not_end_are_refused(write: Write, tmp_pat
         list_source(folder)
 
 
+@pytest.mark.parametrize("name", ["base_0000001", "delta_0000001_0000002", "base_0000001/k=1"])
+def test_folders_named_as_those_of_hive_are_read(write: Write, tmp_path: Path, name: str) -> None:
+    file = write({"x": [1]}, f"rows/{name}/part-0.parquet")
+    write({"x": [1]}, f"rows/{name}/000000_1.parquet")
+    for source in (tmp_path / "rows", file.parent, f"{file.parent}/*.parquet"):
+        assert len(list_source(source)[0]) == 2
+    other = write({"x": [1]}, f"rows/{name}/deep/bucket_00000")
+    assert len(list_source(other.parent)[0]) == 1
+
+
 def test_plain_folders_with_similar_names_are_read(write: Write, tmp_path: Path) -> None:
-    for name in ("metadata/about.json", "schema/a.txt", "schema-0/x.csv", "delta/x.json"):
+    for name in (
+        "metadata/about.json", "metadata/1_census.metadata.json", "metadata/2024-01.metadata.json",
+        "metadata/00001.metadata.json", "schema/a.txt", "schema-0/x.csv", "delta/x.json",
+    ):  # fmt: skip
         (tmp_path / "rows" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "rows" / name).write_text("{}")
     for name in ("a.parquet", "metadata/b.parquet", "base_2024/c.parquet", "schema/d.parquet"):
