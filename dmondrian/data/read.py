@@ -82,12 +82,18 @@ class Encoded:
     def between(self, start: int, stop: int) -> Encoded:
         """Return the rows at the places `start` to `stop - 1`, rows that were dropped counted.
 
-        Events are counted for many rows at a time: those of all rows are with the first.
+        Rows without a target are counted where they are. Other events are only known of all rows
+        together and are counted with the first part: a run that ends inside of these rows has
+        those of the rows behind too. One that goes on inside of them after an earlier version,
+        which read these rows in other parts, lacks those of the rows that are left.
         """
-        counts = self.counts if start == 0 else {}
+        counts = dict(self.counts) if start == 0 else {}
+        counts["null_target"] = 0
         if self.dropped is not None:
             # Rows that are left before a place: all before it but those that were dropped.
-            start, stop = (at - int(np.searchsorted(self.dropped, at)) for at in (start, stop))
+            lost = [int(np.searchsorted(self.dropped, at)) for at in (start, stop)]
+            counts["null_target"] = lost[1] - lost[0]
+            start, stop = start - lost[0], stop - lost[1]
         part = slice(start, stop)
         return Encoded(
             self.X[part],

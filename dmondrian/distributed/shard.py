@@ -92,6 +92,7 @@ def learn_jointly(chunk: Chunk, shard: Shard, encoded: Any, order: Step) -> None
     if order.speaks:
         answer.y, answer.weight = y, w
         answer.counts = dict(encoded.counts) if order.start == chunk.start else {}
+        answer.counts["null_target"] = order.stop - order.start - len(y)
     shard.answers[order.start], shard.ahead = answer, None
     shard.position = order.stop
     if order.save:

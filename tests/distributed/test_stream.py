@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from distributed import Client
 
+from dmondrian import MondrianKernelClassifier
 from dmondrian.checkpoint import Run
 from dmondrian.data import make_plan
 from dmondrian.distributed import Progress, evaluate, freeze, score, shards
@@ -66,6 +67,26 @@ def test_checkpoints_are_at_the_rows_asked_for_and_a_run_goes_on_from_them(
     latest = Run.open(run.run_url).latest()
     assert latest is not None
     assert latest.metrics["counts"]["null_target"] == sum(i % 7 == 2 for i in range(ROWS))
+    check_rows(run.run_url)
+
+
+def check_rows(url: str) -> None:
+    """Check that each row before a checkpoint is counted: as learned, or as without a target."""
+    for position in Run.open(url).manifests():
+        metrics = Run.open(url).manifest(position).metrics
+        assert metrics["progressive"]["rows"] + metrics["counts"].get("null_target", 0) == position
+
+
+@pytest.mark.filterwarnings("ignore:the rows look sorted")
+def test_rows_without_a_target_are_counted_where_trees_are_fitted_together(
+    fit: Fit, one_group: Path
+) -> None:
+    estimator = MondrianKernelClassifier(
+        2, lifetime=1.5, random_state=7, n_passes=1, batch_size=500
+    )
+    run = fit(estimator=estimator, data=one_group, null_target="drop", checkpoint_every="700 rows")
+    assert len(Run.open(run.run_url).manifests()) > 4
+    check_rows(run.run_url)
 
 
 @pytest.mark.filterwarnings("ignore:the rows look sorted")
