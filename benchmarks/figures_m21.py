@@ -30,7 +30,7 @@ from benchmarks import datasets
 from benchmarks.records import table
 from dmondrian import AMFClassifier, AMFRegressor, MondrianForestClassifier
 from dmondrian.displays import PartitionDisplay, WeightedDepthDisplay
-from dmondrian.prequential import slices
+from dmondrian.forecast_lag import slices
 
 TREES = 10
 STEPS = (10, 30, 100, 300)

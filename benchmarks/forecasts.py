@@ -30,8 +30,9 @@ import pyarrow.parquet as pq
 from benchmarks import datasets
 from benchmarks.records import RESULTS, Records, table
 from dmondrian.ensemble import Ensemble
+from dmondrian.forecast_lag import slices
 from dmondrian.parameters import ForestParameters
-from dmondrian.prequential import forecast_and_learn_all, mean_over_trees, slices
+from dmondrian.prequential import forecast_and_learn_all, mean_over_trees
 
 FORESTS: dict[str, dict[str, Any]] = {
     "amf-classifier": {},

@@ -5,14 +5,8 @@ Trees that learn a batch of rows do so one after the other, so there is no momen
 forest has learned the rows before one and no other; the sum over trees of what each said then is
 the forecast of the forest of that moment all the same.
 
-Three kinds of forest cannot do that at the price of a way through a tree:
-
-- the hierarchy of a regressor has to visit all nodes to know what one cell says. Its rows are
-  forecast in slices, by the forest before the slice (:func:`slices`);
-- a lifetime that is chosen from the tree is chosen from all nodes. Rows are forecast just before
-  they are learned, but at lifetimes chosen before the slice;
-- cells that are fitted jointly are learned in mini-batches, by the model before the batch
-  (:mod:`dmondrian.kernel.batches`).
+Where that takes more than a way through a tree, rows are forecast earlier
+(:mod:`dmondrian.forecast_lag`).
 
 Relies on :meth:`dmondrian.ensemble.Ensemble.ask_and_learn`. Promises that the trees learn what
 :meth:`dmondrian.ensemble.Ensemble.update` learns, and sums over trees that depend neither on
@@ -25,7 +19,7 @@ Shapes: n rows, a rows that are forecast, T trees, k outputs.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from threading import Lock
 from typing import NamedTuple
 
@@ -36,20 +30,10 @@ from dmondrian.core.columns import read_only
 from dmondrian.core.sample import write_hits
 from dmondrian.ensemble import Ensemble
 from dmondrian.fixed_point import KNOWN, WORDS, finest_one, units, whole_shares
-from dmondrian.parameters import ForestParameters
+from dmondrian.forecast_lag import LIFETIMES, SLICES, kind_of, slices
 from dmondrian.rules.gaussian import GaussianHierarchy
 from dmondrian.sampled import DENSITY, Sampled
 
-KINDS = EACH, LIFETIMES, BATCHES, SLICES = "row", "lifetime", "batch", "slice"
-LAG = 4096  # most rows of a slice
-_IN_WORDS = {
-    EACH: "each row forecast just before it was learned",
-    LIFETIMES: "each row forecast just before it was learned, at lifetimes that were chosen up to "
-    f"{LAG:,} rows before",
-    BATCHES: "each mini-batch forecast just before it was learned",
-    SLICES: f"each row forecast before it was learned, by the forest of up to {LAG:,} rows before",
-}
-_OCTAVE = 8  # slices of a doubling of the stream: no row is forecast with less than 8/9 of its past
 _ROWS, _NUMBERS = 16_384, 2**20  # most rows, and answers of all trees, between two looks at answers
 
 Summed = np.ndarray | pairwise.Partial
@@ -61,62 +45,6 @@ class Forecasts(NamedTuple):
 
     sums: Summed
     sampled: Sampled | None  # those of the sample that calibrations are fitted to
-
-
-def kind_of(parameters: ForestParameters) -> str:
-    """Return how a forest's rows are forecast: "row", "lifetime", "batch" or "slice"."""
-    if parameters.joint is not None:
-        return BATCHES
-    if parameters.cost is not None and parameters.cost.selection is not None:
-        return LIFETIMES
-    is_gaussian = parameters.aggregation == "hierarchy" and not parameters.n_classes
-    return SLICES if is_gaussian else EACH
-
-
-def in_words(kind: str, exact_from: int = 0) -> str:
-    """Say how rows were forecast; those before ``exact_from`` were forecast in slices."""
-    told = _IN_WORDS[kind]
-    if exact_from:
-        told += f" (the first {exact_from:,} rows: by the forest of up to {LAG:,} rows before)"
-    return told
-
-
-def marks(position: int, stop: int, least: int) -> Iterator[int]:
-    """Yield the positions behind ``position``, up to ``stop``, at which slices end.
-
-    They divide each doubling of the stream in eight, with at least ``least`` (a power of two) and
-    at most 4096 rows between them.
-    """
-    while True:
-        octave = 1 << max(0, position.bit_length() - 1)
-        size = min(max(octave // _OCTAVE, least), LAG)
-        position = (position // size + 1) * size
-        if position > stop:
-            return
-        yield position
-
-
-def slices(position: int, n: int) -> Iterator[tuple[int, int]]:
-    """Cut rows where test turns to train, if they are forecast in slices.
-
-    Parameters
-    ----------
-    position : int
-        Position of the first row in the stream.
-    n : int
-        Rows.
-
-    Yields
-    ------
-    (int, int)
-        First row and row behind the last, from 0 to n.
-    """
-    start = 0
-    for mark in marks(position, position + n - 1, 1):
-        yield start, mark - position
-        start = mark - position
-    if start < n:
-        yield start, n
 
 
 def forecast_and_learn_all(

@@ -31,6 +31,7 @@ LAYERS = (
         "cost",
         "domain",
         "fixed_point",
+        "forecast_lag",
         "fringe",
         "frozen",
         "joint",
@@ -55,7 +56,7 @@ LAYERS = (
         "mixture",
     }
     | {"scales", "warmup", "forest", "state", "merge", "density", "own_loss", "conformal", "kernel"}
-    | {"label_mixture", "dispersion", "prequential"},
+    | {"label_mixture", "dispersion"},
     {"checkpoint", "store", "data"},
     {"estimators"},
     {"export", "frames"},

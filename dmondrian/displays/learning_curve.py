@@ -28,7 +28,7 @@ from dmondrian.displays.axes import axes_of
 from dmondrian.distributed.curve import NAMES, band_of
 from dmondrian.distributed.metrics import Progressive
 from dmondrian.errors import ParameterError
-from dmondrian.prequential import EACH, kind_of, slices
+from dmondrian.forecast_lag import EACH, kind_of, slices
 
 
 class LearningCurveDisplay:

@@ -17,7 +17,7 @@ from typing import Any
 
 from distributed import Client
 
-from dmondrian import prequential
+from dmondrian import forecast_lag
 from dmondrian.calibration import kind_of
 from dmondrian.checkpoint import Lease, Manifest, Run
 from dmondrian.data import Plan, places_of
@@ -143,7 +143,7 @@ class Attempt:
         if self.run.run_json.get("progressive"):
             saved = metrics.get("progressive")
             task = self.plan.schema.task
-            made = prequential.kind_of(self.parameters)
+            made = forecast_lag.kind_of(self.parameters)
             fresh = Progressive(task, made, position)
             progressive = Progressive.from_json(saved) if saved else fresh
             progressive.go_on_as(made)

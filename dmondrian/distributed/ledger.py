@@ -21,8 +21,9 @@ from dmondrian.distributed.orders import Answer, BlockAnswer
 from dmondrian.distributed.rounds import Rounds
 from dmondrian.distributed.sortedness import Sortedness
 from dmondrian.distributed.units import Unit
+from dmondrian.forecast_lag import BATCHES
 from dmondrian.joint import Joint
-from dmondrian.prequential import BATCHES, mean_over_trees
+from dmondrian.prequential import mean_over_trees
 from dmondrian.sampled import Sampled, add
 
 _log = logging.getLogger("dmondrian")

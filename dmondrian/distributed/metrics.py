@@ -19,7 +19,7 @@ import numpy as np
 
 from dmondrian.distributed.outcomes import Outcomes, running
 from dmondrian.errors import CorruptError
-from dmondrian.prequential import EACH, KINDS, LIFETIMES, SLICES, in_words, marks
+from dmondrian.forecast_lag import EACH, KINDS, LIFETIMES, SLICES, in_words, marks
 
 CURVE_POINTS = 256
 """Most points a learning curve keeps; then every second one is dropped."""

@@ -11,7 +11,7 @@ from sklearn import metrics as sk
 
 from dmondrian import CorruptError
 from dmondrian.distributed.metrics import CURVE_POINTS, HeldOut, Progressive
-from dmondrian.prequential import EACH
+from dmondrian.forecast_lag import EACH
 
 
 def class_rows(seed: int, n: int = 400, k: int = 3) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -38,9 +38,11 @@ from dmondrian.distributed.ledger import Ledger
 from dmondrian.distributed.metrics import WORSE, Progressive
 from dmondrian.distributed.orders import OK, Answer, BlockAnswer
 from dmondrian.distributed.units import Unit
+from dmondrian.forecast_lag import kind_of as kind_of_forecasts
+from dmondrian.forecast_lag import marks, slices
 from dmondrian.forest import Forest
 from dmondrian.pairwise import joined, partial_sums, total
-from dmondrian.prequential import forecast_and_learn_all, marks, slices
+from dmondrian.prequential import forecast_and_learn_all
 from dmondrian.report import write_report
 
 N, TREES = 700, 5
@@ -107,7 +109,7 @@ def metrics_of(
         units,
         len(shards),
         TREES,
-        Progressive(task, prequential.kind_of(its)),
+        Progressive(task, kind_of_forecasts(its)),
         kind_of(its.tells_labels)() if calibrate else None,
         {},
         0,

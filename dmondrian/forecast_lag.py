@@ -1,0 +1,89 @@
+"""How far ahead of learning rows are forecast: kinds of forests, in words, and slices of rows.
+
+Each tree forecasts a row just before it learns it (:mod:`dmondrian.prequential`). Three kinds of
+forest cannot do that at the price of a way through a tree:
+
+- the hierarchy of a regressor has to visit all nodes to know what one cell says. Its rows are
+  forecast in slices, by the forest before the slice (:func:`slices`);
+- a lifetime that is chosen from the tree is chosen from all nodes. Rows are forecast just before
+  they are learned, but at lifetimes chosen before the slice;
+- cells that are fitted jointly are learned in mini-batches, by the model before the batch
+  (:mod:`dmondrian.kernel.batches`).
+
+Relies on nothing that learns, so that whoever shows a run needs no compiled code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dmondrian.parameters import ForestParameters
+
+KINDS = EACH, LIFETIMES, BATCHES, SLICES = "row", "lifetime", "batch", "slice"
+LAG = 4096  # most rows of a slice
+_IN_WORDS = {
+    EACH: "each row forecast just before it was learned",
+    LIFETIMES: "each row forecast just before it was learned, at lifetimes that were chosen up to "
+    f"{LAG:,} rows before",
+    BATCHES: "each mini-batch forecast just before it was learned",
+    SLICES: f"each row forecast before it was learned, by the forest of up to {LAG:,} rows before",
+}
+_OCTAVE = 8  # slices of a doubling of the stream: no row is forecast with less than 8/9 of its past
+
+
+def kind_of(parameters: ForestParameters) -> str:
+    """Return how a forest's rows are forecast: "row", "lifetime", "batch" or "slice"."""
+    if parameters.joint is not None:
+        return BATCHES
+    if parameters.cost is not None and parameters.cost.selection is not None:
+        return LIFETIMES
+    is_gaussian = parameters.aggregation == "hierarchy" and not parameters.n_classes
+    return SLICES if is_gaussian else EACH
+
+
+def in_words(kind: str, exact_from: int = 0) -> str:
+    """Say how rows were forecast; those before ``exact_from`` were forecast in slices."""
+    told = _IN_WORDS[kind]
+    if exact_from:
+        told += f" (the first {exact_from:,} rows: by the forest of up to {LAG:,} rows before)"
+    return told
+
+
+def marks(position: int, stop: int, least: int) -> Iterator[int]:
+    """Yield the positions behind ``position``, up to ``stop``, at which slices end.
+
+    They divide each doubling of the stream in eight, with at least ``least`` (a power of two) and
+    at most 4096 rows between them.
+    """
+    while True:
+        octave = 1 << max(0, position.bit_length() - 1)
+        size = min(max(octave // _OCTAVE, least), LAG)
+        position = (position // size + 1) * size
+        if position > stop:
+            return
+        yield position
+
+
+def slices(position: int, n: int) -> Iterator[tuple[int, int]]:
+    """Cut rows where test turns to train, if they are forecast in slices.
+
+    Parameters
+    ----------
+    position : int
+        Position of the first row in the stream.
+    n : int
+        Rows.
+
+    Yields
+    ------
+    (int, int)
+        First row and row behind the last, from 0 to n.
+    """
+    start = 0
+    for mark in marks(position, position + n - 1, 1):
+        yield start, mark - position
+        start = mark - position
+    if start < n:
+        yield start, n
