@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distributed import Client
+from distributed import Client, LocalCluster
 
 from dmondrian import MondrianKernelRegressor
 from dmondrian.checkpoint import Run, load_model
 from dmondrian.checkpoint.codec import decode_forest, encode_forest
 from dmondrian.checkpoint.lease import ask_to_stop, holder_of
 from dmondrian.distributed import Progress, TrainedRun, fleet, score, shards
+from dmondrian.distributed.coordinator import Coordinator
 from dmondrian.distributed.orders import Step
 from dmondrian.forest import Forest
 
@@ -212,13 +213,13 @@ def rows_learned(run: Run, position: int) -> dict[int, float]:
     return {number: Forest.from_state(*blob).total_weight for number, blob in blobs.items()}
 
 
-@pytest.mark.usefixtures("one_waiting")
-@pytest.mark.parametrize("is_noticed", [False, True])
-def test_a_shard_that_is_saved_ahead_and_lost_as_a_run_stops_is_waited_for(
-    fit: Fit, cluster: Grow, undisturbed: TrainedRun, tmp_path: Path, is_noticed: bool
-) -> None:
-    workers, client = cluster(2)
-    how = {"client": client, "n_shards": 2, "checkpoint_every": "1500 rows"}
+def losing_first_shard(
+    run: Path, workers: LocalCluster, client: Client, is_noticed: bool
+) -> Callable[[Progress], None]:
+    """A listener that closes the worker of shard 0 and asks to stop, at once or once it is noticed.
+
+    By then this shard has learned 1,500 rows, which are saved, and the other one 500.
+    """
 
     def lose() -> None:
         (address,) = (a for a, holds in client.run(holds_first_shard).items() if holds)
@@ -226,8 +227,7 @@ def test_a_shard_that_is_saved_ahead_and_lost_as_a_run_stops_is_waited_for(
         client.sync(worker.close)
         wait_until(lambda: len(workers_of(client)) == 1)
 
-    # The first shard has learned 1,500 rows, which are saved, and the second one 500.
-    lost = Asked(tmp_path / "run", row=2 * GROUP, ask=lose)
+    lost = Asked(run, row=2 * GROUP, ask=lose)
     is_asked: list[int] = []
 
     def listen(progress: Progress) -> None:
@@ -236,6 +236,17 @@ def test_a_shard_that_is_saved_ahead_and_lost_as_a_run_stops_is_waited_for(
             is_asked.append(progress.rows)
             interrupt()
 
+    return listen
+
+
+@pytest.mark.usefixtures("one_waiting")
+@pytest.mark.parametrize("is_noticed", [False, True])
+def test_a_shard_that_is_saved_ahead_and_lost_as_a_run_stops_is_waited_for(
+    fit: Fit, cluster: Grow, undisturbed: TrainedRun, tmp_path: Path, is_noticed: bool
+) -> None:
+    workers, client = cluster(2)
+    how = {"client": client, "n_shards": 2, "checkpoint_every": "1500 rows"}
+    listen = losing_first_shard(tmp_path / "run", workers, client, is_noticed)
     with pytest.raises(KeyboardInterrupt, match="stopped at row 1,500 of 6,000, which is saved"):
         fit(progress=listen, **how)
     run = Run.open(tmp_path / "run")
@@ -246,6 +257,22 @@ def test_a_shard_that_is_saved_ahead_and_lost_as_a_run_stops_is_waited_for(
     assert digests(again) == digests(fit("whole", **how))
     assert trees_of(again.run_url) == trees_of(undisturbed.run_url)
     assert again.metrics == undisturbed.metrics
+
+
+@pytest.mark.usefixtures("one_waiting")
+def test_states_of_different_positions_are_never_committed_as_one(
+    fit: Fit, cluster: Grow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers, client = cluster(2)
+    how = {"client": client, "n_shards": 2, "checkpoint_every": "1500 rows"}
+    listen = losing_first_shard(tmp_path / "run", workers, client, is_noticed=True)
+    # A wrong choice: the end of the second unit, behind which shard 0 is saved.
+    monkeypatch.setattr(Coordinator, "_unit_that_ends_behind", lambda self, position: 1)
+    with pytest.raises(KeyboardInterrupt, match="stopped before a row was learned"):
+        fit(progress=listen, **how)
+    assert Run.open(tmp_path / "run").manifests() == []
+    again = fit(**how)
+    assert digests(again) == digests(fit("whole", **how))
 
 
 def test_a_worker_that_does_not_say_where_it_is_costs_a_window(
