@@ -179,7 +179,9 @@ class Attempt:
         """Cut the stream into units, of which one ends at a checkpoint."""
         if self.parameters.joint is not None:
             return cut_jointly(self.plan.chunks_by_block, self.parameters.joint.batch_size)
-        return cut(self.plan.chunks, every=self.manner.every.rows, at=(position,))
+        n_outputs = self.parameters.n_outputs if self.run.run_json.get("progressive") else 1
+        every = self.manner.every.rows
+        return cut(self.plan.chunks, every=every, at=(position,), n_outputs=n_outputs)
 
     def go(self, client: Client, manifest: Manifest | None, lease: Lease) -> Manifest | None:
         """Drive the coordinator to the end; note the attempt in the run folder."""

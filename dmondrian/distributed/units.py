@@ -1,9 +1,9 @@
 """Units: how a stream is cut into steps, and where a run may checkpoint.
 
 Relies on the chunks of a frozen plan: contiguous, in stream order, numbered from 0. Promises that
-units depend on nothing but the plan and the positions where checkpoints are asked for or were
-taken; a unit may end anywhere within a chunk, or, where cells are fitted jointly, where a
-mini-batch does.
+units depend on nothing but the plan, the forest's outputs and the positions where checkpoints are
+asked for or were taken; a unit may end anywhere within a chunk, or, where cells are fitted jointly,
+where a mini-batch does.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from dmondrian.kernel.batches import pieces
 
 UNIT_ROWS = 65_536
 """Rows of a step at most; a task costs a few milliseconds."""
+
+UNIT_NUMBERS = 2**23
+"""Forecasts of a step at most, rows times outputs: 64 MiB. Some steps wait to be scored."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ def cut(
     max_rows: int | None = None,
     every: int | None = None,
     at: Collection[int] = (),
+    n_outputs: int = 1,
 ) -> list[Unit]:
     """Cut a stream into units.
 
@@ -51,12 +55,15 @@ def cut(
         A unit also ends at each multiple of so many rows, so that a checkpoint is taken there.
     at : collection of int
         Other positions where a unit ends: a checkpoint that was taken.
+    n_outputs : int
+        Numbers that forecast a row; a unit has at most `UNIT_NUMBERS` of them, or one row.
 
     Returns
     -------
     list of Unit
     """
     max_rows = UNIT_ROWS if max_rows is None else max_rows
+    max_rows = min(max_rows, max(1, UNIT_NUMBERS // n_outputs))
     stops, marks = [chunk.stop for chunk in chunks], sorted(at)
     units: list[Unit] = []
     start, n_rows = 0, stops[-1] if stops else 0

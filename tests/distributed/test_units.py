@@ -50,6 +50,12 @@ def test_a_unit_ends_where_a_checkpoint_was_taken() -> None:
     assert [u.stop for u in cut(chunks_of(30), every=20, at=(13,))] == [13, 20, 30]
 
 
+def test_units_have_fewer_rows_where_many_numbers_forecast_a_row() -> None:
+    assert [u.rows for u in cut(chunks_of(200_000), n_outputs=2)] == [65_536] * 3 + [3_392]
+    assert {u.rows for u in cut(chunks_of(8192), n_outputs=2**12)} == {2048}
+    assert {u.rows for u in cut(chunks_of(3), n_outputs=2**30)} == {1}
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
