@@ -57,6 +57,7 @@ def forecast_and_learn_all(
     position: int,
     n_trees: int,
     samples: bool = False,
+    dropped: np.ndarray | None = None,
 ) -> Forecasts:
     """Let an ensemble learn rows in order; return what its trees said of each before.
 
@@ -74,18 +75,23 @@ def forecast_and_learn_all(
         Trees of the whole forest, whose sums will be added to these.
     samples : bool
         Also return the sample of :func:`dmondrian.sampled.forecast_and_learn`.
+    dropped : int64 array, optional
+        As in :func:`dmondrian.forecast_lag.slices`: rows that were dropped move no end of a slice.
     """
     ensemble.check_sizes(y, w)
     if ensemble.parameters.cost is not None:
         ensemble.parameters.cost.check_labels(y)
     kind = kind_of(ensemble.parameters)
     if kind == SLICES:
-        return Forecasts(_by_slices(ensemble, X, y, w, n_threads, position), None)
+        sums = _by_slices(ensemble, X, y, w, n_threads, position, dropped)
+        return Forecasts(sums, None)
     are_much = ensemble.are_much(y, w)
     heard = _Heard(ensemble, y, w, n_trees, samples)
     per_row = max(1, len(ensemble.placed) * ensemble.told_of_samples.width)
     most = min(_ROWS, max(_NUMBERS // per_row, 1))
-    cuts = slices(position, len(y)) if kind == LIFETIMES else [(0, len(y))]
+    cuts = [(0, len(y))]
+    if kind == LIFETIMES:
+        cuts = list(slices(position, len(y), dropped))
     for first, last in cuts:
         each = ensemble.tree_lifetimes() if kind == LIFETIMES else None
         for start in range(first, last, most):
@@ -202,6 +208,7 @@ def _by_slices(
     w: np.ndarray | None,
     n_threads: int,
     position: int,
+    dropped: np.ndarray | None,
 ) -> pairwise.Partial:
     """Forecast and learn rows slice by slice; return the sums.
 

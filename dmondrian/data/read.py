@@ -89,11 +89,13 @@ class Encoded:
         """
         counts = dict(self.counts) if start == 0 else {}
         counts["null_target"] = 0
-        if self.dropped is not None:
+        dropped = self.dropped
+        if dropped is not None:
             # Rows that are left before a place: all before it but those that were dropped.
-            lost = [int(np.searchsorted(self.dropped, at)) for at in (start, stop)]
-            counts["null_target"] = lost[1] - lost[0]
-            start, stop = start - lost[0], stop - lost[1]
+            first, last = np.searchsorted(dropped, [start, stop]).tolist()
+            counts["null_target"] = last - first
+            dropped = dropped[first:last] - start
+            start, stop = start - first, stop - last
         part = slice(start, stop)
         return Encoded(
             self.X[part],
@@ -102,6 +104,7 @@ class Encoded:
             None if self.keep is None else self.keep.slice(start, stop - start),
             counts,
             self.names,
+            dropped,
         )
 
 

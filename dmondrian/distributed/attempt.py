@@ -179,9 +179,11 @@ class Attempt:
         """Cut the stream into units, of which one ends at a checkpoint."""
         if self.parameters.joint is not None:
             return cut_jointly(self.plan.chunks_by_block, self.parameters.joint.batch_size)
-        n_outputs = self.parameters.n_outputs if self.run.run_json.get("progressive") else 1
-        every = self.manner.every.rows
-        return cut(self.plan.chunks, every=every, at=(position,), n_outputs=n_outputs)
+        every, n_outputs, is_sliced = self.manner.every.rows, 1, False
+        if self.run.run_json.get("progressive"):
+            n_outputs = self.parameters.n_outputs
+            is_sliced = forecast_lag.kind_of(self.parameters) in forecast_lag.SLICED_KINDS
+        return cut(self.plan.chunks, None, every, (position,), n_outputs, is_sliced)
 
     def go(self, client: Client, manifest: Manifest | None, lease: Lease) -> Manifest | None:
         """Drive the coordinator to the end; note the attempt in the run folder."""

@@ -3,7 +3,8 @@
 Relies on answers that are a pure function of shard and unit, so that the first one counts and a
 repeated one is ignored. Promises that forecasts are summed over trees in a fixed way and scored in
 the order of the stream, whatever finished first and however trees are cut into shards, so that
-metrics depend on the stream and the trees alone.
+metrics depend on the stream and the trees alone: where rows are forecast in slices, because units
+end where slices do (:mod:`dmondrian.distributed.units`).
 """
 
 from __future__ import annotations

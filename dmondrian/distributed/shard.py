@@ -68,7 +68,7 @@ def learn_block(chunk: Chunk, shard: Shard, encoded: Any, order: Step) -> None:
     if order.forecasts:
         answer.total, answer.sampled = forecast_and_learn_all(
             forest, *rows, order.n_threads, position=first, n_trees=shard.n_trees,
-            samples=order.samples,
+            samples=order.samples, dropped=encoded.dropped,
         )  # fmt: skip
     elif order.samples:
         answer.sampled = forecast_and_learn(forest, *rows, order.n_threads)

@@ -116,15 +116,17 @@ def train(
     first_tree : int
         Number of the first tree. Runs of one seed with other trees can be merged.
     checkpoint_every : str, int or None
-        "auto", "100000 rows" (exactly at multiples of them, or, where cells are fitted jointly, at
-        the end of the mini-batch), "5 min", a number of rows, or None for the end only; never
-        changes the forest. "auto" saves after half a minute, then as seldom as keeps the last save
-        below 3 % of the time to the next; a forest that still grows pays more than that.
+        "auto", "100000 rows" (exactly at multiples of them, or, where cells are fitted jointly or
+        rows are forecast in slices, at the end of the mini-batch, slice or row group, up to 4,096
+        rows later), "5 min", a number of rows, or None for the end only; changes neither the forest
+        nor a metric. "auto" saves after half a minute, then as seldom as keeps the last save below
+        3 % of the time to the next; a forest that still grows pays more than that.
     progressive : bool
         Forecast each row just before it is learned, for metrics and a learning curve; costs a
         prediction per row. Regressors with ``aggregation="hierarchy"`` forecast in slices, and
-        trees that choose their lifetime do so between slices, of up to 4,096 rows; the Mondrian
-        kernel forecasts mini-batches.
+        trees that choose their lifetime do so between slices, of up to 4,096 rows, which end at
+        fixed positions of the stream and where row groups do; the Mondrian kernel forecasts
+        mini-batches.
     window : int
         Steps that the fastest shard may be ahead of the slowest.
     progress : callable, bool or None

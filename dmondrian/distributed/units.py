@@ -2,17 +2,19 @@
 
 Relies on the chunks of a frozen plan: contiguous, in stream order, numbered from 0. Promises that
 units depend on nothing but the plan, the forest's outputs and the positions where checkpoints are
-asked for or were taken; a unit may end anywhere within a chunk, or, where cells are fitted jointly,
-where a mini-batch does.
+asked for or were taken. A unit may end anywhere within a chunk; where rows are forecast in slices
+(:mod:`dmondrian.forecast_lag`) only where a slice does, so that checkpoints change no metric; and
+where cells are fitted jointly, where a mini-batch does.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from dmondrian.data import Chunk
+from dmondrian.forecast_lag import mark_from, mark_up_to
 from dmondrian.kernel.batches import pieces
 
 UNIT_ROWS = 65_536
@@ -42,6 +44,7 @@ def cut(
     every: int | None = None,
     at: Collection[int] = (),
     n_outputs: int = 1,
+    is_sliced: bool = False,
 ) -> list[Unit]:
     """Cut a stream into units.
 
@@ -57,6 +60,10 @@ def cut(
         Other positions where a unit ends: a checkpoint that was taken.
     n_outputs : int
         Numbers that forecast a row; a unit has at most `UNIT_NUMBERS` of them, or one row.
+    is_sliced : bool
+        Whether rows are forecast in slices. Then a unit ends with a slice or a chunk: for each
+        multiple of `every` with the next of them, up to 4,096 rows later. It may have more than
+        `max_rows` rows where a slice has.
 
     Returns
     -------
@@ -69,12 +76,17 @@ def cut(
     start, n_rows = 0, stops[-1] if stops else 0
     while start < n_rows:
         wanted = n_rows if every is None else min(n_rows, (start // every + 1) * every)
+        if is_sliced:
+            wanted = min(mark_from(wanted), stops[bisect_left(stops, wanted)])
         later = bisect_right(marks, start)
         if later < len(marks):
             wanted = min(wanted, marks[later])
         stop = min(wanted, start + max_rows)
         if stop < wanted and (whole := bisect_right(stops, stop)) and stops[whole - 1] > start:
             stop = stops[whole - 1]
+        elif stop < wanted and is_sliced:
+            mark = mark_up_to(stop)
+            stop = mark if mark > start else min(mark_from(start + 1), wanted)
         units.append(Unit(len(units), start, stop))
         start = stop
     return units

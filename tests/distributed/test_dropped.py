@@ -19,9 +19,11 @@ from dmondrian import (
     MondrianForestRegressor,
     MondrianKernelRegressor,
 )
+from dmondrian.checkpoint import Run
 from dmondrian.distributed import TrainedRun, train
 
 from .conftest import SETTLED, digests
+from .test_stream import StopError, stop_after
 
 ROWS = 2000  # of a file
 FIXED: dict[str, Any] = {"n_estimators": 2, "random_state": 0}
@@ -92,7 +94,7 @@ def write_one(path: Path, is_null: np.ndarray, row_group_size: int | None = None
     return path
 
 
-@pytest.mark.parametrize("name", ["regressor"])
+@pytest.mark.parametrize("name", ["regressor", "hierarchy"])
 def test_where_a_checkpoint_is_taken_in_leading_rows_without_target_changes_no_metric(
     client: Client, tmp_path: Path, name: str
 ) -> None:
@@ -103,3 +105,27 @@ def test_where_a_checkpoint_is_taken_in_leading_rows_without_target_changes_no_m
     ]
     assert all(run.metrics == runs[0].metrics for run in runs)
     assert runs[0].metrics["r2"] > 0.2
+
+
+@pytest.mark.usefixtures("talkative")
+@pytest.mark.parametrize("name", SLICED)
+def test_checkpoints_change_no_metric_of_rows_that_are_forecast_in_slices(
+    client: Client, tmp_path: Path, name: str
+) -> None:
+    is_null = np.random.default_rng(2).random(3000) < 0.3
+    is_null[700:1300] = True
+    data = write_one(tmp_path / "rows.parquet", is_null, 1900)
+    stopped: dict[str, Any] = {"checkpoint_every": 600, "progress": stop_after(600)}
+    with pytest.raises(StopError):
+        fit(client, SLICED[name], data, tmp_path / "1001", **stopped)
+    runs = [
+        fit(client, SLICED[name], data, tmp_path / f"{every}", checkpoint_every=every)
+        for every in (None, 700, 1001)
+    ]
+    assert all(run.metrics == runs[0].metrics for run in runs)
+    assert runs[0].metrics["rows"] == np.count_nonzero(~is_null)
+    straight, one, resumed = [sorted(Run.open(run.run_url).manifests()) for run in runs]
+    assert straight == [3000]
+    assert one == [704, 1408, 2304, 2816, 3000]
+    assert resumed[0] == 640
+    assert resumed[-2:] == [2048, 3000]

@@ -11,6 +11,7 @@ from dmondrian.data import Chunk
 from dmondrian.distributed.intervals import AUTO_SECONDS, AUTO_SHARE, Every, Pace, parse_every
 from dmondrian.distributed.units import cut
 from dmondrian.errors import ParameterError
+from dmondrian.forecast_lag import LAG, marks
 
 
 def chunks_of(*rows: int) -> tuple[Chunk, ...]:
@@ -48,6 +49,26 @@ def test_a_unit_ends_at_each_multiple_of_the_interval() -> None:
 
 def test_a_unit_ends_where_a_checkpoint_was_taken() -> None:
     assert [u.stop for u in cut(chunks_of(30), every=20, at=(13,))] == [13, 20, 30]
+
+
+@pytest.mark.parametrize("every", [None, 7, 700, 5000])
+@pytest.mark.parametrize("max_rows", [1, 500, 6000])
+def test_units_end_with_slices_or_chunks_where_rows_are_forecast_in_slices(
+    max_rows: int, every: int | None
+) -> None:
+    chunks = chunks_of(1500, 50_000, 3, 20_000)
+    stops = {chunk.stop for chunk in chunks}
+    ends = stops | {*marks(0, 100_000, 1)}
+    units = cut(chunks, max_rows, every, is_sliced=True)
+    assert [u.start for u in units] == [0] + [u.stop for u in units[:-1]]
+    assert {u.stop for u in units} >= {max(stops)}
+    assert {u.stop for u in units} <= ends
+    assert max(u.rows for u in units) <= max(max_rows, LAG)
+    if every is not None:
+        due = [u.stop for u in units if Every(rows=every).is_due(u)]
+        wanted = {min(e for e in ends if e >= at) for at in range(every, 71_503, every)}
+        assert set(due) == wanted
+    assert 1501 in {u.stop for u in cut(chunks, max_rows, every, (1501,), is_sliced=True)}
 
 
 def test_units_have_fewer_rows_where_many_numbers_forecast_a_row() -> None:
