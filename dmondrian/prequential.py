@@ -214,7 +214,7 @@ def _by_slices(
 
     The stream's first row of positive weight ends a slice: trees that know no label say 0.
     """
-    ends = {0, *(stop for _, stop in slices(position, len(y)))}
+    ends = {0, *(stop for _, stop in slices(position, len(y), dropped))}
     if ensemble.total_weight == 0.0:
         known = np.flatnonzero(np.ones(len(y)) if w is None else w)
         ends.add(int(known[0]) + 1 if len(known) else len(y))
