@@ -36,7 +36,7 @@ _FIRST_CAPACITY, _FIRST_POOL = 64, 1024  # nodes; doubles
 _EARLY_ROOM = 1024  # nodes that a tree gets room for at once where as many rows are to come
 _MOST_RESERVED = 2**23  # bytes
 _SPARE = 16  # part of the nodes expected that is room to spare; below _FIRST_CAPACITY
-_FEW = 64  # rows that all trees learn in one call, which no interrupt breaks off
+FEW = 64  # rows that all trees learn in one call, which no interrupt breaks off
 _FEW_ROWS, _SMALL = 1e15, 1e100  # weight of rows, and a label, that need no closer look
 _MAX_CAPACITY = 2**31 - 2  # node ids are int32
 _NO_ROWS, _NONE_1D = np.empty(0, np.int64), np.empty(0)
@@ -284,7 +284,7 @@ class Ensemble(Predicting):
         if self._lesson is not None:
             self._lesson.stop()
         with self._tearing():  # until all trees have learned the same rows
-            if len(y) <= _FEW and not len(rows):
+            if len(y) <= FEW and not len(rows):
                 learn(0, len(self.placed))
             else:
                 run_threads(lambda t: learn(t, t + 1), range(len(self.placed)), n_threads)

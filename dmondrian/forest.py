@@ -20,7 +20,7 @@ from dmondrian.core import nodes
 from dmondrian.core.columns import Columns, boxless
 from dmondrian.core.heavy import ids_at
 from dmondrian.core.nesting import take_differences
-from dmondrian.ensemble import Ensemble
+from dmondrian.ensemble import FEW, Ensemble
 from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.kernel.exact import AT_ONCE, Exact
 from dmondrian.kernel.learning import Rows, exact_of, learn_jointly
@@ -104,6 +104,8 @@ class Forest(Ensemble):
         try:
             while done < n:
                 size = turns.rows_at_once(len(self.placed))
+                if n_threads > 1:  # fewer are learned on one thread
+                    size = max(size, FEW + 1)
                 if self.exact is not None:  # each part has all cells fitted anew
                     size = max(size, AT_ONCE)
                 part = slice(done, min(done + size, n))

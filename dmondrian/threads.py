@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from math import inf
-from threading import Event, Lock, RLock, get_ident
+from queue import Empty, SimpleQueue
+from threading import Lock, RLock, get_ident
 from time import monotonic
 from typing import Any
 from weakref import WeakSet
@@ -23,6 +24,7 @@ from dmondrian.errors import ParameterError
 # had to wait some tens of milliseconds. Longer parts are a little faster.
 _MOST_AT_ONCE, _MOST_WHERE_SHARED = 2**19, 2**14
 _SOON = 0.05  # seconds that readers wait for a learner who waits for others to leave
+_MOST_OPENINGS = 16  # times that a learner then lets others in again, before it lets nobody in
 _LOOK_AGAIN = 0.1  # seconds; who was interrupted when it left may not have said so
 
 
@@ -37,24 +39,51 @@ def run_threads(work: Callable[[Any], Any], items: Sequence[Any], n_threads: int
             pass
 
 
+class _Stay:
+    """A thread that reads, or waits until it may.
+
+    Attributes
+    ----------
+    is_in : bool
+        Whether it may read; set under the mutex, and never cleared.
+    opened : Lock, optional
+        Released when ``is_in`` is set, where the thread waits.
+    left : SimpleQueue, optional
+        Where a learner waits to be told that the thread has left.
+    """
+
+    is_in = False
+    opened: Lock | None = None
+    left: SimpleQueue[None] | None = None
+
+
 class Turns:
     """Turns of threads at one forest: readers together, a learner alone.
 
     ``reading`` holds the forest in one state. ``learning`` holds other learners off for a whole
     call, ``alone`` also readers, for a part of it: those who waited for the part before come first,
     those who come while it goes on wait for its end. A reader that takes long keeps a learner
-    waiting, but not other readers. All may be nested, but nobody who reads may begin to learn.
+    waiting, but not other readers, until the learner has waited for many such readers, one after
+    the other. All may be nested, but nobody who reads may begin to learn.
 
-    One row alone takes microseconds, so it has a way without bookkeeping: who holds ``mutex`` may
-    read it where :attr:`is_taken` is false then. To learn it, set that, and look whether
-    :attr:`is_occupied` is false.
+    One row alone takes microseconds, so it has a way without bookkeeping. Who holds ``mutex`` may
+    read it where :attr:`is_taken` is false, and learn it where :attr:`is_occupied` is false too;
+    :attr:`at_row` says so meanwhile.
+
+    Nobody becomes a reader, and no learner begins, without the mutex. Signal handlers may read and
+    learn: they run on a thread that may be anywhere in this class, so the mutex is reentrant. An
+    interrupt may come before the first step of any Python function, so what has to be undone is
+    undone by single steps in a ``finally``, and a wait looks again even if nobody wakes it.
 
     Attributes
     ----------
     mutex : RLock
-        Held for moments alone, so there is no waiting for it.
+        Held for moments alone.
     is_taken : bool
-        Whether a learner is alone, or waits for the last readers to leave.
+        Whether a learner is alone, or waits for the last readers to leave; set by learners only.
+    at_row : {None, "read", "learned"}
+        What is done to one row, under the mutex. Whoever holds the mutex and finds it set is a
+        signal handler amid that.
     is_broken : bool
         Whether this process was forked from one that was changing the forest.
     """
@@ -62,77 +91,65 @@ class Turns:
     def __init__(self) -> None:
         self.mutex = RLock()
         self.is_taken = self.is_broken = False
+        self.at_row: str | None = None
         self._learners = RLock()
         self._learner: int | None = None  # thread within ``learning``
         self._alone: int | None = None  # thread within ``alone``
-        self._was_awaited = False  # whether a reader ever waited for a learner
-        # By thread, an object for each stay. What is done to a dictionary is done in one step of
-        # the interpreter: readers need no lock.
-        self._readers: dict[int, object] = {}
-        self._queue: dict[int, Lock] = {}  # released when its thread is among the readers
-        self._awaited: set[object] = set()  # stays whose end a learner waits for
-        self._left = Event()  # set when they have ended
+        # Whether a reader waited for a learner in this call that learns, and in the one before.
+        self._is_awaited = self._was_awaited = False
+        self._stays: dict[int, _Stay] = {}  # by thread, which alone puts its own in and out
         _ALL.add(self)
+
+    def __reduce__(self) -> tuple[type[Turns], tuple[()]]:
+        """Be copied and pickled as new turns: a copy is of another forest."""
+        return Turns, ()
 
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Keep the forest in the state that it is in."""
         me = get_ident()
-        if me in self._readers or self._alone == me:
+        if self._learner == me:  # nobody else changes it
             yield
             return
+        if (outer := self._stays.get(me)) is not None:
+            if not outer.is_in:  # this is a signal handler, and what it interrupted waits
+                self._wait_to_read(outer)
+            yield
+            return
+        stay = _Stay()
         try:
-            if not self._enter(me):
-                self._queue_up(me)
+            self._stays[me] = stay  # before there is any waiting: no row alone is learned now
+            self._wait_to_read(stay)
             yield
         finally:
-            self._leave(me)
+            self._stays.pop(me, None)
+            if stay.left is not None:
+                stay.left.put(None)
 
-    def _enter(self, me: int) -> bool:
-        """Be a reader; return False, and be none, if a learner is alone or waits to be."""
-        self._readers[me] = object()  # before the look: a learner looks in reverse order
-        if self.is_taken:
-            self._leave(me)
-            return False
-        return True
-
-    def _leave(self, me: int) -> None:
-        """Be a reader no more."""
-        stay = self._readers.pop(me, None)
-        if stay in self._awaited:
-            self._awaited.discard(stay)
-            if not self._awaited:
-                self._left.set()
-
-    def _queue_up(self, me: int) -> None:
-        """Wait until a learner has come to the end of a part; be a reader then."""
-        if self.is_broken:
-            raise ParameterError(_BROKEN)
-        self._was_awaited = True
-        mine = Lock()
-        try:
-            while True:
-                mine = Lock()
-                mine.acquire()
-                self._queue[me] = mine
-                if self.is_taken or self._queue.pop(me, None) is None:
-                    while not mine.acquire(timeout=_LOOK_AGAIN):  # released by :meth:`_admit`
-                        if not self.is_taken and self._readers.get(me) is not mine:
-                            break  # the learner was interrupted before it let this thread in
-                    else:
-                        return
-                if self._enter(me):  # as at first: the learner ended before it saw this thread
+    def _wait_to_read(self, stay: _Stay) -> None:
+        """Return when the thread of the stay may read."""
+        while not stay.is_in:
+            with self.mutex:
+                if stay.is_in or not self.is_taken:
+                    stay.is_in = True
                     return
-        finally:
-            if self._queue.pop(me, None) is None:
-                mine.acquire(timeout=0.0 if me in self._readers else _LOOK_AGAIN)
+                if self.is_broken:
+                    raise ParameterError(_BROKEN)
+                self._is_awaited = True
+                if stay.opened is None:
+                    opened = Lock()
+                    opened.acquire()
+                    stay.opened = opened
+            stay.opened.acquire(timeout=_LOOK_AGAIN)
 
     def _admit(self) -> None:
         """Let those in who wait."""
-        for who in list(self._queue):
-            if (lock := self._queue.pop(who, None)) is not None:
-                self._readers[who] = lock
-                lock.release()
+        with self.mutex:
+            for stay in list(self._stays.values()):
+                if not stay.is_in:
+                    stay.is_in = True
+                    if stay.opened is not None:
+                        stay.opened.release()
 
     @contextmanager
     def learning(self) -> Iterator[None]:
@@ -140,11 +157,14 @@ class Turns:
         with self._learners:
             before = self._learner
             try:
+                self._learner = get_ident()
                 with self.mutex:  # one row alone that is being learned ends first
-                    self._learner = get_ident()
+                    pass
                 yield
             finally:
                 self._learner = before
+                if before is None:
+                    self._was_awaited, self._is_awaited = self._is_awaited, False
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -155,64 +175,76 @@ class Turns:
             return
         if self.is_broken:
             raise ParameterError(_BROKEN)
+        was_taken = self.is_taken  # by this thread, whose signal handler this is
         try:
-            self._admit()
-            self.is_taken = True
-            if not self._await_readers(me, _SOON):
-                self.is_taken = False  # somebody reads for long: others may as well
-                self._admit()
-                self._await_readers(me)
-                self.is_taken = True
-                self._await_readers(me)
-            with self.mutex:  # one row alone that is being read ends first
-                self._alone = me
+            self._take(me)
+            self._alone = me
             yield
         finally:
-            self._alone, self.is_taken = None, False
+            self._alone, self.is_taken = None, was_taken
             self._admit()
+
+    def _take(self, me: int) -> None:
+        """Let nobody else in, and wait until those who read have left."""
+        self._admit()
+        for seconds in (*[_SOON] * _MOST_OPENINGS, inf):
+            self.is_taken = True
+            with self.mutex:  # one row alone that is being read ends first
+                if self.at_row == "learned":
+                    raise ParameterError(_AMID_A_ROW)
+                self.at_row = None  # it is read again: this is a signal handler amid that
+            if self._await_readers(me, seconds):
+                return
+            self.is_taken = False  # somebody reads for long: others may as well
+            self._admit()
+            self._await_readers(me)
 
     def _await_readers(self, me: int, seconds: float = inf) -> bool:
         """Wait until all others who read now have left; return False if that takes too long."""
-        end = monotonic() + seconds
-        stays = [(who, stay) for who, stay in list(self._readers.items()) if who != me]
-        try:
-            self._left.clear()
-            self._awaited = {stay for _, stay in stays}
-            while stays := [(who, stay) for who, stay in stays if self._readers.get(who) is stay]:
-                if monotonic() > end:
-                    return False
-                self._left.wait(min(_LOOK_AGAIN, seconds))
+        stays = [(who, stay) for who, stay in list(self._stays.items()) if stay.is_in and who != me]
+        if not stays:
             return True
-        finally:
-            self._awaited = set()
+        left: SimpleQueue[None] = SimpleQueue()
+        for _, stay in stays:
+            stay.left = left
+        end = monotonic() + seconds
+        while stays := [(who, stay) for who, stay in stays if self._stays.get(who) is stay]:
+            if monotonic() > end:
+                return False
+            with suppress(Empty):
+                left.get(timeout=min(_LOOK_AGAIN, seconds))
+        return True
 
     @property
     def is_occupied(self) -> bool:
         """Whether a thread reads, waits for its turn to, or is within a call that learns."""
-        return bool(self._readers or self._queue) or self._learner is not None
+        return bool(self._stays) or self._learner is not None
 
     def rows_at_once(self, n_trees: int) -> int:
         """Return how many rows to learn alone before those who wait are let in."""
-        most = _MOST_WHERE_SHARED if self._was_awaited else _MOST_AT_ONCE
-        return max(1, most // max(1, n_trees))
+        is_shared = self._is_awaited or self._was_awaited
+        return max(1, (_MOST_WHERE_SHARED if is_shared else _MOST_AT_ONCE) // max(1, n_trees))
 
     def _begin_in_child(self) -> None:
         """Forget the threads that this process, which was forked, does not have."""
         me = get_ident()
         is_mine = self.mutex.acquire(blocking=False)
-        is_other = self._alone not in (None, me) or not is_mine  # who changes the forest, if it is
-        self.is_broken = self.is_broken or (self.is_taken and is_other)
+        is_changed = self._alone not in (None, me) or (not is_mine and self.at_row == "learned")
+        self.is_broken = self.is_broken or is_changed
         if is_mine:
             self.mutex.release()
         else:
-            self.mutex = RLock()
+            self.mutex, self.at_row = RLock(), None
         if self._learner != me:
             self._learners, self._learner, self._alone = RLock(), None, None
             self.is_taken = self.is_broken
-        self._readers = {who: stay for who, stay in self._readers.items() if who == me}
-        self._queue, self._awaited, self._left = {}, set(), Event()
+        self._stays = {who: stay for who, stay in self._stays.items() if who == me}
 
 
+_AMID_A_ROW = (
+    "a signal handler cannot learn while the row that it interrupted is being learned: let it set "
+    "a flag, and learn when the interrupted call has ended"
+)
 _BROKEN = (
     "this process was forked while another thread was changing the forest, so that its copy here "
     "may have learned a row in a part of its trees: fit anew, load what was saved, or fork before "

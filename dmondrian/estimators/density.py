@@ -253,6 +253,7 @@ class MondrianDensity(DensityMixin, MondrianForest):
             self._held_out_path = path
 
     @property
+    @in_one_state
     def lifetime_path_(self) -> LifetimePath:
         """Lifetimes tried, negative mean log likelihoods of held-out rows, and what was chosen."""
         self._fitted_forest()

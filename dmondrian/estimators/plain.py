@@ -129,16 +129,32 @@ def mean_of_plain_row(
     turns = own.get("_turns")
     if turns is None or type(X) is not np.ndarray or X.shape[:1] != (1,):
         return None
+    if turns.at_row == "learned":  # more may follow without a pause; readers have to queue up
+        return None
     with turns.mutex:
-        forest = own.get("forest_")
-        if turns.is_taken or forest is None or "feature_names_in_" in own:
+        if turns.is_taken or turns.at_row is not None:
             return None
-        if estimator.domain != forest.parameters.domain:  # it was set since; rows are checked by it
-            return None
-        mean: np.ndarray | None = forest.mean_of_row(X)
-        if is_to_be_calibrated and mean is not None and forest.calibration is not None:
-            return calibrated(mean, forest.calibration)
-        return mean
+        turns.at_row = "read"
+        try:
+            mean = _mean_of_plain_row(estimator, own, X, is_to_be_calibrated)
+            return mean if turns.at_row is not None else None  # a signal handler learned amid it
+        finally:
+            turns.at_row = None
+
+
+def _mean_of_plain_row(
+    estimator: Any, own: dict[str, Any], X: np.ndarray, is_to_be_calibrated: bool
+) -> np.ndarray | None:
+    """Do what :func:`mean_of_plain_row` does, where nobody learns or asks about one row."""
+    forest = own.get("forest_")
+    if forest is None or "feature_names_in_" in own:
+        return None
+    if estimator.domain != forest.parameters.domain:  # it was set since; rows are checked by it
+        return None
+    mean: np.ndarray | None = forest.mean_of_row(X)
+    if is_to_be_calibrated and mean is not None and forest.calibration is not None:
+        return calibrated(mean, forest.calibration)
+    return mean
 
 
 def learn_plain_row(estimator: Any, X: Any, y: Any, classes: Any = None) -> bool:
@@ -152,13 +168,13 @@ def learn_plain_row(estimator: Any, X: Any, y: Any, classes: Any = None) -> bool
     if turns is None or not is_plain or y.dtype.kind not in "biufU":
         return False
     with turns.mutex:
-        if turns.is_taken:
+        if turns.is_taken or turns.at_row is not None or turns.is_occupied:
             return False
-        turns.is_taken = True  # before the look at readers, who look in reverse order
+        turns.at_row = "learned"
         try:
-            return not turns.is_occupied and _learn_plain_row(estimator, own, X, y, classes)
+            return _learn_plain_row(estimator, own, X, y, classes)
         finally:
-            turns.is_taken = False
+            turns.at_row = None
 
 
 def _learn_plain_row(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import pickle
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,14 +33,18 @@ from dmondrian import (
     MondrianKernelRegressor,
     OnlineRandomForestClassifier,
     OnlineRandomForestRegressor,
+    threads,
 )
 from dmondrian.displays.partition import cells_of
+from dmondrian.ensemble import Ensemble
 from dmondrian.errors import ParameterError
 from dmondrian.estimators import ALGORITHMS
 from dmondrian.estimators.one_state import one_state
 from dmondrian.estimators.plain import without_names
 from dmondrian.export import shap_trees, to_onnx
 from dmondrian.forest import Forest
+from dmondrian.single import Answers
+from dmondrian.threads import Turns
 from tests.estimators.beside import (
     ROWS,
     Answer,
@@ -407,6 +412,346 @@ def test_a_refused_call_forgets_nothing() -> None:
     with pytest.raises(ParameterError, match="weights"):
         forest.partial_fit(X[:2], TARGETS[:2], sample_weight=[1e300, 1e308])
     forest.predict_interval(NEW, calibrated=True)
+
+
+def in_time(work: Any) -> None:
+    """Do the work on a thread of its own; fail if it is stuck."""
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001  # raised again below
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()
+    if errors:
+        raise errors[0]
+
+
+def rows_alone() -> AMFRegressor:
+    """Return a forest that learns and predicts one row by the way for one row."""
+    forest = AMFRegressor(n_estimators=2, random_state=0, feature_scales=None).fit(X, TARGETS)
+    forest.partial_fit(X[:1], TARGETS[:1])
+    forest.predict(X[:1])
+    return forest
+
+
+def handle_once(
+    monkeypatch: pytest.MonkeyPatch, where: tuple[type, str], handle: Callable[[], Any]
+) -> None:
+    """Call what a signal handler would do where a method is entered first, on its thread."""
+    kind, name = where
+    method, is_first = getattr(kind, name), True
+
+    def interrupted(*given: Any) -> Any:
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            handle()
+        return method(*given)
+
+    monkeypatch.setattr(kind, name, interrupted)
+
+
+@pytest.mark.parametrize(
+    ("n", "where"),
+    [(1, (Ensemble, "learn_row")), (2, (Turns, "_await_readers")), (2, (Ensemble, "_arrange"))],
+)
+def test_a_signal_handler_reads_amid_learning(
+    n: int, where: tuple[type, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forest = rows_alone()
+    before, expected = forest.predict(NEW), copy.deepcopy(forest).partial_fit(X[:n], TARGETS[:n])
+    answers: list[np.ndarray] = []
+
+    def handle() -> None:
+        answers.append(forest.predict(NEW))
+        answers.append(pickle.loads(pickle.dumps(forest)).predict(NEW))
+
+    handle_once(monkeypatch, where, handle)
+    in_time(lambda: forest.partial_fit(X[:n], TARGETS[:n]))
+    assert len(answers) == 2
+    assert all((told == before).all() for told in answers)
+    assert whole(forest) == whole(expected)
+
+
+def test_a_signal_handler_cannot_learn_amid_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    forest = rows_alone()
+    expected = copy.deepcopy(forest).partial_fit(X[:1], TARGETS[:1])
+
+    def handle() -> None:
+        for n in (1, 2):
+            with pytest.raises(ParameterError, match="signal handler cannot learn"):
+                forest.partial_fit(NEW[:n], NEW[:n, 0])
+
+    handle_once(monkeypatch, (Ensemble, "learn_row"), handle)
+    in_time(lambda: forest.partial_fit(X[:1], TARGETS[:1]))
+    assert whole(forest) == whole(expected)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_a_row_is_predicted_as_if_no_handler_came(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    forest = rows_alone()
+    one, other = forest.predict(NEW)[:2]
+    assert one != other
+
+    def handle() -> None:
+        if n:
+            forest.partial_fit(NEW[:n], 10.0 + NEW[:n, 0])
+        else:
+            assert forest.predict(NEW[1:2])[0] == other
+
+    # the row lies where it is looked for by now
+    handle_once(monkeypatch, (Answers, "_are_at_rest"), handle)
+    answers: list[np.ndarray] = []
+    in_time(lambda: answers.append(forest.predict(NEW[:1])))
+    assert answers[0] == forest.predict(NEW)[:1]
+    assert (answers[0] == one) == (n == 0)
+
+
+@pytest.mark.parametrize("is_learner", [False, True])
+@pytest.mark.parametrize("others", [False, True])
+def test_an_interrupt_leaves_nobody_in(is_learner: bool, others: bool) -> None:
+    """Raise KeyboardInterrupt where each Python function is entered, one after the other."""
+    files = {threads.__file__, contextlib.__file__, threading.__file__}
+    turns = Turns()
+
+    def use() -> None:
+        if is_learner:
+            with turns.learning(), turns.alone():
+                pass
+        else:
+            with turns.reading():
+                pass
+
+    def interrupted_at(n: int) -> bool:
+        def trace(frame: Any, event: str, _: Any) -> None:
+            nonlocal n
+            if event == "call" and frame.f_code.co_filename in files:
+                n -= 1
+                if n < 0:
+                    raise KeyboardInterrupt
+
+        sys.settrace(trace)
+        try:
+            use()
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(None)
+        return False
+
+    def learn_and_read() -> None:
+        with turns.learning(), turns.alone():
+            pass
+        with turns.reading():
+            assert turns.is_occupied
+
+    for n in range(200):
+        is_over, is_in = threading.Event(), threading.Event()
+
+        def read(is_over: Any = is_over, is_in: Any = is_in) -> None:
+            with turns.reading():
+                is_in.set()
+                is_over.wait(0.02)
+
+        other = threading.Thread(target=read, daemon=True)
+        if others:
+            other.start()
+            assert is_in.wait(20)
+        was_interrupted: list[bool] = []
+        in_time(lambda n=n, found=was_interrupted: found.append(interrupted_at(n)))  # type: ignore[misc]
+        is_over.set()
+        if others:
+            other.join(20)
+        in_time(learn_and_read)
+        assert not turns.is_occupied
+        assert not turns.is_taken
+        if not was_interrupted[0]:
+            break
+    assert 3 < n < 199
+
+
+def test_one_row_opens_no_forest_to_readers_that_others_learn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    forest = rows_alone()
+    turns, is_found = forest._turns, Turns.is_occupied.fget  # type: ignore[attr-defined]  # a property
+    is_begun, is_looked, found = threading.Event(), threading.Event(), []
+    size, learn = Turns.rows_at_once, Ensemble._learn
+
+    def look(self: Turns) -> Any:
+        if threading.current_thread() is row:
+            is_looked.set()
+            is_begun.wait(0.5)  # the other goes on to where it has to wait for the row
+            threading.Event().wait(0.3)
+        return is_found(self)
+
+    def begin(self: Turns, n_trees: int) -> int:
+        is_begun.set()
+        is_looked.wait(20)
+        return size(self, n_trees)
+
+    def see(self: Any, *given: Any) -> None:
+        found.append(turns.is_taken)
+        learn(self, *given)
+
+    monkeypatch.setattr(Turns, "is_occupied", property(look))
+    monkeypatch.setattr(Turns, "rows_at_once", begin)
+    monkeypatch.setattr(Ensemble, "_learn", see)
+    many = begun(lambda: forest.partial_fit(X, TARGETS))
+    assert is_begun.wait(20)
+    row = threading.Thread(target=lambda: forest.partial_fit(X[:1], TARGETS[:1]))
+    row.start()
+    many.join(20)
+    row.join(20)
+    assert found
+    assert all(found)
+
+
+def test_who_comes_while_a_row_is_learned_is_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    forest, readers = rows_alone(), []
+    monkeypatch.setattr(threads, "_LOOK_AGAIN", 1000.0)  # nobody finds out without being told
+
+    def handle() -> None:
+        reader = threading.Thread(target=lambda: forest.predict(NEW), daemon=True)
+        reader.start()
+        readers.append(reader)
+        for _ in range(2000):
+            if forest._turns.is_occupied:
+                break
+            threading.Event().wait(0.01)
+        threading.Event().wait(0.1)
+
+    handle_once(monkeypatch, (Ensemble, "learn_row"), handle)
+    forest.partial_fit(X[:1], TARGETS[:1])
+    readers[0].join(20)
+    assert not readers[0].is_alive()
+
+
+def test_two_who_read_for_long_keep_no_reader_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    forest = rows_alone()
+    is_over, is_in, has_third = threading.Event(), threading.Event(), threading.Event()
+    wait, n_waits, answers = Turns._await_readers, 0, []
+
+    def count(self: Turns, *given: Any) -> bool:
+        nonlocal n_waits
+        n_waits += 1
+        if n_waits == 3:
+            has_third.set()
+        return wait(self, *given)
+
+    def read() -> None:
+        with one_state(forest):
+            is_in.set()
+            is_over.wait(20)
+
+    monkeypatch.setattr(Turns, "_await_readers", count)
+    first = begun(read)
+    assert is_in.wait(20)
+    learner = begun(lambda: forest.partial_fit(X[:7], TARGETS[:7]))
+    while n_waits < 2 and learner.is_alive():
+        threading.Event().wait(0.01)
+    with one_state(forest):
+        is_over.set()
+        first.join(20)
+        assert has_third.wait(20)
+        reader = threading.Thread(target=lambda: answers.append(forest.predict(NEW)), daemon=True)
+        reader.start()
+        reader.join(5)
+        assert answers
+    learner.join(20)
+    assert not learner.is_alive()
+
+
+def test_who_left_is_not_let_in() -> None:
+    turns, is_in, is_over = Turns(), threading.Event(), threading.Event()
+
+    class Leaving(dict[int, Any]):
+        """Stays of threads that leave while a learner looks at them."""
+
+        def values(self) -> Any:
+            found = list(super().values())
+            self.clear()
+            return found
+
+    def learn() -> None:
+        with turns.learning(), turns.alone():
+            is_in.set()
+            is_over.wait(20)
+
+    def read() -> None:
+        with turns.reading():
+            pass
+
+    turns._stays = Leaving()
+    learner = begun(learn)
+    assert is_in.wait(20)
+    reader = begun(read)
+    while not turns._stays:
+        threading.Event().wait(0.01)
+    is_over.set()
+    learner.join(20)
+    reader.join(20)
+    assert not turns.is_occupied
+    in_time(learn)
+
+
+class WithItsOwnState(AMFRegressor):
+    """An estimator that is pickled as all of its attributes."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return dict(self.__dict__)
+
+
+def test_copies_have_turns_of_their_own() -> None:
+    forest = WithItsOwnState(**SMALL).fit(X, TARGETS)
+    for copied in (pickle.loads(pickle.dumps(forest)), copy.deepcopy(forest)):
+        assert copied._turns is not forest._turns
+        assert (copied.predict(NEW) == forest.predict(NEW)).all()
+    assert copy.copy(forest)._turns is forest._turns  # of the same forest
+
+
+def test_parts_are_of_as_many_rows_as_threads_pay_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    many, labels = np.tile(X, (3, 1)), np.tile(TARGETS, 3)
+    sizes: list[int] = []
+    update = Forest._update
+
+    def count(self: Forest, rows: Any, *given: Any) -> None:
+        sizes.append(len(rows[1]))
+        update(self, rows, *given)
+
+    monkeypatch.setattr(Forest, "_update", count)
+    monkeypatch.setattr(threads, "_MOST_AT_ONCE", 100)
+    for n_jobs, expected in ((1, [50, 50, 44]), (2, [65, 65, 14])):
+        forest = AMFRegressor(**SMALL, n_jobs=n_jobs).fit(X, TARGETS)
+        sizes.clear()
+        forest.partial_fit(many, labels)
+        assert sizes == expected
+
+
+def test_parts_are_long_again_when_nobody_waits() -> None:
+    turns = Turns()
+    long = turns.rows_at_once(1)
+    is_in = threading.Event()
+
+    def read() -> None:
+        with turns.reading():
+            pass
+
+    with turns.learning(), turns.alone():
+        reader = begun(read)
+        while not turns._is_awaited and reader.is_alive():
+            is_in.wait(0.01)
+    reader.join(20)
+    with turns.learning():
+        assert turns.rows_at_once(1) < long
+    with turns.learning():
+        assert turns.rows_at_once(1) == long
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
