@@ -201,7 +201,9 @@ class Turns:
 
     def _await_readers(self, me: int, seconds: float = inf) -> bool:
         """Wait until all others who read now have left; return False if that takes too long."""
-        stays = [(who, stay) for who, stay in list(self._stays.items()) if stay.is_in and who != me]
+        # a copy is made in one step; a list of pairs is not, where memory is collected amid it
+        now = self._stays.copy().items()
+        stays = [(who, stay) for who, stay in now if stay.is_in and who != me]
         if not stays:
             return True
         left: SimpleQueue[None] = SimpleQueue()

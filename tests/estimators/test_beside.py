@@ -613,24 +613,62 @@ def test_one_row_opens_no_forest_to_readers_that_others_learn(
     assert all(found)
 
 
-def test_who_comes_while_a_row_is_learned_is_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    forest, readers = rows_alone(), []
+@pytest.mark.parametrize("n", [1, 9])
+def test_who_comes_while_a_row_is_learned_is_let_in(
+    n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forest, readers, are_seen = rows_alone(), [], []
     monkeypatch.setattr(threads, "_LOOK_AGAIN", 1000.0)  # nobody finds out without being told
 
     def handle() -> None:
-        reader = threading.Thread(target=lambda: forest.predict(NEW), daemon=True)
+        reader = threading.Thread(target=lambda: forest.predict(NEW[:n]), daemon=True)
         reader.start()
         readers.append(reader)
-        for _ in range(2000):
-            if forest._turns.is_occupied:
+        for _ in range(300):
+            if forest._turns.is_occupied:  # so that the next row lets it in first
+                are_seen.append(True)
                 break
             threading.Event().wait(0.01)
-        threading.Event().wait(0.1)
 
     handle_once(monkeypatch, (Ensemble, "learn_row"), handle)
     forest.partial_fit(X[:1], TARGETS[:1])
     readers[0].join(20)
     assert not readers[0].is_alive()
+    assert are_seen
+
+
+def test_who_is_let_in_before_it_waits_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = Turns()
+    monkeypatch.setattr(threads, "_LOOK_AGAIN", 1000.0)
+
+    def read() -> None:
+        with turns.reading():
+            pass
+
+    with turns.learning():
+        reader = threading.Thread(target=read, daemon=True)
+        with turns.mutex:
+            reader.start()
+            while not turns._stays:
+                threading.Event().wait(0.01)
+            turns._admit()
+            turns.is_taken = True  # as the learner goes on before the reader has the mutex
+        reader.join(20)
+        turns.is_taken = False
+    assert not reader.is_alive()
+
+
+def test_a_signal_handler_that_learns_leaves_readers_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    forest, found = rows_alone(), []
+
+    def handle() -> None:
+        forest.partial_fit(X[:2], TARGETS[:2])
+        found.append(forest._turns.is_taken)  # as what it interrupted had set it
+
+    handle_once(monkeypatch, (Turns, "_await_readers"), handle)
+    in_time(lambda: forest.partial_fit(X[:3], TARGETS[:3]))
+    assert found == [True]
+    assert not forest._turns.is_taken
 
 
 def test_two_who_read_for_long_keep_no_reader_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
