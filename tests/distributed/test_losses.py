@@ -219,7 +219,7 @@ def test_a_worker_that_is_killed_as_it_scores_is_told(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dmondrian.distributed.scoring.FILE_ROWS", 500)
+    monkeypatch.setattr("dmondrian.distributed.scoring.FILE_ROWS", 60)
     address, pid = min(pair.run(os.getpid).items())
 
     def kill() -> None:
