@@ -7,7 +7,7 @@ Rates are rows x trees per second of the processor's time, on one thread; the wa
 that a disturbance of the machine falls on all of them. Beside them are the progressive log losses,
 or roots of the mean squared error.
 
-The streams are ``classes`` and ``labels`` (10 uniform columns; two classes, told by the mean of
+The streams are ``classes`` and ``labels`` (10 uniform columns; two classes, by the mean of
 five, every tenth label flipped; the same mean with noise) and, with ``--data``, ``electricity`` and
 ``covtype`` in the order of their files. Columns are scaled and rounded, as by default.
 
