@@ -202,14 +202,17 @@ def undisturbed(
 
 
 class Once:
-    """A listener that does something when the first rows are settled."""
+    """A listener that does something when the first rows are settled, or scored."""
 
-    def __init__(self, action: Callable[[], object]) -> None:
+    def __init__(self, action: Callable[[], object], is_scoring: bool = False) -> None:
         self.action = action
+        self.is_scoring = is_scoring
         self.is_done = False
 
     def __call__(self, progress: Progress) -> None:
-        if progress.rows > 0 and not self.is_done:
+        # Rows are counted as soon as one shard has learned them, metrics when all have.
+        is_due = progress.rows > 0 and (self.is_scoring or bool(progress.metrics))
+        if is_due and not self.is_done:
             self.is_done = True
             self.action()
 

@@ -58,7 +58,7 @@ def test_a_shard_that_moved_is_let_go_by_the_worker_that_held_it(fit: Fit, clust
     seen: list[dict[str, set[int]]] = []
 
     def listen(progress: Progress) -> None:
-        if 0 < progress.rows < ROWS:
+        if progress.metrics and progress.rows < ROWS:  # all shards have learned some
             if not seen:
                 resize(workers, client, 2)
             seen.append(client.run(shards_held))
@@ -147,7 +147,7 @@ def test_a_stopped_process_is_given_up_and_does_no_harm_when_it_wakes(
     finally:
         os.kill(pid, signal.SIGCONT)
     assert stop.is_done
-    assert 1 <= run.summary["recoveries"] <= 3  # of the shards that it held when it was stopped
+    assert run.summary["recoveries"] == 3
     assert digests(run) == digests(undisturbed)
     assert run.metrics == undisturbed.metrics
 

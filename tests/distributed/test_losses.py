@@ -227,7 +227,7 @@ def test_a_worker_that_is_killed_as_it_scores_is_told(
         wait_until(lambda: address not in workers_of(pair))
         time.sleep(POLL_SECONDS)  # until it looks again
 
-    score(undisturbed.run_url, adult, tmp_path / "out", client=pair, progress=Once(kill))
+    score(undisturbed.run_url, adult, tmp_path / "out", client=pair, progress=Once(kill, True))
     event = only(told, "worker_lost")
     assert event["worker"] == address
     assert "what it did of any output file is done again on another" in event["text"]

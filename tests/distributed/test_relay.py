@@ -254,7 +254,7 @@ def test_workers_that_join_and_leave_change_no_byte(
     n_after: int,
 ) -> None:  # fmt: skip
     workers, own = cluster(2)
-    change = Once(lambda: resize(workers, own, n_after))
+    change = Once(lambda: resize(workers, own, n_after), is_scoring=True)
     score(
         undisturbed.run_url, adult, tmp_path / "out", keep=["age"], client=own, progress=change,
         memory_limit=limit_of(model, 2),
@@ -270,7 +270,7 @@ def test_a_worker_killed_on_the_way_changes_no_byte(
     trees: int,
 ) -> None:  # fmt: skip
     pids = sorted(pair.run(os.getpid).values())
-    kill = Once(lambda: os.kill(pids[0], signal.SIGKILL))
+    kill = Once(lambda: os.kill(pids[0], signal.SIGKILL), is_scoring=True)
     told = score(
         undisturbed.run_url, adult, tmp_path / "out", keep=["age"], client=pair, progress=kill,
         memory_limit=limit_of(model, trees),
@@ -290,7 +290,7 @@ def test_nothing_is_left_on_the_cluster(
 
     with suppress(KeyboardInterrupt):
         score(
-            undisturbed.run_url, adult, tmp_path / "out", client=own, progress=Once(stop),
+            undisturbed.run_url, adult, tmp_path / "out", client=own, progress=Once(stop, True),
             memory_limit=limit_of(model, 1),
         )  # fmt: skip
     _wait_until_empty(workers)
