@@ -15,6 +15,16 @@ as many trees, in one process, taking turns. Three figures of each:
 
 The forests are given without feature scales, whose price does not grow with the rows. A workload is
 kept in the results file until it is measured again.
+
+Why the figures are what they are: a row mostly goes on to the heavier child of a node, so the flat
+copies that predict lay nodes out along the heavier children and compare them by fours, and a tree
+is read into the cache from end to end before many rows go through it. Where each row is learned
+after it was predicted no copy is made. To learn a row is mostly to wait for memory, node after node
+down a tree, so trees that learn rows one by one have their nodes moved, a tree at a time, until the
+heavier child of each is behind it, to the same bytes. A box has two bounds of 16 bits for each
+rounded column, and two bits for a column of two values; `feature_units=None` keeps bounds of 32
+bits. Rows that come at once fill large pages of memory, the unused rest of the last one given back;
+rows that come by a few fill small pages, which become a large one when they are full.
 """
 
 from __future__ import annotations
@@ -33,6 +43,7 @@ import numpy as np
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
 from benchmarks.datasets import Dataset
+from benchmarks.pages import Figure, Page, middle, publish, range_of, single
 from benchmarks.records import RESULTS, Records, table
 from benchmarks.throughput import WORKLOADS, spread, workload
 from dmondrian import AMFClassifier, AMFRegressor
@@ -159,6 +170,61 @@ def report(records: Records) -> str:
     )
 
 
+def across(key: str, form: str, scale: float = 1.0, place: int | None = None) -> Figure:
+    """Return what finds the median over workloads of a figure of dmondrian's."""
+
+    def find(records: Records) -> Any:
+        found = records.where(model="dmondrian")
+        values = [r[key] if place is None else r[key][place] for r in found]
+        return middle([scale * value for value in values], form, found)
+
+    return find
+
+
+def bytes_of(workload: str, place: int) -> Figure:
+    """Return what finds the bytes of a node: as trees learn, with flat copies, or as saved."""
+
+    def find(records: Records) -> Any:
+        record = records.only(model="dmondrian", workload=workload)
+        return single(record["bytes_per_node"][place], ".0f", record)
+
+    return find
+
+
+def all_bytes(records: Records) -> Any:
+    """Return the range of the bytes of a node as trees learn."""
+    found = records.where(model="dmondrian")
+    return range_of([r["bytes_per_node"][0] for r in found], ".0f", found)
+
+
+PAGE = Page(
+    title="Answers of trained forests, and memory",
+    question="How fast does a trained forest predict, in batches and one row at a time, beside a"
+    " random forest, and how many bytes does a node take?",
+    identity=("workload", "model", "trees", "cpu"),
+    body=report,
+    numbers={
+        "one_thread": across("ratio_1", ".1f", place=1),
+        "two_threads": across("ratio_2", ".1f", place=1),
+        "ask_one": across("ask_one", ".1f", 1e6),
+        "ask_between": across("ask_between", ".0f", 1e6),
+        "learn_one": across("learn_one", ".0f", 1e6, place=1),
+        "bytes": all_bytes,
+        "bytes_adult": bytes_of("adult", 0),
+        "bytes_d20": bytes_of("synthetic_d20", 0),
+        "saved_d20": bytes_of("synthetic_d20", 2),
+    },
+    sentences=(
+        "A forest at rest predicts batches {one_thread} times as fast as a random forest with one"
+        " thread and {two_threads} times with two (median over workloads, least to greatest).",
+        "One row takes {ask_one} us to predict at rest, {ask_between} us where each row is learned"
+        " after it was predicted, and {learn_one} us to learn.",
+        "A node takes {bytes_d20} bytes with twenty numeric columns and {bytes_adult} with the"
+        " one-hot columns of adult, whose bounds are bits.",
+    ),
+)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -170,14 +236,12 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path, default=RESULTS / "answering.json")
     args = parser.parse_args()
-    records = Records(args.out, ("workload", "model", "trees"))
+    records = Records(args.out, PAGE.identity)
     for name in args.workloads:
         for record in measure(name, args):
             records.add(record)
         print(f"{name}: done", file=sys.stderr)
-    text = report(records)
-    args.out.with_suffix(".md").write_text(text)
-    print(text)
+    publish("answering", records)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.pages import Number, Page, publish, runs_of
 from benchmarks.records import RESULTS, Records, table
 from tests.distributed.chaos import schedule
 from tests.distributed.chaos.harness import HangError, Outcome
@@ -128,6 +129,38 @@ def report(records: Records) -> str:
     )
 
 
+def n_equal(records: Records) -> Number:
+    """Return how many schedules ended with equal bytes."""
+    equal = sum(not r["complaints"] for r in records)
+    if not equal:
+        raise LookupError("no schedule ended with equal bytes")
+    return Number(f"{equal} of {len(records)}", "", runs_of(records))
+
+
+def per_kill(records: Records) -> Number:
+    """Return the seconds that a kill costs, other faults included."""
+    found = [r for r in records if r.get("kills")]
+    if not found:
+        raise LookupError("no kills")
+    lost = sum(r.get("lost", 0.0) for r in records)
+    return Number(f"{lost / sum(r['kills'] for r in found):.1f}", "", runs_of(found))
+
+
+PAGE = Page(
+    title="Faults",
+    question="Do runs on a cluster end with the same bytes whatever fails on the way?",
+    identity=("seed",),
+    body=report,
+    numbers={"equal": n_equal, "per_kill": per_kill},
+    sentences=(
+        "{equal} seeded schedules of kills, stops, cut connections and store errors end with the"
+        " digests and metrics of a run without faults.",
+        "A kill costs {per_kill} seconds on average, replay of what was not saved and all other"
+        " faults of the schedules included.",
+    ),
+)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -141,16 +174,14 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=300.0, help="seconds for one run")
     parser.add_argument("--out", type=Path, default=RESULTS / "chaos.json")
     args = parser.parse_args()
-    records = Records(args.out, ("seed",), fresh=True)
+    records = Records(args.out, PAGE.identity, fresh=True)
     with place(covtype(args.data, args.rows), options(args), args.limit) as where:
         calm = [where.run(f"calm-{i}", []) for i in range(args.calm)]
         for seed in range(args.seeds):
             found = strike(where, seed, calm, args.interval)
             records.add(found)
             print(f"{seed}: {found['faults']} {found['complaints'] or 'equal'}", file=sys.stderr)
-    text = report(records)
-    args.out.with_suffix(".md").write_text(text)
-    print(text)
+    publish("chaos", records)
 
 
 if __name__ == "__main__":

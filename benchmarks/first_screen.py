@@ -6,8 +6,8 @@ the index that pip is set to, no kernel compiled yet. Then, as one more line, a 
 
     python -m benchmarks.first_screen
 
-Writes `results/first_screen.md`: seconds of each line on the clock and of the processors, pip's
-downloads included, how busy the machine was, and what the lines said.
+Stores the seconds of each line on the clock and of the processors, pip's downloads included, how
+busy the machine was, and what the lines wrote.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from benchmarks.records import RESULTS, machine, table
+from benchmarks.pages import Page, cell, publish
+from benchmarks.records import RESULTS, Records, show_tables, tabled
 
 ROOT = Path(__file__).parents[1]
 SCORE = "dmondrian score runs/adult jobs/data/adult/part-0001-test.parquet scores"
@@ -52,6 +53,24 @@ def timed(commands: list[str], folder: Path) -> tuple[list[list[float]], str]:
     return [[float(real), float(user) + float(system)] for real, user, system in clock], done.stdout
 
 
+def body(records: Records) -> str:
+    """Return Markdown: the table of lines, and what they wrote."""
+    tables = show_tables(records.where(part="lines"))
+    output = records.only(part="output")
+    return f"{tables}\n```\n{output['text']}\n```"
+
+
+PAGE = Page(
+    title="The first screen",
+    question="How long do the README's first commands take in a fresh clone, packages and"
+    " compilation included?",
+    identity=("part",),
+    body=body,
+    numbers={"all": cell("lines", {"line": "all"}, "seconds on the clock", ".0f")},
+    sentences=("All lines together take {all} seconds on the clock.",),
+)
+
+
 def main() -> None:
     argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -63,17 +82,16 @@ def main() -> None:
         seconds, told = timed(commands, folder)
         told = told.replace(f"{folder}/", "")
     rows = [
-        [f"`{line}`", *(f"{one:.0f}" for one in spent)]
-        for line, spent in zip(commands, seconds, strict=True)
+        [f"`{line}`", *map(round, spent)] for line, spent in zip(commands, seconds, strict=True)
     ]
-    whole = [f"{sum(column):.0f}" for column in zip(*seconds, strict=True)]
-    text = table(["line", "seconds on the clock", "of processors"], [*rows, ["all", *whole]])
+    whole = [round(sum(column)) for column in zip(*seconds, strict=True)]
     kept = "\n".join(line for line in told.splitlines() if not line.startswith("WARNING"))
-    busy = f"{before:.1f} before it, {os.getloadavg()[1]:.1f} at its end"
-    about = f"{machine()['cpu']}, {machine()['cores']} cores; load {busy}."
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / "first_screen.md").write_text(f"{text}\n{about}\n\n```\n{kept}\n```\n")
-    print(text)
+    busy = f"Load of the machine: {before:.1f} before, {os.getloadavg()[1]:.1f} at the end."
+    records = Records(RESULTS / "first_screen.json", PAGE.identity)
+    head = ["line", "seconds on the clock", "of processors"]
+    records.add(tabled("lines", "", head, [*rows, ["all", *whole]], busy))
+    records.add({"part": "output", "text": kept})
+    publish("first_screen", records)
 
 
 if __name__ == "__main__":

@@ -14,13 +14,14 @@
 
     python -m benchmarks.generalized --data <folder> [part ...]
 
-One thread, seed 0. Writes `results/generalized_<part>.md` and pictures (matplotlib, the `plots`
-extra). Features are scaled to [0, 1]; peers have their defaults.
+One thread, seed 0. Pictures need matplotlib (the `plots` extra). Features are scaled to [0, 1];
+peers have their defaults.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,8 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.neighbors import KernelDensity
 
 from benchmarks import datasets
-from benchmarks.records import RESULTS, table
+from benchmarks.pages import Page, cell, publish
+from benchmarks.records import REPORTS, RESULTS, Records, tabled
 from dmondrian import GeneralizedMondrianForestRegressor, MondrianDensity
 from dmondrian.stats.labels import KEPT
 
@@ -56,7 +58,7 @@ def settings(**options: Any) -> dict[str, Any]:
     }
 
 
-def quantiles(args: argparse.Namespace) -> str:
+def quantiles(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Pinball loss and coverage on held-out rows."""
     rows: list[list[Any]] = []
     calibrated: list[list[Any]] = []
@@ -85,9 +87,11 @@ def quantiles(args: argparse.Namespace) -> str:
             rows.append([name, label, *scaled, float(np.mean(scaled)), *inside, crossed])
     head = ["set", "model", *(f"q {level}" for level in LEVELS), "mean", "in [0.05, 0.95]"]
     head += ["in [0.25, 0.75]", "rows that cross"]
-    title, second = "### Pinball loss / std of y, and coverage\n\n", "\n### Intervals of 0.9\n\n"
     widths = ["set", "intervals", "coverage", "mean width / std of y"]
-    return title + table(head, rows) + second + table(widths, calibrated)
+    return [
+        tabled("quantiles", "Pinball loss / std of y, and coverage", head, rows),
+        tabled("intervals", "Intervals of 0.9", widths, calibrated),
+    ]
 
 
 def _quantile_forest() -> Forest:
@@ -160,7 +164,7 @@ def hourly(folder: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.hstack([X, one_hot]).astype(np.float32), counts.to_numpy(float), np.asarray(at.day)
 
 
-def counts(args: argparse.Namespace) -> str:
+def counts(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Poisson deviance of the last 30 % of the days."""
     X, y, day = hourly(args.data)
     learned = day <= 21
@@ -182,13 +186,13 @@ def counts(args: argparse.Namespace) -> str:
             told = model.fit(X[order], y[order]).predict(X[~learned])
         told = np.maximum(told, 1e-6)
         losses = mean_poisson_deviance(y[~learned], told), float(np.mean((told - y[~learned]) ** 2))
-        rows.append([name, *losses, getattr(model, "lifetime_", float("nan"))])
+        rows.append([name, *losses, getattr(model, "lifetime_", None)])
     head = ["model", "Poisson deviance", "squared error", "lifetime"]
-    title = f"### Hourly pick-ups of {ZONES} zones: {learned.sum()} rows learned\n\n"
-    return title + table(head, rows)
+    title = f"Hourly pick-ups of {ZONES} zones: {learned.sum()} rows learned"
+    return [tabled("counts", title, head, rows)]
 
 
-def robust(args: argparse.Namespace) -> str:
+def robust(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Held-out error where a share of the training labels is far off."""
     rows = []
     for name in args.sets:
@@ -210,7 +214,7 @@ def robust(args: argparse.Namespace) -> str:
                 errors += [float(np.sqrt(np.mean(error**2))), float(np.mean(np.abs(error)))]
             rows.append([name, label, *errors])
     head = ["set", "loss", "RMSE, clean", "MAE, clean", "RMSE, 5 % off", "MAE, 5 % off"]
-    return "### Errors / std of y, of clean held-out labels\n\n" + table(head, rows)
+    return [tabled("robust", "Errors / std of y, of clean held-out labels", head, rows)]
 
 
 FUNCTIONS: dict[str, tuple[int, Callable[[np.ndarray], np.ndarray], float]] = {
@@ -223,7 +227,7 @@ FUNCTIONS: dict[str, tuple[int, Callable[[np.ndarray], np.ndarray], float]] = {
 }
 
 
-def lifetimes(args: argparse.Namespace) -> str:
+def lifetimes(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Lifetimes chosen and their held-out risk, beside the best of all on held-out rows."""
     rows, curves = [], {}
     grid = np.geomspace(0.1, 1000.0, 80)
@@ -249,11 +253,12 @@ def lifetimes(args: argparse.Namespace) -> str:
     head = ["function", "best", "error"]
     for way in ("penalized", "prequential", "validation"):
         head += [way, "error"]
-    title = "### Lifetimes chosen (median over trees) and squared error to the function\n\n"
-    return title + table(head, rows) + _real_lifetimes(args)
+    title = "Lifetimes chosen (median over trees) and squared error to the function"
+    picture = "generalized_lifetimes.png"
+    return [tabled("lifetimes", title, head, rows, picture=picture), _real_lifetimes(args)]
 
 
-def _real_lifetimes(args: argparse.Namespace) -> str:
+def _real_lifetimes(args: argparse.Namespace) -> dict[str, Any]:
     rows = []
     for name in args.sets:
         dataset = datasets.load(name, args.data, args.max_rows)
@@ -266,9 +271,8 @@ def _real_lifetimes(args: argparse.Namespace) -> str:
     head = ["set"]
     for way in ("grow", "penalized", "prequential", "validation"):
         head += [way, "R2"]
-    return "\n### Lifetimes and held-out R2, squared loss, no feature scales\n\n" + table(
-        head, rows
-    )
+    title = "Lifetimes and held-out R2, squared loss, no feature scales"
+    return tabled("real_lifetimes", title, head, rows)
 
 
 def _draw_lifetimes(curves: dict[str, Any]) -> None:
@@ -289,10 +293,10 @@ def _draw_lifetimes(curves: dict[str, Any]) -> None:
         axis.set(title=name, xlabel="lifetime")
     axes[0, 0].legend(fontsize=7)
     figure.tight_layout()
-    figure.savefig(RESULTS / "generalized_lifetimes.png", dpi=110)
+    figure.savefig(REPORTS / "generalized_lifetimes.png", dpi=110)
 
 
-def density(args: argparse.Namespace) -> str:
+def density(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Mean log likelihood of held-out rows in the unit square."""
     rows = []
     for name in ("bananas", "cpu_act"):
@@ -302,11 +306,11 @@ def density(args: argparse.Namespace) -> str:
         kernel = GridSearchCV(KernelDensity(), {"bandwidth": np.geomspace(0.003, 0.3, 15)}, cv=5)
         peer = kernel.fit(X).best_estimator_
         label = f"KernelDensity, bandwidth {peer.bandwidth:.3g}"
-        rows.append([name, label, peer.score(query) / len(query), float("nan")])
+        rows.append([name, label, peer.score(query) / len(query), None])
         told = {k: _histogram(X[:cut], X[cut:], k).mean() for k in range(2, 65)}
         best = max(told, key=lambda k: told[k])
         likelihood = float(_histogram(X, query, best).mean())
-        rows.append([name, f"histogram, {best} x {best}", likelihood, float("nan")])
+        rows.append([name, f"histogram, {best} x {best}", likelihood, None])
         for trees in (1, 10, 100):
             mine = MondrianDensity(trees, lifetime="validation", max_lifetime=200.0, random_state=0)
             likelihood = mine.fit(X).score(query) / len(query)
@@ -315,7 +319,8 @@ def density(args: argparse.Namespace) -> str:
         if name == "bananas":
             _draw_density(mine, X)
     head = ["set", "estimator", "mean log likelihood", "standard error of the normaliser"]
-    return "### Densities of two columns\n\n" + table(head, rows)
+    picture = "generalized_density.png"
+    return [tabled("density", "Densities of two columns", head, rows, picture=picture)]
 
 
 def _histogram(X: np.ndarray, query: np.ndarray, k: int) -> np.ndarray:
@@ -341,10 +346,10 @@ def _draw_density(fitted: MondrianDensity, X: np.ndarray) -> None:
     axes[0].set(xlim=(0, 1), ylim=(0, 1), aspect="equal", title="bananas, rows learned")
     axes[1].set(title=f"MondrianDensity, {fitted.n_estimators} trees")
     figure.tight_layout()
-    figure.savefig(RESULTS / "generalized_density.png", dpi=110)
+    figure.savefig(REPORTS / "generalized_density.png", dpi=110)
 
 
-def sketch(args: argparse.Namespace) -> str:
+def sketch(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Widest gap of one cell, in units of rows / labels kept."""
     rows = []
     orders: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -360,9 +365,8 @@ def sketch(args: argparse.Namespace) -> str:
             pairs = [(order, parts) for order in orders.values() for parts in (1, 4)]
             rows.append([size, n, *(_certificate(o(y), size, p) * size / n for o, p in pairs)])
     head = ["labels", "rows", *(f"{o}, {p}" for o in orders for p in ("one stream", "4 merged"))]
-    return "### Widest gap x labels kept / rows: ranks are known to half of it\n\n" + table(
-        head, rows
-    )
+    title = "Widest gap x labels kept / rows: ranks are known to half of it"
+    return [tabled("sketch", title, head, rows)]
 
 
 def _certificate(y: np.ndarray, size: int, parts: int) -> float:
@@ -378,6 +382,46 @@ def _certificate(y: np.ndarray, size: int, parts: int) -> float:
     return float((below[1:] - upto[:-1]).max())
 
 
+CALIFORNIA = {"set": "california_housing"}
+PAGE = Page(
+    title="Generalised forests",
+    question="How good are forests under other losses: quantiles, counts, robust means, densities,"
+    " and lifetimes that are chosen?",
+    identity=("part",),
+    numbers={
+        "mean": cell("quantiles", CALIFORNIA | {"model": "Mondrian, 50 trees"}, "mean", ".3f"),
+        "mixture": cell(
+            "quantiles", CALIFORNIA | {"model": "Mondrian, mixture of labels"}, "mean", ".3f"
+        ),
+        "peer": cell(
+            "quantiles", CALIFORNIA | {"model": "quantile-forest, 100 trees"}, "mean", ".3f"
+        ),
+        "short": cell(
+            "intervals", CALIFORNIA | {"intervals": "mean of quantiles"}, "coverage", ".2f"
+        ),
+        "wide": cell("intervals", CALIFORNIA | {"intervals": "mixture"}, "coverage", ".2f"),
+        "calibrated": cell(
+            "intervals", CALIFORNIA | {"intervals": "mixture, calibrated"}, "coverage", ".2f"
+        ),
+        "poisson": cell("counts", {"model": "Poisson, validation"}, "Poisson deviance", ".2f"),
+        "boosting": cell("counts", {"model": "Poisson boosting"}, "Poisson deviance", ".2f"),
+        "squared_off": cell("robust", CALIFORNIA | {"loss": "squared"}, "MAE, 5 % off", ".2f"),
+        "huber_off": cell(
+            "robust", CALIFORNIA | {"loss": "huber, delta = std / 4"}, "MAE, 5 % off", ".2f"
+        ),
+    },
+    sentences=(
+        "Splits do not look at labels, so forests whose splits do have lower pinball losses (on"
+        " california_housing {mean} for the mean of quantiles, {mixture} for the mixture of the"
+        " cells' labels, {peer} for quantile-forest), but quantiles of one forest never cross.",
+        "Of nominal intervals of nine tenths the mean of quantiles covers {short}, as small cells"
+        " hold few labels; the mixture covers {wide}, and {calibrated} after calibration with"
+        " held-out rows.",
+        "Each way of choosing a lifetime is near the best where the function varies; those that"
+        " judge single trees, which want larger cells than their mean does, stop early where many"
+        " columns matter.",
+    ),
+)
 PARTS = {part.__name__: part for part in (quantiles, counts, robust, lifetimes, density, sketch)}
 
 
@@ -388,10 +432,12 @@ def main() -> None:
     datasets.add_arguments(parser, ["california_housing", "nyc_green_taxi"])
     parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(PARTS)}; all")
     args = parser.parse_args()
+    records = Records(RESULTS / "generalized.json", PAGE.identity)
     for name in args.parts or PARTS:
-        told = PARTS[name](args)
-        print(told, flush=True)
-        (RESULTS / f"generalized_{name}.md").write_text(told)
+        for record in PARTS[name](args):
+            records.add(record)
+        print(f"{name}: done", file=sys.stderr)
+    publish("generalized", records)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,8 @@ import numpy as np
 from sklearn.datasets import make_classification, make_friedman1
 
 from benchmarks import datasets
-from benchmarks.records import RESULTS, Records, table
+from benchmarks.pages import Figure, Page, publish, range_of
+from benchmarks.records import REPORTS, RESULTS, Records, machine, table
 from dmondrian import AMFClassifier, AMFRegressor
 from dmondrian.core.nodes import FEATURE, LEFT, RIGHT, ROOT, THRESHOLD
 
@@ -253,6 +254,42 @@ def draw(records: Records, path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
+def growth_of(stream: str, first: int, last: int) -> Figure:
+    """Return what finds how many times a row costs more after many rows than after few."""
+
+    def find(records: Records) -> Any:
+        few, many = (records.only(stream=stream, rows=rows) for rows in (first, last))
+        return range_of([many["microseconds"] / few["microseconds"]], ".1f", [few, many])
+
+    return find
+
+
+def shares(records: Records) -> Any:
+    """Return the range of the bytes that learning moves over those that a copy moves."""
+    return range_of([100.0 * share_of_copy(r) for r in records], ".0f", list(records))
+
+
+PAGE = Page(
+    title="Growth",
+    question="How does the time per row and tree grow with the rows learned, and how near is it to"
+    " the speed of the memory?",
+    identity=("stream", "rows", "trees", "cpu"),
+    body=report,
+    numbers={
+        "classes": growth_of("classes", 10_000, 3_000_000),
+        "labels": growth_of("labels", 10_000, 3_000_000),
+        "shares": shares,
+    },
+    sentences=(
+        "From the first stage to the last, a row of classes costs {classes} times as much and a"
+        " row of labels {labels} times, while trees grow deeper and leave the caches.",
+        "Learning moves {shares} per cent of the bytes that a copy moves in the same time: a row"
+        " waits for the memory rather than filling it.",
+    ),
+    pictures=("growth.png",),
+)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -270,14 +307,12 @@ def main() -> None:
     parser.add_argument("--fresh", action="store_true", help="forget results of earlier runs")
     parser.add_argument("--out", type=Path, default=RESULTS / "growth.json")
     args = parser.parse_args()
-    records = Records(args.out, ("stream", "rows", "trees"), args.fresh)
+    records = Records(args.out, PAGE.identity, args.fresh)
     for name in args.streams or (STREAMS if args.data else MADE):
         for record in measure(name, args):
             records.add(record)
-    text = report(records)
-    args.out.with_suffix(".md").write_text(text)
-    draw(records, args.out.with_suffix(".png"))
-    print(text)
+    publish("growth", records)
+    draw(records.of_machine(machine()["cpu"]), REPORTS / "growth.png")
 
 
 if __name__ == "__main__":

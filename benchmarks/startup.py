@@ -26,6 +26,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks.pages import Figure, Page, publish, single
 from benchmarks.peers.runner import ONE_THREAD, ROOT, interpreter
 from benchmarks.records import RESULTS, Records, table
 
@@ -124,6 +125,37 @@ def report(records: Records) -> str:
     )
 
 
+def beyond(model: str, form: str) -> Figure:
+    """Return what finds the seconds of a model beyond the libraries."""
+
+    def find(records: Records) -> Any:
+        record = records.only(model=model)
+        return single(record["beyond"], form, record)
+
+    return find
+
+
+PAGE = Page(
+    title="Start-up",
+    question="How long is it from `import` to the first prediction, in a fresh process?",
+    identity=("model", "cpu"),
+    body=report,
+    numbers={
+        "warm": beyond("dmondrian", ".2f"),
+        "cold": beyond("dmondrian, cold", ".1f"),
+        "forest": beyond("random forest", ".2f"),
+        "onelearn": beyond("onelearn", ".1f"),
+    },
+    sentences=(
+        "Beyond the libraries that users of scikit-learn load anyway, the first learning and"
+        " prediction takes {warm} seconds where kernels are compiled, {cold} where none is,"
+        " {forest} for a random forest, and {onelearn} for onelearn, which compiles in every"
+        " process.",
+        "Compiled kernels are loaded without what Numba compiles with.",
+    ),
+)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -140,12 +172,10 @@ def main() -> None:
     }
     if "onelearn" not in pythons:
         print("onelearn: left out, no environment for it under --peers", file=sys.stderr)
-    records = Records(args.out, ("model",))
+    records = Records(args.out, PAGE.identity)
     for model, seconds in rounds(pythons, args.repeats, args.slow_repeats).items():
         records.add(summary(model, seconds))
-    text = report(records)
-    args.out.with_suffix(".md").write_text(text)
-    print(text)
+    publish("startup", records)
 
 
 if __name__ == "__main__":

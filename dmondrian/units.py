@@ -2,7 +2,7 @@
 
 A unit is a power of two: a 2^14th of the range of the first rows or, at most, twice as much. Rows
 may come to lie four times as far apart before 16 bits are too few. What is rounded away is a
-2^15th of the range, which no held-out loss shows (table in benchmarks/README.md). A feature is not
+2^15th of the range, which no held-out loss shows (benchmarks/reports/rounding.md). A feature is not
 rounded where that would make some of its values equal while most of them lie in few steps: one
 whose range is that of few rows far out. Units are for good, so that a forest is a function of its
 rows: rows that come to lie in a far smaller range than the first become equal.

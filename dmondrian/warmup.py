@@ -47,7 +47,7 @@ _REPEATS = 16  # times as many rows are kept at most: more are seen where few of
 START_ALPHA = 0.5  # pseudo-count before the first choice, times 1 / K
 # Candidates: alpha times K, opening price. More rows prefer less alpha than 4096 do, and more
 # trees free openings than the probes' ten. For two classes the last one is the paper's own
-# setting, alpha = 1/2 and charged (tables in benchmarks/README.md).
+# setting, alpha = 1/2 and charged (tables in benchmarks/reports/ablation.md).
 CANDIDATES = ((0.04, False), (0.2, False), (0.5, False), (0.2, True), (1.0, True))
 _MIDDLING = 1  # the candidate that scales are learned with
 # Trees of a probe: 10, fewer where features and classes together pass 400.

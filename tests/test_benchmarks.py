@@ -25,7 +25,7 @@ def test_all_scripts_are_run_by_the_one_command() -> None:
         path.stem for path in (ROOT / "benchmarks").glob("*.py") if "def main(" in path.read_text()
     }
     kernel = {f"kernel.{path.stem}" for path in (ROOT / "benchmarks/kernel").glob("*_*.py")}
-    assert named - {"__main__"} | kernel - {"kernel.__init__"} == set(NAMES)
+    assert named - {"__main__", "pages", "summary"} | kernel - {"kernel.__init__"} == set(NAMES)
 
 
 @pytest.mark.parametrize("name", [run.script for run in RUNS if run.small is not None])
@@ -35,15 +35,18 @@ def test_a_benchmark_runs(name: str, tmp_path: Path) -> None:
         [*told, "--results", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    # All tables end in figures; encoding prints its own alone.
-    assert "|" in done.stdout
-    assert name == "encoding" or "|" in "".join(f.read_text() for f in tmp_path.glob("*.md"))
+    # Each prints the page that it writes from its records.
+    pages = [file.read_text() for file in tmp_path.glob("*.md")]
+    assert pages
+    assert all(page in done.stdout and "|" in page for page in pages)
+    assert all(page.with_suffix(".json").exists() for page in tmp_path.glob("*.md"))
 
 
 def test_figures_that_other_scripts_have_are_drawn_where_asked(tmp_path: Path) -> None:
     args = Namespace(data="jobs/data")
     run_script("kernel.figure_5", ["--sizes", "2", "5"], args, tmp_path)
     assert {file.name for file in tmp_path.iterdir()} == {
+        "kernel_figure_5.json",
         "kernel_figure_5.md",
         "kernel_figure_5.png",
     }

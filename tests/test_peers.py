@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import subprocess
 import sys
 from argparse import Namespace
@@ -83,18 +82,41 @@ def test_throughput_is_told_beside_scikit_garden(
     assert all(int(row["n"]) == 700 for row in told)
 
 
-def test_results_name_all_machines_that_they_are_of(
+def test_each_record_names_the_run_that_it_is_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "new.json"
-    for cpu, also in (("A", None), ("B", ["A"]), ("B", ["A"]), ("C", ["A", "B"])):
+    command = ["script", "--data", "folder", "--trees", "2", "10 rows", "part", "--out", "file"]
+    monkeypatch.setattr("sys.argv", command)
+    for cpu, value in (("A", 1), ("B", 2), ("B", 3), ("A", 4)):
         monkeypatch.setattr("benchmarks.records.machine", lambda cpu=cpu: {"cpu": cpu})
-        Records(path, ("model",)).add({"model": cpu})
-        about = json.loads(path.read_text())["about"]
-        assert about["machine"] == {"cpu": cpu}
-        assert about.get("also") == also
-    Records(path, ("model",), fresh=True).add({"model": "C"})
-    assert "also" not in json.loads(path.read_text())["about"]
+        Records(path, ("model", "cpu")).add({"model": "x", "value": value})
+    records = Records(path, ("model", "cpu"))
+    assert [(records.cpu(r), r["value"]) for r in records] == [("A", 4), ("B", 3)]
+    assert all(run["commit"] for run in records.runs)
+    assert {run["arguments"] for run in records.runs} == {"--trees 2 '10 rows' part"}
+    assert records.machines() == ["B", "A"]
+    assert [r["value"] for r in records.of_machine("B")] == [3]
+    assert {"model": "x"} in records
+    monkeypatch.setattr("benchmarks.records.machine", lambda: {"cpu": "C"})
+    assert {"model": "x"} not in Records(path, ("model", "cpu"))
+    # Without the machine in the identity a result replaces that of any machine, and its run goes.
+    plain = Records(tmp_path / "plain.json", ("model",))
+    for cpu in ("A", "B"):
+        monkeypatch.setattr("benchmarks.records.machine", lambda cpu=cpu: {"cpu": cpu})
+        plain.add({"model": "x"})
+    assert [run["cpu"] for run in Records(plain.path, ("model",)).runs] == ["B"]
+
+
+def test_a_fresh_run_forgets_what_it_measures_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for identity, kept in ((("model",), 0), (("model", "cpu"), 1)):
+        path = tmp_path / f"{len(identity)}.json"
+        for cpu in ("A", "B"):
+            monkeypatch.setattr("benchmarks.records.machine", lambda cpu=cpu: {"cpu": cpu})
+            Records(path, identity).add({"model": "x"})
+        assert len(Records(path, identity, fresh=True)) == kept
 
 
 def test_each_peer_has_a_worker_and_where_needed_an_environment_that_can_be_built() -> None:

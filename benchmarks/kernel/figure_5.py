@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.kernel.peers import binning, fourier, laplace, parser_of, write
-from benchmarks.records import table
+from benchmarks.pages import Page, cell
+from benchmarks.records import tabled
 from dmondrian import MondrianFeatures
 
 LIFETIME, POINTS, SEEDS = 10.0, 100, range(5)
@@ -37,8 +38,22 @@ def worst(kind: Any, n: int, seed: int) -> float:
     return float(np.abs(told - laplace(X, X, LIFETIME)).max())
 
 
+PAGE = Page(
+    title="B16: Figure 5",
+    question="Is the largest error of the kernel as small with Mondrian features as with random"
+    " binning?",
+    identity=("part",),
+    numbers={name: cell("errors", {"entries": name}, "500", ".3f") for name in KINDS},
+    sentences=(
+        "Holds: with some hundred entries per row the largest error is {Mondrian} for Mondrian"
+        " features, {binning} for random binning and {Fourier} for Fourier features.",
+    ),
+    pictures=("kernel_figure_5.png",),
+)
+
+
 def main() -> None:
-    parser = parser_of(__doc__, "figure_5")
+    parser = parser_of(__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="entries of a row")
     args = parser.parse_args()
     sizes = args.sizes
@@ -61,7 +76,8 @@ def main() -> None:
     axis.set_ylabel("largest error of the kernel")
     axis.legend()
     rows = [[name, *errors.mean(axis=0).tolist()] for name, errors in found.items()]
-    write(args, f"### Largest kernel error\n\n{table(['entries', *map(str, sizes)], rows)}", figure)
+    head = ["entries", *map(str, sizes)]
+    write("figure_5", tabled("errors", "Largest kernel error", head, rows), figure)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +15,8 @@ from scipy.sparse import csr_matrix
 from sklearn.preprocessing import MinMaxScaler
 
 from benchmarks import datasets
-from benchmarks.records import RESULTS, machine, packages
+from benchmarks.pages import publish
+from benchmarks.records import REPORTS, RESULTS, Records
 
 Features = Callable[[np.ndarray, np.ndarray, int, float, int], tuple[Any, Any]]
 
@@ -112,7 +112,7 @@ def laplace(X: np.ndarray, Z: np.ndarray, lifetime: float) -> np.ndarray:
     return kernel
 
 
-def parser_of(doc: str | None, name: str, takes_set: bool = False) -> argparse.ArgumentParser:
+def parser_of(doc: str | None, takes_set: bool = False) -> argparse.ArgumentParser:
     """Return the parser that all scripts of this folder share."""
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -121,15 +121,14 @@ def parser_of(doc: str | None, name: str, takes_set: bool = False) -> argparse.A
     if takes_set:
         parser.add_argument("--set", default="cpu_act")
         parser.add_argument("--max-rows", type=int, help="of the set")
-    parser.add_argument("--out", type=Path, default=RESULTS / f"kernel_{name}.md")
     return parser
 
 
-def write(args: argparse.Namespace, text: str, figure: Any = None) -> None:
-    """Write a result, with the machine, and its picture; print it."""
-    versions = ", ".join(f"{name} {version}" for name, version in packages().items())
-    about = f"{machine()['cpu']}; {versions}" if "cpu" in machine() else versions
-    args.out.write_text(f"{text}\n{about}\n")
+def write(name: str, record: dict[str, Any], figure: Any = None) -> None:
+    """Store a result, draw its picture, and write its page."""
+    records = Records(RESULTS / f"kernel_{name}.json", ("part",))
+    records.add(record)
     if figure is not None:
-        figure.savefig(args.out.with_suffix(".png"), dpi=80)
-    print(text)
+        REPORTS.mkdir(parents=True, exist_ok=True)
+        figure.savefig(REPORTS / f"kernel_{name}.png", dpi=80)
+    publish(f"kernel.{name}", records)

@@ -20,7 +20,7 @@ from dmondrian.limits import LARGEST_TARGET
 from dmondrian.parameters import ForestParameters
 from dmondrian.warmup import LAST
 
-AUTO_RATE = 8.0  # learning rate x variance; see benchmarks/README.md for the ablation
+AUTO_RATE = 8.0  # learning rate x variance; see benchmarks/reports/ablation.md
 
 
 class AMFRegressor(ForestRegressor):

@@ -43,7 +43,7 @@ class Intervals(MondrianForest):
         posterior at the cell, and at each branch off above it. With "mean" it is one Gaussian, with
         mean and variance of the labels in the cell (0 in a cell of one row: without an end of the
         lifetime such quantiles are those between trees alone). Neither is calibrated, see
-        :meth:`calibrate_intervals`; benchmarks/README.md tells how far they are off.
+        :meth:`calibrate_intervals` and benchmarks/reports/intervals.md.
 
         Parameters
         ----------

@@ -39,8 +39,8 @@ class LabelIntervals(GeneralizedMondrianForest):
         Any levels, of any loss whose cells keep labels (quantile, Huber, your own with a
         derivative). :meth:`predict` says for a quantile the mean over trees of the cells' own, as
         Z24 does: of small cells these lie too close together. The mixture spreads as far as trees
-        differ. Neither is calibrated, see :meth:`calibrate_intervals`; benchmarks/README.md tells
-        how far they are off.
+        differ. Neither is calibrated, see :meth:`calibrate_intervals` and
+        benchmarks/reports/generalized.md.
 
         Parameters
         ----------

