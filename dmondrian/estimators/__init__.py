@@ -1,4 +1,24 @@
-"""The scikit-learn face of the forests; knows nothing of clusters or stores."""
+"""Estimators in scikit-learn's manner; they know nothing of clusters or stores.
+
+====================================  ==============================  =============================
+estimators                            trees                           prediction
+====================================  ==============================  =============================
+``AMF-``                              Mondrian trees without end      exact mixture over prunings
+``MondrianForest-``                   with a lifetime: fixed, growing mean, vote, or hierarchical
+                                      with the rows, or none; on the  smoothing (for regression
+                                      range of the data or the cube   with ``return_std``)
+``GeneralizedMondrianForest-``        the same                        in each cell the best constant
+                                                                      under a convex loss
+``MondrianDensity``                   on the unit cube                the density, and draws from it
+``OnlineRandomForest-``               splits chosen by gain among     shares, votes or means of rows
+                                      candidates, in bounded memory   that chose no split
+``MondrianKernel-``                   with a lifetime, given or found ridge regression with the
+                                      in one sweep over all of them   Laplace kernel, on the cells
+                                                                      of all trees together
+``MondrianFeatures``                  with a lifetime                 none: a transformer, sparse
+                                                                      features of the kernel
+====================================  ==============================  =============================
+"""
 
 from dmondrian.estimators.amf_classifier import AMFClassifier
 from dmondrian.estimators.amf_regressor import AMFRegressor

@@ -116,6 +116,15 @@ class GeneralizedMondrianForestRegressor(LabelIntervals, OwnLoss, ForestRegresso
     >>> forest = GeneralizedMondrianForestRegressor(loss="poisson", lifetime=5.0, random_state=0)
     >>> bool(forest.fit(X, y).predict([[0.9]])[0] > 3.0)
     True
+
+    Quantiles of one forest never cross; here held-out rows choose the lifetime:
+
+    >>> forest = GeneralizedMondrianForestRegressor(
+    ...     loss="quantile", quantile=[0.05, 0.5, 0.95], lifetime="validation", random_state=0
+    ... )
+    >>> low, median, high = forest.fit(X, y).predict(X).T
+    >>> bool(((low <= median) & (median <= high)).all())
+    True
     """
 
     algorithm = "generalized-mondrian-forest-regressor"

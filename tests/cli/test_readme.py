@@ -25,8 +25,8 @@ SET_UP = ("python3.11 -m venv", "pip install", "python -m pytest")
 """Commands that .ci/run runs, in an environment of its own."""
 
 
-def blocks(language):
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+def blocks(language, text=README):
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
 
 
 def commands() -> list[str]:
@@ -62,7 +62,7 @@ def test_all_blocks_are_of_kinds_that_are_run():
 
 
 def test_examples_run(tmp_path):
-    program = "".join(block for block in blocks("python") if "__main__" not in block)
+    program = "".join(blocks("python"))
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environment(), check=True)
     assert (tmp_path / "partition.png").exists()
     assert (tmp_path / "forest.onnx").exists()
@@ -92,7 +92,7 @@ def test_the_first_screen_runs_as_it_is_written(tmp_path):
 
 @pytest.mark.slow
 def test_cluster_example_runs(tmp_path):
-    (program,) = (block for block in blocks("python") if "__main__" in block)
+    (program,) = blocks("python", (PROJECT / "cluster/README.md").read_text())
     file = tmp_path / "example.py"
     file.write_text(program)
     copy_jobs(tmp_path / "jobs")
@@ -122,6 +122,7 @@ PAGES = (
     "benchmarks/SUMMARY.md",
     "benchmarks/papers.md",
     "cluster/README.md",
+    "jobs/README.md",
 )
 
 
@@ -134,6 +135,15 @@ def test_links_lead_somewhere(page):
         if not target.startswith("https://") and not leads_somewhere(file, target)
     ]
     assert lost == []
+
+
+def test_the_readme_is_of_a_length_to_read():
+    assert len(README.splitlines()) <= 250
+
+
+def test_every_ready_job_is_explained():
+    page = (PROJECT / "jobs/README.md").read_text()
+    assert [job.name for job in JOBS if f"`{job.name}`" not in page] == []
 
 
 def test_a_link_that_leads_nowhere_is_seen():
