@@ -12,7 +12,6 @@ from typing import Any
 
 from llvmlite import binding, ir
 from numba import _dynfunc
-from numba.core import types
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import LoweringPass, register_pass
@@ -20,20 +19,7 @@ from numba.core.errors import NumbaTypeError
 from numba.core.lowering import Lower
 from numba.core.typed_passes import NativeLowering, NopythonTypeInference
 
-
-def uncounted(context: Any, builder: Any, kind: Any, value: Any) -> Any:
-    """Return a value of type ``kind`` whose arrays carry no reference counts."""
-    if isinstance(kind, types.Array):
-        view = context.make_array(kind)(context, builder, value)
-        view.meminfo, view.parent = view.meminfo.type(None), view.parent.type(None)
-        return view._getvalue()
-    if isinstance(kind, types.BaseTuple):  # type: ignore[attr-defined]  # Numba's hints omit it
-        for k, each in enumerate(kind.types):
-            known = builder.extract_value(value, k)
-            found = uncounted(context, builder, each, known)
-            if found is not known:
-                value = builder.insert_value(value, found, k)
-    return value
+from dmondrian._uncounted import uncounted
 
 
 def _pipeline(state: Any, ours: dict[Any, Any]) -> Any:

@@ -1,10 +1,10 @@
 """The one door to Numba: compile flags, the disk cache and policies chosen by type.
 
-Relies on Numba's ``overload`` and on its file cache. Promises: every kernel is
-compiled with the same flags (``nogil``, no ``fastmath``: the order of additions
-decides a tree); a cached kernel is used only with the package sources and flags it was
-compiled from; functions that only kernels call are optimised and assembled there alone;
-the same source runs as plain Python under ``NUMBA_DISABLE_JIT=1``.
+Relies on Numba's ``overload``; how the rest is compiled is up to :mod:`dmondrian._tuned` or
+:mod:`dmondrian._stock`. Promises: every kernel is compiled with the same flags (``nogil``, no
+``fastmath``: the order of additions decides a tree); a cached kernel is used only with the package
+sources and flags it was compiled from; the same source runs as plain Python under
+``NUMBA_DISABLE_JIT=1``.
 """
 
 from __future__ import annotations
@@ -17,34 +17,26 @@ from typing import Any
 
 import numba
 import numpy as np
-from numba.core import config, types
-from numba.core.errors import NumbaError, NumbaTypeError
-from numba.core.registry import CPUDispatcher
-from numba.core.typing.templates import infer_global, make_intrinsic_template
+from numba import config, types
+from numba.core.errors import NumbaError
 from numba.extending import overload
 
-from dmondrian._cache import KernelCache
-from dmondrian._compilers import KernelCompiler, PartCompiler
+from dmondrian._numba_mode import is_stock
 from dmondrian.errors import ParameterError
 
-_FLAGS = {"nogil": True, "fastmath": False, "error_model": "numpy"}
+if is_stock():
+    from dmondrian import _stock as _mode
+else:
+    from dmondrian import _tuned as _mode  # type: ignore[no-redef]  # the same functions
+
 _KERNELS: list[Any] = []  # that were declared so far
-
-
-class _Kernel(CPUDispatcher):
-    """A kernel as Python sees it; of one that was kept there is nothing that others could call."""
-
-    def get_call_template(self, args: Any, kws: Any) -> Any:
-        raise NumbaTypeError(f"{self.__name__} is a kernel: what is called by others is `inner`")
 
 
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile an entry point: called from Python, without the GIL, cached on disk."""
     if config.DISABLE_JIT:
         return function
-    told = {"nopython": True, **_FLAGS, "no_cfunc_wrapper": True}
-    compiled = _Kernel(function, targetoptions=told, pipeline_class=KernelCompiler)
-    compiled._cache = KernelCache(function)
+    compiled = _mode.kernel(function)
     _KERNELS.append(compiled)
     return compiled
 
@@ -58,7 +50,7 @@ def entry_of(compiled: Any, arguments: tuple[Any, ...]) -> Any:
     """
     if config.DISABLE_JIT:
         return compiled
-    return compiled.compile(tuple(compiled.typeof_pyval(argument) for argument in arguments))
+    return compiled.entry(arguments)
 
 
 def compilations() -> dict[str, int]:
@@ -100,43 +92,8 @@ def elementwise(function: Callable[..., Any]) -> Callable[..., np.ndarray]:
     return checked
 
 
-_PART = {
-    **_FLAGS, "forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True,
-    "_nrt": False,  # no counts of references
-}  # fmt: skip
-
-
-def _of_any_number(kind: Any) -> Any:
-    """Return the type of which a constant is; of whole numbers the widest."""
-    if isinstance(kind, (types.IntegerLiteral, types.BooleanLiteral)):
-        kind = types.unliteral(kind)  # type: ignore[attr-defined]  # Numba's hints omit it
-    return types.int64 if kind == types.int32 else kind
-
-
-class _Part(CPUDispatcher):
-    """A part as kernels see it; called from Python it is compiled on its own."""
-
-    @functools.cached_property
-    def _alone(self) -> Any:
-        return numba.njit(**_FLAGS)(self.py_func)
-
-    def add_overload(self, cres: Any) -> None:
-        self.overloads[tuple(cres.signature.args)] = cres  # for kernels, not for Python
-
-    def get_call_template(self, args: Any, kws: Any) -> Any:
-        """Compile for any number, where Numba would for each constant anew."""
-        args = [_of_any_number(kind) for kind in args]
-        return super().get_call_template(args, {k: _of_any_number(kind) for k, kind in kws.items()})
-
-    def _compile_for_args(self, *args: Any, **kwargs: Any) -> Any:
-        return self._alone  # Numba calls it with these arguments
-
-
 def _part(function: Callable[..., Any], **options: bool) -> Any:
-    if config.DISABLE_JIT:
-        return function
-    told = {"nopython": True, **_PART, **options}
-    return _Part(function, targetoptions=told, pipeline_class=PartCompiler)
+    return function if config.DISABLE_JIT else _mode.part(function, **options)
 
 
 def inner(function: Callable[..., Any]) -> Any:
@@ -150,28 +107,26 @@ def inner(function: Callable[..., Any]) -> Any:
 
 def apart(function: Callable[..., Any]) -> Any:
     """Compile a function as :func:`inner` does, with registers of its own: a call, not a copy."""
-    return _part(function, forceinline=False)
+    return _part(function, is_copied=False)
 
 
 def allocating(function: Callable[..., Any]) -> Any:
     """Compile a function as :func:`apart` does, that may make arrays; it must not return any."""
-    return _part(function, forceinline=False, _nrt=True)
+    return _part(function, is_copied=False, allocates=True)
 
 
-def overload_part(stub: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """Return Numba's ``overload`` for implementations that only kernels call."""
-    return overload(stub, jit_options={**_PART, "pipeline_class": PartCompiler}, **options)
-
-
-def instead_of(stub: Callable[..., Any]) -> Callable[..., Any]:
+def instead_of(
+    stub: Callable[..., Any], *, is_needed: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Have kernels call what is defined, as for Numba's ``intrinsic``, where they name ``stub``.
 
-    Arguments become what its signature says. An ``overload`` would be a part for each type.
+    The stock mode compiles ``stub`` itself, unless what is defined ``is_needed``: then Numba could
+    not.
     """
 
     def register(define: Callable[..., Any]) -> Callable[..., Any]:
-        template = make_intrinsic_template(stub, define, stub.__name__)
-        infer_global(stub, types.Function(template))
+        if not config.DISABLE_JIT:
+            _mode.instead_of(stub, define, is_needed=is_needed)
         return define
 
     return register
@@ -206,14 +161,14 @@ def hook(stub: Callable[..., Any]) -> Any:
 
     def resolve(*args: Any) -> Callable[..., Any]:
         policy = args[0]
-        if not isinstance(policy, types.BaseNamedTuple):  # type: ignore[attr-defined]  # likewise
+        if not isinstance(policy, types.BaseNamedTuple):
             raise TypeError(f"{declared.name} expects a policy tuple, got {policy}")
         return declared.find(policy.instance_class)
 
     resolve.__signature__ = inspect.signature(stub)  # type: ignore[attr-defined]  # read by overload
     call.declared = declared  # type: ignore[attr-defined]  # read by implements
     if not config.DISABLE_JIT:
-        overload_part(call, strict=False)(resolve)
+        overload(call, jit_options=_mode.HOOK, strict=False)(resolve)
     return call
 
 

@@ -13,8 +13,8 @@ import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 
-from dmondrian._compilers import uncounted
 from dmondrian._jit import instead_of
+from dmondrian._uncounted import uncounted
 
 CACHE_LINE = 64  # bytes
 _TWO_LINES = CACHE_LINE + 8  # bytes of doubles that lie in no more, wherever they begin
@@ -60,7 +60,7 @@ def _place_array(context, builder, kind, address, shape):  # type: ignore[no-unt
     return array._getvalue()
 
 
-@instead_of(array_at)
+@instead_of(array_at, is_needed=True)
 def _array_at(typing_context, address, shape, dtype):  # type: ignore[no-untyped-def]  # likewise
     kind = types.Array(dtype.dtype, shape.count, "C")
 

@@ -101,7 +101,10 @@ def _quotients(typing_context, a, b, c, d):
 
 def lowest_bit(word: Any) -> Any:
     """Return the place of the lowest bit of ``word``, uint64, that is set; one must be."""
-    return np.uint64((int(word) & -int(word)).bit_length() - 1)
+    k = np.uint64(0)
+    while not word >> k & np.uint64(1):
+        k += np.uint64(1)
+    return k
 
 
 @instead_of(lowest_bit)

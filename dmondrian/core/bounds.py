@@ -16,7 +16,7 @@ import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 
-from dmondrian._jit import instead_of
+from dmondrian._jit import inner, instead_of
 from dmondrian.core.lanes import elements, vector_at
 
 SUM_LANES = 8
@@ -65,6 +65,18 @@ def in_lots(builder, p, width, do):
             builder.store(builder.add(first, some), start)
 
 
+@inner
+def sums_of_lanes(values, n):
+    """Return sums of those j < n - n % 8 with j % 8 = 0, 1, .. 7, each in order."""
+    a, b, c, d, e, f, g, h = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    for j in range(0, n - SUM_LANES + 1, SUM_LANES):
+        a, b = a + values[j], b + values[j + 1]
+        c, d = c + values[j + 2], d + values[j + 3]
+        e, f = e + values[j + 4], f + values[j + 5]
+        g, h = g + values[j + 6], h + values[j + 7]
+    return a, b, c, d, e, f, g, h
+
+
 def extend(lower: Any, upper: Any, x: Any, extensions: Any) -> tuple[np.float64, ...]:
     """Write how far ``x`` lies outside [``lower``, ``upper``], in whole lots of 8 features.
 
@@ -78,13 +90,10 @@ def extend(lower: Any, upper: Any, x: Any, extensions: Any) -> tuple[np.float64,
     -------
     Sums of those that were written, of features j with j % 8 = 0, 1, .. 7, each in order.
     """
-    whole = len(x) - len(x) % SUM_LANES
-    low, high, asked = (np.asarray(a[:whole], np.float64) for a in (lower, upper, x))
-    extensions[:whole] = np.maximum(np.maximum(low - asked, asked - high), 0.0)
-    sums = np.zeros(SUM_LANES)
-    for lot in np.reshape(extensions[:whole], (-1, SUM_LANES)):
-        sums += lot
-    return tuple(sums)
+    for j in range(len(x) - len(x) % SUM_LANES):
+        asked = np.float64(x[j])
+        extensions[j] = max(np.float64(lower[j]) - asked, asked - np.float64(upper[j]), 0.0)
+    return sums_of_lanes(extensions, len(x))
 
 
 @instead_of(extend)
@@ -130,13 +139,11 @@ def _extended(builder, p, out, doubles, outside):
 
 def extend_steps(lower: Any, upper: Any, x: Any, units: Any, extensions: Any) -> tuple[Any, ...]:
     """Do what :func:`extend` does of steps, int16 [g], of ``units``, float32 [g]; contiguous."""
-    whole = len(x) - len(x) % SUM_LANES
-    low, high, asked, each = (np.asarray(a[:whole], float) for a in (lower, upper, x, units))
-    extensions[:whole] = np.maximum(np.maximum(low - asked, asked - high), 0.0) * each
-    sums = np.zeros(SUM_LANES)
-    for lot in np.reshape(extensions[:whole], (-1, SUM_LANES)):
-        sums += lot
-    return tuple(sums)
+    for j in range(len(x) - len(x) % SUM_LANES):
+        asked = np.float64(x[j])
+        further = max(np.float64(lower[j]) - asked, asked - np.float64(upper[j]), 0.0)
+        extensions[j] = further * np.float64(units[j])
+    return sums_of_lanes(extensions, len(x))
 
 
 @instead_of(extend_steps)
@@ -225,13 +232,6 @@ def of_box(context, builder, signature, args):
     ]  # fmt: skip
 
 
-def parts(box: Any, numeric: Any, steps: Any) -> Any:
-    """Return lower bounds, upper bounds and values, of floats, then in steps."""
-    p, g = len(numeric), len(steps)
-    told = box[2 * p : 2 * p + g].view(np.int16)
-    return (box[:p], box[p : p + p], numeric), (told[:g], told[g:], steps)
-
-
 def beyond(box: Any, numeric: Any, steps: Any) -> bool:
     """Tell whether any feature of a row is outside the bounds of a box.
 
@@ -242,8 +242,15 @@ def beyond(box: Any, numeric: Any, steps: Any) -> bool:
     numeric : float32 [p], contiguous
     steps : int16 [g], contiguous
     """
-    told = parts(box, numeric, steps)
-    return any(((x < lower) | (x > upper)).any() for lower, upper, x in told)
+    p, g = len(numeric), len(steps)
+    for j in range(p):
+        if numeric[j] < box[j] or numeric[j] > box[p + j]:
+            return True
+    bounds = box[2 * p : 2 * p + g].view(np.int16)
+    for j in range(g):  # noqa: SIM110  # Numba compiles no generators
+        if steps[j] < bounds[j] or steps[j] > bounds[g + j]:
+            return True
+    return False
 
 
 @instead_of(beyond)
@@ -270,9 +277,20 @@ def _beyond(typing_context, box, numeric, steps):
 
 def widen(box: Any, numeric: Any, steps: Any) -> None:
     """Take a row into a box, which is written to; as :func:`beyond`."""
-    for lower, upper, x in parts(box, numeric, steps):
-        np.copyto(lower, x, where=x < lower)
-        np.copyto(upper, x, where=x > upper)
+    p, g = len(numeric), len(steps)
+    for j in range(p):
+        x = numeric[j]
+        if x < box[j]:
+            box[j] = x
+        if x > box[p + j]:
+            box[p + j] = x
+    bounds = box[2 * p : 2 * p + g].view(np.int16)
+    for j in range(g):
+        step = steps[j]
+        if step < bounds[j]:
+            bounds[j] = step
+        if step > bounds[g + j]:
+            bounds[g + j] = step
 
 
 @instead_of(widen)

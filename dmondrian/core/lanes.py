@@ -36,10 +36,12 @@ def way_on(groups: Any, group: Any, x: Any) -> int:
     x : float32 [d], contiguous
     """
     words = groups[group]
-    four = slice(THRESHOLDS, THRESHOLDS + LANES)
-    is_right = x[words[FEATURES : FEATURES + LANES]] > words[four].view(np.float32)
-    stays = [bool(words[SIDES] >> k & 1) for k in range(LANES)]
-    return int(words[EXITS + np.append(is_right != stays, True).argmax()])
+    thresholds = words[THRESHOLDS : THRESHOLDS + LANES].view(np.float32)
+    for k in range(LANES):
+        is_right = x[words[FEATURES + k]] > thresholds[k]
+        if is_right != bool(words[SIDES] >> k & 1):
+            return words[EXITS + k]
+    return words[EXITS + LANES]
 
 
 @instead_of(way_on)

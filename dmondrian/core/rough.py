@@ -24,13 +24,13 @@ from dmondrian.core.bounds import (
     in_lots,
     load,
     of_box,
-    parts,
     steps_outside,
 )
 from dmondrian.core.lanes import elements
 
 _SHORT, _WORD, _LONG = (ir.IntType(n) for n in (16, 32, 64))
 _SINGLE = ir.FloatType()
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 def rough_extension(box: Any, numeric: Any, steps: Any, units: Any, unit: Any) -> np.float32:
@@ -47,13 +47,16 @@ def rough_extension(box: Any, numeric: Any, steps: Any, units: Any, unit: Any) -
     unit : float
         All of them, if they are equal and g <= 65,536, else 0.
     """
-    floats, (low, high, asked) = parts(box, numeric, steps)
-    low, high, asked = (each.astype(np.float32) for each in (low, high, asked))
-    with np.errstate(over="ignore"):
-        lower, upper, x = floats
-        outside = np.fmax(np.fmax(lower - x, x - upper), np.float32(0.0))
-        further = np.maximum(np.maximum(low - asked, asked - high), np.float32(0.0)) * units
-        return np.float32(outside.sum(dtype=np.float32) + further.sum(dtype=np.float32))
+    p, g = len(numeric), len(steps)
+    total = 0.0  # of float64, whose sums do not overflow
+    for j in range(p):
+        x = np.float64(numeric[j])
+        total += max(np.float64(box[j]) - x, x - np.float64(box[p + j]), 0.0) if x == x else 0.0
+    bounds = box[2 * p : 2 * p + g].view(np.int16)
+    for j in range(g):
+        x = np.float64(steps[j])
+        total += max(bounds[j] - x, x - bounds[g + j], 0.0) * units[j]
+    return np.float32(total if total <= _LARGEST else np.inf)
 
 
 @instead_of(rough_extension)

@@ -114,9 +114,10 @@ def test_extensions_are_added_in_their_lanes() -> None:
         exact = np.maximum(np.maximum(low - asked, asked - high), 0.0)
         written, sums = expected_extensions(exact)
         for way in (compiled_extend, extend):
-            extensions = np.full(p, -1.0)
+            extensions = np.full(p + 9, -1.0)  # what lies behind is not added
             assert list(way(lower, upper, x, extensions)) == sums
-            assert extensions.tobytes() == written.tobytes()
+            assert extensions[:p].tobytes() == written.tobytes()
+            assert (extensions[p:] == -1.0).all()
 
 
 def test_extensions_in_steps_are_added_in_their_lanes() -> None:
@@ -128,9 +129,10 @@ def test_extensions_in_steps_are_added_in_their_lanes() -> None:
         exact = np.maximum(np.maximum(low - asked, asked - high), 0.0) * units
         written, sums = expected_extensions(exact)
         for way in (compiled_steps, extend_steps):
-            extensions = np.full(g, -1.0)
+            extensions = np.full(g + 9, -1.0)
             assert list(way(lower, upper, three[2], units, extensions)) == sums
-            assert extensions.tobytes() == written.tobytes()
+            assert extensions[:g].tobytes() == written.tobytes()
+            assert (extensions[g:] == -1.0).all()
 
 
 @numba.njit

@@ -16,7 +16,9 @@ from numba.core.registry import cpu_target
 
 import dmondrian
 from dmondrian import _cache, _jit
+from dmondrian._numba_mode import is_stock
 
+OURS = pytest.mark.skipif(config.DISABLE_JIT or is_stock(), reason="our passes are not used")
 KERNEL = """
 import sys, time
 from dmondrian import _jit
@@ -39,12 +41,16 @@ print(repr(twice(kind(2))), len(twice.stats.cache_hits), flush=True)
 """
 
 
+@pytest.mark.parametrize("stock", ["0", "1"])
 @pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled")
-def test_processes_that_compile_at_once_do_not_mix_up_their_code(tmp_path: Path) -> None:
+def test_processes_that_compile_at_once_do_not_mix_up_their_code(
+    tmp_path: Path, stock: str
+) -> None:
     script = tmp_path / "kernel.py"
     script.write_text(KERNEL)
     root = str(Path(dmondrian.__file__).parents[1])
     env = {**os.environ, "DMONDRIAN_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": root}
+    env["DMONDRIAN_NUMBA_STOCK"] = stock
     expected = {"i": "4", "f": "4.0", "c": "(4+0j)"}
 
     def told() -> dict[str, list[str]]:
@@ -65,15 +71,15 @@ def test_processes_that_compile_at_once_do_not_mix_up_their_code(tmp_path: Path)
 TOGETHER = """
 import sys, time
 from pathlib import Path
-from dmondrian import _cache, _jit
+from dmondrian import _jit, _kernel_cache
 
-keep = _cache.KernelCache.save_overload
+keep = _kernel_cache.KernelCache.save_overload
 
 def slow(self, sig, data):  # all others have begun meanwhile
     time.sleep(0.5)
     keep(self, sig, data)
 
-_cache.KernelCache.save_overload = slow
+_kernel_cache.KernelCache.save_overload = slow
 
 @_jit.kernel
 def square(x):
@@ -88,7 +94,7 @@ print(sum(_jit.compilations().values()), flush=True)
 """
 
 
-@pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled")
+@OURS
 def test_processes_that_need_the_same_code_at_once_compile_it_once(tmp_path: Path) -> None:
     script = tmp_path / "kernel.py"
     script.write_text(TOGETHER)
@@ -105,29 +111,31 @@ def test_processes_that_need_the_same_code_at_once_compile_it_once(tmp_path: Pat
     assert sorted(told) == ["0", "0", "1"]
 
 
-@pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled")
+@OURS
 def test_nobody_waits_for_ever_for_another_to_compile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from dmondrian import _kernel_cache  # private parts of Numba
+
     monkeypatch.setenv("DMONDRIAN_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(_cache, "_TURN_SECONDS", 0.1)
+    monkeypatch.setattr(_kernel_cache, "_TURN_SECONDS", 0.1)
 
     @_jit.kernel
     def cube(x):
         return x * x * x
 
-    first, second = _cache.KernelCache(cube.py_func), _cache.KernelCache(cube.py_func)
+    first, second = _kernel_cache.KernelCache(cube.py_func), _kernel_cache.KernelCache(cube.py_func)
     for cache in (first, second):
         assert cache.load_overload((int64,), cpu_target.target_context) is None
     (path,) = _cache.cache_folder().glob("*.turn")
     with pytest.raises(TimeoutError), _cache.locked(path, 0.0):
         pass
     # A compilation that failed has let its turn go when the next one begins.
-    monkeypatch.setattr(_cache, "_TURN_SECONDS", 1e6)
+    monkeypatch.setattr(_kernel_cache, "_TURN_SECONDS", 1e6)
     assert first.load_overload((int64,), cpu_target.target_context) is None
 
 
-@pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled")
+@OURS
 def test_a_cache_that_cannot_be_written_costs_a_warning_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,7 +154,7 @@ def test_a_cache_that_cannot_be_written_costs_a_warning_only(
     assert thrice(2) == 6
 
 
-@pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled")
+@OURS
 def test_a_cache_is_copied_while_nobody_writes_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,7 +178,7 @@ def test_a_cache_is_copied_while_nobody_writes_to_it(
     assert not (tmp_path / "again").exists()
 
 
-@pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled")
+@OURS
 def test_parts_of_kernels_are_not_assembled_but_can_be_called(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,7 +202,7 @@ def test_parts_of_kernels_are_not_assembled_but_can_be_called(
     assert halve(3) == 1.5
 
 
-@pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled")
+@OURS
 def test_kernels_are_kept_without_what_they_were_assembled_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,7 +231,7 @@ def test_kernels_are_kept_without_what_they_were_assembled_from(
     assert again.stats.cache_hits.total() == 1
 
 
-@pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled")
+@OURS
 def test_a_kernel_that_another_calls_is_refused() -> None:
     called = _jit.kernel(lambda x: x + 1)
     caller = _jit.kernel(lambda x: called(x))
