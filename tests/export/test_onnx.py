@@ -185,6 +185,12 @@ def test_losses_of_numbers(rows, asked, settings) -> None:
             ),
             "a Python function",
         ),
+        (
+            lambda: GeneralizedMondrianForestClassifier(
+                loss=ConvexLoss(lambda z, y: (1 - y * z) ** 2, lambda z, y: 2.0 * (z - y))
+            ),
+            "a Python function",
+        ),
         (lambda: MondrianKernelRegressor(lifetime=1.0), "the Mondrian kernel works out"),
         (lambda: MondrianKernelClassifier(lifetime=1.0), "the Mondrian kernel works out"),
     ],
