@@ -64,6 +64,7 @@ RUNS = (
         "--sets adult --max-rows 300 --models 'online forest 10' --trees 2"
         " --seeds 1 --rows 500 memory peers", takes_peers=True),
     Run("generalized", "--max-rows 8000", "--sets california_housing --max-rows 300 quantiles"),
+    Run("rates", "", "--sets california_housing --max-rows 300 --states 5 --rows 300 --seeds 2"),
     Run("kernel.figure_5", "", "--sizes 2 5", takes_data=False),
     Run("kernel.figure_6", "", "--set california_housing --max-rows 200 --sizes 1 5"),
     Run("kernel.figure_7", "", "--rows 60 --seeds 5", takes_data=False),

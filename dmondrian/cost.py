@@ -26,7 +26,8 @@ from dmondrian.stats.moments import MOMENTS, Moments
 
 REGRESSION = ("squared", "gaussian", "poisson", "geometric", "huber", "quantile")
 BINARY = LOSSES[4:]
-OWN, OWN_OF_MEAN = "own", "own of the mean"  # the user's, whose functions the trees do not know
+# Losses of the user's own, whose functions the trees do not know.
+OWN, OWN_OF_MEAN, OWN_BINARY = "own", "own of the mean", "own binary"
 OF_LABELS = ("huber", "quantile", OWN)
 COUNTS = ("poisson", "geometric")
 SELECTIONS = ("penalized", "prequential")
@@ -42,7 +43,8 @@ class Cost:
     ----------
     loss : str
         One of :data:`REGRESSION` or :data:`BINARY`; "density", of rows without labels;
-        :data:`OWN` or :data:`OWN_OF_MEAN`, of which trees know what a node must remember.
+        :data:`OWN`, :data:`OWN_OF_MEAN` or :data:`OWN_BINARY`, of which trees know what a node
+        must remember.
     levels : tuple of float
         Increasing quantile levels in (0, 1); for the quantile loss alone.
     delta : float
@@ -74,7 +76,12 @@ class Cost:
     @property
     def is_binary(self) -> bool:
         """Whether labels are two classes."""
-        return self.loss in BINARY
+        return self.loss in (*BINARY, OWN_BINARY)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the loss is the user's own."""
+        return self.loss in (OWN, OWN_OF_MEAN, OWN_BINARY)
 
     @property
     def keeps_labels(self) -> bool:
@@ -116,7 +123,7 @@ class Cost:
         numbers = [told["delta"], told["rate"], *(value for value in optional if value is not None)]
         levels, size = told["levels"], told["size"]
         sound = (
-            told["loss"] in (*REGRESSION, *BINARY, "density", OWN, OWN_OF_MEAN)
+            told["loss"] in (*REGRESSION, *BINARY, "density", OWN, OWN_OF_MEAN, OWN_BINARY)
             and told["selection"] in (None, *SELECTIONS)
             and isinstance(levels, list)
             and all(type(level) is float and 0.0 < level < 1.0 for level in levels)

@@ -1,18 +1,28 @@
 """A convex loss of the user's own, and what cells say under it.
 
-Cells keep labels (:mod:`dmondrian.stats.labels`), or their mean where that is enough; the trees are
-those of any other loss. What each node says is found when it is asked for first after learning, by
-halving intervals of z for all nodes at once.
+Cells keep labels (:mod:`dmondrian.stats.labels`), or their mean where that is enough, as it is for
+two classes; the trees are those of any other loss. What each node says is found when it is asked
+for first after learning, by halving intervals of z for all nodes at once.
+
+The labels of two classes are -1 and 1, and z is limited as under the built-in binary costs. Where
+rows of a cell are of class 1 with probability p, the best z satisfies p l'(z, 1) +
+(1 - p) l'(z, -1) = 0. If each p has a z of its own, that is solved for p: the loss is a proper
+composite one (Reid, Williamson 2010, section 3), and z has probabilities.
 
 Relies on trees that keep the statistics of every node. Promises the root of the summed derivative
 to the last bits, for the labels kept: exact up to their number, within the node's certificate then.
+
+References: Zhan, Wang, Xia (Z24), section 6.5. Reid, Williamson (2010), "Composite Binary Losses",
+JMLR 11.
 
 Shapes: m nodes, k labels of a node.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -32,10 +42,18 @@ _GRID_Z, _GRID_Y = 65, 17  # where convexity is looked at
 _ROUGH = 1e-9  # differences that are smaller shares of the values are rounding
 _CLOSE = 1e-6  # likewise of sums and derivatives
 _SHARES = (0.0, 0.1, 0.5, 0.9, 1.0)  # of the largest label, where a solution is looked at
+CLASSES = np.array([-1.0, 1.0])  # labels of two classes
+_PROBABILITIES = np.arange(1, 128) / 128.0  # where a loss is asked for probabilities
+_LEAST_INSIDE = 3  # of them, with a z within the limits
+_BESIDE_0 = 1e-3  # where the price of each class is looked at
 
 
 class ConvexLoss:
-    """A loss(z, y), convex in z, for ``GeneralizedMondrianForestRegressor(loss=...)``.
+    """A loss(z, y), convex in z, for the ``loss`` of generalised Mondrian forests.
+
+    For a regressor y is the label. For a classifier of two classes it is -1 or 1, the second of
+    ``classes_``: a cost phi of Z24, section 6.5, is ``price(z, y)`` = phi(-y z). The prices of the
+    two classes may differ.
 
     Parameters
     ----------
@@ -47,7 +65,7 @@ class ConvexLoss:
         will do. Cells then keep labels.
     solution : callable, optional
         ``solution(mean)``: the best z for labels of this mean, where the mean is all that matters.
-        Give either this or the derivative.
+        Of two classes it always is. Give either this or the derivative.
 
     Raises
     ------
@@ -72,6 +90,14 @@ class ConvexLoss:
     >>> def log_mean(mean):
     ...     return math.log(max(mean, 1e-9))
     >>> counts = ConvexLoss(likelihood, solution=log_mean)
+
+    A cost of two classes, by which a missed row of the second is five times as bad:
+
+    >>> def cost(z, y):
+    ...     return (5.0 if y > 0.0 else 1.0) * math.log1p(math.exp(-y * z))
+    >>> def slope(z, y):
+    ...     return -y * (5.0 if y > 0.0 else 1.0) / (1.0 + math.exp(y * z))
+    >>> weighted = ConvexLoss(cost, slope)
     """
 
     def __init__(
@@ -103,7 +129,7 @@ class ConvexLoss:
 
     @property
     def keeps_labels(self) -> bool:
-        """Whether the mean label is not enough."""
+        """Whether the mean of labels that are numbers is not enough."""
         return self.derivative is not None
 
     def __repr__(self) -> str:
@@ -140,7 +166,9 @@ class ConvexLoss:
         ParameterError
             If the price is nowhere finite.
         """
-        labels = np.unique(np.quantile(y, np.linspace(0.0, 1.0, _GRID_Y)))
+        labels = np.unique(y)
+        if len(labels) > _GRID_Y:
+            labels = np.unique(np.quantile(y, np.linspace(0.0, 1.0, _GRID_Y)))
         reach = max(float(np.ptp(labels)), 1.0)
         near = (float(labels[0]) - reach, float(labels[-1]) + reach), (-_LOGS, _LOGS)
         is_priced = False
@@ -187,15 +215,69 @@ class ConvexLoss:
                 )
         return None
 
-    def solve(self, tree: nodes.Tree, bound: float | None) -> tuple[np.ndarray, np.ndarray]:
+    def warn_unless_of_classes(self) -> None:
+        """Warn where a larger z is not cheaper for y = 1, or a smaller one for y = -1, near 0."""
+        at = np.array([-_BESIDE_0, _BESIDE_0])
+        rises = np.diff(self.prices(at, CLASSES[:, None]), axis=1)[:, 0]
+        if rises[0] > 0.0 > rises[1]:
+            return
+        warnings.warn(
+            "the sign of z is the class, so at z = 0 the price of y = 1 should fall with z, and "
+            f"that of y = -1 should rise; from z = {at[0]:g} to {at[1]:g} they change by "
+            f"{rises[1]:.4g} and {rises[0]:.4g}: give a price(z, y) of labels y = -1 and y = 1, "
+            "such as phi(-y z) of a rising phi",
+            UserWarning,
+            stacklevel=2,
+        )
+
+    def why_no_probabilities(self, bound: float | None) -> str | None:
+        """Return why z tells no probability of two classes; None where it does.
+
+        It does if the best z of each probability, within the bound, is the best of no other:
+        looked at for 127 of them.
+
+        Parameters
+        ----------
+        bound : float or None
+            Limit of the size of z.
+        """
+        return _why_no_probabilities(self, bound)
+
+    def probabilities(self, z: np.ndarray) -> np.ndarray:
+        """Return the probability of y = 1 at which each z is the best constant, float64.
+
+        Parameters
+        ----------
+        z : float64 array
+        """
+        if self.solution is not None:
+
+            def best(p: np.ndarray) -> np.ndarray:
+                return _told(self.solution, 2.0 * p - 1.0)
+
+            ends = np.zeros_like(z), np.ones_like(z)
+            least = _halved(lambda p: best(p) >= z, *ends)
+            return 0.5 * least + 0.5 * _halved(lambda p: best(p) > z, least, ends[1])
+        rise, fall = (_told(self.derivative, z, np.full_like(z, y)) for y in CLASSES)
+        with np.errstate(all="ignore"):
+            return np.clip(rise / (rise - fall), 0.0, 1.0)
+
+    def solve(
+        self, tree: nodes.Tree, bound: float | None, is_binary: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return what each node says and what its rows lose by it, float64 [m] each; 0 if empty.
+
+        Risks are 0 as well where the solution is given and labels are no classes.
 
         Parameters
         ----------
         tree : Tree
             Of a fitted forest.
         bound : float or None
-            Limit of the size of z.
+            Limit of the size of z; for two classes None is that of
+            :mod:`dmondrian.losses.convex`, which grows with the rows.
+        is_binary : bool
+            Whether labels are two classes.
 
         Raises
         ------
@@ -204,9 +286,18 @@ class ConvexLoss:
         """
         m = int(tree.head_i[nodes.N_NODES])
         stat, n = tree.d[:m], tree.d[:m, nodes.STAT]
-        z, seen = np.zeros(m), np.flatnonzero(n > 0.0)
+        z, risks, seen = np.zeros(m), np.zeros(m), np.flatnonzero(n > 0.0)
+        mean = tree.head_f[nodes.OFFSET] + stat[seen, SUM] / n[seen]
+        if is_binary:
+            share = np.clip(mean, 0.0, 1.0)  # of class 1
+            mean = 2.0 * share - 1.0
+            labels = np.broadcast_to(CLASSES, (len(seen), 2))
+            weights = n[seen, None] * np.stack([1.0 - share, share], axis=1)
+            if bound is None:
+                bound = max(1.0, math.log1p(float(tree.head_f[nodes.TOTAL_WEIGHT])))
+        elif self.derivative is not None:
+            labels, weights = kept_labels(tree, seen)
         if self.solution is not None:
-            mean = tree.head_f[nodes.OFFSET] + stat[seen, SUM] / n[seen]
             z[seen] = np.clip(_told(self.solution, mean), *_ends(bound))
             if len(wrong := np.flatnonzero(~np.isfinite(z[seen]))):
                 raise ParameterError(
@@ -214,18 +305,22 @@ class ConvexLoss:
                     "number for the mean of any labels: give a bound where it is infinite, or a "
                     "solution for all means"
                 )
-            return z, np.zeros(m)
-        labels, weights = kept_labels(tree, seen)
-        z[seen] = self._root(labels, weights, bound)
-        risks = np.zeros(m)
-        risks[seen] = (weights * self.prices(z[seen, None], labels)).sum(axis=1)
+            if not is_binary:
+                return z, risks
+        else:
+            z[seen] = self._best(labels, weights, bound, is_binary)
+        prices = np.where(weights > 0.0, self.prices(z[seen, None], labels), 0.0)
+        risks[seen] = (weights * prices).sum(axis=1)
         return z, risks
 
-    def _root(self, labels: np.ndarray, weights: np.ndarray, bound: float | None) -> np.ndarray:
+    def _best(
+        self, labels: np.ndarray, weights: np.ndarray, bound: float | None, is_binary: bool
+    ) -> np.ndarray:
         """Return where the weighted derivative over each row of labels changes its sign.
 
-        Where it is 0 on an interval, the middle: between where it stops to be negative and where
-        it begins to be positive.
+        Where it is 0 on an interval, between where it stops to be negative and where it begins to
+        be positive, the middle; of classes, whose interval has no end where rows are of one class,
+        the point nearest to 0, as under the built-in binary costs.
         """
 
         def slope(z: np.ndarray) -> np.ndarray:
@@ -246,7 +341,34 @@ class ConvexLoss:
                     "bound, or another loss"
                 )
         rises = _halved(lambda z: slope(z) >= 0.0, low, high)
-        return 0.5 * rises + 0.5 * _halved(lambda z: slope(z) > 0.0, rises, high)
+        ends = _halved(lambda z: slope(z) > 0.0, rises, high)
+        return np.clip(0.0, rises, ends) if is_binary else 0.5 * rises + 0.5 * ends
+
+
+@functools.lru_cache(maxsize=64)
+def _why_no_probabilities(loss: ConvexLoss, bound: float | None) -> str | None:
+    p = _PROBABILITIES
+    try:
+        if loss.solution is not None:
+            z = _told(loss.solution, 2.0 * p - 1.0)
+        else:
+            labels = np.broadcast_to(CLASSES, (len(p), 2))
+            z = loss._best(labels, np.stack([1.0 - p, p], axis=1), bound, is_binary=True)
+    except ParameterError as error:
+        return str(error)
+    is_inside = np.isfinite(z) if bound is None else np.abs(z) < bound * (1.0 - _ROUGH)
+    z, p = z[is_inside], p[is_inside]
+    back = loss.probabilities(z)
+    off = np.flatnonzero(~(np.abs(back - p) <= _CLOSE))
+    if not len(off) and len(p) >= _LEAST_INSIDE:
+        return None
+    if len(off):
+        return (
+            f"where class 1 has probability {p[off[0]]:.4g} the best z is {z[off[0]]:.4g}, which "
+            "is the best z of other probabilities too, as with the hinge: it is no proper "
+            "composite loss, and z tells the class alone"
+        )
+    return f"hardly any probability has its best z within the bound {bound:g}: give a larger one"
 
 
 def _check_function(name: str, given: Any, n_numbers: int) -> None:

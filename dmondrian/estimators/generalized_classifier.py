@@ -5,6 +5,7 @@ Shapes: n rows, d features, L lifetimes.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, Literal
 
@@ -15,17 +16,25 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from dmondrian.cost import BINARY, responses
+from dmondrian.cost import BINARY, OWN_BINARY, Cost, responses
 from dmondrian.errors import DataError
 from dmondrian.estimators.classifier import ForestClassifier
 from dmondrian.estimators.generalized import Chosen, GeneralizedMondrianForest
 from dmondrian.estimators.one_state import of_one_fit
+from dmondrian.estimators.own_loss import OwnLoss
+from dmondrian.own_loss import ConvexLoss
 from dmondrian.parameters import ForestParameters
 from dmondrian.warmup import LAST
 
 
 def _has_probabilities(self: GeneralizedMondrianForestClassifier) -> bool:
-    if getattr(self, "_begun_with", {}).get("loss", self.loss) == "hinge":
+    learned = getattr(self, "_begun_with", {})
+    loss = learned.get("loss", self.loss)
+    if isinstance(loss, ConvexLoss):
+        fault = loss.why_no_probabilities(learned.get("bound", self.bound))
+        if fault is not None:
+            raise AttributeError(f"{loss!r} has no probabilities: {fault}")
+    elif loss == "hinge":
         raise AttributeError(
             'the best constant of the hinge tells the sign of 2p - 1 alone: loss="hinge" has no '
             'probabilities; use loss="smoothed_hinge"'
@@ -33,7 +42,7 @@ def _has_probabilities(self: GeneralizedMondrianForestClassifier) -> bool:
     return True
 
 
-class GeneralizedMondrianForestClassifier(GeneralizedMondrianForest, ForestClassifier):
+class GeneralizedMondrianForestClassifier(OwnLoss, ForestClassifier):
     """Mondrian forest of the best constants under a binary cost.
 
     With labels y = +-1 each cell says the z of least total cost phi(-y z) over its rows, the forest
@@ -44,9 +53,11 @@ class GeneralizedMondrianForestClassifier(GeneralizedMondrianForest, ForestClass
     ----------
     n_estimators : int, default=10
         Trees.
-    loss : str, default="logistic"
+    loss : str or ConvexLoss, default="logistic"
         "bernoulli", "square", "hinge", "smoothed_hinge", "modified_square", "logistic" or
-        "exponential"; see :mod:`dmondrian.losses.convex` for formulas.
+        "exponential", see :mod:`dmondrian.losses.convex` for formulas; or your own, a
+        :class:`dmondrian.ConvexLoss` of labels -1 and 1. It has probabilities where it is a proper
+        composite loss.
     bound : float or None, default=None
         beta_n of Z24: |z| <= bound. None lets it grow with the rows, max(1, ln(1 + n)).
     lifetime, penalty, validation_fraction, max_lifetime
@@ -84,14 +95,14 @@ class GeneralizedMondrianForestClassifier(GeneralizedMondrianForest, ForestClass
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **GeneralizedMondrianForest._parameter_constraints,
-        "loss": [StrOptions(set(BINARY))],
+        "loss": [StrOptions(set(BINARY)), ConvexLoss],
     }
 
     def __init__(
         self,
         n_estimators: int = 10,
         *,
-        loss: str = "logistic",
+        loss: str | ConvexLoss = "logistic",
         bound: float | None = None,
         lifetime: Chosen = "grow",
         penalty: float | None = None,
@@ -135,6 +146,10 @@ class GeneralizedMondrianForestClassifier(GeneralizedMondrianForest, ForestClass
         tags.classifier_tags.multi_class = False
         return tags
 
+    def _cost(self) -> Cost:
+        loss = OWN_BINARY if isinstance(self.loss, ConvexLoss) else self.loss
+        return dataclasses.replace(super()._cost(), loss=loss)
+
     def _forest_parameters(self, n_features: int, n_classes: int) -> ForestParameters:
         if n_classes != 2:
             came = "one class" if n_classes == 1 else n_classes
@@ -176,6 +191,10 @@ class GeneralizedMondrianForestClassifier(GeneralizedMondrianForest, ForestClass
     def predict_proba(self, X: Any, lifetime: float | None = None) -> np.ndarray:
         """Return class probabilities: those at which z would be the best constant.
 
+        Refused, as an attribute that is not there, for the hinge and for a loss of your own that is
+        no proper composite one. If the classes of yours have different prices, the more probable
+        class may not be that of :meth:`predict`, the sign of z.
+
         Parameters
         ----------
         X, lifetime
@@ -186,6 +205,9 @@ class GeneralizedMondrianForestClassifier(GeneralizedMondrianForest, ForestClass
         float64 array of shape (n, 2), columns as in ``classes_``
         """
         z = self.decision_function(X, lifetime)
+        if self._own is not None:
+            share = self._own.probabilities(z)
+            return np.stack([1.0 - share, share], axis=1)
         loss = self._fitted_cost().loss
         return np.stack([responses(loss, -z), responses(loss, z)], axis=1)
 

@@ -20,7 +20,7 @@ from dmondrian.estimators.one_state import in_one_state
 from dmondrian.forest import Forest
 from dmondrian.lifetime import check_lifetimes
 from dmondrian.losses.cell import Cell
-from dmondrian.own_loss import ConvexLoss
+from dmondrian.own_loss import CLASSES, ConvexLoss
 from dmondrian.parameters import ForestParameters
 
 _CHUNK = 4096  # rows whose cells are looked up at once
@@ -75,7 +75,10 @@ class OwnLoss(GeneralizedMondrianForest):
         self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None, n_classes: int, first: bool
     ) -> None:
         if isinstance(self.loss, ConvexLoss) and first:
-            self.loss.warn_unless_sound(np.asarray(y, np.float64), self.bound)
+            labels = CLASSES if n_classes else np.asarray(y, np.float64)
+            self.loss.warn_unless_sound(labels, self.bound)
+            if n_classes:
+                self.loss.warn_unless_of_classes()
         self.__dict__.pop("_solved", None)
         super()._learn(X, y, w, n_classes, first)
 
@@ -85,7 +88,8 @@ class OwnLoss(GeneralizedMondrianForest):
         assert own is not None  # asked by those who know
         known = self.__dict__.get("_solved")
         if known is None or known[0] is not forest or known[1] != forest.total_weight:
-            solved = [own.solve(tree, bound) for tree in forest.trees]
+            is_binary = self._fitted_cost().is_binary
+            solved = [own.solve(tree, bound, is_binary) for tree in forest.trees]
             known = self._solved = forest, forest.total_weight, solved
         solutions: list[tuple[np.ndarray, np.ndarray]] = known[2]
         return solutions
@@ -124,7 +128,8 @@ class OwnLoss(GeneralizedMondrianForest):
     ) -> np.ndarray:
         if self._own is None:
             return super()._held_out_losses(X, y, w, grid)
-        prices = self._own.prices(self._means(X, grid)[:, :, 0], y)
+        labels = 2.0 * y - 1.0 if self._fitted_cost().is_binary else y
+        prices = self._own.prices(self._means(X, grid)[:, :, 0], labels)
         return (prices if w is None else prices * w).sum(axis=1)
 
     @in_one_state

@@ -18,7 +18,6 @@ from sklearn.utils.validation import check_is_fitted
 from dmondrian.core import nodes
 from dmondrian.core.columns import has_boxes
 from dmondrian.core.frozen import FrozenTree
-from dmondrian.cost import OWN, OWN_OF_MEAN
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.one_state import one_state
 from dmondrian.estimators.scaling import thresholds_of_rows
@@ -90,7 +89,7 @@ def _check_leafwise(parameters: Any) -> None:
             "off the tree: its answers change within a leaf, which no tree ensemble can say; "
             'train with predict_extension="leaf" to export'
         )
-    if parameters.cost is not None and parameters.cost.loss in (OWN, OWN_OF_MEAN):
+    if parameters.cost is not None and parameters.cost.is_own:
         raise ParameterError(
             "a loss of your own tells what a cell says by a Python function, which cannot leave "
             "with the trees; use a built-in loss to export"

@@ -56,6 +56,7 @@ from tests.estimators.beside import (
     switching_often,
     together,
 )
+from tests.estimators.test_own_cost import logistic, logistic_slope
 from tests.estimators.test_own_loss import expectile, expectile_slope
 
 RNG = np.random.default_rng(0)
@@ -159,6 +160,13 @@ CASES: dict[str, tuple[Any, np.ndarray, list[str]]] = {
             **SMALL, loss=ConvexLoss(expectile, expectile_slope), lifetime=3.0
         ),
         TARGETS,
+        [],
+    ),
+    "own-cost": (
+        GeneralizedMondrianForestClassifier(
+            **SMALL, loss=ConvexLoss(logistic, logistic_slope), lifetime=3.0
+        ),
+        LABELS,
         [],
     ),
     "density": (

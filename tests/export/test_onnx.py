@@ -196,6 +196,14 @@ def test_what_is_no_tree_ensemble_is_refused_with_the_reason(rows, make, reason)
         to_onnx(forest)
 
 
+def test_a_cost_of_ones_own_is_refused_with_the_reason(rows) -> None:
+    X, y = rows
+    cost = ConvexLoss(lambda z, y: (1.0 - y * z) ** 2, lambda z, y: -2.0 * y * (1.0 - y * z))
+    forest = GeneralizedMondrianForestClassifier(1, loss=cost, random_state=0)
+    with pytest.raises(ParameterError, match="a Python function"):
+        to_onnx(forest.fit(X[:300], y[:300] > 0))
+
+
 def test_what_has_no_labels_is_refused_with_the_reason(rows) -> None:
     X = rows[0][:300]
     with pytest.raises(ParameterError, match="the Mondrian kernel works out"):

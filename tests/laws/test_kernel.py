@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
+from scipy import stats
 
 from dmondrian import MondrianFeatures
+from dmondrian.kernel.columns import columns_of
 
 LIFETIME = 5.0
 
@@ -57,3 +61,48 @@ def test_rows_that_were_not_fitted_have_the_kernel_with_those_that_were() -> Non
     biased = (nearest.transform(unseen) @ known.T).toarray()
     assert np.abs(biased - p).max() > 0.1
     assert nearest.transform(unseen).nnz == T * len(unseen)
+
+
+def in_one_cell(X: np.ndarray, domain: str, n_components: int) -> np.ndarray:
+    """Return whether each partition has a pair in one cell, for all pairs, bool [n, n, T]."""
+    features = MondrianFeatures(n_components, lifetime=2.0, domain=domain, random_state=3).fit(X)
+    cells = columns_of(features.forest_, X)
+    return cells[:, None] == cells[None]
+
+
+@pytest.mark.parametrize("domain", ["cube", "range"])
+def test_the_error_of_a_pair_is_that_of_a_binomial_share(domain: str) -> None:
+    """B16, Proposition 2: M k_M(x, x') is binomial, so each error has an exponential tail in M."""
+    X = np.array([[0.1, 0.2], [0.15, 0.25], [0.4, 0.3]], np.float32)
+    size, n_blocks = 12, 800
+    found = in_one_cell(X, domain, size * n_blocks).reshape(3, 3, n_blocks, size).sum(axis=3)
+    for i, j in ((0, 1), (0, 2), (1, 2)):
+        p = float(np.exp(-2.0 * np.abs(X[i].astype(float) - X[j]).sum()))
+        law = stats.binom(size, p).pmf(np.arange(size + 1)) * n_blocks
+        seen = np.bincount(found[i, j], minlength=size + 1)
+        is_common = law > 10.0
+        observed = [*seen[is_common], seen[~is_common].sum()]
+        expected = [*law[is_common], law[~is_common].sum()]
+        assert stats.chisquare(observed, expected).pvalue > 1e-4, (i, j)
+
+
+@pytest.mark.parametrize("domain", ["cube", "range"])
+def test_the_largest_error_over_a_grid_is_within_an_exponential_bound(domain: str) -> None:
+    """B16, Proposition 2: P(sup > delta) falls as exp(-c M), over all pairs at once."""
+    side = np.linspace(0.0, 1.0, 6, dtype=np.float32)
+    X = np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)
+    n, total, delta = len(X), 12_800, 0.15
+    exact = np.exp(-2.0 * np.abs(X[:, None].astype(float) - X[None]).sum(axis=2))
+    together = in_one_cell(X, domain, total)
+    chances = []
+    for size in (50, 100, 200, 400):
+        shares = together.reshape(n, n, -1, size).mean(axis=3)
+        worst = np.abs(shares - exact[:, :, None]).max(axis=(0, 1))
+        chances.append(float((worst > delta).mean()))
+        # Hoeffding's bound for each of the pairs, summed; four deviations of the share of blocks.
+        bound = min(1.0, n * (n - 1) * np.exp(-2.0 * size * delta**2))
+        assert chances[-1] <= bound + 4.0 * np.sqrt(bound * (1.0 - bound) / len(worst)) + 1e-12
+    assert chances[0] > 0.5, chances
+    # At twice M the chance is about squared: faster than any power of M.
+    for former, later in pairwise(chances):
+        assert later <= former**2 + 0.1, chances

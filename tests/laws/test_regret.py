@@ -1,7 +1,7 @@
 """Regret of a tree against its own prunings, on streams made to be hard for it.
 
-References: Mourtada, Gaiffas, Scornet (2021), Algorithm 3, Lemmas 1 and 4, Corollary 1; Krichevsky
-and Trofimov (1981) in the form of Tjalkens et al. (1993).
+References: Mourtada, Gaiffas, Scornet (2021), Algorithm 3, Lemmas 1, 4 and 6, Corollaries 1 to 3;
+Krichevsky and Trofimov (1981) in the form of Tjalkens et al. (1993).
 """
 
 from __future__ import annotations
@@ -218,3 +218,95 @@ def test_an_empty_cell_forecasts_0_where_the_prior_does() -> None:
         said = forest.predict([[0.95]])
         assert said[0] == pytest.approx(expected)
         assert forest.predict([[0.95]], return_std=True)[0][0] == pytest.approx(expected)
+
+
+def theory(seed: int) -> AMFRegressor:
+    """Return one tree of M21's own regressor, of labels in [-1, 1]."""
+    return AMFRegressor(
+        1, learning_rate="theory", target_range=(-1.0, 1.0), empty_cell="prior",
+        charge_opening=True, domain="cube", predict_extension="expected", random_state=seed,
+    )  # fmt: skip
+
+
+def play_signs(seed: int, n: int, d: int) -> tuple[AMFRegressor, np.ndarray, np.ndarray, float]:
+    """Return a forest, its rows, and labels of +-1, most of them away from what it forecast."""
+    rng = np.random.default_rng([seed, d])
+    X, y, loss = rng.random((n, d), np.float32), np.empty(n), 0.0
+    forest = theory(seed)
+    for i, x in enumerate(X):
+        said = forest.predict(x[None])[0] if i else 0.0
+        side = 1.0 if X[i, 0] > 0.5 else -1.0  # a function of x, so that deep prunings are good
+        y[i] = side if rng.random() < 0.6 else -1.0 if said > 0.0 else 1.0
+        loss += (y[i] - said) ** 2
+        forest.partial_fit(x[None], y[i : i + 1])
+    return forest, X, y, loss
+
+
+def rows_below(told: dict[str, Any], X: np.ndarray) -> dict[int, list[int]]:
+    """Return the rows of each node, in the order in which they came."""
+    below: dict[int, list[int]] = {}
+    for i, x in enumerate(X):
+        v = int(told["root"])
+        while v >= 0:
+            below.setdefault(v, []).append(i)
+            side = "left" if x[told["feature"][v]] <= told["threshold"][v] else "right"
+            v = int(told[side][v])
+    return below
+
+
+def regret_of_the_mean(y: np.ndarray) -> float:
+    """Return how much more the running mean loses than the best constant; it begins with 0."""
+    means = np.concatenate([[0.0], np.cumsum(y)[:-1] / np.arange(1, len(y))])
+    return float(((y - means) ** 2).sum() - ((y - y.mean()) ** 2).sum())
+
+
+@pytest.mark.parametrize("d", [1, 2])
+def test_the_regret_of_a_node_is_that_of_the_running_mean(d: int) -> None:
+    """M21, Lemma 6: at most 8 B^2 (1 + log n), for the labels of each node."""
+    forest, X, y, _ = play_signs(0, 150, d)
+    told = forest.nodes(0)
+    price = forest.forest_.state()[1][0]["stat"][:, PRICE - STAT]
+    n_large = 0
+    for v, rows in rows_below(told, X).items():
+        mine = y[rows]
+        regret = price[v] - ((mine - mine.mean()) ** 2).sum()
+        assert regret == pytest.approx(regret_of_the_mean(mine), abs=1e-9)
+        # Each row moves the mean by e / t: of its e^2, a share of 1 / t is regret.
+        assert regret <= 4.0 * (1.0 / np.arange(1, len(mine) + 1)).sum() + 1e-9
+        assert regret <= 8.0 * (1.0 + math.log(len(mine)))
+        n_large += len(mine) > 10
+    assert n_large > 5
+
+
+def best_of_labels(y: np.ndarray) -> float:
+    return float(((y - y.mean()) ** 2).sum()) if len(y) else 0.0
+
+
+@pytest.mark.parametrize("d", [1, 2])
+def test_no_lifetime_is_better_by_more_than_its_price(d: int) -> None:
+    """M21, Corollaries 2 and 3: beside the best constants of the tree at each lifetime.
+
+    Of each tree with the number of its own cells, and on average with that of all cells of the
+    Mondrian process: (1 + lifetime)^d.
+    """
+    n, lifetimes = 120, (0.5, 2.0, 8.0)
+    sides = {lifetime: [] for lifetime in lifetimes}
+    for seed in range(12):
+        forest, X, y, loss = play_signs(seed, n, d)
+        told = forest.nodes(0)
+        below = rows_below(told, X)
+        born = np.where(told["parent"] >= 0, told["time"][told["parent"]], 0.0)
+        for lifetime in lifetimes:
+            nodes = [v for v in below if born[v] <= lifetime]
+            cells = [v for v in nodes if told["time"][v] > lifetime]
+            best = sum(best_of_labels(y[below[v]]) for v in cells)
+            # Prunings have empty cells too: of all nodes but leaves both children count.
+            n_nodes = 2 * (len(nodes) - len(cells)) + 1
+            learning = sum(8.0 * (1.0 + math.log(len(below[v]))) for v in cells)
+            assert loss <= best + 8.0 * LOG_2 * n_nodes + learning + 1e-9
+            sides[lifetime].append((loss, best))
+    for lifetime, found in sides.items():
+        loss, best = np.mean(found, axis=0)
+        n_cells = (1.0 + lifetime) ** d
+        price = 8.0 * LOG_2 * (2.0 * n_cells - 1.0) + 8.0 * n_cells * (1.0 + math.log(n))
+        assert 0.0 < loss - best <= price
