@@ -18,7 +18,7 @@ of sizes up to 3/4. x is uniform, and uniform noise is added, so that labels are
 
     python -m benchmarks.rates --data <folder> [part ...]
 
-Writes `results/rates_<part>.md` and `results/rates.png` (matplotlib, the `plots` extra).
+The picture needs matplotlib (the `plots` extra).
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ import numpy as np
 from scipy.stats import t as student
 
 from benchmarks import datasets
-from benchmarks.records import RESULTS, table
+from benchmarks.pages import Page, publish
+from benchmarks.records import REPORTS, RESULTS, Records, tabled
 from dmondrian import AMFClassifier, AMFRegressor, MondrianForestRegressor
 
 SETS = ["adult", "bank", "bananas", "phishing", "california_housing", "cpu_act", "friedman1"]
@@ -48,6 +49,13 @@ BENDS = 16  # terms of a function: the last is of the size of 2^(-16 beta)
 POINTS = 400  # where errors are measured
 PER_DOUBLING = 8  # states that are averaged
 MODELS = ("AMF, average", "AMF, last", "n^(1/(d+2))", "n^(1/(d+2 beta))")
+
+PAGE = Page(
+    title="M21: online to batch, and the rates of errors",
+    question="Does the average over the states of a stream do better than its last state, and do"
+    " errors fall with the number of rows as M21's Theorem 2 says?",
+    identity=("part",),
+)
 
 
 def tri(x: np.ndarray) -> np.ndarray:
@@ -119,7 +127,7 @@ def slope_and_interval(steps: Sequence[int], found: np.ndarray) -> tuple[float, 
     return float(slopes.mean()), half
 
 
-def rates(args: argparse.Namespace) -> str:
+def rates(args: argparse.Namespace) -> dict[str, Any]:
     """Measure slopes; draw the errors that they are fitted to."""
     import matplotlib.pyplot as plt
 
@@ -136,8 +144,8 @@ def rates(args: argparse.Namespace) -> str:
                 slope, half = slope_and_interval(steps, mine)
                 mean = mean_of_logs(mine)
                 axis.plot(steps, mean, marker=".", label=name)
-                cells = [f"{mean[0]:.5f}", f"{mean[-1]:.5f}", f"{-slope:.3f} ± {half:.3f}"]
-                rows.append([d, beta, name, *cells, exponent])
+                cells = [f"{mean[0]:.5f}", f"{mean[-1]:.5f}", [-slope - half, -slope, half - slope]]
+                rows.append([d, f"{beta:g}", name, *cells, exponent])
                 print(rows[-1], flush=True)
             line_of_theory = mean[0] * (steps / steps[0]) ** -theory(beta, d)[MODELS[0]]
             axis.plot(steps, line_of_theory, color="grey", linestyle=":", label="Theorem 2")
@@ -146,13 +154,16 @@ def rates(args: argparse.Namespace) -> str:
     figure.supxlabel("rows learned")
     figure.supylabel("squared error to the function")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=5)
-    figure.savefig(RESULTS / "rates.png", dpi=90)
+    REPORTS.mkdir(parents=True, exist_ok=True)
+    figure.savefig(REPORTS / "rates.png", dpi=90)
     head = ["d", "beta", "model", f"error at n = {steps[0]}", f"at n = {steps[-1]}"]
     about = (
         f"Six numbers of rows from {steps[0]} to {steps[-1]}, {args.seeds} seeds, {RATE_TREES} "
         "trees; errors are geometric means over seeds."
     )
-    return f"{about}\n\n" + table([*head, "error falls as n to the minus", "bound of theory"], rows)
+    title = "Errors against rows, on functions of known smoothness"
+    head += ["error falls as n to the minus", "bound of theory"]
+    return tabled("rates", title, head, rows, about, picture="rates.png")
 
 
 def mean_of_logs(found: np.ndarray) -> np.ndarray:
@@ -198,7 +209,7 @@ def ask(model: Any, X: np.ndarray) -> np.ndarray:
     return model.predict_proba(X) if hasattr(model, "predict_proba") else model.predict(X)
 
 
-def batch(args: argparse.Namespace) -> str:
+def batch(args: argparse.Namespace) -> dict[str, Any]:
     """Compare what the conversion makes of a stream with its last state."""
     rows = []
     for name in args.sets:
@@ -228,10 +239,11 @@ def batch(args: argparse.Namespace) -> str:
         "error of numbers by the variance of the held-out labels. Before learning: rows of the "
         "stream, without those before the first state."
     )
-    return f"{about}\n\n" + table([*head, "before learning"], rows)
+    title = "Online to batch: what is made of a stream's states"
+    return tabled("batch", title, [*head, "before learning"], rows, about)
 
 
-PARTS: dict[str, Callable[[argparse.Namespace], str]] = {"batch": batch, "rates": rates}
+PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {"batch": batch, "rates": rates}
 
 
 def main() -> None:
@@ -248,10 +260,10 @@ def main() -> None:
     import matplotlib  # here, so that a run without it ends before it has measured anything
 
     matplotlib.use("Agg")
+    records = Records(RESULTS / "rates.json", PAGE.identity)
     for part in args.parts or PARTS:
-        text = PARTS[part](args)
-        print(text)
-        (RESULTS / f"rates_{part}.md").write_text(text)
+        records.add(PARTS[part](args))
+    publish("rates", records)
 
 
 if __name__ == "__main__":
