@@ -146,7 +146,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--files", type=int, nargs="+", default=[2000, 5000, 20_000])
-    parser.add_argument("--kernel-files", type=int, default=5000, help="for a kernel machine")
+    parser.add_argument(
+        "--kernel-files", type=int, default=5000, help="of a kernel machine; 0: none"
+    )
     parser.add_argument("--trees", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--out", type=Path, default=RESULTS / "small_files.json")
