@@ -51,6 +51,7 @@ RUNS = (
     Run("shapes", "", "--max-rows 300 --repeats 1", takes_data=False),
     Run("startup", "", None, takes_data=False, takes_peers=True),
     Run("first_screen", "", None, takes_data=False),
+    Run("small_files", "", "--files 20 --kernel-files 0 --trees 2", takes_data=False),
     Run("ablation", "--max-rows 20000", "--sets adult --max-rows 200 --trees 2"),
     Run("encoding", "", "--trees 1 --max-rows 1000", takes_data=False),
     Run("lifetimes", "--max-rows 12000", "--sets california_housing --max-rows 200"),

@@ -38,6 +38,11 @@ _ARROW_NUMBERS = frozenset(
 _POLARS_NUMBERS = frozenset(
     [*(f"{sign}Int{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)), "Float32", "Float64"]
 )
+# Polars types whose values Python holds, whatever they are.
+_POLARS_HELD = _POLARS_NUMBERS | {"String", "Utf8", "Boolean", "Null"}
+FEW_ROWS = 16
+"""Rows of a polars frame that are taken as Python numbers, which costs less than its columns."""
+
 _METHODS = ("predict", "predict_proba", "decision_function", "score_samples")
 
 
@@ -220,7 +225,8 @@ def _kind(frame: Any) -> str:
 def _names(frame: Any, kind: str) -> list[str]:
     if kind == "pandas":
         return [str(name) for name in frame.columns.tolist()]
-    return list(frame.column_names if kind == "pyarrow" else frame.columns)
+    # The schema of an Arrow table lists its names at once, and the table one by one.
+    return list(frame.schema.names if kind == "pyarrow" else frame.columns)
 
 
 def _levels(frame: Any, missing: Collection[str]) -> list[Any]:
@@ -296,13 +302,15 @@ def _numbers(frame: Any, kind: str, at: np.ndarray) -> Iterator[tuple[np.ndarray
     for type_, numbers in by_type.items():
         if _is_plain(type_, kind):
             part = np.array(numbers, dtype=np.int64)
-            yield part, _array(frame, kind, at[part]).astype(np.float64, copy=False)
+            yield part, _array(frame, kind, types, at[part], np.float64)
 
 
 def _types(frame: Any, kind: str) -> list[Any]:
     """Return a type for each column: equal ones are read alike."""
     if kind == "pyarrow":
         return [type_.id for type_ in frame.schema.types]
+    if kind == "polars":  # their instances take long to compare, and plain ones have no parameters
+        return [type_ if isinstance(type_, type) else type(type_) for type_ in frame.dtypes]
     return list(frame.dtypes)
 
 
@@ -311,21 +319,32 @@ def _is_plain(type_: Any, kind: str) -> bool:
     if kind == "pandas":
         return isinstance(type_, np.dtype) and type_.kind in "iuf" and type_.itemsize <= 8
     if kind == "polars":
-        return str(type_) in _POLARS_NUMBERS
+        return type_.__name__ in _POLARS_NUMBERS
     return type_ in _ARROW_NUMBERS
 
 
-def _array(frame: Any, kind: str, at: np.ndarray) -> np.ndarray:
+def _array(frame: Any, kind: str, types: list[Any], at: np.ndarray, dtype: Any) -> np.ndarray:
     """Return columns of one plain type, at these places of a frame, as an array [n, len(at)]."""
     if kind == "pandas":
-        return frame.iloc[:, at].to_numpy()
+        return frame.iloc[:, at].to_numpy().astype(dtype, copy=False)
     if kind == "polars":
+        if _are_taken_by_rows(frame, types, types[at[0]], dtype):
+            places = at.tolist()
+            rows = [[row[place] for place in places] for row in frame.rows()]
+            return np.array(rows, dtype=dtype).reshape(len(frame), len(at))
         columns = frame.get_columns()
         some = columns if len(at) == len(columns) else [columns[place] for place in at.tolist()]
-        return type(frame)(some).to_numpy()
+        return type(frame)(some).to_numpy().astype(dtype, copy=False)
     batches = frame.select(at.tolist()).to_batches()
     arrays = [batch.to_tensor(null_to_nan=True).to_numpy() for batch in batches]
-    return np.concatenate(arrays) if arrays else np.empty((0, len(at)))
+    return np.concatenate(arrays).astype(dtype, copy=False) if arrays else np.empty((0, len(at)))
+
+
+def _are_taken_by_rows(frame: Any, types: list[Any], type_: Any, dtype: Any) -> bool:
+    """Whether columns of a type come to the same as numbers of Python, and sooner."""
+    is_exact = dtype == np.float64 or type_.__name__ not in ("Int64", "UInt64")
+    are_few = len(frame) <= FEW_ROWS
+    return is_exact and are_few and all(one.__name__ in _POLARS_HELD for one in set(types))
 
 
 def _known_table(frame: Any, kind: str, names: list[str]) -> pa.Table:
@@ -371,9 +390,9 @@ def _is_number(kind: pa.DataType) -> bool:
 def _plain_features(frame: Any, kind: str, at: np.ndarray) -> np.ndarray:
     """Return the columns at these places of a frame, as they are, float32 [n, len(at)]."""
     types = _types(frame, kind)
-    first = types[at[0]]
-    if _is_plain(first, kind) and all(types[place] == first for place in at):
-        return np.ascontiguousarray(_array(frame, kind, at), np.float32)
+    own = {types[place] for place in at.tolist()}
+    if len(own) == 1 and _is_plain(own.pop(), kind):
+        return np.ascontiguousarray(_array(frame, kind, types, at, np.float32))
     names = _names(frame, kind)
     table = _table(frame, kind, [names[place] for place in at])
     others = [f"{part.name!r} ({part.type})" for part in table.schema if not _is_number(part.type)]

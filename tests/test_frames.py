@@ -19,6 +19,7 @@ from dmondrian import (
     MondrianFeatures,
     ParameterError,
     SchemaError,
+    frames,
 )
 from dmondrian.distributed import predict, train
 from dmondrian.frames import FrameModel, answer_names
@@ -220,3 +221,75 @@ def test_an_answer_of_texts_is_of_texts_for_no_rows_too(rows, tmp_path) -> None:
     for some in (frame[:2], frame[:0]):
         assert pa.types.is_string(model.predict(pa.Table.from_pandas(some)).type)
         assert model.predict(pl.from_pandas(some)).dtype == pl.String
+
+
+LIGHT = {
+    "a": pl.Series([0.25, None, float("nan"), 1e300], dtype=pl.Float64),
+    "b": pl.Series([2**63 - 1, 2**53 + 1, None, -3], dtype=pl.Int64),
+    "c": pl.Series([0.1, None, 3.5, -0.0], dtype=pl.Float32),
+    "d": pl.Series([2**64 - 1, 0, 7, None], dtype=pl.UInt64),
+    "e": pl.Series([-128, 127, None, 0], dtype=pl.Int8),
+}
+
+
+def numbers(frame: pl.DataFrame, monkeypatch: pytest.MonkeyPatch, few: int) -> np.ndarray:
+    """Return the numbers of all columns but texts, where so many rows are few."""
+    with monkeypatch.context() as patch:
+        patch.setattr(frames, "FEW_ROWS", few)
+        out = np.empty((len(frame), frame.width))
+        for part, values in frames._numbers(frame, "polars", np.arange(frame.width)):
+            out[:, part] = values
+    return out[:, : len(LIGHT)]
+
+
+@pytest.mark.parametrize("n", [0, 1, 4])
+@pytest.mark.parametrize("other", [None, pl.Series(["x", None, "", "y"]), pl.Series([True] * 4)])
+def test_few_rows_of_polars_are_the_numbers_of_its_columns(
+    monkeypatch: pytest.MonkeyPatch, n: int, other: pl.Series | None
+) -> None:
+    frame = pl.DataFrame(LIGHT if other is None else {**LIGHT, "o": other}).slice(0, n)
+    by_row, by_column = (numbers(frame, monkeypatch, few) for few in (16, -1))
+    assert by_row.tobytes() == by_column.tobytes()
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list[object]:
+    """Note the calls of a method."""
+    calls: list[object] = []
+    own = getattr(owner, name)
+
+    def call(self: object, *given: object) -> object:
+        calls.append(self)
+        return own(self, *given)
+
+    monkeypatch.setattr(owner, name, call)
+    return calls
+
+
+@pytest.mark.parametrize("has_schema", [False, True])
+def test_one_wide_row_of_polars_is_taken_without_a_look_at_each_column(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_schema: bool
+) -> None:
+    X = np.random.default_rng(0).random((60, 50)).astype(np.float32)
+    names = [f"x{j}" for j in range(50)]
+    whole = pl.DataFrame(X, schema=names).with_columns(y=pl.Series([0, 1] * 30))
+    estimator = AMFClassifier(2, random_state=0)
+    if has_schema:
+        whole.write_parquet(tmp_path / "rows.parquet")
+        with worker_threads(1) as (_, client):
+            given = {"target": "y", "run": tmp_path / "model", "client": client}
+            train(small_forest(n_estimators=2), tmp_path / "rows.parquet", **given)
+    else:
+        estimator.fit(whole.drop("y").to_pandas(), whole["y"].to_numpy()).save(tmp_path / "model")
+    model = FrameModel(tmp_path / "model")
+    expected = model.predict_proba(whole.to_arrow())
+    columns, compared, series = (
+        counted(monkeypatch, owner, name)
+        for owner, name in (
+            (pl.DataFrame, "get_columns"), (pl.DataType, "__eq__"), (pl.DataType, "__hash__"),
+        )
+    )  # fmt: skip
+    found = model.predict_proba(whole.slice(7, 1))
+    assert not columns
+    assert len(compared) + len(series) < 20
+    monkeypatch.undo()
+    assert found.equals(pl.from_arrow(expected).slice(7, 1))

@@ -74,8 +74,10 @@ def partition_array(value: PartitionValue, rows: int) -> pa.Array:
     if kind.startswith("date32"):
         day = None if text is None else date.fromisoformat(text)
         return pa.repeat(pa.scalar(day, pa.date32()), rows)
-    dictionary = pa.array([text], type=pa.string())
-    return pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), rows), dictionary)
+    # Arrow joins no dictionaries that hold a null.
+    dictionary = pa.array([] if text is None else [text], type=pa.string())
+    code = pa.scalar(None if text is None else 0, pa.int32())
+    return pa.DictionaryArray.from_arrays(pa.repeat(code, rows), dictionary)
 
 
 def choose_columns(
@@ -101,6 +103,11 @@ def choose_columns(
     indices = [name for name in dict.fromkeys(index) if name not in skipped | repeated]
     left_out += [(name, INDEX) for name in indices]
     skipped.update(indices)
+    # Of many small files most have the same columns: the first of each kind decides.
+    distinct: dict[int, Footer] = {}
+    for footer in footers:
+        distinct.setdefault(id(footer.types), footer)
+    footers = list(distinct.values())
     for name in {**footers[0].types, **partitions}:
         if name in skipped or name in repeated:
             continue

@@ -22,6 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dmondrian.data.schema import Column, Schema
+from dmondrian.data.tables import Where
 from dmondrian.data.target import as_labels
 from dmondrian.data.values import (
     MICROS_PER_DAY,
@@ -46,7 +47,6 @@ FIRST_WEEKDAY = 3  # 1970-01-01 was a Thursday; Monday is 0
 Matrix: TypeAlias = npt.NDArray[np.float32]
 Arrays: TypeAlias = Mapping[str, pa.ChunkedArray | pa.Array]
 Counts: TypeAlias = dict[str, int]
-Where: TypeAlias = Callable[[int], str]  # row of the block -> "file, row number"
 
 
 def encode_features(

@@ -2,22 +2,23 @@
 
 Relies on `pyarrow.parquet`. Promises: footers are returned in the order of the files whatever
 finished first; a bound that a footer lacks, or that cannot be trusted, is None, never a guess; a
-file that cannot be read is a `DataError` that names it and says why.
+file that cannot be read is a `DataError` that names it and says why; a file of at most
+`dmondrian.data.fingerprint.END_BYTES` is read whole by one request whenever it is opened.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dmondrian.data.fingerprint import fingerprint, footer_in, read_end
+from dmondrian.data.fingerprint import END_BYTES, fingerprint, footer_in, read_end
 from dmondrian.data.frame_index import index_names
 from dmondrian.data.source import SourceFile, open_uri
 from dmondrian.data.unreadable import encrypted_columns, first_line, unreadable
@@ -36,6 +37,9 @@ __all__ = ["Bounds", "Footer", "first_line", "open_parquet", "read_columns", "re
 CUT_BYTES = 32  # bounds of texts that are as long may be cut
 MAX_CONNECTIONS = 16  # footers read at a time; they are small and mostly waiting
 
+FEW_VALUES = 65_536
+"""Values of a row group that one thread decodes: to share so few out takes longer."""
+
 
 @dataclass(frozen=True)
 class Bounds:
@@ -53,17 +57,13 @@ class Footer:
     """One file's footer."""
 
     file: SourceFile
-    schema: pa.Schema  # top-level columns by name; names that come twice are dropped
+    types: Mapping[str, pa.DataType]  # of top-level columns; names that come twice are dropped
     repeated: tuple[str, ...]  # those names
     group_rows: tuple[int, ...]  # rows of each row group
     bounds: dict[str, list[Bounds]] = field(default_factory=dict)  # column -> one per row group
     index: tuple[str, ...] = ()  # columns that are a data frame's index
     encrypted: tuple[str, ...] = ()  # columns that cannot be read
-
-    @cached_property
-    def types(self) -> dict[str, pa.DataType]:
-        """Types of the columns by name; the schema would list its names at each look-up."""
-        return dict(zip(self.schema.names, self.schema.types, strict=True))
+    content: bytes | None = None  # the whole file, where it was asked for
 
     @property
     def rows(self) -> int:
@@ -72,9 +72,19 @@ class Footer:
 
 
 def read_footers(
-    files: Sequence[SourceFile], with_bounds: bool | Collection[str] = True
+    files: Sequence[SourceFile],
+    with_bounds: bool | Collection[str] = True,
+    content_bytes: int = 0,
 ) -> list[Footer]:
     """Read the footers of files, several at a time; bounds of all columns, of none or of some.
+
+    Parameters
+    ----------
+    files : sequence of SourceFile
+    with_bounds : bool or collection of str
+    content_bytes : int
+        The whole content of small files, which is read with the footer, is kept for the first of
+        them, up to so many bytes together.
 
     Raises
     ------
@@ -82,7 +92,10 @@ def read_footers(
         A file is truncated, is not Parquet, is encrypted, or cannot be read.
     """
     with ThreadPoolExecutor(max_workers=min(MAX_CONNECTIONS, len(files)) or 1) as pool:
-        return list(pool.map(lambda file: _read_footer(file, with_bounds), files))
+        kept = _first_small(files, content_bytes)
+        return _with_shared_types(
+            pool.map(lambda file: _read_footer(file, with_bounds, file.uri in kept), files)
+        )
 
 
 def open_parquet(
@@ -103,12 +116,13 @@ def open_parquet(
         The file is truncated, is not Parquet, is encrypted, or cannot be read.
     """
     try:
+        source = _opened(uri) if source is None else source
         return pq.ParquetFile(
-            open_uri(uri) if source is None else source,
+            source,
             metadata=footer,
             read_dictionary=list(dictionaries),
             coerce_int96_timestamp_unit="us",
-            pre_buffer=True,
+            pre_buffer=not isinstance(source, pa.BufferReader),
             page_checksum_verification=True,
         )
     except (pa.ArrowException, OSError) as error:
@@ -124,41 +138,75 @@ def read_columns(parquet: pq.ParquetFile, uri: str, group: int, names: Sequence[
         The file is damaged there: pages cannot be decoded, or are not those of their checksums; or
         it cannot be read.
     """
+    n_values = parquet.metadata.row_group(group).num_rows * len(names)
     try:
-        return parquet.read_row_group(group, columns=list(names))
+        return parquet.read_row_group(group, columns=list(names), use_threads=n_values > FEW_VALUES)
     except (pa.ArrowException, OSError) as error:
         raise unreadable(uri, error, f"row group {group}") from error
 
 
-def _read_footer(file: SourceFile, with_bounds: bool | Collection[str]) -> Footer:
+def _with_shared_types(footers: Iterable[Footer]) -> list[Footer]:
+    """Return footers of which those with equal types have the same mapping."""
+    known: dict[tuple[tuple[str, pa.DataType], ...], Mapping[str, pa.DataType]] = {}
+    return [
+        replace(footer, types=known.setdefault(tuple(footer.types.items()), footer.types))
+        for footer in footers
+    ]
+
+
+def _first_small(files: Sequence[SourceFile], n_bytes: int) -> set[str]:
+    """Return the uris of the first files that are read whole, up to so many bytes of them."""
+    found = set()
+    for file in files:
+        if file.size <= END_BYTES:
+            n_bytes -= file.size
+            if n_bytes < 0:
+                break
+            found.add(file.uri)
+    return found
+
+
+def _opened(uri: str) -> pa.NativeFile:
+    """Open a file; a small one is read whole, which takes one request."""
+    file = open_uri(uri)
+    if file.size() > END_BYTES:
+        return file
+    with file:
+        return pa.BufferReader(file.read_buffer())
+
+
+def _read_footer(
+    file: SourceFile, with_bounds: bool | Collection[str], is_content_kept: bool
+) -> Footer:
     if file.size == 0:
         raise DataError(f"{file.uri} is empty (0 bytes): expected a Parquet file")
     try:
-        source = open_uri(file.uri)
-        end = read_end(source)
-        file, tail = file.opened(source, fingerprint(source, end)), footer_in(end)
-        metadata = pq.read_metadata(pa.BufferReader(tail))
+        with open_uri(file.uri) as source:
+            end = read_end(source)
+            is_whole = len(end) == source.size()
+            file, tail = file.opened(source, fingerprint(source, end)), footer_in(end)
     except (pa.ArrowException, OSError) as error:
         raise unreadable(file.uri, error) from error
-    with open_parquet(file.uri, (), metadata, source) as parquet:
-        whole = parquet.schema_arrow
+    with open_parquet(file.uri, source=pa.BufferReader(tail)) as parquet:
+        metadata, whole = parquet.metadata, parquet.schema_arrow
         counts = Counter(whole.names)
         repeated = tuple(name for name, count in counts.items() if count > 1)
-        schema = pa.schema([part for part in whole if counts[part.name] == 1])
+        types = {
+            name: type_
+            for name, type_ in zip(whole.names, whole.types, strict=True)
+            if counts[name] == 1
+        }
         group_rows = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
         encrypted = encrypted_columns(parquet, tail, file.uri)
-        asked = schema if with_bounds is True else _some_of(schema, with_bounds or ())
-        bounds = _bounds(metadata, _some_of(asked, set(asked.names).difference(encrypted)))
-        index = index_names(schema.names, whole.metadata)
-    return Footer(file, schema, repeated, group_rows, bounds, index, encrypted)
+        asked = set(types if with_bounds is True else with_bounds or ()).difference(encrypted)
+        bounds = _bounds(metadata, {name: type_ for name, type_ in types.items() if name in asked})
+        index = index_names(list(types), whole.metadata)
+    content = end if is_content_kept and is_whole else None
+    return Footer(file, types, repeated, group_rows, bounds, index, encrypted, content)
 
 
-def _some_of(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
-    return pa.schema([part for part in schema if part.name in names] if names else [])
-
-
-def _bounds(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, list[Bounds]]:
-    if not len(schema):
+def _bounds(metadata: pq.FileMetaData, types: Mapping[str, pa.DataType]) -> dict[str, list[Bounds]]:
+    if not types:
         return {}
     paths = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
     times = Counter(paths)
@@ -166,12 +214,9 @@ def _bounds(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, list[Boun
     leaves = {path: i for i, path in enumerate(paths) if times[path] == 1}
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
     return {
-        part.name: [
-            _chunk_bounds(group.column(leaves[part.name]), group.num_rows, part.type)
-            for group in groups
-        ]
-        for part in schema
-        if part.name in leaves
+        name: [_chunk_bounds(group.column(leaves[name]), group.num_rows, type_) for group in groups]
+        for name, type_ in types.items()
+        if name in leaves
     }
 
 
@@ -184,8 +229,8 @@ def _chunk_bounds(chunk: pq.ColumnChunkMetaData, rows: int, type_: pa.DataType) 
         return Bounds(None, None, nulls, all_null=True)
     if not statistics.has_min_max:
         return Bounds(None, None, nulls)
-    kind, _ = kind_of(type_)
-    if kind == NUMBER and not (pa.types.is_duration(type_) or pa.types.is_time(type_)):
+    kind = _kind_of_bounds(type_)
+    if kind == NUMBER:
         lower = statistic_number(statistics.min)
         return Bounds(lower, statistic_number(statistics.max), nulls)
     if kind == TIME:
@@ -193,6 +238,13 @@ def _chunk_bounds(chunk: pq.ColumnChunkMetaData, rows: int, type_: pa.DataType) 
         lower = statistic_micros(statistics.min_raw, unit)
         return Bounds(lower, statistic_micros(statistics.max_raw, unit), nulls)
     return Bounds(None, None, nulls, texts=_text_bounds(statistics) if kind == CATEGORY else None)
+
+
+@lru_cache
+def _kind_of_bounds(type_: pa.DataType) -> str | None:
+    """Return the kind of a column where its bounds in footers are of use."""
+    is_span = pa.types.is_duration(type_) or pa.types.is_time(type_)
+    return None if is_span else kind_of(type_)[0]
 
 
 def _text_bounds(statistics: pq.Statistics) -> tuple[str, str] | None:

@@ -33,6 +33,10 @@ from dmondrian.errors import DataError, ParameterError
 
 MOST_NOTES = 20  # columns left out that have a note of their own
 
+CONTENT_BYTES = 128 << 20
+"""Bytes of small files that are kept from the reading of footers until their values are looked at.
+"""
+
 _CHOICES: dict[str, tuple[str, ...]] = {
     "task": ("classification", "regression"),
     "infinite": ("error", "clip"),
@@ -113,12 +117,12 @@ def make_plan(
     """
     options: dict[str, Any] = {"task": task, "infinite": infinite, "null_target": null_target}
     _check_options(options, seed, max_categories)
-    footers, notes = footers_of(source, with_bounds=True, among=among)
+    footers, notes = footers_of(source, True, among, CONTENT_BYTES)
     partitions = partition_types([footer.file for footer in footers])
     excluded, categories = _names(exclude, "exclude"), _names(categorical, "categorical")
     included = None if include is None else _names(include, "include")
     index = dict.fromkeys(name for footer in footers for name in footer.index)
-    known = [*footers[0].schema.names, *footers[0].repeated, *partitions]
+    known = [*footers[0].types, *footers[0].repeated, *partitions]
     roles = {
         "include": included or [],
         "target": [] if target is None else [target],
@@ -245,14 +249,20 @@ def _names(names: Iterable[str], role: str) -> list[str]:
 
 
 def footers_of(
-    source: Source, with_bounds: bool | Collection[str], among: Collection[str] | None = None
+    source: Source,
+    with_bounds: bool | Collection[str],
+    among: Collection[str] | None = None,
+    content_bytes: int = 0,
 ) -> tuple[list[Footer], list[str]]:
-    """Read the footers of the files that have rows; also return notes on what is passed over."""
+    """Read the footers of the files that have rows; also return notes on what is passed over.
+
+    What is kept of the content of files is as `read_footers` does.
+    """
     check_paths(source)
     files, notes = list_source(source)
     if among is not None:
         files = [file for file in files if file.uri in among]
-    footers = read_footers(files, with_bounds)
+    footers = read_footers(files, with_bounds, content_bytes)
     empty = [footer.file.uri for footer in footers if not footer.rows]
     footers = [footer for footer in footers if footer.rows]
     if not footers:

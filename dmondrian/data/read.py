@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dmondrian.data.chunks import JOINED_ROWS, Chunk
+from dmondrian.data.chunks import Chunk
 from dmondrian.data.columns import partition_array
 from dmondrian.data.encode import Matrix, encode_features, encode_target, encode_weight
 from dmondrian.data.footers import first_line, open_parquet, read_columns
@@ -31,6 +31,7 @@ from dmondrian.data.plan import Block, Plan
 from dmondrian.data.schema import Schema
 from dmondrian.data.shuffle import CHUNK_ORDER, permutation, share_rows
 from dmondrian.data.source import is_local, stat_uri
+from dmondrian.data.tables import Columns, joined
 from dmondrian.data.values import BoolArray, FloatArray, IntArray
 from dmondrian.errors import DataError, PlanError, SchemaError
 from dmondrian.wording import counted
@@ -206,7 +207,7 @@ def _read(
     first_missing = ""
     kept: list[pa.Table] = []
     start = 0
-    for columns, some in _joined(_tables(plan, parts, keep), n):
+    for columns, some in joined(_tables(plan, parts, keep)):
         where = _locator(some)
         stop = start + sum(map(len, some))
         try:
@@ -247,22 +248,27 @@ def _read(
 
 def _tables(
     plan: Plan, parts: Sequence[_Part], keep: Sequence[str]
-) -> Iterator[tuple[_Part, dict[str, pa.ChunkedArray | pa.Array]]]:
+) -> Iterator[tuple[_Part, Columns]]:
     """Yield parts in their order, each with its columns; of a store several are read at a time."""
     unchanged: set[str] = set()
+    schema = plan.schema
+    wanted = [column.name for column in schema.columns]
+    wanted += [name for name in (schema.target, schema.weight, *keep) if name is not None]
+    names = list(dict.fromkeys(wanted))
+    texts = [c.name for c in schema.columns if c.kind == "category" and c.name not in keep]
 
-    def read(part: _Part) -> dict[str, pa.ChunkedArray | pa.Array]:
+    def read(part: _Part) -> Columns:
         if part.block.uri not in unchanged:
             _check_unchanged(part.block)
             unchanged.add(part.block.uri)
-        return _columns(plan, part, keep)
+        return _columns(part, names, texts)
 
     if len(parts) == 1 or all(is_local(part.block.uri) for part in parts):
         for part in parts:
             yield part, read(part)
         return
-    n_columns = len(plan.schema.columns) + len(keep) + 2
-    waiting: deque[tuple[_Part, int, Future[dict[str, pa.ChunkedArray | pa.Array]]]] = deque()
+    n_columns = len(names)
+    waiting: deque[tuple[_Part, int, Future[Columns]]] = deque()
     total = 0
     pool = ThreadPoolExecutor(CONNECTIONS)
     try:
@@ -279,44 +285,6 @@ def _tables(
             yield first, columns.result()
     finally:
         pool.shutdown(cancel_futures=True)  # waits for those that are being read
-
-
-def _joined(
-    tables: Iterator[tuple[_Part, dict[str, pa.ChunkedArray | pa.Array]]], n: int
-) -> Iterator[tuple[dict[str, pa.ChunkedArray | pa.Array], list[_Part]]]:
-    """Yield columns of several parts in one; types of columns may differ from file to file."""
-    waiting: list[dict[str, pa.ChunkedArray | pa.Array]] = []
-    parts: list[_Part] = []
-    n_rows = 0
-    types: list[pa.DataType] = []
-    for part, columns in tables:
-        own = [column.type for column in columns.values()]
-        if parts and (own != types or n_rows + len(part) > JOINED_ROWS):
-            yield _concatenated(waiting), parts
-            waiting, parts, n_rows = [], [], 0
-        waiting.append(columns)
-        parts.append(part)
-        n_rows, types = n_rows + len(part), own
-    if parts:
-        yield _concatenated(waiting), parts
-
-
-def _concatenated(
-    tables: Sequence[dict[str, pa.ChunkedArray | pa.Array]],
-) -> dict[str, pa.ChunkedArray | pa.Array]:
-    """Return columns that follow each other, of equal types, as one."""
-    if len(tables) == 1:
-        return tables[0]
-    return {name: _one_column([table[name] for table in tables]) for name in tables[0]}
-
-
-def _one_column(columns: Sequence[pa.ChunkedArray | pa.Array]) -> pa.ChunkedArray:
-    arrays: list[pa.Array] = []
-    for column in columns:
-        arrays += column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-    whole = pa.chunked_array(arrays, type=columns[0].type)
-    # Each file has a dictionary of its own.
-    return whole.unify_dictionaries() if pa.types.is_dictionary(whole.type) else whole
 
 
 def _check_unchanged(block: Block) -> None:
@@ -337,15 +305,11 @@ def _check_unchanged(block: Block) -> None:
         )
 
 
-def _columns(plan: Plan, part: _Part, keep: Sequence[str]) -> dict[str, pa.ChunkedArray | pa.Array]:
-    """Read the columns of a part, in the order of its rows."""
-    schema, block = plan.schema, part.block
-    wanted = [column.name for column in schema.columns]
-    wanted += [name for name in (schema.target, schema.weight, *keep) if name is not None]
-    names = list(dict.fromkeys(wanted))
-    texts = [column.name for column in schema.columns if column.kind == "category"]
+def _columns(part: _Part, names: Sequence[str], texts: Sequence[str]) -> Columns:
+    """Read columns of a part, in the order of its rows; some texts with their dictionaries."""
+    block = part.block
     constants = {value[0]: value for value in block.partition}
-    dictionaries = tuple(name for name in texts if name not in keep and name not in constants)
+    dictionaries = tuple(name for name in texts if name not in constants)
     if part.again:
         key = (block.uri, block.stamp, block.row_group, tuple(names), dictionaries)
         table = _groups.get(key, lambda: _read_group(block, names, dictionaries))

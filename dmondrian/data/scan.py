@@ -2,28 +2,37 @@
 
 Relies on `values` for reading and on footers for the list of row groups. Promises: only columns
 that need it are read; files are scanned side by side but merged in their order, so the result is
-the same whatever finished first; memory is bounded by one row group per thread and by
-`MAX_DISTINCT` distinct values per column.
+the same whatever finished first; memory is bounded by one row group per thread, or some small ones
+with `JOINED_VALUES` values, and by `MAX_DISTINCT` distinct values per column. Small row groups, of
+one file or of several, are converted together.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import accumulate, chain
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
+from dmondrian.data.chunks import JOINED_ROWS, Chunk, join
 from dmondrian.data.columns import partition_array, partition_values
 from dmondrian.data.footers import Footer, first_line, open_parquet, read_columns
-from dmondrian.data.values import MICROS_PER_DAY, as_micros, as_numbers, as_texts
+from dmondrian.data.tables import Column, Columns, Where, joined
+from dmondrian.data.values import MICROS_PER_DAY, as_micros, as_numbers, as_texts, flatten
 from dmondrian.errors import DataError
+
+JOINED_VALUES = 2**20
+"""Values of small row groups that are converted together at most."""
 
 MAX_DISTINCT = 1_000_000  # a column with more distinct values is an identifier, not a category
 N_THREADS = 4  # files scanned at a time
+
+_UNUSABLE = (pa.ArrowException, OSError, ValueError, KeyError)
 
 
 @dataclass
@@ -36,15 +45,15 @@ class NumberScan:
     infinities: int = 0
     first_infinity: str = ""
 
-    def add(self, column: pa.ChunkedArray | pa.Array, uri: str, first_row: int) -> None:
-        """Take in the next rows, of which the first has this number in its file."""
+    def add(self, column: Column, rows: Sequence[int], where: Where) -> None:
+        """Take in the next rows."""
         values, null = as_numbers(column)
         if null is not None:
             self.nulls += int(null.sum())
         finite = np.isfinite(values)
         if not finite.all():
             if not self.infinities:
-                self.first_infinity = f"{uri}, row {first_row + int(np.argmin(finite))}"
+                self.first_infinity = where(int(np.argmin(finite)))
             self.infinities += int((~finite).sum())
         known = finite if null is None else finite & ~null
         if known.any():
@@ -72,13 +81,13 @@ class TimeScan:
     infinities: int = 0
     first_infinity: str = ""
 
-    def add(self, column: pa.ChunkedArray | pa.Array, uri: str, first_row: int) -> None:
-        """Take in the next rows, of which the first has this number in its file."""
+    def add(self, column: Column, rows: Sequence[int], where: Where) -> None:
+        """Take in the next rows."""
         micros, null, infinite = as_micros(column)
         unknown = null
         if infinite is not None:
             if not self.infinities:
-                self.first_infinity = f"{uri}, row {first_row + int(np.argmax(infinite))}"
+                self.first_infinity = where(int(np.argmax(infinite)))
             self.infinities += int(infinite.sum())
             unknown = infinite if null is None else infinite | null
         if null is not None:
@@ -111,8 +120,8 @@ class CategoryScan:
     nulls: int = 0
     is_overfull: bool = False  # more than MAX_DISTINCT values: counting stopped
 
-    def add(self, column: pa.ChunkedArray | pa.Array, uri: str, first_row: int) -> None:
-        """Take in the next rows, of which the first has this number in its file."""
+    def add(self, column: Column, rows: Sequence[int], where: Where) -> None:
+        """Take in the next rows."""
         texts, codes = as_texts(column)
         known = codes[codes >= 0]
         self.nulls += len(codes) - len(known)
@@ -139,11 +148,37 @@ class CategoryScan:
 class Scan(Protocol):
     """What a pass keeps of one column; `merge` takes the scan of later rows."""
 
-    def add(self, column: pa.ChunkedArray | pa.Array, uri: str, first_row: int) -> None:
-        """Take in the next rows, of which the first has this number in its file."""
+    def add(self, column: Column, rows: Sequence[int], where: Where) -> None:
+        """Take in the next rows.
+
+        Parameters
+        ----------
+        column : ChunkedArray or Array
+            Of some row groups that follow each other.
+        rows : sequence of int
+            Of each of them.
+        where : callable
+            Returns the name of a row, given by its place in the column.
+        """
 
     def merge(self, other: Any) -> None:
         """Take in the scan of later rows."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A row group."""
+
+    footer: Footer
+    group: int
+    first_row: int  # number in the file of its first row
+
+    def __len__(self) -> int:
+        return self.footer.group_rows[self.group]
+
+    @property
+    def uri(self) -> str:
+        return self.footer.file.uri
 
 
 def scan(
@@ -172,21 +207,27 @@ def scan(
     total = sum(footer.rows for footer in footers)
     step = max(1, -(-total // sample_rows))
     starts = np.cumsum([0, *(len(footer.group_rows) for footer in footers)])
+    every = {**makers, **sampled}
+    types = dict(partitions)
+    max_rows = min(JOINED_ROWS, JOINED_VALUES // len(every))
 
-    def scan_file(number: int) -> dict[str, Scan]:
-        footer = footers[number]
-        parts: dict[str, Scan] = {name: make() for name, make in {**makers, **sampled}.items()}
-        groups = [
-            (i, set(parts) if (starts[number] + i) % step == 0 else set(makers))
-            for i in range(len(footer.group_rows))
-        ]
-        _scan_file(footer, dict(partitions), parts, groups)
-        return parts
+    def tables(number: int) -> Iterator[tuple[_Part, Columns]]:
+        """Yield the row groups of a file, each with the columns that are looked at there."""
+        groups = range(len(footers[number].group_rows))
+        wanted = [every if (starts[number] + i) % step == 0 else makers for i in groups]
+        return _tables(footers[number], types, every, wanted)
+
+    def scan_files(files: Chunk) -> dict[str, Scan]:
+        scans = {name: make() for name, make in every.items()}
+        parts = chain.from_iterable(map(tables, range(files.first, files.last)))
+        for columns, some in joined(parts, max_rows):
+            _add(columns, some, scans, every)
+        return scans
 
     with ThreadPoolExecutor(max_workers=N_THREADS) as pool:
         merged: dict[str, Scan] = {}
-        for parts in pool.map(scan_file, range(len(footers))):
-            for name, part in parts.items():
+        for scans in pool.map(scan_files, _joined_files(footers)):
+            for name, part in scans.items():
                 if name in merged:
                     merged[name].merge(part)
                 else:
@@ -194,40 +235,99 @@ def scan(
     return merged
 
 
-def _scan_file(
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of a file, and the number of its first one in the source."""
+
+    position: int
+    rows: int
+
+
+def _joined_files(footers: Sequence[Footer]) -> tuple[Chunk, ...]:
+    """Return files that are scanned one after the other: small ones together."""
+    rows = [footer.rows for footer in footers]
+    starts = [0, *accumulate(rows)]
+    return join([_Rows(start, n) for start, n in zip(starts[:-1], rows, strict=True)])
+
+
+def _tables(
     footer: Footer,
     partitions: dict[str, pa.DataType],
-    scans: Mapping[str, Scan],
-    groups: Sequence[tuple[int, set[str]]],
-) -> None:
-    uri = footer.file.uri
+    makers: Mapping[str, Callable[[], Scan]],
+    wanted: Sequence[Collection[str]],
+) -> Iterator[tuple[_Part, Columns]]:
+    """Yield the row groups of a file that have rows, each with the columns wanted of it."""
+    uri, content = footer.file.uri, footer.content
     constants = {
         value[0]: value
         for value in partition_values(footer.file, partitions)
-        if value[0] in scans and value[0] not in footer.types
+        if value[0] in makers and value[0] not in footer.types
     }
-    in_file = [name for name in scans if name not in constants]
+    in_file = [name for name in makers if name not in constants]
     texts = [
-        name for name in in_file if isinstance(scans[name], CategoryScan)
+        name for name in in_file if makers[name] is CategoryScan
     ]  # dictionary pages are counted without being spelled out
     first_row = 0
-    with open_parquet(uri, texts) as parquet:
-        for number, wanted in groups:
-            rows = footer.group_rows[number]
-            names = [name for name in in_file if name in wanted]
-            column = ""
-            try:
-                if names and rows:
+    source = None if content is None else pa.BufferReader(content)
+    with open_parquet(uri, texts, source=source) as parquet:
+        for number, rows in enumerate(footer.group_rows):
+            names = [name for name in in_file if name in wanted[number]]
+            columns: Columns = {}
+            if names and rows:
+                try:
                     table = read_columns(parquet, uri, number, names)
-                    for column in names:
-                        scans[column].add(table.column(column), uri, first_row)
-                for column, value in constants.items():
-                    scans[column].add(partition_array(value, rows), uri, first_row)
-            except (pa.ArrowException, OSError, ValueError, KeyError) as error:
-                if isinstance(error, DataError):
-                    raise
-                where = f"the column {column!r} of " if column else ""
-                raise DataError(
-                    f"cannot read {where}{uri}, row group {number}: {first_line(error)}"
-                ) from error
+                    columns = {name: table.column(name) for name in names}
+                except _UNUSABLE as error:
+                    raise _unusable(f"{uri}, row group {number}", error) from error
+            for name, value in constants.items():
+                columns[name] = partition_array(value, rows)
+            if rows:
+                yield _Part(footer, number, first_row), columns
             first_row += rows
+
+
+def _add(
+    columns: Columns,
+    parts: Sequence[_Part],
+    scans: Mapping[str, Scan],
+    makers: Mapping[str, Callable[[], Scan]],
+) -> None:
+    """Take in the columns of some row groups."""
+
+    def where(row: int) -> str:
+        for part in parts:
+            if row < len(part):
+                break
+            row -= len(part)
+        return f"{part.uri}, row {part.first_row + row}"
+
+    rows = [len(part) for part in parts]
+    for name, column in columns.items():
+        try:
+            scans[name].add(column, rows, where)
+        except _UNUSABLE as error:
+            part = _unusable_part(column, parts, makers[name])
+            place = f"the column {name!r} of {part.uri}, row group {part.group}"
+            raise _unusable(place, error) from error
+
+
+def _unusable_part(column: Column, parts: Sequence[_Part], make: Callable[[], Scan]) -> _Part:
+    """Return the row group whose values cannot be converted, which the error does not name."""
+    start = 0
+    for part in parts[:-1]:
+        own = flatten(column.slice(start, len(part)))
+        try:
+            if pa.types.is_dictionary(own.type):  # all parts share its values
+                own = own.dictionary_decode()
+            make().add(own, [len(part)], str)
+        except _UNUSABLE:
+            return part
+        start += len(part)
+    return parts[-1]
+
+
+def _unusable(where: str, error: Exception) -> Exception:
+    """Return the error that names where values could not be read or converted."""
+    if isinstance(error, DataError):
+        return error
+    return DataError(f"cannot read {where}: {first_line(error)}")

@@ -16,6 +16,7 @@ groups have one value each, and these are not the same.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -24,7 +25,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dmondrian.data.schema import Label
-from dmondrian.data.values import IntArray, as_numbers, as_texts, flatten, is_bytes, is_text
+from dmondrian.data.tables import Column, Where
+from dmondrian.data.values import (
+    FloatArray,
+    IntArray,
+    as_numbers,
+    as_texts,
+    flatten,
+    is_bytes,
+    is_text,
+)
 from dmondrian.errors import DataError
 
 FEW_CHANGES = 0.1
@@ -46,17 +56,14 @@ class LabelScan:
     changes: int = 0  # of which with different labels
     mixture: float = 0.0  # sum over row groups of rows * Gini impurity
 
-    def add(self, column: pa.ChunkedArray | pa.Array, uri: str, first_row: int) -> None:
-        """Take in the next rows, of which the first has this number in its file."""
+    def add(self, column: Column, rows: Sequence[int], where: Where) -> None:
+        """Take in the next rows, see `dmondrian.data.scan.Scan`."""
         labels, codes = as_labels(column, self.name)
         missing = codes < 0
         if missing.any():
-            self.first_null = self.first_null or f"{uri}, row {first_row + int(missing.argmax())}"
+            self.first_null = self.first_null or where(int(missing.argmax()))
             self.nulls += int(missing.sum())
-            codes = codes[~missing]
-        if not len(codes):
-            return
-        counts = np.bincount(codes, minlength=len(labels))
+        counts = np.bincount(codes[~missing], minlength=len(labels))
         for label, count in zip(labels, counts, strict=True):
             if count:
                 self.counts[label] += int(count)
@@ -66,9 +73,17 @@ class LabelScan:
                 'a number to predict, use a regressor, such as algorithm = "amf-regressor" in a '
                 'job file (task="regression" of a plan or of `dmondrian schema`)'
             )
+        for part in np.split(codes, np.cumsum(rows[:-1])):
+            self._compare(part[part >= 0])
+
+    def _compare(self, codes: IntArray) -> None:
+        """Compare the rows of one row group, in order, with each other."""
+        if not len(codes):
+            return
+        counts = np.bincount(codes).astype(np.float64)
         self.pairs += len(codes) - 1
         self.changes += int((codes[1:] != codes[:-1]).sum())
-        self.mixture += len(codes) - float((counts.astype(np.float64) ** 2).sum()) / len(codes)
+        self.mixture += len(codes) - float((counts**2).sum()) / len(codes)
 
     def merge(self, other: LabelScan) -> None:
         """Take in the scan of later rows."""
@@ -111,28 +126,33 @@ class ValueScan:
     falls: int = 0
     ranges: list[tuple[float, float]] = field(default_factory=list)  # of large row groups
 
-    def add(self, column: pa.ChunkedArray | pa.Array, uri: str, first_row: int) -> None:
-        """Take in the next rows, of which the first has this number in its file."""
+    def add(self, column: Column, rows: Sequence[int], where: Where) -> None:
+        """Take in the next rows, see `dmondrian.data.scan.Scan`."""
         values, null = as_numbers(column)
         if null is not None:
-            self.first_null = self.first_null or f"{uri}, row {first_row + int(null.argmax())}"
+            self.first_null = self.first_null or where(int(null.argmax()))
             self.nulls += int(null.sum())
             if null.all():
                 return
         infinite = np.isinf(values)
         if infinite.any():
-            place = f"{uri}, row {first_row + int(infinite.argmax())}"
-            self.first_infinity = self.first_infinity or place
+            self.first_infinity = self.first_infinity or where(int(infinite.argmax()))
             self.infinities += int(infinite.sum())
         known = ~infinite if null is None else ~(infinite | null)
-        values = values[known]
-        if len(values):
-            self.lower = min(self.lower, float(values.min()))
-            self.upper = max(self.upper, float(values.max()))
-            self.rises += int((values[1:] > values[:-1]).sum())
-            self.falls += int((values[1:] < values[:-1]).sum())
+        ends = np.cumsum(rows[:-1])
+        for part, is_known in zip(np.split(values, ends), np.split(known, ends), strict=True):
+            self._compare(part[is_known])
+
+    def _compare(self, values: FloatArray) -> None:
+        """Take in the finite values of one row group, in order."""
+        if not len(values):
+            return
+        lower, upper = float(values.min()), float(values.max())
+        self.lower, self.upper = min(self.lower, lower), max(self.upper, upper)
+        self.rises += int((values[1:] > values[:-1]).sum())
+        self.falls += int((values[1:] < values[:-1]).sum())
         if len(values) >= MIN_GROUP:
-            self.ranges.append((float(values.min()), float(values.max())))
+            self.ranges.append((lower, upper))
 
     def merge(self, other: ValueScan) -> None:
         """Take in the scan of later rows."""

@@ -33,7 +33,7 @@ from dmondrian.distributed.progress import Listener, Progress, Teller, Timeline,
 from dmondrian.distributed.shards import ShardHolder
 from dmondrian.distributed.sortedness import Sortedness
 from dmondrian.distributed.tracks import Limits
-from dmondrian.distributed.units import Unit, cut, cut_jointly
+from dmondrian.distributed.units import Unit, chunks_of, cut, cut_jointly
 from dmondrian.errors import ClusterError, DataError, ParameterError
 from dmondrian.parameters import ForestParameters
 
@@ -177,13 +177,14 @@ class Attempt:
 
     def _cut(self, position: int = 0) -> list[Unit]:
         """Cut the stream into units, of which one ends at a checkpoint."""
+        chunks = chunks_of(self.plan, self.parameters.joint)
         if self.parameters.joint is not None:
-            return cut_jointly(self.plan.chunks_by_block, self.parameters.joint.batch_size)
+            return cut_jointly(chunks, self.parameters.joint.batch_size, (position,))
         every, n_outputs, is_sliced = self.manner.every.rows, 1, False
         if self.run.run_json.get("progressive"):
             n_outputs = self.parameters.n_outputs
             is_sliced = forecast_lag.kind_of(self.parameters) in forecast_lag.SLICED_KINDS
-        return cut(self.plan.chunks, None, every, (position,), n_outputs, is_sliced)
+        return cut(chunks, None, every, (position,), n_outputs, is_sliced)
 
     def go(self, client: Client, manifest: Manifest | None, lease: Lease) -> Manifest | None:
         """Drive the coordinator to the end; note the attempt in the run folder."""

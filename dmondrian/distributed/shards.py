@@ -46,6 +46,7 @@ from dmondrian.distributed.shard import (
     learn_jointly,
     rows_between,
 )
+from dmondrian.distributed.units import chunks_of
 from dmondrian.errors import ClusterError, CorruptError, OutageError
 from dmondrian.forest import Forest
 from dmondrian.kernel.batches import take_in
@@ -76,9 +77,7 @@ class HeldRun:
             raise CorruptError(
                 f"the plan in {order.run} is not the one that run.json or plans/ names"
             )
-        # Mini-batches of runs that began with earlier versions ended where blocks did.
-        is_joint = self.parameters.joint is not None
-        self.chunks = self.plan.chunks_by_block if is_joint else self.plan.chunks
+        self.chunks = chunks_of(self.plan, self.parameters.joint)
         self._starts = [chunk.start for chunk in self.chunks]
         self.shards: dict[int, Shard] = {}
         self.generation = 0  # steps of an earlier one are not begun

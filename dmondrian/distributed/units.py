@@ -12,9 +12,11 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
-from dmondrian.data import Chunk
+from dmondrian.data import Chunk, Plan
 from dmondrian.forecast_lag import mark_from, mark_up_to
+from dmondrian.joint import Joint
 from dmondrian.kernel.batches import pieces
 
 UNIT_ROWS = 65_536
@@ -92,10 +94,23 @@ def cut(
     return units
 
 
-def cut_jointly(chunks: Sequence[Chunk], batch_size: int) -> list[Unit]:
-    """Cut a stream where mini-batches end, and where chunks do."""
+def chunks_of(plan: Plan, joint: Joint | None) -> tuple[Chunk, ...]:
+    """Return the chunks in which a run reads its stream.
+
+    Mini-batches end at numbers of rows that have a target. Where rows without one are dropped, what
+    is learned depends on where steps end: they end with row groups, as they always did.
+    """
+    is_cut = joint is not None and plan.schema.null_target == "drop"
+    return plan.chunks_by_block if is_cut else plan.chunks
+
+
+def cut_jointly(chunks: Sequence[Chunk], batch_size: int, at: Collection[int] = ()) -> list[Unit]:
+    """Cut a stream where mini-batches end, where chunks do, and at other positions."""
+    marks = sorted(at)
     units: list[Unit] = []
     for chunk in chunks:
-        for start, stop in pieces(chunk.start, chunk.rows, batch_size):
-            units.append(Unit(len(units), chunk.start + start, chunk.start + stop))
+        inside = marks[bisect_right(marks, chunk.start) : bisect_left(marks, chunk.stop)]
+        for first, last in pairwise([chunk.start, *inside, chunk.stop]):
+            for start, stop in pieces(first, last - first, batch_size):
+                units.append(Unit(len(units), first + start, first + stop))
     return units

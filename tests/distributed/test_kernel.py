@@ -16,9 +16,10 @@ from distributed import Client
 from dmondrian import MondrianFeatures, MondrianKernelClassifier, MondrianKernelRegressor
 from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.merging import merge
-from dmondrian.distributed import evaluate, grow, score, shards
+from dmondrian.data import make_plan
+from dmondrian.distributed import attempt, evaluate, grow, score, shards
 from dmondrian.distributed.rounds import Rounds
-from dmondrian.distributed.units import cut_jointly
+from dmondrian.distributed.units import chunks_of, cut_jointly
 from dmondrian.errors import ClusterError, DataError, ParameterError, StoreError
 from tests.estimators.test_amf import same_forest
 
@@ -95,6 +96,72 @@ def test_units_end_with_batches_and_blocks(fit: Fit) -> None:
     assert (units[0].start, units[-1].stop) == (0, ROWS)
     assert all(u.start // GROUP == (u.stop - 1) // GROUP for u in units)
     assert max(u.rows for u in units) == 100
+
+
+@pytest.fixture
+def small(adult: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """A folder of 200 files of 5 rows each, and all of their rows in one file."""
+    table = pq.read_table(adult / "part-0.parquet").slice(0, 1000)
+    folder, whole = tmp_path / "small", tmp_path / "whole.parquet"
+    folder.mkdir()
+    pq.write_table(table, whole)
+    for i in range(200):
+        pq.write_table(table.slice(5 * i, 5), folder / f"{i:03d}.parquet")
+    return folder, whole
+
+
+def test_small_files_are_learned_in_steps_of_many(
+    fit: Fit, small: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = {"estimator": regressor(2), "target": "age", "n_shards": 2, "checkpoint_every": None}
+    learn, steps = shards._learn, []
+
+    def learning(chunk: Any, shard: Any, encoded: Any, order: Any) -> None:
+        steps.append(order.stop)
+        learn(chunk, shard, encoded, order)
+
+    monkeypatch.setattr(shards, "_learn", learning)
+    runs, counts = [], []
+    for name, data in zip(("many", "whole"), small, strict=True):
+        steps.clear()
+        runs.append(fit(name, data=data, **kept))
+        counts.append(len(steps))
+    assert digests(runs[0]) == digests(runs[1])
+    assert counts[0] == counts[1] < 2 * 200
+
+
+def test_a_run_that_stopped_between_small_files_goes_on(
+    fit: Fit, small: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Earlier versions learned each row group in steps of its own."""
+    kept = {"estimator": regressor(2), "target": "age", "n_shards": 2, "data": small[0]}
+    undisturbed = fit("undisturbed", **kept)
+    learn = shards._learn
+
+    def fail(chunk: Any, shard: Any, encoded: Any, order: Any) -> None:
+        if order.stop > 890:
+            raise FloatingPointError("no such number")
+        learn(chunk, shard, encoded, order)
+
+    with monkeypatch.context() as patch:
+        for module in (attempt, shards):
+            patch.setattr(module, "chunks_of", lambda plan, joint: plan.chunks_by_block)
+        patch.setattr(shards, "_learn", fail)
+        with pytest.raises(ClusterError, match="no such number"):
+            fit("resumed", checkpoint_every="110 rows", **kept)
+    position = Run.open(tmp_path / "resumed").manifests()[-1]
+    assert position not in {unit.stop for unit in cut_jointly(undisturbed.plan.chunks, 128)}
+    run = fit("resumed", **kept)
+    assert run.summary["resumed_at"] == position
+    assert digests(run) == digests(undisturbed)
+
+
+def test_steps_end_with_row_groups_where_rows_may_be_dropped(small: tuple[Path, Path]) -> None:
+    joint = regressor()._run_parameters(4, 0).joint
+    for dropped, joined in (("error", True), ("drop", False)):
+        plan = make_plan(small[0], target="age", task="regression", null_target=dropped)
+        assert len(chunks_of(plan, None)) == 1
+        assert len(chunks_of(plan, joint)) == (1 if joined else 200)
 
 
 def test_rounds_keep_the_first_word_of_each_shard() -> None:

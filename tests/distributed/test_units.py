@@ -9,9 +9,10 @@ import pytest
 
 from dmondrian.data import Chunk
 from dmondrian.distributed.intervals import AUTO_SECONDS, AUTO_SHARE, Every, Pace, parse_every
-from dmondrian.distributed.units import cut
+from dmondrian.distributed.units import cut, cut_jointly
 from dmondrian.errors import ParameterError
 from dmondrian.forecast_lag import LAG, marks
+from dmondrian.kernel.batches import batch_at
 
 
 def chunks_of(*rows: int) -> tuple[Chunk, ...]:
@@ -126,3 +127,14 @@ def test_the_pace_waits_for_the_slowest_worker(monkeypatch: pytest.MonkeyPatch) 
     now += 1.0
     assert pace.is_due
     assert pace.saving == 5.0
+
+
+@pytest.mark.parametrize("at", [(), (0,), (7,), (5, 9, 40)])
+def test_steps_of_mini_batches_end_with_these_with_chunks_and_at_checkpoints(
+    at: tuple[int, ...],
+) -> None:
+    units = cut_jointly(chunks_of(5, 30, 18), 4, at)
+    assert [u.start for u in units] == [0] + [u.stop for u in units[:-1]]
+    assert [u.index for u in units] == list(range(len(units)))
+    ends = {batch_at(position, 4)[1] for position in range(53)} | {5, 35, 53} | set(at) - {0}
+    assert [u.stop for u in units] == sorted(end for end in ends if end <= 53)

@@ -1,0 +1,66 @@
+"""Columns of several small row groups, put together so that they are converted at once.
+
+Promises that rows keep their order, that only columns of equal names and types are put together,
+and that no more than `JOINED_ROWS` rows of them wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence, Sized
+from typing import TypeAlias, TypeVar
+
+import pyarrow as pa
+
+from dmondrian.data.chunks import JOINED_ROWS
+
+PartT = TypeVar("PartT", bound=Sized)
+Column: TypeAlias = pa.ChunkedArray | pa.Array
+Columns: TypeAlias = dict[str, Column]
+Where: TypeAlias = Callable[[int], str]  # place of a row in a column -> "file, row number"
+
+
+def joined(
+    tables: Iterator[tuple[PartT, Columns]], max_rows: int = JOINED_ROWS
+) -> Iterator[tuple[Columns, list[PartT]]]:
+    """Yield columns of several parts in one; types of columns may differ from file to file.
+
+    Parameters
+    ----------
+    tables : iterator of (part, columns)
+        The length of a part is the number of its rows.
+    max_rows : int
+        Rows that are put together at most, unless one part has more.
+    """
+    waiting: list[Columns] = []
+    parts: list[PartT] = []
+    n_rows = 0
+    types: dict[str, pa.DataType] = {}
+    for part, columns in tables:
+        own = {name: column.type for name, column in columns.items()}
+        if parts and (n_rows + len(part) > max_rows or own != types):
+            yield _concatenated(waiting), parts
+            waiting, parts, n_rows = [], [], 0
+        waiting.append(columns)
+        parts.append(part)
+        n_rows, types = n_rows + len(part), own
+        if n_rows >= max_rows:  # a large row group need not wait until the next one is read
+            yield _concatenated(waiting), parts
+            waiting, parts, n_rows = [], [], 0
+    if parts:
+        yield _concatenated(waiting), parts
+
+
+def _concatenated(tables: Sequence[Columns]) -> Columns:
+    """Return columns that follow each other, of equal types, as one."""
+    if len(tables) == 1:
+        return tables[0]
+    return {name: _one_column([table[name] for table in tables]) for name in tables[0]}
+
+
+def _one_column(columns: Sequence[Column]) -> pa.ChunkedArray:
+    arrays: list[pa.Array] = []
+    for column in columns:
+        arrays += column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    whole = pa.chunked_array(arrays, type=columns[0].type)
+    # Each file has a dictionary of its own.
+    return whole.unify_dictionaries() if pa.types.is_dictionary(whole.type) else whole
