@@ -97,7 +97,7 @@ class MondrianKernel(MondrianPartitions):
     validation_fraction: float
     fitting: Literal["joint", "independent"]
     solver: Literal["sgd", "cholesky", "auto"]
-    loss: Literal["squared", "log_loss", "hinge"] = "squared"
+    _loss: str = "squared"
     regularization: float
     signal_std: float | None
     max_columns: int
@@ -114,7 +114,7 @@ class MondrianKernel(MondrianPartitions):
             batch_size=int(self.batch_size),
             max_columns=int(self.max_columns),
             scale=None if self.signal_std is None else float(self.signal_std),
-            loss=self.loss,
+            loss=self._loss,
         )
         return self._partition(n_features, n_classes, joint)
 
@@ -129,9 +129,9 @@ class MondrianKernel(MondrianPartitions):
         return self._fitted_forest().parameters.realised_lifetime
 
     def _check_stream(self) -> None:
-        if self.loss != "squared":
+        if self._loss != "squared":
             raise ParameterError(
-                f'loss="{self.loss}" has its optimum found for all rows together: call fit, or '
+                f'loss="{self._loss}" has its optimum found for all rows together: call fit, or '
                 'learn the stream (or a run on a cluster) with loss="squared"'
             )
         if self.lifetime in CHOICES:
@@ -164,7 +164,7 @@ class MondrianKernel(MondrianPartitions):
         self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None, n_classes: int
     ) -> None:
         """Learn rows that are all there are, as often as asked for."""
-        check_settings(self.loss, self.fitting, self.solver, self.lifetime)
+        check_settings(self._loss, self.fitting, self.solver, self.lifetime)
         y, n_threads = np.asarray(y, np.float64), self._n_threads(len(X))
         self.__dict__.pop("lifetime_path_", None)
         parameters = self._new_forest(X.shape[1], n_classes).parameters
@@ -174,7 +174,7 @@ class MondrianKernel(MondrianPartitions):
                 self.forest_, self.lifetime_path_ = averaged(*given, self.lifetime_prior)
                 return
             fraction = float(self.validation_fraction)
-            if self.loss == "squared":
+            if self._loss == "squared":
                 path = choose_lifetime(*given, self.lifetime, fraction)
             else:
                 path = choose_by_loss(*given, fraction)
@@ -192,7 +192,7 @@ class MondrianKernel(MondrianPartitions):
     ) -> Forest:
         """Return the forest that learned all rows: exactly, or in passes over them."""
         forest = Forest(parameters, range(self.n_estimators))
-        if self.loss != "squared":
+        if self._loss != "squared":
             fit_values(forest, (X, y, w), n_threads)
             return forest
         self._update(forest, X, y, w, n_threads)

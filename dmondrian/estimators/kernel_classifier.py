@@ -167,6 +167,10 @@ class MondrianKernelClassifier(ForestClassifier, MondrianKernel):
         self.random_state = random_state
         self.n_jobs = n_jobs
 
+    @property
+    def _loss(self) -> str:  # type: ignore[override]  # the regressor has but one
+        return self.loss
+
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn rows from nothing; see :meth:`ForestClassifier.fit`.
 
