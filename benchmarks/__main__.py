@@ -72,6 +72,7 @@ RUNS = (
     Run("kernel.figure_8", "--compared",
         "--entries 4 --set california_housing --max-rows 200"),
     Run("kernel.figure_9", "", "--set california_housing --max-rows 200 --lifetimes 0.3 1"),
+    Run("kernel.figure_10", "", "--set california_housing --max-rows 200 --lifetimes 0.3 1"),
     Run("kernel.speed_table", "", "--sets california_housing --max-rows 200"),
     Run("chaos", "", None),
     Run("recovery", "", None),

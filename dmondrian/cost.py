@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from dmondrian.errors import CorruptError, DataError, ParameterError
-from dmondrian.joint import Joint, shares
+from dmondrian.joint import Joint, proba_of
 from dmondrian.losses.convex import LOSSES, OfMean
 from dmondrian.losses.huber import Huber
 from dmondrian.losses.quantile import Pinball
@@ -249,7 +249,7 @@ def forecasts(cost: Cost | Joint | None, mean: np.ndarray) -> np.ndarray:
     if cost is None or (isinstance(cost, Joint) and cost.n_outputs == 1):
         return mean
     if isinstance(cost, Joint):
-        return shares(mean)
+        return proba_of(cost.loss, mean)
     if cost.is_binary:
         share = responses("square" if cost.loss == "hinge" else cost.loss, mean[:, 0])
         return np.stack([1.0 - share, share], axis=1)

@@ -22,8 +22,10 @@ from dmondrian.core.heavy import ids_at
 from dmondrian.core.nesting import take_differences
 from dmondrian.ensemble import FEW, Ensemble
 from dmondrian.errors import CorruptError, ParameterError
+from dmondrian.joint import Joint
 from dmondrian.kernel.exact import AT_ONCE, Exact
 from dmondrian.kernel.learning import Rows, exact_of, learn_jointly
+from dmondrian.kernel.lifetime_sums import Averaged
 from dmondrian.layout import alike, find_columns, fitted
 from dmondrian.parameters import ForestParameters
 from dmondrian.sampled import forecast_and_learn
@@ -72,7 +74,8 @@ class Forest(Ensemble):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Be copied and pickled as the state: trees are views of memory that no copy shares."""
-        return Forest.from_state, self.state()
+        header, trees = self.state()
+        return Forest.from_state, ({**header, **self._beside()}, trees)
 
     def update(
         self,
@@ -188,9 +191,10 @@ class Forest(Ensemble):
             Nodes of each tree, where there are boxes.
         """
         if not self.parameters.has_boxes:
-            return *self.state(copy=False), None
+            header, trees = self.state(copy=False)
+            return {**header, **self._beside()}, trees, None
         rows = [int(tree.head_i[nodes.N_NODES]) for tree in self.placed]
-        header = {**self._header(), "format": state.NESTED}
+        header = {**self._header(), **self._beside(), "format": state.NESTED}
         return header, stored_fields(self.parameters, self.trees, rows), rows
 
     def _header(self) -> dict[str, Any]:
@@ -213,8 +217,13 @@ class Forest(Ensemble):
         if self.calibration is not None:
             header["calibration"] = self.calibration.to_json()
         if self.parameters.joint is not None:
-            header["exact"] = None if self.exact is None else self.exact.to_json()
+            is_stored = self.exact is not None and not self.parameters.joint.is_averaged
+            header["exact"] = self.exact.to_json() if is_stored else None  # type: ignore[union-attr]  # as asked
         return header
+
+    def _beside(self) -> dict[str, Any]:
+        """Return what copies and checkpoints hold beside a state: sums that earlier had none."""
+        return {} if self.exact is None else {"beside": self.exact.beside()}
 
     @classmethod
     def from_state(cls, header: dict[str, Any], trees: Sequence[dict[str, np.ndarray]]) -> Forest:
@@ -260,10 +269,7 @@ class Forest(Ensemble):
             kind = kind_of(parameters.tells_labels)
             forest.calibration = kind.from_json(header["calibration"])
         if parameters.joint is not None:
-            told, forest.exact = header.get("exact"), None
-            if told is not None:
-                forest.exact = Exact.from_json(told, parameters.joint, len(numbers))
-                forest.exact.check_columns(built)
+            forest.exact = _exact_of(header, parameters.joint, built)
         return forest
 
     @classmethod
@@ -302,6 +308,19 @@ class Forest(Ensemble):
         joined = cls._of(first, numbers, [tree for _, tree in pairs])
         joined.warmup = forests[0].warmup
         return joined
+
+
+def _exact_of(header: dict[str, Any], joint: Joint, trees: Sequence[nodes.Tree]) -> Exact | None:
+    """Return the exact fit of a header, None where there is none."""
+    told, beside = header.get("exact"), header.get("beside")
+    if joint.is_averaged:
+        return None if beside is None else Averaged.from_beside(beside, joint, trees)
+    if told is None:
+        return None
+    exact = Exact.from_json(told, joint, len(trees))
+    exact.check_columns(trees)
+    exact.take_beside(beside)
+    return exact
 
 
 def _columns_of(parameters: ForestParameters, trees: Sequence[dict[str, np.ndarray]]) -> Columns:

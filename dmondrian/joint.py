@@ -21,12 +21,14 @@ from typing import Any
 
 import numpy as np
 
-from dmondrian.errors import CorruptError
+from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.losses.value import Value
 from dmondrian.stats.values import FIRST_VALUE, Values
 
 SOLVERS = ("sgd", "cholesky", "auto")
 LARGEST_BATCH = 65_536
+LOSSES = ("squared", "log_loss", "hinge")
+_LATER: dict[str, Any] = {"scale": None, "loss": "squared"}  # and what files without them mean
 _LEAST_SHARE = 1e-3  # score of a class below which it is not told to be less likely
 
 
@@ -49,7 +51,12 @@ class Joint:
     max_columns : int
         Columns beyond which "auto" is not exact.
     is_averaged : bool
-        Whether values are averages over lifetimes: no row can be learned after them.
+        Whether values are averages over lifetimes.
+    scale : float or None
+        s, > 0: weights are of variance s^2 beforehand, and labels about the function of s^2
+        ``ridge``; None where s is integrated out.
+    loss : {"squared", "log_loss", "hinge"}
+        What the values minimise beside their own squares.
     """
 
     n_outputs: int
@@ -59,6 +66,8 @@ class Joint:
     batch_size: int = 256
     max_columns: int = 1024
     is_averaged: bool = False
+    scale: float | None = None
+    loss: str = "squared"
 
     @property
     def n_stats(self) -> int:
@@ -68,7 +77,7 @@ class Joint:
     @property
     def is_exact(self) -> bool:
         """Whether a new model begins with exact weights."""
-        is_fitted = self.n_outputs > 0 and not self.is_averaged
+        is_fitted = self.n_outputs > 0 and not self.is_averaged and self.loss == "squared"
         return self.is_joint and self.solver != "sgd" and is_fitted
 
     @property
@@ -77,14 +86,15 @@ class Joint:
         return Values(bool(self.is_joint), float(self.ridge), -1.0)
 
     @property
-    def loss(self) -> Value:
+    def forecast(self) -> Value:
         """The policy of what a cell says."""
         joint, averaged = bool(self.is_joint), bool(self.is_averaged)
         return Value(int(self.n_outputs), joint, float(self.ridge), -1.0, averaged)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON-able dict."""
-        return dataclasses.asdict(self)
+        """Return it as a JSON-able dict; settings of later versions only where they are used."""
+        told = dataclasses.asdict(self)
+        return {key: told[key] for key in told if _LATER.get(key, ()) != told[key]}
 
     @classmethod
     def from_json(cls, told: Any) -> Joint:
@@ -96,8 +106,10 @@ class Joint:
             If it is none.
         """
         names = {field.name for field in dataclasses.fields(cls)}
+        told = {**_LATER, **told} if isinstance(told, dict) else told
         if not isinstance(told, dict) or set(told) != names:
             raise CorruptError(f"a joint fit should have the keys {sorted(names)}")
+        scale = told["scale"]
         sizes = told["n_outputs"], told["batch_size"], told["max_columns"]
         sound = (
             all(type(size) is int for size in sizes)
@@ -109,6 +121,8 @@ class Joint:
             and type(told["is_averaged"]) is bool
             and type(told["ridge"]) in (float, int)
             and 0.0 < told["ridge"] < math.inf
+            and (scale is None or (type(scale) in (float, int) and 0.0 < scale < math.inf))
+            and told["loss"] in LOSSES
         )
         if not sound:
             raise CorruptError(f"impossible joint fit: {str(told)[:400]}")
@@ -130,4 +144,24 @@ def shares(scores: np.ndarray) -> np.ndarray:
     """
     kept = np.maximum(scores, _LEAST_SHARE)
     told: np.ndarray = kept / kept.sum(axis=1, keepdims=True)
+    return told
+
+
+def proba_of(loss: str, scores: np.ndarray) -> np.ndarray:
+    """Return probabilities from scores that minimise a loss, float64 [n, K].
+
+    Raises
+    ------
+    ParameterError
+        If the loss has none.
+    """
+    if loss == "squared":
+        return shares(scores)
+    if loss == "hinge":
+        raise ParameterError(
+            'a kernel machine of loss="hinge" has no probabilities to score by: load it as an '
+            "estimator and call predict or decision_function"
+        )
+    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+    told: np.ndarray = powers / powers.sum(axis=1, keepdims=True)
     return told

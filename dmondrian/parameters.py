@@ -384,7 +384,7 @@ class Policies(NamedTuple):
 def policies(p: ForestParameters) -> Policies:
     """Return the policies of ``p``'s algorithm."""
     if p.joint is not None:
-        return Policies(_growth(p), p.joint.stat, p.joint.loss, Leaf(False))
+        return Policies(_growth(p), p.joint.stat, p.joint.forecast, Leaf(False))
     if p.cost is not None:
         rule = Aggregate(True) if p.aggregation == "aggregate" else Leaf(False)
         return Policies(_growth(p), p.cost.stat(), p.cost.policy(bool(p.empty_prior)), rule)

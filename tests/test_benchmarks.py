@@ -50,7 +50,7 @@ def test_figures_that_other_scripts_have_are_drawn_where_asked(tmp_path: Path) -
         "kernel_figure_5.md",
         "kernel_figure_5.png",
     }
-    assert sum(name.startswith("kernel.figure_") for name in NAMES) == 5
+    assert sum(name.startswith("kernel.figure_") for name in NAMES) == 6
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,12 @@ def _use_kernel(kind: Any, X: Any, chosen: dict[str, Any]) -> None:
         _store(model)
     kind(2, **given).fit(X, y).partial_fit(X, y)  # a row is an update of the factor
     if chosen["domain"] == "cube":
-        kind(2, lifetime="average", max_lifetime=1.0, **given).fit(X, y)
+        kind(2, lifetime="average", max_lifetime=1.0, **given).fit(X, y).partial_fit(X, y)
+    if kind.algorithm == "mondrian-kernel-classifier":
+        for loss in ("log_loss", "hinge"):
+            kind(2, loss=loss, **given).fit(X, y).predict(X)
+    if kind.algorithm == "mondrian-kernel-regressor":
+        kind(2, **given).fit(X, y).predict(X, return_std=True)
 
 
 def _store(model: Any) -> None:

@@ -4,6 +4,9 @@ A factor is the upper triangle U of A = U' U, the first c rows and columns of a 
 run along rows, so that they vectorise without reordering a sum: results are the same to the last
 bit on every machine, which no BLAS promises.
 
+Solutions z of U' z = a can follow the factor: z [c, r], a column for each of r right-hand sides.
+They are what further columns of the factor would be, so the same rotations keep them.
+
 Shapes: c columns, k right-hand sides.
 
 References: Seeger (2004), "Low rank updates for the Cholesky decomposition"; Balog et al. (2016),
@@ -35,8 +38,11 @@ def factorize(U, c):
 
 
 @inner
-def rotate(U, c, first, x):
-    """Make ``U`` the factor of A + x x', x [c] zero before ``first``; x is used up. O(c^2)."""
+def rotate(U, Z, c, first, x, y):
+    """Make ``U`` the factor of A + x x', x [c] zero before ``first``; x is used up. O(c (c + r)).
+
+    ``Z`` [c, r] follows, for right-hand sides a + x y', ``y`` [r], which is used up too.
+    """
     for i in range(first, c):
         at = x[i]
         if at != 0.0:
@@ -48,34 +54,48 @@ def rotate(U, c, first, x):
             for s in range(i + 1, c):
                 row[s] = (row[s] + sine * x[s]) * inverse
                 x[s] = cosine * x[s] - sine * row[s]
+            beside = Z[i]
+            for r in range(y.shape[0]):
+                beside[r] = (beside[r] + sine * y[r]) * inverse
+                y[r] = cosine * y[r] - sine * beside[r]
 
 
 @kernel
 def add_rank_one(U, c, x):
     """Make ``U`` the factor of A + x x'; ``x`` [c] is used up. O(c^2)."""
-    rotate(U, c, 0, x)
+    none = np.empty(0)
+    rotate(U, U[:, :0], c, 0, x, none)
 
 
 @inner
-def append_column(U, c, a, diagonal):
-    """Give the factor a last column with entries ``a`` [c] and a diagonal entry. O(c^2)."""
-    rest = diagonal
+def append_column(U, Z, c, a, diagonal):
+    """Give the factor a last column with entries ``a`` [c] and a diagonal entry. O(c (c + r)).
+
+    Row ``c`` of ``Z`` [., r] has the entries of the right-hand sides, and becomes the solutions'.
+    """
+    rest, beside = diagonal, Z[c]
     for i in range(c):
         row = U[i]
         z = a[i] / row[i]
         if z != 0.0:
             for s in range(i + 1, c):
                 a[s] -= row[s] * z
+            for r in range(beside.shape[0]):
+                beside[r] -= Z[i, r] * z
         row[c] = z
         rest -= z * z
-    U[c, c] = np.sqrt(rest)
+    pivot = np.sqrt(rest)
+    U[c, c] = pivot
+    for r in range(beside.shape[0]):
+        beside[r] /= pivot
 
 
 @inner
-def remove_column(U, c, at, x):
-    """Take column ``at`` out of the factor; the columns behind it move up. ``x`` [c] is scratch.
+def remove_column(U, Z, c, at, x, y):
+    """Take column ``at`` out of the factor; the columns behind it move up.
 
-    O((c - at)^2): what the rows behind it lose is given back by one rotation.
+    ``x`` [c] and ``y`` [r] are scratch. O((c - at) (c - at + r)): what the rows behind it lose is
+    given back by one rotation. The entry of right-hand sides goes with the column.
     """
     for s in range(at + 1, c):
         x[s - 1] = U[at, s]
@@ -87,7 +107,30 @@ def remove_column(U, c, at, x):
         row, below = U[i], U[i + 1]
         for s in range(i, c - 1):
             row[s] = below[s + 1]
-    rotate(U, c - 1, at, x)
+    for r in range(y.shape[0]):
+        y[r] = Z[at, r]
+    for i in range(at, c - 1):
+        for r in range(y.shape[0]):
+            Z[i, r] = Z[i + 1, r]
+    rotate(U, Z, c - 1, at, x, y)
+
+
+@inner
+def take_entry(U, Z, c, at, z, which):
+    """Let right-hand sides lose a one in entry ``at``: those marked in ``which`` [r]. O(c (c + r)).
+
+    ``z`` [c] is scratch.
+    """
+    for i in range(at, c):
+        z[i] = 1.0 if i == at else 0.0
+    for i in range(at, c):
+        row = U[i]
+        z[i] /= row[i]
+        for s in range(i + 1, c):
+            z[s] -= row[s] * z[i]
+        for r in range(which.shape[0]):
+            if which[r] != 0.0:
+                Z[i, r] -= z[i]
 
 
 @inner
@@ -147,3 +190,31 @@ def add_pairs(G, B, moments, columns, targets, weights):
                 G[min(first, second), max(first, second)] += w
             for j in range(B.shape[0]):
                 B[j, first] += w * targets[r, j]
+
+
+@kernel
+def add_quadratics(inverse, columns, present, quadratic, absent):
+    """Add to ``quadratic`` [n] the mean of b' A^{-1} b over random b, and to ``absent`` [n] zeros.
+
+    Entry t of b, in the column ``columns`` [n, T] of a row, is one with the probability ``present``
+    [n, T], independently of the others, else zero; so are entries without a column (-1), which
+    ``absent`` counts with the others that are expected to be zero. O(n T^2).
+    """
+    for r in range(columns.shape[0]):
+        mine, p = columns[r], present[r]
+        total, lacking = 0.0, 0.0
+        for t in range(mine.shape[0]):
+            first = mine[t]
+            if first < 0:
+                lacking += 1.0
+                continue
+            lacking += 1.0 - p[t]
+            row = inverse[first]
+            total += p[t] * row[first]
+            beside = 0.0
+            for s in range(t):
+                if mine[s] >= 0:
+                    beside += p[s] * row[mine[s]]
+            total += 2.0 * p[t] * beside
+        quadratic[r] += total
+        absent[r] += lacking

@@ -4,7 +4,12 @@ At a cut one column leaves and two enter. Ridge weights follow by updates of one
 (:mod:`dmondrian.core.cholesky`), O(c^2) per cut; where trees are fitted each for itself a cut
 changes the values of its two cells alone. Rows of weight 0 are forecast, and not learned.
 
-Shapes: m nodes of all trees together, T trees, n rows, k outputs, q cuts, c columns.
+Rows can also be those that were learned long ago, of which the finest cells' sums are left: then
+each of p finest cells stands for its rows, in the tree that it is of, and the weights of rows that
+are in two of them are given for each pair.
+
+Shapes: m nodes of all trees together, T trees, n rows, k outputs, q cuts, c columns, p pairs, a
+rows that are asked about.
 
 References: Balog et al. (2016), sections 4.1 and 4.2.1.
 """
@@ -16,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dmondrian._jit import inner, kernel
-from dmondrian.core.cholesky import append_column, remove_column, solve_into
+from dmondrian.core.cholesky import append_column, remove_column, solve_into, take_entry
 from dmondrian.core.columns import row_of
 from dmondrian.core.draws import exp, log
 from dmondrian.core.nodes import (
@@ -39,6 +44,8 @@ class Cuts(NamedTuple):
     rows: np.ndarray  # int64 [T, n], rows, those of a node together
     roots: np.ndarray  # int64 [T]
     nodes: np.ndarray  # int64 [q], nodes that are cut, in the order of time
+    pairs: np.ndarray  # float64 [p, p], weights of rows in two finest cells; [0, 0] where rows are
+    owner: np.ndarray  # int64 [p], tree of a finest cell, which is "row" 0 .. p - 1
 
 
 class Fit(NamedTuple):
@@ -51,6 +58,7 @@ class Fit(NamedTuple):
     sums: np.ndarray  # float64 [1 + k, m], weight of a node's rows, sums of their targets
     values: np.ndarray  # float64 [k, m]
     work: np.ndarray  # float64 [3, C]
+    solved: np.ndarray  # float64 [C, a], U^{-T} times ones in the columns of rows asked about
 
 
 class Labels(NamedTuple):
@@ -61,6 +69,7 @@ class Labels(NamedTuple):
     held: np.ndarray  # int64 [a], rows whose error is told
     total: float  # weight of all rows
     squares: float  # of all targets, weighted
+    scale: float  # s of the prior of the weights; 0 where it is integrated out
 
 
 class Average(NamedTuple):
@@ -74,6 +83,18 @@ class Average(NamedTuple):
     values: np.ndarray  # float64 [k, m], worth times value, summed
 
 
+class Spread(NamedTuple):
+    """The variance of forecasts about their average over lifetimes; arrays [0] where not asked for.
+
+    Of the first output. Rows asked about are the last ones.
+    """
+
+    shares: np.ndarray  # float64 [q + 1], of the lifetimes from one cut to the next
+    means: np.ndarray  # float64 [a], averages over lifetimes, of targets less their mean
+    variances: np.ndarray  # float64 [a], of the function, written
+    noise: np.ndarray  # float64 [1], the variance of a target about the function, written
+
+
 @kernel
 def write_prior(ends, is_logarithmic, prior):
     """Write to ``prior`` [q] what lies between increasing ``ends`` [q + 1], or their logarithms."""
@@ -83,18 +104,24 @@ def write_prior(ends, is_logarithmic, prior):
 
 
 @kernel
-def sort_rows(tree, rows, first, last, order):
+def write_leaves(tree, rows, leaves):
+    """Write the leaf that the cuts lead to, for each row, to ``leaves`` int64 [n]. O(n depth)."""
+    for r in range(leaves.shape[0]):
+        leaves[r] = leaf_of(tree, tree.head_i[ROOT], row_of(rows, r))
+
+
+@kernel
+def sort_rows(tree, leaves, first, last, order):
     """Write where each node's rows begin and end in ``order`` int64 [n], those of a node together.
 
-    ``first`` and ``last`` int64 [m]. The tree must have taken in the rows: a row is of the leaf
-    that the cuts lead to. O(n depth + m).
+    ``first`` and ``last`` int64 [m]. ``leaves`` int64 [n]: a row's leaf, -1 for those that are not
+    in the tree. O(n + m).
     """
     n, at = order.shape[0], 0
-    leaves = np.empty(n, np.int64)
     last[:] = 0
     for r in range(n):
-        leaves[r] = leaf_of(tree, tree.head_i[ROOT], row_of(rows, r))
-        last[leaves[r]] += 1
+        if leaves[r] >= 0:
+            last[leaves[r]] += 1
     v = np.int64(first_in_postorder(tree))
     while v >= 0:
         if tree.i[v, LEFT] < 0:
@@ -106,8 +133,37 @@ def sort_rows(tree, rows, first, last, order):
             last[v] = at
         v = np.int64(next_in_postorder(tree, v))
     for r in range(n):
-        order[last[leaves[r]]] = r
-        last[leaves[r]] += 1
+        if leaves[r] >= 0:
+            order[last[leaves[r]]] = r
+            last[leaves[r]] += 1
+
+
+@inner
+def add_pairs_of_rows(cuts, fit, c, v, weights, a):
+    """Add to ``a`` [c] the weights of the rows that node ``v`` shares with columns. O(T n_v)."""
+    t = cuts.tree[v]
+    for at in range(cuts.first[v], cuts.last[v]):
+        r = cuts.rows[t, at]
+        if weights[r] > 0.0:
+            for s in range(cuts.roots.shape[0]):
+                column = fit.place[fit.cell[s, r]]
+                if s != t and 0 <= column < c:
+                    a[column] += weights[r]
+
+
+@inner
+def add_pairs_of_cells(cuts, fit, c, v, a):
+    """Add to ``a`` [c] what :func:`add_pairs_of_rows` does, from the finest cells. O(p_v p)."""
+    t, p = cuts.tree[v], cuts.pairs.shape[0]
+    for at in range(cuts.first[v], cuts.last[v]):
+        i = cuts.rows[t, at]
+        if i < p:
+            for j in range(p):
+                s = cuts.owner[j]
+                if s != t:
+                    column = fit.place[fit.cell[s, j]]
+                    if 0 <= column < c:
+                        a[column] += cuts.pairs[i, j]
 
 
 @inner
@@ -116,17 +172,21 @@ def open_column(cuts, fit, c, v, weights, ridge):
     n_trees = cuts.roots.shape[0]
     a = fit.work[0]
     a[:c] = 0.0
-    t = cuts.tree[v]
-    for at in range(cuts.first[v], cuts.last[v]):
-        r = cuts.rows[t, at]
-        if weights[r] > 0.0:
-            for s in range(n_trees):
-                column = fit.place[fit.cell[s, r]]
-                if s != t and 0 <= column < c:
-                    a[column] += weights[r]
+    if cuts.pairs.shape[0] > 0:
+        add_pairs_of_cells(cuts, fit, c, v, a)
+    else:
+        add_pairs_of_rows(cuts, fit, c, v, weights, a)
     for s in range(c):
         a[s] /= n_trees
-    append_column(fit.factor, c, a, fit.sums[0, v] / n_trees + ridge)
+    n_asked = fit.solved.shape[1]
+    if n_asked > 0:
+        t, before = cuts.tree[v], fit.cell.shape[1] - n_asked
+        fit.solved[c] = 0.0
+        for at in range(cuts.first[v], cuts.last[v]):
+            r = cuts.rows[t, at]
+            if r >= before:
+                fit.solved[c, r - before] = 1.0
+    append_column(fit.factor, fit.solved, c, a, fit.sums[0, v] / n_trees + ridge)
     fit.node_at[c] = v
     fit.place[v] = c
 
@@ -135,7 +195,8 @@ def open_column(cuts, fit, c, v, weights, ridge):
 def close_column(fit, c, v):
     """Take the column of node ``v`` from the ``c`` there are. O(c^2)."""
     at = fit.place[v]
-    remove_column(fit.factor, c, at, fit.work[0])
+    spare = fit.solved[fit.solved.shape[0] - 1]
+    remove_column(fit.factor, fit.solved, c, at, fit.work[0], spare)
     fit.place[v] = -1
     for s in range(at, c - 1):
         fit.node_at[s] = fit.node_at[s + 1]
@@ -192,11 +253,19 @@ def solve_values(fit, c, is_joint):
 
 
 @inner
+def left_of(labels, n_trees, explained):
+    """Return the squares that a fit leaves, its price of the weights included, > 0."""
+    return max(labels.squares - explained / n_trees, 2.2250738585072014e-308)
+
+
+@inner
 def log_likelihood(labels, ridge, n_trees, explained, log_det, c):
     """Return the log marginal likelihood of a fit up to a constant (kernel/path.py)."""
-    left = max(labels.squares - explained / n_trees, 2.2250738585072014e-308)
+    left = left_of(labels, n_trees, explained)
     k = labels.targets.shape[1]
     log_det = k * (log_det + (labels.total - c) * log(ridge))
+    if labels.scale > 0.0:
+        return -0.5 * log_det - 0.5 * left / (ridge * labels.scale * labels.scale)
     return -0.5 * log_det - 0.5 * k * labels.total * (log(left) - log(ridge))
 
 
@@ -238,6 +307,38 @@ def add_to(average, fit, c, stage, top, likelihood):
 
 
 @inner
+def square_of_scale(labels, ridge, n_trees, explained):
+    """Return s^2, or its posterior mean under p(s^2) = 1 / s^2: inf for up to two labels."""
+    if labels.scale > 0.0:
+        return labels.scale * labels.scale
+    n = labels.total * labels.targets.shape[1]
+    return left_of(labels, n_trees, explained) / ridge / (n - 2.0) if n > 2.0 else np.inf
+
+
+@inner
+def add_spread(fit, c, share, square, ridge, spread):
+    """Add a fit's variances of the function, and squared distances from the average. O(a (c + T)).
+
+    A row's forecast is a mean over trees: its cells that have a column vary by the inverse of the
+    matrix, each other one by the prior.
+    """
+    n_trees, n_asked = fit.cell.shape[0], fit.solved.shape[1]
+    before = fit.cell.shape[1] - n_asked
+    for r in range(n_asked):
+        forecast, absent, within = 0.0, 0.0, 0.0
+        for t in range(n_trees):
+            v = fit.cell[t, before + r]
+            forecast += fit.values[0, v]
+            absent += fit.place[v] < 0
+        for s in range(c):
+            within += fit.solved[s, r] * fit.solved[s, r]
+        apart = forecast / n_trees - spread.means[r]
+        own = square * (ridge * within + absent) / n_trees
+        spread.variances[r] += share * (apart * apart + own)
+    spread.noise[0] += share * square * ridge
+
+
+@inner
 def finish(average, n_stages, top):
     """Make worths shares, which add up to one, and sums averages."""
     total = 0.0
@@ -276,6 +377,23 @@ def settle(fit, v, ridge):
 
 
 @inner
+def leave_column(cuts, fit, c, at, empty):
+    """Let the rows asked about in a cell that has no others be in no column. O(n_v + c (c + a))."""
+    n_asked = fit.solved.shape[1]
+    t, before, some = cuts.tree[empty], fit.cell.shape[1] - n_asked, False
+    if n_asked == 0:
+        return
+    which = fit.solved[fit.solved.shape[0] - 1]  # beyond all columns: scratch
+    which[:] = 0.0
+    for i in range(cuts.first[empty], cuts.last[empty]):
+        r = cuts.rows[t, i]
+        if r >= before:
+            which[r - before], some = 1.0, True
+    if some:
+        take_entry(fit.factor, fit.solved, c, at, fit.work[1], which)
+
+
+@inner
 def divide(cuts, fit, c, v, labels, ridge, is_joint):
     """Let the children of ``v`` take its place; return whether rows are parted that are learned."""
     left, right = cuts.left[v], cuts.right[v]
@@ -298,18 +416,21 @@ def divide(cuts, fit, c, v, labels, ridge, is_joint):
         fit.place[v] = -1
         for j in range(fit.values.shape[0]):
             fit.values[j, heir] = fit.values[j, v]
+        leave_column(cuts, fit, c, fit.place[heir], right if at_left else left)
     return at_left and at_right
 
 
 @kernel
-def sweep(cuts, fit, labels, ridge, is_joint, told, average):
+def sweep(cuts, fit, labels, ridge, is_joint, told, average, spread):
     """Go through the cuts; return after how many there is no room for one more column.
 
     Writes ``told`` float64 [q + 1, 5], before the first cut and after each: b' A^{-1} b, ln det A
     (both 0 where trees are fitted each for itself), columns, the squared error of the rows held
-    out, and the log marginal likelihood up to a constant (0 likewise).
+    out, and the log marginal likelihood up to a constant (0 likewise). What rows asked about vary
+    by is added up in ``spread``.
     """
     is_averaged = average.prior.shape[0] > 0
+    n_trees, is_asked = cuts.roots.shape[0], spread.shares.shape[0] > 0
     c, room, done, top = 0, fit.node_at.shape[0], 0, -np.inf
     for t in range(cuts.roots.shape[0]):
         enter(cuts, fit, cuts.roots[t], labels)
@@ -322,6 +443,9 @@ def sweep(cuts, fit, labels, ridge, is_joint, told, average):
     note(fit, c, 0, True, labels, ridge, is_joint, told)
     if is_averaged:
         top = add_to(average, fit, c, 0, top, told[0, 4])
+    if is_asked and spread.shares[0] > 0.0:
+        square = square_of_scale(labels, ridge, n_trees, told[0, 0])
+        add_spread(fit, c, spread.shares[0], square, ridge, spread)
     while done < cuts.nodes.shape[0]:
         v = cuts.nodes[done]
         if is_joint and c + 2 > room:
@@ -334,6 +458,9 @@ def sweep(cuts, fit, labels, ridge, is_joint, told, average):
         note(fit, c, done, is_new, labels, ridge, is_joint, told)
         if is_averaged:
             top = add_to(average, fit, c, done, top, told[done, 4])
+        if is_asked and spread.shares[done] > 0.0:
+            square = square_of_scale(labels, ridge, n_trees, told[done, 0])
+            add_spread(fit, c, spread.shares[done], square, ridge, spread)
     if is_averaged:
         finish(average, done + 1, top)
     return done

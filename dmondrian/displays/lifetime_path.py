@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dmondrian.displays.axes import axes_of
 from dmondrian.errors import ParameterError
-from dmondrian.kernel.path import KernelPath
+from dmondrian.kernel.sweep import KernelPath
 
 
 class LifetimePathDisplay:

@@ -16,12 +16,15 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.base import BaseForest
+from dmondrian.estimators.kernel_loss import check_settings, choose_by_loss, fit_values
 from dmondrian.forest import Forest
 from dmondrian.joint import LARGEST_BATCH, SOLVERS, Joint
 from dmondrian.kernel.averaging import averaged
 from dmondrian.kernel.batches import learn_batches
 from dmondrian.kernel.learning import fit_tree_by_tree
-from dmondrian.kernel.path import KernelPath, choose_lifetime
+from dmondrian.kernel.lifetime_sums import Averaged
+from dmondrian.kernel.path import choose_lifetime
+from dmondrian.kernel.sweep import KernelPath
 from dmondrian.parameters import ForestParameters
 from dmondrian.threads import Turns
 from dmondrian.warmup import LAST
@@ -83,6 +86,7 @@ class MondrianKernel(MondrianPartitions):
         "fitting": [StrOptions({"joint", "independent"})],
         "solver": [StrOptions(set(SOLVERS))],
         "regularization": [Interval(Real, 0, None, closed="neither")],
+        "signal_std": [Interval(Real, 0, None, closed="neither"), None],
         "max_columns": [Interval(Integral, 1, None, closed="left")],
         "batch_size": [Interval(Integral, 1, LARGEST_BATCH, closed="both")],
         "n_passes": [Interval(Integral, 1, None, closed="left")],
@@ -93,7 +97,9 @@ class MondrianKernel(MondrianPartitions):
     validation_fraction: float
     fitting: Literal["joint", "independent"]
     solver: Literal["sgd", "cholesky", "auto"]
+    _loss: str = "squared"
     regularization: float
+    signal_std: float | None
     max_columns: int
     batch_size: int
     n_passes: int
@@ -107,6 +113,8 @@ class MondrianKernel(MondrianPartitions):
             ridge=float(self.regularization),
             batch_size=int(self.batch_size),
             max_columns=int(self.max_columns),
+            scale=None if self.signal_std is None else float(self.signal_std),
+            loss=self._loss,
         )
         return self._partition(n_features, n_classes, joint)
 
@@ -121,6 +129,11 @@ class MondrianKernel(MondrianPartitions):
         return self._fitted_forest().parameters.realised_lifetime
 
     def _check_stream(self) -> None:
+        if self._loss != "squared":
+            raise ParameterError(
+                f'loss="{self._loss}" has its optimum found for all rows together: call fit, or '
+                'learn the stream (or a run on a cluster) with loss="squared"'
+            )
         if self.lifetime in CHOICES:
             raise ParameterError(
                 f"lifetime={self.lifetime!r} is chosen from all rows: call fit, or learn the "
@@ -144,11 +157,14 @@ class MondrianKernel(MondrianPartitions):
             self.forest_ = forest
         else:
             self._update(self.forest_, X, y, w, n_threads, self._turns)
+            if isinstance(self.forest_.exact, Averaged) and self.forest_.exact.path is not None:
+                self.lifetime_path_ = self.forest_.exact.path
 
     def _learn_all(
         self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None, n_classes: int
     ) -> None:
         """Learn rows that are all there are, as often as asked for."""
+        check_settings(self._loss, self.fitting, self.solver, self.lifetime)
         y, n_threads = np.asarray(y, np.float64), self._n_threads(len(X))
         self.__dict__.pop("lifetime_path_", None)
         parameters = self._new_forest(X.shape[1], n_classes).parameters
@@ -157,7 +173,11 @@ class MondrianKernel(MondrianPartitions):
             if self.lifetime == "average":
                 self.forest_, self.lifetime_path_ = averaged(*given, self.lifetime_prior)
                 return
-            path = choose_lifetime(*given, self.lifetime, float(self.validation_fraction))
+            fraction = float(self.validation_fraction)
+            if self._loss == "squared":
+                path = choose_lifetime(*given, self.lifetime, fraction)
+            else:
+                path = choose_by_loss(*given, fraction)
             self.lifetime_path_ = path
             parameters = dataclasses.replace(parameters, lifetime=float(path.chosen))
         self.forest_ = self._fitted_at(parameters, X, y, w, n_threads)
@@ -172,6 +192,9 @@ class MondrianKernel(MondrianPartitions):
     ) -> Forest:
         """Return the forest that learned all rows: exactly, or in passes over them."""
         forest = Forest(parameters, range(self.n_estimators))
+        if self._loss != "squared":
+            fit_values(forest, (X, y, w), n_threads)
+            return forest
         self._update(forest, X, y, w, n_threads)
         if not parameters.joint.is_joint:  # type: ignore[union-attr]  # as it was made
             fit_tree_by_tree(forest, X, y, w)

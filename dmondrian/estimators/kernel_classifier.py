@@ -8,29 +8,48 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
+from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.metaestimators import available_if
 
 from dmondrian.estimators.classifier import ForestClassifier
 from dmondrian.estimators.kernel import MondrianKernel
-from dmondrian.joint import shares
+from dmondrian.estimators.one_state import of_one_fit
+from dmondrian.joint import LOSSES, proba_of, shares
+
+
+def _tells_proba(classifier: Any) -> bool:
+    if classifier.loss == "hinge":
+        raise AttributeError('loss="hinge" has no probabilities: use "log_loss" or "squared"')
+    return True
 
 
 class MondrianKernelClassifier(ForestClassifier, MondrianKernel):
-    """Ridge classification with the Laplace kernel, by the cells of Mondrian partitions.
+    """Linear classification with the Laplace kernel, by the cells of Mondrian partitions.
 
-    A score for each class is fitted by least squares to ones at its rows and zeros at others, as in
-    :class:`dmondrian.MondrianKernelRegressor`. Probabilities are the scores, those below 0.001 told
-    as that, over their sum.
+    By default a score for each class is fitted by least squares to ones at its rows and zeros at
+    others, as in :class:`dmondrian.MondrianKernelRegressor`; probabilities are the scores, those
+    below 0.001 told as that, over their sum. Logistic and hinge loss are those of scikit-learn's
+    ``LogisticRegression`` and ``LinearSVC`` on the same features.
 
     Parameters
     ----------
     n_estimators : int, default=50
         T, partitions.
+    loss : {"squared", "log_loss", "hinge"}, default="squared"
+        What is minimised. "log_loss": of all classes together, with probabilities; "hinge": a
+        support vector machine, of one class against the others if there are more than two, without
+        probabilities. Both are fitted in ``fit`` alone, to all rows, up to a tolerance that is not
+        the last bit of every machine: ``partial_fit`` and runs on a cluster take "squared". They
+        take numbers as ``lifetime``, or "validation", by the loss of held-out rows on a grid, where
+        each fit goes on from the one before.
     lifetime : float, "validation", "marginal_likelihood" or "average", default=1.0
         Inverse width of the kernel, in units of one over those of the columns: the kernel is
         exp(-lifetime |x - x'|_1). Or how it is chosen in ``fit``, from one sweep over all
         lifetimes: by the squared error of held-out rows, then fitted with all rows; by the marginal
         likelihood of all rows; or not at all: "average" predicts the mean under the posterior of
-        lifetimes (on the cube). The last two need exact fits and look up to ``max_columns``.
+        lifetimes (on the cube). The last two need exact fits and look up to ``max_columns``. After
+        "average", ``partial_fit`` is as if all rows had been fitted up to the longest lifetime of
+        the first fit; each call has a sweep of its own, so give many rows at a time.
     max_lifetime : float or None, default=None
         Longest lifetime that is looked at; None: where trees have half as many cells as rows, or
         ``max_columns`` are reached.
@@ -50,7 +69,14 @@ class MondrianKernelClassifier(ForestClassifier, MondrianKernel):
         mini-batches that go on from there (``fit`` begins anew). A run on a cluster takes
         mini-batches.
     regularization : float, default=0.01
-        delta^2: what a squared weight costs, in units of a row's squared error.
+        delta^2: what a squared weight costs, in units of a row's squared error; of a twice as large
+        unit of the other losses, so that it is 1 / C of scikit-learn.
+    signal_std : float or None, default=None
+        s: standard deviation of the function, less its mean, before any row is learned; the labels'
+        noise then has s sqrt(regularization). None: not known, which the marginal likelihood and
+        the standard deviations take into account, so that the unit of labels changes nothing. 1.0
+        is B16's own form, with noise of variance ``regularization``. Predicted means do not depend
+        on it, but for "average".
     max_columns : int, default=1024
         Columns up to which "auto" is exact, and exact sweeps go.
     batch_size : int, default=256
@@ -98,13 +124,15 @@ class MondrianKernelClassifier(ForestClassifier, MondrianKernel):
     calibrate = False
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **MondrianKernel._parameter_constraints
+        **MondrianKernel._parameter_constraints,
+        "loss": [StrOptions(set(LOSSES))],
     }
 
     def __init__(
         self,
         n_estimators: int = 50,
         *,
+        loss: Literal["squared", "log_loss", "hinge"] = "squared",
         lifetime: float | Literal["validation", "marginal_likelihood", "average"] = 1.0,
         max_lifetime: float | None = None,
         lifetime_prior: Literal["log_uniform", "uniform"] = "log_uniform",
@@ -112,6 +140,7 @@ class MondrianKernelClassifier(ForestClassifier, MondrianKernel):
         fitting: Literal["joint", "independent"] = "joint",
         solver: Literal["sgd", "cholesky", "auto"] = "auto",
         regularization: float = 0.01,
+        signal_std: float | None = None,
         max_columns: int = 1024,
         batch_size: int = 256,
         n_passes: int = 10,
@@ -121,6 +150,7 @@ class MondrianKernelClassifier(ForestClassifier, MondrianKernel):
         n_jobs: int | None = None,
     ) -> None:
         self.n_estimators = n_estimators
+        self.loss = loss
         self.lifetime = lifetime
         self.max_lifetime = max_lifetime
         self.lifetime_prior = lifetime_prior
@@ -128,6 +158,7 @@ class MondrianKernelClassifier(ForestClassifier, MondrianKernel):
         self.fitting = fitting
         self.solver = solver
         self.regularization = regularization
+        self.signal_std = signal_std
         self.max_columns = max_columns
         self.batch_size = batch_size
         self.n_passes = n_passes
@@ -135,6 +166,10 @@ class MondrianKernelClassifier(ForestClassifier, MondrianKernel):
         self.clip = clip
         self.random_state = random_state
         self.n_jobs = n_jobs
+
+    @property
+    def _loss(self) -> str:  # type: ignore[override]  # the regressor has but one
+        return self.loss
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn rows from nothing; see :meth:`ForestClassifier.fit`.
@@ -164,7 +199,7 @@ class MondrianKernelClassifier(ForestClassifier, MondrianKernel):
 
         Of two classes what the second is more probable than the first by, [n], so that it orders
         rows as :meth:`predict_proba` does: the scores' difference does not, as rows differ in what
-        scores sum to.
+        scores sum to. Of logistic and hinge loss it is the linear function.
 
         Parameters
         ----------
@@ -173,14 +208,39 @@ class MondrianKernelClassifier(ForestClassifier, MondrianKernel):
         scores = self._mean_prediction(X)
         if scores.shape[1] != 2:
             return scores
-        proba = shares(scores)
+        proba = shares(scores) if self.loss == "squared" else scores
         return proba[:, 1] - proba[:, 0]
 
+    @available_if(_tells_proba)
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return class probabilities, float64 [n, K], columns as in ``classes_``.
+
+        Not of hinge loss.
 
         Parameters
         ----------
         X : array-like of shape (n, d)
         """
-        return shares(self._mean_prediction(X))
+        return proba_of(self.loss, self._mean_prediction(X))
+
+    @available_if(_tells_proba)
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """Return logs of :meth:`predict_proba`, float64 [n, K], in nats.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        """
+        return super().predict_log_proba(X)
+
+    @of_one_fit
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the class of the highest score for each row, the first of equals.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        """
+        scores = self._mean_prediction(X)
+        scores = shares(scores) if self.loss == "squared" else scores
+        return self.classes_[scores.argmax(axis=1)]

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
+from dmondrian.errors import ParameterError
 from dmondrian.estimators.kernel import MondrianKernel
 from dmondrian.estimators.regressor import ForestRegressor
 
@@ -30,7 +31,9 @@ class MondrianKernelRegressor(ForestRegressor, MondrianKernel):
         exp(-lifetime |x - x'|_1). Or how it is chosen in ``fit``, from one sweep over all
         lifetimes: by the squared error of held-out rows, then fitted with all rows; by the marginal
         likelihood of all rows; or not at all: "average" predicts the mean under the posterior of
-        lifetimes (on the cube). The last two need exact fits and look up to ``max_columns``.
+        lifetimes (on the cube). The last two need exact fits and look up to ``max_columns``. After
+        "average", ``partial_fit`` is as if all rows had been fitted up to the longest lifetime of
+        the first fit; each call has a sweep of its own, so give many rows at a time.
     max_lifetime : float or None, default=None
         Longest lifetime that is looked at; None: where trees have half as many cells as rows, or
         ``max_columns`` are reached.
@@ -51,6 +54,12 @@ class MondrianKernelRegressor(ForestRegressor, MondrianKernel):
         mini-batches.
     regularization : float, default=0.01
         delta^2: what a squared weight costs, in units of a row's squared error.
+    signal_std : float or None, default=None
+        s: standard deviation of the function, less its mean, before any row is learned; the labels'
+        noise then has s sqrt(regularization). None: not known, which the marginal likelihood and
+        the standard deviations take into account, so that the unit of labels changes nothing. 1.0
+        is B16's own form, with noise of variance ``regularization``. Predicted means do not depend
+        on it, but for "average".
     max_columns : int, default=1024
         Columns up to which "auto" is exact, and exact sweeps go.
     batch_size : int, default=256
@@ -110,6 +119,7 @@ class MondrianKernelRegressor(ForestRegressor, MondrianKernel):
         fitting: Literal["joint", "independent"] = "joint",
         solver: Literal["sgd", "cholesky", "auto"] = "auto",
         regularization: float = 0.01,
+        signal_std: float | None = None,
         max_columns: int = 1024,
         batch_size: int = 256,
         n_passes: int = 10,
@@ -126,6 +136,7 @@ class MondrianKernelRegressor(ForestRegressor, MondrianKernel):
         self.fitting = fitting
         self.solver = solver
         self.regularization = regularization
+        self.signal_std = signal_std
         self.max_columns = max_columns
         self.batch_size = batch_size
         self.n_passes = n_passes
@@ -156,11 +167,47 @@ class MondrianKernelRegressor(ForestRegressor, MondrianKernel):
         """
         return super().fit(X, y, sample_weight)
 
-    def predict(self, X: Any) -> np.ndarray:
-        """Return the predicted label of each row, float64 [n].
+    def predict(self, X: Any, return_std: bool = False, include_noise: bool = True) -> Any:
+        """Return the predicted mean of each row.
 
         Parameters
         ----------
         X : array-like of shape (n, d)
+        return_std : bool, default=False
+            Also return the standard deviation of a label at each row, by Bayesian linear regression
+            on the cells (of exact fits). Of an average over lifetimes it is that of the mixture:
+            the fits' variances on average, plus the variance of their means. It takes a sweep for
+            each 1024 rows.
+        include_noise : bool, default=True
+            Whether it is of a label, noise included, as scikit-learn's ``BayesianRidge`` returns
+            it; else of the function, as ``GaussianProcessRegressor`` does.
+
+        Returns
+        -------
+        float64 array of shape (n,), or a tuple of two
+            Where ``signal_std`` is None, deviations are infinite for rows of a total weight up to
+            two, and else those of Student's distribution.
+
+        Raises
+        ------
+        ParameterError
+            If deviations are asked of a fit that is not exact.
+
+        References
+        ----------
+        Balog et al. (2016), section 4.2.1 and Supplement B.
         """
-        return self._mean_prediction(X)[:, 0]
+        if not return_std:
+            return self._mean_prediction(X)[:, 0]
+        with self._turns.reading():
+            X = self._check_rows(X)
+            self.forest_.check_learned()
+            if self.forest_.exact is None:
+                raise ParameterError(
+                    "return_std needs an exact fit of all rows together, and this one has none: "
+                    'fit with fitting="joint" and solver="cholesky", or "auto" with a larger '
+                    "max_columns (runs on a cluster learn by mini-batches)"
+                )
+            mean = self.forest_.predict_sums(X, n_threads=self._n_threads(len(X))).mean[:, 0]
+            variance, noise = self.forest_.exact.variances(self.forest_, X, mean)
+        return mean, np.sqrt(variance + noise if include_noise else variance)

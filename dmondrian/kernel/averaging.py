@@ -1,10 +1,6 @@
-"""The average over lifetimes: what cells say at all of them, weighted by the posterior.
+"""The average over lifetimes, fitted to rows.
 
-The mean over lifetimes of what a tree says is a sum over the cells on the way of a row: of each,
-its values at the lifetimes at which it is whole, times their probabilities. So one tree, realised
-to the end, holds the average in its nodes.
-
-Relies on partitions of the cube, whose cells can be realised in full, also below a single row.
+Relies on :mod:`dmondrian.kernel.lifetime_sums`, which keeps it up with more rows.
 
 References: Balog et al. (2016), Supplement B.
 """
@@ -12,18 +8,18 @@ References: Balog et al. (2016), Supplement B.
 from __future__ import annotations
 
 import dataclasses
-import math
 
 import numpy as np
 
-from dmondrian.core import nodes
 from dmondrian.errors import ParameterError
 from dmondrian.forest import Forest
-from dmondrian.growth.cells import split_to_the_end
+from dmondrian.joint import as_targets
 from dmondrian.kernel.batches import joint_of
-from dmondrian.kernel.path import KernelPath, Rows, heard_rows, realised, sweep_exactly
+from dmondrian.kernel.cuts import cuts_of
+from dmondrian.kernel.lifetime_sums import Averaged, split_in_full, write_averages
+from dmondrian.kernel.path import Rows, heard_rows, labels_of, realised, sweep_exactly
+from dmondrian.kernel.sweep import KernelPath, end_of
 from dmondrian.parameters import ForestParameters
-from dmondrian.stats.values import VALUE, WEIGHT
 
 
 def averaged(
@@ -53,33 +49,16 @@ def averaged(
     X, y, weights = heard_rows(rows)
     forest = realised(parameters, n_trees, X, weights, n_threads, max_lifetime, joint.max_columns)
     held = np.empty(0, np.int64)
-    end = _end_of(forest, X, y, weights, held)
+    labels, _ = labels_of(as_targets(y, joint.n_outputs), weights, held, joint.scale)
+    cuts, times, _ = cuts_of(forest, X, np.inf)
+    end = end_of(joint, cuts, (times, forest.parameters.realised_lifetime), labels)
     forest.parameters = dataclasses.replace(forest.parameters, lifetime=end)
     forest = _in_full(forest, X, n_threads)
-    swept = sweep_exactly(forest, X, y, weights, held, prior=prior)
-    averages = swept.average.values
-    for tree, offset in zip(forest.placed, swept.offsets, strict=True):
-        _write(tree, averages[:, offset:], swept.mean)
-    times, shares = swept.lifetimes, swept.average.shares[: len(swept.lifetimes)]
-    chosen = math.fsum(shares * (0.5 * (times + np.append(times[1:], swept.end))))
-    path = KernelPath(times, swept.n_columns, None, swept.log_likelihoods, shares, chosen)
+    path = write_averages(forest, sweep_exactly(forest, X, y, weights, held, prior=prior))
+    forest.exact = kept = Averaged(joint_of(forest), n_trees, prior)
+    kept.count(forest, X, y, weights)
+    kept.path = path
     return forest, path
-
-
-def _end_of(
-    forest: Forest, X: np.ndarray, y: np.ndarray, weights: np.ndarray, held: np.ndarray
-) -> float:
-    """Return the lifetime at which there are more columns than exact fits may have, or the last."""
-    joint = joint_of(forest)
-    parameters = forest.parameters
-    # Trees fitted each for itself have the same columns, and no matrix.
-    forest.parameters = dataclasses.replace(
-        parameters, joint=dataclasses.replace(joint, is_joint=False)
-    )
-    swept = sweep_exactly(forest, X, y, weights, held)
-    forest.parameters = parameters
-    at = int(np.searchsorted(swept.n_columns, joint.max_columns, side="right"))
-    return float(swept.lifetimes[at]) if at < len(swept.lifetimes) else swept.end
 
 
 def _in_full(forest: Forest, X: np.ndarray, n_threads: int) -> Forest:
@@ -87,20 +66,5 @@ def _in_full(forest: Forest, X: np.ndarray, n_threads: int) -> Forest:
     joint = dataclasses.replace(joint_of(forest), is_averaged=True)
     anew = Forest(dataclasses.replace(forest.parameters, joint=joint), forest.tree_numbers)
     super(Forest, anew).update(X, np.zeros(len(X)), None, n_threads)
-    seed, lifetime = np.uint64(anew.parameters.seed), anew.parameters.realised_lifetime
-    for t, number in enumerate(anew.tree_numbers.astype(np.uint64)):
-        while not split_to_the_end(anew.placed[t], seed, number, lifetime):
-            anew.placed[t] = nodes.resize(anew.placed[t], 2 * len(anew.placed[t].i))
-    anew.exact = None
+    split_in_full(anew)
     return anew
-
-
-def _write(tree: nodes.Tree, averages: np.ndarray, mean: np.ndarray) -> None:
-    """Write each node's value: the mean target, its own averages, and those of all above it."""
-    used = int(tree.head_i[nodes.N_NODES])
-    tree.d[:used, nodes.STAT + 1 : nodes.STAT + tree.n_stats] = 0.0
-    tree.d[:used, WEIGHT] = 1.0
-    parent = tree.i[:used, nodes.PARENT]
-    for v in range(used):  # on the cube children come after their parents
-        above = mean if parent[v] < 0 else tree.d[parent[v], VALUE : VALUE + 2 * len(mean) : 2]
-        tree.d[v, VALUE : VALUE + 2 * len(mean) : 2] = above + averages[:, v]

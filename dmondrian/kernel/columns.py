@@ -24,19 +24,36 @@ from dmondrian.stats.moments import MOMENTS, Moments
 from dmondrian.stats.values import MARK
 
 
-def leaves_of(ensemble: Ensemble, X: np.ndarray) -> np.ndarray:
+def leaves_of(ensemble: Ensemble, X: np.ndarray, lifetime: float | None = None) -> np.ndarray:
     """Return the node of each row's cell, int64 [n, T]; -1 where no row has been.
 
-    On the range of the data, which ends where rows end, a row outside is of the cell next to it.
+    At a shorter lifetime than the forest's, if one is given. On the range of the data, which ends
+    where rows end, a row outside is of the cell next to it.
     """
     growth = ensemble.policies.growth
     if isinstance(growth, Range):
         growth = growth._replace(expected=False)
     # Nobody is asked about statistics: the types of other forests have kernels already.
     chosen = Policies(growth, Moments(MOMENTS), Cell(True), Leaf(False))
-    at = np.array([ensemble.parameters.realised_lifetime])
+    at = np.array([lifetime or ensemble.parameters.realised_lifetime])
     found: np.ndarray = ensemble.answers(X, chosen, at, 1)[:, :, 0, 0].T.astype(np.int64)
     return found
+
+
+def presence_of(ensemble: Ensemble, X: np.ndarray) -> np.ndarray:
+    """Return how probably rows stay in the cells next to them, float64 [n, T].
+
+    On the range of the data that is less than one outside the boxes of rows that were learned,
+    where the process may part them; on the cube it is one.
+    """
+    growth = ensemble.policies.growth
+    if not isinstance(growth, Range):
+        return np.ones((len(X), len(ensemble.placed)))
+    growth = growth._replace(expected=True)
+    chosen = Policies(growth, Moments(MOMENTS), Occupied(1.0), Leaf(False))
+    at = np.array([ensemble.parameters.realised_lifetime])
+    found: np.ndarray = ensemble.answers(X, chosen, at, 1)[:, :, 0, 0].T
+    return np.ascontiguousarray(found)
 
 
 def are_parted(ensemble: Ensemble, X: np.ndarray) -> np.ndarray:
@@ -45,10 +62,7 @@ def are_parted(ensemble: Ensemble, X: np.ndarray) -> np.ndarray:
     That is drawn as if the partitions were extended to a row, and nothing is learned; the draws
     are keyed by the row, so that it has the same answer each time. On the range of the data.
     """
-    growth = ensemble.policies.growth._replace(expected=True)
-    chosen = Policies(growth, Moments(MOMENTS), Occupied(1.0), Leaf(False))
-    at = np.array([ensemble.parameters.realised_lifetime])
-    stays = ensemble.answers(X, chosen, at, 1)[:, :, 0, 0].T  # probability
+    stays = presence_of(ensemble, X)
     draws = np.empty(stays.shape)
     numbers = ensemble.tree_numbers.astype(np.uint64)
     write_point_draws(np.uint64(ensemble.parameters.seed), numbers, read_only(X), draws)

@@ -25,7 +25,7 @@ from dmondrian.core import nodes
 from dmondrian.forest import Forest
 from dmondrian.joint import as_targets
 from dmondrian.kernel.batches import hear_again, joint_of, said_of
-from dmondrian.kernel.cuts import FIRST_CUTS, cuts_of
+from dmondrian.kernel.cuts import cuts_of, first_lifetime
 from dmondrian.parameters import ForestParameters
 from dmondrian.stats.values import cut_cells
 
@@ -79,9 +79,8 @@ class WarmSweep:
         )
         self._learned = np.flatnonzero(weights > 0.0)
         self.lifetime, self.n_columns = 0.0, n_trees
-        size = math.fsum(X.max(axis=0) - X.min(axis=0))
         self._forest = Forest(self._parameters, range(n_trees))
-        self._realise(min(FIRST_CUTS / size if size > 0.0 else 1.0, end))
+        self._realise(first_lifetime(X, end))
 
     def _realise(self, lifetime: float) -> None:
         """Draw the trees up to a lifetime; cut them as they are, with what cells know."""
@@ -140,27 +139,49 @@ class WarmSweep:
         Each after passes over the rows that are learned.
         """
         targets = as_targets(y[held], joint_of(self._forest).n_outputs)
-        for lifetime in self._grid():
+        for lifetime in grid_of(self._realised, self._end):
             self.cut_to(lifetime)
             for _ in range(_PASSES):
                 self.hear(y)
             squares = (self.forecasts(held) - targets) ** 2
             yield lifetime, self.n_columns, math.fsum(squares.ravel()) / len(held)
 
-    def _grid(self) -> Iterator[float]:
-        """Yield increasing lifetimes, up to the end or for long.
 
-        Quotients and products: a power might be another one on another processor.
-        """
-        first = _FIRST * self._realised
-        has_end = self._end < math.inf
-        found = [self._end if has_end else first]
-        while found[-1] > first:
-            found.append(found[-1] / _STEP)
-        yield from reversed(found)
-        for _ in range(0 if has_end else _MOST_STEPS):
-            first *= _STEP
-            yield first
+def grid_of(realised: float, end: float) -> Iterator[float]:
+    """Yield increasing lifetimes, up to the end or for long.
+
+    From a sixteenth of the lifetime that is ``realised`` at first, in steps of the root of two.
+    Quotients and products: a power might be another one on another processor.
+    """
+    first, has_end = _FIRST * realised, end < math.inf
+    found = [end if has_end else first]
+    while found[-1] > first:
+        found.append(found[-1] / _STEP)
+    yield from reversed(found)
+    for _ in range(0 if has_end else _MOST_STEPS):
+        first *= _STEP
+        yield first
+
+
+def until_worse(
+    tried: Iterator[tuple[float, int, float]], most: float, known: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return lifetimes [L], columns [L] and errors [L] of those worth trying.
+
+    The last one has more than ``most`` columns, or errors have long risen; one is enough where
+    fewer than two rows are ``known``.
+    """
+    told: list[tuple[float, int, float]] = []
+    errors: list[float] = []
+    for one in tried:
+        told.append(one)
+        errors.append(one[2])
+        if one[1] > most or known < 2:
+            break
+        if len(errors) > _PATIENCE and min(errors[-_PATIENCE:]) > _WORSE * min(errors):
+            break
+    times, columns, _ = zip(*told, strict=True)
+    return np.array(times), np.array(columns), np.array(errors)
 
 
 def held_out_errors(
@@ -181,14 +202,4 @@ def held_out_errors(
     sweep = WarmSweep(parameters, n_trees, X, weights, n_threads, end)
     known = len(np.unique(X[weights > 0.0], axis=0))
     most = known // 2 * n_trees if end == math.inf else math.inf
-    told: list[tuple[float, int, float]] = []
-    errors: list[float] = []
-    for one in sweep.errors(y, held):
-        told.append(one)
-        errors.append(one[2])
-        if one[1] > most or known < 2:
-            break
-        if len(errors) > _PATIENCE and min(errors[-_PATIENCE:]) > _WORSE * min(errors):
-            break
-    times, columns, _ = zip(*told, strict=True)
-    return np.array(times), np.array(columns), np.array(errors)
+    return until_worse(sweep.errors(y, held), most, known)

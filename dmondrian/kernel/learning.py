@@ -35,13 +35,20 @@ def learn_jointly(
     Raises
     ------
     ParameterError
-        If the values are averages over lifetimes, or exact fits need more memory than there is.
+        If the values are averages over lifetimes whose sums were not stored, or minimise another
+        loss than squared errors, or exact fits need more memory than there is.
     """
     X, y, w = rows
-    if joint_of(ensemble).is_averaged:
+    joint = joint_of(ensemble)
+    if joint.is_averaged and exact is None:
         raise ParameterError(
-            "an average over lifetimes is fitted to all rows at once and learns no more: call fit "
-            "with all rows, or choose one lifetime"
+            "this average over lifetimes was stored by an earlier version, without the sums that "
+            "more rows are added to: call fit with all rows"
+        )
+    if joint.loss != "squared":
+        raise ParameterError(
+            f'loss="{joint.loss}" has its optimum found for all rows together and learns no row '
+            'after them: call fit with all rows, or use loss="squared"'
         )
     if joint_of(ensemble).n_outputs == 0:
         grow_columns(ensemble, X, w, n_threads, n_columns(ensemble))

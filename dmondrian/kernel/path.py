@@ -1,4 +1,4 @@
-r"""The lifetime of a kernel, from one sweep over all of them.
+"""The lifetime of a kernel, from one sweep over all of them.
 
 The partitions of a lifetime are those of all longer ones with the later cuts left out. Exactly:
 one sweep over the cuts of all trees (:mod:`dmondrian.core.cuts`) gives the ridge fit after each
@@ -6,16 +6,10 @@ cut, its held-out error and its marginal likelihood. By mini-batches: lifetimes 
 each cell begins with the value of the cell that held it, which changes no forecast, and rows are
 heard once more.
 
-**Marginal likelihood.** With w ~ N(0, s^2 I) and noise of variance s^2 delta^2 the labels less
-their mean are N(0, s^2 M), M = Phi Phi' + delta^2 I. s^2 is integrated out under p(s^2) = 1 / s^2,
-which leaves L = -1/2 ln det M - n/2 ln(y' M^{-1} y) up to a constant: scaling the labels changes
-nothing. ln det M = ln det A + (n - c) ln delta^2 and y' M^{-1} y = (y' y - b' A^{-1} b) / delta^2,
-with A and b = Phi' y those of c columns. Labels of k outputs share s^2; whole weights are repeats.
-
 Relies on partitions that do not depend on how far they are realised. Promises a pure function of
 parameters and rows.
 
-Shapes: n rows, T trees, k outputs, L lifetimes, m nodes of all trees together.
+Shapes: n rows, T trees, k outputs, L lifetimes.
 
 References: Balog et al. (2016), section 4 and Supplement B.
 """
@@ -24,61 +18,23 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian.core.cuts import Average, Cuts, Fit, Labels, sweep, write_prior
+from dmondrian.core.cuts import Labels
 from dmondrian.errors import ParameterError
 from dmondrian.forest import Forest
 from dmondrian.joint import as_targets
 from dmondrian.kernel.batches import joint_of
 from dmondrian.kernel.columns import leaves_of
-from dmondrian.kernel.cuts import FIRST_CUTS, cuts_of
+from dmondrian.kernel.cuts import cuts_of, first_lifetime
 from dmondrian.kernel.grid import held_out_errors
+from dmondrian.kernel.sweep import KernelPath, Swept, sweep_cuts
 from dmondrian.parameters import ForestParameters
 from dmondrian.selection import held_out
 
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray | None]  # X, y, w
 _MOST_DOUBLINGS = 200
-
-
-class KernelPath(NamedTuple):
-    """What fits at many lifetimes are worth, and what was chosen by them.
-
-    A fit is that of lifetimes from its own to the next one.
-    """
-
-    lifetimes: np.ndarray  # float64 [L], increasing, from 0
-    n_columns: np.ndarray  # int64 [L]
-    validation_errors: np.ndarray | None  # float64 [L], mean squared, of held-out rows
-    log_likelihoods: np.ndarray | None  # float64 [L], up to a constant; of exact fits
-    shares: np.ndarray | None  # float64 [L], posterior probabilities of the lifetimes
-    chosen: float  # lifetime; of an average the posterior mean
-
-
-class Swept(NamedTuple):
-    """One sweep of exact fits."""
-
-    lifetimes: np.ndarray  # float64 [L], 0 and the times of the cuts
-    told: np.ndarray  # float64 [L, 5], see :func:`dmondrian.core.cuts.sweep`
-    cuts: Cuts
-    fit: Fit  # at the last lifetime
-    mean: np.ndarray  # float64 [k], subtracted from targets
-    average: Average  # over the lifetimes, if it was asked for
-    offsets: np.ndarray  # int64 [T], number of each tree's first node
-    end: float  # lifetime up to which the last fit holds
-
-    @property
-    def n_columns(self) -> np.ndarray:
-        """Columns that hold learned rows, int64 [L]."""
-        told: np.ndarray = self.told[:, 2].astype(np.int64)
-        return told
-
-    @property
-    def log_likelihoods(self) -> np.ndarray:
-        """Up to a constant, float64 [L]; 0 where trees are fitted each for itself."""
-        return self.told[:, 4]
 
 
 def choose_lifetime(
@@ -152,23 +108,6 @@ def _within(times: np.ndarray, at: int, end: float) -> float:
     return float(0.5 * (times[at] + last))
 
 
-def prior_of(times: np.ndarray, prior: str, end: float) -> np.ndarray:
-    """Return how likely the lifetimes from each cut to the next are beforehand, float64 [L].
-
-    "uniform": lifetimes up to the end are as likely; "log_uniform": their logarithms are, from a
-    tenth of the first cut on. Up to a constant.
-    """
-    ends = np.append(times, max(end, float(times[-1])))
-    is_logarithmic = prior == "log_uniform" and len(times) > 1
-    if is_logarithmic:
-        ends[0] = 0.1 * times[1]
-    told = np.empty(len(times))
-    write_prior(ends, is_logarithmic, told)
-    if not told.any():
-        told[0] = 1.0  # no cut, no end
-    return told
-
-
 def heard_rows(rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the rows that have weight: X, y, w."""
     X, y, w = rows
@@ -198,8 +137,7 @@ def realised(
     halves = max(len(known) // 2, 1) * n_trees
     limit = halves if most is None else min(halves, most)
     if end is None:
-        size = math.fsum(known.max(axis=0) - known.min(axis=0))
-        end = FIRST_CUTS / size if size > 0.0 else 1.0
+        end = first_lifetime(known, math.inf)
     for _ in range(_MOST_DOUBLINGS):
         forest = Forest(
             dataclasses.replace(parameters, lifetime=float(end), joint=cells), range(n_trees)
@@ -234,33 +172,13 @@ def sweep_exactly(
     """
     joint = joint_of(forest)
     cuts, times, offsets = cuts_of(forest, X, until)
-    labels, mean = labels_of(as_targets(y, joint.n_outputs), weights, held)
-    n_trees, m, k = len(forest.placed), len(cuts.left), joint.n_outputs
-    most = min(joint.max_columns, n_trees + len(times)) if joint.is_joint else 1
-    if joint.is_joint and n_trees > joint.max_columns:
-        raise ParameterError(
-            f"{n_trees} trees have as many columns before the first cut, and max_columns is "
-            f"{joint.max_columns}: use fewer trees, or a larger max_columns"
-        )
-    fit = Fit(
-        np.zeros((most + 1, most + 1)), np.zeros(most + 1, np.int64), np.full(m, -1),
-        np.zeros((n_trees, len(X)), np.int64), np.zeros((1 + k, m)), np.zeros((k, m)),
-        np.zeros((3, most + 1)),
-    )  # fmt: skip
-    told, lifetimes = np.zeros((len(times) + 1, 5)), np.append(0.0, times)
+    labels, mean = labels_of(as_targets(y, joint.n_outputs), weights, held, joint.scale)
     end = min(forest.parameters.realised_lifetime, until)
-    average = Average(np.zeros(0), np.zeros(0), np.zeros((k, 0)))
-    if prior is not None:
-        chances = prior_of(lifetimes, prior, end)
-        average = Average(chances, np.zeros(len(chances)), np.zeros((k, m)))
-    done = sweep(cuts, fit, labels, joint.ridge, joint.is_joint, told, average)
-    end = float(times[done]) if done < len(times) else end
-    told = told[: done + 1]
-    return Swept(lifetimes[: done + 1], told, cuts, fit, mean, average, offsets, end)
+    return sweep_cuts(joint, cuts, (times, end), labels, prior)._replace(mean=mean, offsets=offsets)
 
 
 def labels_of(
-    targets: np.ndarray, weights: np.ndarray, held: np.ndarray
+    targets: np.ndarray, weights: np.ndarray, held: np.ndarray, scale: float | None
 ) -> tuple[Labels, np.ndarray]:
     """Return targets [n, k] less their mean, and that, float64 [k]."""
     # Exact sums: how NumPy adds depends on the processor.
@@ -268,4 +186,5 @@ def labels_of(
     mean = np.array([math.fsum(weights * column) for column in targets.T]) / total
     centred = np.ascontiguousarray(targets - mean)
     squares = math.fsum(math.fsum(weights * column**2) for column in centred.T)
-    return Labels(centred, np.array(weights, np.float64), held, total, squares), mean
+    own = np.array(weights, np.float64)
+    return Labels(centred, own, held, total, squares, scale or 0.0), mean

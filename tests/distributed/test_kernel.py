@@ -184,6 +184,7 @@ def test_what_a_run_of_kernels_cannot_do_is_refused(
         (regressor(lifetime="average", domain="cube"), "chosen from all rows"),
         (regressor(lifetime="average", fitting="independent"), "chosen from all rows"),
         (regressor(solver="cholesky"), "of one machine"),
+        (MondrianKernelClassifier(2, loss="hinge"), r"optimum found for all rows together"),
     ):
         with pytest.raises(ParameterError, match=told):
             fit("refused", estimator=bad, target="age")

@@ -176,7 +176,7 @@ CASES: dict[str, tuple[Any, np.ndarray, list[str]]] = {
     ),
     "features": (MondrianFeatures(2, lifetime=2.0, random_state=0), TARGETS, []),
     "kernel-classifier": (MondrianKernelClassifier(**KERNEL, solver="sgd"), LABELS, []),
-    "kernel-regressor": (MondrianKernelRegressor(**KERNEL), TARGETS, []),
+    "kernel-regressor": (MondrianKernelRegressor(**KERNEL), TARGETS, ["return_std"]),
     "online-classifier": (
         OnlineRandomForestClassifier(**SMALL, min_samples_leaf=2.0),
         LABELS,
