@@ -26,6 +26,7 @@ _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 _S30, _S27, _S31, _S11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
 _ONE = np.uint64(1)
+VANISHES = -745.0  # e^x is 0 below
 LOG2_E = 1.4426950408889634
 LN2_HIGH = 6.93147180369123816490e-01  # ln 2 to 33 bits, so that k * LN2_HIGH is exact
 LN2_LOW = 1.90821492927058770002e-10  # ln 2 - LN2_HIGH
@@ -96,12 +97,12 @@ def log(x):
 
 @inner
 def exp(x):
-    """Return e^``x``; 0 below -745, inf above 709; error below 1 ulp or so.
+    """Return e^``x``; 0 below `VANISHES`, inf above 709; error below 1 ulp or so.
 
     e^x = 2^k e^r, r in [-ln 2 / 2, ln 2 / 2]; the terms of e^r by fours, which do not wait for
     each other.
     """
-    if x < -745.0:
+    if x < VANISHES:
         return 0.0
     if x > 709.0:
         return np.inf

@@ -93,7 +93,7 @@ def freeze(loss: Any, rule: Any, tree: Tree, width: int, lifetime: float) -> Fro
 def write_leaf(loss, rule, tree, lifetime, work, v, path, leaf):
     """Write what node ``v``, a leaf at the lifetime, says: answer number ``leaf``."""
     width = work.answers.shape[1]
-    at = Visit(v, True, lifetime, path[width], path[width + 1])
+    at = Visit(np.uint64(v), True, lifetime, path[width], path[width + 1])
     add_leaf(rule, loss, tree, at, 1.0, path[:width], work.answers[leaf])
     work.leaves[leaf] = v
 
@@ -102,7 +102,7 @@ def write_leaf(loss, rule, tree, lifetime, work, v, path, leaf):
 def pass_split(loss, rule, tree, lifetime, v, path):
     """Take split ``v`` into ``path``: what is known, then depth and rest."""
     width = path.shape[0] - 2
-    at = Visit(v, False, lifetime, path[width], path[width + 1])
+    at = Visit(np.uint64(v), False, lifetime, path[width], path[width + 1])
     path[width + 1] = pass_node(rule, loss, tree, at, path[:width])
     path[width] += 1.0
 

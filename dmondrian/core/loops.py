@@ -50,6 +50,7 @@ from dmondrian.core.policies import (
     count,
     gather,
     grow,
+    ignores_above,
     inserted_factor,
     learn,
     learn_above,
@@ -117,27 +118,46 @@ def branch_of(growth, stat, tree, key, at, x, is_apart):
 
 
 @inner
+def first_needed(rule, tree, noted, parts_at, lifetime):
+    """Return the number of the noted node, from 1 on, at which a way down may begin; 0: the root.
+
+    That is the lowest node that ignores those above it. Branches are asked for from ``parts_at``
+    on, if it is not -1, and what a branch predicts depends on nodes above: then only nodes above
+    ``parts_at`` are taken. O(depth).
+    """
+    level, is_above = np.uint64(noted.shape[0]), parts_at < 0
+    while level > np.uint64(0):
+        v = noted[level - np.uint64(1)]
+        if is_above and ignores_above(rule, tree, np.uint64(v), lifetime):
+            break
+        is_above = is_above or v == parts_at
+        level -= np.uint64(1)
+    return level
+
+
+@inner
 def predict_row(
     growth, stat, loss, rule, tree, key, x, leaf, noted, lifetimes, path, branched, answers
 ):
     """Write one tree's prediction at each lifetime; return the last cell. O(depth).
 
     A node whose split comes after a lifetime is a leaf at that lifetime, so one way down, to
-    ``leaf``, serves all of them; ``noted`` int32 [a] are its first nodes below the root. ``path``
-    gathers the tree as it is; where growth may branch off above a node, ``branched`` gathers what
-    the tree extended there says.
+    ``leaf``, serves all of them; ``noted`` int32 [a] are its first nodes below the root, and those
+    that do not matter are passed over. ``path`` gathers the tree as it is; where growth may branch
+    off above a node, ``branched`` gathers what the tree extended there says.
     """
     begin(rule, path)
     branched[:] = 0.0
-    v = tree.head_i[ROOT]
-    depth = 0.0
     rest = 1.0
     alive = 1.0  # probability of no branch above v
     stage = 0
-    level, n_noted = np.uint64(0), np.uint64(noted.shape[0])
     parts_at, is_apart = parting(growth, tree, leaf, x), False
+    n_noted = np.uint64(noted.shape[0])
+    level = first_needed(rule, tree, noted, parts_at, lifetimes[0])
+    v = np.uint64(noted[level - np.uint64(1)] if level > np.uint64(0) else tree.head_i[ROOT])
+    depth = np.float64(level)
     while True:
-        is_apart = is_apart or v == parts_at
+        is_apart = is_apart or np.int64(v) == parts_at
         is_leaf = tree.i[v, LEFT] < 0
         while is_leaf or splits_after(tree, v, lifetimes[stage]):
             at = Visit(v, True, lifetimes[stage], depth, rest)
@@ -162,7 +182,7 @@ def predict_row(
             alive *= 1.0 - off
         rest = pass_node(rule, loss, tree, at, path)
         depth += 1.0
-        v = noted[level] if level < n_noted else child_of(tree, v, x)
+        v = np.uint64(noted[level] if level < n_noted else child_of(tree, v, x))
         level += np.uint64(1)
 
 
@@ -348,7 +368,7 @@ def predict(
             if n > 1:
                 ways, n_ways = RowsInTree(tree, rows, r - b), min(n - r + b, N_AHEAD)
                 look_on(ways, b, n_ways, at, noted, boxes, beside)
-            x, end = row_of(rows, r), at[b]
+            x, end, n_noted = row_of(rows, r), at[b], min(at[N_AHEAD + b], N_NOTED)
             leaf = predict_row(
                 growth,
                 stat,
@@ -358,7 +378,7 @@ def predict(
                 key,
                 x,
                 end,
-                noted[b],
+                noted[b, :n_noted],
                 lifetimes[t],
                 work[0],
                 work[1],
@@ -390,8 +410,9 @@ def collect(growth, stat, loss, rule, table, columns, seed, numbers, rows, lifet
             b = r % N_AHEAD
             ways, n_ways = RowsInTree(tree, rows, r - b), min(n - r + b, N_AHEAD)
             look_on(ways, b, n_ways, at, noted, boxes, beside)
+            way = noted[b, : min(at[N_AHEAD + b], N_NOTED)]
             predict_row(
-                growth, stat, loss, rule, tree, key, row_of(rows, r), at[b], noted[b], lifetimes,
+                growth, stat, loss, rule, tree, key, row_of(rows, r), at[b], way, lifetimes,
                 work[0], work[1], answers[t, r],
             )  # fmt: skip
 

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from dmondrian._jit import hook
 
 
 class Visit(NamedTuple):
     """A node on a prediction's way down, and what the way knows there."""
 
-    v: int  # the node
+    v: np.uint64  # the node
     is_leaf: bool  # at the lifetime
     lifetime: float  # asked for
     depth: float
@@ -223,6 +225,15 @@ def risk(loss, tree, v):
 @hook
 def reads_siblings(rule):
     """Tell whether the rule looks at both children of the nodes on a prediction's way."""
+
+
+@hook
+def ignores_above(rule, tree, v, lifetime):
+    """Return whether no node above ``v`` matters to predictions at ``v`` and below it.
+
+    From this ``lifetime`` on, and where nothing branches off at ``v`` or above. A way down may
+    begin at such a node.
+    """
 
 
 @hook

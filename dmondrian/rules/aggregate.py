@@ -20,6 +20,7 @@ from dmondrian.core.policies import (
     add_forecast,
     add_leaf,
     begin,
+    ignores_above,
     inherit_weight,
     inserted_factor,
     log_weight,
@@ -44,6 +45,7 @@ from dmondrian.core.weights import (
 from dmondrian.rules.leaf import (
     add_cell_forecast,
     begin_empty,
+    needs_all_above,
     reads_way_alone,
     second_moment_of_mean,
 )
@@ -59,12 +61,15 @@ class Aggregate(NamedTuple):
 
 implements(begin, Aggregate)(begin_empty)
 implements(reads_siblings, Aggregate)(reads_way_alone)
+implements(ignores_above, Aggregate)(needs_all_above)
 implements(second_moment, Aggregate)(second_moment_of_mean)
 
 
 @implements(pass_node, Aggregate)
 def pass_node_aggregate(rule, loss, tree, at, path):
     share = stop_probability(tree, at.v)
+    if share == 0.0:  # as most nodes near the root of a large tree: it would add 0
+        return at.rest
     add_forecast(loss, tree, at.v, at.depth, at.rest * share, path)
     return at.rest * (1.0 - share)
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from dmondrian._jit import implements, inner
 from dmondrian.core.mixture import add_gaussian
 from dmondrian.core.nodes import PARENT, STAT
@@ -17,10 +19,17 @@ from dmondrian.core.policies import (
     add_empty_forecast,
     add_leaf,
     begin,
+    ignores_above,
     pass_node,
     reads_siblings,
 )
-from dmondrian.rules.leaf import add_cell_forecast, begin_empty, pass_node_unheard, reads_way_alone
+from dmondrian.rules.leaf import (
+    add_cell_forecast,
+    begin_empty,
+    needs_none_above,
+    pass_node_unheard,
+    reads_way_alone,
+)
 from dmondrian.stats.moments import SQUARES, SUM
 
 
@@ -40,6 +49,7 @@ def cell_variance(tree, v):
 
 implements(begin, Cells)(begin_empty)
 implements(reads_siblings, Cells)(reads_way_alone)
+implements(ignores_above, Cells)(needs_none_above)
 implements(pass_node, Cells)(pass_node_unheard)
 
 
@@ -54,5 +64,5 @@ def add_branch_cells(rule, growth, loss, tree, at, branch, scale, path, out):
 def add_leaf_cells(rule, loss, tree, at, scale, path, out):
     path[0] = 0.0
     add_cell_forecast(loss, tree, at, 1.0, path)
-    known = at.v if tree.d[at.v, STAT] > 0.0 else tree.i[at.v, PARENT]
+    known = at.v if tree.d[at.v, STAT] > 0.0 else np.uint64(tree.i[at.v, PARENT])
     add_gaussian(rule.is_listed, path[0], 0.0, cell_variance(tree, known), scale, out)

@@ -48,11 +48,17 @@ from dmondrian.core.policies import (
     begin,
     branch_time,
     gather,
+    ignores_above,
     pass_node,
     reads_siblings,
     second_moment,
 )
-from dmondrian.rules.leaf import begin_empty, learns_nothing, reads_way_alone
+from dmondrian.rules.leaf import (
+    begin_empty,
+    learns_nothing,
+    needs_all_above,
+    reads_way_alone,
+)
 from dmondrian.stats.moments import SQUARES, SUM
 
 # Gauss-Legendre in z, quantile z^2 (3 - 2 z): close points at both ends, where a clock that is
@@ -78,6 +84,7 @@ class GaussianHierarchy(NamedTuple):
 learns_nothing(GaussianHierarchy)
 implements(begin, GaussianHierarchy)(begin_empty)
 implements(reads_siblings, GaussianHierarchy)(reads_way_alone)
+implements(ignores_above, GaussianHierarchy)(needs_all_above)
 
 
 @inner

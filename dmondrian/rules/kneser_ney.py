@@ -20,13 +20,16 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from dmondrian._jit import implements, inner
-from dmondrian.core.draws import exp
+from dmondrian.core.draws import VANISHES, exp
 from dmondrian.core.nodes import LEFT, RIGHT, STAT, span_of
 from dmondrian.core.policies import (
     add_branch,
     add_leaf,
     begin,
+    ignores_above,
     mean_decay,
     pass_node,
     reads_siblings,
@@ -57,6 +60,12 @@ def reads_siblings_kneser_ney(rule):
     return True
 
 
+@implements(ignores_above, KneserNey)
+def ignores_above_kneser_ney(rule, tree, v, lifetime):
+    """Return whether D_v is 0; a cell without rows depends on its parent all the same."""
+    return -rule.gamma * span_of(tree, v, lifetime) < VANISHES and tree.d[v, STAT] > 0.0
+
+
 @implements(begin, KneserNey)
 def begin_kneser_ney(rule, path):
     path[:] = 1.0 / rule.n_classes
@@ -65,7 +74,7 @@ def begin_kneser_ney(rule, path):
 @implements(pass_node, KneserNey)
 def pass_node_kneser_ney(rule, loss, tree, at, path):
     v = at.v
-    left, right = tree.i[v, LEFT], tree.i[v, RIGHT]
+    left, right = np.uint64(tree.i[v, LEFT]), np.uint64(tree.i[v, RIGHT])
     decay = exp(-rule.gamma * span_of(tree, v, at.lifetime))
     n, tab = 0.0, 0.0
     for c in range(rule.n_classes):

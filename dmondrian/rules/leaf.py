@@ -12,14 +12,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from dmondrian._jit import implements, inner
-from dmondrian.core.nodes import OFFSET, PARENT, STAT
+from dmondrian.core.nodes import OFFSET, PARENT, STAT, birth_of
 from dmondrian.core.policies import (
     add_branch,
     add_empty_forecast,
     add_forecast,
     add_leaf,
     begin,
+    ignores_above,
     inherit_weight,
     inserted_factor,
     pass_node,
@@ -50,7 +53,8 @@ def add_cell_forecast(loss, tree, at, weight, out):
         add_forecast(loss, tree, at.v, at.depth, weight, out)
     else:  # a root without rows speaks for itself
         parent = tree.i[at.v, PARENT]
-        add_empty_forecast(loss, tree, parent if parent >= 0 else at.v, at.depth, weight, out)
+        near = np.uint64(parent) if parent >= 0 else at.v
+        add_empty_forecast(loss, tree, near, at.depth, weight, out)
 
 
 def inserted_factor_silent(rule, tree, new):
@@ -95,6 +99,14 @@ def reads_way_alone(rule):
     return False
 
 
+def needs_all_above(rule, tree, v, lifetime):
+    return False
+
+
+def needs_none_above(rule, tree, v, lifetime):
+    return lifetime == np.inf or birth_of(tree, v) <= lifetime  # else a node above is the leaf
+
+
 def pass_node_unheard(rule, loss, tree, at, path):
     return at.rest
 
@@ -104,6 +116,7 @@ for _rule in (Leaf, Vote):
     learns_nothing(_rule)
     implements(begin, _rule)(begin_empty)
     implements(reads_siblings, _rule)(reads_way_alone)
+    implements(ignores_above, _rule)(needs_none_above)
     implements(pass_node, _rule)(pass_node_unheard)
     implements(second_moment, _rule)(second_moment_of_mean)
 
