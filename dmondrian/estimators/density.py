@@ -68,7 +68,7 @@ class MondrianDensity(DensityMixin, ChosenLifetime):
         limits with one exact number s for all cells of a tree, so that the largest values reach
         the bound (see :mod:`dmondrian.density_risk`). Of rows that were not learned the default is
         the more likely one, or as likely, at chosen and growing lifetimes; at much shorter ones,
-        where the limits cut, the minimizer may be (``benchmarks/results/generalized_choices.md``).
+        where the limits cut, the minimizer may be (``benchmarks/generalized.py choices``).
     n_draws : int, default=10000
         Draws that normalise a forest: the standard error of the log density is at most
         ``normalization_error_``, which falls as one over the root of them.
