@@ -269,8 +269,9 @@ class ConvexLoss:
 
         Of a loss with a ``solution``, where labels are no classes, nodes know the number and the
         mean of labels. Where for all labels of one mean the same z is best,
-        price(z, y) = a(z) + b(z) y + c(y), and what rows lose by z more than by the root's z0
-        is n (price(z, mean) - price(z0, mean)): that is returned. Summed over the cells of any lifetime it is their loss less one constant.
+        price(z, y) = a(z) + b(z) y + c(y), and what rows lose by z more than by the root's z0 is
+        n (price(z, mean) - price(z0, mean)): that is returned. Summed over the cells of any
+        lifetime it is their loss less one constant.
 
         Parameters
         ----------
