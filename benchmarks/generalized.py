@@ -10,6 +10,8 @@
   known smoothness and on real sets; and a picture of the curves;
 * `density`: log likelihood of held-out rows, beside scikit-learn's KernelDensity and a histogram,
   both with the width of largest likelihood in cross-validation or of held-out rows; a picture;
+* `choices`: densities by either value of their cells and a loss of one's own (expectiles), at a
+  fixed lifetime and by each way of choosing one: held-out likelihood and loss on made-up rows;
 * `sketch`: the certificate of bounded labels, by number of rows and their order.
 
     python -m benchmarks.generalized --data <folder> [part ...]
@@ -37,7 +39,7 @@ from sklearn.neighbors import KernelDensity
 from benchmarks import datasets
 from benchmarks.pages import Page, cell, publish
 from benchmarks.records import REPORTS, RESULTS, Records, tabled
-from dmondrian import GeneralizedMondrianForestRegressor, MondrianDensity
+from dmondrian import ConvexLoss, GeneralizedMondrianForestRegressor, MondrianDensity
 from dmondrian.stats.labels import KEPT
 
 Forest = GeneralizedMondrianForestRegressor
@@ -349,6 +351,72 @@ def _draw_density(fitted: MondrianDensity, X: np.ndarray) -> None:
     figure.savefig(REPORTS / "generalized_density.png", dpi=110)
 
 
+DENSITIES: dict[str, Callable[[np.random.Generator, int, int], np.ndarray]] = {
+    "uniform": lambda rng, n, d: rng.random((n, d)),
+    "beta(2, 5)": lambda rng, n, d: rng.beta(2.0, 5.0, (n, d)),
+    "two normals": lambda rng, n, d: np.clip(
+        np.where(
+            rng.random((n, 1)) < 0.5, rng.normal(0.3, 0.05, (n, d)), rng.normal(0.7, 0.1, (n, d))
+        ),
+        0.0,
+        1.0,
+    ),
+}
+WAYS = {"fixed, 5": 5.0, "grow": "grow", "penalized": "penalized", "validation": "validation"}
+
+
+def choices(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Held-out likelihood of densities and loss of expectiles, by how the lifetime comes about."""
+    n = min(3000, args.max_rows or 3000)
+    rows: list[list[Any]] = []
+    for name, draw in DENSITIES.items():
+        for d in (1, 2):
+            rng = np.random.default_rng(0)
+            X, query = (draw(rng, size, d).astype(np.float32) for size in (n, 5000))
+            for cell_value in ("log_frequency", "minimizer"):
+                row: list[Any] = [f"{name}, d = {d}", cell_value]
+                for way in WAYS.values():
+                    fitted = MondrianDensity(
+                        TREES,
+                        lifetime=way,
+                        max_lifetime=100.0,
+                        cell_value=cell_value,
+                        random_state=0,
+                    ).fit(X)
+                    row += [fitted.lifetime_, fitted.score(query) / len(query)]
+                rows.append(row)
+    losses: list[list[Any]] = []
+    expectile = ConvexLoss(_expectile, _expectile_slope)
+    options: dict[str, Any] = {"loss": expectile, "max_lifetime": 100.0}
+    for name, (d, truth, noise) in FUNCTIONS.items():
+        rng = np.random.default_rng(0)
+        X, query = (rng.random((size, d)).astype(np.float32) for size in (n, 5000))
+        y, y_query = (truth(x) + rng.normal(0.0, noise, len(x)) for x in (X, query))
+        row = [name]
+        for way in WAYS.values():
+            forest = Forest(TREES, lifetime=way, random_state=0, **options)
+            told = forest.fit(X, y).predict(query)
+            row += [forest.lifetime_, float(expectile.prices(told, y_query).mean())]
+        losses.append(row)
+    pairs = [title for way in WAYS for title in (way, "held out")]
+    titles = (
+        "Densities: lifetimes (median over trees) and mean log likelihood of held-out rows",
+        "The expectile of 0.9, a ConvexLoss: lifetimes and mean loss of held-out rows",
+    )
+    return [
+        tabled("chosen_densities", titles[0], ["rows", "cell_value", *pairs], rows),
+        tabled("chosen_expectiles", titles[1], ["function", *pairs], losses),
+    ]
+
+
+def _expectile(z: float, y: float) -> float:
+    return (0.9 if y > z else 0.1) * (y - z) ** 2
+
+
+def _expectile_slope(z: float, y: float) -> float:
+    return -2.0 * (0.9 if y > z else 0.1) * (y - z)
+
+
 def sketch(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Widest gap of one cell, in units of rows / labels kept."""
     rows = []
@@ -422,7 +490,9 @@ PAGE = Page(
         " columns matter.",
     ),
 )
-PARTS = {part.__name__: part for part in (quantiles, counts, robust, lifetimes, density, sketch)}
+PARTS = {
+    part.__name__: part for part in (quantiles, counts, robust, lifetimes, density, choices, sketch)
+}
 
 
 def main() -> None:

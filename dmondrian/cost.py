@@ -31,6 +31,7 @@ OWN, OWN_OF_MEAN, OWN_BINARY = "own", "own of the mean", "own binary"
 OF_LABELS = ("huber", "quantile", OWN)
 COUNTS = ("poisson", "geometric")
 SELECTIONS = ("penalized", "prequential")
+LOG_FREQUENCY, MINIMIZER = CELL_VALUES = ("log_frequency", "minimizer")  # of a density
 LARGEST_SIZE = 2**14
 _NUMBERS = (float, int)
 
@@ -61,6 +62,8 @@ class Cost:
         Learning rate of the mixture over prunings, in units of one over the loss; 0 without one.
     lifetime : float or None
         Lifetime of predictions that was chosen on held-out rows.
+    cell_value : {"log_frequency", "minimizer"}
+        Values of a density's cells; see :mod:`dmondrian.density_risk`.
     """
 
     loss: str
@@ -72,6 +75,7 @@ class Cost:
     penalty: float | None = None
     rate: float = 0.0
     lifetime: float | None = None
+    cell_value: str = LOG_FREQUENCY
 
     @property
     def is_binary(self) -> bool:
@@ -104,8 +108,11 @@ class Cost:
         return n_labels_stats(self.size) if self.keeps_labels else MOMENTS
 
     def to_json(self) -> dict[str, Any]:
-        """Return the cost as a JSON-able dict."""
-        return {**dataclasses.asdict(self), "levels": list(self.levels)}
+        """Return the cost as a JSON-able dict, without later keys that have their first value."""
+        told = {**dataclasses.asdict(self), "levels": list(self.levels)}
+        if self.cell_value == LOG_FREQUENCY:
+            del told["cell_value"]
+        return told
 
     @classmethod
     def from_json(cls, told: Any) -> Cost:
@@ -117,8 +124,9 @@ class Cost:
             If it is none.
         """
         names = {field.name for field in dataclasses.fields(cls)}
-        if not isinstance(told, dict) or set(told) != names:
+        if not isinstance(told, dict) or not names - {"cell_value"} <= set(told) <= names:
             raise CorruptError(f"a cost should have the keys {sorted(names)}")
+        told = {"cell_value": LOG_FREQUENCY, **told}
         optional = told["bound"], told["penalty"], told["lifetime"]
         numbers = [told["delta"], told["rate"], *(value for value in optional if value is not None)]
         levels, size = told["levels"], told["size"]
@@ -135,6 +143,8 @@ class Cost:
             and (told["lifetime"] is None or told["selection"] is None)
             and type(size) is int
             and LEAST_SIZE <= size <= LARGEST_SIZE
+            and told["cell_value"]
+            in (CELL_VALUES if told["loss"] == "density" else CELL_VALUES[:1])
         )
         if not sound:
             raise CorruptError(f"impossible cost of a forest: {str(told)[:400]}")

@@ -1,10 +1,11 @@
 r"""Densities on the unit cube from Mondrian trees (Z24, section 6.6).
 
-A tree says h = log(n_A / (n vol A)) on each cell A of a lifetime, moved to [-beta_n, beta_n], hence
--beta_n on empty ones; its density is f_t = exp(h) / Z_t, and Z_t = sum of vol A exp(h) over cells
-with rows + (the rest of the volume) exp(-beta_n) is exact. The forest is exp of the mean over trees
-of h less its integral, normalised. As constants cancel, that is the normalised geometric mean of
-the trees' densities, f = G / Z with G = (prod f_t)^(1/T) and Z = integral of G.
+A tree says h on each cell A of a lifetime, within [-beta_n, beta_n]: log(n_A / (n vol A)) moved
+into these limits, or the value of least empirical risk (:mod:`dmondrian.density_risk`), in either
+case -beta_n on empty ones. Its density is f_t = exp(h) / Z_t, and Z_t = sum of vol A exp(h) over
+cells with rows + (the rest of the volume) exp(-beta_n) is exact. The forest is exp of the mean over
+trees of h less its integral, normalised. As constants cancel, that is the normalised geometric mean
+of the trees' densities, f = G / Z with G = (prod f_t)^(1/T) and Z = integral of G.
 
 **Normalising a forest.** Z is an integral over the common refinement of T partitions. With A the
 arithmetic mean of the f_t, a density that is easy to draw from, Z = E_A[G / A], and G / A is in
@@ -20,7 +21,7 @@ should be small beside that of the rows.
 **Drawing from it.** Draws from A that are kept with probability G / A are draws from f, exactly; a
 share Z of them is kept.
 
-Relies on :mod:`dmondrian.growth.cells` and on the forest's answers for the cell of a point.
+Relies on :mod:`dmondrian.density_risk` and on the forest's answers for the cell of a point.
 
 Shapes: n rows, d features, T trees, c cells with rows, m nodes.
 """
@@ -32,9 +33,9 @@ from typing import NamedTuple
 import numpy as np
 
 from dmondrian.core import nodes
+from dmondrian.density_risk import Cells, cells_at, limit
 from dmondrian.ensemble import Ensemble
 from dmondrian.errors import ParameterError
-from dmondrian.growth.cells import write_cells
 from dmondrian.losses.cell import Cell
 from dmondrian.sums import Sums
 
@@ -59,10 +60,12 @@ class ForestDensity:
     ----------
     ensemble : Ensemble
         On the cube, with rows.
-    lifetime : float
-        Up to the one that trees are realised to.
+    lifetimes : float64 array of shape (T,)
+        Of each tree, up to the one that trees are realised to.
     bound : float or None
         beta_n; None for max(1, ln(1 + n)).
+    cell_value : {"log_frequency", "minimizer"}
+        What a tree says.
     n_draws : int
         Draws that normalise it, where there is more than one tree.
 
@@ -77,15 +80,21 @@ class ForestDensity:
     """
 
     def __init__(
-        self, ensemble: Ensemble, lifetime: float, bound: float | None, n_draws: int
+        self,
+        ensemble: Ensemble,
+        lifetimes: np.ndarray,
+        bound: float | None,
+        cell_value: str,
+        n_draws: int,
     ) -> None:
         ensemble.check_learned()
         self._ensemble = ensemble
-        self._at = np.array([lifetime])
-        beta = max(1.0, np.log1p(ensemble.total_weight)) if bound is None else bound
+        self._at = lifetimes[:, None]
+        beta, seed = limit(bound, ensemble.total_weight), ensemble.parameters.seed
+        each = zip(ensemble.trees, ensemble.tree_numbers.tolist(), lifetimes.tolist(), strict=True)
         self.trees = [
-            _tree_density(tree, ensemble, int(number), lifetime, beta)
-            for tree, number in zip(ensemble.trees, ensemble.tree_numbers, strict=True)
+            _tree_density(tree, cells_at(tree, seed, number, lifetime, beta, cell_value), beta)
+            for tree, number, lifetime in each
         ]
         self.empty_mass = float(np.mean([tree.mass[-1] for tree in self.trees]))
         self.log_normalizer, self.error = 0.0, 0.0
@@ -170,9 +179,9 @@ class DensityAnswers:
     """
 
     def __init__(self, forest: Ensemble, n_draws: int) -> None:
-        cost, lifetime = forest.parameters.cost, float(forest.tree_lifetimes()[0, 0])
-        bound = None if cost is None else cost.bound
-        self._density = ForestDensity(forest, lifetime, bound, n_draws)
+        cost, lifetimes = forest.parameters.cost, forest.tree_lifetimes()[:, 0]
+        assert cost is not None  # every density has one
+        self._density = ForestDensity(forest, lifetimes, cost.bound, cost.cell_value, n_draws)
         self.check_domain = forest.check_domain
 
     def predict_sums(
@@ -183,25 +192,11 @@ class DensityAnswers:
         return Sums(self._density.log_density(X)[:, None], None, None, 1)
 
 
-def _tree_density(
-    tree: nodes.Tree, ensemble: Ensemble, number: int, lifetime: float, beta: float
-) -> TreeDensity:
-    """Return the density of one tree."""
-    m, d = int(tree.head_i[nodes.N_NODES]), tree.n_features
-    time, parent = nodes.times_of(tree), tree.i[:m, nodes.PARENT]
-    weight = tree.d[:m, nodes.STAT]
-    birth = np.where(parent >= 0, time[parent], 0.0)
-    speaks = np.flatnonzero((weight > 0.0) & (birth <= lifetime) & (lifetime < time))
-    lower, upper = np.empty((len(speaks), d)), np.empty((len(speaks), d))
-    mine = tree._replace(scratch=np.empty(3 * d))  # other threads may read this tree
-    seed = np.uint64(ensemble.parameters.seed)
-    write_cells(mine, seed, np.uint64(number), speaks, lifetime, lower, upper)
-    with np.errstate(divide="ignore"):
-        log_volume = np.log(upper - lower).sum(axis=1)
-    share = weight[speaks] / float(tree.head_f[nodes.TOTAL_WEIGHT])
-    h = np.clip(np.log(share) - log_volume, -beta, beta)
-    rest = max(1.0 - np.exp(log_volume).sum(), 0.0)
-    mass = np.append(np.exp(log_volume + h), rest * np.exp(-beta))
-    log_density = np.full(m + 1, -beta)
-    log_density[speaks] = h
-    return TreeDensity(lower, upper, mass / mass.sum(), log_density - np.log(mass.sum()))
+def _tree_density(tree: nodes.Tree, cells: Cells, beta: float) -> TreeDensity:
+    """Return the density of one tree, normalised."""
+    masses = np.exp(cells.log_volume + cells.values)
+    mass = np.append(masses, cells.rest * np.exp(-beta))
+    log_density = np.full(int(tree.head_i[nodes.N_NODES]) + 1, -beta)
+    log_density[cells.nodes] = cells.values
+    log_z = np.log(mass.sum())
+    return TreeDensity(cells.lower, cells.upper, mass / mass.sum(), log_density - log_z)

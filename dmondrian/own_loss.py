@@ -267,7 +267,11 @@ class ConvexLoss:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return what each node says and what its rows lose by it, float64 [m] each; 0 if empty.
 
-        Risks are 0 as well where the solution is given and labels are no classes.
+        Of a loss with a ``solution``, where labels are no classes, nodes know the number and the
+        mean of labels. Where for all labels of one mean the same z is best,
+        price(z, y) = a(z) + b(z) y + c(y), and what rows lose by z more than by the root's z0 is
+        n (price(z, mean) - price(z0, mean)): that is returned. Summed over the cells of any
+        lifetime it is their loss less one constant.
 
         Parameters
         ----------
@@ -282,7 +286,7 @@ class ConvexLoss:
         Raises
         ------
         ParameterError
-            If no finite z is best for a cell.
+            If no finite z is best for a cell, or its price is not finite where it is needed.
         """
         m = int(tree.head_i[nodes.N_NODES])
         stat, n = tree.d[:m], tree.d[:m, nodes.STAT]
@@ -306,6 +310,8 @@ class ConvexLoss:
                     "solution for all means"
                 )
             if not is_binary:
+                middle = z[int(tree.head_i[nodes.ROOT])]
+                risks[seen] = n[seen] * (self.prices(z[seen], mean) - self.prices(middle, mean))
                 return z, risks
         else:
             z[seen] = self._best(labels, weights, bound, is_binary)

@@ -9,7 +9,7 @@ Shapes: n rows, d features, K classes, k outputs (K, or 1 for regression), T tre
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from dmondrian.core.heavy import ids_at
 from dmondrian.core.loops import collect, gather_all, predict
 from dmondrian.core.steps import round_rows
 from dmondrian.core.table import table_of
+from dmondrian.density_risk import sweep_density
 from dmondrian.domain import check_cube, clip_to_cube, scale_columns
 from dmondrian.errors import ParameterError
 from dmondrian.frozen import Frozen, Kept, ask_frozen, rows_at_a_time
@@ -35,7 +36,7 @@ from dmondrian.parameters import ForestParameters, Policies
 from dmondrian.placing import Placed
 from dmondrian.rules.aggregate import Aggregate
 from dmondrian.rules.gaussian import GaussianHierarchy
-from dmondrian.selection import chosen_lifetime
+from dmondrian.selection import LifetimePath, chosen_lifetime, lifetime_path, sweep
 from dmondrian.sums import Sums, begun, stacked
 from dmondrian.threads import run_threads
 
@@ -62,6 +63,8 @@ class Predicting(Placed):
     _gathered: tuple[float, list[nodes.Tree]] | None
     frozen: Frozen
     _chosen: np.ndarray | None  # lifetimes of trees that choose their own
+    node_risks: Callable[[nodes.Tree], np.ndarray] | None = None
+    """What the rows of each node lose by a loss of the user's own, float64 [m]."""
 
     @property
     def n_outputs(self) -> int:
@@ -309,13 +312,38 @@ class Predicting(Placed):
 
     def tree_lifetimes(self) -> np.ndarray:
         """Return the lifetime that each tree predicts at by default, float64 [T, 1]."""
-        cost, loss = self.parameters.cost, self.policies.loss
+        cost = self.parameters.cost
         if cost is None or cost.selection is None:
             return self._for_each_tree(self._lifetimes(None))
         if self._chosen is None:  # since the last row
-            best = [chosen_lifetime(tree, loss, cost) for tree in self.placed]
+            n = self.total_weight
+            best = [chosen_lifetime(cost, self._sweep(t), n) for t in range(len(self.placed))]
             self._chosen = read_only(np.array(best, np.float64)[:, None])
         return self._chosen
+
+    def lifetime_path(self) -> LifetimePath:
+        """Return the risks of trees that choose their lifetimes, and what each chose."""
+        self.check_learned()
+        cost, swept = self.parameters.cost, map(self._sweep, range(len(self.placed)))
+        assert cost is not None  # asked by those who know
+        return lifetime_path(self.placed, cost, list(swept), self.total_weight)
+
+    def _sweep(self, t: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the lifetimes at which a tree changes, and its risks from there on."""
+        cost, tree = self.parameters.cost, self.placed[t]
+        assert cost is not None
+        if not self._used(t):
+            return np.zeros(1), np.zeros(1)
+        if cost.loss == "density":
+            number, end = int(self.tree_numbers[t]), self.parameters.realised_lifetime
+            return sweep_density(tree, self.parameters.seed, number, end, cost)
+        if cost.is_own and self.node_risks is None:
+            raise ParameterError(
+                "the lifetimes are chosen by a loss of the user's own, whose functions no forest "
+                "holds: ask the estimator that was fitted with them"
+            )
+        own = None if self.node_risks is None else self.node_risks(tree)
+        return sweep(tree, self.policies.loss, cost, own)
 
     def _for_each_tree(self, lifetimes: np.ndarray) -> np.ndarray:
         return read_only(np.repeat(lifetimes[None], len(self.placed), axis=0))
@@ -350,8 +378,8 @@ class Predicting(Placed):
         X : float32 [n, d], C-contiguous
         chosen : Policies
             The forest's own, with another loss or rule; a Gaussian hierarchy's are of one lifetime.
-        lifetimes : float64 [L]
-            Increasing, up to the one that trees are realised to.
+        lifetimes : float64 [L] or [T, L]
+            Increasing, up to the one that trees are realised to; of all trees, or of each.
         width : int
             Numbers of an answer.
 
@@ -366,9 +394,10 @@ class Predicting(Placed):
         """
         self._check_whole()
         self.check_learned()
-        X, lives = self._as_learned(X)[0], read_only(lifetimes)
-        found = np.empty((len(self.placed), len(X), len(lives), width))
-        trees, rows = self._ready(float(lives[-1]))[1], self._asked(X, False)
+        X = self._as_learned(X)[0]
+        lives = read_only(lifetimes) if lifetimes.ndim == 2 else self._for_each_tree(lifetimes)
+        found = np.empty((len(self.placed), len(X), lives.shape[1], width))
+        trees, rows = self._ready(float(lives[0, -1]))[1], self._asked(X, False)
         table, columns = table_of(trees), trees[0].columns
         seed, numbers = np.uint64(self.parameters.seed), self.tree_numbers.astype(np.uint64)
         collect(*chosen, table, columns, seed, numbers, rows, lives, found)

@@ -18,6 +18,10 @@ alpha_n is in the middle of those of the corner nearest, in the logarithm of l, 
 + 2 c k. All is in units of the loss: scaling the label changes nothing. What it chooses, beside the
 best lifetimes: ``benchmarks/generalized.py lifetimes``.
 
+A density's risk is a likelihood, in nats, and needs no estimate of the noise: each split is charged
+ln(n) / (2 n), as by Schwarz (1978). Twice what noise gains, 1 / n in all, is too little: a split
+that leaves a cell empty costs new rows more than it gains on those learned.
+
 "prequential" minimises what each cell's rows lost by its forecast made before each of them: the
 node's cumulated price. It needs no penalty and no constant.
 
@@ -25,7 +29,8 @@ Relies on :mod:`dmondrian.core.assess`. Promises a pure function of the tree: no
 and neither cuts between calls nor the number of machines matters.
 
 References: Zhan, Wang, Xia (Z24), section 5. Arlot, Massart (2009), "Data-driven calibration of
-penalties for least-squares regression", JMLR 10: twice what noise gains.
+penalties for least-squares regression", JMLR 10: twice what noise gains. Schwarz (1978),
+"Estimating the dimension of a model", Annals of Statistics 6.
 
 Shapes: m nodes, c splits, L lifetimes, T trees, n rows, k outputs.
 """
@@ -44,6 +49,7 @@ from dmondrian.errors import ParameterError
 from dmondrian.stats.moments import PRICE
 
 _GRID = 200  # lifetimes of a path that is told
+Swept = tuple[np.ndarray, np.ndarray]  # lifetimes and risks, as :func:`sweep` tells them
 
 
 class LifetimePath(NamedTuple):
@@ -60,7 +66,7 @@ class LifetimePath(NamedTuple):
         return self.risks + self.penalty[:, None] * self.lifetimes
 
 
-def sweep(tree: nodes.Tree, policy: Any, cost: Cost) -> tuple[np.ndarray, np.ndarray]:
+def sweep(tree: nodes.Tree, policy: Any, cost: Cost, own: np.ndarray | None = None) -> Swept:
     """Return all lifetimes at which a tree changes and its risk from there on. O(m log m).
 
     Parameters
@@ -70,6 +76,8 @@ def sweep(tree: nodes.Tree, policy: Any, cost: Cost) -> tuple[np.ndarray, np.nda
     policy : loss policy
     cost : Cost
         Whose selection says which risk: "prequential", else the empirical one.
+    own : float64 array of shape (m,), optional
+        What the rows of each node lose, where the policy does not know.
 
     Returns
     -------
@@ -77,11 +85,16 @@ def sweep(tree: nodes.Tree, policy: Any, cost: Cost) -> tuple[np.ndarray, np.nda
         0, then the split times in order.
     risks : float64 array of shape (c + 1,)
         Per unit of weight.
+
+    Raises
+    ------
+    ParameterError
+        If some risk is not a finite number.
     """
     m = int(tree.head_i[nodes.N_NODES])
-    if cost.selection == "prequential":
+    if own is None and cost.selection == "prequential":
         own = tree.d[:m, PRICE].copy()
-    else:
+    elif own is None:
         own = np.zeros(m)
         assess(policy, tree, np.zeros((m, cost.n_outputs)), own)
     left, right, time = tree.i[:m, nodes.LEFT], tree.i[:m, nodes.RIGHT], nodes.times_of(tree)
@@ -90,10 +103,17 @@ def sweep(tree: nodes.Tree, policy: Any, cost: Cost) -> tuple[np.ndarray, np.nda
     gains = own[left[splits]] + own[right[splits]] - own[splits]
     total = float(tree.head_f[nodes.TOTAL_WEIGHT])
     risks = np.cumsum(np.concatenate([[own[tree.head_i[nodes.ROOT]]], gains]))
-    return np.concatenate([[0.0], time[splits]]), risks / total
+    lifetimes = np.concatenate([[0.0], time[splits]])
+    if not np.isfinite(risks).all():
+        at = lifetimes[np.argmin(np.isfinite(risks))]
+        raise ParameterError(
+            f"the loss of the rows learned is not a finite number at lifetime {at:g}: give a bound "
+            "within which the loss is finite, or another loss"
+        )
+    return lifetimes, risks / total
 
 
-def penalty_of(cost: Cost, lifetimes: np.ndarray, risks: np.ndarray) -> float:
+def penalty_of(cost: Cost, lifetimes: np.ndarray, risks: np.ndarray, total_weight: float) -> float:
     """Return what a unit of lifetime costs the tree of this sweep. O(splits)."""
     if cost.selection != "penalized":
         return 0.0
@@ -102,8 +122,11 @@ def penalty_of(cost: Cost, lifetimes: np.ndarray, risks: np.ndarray) -> float:
     gains = -np.diff(risks)
     if not len(gains):
         return 0.0
-    noise = max(float(gains[len(gains) // 2 :].mean()), 0.0)
-    wanted = int(np.argmin(risks + 2.0 * noise * np.arange(len(risks))))
+    if cost.loss == "density":
+        price = 0.5 * max(float(np.log(total_weight)), 1.0) / total_weight
+    else:
+        price = 2.0 * max(float(gains[len(gains) // 2 :].mean()), 0.0)
+    wanted = int(np.argmin(risks + price * np.arange(len(risks))))
     corners, slopes = _corners(lifetimes, risks)
     if not len(slopes):
         return 0.0  # all splits are in vain
@@ -132,26 +155,27 @@ def _corners(lifetimes: np.ndarray, risks: np.ndarray) -> tuple[np.ndarray, np.n
     return np.array(corners), np.array(slopes)
 
 
-def _choice(cost: Cost, lifetimes: np.ndarray, risks: np.ndarray) -> tuple[float, float]:
+def _choice(cost: Cost, swept: Swept, total_weight: float) -> tuple[float, float]:
     """Return the penalty of a sweep, and the lifetime of least risk and penalty."""
-    penalty = penalty_of(cost, lifetimes, risks)
+    lifetimes, risks = swept
+    penalty = penalty_of(cost, lifetimes, risks, total_weight)
     return penalty, float(lifetimes[np.argmin(risks + penalty * lifetimes)])
 
 
-def chosen_lifetime(tree: nodes.Tree, policy: Any, cost: Cost) -> float:
+def chosen_lifetime(cost: Cost, swept: Swept, total_weight: float) -> float:
     """Return the lifetime of least risk and penalty, the shortest of equals; 0 without a split."""
-    if not tree.head_i[nodes.N_NODES]:
-        return 0.0
-    return _choice(cost, *sweep(tree, policy, cost))[1]
+    return _choice(cost, swept, total_weight)[1]
 
 
-def lifetime_path(trees: Sequence[nodes.Tree], policy: Any, cost: Cost) -> LifetimePath:
+def lifetime_path(
+    trees: Sequence[nodes.Tree], cost: Cost, swept: Sequence[Swept], total_weight: float
+) -> LifetimePath:
     """Return the risks of trees with rows on one grid of lifetimes, and what each chose.
 
-    The grid has the lifetimes chosen and up to 200 between the first split and the last.
+    The grid has the lifetimes chosen and up to 200 between the first split and the last. Each
+    tree's risks are those of its sweep.
     """
-    swept = [sweep(tree, policy, cost) for tree in trees]
-    penalties, chosen = zip(*(_choice(cost, *one) for one in swept), strict=True)
+    penalties, chosen = zip(*(_choice(cost, one, total_weight) for one in swept), strict=True)
     grid = np.unique(np.concatenate([lifetime_grid(trees, _GRID), chosen]))
     risks = [r[np.searchsorted(at, grid, side="right") - 1] for at, r in swept]
     return LifetimePath(grid, np.array(risks), np.array(penalties), np.array(chosen))

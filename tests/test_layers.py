@@ -49,7 +49,7 @@ LAYERS = (
         "threads",
         "units",
     },
-    {"placing", "predicting", "selection", "single"},
+    {"density_risk", "placing", "predicting", "selection", "single"},
     {
         "ensemble",
         "prequential",

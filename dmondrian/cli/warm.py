@@ -38,7 +38,7 @@ CHOICES: dict[str, tuple[dict[str, tuple[Any, ...]], ...]] = {
         {"loss": ("squared", "huber", "quantile")},
         {"loss": ("squared",), "aggregation": ("aggregate",), "lifetime": (None,), "bound": (2.0,)},
     ),
-    "mondrian-density": ({},),
+    "mondrian-density": ({"lifetime": ("penalized",), "max_lifetime": (2.0,)},),
     "mondrian-features": ({},),
     "mondrian-forest-classifier": (
         {"aggregation": ("mean", "vote", "hierarchy"), "calibrate": (False, True)},

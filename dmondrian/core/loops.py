@@ -398,7 +398,7 @@ def predict(
 def collect(growth, stat, loss, rule, table, columns, seed, numbers, rows, lifetimes, answers):
     """Write each tree's answers as they are to ``answers`` [T, n, L, width].
 
-    ``lifetimes`` float64 [L] increase. The trees must not be empty.
+    ``lifetimes`` float64 [T, L] increase for each tree. The trees must not be empty.
     """
     lengths, memory = np.empty(scratch_size_compiled(columns)), np.empty((2, answers.shape[3]))
     places, notes = np.empty(4 * N_AHEAD, np.int64), np.empty((N_AHEAD, N_NOTED), np.int32)
@@ -412,7 +412,7 @@ def collect(growth, stat, loss, rule, table, columns, seed, numbers, rows, lifet
             look_on(ways, b, n_ways, at, noted, boxes, beside)
             way = noted[b, : min(at[N_AHEAD + b], N_NOTED)]
             predict_row(
-                growth, stat, loss, rule, tree, key, row_of(rows, r), at[b], way, lifetimes,
+                growth, stat, loss, rule, tree, key, row_of(rows, r), at[b], way, lifetimes[t],
                 work[0], work[1], answers[t, r],
             )  # fmt: skip
 

@@ -46,7 +46,13 @@ from dmondrian.estimators.plain import (
 )
 from dmondrian.estimators.room import check_room
 from dmondrian.estimators.row_weights import checked_weights
-from dmondrian.estimators.scaling import given_scales, scales_of, thresholds_of_rows, units_of
+from dmondrian.estimators.scaling import (
+    given_scales,
+    is_per_column,
+    scales_of,
+    thresholds_of_rows,
+    units_of,
+)
 from dmondrian.forest import Forest, tree_fields
 from dmondrian.importances import importances
 from dmondrian.parameters import ForestParameters
@@ -119,11 +125,8 @@ class BaseForest(BaseEstimator):
 
     def _shared_parameters(self, n_features: int) -> dict[str, Any]:
         """Return the forest's parameters that all estimators say alike; draws the seed."""
-        is_given = self.feature_scales is not None and not self._leaves_scales_open()
-        if self.domain == "cube" and is_given:
-            raise ParameterError('feature_scales are of the range: use domain="range", or None')
         return {
-            "feature_scales": given_scales(self.feature_scales, n_features),
+            "feature_scales": self._given_scales(n_features),
             "domain": self.domain,
             "clip": bool(self.clip),
             "algorithm": self.algorithm,
@@ -132,6 +135,13 @@ class BaseForest(BaseEstimator):
             "expected_extension": self.predict_extension == "expected",
             "max_nodes": None if self.max_nodes is None else int(self.max_nodes),
         }
+
+    def _given_scales(self, n_features: int) -> tuple[float, ...] | None:
+        """Return what columns are multiplied by, where numbers are given."""
+        is_given = self.feature_scales is not None and not self._leaves_scales_open()
+        if self.domain == "cube" and is_given:
+            raise ParameterError('feature_scales are of the range: use domain="range", or None')
+        return given_scales(self.feature_scales, n_features)
 
     @abstractmethod
     def _checked_labels(self, y: np.ndarray) -> np.ndarray:
@@ -301,6 +311,8 @@ class BaseForest(BaseEstimator):
             params = {name: getattr(self, name) for name in names}
         if params.get("feature_scales") is not None:  # an array compares entry by entry
             params["feature_scales"] = np.array(params["feature_scales"]).tolist()
+        if is_per_column(params.get("lifetime")):
+            params["lifetime"] = np.array(params["lifetime"]).tolist()
         if isinstance(params.get("lifetime"), dict):  # a table may be changed in place
             params["lifetime"] = dict(params["lifetime"])
         return {name: params[name] for name in params if name not in ("n_jobs", "random_state")}

@@ -8,8 +8,8 @@ from __future__ import annotations
 import dataclasses
 import operator
 import warnings
-from numbers import Integral, Real
-from typing import Any, ClassVar, Self
+from numbers import Integral
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from sklearn.base import DensityMixin, _fit_context
@@ -17,24 +17,23 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
-from dmondrian.cost import Cost
+from dmondrian.cost import CELL_VALUES, Cost
 from dmondrian.density import ForestDensity
 from dmondrian.errors import ParameterError
+from dmondrian.estimators.chosen_lifetime import ChosenLifetime
 from dmondrian.estimators.generalized import Chosen
-from dmondrian.estimators.mondrian import MondrianForest
 from dmondrian.estimators.one_state import in_one_state
 from dmondrian.estimators.row_weights import check_some_weight
-from dmondrian.forest import Forest
 from dmondrian.lifetime import Lifetime
 from dmondrian.parameters import ForestParameters
-from dmondrian.selection import LifetimePath, held_out, held_out_path, lifetime_grid
+from dmondrian.selection import held_out, held_out_path, lifetime_grid
 from dmondrian.warmup import LAST
 
 _MUCH = 0.5  # of the probability for cells without rows
 _CANDIDATES = 24  # lifetimes that held-out rows choose from; each is normalised anew
 
 
-class MondrianDensity(DensityMixin, MondrianForest):
+class MondrianDensity(DensityMixin, ChosenLifetime):
     """Density of rows in the unit cube, by the mean over trees of the log density of cells.
 
     The density of one tree is normalised exactly; that of a forest by draws, with an error that
@@ -44,10 +43,16 @@ class MondrianDensity(DensityMixin, MondrianForest):
     ----------
     n_estimators : int, default=10
         Trees.
-    lifetime : float, "grow", PowerLifetime, "validation" or None, default="grow"
+    lifetime : float, "grow", PowerLifetime, "penalized", "validation" or None, default="grow"
         Until when cells are split, as in :class:`dmondrian.MondrianForestClassifier`. "validation":
-        the one of largest likelihood of rows held out of ``fit``; see :meth:`choose_lifetime`. None
-        needs a ``max_lifetime``.
+        the one of largest likelihood of rows held out of ``fit``; see :meth:`choose_lifetime`.
+        "penalized": each tree's own, of least empirical risk + ``penalty`` x lifetime (Z24,
+        Equation 8), the risk being the negative mean log likelihood of the rows learned, by the
+        ``bound`` and ``cell_value`` that they were learned with: no row is held out, so that
+        streams can have it. None and "penalized" need a ``max_lifetime``.
+    penalty : float or None, default=None
+        alpha_n of "penalized"; None for the one that comes nearest to charging each split
+        ln(n) / (2 n), found from each tree (see :mod:`dmondrian.selection`).
     max_lifetime : float or None, default=None
         Until when trees are split where the lifetime grows or is chosen.
     validation_fraction : float, default=0.1
@@ -55,6 +60,15 @@ class MondrianDensity(DensityMixin, MondrianForest):
     bound : float or None, default=None
         beta_n: a tree says log densities in [-bound, bound] before it is normalised; None for
         max(1, ln(1 + n)).
+    cell_value : {"log_frequency", "minimizer"}, default="log_frequency"
+        What a tree says of cell A, which holds n_A of n rows. "log_frequency": log(n_A / (n vol A))
+        moved into the limits, which is *not* the least of Z24's empirical risk
+        -(1/n) sum_i h(X_i) + log int exp(h) over [-bound, bound] wherever a limit is reached, as it
+        is in each empty cell. "minimizer": that least, log(n_A / (n vol A)) + s moved into the
+        limits with one exact number s for all cells of a tree, so that the largest values reach
+        the bound (see :mod:`dmondrian.density_risk`). Of rows that were not learned the default is
+        the more likely one, or as likely, at chosen lifetimes; at much shorter ones,
+        where the limits cut, the minimizer may be (``benchmarks/generalized.py choices``).
     n_draws : int, default=10000
         Draws that normalise a forest: the standard error of the log density is at most
         ``normalization_error_``, which falls as one over the root of them.
@@ -68,15 +82,16 @@ class MondrianDensity(DensityMixin, MondrianForest):
     n_features_in_ : int
     feature_names_in_ : array of shape (d,), only if the rows had names
     forest_ : Forest
-    lifetime_ : float
-        Lifetime in use now.
+    lifetime_, lifetimes_ : float, float64 array of shape (T,)
+        Lifetime in use now, of each tree; the former is their median.
     normalization_error_ : float
         Standard error of every log density that is told, the same for all rows; 0 for one tree.
     empty_mass_ : float
         Probability that trees give to cells without rows, their mean. Above a half the estimate is
         close to uniform, which is warned of.
-    lifetime_path_ : LifetimePath, only where held-out rows chose the lifetime
-        Its risks are negative mean log likelihoods.
+    lifetime_path_ : LifetimePath, only where a lifetime was chosen
+        Its risks are negative mean log likelihoods: of held-out rows, or by each tree of the rows
+        that it learned.
 
     References
     ----------
@@ -97,22 +112,29 @@ class MondrianDensity(DensityMixin, MondrianForest):
     aggregation, empty_cell, predict_extension = "mean", "parent", "leaf"
     domain = "cube"
     max_nodes, feature_scales, warmup_rows = None, None, LAST
-    _held_out_path: LifetimePath
+    _choices = '"penalized" or "validation"'
     _forgets = ("_density",)
-    _density: tuple[tuple[Forest, float, float, float | None, int], ForestDensity]
+    _density: tuple[tuple[Any, ...], ForestDensity]
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **{
-            name: MondrianForest._parameter_constraints[name]
-            for name in ("n_estimators", "clip", "random_state", "n_jobs")
+            name: ChosenLifetime._parameter_constraints[name]
+            for name in (
+                "n_estimators",
+                "penalty",
+                "max_lifetime",
+                "validation_fraction",
+                "bound",
+                "clip",
+                "random_state",
+                "n_jobs",
+            )
         },
         "lifetime": [
-            *MondrianForest._parameter_constraints["lifetime"],
-            StrOptions({"validation"}),
+            *ChosenLifetime._parameter_constraints["lifetime"],
+            StrOptions({"penalized", "validation"}),
         ],
-        "max_lifetime": [Interval(Real, 0, None, closed="neither"), None],
-        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-        "bound": [Interval(Real, 0, None, closed="neither"), None],
+        "cell_value": [StrOptions(set(CELL_VALUES))],
         "n_draws": [Interval(Integral, 2, None, closed="left")],
     }
 
@@ -121,9 +143,11 @@ class MondrianDensity(DensityMixin, MondrianForest):
         n_estimators: int = 10,
         *,
         lifetime: Chosen = "grow",
+        penalty: float | None = None,
         max_lifetime: float | None = None,
         validation_fraction: float = 0.1,
         bound: float | None = None,
+        cell_value: Literal["log_frequency", "minimizer"] = "log_frequency",
         n_draws: int = 10_000,
         clip: bool = False,
         random_state: Any = None,
@@ -131,21 +155,24 @@ class MondrianDensity(DensityMixin, MondrianForest):
     ) -> None:
         self.n_estimators = n_estimators
         self.lifetime = lifetime
+        self.penalty = penalty
         self.max_lifetime = max_lifetime
         self.validation_fraction = validation_fraction
         self.bound = bound
+        self.cell_value = cell_value
         self.n_draws = n_draws
         self.clip = clip
         self.random_state = random_state
         self.n_jobs = n_jobs
 
     def _given_lifetime(self, n_features: int) -> Lifetime:
-        if self.lifetime is None and self.max_lifetime is None:
+        if (self.lifetime is None or self._way == "penalized") and self.max_lifetime is None:
             raise ParameterError(
-                "without an end cells shrink to points, which have no density: give a lifetime "
-                "or a max_lifetime"
+                f"lifetime={self.lifetime!r}: without an end cells shrink to points, which have no "
+                "density: give a number as lifetime, or a max_lifetime"
             )
-        return None if self.lifetime == "validation" else super()._given_lifetime(n_features)
+        is_chosen = self._way in ("penalized", "validation")
+        return None if is_chosen else super()._given_lifetime(n_features)
 
     def _forest_parameters(self, n_features: int, n_classes: int = 0) -> ForestParameters:
         return ForestParameters(
@@ -153,11 +180,17 @@ class MondrianDensity(DensityMixin, MondrianForest):
             n_classes=0,
             split_pure=True,
             horizon=None if self.max_lifetime is None else float(self.max_lifetime),
-            cost=Cost("density", bound=None if self.bound is None else float(self.bound)),
+            cost=Cost(
+                "density",
+                bound=None if self.bound is None else float(self.bound),
+                selection="penalized" if self._way == "penalized" else None,
+                penalty=None if self.penalty is None else float(self.penalty),
+                cell_value=self.cell_value,
+            ),
         )
 
     def _check_stream(self) -> None:
-        if self.lifetime == "validation":
+        if self._way == "validation":
             raise ParameterError(
                 'lifetime="validation" holds out rows of a fit: call fit, or learn the stream with '
                 "a max_lifetime and call choose_lifetime with held-out rows"
@@ -192,7 +225,7 @@ class MondrianDensity(DensityMixin, MondrianForest):
     def _learn_all(
         self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None, n_classes: int
     ) -> None:
-        if self.lifetime != "validation":
+        if self._way != "validation":
             super()._learn_all(X, y, w, n_classes)
             return
         is_held = held_out(len(X), float(self.validation_fraction))
@@ -241,41 +274,32 @@ class MondrianDensity(DensityMixin, MondrianForest):
 
     def _choose(self, X: np.ndarray, w: np.ndarray | None) -> None:
         forest = self.forest_
-        parameters = forest.parameters
-        assert parameters.cost is not None  # as it was made
+        parameters, cost = forest.parameters, self._fitted_cost()
         grid = lifetime_grid(forest.trees, _CANDIDATES)
         weights = np.ones(len(X)) if w is None else w
         losses = np.array([-weights @ self._at(at).log_density(X) for at in grid])
         path = held_out_path(grid, losses, float(weights.sum()))
-        chosen = dataclasses.replace(parameters.cost, lifetime=float(path.chosen[0]))
+        chosen = dataclasses.replace(cost, lifetime=float(path.chosen[0]), selection=None)
         with self._turns.alone():
             forest.parameters = dataclasses.replace(parameters, cost=chosen)
             self._held_out_path = path
 
-    @property
-    @in_one_state
-    def lifetime_path_(self) -> LifetimePath:
-        """Lifetimes tried, negative mean log likelihoods of held-out rows, and what was chosen."""
-        self._fitted_forest()
-        if not hasattr(self, "_held_out_path"):
-            raise AttributeError(
-                'no lifetime was chosen by held-out rows: use lifetime="validation", or '
-                f"choose_lifetime; it is {self.lifetime!r}"
-            )
-        return self._held_out_path
-
-    def _at(self, lifetime: float) -> ForestDensity:
+    def _at(self, lifetimes: float | np.ndarray) -> ForestDensity:
+        """Return the density at one lifetime, or at each tree's own."""
         bound = None if self.bound is None else float(self.bound)
-        return ForestDensity(self.forest_, lifetime, bound, int(self.n_draws))
+        each = np.broadcast_to(np.asarray(lifetimes, np.float64), (len(self.forest_.placed),))
+        return ForestDensity(self.forest_, each, bound, self.cell_value, int(self.n_draws))
 
     @property
     def _now(self) -> ForestDensity:
         """The density at the lifetime in use, made once after learning."""
         forest = self.forest_
-        key = forest, forest.total_weight, self.lifetime_, self.bound, self.n_draws
+        lifetimes = self.lifetimes_
+        settings = self.bound, self.cell_value, self.n_draws
+        key = forest, forest.total_weight, tuple(lifetimes.tolist()), *settings
         known = self.__dict__.get("_density")
         if known is None or known[0] != key:
-            known = self._density = key, self._at(self.lifetime_)
+            known = self._density = key, self._at(lifetimes)
             self._warn_of_empty_mass(known[1].empty_mass)
         density: ForestDensity = known[1]
         return density

@@ -9,6 +9,7 @@ from numbers import Integral
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.sparse import csr_matrix
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -41,8 +42,9 @@ class MondrianFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mondri
     ----------
     n_components : int, default=100
         T, partitions: entries of a row that are not zero. How many columns, depends on the rows.
-    lifetime : float, default=1.0
-        Inverse width of the kernel, in units of one over those of the columns.
+    lifetime : float or array-like of shape (d,), default=1.0
+        Inverse width of the kernel, in units of one over those of the columns; an array, on the
+        range, has one for each column: exp(-sum_j lifetime_j |x_j - x'_j|).
     domain : {"range", "cube"}, default="range"
         "range" partitions the range of the rows that were fitted, in any units. "cube" partitions
         [0, 1]^d: one in a cell without fitted rows has no entry for that partition.
@@ -95,7 +97,7 @@ class MondrianFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mondri
         self,
         n_components: int = 100,
         *,
-        lifetime: float = 1.0,
+        lifetime: float | ArrayLike = 1.0,
         domain: Literal["range", "cube"] = "range",
         unseen: Literal["nearest", "extend"] = "nearest",
         clip: bool = False,

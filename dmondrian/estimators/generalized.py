@@ -1,6 +1,7 @@
 """What the generalised Mondrian forests share (Z24): a loss, limits, and lifetimes that are chosen.
 
-Relies on :class:`dmondrian.estimators.mondrian.MondrianForest` and on :mod:`dmondrian.selection`.
+Relies on :class:`dmondrian.estimators.chosen_lifetime.ChosenLifetime` and on
+:mod:`dmondrian.selection`.
 
 Shapes: n rows, d features, k outputs, L lifetimes, T trees.
 """
@@ -13,6 +14,7 @@ from numbers import Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
@@ -21,54 +23,41 @@ from dmondrian.core.nodes import N_NODES
 from dmondrian.core.score import write_losses
 from dmondrian.cost import SELECTIONS, Cost, responses, theory_rate
 from dmondrian.errors import ParameterError
-from dmondrian.estimators.mondrian import MondrianForest
+from dmondrian.estimators.chosen_lifetime import ChosenLifetime
 from dmondrian.estimators.one_state import in_one_state
 from dmondrian.lifetime import Lifetime, PowerLifetime
 from dmondrian.parameters import ForestParameters
-from dmondrian.selection import (
-    LifetimePath,
-    held_out,
-    held_out_path,
-    lifetime_grid,
-    lifetime_path,
-)
+from dmondrian.selection import held_out, held_out_path, lifetime_grid
 
 _CANDIDATES = 128  # lifetimes that held-out rows choose from
 _CHUNK = 4096  # held-out rows predicted at a time
 
 
-class GeneralizedMondrianForest(MondrianForest):
+class GeneralizedMondrianForest(ChosenLifetime):
     """Base of the generalised Mondrian forests; not to be used directly."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **MondrianForest._parameter_constraints,
+        **ChosenLifetime._parameter_constraints,
         "aggregation": [StrOptions({"mean", "aggregate"})],
         "learning_rate": [StrOptions({"theory"}), Interval(Real, 0, None, closed="neither")],
-        "bound": [Interval(Real, 0, None, closed="neither"), None],
         "lifetime": [
-            *MondrianForest._parameter_constraints["lifetime"],
+            *ChosenLifetime._parameter_constraints["lifetime"],
             StrOptions({*SELECTIONS, "validation"}),
         ],
-        "penalty": [Interval(Real, 0, None, closed="left"), None],
-        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-        "max_lifetime": [Interval(Real, 0, None, closed="neither"), None],
         "predict_extension": [StrOptions({"leaf", "expected"})],
     }
 
+    _choices = '"penalized", "prequential" or "validation"'
+
     loss: Any
-    bound: float | None
     learning_rate: Any
-    penalty: float | None
-    validation_fraction: float
-    max_lifetime: float | None
-    _held_out_path: LifetimePath
 
     def _cost(self) -> Cost:
         """Return what the cells minimise."""
         return Cost(
             self.loss,
             bound=None if self.bound is None else float(self.bound),
-            selection=self.lifetime if self.lifetime in SELECTIONS else None,
+            selection=self._way if self._way in SELECTIONS else None,
             penalty=None if self.penalty is None else float(self.penalty),
             rate=self._rate(),
         )
@@ -77,7 +66,8 @@ class GeneralizedMondrianForest(MondrianForest):
         """Return the learning rate of the mixture over prunings; 0 without one."""
         if self.aggregation != "aggregate":
             return 0.0
-        if not (self.lifetime is None or isinstance(self.lifetime, Real)):
+        is_fixed = isinstance(self.lifetime, Real) or self._has_column_lifetimes
+        if not (self.lifetime is None or is_fixed):
             raise ParameterError(
                 'aggregation="aggregate" mixes over all prunings of the tree, which has one '
                 f"lifetime: use a number or None, not lifetime={self.lifetime!r}"
@@ -90,12 +80,12 @@ class GeneralizedMondrianForest(MondrianForest):
         return theory if self.learning_rate == "theory" else float(self.learning_rate)
 
     def _given_lifetime(self, n_features: int) -> Lifetime:
-        if isinstance(self.lifetime, str) and self.lifetime != "grow":
+        if self._way not in (None, "grow"):
             return None
         return super()._given_lifetime(n_features)
 
     def _check_stream(self) -> None:
-        if self.lifetime == "validation":
+        if self._way == "validation":
             raise ParameterError(
                 'lifetime="validation" holds out rows of a fit: call fit; or learn the stream with '
                 'lifetime=None and call choose_lifetime with held-out rows; or use "prequential"'
@@ -120,7 +110,7 @@ class GeneralizedMondrianForest(MondrianForest):
     ) -> None:
         if first:
             self.__dict__.pop("_held_out_path", None)
-        if not first or self.lifetime != "validation":
+        if not first or self._way != "validation":
             super()._learn(X, y, w, n_classes, first)
             return
         held = held_out(len(X), float(self.validation_fraction))
@@ -187,44 +177,6 @@ class GeneralizedMondrianForest(MondrianForest):
             total[stage] = (out if w is None else out * w).sum()
         return total
 
-    def _fitted_cost(self) -> Cost:
-        cost = self.forest_.parameters.cost
-        assert cost is not None  # every generalised forest has one
-        return cost
-
-    @property
-    @in_one_state
-    def lifetimes_(self) -> np.ndarray:
-        """Lifetime that each tree predicts at now, float64 [T]."""
-        return np.concatenate(self._fitted_forest().tree_lifetimes())
-
-    @property
-    def lifetime_(self) -> float:
-        """Lifetime that predictions use now; the median over trees that choose their own."""
-        return float(np.median(self.lifetimes_))
-
-    @property
-    @in_one_state
-    def lifetime_path_(self) -> LifetimePath:
-        """Risks at many lifetimes, and what was chosen by them.
-
-        A named tuple: ``lifetimes`` (float64 [L]), ``risks`` (float64 [T, L] per unit of weight,
-        of each tree's own rows; [1, L] of held-out rows), ``penalty`` (of a unit of lifetime) and
-        ``chosen``, float64 [T] or [1]; ``objective`` is what the choice minimises.
-        """
-        forest = self._fitted_forest()
-        if hasattr(self, "_held_out_path"):
-            return self._held_out_path
-        cost = self._fitted_cost()
-        if cost.selection is None:
-            raise AttributeError(
-                "no lifetime was chosen from rows known here: use lifetime="
-                f'"penalized", "prequential" or "validation", or choose_lifetime; it is '
-                f"{self.lifetime!r}"
-            )
-        forest.check_learned()
-        return lifetime_path(forest.trees, forest.policies.loss, cost)
-
     def _responses_at(self, X: Any, lifetimes: Iterable[float] | None) -> np.ndarray:
         """Return means of labels, float64 [n, k], or [L, n, k] where lifetimes are given."""
         z = self._mean_prediction(X) if lifetimes is None else self._predictions_at(X, lifetimes)
@@ -259,5 +211,5 @@ class GeneralizedMondrianForest(MondrianForest):
         return {"mean": offset + np.divide(stat[:, 1], stat[:, 0], out=means, where=seen)}
 
 
-Chosen = PowerLifetime | dict[str, float] | float | str | None
+Chosen = PowerLifetime | dict[str, float] | float | str | ArrayLike | None
 """What ``lifetime`` may be."""

@@ -57,12 +57,16 @@ class GeneralizedMondrianForestRegressor(LabelIntervals, OwnLoss, ForestRegresso
         node pays 24 bytes for each, so give a ``max_lifetime``, a fixed ``lifetime`` or
         ``max_nodes`` to long streams.
     lifetime : float, "grow", PowerLifetime, "penalized", "prequential", "validation" or None
-        Until when splits count, default "grow"; numbers, PowerLifetime and None as in
+        Until when splits count, default "grow"; numbers, arrays, PowerLifetime and None as in
         :class:`dmondrian.MondrianForestClassifier`. "penalized": each tree's own, of least
         empirical risk + ``penalty`` x lifetime (Z24, Equation 8). "prequential": each tree's own,
         of least loss of cells' forecasts made before each of their rows; learning takes longer.
         "validation": one for all trees, of least loss of the forest on rows held out of ``fit``
-        (no ``partial_fit``; see :meth:`choose_lifetime`). ``lifetime_path_`` tells the curves.
+        (no ``partial_fit``; see :meth:`choose_lifetime`). ``lifetime_path_`` has the curves; of a
+        :class:`dmondrian.ConvexLoss` with a ``solution``, whose trees know no more than means of
+        labels, the risks of "penalized" are those above the risk of one cell. Where cells keep
+        labels, the risks are of the labels kept, too large in cells of far more rows than
+        ``max_rows_per_leaf``, which makes "penalized" lifetimes longer.
     penalty : float or None, default=None
         alpha_n of "penalized"; None for the one that comes nearest to charging each split twice
         what it gains on noise, found from each tree (see :mod:`dmondrian.selection`).

@@ -12,10 +12,12 @@ from numbers import Integral, Real
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.base import BaseForest
+from dmondrian.estimators.column_lifetimes import ColumnLifetimes
 from dmondrian.estimators.kernel_loss import check_settings, choose_by_loss, fit_values
 from dmondrian.forest import Forest
 from dmondrian.joint import LARGEST_BATCH, SOLVERS, Joint
@@ -33,7 +35,7 @@ CHOICES = ("validation", "marginal_likelihood", "average")
 _SHARES = 3 * 8  # bytes of the matrices of an exact fit, for each pair of columns
 
 
-class MondrianPartitions(BaseForest):
+class MondrianPartitions(ColumnLifetimes):
     """Base of what has Mondrian partitions of one lifetime; not to be used directly."""
 
     aggregation, empty_cell, predict_extension = "mean", "prior", "leaf"
@@ -44,14 +46,15 @@ class MondrianPartitions(BaseForest):
             name: BaseForest._parameter_constraints[name]
             for name in ("domain", "clip", "random_state", "n_jobs")
         },
-        "lifetime": [Interval(Real, 0, None, closed="neither")],
+        "lifetime": [Interval(Real, 0, None, closed="neither"), "array-like"],
     }
 
-    lifetime: float | str
+    lifetime: float | str | ArrayLike
 
     def _partition(self, n_features: int, n_classes: int, joint: Joint) -> ForestParameters:
         shared = self._shared_parameters(n_features)
-        at = 1.0 if isinstance(self.lifetime, str) else float(self.lifetime)
+        is_number = isinstance(self.lifetime, Real)
+        at = float(self.lifetime) if is_number else 1.0  # type: ignore[arg-type]  # it is one
         if not np.isfinite(at):
             raise ParameterError(
                 f"lifetime={at!r} parts all rows, which leaves no kernel: give a finite number"
@@ -79,7 +82,10 @@ class MondrianKernel(MondrianPartitions):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **MondrianPartitions._parameter_constraints,
         "n_estimators": BaseForest._parameter_constraints["n_estimators"],
-        "lifetime": [Interval(Real, 0, None, closed="neither"), StrOptions(set(CHOICES))],
+        "lifetime": [
+            *MondrianPartitions._parameter_constraints["lifetime"],
+            StrOptions(set(CHOICES)),
+        ],
         "max_lifetime": [Interval(Real, 0, None, closed="neither"), None],
         "lifetime_prior": [StrOptions({"log_uniform", "uniform"})],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
@@ -125,7 +131,7 @@ class MondrianKernel(MondrianPartitions):
 
     @property
     def lifetime_(self) -> float:
-        """Lifetime in use."""
+        """Lifetime in use; 1 where each column has its own."""
         return self._fitted_forest().parameters.realised_lifetime
 
     def _check_stream(self) -> None:
@@ -134,7 +140,7 @@ class MondrianKernel(MondrianPartitions):
                 f'loss="{self._loss}" has its optimum found for all rows together: call fit, or '
                 'learn the stream (or a run on a cluster) with loss="squared"'
             )
-        if self.lifetime in CHOICES:
+        if self._way in CHOICES:
             raise ParameterError(
                 f"lifetime={self.lifetime!r} is chosen from all rows: call fit, or learn the "
                 "stream with a number"
@@ -168,14 +174,14 @@ class MondrianKernel(MondrianPartitions):
         y, n_threads = np.asarray(y, np.float64), self._n_threads(len(X))
         self.__dict__.pop("lifetime_path_", None)
         parameters = self._new_forest(X.shape[1], n_classes).parameters
-        if isinstance(self.lifetime, str):
+        if self._way is not None:
             given = parameters, int(self.n_estimators), (X, y, w), n_threads, self.max_lifetime
-            if self.lifetime == "average":
+            if self._way == "average":
                 self.forest_, self.lifetime_path_ = averaged(*given, self.lifetime_prior)
                 return
             fraction = float(self.validation_fraction)
             if self._loss == "squared":
-                path = choose_lifetime(*given, self.lifetime, fraction)
+                path = choose_lifetime(*given, self._way, fraction)
             else:
                 path = choose_by_loss(*given, fraction)
             self.lifetime_path_ = path

@@ -321,7 +321,7 @@ def choose_by_loss(
     return KernelPath(times, columns, errors, None, None, float(times[np.argmin(errors)]))
 
 
-def check_settings(loss: str, fitting: str, solver: str, lifetime: float | str) -> None:
+def check_settings(loss: str, fitting: str, solver: str, lifetime: Any) -> None:
     """Refuse settings that are of squared errors alone.
 
     Raises

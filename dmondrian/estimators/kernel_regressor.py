@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.kernel import MondrianKernel
@@ -26,9 +27,10 @@ class MondrianKernelRegressor(ForestRegressor, MondrianKernel):
     ----------
     n_estimators : int, default=50
         T, partitions.
-    lifetime : float, "validation", "marginal_likelihood" or "average", default=1.0
+    lifetime : float, array-like, "validation", "marginal_likelihood" or "average", default=1.0
         Inverse width of the kernel, in units of one over those of the columns: the kernel is
-        exp(-lifetime |x - x'|_1). Or how it is chosen in ``fit``, from one sweep over all
+        exp(-lifetime |x - x'|_1). An array of one number per column, exp(-sum_j lifetime_j
+        |x_j - x'_j|), on the range. Or how it is chosen in ``fit``, from one sweep over all
         lifetimes: by the squared error of held-out rows, then fitted with all rows; by the marginal
         likelihood of all rows; or not at all: "average" predicts the mean under the posterior of
         lifetimes (on the cube). The last two need exact fits and look up to ``max_columns``. After
@@ -112,7 +114,7 @@ class MondrianKernelRegressor(ForestRegressor, MondrianKernel):
         self,
         n_estimators: int = 50,
         *,
-        lifetime: float | Literal["validation", "marginal_likelihood", "average"] = 1.0,
+        lifetime: float | ArrayLike | Literal["validation", "marginal_likelihood", "average"] = 1.0,
         max_lifetime: float | None = None,
         lifetime_prior: Literal["log_uniform", "uniform"] = "log_uniform",
         validation_fraction: float = 0.2,

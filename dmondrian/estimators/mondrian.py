@@ -13,17 +13,19 @@ from numbers import Real
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.base import BaseForest
+from dmondrian.estimators.column_lifetimes import ColumnLifetimes
 from dmondrian.estimators.one_state import in_one_state, one_state
 from dmondrian.lifetime import Lifetime, PowerLifetime, check_lifetimes
 from dmondrian.merge import merge
 
 
-class MondrianForest(BaseForest):
+class MondrianForest(ColumnLifetimes):
     """Base of the Mondrian forests; not to be used directly."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -33,13 +35,14 @@ class MondrianForest(BaseForest):
             StrOptions({"grow"}),
             PowerLifetime,
             dict,
+            "array-like",
             None,
         ],
         "predict_extension": [StrOptions({"auto", "leaf", "expected"})],
         "empty_cell": [StrOptions({"parent", "prior"})],
     }
 
-    lifetime: float | str | PowerLifetime | dict[str, float] | None
+    lifetime: float | str | PowerLifetime | dict[str, float] | ArrayLike | None
     aggregation: str
     empty_cell: Literal["parent", "prior"]
 
@@ -56,6 +59,8 @@ class MondrianForest(BaseForest):
         }
 
     def _given_lifetime(self, n_features: int) -> Lifetime:
+        if self._has_column_lifetimes:
+            return 1.0
         if self.lifetime is None or isinstance(self.lifetime, PowerLifetime):
             return self.lifetime
         if isinstance(self.lifetime, dict):
@@ -64,12 +69,12 @@ class MondrianForest(BaseForest):
             return PowerLifetime(**self.lifetime)
         if isinstance(self.lifetime, str):
             return PowerLifetime(1.0, 1.0 / (n_features + 2))
-        return float(self.lifetime)
+        return float(self.lifetime)  # type: ignore[arg-type]  # all others are gone
 
     @property
     @in_one_state
     def lifetime_(self) -> float:
-        """Lifetime that predictions use now."""
+        """Lifetime that predictions use now; 1 where each column has its own."""
         forest = self._fitted_forest()
         return forest.parameters.lifetime_at(forest.total_weight)
 

@@ -33,12 +33,15 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
     ----------
     n_estimators : int, default=10
         Trees.
-    lifetime : float, "grow", PowerLifetime or None, default="grow"
+    lifetime : float, array-like of shape (d,), "grow", PowerLifetime or None, default="grow"
         Until when splits count, in units of one over those of the columns: scale these to
         [0, 1]. A float is fixed, and trees are not split further; ``PowerLifetime(c, p)``
         is c n^p after rows of weight n (in a job file the table ``{ c = 1.0, p = 0.25 }``),
         ``"grow"`` means c = 1 and p = 1 / (d + 2). None is no end: every distinct row has its
-        own cell.
+        own cell. An array has a fixed one for each column, on the range: the process that splits
+        column j at the rate lifetime[j], which is that of lifetime 1 on the columns multiplied by
+        these numbers. ``lifetime_`` is 1 then, and predictions at another lifetime are asked for
+        by its share of the array.
     aggregation : {"mean", "vote", "hierarchy"}, default="mean"
         How the trees become one: "mean" of the class proportions of the cells, "vote" of
         the cells' majorities (M17, Algorithm 4), or "hierarchy", the mean of proportions
@@ -120,7 +123,7 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
         self,
         n_estimators: int = 10,
         *,
-        lifetime: float | Literal["grow"] | PowerLifetime | None = "grow",
+        lifetime: float | ArrayLike | Literal["grow"] | PowerLifetime | None = "grow",
         aggregation: Literal["mean", "vote", "hierarchy"] = "mean",
         discount: float | None = None,
         split_pure: bool = True,

@@ -31,7 +31,7 @@ class MondrianForestRegressor(Intervals, ForestRegressor):
     ----------
     n_estimators : int, default=10
         Trees.
-    lifetime : float, "grow", PowerLifetime or None, default="grow"
+    lifetime : float, array-like of shape (d,), "grow", PowerLifetime or None, default="grow"
         As in :class:`dmondrian.MondrianForestClassifier`.
     aggregation : {"mean", "hierarchy"}, default="mean"
         "mean" of the cells' means, or "hierarchy": the posterior mean of a Gaussian hierarchy
@@ -86,7 +86,7 @@ class MondrianForestRegressor(Intervals, ForestRegressor):
         self,
         n_estimators: int = 10,
         *,
-        lifetime: float | Literal["grow"] | PowerLifetime | None = "grow",
+        lifetime: float | ArrayLike | Literal["grow"] | PowerLifetime | None = "grow",
         aggregation: Literal["mean", "hierarchy"] = "mean",
         predict_extension: Literal["auto", "leaf", "expected"] = "auto",
         empty_cell: Literal["parent", "prior"] = "parent",

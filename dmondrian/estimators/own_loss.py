@@ -42,8 +42,8 @@ class OwnLoss(GeneralizedMondrianForest):
         refusals = {
             "aggregation": (self.aggregation == "aggregate", "prices rows as they are learned"),
             "lifetime": (
-                self.lifetime in ("penalized", "prequential"),
-                'is chosen by the trees; use "validation" or choose_lifetime',
+                self._way == "prequential",
+                'prices rows as they are learned; use "penalized", "validation" or choose_lifetime',
             ),
             "feature_scales": (isinstance(self.feature_scales, str), "are learned by the loss"),
             "predict_extension": (
@@ -81,6 +81,14 @@ class OwnLoss(GeneralizedMondrianForest):
                 self.loss.warn_unless_of_classes()
         self.__dict__.pop("_solved", None)
         super()._learn(X, y, w, n_classes, first)
+        self._tell_risks()
+
+    def _tell_risks(self) -> None:
+        """Let the forest, whose trees may choose their lifetimes, know what nodes' rows lose."""
+        own, bound = self._own, self._begun_with["bound"]
+        if own is not None:
+            is_binary = self._fitted_cost().is_binary
+            self.forest_.node_risks = lambda tree: own.solve(tree, bound, is_binary)[1]
 
     def _solutions(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return what the nodes of each tree say, and risks; found once after learning."""
@@ -95,10 +103,10 @@ class OwnLoss(GeneralizedMondrianForest):
         return solutions
 
     def _means(self, X: np.ndarray, lifetimes: np.ndarray) -> np.ndarray:
-        """Return the mean over trees at each lifetime, float64 [L, n, 1]."""
+        """Return the mean over trees at each lifetime, [L] or of each tree [T, L]; [L, n, 1]."""
         forest, solutions = self.forest_, self._solutions()
         chosen = forest.policies._replace(loss=Cell(bool(forest.parameters.empty_prior)))
-        found = np.zeros((len(lifetimes), len(X), 1))
+        found = np.zeros((lifetimes.shape[-1], len(X), 1))
         for start in range(0, len(X), _CHUNK):
             rows = slice(start, start + _CHUNK)
             speakers = forest.answers(X[rows], chosen, lifetimes, 1)[..., 0].astype(np.int64)
@@ -112,7 +120,7 @@ class OwnLoss(GeneralizedMondrianForest):
             return super()._mean_prediction(X)
         with self._turns.reading():
             X = self._check_rows(X)
-            return self._means(X, np.array([self.lifetime_]))[0]
+            return self._means(X, self.forest_.tree_lifetimes())[0]
 
     @in_one_state
     def _predictions_at(self, X: Any, lifetimes: Iterable[float]) -> np.ndarray:
@@ -180,3 +188,18 @@ class OwnLoss(GeneralizedMondrianForest):
         state = super().__getstate__()
         state.pop("_solved", None)  # found again
         return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if hasattr(self, "forest_"):
+            self._tell_risks()
+
+    def _adopt(
+        self,
+        forest: Forest,
+        classes: np.ndarray | None = None,
+        feature_names: Iterable[str] | None = None,
+    ) -> Self:
+        fitted = super()._adopt(forest, classes, feature_names)
+        fitted._tell_risks()
+        return fitted

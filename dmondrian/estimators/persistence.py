@@ -20,6 +20,7 @@ from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.estimators import ALGORITHMS
 from dmondrian.estimators.intervals import Intervals
 from dmondrian.estimators.label_intervals import LabelIntervals
+from dmondrian.estimators.scaling import is_per_column
 from dmondrian.lifetime import PowerLifetime, lifetime_from_json
 from dmondrian.parameters import ForestParameters
 from dmondrian.selection import LifetimePath
@@ -65,6 +66,8 @@ def plain_params(estimator: Any) -> dict[str, Any]:
         params["random_state"] = None  # a generator has no JSON; the forest keeps its seed
     if not isinstance(params.get("feature_scales"), (str, type(None))):
         params["feature_scales"] = np.asarray(params["feature_scales"], np.float64).tolist()
+    if is_per_column(params.get("lifetime")):
+        params["lifetime"] = np.asarray(params["lifetime"], np.float64).tolist()
     return {key: _plain(value) for key, value in params.items()}
 
 

@@ -8,16 +8,25 @@ Shapes: d features, k thresholds.
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from dmondrian.errors import ParameterError
+from dmondrian.lifetime import PowerLifetime
 from dmondrian.parameters import LARGEST_SCALE, LEAST_SCALE, ForestParameters
 from dmondrian.units import round_to
 
 
-def given_scales(feature_scales: Any, n_features: int) -> tuple[float, ...] | None:
+def is_per_column(given: Any) -> bool:
+    """Whether a parameter is an array-like, of a number per column."""
+    return not (given is None or isinstance(given, (Real, str, dict, PowerLifetime)))
+
+
+def given_scales(
+    feature_scales: Any, n_features: int, name: str = "feature_scales"
+) -> tuple[float, ...] | None:
     """Return the scales of an array, as float32 numbers; None for None, "auto" and "learned".
 
     Raises
@@ -31,16 +40,16 @@ def given_scales(feature_scales: Any, n_features: int) -> tuple[float, ...] | No
         scales = np.asarray(feature_scales, np.float64)
     except (TypeError, ValueError):
         told = f"{str(feature_scales)[:80]!r}"
-        raise ParameterError(f"feature_scales should be numbers > 0, got {told}") from None
+        raise ParameterError(f"{name} should be numbers > 0, got {told}") from None
     if scales.shape != (n_features,):
         raise ParameterError(
-            f"feature_scales has shape {scales.shape}, expected {(n_features,)}: one number per "
+            f"{name} has shape {scales.shape}, expected {(n_features,)}: one number per "
             "feature as the forest sees it (`dmondrian schema` lists those of Parquet data)"
         )
     wrong = np.flatnonzero(~((scales >= LEAST_SCALE) & (scales <= LARGEST_SCALE)))
     if len(wrong):
         raise ParameterError(
-            f"feature_scales[{wrong[0]}] is {scales[wrong[0]]!r}, expected a number from "
+            f"{name}[{wrong[0]}] is {scales[wrong[0]]!r}, expected a number from "
             f"{LEAST_SCALE:.3g} to {LARGEST_SCALE:.3g}: leave a column out of X to never split it"
         )
     return tuple(scales.astype(np.float32).tolist())

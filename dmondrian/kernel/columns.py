@@ -12,7 +12,6 @@ from __future__ import annotations
 import numpy as np
 
 from dmondrian.core import nodes
-from dmondrian.core.columns import read_only
 from dmondrian.core.point_draws import write_point_draws
 from dmondrian.ensemble import Ensemble
 from dmondrian.growth.range import Range
@@ -65,7 +64,9 @@ def are_parted(ensemble: Ensemble, X: np.ndarray) -> np.ndarray:
     stays = presence_of(ensemble, X)
     draws = np.empty(stays.shape)
     numbers = ensemble.tree_numbers.astype(np.uint64)
-    write_point_draws(np.uint64(ensemble.parameters.seed), numbers, read_only(X), draws)
+    write_point_draws(
+        np.uint64(ensemble.parameters.seed), numbers, ensemble._as_learned(X)[0], draws
+    )
     return np.asarray(draws > stays)
 
 

@@ -24,6 +24,12 @@ def test_a_cost_goes_through_json() -> None:
     assert parameters.n_outputs == 2
 
 
+def test_the_values_of_a_density_s_cells_are_stored_where_they_are_not_the_first_ones() -> None:
+    assert "cell_value" not in Cost("density").to_json()
+    least = Cost("density", cell_value="minimizer")
+    assert Cost.from_json(least.to_json()) == least
+
+
 def test_forests_without_a_cost_say_nothing_of_it() -> None:
     told = ForestParameters("amf-regressor", 3, 0, 1).to_json()
     assert not {"cost", "horizon"} & set(told)
@@ -51,6 +57,8 @@ def test_forests_without_a_cost_say_nothing_of_it() -> None:
         {"penalty": -1.0},
         {"rate": float("inf")},
         {"lifetime": 2.0},  # chosen twice
+        {"cell_value": "minimizer"},  # of densities
+        {"loss": "density", "levels": [], "cell_value": "guessed"},
         {"more": 1},
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -90,20 +91,29 @@ def test_binary_costs_tell_decisions_and_probabilities(
     assert 0.0 < run.metrics["log_loss"] < 1.0
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"lifetime": 6.0},
+        {"lifetime": "penalized", "max_lifetime": 20.0, "cell_value": "minimizer"},
+    ],
+    ids=["fixed", "penalized"],
+)
 def test_a_density_is_trained_scored_and_evaluated(
-    fit: Fit, client: Client, tmp_path: Path
+    fit: Fit, client: Client, tmp_path: Path, options: dict[str, Any]
 ) -> None:
     rng, data = np.random.default_rng(0), tmp_path / "data"
     data.mkdir()
     for part in range(2):
         table = {"a": rng.beta(2.0, 5.0, 900), "b": rng.random(900), "id": np.arange(900)}
         pq.write_table(pa.table(table), data / f"part-{part}.parquet", row_group_size=300)
-    estimator = MondrianDensity(4, lifetime=6.0, n_draws=400, random_state=3)
+    estimator = MondrianDensity(4, n_draws=400, random_state=3, **options)
     run = fit("density", estimator=estimator, data=data, target=None, exclude=["id"])
     assert run.metrics == {}
     X = np.concatenate([read_block(run.plan, block).X for block in run.plan.blocks])
     alone, shared = MondrianDensity(**estimator.get_params()).fit(X), run.to_local()
     assert same_forest(alone, shared)
+    assert np.array_equal(alone.lifetimes_, shared.lifetimes_)
     told = score(run.run_url, data, tmp_path / "out", keep=["id"], client=client)
     assert told["rows"] == 1800
     files = sorted((tmp_path / "out").glob("part-*.parquet"))

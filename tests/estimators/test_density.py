@@ -190,7 +190,7 @@ def test_held_out_rows_choose_the_lifetime(tmp_path) -> None:
     assert loaded.lifetime_ == density.lifetime_
     for told, stored in zip(loaded.lifetime_path_, path, strict=True):
         assert np.array_equal(told, stored)
-    with pytest.raises(AttributeError, match="no lifetime was chosen by held-out rows"):
+    with pytest.raises(AttributeError, match="no lifetime was chosen from rows"):
         _ = MondrianDensity(2, random_state=0).fit(X).lifetime_path_
     for lifetime in (path.lifetimes[0], path.lifetimes[-1]):
         other = density._at(lifetime).log_density(held).mean()
@@ -248,3 +248,61 @@ def test_a_density_that_is_close_to_uniform_is_told() -> None:
     assert cut.empty_mass_ < 0.01
     tree = cut._now.trees[0]
     assert tree.mass[-1] == pytest.approx(1.0 - tree.mass[:-1].sum(), abs=1e-12)
+
+
+@pytest.mark.parametrize("cell_value", ["log_frequency", "minimizer"])
+def test_each_tree_chooses_its_lifetime_and_is_stored(cell_value: str, tmp_path) -> None:
+    X, query = rows(400), rows(50, seed=3)
+    options = {"lifetime": "penalized", "max_lifetime": 20.0, "cell_value": cell_value}
+    options |= {"n_draws": 4000, "random_state": 0}
+    density = MondrianDensity(4, **options).fit(X)
+    path = density.lifetime_path_
+    assert path.risks.shape == (4, len(path.lifetimes))
+    assert np.array_equal(path.chosen, density.lifetimes_)
+    assert len(np.unique(path.chosen)) > 1
+    assert density.lifetime_ == np.median(path.chosen)
+    assert (path.objective.argmin(axis=1) == np.searchsorted(path.lifetimes, path.chosen)).all()
+    told = density.score_samples(query)
+    # The geometric mean of trees, each of its own lifetime.
+    by_tree = [density._at(at)._by_tree(query)[t] for t, at in enumerate(path.chosen)]
+    mean = np.mean(by_tree, axis=0) - density._now.log_normalizer
+    np.testing.assert_allclose(told, mean, rtol=1e-12, atol=1e-12)
+    parts = MondrianDensity(4, **options)
+    for start in range(0, 400, 90):
+        parts.partial_fit(X[start : start + 90])
+        assert len(parts.lifetimes_) == 4  # between rows, and forgotten
+    assert np.array_equal(parts.score_samples(query), told)
+    parts.save(tmp_path / "m")
+    loaded = dmondrian.load(tmp_path / "m")
+    assert loaded.get_params() == density.get_params()
+    assert np.array_equal(loaded.score_samples(query), told)
+    merged = MondrianDensity(4, **options).fit(X[:100])
+    merged = merged.merge(MondrianDensity(4, **options).fit(X[100:]))
+    np.testing.assert_allclose(merged.lifetimes_, density.lifetimes_, rtol=1e-12)
+    np.testing.assert_allclose(merged.score_samples(query), told, atol=0.01)
+    held = density.choose_lifetime(query)
+    assert (held.lifetimes_ == held.lifetime_).all()
+    dear = MondrianDensity(2, penalty=1e6, **options).fit(X)
+    assert (dear.lifetimes_ == 0.0).all()
+    assert dear.score_samples(query) == pytest.approx(np.zeros(50), abs=1e-12)
+
+
+def test_a_tree_whose_cells_are_the_minimizer_is_more_likely_of_its_own_rows() -> None:
+    X = rows(60)
+    logs, least = (
+        MondrianDensity(1, lifetime=8.0, bound=1.5, cell_value=each, random_state=0).fit(X)
+        for each in ("log_frequency", "minimizer")
+    )
+    assert same_forest(logs, least)
+    assert least.score(X) > logs.score(X) + 0.4
+    logs.set_params(cell_value="minimizer")
+    assert logs.score(X) == least.score(X)
+    with pytest.raises(ParameterError, match="parameters changed"):
+        logs.partial_fit(X)
+
+
+def test_penalized_densities_need_an_end() -> None:
+    with pytest.raises(ParameterError, match=r"without an end.*max_lifetime"):
+        MondrianDensity(lifetime="penalized").fit(rows())
+    with pytest.raises(ValueError, match="'cell_value' parameter"):
+        MondrianDensity(cell_value="least").fit(rows())

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numba import config
+from scipy.optimize import minimize_scalar
 
 from dmondrian import ConvexLoss, GeneralizedMondrianForestRegressor
 from dmondrian.errors import ParameterError
@@ -129,7 +130,6 @@ def test_a_loss_that_is_not_convex_is_told() -> None:
 def test_what_a_loss_of_your_own_cannot_do(tmp_path) -> None:
     own = ConvexLoss(huber, huber_slope)
     for options in (
-        {"lifetime": "penalized"},
         {"lifetime": "prequential"},
         {"aggregation": "aggregate", "lifetime": None, "bound": 1.0},
         {"feature_scales": "learned"},
@@ -143,6 +143,117 @@ def test_what_a_loss_of_your_own_cannot_do(tmp_path) -> None:
         ConvexLoss(huber)
     with pytest.raises(ParameterError, match="hold no functions"):
         forest(own)._check_run()
+
+
+def brute_force(told: dict[str, Any], X: np.ndarray, y: np.ndarray, least: Any) -> Any:
+    """Return all split times of a tree, and the mean loss of its pruning at each, cell by cell.
+
+    ``least`` returns the least total loss of a constant over labels.
+    """
+
+    def total(v: int, rows: np.ndarray, lifetime: float) -> float:
+        if told["left"][v] < 0 or told["time"][v] > lifetime:
+            return float(least(y[rows])) if len(rows) else 0.0
+        goes_left = X[rows, told["feature"][v]] <= told["threshold"][v]
+        return total(told["left"][v], rows[goes_left], lifetime) + total(
+            told["right"][v], rows[~goes_left], lifetime
+        )
+
+    times = np.sort(told["time"][np.isfinite(told["time"])])
+    times = np.concatenate([[0.0], times])
+    return times, np.array([total(told["root"], np.arange(len(y)), at) for at in times]) / len(y)
+
+
+def least_expectile(y: np.ndarray) -> float:
+    best = minimize_scalar(
+        lambda z: (np.where(y > z, 0.9, 0.1) * (y - z) ** 2).sum(),
+        bounds=(y.min() - 1.0, y.max() + 1.0),
+        method="bounded",
+        options={"xatol": 1e-12},
+    )
+    return float(best.fun)
+
+
+def least_poisson(y: np.ndarray) -> float:
+    z = np.log(y.mean())
+    return float((np.exp(z) - y * z).sum())
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.01, 0.1, None])
+@pytest.mark.parametrize("domain", ["range", "cube"])
+@pytest.mark.parametrize("name", ["expectile", "poisson"])
+def test_penalized_lifetimes_are_those_of_brute_force(name: str, domain: str, penalty) -> None:
+    X = rows()[:60]
+    y = labels()[:60] if name == "expectile" else np.exp(labels()[:60].clip(-2.0, 2.0))
+    loss, least = {
+        "expectile": (ConvexLoss(expectile, expectile_slope), least_expectile),
+        "poisson": (ConvexLoss(poisson, solution=math.log), least_poisson),
+    }[name]
+    options = {"lifetime": "penalized", "max_lifetime": 6.0, "domain": domain, "penalty": penalty}
+    own = forest(loss, max_rows_per_leaf=512, **options).fit(X, y)
+    path = own.lifetime_path_
+    z = np.zeros(60)
+    for t, chosen in enumerate(own.lifetimes_):
+        told = own.nodes(t)
+        times, risks = brute_force(told, X, y, least)
+        if penalty is not None:
+            (at,) = np.flatnonzero(times == chosen)
+            objective = risks + penalty * times
+            assert at == objective.argmin()
+        shift = 0.0 if name == "expectile" else risks[0]  # trees of means know differences
+        mine = risks[np.searchsorted(times, path.lifetimes, side="right") - 1] - shift
+        np.testing.assert_allclose(path.risks[t], mine, rtol=0.0, atol=1e-9)
+        for i, x in enumerate(X):
+            v = told["root"]
+            while told["left"][v] >= 0 and told["time"][v] <= chosen:
+                goes_left = x[told["feature"][v]] <= told["threshold"][v]
+                v = told["left"][v] if goes_left else told["right"][v]
+            z[i] += told["forecast"][v, 0] / 3.0
+    np.testing.assert_allclose(own.predict(X), z, rtol=1e-12, atol=1e-12)
+    assert path.chosen.tolist() == own.lifetimes_.tolist()
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["labels", "means"])
+def test_penalized_lifetimes_of_a_built_in_loss_written_by_hand(own: bool) -> None:
+    loss, built_in = ConvexLoss(huber, huber_slope), "huber"
+    if not own:
+        loss, built_in = ConvexLoss(square, solution=float), "squared"
+    options = {"lifetime": "penalized", "max_lifetime": 20.0, "max_rows_per_leaf": 512}
+    X, y, query = rows(), labels(), rows(100, seed=9)
+    mine, other = forest(loss, **options).fit(X, y), forest(built_in, **options).fit(X, y)
+    assert np.array_equal(mine.lifetimes_, other.lifetimes_)
+    assert (mine.lifetimes_ > 0.0).any()
+    np.testing.assert_allclose(mine.predict(query), other.predict(query), rtol=1e-9, atol=1e-9)
+    assert np.array_equal(mine.weighted_depth(query), other.weighted_depth(query))
+    again = pickle.loads(pickle.dumps(mine))
+    assert np.array_equal(again.lifetimes_, mine.lifetimes_)
+    mine.partial_fit(X[:50], y[:50] + 3.0)
+    other.partial_fit(X[:50], y[:50] + 3.0)
+    assert np.array_equal(mine.lifetimes_, other.lifetimes_)
+    assert not np.array_equal(again.lifetimes_, mine.lifetimes_)
+    loose = again.forest_.from_state(*again.forest_.state())
+    with pytest.raises(ParameterError, match="ask the estimator that was fitted"):
+        loose.tree_lifetimes()
+
+
+def test_penalized_lifetimes_after_a_merge() -> None:
+    options = {"lifetime": "penalized", "max_lifetime": 8.0, "domain": "cube"}
+    loss, X = ConvexLoss(square, solution=float), rows()
+    y = np.round(labels())
+    whole = forest(loss, **options).fit(X, y)
+    parts = [
+        forest(loss, **options).fit(X[part], y[part]) for part in (slice(140), slice(140, 300))
+    ]
+    np.testing.assert_allclose(parts[0].merge(parts[1]).lifetimes_, whole.lifetimes_, rtol=1e-12)
+
+
+def test_a_loss_that_is_not_finite_chooses_no_lifetime() -> None:
+    loss = ConvexLoss(one_sided, solution=math.sin)  # whose price needs z > 0
+    y = 4.0 + labels().clip(-0.5, 0.5)  # the sine of the mean is negative
+    with pytest.warns(UserWarning, match="is no minimum"):
+        own = forest(loss, lifetime="penalized", max_lifetime=4.0).fit(rows(), y)
+    with pytest.raises(ParameterError, match="loss of the rows learned is not a finite number"):
+        own.predict(rows())
 
 
 def one_sided(z: float, y: float) -> float:
