@@ -134,10 +134,6 @@ def _use(algorithm: str, chosen: dict[str, Any]) -> None:
     forest.predict(X[:1])
     forest.weighted_depth(X)
     _store(forest)
-    for w in (None, np.ones(len(X))):  # as runs do
-        forecast_and_learn_all(
-            forest.forest_, X, y.astype(np.float64), w, position=len(X), n_trees=2
-        )
     assert len(forest.feature_importances_) == X.shape[1]
     if algorithm == "mondrian-forest-regressor":
         forest.predict_interval(X)
@@ -156,6 +152,10 @@ def _use(algorithm: str, chosen: dict[str, Any]) -> None:
             forest.merge(forest)
         if algorithm == "mondrian-forest-regressor" and chosen["aggregation"] == "mean":
             forest.confidence_interval(X, X, lifetime=1.0, debias=True)
+    for w in (None, np.ones(len(X))):  # as runs do
+        forecast_and_learn_all(
+            forest.forest_, X, y.astype(np.float64), w, position=len(X), n_trees=2
+        )
 
 
 def _use_kernel(kind: Any, X: Any, chosen: dict[str, Any]) -> None:

@@ -62,6 +62,6 @@ def add_value(loss, tree, v, depth, weight, out):
 
 @implements(add_empty_forecast, Value)
 def add_root_value(loss, tree, v, depth, weight, out):
-    known = v if loss.is_averaged else tree.head_i[ROOT]
+    known = np.uint64(v) if loss.is_averaged else np.uint64(tree.head_i[ROOT])
     for c in range(loss.n_outputs):
         out[c] += weight * value_of(loss, tree, known, c)

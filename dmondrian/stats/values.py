@@ -77,7 +77,8 @@ def value_of(policy, tree, v, c):
 @inner
 def heard_value_of(stat, tree, v, c):
     """Return the value of ``v``, or of the root where ``v`` has heard nothing."""
-    return value_of(stat, tree, v if tree.d[v, WEIGHT] > 0.0 else tree.head_i[ROOT], c)
+    known = np.uint64(v) if tree.d[v, WEIGHT] > 0.0 else np.uint64(tree.head_i[ROOT])
+    return value_of(stat, tree, known, c)
 
 
 @inner

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 
 import pytest
 from sklearn.utils._param_validation import StrOptions
@@ -54,3 +55,24 @@ def test_without_a_compiler_the_command_refuses() -> None:
     )
     assert done.returncode == 2
     assert "NUMBA_DISABLE_JIT is set" in done.stderr
+
+
+GONE_THROUGH = """
+from dmondrian.cli.warm import DOMAINS, _kinds, _use
+
+for algorithm, chosen in _kinds(["mondrian-forest-regressor", "mondrian-density"], DOMAINS):
+    try:
+        _use(algorithm, chosen)
+    except Exception as error:
+        raise SystemExit(f"{algorithm}, {chosen}: {error!r}") from error
+"""
+
+
+@pytest.mark.slow
+def test_forests_can_answer_all_that_they_are_asked() -> None:
+    env = {**os.environ, "NUMBA_DISABLE_JIT": "1"}  # the same steps, without a compilation each
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", GONE_THROUGH],
+        env=env, capture_output=True, text=True, timeout=TIMEOUT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
