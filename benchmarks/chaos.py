@@ -1,7 +1,7 @@
 """Does the forest survive? Seeded schedules of faults over covtype, each run's bytes compared.
 
 Six shards on three worker processes; data and run folder in a bucket of a local S3 server, behind a
-proxy that can fail. The faults (`tests.distributed.chaos.schedule`): workers killed from outside,
+proxy that can fail. The faults (`tests.chaos.schedule`): workers killed from outside,
 in a step, a read, an upload, a restore, by their memory limit; workers stopped, retired, gone for
 good, joining; a step that raises; a store that is slow, fails, breaks off or has written what it
 says it has not; the coordinator killed, also around a commit.
@@ -29,10 +29,10 @@ import pyarrow.parquet as pq
 
 from benchmarks.pages import Number, Page, publish, runs_of
 from benchmarks.records import RESULTS, Records, table
-from tests.distributed.chaos import schedule
-from tests.distributed.chaos.harness import HangError, Outcome
-from tests.distributed.chaos.place import Place, place
-from tests.distributed.chaos.verdict import complaints
+from tests.chaos import schedule
+from tests.chaos.harness import HangError, Outcome
+from tests.chaos.place import Place, place
+from tests.chaos.verdict import complaints
 
 N_SHARDS = 6
 BLOCK_ROWS = 2500

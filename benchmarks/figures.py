@@ -43,7 +43,7 @@ from benchmarks.__main__ import NAMES, RUNS
 from benchmarks.pages import Number, Page, publish, range_of
 from benchmarks.records import REPORTS, RESULTS, RESULTS_VARIABLE, Records, table
 from dmondrian import MondrianForestClassifier, PowerLifetime
-from dmondrian.lifetime import Lifetime, lifetime_at
+from dmondrian.ensemble.settings.lifetime import Lifetime, lifetime_at
 
 TREES = 50
 SEEDS = range(5)

@@ -31,7 +31,7 @@ from benchmarks.pages import Figure, Number, Page, cell, publish, runs_of
 from benchmarks.records import REPORTS, Records, tabled
 from dmondrian import AMFClassifier, AMFRegressor, MondrianForestClassifier
 from dmondrian.displays import PartitionDisplay, WeightedDepthDisplay
-from dmondrian.forecast_lag import slices
+from dmondrian.prequential.forecast_lag import slices
 
 TREES = 10
 STEPS = (10, 30, 100, 300)

@@ -24,7 +24,7 @@ from dmondrian import (
     GeneralizedMondrianForestRegressor,
     PowerLifetime,
 )
-from dmondrian.lifetime import lifetime_at
+from dmondrian.ensemble.settings.lifetime import lifetime_at
 
 TREES, SEEDS = 50, range(5)
 SLOPE = "slope from n = 1000"

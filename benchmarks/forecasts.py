@@ -31,10 +31,10 @@ import pyarrow.parquet as pq
 from benchmarks import datasets
 from benchmarks.pages import Number, Page, publish, range_of
 from benchmarks.records import RESULTS, Records, table
-from dmondrian.ensemble import Ensemble
-from dmondrian.forecast_lag import slices
-from dmondrian.parameters import ForestParameters
-from dmondrian.prequential import forecast_and_learn_all, mean_over_trees
+from dmondrian.ensemble.ensemble import Ensemble
+from dmondrian.ensemble.settings.parameters import ForestParameters
+from dmondrian.prequential.forecast_lag import slices
+from dmondrian.prequential.forecasts import forecast_and_learn_all, mean_over_trees
 
 FORESTS: dict[str, dict[str, Any]] = {  # behind a comma: what parts it from others of its kind
     "amf-classifier": {},

@@ -48,7 +48,7 @@ from benchmarks import datasets
 from benchmarks.pages import Figure, Page, publish, range_of
 from benchmarks.records import REPORTS, RESULTS, Records, machine, table
 from dmondrian import AMFClassifier, AMFRegressor
-from dmondrian.core.nodes import FEATURE, LEFT, RIGHT, ROOT, THRESHOLD
+from dmondrian.tree.nodes import FEATURE, LEFT, RIGHT, ROOT, THRESHOLD
 
 MADE = ("classes", "labels", "wide")
 REAL = ("covtype", "adult")

@@ -34,7 +34,7 @@ from benchmarks.pages import Figure, Page, cell, column_of, publish, range_of
 from benchmarks.peers.runner import interpreter, save_input, score
 from benchmarks.records import REPORTS, RESULTS, Records, show_tables, table, tabled
 from dmondrian import OnlineRandomForestClassifier
-from dmondrian.core.nodes import N_NODES
+from dmondrian.tree.nodes import N_NODES
 
 # Section 5.1. The paper does not tell its Gaussians: five that overlap, of unequal weights.
 WEIGHTS = np.array([0.35, 0.25, 0.2, 0.12, 0.08])

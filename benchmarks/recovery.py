@@ -43,13 +43,13 @@ from dmondrian import AMFClassifier
 from dmondrian.checkpoint import Run, encode_forest
 from dmondrian.data import Plan, read_block
 from dmondrian.distributed import TrainedRun, train
-from dmondrian.distributed.cluster import CONFIG
-from dmondrian.forest import Forest
-from dmondrian.parameters import ForestParameters
-from dmondrian.prequential import forecast_and_learn_all
-from tests.distributed.chaos.harness import Outcome
-from tests.distributed.chaos.place import place
-from tests.distributed.chaos.schedule import KILL, LEAVE, Fault
+from dmondrian.distributed.cluster.client import CONFIG
+from dmondrian.ensemble.settings.parameters import ForestParameters
+from dmondrian.forest.forest import Forest
+from dmondrian.prequential.forecasts import forecast_and_learn_all
+from tests.chaos.harness import Outcome
+from tests.chaos.place import place
+from tests.chaos.schedule import KILL, LEAVE, Fault
 
 PARTS = ("kill", "checkpoints", "coordinator", "workers", "orders")
 GROUP_ROWS = 20_000
@@ -227,7 +227,7 @@ def orders(args: argparse.Namespace) -> dict[str, Any]:
             Path(folder, name).write_bytes(content)
         for unit_rows in (500, 500, 5000):
             for progressive in (True, False):
-                with mock.patch("dmondrian.distributed.units.UNIT_ROWS", unit_rows):
+                with mock.patch("dmondrian.distributed.worker.work_units.UNIT_ROWS", unit_rows):
                     before = used(client)
                     options = {"checkpoint_every": None, "progressive": progressive}
                     learn(client, Path(folder), args, **options)

@@ -23,7 +23,7 @@ from benchmarks.datasets import Dataset
 from benchmarks.metrics import classification, regression
 from benchmarks.pages import Figure, Number, Page, publish, range_of, runs_of
 from benchmarks.records import RESULTS, Records, table
-from dmondrian.warmup import LAST
+from dmondrian.tuning.auto_settings import LAST
 
 UNITS = (None, "auto")
 SETS = [name for name in datasets.NAMES if "synthetic_d100" not in name]

@@ -37,7 +37,7 @@ from benchmarks.metrics import row_losses
 from benchmarks.pages import Figure, Page, cell, column_of, middle, publish
 from benchmarks.records import RESULTS, Records, tabled
 from dmondrian import AMFClassifier, AMFRegressor
-from dmondrian.progressive import late_loss
+from dmondrian.prequential.progressive_validation import late_loss
 
 FIRST = 4096
 PARTS = 20

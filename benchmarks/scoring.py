@@ -34,9 +34,9 @@ from benchmarks.throughput import spread
 from dmondrian import AMFClassifier
 from dmondrian.data import make_scoring_plan, read_block
 from dmondrian.distributed import score, train
-from dmondrian.distributed.models import open_model
-from dmondrian.distributed.scored import sealed
-from dmondrian.distributed.scoring import score_arrays
+from dmondrian.distributed.scoring.model_info import open_model
+from dmondrian.distributed.scoring.output_folder import sealed
+from dmondrian.distributed.scoring.score import score_arrays
 
 TARGETS = {"covtype": "Cover_Type", "adult": "income"}
 PLAIN, ALL = "probabilities", "all that a file says"

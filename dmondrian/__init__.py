@@ -4,29 +4,35 @@
 ``dmondrian.distributed`` do when they are used. The estimators, and with them scikit-learn and
 Numba, are loaded when one is asked for: workers and commands that need none start without.
 
-Where to look, from the bottom up; imports go down only (``tests/test_layers.py``):
+Where to look, from the bottom up. Each package or module imports only those that stand above it in
+this list, and within a folder there is no circle of imports (``tests/test_layers.py``):
 
-``_cache``, ``_jit``, ``errors``, ``extras``, ``files``, ``terminal``, ``toml_text``, ``wording``
-    The door to Numba and its cache; errors users meet; optional packages; files people ask for;
-    a line of progress.
-``core``
-    Nodes, draws, boxes, and the two loops that learn and predict.
-``growth``, ``stats``, ``losses``, ``rules``
+``errors``
+    Errors that users meet.
+``_optional``, ``_atomic_write``, ``_memory_limit``, ``_text``
+    Optional packages; files people ask for; memory that a process may use; text for people.
+``_numba``
+    Numba, which nothing else imports: compile flags, its cache, own passes.
+``tree``
+    One tree: nodes, boxes, keyed draws, and the two loops that learn and predict.
+``stats``, ``losses``, ``rules``, ``growth``
     The policies that make an algorithm of the loops.
-``domain``, ``limits``, ``lifetime``, ``cost``, ``fringe``, ``parameters``, ``sums``,
-``fixed_point``, ``threads``, ``single``, ``ensemble``,
-``forest``, ``state``, ``merge``, ``selection``
-    Trees as a forest, the forest as checked data, and lifetimes that trees choose.
-``own_loss``
-    A convex loss of the user's own.
-``mixture``, ``inference``, ``density``
+``ensemble``
+    Trees by number: settings, rows, sums over trees, learning and predicting.
+``joint_fit``
+    Values of cells that are fitted over all trees: ridge regression, mini-batches, all lifetimes.
+``prequential``
+    Rows that are predicted before they are learned.
+``uncertainty``
     How sure a forest is: of a label, and of its mean; how dense its rows lie.
-``sampled``, ``calibration``, ``dispersion``, ``importances``
-    Forecasts of a sample of rows before they are learned, what they are worth; features.
-``progressive``, ``scales``, ``warmup``
+``tuning``
     Settings that are chosen from the first rows.
-``data``, ``store``, ``checkpoint``
-    Parquet as a numbered stream; object stores; runs and models in them.
+``forest``
+    The forest as checked data, merged forests, a convex loss of the user's own.
+``kernel_machine``
+    Machines on the Mondrian kernel: their lifetimes, searched and averaged over.
+``store``, ``checkpoint``, ``data``
+    Object stores; runs and models in them; Parquet as a numbered stream.
 ``estimators``
     The scikit-learn face.
 ``export``, ``frames``
@@ -63,6 +69,7 @@ from dmondrian.errors import (
 )
 
 if TYPE_CHECKING:
+    from dmondrian.ensemble.settings.lifetime import PowerLifetime
     from dmondrian.estimators import (
         AMFClassifier,
         AMFRegressor,
@@ -77,8 +84,7 @@ if TYPE_CHECKING:
         OnlineRandomForestClassifier,
         OnlineRandomForestRegressor,
     )
-    from dmondrian.lifetime import PowerLifetime
-    from dmondrian.own_loss import ConvexLoss
+    from dmondrian.forest.custom_loss import ConvexLoss
 
 __version__ = "0.1.0"
 
@@ -133,7 +139,7 @@ def load(path: Any) -> Any:
     CheckpointError
         If there is no checkpoint, or its bytes are not what was written.
     """
-    from dmondrian.estimators.persistence import load_estimator
+    from dmondrian.estimators.load import load_estimator
 
     return load_estimator(path)
 
@@ -141,7 +147,7 @@ def load(path: Any) -> Any:
 _LAZY = {
     "AMFClassifier": "dmondrian.estimators",
     "AMFRegressor": "dmondrian.estimators",
-    "ConvexLoss": "dmondrian.own_loss",
+    "ConvexLoss": "dmondrian.forest.custom_loss",
     "GeneralizedMondrianForestClassifier": "dmondrian.estimators",
     "GeneralizedMondrianForestRegressor": "dmondrian.estimators",
     "MondrianDensity": "dmondrian.estimators",
@@ -152,7 +158,7 @@ _LAZY = {
     "MondrianKernelRegressor": "dmondrian.estimators",
     "OnlineRandomForestClassifier": "dmondrian.estimators",
     "OnlineRandomForestRegressor": "dmondrian.estimators",
-    "PowerLifetime": "dmondrian.lifetime",
+    "PowerLifetime": "dmondrian.ensemble.settings.lifetime",
 }
 
 

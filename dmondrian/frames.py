@@ -21,14 +21,14 @@ import pyarrow as pa
 
 from dmondrian import load
 from dmondrian.checkpoint import Run
-from dmondrian.cost import quantile_names
 from dmondrian.data import Schema
 from dmondrian.data.columns import check_types
 from dmondrian.data.encode import encode_features
 from dmondrian.data.frame_index import index_names
 from dmondrian.data.number_block import NumberBlock
+from dmondrian.ensemble.settings.loss_settings import quantile_names
 from dmondrian.errors import DataError, ParameterError, SchemaError
-from dmondrian.estimators.plain import without_names
+from dmondrian.estimators.single_row import without_names
 
 _ARROW_NUMBERS = frozenset(
     type_.id

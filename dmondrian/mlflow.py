@@ -12,12 +12,12 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
+from dmondrian._optional import require
 from dmondrian.checkpoint import Run, look_at_model
 from dmondrian.checkpoint.copying import copy_model
 from dmondrian.data import Schema
-from dmondrian.distributed.metrics import Progressive
+from dmondrian.distributed.metrics.progressive import Progressive
 from dmondrian.errors import DataError, ParameterError
-from dmondrian.extras import require
 from dmondrian.frames import FrameModel, answer_names
 
 _LONGEST = 500  # characters of a parameter; stores differ in what they take

@@ -15,7 +15,7 @@ from benchmarks.kernel.peers import parser_of, split_of, write
 from benchmarks.pages import Figure, Number, Page, runs_of
 from benchmarks.records import Records, tabled
 from dmondrian import MondrianKernelRegressor
-from dmondrian.kernel.columns import leaves_of
+from dmondrian.joint_fit.cell_columns import leaves_of
 
 TREES, LIFETIMES, BINS, NEAR = 50, (0.16, 0.64, 2.56), 61, 0.05
 

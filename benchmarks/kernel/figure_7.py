@@ -3,8 +3,8 @@
 1000 rows of the unit square, labels from a Gaussian process of lifetime 10 with noise of standard
 deviation 0.1; a fifth are held out, 500 others test. Lifetimes up to 100, by one sweep.
 
-Seeds 0 to 4 are those on which the end of the sweep (dmondrian/kernel/grid.py) was set right; what
-is reported are others.
+Seeds 0 to 4 are those on which the end of the sweep (dmondrian/kernel_machine/lifetime_grid.py) was
+set right; what is reported are others.
 
     python -m benchmarks.kernel.figure_7
 """

@@ -33,7 +33,7 @@ from benchmarks.kernel.peers import (
 from benchmarks.pages import Figure, Page, cell
 from benchmarks.records import tabled
 from dmondrian import MondrianKernelRegressor
-from dmondrian.kernel.grid import WarmSweep
+from dmondrian.kernel_machine.lifetime_grid import WarmSweep
 
 ENTRIES, RIDGE, TRIES, LAST = 350, 1e-4, 8, 8.0
 Path = list[tuple[float, float, float]]  # seconds, lifetime, error

@@ -9,7 +9,7 @@ from dmondrian.checkpoint.lease import Lease
 from dmondrian.checkpoint.manifest import Manifest
 from dmondrian.checkpoint.model import known_trees, load_model, look_at_model, save_model
 from dmondrian.checkpoint.run import Run
-from dmondrian.checkpoint.trees import Blob, load_trees, peek_blobs
+from dmondrian.checkpoint.stored_trees import Blob, load_trees, peek_blobs
 
 __all__ = [
     "Blob",

@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dmondrian._memory_limit import usable_bytes
 from dmondrian.checkpoint.document import dump_json, parse_json
 from dmondrian.checkpoint.framing import read_batch_frame, values_of
 from dmondrian.errors import CorruptError, ParameterError
-from dmondrian.store.memory import usable_bytes
 
 FORMAT = 1
 METADATA_KEY = b"dmondrian"

@@ -117,7 +117,9 @@ def _fill(
 
 def _metrics(found: list[Manifest]) -> dict[str, Any]:
     """Return what the merged run begins with: the mean of its parts' calibrations, if all have."""
-    from dmondrian.calibration import kind_of  # without Numba until it is needed
+    from dmondrian.uncertainty.temperature_scaling import (
+        kind_of,  # without Numba until it is needed
+    )
 
     told = [manifest.metrics.get("calibration") for manifest in found]
     if any(part is None for part in told):

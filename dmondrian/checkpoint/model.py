@@ -1,7 +1,8 @@
 """Models: a finished forest is a run folder with one commit, so any checkpoint can be loaded.
 
-Relies on `Run` and the codec; `dmondrian.forest` is imported when it is needed. Promises that what
-`load_model` returns was checked on the way: digests, sizes, dtypes, then the forest's own checks.
+Relies on `Run` and the codec; `dmondrian.forest.forest` is imported when it is needed. Promises
+that what `load_model` returns was checked on the way: digests, sizes, dtypes, then the forest's own
+checks.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from dmondrian.checkpoint.codec import encode_forest
 from dmondrian.checkpoint.manifest import LARGEST_POSITION, Manifest
 from dmondrian.checkpoint.parts import pieces
 from dmondrian.checkpoint.run import Run
+from dmondrian.checkpoint.stored_trees import Blob, load_trees, model_blobs, peek_blobs
 from dmondrian.checkpoint.summary import Summary, total
-from dmondrian.checkpoint.trees import Blob, load_trees, model_blobs, peek_blobs
 from dmondrian.errors import CheckpointError, CorruptError, FencedError
 
 if TYPE_CHECKING:
-    from dmondrian.forest import Forest
+    from dmondrian.forest.forest import Forest
 
 # Rows learned; in a run folder this is the manifest's position, so it is not stored twice.
 ROWS_KEY = "n_seen"
@@ -130,7 +131,7 @@ def load_model(url: str | os.PathLike[str]) -> tuple[Forest, dict[str, Any], Man
     if not forest.trees:
         raise CorruptError(f"{os.fspath(url)} names no tree: there is no forest.")
     if manifest.metrics.get(CALIBRATION) is not None:  # of a run: its shards know none
-        from dmondrian.calibration import kind_of
+        from dmondrian.uncertainty.temperature_scaling import kind_of
 
         kind = kind_of(forest.parameters.tells_labels)
         forest.calibration = kind.from_json(manifest.metrics[CALIBRATION])

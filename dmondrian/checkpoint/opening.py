@@ -12,9 +12,9 @@ import re
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from dmondrian._atomic_write import broken_link
 from dmondrian.checkpoint import document
 from dmondrian.errors import CheckpointError, CorruptError, NotFoundError, StoreError
-from dmondrian.files import broken_link
 from dmondrian.store import Store, open_store
 
 FORMAT = 1

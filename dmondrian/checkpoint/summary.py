@@ -1,9 +1,10 @@
 """Summary of a forest: the few numbers of its trees that people ask for, kept in the manifest.
 
 Whoever shows a run reads these and no tree, so that it takes as little memory and time for a large
-forest as for a small one. Relies on :mod:`dmondrian.importances`, and on :mod:`dmondrian.layout`
-where a summary is made of trees: to read one loads no kernels. Promises that the summary of a whole
-forest does not depend on how its trees were cut into shards: sums over trees are exact.
+forest as for a small one. Relies on :mod:`dmondrian.ensemble.feature_importances`, and on
+:mod:`dmondrian.tree.box_encoding_choice` where a summary is made of trees: to read one loads no
+kernels. Promises that the summary of a whole forest does not depend on how its trees were cut into
+shards: sums over trees are exact.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from dmondrian.importances import shares_of, tree_gains, why_none
+from dmondrian.ensemble.feature_importances import shares_of, tree_gains, why_none
 
 if TYPE_CHECKING:
-    from dmondrian.forest import Forest
+    from dmondrian.forest.forest import Forest
 
 Exact = tuple[float, ...]  # a sum that no rounding has changed: floats, each rounding the rest
 
@@ -35,7 +36,7 @@ class Summary:
     @classmethod
     def of(cls, forest: Forest) -> Summary:
         """Return the summary of a forest that nobody changes meanwhile. O(nodes x features)."""
-        from dmondrian.layout import loaded_bytes
+        from dmondrian.tree.box_encoding_choice import loaded_bytes
 
         gains: tuple[Exact, ...] | None = None
         if why_none(forest.parameters.to_json()) is None:

@@ -56,7 +56,7 @@ def connected(
     if scheduler == LOCAL and tls is None:
         yield {"client": None, "n_workers": workers, "threads": threads, **limit}
         return
-    from dmondrian.distributed import cluster
+    from dmondrian.distributed.cluster import client as cluster
 
     security = None if tls is None else cluster.encrypted(tls.ca, tls.cert, tls.key)
     if scheduler == LOCAL:

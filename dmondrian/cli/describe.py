@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dmondrian._text.wording import counted, size
 from dmondrian.cli.output import Output, shown, table
 from dmondrian.cli.score import metrics_table, one_or_list
 from dmondrian.errors import CheckpointError, StoreError
-from dmondrian.wording import counted, size
 
 if TYPE_CHECKING:
     from dmondrian.checkpoint import Run
@@ -93,7 +93,7 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
         lines = [(name, f"{share:.4f}") for name, share in ranked]
         output.text("importances of the columns:\n" + _indented(table(lines)))
     if told["metrics"]:
-        from dmondrian.distributed.metrics import WORSE
+        from dmondrian.distributed.metrics.progressive import WORSE
 
         title = f"metrics ({told['metrics']['forecast']}):\n"
         output.text(title + metrics_table(told["metrics"], "  "))
@@ -132,7 +132,7 @@ def _facts(model: str, with_importances: bool) -> dict[str, Any]:
     from dmondrian.checkpoint import Run, known_trees
     from dmondrian.checkpoint.model import summary_from_trees
     from dmondrian.checkpoint.parts import parts_of
-    from dmondrian.importances import why_none
+    from dmondrian.ensemble.feature_importances import why_none
 
     trees, stored, manifest = known_trees(model)
     run = Run.open(model)
@@ -207,7 +207,7 @@ def _trained(run: Run) -> dict[str, Any] | None:
 
 
 def _when(trained: Mapping[str, Any]) -> str:
-    from dmondrian.distributed.progress import clock
+    from dmondrian.distributed.cluster.progress import clock
 
     began, ended = (
         time.strftime("%Y-%m-%d %H:%M", time.gmtime(float(trained[name] or 0.0)))
@@ -238,7 +238,7 @@ def _calibration(told: Any) -> Any:
     """Return the calibration of a manifest, or None."""
     if told is None:
         return None
-    from dmondrian.calibration import kind_of
+    from dmondrian.uncertainty.temperature_scaling import kind_of
 
     return kind_of(isinstance(told, dict) and "squares" in told).from_json(told)
 
@@ -277,7 +277,7 @@ def _metrics(stored: dict[str, Any]) -> dict[str, Any]:
     """Turn the accumulators of a run into metrics; a model from `save` has none."""
     if not stored.get("progressive"):
         return {}
-    from dmondrian.distributed.metrics import Progressive
+    from dmondrian.distributed.metrics.progressive import Progressive
 
     return Progressive.from_json(stored["progressive"]).report()
 
@@ -285,7 +285,7 @@ def _metrics(stored: dict[str, Any]) -> dict[str, Any]:
 def _counts(stored: dict[str, Any]) -> dict[str, int]:
     if not stored.get("counts"):
         return {}
-    from dmondrian.distributed.metrics import read_counts
+    from dmondrian.distributed.metrics.progressive import read_counts
 
     return read_counts(stored)
 

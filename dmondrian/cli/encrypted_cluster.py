@@ -19,9 +19,9 @@ import dask
 from distributed import Client, LocalCluster
 from distributed.system import MEMORY_LIMIT
 
-from dmondrian._cache import copy_cache
+from dmondrian._numba.cache import copy_cache
 from dmondrian.cli.tls import Tls
-from dmondrian.distributed.cluster import (
+from dmondrian.distributed.cluster.client import (
     CONFIG,
     START_SECONDS,
     IgnoreInterrupt,
@@ -29,8 +29,8 @@ from dmondrian.distributed.cluster import (
     local_size,
     warm,
 )
+from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ClusterError
-from dmondrian.parameters import ForestParameters
 
 __all__ = ["local_size", "running", "warm_kernels"]
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from dmondrian._text.wording import size
 from dmondrian.cli.output import Output
-from dmondrian.wording import size
 
 
 def export(arguments: argparse.Namespace, output: Output) -> int:

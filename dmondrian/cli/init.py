@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dmondrian._text.toml_values import toml_value
+from dmondrian._text.wording import counted
 from dmondrian.cli.job_keys import ALGORITHMS, WITHOUT_TARGET, is_classifier
 from dmondrian.cli.output import Output
 from dmondrian.errors import DataError, JobError
-from dmondrian.toml_text import toml_value
-from dmondrian.wording import counted
 
 if TYPE_CHECKING:
     from dmondrian.data import Plan

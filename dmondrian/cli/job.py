@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dmondrian._atomic_write import NO_HOME
 from dmondrian.cli.job_keys import KINDS, REQUIRED_TABLES, TABLES, WITHOUT_TARGET, Key
 from dmondrian.cli.other_names import algorithm_meant, key_meant
 from dmondrian.cli.tls import KEYS as TLS_KEYS
 from dmondrian.cli.tls import tls_mistakes
 from dmondrian.cli.toml_lines import line_of
 from dmondrian.errors import JobError, ParameterError
-from dmondrian.files import NO_HOME
 
 # Keys whose relative paths are resolved against the place where they were written.
 _PATH_KEYS = (
@@ -170,8 +170,8 @@ def check_amounts(job: Job) -> None:
     JobError
         With the line.
     """
-    from dmondrian.distributed.intervals import parse_every
-    from dmondrian.distributed.memory import parse_limit
+    from dmondrian.distributed.scoring.memory_plan import parse_limit
+    from dmondrian.distributed.training.checkpoint_schedule import parse_every
 
     checks = (
         ("run", job.run, "checkpoint_every", parse_every),

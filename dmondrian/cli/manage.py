@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import argparse
 
+from dmondrian._text.wording import counted, size
 from dmondrian.cli.cluster import connected
 from dmondrian.cli.output import Output
 from dmondrian.cli.score import metrics_table
 from dmondrian.cli.tls import tls_of_arguments
 from dmondrian.cli.train import summary_line
-from dmondrian.wording import counted, size
 
 
 def grow(arguments: argparse.Namespace, output: Output) -> int:

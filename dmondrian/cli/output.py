@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TextIO
 
-from dmondrian.terminal import ProgressLine
+from dmondrian._text.progress_line import ProgressLine
 
 if TYPE_CHECKING:
     from dmondrian.distributed import Progress
@@ -108,7 +108,7 @@ class Output:
 class _Logged(logging.Handler):
     """Hands a library's records to a command's output: news as notes, warnings as remarks.
 
-    A record of an event (:mod:`dmondrian.distributed.events`) is a note, and a JSON line.
+    A record of an event (:mod:`dmondrian.distributed.cluster.events`) is a note, and a JSON line.
     """
 
     def __init__(self, output: Output) -> None:

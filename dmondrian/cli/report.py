@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import argparse
 
+from dmondrian._text.wording import size
 from dmondrian.cli.output import Output
-from dmondrian.wording import size
 
 
 def report(arguments: argparse.Namespace, output: Output) -> int:

@@ -10,10 +10,10 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
+from dmondrian._text.wording import counted
 from dmondrian.cli.cluster import connected
 from dmondrian.cli.output import Output, table
 from dmondrian.cli.tls import tls_of_arguments
-from dmondrian.wording import counted
 
 # Metrics by their names in results, and how a person calls them.
 _METRICS = {
@@ -49,7 +49,7 @@ def evaluate(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def _cluster(arguments: argparse.Namespace) -> Any:
-    from dmondrian.distributed.memory import parse_limit
+    from dmondrian.distributed.scoring.memory_plan import parse_limit
 
     tls, limit = tls_of_arguments(arguments), parse_limit(arguments.memory_limit)
     return connected(arguments.scheduler, arguments.workers, arguments.threads, tls, limit)

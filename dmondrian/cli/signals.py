@@ -4,7 +4,7 @@ Relies on being entered in the main thread; elsewhere signals cannot be caught a
 Promises to leave alone what is ignored (by `nohup`, say) or not Python's to change, and to put the
 handlers back; and that no interrupt is lost where Python cannot pass one on, as in what it calls
 when an object is gone: it is raised again. Whoever stops more gently
-(:mod:`dmondrian.distributed.interrupt`) replaces them for a while.
+(:mod:`dmondrian.distributed.cluster.interrupt`) replaces them for a while.
 """
 
 from __future__ import annotations

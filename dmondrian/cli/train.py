@@ -25,7 +25,7 @@ def train(arguments: argparse.Namespace, output: Output) -> int:
     estimator = build_estimator(job)
     check_amounts(job)
     from dmondrian import distributed
-    from dmondrian.distributed.wanted import check_readable, check_wanted
+    from dmondrian.distributed.scoring.preflight import check_readable, check_wanted
 
     options = {key: value for key, value in (job.run | job.data).items() if key != "path"}
     wanted = None if job.score is None else _wanted(job.score)
@@ -107,7 +107,7 @@ def _cluster(job: Job) -> Any:
 
 
 def _tell_trained(run: Any, output: Output) -> None:
-    from dmondrian.distributed.metrics import WORSE
+    from dmondrian.distributed.metrics.progressive import WORSE
 
     metrics = {key: value for key, value in run.metrics.items() if key != "curve"}
     output.event("trained", {"run": run.run_url, "metrics": run.metrics, "summary": run.summary})
@@ -120,7 +120,7 @@ def _tell_trained(run: Any, output: Output) -> None:
 
 def summary_line(summary: Mapping[str, Any]) -> str:
     """Say in a line what an attempt took, and what it lost on the way."""
-    from dmondrian.distributed.progress import clock
+    from dmondrian.distributed.cluster.progress import clock
 
     parts = [
         f"{summary['rows']:,} rows in {clock(summary['seconds'])}",

@@ -18,13 +18,13 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+from dmondrian._atomic_write import NO_HOME
+from dmondrian._text.toml_values import toml_value
+from dmondrian._text.wording import counted
 from dmondrian.cli.certificates import make_certificates, tls_in
 from dmondrian.cli.output import Output
 from dmondrian.cli.tls import Tls, tls_mistakes, tls_of_arguments
 from dmondrian.errors import JobError
-from dmondrian.files import NO_HOME
-from dmondrian.toml_text import toml_value
-from dmondrian.wording import counted
 
 SCHEDULER_FILE = "scheduler.json"
 _N_WORKERS = 2  # the fewest that show what a cluster does
@@ -44,7 +44,7 @@ def cluster(arguments: argparse.Namespace, output: Output) -> int:
         output.text(_job_lines({"tls_ca": tls.ca, "tls_cert": tls.cert, "tls_key": tls.key}))
         return 0
     from dmondrian.cli.encrypted_cluster import local_size, running, warm_kernels
-    from dmondrian.distributed.interrupt import Interrupts
+    from dmondrian.distributed.cluster.interrupt import Interrupts
 
     wanted = _N_WORKERS if arguments.workers is None else arguments.workers
     n_workers, threads = local_size(wanted, arguments.threads)

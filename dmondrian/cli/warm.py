@@ -15,9 +15,9 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from dmondrian._text.wording import counted
 from dmondrian.cli.output import Output
 from dmondrian.errors import ParameterError
-from dmondrian.wording import counted
 
 DOMAINS = ("range", "cube")
 # Parameters that choose a policy, and so kernels of its own, beside the domain: the products of
@@ -57,12 +57,10 @@ _WARMUP_ROWS = 32  # the fewest there can be: settings are chosen from them
 
 def warm(arguments: argparse.Namespace, output: Output) -> int:
     """Run the command; see `dmondrian warm --help`."""
-    from numba import config
+    from dmondrian._numba.cache import cache_folder
+    from dmondrian._numba.jit import compilations, is_compiling
 
-    from dmondrian._cache import cache_folder
-    from dmondrian._jit import compilations
-
-    if config.DISABLE_JIT:
+    if not is_compiling():
         raise ParameterError("NUMBA_DISABLE_JIT is set, so nothing is compiled: unset it")
     algorithms = tuple(dict.fromkeys(arguments.algorithm)) or tuple(CHOICES)
     domains = (arguments.domain,) if arguments.domain else DOMAINS
@@ -101,7 +99,7 @@ def _use(algorithm: str, chosen: dict[str, Any]) -> None:
     import numpy as np
 
     from dmondrian.estimators import ALGORITHMS
-    from dmondrian.prequential import forecast_and_learn_all
+    from dmondrian.prequential.forecasts import forecast_and_learn_all
 
     X = np.random.default_rng(0).random((_ROWS, 6), dtype=np.float32)
     X[:, 2:] = X[:, 2:] > 0.5  # boxes write features of two values as bits

@@ -14,13 +14,13 @@ from datetime import date
 
 import pyarrow as pa
 
+from dmondrian._text.wording import counted
+from dmondrian.data.arrow_values import CATEGORY, is_bytes, kind_of
 from dmondrian.data.footers import Footer
 from dmondrian.data.plan import PartitionValue
 from dmondrian.data.schema import Column, Schema
 from dmondrian.data.source import SourceFile, partition_keys
-from dmondrian.data.values import CATEGORY, is_bytes, kind_of
 from dmondrian.errors import DataError, SchemaError
-from dmondrian.wording import counted
 
 INDEX = "the index of a data frame, written along with its columns; `include` names those to use"
 

@@ -21,10 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dmondrian.data.schema import Column, Schema
-from dmondrian.data.tables import Where
-from dmondrian.data.target import as_labels
-from dmondrian.data.values import (
+from dmondrian.data.arrow_values import (
     MICROS_PER_DAY,
     BoolArray,
     FloatArray,
@@ -34,6 +31,9 @@ from dmondrian.data.values import (
     as_texts,
     flatten,
 )
+from dmondrian.data.schema import Column, Schema
+from dmondrian.data.tables import Where
+from dmondrian.data.target import as_labels
 from dmondrian.errors import DataError
 
 FARTHEST = 1e6  # limit of encoded numbers, in training ranges

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from dmondrian._text.wording import counted
 from dmondrian.data.chunks import Band
 from dmondrian.data.columns import check_file, partition_types
 from dmondrian.data.constants import constants_of
@@ -28,7 +29,6 @@ from dmondrian.data.plan import (
 from dmondrian.data.source import Source, is_local, stat_uri
 from dmondrian.data.version import Version
 from dmondrian.errors import DataError, PlanError
-from dmondrian.wording import counted
 
 
 def extend_plan(plan: Plan, source: Source) -> Plan:

@@ -18,11 +18,7 @@ from functools import lru_cache
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dmondrian.data.fingerprint import END_BYTES, fingerprint, footer_in, read_end
-from dmondrian.data.frame_index import index_names
-from dmondrian.data.source import SourceFile, open_uri
-from dmondrian.data.unreadable import encrypted_columns, first_line, unreadable
-from dmondrian.data.values import (
+from dmondrian.data.arrow_values import (
     CATEGORY,
     NUMBER,
     TIME,
@@ -30,6 +26,10 @@ from dmondrian.data.values import (
     statistic_micros,
     statistic_number,
 )
+from dmondrian.data.fingerprint import END_BYTES, fingerprint, footer_in, read_end
+from dmondrian.data.frame_index import index_names
+from dmondrian.data.source import SourceFile, open_uri
+from dmondrian.data.unreadable import encrypted_columns, first_line, unreadable
 from dmondrian.errors import DataError
 
 __all__ = ["Bounds", "Footer", "first_line", "open_parquet", "read_columns", "read_footers"]

@@ -15,6 +15,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
+from dmondrian.data.arrow_values import CATEGORY, MICROS_PER_DAY, NUMBER, TIME
 from dmondrian.data.columns import Draft
 from dmondrian.data.footers import Bounds, Footer
 from dmondrian.data.scan import MAX_DISTINCT, CategoryScan, NumberScan, Scan, TimeScan, scan
@@ -26,7 +27,6 @@ from dmondrian.data.target import (
     bounds_look_sorted,
     ranges_look_pure,
 )
-from dmondrian.data.values import CATEGORY, MICROS_PER_DAY, NUMBER, TIME
 from dmondrian.errors import DataError, ParameterError, SchemaError
 
 SAMPLE_ROWS = 1_000_000  # rows looked at for NaN in float columns and for times of day

@@ -10,8 +10,8 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from dmondrian._atomic_write import broken_link
 from dmondrian.errors import DataError
-from dmondrian.files import broken_link
 
 # Tools that keep files elsewhere and links in their place, by what their links lead to.
 _FETCHERS = {"/annex/objects/": "git annex get", "/.dvc/cache/": "dvc pull"}

@@ -12,9 +12,9 @@ import math
 
 import numpy as np
 
+from dmondrian.data.arrow_values import NUMBER, FloatArray, IntArray
 from dmondrian.data.encode import FARTHEST, IMPUTED, Counts, Matrix, bounds_of
 from dmondrian.data.schema import Column, Schema
-from dmondrian.data.values import NUMBER, FloatArray, IntArray
 
 
 class NumberBlock:

@@ -26,12 +26,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dmondrian._text.wording import counted
 from dmondrian.checkpoint.document import parse_json
 from dmondrian.data.chunks import Band, Chunk, join, lay_bands, mix
 from dmondrian.data.schema import Schema
 from dmondrian.data.shuffle import GROUP_ORDER, permutation
 from dmondrian.errors import CorruptError
-from dmondrian.wording import counted
 
 BLOCK_ROWS = 65_536  # longer row groups are cut into blocks of this many rows
 _META = b"dmondrian.plan"

@@ -22,19 +22,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dmondrian._text.wording import counted
+from dmondrian.data.arrow_values import BoolArray, FloatArray, IntArray
 from dmondrian.data.chunks import Chunk
 from dmondrian.data.columns import partition_array
 from dmondrian.data.encode import Matrix, encode_features, encode_target, encode_weight
 from dmondrian.data.footers import first_line, open_parquet, read_columns
-from dmondrian.data.kept import Kept
 from dmondrian.data.plan import Block, Plan
 from dmondrian.data.schema import Schema
 from dmondrian.data.shuffle import CHUNK_ORDER, permutation, share_rows
+from dmondrian.data.single_flight_cache import Kept
 from dmondrian.data.source import is_local, stat_uri
 from dmondrian.data.tables import Columns, joined
-from dmondrian.data.values import BoolArray, FloatArray, IntArray
 from dmondrian.errors import DataError, PlanError, SchemaError
-from dmondrian.wording import counted
 
 KEPT_BYTES = 256 << 20
 """Bytes of decoded row groups that are kept, at least one of them."""

@@ -19,11 +19,11 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from dmondrian.data.arrow_values import MICROS_PER_DAY, as_micros, as_numbers, as_texts, flatten
 from dmondrian.data.chunks import JOINED_ROWS, Chunk, join
 from dmondrian.data.columns import partition_array, partition_values
 from dmondrian.data.footers import Footer, first_line, open_parquet, read_columns
 from dmondrian.data.tables import Column, Columns, Where, joined
-from dmondrian.data.values import MICROS_PER_DAY, as_micros, as_numbers, as_texts, flatten
 from dmondrian.errors import DataError
 
 JOINED_VALUES = 2**20

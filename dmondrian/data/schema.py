@@ -29,8 +29,8 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
 
+from dmondrian._text.wording import counted
 from dmondrian.errors import SchemaError
-from dmondrian.wording import counted
 
 NULL_LEVEL = "<null>"
 OTHER_LEVEL = "<other>"

@@ -24,9 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dmondrian.data.schema import Label
-from dmondrian.data.tables import Column, Where
-from dmondrian.data.values import (
+from dmondrian.data.arrow_values import (
     FloatArray,
     IntArray,
     as_numbers,
@@ -35,6 +33,8 @@ from dmondrian.data.values import (
     is_bytes,
     is_text,
 )
+from dmondrian.data.schema import Label
+from dmondrian.data.tables import Column, Where
 from dmondrian.errors import DataError
 
 FEW_CHANGES = 0.1

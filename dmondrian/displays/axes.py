@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dmondrian.extras import require
+from dmondrian._optional import require
 
 
 def axes_of(ax: Any) -> Any:

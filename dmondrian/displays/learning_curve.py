@@ -1,7 +1,7 @@
 """Test-then-train metrics against rows learned: of runs, or of an estimator fed with arrays.
 
-Relies on the curves that runs keep (:mod:`dmondrian.distributed.metrics`). Promises the numbers of
-the run, and bands that say what they are.
+Relies on the curves that runs keep (:mod:`dmondrian.distributed.metrics.progressive`). Promises the
+numbers of the run, and bands that say what they are.
 
 **Band of one run.** A curve is a mean of losses, which tells between two of its points the mean of
 the rows there. The variance of one row is taken from how much neighbouring means differ
@@ -25,10 +25,10 @@ from sklearn.base import clone, is_classifier
 from sklearn.utils import column_or_1d
 
 from dmondrian.displays.axes import axes_of
-from dmondrian.distributed.curve import NAMES, band_of
-from dmondrian.distributed.metrics import Progressive
+from dmondrian.distributed.metrics.curve import NAMES, band_of
+from dmondrian.distributed.metrics.progressive import Progressive
 from dmondrian.errors import ParameterError
-from dmondrian.forecast_lag import EACH, kind_of, slices
+from dmondrian.prequential.forecast_lag import EACH, kind_of, slices
 
 
 class LearningCurveDisplay:

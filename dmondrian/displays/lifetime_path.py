@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dmondrian.displays.axes import axes_of
 from dmondrian.errors import ParameterError
-from dmondrian.kernel.sweep import KernelPath
+from dmondrian.joint_fit.lifetime_sweep import KernelPath
 
 
 class LifetimePathDisplay:

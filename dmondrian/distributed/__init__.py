@@ -12,13 +12,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dmondrian.distributed.cluster.progress import Progress
     from dmondrian.distributed.detached import submit
-    from dmondrian.distributed.evaluation import evaluate
-    from dmondrian.distributed.growing import grow
-    from dmondrian.distributed.lazy import predict, predict_proba
-    from dmondrian.distributed.progress import Progress
-    from dmondrian.distributed.scoring import score
-    from dmondrian.distributed.trainer import TrainedRun, train
+    from dmondrian.distributed.scoring.dask_predict import predict, predict_proba
+    from dmondrian.distributed.scoring.evaluate import evaluate
+    from dmondrian.distributed.scoring.score import score
+    from dmondrian.distributed.training.add_trees import grow
+    from dmondrian.distributed.training.train import TrainedRun, train
 
 __all__ = [
     "Progress",
@@ -33,15 +33,15 @@ __all__ = [
 ]
 
 _LAZY = {
-    "Progress": "progress",
-    "TrainedRun": "trainer",
-    "evaluate": "evaluation",
-    "grow": "growing",
-    "predict": "lazy",
-    "predict_proba": "lazy",
-    "score": "scoring",
+    "Progress": "cluster.progress",
+    "TrainedRun": "training.train",
+    "evaluate": "scoring.evaluate",
+    "grow": "training.add_trees",
+    "predict": "scoring.dask_predict",
+    "predict_proba": "scoring.dask_predict",
+    "score": "scoring.score",
     "submit": "detached",
-    "train": "trainer",
+    "train": "training.train",
 }
 
 

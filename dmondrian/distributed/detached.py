@@ -17,14 +17,14 @@ from distributed import Client, fire_and_forget, worker_client
 
 from dmondrian.checkpoint import jobs
 from dmondrian.data.paths import check_paths
-from dmondrian.distributed.attempt import manner_of
-from dmondrian.distributed.cluster import connected
-from dmondrian.distributed.freeze import IN_MEMORY, freeze
-from dmondrian.distributed.scoring import score
-from dmondrian.distributed.scoring_beat import ScoringBeat
-from dmondrian.distributed.stage import is_dask
-from dmondrian.distributed.trainer import bring_to_end
-from dmondrian.distributed.wanted import check_readable, check_wanted
+from dmondrian.distributed.cluster.client import connected
+from dmondrian.distributed.scoring.heartbeat import ScoringBeat
+from dmondrian.distributed.scoring.preflight import check_readable, check_wanted
+from dmondrian.distributed.scoring.score import score
+from dmondrian.distributed.training.attempt import manner_of
+from dmondrian.distributed.training.run_setup import IN_MEMORY, freeze
+from dmondrian.distributed.training.stage_dask import is_dask
+from dmondrian.distributed.training.train import bring_to_end
 from dmondrian.errors import ParameterError
 from dmondrian.store import Store, open_store
 

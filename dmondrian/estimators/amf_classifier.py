@@ -9,11 +9,11 @@ from numbers import Real
 from typing import Any, ClassVar, Literal
 
 from numpy.typing import ArrayLike
-from sklearn.utils._param_validation import Interval, StrOptions
 
+from dmondrian.ensemble.settings.parameters import LARGEST_ALPHA, LEAST_ALPHA, ForestParameters
+from dmondrian.estimators._sklearn_private import Interval, StrOptions
 from dmondrian.estimators.classifier import ForestClassifier
-from dmondrian.parameters import LARGEST_ALPHA, LEAST_ALPHA, ForestParameters
-from dmondrian.warmup import LAST, START_ALPHA
+from dmondrian.tuning.auto_settings import LAST, START_ALPHA
 
 
 class AMFClassifier(ForestClassifier):
@@ -110,20 +110,20 @@ class AMFClassifier(ForestClassifier):
     costs about as much as 60 ``warmup_rows`` for one tree.
 
     Feature scales are found by an evolution strategy on the same loss, on the first
-    ``warmup_rows`` rows (:mod:`dmondrian.scales`). A choice is made when one row more has
-    come: a stream of no more than ``warmup_rows`` rows keeps what its first 512 rows chose,
-    and has no scales.
+    ``warmup_rows`` rows (:mod:`dmondrian.tuning.feature_scales`). A choice is made when one row
+    more has come: a stream of no more than ``warmup_rows`` rows keeps what its first 512 rows
+    chose, and has no scales.
 
     Columns are rounded from the first 512 rows on, and no more are needed to choose it. Rows that
     are asked about are rounded too. A column is not rounded where that would make values equal
     whose middle half lies in fewer than 512 units, as where a few rows lie far out; and none is
-    where most are not (:mod:`dmondrian.units`). Units stay: where later rows lie in a far smaller
-    range than the first, ``feature_units=None`` tells them apart.
+    where most are not (:mod:`dmondrian.ensemble.settings.feature_units`). Units stay: where later
+    rows lie in a far smaller range than the first, ``feature_units=None`` tells them apart.
 
     The exponent is fitted to all of the first 1024 rows (by weight), then to 1024 rows of each
-    doubling of the stream (:mod:`dmondrian.calibration`), so that what it costs grows with the
-    logarithm of the rows. Whatever the cuts between calls, or of the trees on a cluster, it is
-    the same number. A row counts as often as its weight says, but is forecast once.
+    doubling of the stream (:mod:`dmondrian.uncertainty.temperature_scaling`), so that what it costs
+    grows with the logarithm of the rows. Whatever the cuts between calls, or of the trees on a
+    cluster, it is the same number. A row counts as often as its weight says, but is forecast once.
 
     Threads may share the estimator, as all of this package: any number may ask it while others
     learn, who take turns. An answer is that of all trees after one row, the same for all rows asked

@@ -10,15 +10,15 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils._param_validation import Interval, StrOptions
 
-from dmondrian.calibration import calibrated_std
-from dmondrian.dispersion import VarianceFactor
+from dmondrian.ensemble.settings.numeric_limits import LARGEST_TARGET
+from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ParameterError
+from dmondrian.estimators._sklearn_private import Interval, StrOptions
 from dmondrian.estimators.regressor import ForestRegressor
-from dmondrian.limits import LARGEST_TARGET
-from dmondrian.parameters import ForestParameters
-from dmondrian.warmup import LAST
+from dmondrian.tuning.auto_settings import LAST
+from dmondrian.uncertainty.temperature_scaling import calibrated_std
+from dmondrian.uncertainty.variance_scaling import VarianceFactor
 
 AUTO_RATE = 8.0  # learning rate x variance; see benchmarks/reports/ablation.md
 
@@ -52,8 +52,8 @@ class AMFRegressor(ForestRegressor):
     calibrate : bool, default=False
         Whether to fit a factor for the variance of the label to forecasts that were made before
         their rows were learned, so that ``predict(X, return_std=True)`` is right on average
-        (:mod:`dmondrian.dispersion`). Means stay as they are. What it costs grows with the
-        logarithm of the rows.
+        (:mod:`dmondrian.uncertainty.variance_scaling`). Means stay as they are. What it costs grows
+        with the logarithm of the rows.
     use_aggregation, predict_extension, domain, clip, max_nodes
     feature_scales, feature_units, warmup_rows, random_state, n_jobs
         As in :class:`dmondrian.AMFClassifier`. There is no ``split_pure``: labels are continuous.

@@ -1,6 +1,6 @@
 """What all forest estimators share: fitting, state, inspection.
 
-Relies on :class:`dmondrian.forest.Forest` for learning and on scikit-learn's validation.
+Relies on :class:`dmondrian.forest.forest.Forest` for learning and on scikit-learn's validation.
 Promises the estimator contract of scikit-learn; ``pickle``, ``joblib`` and ``copy`` go
 through the same checked state as checkpoints.
 
@@ -30,34 +30,34 @@ from joblib import effective_n_jobs
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dmondrian.core import nodes
-from dmondrian.domain import check_cube
+from dmondrian.ensemble.feature_importances import importances
+from dmondrian.ensemble.rows.unit_cube import check_cube
+from dmondrian.ensemble.settings.parameters import ForestParameters
+from dmondrian.ensemble.threads import Turns
 from dmondrian.errors import ParameterError
-from dmondrian.estimators.one_state import in_one_state
-from dmondrian.estimators.plain import (
-    comparing_names,
-    copy_of,
-    mean_of_plain_row,
-    plain_labels,
-    plain_rows,
-)
-from dmondrian.estimators.room import check_room
-from dmondrian.estimators.row_weights import checked_weights
-from dmondrian.estimators.scaling import (
+from dmondrian.estimators._sklearn_private import Interval, StrOptions
+from dmondrian.estimators.feature_scales import (
     given_scales,
     is_per_column,
     scales_of,
     thresholds_of_rows,
     units_of,
 )
-from dmondrian.forest import Forest, tree_fields
-from dmondrian.importances import importances
-from dmondrian.parameters import ForestParameters
-from dmondrian.threads import Turns
-from dmondrian.warmup import LARGEST_WARMUP, LEAST_WARMUP, OPEN_SETTINGS, WIDEST_AUTO
+from dmondrian.estimators.memory_check import check_room
+from dmondrian.estimators.one_state import in_one_state
+from dmondrian.estimators.sample_weight import checked_weights
+from dmondrian.estimators.single_row import (
+    comparing_names,
+    copy_of,
+    mean_of_plain_row,
+    plain_labels,
+    plain_rows,
+)
+from dmondrian.forest.forest import Forest, tree_fields
+from dmondrian.tree import nodes
+from dmondrian.tuning.auto_settings import LARGEST_WARMUP, LEAST_WARMUP, OPEN_SETTINGS, WIDEST_AUTO
 
 
 def draw_seed(random_state: Any) -> int:
@@ -459,7 +459,7 @@ class BaseForest(BaseEstimator):
         """
         check_is_fitted(self)
         self._check_unchanged()
-        from dmondrian.estimators.persistence import save_estimator
+        from dmondrian.estimators.save import save_estimator
 
         save_estimator(self, path)
 

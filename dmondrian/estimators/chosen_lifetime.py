@@ -1,6 +1,6 @@
 """Lifetimes that are chosen from rows, and how: what generalised forests and densities share.
 
-Relies on :mod:`dmondrian.selection`.
+Relies on :mod:`dmondrian.ensemble.lifetime_selection`.
 
 Shapes: T trees, L lifetimes.
 """
@@ -11,12 +11,12 @@ from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.utils._param_validation import Interval
 
-from dmondrian.cost import Cost
+from dmondrian.ensemble.lifetime_selection import LifetimePath
+from dmondrian.ensemble.settings.loss_settings import Cost
+from dmondrian.estimators._sklearn_private import Interval
 from dmondrian.estimators.mondrian import MondrianForest
 from dmondrian.estimators.one_state import in_one_state
-from dmondrian.selection import LifetimePath
 
 
 class ChosenLifetime(MondrianForest):

@@ -12,18 +12,16 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from sklearn.base import ClassifierMixin, _fit_context
-from sklearn.utils.multiclass import (
-    _check_partial_fit_first_call,
-    check_classification_targets,
-)
+from sklearn.base import ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
-from dmondrian.calibration import Calibration, calibrated
 from dmondrian.errors import DataError, ParameterError
+from dmondrian.estimators._sklearn_private import check_partial_fit_first_call, fit_context
 from dmondrian.estimators.base import BaseForest
-from dmondrian.estimators.plain import mean_of_plain_row, row_by_row
-from dmondrian.estimators.row_weights import check_some_weight
+from dmondrian.estimators.sample_weight import check_some_weight
+from dmondrian.estimators.single_row import mean_of_plain_row, row_by_row
+from dmondrian.uncertainty.temperature_scaling import Calibration, calibrated
 
 
 class ForestClassifier(ClassifierMixin, BaseForest):
@@ -36,7 +34,7 @@ class ForestClassifier(ClassifierMixin, BaseForest):
 
     calibrate: bool
 
-    @_fit_context(prefer_skip_nested_validation=True)
+    @fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn rows from nothing, in their order.
 
@@ -64,7 +62,7 @@ class ForestClassifier(ClassifierMixin, BaseForest):
         return self
 
     @row_by_row
-    @_fit_context(prefer_skip_nested_validation=True)
+    @fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Learn more rows, in their order.
 
@@ -88,7 +86,7 @@ class ForestClassifier(ClassifierMixin, BaseForest):
             raise ParameterError("classes is empty; expected all labels that will ever come")
         with self._learner(anew=False) as one:
             first = one is not self
-            _check_partial_fit_first_call(one, classes)
+            check_partial_fit_first_call(one, classes)
             if first:
                 one._check_stream()
             else:

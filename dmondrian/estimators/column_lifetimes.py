@@ -16,7 +16,7 @@ from typing import Any
 
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.base import BaseForest
-from dmondrian.estimators.scaling import given_scales, is_per_column
+from dmondrian.estimators.feature_scales import given_scales, is_per_column
 
 
 class ColumnLifetimes(BaseForest):

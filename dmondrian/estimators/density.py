@@ -12,22 +12,22 @@ from numbers import Integral
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-from sklearn.base import DensityMixin, _fit_context
+from sklearn.base import DensityMixin
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import _num_samples, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
-from dmondrian.cost import CELL_VALUES, Cost
-from dmondrian.density import ForestDensity
+from dmondrian.ensemble.lifetime_selection import held_out, held_out_path, lifetime_grid
+from dmondrian.ensemble.settings.lifetime import Lifetime
+from dmondrian.ensemble.settings.loss_settings import CELL_VALUES, Cost
+from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ParameterError
+from dmondrian.estimators._sklearn_private import Interval, StrOptions, fit_context, num_samples
 from dmondrian.estimators.chosen_lifetime import ChosenLifetime
 from dmondrian.estimators.generalized import Chosen
 from dmondrian.estimators.one_state import in_one_state
-from dmondrian.estimators.row_weights import check_some_weight
-from dmondrian.lifetime import Lifetime
-from dmondrian.parameters import ForestParameters
-from dmondrian.selection import held_out, held_out_path, lifetime_grid
-from dmondrian.warmup import LAST
+from dmondrian.estimators.sample_weight import check_some_weight
+from dmondrian.tuning.auto_settings import LAST
+from dmondrian.uncertainty.density import ForestDensity
 
 _MUCH = 0.5  # of the probability for cells without rows
 _CANDIDATES = 24  # lifetimes that held-out rows choose from; each is normalised anew
@@ -52,7 +52,7 @@ class MondrianDensity(DensityMixin, ChosenLifetime):
         streams can have it. None and "penalized" need a ``max_lifetime``.
     penalty : float or None, default=None
         alpha_n of "penalized"; None for the one that comes nearest to charging each split
-        ln(n) / (2 n), found from each tree (see :mod:`dmondrian.selection`).
+        ln(n) / (2 n), found from each tree (see :mod:`dmondrian.ensemble.lifetime_selection`).
     max_lifetime : float or None, default=None
         Until when trees are split where the lifetime grows or is chosen.
     validation_fraction : float, default=0.1
@@ -62,13 +62,13 @@ class MondrianDensity(DensityMixin, ChosenLifetime):
         max(1, ln(1 + n)).
     cell_value : {"log_frequency", "minimizer"}, default="log_frequency"
         What a tree says of cell A, which holds n_A of n rows. "log_frequency": log(n_A / (n vol A))
-        moved into the limits, which is *not* the least of Z24's empirical risk
-        -(1/n) sum_i h(X_i) + log int exp(h) over [-bound, bound] wherever a limit is reached, as it
-        is in each empty cell. "minimizer": that least, log(n_A / (n vol A)) + s moved into the
-        limits with one exact number s for all cells of a tree, so that the largest values reach
-        the bound (see :mod:`dmondrian.density_risk`). Of rows that were not learned the default is
-        the more likely one, or as likely, at chosen lifetimes; at much shorter ones,
-        where the limits cut, the minimizer may be (``benchmarks/generalized.py choices``).
+        moved into the limits, which is *not* the least of Z24's empirical risk -(1/n) sum_i h(X_i)
+        + log int exp(h) over [-bound, bound] wherever a limit is reached, as it is in each empty
+        cell. "minimizer": that least, log(n_A / (n vol A)) + s moved into the limits with one exact
+        number s for all cells of a tree, so that the largest values reach the bound (see
+        :mod:`dmondrian.ensemble.density_risk`). Of rows that were not learned the default is the
+        more likely one, or as likely, at chosen lifetimes; at much shorter ones, where the limits
+        cut, the minimizer may be (``benchmarks/generalized.py choices``).
     n_draws : int, default=10000
         Draws that normalise a forest: the standard error of the log density is at most
         ``normalization_error_``, which falls as one over the root of them.
@@ -199,7 +199,7 @@ class MondrianDensity(DensityMixin, ChosenLifetime):
     def _checked_labels(self, y: np.ndarray) -> np.ndarray:
         return np.zeros(len(y))  # rows are all there is
 
-    @_fit_context(prefer_skip_nested_validation=True)
+    @fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Learn rows from nothing, in their order.
 
@@ -233,7 +233,7 @@ class MondrianDensity(DensityMixin, ChosenLifetime):
         super()._learn_all(X[~is_held], y[~is_held], kept, n_classes)
         self._choose(X[is_held], None if w is None else w[is_held])
 
-    @_fit_context(prefer_skip_nested_validation=True)
+    @fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Learn more rows, in their order; parameters as in :meth:`fit`."""
         with self._learner(anew=False) as one:
@@ -249,7 +249,7 @@ class MondrianDensity(DensityMixin, ChosenLifetime):
     def _rows(
         self, X: Any, sample_weight: Any, first: bool
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        zeros = np.zeros(_num_samples(X))
+        zeros = np.zeros(num_samples(X))
         return self._validate_rows(X, zeros, sample_weight, first=first, numeric=True)
 
     def choose_lifetime(self, X: Any, sample_weight: Any = None) -> Self:

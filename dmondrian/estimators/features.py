@@ -11,17 +11,16 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_matrix
-from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
-from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import _num_samples
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
+from dmondrian.ensemble.settings.kernel_settings import Joint
+from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ParameterError
+from dmondrian.estimators._sklearn_private import Interval, StrOptions, fit_context, num_samples
 from dmondrian.estimators.kernel import MondrianPartitions
 from dmondrian.estimators.one_state import in_one_state
-from dmondrian.joint import Joint
-from dmondrian.kernel.columns import columns_of
-from dmondrian.kernel.learning import n_columns
-from dmondrian.parameters import ForestParameters
+from dmondrian.joint_fit.cell_columns import columns_of
+from dmondrian.joint_fit.fit import n_columns
 
 _ENTRY_BYTES = 3 * 8  # of a row in one tree: the entry, its column, and its cell on the way there
 
@@ -123,7 +122,7 @@ class MondrianFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mondri
     def _checked_labels(self, y: np.ndarray) -> np.ndarray:
         return np.zeros(len(y))  # rows are all there is
 
-    @_fit_context(prefer_skip_nested_validation=True)
+    @fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None) -> Self:
         """Partition for rows, whose cells become the columns, in their order.
 
@@ -142,7 +141,7 @@ class MondrianFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mondri
             one._learn_all(X, zeros, None, 0)
         return self
 
-    @_fit_context(prefer_skip_nested_validation=True)
+    @fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Take in more rows, whose new cells become new columns; parameters as in :meth:`fit`."""
         with self._learner(anew=False) as one:
@@ -155,13 +154,13 @@ class MondrianFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mondri
 
     def _rows(self, X: Any, first: bool) -> tuple[np.ndarray, np.ndarray, None]:
         rows, zeros, _ = self._validate_rows(
-            X, np.zeros(_num_samples(X)), None, first=first, numeric=True
+            X, np.zeros(num_samples(X)), None, first=first, numeric=True
         )
         self._check_memory(len(rows))
         return rows, zeros, None
 
     def _check_memory(self, n: int) -> None:
-        from dmondrian.store.memory import usable_bytes  # other estimators do without stores
+        from dmondrian._memory_limit import usable_bytes  # other estimators do without stores
 
         size, there = _ENTRY_BYTES * n * int(self.n_components), usable_bytes()
         if size > there:

@@ -1,7 +1,7 @@
 """What the generalised Mondrian forests share (Z24): a loss, limits, and lifetimes that are chosen.
 
 Relies on :class:`dmondrian.estimators.chosen_lifetime.ChosenLifetime` and on
-:mod:`dmondrian.selection`.
+:mod:`dmondrian.ensemble.lifetime_selection`.
 
 Shapes: n rows, d features, k outputs, L lifetimes, T trees.
 """
@@ -15,19 +15,19 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from dmondrian.core.assess import assess
-from dmondrian.core.nodes import N_NODES
-from dmondrian.core.score import write_losses
-from dmondrian.cost import SELECTIONS, Cost, responses, theory_rate
+from dmondrian.ensemble.lifetime_selection import held_out, held_out_path, lifetime_grid
+from dmondrian.ensemble.lifetime_selection_kernels import assess
+from dmondrian.ensemble.settings.lifetime import Lifetime, PowerLifetime
+from dmondrian.ensemble.settings.loss_settings import SELECTIONS, Cost, responses, theory_rate
+from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ParameterError
+from dmondrian.estimators._sklearn_private import Interval, StrOptions
 from dmondrian.estimators.chosen_lifetime import ChosenLifetime
 from dmondrian.estimators.one_state import in_one_state
-from dmondrian.lifetime import Lifetime, PowerLifetime
-from dmondrian.parameters import ForestParameters
-from dmondrian.selection import held_out, held_out_path, lifetime_grid
+from dmondrian.prequential.progressive_validation_kernels import write_losses
+from dmondrian.tree.nodes import N_NODES
 
 _CANDIDATES = 128  # lifetimes that held-out rows choose from
 _CHUNK = 4096  # held-out rows predicted at a time

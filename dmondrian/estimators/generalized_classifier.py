@@ -12,19 +12,19 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import Tags
-from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from dmondrian.cost import BINARY, OWN_BINARY, Cost, responses
+from dmondrian.ensemble.settings.loss_settings import BINARY, OWN_BINARY, Cost, responses
+from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import DataError
+from dmondrian.estimators._sklearn_private import StrOptions
 from dmondrian.estimators.classifier import ForestClassifier
+from dmondrian.estimators.custom_loss import OwnLoss
 from dmondrian.estimators.generalized import Chosen, GeneralizedMondrianForest
 from dmondrian.estimators.one_state import of_one_fit
-from dmondrian.estimators.own_loss import OwnLoss
-from dmondrian.own_loss import ConvexLoss
-from dmondrian.parameters import ForestParameters
-from dmondrian.warmup import LAST
+from dmondrian.forest.custom_loss import ConvexLoss
+from dmondrian.tuning.auto_settings import LAST
 
 
 def _has_probabilities(self: GeneralizedMondrianForestClassifier) -> bool:

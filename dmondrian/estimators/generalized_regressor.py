@@ -12,19 +12,25 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils._param_validation import Interval, StrOptions
 
-from dmondrian.cost import LARGEST_SIZE, OWN, OWN_OF_MEAN, REGRESSION, Cost
+from dmondrian.ensemble.settings.loss_settings import (
+    LARGEST_SIZE,
+    OWN,
+    OWN_OF_MEAN,
+    REGRESSION,
+    Cost,
+)
+from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ParameterError
+from dmondrian.estimators._sklearn_private import Interval, StrOptions
+from dmondrian.estimators.custom_loss import OwnLoss
 from dmondrian.estimators.generalized import Chosen, GeneralizedMondrianForest
 from dmondrian.estimators.label_intervals import LabelIntervals
 from dmondrian.estimators.one_state import in_one_state, of_one_fit
-from dmondrian.estimators.own_loss import OwnLoss
 from dmondrian.estimators.regressor import ForestRegressor
-from dmondrian.own_loss import ConvexLoss
-from dmondrian.parameters import ForestParameters
+from dmondrian.forest.custom_loss import ConvexLoss
 from dmondrian.stats.labels import LEAST_SIZE
-from dmondrian.warmup import LAST
+from dmondrian.tuning.auto_settings import LAST
 
 
 class GeneralizedMondrianForestRegressor(LabelIntervals, OwnLoss, ForestRegressor):
@@ -69,7 +75,8 @@ class GeneralizedMondrianForestRegressor(LabelIntervals, OwnLoss, ForestRegresso
         ``max_rows_per_leaf``, which makes "penalized" lifetimes longer.
     penalty : float or None, default=None
         alpha_n of "penalized"; None for the one that comes nearest to charging each split twice
-        what it gains on noise, found from each tree (see :mod:`dmondrian.selection`).
+        what it gains on noise, found from each tree (see
+        :mod:`dmondrian.ensemble.lifetime_selection`).
     validation_fraction : float, default=0.1
         Share of the rows that "validation" holds out, every tenth or so; they are not learned.
     max_lifetime : float or None, default=None

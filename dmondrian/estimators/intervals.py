@@ -1,7 +1,7 @@
 """How sure a Mondrian forest regressor is: of a label, and of its mean.
 
-Relies on :mod:`dmondrian.mixture` for what the forest says of a label, and on
-:mod:`dmondrian.inference` for the rows that speak in a mean.
+Relies on :mod:`dmondrian.uncertainty.gaussian_mixture` for what the forest says of a label, and on
+:mod:`dmondrian.uncertainty.confidence` for the rows that speak in a mean.
 
 Shapes: n rows, d features, q quantiles, m rows learned or held out.
 """
@@ -16,14 +16,14 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dmondrian.conformal import conformal_quantile, probability
+from dmondrian.ensemble.settings.lifetime import check_lifetimes
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.mondrian import MondrianForest
 from dmondrian.estimators.one_state import in_one_state
-from dmondrian.estimators.plain import comparing_names
-from dmondrian.inference import RATIO, debiasing_weights, weight_norms
-from dmondrian.lifetime import check_lifetimes
-from dmondrian.mixture import check_levels, mixture_std, predict_quantiles
+from dmondrian.estimators.single_row import comparing_names
+from dmondrian.uncertainty.confidence import RATIO, debiasing_weights, weight_norms
+from dmondrian.uncertainty.conformal import conformal_quantile, probability
+from dmondrian.uncertainty.gaussian_mixture import check_levels, mixture_std, predict_quantiles
 
 
 class Intervals(MondrianForest):
@@ -158,7 +158,7 @@ class Intervals(MondrianForest):
         -0.8 times the prediction at the lifetime plus 1.8 times that at 1.5 times the lifetime,
         both of the same trees: the bias in the interior falls from O(lifetime^-2) to
         O(lifetime^-4) where the function has four derivatives (derived in
-        ``dmondrian/inference.py``). For cells' means on the cube.
+        ``dmondrian/uncertainty/confidence.py``). For cells' means on the cube.
 
         Parameters
         ----------

@@ -1,6 +1,6 @@
 """What the estimators of the Mondrian kernel share: partitions, how they are fitted, lifetimes.
 
-Relies on :mod:`dmondrian.kernel`.
+Relies on :mod:`dmondrian.kernel_machine`.
 
 Shapes: n rows, d features, T trees, k outputs, L lifetimes.
 """
@@ -13,23 +13,23 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils._param_validation import Interval, StrOptions
 
+from dmondrian.ensemble.settings.kernel_settings import LARGEST_BATCH, SOLVERS, Joint
+from dmondrian.ensemble.settings.parameters import ForestParameters
+from dmondrian.ensemble.threads import Turns
 from dmondrian.errors import ParameterError
+from dmondrian.estimators._sklearn_private import Interval, StrOptions
 from dmondrian.estimators.base import BaseForest
 from dmondrian.estimators.column_lifetimes import ColumnLifetimes
 from dmondrian.estimators.kernel_loss import check_settings, choose_by_loss, fit_values
-from dmondrian.forest import Forest
-from dmondrian.joint import LARGEST_BATCH, SOLVERS, Joint
-from dmondrian.kernel.averaging import averaged
-from dmondrian.kernel.batches import learn_batches
-from dmondrian.kernel.learning import fit_tree_by_tree
-from dmondrian.kernel.lifetime_sums import Averaged
-from dmondrian.kernel.path import choose_lifetime
-from dmondrian.kernel.sweep import KernelPath
-from dmondrian.parameters import ForestParameters
-from dmondrian.threads import Turns
-from dmondrian.warmup import LAST
+from dmondrian.forest.forest import Forest
+from dmondrian.joint_fit.fit import fit_tree_by_tree
+from dmondrian.joint_fit.lifetime_sums import Averaged
+from dmondrian.joint_fit.lifetime_sweep import KernelPath
+from dmondrian.joint_fit.minibatch import learn_batches
+from dmondrian.kernel_machine.lifetime_averaging import averaged
+from dmondrian.kernel_machine.lifetime_search import choose_lifetime
+from dmondrian.tuning.auto_settings import LAST
 
 CHOICES = ("validation", "marginal_likelihood", "average")
 _SHARES = 3 * 8  # bytes of the matrices of an exact fit, for each pair of columns
@@ -225,7 +225,7 @@ class MondrianKernel(MondrianPartitions):
         turns: Turns | None = None,
     ) -> None:
         if forest.exact is not None:
-            from dmondrian.store.memory import usable_bytes  # fits by batches do without stores
+            from dmondrian._memory_limit import usable_bytes  # fits by batches do without stores
 
             forest.exact.most = int((usable_bytes() / 2 / _SHARES) ** 0.5)
         forest.update(X, y, w, n_threads, turns)

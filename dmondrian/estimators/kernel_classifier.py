@@ -9,13 +9,13 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 
+from dmondrian.ensemble.settings.kernel_settings import LOSSES, proba_of, shares
+from dmondrian.estimators._sklearn_private import StrOptions
 from dmondrian.estimators.classifier import ForestClassifier
 from dmondrian.estimators.kernel import MondrianKernel
 from dmondrian.estimators.one_state import of_one_fit
-from dmondrian.joint import LOSSES, proba_of, shares
 
 
 def _tells_proba(classifier: Any) -> bool:

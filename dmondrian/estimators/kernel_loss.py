@@ -8,7 +8,8 @@ do; of more than two classes the first is multinomial, the second one class agai
 From one lifetime to the next a cell is parted into cells that begin with its weight, which changes
 no forecast of a row that is learned; the hinge's dual variables, one for each row, stay.
 
-Relies on scikit-learn for the logistic loss and on :mod:`dmondrian.core.dual` for the hinge, as
+Relies on scikit-learn for the logistic loss and on :mod:`dmondrian.kernel_machine.dual_kernels` for
+the hinge, as
 ``LinearSVC`` begins anew each time. Promises optima up to the tolerance, not to the last bit: the
 former's sums are those of a BLAS.
 
@@ -31,19 +32,19 @@ from scipy.special import logsumexp
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
-from dmondrian.core.dual import add_duals, descend
+from dmondrian.ensemble.lifetime_selection import held_out
+from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ParameterError
-from dmondrian.forest import Forest
-from dmondrian.kernel.batches import joint_of
-from dmondrian.kernel.columns import grow_columns, leaves_of
-from dmondrian.kernel.cuts import first_lifetime
-from dmondrian.kernel.exact import write_cells
-from dmondrian.kernel.grid import grid_of, until_worse
-from dmondrian.kernel.path import Rows, heard_rows
-from dmondrian.kernel.sweep import KernelPath
-from dmondrian.parameters import ForestParameters
-from dmondrian.selection import held_out
-from dmondrian.stats.values import MARK
+from dmondrian.forest.forest import Forest
+from dmondrian.joint_fit.cell_columns import grow_columns, leaves_of
+from dmondrian.joint_fit.lifetime_sweep import KernelPath
+from dmondrian.joint_fit.minibatch import joint_of
+from dmondrian.joint_fit.ridge import write_cells
+from dmondrian.joint_fit.sweep_input import first_lifetime
+from dmondrian.kernel_machine.dual_kernels import add_duals, descend
+from dmondrian.kernel_machine.lifetime_grid import grid_of, until_worse
+from dmondrian.kernel_machine.lifetime_search import Rows, heard_rows
+from dmondrian.stats.cell_values import MARK
 
 LOGISTIC_TOLERANCE = 1e-6  # of the largest derivative by a weight, per unit of rows' weight
 HINGE_TOLERANCE = 1e-4  # of the largest derivative by a dual variable
@@ -306,8 +307,8 @@ def choose_by_loss(
 ) -> KernelPath:
     """Return the path of optima on a grid of lifetimes, chosen by the loss of held-out rows.
 
-    Parameters as of :func:`dmondrian.kernel.path.choose_lifetime`; ``validation_errors`` are mean
-    losses.
+    Parameters as of :func:`dmondrian.kernel_machine.lifetime_search.choose_lifetime`;
+    ``validation_errors`` are mean losses.
     """
     X, y, weights = heard_rows(rows)
     is_held = held_out(len(y), fraction)

@@ -1,6 +1,6 @@
 """Quantiles and intervals of forests whose cells keep labels.
 
-Relies on :mod:`dmondrian.label_mixture` and on :mod:`dmondrian.conformal`.
+Relies on :mod:`dmondrian.uncertainty.label_mixture` and on :mod:`dmondrian.uncertainty.conformal`.
 
 Shapes: n rows, d features, q levels, m rows held out.
 """
@@ -13,14 +13,14 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dmondrian.conformal import conformal_quantile, probability
+from dmondrian.ensemble.settings.lifetime import check_lifetimes
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.generalized import GeneralizedMondrianForest
 from dmondrian.estimators.one_state import in_one_state
-from dmondrian.estimators.plain import comparing_names
-from dmondrian.label_mixture import label_quantiles
-from dmondrian.lifetime import check_lifetimes
-from dmondrian.mixture import check_levels
+from dmondrian.estimators.single_row import comparing_names
+from dmondrian.uncertainty.conformal import conformal_quantile, probability
+from dmondrian.uncertainty.gaussian_mixture import check_levels
+from dmondrian.uncertainty.label_mixture import label_quantiles
 
 
 class LabelIntervals(GeneralizedMondrianForest):

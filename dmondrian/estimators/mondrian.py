@@ -14,15 +14,15 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
+from dmondrian.ensemble.settings.lifetime import Lifetime, PowerLifetime, check_lifetimes
 from dmondrian.errors import ParameterError
+from dmondrian.estimators._sklearn_private import Interval, StrOptions
 from dmondrian.estimators.base import BaseForest
 from dmondrian.estimators.column_lifetimes import ColumnLifetimes
 from dmondrian.estimators.one_state import in_one_state, one_state
-from dmondrian.lifetime import Lifetime, PowerLifetime, check_lifetimes
-from dmondrian.merge import merge
+from dmondrian.forest.merge import merge
 
 
 class MondrianForest(ColumnLifetimes):

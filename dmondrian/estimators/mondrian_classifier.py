@@ -11,14 +11,14 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils._param_validation import Interval, StrOptions
 
+from dmondrian.ensemble.settings.lifetime import PowerLifetime
+from dmondrian.ensemble.settings.parameters import ForestParameters
+from dmondrian.estimators._sklearn_private import Interval, StrOptions
 from dmondrian.estimators.classifier import ForestClassifier
 from dmondrian.estimators.mondrian import MondrianForest
 from dmondrian.estimators.one_state import in_one_state
-from dmondrian.lifetime import PowerLifetime
-from dmondrian.parameters import ForestParameters
-from dmondrian.warmup import LAST
+from dmondrian.tuning.auto_settings import LAST
 
 
 class MondrianForestClassifier(ForestClassifier, MondrianForest):

@@ -10,14 +10,14 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils._param_validation import StrOptions
 
+from dmondrian.ensemble.settings.lifetime import PowerLifetime
+from dmondrian.ensemble.settings.parameters import ForestParameters
+from dmondrian.estimators._sklearn_private import StrOptions
 from dmondrian.estimators.intervals import Intervals
 from dmondrian.estimators.mondrian import MondrianForest
 from dmondrian.estimators.regressor import ForestRegressor
-from dmondrian.lifetime import PowerLifetime
-from dmondrian.parameters import ForestParameters
-from dmondrian.warmup import LAST
+from dmondrian.tuning.auto_settings import LAST
 
 
 class MondrianForestRegressor(Intervals, ForestRegressor):

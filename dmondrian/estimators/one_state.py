@@ -1,8 +1,8 @@
 """Answers of one state: what a method reads of an estimator together, no thread changes meanwhile.
 
-Relies on :class:`dmondrian.threads.Turns`, of which each estimator has one. Promises that what is
-marked here answers as the forest was before or after some row of what other threads learn, and as
-one fit left the estimator.
+Relies on :class:`dmondrian.ensemble.threads.Turns`, of which each estimator has one. Promises that
+what is marked here answers as the forest was before or after some row of what other threads learn,
+and as one fit left the estimator.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
-from dmondrian.threads import reading_all
+from dmondrian.ensemble.threads import reading_all
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 

@@ -1,6 +1,6 @@
 """What the online random forests share (D13): settings, nodes, importances.
 
-Relies on :mod:`dmondrian.fringe`.
+Relies on :mod:`dmondrian.ensemble.settings.fringe_settings`.
 
 Shapes: d features, m nodes.
 """
@@ -11,15 +11,20 @@ from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.utils._param_validation import Interval, StrOptions
 
-from dmondrian.core import nodes
+from dmondrian.ensemble.settings.fringe_settings import (
+    LARGEST_RATE,
+    MOST_POINTS,
+    NO_CAP,
+    FringeSettings,
+)
+from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ParameterError
+from dmondrian.estimators._sklearn_private import Interval, StrOptions
 from dmondrian.estimators.base import BaseForest
 from dmondrian.estimators.one_state import in_one_state
-from dmondrian.fringe import LARGEST_RATE, MOST_POINTS, NO_CAP, FringeSettings
-from dmondrian.parameters import ForestParameters
-from dmondrian.warmup import LAST
+from dmondrian.tree import nodes
+from dmondrian.tuning.auto_settings import LAST
 
 
 class OnlineRandomForest(BaseForest):

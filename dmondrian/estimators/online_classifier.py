@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from sklearn.utils._param_validation import StrOptions
 
+from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ParameterError
+from dmondrian.estimators._sklearn_private import StrOptions
 from dmondrian.estimators.classifier import ForestClassifier
 from dmondrian.estimators.online import CRITERION, OnlineRandomForest
-from dmondrian.parameters import ForestParameters
 
 
 class OnlineRandomForestClassifier(OnlineRandomForest, ForestClassifier):

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.estimators.online import OnlineRandomForest
 from dmondrian.estimators.regressor import ForestRegressor
-from dmondrian.parameters import ForestParameters
 
 
 class OnlineRandomForestRegressor(OnlineRandomForest, ForestRegressor):

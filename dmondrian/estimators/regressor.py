@@ -11,19 +11,20 @@ from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import RegressorMixin, _fit_context
+from sklearn.base import RegressorMixin
 
+from dmondrian.ensemble.settings.numeric_limits import LARGEST_TARGET
 from dmondrian.errors import DataError
+from dmondrian.estimators._sklearn_private import fit_context
 from dmondrian.estimators.base import BaseForest
-from dmondrian.estimators.plain import row_by_row
-from dmondrian.estimators.row_weights import check_some_weight
-from dmondrian.limits import LARGEST_TARGET
+from dmondrian.estimators.sample_weight import check_some_weight
+from dmondrian.estimators.single_row import row_by_row
 
 
 class ForestRegressor(RegressorMixin, BaseForest):
     """Base of the regressors; not to be used directly."""
 
-    @_fit_context(prefer_skip_nested_validation=True)
+    @fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn rows from nothing, in their order.
 
@@ -47,7 +48,7 @@ class ForestRegressor(RegressorMixin, BaseForest):
         return self
 
     @row_by_row
-    @_fit_context(prefer_skip_nested_validation=True)
+    @fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn more rows, in their order; parameters as in :meth:`fit`."""
         with self._learner(anew=False) as one:

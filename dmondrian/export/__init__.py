@@ -5,6 +5,6 @@ that says why a forest cannot be exported.
 """
 
 from dmondrian.export.onnx import to_onnx
-from dmondrian.export.trees import shap_trees
+from dmondrian.export.plain_trees import shap_trees
 
 __all__ = ["shap_trees", "to_onnx"]

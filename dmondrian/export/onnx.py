@@ -1,9 +1,9 @@
 """A fitted forest as an ONNX model: one tree ensemble, and what stands before and behind it.
 
-Relies on :func:`dmondrian.export.trees.plain_trees`, and on the package onnx (the extra `onnx`)
-for the file. Promises answers that are the forest's, rounded to float32: the graph compares columns
-and adds leaves in double precision. (Trees are added in another order, which can show where the
-sum lies half-way between two float32 numbers.)
+Relies on :func:`dmondrian.export.plain_trees.plain_trees`, and on the package onnx (the extra
+`onnx`) for the file. Promises answers that are the forest's, rounded to float32: the graph compares
+columns and adds leaves in double precision. (Trees are added in another order, which can show where
+the sum lies half-way between two float32 numbers.)
 
 The operator is TreeEnsembleRegressor of ai.onnx.ml 3, whose leaves may hold several numbers; its
 successor TreeEnsemble (ai.onnx.ml 5) holds one, and fewer runtimes know it.
@@ -22,13 +22,13 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from dmondrian import __version__
-from dmondrian.core.temper import FLOOR
+from dmondrian._atomic_write import check_whole, write_whole
+from dmondrian._optional import require
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.one_state import one_state
 from dmondrian.export.graph import Graph
-from dmondrian.export.trees import PlainTree, plain_trees
-from dmondrian.extras import require
-from dmondrian.files import check_whole, write_whole
+from dmondrian.export.plain_trees import PlainTree, plain_trees
+from dmondrian.uncertainty.temperature_scaling_kernels import FLOOR
 
 if TYPE_CHECKING:
     from dmondrian.data import Schema
@@ -103,7 +103,7 @@ def _model(estimator: Any, encoded: Schema | None, schema: Schema | None) -> Any
     _check_size(trees)
     graph = Graph()
     if encoded is not None:
-        from dmondrian.export.columns import add_columns
+        from dmondrian.export.onnx_encoding import add_columns
 
         X = add_columns(graph, encoded)
         takes = "the columns of the training data, encoded inside"
@@ -238,7 +238,7 @@ def _calibrated(graph: Graph, mean: str, exponent: float) -> str:
 
 
 def _response(graph: Graph, loss: str, z: str) -> str:
-    """Add the function of :func:`dmondrian.cost.responses`, in double precision."""
+    """Add the function of ``loss_settings.responses``, in double precision."""
     told = _function(graph, loss, graph.add("Cast", z, to=np.float64))
     return graph.add("Cast", told, to=np.float32)
 

@@ -14,8 +14,9 @@ the point came, those of the others of the rows on the left; the right is what i
 are whole numbers, as long as weights are, and exact up to 2^53.
 
 A node's word ``CANDIDATES`` is 0 if it is no leaf of the fringe, 1 if it is and no candidate point
-has come, else the place of its block plus 2; words below 0 are of :mod:`dmondrian.growth.waiting`.
-Where blocks lie depends on the room there is, and nothing depends on where they lie.
+has come, else the place of its block plus 2; words below 0 are of
+:mod:`dmondrian.growth.fringe_queue`. Where blocks lie depends on the room there is, and nothing
+depends on where they lie.
 
 Relies on the stat for what a tally is. Promises to write the tree only where there is room.
 
@@ -26,9 +27,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from dmondrian._jit import inner
-from dmondrian.core.nodes import CANDIDATES, ESTIMATED, POOL_END, POOL_LIVE
-from dmondrian.core.policies import note_gain, tally, tally_size
+from dmondrian._numba.jit import inner
+from dmondrian.tree.nodes import CANDIDATES, ESTIMATED, POOL_END, POOL_LIVE
+from dmondrian.tree.policies import note_gain, tally, tally_size
 
 SIZE, NODE, N_FEATURES, N_POINTS = 0, 1, 2, 3  # header
 HEADER = 4

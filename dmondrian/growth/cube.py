@@ -27,9 +27,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._jit import implements, inner
-from dmondrian.core.ahead import N_NOTED
-from dmondrian.core.box import (
+from dmondrian._numba.jit import implements, inner
+from dmondrian.tree.box import (
     bound,
     copy,
     copy_box,
@@ -40,9 +39,9 @@ from dmondrian.core.box import (
     pick_feature,
     stretch,
 )
-from dmondrian.core.draws import exp, log, mix, uniform
-from dmondrian.core.loops import learn_along_path
-from dmondrian.core.nodes import (
+from dmondrian.tree.keyed_random import exp, log, mix, uniform
+from dmondrian.tree.loops import learn_along_path
+from dmondrian.tree.nodes import (
     FEATURE,
     LEFT,
     N_NODES,
@@ -55,7 +54,7 @@ from dmondrian.core.nodes import (
     end_of,
     set_time,
 )
-from dmondrian.core.policies import (
+from dmondrian.tree.policies import (
     Branch,
     branch_off,
     branch_time,
@@ -66,7 +65,8 @@ from dmondrian.core.policies import (
     parting,
     reads_boxes,
 )
-from dmondrian.core.split import open_leaf, threshold_between
+from dmondrian.tree.prefetch import N_NOTED
+from dmondrian.tree.split import open_leaf, threshold_between
 
 _SIDES = (np.uint64(0xA0761D6478BD642F), np.uint64(0xE7037ED1A0B428DB))  # of left and right
 

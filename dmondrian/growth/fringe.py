@@ -17,8 +17,8 @@ begin when their point comes; of equal gains the latest candidate wins (Algorith
 the older leaf. The node's ``time`` is its depth + 1; the last number of its statistics is for a
 leaf the weight of estimation rows before its counts began, for a split its gain in all.
 
-Relies on :mod:`dmondrian.growth.candidates` and :mod:`dmondrian.growth.waiting`. Promises that a
-tree is a function of its key and of the rows with their weights: a row's stream is drawn by the
+Relies on :mod:`dmondrian.growth.candidates` and :mod:`dmondrian.growth.fringe_queue`. Promises that
+a tree is a function of its key and of the rows with their weights: a row's stream is drawn by the
 weight before it, a leaf's candidate features by its number.
 
 Shapes: d features, c candidate features, P points.
@@ -33,10 +33,25 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._jit import implements, inner
-from dmondrian.core.draws import log, row_key, uniform
-from dmondrian.core.loops import MAX_REPEATS
-from dmondrian.core.nodes import (
+from dmondrian._numba.jit import implements, inner
+from dmondrian.growth.candidates import (
+    HEADER,
+    N_FEATURES,
+    N_POINTS,
+    NONE,
+    OPEN,
+    add_estimation,
+    add_point,
+    add_structure,
+    give_up,
+    open_block,
+    place_of,
+    section,
+)
+from dmondrian.growth.fringe_queue import call_next, note, queue_children
+from dmondrian.tree.keyed_random import log, row_key, uniform
+from dmondrian.tree.loops import MAX_REPEATS
+from dmondrian.tree.nodes import (
     CANDIDATES,
     ESTIMATED,
     FEATURE,
@@ -54,7 +69,7 @@ from dmondrian.core.nodes import (
     set_time,
     time_of,
 )
-from dmondrian.core.policies import (
+from dmondrian.tree.policies import (
     Branch,
     branch_off,
     count,
@@ -68,22 +83,7 @@ from dmondrian.core.policies import (
     spread,
     tally_size,
 )
-from dmondrian.core.split import open_leaf
-from dmondrian.growth.candidates import (
-    HEADER,
-    N_FEATURES,
-    N_POINTS,
-    NONE,
-    OPEN,
-    add_estimation,
-    add_point,
-    add_structure,
-    give_up,
-    open_block,
-    place_of,
-    section,
-)
-from dmondrian.growth.waiting import call_next, note, queue_children
+from dmondrian.tree.split import open_leaf
 
 
 class Fringe(NamedTuple):

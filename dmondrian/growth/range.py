@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._jit import implements, inner
-from dmondrian.core.ahead import N_NOTED, Way, newest_since
-from dmondrian.core.box import (
+from dmondrian._numba.jit import implements, inner
+from dmondrian.tree.backward import next_above
+from dmondrian.tree.box import (
     bound,
     enclose,
     is_outside,
@@ -24,9 +24,9 @@ from dmondrian.core.box import (
     pick_feature,
     stretch,
 )
-from dmondrian.core.draws import exp, log, row_key, uniform
-from dmondrian.core.loops import learn_along_path
-from dmondrian.core.nodes import (
+from dmondrian.tree.keyed_random import exp, log, row_key, uniform
+from dmondrian.tree.loops import learn_along_path
+from dmondrian.tree.nodes import (
     LEFT,
     N_NODES,
     ROOT,
@@ -37,7 +37,7 @@ from dmondrian.core.nodes import (
     span_of,
     time_of,
 )
-from dmondrian.core.policies import (
+from dmondrian.tree.policies import (
     Branch,
     branch_off,
     branch_time,
@@ -50,8 +50,8 @@ from dmondrian.core.policies import (
     parting,
     reads_boxes,
 )
-from dmondrian.core.split import insert_parent, open_leaf, threshold_between
-from dmondrian.core.upward import next_above
+from dmondrian.tree.prefetch import N_NOTED, Way, newest_since
+from dmondrian.tree.split import insert_parent, open_leaf, threshold_between
 
 _SLACK = 1.0 + 2.0**-30  # more than roundings could take away
 _TINY = 1e-30  # more than differences taken for 0 add up to

@@ -11,9 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._jit import implements
-from dmondrian.core.nodes import OFFSET, STAT
-from dmondrian.core.policies import (
+from dmondrian._numba.jit import implements
+from dmondrian.losses.repeats import all_at_once
+from dmondrian.stats.moments import SUM, set_origin
+from dmondrian.tree.backward import node_by_node
+from dmondrian.tree.nodes import OFFSET, STAT
+from dmondrian.tree.policies import (
     add_empty_forecast,
     add_forecast,
     at_once,
@@ -23,9 +26,6 @@ from dmondrian.core.policies import (
     prepare,
     price,
 )
-from dmondrian.core.upward import node_by_node
-from dmondrian.losses.repeats import all_at_once
-from dmondrian.stats.moments import SUM, set_origin
 
 
 class Average(NamedTuple):

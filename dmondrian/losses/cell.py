@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dmondrian._jit import implements
-from dmondrian.core.policies import add_empty_forecast, add_forecast
+from dmondrian._numba.jit import implements
+from dmondrian.tree.policies import add_empty_forecast, add_forecast
 
 
 class Cell(NamedTuple):

@@ -7,7 +7,7 @@ Relies on the hook ``solution``. A loss has a field ``prior``.
 
 from __future__ import annotations
 
-from dmondrian._jit import hook
+from dmondrian._numba.jit import hook
 
 
 @hook

@@ -45,10 +45,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._jit import implements, inner
-from dmondrian.core.draws import exp, log, log_of_sum
-from dmondrian.core.nodes import OFFSET, PARENT, ROOT, STAT, TOTAL_WEIGHT
-from dmondrian.core.policies import (
+from dmondrian._numba.jit import implements, inner
+from dmondrian.losses.constant import add_empty_solution, add_solution, solution
+from dmondrian.losses.repeats import in_parts
+from dmondrian.stats.moments import PRICE, SQUARES, SUM
+from dmondrian.tree.backward import node_by_node
+from dmondrian.tree.keyed_random import exp, log, log_of_sum
+from dmondrian.tree.nodes import OFFSET, PARENT, ROOT, STAT, TOTAL_WEIGHT
+from dmondrian.tree.policies import (
     add_empty_forecast,
     add_forecast,
     at_once,
@@ -59,11 +63,7 @@ from dmondrian.core.policies import (
     price,
     risk,
 )
-from dmondrian.core.upward import node_by_node
-from dmondrian.core.weights import from_log
-from dmondrian.losses.constant import add_empty_solution, add_solution, solution
-from dmondrian.losses.repeats import in_parts
-from dmondrian.stats.moments import PRICE, SQUARES, SUM
+from dmondrian.tree.scaled_float import from_log
 
 LOSSES = (
     "squared",

@@ -14,9 +14,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._jit import implements, inner
-from dmondrian.core.nodes import PARENT, STAT
-from dmondrian.core.policies import (
+from dmondrian._numba.jit import implements, inner
+from dmondrian.losses.constant import add_empty_solution, add_solution, solution
+from dmondrian.losses.quantile import clipped
+from dmondrian.losses.repeats import in_parts
+from dmondrian.stats.labels import KEPT, Labels, places, weight_upto
+from dmondrian.stats.moments import PRICE, set_origin
+from dmondrian.tree.backward import node_by_node
+from dmondrian.tree.nodes import PARENT, STAT
+from dmondrian.tree.policies import (
     add_empty_forecast,
     add_forecast,
     at_once,
@@ -27,12 +33,6 @@ from dmondrian.core.policies import (
     price,
     risk,
 )
-from dmondrian.core.upward import node_by_node
-from dmondrian.losses.constant import add_empty_solution, add_solution, solution
-from dmondrian.losses.quantile import clipped
-from dmondrian.losses.repeats import in_parts
-from dmondrian.stats.labels import KEPT, Labels, places, weight_upto
-from dmondrian.stats.moments import PRICE, set_origin
 
 _STEPS = 200  # of Newton or of halving: far more than a double has bits
 _NOTHING = 1e-14  # what is rounding, as a share of delta or of the range of labels

@@ -11,10 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._jit import apart, implements, inner
-from dmondrian.core.draws import log, log_gamma, log_gamma_rise
-from dmondrian.core.nodes import STAT
-from dmondrian.core.policies import (
+from dmondrian._numba.jit import apart, implements, inner
+from dmondrian.losses.repeats import all_at_once
+from dmondrian.tree.backward import node_by_node
+from dmondrian.tree.keyed_random import log, log_gamma, log_gamma_rise
+from dmondrian.tree.nodes import STAT
+from dmondrian.tree.policies import (
     add_empty_forecast,
     add_forecast,
     at_once,
@@ -24,9 +26,7 @@ from dmondrian.core.policies import (
     prepare,
     price,
 )
-from dmondrian.core.upward import node_by_node
-from dmondrian.core.weights import from_log
-from dmondrian.losses.repeats import all_at_once
+from dmondrian.tree.scaled_float import from_log
 
 _MANY = 2.0**20
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dmondrian._jit import implements, inner
-from dmondrian.core.nodes import OFFSET, PARENT, STAT
-from dmondrian.core.policies import add_empty_forecast, add_forecast
+from dmondrian._numba.jit import implements, inner
 from dmondrian.stats.moments import SQUARES, SUM, squared_error
+from dmondrian.tree.nodes import OFFSET, PARENT, STAT
+from dmondrian.tree.policies import add_empty_forecast, add_forecast
 
 ROWS_ABOVE = 1.0
 

@@ -12,9 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._jit import implements
-from dmondrian.core.nodes import STAT
-from dmondrian.core.policies import (
+from dmondrian._numba.jit import implements
+from dmondrian.losses.repeats import all_at_once
+from dmondrian.tree.backward import node_by_node
+from dmondrian.tree.nodes import STAT
+from dmondrian.tree.policies import (
     add_empty_forecast,
     add_forecast,
     at_once,
@@ -24,8 +26,6 @@ from dmondrian.core.policies import (
     prepare,
     price,
 )
-from dmondrian.core.upward import node_by_node
-from dmondrian.losses.repeats import all_at_once
 
 
 class Proportions(NamedTuple):

@@ -15,9 +15,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._jit import implements, inner
-from dmondrian.core.nodes import PARENT, STAT
-from dmondrian.core.policies import (
+from dmondrian._numba.jit import implements, inner
+from dmondrian.losses.repeats import in_parts
+from dmondrian.stats.labels import KEPT, Labels, places, weight_upto
+from dmondrian.stats.moments import PRICE, set_origin
+from dmondrian.tree.backward import node_by_node
+from dmondrian.tree.nodes import PARENT, STAT
+from dmondrian.tree.policies import (
     add_empty_forecast,
     add_forecast,
     at_once,
@@ -28,10 +32,6 @@ from dmondrian.core.policies import (
     price,
     risk,
 )
-from dmondrian.core.upward import node_by_node
-from dmondrian.losses.repeats import in_parts
-from dmondrian.stats.labels import KEPT, Labels, places, weight_upto
-from dmondrian.stats.moments import PRICE, set_origin
 
 _CLOSE = 1e-12  # shares of the weight that differ by less are equal: tau n is rounded
 

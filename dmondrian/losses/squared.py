@@ -19,9 +19,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._jit import implements, inner
-from dmondrian.core.draws import trigamma
-from dmondrian.core.nodes import (
+from dmondrian._numba.jit import implements, inner
+from dmondrian.losses.repeats import all_at_once
+from dmondrian.stats.moments import PRICE, SQUARES, SUM
+from dmondrian.tree.backward import in_lots
+from dmondrian.tree.keyed_random import trigamma
+from dmondrian.tree.nodes import (
     ETA,
     LABEL_MAX,
     LABEL_MIN,
@@ -32,7 +35,7 @@ from dmondrian.core.nodes import (
     STAT,
     TOTAL_WEIGHT,
 )
-from dmondrian.core.policies import (
+from dmondrian.tree.policies import (
     add_empty_forecast,
     add_forecast,
     at_once,
@@ -45,10 +48,7 @@ from dmondrian.core.policies import (
     price,
     rebuild_weights,
 )
-from dmondrian.core.upward import in_lots
-from dmondrian.core.weights import from_log
-from dmondrian.losses.repeats import all_at_once
-from dmondrian.stats.moments import PRICE, SQUARES, SUM
+from dmondrian.tree.scaled_float import from_log
 
 
 class Squared(NamedTuple):

@@ -1,6 +1,6 @@
 """The value of a cell as its forecast; one without rows says what the root does.
 
-Relies on :mod:`dmondrian.stats.values`. Nothing is priced.
+Relies on :mod:`dmondrian.stats.cell_values`. Nothing is priced.
 """
 
 from __future__ import annotations
@@ -9,9 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._jit import implements
-from dmondrian.core.nodes import ROOT
-from dmondrian.core.policies import (
+from dmondrian._numba.jit import implements
+from dmondrian.losses.repeats import all_at_once
+from dmondrian.stats.cell_values import heard_value_of, value_of
+from dmondrian.tree.backward import node_by_node
+from dmondrian.tree.nodes import ROOT
+from dmondrian.tree.policies import (
     add_empty_forecast,
     add_forecast,
     at_once,
@@ -20,9 +23,6 @@ from dmondrian.core.policies import (
     prepare,
     price,
 )
-from dmondrian.core.upward import node_by_node
-from dmondrian.losses.repeats import all_at_once
-from dmondrian.stats.values import heard_value_of, value_of
 
 
 class Value(NamedTuple):

@@ -13,11 +13,11 @@ from typing import Any
 
 from dmondrian.checkpoint import Manifest, Run, known_trees, peek_blobs
 from dmondrian.checkpoint.lease import Holder, holders
-from dmondrian.checkpoint.trees import model_blobs
+from dmondrian.checkpoint.stored_trees import model_blobs
 from dmondrian.data import Plan, Schema, stored_plan
-from dmondrian.distributed.metrics import Progressive, read_counts
+from dmondrian.distributed.metrics.progressive import Progressive, read_counts
+from dmondrian.ensemble.feature_importances import why_none
 from dmondrian.errors import CheckpointError, CorruptError, StoreError
-from dmondrian.importances import why_none
 
 _MOST_PEEKED = 40  # checkpoints whose sizes are read
 
@@ -92,7 +92,7 @@ def _add_model(facts: Facts, url: str) -> None:
     facts.n_nodes, facts.n_bytes = trees.summary.nodes, trees.summary.memory_bytes
     facts.n_trees = trees.n_trees
     if trees.calibration is not None:
-        from dmondrian.calibration import kind_of
+        from dmondrian.uncertainty.temperature_scaling import kind_of
 
         is_of_variance = isinstance(trees.calibration, dict) and "squares" in trees.calibration
         facts.calibrated = kind_of(is_of_variance).from_json(trees.calibration).in_words

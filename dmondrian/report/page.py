@@ -13,7 +13,7 @@ from os import PathLike
 from pathlib import Path
 
 from dmondrian import __version__
-from dmondrian.files import check_whole, write_whole
+from dmondrian._atomic_write import check_whole, write_whole
 from dmondrian.report import sections
 from dmondrian.report.facts import Facts, gather
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from dmondrian.distributed.curve import NAMES, band_of
-from dmondrian.distributed.metrics import WORSE
-from dmondrian.distributed.progress import clock
+from dmondrian._text.wording import counted, size
+from dmondrian.distributed.cluster.progress import clock
+from dmondrian.distributed.metrics.curve import NAMES, band_of
+from dmondrian.distributed.metrics.progressive import WORSE
 from dmondrian.report.charts import Line, bar_chart, line_chart, matrix_chart
 from dmondrian.report.facts import Facts
-from dmondrian.report.job import job_of
 from dmondrian.report.markup import (
     figure,
     grid,
@@ -29,7 +29,7 @@ from dmondrian.report.markup import (
     short,
     table,
 )
-from dmondrian.wording import counted, size
+from dmondrian.report.rerun_job import job_of
 
 _SHOWN_COLUMNS = 200  # rows of a table of columns
 _SHOWN_BARS = 15

@@ -11,10 +11,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._jit import allocating, implements, inner
-from dmondrian.core.arithmetic import write_exponentials
-from dmondrian.core.nodes import LEFT, N_NODES, PARENT
-from dmondrian.core.policies import (
+from dmondrian._numba.jit import allocating, implements, inner
+from dmondrian.rules.leaf import (
+    add_cell_forecast,
+    begin_empty,
+    needs_all_above,
+    reads_way_alone,
+    second_moment_of_mean,
+)
+from dmondrian.tree.nodes import LEFT, N_NODES, PARENT
+from dmondrian.tree.policies import (
     add_branch,
     add_empty_forecast,
     add_forecast,
@@ -31,7 +37,7 @@ from dmondrian.core.policies import (
     shift_near,
     shift_weight,
 )
-from dmondrian.core.weights import (
+from dmondrian.tree.scaled_float import (
     add,
     from_log,
     inherit_odds,
@@ -42,13 +48,7 @@ from dmondrian.core.weights import (
     set_odds,
     stop_probability,
 )
-from dmondrian.rules.leaf import (
-    add_cell_forecast,
-    begin_empty,
-    needs_all_above,
-    reads_way_alone,
-    second_moment_of_mean,
-)
+from dmondrian.tree.simd.exp import write_exponentials
 
 _AT_ONCE = 64  # nodes whose exponentials are taken together, whole lots of 8
 

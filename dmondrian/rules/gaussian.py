@@ -26,10 +26,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._jit import implements, inner
-from dmondrian.core.draws import exp, log
-from dmondrian.core.mixture import add_gaussian
-from dmondrian.core.nodes import (
+from dmondrian._numba.jit import implements, inner
+from dmondrian.rules.gaussian_components import add_gaussian
+from dmondrian.rules.leaf import (
+    begin_empty,
+    learns_nothing,
+    needs_all_above,
+    reads_way_alone,
+)
+from dmondrian.stats.moments import SQUARES, SUM
+from dmondrian.tree.keyed_random import exp, log
+from dmondrian.tree.nodes import (
     LEAST_SCRATCH,
     LEFT,
     OFFSET,
@@ -42,7 +49,7 @@ from dmondrian.core.nodes import (
     next_in_postorder,
     time_of,
 )
-from dmondrian.core.policies import (
+from dmondrian.tree.policies import (
     add_branch,
     add_leaf,
     begin,
@@ -53,13 +60,6 @@ from dmondrian.core.policies import (
     reads_siblings,
     second_moment,
 )
-from dmondrian.rules.leaf import (
-    begin_empty,
-    learns_nothing,
-    needs_all_above,
-    reads_way_alone,
-)
-from dmondrian.stats.moments import SQUARES, SUM
 
 # Gauss-Legendre in z, quantile z^2 (3 - 2 z): close points at both ends, where a clock that is
 # fast or slow beside the branch's does its running. Off by at most 1.3e-5 g1.

@@ -22,10 +22,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._jit import implements, inner
-from dmondrian.core.draws import VANISHES, exp
-from dmondrian.core.nodes import LEFT, RIGHT, STAT, span_of
-from dmondrian.core.policies import (
+from dmondrian._numba.jit import implements, inner
+from dmondrian.rules.leaf import learns_nothing, second_moment_of_mean
+from dmondrian.tree.keyed_random import VANISHES, exp
+from dmondrian.tree.nodes import LEFT, RIGHT, STAT, span_of
+from dmondrian.tree.policies import (
     add_branch,
     add_leaf,
     begin,
@@ -35,7 +36,6 @@ from dmondrian.core.policies import (
     reads_siblings,
     second_moment,
 )
-from dmondrian.rules.leaf import learns_nothing, second_moment_of_mean
 
 
 class KneserNey(NamedTuple):

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._jit import implements, inner
-from dmondrian.core.nodes import OFFSET, PARENT, STAT, birth_of
-from dmondrian.core.policies import (
+from dmondrian._numba.jit import implements, inner
+from dmondrian.tree.nodes import OFFSET, PARENT, STAT, birth_of
+from dmondrian.tree.policies import (
     add_branch,
     add_empty_forecast,
     add_forecast,

@@ -11,10 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._jit import implements, inner
-from dmondrian.core.draws import log_gamma
-from dmondrian.core.nodes import LEFT, RIGHT, STAT
-from dmondrian.core.policies import (
+from dmondrian._numba.jit import implements, inner
+from dmondrian.stats.impurity import HELLINGER, hellinger, impurity, rise
+from dmondrian.stats.moments import add_sums
+from dmondrian.stats.tallies import add_where
+from dmondrian.tree.keyed_random import log_gamma
+from dmondrian.tree.nodes import LEFT, RIGHT, STAT
+from dmondrian.tree.policies import (
     add_statistics,
     count,
     error,
@@ -29,9 +32,6 @@ from dmondrian.core.policies import (
     tally,
     tally_size,
 )
-from dmondrian.stats.impurity import HELLINGER, hellinger, impurity, rise
-from dmondrian.stats.moments import add_sums
-from dmondrian.stats.tallies import add_where
 
 
 class Counts(NamedTuple):

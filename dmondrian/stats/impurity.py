@@ -16,8 +16,8 @@ import math
 
 import numpy as np
 
-from dmondrian._jit import inner
-from dmondrian.core.draws import log
+from dmondrian._numba.jit import inner
+from dmondrian.tree.keyed_random import log
 
 ENTROPY, GINI, HELLINGER = 0, 1, 2
 CRITERIA = {"entropy": ENTROPY, "gini": GINI, "hellinger": HELLINGER}

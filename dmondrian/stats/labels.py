@@ -36,10 +36,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._jit import allocating, implements, inner
-from dmondrian.core.nodes import OFFSET, STAT
-from dmondrian.core.policies import add_statistics, count, gain, is_pure, is_pure_with
+from dmondrian._numba.jit import allocating, implements, inner
 from dmondrian.stats.moments import MOMENTS, SQUARES, SUM, gain_of_means, is_one_label
+from dmondrian.tree.nodes import OFFSET, STAT
+from dmondrian.tree.policies import add_statistics, count, gain, is_pure, is_pure_with
 
 KEPT = STAT + MOMENTS
 _FIRST = KEPT + 1

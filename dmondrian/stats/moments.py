@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dmondrian._jit import implements, inner
-from dmondrian.core.draws import harmonic
-from dmondrian.core.nodes import LEFT, OFFSET, RIGHT, STAT, TOTAL_WEIGHT
-from dmondrian.core.policies import (
+from dmondrian._numba.jit import implements, inner
+from dmondrian.stats.tallies import add_where
+from dmondrian.tree.keyed_random import harmonic
+from dmondrian.tree.nodes import LEFT, OFFSET, RIGHT, STAT, TOTAL_WEIGHT
+from dmondrian.tree.policies import (
     add_statistics,
     count,
     error,
@@ -31,7 +32,6 @@ from dmondrian.core.policies import (
     tally,
     tally_size,
 )
-from dmondrian.stats.tallies import add_where
 
 SUM, SQUARES, PRICE = STAT + 1, STAT + 2, STAT + 3
 MOMENTS = 4  # statistics of a node

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dmondrian._jit import inner
+from dmondrian._numba.jit import inner
 
 
 @inner

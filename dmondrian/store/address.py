@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from dmondrian._atomic_write import NO_HOME
 from dmondrian.errors import StoreError
-from dmondrian.files import NO_HOME
 
 CLOUD_SCHEMES = ("s3", "s3a", "gs", "az", "adl", "abfs", "abfss")
 SCHEMES = ("file", "memory", *CLOUD_SCHEMES)

@@ -27,11 +27,11 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import LocalStore, MemoryStore, S3Store, from_url
 
+from dmondrian._atomic_write import broken_link
+from dmondrian._memory_limit import usable_bytes
 from dmondrian.errors import CorruptError, FencedError, NotFoundError, StoreError
-from dmondrian.files import broken_link
 from dmondrian.store.address import Address, parse_address
 from dmondrian.store.failures import translate
-from dmondrian.store.memory import usable_bytes
 
 T = TypeVar("T")
 

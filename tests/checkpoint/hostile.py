@@ -22,10 +22,10 @@ import pyarrow as pa
 from dmondrian.checkpoint import decode_forest, encode_forest
 from dmondrian.checkpoint.codec import METADATA_KEY
 from dmondrian.checkpoint.document import dump_json
+from dmondrian.ensemble.settings.fringe_settings import FringeSettings
+from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import CheckpointError
-from dmondrian.forest import Forest
-from dmondrian.fringe import FringeSettings
-from dmondrian.parameters import ForestParameters
+from dmondrian.forest.forest import Forest
 
 State = tuple[dict[str, Any], list[dict[str, Any]]]
 

@@ -32,13 +32,13 @@ from dmondrian.checkpoint import Run, encode_forest
 from dmondrian.checkpoint.document import seal, unseal
 from dmondrian.cli.describe import _facts
 from dmondrian.data import Plan, Schema, make_plan
-from dmondrian.distributed.attempt import Attempt, manner_of
-from dmondrian.distributed.freeze import _about, _trees
-from dmondrian.distributed.models import open_model
-from dmondrian.distributed.settle import settle
+from dmondrian.distributed.scoring.model_info import open_model
+from dmondrian.distributed.training.attempt import Attempt, manner_of
+from dmondrian.distributed.training.resolve_settings import settle
+from dmondrian.distributed.training.run_setup import _about, _trees
+from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import DataError, DMondrianError
-from dmondrian.forest import Forest
-from dmondrian.parameters import ForestParameters
+from dmondrian.forest.forest import Forest
 from tests.checkpoint import hostile
 from tests.checkpoint.hostile import SOUND, blob, change_json, changed, react, sound
 
@@ -286,7 +286,7 @@ def test_positions_and_row_counts_of_a_plan_must_fit(folder: Path) -> None:
 
 
 def test_another_plan_in_the_folder_is_not_followed(folder: Path, tmp_path: Path) -> None:
-    from dmondrian.distributed.shards import HeldRun
+    from dmondrian.distributed.worker.tasks import HeldRun
 
     other = folder_of(tmp_path)
     path = folder / "plan.parquet"

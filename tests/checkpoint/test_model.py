@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from dmondrian.checkpoint import Run, decode_forest, encode_forest, load_model, save_model
+from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import CheckpointError, CorruptError
-from dmondrian.forest import Forest
-from dmondrian.parameters import ForestParameters
+from dmondrian.forest.forest import Forest
 
 MODEL = {"algorithm": "amf-classifier", "classes": ["no", "yes"], "feature_names": None}
 

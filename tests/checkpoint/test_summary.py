@@ -12,12 +12,12 @@ import pytest
 from dmondrian import AMFClassifier
 from dmondrian.checkpoint import Run, document, known_trees
 from dmondrian.checkpoint.summary import Summary, exact_sum, total
+from dmondrian.ensemble.feature_importances import importances, why_none
 from dmondrian.errors import CorruptError
 from dmondrian.estimators import ALGORITHMS
-from dmondrian.estimators.persistence import load_estimator
-from dmondrian.forest import Forest
-from dmondrian.importances import importances, why_none
-from dmondrian.state import encode_float
+from dmondrian.estimators.load import load_estimator
+from dmondrian.forest.forest import Forest
+from dmondrian.forest.state import encode_float
 from tests.checkpoint.test_model import forest
 
 

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dmondrian._text.toml_values import toml_value
 from dmondrian.cli.job import build_estimator, read_job
 from dmondrian.cli.job_keys import ALGORITHMS
 from dmondrian.estimators import ALGORITHMS as ESTIMATORS
-from dmondrian.toml_text import toml_value
 from tests.cli.command import ADULT, call, events, manifests
 
 N = 400

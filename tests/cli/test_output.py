@@ -17,9 +17,9 @@ from typing import TextIO
 import numpy as np
 import pytest
 
+from dmondrian._text.progress_line import LOG_SECONDS, ProgressLine, cut, fitted, width_of
 from dmondrian.cli.output import Output, table
 from dmondrian.distributed import Progress
-from dmondrian.terminal import LOG_SECONDS, ProgressLine, cut, fitted, width_of
 
 
 class Terminal(io.StringIO):

@@ -10,10 +10,10 @@ import pytest
 from sklearn.utils._param_validation import StrOptions
 
 from dmondrian.cli.warm import CHOICES, DOMAINS, _kinds
+from dmondrian.ensemble.settings.parameters import policies
 from dmondrian.errors import ParameterError
 from dmondrian.estimators import ALGORITHMS
 from dmondrian.estimators.base import BaseForest
-from dmondrian.parameters import policies
 from tests.cli.command import TIMEOUT, arguments
 
 

@@ -24,8 +24,9 @@ from dmondrian.checkpoint.lease import holder_of
 from dmondrian.cli import watch
 from dmondrian.cli.output import Output
 from dmondrian.cli.watch import cancel, follow
-from dmondrian.distributed import scoring_beat, submit, train
-from dmondrian.distributed.scoring_beat import ScoringBeat
+from dmondrian.distributed import submit, train
+from dmondrian.distributed.scoring import heartbeat
+from dmondrian.distributed.scoring.heartbeat import ScoringBeat
 from dmondrian.errors import ClusterError, ParameterError
 from tests.checkpoint.run_folders import ASKED, PLAN, commit
 from tests.distributed.conftest import (
@@ -41,7 +42,7 @@ BEAT_SECONDS = 0.25  # between two signs of life, and two looks for them
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (leases, watch, scoring_beat):
+    for module in (leases, watch, heartbeat):
         monkeypatch.setattr(module, "BEAT_SECONDS", BEAT_SECONDS)
 
 
@@ -278,7 +279,7 @@ def pass_the_gate() -> bool:
 def test_a_detached_job_stops_in_the_middle_of_its_scores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dmondrian.distributed.scoring.FILE_ROWS", 1000)
+    monkeypatch.setattr("dmondrian.distributed.scoring.score.FILE_ROWS", 1000)
     given = {"target": "income", "run": tmp_path / "run"}
     wanted = {"data": str(ADULT), "out": str(tmp_path / "scores")}
     with worker_threads(1) as (_, client), ThreadPoolExecutor(1) as pool:

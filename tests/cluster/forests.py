@@ -25,7 +25,7 @@ from dmondrian import (
     OnlineRandomForestClassifier,
     OnlineRandomForestRegressor,
 )
-from dmondrian._jit import compilations
+from dmondrian._numba.jit import compilations
 
 N, D = 600, 40  # wide enough for loops over columns to fill the registers of any processor
 CLASSES: dict[str, Any] = {

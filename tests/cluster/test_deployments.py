@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dmondrian._cache import copy_cache
+from dmondrian._numba.cache import copy_cache
 from dmondrian.store import open_store
 from tests.cli.command import PROJECT, TIMEOUT, digests
 from tests.store.servers import moto_server, set_credentials

@@ -115,7 +115,7 @@ def test_forests_do_not_depend_on_the_processor(warmed: dict[str, str]) -> None:
 def test_a_cache_keeps_the_kernels_of_processors_apart(tmp_path: Path) -> None:
     script = tmp_path / "kernel.py"
     script.write_text(
-        "from dmondrian import _jit\n"
+        "from dmondrian._numba import jit\n"
         "kernel = _jit.kernel(lambda x: x + x)\n"
         "assert kernel(2) == 4\n"
         "print(sum(kernel.stats.cache_hits.values()), end='')\n"

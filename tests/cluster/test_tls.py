@@ -16,8 +16,8 @@ from dmondrian.cli.certificates import make_certificates
 from dmondrian.cli.job import read_job
 from dmondrian.cli.output import Output
 from dmondrian.cli.tls import Tls
-from dmondrian.distributed import cluster
-from dmondrian.distributed.cluster import encrypted, warn_if_plaintext
+from dmondrian.distributed.cluster import client as cluster
+from dmondrian.distributed.cluster.client import encrypted, warn_if_plaintext
 from dmondrian.errors import JobError
 
 JOB = """\

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from distributed import Client
 
-from dmondrian._cache import cache_folder
+from dmondrian._numba.cache import cache_folder
 from dmondrian.cli.cluster import connected
 from dmondrian.cli.tls import Tls
 from dmondrian.cli.try_cluster import _dashboard
-from dmondrian.distributed.cluster import encrypted
+from dmondrian.distributed.cluster.client import encrypted
 from dmondrian.errors import ClusterError, JobError
 from tests.cli.command import TIMEOUT, digests, finish, start, train_words
 from tests.cluster.conftest import Running, kill, start_cluster

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dmondrian.data import Schema, make_plan, make_scoring_plan, read_block
+from dmondrian.data.arrow_values import MOST_MICROS, as_micros, as_texts, finite_ticks
 from dmondrian.data.schema import Column, describe_encoding
-from dmondrian.data.values import MOST_MICROS, as_micros, as_texts, finite_ticks
 from dmondrian.errors import DataError
 
 from .conftest import Write

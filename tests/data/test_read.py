@@ -17,7 +17,7 @@ import pytest
 from dmondrian.data import BLOCK_ROWS, Plan, make_plan, make_scoring_plan, read_block
 from dmondrian.data import read as read_module
 from dmondrian.data.footers import open_parquet
-from dmondrian.data.kept import Kept
+from dmondrian.data.single_flight_cache import Kept
 from dmondrian.errors import DataError, PlanError, SchemaError
 from tests.flipped import flip_value
 

@@ -28,7 +28,7 @@ from dmondrian.displays import (
     WeightedDepthDisplay,
     stream_predictions,
 )
-from dmondrian.distributed.curve import band_of, standard_errors
+from dmondrian.distributed.metrics.curve import band_of, standard_errors
 
 mpl.use("Agg")
 

@@ -18,7 +18,7 @@ from distributed import Client, LocalCluster, Worker
 from dmondrian import AMFClassifier
 from dmondrian.checkpoint import Run
 from dmondrian.distributed import Progress, TrainedRun, train
-from dmondrian.distributed.fleet import Fleet
+from dmondrian.distributed.cluster.workers import Fleet
 
 ADULT = Path(__file__).parents[2] / "jobs/data/adult/part-0000-train.parquet"
 COLUMNS = ["age", "education-num", "hours-per-week", "capital-gain", "sex", "income"]
@@ -220,8 +220,8 @@ class Once:
 @pytest.fixture
 def talkative(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a listener hear of every turn of the coordinator, and steps be small."""
-    monkeypatch.setattr("dmondrian.distributed.units.UNIT_ROWS", 500)
-    monkeypatch.setattr("dmondrian.distributed.progress.Teller.interval", 0.0)
+    monkeypatch.setattr("dmondrian.distributed.worker.work_units.UNIT_ROWS", 500)
+    monkeypatch.setattr("dmondrian.distributed.cluster.progress.Teller.interval", 0.0)
 
 
 def giving_up_after(patience: float) -> Callable[..., None]:
@@ -237,7 +237,7 @@ def giving_up_after(patience: float) -> Callable[..., None]:
 @pytest.fixture
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of scores of 1,000 rows each."""
-    monkeypatch.setattr("dmondrian.distributed.scoring.FILE_ROWS", 1000)
+    monkeypatch.setattr("dmondrian.distributed.scoring.score.FILE_ROWS", 1000)
 
 
 def table_of(out: Path) -> pa.Table:

@@ -16,7 +16,8 @@ import pytest
 from distributed import Client
 
 from dmondrian.checkpoint import Run
-from dmondrian.distributed import Progress, TrainedRun, evaluate, score, shards
+from dmondrian.distributed import Progress, TrainedRun, evaluate, score
+from dmondrian.distributed.worker import tasks
 from dmondrian.errors import ClusterError, DataError, PlanError
 
 from .conftest import Fit, Grow, wait_until, worker_threads
@@ -29,7 +30,7 @@ def own(cluster: Grow) -> Client:
 
 
 def runs_held(dask_worker: Any) -> int:
-    holder = dask_worker.plugins.get(shards.PLUGIN)
+    holder = dask_worker.plugins.get(tasks.PLUGIN)
     return 0 if holder is None else len(holder.registry._runs)
 
 
@@ -74,14 +75,14 @@ def test_a_run_stopped_in_the_middle_leaves_nothing(fit: Fit, own: Client) -> No
 def test_a_step_that_ends_the_run_leaves_nothing(
     fit: Fit, own: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    learn = shards._learn
+    learn = tasks._learn
 
     def fail(plan: Any, shard: Any, encoded: Any, order: Any) -> None:
         if order.shard == 4 and order.stop > 2000:
             raise PlanError("the file changed")
         learn(plan, shard, encoded, order)
 
-    monkeypatch.setattr(shards, "_learn", fail)
+    monkeypatch.setattr(tasks, "_learn", fail)
     with pytest.raises(PlanError, match="the file changed") as raised:
         fit(client=own)
     wait_until_empty(own)
@@ -132,7 +133,7 @@ def test_scores_stopped_in_the_middle_leave_nothing(
     adult: Path, own: Client, undisturbed: TrainedRun, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("dmondrian.distributed.scoring.FILE_ROWS", 500)
+    monkeypatch.setattr("dmondrian.distributed.scoring.score.FILE_ROWS", 500)
     stop = Stop()
     with pytest.raises(KeyboardInterrupt, match="in the middle") as raised:
         score(undisturbed.run_url, adult, tmp_path / "out", client=own, progress=stop)
@@ -145,7 +146,7 @@ def test_an_evaluation_that_fails_leaves_nothing(
     adult: Path, own: Client, undisturbed: TrainedRun, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("dmondrian.distributed.units.UNIT_ROWS", 500)
+    monkeypatch.setattr("dmondrian.distributed.worker.work_units.UNIT_ROWS", 500)
     table = pq.read_table(adult / "part-0.parquet")
     labels = ["a third", *table.column("income").to_pylist()[1:]]
     index = table.column_names.index("income")

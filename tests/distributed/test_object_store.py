@@ -11,13 +11,13 @@ from distributed import Client
 from dmondrian import load
 from dmondrian.data.source import SourceFile
 from dmondrian.distributed import TrainedRun, evaluate, grow, score, train
-from dmondrian.distributed.models import open_model
+from dmondrian.distributed.scoring.model_info import open_model
 from dmondrian.errors import CheckpointError, DataError
 from dmondrian.store import open_store
+from tests.distributed.scoring.test_tree_pipeline import limit_of, small_plans  # noqa: F401 - a fixture
 
 from ..store.servers import BUCKET, KEY_ID, SECRET, moto_server, set_credentials
 from .conftest import ROWS, digests, forest
-from .test_relay import limit_of, small_plans  # noqa: F401 - a fixture
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 from sklearn.base import BaseEstimator
 
-from dmondrian import threads
+from dmondrian.ensemble import threads
 
 ROWS, PART = 48, 6  # learned in all; trees times rows of a part
 Answer = Callable[[Any], Any]

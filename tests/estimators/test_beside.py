@@ -33,18 +33,18 @@ from dmondrian import (
     MondrianKernelRegressor,
     OnlineRandomForestClassifier,
     OnlineRandomForestRegressor,
-    threads,
 )
 from dmondrian.displays.partition import cells_of
-from dmondrian.ensemble import Ensemble
+from dmondrian.ensemble import threads
+from dmondrian.ensemble.ensemble import Ensemble
+from dmondrian.ensemble.single_row import Answers
+from dmondrian.ensemble.threads import Turns
 from dmondrian.errors import ParameterError
 from dmondrian.estimators import ALGORITHMS
 from dmondrian.estimators.one_state import one_state
-from dmondrian.estimators.plain import without_names
+from dmondrian.estimators.single_row import without_names
 from dmondrian.export import shap_trees, to_onnx
-from dmondrian.forest import Forest
-from dmondrian.single import Answers
-from dmondrian.threads import Turns
+from dmondrian.forest.forest import Forest
 from tests.estimators.beside import (
     ROWS,
     Answer,
@@ -56,8 +56,8 @@ from tests.estimators.beside import (
     switching_often,
     together,
 )
+from tests.estimators.test_custom_loss import expectile, expectile_slope
 from tests.estimators.test_own_cost import logistic, logistic_slope
-from tests.estimators.test_own_loss import expectile, expectile_slope
 
 RNG = np.random.default_rng(0)
 X = RNG.random((ROWS, 2)).astype(np.float32)

@@ -21,7 +21,7 @@ from dmondrian import (
     MondrianKernelRegressor,
 )
 from dmondrian.errors import ParameterError
-from tests.estimators.test_own_loss import expectile, expectile_slope
+from tests.estimators.test_custom_loss import expectile, expectile_slope
 
 LIFETIMES = [0.3, 7.0, 1.7]
 KINDS = [

@@ -14,10 +14,10 @@ from dmondrian import (
     GeneralizedMondrianForestClassifier,
     GeneralizedMondrianForestRegressor,
 )
-from dmondrian.core.assess import assess
-from dmondrian.cost import BINARY, REGRESSION
+from dmondrian.ensemble.lifetime_selection import sweep
+from dmondrian.ensemble.lifetime_selection_kernels import assess
+from dmondrian.ensemble.settings.loss_settings import BINARY, REGRESSION
 from dmondrian.errors import DataError, ParameterError
-from dmondrian.selection import sweep
 from tests.estimators.test_amf import rows, same_forest
 from tests.reference.convex import DELTA, LOSSES, pinball
 

@@ -12,10 +12,10 @@ import pytest
 
 import dmondrian
 from dmondrian import AMFClassifier, AMFRegressor, MondrianForestRegressor
+from dmondrian.ensemble.settings.feature_units import round_to
 from dmondrian.errors import ParameterError
 from dmondrian.estimators import ALGORITHMS
-from dmondrian.estimators.scaling import thresholds_of_rows
-from dmondrian.units import round_to
+from dmondrian.estimators.feature_scales import thresholds_of_rows
 from tests.estimators.test_amf import same_forest
 from tests.estimators.test_scales import leaves_of
 

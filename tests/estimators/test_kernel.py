@@ -13,7 +13,7 @@ from sklearn.linear_model import Ridge
 import dmondrian
 from dmondrian import MondrianFeatures, MondrianKernelClassifier, MondrianKernelRegressor
 from dmondrian.errors import DataError, ParameterError
-from dmondrian.kernel.sweep import prior_of
+from dmondrian.joint_fit.lifetime_sweep import prior_of
 
 
 def rows(n: int = 300, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -220,10 +220,10 @@ def test_bad_input_is_refused(monkeypatch) -> None:
         MondrianKernelRegressor(
             lifetime="validation", max_columns=40, solver="cholesky"
         ).fit(X, y)  # fmt: skip
-    monkeypatch.setattr("dmondrian.store.memory.usable_bytes", lambda: 10_000)
+    monkeypatch.setattr("dmondrian._memory_limit.usable_bytes", lambda: 10_000)
     with pytest.raises(ParameterError, match=r"take 0.000224 GiB, there are"):
         MondrianFeatures(100).fit(X)
-    monkeypatch.setattr("dmondrian.store.memory.usable_bytes", lambda: 4_000)
+    monkeypatch.setattr("dmondrian._memory_limit.usable_bytes", lambda: 4_000)
     with pytest.raises(ParameterError, match=r"matrices take .* GiB"):
         MondrianKernelRegressor(10, solver="cholesky").fit(X, y)
     with pytest.raises(AttributeError, match="no feature_importances_"):

@@ -15,9 +15,9 @@ from dmondrian import (
     MondrianForestRegressor,
     MondrianKernelRegressor,
 )
+from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import DataError, ParameterError
-from dmondrian.forest import Forest
-from dmondrian.parameters import ForestParameters
+from dmondrian.forest.forest import Forest
 
 N = 40
 KINDS: tuple[Any, ...] = (

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from dmondrian import OnlineRandomForestClassifier, OnlineRandomForestRegressor, load
-from dmondrian.core.nodes import N_ACTIVE
 from dmondrian.errors import DataError, ParameterError
-from dmondrian.forest import Forest
+from dmondrian.forest.forest import Forest
+from dmondrian.tree.nodes import N_ACTIVE
 from tests.estimators.test_amf import rows, same_forest
 
 KINDS = [OnlineRandomForestClassifier, OnlineRandomForestRegressor]

@@ -13,14 +13,11 @@ from dmondrian import (
     AMFClassifier,
     AMFRegressor,
 )
+from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import CorruptError
-from dmondrian.forest import Forest
-from dmondrian.parameters import ForestParameters
-from dmondrian.progressive import late_loss
-from dmondrian.scales import (
-    _signs,
-    learn_scales,
-)
+from dmondrian.forest.forest import Forest
+from dmondrian.prequential.progressive_validation import late_loss
+from dmondrian.tuning.feature_scales import _signs, learn_scales
 from tests.estimators.test_amf import same_forest
 
 LAST = 1024

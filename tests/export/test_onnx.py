@@ -29,7 +29,7 @@ from dmondrian import (
     OnlineRandomForestRegressor,
     ParameterError,
 )
-from dmondrian.cost import BINARY
+from dmondrian.ensemble.settings.loss_settings import BINARY
 from dmondrian.export import to_onnx
 from tests.cli.command import call, events
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from dmondrian.forest import Forest
-from dmondrian.parameters import ForestParameters
+from dmondrian.ensemble.settings.parameters import ForestParameters
+from dmondrian.forest.forest import Forest
 from tests.reference.amf import ReferenceTree
 
 Nodes = Mapping[str, np.ndarray]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dmondrian import GeneralizedMondrianForestRegressor
-from dmondrian.selection import sweep
+from dmondrian.ensemble.lifetime_selection import sweep
 
 N, TREES = 3000, 5
 WAVES = {"slow": 1.0, "quick": 8.0}

@@ -18,7 +18,7 @@ from dmondrian import (
     OnlineRandomForestClassifier,
     PowerLifetime,
 )
-from dmondrian.core.nodes import ESTIMATED
+from dmondrian.tree.nodes import ESTIMATED
 from tests.laws.grow import grow_forest
 
 STEPS = [2**k for k in (9, 11, 13, 15)]

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from dmondrian import MondrianForestRegressor, PowerLifetime
-from dmondrian.inference import RATIO, debiasing_weights, weight_norms
+from dmondrian.uncertainty.confidence import RATIO, debiasing_weights, weight_norms
 from tests.laws.test_residuals import LEVEL
 from tests.reference.cube import Cell, CubeTree
 
@@ -99,7 +99,7 @@ def test_the_bias_of_a_large_forest() -> None:
 
 @pytest.mark.parametrize("d", [1, 2])
 def test_the_variance_of_a_large_forest(d: int) -> None:
-    """n ||W||^2 -> prod 2 int g_l g_k, derived in inference.py, plain and debiased."""
+    """n ||W||^2 -> prod 2 int g_l g_k, derived in confidence.py, plain and debiased."""
     n, lifetime = 10_000, 10.0
     X = np.random.default_rng(d).random((n, d)).astype(np.float32)
     both = np.array([lifetime, RATIO * lifetime])

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from dmondrian.forest import Forest
+from dmondrian.forest.forest import Forest
 from tests.laws.grow import Nodes, grow_forest, nodes_of, path_of
 from tests.reference.cases import grid_stream, random_case
 from tests.reference.closed_form import tree_of

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from dmondrian import MondrianFeatures
-from dmondrian.kernel.columns import columns_of
+from dmondrian.joint_fit.cell_columns import columns_of
 
 LIFETIME = 5.0
 

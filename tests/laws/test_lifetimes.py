@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dmondrian.forest import Forest
-from dmondrian.lifetime import PowerLifetime
+from dmondrian.ensemble.settings.lifetime import PowerLifetime
+from dmondrian.forest.forest import Forest
 from tests.laws.grow import grow_forest, nodes_of, time_of_parting
 from tests.laws.test_residuals import LEVEL, ORDERS, cloud, ordered
 

@@ -9,10 +9,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from dmondrian.core.check import check
-from dmondrian.forest import Forest
-from dmondrian.merge import merge
-from dmondrian.parameters import ForestParameters
+from dmondrian.ensemble.settings.parameters import ForestParameters
+from dmondrian.forest.forest import Forest
+from dmondrian.forest.merge import merge
+from dmondrian.tree.invariants import check
 
 N = 90
 HANG_SECONDS = 300.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dmondrian.forest import Forest
+from dmondrian.forest.forest import Forest
 from tests.laws.grow import grow_forest, nodes_of
 
 SHAPE = ("left", "right", "parent", "feature", "root")

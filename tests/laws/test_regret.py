@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from dmondrian import AMFClassifier, AMFRegressor
-from dmondrian.core.nodes import ETA, STAT
 from dmondrian.errors import DataError, ParameterError
 from dmondrian.stats.moments import PRICE
+from dmondrian.tree.nodes import ETA, STAT
 from tests.reference.amf import Node, ReferenceTree
 from tests.reference.closed_form import tree_of
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.estimators import AMFClassifier, AMFRegressor
-from dmondrian.forest import Forest
-from dmondrian.parameters import ForestParameters
+from dmondrian.forest.forest import Forest
 
 from .amf import ReferenceTree
 from .cases import Case

@@ -9,8 +9,8 @@ import pytest
 from scipy.optimize import brentq, minimize_scalar
 
 from dmondrian import GeneralizedMondrianForestClassifier, GeneralizedMondrianForestRegressor
-from dmondrian.core.score import write_losses
-from dmondrian.cost import BINARY
+from dmondrian.ensemble.settings.loss_settings import BINARY
+from dmondrian.prequential.progressive_validation_kernels import write_losses
 from dmondrian.stats.moments import PRICE
 from tests.estimators.test_amf import same_forest
 from tests.reference.convex import DELTA, LEVELS, LOSSES, SLOPES, limits, pinball

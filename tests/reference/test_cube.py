@@ -8,12 +8,12 @@ import math
 import numpy as np
 import pytest
 
-from dmondrian.core.check import check
-from dmondrian.core.columns import boxless
-from dmondrian.core.nodes import ETA, make_tree
-from dmondrian.forest import Forest
+from dmondrian.ensemble.settings.parameters import ForestParameters
+from dmondrian.forest.forest import Forest
 from dmondrian.growth.cube import draw_split, whole_cube
-from dmondrian.parameters import ForestParameters
+from dmondrian.tree.box_encoding import boxless
+from dmondrian.tree.invariants import check
+from dmondrian.tree.nodes import ETA, make_tree
 from tests.laws.grow import nodes_of
 from tests.reference.cases import Case, random_case
 from tests.reference.closed_form import tree_of

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dmondrian import MondrianDensity
-from dmondrian.density_risk import cells_at, sweep_density
+from dmondrian.ensemble.density_risk import cells_at, sweep_density
 from tests.reference import densities
 from tests.reference.cube import Cell, CubeTree
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dmondrian import GeneralizedMondrianForestClassifier, GeneralizedMondrianForestRegressor
-from dmondrian.cost import BINARY, mean_range, theory_rate
+from dmondrian.ensemble.settings.loss_settings import BINARY, mean_range, theory_rate
 from dmondrian.errors import DataError, ParameterError
 from tests.reference.convex import LOSSES
 

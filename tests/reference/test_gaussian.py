@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from dmondrian.forest import Forest
+from dmondrian.forest.forest import Forest
 from tests.reference.cases import Case, random_case
 from tests.reference.cube import CubeTree
 from tests.reference.gaussian import LabelProcess, TreeProcess

@@ -15,9 +15,9 @@ from sklearn.gaussian_process.kernels import Kernel
 import dmondrian
 from dmondrian import MondrianFeatures, MondrianKernelRegressor
 from dmondrian.errors import CorruptError, ParameterError
-from dmondrian.forest import Forest
-from dmondrian.kernel.columns import presence_of
-from dmondrian.kernel.sweep import prior_of
+from dmondrian.forest.forest import Forest
+from dmondrian.joint_fit.cell_columns import presence_of
+from dmondrian.joint_fit.lifetime_sweep import prior_of
 from tests.reference.gaussian_process import mixture, posterior
 
 RIDGE, LIFETIME = 0.1, 3.0

@@ -8,7 +8,7 @@ import pickle
 import numpy as np
 import pytest
 
-from dmondrian.core.nodes import LEAST_SCRATCH
+from dmondrian.tree.nodes import LEAST_SCRATCH
 from tests.reference.cases import random_case
 from tests.reference.kernel import (
     arrays_of,

@@ -17,7 +17,7 @@ from dmondrian import MondrianFeatures, MondrianKernelClassifier
 from dmondrian.errors import ParameterError
 from dmondrian.estimators import kernel_loss
 from dmondrian.estimators.kernel_loss import Cells, LossPath, minimise
-from dmondrian.kernel.columns import leaves_of
+from dmondrian.joint_fit.cell_columns import leaves_of
 
 T, LIFETIME, RIDGE = 8, 3.0, 0.5
 

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from dmondrian.lifetime import PowerLifetime
+from dmondrian.ensemble.settings.lifetime import PowerLifetime
 from tests.reference.cases import Case, random_case
 from tests.reference.kernel import arrays_of, assert_same_structure, kernel_forest, reference_tree
 from tests.reference.pruned import LifetimeTree, Pruned

@@ -7,11 +7,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from dmondrian.core.check import check
+from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ParameterError
-from dmondrian.forest import Forest
-from dmondrian.merge import merge
-from dmondrian.parameters import ForestParameters
+from dmondrian.forest.forest import Forest
+from dmondrian.forest.merge import merge
+from dmondrian.tree.invariants import check
 from tests.reference.cases import Case
 from tests.reference.kernel import arrays_of, parameters_of
 from tests.reference.test_cube import assert_same_cells, cube_case, preorder, reference_of

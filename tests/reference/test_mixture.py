@@ -8,8 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from dmondrian.forest import Forest
-from dmondrian.mixture import mixture_std, predict_quantiles
+from dmondrian.forest.forest import Forest
+from dmondrian.uncertainty.gaussian_mixture import mixture_std, predict_quantiles
 from tests.reference.amf import extensions, sum_in_lanes
 from tests.reference.cases import Case
 from tests.reference.cube import CubeTree
@@ -142,7 +142,7 @@ def test_neither_chunks_nor_threads_change_a_quantile(monkeypatch: pytest.Monkey
     forest = forest_of(case, **changes(True, "hierarchy", expected_extension=True))
     queries = np.repeat(queries_of(case), 5, axis=0)
     whole = predict_quantiles(forest, queries, LEVELS, 2.0)
-    monkeypatch.setattr("dmondrian.mixture._CHUNK", 7)
-    monkeypatch.setattr("dmondrian.mixture._FIRST_ROOM", 1)
+    monkeypatch.setattr("dmondrian.uncertainty.gaussian_mixture._CHUNK", 7)
+    monkeypatch.setattr("dmondrian.uncertainty.gaussian_mixture._FIRST_ROOM", 1)
     parts = predict_quantiles(forest, queries, LEVELS, 2.0, n_threads=2)
     assert whole.tobytes() == parts.tobytes()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dmondrian.forest import Forest
-from dmondrian.fringe import FringeSettings
-from dmondrian.parameters import ForestParameters
+from dmondrian.ensemble.settings.fringe_settings import FringeSettings
+from dmondrian.ensemble.settings.parameters import ForestParameters
+from dmondrian.forest.forest import Forest
 from tests.reference.cases import Case, random_case
 from tests.reference.kernel import arrays_of
 from tests.reference.online_forest import Node, ReferenceTree, Settings

@@ -18,7 +18,7 @@ from dmondrian import (
     OnlineRandomForestClassifier,
     OnlineRandomForestRegressor,
 )
-from dmondrian.core.nodes import N_NODES
+from dmondrian.tree.nodes import N_NODES
 from tests.reference.cases import random_case
 from tests.reference.kernel import kernel_forest
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from dmondrian import MondrianForestRegressor, MondrianKernelRegressor
-from dmondrian.forest import Forest
-from dmondrian.joint import Joint
-from dmondrian.kernel.columns import columns_of, leaves_of
-from dmondrian.kernel.path import realised, sweep_exactly
-from dmondrian.parameters import ForestParameters
+from dmondrian.ensemble.settings.kernel_settings import Joint
+from dmondrian.ensemble.settings.parameters import ForestParameters
+from dmondrian.forest.forest import Forest
+from dmondrian.joint_fit.cell_columns import columns_of, leaves_of
+from dmondrian.kernel_machine.lifetime_search import realised, sweep_exactly
 from tests.reference.ridge import features, weights_of
 
 RIDGE, T = 0.3, 5

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dmondrian.errors import DataError
-from dmondrian.inference import debiasing_weights, weight_norms
+from dmondrian.uncertainty.confidence import debiasing_weights, weight_norms
 from tests.reference.cube import CubeTree
 from tests.reference.kernel import kernel_forest
 from tests.reference.test_cube import cube_case

@@ -10,7 +10,7 @@ import pytest
 
 from dmondrian import AMFClassifier, CheckpointError
 from dmondrian.checkpoint import Lease, Run
-from dmondrian.distributed.progress import clock
+from dmondrian.distributed.cluster.progress import clock
 from dmondrian.report import write_report
 from dmondrian.report.charts import Line, bar_chart, line_chart, matrix_chart, shortened
 from dmondrian.report.facts import gather

@@ -13,8 +13,8 @@ import pytest
 from dmondrian.errors import FencedError, StoreError
 from dmondrian.store import ExistsError, Store, open_store, parse_address
 from dmondrian.store.failures import translate
+from tests.contracts.store_contract import StoreContract
 from tests.store.servers import BUCKET, KEY_ID, SECRET, FaultyServer, faulty_server, set_credentials
-from tests.store.store_contract import StoreContract
 
 
 class TestLocalStore(StoreContract):

@@ -1,0 +1,139 @@
+"""The disk cache of compiled kernels: where it is, what it knows code by, and who may write it.
+
+Relies on file locks. Promises one folder for each version of the sources and of the flags.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import logging
+import os
+import shutil
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from numba import config
+
+_fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None
+_PACKAGE = Path(__file__).parents[1]
+_LOCK_SECONDS = 20.0
+_KERNEL_FOLDERS = ("_numba", "tree", "stats", "losses", "rules", "growth")
+
+
+def kernel_files() -> list[Path]:
+    """Return the sources that compiled code may be in, sorted.
+
+    They are in one of a few folders, or named ``*_kernels.py`` beside the module that calls
+    them.
+    """
+    files = set(_PACKAGE.rglob("*_kernels.py"))
+    for folder in _KERNEL_FOLDERS:
+        files.update((_PACKAGE / folder).rglob("*.py"))
+    return sorted(files)
+
+
+@functools.cache
+def source_digest() -> str:
+    """Digest of all files that can hold kernel code, and of the flags that change it.
+
+    Numba looks at the time stamp of one file only, so an edit of a file that holds
+    nothing but overloads would leave stale code in the cache; bounds checks would be
+    silently absent from code cached without them.
+    """
+    digest = hashlib.sha256(f"boundscheck={config.BOUNDSCHECK}".encode())
+    for file in kernel_files():
+        digest.update(file.relative_to(_PACKAGE).as_posix().encode())
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def cache_folder() -> Path:
+    """Folder of the compiled kernels of this version of the sources.
+
+    ``DMONDRIAN_CACHE_DIR`` overrides the root, else ``XDG_CACHE_HOME``, else
+    ``~/.cache``, else a folder of this user in the system's temporary folder.
+    """
+    root = os.environ.get("DMONDRIAN_CACHE_DIR")
+    if root is None:
+        base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        root = os.path.join(base, "dmondrian")
+    folder = Path(root) / "kernels" / source_digest()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return folder
+    except OSError:
+        pass  # a home without write permission: fall through to the temporary folder
+    user = os.getuid() if hasattr(os, "getuid") else "user"
+    folder = Path(tempfile.gettempdir()) / f"dmondrian-{user}" / "kernels" / source_digest()
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def copy_cache(root: Path) -> None:
+    """Copy the compiled kernels to a cache of its own, whose root would be ``root``.
+
+    Raises
+    ------
+    OSError
+        If they cannot be copied, or another process keeps writing to them.
+    """
+    source = cache_folder()
+    with locked(source / "lock"):  # a kernel that is being written has files that vanish
+        told = shutil.ignore_patterns("*.turn")  # who compiles here says nothing there
+        shutil.copytree(source, root / "kernels" / source.name, ignore=told)
+
+
+@functools.cache
+def announce() -> None:
+    """Tell once in a process that somebody has to wait for a compilation.
+
+    By the logger "dmondrian", at the level that is seen without any set-up of logging.
+    """
+    logging.getLogger("dmondrian").warning(
+        "compiling kernels for this machine, once: some seconds each, 10 to 30 for a forest; they "
+        "are kept in %s (`dmondrian warm` compiles all of them ahead of time)",
+        cache_folder(),
+    )
+
+
+def warn_of_no_cache(error: OSError) -> None:
+    """Warn that a kernel is not kept: of a full disk, or a lock that a stopped process holds."""
+    warnings.warn(
+        f"a compiled kernel could not be kept in {cache_folder()} ({error}): the next process "
+        "compiles it again; make room there or set DMONDRIAN_CACHE_DIR",
+        stacklevel=3,
+    )
+
+
+@contextmanager
+def locked(path: Path, seconds: float | None = None) -> Iterator[None]:
+    """Hold a lock file among the processes of this machine; no lock where there is none.
+
+    Raises
+    ------
+    TimeoutError
+        Another process holds it for longer than this, by default than a kernel takes to be
+        written.
+    """
+    if _fcntl is None:
+        yield
+        return
+    end = time.monotonic() + (_LOCK_SECONDS if seconds is None else seconds)
+    with path.open("w") as file:
+        while True:
+            try:
+                _fcntl.flock(file, _fcntl.LOCK_EX | _fcntl.LOCK_NB)
+                break  # released when the file is closed
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise TimeoutError(f"{path} is locked by another process") from None
+                time.sleep(0.01)
+        yield

@@ -1,0 +1,135 @@
+"""Trees of a model in a store: which blobs hold them, what a blob says of itself, and reading them.
+
+Relies on `Run`, the codec and the pieces of a grown run. Promises the order of the trees' numbers,
+and that nothing is decoded beyond the memory that is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dmondrian._memory_limit import usable_bytes
+from dmondrian.checkpoint.codec import decode_forest, peek_forest
+from dmondrian.checkpoint.parts import Pieces
+from dmondrian.checkpoint.run import Run
+from dmondrian.errors import CorruptError, ParameterError
+
+if TYPE_CHECKING:
+    from dmondrian.forest.forest import Forest
+
+
+@dataclass(frozen=True)
+class Blob:
+    """Trees of a model that are stored together."""
+
+    run: str  # URL of the run folder that holds them
+    shard: int  # number of the shard in that run
+    first: int  # lowest tree number, by run.json
+    stop: int  # behind the highest tree number
+    digest: str
+    n_bytes: int  # as stored
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a blob says of itself at its start."""
+
+    parameters: dict[str, Any]  # of the forest, as JSON
+    numbers: tuple[int, ...]  # tree numbers
+    sizes: tuple[int, ...]  # bytes of each tree in memory, at most
+    n_nodes: int  # of all trees
+    calibration: Any  # of the whole forest, as JSON, where it was saved by an estimator
+
+
+def model_blobs(found: Pieces) -> list[Blob]:
+    """List the blobs that make up a model, in the order of their trees' numbers.
+
+    Raises
+    ------
+    CorruptError
+        A manifest names other shards than its run.json.
+    """
+    blobs = []
+    for run, manifest in found:
+        if not manifest.shards:
+            raise CorruptError(f"{manifest.name} in {run.url} names no shard: there is no forest.")
+        declared = run.run_json.get("shards")
+        ranges = declared if isinstance(declared, list) else [[0, 0]] * len(manifest.shards)
+        if sorted(manifest.shards) != list(range(len(ranges))):
+            raise CorruptError(
+                f"{manifest.name} in {run.url} names {len(manifest.shards)} shards, run.json "
+                f"{len(ranges)}: a part of the forest is missing. Use an earlier checkpoint."
+            )
+        for number, shard in manifest.shards.items():
+            first, stop = ranges[number]
+            blobs.append(Blob(run.url, number, first, stop, shard["digest"], shard["bytes"]))
+    return sorted(blobs, key=lambda blob: (blob.first, blob.shard))
+
+
+def peek_blobs(blobs: Sequence[Blob]) -> list[Contents]:
+    """Read what each blob says of itself, without reading its trees.
+
+    Raises
+    ------
+    CorruptError
+        The beginning of one is damaged, or it is missing.
+    """
+    runs = _runs(blobs)
+    return [_peek(runs[blob.run], blob) for blob in blobs]
+
+
+def load_trees(blobs: Sequence[Blob]) -> Forest:
+    """Read blobs of one model, one after the other, as one forest.
+
+    Raises
+    ------
+    CorruptError
+        A blob is missing or damaged, or they do not belong together.
+    """
+    from dmondrian.forest.forest import Forest
+
+    runs = _runs(blobs)
+    parts: list[Forest] = []
+    free = usable_bytes()
+    for blob in blobs:
+        # Half: a forest is built beside the arrays that it is read from.
+        parts.append(_load(runs[blob.run], blob, free // 2))
+        free -= parts[-1].n_bytes
+    try:
+        return parts[0] if len(parts) == 1 else Forest.join(parts)
+    except ParameterError as error:
+        urls = ", ".join(sorted(runs))
+        raise CorruptError(f"the shards of {urls}: {str(error)[:400]}") from error
+
+
+def _runs(blobs: Sequence[Blob]) -> dict[str, Run]:
+    return {url: Run.open(url) for url in {blob.run for blob in blobs}}
+
+
+def _peek(run: Run, blob: Blob) -> Contents:
+    def read(start: int, stop: int) -> bytes:
+        return run.peek_blob(blob.digest, start, stop)
+
+    header, rows, sizes = peek_forest(read, blob.n_bytes, name=_named(blob))
+    try:
+        numbers = tuple(int(tree["number"]) for tree in header["trees"])
+        parameters, calibration = dict(header["parameters"]), header.get("calibration")
+        return Contents(parameters, numbers, tuple(sizes), sum(rows), calibration)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptError(f"{_named(blob)} is no forest: {error!r}") from error
+
+
+def _load(run: Run, blob: Blob, max_bytes: int) -> Forest:
+    from dmondrian.forest.forest import Forest
+
+    data = run.get_blob(blob.digest, blob.n_bytes)
+    try:
+        return Forest.from_state(*decode_forest(data, name=_named(blob), max_bytes=max_bytes))
+    except (CorruptError, ParameterError) as error:
+        raise CorruptError(f"{_named(blob)} is no forest: {error}") from error
+
+
+def _named(blob: Blob) -> str:
+    return f"Shard {blob.shard} (blobs/{blob.digest} in {blob.run})"

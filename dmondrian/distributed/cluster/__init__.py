@@ -1,0 +1,1 @@
+"""The Dask cluster: its client, workers and results, signals, events and progress."""

@@ -1,0 +1,325 @@
+"""The cluster of a call: the caller's, or worker processes of this machine for its duration.
+
+Relies on dask.distributed. Promises that a client the caller passes is left open, that a cluster
+started here is closed whatever happens, that Ctrl-C reaches the caller's process alone: local
+workers finish their step, so that a clean stop can take a checkpoint; and that nobody sends data
+in the clear to another host without being told.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import os
+import signal
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import dask
+import numpy as np
+from distributed import Client, LocalCluster, Worker, WorkerPlugin
+from distributed.security import Security
+
+from dmondrian.checkpoint import encode_forest
+from dmondrian.checkpoint.summary import Summary
+from dmondrian.distributed.cluster.interrupt import HeldBack, undisturbed
+from dmondrian.ensemble.settings.parameters import ForestParameters
+from dmondrian.errors import ClusterError, ParameterError
+from dmondrian.forest.forest import Forest
+from dmondrian.prequential.forecasts import forecast_and_learn_all
+
+START_SECONDS = 120.0
+"""How long local workers may take to start; a cold file system needs tens of seconds."""
+
+PROCESS_ROWS = 1_000_000
+"""From this many rows on, starting processes pays when a model is used."""
+
+CONFIG = {
+    "distributed.scheduler.worker-ttl": "60 s",  # a stopped process is given up after a minute
+    "distributed.scheduler.work-stealing": False,  # orders are pinned: stealing only misleads
+    # A LocalCluster ends for good what has not come back 15 seconds after it was killed, even a
+    # process that has just begun.
+    "distributed.deploy.lost-worker-timeout": f"{START_SECONDS:.0f} s",
+    "distributed.worker.profile.enabled": False,  # every 10 ms, for a dashboard that is not there
+    # By itself each process asks 50 times a second whether its loop hangs, and 10 times how much
+    # memory it has: on a machine without spare processors, time that trees would learn in.
+    "distributed.admin.tick.interval": "1 s",
+    "distributed.worker.memory.monitor-interval": "500 ms",
+    # Dask has the C library give back each array at once: then the next one is of pages that the
+    # machine has to clear, which costs a block of rows as much as to encode it. Kept are 16 MiB of
+    # a thread at most. What the environment says goes before.
+    "distributed.nanny.pre-spawn-environ.MALLOC_MMAP_THRESHOLD_": 4 << 20,
+    "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": 16 << 20,
+}
+
+
+_PRIVATE = ("tls", "wss", "inproc")  # protocols that encrypt, or that leave no process
+
+
+_LOGGERS = [
+    logging.getLogger(name) for name in ("distributed.worker", "distributed.worker.state_machine")
+]
+_NO_NEWS = (
+    "ended with CancelledError",  # a task
+    "Failed to communicate with scheduler during heartbeat",
+    "Scheduler was unaware of this worker",
+)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether a record is of more than what a worker's end, or its scheduler's, cut short."""
+    return not any(told in str(record.msg) for told in _NO_NEWS)
+
+
+def _quiet() -> None:
+    for logger in _LOGGERS:
+        logger.addFilter(_is_news)
+
+
+def _loud() -> None:
+    for logger in _LOGGERS:
+        logger.removeFilter(_is_news)
+
+
+class IgnoreInterrupt(WorkerPlugin):
+    """Ctrl-C in a terminal reaches all processes of its group; the coordinator decides alone.
+
+    What a worker still computes, or tells the scheduler, when a cluster ends before its work is
+    done is no news either.
+    """
+
+    name = "dmondrian-ignore-interrupt"
+    idempotent = True
+
+    def setup(self, worker: Worker) -> None:
+        """Ignore SIGINT in this worker's process, and say nothing of what ends with it."""
+        _quiet()
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+class OwnClient(Client):
+    """A client that closes itself where it cannot connect.
+
+    Left to the garbage collector, it may be closed by a thread that a later client waits for while
+    it holds the lock that closing needs: both would wait for ever.
+    """
+
+    def start(self, **how: Any) -> None:
+        """Connect to the scheduler."""
+        try:
+            super().start(**how)
+        except BaseException:
+            self.close()
+            raise
+
+
+def local_size(n_workers: int | None, threads: int | None) -> tuple[int, int]:
+    """Return processes and threads of a local cluster: by default a process per four cores.
+
+    Shards of one process share the decoded blocks, so few processes read less.
+    """
+    for name, value in (("n_workers", n_workers), ("threads", threads)):
+        if value is not None and (isinstance(value, bool) or value < 1):
+            raise ParameterError(f"{name} is {value!r}; expected an integer of at least 1")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cores = cores or 1
+    if n_workers is None:
+        n_workers = max(1, -(-cores // 4) if threads is None else cores // threads)
+    return n_workers, threads or max(1, cores // n_workers)
+
+
+@contextmanager
+def connected(
+    client: Client | None,
+    n_workers: int | None = None,
+    threads: int | None = None,
+    processes: bool = True,
+    security: Security | None = None,
+    memory_limit: int | None = None,
+) -> Iterator[Client]:
+    """Yield the caller's client, or one of a local cluster that ends with the block.
+
+    Parameters
+    ----------
+    client : Client or None
+    n_workers, threads : int or None
+        Size of the local cluster.
+    processes : bool
+        Worker processes, or threads of this process: quick to start, enough for small data.
+    security : Security or None
+        Certificates of the local cluster; see :func:`encrypted`.
+    memory_limit : int or None
+        Bytes of each local worker; by default an equal share of the machine's.
+
+    Raises
+    ------
+    ClusterError
+        The local workers do not start.
+    ParameterError
+        A size is not a positive integer, or was given beside a client.
+    """
+    if client is not None:
+        if n_workers is not None or threads is not None:
+            raise ParameterError("n_workers and threads size a local cluster; a client has its own")
+        if client.asynchronous:
+            raise ParameterError("the client is asynchronous; expected Client(asynchronous=False)")
+        warn_if_plaintext(getattr(client.scheduler, "address", "inproc://"))
+        yield client
+        return
+    n_workers, threads = local_size(n_workers, threads)
+    options = {
+        "n_workers": n_workers,
+        "threads_per_worker": threads,
+        "processes": processes,
+        "security": security,
+        **({} if memory_limit is None else {"memory_limit": memory_limit}),
+    }
+    with dask.config.set(CONFIG), ExitStack() as stack:
+        if not processes:
+            _quiet()
+            stack.callback(_loud)
+        own = stack.enter_context(_local(options))
+        if processes:
+            own.register_plugin(IgnoreInterrupt())
+        yield own
+
+
+class Connection:
+    """The cluster of a call, connected when it is first asked for.
+
+    Parameters
+    ----------
+    stack : ExitStack
+        Closes what was opened.
+    client, n_workers, threads
+        As in `connected`.
+    """
+
+    def __init__(
+        self,
+        stack: ExitStack,
+        client: Client | None,
+        n_workers: int | None = None,
+        threads: int | None = None,
+    ) -> None:
+        self._stack = stack
+        self._how = (client, n_workers, threads)
+        self._client: Client | None = None
+
+    def __call__(self) -> Client:
+        """Return the client."""
+        if self._client is None:
+            self._client = self._stack.enter_context(connected(*self._how))
+        return self._client
+
+
+def connected_for(
+    n_rows: int,
+    client: Client | None,
+    n_workers: int | None,
+    threads: int | None,
+    memory_limit: int | None = None,
+) -> AbstractContextManager[Client]:
+    """Connect for reading `n_rows` rows: threads of this process are enough for a few.
+
+    A memory limit asks for processes, because a thread cannot be held to one.
+    """
+    is_large = n_rows >= PROCESS_ROWS or n_workers is not None or memory_limit is not None
+    return connected(client, n_workers, threads, processes=is_large, memory_limit=memory_limit)
+
+
+def encrypted(ca: str, cert: str, key: str) -> Security:
+    """Return the security of a cluster that refuses whoever has no certificate of its authority.
+
+    Parameters
+    ----------
+    ca, cert, key : str
+        PEM files: the authority, and one certificate with its key for every role.
+    """
+    roles = ("client", "scheduler", "worker")
+    return Security(
+        require_encryption=True,
+        tls_ca_file=ca,
+        **{f"tls_{role}_cert": cert for role in roles},
+        **{f"tls_{role}_key": key for role in roles},
+    )
+
+
+def warn_if_plaintext(address: str) -> None:
+    """Warn of a scheduler on another host that anybody on the way can read and command.
+
+    The warning comes from one line with one text per address, so that Python's filters (and the
+    command line's) tell it once.
+    """
+    parts = urlsplit(address if "://" in address else f"tcp://{address}")
+    if parts.scheme in _PRIVATE or _is_loopback(parts.hostname or ""):
+        return
+    warnings.warn(
+        f"the connection to the scheduler {address} is not encrypted: everybody on the network can "
+        "read the rows and the forest, and can run any code on the workers; use a tls:// scheduler "
+        "and give tls_ca, tls_cert and tls_key (cluster/README.md)",
+        stacklevel=1,
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+@contextmanager
+def _local(size: dict[str, Any]) -> Iterator[Client]:
+    n_workers = size["n_workers"]
+    options: dict[str, Any] = {
+        **size,
+        # Without an address the scheduler serves HTTP to all hosts on one fixed port.
+        "dashboard_address": "127.0.0.1:0",
+        "scheduler_kwargs": {"dashboard": False},
+    }
+    with ExitStack() as stack:
+        # What is interrupted while it starts can neither be used nor closed.
+        with HeldBack():
+            try:
+                cluster = stack.enter_context(undisturbed(lambda: LocalCluster(**options)))
+            except (OSError, RuntimeError, TimeoutError) as error:
+                raise ClusterError(
+                    f"{n_workers} local workers could not be started: {error}; in a script, call "
+                    'this under `if __name__ == "__main__":`, because worker processes import the '
+                    "script"
+                ) from error
+            client = stack.enter_context(Client(cluster, set_as_default=False))
+        try:
+            client.wait_for_workers(n_workers, timeout=START_SECONDS)
+        except TimeoutError:
+            raise ClusterError(
+                f"{n_workers} local workers did not start in {START_SECONDS:.0f} seconds; give "
+                "them more memory or more time, or start fewer"
+            ) from None
+        yield client
+
+
+def warm(parameters: ForestParameters, calibrate: bool = False, progressive: bool = True) -> None:
+    """Compile what it takes to train and save, so that worker processes find it on disk."""
+    forest = Forest(parameters, [0], calibrate=calibrate)
+    X = np.zeros((2, parameters.n_features), dtype=np.float32)
+    X[1] = 1.0
+    y = np.zeros(2)
+    forest.update(X, y, None)
+    forest.update(X, y, np.ones(2))
+    forest.predict_sums(X)
+    forest.move_nodes()  # as large forests do
+    forest.freeze()  # as forecasts of many rows do
+    forest.predict_sums(X)
+    forest.update(0.5 * X, y, None)  # boxes that wrote columns as bits are written anew
+    if progressive and parameters.joint is None:
+        for w in (None, np.ones(2)):
+            forecast_and_learn_all(forest, X, y, w, position=4, n_trees=1, samples=calibrate)
+    encode_forest(*forest.stored())
+    Summary.of(forest)

@@ -1,0 +1,242 @@
+"""Progress: one line a person reads, one record a program reads.
+
+Relies on the coordinator calling it often; promises to speak at most once a second, and at the
+end.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any, TextIO
+
+from dmondrian._text.progress_line import ProgressLine, fitted
+from dmondrian.distributed.cluster.events import counted
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands.
+
+    Attributes
+    ----------
+    rows : int
+        Rows that were learned, the mean over the shards.
+    n_rows : int
+        Rows of the stream.
+    rows_per_second : float
+        Of the last minute.
+    durable : int
+        Position of the last committed checkpoint.
+    seconds_left : float or None
+        At the pace of the last minute; None where no row was learned in it.
+    workers : int
+        Living workers.
+    recoveries : int
+        Shards restored after a loss.
+    metrics : dict of str to float
+        Test-then-train so far.
+    tree_groups : int
+        Groups of trees that no worker holds together; 1 is the whole model.
+    is_stopping : bool
+        Somebody asked to stop: it saves and stops at the end of the step that runs.
+    stopping_at : int or None
+        Position at which it stops; None where nobody asked, and from versions that did not say.
+    stops_at_once : bool
+        The next Ctrl-C in this process stops it at once, as the first did not.
+    """
+
+    rows: int
+    n_rows: int
+    rows_per_second: float
+    durable: int
+    seconds_left: float | None
+    workers: int
+    recoveries: int
+    metrics: dict[str, float] = field(default_factory=dict)
+    tree_groups: int = 1
+    is_stopping: bool = False
+    stopping_at: int | None = None
+    stops_at_once: bool = False
+
+    def line(self, width: int | None = None) -> str:
+        """Return the record as one line: share, pace and time left first.
+
+        Parameters
+        ----------
+        width : int or None
+            Columns that it may take: what is least wanted is left out. None for any number.
+        """
+        share = f"{100 * self.rows // self.n_rows if self.n_rows else 100}%"
+        head = f"{self.rows:,} of {self.n_rows:,} rows ({share})"
+        needed: list[tuple[str, ...]] = [(head, share)]
+        if self.is_stopping:
+            where = "soon" if self.stopping_at is None else f"at row {self.stopping_at:,}"
+            how = " (Ctrl-C again: at once)" if self.stops_at_once else ""
+            needed.append((f"stopping {where}{how}", f"stopping {where}", "stopping"))
+        if self.rows_per_second > 0:
+            needed.append((f"{self.rows_per_second:,.0f} rows/s",))
+        if self.seconds_left is not None and not self.is_stopping:
+            needed.append((f"{clock(self.seconds_left)} left",))
+        others = [f"saved at {self.durable:,}"]
+        others += [f"{name} {value:.4g}" for name, value in self.metrics.items()]
+        if self.tree_groups > 1:
+            others.append(f"trees in {self.tree_groups} groups")
+        if self.recoveries:
+            others.append(f"{counted(self.recoveries, 'shard')} recovered")
+        return fitted(needed, others, width)
+
+    @property
+    def state(self) -> tuple[object, ...]:
+        """What a new line is worth writing for, where lines are not rewritten."""
+        return self.rows, self.durable, self.workers, self.recoveries, self.is_stopping
+
+
+class Speed:
+    """Rows a second over the last minute.
+
+    Parameters
+    ----------
+    rows : int
+        Where it begins.
+    clock : callable
+        Returns seconds.
+    """
+
+    window = 60.0
+    """Seconds that it looks back."""
+
+    def __init__(self, rows: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._points = deque([(clock(), rows)])  # at most two of a second, from a minute ago on
+
+    def after(self, rows: int) -> float:
+        """Take in how many rows there are now; return the rows a second."""
+        now = self._clock()
+        if len(self._points) > 1 and now - self._points[-2][0] < 1.0:
+            self._points.pop()
+        self._points.append((now, rows))
+        while len(self._points) > 2 and self._points[1][0] <= now - self.window:
+            self._points.popleft()
+        then, before = self._points[0]
+        return (rows - before) / (now - then) if now > then else 0.0
+
+
+class Timeline:
+    """Where an attempt stood, second by second; thinned by dropping every second point.
+
+    Attributes
+    ----------
+    points : list of [seconds, rows, workers, recoveries, position saved]
+    """
+
+    most = 128
+
+    def __init__(self) -> None:
+        self.points: list[list[float]] = []
+        self._began = time.monotonic()
+        self._step = 0.0  # least seconds between two points
+        self._last: list[float] = []
+
+    def add(self, progress: Progress) -> None:
+        """Add a record, unless one was added a moment ago; the last one is always told."""
+        seconds = round(time.monotonic() - self._began, 1)
+        self._last = [seconds, progress.rows, progress.workers, progress.recoveries,
+                      progress.durable]  # fmt: skip
+        if not self.points or seconds - self.points[-1][0] >= self._step:
+            self.points.append(self._last)
+        if len(self.points) > self.most:
+            self.points = self.points[::2]
+            self._step = max(1.0, 2.0 * self._step)
+
+    def told(self) -> list[list[float]]:
+        """Return the points, up to now."""
+        is_newer = bool(self._last) and self._last is not self.points[-1]
+        return [*self.points, self._last] if is_newer else list(self.points)
+
+
+def clock(seconds: float) -> str:
+    """Seconds as m:ss or h:mm:ss."""
+    whole = max(0, int(seconds + 0.5))
+    hours, minutes = divmod(whole // 60, 60)
+    tail = f"{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
+    return f"{hours}:{tail}" if hours else tail
+
+
+Listener = Callable[[Progress], None]
+
+
+class LineWriter:
+    """Writes progress to a stream; see :class:`dmondrian._text.progress_line.ProgressLine`."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._line = ProgressLine(stream if stream is not None else sys.stderr)
+
+    def __call__(self, progress: Progress) -> None:
+        """Show a record."""
+        is_end = progress.rows >= progress.n_rows
+        self._line.show(progress.line, progress.state, now=is_end)
+        if is_end:
+            self._line.close()
+
+
+class NotebookWriter:
+    """Shows progress in a notebook: one bar and one line, updated in place."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def __call__(self, progress: Progress) -> None:
+        """Show a record."""
+        from IPython.display import display
+
+        share = progress.rows / max(1, progress.n_rows)
+        bar = f'<progress value="{share:.4f}" style="width: 100%"></progress>'
+        shown = {"text/plain": progress.line(), "text/html": f"{bar}<br>{escape(progress.line())}"}
+        if self._handle is None:
+            self._handle = display(shown, raw=True, display_id=True)
+        else:
+            self._handle.update(shown, raw=True)
+
+
+def _is_notebook() -> bool:
+    """Whether a notebook's kernel runs this; loads nothing to find out."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel")
+
+
+def listener(progress: Listener | bool | None) -> Listener | None:
+    """Return a callback from what a caller passes; True: a bar in a notebook, lines on stderr."""
+    if progress is True:
+        return NotebookWriter() if _is_notebook() else LineWriter()
+    return progress if callable(progress) else None
+
+
+class Teller:
+    """Calls a listener at most each `interval` seconds, and whenever it is told to speak now."""
+
+    interval = 1.0
+
+    def __init__(self, listener: Listener | None) -> None:
+        self._listener = listener
+        self._last = -float("inf")
+        self._told: Progress | None = None
+
+    def tell(self, make: Callable[[], Progress], now: bool = False) -> None:
+        """Speak, if it is time; `make` is called only then."""
+        if self._listener is None:
+            return
+        moment = time.monotonic()
+        if now or moment - self._last >= self.interval:
+            self._last = moment
+            progress = make()
+            is_end = progress.rows == progress.n_rows
+            told = self._told
+            if is_end and told and (told.rows, told.durable) == (progress.rows, progress.durable):
+                return  # the end is told once
+            self._told = progress
+            self._listener(progress)

@@ -1,0 +1,1 @@
+"""What forecasts were worth: progressive metrics, errors, reliability, curves."""

@@ -1,0 +1,131 @@
+"""What came of forecasts: reliability and confusion of classes, sizes of errors of numbers.
+
+Relies on forecasts that arrive in a fixed order. Promises sums of a size that does not grow with
+the rows, that do not depend on the cuts between calls (rows are added one after the other), and
+that go through JSON without loss; they count the rows since they were begun.
+
+Shapes: n rows, K classes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from dmondrian.distributed.metrics.reliability import N_BINS, Reliability
+from dmondrian.errors import CorruptError
+
+MOST_CLASSES = 20
+"""More are not told apart in a confusion matrix: nobody could read it."""
+
+HALVES = 2
+"""Bins of an error's size in each doubling of it."""
+
+_LEAST, _MOST = -2200, 2100  # bins of float64's least and largest number
+
+
+def running(total: float, parts: np.ndarray) -> np.ndarray:
+    """Return the total, and the total after each of the parts, float64 [1 + n].
+
+    They are added one by one, so that cuts between calls move no rounding.
+    """
+    return np.add.accumulate(np.concatenate([[total], parts]))
+
+
+class Outcomes:
+    """Sums over forecasts and labels.
+
+    Parameters
+    ----------
+    task : {"classification", "regression"}
+    """
+
+    def __init__(self, task: str) -> None:
+        self.rows = 0
+        self.reliability = Reliability() if task == "classification" else None
+        self.confusion: np.ndarray | None = None  # float64 [K, K], weight by label and prediction
+        self.sizes: dict[int, list[float]] = {}  # bin: weight of errors below and above 0
+        self.exact = 0.0  # weight of rows without error
+        self.bias = [0.0, 0.0]  # weight, and errors times it
+
+    def add(self, mean: np.ndarray, y: np.ndarray, weight: np.ndarray) -> None:
+        """Add rows: `mean` float64 [n, K], `y` float64 [n], `weight` float64 [n]."""
+        self.rows += len(y)
+        if self.reliability is None:
+            self._add_errors(mean[:, 0] - y, weight)
+            return
+        self.reliability.add(mean, y, weight)
+        k = mean.shape[1]
+        if k <= MOST_CLASSES:
+            if self.confusion is None:
+                self.confusion = np.zeros((k, k))
+            np.add.at(self.confusion, (y.astype(np.int64), mean.argmax(axis=1)), weight)
+
+    def _add_errors(self, error: np.ndarray, weight: np.ndarray) -> None:
+        self.bias[0] = float(running(self.bias[0], weight)[-1])
+        self.bias[1] = float(running(self.bias[1], weight * error)[-1])
+        some = error != 0.0
+        self.exact = float(running(self.exact, weight[~some])[-1])
+        bins = np.floor(HALVES * np.log2(np.abs(error[some]))).astype(np.int64)
+        numbers, where = np.unique(bins, return_inverse=True)
+        sums = np.array([self.sizes.get(number, [0.0, 0.0]) for number in numbers.tolist()])
+        if len(numbers):
+            np.add.at(sums, (where, (error[some] > 0.0).astype(np.int64)), weight[some])
+        self.sizes.update(zip(numbers.tolist(), sums.tolist(), strict=True))
+
+    def shares(self) -> list[tuple[float, float]]:
+        """Return pairs (size, share of the weight whose error is smaller), by size."""
+        whole, below, found = self.bias[0], self.exact, []
+        for number in sorted(self.sizes):
+            below += math.fsum(self.sizes[number])
+            found.append((2.0 ** ((number + 1) / HALVES), below / whole))
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able copy; floats go through JSON exactly."""
+        told: dict[str, Any] = {"rows": self.rows}
+        if self.reliability is not None:
+            told["reliability"] = self.reliability.sums.tolist()
+            told["confusion"] = None if self.confusion is None else self.confusion.tolist()
+            return told
+        sizes = [[number, *self.sizes[number]] for number in sorted(self.sizes)]
+        return {**told, "sizes": sizes, "exact": self.exact, "bias": self.bias}
+
+    @classmethod
+    def from_json(cls, task: str, told: Any) -> Outcomes:
+        """Return the sums of :meth:`to_json`, checked; new ones where a run kept none before.
+
+        Raises
+        ------
+        CorruptError
+            They are not such.
+        """
+        self = cls(task)
+        if told is None:
+            return self
+        try:
+            self.rows = int(told["rows"])
+            if self.reliability is not None:
+                self.reliability.sums = _matrix(told["reliability"], 3, N_BINS)
+                if told["confusion"] is not None:
+                    k = len(told["confusion"])
+                    self.confusion = _matrix(told["confusion"], k, k)
+            else:
+                self.sizes = {int(number): [float(low), float(high)]
+                              for number, low, high in told["sizes"]}  # fmt: skip
+                self.exact, self.bias = float(told["exact"]), [float(v) for v in told["bias"]]
+                if len(self.bias) != 2 or any(not _LEAST <= n <= _MOST for n in self.sizes):
+                    raise ValueError("sizes of errors")
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            text = repr(error)[:200]
+            raise CorruptError(f"the stored outcomes cannot be read: {text}") from error
+        return self
+
+
+def _matrix(told: Any, rows: int, columns: int) -> np.ndarray:
+    values = np.array(told, np.float64)
+    if values.shape != (rows, columns) or rows > max(MOST_CLASSES, 3):
+        raise ValueError(f"shape {values.shape}")
+    return values

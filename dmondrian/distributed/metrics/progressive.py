@@ -1,0 +1,324 @@
+"""Test-then-train metrics, summed row by row, and metrics of held-out rows.
+
+Relies on mean predictions over trees (float64 [n, K]) that arrive in stream order. Promises that
+the cuts between calls change no bit of the accumulators, that these go through JSON without loss
+(a resumed run goes on with the same numbers) and that the learning curve stays bounded: its points
+are at fixed positions of the stream and are thinned by their number alone, so that equal positions
+have equal curves.
+
+Shapes: n rows, K outputs (classes, or 1 for regression).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dmondrian.distributed.metrics.error_histogram import Outcomes, running
+from dmondrian.errors import CorruptError
+from dmondrian.prequential.forecast_lag import EACH, KINDS, LIFETIMES, SLICES, in_words, marks
+
+CURVE_POINTS = 256
+"""Most points a learning curve keeps; then every second one is dropped."""
+
+_CURVE_LEAST = 32  # least rows between two points of a curve
+_STRETCH = 4096  # rows whose labels' moments are taken about one number
+_WORSE_ROWS = 1000  # rows from which on a negative R2 is worth a warning
+
+WORSE = (
+    "progressive R2 is below 0: forecasts of the rows, each made before it was learned, were worse "
+    "than their mean label. The columns may say nothing of the target, the target may drift, or "
+    "few large labels may decide the squared error; see mae, and the learning curve for when it "
+    "happened"
+)
+"""What a negative progressive R2 means, for people."""
+
+
+class Progressive:
+    """Cumulative metrics of rows forecast before they are learned.
+
+    Parameters
+    ----------
+    task : {"classification", "regression"}
+    kind : str
+        How rows are forecast, see :mod:`dmondrian.prequential.forecasts`.
+    start : int
+        Position in the stream from which on rows are counted; above 0 where runs were merged.
+
+    Attributes
+    ----------
+    exact_from : int
+        Rows before that were forecast by a version that did so in slices.
+    """
+
+    def __init__(self, task: str, kind: str = EACH, start: int = 0) -> None:
+        self.task = task
+        self.kind = kind
+        self.start = start
+        self.exact_from = 0
+        self.rows = 0  # rows seen
+        self.weight = 0.0  # their weight
+        self.sums = [0.0, 0.0]  # log loss and hits, or squared and absolute errors
+        # Regression: mean of y and sum of squared deviations, of rows up to a multiple of
+        # _STRETCH; of the rows since then the sums of y less that mean, and of its square.
+        self.moments = [0.0, 0.0]
+        self.since = [0.0, 0.0]
+        self.stride = 1  # a curve point is kept each `stride` marks
+        self.slice = 0  # marks passed
+        self.curve: list[list[float]] = []  # rows and the two metrics
+        self.outcomes = Outcomes(task)
+
+    def go_on_as(self, kind: str) -> None:
+        """Note how rows are forecast from here on, where those before were in slices."""
+        if self.kind == SLICES and kind in (EACH, LIFETIMES):
+            self.exact_from = self.rows
+        self.kind = kind
+
+    @property
+    def in_words(self) -> str:
+        """How rows were forecast, for people."""
+        return in_words(self.kind, self.exact_from)
+
+    @property
+    def is_worse_than_mean(self) -> bool:
+        """Whether numbers are forecast worse than by their mean, over enough rows to tell."""
+        return self.rows >= _WORSE_ROWS and self.totals().get("r2", 0.0) < 0.0
+
+    def add(self, mean: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> None:
+        """Add rows: `mean` float64 [n, K], `y` float64 [n], `weight` float64 [n] or None."""
+        w = np.ones(len(y)) if weight is None else weight
+        if self.task == "classification":
+            loss, hit = _class_terms(mean, y)
+            terms = loss, hit.astype(np.float64)
+        else:
+            error = mean[:, 0] - y
+            terms = error * error, np.abs(error)
+        self.outcomes.add(mean, y, w)
+        weights = running(self.weight, w)
+        sums = [running(self.sums[k], w * terms[k]) for k in range(2)]
+        if self.task == "regression":
+            self._add_moments(y, w, weights)
+        for mark in marks(self.rows, self.rows + len(y), _CURVE_LEAST):
+            at = mark - self.rows
+            self.slice += 1
+            if self.slice % self.stride == 0 and weights[at] > 0.0:
+                self.curve.append(self._point(mark, *(float(s[at] / weights[at]) for s in sums)))
+                if len(self.curve) > CURVE_POINTS:
+                    self.stride *= 2
+                    self.curve = self.curve[1::2]
+        self.rows += len(y)
+        self.weight = float(weights[-1])
+        self.sums = [float(s[-1]) for s in sums]
+
+    def _point(self, rows: int, first: float, second: float) -> list[float]:
+        """Return a point of the curve, given the means of the two sums."""
+        return [rows, first if self.task == "classification" else first**0.5, second]
+
+    def _add_moments(self, y: np.ndarray, w: np.ndarray, weights: np.ndarray) -> None:
+        """Add labels to the moments; ``weights`` [1 + n] are those of all rows up to each."""
+        if self.weight == 0.0 and weights[-1] > 0.0:
+            self.moments[0] = float(y[np.argmax(w > 0.0)])
+        start = 0
+        while start < len(y):
+            stop = min(start + _STRETCH - (self.rows + start) % _STRETCH, len(y))
+            apart = y[start:stop] - self.moments[0]
+            heard = w[start:stop] * apart
+            self.since = [
+                float(running(self.since[0], heard)[-1]),
+                float(running(self.since[1], heard * apart)[-1]),
+            ]
+            if (self.rows + stop) % _STRETCH == 0 and weights[stop] > 0.0:
+                self.moments = list(self._moments(float(weights[stop])))
+                self.since = [0.0, 0.0]
+            start = stop
+
+    def _moments(self, weight: float) -> tuple[float, float]:
+        """Return mean and sum of squared deviations of labels of this weight in all."""
+        step = self.since[0] / weight
+        return self.moments[0] + step, self.moments[1] + self.since[1] - step * self.since[0]
+
+    def totals(self) -> dict[str, float]:
+        """Metrics of all rows so far; empty before the first weighted row."""
+        if self.weight == 0.0:
+            return {}
+        first, second = (s / self.weight for s in self.sums)
+        if self.task == "classification":
+            return {"log_loss": first, "accuracy": second}
+        spread = self._moments(self.weight)[1]
+        explained = 1.0 - self.sums[0] / spread if spread > 0 else 0.0
+        return {"rmse": first**0.5, "mae": second, "r2": explained}
+
+    def report(self) -> dict[str, Any]:
+        """Totals, rows, the learning curve up to now, and how rows were forecast."""
+        totals = self.totals()
+        names, points = ["rows", *totals][:3], list(self.curve)
+        if totals and (not points or points[-1][0] < self.rows):
+            points.append([self.rows, *totals.values()][:3])
+        curve = [dict(zip(names, point, strict=True)) for point in points]
+        return {"rows": self.rows, **totals, "forecast": self.in_words, "curve": curve}
+
+    def to_json(self) -> dict[str, Any]:
+        """All accumulators; floats go through JSON exactly."""
+        return {"task": self.task, "rows": self.rows, "weight": self.weight, "sums": self.sums,
+                "moments": self.moments, "stride": self.stride, "slice": self.slice,
+                "curve": self.curve, "outcomes": self.outcomes.to_json(), "since": self.since,
+                "kind": self.kind, "exact_from": self.exact_from, "start": self.start}  # fmt: skip
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Progressive:
+        """Return the accumulators that `to_json` wrote.
+
+        Raises
+        ------
+        CorruptError
+            They are not such.
+        """
+        try:
+            # Versions that knew no kind forecast rows in slices.
+            self = cls(data["task"], data.get("kind", SLICES), int(data.get("start", 0)))
+            self.exact_from = int(data.get("exact_from", 0))
+            self.since = [_number(value) for value in data.get("since", self.since)]
+            self.rows, self.weight = int(data["rows"]), _number(data["weight"])
+            self.sums = [_number(value) for value in data["sums"]]
+            self.moments = [_number(value) for value in data["moments"]]
+            self.stride, self.slice = int(data["stride"]), int(data["slice"])
+            self.curve = [[_number(value) for value in point] for point in data["curve"]]
+            for point in self.curve:
+                point[0] = int(point[0])
+            self.outcomes = Outcomes.from_json(self.task, data.get("outcomes"))
+        except (KeyError, TypeError, ValueError, OverflowError, IndexError) as error:
+            told = repr(error)[:200]
+            raise CorruptError(f"the stored metrics cannot be read: {told}") from error
+        is_sound = self.task in ("classification", "regression") and self.stride >= 1
+        is_sound = is_sound and self.kind in KINDS and 0 <= self.exact_from <= self.rows
+        is_sound = is_sound and self.start >= 0
+        sums = self.sums, self.moments, self.since
+        lengths = {len(point) for point in self.curve} | {len(pair) + 1 for pair in sums}
+        if not is_sound or lengths != {3} or len(self.curve) > CURVE_POINTS:
+            raise CorruptError("the stored metrics are of another shape than metrics have")
+        return self
+
+
+def _number(value: Any) -> float:
+    """Return a stored number; what was not finite is null in a manifest."""
+    if value is None:
+        return math.nan
+    if type(value) not in (int, float):
+        raise TypeError(f"{str(value)[:80]!r} is no number")
+    return float(value)
+
+
+def read_counts(metrics: dict[str, Any]) -> dict[str, int]:
+    """Return a manifest's counts of values clipped, unseen or dropped.
+
+    Raises
+    ------
+    CorruptError
+        They are not such.
+    """
+    counts = metrics.get("counts", {})
+    is_sound = isinstance(counts, dict) and all(type(n) is int for n in counts.values())
+    if not is_sound:
+        raise CorruptError(f"the stored counts cannot be read: {str(counts)[:80]!r}")
+    return dict(counts)
+
+
+def _class_terms(mean: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Log loss in nats and hits of each row; probabilities are floored as scikit-learn does."""
+    label = y.astype(np.int64)
+    share = mean[np.arange(len(y)), label]
+    floor = np.finfo(np.float64).eps
+    return -np.log(np.clip(share, floor, 1.0)), mean.argmax(axis=1) == label
+
+
+_Z_90 = 1.6448536269514722  # between minus and plus so many deviations lie 90 % of a Gaussian
+
+
+def _gaussian_terms(error: np.ndarray, std: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Log loss in nats, and hits of the central 90 %; without spread all is won or lost."""
+    nats = np.where(error == 0.0, -np.inf, np.inf)
+    with np.errstate(over="ignore"):
+        scores = np.divide(error, std, out=np.zeros(len(std)), where=std > 0.0)
+        np.log(std, out=nats, where=std > 0.0)
+        nats += 0.5 * (math.log(2.0 * math.pi) + scores * scores)
+    return nats, np.abs(error) <= _Z_90 * std
+
+
+class HeldOut:
+    """Metrics of rows that were not learned, added block by block.
+
+    Parameters
+    ----------
+    task : {"classification", "regression"}
+    levels : sequence of float
+        Of quantiles; forecasts then have these behind the one that stands for all.
+    tells_std : bool
+        Whether forecasts have a standard deviation of the label behind the mean.
+    """
+
+    def __init__(self, task: str, levels: Sequence[float] = (), tells_std: bool = False) -> None:
+        self._total = Progressive(task)
+        self._gaussian = [0.0, 0.0] if tells_std else None  # nats, and labels within the interval
+        self._levels = np.array(levels, np.float64)
+        self._pinball = np.zeros(len(levels))
+        self._kept: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+
+    @property
+    def weight(self) -> float:
+        """Weight of the rows added."""
+        return self._total.weight
+
+    def add(self, mean: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> None:
+        """Add rows: `mean` float64 [n, K], `y` float64 [n], `weight` float64 [n] or None."""
+        self._total.add(mean, y, weight)
+        w = np.ones(len(y)) if weight is None else weight
+        if len(self._levels):
+            errors = y[:, None] - mean[:, 1:]
+            self._pinball += w @ np.maximum(self._levels * errors, (self._levels - 1.0) * errors)
+        if self._gaussian is not None:
+            heard = w > 0.0  # no weight makes an infinite loss a number
+            terms = _gaussian_terms(y[heard] - mean[heard, 0], mean[heard, 1])
+            for k in range(2):
+                self._gaussian[k] += float(w[heard] @ terms[k])
+        if self._total.task == "classification" and mean.shape[1] == 2:
+            self._kept.append((mean[:, 1], y, w))
+
+    def report(self) -> dict[str, Any]:
+        """Return the rows and metrics; the area under the curve where both classes occur."""
+        metrics: dict[str, Any] = {"rows": self._total.rows, **self._total.totals()}
+        if len(self._levels) and self.weight > 0.0:
+            metrics["pinball"] = float(self._pinball.mean() / self.weight)
+        if self._gaussian is not None and self.weight > 0.0:
+            metrics["nll"], metrics["coverage_90"] = (x / self.weight for x in self._gaussian)
+        reliability = self._total.outcomes.reliability
+        if reliability is not None and self.weight > 0.0:
+            metrics.update(reliability.report())
+        if self._kept:
+            share, y, weight = (np.concatenate(parts) for parts in zip(*self._kept, strict=True))
+            if len(np.unique(y)) == 2:
+                from sklearn.metrics import roc_auc_score
+
+                metrics["auc"] = float(roc_auc_score(y, share, sample_weight=weight))
+        return metrics
+
+
+class Likelihood:
+    """Mean log density of rows that were not learned, added block by block."""
+
+    def __init__(self) -> None:
+        self.weight = 0.0
+        self._rows, self._total = 0, 0.0
+
+    def add(self, mean: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> None:
+        """Add rows: `mean` float64 [n, 1], their log densities; there are no labels."""
+        w = np.ones(len(mean)) if weight is None else weight
+        self._rows += len(mean)
+        self.weight += float(w.sum())
+        self._total += float(w @ mean[:, 0])
+
+    def report(self) -> dict[str, Any]:
+        """Return the rows and the metric, in nats."""
+        return {"rows": self._rows, "log_likelihood": self._total / self.weight}

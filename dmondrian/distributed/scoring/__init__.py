@@ -1,0 +1,1 @@
+"""A stored model asked about many rows: scores, evaluations, Dask collections."""

@@ -1,0 +1,179 @@
+"""Evaluating: a model's metrics on a data set that has its target.
+
+Relies on blocks being scored independently. Promises metrics that do not depend on the workers:
+blocks are added in the order of the input.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from distributed import Client
+
+from dmondrian._text.wording import counted
+from dmondrian.data import Encoded, Plan, make_scoring_plan, read_blocks
+from dmondrian.data.chunks import join
+from dmondrian.data.paths import check_paths
+from dmondrian.distributed.metrics.progressive import HeldOut, Likelihood
+from dmondrian.distributed.scoring.learned_rows import count_learned
+from dmondrian.distributed.scoring.memory_plan import parse_limit, row_needs
+from dmondrian.distributed.scoring.model_info import open_model
+from dmondrian.distributed.scoring.tree_pipeline import connected_relay
+from dmondrian.distributed.worker import work_units
+from dmondrian.ensemble.settings.kernel_settings import Joint
+from dmondrian.ensemble.settings.loss_settings import Cost, forecasts
+from dmondrian.ensemble.sums.prediction_sums import Sums
+from dmondrian.errors import DataError
+from dmondrian.uncertainty.temperature_scaling import (
+    Fitted,
+    calibrated,
+    calibrated_std,
+    tells_labels,
+)
+
+_log = logging.getLogger("dmondrian")
+
+Measured = list[tuple[np.ndarray, np.ndarray, np.ndarray | None]]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Consecutive blocks to measure."""
+
+    plan: Plan  # of these blocks alone: there is no folder that every worker could read it from
+    calibration: Fitted | None
+    cost: Cost | Joint | None
+    is_detailed = False
+
+    @property
+    def tells_labels(self) -> bool:
+        """Whether standard deviations of the label are measured too."""
+        return tells_labels(self.calibration)
+
+    def found(self) -> None:
+        """Nothing is kept from another job."""
+
+    def read(self) -> Iterator[Encoded]:
+        """Read the rows, chunk by chunk."""
+        blocks = self.plan.blocks
+        return (read_blocks(self.plan, blocks[chunk.first : chunk.last]) for chunk in join(blocks))
+
+    def finish(self, summed: Iterable[tuple[Encoded, Sums]]) -> Measured:
+        """Return forecasts [n, K], targets and weights of each block.
+
+        Forecasts have the quantiles, or the standard deviation, behind what stands for all.
+        """
+        measured: Measured = []
+        for encoded, sums in summed:
+            y = np.zeros(len(encoded.X)) if encoded.y is None else encoded.y  # of a density
+            mean = calibrated(forecasts(self.cost, sums.mean), self.calibration)
+            if isinstance(self.cost, Cost) and self.cost.levels:
+                mean = np.concatenate([mean, sums.mean], axis=1)
+            if self.tells_labels:
+                std = calibrated_std(sums.variance, self.calibration)
+                mean = np.concatenate([mean, std], axis=1)
+            measured.append((mean, y, encoded.weight))
+        return measured
+
+
+def evaluate(
+    model_url: str | os.PathLike[str],
+    data: Any,
+    *,
+    client: Client | None = None,
+    n_workers: int | None = None,
+    threads: int | None = None,
+    memory_limit: str | int | None = None,
+) -> dict[str, Any]:
+    """Measure a model on data that it has not learned.
+
+    Rows of files that its run has learned are measured too; how many there are is logged as a
+    warning.
+
+    Parameters
+    ----------
+    model_url : str or path
+        Run folder or URL; ``@position`` picks a checkpoint.
+    data : str, path or sequence of them
+        Parquet files, folders, globs or URLs, with the target if there is one.
+    client : Client or None
+        A cluster of the caller; by default this machine.
+    n_workers, threads : int or None
+        Size of the local cluster.
+    memory_limit : str, int or None
+        As in :func:`score`.
+
+    Returns
+    -------
+    dict
+        "rows", and "log_loss" (nats), "accuracy", "ece" (expected calibration error),
+        "reliability" (confidence and accuracy by bins of confidence) and, for two classes that both
+        occur, "auc"; or "rmse", "mae" and "r2" (of quantiles those of the level nearest to 1/2,
+        and "pinball", the mean over levels; of a calibrated regressor "coverage_90", the share of
+        labels within 1.645 standard deviations, and "nll", the mean negative log density of the
+        label under the Gaussian, in nats); or of a density, whose data need no target,
+        "log_likelihood", the mean log density of a row as it is encoded. Weighted where the model
+        was trained with weights. And "trees_sharded", the number of groups, where no worker could
+        hold the whole model.
+
+    Raises
+    ------
+    DataError
+        Columns or labels that the model does not know.
+    CheckpointError
+        There is no model, or its bytes are damaged.
+    ClusterError
+        Workers were lost beyond recovery, or have too little memory.
+    """
+    check_paths(data, "write them as Parquet, or measure what dmondrian.frames.FrameModel predicts")
+    limit = parse_limit(memory_limit)
+    model = open_model(os.fspath(model_url))
+    plan = make_scoring_plan(data, model.schema, target=True)
+    if n_learned := count_learned(os.fspath(model_url), plan.blocks):
+        share = "all" if n_learned == plan.n_rows else f"{n_learned:,} of the"
+        _log.warning(
+            "%s %s were learned by the model, which makes it look better than it is: evaluate "
+            "other rows, or see by `dmondrian describe` how rows were forecast before they were "
+            "learned",
+            share,
+            counted(plan.n_rows, "row"),
+        )
+    parts = [
+        Part(Plan(plan.schema, plan.blocks[part.first : part.last]), model.calibration, model.cost)
+        for part in join(plan.blocks, max_rows=work_units.UNIT_ROWS, max_blocks=None)
+    ]
+    k, width = model.n_outputs, len(plan.schema.feature_names)
+    # A result is copied once on its way out, and has target and weight; a generalised forest's
+    # has one forecast more than sums: the other class, or the quantile that stands for all; a
+    # calibrated regressor's its standard deviation.
+    has_more = model.cost is not None or tells_labels(model.calibration)
+    widths = {"sums": k + int(tells_labels(model.calibration)), "result": k + 2 + int(has_more)}
+    needs = row_needs((p.plan.blocks for p in parts), width, len(plan.schema.columns) + 2, widths)
+    levels = model.cost.levels if isinstance(model.cost, Cost) else ()
+    total: Likelihood | HeldOut = Likelihood()
+    if model.n_draws is None:
+        total = HeldOut(model.schema.task, levels, tells_labels(model.calibration))
+
+    def add(measured: Measured) -> None:
+        for mean, y, weight in measured:
+            total.add(mean, y, weight)
+
+    with connected_relay(
+        model, needs, "part of the data", plan.n_rows, client, n_workers, threads, limit
+    ) as relay:
+        relay.run(parts, add)
+    if total.weight == 0.0:
+        schema = plan.schema
+        lacks = f"a label in {schema.target!r}"
+        if schema.weight is not None:
+            lacks = f"a positive weight in {schema.weight!r}" + (
+                f" and {lacks}" if schema.target is not None else ""
+            )
+        raise DataError(f"no row of the data has {lacks}: there is nothing to measure")
+    sharded = {"trees_sharded": relay.n_groups} if relay.n_groups > 1 else {}
+    return {**total.report(), **sharded}

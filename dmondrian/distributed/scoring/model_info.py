@@ -1,0 +1,157 @@
+"""Models as a coordinator sees them, without their trees; and plans in a worker's memory.
+
+Relies on checkpoints never changing under their digest. Promises that equal models have equal
+digests, wherever they lie; that a plan is read once per process, however many tasks ask at the
+same time; that a failed read is tried again by the next task, and that only the last few are kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from dmondrian.checkpoint import look_at_model, peek_blobs
+from dmondrian.checkpoint.stream import MAX_PLAN_BYTES
+from dmondrian.data import Plan, Schema
+from dmondrian.distributed.scoring.memory_plan import Stored, stored
+from dmondrian.ensemble.settings.kernel_settings import Joint
+from dmondrian.ensemble.settings.loss_settings import Cost
+from dmondrian.ensemble.settings.parameters import ForestParameters
+from dmondrian.errors import CorruptError, DataError
+from dmondrian.store import open_store
+from dmondrian.uncertainty.temperature_scaling import Fitted, kind_of
+
+READ_SECONDS = 900.0
+"""A read that takes longer is given up."""
+
+_KEPT = 2  # plans of a process: the one in use and the one before
+
+
+@dataclass(frozen=True)
+class Model:
+    """Where the trees of a model are and how its rows are encoded."""
+
+    trees: tuple[Stored, ...]  # in the order of their numbers
+    n_outputs: int  # width of a prediction
+    tells_std: bool  # whether second moments are those of the label, not between trees
+    schema: Schema
+    digest: str  # of trees, schema and calibration
+    calibration: Fitted | None = None  # of its forecasts
+    cost: Cost | Joint | None = None  # what a generalised forest or a kernel machine minimises
+    n_draws: int | None = None  # that normalise a density, which needs all trees at once
+    tells_distance: bool = True  # whether nodes know the range of their rows
+
+
+class Once:
+    """Values by key, each made by one thread while others wait."""
+
+    def __init__(self, kept: int = _KEPT) -> None:
+        self._kept = kept
+        self._lock = threading.Lock()
+        self._values: OrderedDict[Any, Future] = OrderedDict()
+
+    def get(self, key: Any, make: Callable[[], Any]) -> Any:
+        """Return the value of a key, made by `make` if it is not there."""
+        with self._lock:
+            is_mine = key not in self._values
+            value = self._values.setdefault(key, Future())
+            self._values.move_to_end(key)
+            while len(self._values) > self._kept:
+                self._values.popitem(last=False)
+        if is_mine:
+            try:
+                value.set_result(make())
+            except BaseException as error:
+                with self._lock:
+                    if self._values.get(key) is value:
+                        del self._values[key]
+                value.set_exception(error)
+                raise
+        return value.result(timeout=READ_SECONDS)
+
+
+_plans = Once()
+
+
+def open_model(url: str) -> Model:
+    """Look at a model of a run that was trained on a plan.
+
+    Raises
+    ------
+    CheckpointError
+        There is no model, or what it says of itself is damaged.
+    DataError
+        The model was fitted on arrays: nothing says how to encode the columns of a file.
+    """
+    blobs, about, manifest = look_at_model(url)
+    if about.get("schema") is None:
+        raise DataError(
+            f"{url} was fitted on arrays and holds no schema: load it with dmondrian.load and call "
+            f"predict, or train it with dmondrian.distributed.train"
+        )
+    contents = peek_blobs(blobs)
+    first = contents[0].parameters
+    numbers = [number for one in contents for number in one.numbers]
+    if any(one.parameters != first for one in contents) or numbers != sorted(set(numbers)):
+        raise CorruptError(
+            f"the shards of {url} do not belong together: they have other parameters, or trees "
+            f"that overlap; use an earlier checkpoint"
+        )
+    trees = tuple(stored(blob, one.sizes) for blob, one in zip(blobs, contents, strict=True))
+    parameters = ForestParameters.from_json(first)
+    content = {
+        "schema": about["schema"],
+        "position": manifest.position,
+        "trees": [blob.digest for blob in blobs],
+    }
+    calibration = None
+    if manifest.metrics.get("calibration") is not None:
+        kind = kind_of(parameters.tells_labels)
+        calibration = kind.from_json(manifest.metrics["calibration"])
+        content["calibration"] = calibration.to_json()
+    n_draws = None
+    if parameters.algorithm == "mondrian-density":
+        n_draws = content["n_draws"] = _draws_of(about, url)
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    schema = Schema.from_json(about["schema"])
+    shape = parameters.n_features, parameters.n_classes
+    if (schema.n_features, schema.n_classes) != shape:
+        raise CorruptError(
+            f"{url}: run.json describes {schema.n_features} features and {schema.n_classes} "
+            f"classes, the forest has {shape[0]} and {shape[1]}"
+        )
+    is_hierarchy = parameters.aggregation == "hierarchy" and parameters.n_classes == 0
+    tells_std = is_hierarchy or (calibration is not None and parameters.tells_labels)
+    k, cost = parameters.n_outputs, parameters.cost or parameters.joint
+    has_boxes = parameters.has_boxes
+    return Model(trees, k, tells_std, schema, digest, calibration, cost, n_draws, has_boxes)
+
+
+def _draws_of(about: dict[str, Any], url: str) -> int:
+    n_draws = (about.get("estimator") or {}).get("n_draws")
+    if type(n_draws) is not int or not 2 <= n_draws < 2**62:
+        raise CorruptError(f"{url}: run.json's n_draws cannot be {str(n_draws)[:80]!r}")
+    return n_draws
+
+
+def plan_here(folder: str, name: str, digest: str) -> Plan:
+    """Return a stored plan, read once per process."""
+
+    def read() -> Plan:
+        data = open_store(folder).get(name, MAX_PLAN_BYTES)
+        try:
+            plan = Plan.from_parquet(data)
+        except CorruptError as error:
+            told = f"{name} in {folder}: {error}; delete it and run the same command again"
+            raise CorruptError(told) from error
+        if plan.digest != digest:
+            raise CorruptError(f"{name} in {folder} is another plan than the one asked for")
+        return plan
+
+    return _plans.get((folder, name, digest), read)

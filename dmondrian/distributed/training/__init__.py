@@ -1,0 +1,1 @@
+"""A training run: set-up, attempts, the coordinator and its ledger."""

@@ -1,0 +1,156 @@
+"""Growing: more trees for a run that is finished, over the same stream.
+
+Relies on trees that depend on their number, the run's parameters and the stream alone. Promises
+that only the new trees are trained; that they are, byte for byte, those of a run that had them from
+the start; and that the run is what it was until they are done.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from distributed import Client
+
+from dmondrian.checkpoint import Lease, Run
+from dmondrian.checkpoint.opening import VERSIONS_KEY
+from dmondrian.checkpoint.parts import is_whole, open_whole, part_url, parts_of, tree_range
+from dmondrian.data import Plan, place_beside, stored_plan
+from dmondrian.distributed.cluster.client import Connection
+from dmondrian.distributed.cluster.progress import Listener
+from dmondrian.distributed.training.attempt import Manner, finish, manner_of
+from dmondrian.distributed.training.run_setup import MOST_TREES, cut_trees
+from dmondrian.distributed.training.train import TrainedRun
+from dmondrian.errors import CheckpointError, ParameterError
+
+_OWN = ("format", VERSIONS_KEY)  # entries of run.json that each part fills in anew
+
+
+def grow(
+    run: str | os.PathLike[str],
+    n_estimators: int,
+    *,
+    client: Client | None = None,
+    n_shards: int | None = None,
+    checkpoint_every: str | int | None = "auto",
+    window: int = 4,
+    progress: Listener | bool | None = None,
+    n_workers: int | None = None,
+    threads: int | None = None,
+) -> TrainedRun:
+    """Add trees to a finished run by streaming its data to the new trees only.
+
+    The same call goes on with one that was stopped or killed, and does nothing when it is done.
+
+    Parameters
+    ----------
+    run : str or path
+        Folder or URL of the run.
+    n_estimators : int
+        Trees that the run shall have.
+    client : Client or None
+        A cluster of the caller; by default worker processes of this machine.
+    n_shards : int or None
+        Parts that the new trees are cut into; by default of the run's usual size.
+    checkpoint_every, window, progress, n_workers, threads
+        As in :func:`train`.
+
+    Returns
+    -------
+    TrainedRun
+        Of the whole run; its metrics are those of the new trees alone. Where it is calibrated,
+        its calibration stays the one fitted to its first trees.
+
+    Raises
+    ------
+    ParameterError
+        The run has more trees already.
+    CheckpointError
+        There is no run, or it is not finished.
+    DataError
+        Its data are gone or changed.
+    ClusterError
+        Workers were lost beyond recovery.
+    StoreError
+        A store refused or failed, again and again: its disk may be full.
+    """
+    manner = manner_of(checkpoint_every, window, progress)
+    base = open_whole(run)
+    plan = _finished_plan(base)
+    if base.run_json["parameters"].get("joint") is not None:
+        raise ParameterError(
+            f"{base.url} is of {base.run_json['algorithm']}, whose trees are fitted together: new "
+            "ones would change what the others learned. Train a run with more trees"
+        )
+    with ExitStack() as stack:
+        connect = Connection(stack, client, n_workers, threads)
+        return _grow(base, plan, n_estimators, n_shards, manner, connect)
+
+
+def _grow(
+    base: Run,
+    plan: Plan,
+    n_estimators: int,
+    n_shards: int | None,
+    manner: Manner,
+    connect: Callable[[], Client],
+) -> TrainedRun:
+    with Lease.take(base.store):  # of two that grow at once, the second sees the first one's part
+        _add_part(base, plan, n_estimators, n_shards)
+    attempts = [finish(part, plan, manner, connect) for part in parts_of(base)]
+    return TrainedRun(base.url, plan, attempts[-1].metrics, attempts[-1].summary)
+
+
+def _finished_plan(base: Run) -> Plan:
+    """Return the stream of a run that is at its end."""
+    if base.run_json.get("plan") is None:
+        raise CheckpointError(
+            f"{base.url} was fitted on arrays, which nobody can stream again: train it with "
+            "dmondrian.distributed.train"
+        )
+    plan, (home, _) = stored_plan(base.stream), base.stream.places()
+    if home is not None and home != base.url:
+        plan = place_beside(plan, home, base.url)
+    newest = base.latest(verify=False)
+    if newest is None or newest.position < plan.n_rows:
+        at = 0 if newest is None else newest.position
+        raise CheckpointError(
+            f"{base.url} has learned {at} of {plan.n_rows} rows: finish it with the command that "
+            "trains it, then grow it"
+        )
+    return plan
+
+
+def _add_part(base: Run, plan: Plan, n_estimators: int, n_shards: int | None) -> None:
+    """Make the part that brings a run to a number of trees, unless it is there."""
+    there = [base, *parts_of(base)]
+    ranges = [tree_range(one) for one in there]
+    sizes = [int(one.run_json["n_estimators"]) for one in there]
+    if isinstance(n_estimators, bool) or not 1 <= n_estimators <= MOST_TREES - ranges[0][0]:
+        raise ParameterError(f"n_estimators is {n_estimators!r}; expected a number of trees")
+    if len(there) > 1 and sum(sizes) == n_estimators:
+        n_there = len(there[-1].run_json["shards"])
+        if n_shards not in (None, n_there):
+            raise ParameterError(f"n_shards is {n_shards!r}; these trees were cut into {n_there}")
+        return
+    if n_estimators <= sum(sizes):
+        unfinished = [part.url for part in there[1:] if not is_whole(part)]
+        hint = f"; {unfinished[-1]} is not finished: delete it to give it up" if unfinished else ""
+        raise ParameterError(
+            f"n_estimators is {n_estimators}, but {base.url} has {sum(sizes)} trees already (those "
+            f"being trained counted); expected more{hint}"
+        )
+    first, added = ranges[-1][1], n_estimators - sum(sizes)
+    if n_shards is None:
+        usual = sizes[0] / len(base.run_json["shards"])
+        n_shards = min(added, max(1, round(added / usual)))
+    if isinstance(n_shards, bool) or not 1 <= n_shards <= added:
+        raise ParameterError(f"n_shards is {n_shards!r}; expected 1 to {added}, the new trees")
+    about = {key: value for key, value in base.run_json.items() if key not in _OWN}
+    about |= {
+        "n_estimators": added,
+        "shards": cut_trees(first, first + added, n_shards),
+        "plan": plan.digest,
+    }
+    Run.create(part_url(base, first, first + added), about, plan.to_parquet())

@@ -1,0 +1,300 @@
+"""Attempts: one try after the other brings a run to the end of its stream.
+
+Relies on the run folder, its lease and the coordinator. Promises that a run that is at its end is
+left alone, that two processes never work on one run, and that each attempt is noted with its hosts,
+times and losses, however it ends.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from distributed import Client
+
+from dmondrian.checkpoint import Lease, Manifest, Run
+from dmondrian.data import Plan, places_of
+from dmondrian.distributed.cluster.client import warm
+from dmondrian.distributed.cluster.events import Events
+from dmondrian.distributed.cluster.interrupt import Interrupts
+from dmondrian.distributed.cluster.progress import Listener, Progress, Teller, Timeline, listener
+from dmondrian.distributed.cluster.workers import ANSWER_SECONDS
+from dmondrian.distributed.metrics.progressive import Progressive, read_counts
+from dmondrian.distributed.metrics.sortedness import Sortedness
+from dmondrian.distributed.training.checkpoint_schedule import Every, parse_every
+from dmondrian.distributed.training.coordinator import Coordinator
+from dmondrian.distributed.training.ledger import Ledger
+from dmondrian.distributed.training.shard_state import Limits
+from dmondrian.distributed.worker.tasks import ShardHolder
+from dmondrian.distributed.worker.work_units import Unit, chunks_of, cut, cut_jointly
+from dmondrian.ensemble.settings.parameters import ForestParameters
+from dmondrian.errors import ClusterError, DataError, ParameterError
+from dmondrian.prequential import forecast_lag
+from dmondrian.uncertainty.temperature_scaling import kind_of
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How attempts go about it; none of this changes a forest."""
+
+    every: Every
+    limits: Limits = field(default_factory=Limits)
+    listener: Listener | None = None
+    job: str | None = None  # see `Lease.take`
+
+
+def manner_of(
+    checkpoint_every: str | int | None, window: int, progress: Listener | bool | None
+) -> Manner:
+    """Read what a caller says of it.
+
+    Raises
+    ------
+    ParameterError
+    """
+    every = parse_every(checkpoint_every)
+    if isinstance(window, bool) or not isinstance(window, int) or window < 1:
+        raise ParameterError(f"window is {window!r}; expected an integer of at least 1")
+    return Manner(every, replace(Limits(), window=window), listener(progress))
+
+
+def finish(run: Run, plan: Plan, manner: Manner, connect: Callable[[], Client]) -> Attempt:
+    """Bring a run to the end of its stream, from its newest checkpoint that can be used.
+
+    Parameters
+    ----------
+    run : Run
+    plan : Plan
+        The run's stream.
+    manner : Manner
+    connect : callable
+        Returns the cluster; called when there is something to do.
+
+    Raises
+    ------
+    DMondrianError
+        See :func:`dmondrian.distributed.train`.
+    """
+    is_current = run.stream.digests()[-1] == plan.digest
+    attempt = Attempt(run, plan, manner)
+    seen, manifest = run.manifests(), run.latest()
+    places = places_of(plan)
+    is_done = is_current and attempt.is_end(manifest) and run.stream.has_noted(places)
+    if not is_done:
+        with Lease.take(run.store, manner.job) as lease:
+            run.stream.note_places(places)  # workers read it whenever they take up a shard
+            if not is_current:
+                earlier = [digest for _, digest in plan.earlier]
+                run.stream.lead_to(plan.digest, plan.to_parquet(), earlier)
+                attempt = Attempt(run, plan, manner)
+            if run.manifests() != seen:
+                manifest = run.latest()  # whoever held it before came further
+            if attempt.is_end(manifest):
+                lease.end("finished")
+            else:
+                calibrate = bool(run.run_json["estimator"].get("calibrate"))
+                forecasts = bool(run.run_json.get("progressive"))
+                warm(attempt.parameters, calibrate, forecasts)
+                manifest = attempt.go(connect(), manifest, lease)
+    attempt.ledger = attempt.ledger or attempt.open(manifest)
+    progressive = attempt.ledger.progressive
+    # Of rows before its start, where runs were merged, nothing is known.
+    if progressive is not None and progressive.weight == 0.0 and progressive.start == 0:
+        raise DataError(
+            f"no row of the data has a positive weight ({plan.schema.weight!r}): there is nothing "
+            "to learn"
+        )
+    return attempt
+
+
+class Attempt:
+    """One try at bringing a run to the end of its stream; see `finish`."""
+
+    def __init__(self, run: Run, plan: Plan, manner: Manner) -> None:
+        # A part of a run need not have been there for all of the run's plans.
+        known = set(run.stream.digests()) if plan.earlier else set()
+        earlier = tuple(pair for pair in plan.earlier if pair[1] in known)
+        self.run, self.plan, self.manner = run, replace(plan, earlier=earlier), manner
+        self.parameters = ForestParameters.from_json(run.run_json["parameters"])
+        self.units = self._cut()
+        self.ledger: Ledger | None = None
+        self.summary: dict[str, Any] = {}
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """Metrics of rows forecast before they were learned; empty where none were."""
+        progressive = self.ledger.progressive if self.ledger is not None else None
+        return progressive.report() if progressive is not None and progressive.weight else {}
+
+    def is_end(self, manifest: Manifest | None) -> bool:
+        """Say whether a checkpoint is the end of the stream."""
+        return manifest is not None and manifest.final and manifest.position == self.plan.n_rows
+
+    def open(self, manifest: Manifest | None) -> Ledger:
+        """Return the totals at a checkpoint, ready to go on."""
+        metrics = manifest.metrics if manifest is not None else {}
+        position = manifest.position if manifest is not None else 0
+        progressive = None
+        if self.run.run_json.get("progressive"):
+            saved = metrics.get("progressive")
+            task = self.plan.schema.task
+            made = forecast_lag.kind_of(self.parameters)
+            fresh = Progressive(task, made, position)
+            progressive = Progressive.from_json(saved) if saved else fresh
+            progressive.go_on_as(made)
+        calibration = None
+        if self.run.run_json["estimator"].get("calibrate"):
+            stored = metrics.get("calibration")
+            kind = kind_of(self.parameters.tells_labels)
+            calibration = kind() if stored is None else kind.from_json(stored)
+        self.units = self._cut(position)
+        settled = sum(unit.stop <= position for unit in self.units)
+        self._summarise(position, 0.0, None)
+        return Ledger(
+            self.units,
+            len(self.run.run_json["shards"]),
+            int(self.run.run_json["n_estimators"]),
+            progressive,
+            calibration,
+            read_counts(metrics),
+            settled,
+            self.parameters.cost or self.parameters.joint,
+            self._sortedness(),
+        )
+
+    def _sortedness(self) -> Sortedness | None:
+        """Return what is to find a sorted target; None where there is none, or that is known."""
+        schema = self.plan.schema
+        is_known = any("misleads a forest" in note for note in self.plan.notes)
+        if schema.target is None or is_known:
+            return None
+        return Sortedness(schema.target, len(schema.classes or ()), self.plan.shuffle)
+
+    def _cut(self, position: int = 0) -> list[Unit]:
+        """Cut the stream into units, of which one ends at a checkpoint."""
+        chunks = chunks_of(self.plan, self.parameters.joint)
+        if self.parameters.joint is not None:
+            return cut_jointly(chunks, self.parameters.joint.batch_size, (position,))
+        every, n_outputs, is_sliced = self.manner.every.rows, 1, False
+        if self.run.run_json.get("progressive"):
+            n_outputs = self.parameters.n_outputs
+            is_sliced = forecast_lag.kind_of(self.parameters) in forecast_lag.SLICED_KINDS
+        return cut(chunks, None, every, (position,), n_outputs, is_sliced)
+
+    def go(self, client: Client, manifest: Manifest | None, lease: Lease) -> Manifest | None:
+        """Drive the coordinator to the end; note the attempt in the run folder."""
+        _equip(client)
+        self.ledger = self.open(manifest)
+        resumed = manifest.position if manifest else 0
+
+        timeline, events = Timeline(), Events()
+        if resumed > 0:
+            share = 100 * resumed // max(1, self.plan.n_rows)
+            events.add(
+                "resuming",
+                f"resuming from row {resumed:,} of {self.plan.n_rows:,} ({share}%)",
+                is_loss=False,
+                row=resumed,
+                n_rows=self.plan.n_rows,
+            )
+
+        def listen(progress: Progress) -> None:
+            timeline.add(progress)
+            # Ctrl-C where somebody else follows the run stops nothing.
+            told = asdict(replace(progress, stops_at_once=False))
+            lease.tell(told, timeline.told(), events.newest())
+            if self.manner.listener is not None:
+                self.manner.listener(progress)
+
+        coordinator = Coordinator(
+            client, self.run, self.ledger, self.manner.every, self.plan, manifest,
+            self.manner.limits, Teller(listen), lease, events,
+            lambda: _equip(client),
+        )  # fmt: skip
+        began, started = time.time(), time.monotonic()
+        outcome, failure = "failed", None
+        try:
+            with Interrupts() as interrupts:
+                is_finished = coordinator.drive(interrupts)
+            outcome = "finished" if is_finished else "stopped"
+        except KeyboardInterrupt:
+            outcome = "interrupted"
+            raise
+        except Exception as error:
+            failure = f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            self._summarise(resumed, time.monotonic() - started, coordinator)
+            lease.end(outcome, failure)
+            self._note(began, outcome, failure, coordinator)
+        if not is_finished:
+            raise KeyboardInterrupt(_stopped_at(coordinator.durable, self.plan.n_rows))
+        return coordinator.manifest
+
+    def _summarise(self, resumed: int, seconds: float, done: Coordinator | None) -> None:
+        rows = self.plan.n_rows - resumed
+        if done is not None:
+            rows = done.settled - resumed
+        self.summary = {
+            "n_rows": self.plan.n_rows,
+            "resumed_at": resumed,
+            "rows": rows if done is not None else 0,
+            "seconds": seconds,
+            "rows_per_second": rows / seconds if seconds > 0 else 0.0,
+            "checkpoints": done.checkpoints if done is not None else 0,
+            "saving_seconds": done.pace.saving if done is not None else 0.0,
+            "recoveries": done.recoveries if done is not None else 0,
+            "rows_replayed": done.replayed if done is not None else 0,
+            "workers": len(done.hosts) if done is not None else 0,
+            "shards": len(self.run.run_json["shards"]),
+        }
+
+    def _note(
+        self, began: float, outcome: str, failure: str | None, coordinator: Coordinator
+    ) -> None:
+        info = {
+            "began": began,
+            "ended": time.time(),
+            "outcome": outcome,
+            "error": failure,
+            "coordinator": socket.gethostname(),
+            "workers": sorted(coordinator.hosts),
+            "summary": self.summary,
+        }
+        try:
+            self.run.attempt(info)
+        except Exception as error:  # noqa: BLE001 - a lost note must not hide the outcome
+            warnings.warn(f"the attempt could not be noted: {error}", stacklevel=2)
+
+
+def _stopped_at(position: int, n_rows: int) -> str:
+    if position == 0:
+        return "stopped before a row was learned; run the same command again to begin"
+    return (
+        f"stopped at row {position:,} of {n_rows:,}, which is saved; run the same command again to "
+        "go on from there"
+    )
+
+
+def _equip(client: Client) -> None:
+    """Give all workers, also those that join later, a registry of shards.
+
+    One that hangs must not hold up the others: the scheduler goes on telling it.
+    """
+
+    async def register() -> None:
+        await client.register_plugin(ShardHolder())
+
+    try:
+        with suppress(TimeoutError):
+            client.sync(register, callback_timeout=ANSWER_SECONDS)
+    except Exception as error:
+        raise ClusterError(
+            f"the workers cannot use dmondrian ({type(error).__name__}: {error}); install the same "
+            f"version on all hosts"
+        ) from error

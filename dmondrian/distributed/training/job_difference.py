@@ -1,0 +1,116 @@
+"""How a job differs from the one that a run folder holds, in the words of a job file.
+
+Relies on run.json and the plans of both. Promises to name the key that was changed, not all that
+follows from it; and nothing where the difference is one that no key makes, such as other files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dmondrian.data import Column, Plan
+from dmondrian.data.arrow_values import CATEGORY
+
+_NOTHING = object()  # of a key that a version did not know
+_LONGEST = 120  # characters of a value
+_MOST_COLUMNS = 5  # encoded otherwise, that are named
+
+
+def job_differences(
+    there: Mapping[str, Any], own: Mapping[str, Any], then: Plan, now: Plan
+) -> list[str]:
+    """Return a line for each key of a job file that differs.
+
+    Parameters
+    ----------
+    there, own : mapping
+        run.json of the folder, and of the job.
+    then, now : Plan
+        Of the folder, and of the job.
+
+    Returns
+    -------
+    list of str
+        Such as ``[data] exclude: [] there, ['age'] here``. Keys of ``[forest]`` and ``[run]`` are
+        those of the estimator and of :func:`train`.
+    """
+    pairs = [
+        *_forest(there, own),
+        *_data(then, now),
+        *_run(there, own),
+    ]
+    return [f"{key}: {_shown(a)} there, {_shown(b)} here" for key, a, b in pairs if a != b]
+
+
+_Pairs = Iterator[tuple[str, Any, Any]]
+
+
+def _forest(there: Mapping[str, Any], own: Mapping[str, Any]) -> _Pairs:
+    yield "[forest] algorithm", there.get("algorithm"), own.get("algorithm")
+    if there.get("algorithm") == own.get("algorithm"):
+        a, b = there.get("estimator") or {}, json.loads(json.dumps(own.get("estimator") or {}))
+        for name in {**a, **b}:
+            if a.get(name) != b.get(name):
+                yield f"[forest] {name}", a.get(name, _NOTHING), b.get(name, _NOTHING)
+
+
+def _data(then: Plan, now: Plan) -> _Pairs:
+    a, b = then.schema, now.schema
+    for name in ("target", "weight", "infinite", "null_target"):
+        yield f"[data] {name}", getattr(a, name), getattr(b, name)
+    if a.target == b.target and a.task == b.task and a.classes != b.classes:
+        yield "[data] classes", list(a.classes or ()), list(b.classes or ())
+    yield "[data] exclude", sorted(then.excluded), sorted(now.excluded)
+    if then.included is not None and now.included is not None:
+        yield "[data] include", sorted(then.included), sorted(now.included)
+    yield "[data] shuffle", then.shuffle, now.shuffle
+    if then.shuffle and now.shuffle:
+        yield "[data] seed", then.seed, now.seed
+    yield from _columns({c.name: c for c in a.columns}, {c.name: c for c in b.columns})
+
+
+def _columns(then: Mapping[str, Column], now: Mapping[str, Column]) -> _Pairs:
+    """Yield what made the encoding of columns another one, where a key may have."""
+    both = [(own, now[name]) for name, own in then.items() if name in now]
+    categories = [name for name in then if name in now and then[name].kind != now[name].kind]
+    if categories:
+        a, b = ([n for n in categories if own[n].kind == CATEGORY] for own in (then, now))
+        yield "[data] categorical", a, b
+    cut = [
+        (len(a.levels), len(b.levels))
+        for a, b in both
+        if a.n_distinct == b.n_distinct and len(a.levels) != len(b.levels)
+    ]
+    if cut:
+        yield "[data] max_categories", max(a for a, _ in cut), max(b for _, b in cut)
+    others = [
+        (own, other)
+        for own, other in both
+        if own.kind == other.kind and (own.n_distinct != other.n_distinct or not cut)
+    ]
+    changed = [(own, other) for own, other in others if own != other]
+    for own, other in changed[:_MOST_COLUMNS]:
+        yield f"the data, in the column {own.name!r}", _values(own), _values(other)
+
+
+def _run(there: Mapping[str, Any], own: Mapping[str, Any]) -> _Pairs:
+    yield "[run] progressive", there.get("progressive"), own.get("progressive")
+    a, b = there.get("shards") or [], own.get("shards") or []
+    if a and b:
+        yield "[run] first_tree", a[0][0], b[0][0]
+        if there.get("n_estimators") == own.get("n_estimators"):
+            yield "[run] n_shards", len(a), len(b)
+
+
+def _values(column: Column) -> str:
+    if column.kind == CATEGORY:
+        return f"{column.n_distinct} levels"
+    nulls = ", and nulls" if column.has_nulls else ""
+    return f"{column.type} from {column.lower} to {column.upper}{nulls}"
+
+
+def _shown(value: Any) -> str:
+    text = "nothing" if value is _NOTHING else repr(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

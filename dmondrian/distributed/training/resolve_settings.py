@@ -1,0 +1,138 @@
+"""The parameters of a run: the seed is drawn, and open settings chosen, before any shard is made.
+
+Relies on the frozen plan, whose first rows this process reads once. Promises the parameters that
+the estimator itself comes to when it learns the same rows (if the plan does not shuffle), equal for
+every shard and worker, and kept when the same job is run again. What takes seconds is announced,
+and what came of it, to the logger "dmondrian" (INFO), which the command line shows.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from joblib import effective_n_jobs
+
+from dmondrian._text.wording import counted
+from dmondrian.checkpoint import Run
+from dmondrian.data import Plan, read_block, read_chunk
+from dmondrian.ensemble.settings.parameters import ForestParameters
+from dmondrian.errors import CheckpointError
+from dmondrian.prequential.progressive_validation import Rows
+from dmondrian.tuning.auto_settings import LAST, Warmup, choose, rows_for
+
+_log = logging.getLogger("dmondrian")
+_NAMED = 5  # columns that are told by name
+
+SAMPLED_BLOCKS = 16
+"""Row groups that settings are chosen from where a run of an earlier version is shuffled."""
+
+
+def settle(estimator: Any, plan: Plan, url: str) -> dict[str, Any]:
+    """Return the parameters of every forest of the run, as JSON.
+
+    Parameters
+    ----------
+    estimator : estimator of this package
+    plan : Plan
+    url : str
+        The run's folder. A run that is there keeps its parameters; whether it is of the same job
+        is for `Run.create` to say.
+    """
+    try:
+        return dict(Run.open(url).run_json["parameters"])
+    except (CheckpointError, KeyError):
+        pass  # a new folder
+    estimator._check_run()
+    schema = plan.schema
+    n_classes = len(schema.classes) if schema.classes is not None else 0
+    drawn = estimator._run_parameters(schema.n_features, n_classes)
+    auto = estimator._auto_settings(schema.n_features, n_classes)
+    n_threads = int(effective_n_jobs(-1))  # of this machine: the choice does not depend on it
+    if not auto:
+        return drawn.to_json()
+    n = rows_for(auto, int(estimator.warmup_rows))
+    of_whom = "the stream"
+    if _is_dealt(plan):
+        of_whom = f"the first {SAMPLED_BLOCKS} row groups"
+    settings = ", ".join(name.replace("_", " ") for name in auto)
+    found = counted(min(n, plan.n_rows), "row")
+    _log.info("choosing %s from %s of %s", settings, found, of_whom)
+    began = time.monotonic()
+    rows = first_rows(plan, n)
+    chosen = choose(drawn, auto, rows, n_threads, n)
+    seconds = time.monotonic() - began
+    varies = (rows[0] != rows[0][:1]).any(axis=0)  # no row, no feature that does
+    told = summary_of(chosen, auto, schema.feature_names, varies)
+    _log.info("chosen in %.1f seconds: %s", seconds, told)
+    return chosen.to_json()
+
+
+def summary_of(
+    chosen: ForestParameters, auto: Sequence[str], names: Sequence[str], varies: np.ndarray
+) -> str:
+    """Say in a line what was chosen, with the features that are to be split on most.
+
+    Those that do not vary, bool [d], are passed over: nothing is known of their scales.
+    """
+    parts = []
+    if "alpha" in auto:
+        parts.append(f"alpha {chosen.alpha:.3g}")
+    if "charge_opening" in auto:
+        parts.append(f"leaves open {'at a price' if chosen.charge_opening else 'free'}")
+    if "feature_scales" in auto and chosen.feature_scales is None:
+        parts.append("no feature scales")
+    elif "feature_scales" in auto:
+        scales = np.array(chosen.feature_scales)
+        some = np.flatnonzero(varies)
+        first = some[np.argsort(-scales[some], kind="stable")][:_NAMED]
+        told = ", ".join(f"{names[j]} {scales[j]:.3g}" for j in first)
+        parts.append(f"largest feature scales of {len(scales)}: {told}")
+    if "feature_units" in auto:
+        n_rounded = np.count_nonzero(chosen.feature_units or ())
+        parts.append(f"{n_rounded} of {chosen.n_features} columns rounded to 16 bits")
+    return ", ".join(parts)
+
+
+def first_rows(plan: Plan, warmup_rows: int = LAST) -> Rows:
+    """Return rows that settings may be chosen from, one more than the choice takes: X, y, w.
+
+    In stream order these are the stream's first rows. A shuffle of earlier versions moves row
+    groups and rows within them, so its first rows may all be of one row group and unlike the rest:
+    there, the first row groups give their rows in turn.
+    """
+    if _is_dealt(plan):
+        return _dealt_rows(plan, warmup_rows)
+    first = Warmup((), plan.schema.n_features, warmup_rows)
+    for chunk in plan.chunks:
+        read = read_chunk(plan, chunk)
+        assert read.y is not None  # a plan to learn from has a target
+        first = first.after(read.X, read.y, read.weight)
+        if first.is_done:
+            break
+    return first.rows
+
+
+def _is_dealt(plan: Plan) -> bool:
+    """Whether the stream is shuffled, and not mixed."""
+    return plan.shuffle and not plan.bands
+
+
+def _dealt_rows(plan: Plan, warmup_rows: int) -> Rows:
+    shares: list[Rows] = []
+    for block in plan.blocks:
+        read = read_block(plan, block)
+        assert read.y is not None  # a plan to learn from has a target
+        weights = np.ones(len(read.y)) if read.weight is None else read.weight
+        some = np.flatnonzero(weights > 0)[: warmup_rows + 1]
+        shares.append((read.X[some], read.y[some], weights[some]))
+        n_rows = sum(len(y) for _, y, _ in shares)
+        if len(shares) >= SAMPLED_BLOCKS and n_rows > warmup_rows:
+            break
+    turns = np.concatenate([np.arange(len(y)) for _, y, _ in shares])
+    dealt = np.argsort(turns, kind="stable")
+    X, y, w = (np.concatenate(columns)[dealt] for columns in zip(*shares, strict=True))
+    return X, y, w

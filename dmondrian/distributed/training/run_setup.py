@@ -1,0 +1,243 @@
+"""From a job to a run folder: what was asked, and the stream, fixed for good.
+
+Relies on the plan and on create-only objects. Promises that a folder of another job is refused
+before anything runs, that the seed and settings of a run that is there are kept, and that its
+stream only ever grows at its end.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from dmondrian.checkpoint import Run
+from dmondrian.checkpoint.parts import parts_of
+from dmondrian.data import Plan, extend_plan, make_plan
+from dmondrian.distributed.training.job_difference import job_differences
+from dmondrian.distributed.training.resolve_settings import settle
+from dmondrian.errors import CheckpointError, CorruptError, NotFoundError, ParameterError
+from dmondrian.store import open_store
+
+_log = logging.getLogger("dmondrian")
+NOTED = {"is_remark": True}
+"""Marks a record of the log that may also come as a warning, and is told once."""
+
+MOST_SHARDS = 12
+"""Default number of shards: enough to spread over a small cluster, few enough to share reads."""
+
+IN_MEMORY = (
+    "a run reads its rows again where it goes on, and on other machines, so write them as Parquet "
+    "(pandas: frame.to_parquet(path)) and give the path, or as a Dask collection; to learn them "
+    "here, without a run, call the estimator's fit"
+)
+"""What to do with rows in memory that are to be trained on."""
+
+MOST_TREES = 1_000_000
+"""Numbers of trees are below this; names in a run folder have as many digits."""
+
+
+def freeze(
+    estimator: Any,
+    data: Any,
+    target: Any,
+    url: str,
+    asked: dict[str, Any],
+    plan_options: dict[str, Any],
+    on_plan: Callable[[Plan], object] | None = None,
+) -> tuple[Run, Plan]:
+    """Make a job's run folder, or take up the one that is there.
+
+    Parameters
+    ----------
+    estimator : estimator of this package
+    data : str, path or sequence of them
+        Files that are new in it continue the stream of a run that is there.
+    target : str or None
+        None for a density.
+    url : str
+        The folder.
+    asked : dict
+        "n_shards", "first_tree" and "progressive", as in :func:`dmondrian.distributed.train`.
+    plan_options : dict
+        See :func:`dmondrian.data.make_plan`.
+    on_plan : callable or None
+        Called with the stream before there is a folder; what it raises ends the call.
+
+    Returns
+    -------
+    run : Run
+    plan : Plan
+        Its stream.
+
+    Raises
+    ------
+    PlanError
+        A file of the stream is gone or changed.
+    CheckpointError
+        The folder belongs to another job.
+    StoreError
+        The folder cannot be written.
+    """
+    from sklearn.base import is_classifier  # workers do without scikit-learn
+    from sklearn.utils import get_tags
+
+    open_store(url).probe()  # to plan, and to choose settings, may take long
+    kind = get_tags(estimator).estimator_type
+    if kind not in ("classifier", "regressor", "density_estimator"):
+        raise ParameterError(
+            f"{type(estimator).__name__} has no target, and runs are of rows with one: fit it on "
+            "arrays"
+        )
+    if kind == "density_estimator":
+        if target is not None:
+            raise ParameterError(
+                f"target is {target!r}, but {type(estimator).__name__} learns all columns alike: "
+                f"leave it out, and exclude the column if it is not to be learned"
+            )
+        asked = {**asked, "progressive": False}  # no label is forecast
+    elif not isinstance(target, str):
+        raise ParameterError(f"target is {target!r}; expected the name of the column to learn")
+    options = {"target": target, **plan_options}
+    options["task"] = "classification" if is_classifier(estimator) else "regression"
+    stored = _stored_plan(url)
+    if stored is None:
+        began = plan = make_plan(data, **options)
+        if plan.bands and (digest := _first_digest(url)) not in (None, plan.digest):
+            old = make_plan(data, **{**options, "is_mixed": False})
+            began = plan = old if old.digest == digest else plan
+    else:
+        plan = extend_plan(stored, data)
+        n_rows = stored.earlier[0][0] if stored.earlier else stored.n_rows
+        files = {block.uri for block in plan.blocks if block.position < n_rows}
+        if stored.included is None:  # of a version that took an index for a feature
+            options["include"] = None
+        # A run of an earlier version keeps its shuffle.
+        options |= {"among": files, "is_mixed": _is_mixed(stored)}
+        began = replace(make_plan(data, **options), origins=plan.origins)
+    for note in plan.notes:
+        _log.info(note, extra=NOTED)
+    if on_plan is not None:
+        on_plan(plan)
+    about = {**_about(estimator, began, url), **_trees(estimator, **asked)}
+    if asked["n_shards"] is None:
+        about["shards"] = _stored_shards(url, about["shards"])
+    try:
+        return Run.create(url, about, began.to_parquet()), plan
+    except CheckpointError as error:
+        if stored is None or type(error) is not CheckpointError:  # damaged, say
+            raise
+        there, n_trees = Run.open(url).run_json, about["n_estimators"]
+        lines = job_differences(there, about, stored, began)
+        told = str(error)
+        if lines:
+            told = (
+                f"The folder {url} belongs to another job. In the words of a job file it differs "
+                "in:" + "".join(f"\n  {line}" for line in lines) + "\nChoose another folder, or "
+                "take the settings back to go on with that run."
+            )
+        if n_trees > there["n_estimators"]:
+            told += f" To add trees to that run: `dmondrian grow {url} --n-estimators {n_trees}`."
+        raise CheckpointError(told) from None
+
+
+def _is_mixed(plan: Plan) -> bool:
+    """Whether a plan like this one has bands if it is shuffled."""
+    return bool(plan.bands) or not plan.shuffle
+
+
+def _first_digest(url: str) -> str | None:
+    """Return the digest of the first plan of the run in a folder, which may be damaged itself."""
+    try:
+        return Run.open(url).stream.digests()[0]
+    except CheckpointError:
+        return None
+
+
+def _stored_plan(url: str) -> Plan | None:
+    """Return the stream of the run in a folder, as far as a checkpoint depends on it.
+
+    Files that were appended, and of which no row is in any checkpoint yet, may still be changed or
+    taken away. None where the folder is a new one, or its first plan is to be repaired.
+    """
+    try:
+        run = Run.open(url)
+        stream, chain = run.stream, run.stream.digests()
+    except CheckpointError:
+        return None  # whether the folder can be used is for `Run.create` to say
+    if chain[-1] is None:
+        return None
+    try:
+        plan = Plan.from_parquet(stream.read())
+        learned = max((p for one in (run, *parts_of(run)) for p in one.manifests()), default=0)
+        needed = plan.digest_at(learned)
+        return plan if needed == plan.digest else Plan.from_parquet(stream.read(needed))
+    except (CorruptError, NotFoundError):
+        if len(chain) > 1:
+            raise
+        return None  # the first plan is made again, and must be the same
+
+
+def _stored_shards(url: str, shards: list[list[int]]) -> list[list[int]]:
+    """Return how the run in a folder cuts the same trees, which is as good a cut as any."""
+    try:
+        stored = Run.open(url).run_json.get("shards") or shards
+    except CheckpointError:
+        return shards
+    trees = [tree for first, stop in stored for tree in range(first, stop)]
+    return stored if trees == list(range(shards[0][0], shards[-1][1])) else shards
+
+
+def _about(estimator: Any, plan: Plan, url: str) -> dict[str, Any]:
+    """Return what run.json says; a seed that was drawn for this run before is kept."""
+    from dmondrian.estimators.save import plain_params  # workers do without scikit-learn
+
+    estimator._validate_params()
+    schema = plan.schema
+    params = _known_then(plain_params(estimator), plain_params(type(estimator)()), url)
+    params["n_jobs"] = None  # decides nothing about the forest, and workers have threads
+    return {
+        "algorithm": estimator.algorithm,
+        "parameters": settle(estimator, plan, url),
+        "estimator": params,
+        "target": schema.target,
+        "classes": list(schema.classes) if schema.classes is not None else None,
+        "feature_names": list(schema.feature_names),
+        "schema": schema.to_json(),
+        "plan": plan.digest,
+    }
+
+
+def _known_then(params: dict[str, Any], defaults: dict[str, Any], url: str) -> dict[str, Any]:
+    """Leave out defaults that the run in a folder does not tell: its version had no other way."""
+    try:
+        stored = Run.open(url).run_json.get("estimator") or params
+    except CheckpointError:
+        stored = params
+    return {k: value for k, value in params.items() if k in stored or value != defaults[k]}
+
+
+def _trees(
+    estimator: Any, n_shards: int | None, first_tree: int, progressive: bool
+) -> dict[str, Any]:
+    """Return what run.json says of the trees."""
+    n_trees = int(estimator.n_estimators)
+    if n_shards is None:
+        n_shards = min(n_trees, MOST_SHARDS)
+    if isinstance(n_shards, bool) or not 1 <= n_shards <= n_trees:
+        raise ParameterError(f"n_shards is {n_shards!r}; expected 1 to {n_trees}, the trees")
+    if isinstance(first_tree, bool) or not 0 <= first_tree < MOST_TREES:
+        raise ParameterError(f"first_tree is {first_tree!r}; expected 0 to {MOST_TREES - 1}")
+    return {
+        "n_estimators": n_trees,
+        "shards": cut_trees(first_tree, first_tree + n_trees, n_shards),
+        "progressive": bool(progressive),
+    }
+
+
+def cut_trees(first: int, stop: int, n_shards: int) -> list[list[int]]:
+    """Cut the trees `first` to `stop - 1` into shards: [first, stop) of each."""
+    return [[int(s[0]), int(s[-1]) + 1] for s in np.array_split(range(first, stop), n_shards)]

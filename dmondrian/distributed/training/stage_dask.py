@@ -1,0 +1,195 @@
+"""Dask collections as a stream: each partition is written once as a Parquet file of the run.
+
+Relies on a collection computing its partitions to the same values whenever it is asked, as long as
+they are not written yet. Promises that partitions are numbered in their order, that a file that is
+there is never written again (so a resumed run reads the rows it began with), that a collection of
+another shape is refused, and that no task is left on the cluster, however it ends.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from distributed import Client, KilledWorker
+
+from dmondrian.distributed.cluster.results import Inbox, LostResultError
+from dmondrian.distributed.cluster.workers import Fleet
+from dmondrian.errors import (
+    CheckpointError,
+    ClusterError,
+    DataError,
+    DMondrianError,
+    FencedError,
+    ParameterError,
+)
+from dmondrian.store import ExistsError, open_store
+
+FOLDER = "stream"
+TARGET = "target"
+"""Name of the column that a separate target array becomes."""
+
+ROW_GROUP = 65_536
+STAGE_SECONDS = 3600.0
+"""Without a new partition for this long, staging is given up."""
+
+_TICK = 0.5  # seconds between two looks at the workers
+
+
+def is_dask(data: Any) -> bool:
+    """Is this a Dask collection? Answers without importing Dask's collections."""
+    return hasattr(data, "__dask_graph__") or hasattr(data, "__dask_tokenize__")
+
+
+def stage(client: Client, data: Any, target: Any, run: str) -> tuple[str, str | None]:
+    """Write a Dask DataFrame or Array into the run folder.
+
+    Parameters
+    ----------
+    client : Client
+        Computes the partitions.
+    data : Dask DataFrame, or Dask Array [n, d]
+    target : str, or Dask or NumPy array [n] beside an array; None for a density
+    run : str
+        URL of the run folder.
+
+    Returns
+    -------
+    (str, str or None)
+        URL of the Parquet files, name of the target column.
+
+    Raises
+    ------
+    ParameterError
+        Shapes or types do not fit.
+    CheckpointError
+        The folder holds the partitions of another collection.
+    DataError
+        A partition could not be computed.
+    ClusterError
+        Workers were lost beyond recovery.
+    """
+    if hasattr(data, "to_delayed") and hasattr(data, "columns"):
+        parts: list[Any] = list(data.to_delayed())
+        columns = [str(name) for name in data.columns]
+        if not isinstance(target, str | None):
+            raise ParameterError(f"target is {type(target).__name__}; expected a column's name")
+    else:
+        parts, columns = _array_parts(data, target)
+        target = TARGET
+    folder = f"{run.rstrip('/')}/{FOLDER}"
+    store = open_store(folder)
+    about = {"columns": columns, "partitions": len(parts)}
+    try:
+        store.put_same("_staged.json", json.dumps(about, sort_keys=True).encode())
+    except FencedError as error:
+        raise CheckpointError(
+            f"{folder} holds the partitions of another collection; expected {len(parts)} "
+            f"partitions with the columns {columns}: choose another run folder"
+        ) from error
+    there = set(store.list())
+    missing = [i for i in range(len(parts)) if part_name(i) not in there]
+    _write_all(client, [(parts[i], i) for i in missing], columns, folder)
+    return folder, target
+
+
+def part_name(index: int) -> str:
+    """Name of a partition's file; names sort as the partitions do."""
+    return f"part-{index:06d}.parquet"
+
+
+def _array_parts(data: Any, target: Any) -> tuple[list[Any], list[str]]:
+    """Row blocks of an array, each a pair of delayed rows and targets."""
+    import dask.array
+
+    if getattr(data, "ndim", None) != 2:
+        raise ParameterError(
+            f"data is {type(data).__name__} of shape {getattr(data, 'shape', None)}; expected a "
+            f"Dask DataFrame or a two-dimensional Dask Array"
+        )
+    if target is None or isinstance(target, str) or getattr(target, "ndim", 1) != 1:
+        raise ParameterError("beside a Dask Array, target must be a one-dimensional array")
+    data = data.rechunk({1: -1})
+    sizes = data.chunks[0]
+    if any(size != size for size in sizes):
+        raise ParameterError("the array's chunks have unknown sizes: call compute_chunk_sizes()")
+    y = dask.array.asarray(target)
+    if y.shape[0] != data.shape[0]:
+        raise ParameterError(f"target has {y.shape[0]} rows, data has {data.shape[0]}")
+    y = y.rechunk((sizes,))
+    pairs = zip(data.to_delayed()[:, 0], y.to_delayed(), strict=True)
+    return [list(pair) for pair in pairs], [f"x{j}" for j in range(data.shape[1])] + [TARGET]
+
+
+def _write_all(
+    client: Client, parts: Sequence[tuple[Any, int]], columns: list[str], folder: str
+) -> None:
+    from dask.delayed import delayed
+
+    if not parts:
+        return
+    write = delayed(write_part, pure=False)
+    tasks = [
+        write(part, index, columns, folder, dask_key_name=f"dmondrian-stage-{index}-{uuid4().hex}")
+        for part, index in parts
+    ]
+    fleet, inbox = Fleet(client), Inbox(client)
+    try:
+        futures = client.compute(tasks, retries=2)
+        for future, (_, index) in zip(futures, parts, strict=True):
+            inbox.watch(future, index)
+        _wait(fleet, inbox, folder)
+    finally:
+        inbox.close()
+
+
+def _wait(fleet: Fleet, inbox: Inbox, folder: str) -> None:
+    """Wait until all partitions are written."""
+    heard = time.monotonic()
+    while len(inbox):
+        fleet.look()
+        arrival = inbox.take(_TICK)
+        if arrival is not None:
+            heard = time.monotonic()
+            if isinstance(arrival.error, DMondrianError):
+                raise arrival.error
+            # A partition whose result was lost has been written before.
+            if arrival.error is not None and not isinstance(arrival.error, LostResultError):
+                raise _translated(arrival.error, arrival.about) from arrival.error
+        elif time.monotonic() - heard > STAGE_SECONDS:
+            raise ClusterError(
+                f"no partition was written to {folder} for {STAGE_SECONDS:.0f} seconds; run the "
+                f"same command again to write the rest"
+            )
+
+
+def _translated(error: BaseException, index: int) -> DMondrianError:
+    """Return the failure of a partition's task in this package's words."""
+    if isinstance(error, KilledWorker):
+        return ClusterError(f"partition {index} kills the workers that write it: {error}")
+    return DataError(
+        f"partition {index} of the collection cannot be computed or written as Parquet: "
+        f"{type(error).__name__}: {error}"
+    )
+
+
+def write_part(part: Any, index: int, columns: list[str], folder: str) -> int:
+    """Task: write one partition unless it is there; returns its rows."""
+    if isinstance(part, list):
+        X, y = part
+        arrays = [pa.array(X[:, j]) for j in range(X.shape[1])] + [pa.array(y)]
+        table = pa.Table.from_arrays(arrays, names=columns)
+    else:
+        table = pa.Table.from_pandas(part, preserve_index=False)
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, row_group_size=ROW_GROUP, write_page_checksum=True)
+    try:
+        open_store(folder).put_new(part_name(index), sink.getvalue().to_pybytes())
+    except ExistsError:
+        return int(table.num_rows)  # an earlier attempt wrote it
+    return int(table.num_rows)

@@ -1,0 +1,182 @@
+"""Training: a job becomes a run folder, and attempts move the run to the end of its stream.
+
+Relies on :mod:`dmondrian.distributed.training.run_setup` for the folder and on attempts for the
+work. Promises that the same call goes on with a run that was stopped or killed, continues one whose
+data have new files, and does nothing to one that is finished; and that nothing but data, estimator
+and shards decides the forest.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from distributed import Client
+
+from dmondrian._text.wording import counted
+from dmondrian.checkpoint import Run
+from dmondrian.checkpoint.parts import parts_of
+from dmondrian.data import Plan
+from dmondrian.data.paths import check_paths
+from dmondrian.distributed.cluster.client import Connection
+from dmondrian.distributed.cluster.progress import Listener
+from dmondrian.distributed.training.attempt import Manner, finish, manner_of
+from dmondrian.distributed.training.run_setup import IN_MEMORY, freeze
+from dmondrian.distributed.training.stage_dask import is_dask, stage
+from dmondrian.store import open_store
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A run at the end of its stream.
+
+    Attributes
+    ----------
+    run_url : str
+        Folder of the run: a model that can score, resume and be inspected.
+    plan : Plan
+        The frozen stream.
+    metrics : dict
+        Of rows forecast just before they were learned; with the "curve", and in "forecast" how
+        that was done.
+    summary : dict
+        Rows, seconds, recoveries and other facts of this attempt.
+    """
+
+    run_url: str
+    plan: Plan
+    metrics: dict[str, Any]
+    summary: dict[str, Any]
+
+    def __repr__(self) -> str:
+        """Return what fits a line: the plan and the curve have many."""
+        totals = [
+            f"{name}={value:.4g}"
+            for name, value in self.metrics.items()
+            if isinstance(value, float)
+        ]
+        told = [repr(self.run_url), counted(self.plan.n_rows, "row"), *totals]
+        return f"TrainedRun({', '.join(told)})"
+
+    def to_local(self) -> Any:
+        """Return the fitted estimator, in this process."""
+        from dmondrian import load
+
+        return load(self.run_url)
+
+
+def train(
+    estimator: Any,
+    data: Any,
+    *,
+    target: Any = None,
+    run: str | os.PathLike[str] | None = None,
+    client: Client | None = None,
+    n_shards: int | None = None,
+    first_tree: int = 0,
+    checkpoint_every: str | int | None = "auto",
+    progressive: bool = True,
+    window: int = 4,
+    progress: Listener | bool | None = None,
+    n_workers: int | None = None,
+    threads: int | None = None,
+    on_plan: Callable[[Plan], object] | None = None,
+    **plan_options: Any,
+) -> TrainedRun:
+    """Train a forest on a Dask cluster, from Parquet, with checkpoints.
+
+    The same call goes on with a run that was stopped or killed. In a script, call it under
+    ``if __name__ == "__main__":`` unless you pass a client.
+
+    Settings that the estimator leaves open (``alpha="auto"``, ``feature_scales="learned"``) are
+    chosen in this process from the first ``warmup_rows`` rows and fixed for the run. So they are
+    where the run has no more rows than these: then the first 512 choose, and no scales are learned.
+    The metrics of these rows know their labels to that extent.
+
+    Parameters
+    ----------
+    estimator : estimator of this package
+        Parameters only; it is not changed.
+    data : str, path, sequence of them, Dask DataFrame or Dask Array
+        Parquet files, folders, globs or URLs. Dask collections are first written as Parquet, a
+        file per partition, into the run folder. Frames and arrays in memory are refused: a run
+        reads its rows again where it goes on, and on other machines.
+    target : str; for a Dask Array a one-dimensional Dask or NumPy array
+        What to learn; None for a density, which learns all columns.
+    run : str, path or None
+        Folder or URL of the run; by default a new folder among the temporary files.
+    client : Client or None
+        A cluster of the caller; by default worker processes of this machine.
+    n_shards : int or None
+        Parts the forest is cut into, fixed for the run; by default at most 12.
+    first_tree : int
+        Number of the first tree. Runs of one seed with other trees can be merged.
+    checkpoint_every : str, int or None
+        "auto", "100000 rows" (exactly at multiples of them, or, where cells are fitted jointly or
+        rows are forecast in slices, at the end of the mini-batch, slice or row group, up to 4,096
+        rows later), "5 min", a number of rows, or None for the end only; changes neither the forest
+        nor a metric. "auto" saves after half a minute, then as seldom as keeps the last save below
+        3 % of the time to the next; a forest that still grows pays more than that.
+    progressive : bool
+        Forecast each row just before it is learned, for metrics and a learning curve; costs a
+        prediction per row. Regressors with ``aggregation="hierarchy"`` forecast in slices, and
+        trees that choose their lifetime do so between slices, of up to 4,096 rows, which end at
+        fixed positions of the stream and where row groups do; the Mondrian kernel forecasts
+        mini-batches.
+    window : int
+        Steps that the fastest shard may be ahead of the slowest.
+    progress : callable, bool or None
+        Called with :class:`Progress` about once a second; True shows a bar in a notebook, and
+        elsewhere writes lines to stderr.
+    n_workers, threads : int or None
+        Size of the local cluster.
+    on_plan : callable or None
+        Called with the frozen stream, a :class:`dmondrian.data.Plan`, before there is a run folder
+        and before a row is learned; what it raises ends the call. Its `notes`, such as columns
+        that are left out and why, go to the logger "dmondrian" before, at the level INFO.
+    **plan_options
+        See :func:`dmondrian.data.make_plan`.
+
+    Returns
+    -------
+    TrainedRun
+
+    Raises
+    ------
+    DataError
+        Files, columns or rows that cannot be used, or that changed under the run.
+    CheckpointError
+        The folder belongs to another job, or its checkpoints are damaged.
+    ClusterError
+        Workers were lost beyond recovery.
+    StoreError
+        A store refused or failed, again and again: its disk may be full.
+    KeyboardInterrupt
+        After Ctrl-C, when a checkpoint is taken (the first) or at once (the second).
+    """
+    manner = manner_of(checkpoint_every, window, progress)
+    if not is_dask(data):
+        check_paths(data, IN_MEMORY)
+    url = open_store(run if run is not None else tempfile.mkdtemp(prefix="dmondrian-run-")).url
+    with ExitStack() as stack:
+        connect = Connection(stack, client, n_workers, threads)
+        if is_dask(data):
+            data, target = stage(connect(), data, target, url)
+        asked = {"n_shards": n_shards, "first_tree": first_tree, "progressive": progressive}
+        opened, plan = freeze(estimator, data, target, url, asked, plan_options, on_plan)
+        return bring_to_end(opened, plan, manner, connect)
+
+
+def bring_to_end(run: Run, plan: Plan, manner: Manner, connect: Callable[[], Client]) -> TrainedRun:
+    """Finish a run and then its parts, which follow its stream."""
+    attempts = [finish(one, plan, manner, connect) for one in (run, *parts_of(run))]
+    summary = dict(attempts[0].summary)
+    for other in (attempt.summary for attempt in attempts[1:]):
+        for name in ("rows", "seconds", "checkpoints", "recoveries", "rows_replayed"):
+            summary[name] += other[name]
+        summary["workers"] = max(summary["workers"], other["workers"])
+    return TrainedRun(run.url, plan, attempts[0].metrics, summary)

@@ -1,0 +1,1 @@
+"""What runs on a worker: messages, units of work, blocks of rows, shards of the forest."""

@@ -1,0 +1,117 @@
+"""A shard: trees in memory, how far they have come, and how they learn what an order names.
+
+Relies on forests whose state depends on the rows in order only. Promises that a shard is stamped
+with the position it has reached when it has learned, and not before; where cells are fitted jointly
+(:mod:`dmondrian.distributed.training.minibatch_barrier`) that a state which is to be saved is kept
+before the trees take in rows behind it.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dmondrian.checkpoint.codec import encode_forest
+from dmondrian.checkpoint.summary import Summary
+from dmondrian.data import Chunk
+from dmondrian.distributed.worker.messages import BlockAnswer, Step
+from dmondrian.errors import ClusterError
+from dmondrian.forest.forest import Forest
+from dmondrian.joint_fit.minibatch import Piece, take_in, teach
+from dmondrian.prequential.forecasts import forecast_and_learn_all
+from dmondrian.prequential.stream_sample import forecast_and_learn
+
+
+@dataclass
+class Shard:
+    """Trees in memory, and how far they have come."""
+
+    forest: Forest
+    position: int  # rows of the stream learned
+    n_trees: int  # of all shards of the run
+    is_dirty: bool = False  # an update failed half way
+    is_running: bool = False
+    end: int = 0  # position that the running step ends at
+    answers: dict[int, BlockAnswer] = field(default_factory=dict)  # by first row, until scored
+    ahead: Piece | None = None  # rows behind the position that trees have taken in, not heard
+    # by position: digest and bytes of a saved state; one that the store has not taken yet
+    saved: dict[int, tuple[str, int, Summary]] = field(default_factory=dict)
+    unsaved: dict[int, tuple[bytes, Summary]] = field(default_factory=dict)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def forget_before(self, position: int) -> None:
+        """Drop answers for rows before a position, and states saved up to there."""
+        for first in [p for p in self.answers if p < position]:
+            del self.answers[first]
+        for old in [p for p in self.saved if p <= position]:
+            del self.saved[old]
+        for old in [p for p in self.unsaved if p <= position]:
+            del self.unsaved[old]
+
+    def abandon(self) -> None:
+        """Wake the steps that wait for this shard: it is not used any more."""
+        with self.changed:
+            self.is_dirty = True
+            self.changed.notify_all()
+
+
+def learn_block(chunk: Chunk, shard: Shard, encoded: Any, order: Step) -> None:
+    """Forecast and learn the rows of one chunk that are next, and stamp the shard."""
+    first, last = shard.position, min(chunk.stop, order.stop)
+    encoded = encoded.between(first - chunk.start, last - chunk.start)
+    forest, rows = shard.forest, (encoded.X, encoded.y, encoded.weight)
+    forest.check_domain(encoded.X, encoded.names)
+    answer = BlockAnswer(first)
+    if order.forecasts:
+        answer.total, answer.sampled = forecast_and_learn_all(
+            forest, *rows, order.n_threads, position=first, n_trees=shard.n_trees,
+            samples=order.samples, dropped=encoded.dropped,
+        )  # fmt: skip
+    elif order.samples:
+        answer.sampled = forecast_and_learn(forest, *rows, order.n_threads)
+    else:
+        forest.update(*rows, n_threads=order.n_threads)
+    if order.speaks:
+        answer.y, answer.weight, answer.counts = encoded.y, encoded.weight, dict(encoded.counts)
+    shard.answers[first] = answer
+    shard.position = last
+
+
+def learn_jointly(chunk: Chunk, shard: Shard, encoded: Any, order: Step) -> None:
+    """Let the cells hear the rows of an order, given what all trees say of them."""
+    X, y, w = rows_between(chunk, shard, encoded, order.start, order.stop)
+    if shard.ahead is None:
+        shard.ahead = take_in(shard.forest, X, w, order.n_threads)
+    if order.mean is None or len(order.mean) != len(y) or len(shard.ahead.rows) != len(y):
+        raise ClusterError(f"rows {order.start} to {order.stop} were not taken in by these trees")
+    teach(shard.forest, shard.ahead, y, w, order.mean)
+    answer = BlockAnswer(order.start)
+    if order.speaks:
+        answer.y, answer.weight = y, w
+        answer.counts = dict(encoded.counts) if order.start == chunk.start else {}
+        answer.counts["null_target"] = order.stop - order.start - len(y)
+    shard.answers[order.start], shard.ahead = answer, None
+    shard.position = order.stop
+    if order.save:
+        shard.unsaved[order.stop] = encoded_state(shard.forest)
+
+
+def encoded_state(forest: Forest) -> tuple[bytes, Summary]:
+    """Return a forest's blob, and the summary of its trees."""
+    return encode_forest(*forest.stored()), Summary.of(forest)
+
+
+def rows_between(
+    chunk: Chunk, shard: Shard, encoded: Any, start: int, stop: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Return rows of a chunk by their positions: X, y, w.
+
+    Rows that were dropped count at the end of the chunk, and not in their places.
+    """
+    part = slice(start - chunk.start, stop - chunk.start)
+    shard.forest.check_domain(encoded.X[part], encoded.names)
+    w = None if encoded.weight is None else encoded.weight[part]
+    return np.ascontiguousarray(encoded.X[part]), encoded.y[part], w

@@ -1,0 +1,461 @@
+"""The shards a worker holds in memory, and the tasks that move them along the stream.
+
+Relies on a plugin that gives every worker one registry, on the run folder for plan, parameters
+and blobs, and on forests whose state depends on the rows in order only. Promises that an order
+may be repeated, delayed, reordered or sent to the wrong worker without harm: a shard is stamped
+with the position it has reached, an order that does not fit the stamp changes nothing and says
+why, and a shard whose update failed half way is never used again before it is restored.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+from distributed import Worker, WorkerPlugin, get_worker
+
+from dmondrian.checkpoint.codec import decode_forest
+from dmondrian.checkpoint.manifest import manifest_name
+from dmondrian.checkpoint.run import Run
+from dmondrian.data import Chunk, Encoded, Plan, place, read_chunk
+from dmondrian.distributed.cluster.code_version import code_digest
+from dmondrian.distributed.worker.block_cache import BlockCache, read_failure, seconds_for
+from dmondrian.distributed.worker.messages import (
+    DIRTY,
+    FAILED,
+    GAP,
+    HELD,
+    LOST,
+    MOVED,
+    OK,
+    Answer,
+    Order,
+    Restore,
+    Step,
+)
+from dmondrian.distributed.worker.shard import (
+    Shard,
+    encoded_state,
+    learn_block,
+    learn_jointly,
+    rows_between,
+)
+from dmondrian.distributed.worker.work_units import chunks_of
+from dmondrian.ensemble.settings.parameters import ForestParameters
+from dmondrian.errors import ClusterError, CorruptError, OutageError
+from dmondrian.forest.forest import Forest
+from dmondrian.joint_fit.minibatch import take_in
+
+PLUGIN = "dmondrian-shards"
+
+PATIENCE = 5.0
+"""Seconds a step waits for the step before it, which may be running in the next thread."""
+
+LEASE = 1800.0
+"""Seconds after which an abandoned run's shards are dropped, when another run begins here."""
+
+
+class HeldRun:
+    """One run on one worker: its plan, its encoded blocks and its shards."""
+
+    def __init__(self, order: Order) -> None:
+        self.attempt = order.attempt
+        self.run = Run.open(order.run)
+        about = self.run.run_json
+        self.parameters = ForestParameters.from_json(about["parameters"])
+        self.ranges = [range(first, stop) for first, stop in about["shards"]]
+        stream = self.run.stream
+        digest = stream.digests()[-1]
+        self.plan = place(Plan.from_parquet(stream.read(digest)), stream.places()[1])
+        if self.plan.digest != digest:
+            raise CorruptError(
+                f"the plan in {order.run} is not the one that run.json or plans/ names"
+            )
+        self.chunks = chunks_of(self.plan, self.parameters.joint)
+        self._starts = [chunk.start for chunk in self.chunks]
+        self.shards: dict[int, Shard] = {}
+        self.generation = 0  # steps of an earlier one are not begun
+        self.touched = time.monotonic()
+        self.cache = BlockCache(self._read, len(self.chunks), seconds=self._seconds)
+
+    def _read(self, index: int) -> Encoded:
+        read = read_chunk(self.plan, self.chunks[index])
+        return read if read.y is not None else replace(read, y=np.zeros(len(read.X)))
+
+    def _seconds(self, index: int) -> float:
+        """Return the longest wait for a chunk; its row groups may be many requests to a store."""
+        return seconds_for(self.chunks[index].last - self.chunks[index].first)
+
+    def chunk_with(self, position: int) -> int:
+        """Return the number of the chunk that holds the row at a position, or of the last one."""
+        return bisect_right(self._starts, position) - 1
+
+    def read_at(self, position: int) -> tuple[Chunk, Encoded]:
+        """Return the chunk that holds the row at a position, and its rows.
+
+        Raises
+        ------
+        Exception
+            Whatever reading raised.
+        """
+        number = self.chunk_with(position)
+        try:
+            return self.chunks[number], self.cache.get(number, self.floor())
+        except Exception as error:
+            uri = self.plan.blocks[self.chunks[number].first].uri
+            raise read_failure(error, uri) from error
+
+    def drop(self, shards: Sequence[int]) -> None:
+        """Let go of shards that are not held any more, or elsewhere."""
+        for number in shards:
+            shard = self.shards.pop(number, None)
+            if shard is not None:
+                shard.abandon()
+
+    def hold(self, generation: int) -> dict[int, int]:
+        """Begin no step of an earlier generation; return where each shard comes to rest.
+
+        That is the end of the step that it runs, or else the position it has reached.
+        """
+        self.generation = max(self.generation, generation)
+        rests = {}
+        for number, shard in list(self.shards.items()):
+            with shard.changed:  # a step begins under this lock: it is known here, or not begun
+                rests[number] = shard.end if shard.is_running else shard.position
+                shard.changed.notify_all()
+        return rests
+
+    def floor(self) -> int:
+        """Return the number of the first chunk that any shard here still needs."""
+        positions = [shard.position for shard in list(self.shards.values())]
+        return self.chunk_with(min(positions)) if positions else 0
+
+
+class Registry:
+    """All runs that one worker takes part in."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, HeldRun] = {}
+        self._ended: deque[str] = deque(maxlen=100)  # attempts: an order may come after its end
+        self._lock = threading.Lock()
+
+    def find(self, order: Order) -> HeldRun | None:
+        """Return the run of an order, or None where this worker does not hold it."""
+        held = self.peek(order.run, order.attempt)
+        if held is not None:
+            held.touched = time.monotonic()
+        return held
+
+    def peek(self, run: str, attempt: str) -> HeldRun | None:
+        """Return a run as an attempt holds it here, or None where it does not."""
+        held = self._runs.get(run)
+        return held if held is not None and held.attempt == attempt else None
+
+    def open(self, order: Order) -> HeldRun:
+        """Return the run of an order, taken up if need be; drop another attempt's shards.
+
+        Raises
+        ------
+        ClusterError
+            The attempt has ended.
+        """
+        with self._lock:
+            held = self.find(order)
+            if order.attempt in self._ended:
+                raise ClusterError(f"attempt {order.attempt} at {order.run} has ended")
+            if held is None:
+                self._expire()
+                self._drop(order.run)
+                held = self._runs[order.run] = HeldRun(order)
+            return held
+
+    def forget(self, run: str, attempt: str, shards: Sequence[int] | None = None) -> None:
+        """Drop some shards or the whole run, unless another attempt holds it by now."""
+        with self._lock:
+            held = self._runs.get(run)
+            is_held = held is not None and held.attempt == attempt
+            if shards is None:
+                self._ended.append(attempt)
+                if is_held:
+                    self._drop(run)
+            elif held is not None and is_held:
+                held.drop(shards)
+
+    def clear(self) -> None:
+        """Drop everything."""
+        with self._lock:
+            for run in list(self._runs):
+                self._drop(run)
+
+    def _drop(self, run: str) -> None:
+        held = self._runs.pop(run, None)
+        if held is not None:
+            held.drop(list(held.shards))
+            held.cache.close()
+
+    def _expire(self) -> None:
+        oldest = time.monotonic() - LEASE
+        for run in [name for name, held in self._runs.items() if held.touched < oldest]:
+            self._drop(run)
+
+
+class ShardHolder(WorkerPlugin):
+    """Gives a worker its registry; workers that join later get one by themselves."""
+
+    name = PLUGIN
+    idempotent = True
+
+    def setup(self, worker: Worker) -> None:
+        """Start with an empty registry."""
+        self.registry = Registry()
+
+    def teardown(self, worker: Worker) -> None:
+        """Free the trees of a worker that leaves."""
+        self.registry.clear()
+
+
+def _registry(order: Order) -> Registry | None:
+    """Return this worker's registry; None on a worker that the order was not meant for."""
+    worker = get_worker()
+    holder = worker.plugins.get(PLUGIN)
+    if worker.address != order.address or not isinstance(holder, ShardHolder):
+        return None
+    return holder.registry
+
+
+def restore(order: Restore) -> Answer:
+    """Task: hold a shard as it was at a position, from its blob or as empty trees."""
+    registry = _registry(order)
+    if registry is None:
+        return Answer(MOVED, order.shard, get_worker().address)
+    started = time.perf_counter()
+    try:
+        _check_code(order)
+        held = registry.open(order)
+        if not 0 <= order.position <= held.plan.n_rows:
+            raise CorruptError(f"the plan of {order.run} has no position {order.position}")
+        forest = _forest(held, order)
+        shard = Shard(forest, order.position, sum(map(len, held.ranges)))
+        ahead = _take_in(held, shard, order.ahead, 1)
+    except Exception as error:  # noqa: BLE001 - any fault of a store or a blob goes to the coordinator by name
+        return _fault(FAILED, order, error)
+    before = held.shards.get(order.shard)
+    held.shards[order.shard] = shard
+    if before is not None:
+        before.abandon()
+    seconds = time.perf_counter() - started
+    return Answer(
+        OK, order.shard, order.address, order.position, seconds=seconds, nodes=forest.n_nodes,
+        ahead=ahead,
+    )  # fmt: skip
+
+
+def _take_in(held: HeldRun, shard: Shard, stop: int, n_threads: int) -> np.ndarray | None:
+    """Let the trees take in the rows up to a position, if any; return what they say of them."""
+    if stop <= shard.position:
+        return None
+    chunk, encoded = held.read_at(shard.position)
+    X, _, w = rows_between(chunk, shard, encoded, shard.position, stop)
+    shard.ahead = take_in(shard.forest, X, w, n_threads)
+    return shard.ahead.sums
+
+
+def _check_code(order: Restore) -> None:
+    if order.code != code_digest():
+        raise ClusterError(
+            f"worker {order.address} has other code ({code_digest()}) than the coordinator "
+            f"({order.code}): its trees would differ; install the same dmondrian on all hosts"
+        )
+
+
+def _forest(held: HeldRun, order: Restore) -> Forest:
+    numbers = held.ranges[order.shard]
+    if order.digest is None:
+        return Forest(held.parameters, np.array(numbers))
+    forest = Forest.from_state(*decode_forest(held.run.get_blob(order.digest)))
+    if forest.parameters != held.parameters or list(forest.tree_numbers) != list(numbers):
+        raise CorruptError(
+            f"blob {order.digest} of {order.run} holds trees {list(forest.tree_numbers)} or "
+            f"parameters of another run; shard {order.shard} expected trees {list(numbers)}"
+        )
+    _check_position(held, order, forest)
+    return forest
+
+
+def _check_position(held: HeldRun, order: Restore, forest: Forest) -> None:
+    """Refuse trees that have learned rows behind the position, where each row weighs 1."""
+    if held.plan.schema.weight is None and forest.total_weight > order.position:
+        name = manifest_name(order.position)
+        raise CorruptError(
+            f"shard {order.shard} of {order.run} has learned {forest.total_weight:,.0f} rows, but "
+            f"its checkpoint is at row {order.position:,} and would learn rows twice: an earlier "
+            "version may have written it when the run was stopped while a worker was lost. Delete "
+            f"{name} and run the same command again: it goes on from the checkpoint before"
+        )
+
+
+def step(order: Step) -> Answer:
+    """Task: move a shard along some blocks; see the module's promises."""
+    registry = _registry(order)
+    if registry is None:
+        return Answer(MOVED, order.shard, get_worker().address)
+    held = registry.find(order)
+    shard = held.shards.get(order.shard) if held is not None else None
+    if held is None or shard is None:
+        return Answer(LOST, order.shard, order.address)
+    started = time.perf_counter()
+    with _turn(held, shard, order) as is_turn:
+        if is_turn:
+            answer = _advance(held, shard, order)
+        elif shard.is_dirty:
+            answer = Answer(DIRTY, order.shard, order.address, shard.position)
+        elif order.generation < held.generation:
+            answer = Answer(HELD, order.shard, order.address, shard.position)
+        else:
+            answer = Answer(GAP, order.shard, order.address, shard.position)
+    answer.seconds = time.perf_counter() - started
+    return answer
+
+
+@contextmanager
+def _turn(held: HeldRun, shard: Shard, order: Step) -> Iterator[bool]:
+    """Wait until the shard is free and has reached the order's start; False if it does not.
+
+    A step that runs may take long; the coordinator gives a silent worker up.
+    """
+
+    def is_held() -> bool:
+        return order.generation < held.generation
+
+    def is_ready() -> bool:
+        return is_held() or (
+            not shard.is_running and (shard.is_dirty or shard.position >= order.start)
+        )
+
+    with shard.changed:
+        while not shard.changed.wait_for(is_ready, timeout=PATIENCE) and shard.is_running:
+            pass
+        is_turn = is_ready() and not shard.is_dirty and not is_held()
+        if is_turn:
+            shard.is_running = True
+            shard.end = max(order.stop, shard.position)
+    try:
+        yield is_turn
+    finally:
+        if is_turn:
+            with shard.changed:
+                shard.is_running = False
+                shard.changed.notify_all()
+
+
+def _advance(held: HeldRun, shard: Shard, order: Step) -> Answer:
+    shard.forget_before(order.settled)
+    while shard.position < order.stop:
+        try:
+            chunk, encoded = held.read_at(shard.position)
+        except Exception as error:  # noqa: BLE001 - nothing was learned: the coordinator decides by its name
+            return _fault(FAILED, order, error, shard.position)
+        try:
+            _learn(chunk, shard, encoded, order)
+        except Exception as error:  # noqa: BLE001 - some trees may have learned rows that others have not
+            shard.is_dirty = True
+            return _fault(DIRTY, order, error, shard.position)
+    if order.ahead > order.stop == shard.position and shard.ahead is None:
+        try:
+            said = _take_in(held, shard, order.ahead, order.n_threads)
+        except OutageError as error:  # of a read: no tree has taken in a row
+            return _fault(FAILED, order, error, shard.position)
+        except Exception as error:  # noqa: BLE001 - as above
+            shard.is_dirty = True
+            return _fault(DIRTY, order, error, shard.position)
+        if order.start in shard.answers:  # else all shards have said theirs
+            shard.answers[order.start].ahead = said
+    return _finish(held, shard, order)
+
+
+def _learn(chunk: Chunk, shard: Shard, encoded: Encoded, order: Step) -> None:
+    is_joint = shard.forest.parameters.joint is not None
+    (learn_jointly if is_joint else learn_block)(chunk, shard, encoded, order)
+
+
+def _finish(held: HeldRun, shard: Shard, order: Step) -> Answer:
+    """Answer for rows that are learned, saving the state if asked."""
+    answer = Answer(OK, order.shard, order.address, shard.position, nodes=shard.forest.n_nodes)
+    starts: list[int] = []
+    if order.start >= order.settled:
+        chunks = range(held.chunk_with(order.start), held.chunk_with(order.stop - 1) + 1)
+        starts = [max(order.start, held.chunks[number].start) for number in chunks]
+    found = [shard.answers[start] for start in starts if start in shard.answers]
+    is_whole = len(found) == len(starts)
+    if order.forecasts:
+        is_whole = is_whole and all(block.total is not None for block in found)
+    if order.samples:
+        is_whole = is_whole and all(block.sampled is not None for block in found)
+    if order.ahead:
+        is_whole = is_whole and all(block.ahead is not None for block in found)
+    if order.speaks:
+        is_whole = is_whole and all(block.y is not None for block in found)
+    if not is_whole:
+        answer.status = LOST
+        return answer
+    answer.blocks = found
+    if order.save:
+        try:
+            return _save(held, shard, order, answer)
+        except Exception as error:  # noqa: BLE001 - the shard is whole; the store may be back in a moment
+            return _fault(FAILED, order, error, shard.position)
+    return answer
+
+
+def _save(held: HeldRun, shard: Shard, order: Step, answer: Answer) -> Answer:
+    began = time.perf_counter()
+    if order.stop not in shard.saved:
+        state = shard.unsaved.get(order.stop)
+        if state is None and (shard.position != order.stop or shard.ahead is not None):
+            answer.status = LOST
+            return answer
+        if state is None:
+            state = encoded_state(shard.forest)
+        # Kept until the store has it: the next step may run before this one is repeated.
+        shard.unsaved[order.stop] = data, summary = state
+        shard.saved[order.stop] = held.run.put_blob(data), len(data), summary
+        del shard.unsaved[order.stop]
+    digest, n_bytes, answer.summary = shard.saved[order.stop]
+    answer.saved, answer.saving = (digest, n_bytes), time.perf_counter() - began
+    return answer
+
+
+def _fault(status: str, order: Order, error: BaseException, position: int = -1) -> Answer:
+    about = type(error).__name__, str(error)
+    return Answer(status, order.shard, order.address, position, error=about)
+
+
+async def hold(
+    run: str, attempt: str, generation: int, dask_worker: Worker
+) -> dict[int, int] | None:
+    """Have a worker begin none of the steps that it was sent; see `HeldRun.hold`.
+
+    Returns
+    -------
+    dict or None
+        Position at which each shard comes to rest; None where the worker holds none of the run's.
+    """
+    holder = dask_worker.plugins.get(PLUGIN)
+    held = holder.registry.peek(run, attempt) if isinstance(holder, ShardHolder) else None
+    return None if held is None else held.hold(generation)
+
+
+async def forget(run: str, attempt: str, shards: Sequence[int] | None, dask_worker: Worker) -> None:
+    """Drop what this worker holds of a run when an attempt ends, or shards that moved away.
+
+    A coroutine, because Dask sends only those without waiting for an answer.
+    """
+    holder = dask_worker.plugins.get(PLUGIN)
+    if isinstance(holder, ShardHolder):
+        holder.registry.forget(run, attempt, shards)

@@ -1,0 +1,116 @@
+"""Units: how a stream is cut into steps, and where a run may checkpoint.
+
+Relies on the chunks of a frozen plan: contiguous, in stream order, numbered from 0. Promises that
+units depend on nothing but the plan, the forest's outputs and the positions where checkpoints are
+asked for or were taken. A unit may end anywhere within a chunk; where rows are forecast in slices
+(:mod:`dmondrian.prequential.forecast_lag`) only where a slice does, so that checkpoints change no
+metric; and where cells are fitted jointly, where a mini-batch does.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from dmondrian.data import Chunk, Plan
+from dmondrian.ensemble.settings.kernel_settings import Joint
+from dmondrian.joint_fit.minibatch import pieces
+from dmondrian.prequential.forecast_lag import mark_from, mark_up_to
+
+UNIT_ROWS = 65_536
+"""Rows of a step at most; a task costs a few milliseconds."""
+
+UNIT_NUMBERS = 2**23
+"""Forecasts of a step at most, rows times outputs: 64 MiB. Some steps wait to be scored."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Consecutive rows: what one step learns."""
+
+    index: int  # number of the unit in its plan
+    start: int  # position of its first row in the stream
+    stop: int  # position behind its last row
+
+    @property
+    def rows(self) -> int:
+        """Rows between `start` and `stop`."""
+        return self.stop - self.start
+
+
+def cut(
+    chunks: Sequence[Chunk],
+    max_rows: int | None = None,
+    every: int | None = None,
+    at: Collection[int] = (),
+    n_outputs: int = 1,
+    is_sliced: bool = False,
+) -> list[Unit]:
+    """Cut a stream into units.
+
+    Parameters
+    ----------
+    chunks : sequence of Chunk
+        In stream order.
+    max_rows : int or None
+        Rows of a unit at most; by default `UNIT_ROWS`. A unit ends with a chunk if it can.
+    every : int or None
+        A unit also ends at each multiple of so many rows, so that a checkpoint is taken there.
+    at : collection of int
+        Other positions where a unit ends: a checkpoint that was taken.
+    n_outputs : int
+        Numbers that forecast a row; a unit has at most `UNIT_NUMBERS` of them, or one row.
+    is_sliced : bool
+        Whether rows are forecast in slices. Then a unit ends with a slice or a chunk: for each
+        multiple of `every` with the next of them, up to 4,096 rows later. It may have more than
+        `max_rows` rows where a slice has.
+
+    Returns
+    -------
+    list of Unit
+    """
+    max_rows = UNIT_ROWS if max_rows is None else max_rows
+    max_rows = min(max_rows, max(1, UNIT_NUMBERS // n_outputs))
+    stops, marks = [chunk.stop for chunk in chunks], sorted(at)
+    units: list[Unit] = []
+    start, n_rows = 0, stops[-1] if stops else 0
+    while start < n_rows:
+        wanted = n_rows if every is None else min(n_rows, (start // every + 1) * every)
+        if is_sliced:
+            wanted = min(mark_from(wanted), stops[bisect_left(stops, wanted)])
+        later = bisect_right(marks, start)
+        if later < len(marks):
+            wanted = min(wanted, marks[later])
+        stop = min(wanted, start + max_rows)
+        if stop < wanted and (whole := bisect_right(stops, stop)) and stops[whole - 1] > start:
+            stop = stops[whole - 1]
+        elif stop < wanted and is_sliced:
+            mark = mark_up_to(stop)
+            stop = mark if mark > start else min(mark_from(start + 1), wanted)
+        units.append(Unit(len(units), start, stop))
+        start = stop
+    return units
+
+
+def chunks_of(plan: Plan, joint: Joint | None) -> tuple[Chunk, ...]:
+    """Return the chunks in which a run reads its stream.
+
+    Mini-batches end at numbers of rows that have a target. Where rows without one are dropped, what
+    is learned depends on where steps end: they end with row groups, as they always did.
+    """
+    is_cut = joint is not None and plan.schema.null_target == "drop"
+    return plan.chunks_by_block if is_cut else plan.chunks
+
+
+def cut_jointly(chunks: Sequence[Chunk], batch_size: int, at: Collection[int] = ()) -> list[Unit]:
+    """Cut a stream where mini-batches end, where chunks do, and at other positions."""
+    marks = sorted(at)
+    units: list[Unit] = []
+    for chunk in chunks:
+        inside = marks[bisect_right(marks, chunk.start) : bisect_left(marks, chunk.stop)]
+        for first, last in pairwise([chunk.start, *inside, chunk.stop]):
+            for start, stop in pieces(first, last - first, batch_size):
+                units.append(Unit(len(units), first + start, first + stop))
+    return units

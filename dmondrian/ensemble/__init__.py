@@ -1,0 +1,1 @@
+"""Trees with numbers that learn and predict together."""

@@ -1,0 +1,22 @@
+"""What the splits on each feature are worth, by the statistics of the nodes alone.
+
+Shapes: m nodes, d features.
+"""
+
+from __future__ import annotations
+
+from dmondrian._numba.jit import kernel
+from dmondrian.tree.nodes import FEATURE, LEFT, N_NODES, STAT, splits_after
+from dmondrian.tree.policies import gain
+
+
+@kernel
+def add_gains(stat, tree, lifetime, gains, weights):
+    """Add each split's max(gain, 0) and weight of rows to those of its feature. O(m).
+
+    ``gains`` and ``weights`` float64 [d]; splits later than ``lifetime`` are passed over.
+    """
+    for v in range(tree.head_i[N_NODES]):
+        if tree.i[v, LEFT] >= 0 and not splits_after(tree, v, lifetime):
+            gains[tree.i[v, FEATURE]] += max(gain(stat, tree, v), 0.0)
+            weights[tree.i[v, FEATURE]] += tree.d[v, STAT]

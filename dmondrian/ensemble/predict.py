@@ -1,0 +1,430 @@
+"""Trees by number, asked what they say: sums over trees, one tree's answers, depths.
+
+Relies on the kernels of :mod:`dmondrian.tree.loops` and
+:mod:`dmondrian.ensemble.predictor.predictor_kernels`. Promises that what trees say depends on them
+and the row alone: not on threads, on rows asked about together, on how boxes are laid out, or on
+whether trees are frozen.
+
+Shapes: n rows, d features, K classes, k outputs (K, or 1 for regression), T trees, L lifetimes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dmondrian.ensemble.density_risk import sweep_density
+from dmondrian.ensemble.lifetime_selection import (
+    LifetimePath,
+    chosen_lifetime,
+    lifetime_path,
+    sweep,
+)
+from dmondrian.ensemble.node_order import Placed
+from dmondrian.ensemble.predictor.predictor import Frozen, Kept, ask_frozen, rows_at_a_time
+from dmondrian.ensemble.predictor.predictor_kernels import FrozenTree
+from dmondrian.ensemble.rows.unit_cube import check_cube, clip_to_cube, scale_columns
+from dmondrian.ensemble.settings.lifetime import check_lifetimes
+from dmondrian.ensemble.settings.parameters import ForestParameters, Policies
+from dmondrian.ensemble.sums.prediction_sums import Sums, begun, stacked
+from dmondrian.ensemble.threads import run_threads
+from dmondrian.errors import ParameterError
+from dmondrian.growth.fringe import Fringe
+from dmondrian.growth.range import Range
+from dmondrian.losses.cell import Cell
+from dmondrian.losses.depth import Depth
+from dmondrian.losses.label import ROWS_ABOVE, Label
+from dmondrian.rules.aggregate import Aggregate
+from dmondrian.rules.gaussian import GaussianHierarchy
+from dmondrian.tree import nodes
+from dmondrian.tree.address_table import table_of
+from dmondrian.tree.box_encoding import Rows, read_only
+from dmondrian.tree.box_encoding_choice import asked, without_boxes
+from dmondrian.tree.loops import collect, gather_all, predict
+from dmondrian.tree.quantization import round_rows
+from dmondrian.tree.reorder import ids_at
+
+_CHUNK = 4096  # rows of a prediction task: enough to keep a tree in cache
+_NONE_3D, _NONE_1D = np.empty((0, 0, 0)), np.empty(0)
+
+
+class Said(NamedTuple):
+    """What trees are asked to say."""
+
+    loss: Any  # policy that says what a cell forecasts
+    n_sums: int  # numbers that are summed over trees
+    width: int  # numbers of a tree's answer
+
+
+class Predicting(Placed):
+    """Trees with numbers, as they are now; ``ensemble.Ensemble`` lets them learn."""
+
+    parameters: ForestParameters
+    tree_numbers: np.ndarray  # int64 [T], increasing
+    policies: Policies
+    _scales: np.ndarray | None  # float32 [d]
+    _units: np.ndarray | None  # float64 [d]
+    _gathered: tuple[float, list[nodes.Tree]] | None
+    frozen: Frozen
+    _chosen: np.ndarray | None  # lifetimes of trees that choose their own
+    node_risks: Callable[[nodes.Tree], np.ndarray] | None = None
+    """What the rows of each node lose by a loss of the user's own, float64 [m]."""
+
+    @property
+    def n_outputs(self) -> int:
+        """Width of a prediction: classes, or what a cell says."""
+        return self.parameters.n_outputs
+
+    @property
+    def width(self) -> int:
+        """Numbers of a tree's answer: a Gaussian's two moments, else the outputs."""
+        return self.n_outputs + int(isinstance(self.policies.rule, GaussianHierarchy))
+
+    @property
+    def origin(self) -> float:
+        """What the trees' statistics of labels are from."""
+        return float(self.placed[0].head_f[nodes.OFFSET]) if self.placed else 0.0
+
+    @property
+    def told_of_samples(self) -> Said:
+        """What trees are asked to say of rows that calibrations are fitted to."""
+        plain = Said(self.policies.loss, self.n_outputs, self.width)
+        return self._labels if self.parameters.tells_labels else plain
+
+    @property
+    def _labels(self) -> Said:
+        """What trees are asked to say of labels: two moments."""
+        return Said(Label(ROWS_ABOVE, self.parameters.empty_prior), 2, 2)
+
+    @property
+    def n_nodes(self) -> int:
+        """Nodes in use over all trees."""
+        return int(sum(tree.head_i[nodes.N_NODES] for tree in self.placed))
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of memory held by the trees, spare room and frozen copies included."""
+        return sum(nodes.tree_bytes(tree) for tree in self.placed) + self.frozen.n_bytes
+
+    @property
+    def total_weight(self) -> float:
+        """Weight of the rows learned."""
+        return float(self.placed[0].head_f[nodes.TOTAL_WEIGHT]) if self.placed else 0.0
+
+    def check_learned(self) -> None:
+        """Refuse a forest without rows, which has no cell that could answer."""
+        if self.total_weight == 0.0:
+            raise ParameterError("the forest has learned no row of positive weight: fit it first")
+
+    def _as_learned(self, X: np.ndarray) -> tuple[np.ndarray, int]:
+        """Return rows as the kernels take them, and how many were moved to the cube."""
+        self._check_width(X)
+        n_clipped = 0
+        if self.parameters.domain == "cube" and self.parameters.clip:
+            X, n_clipped = clip_to_cube(X)
+        self.check_domain(X)
+        X = X if self._scales is None else scale_columns(X, self._scales)
+        if self._units is not None:
+            X, raw = np.empty(X.shape, np.float32), read_only(X)
+            round_rows(raw, self._units, X)
+        return read_only(X), n_clipped
+
+    def check_domain(self, X: np.ndarray, names: Sequence[str] | None = None) -> None:
+        """Refuse rows outside the cube, where they are not moved to it; name the column."""
+        if self.parameters.domain == "cube" and not self.parameters.clip:
+            check_cube(X, names)
+
+    def _check_width(self, X: np.ndarray) -> None:
+        """Refuse rows of another width, which no kernel would notice."""
+        if X.ndim != 2 or X.shape[1] != self.parameters.n_features:
+            raise ParameterError(
+                f"rows should have {self.parameters.n_features} features, got shape {X.shape}"
+            )
+
+    @property
+    def is_leafwise(self) -> bool:
+        """Whether what a tree says depends on the leaf alone, whatever its box."""
+        growth = self.policies.growth
+        return isinstance(growth, Fringe) or (isinstance(growth, Range) and not growth.expected)
+
+    def _asked(self, X: np.ndarray, any_box: bool) -> Rows:
+        """Return rows to predict, written as boxes are where these are asked about."""
+        if not self.placed or (self.is_leafwise and not any_box):
+            return without_boxes(X)
+        return asked(X, self.placed[0].columns)
+
+    def predict_sums(
+        self,
+        X: np.ndarray,
+        n_threads: int = 1,
+        spread: bool = False,
+        distance: bool = False,
+        onto: Sums | None = None,
+        lifetimes: np.ndarray | None = None,
+        labels: bool = False,
+    ) -> Sums:
+        """Sum the trees' predictions, in the order of their numbers.
+
+        Trees are added one by one, so sums over trees 0 to 4 continued over trees 5 to 9 are to
+        the last bit those over trees 0 to 9.
+
+        Parameters
+        ----------
+        X : float32 [n, d], C-contiguous
+        n_threads : int
+            Threads over chunks of rows.
+        spread, distance : bool
+            Also sum second moments, and the extensions to each leaf's box where there are boxes.
+        onto : Sums, optional
+            Sums over trees with lower numbers, of the same rows and kinds, to go on from; they
+            are left as they are. At the default lifetime only.
+        lifetimes : float64 [L], optional
+            Increasing lifetimes to predict at, up to the one that trees are realised to; by
+            default the one of the rows learned so far.
+        labels : bool
+            Second moments are those of the label at the row, not of what trees say; of a forest
+            that ``tells_labels``, at the default lifetime only.
+        """
+        self._check_whole()
+        if (onto is not None or labels) and lifetimes is not None:
+            raise ParameterError("sums go on, and tell labels, at the default lifetime only")
+        distance = distance and self.parameters.has_boxes
+        if labels:
+            onto = None if onto is None else onto.beside()
+            return self._sum(self._labels, X, n_threads, False, distance, onto, None).apart()
+        lives = None if lifetimes is None else self._lifetimes(lifetimes)
+        said = Said(self.policies.loss, self.n_outputs, self.width)
+        if (
+            lives is not None
+            and len(lives) > 1
+            and isinstance(self.policies.rule, GaussianHierarchy)
+        ):
+            stages = [lives[i : i + 1] for i in range(len(lives))]
+            return stacked(
+                [self._sum(said, X, n_threads, spread, distance, None, at) for at in stages]
+            )
+        return self._sum(said, X, n_threads, spread, distance, onto, lives)
+
+    def _sum(
+        self,
+        said: Said,
+        X: np.ndarray,
+        n_threads: int,
+        spread: bool,
+        distance: bool,
+        onto: Sums | None,
+        lifetimes: np.ndarray | None,
+    ) -> Sums:
+        """Sum what trees say; see :meth:`predict_sums`."""
+        n, lives = len(X), self._lifetimes(None) if lifetimes is None else lifetimes
+        X, shape = self._as_learned(X)[0], (n, len(lives), said.n_sums)
+        total = begun(onto and onto.total, shape, onto is None)
+        square = begun(onto and onto.square, shape, onto is None) if spread else None
+        far = begun(onto and onto.distance, (n,), onto is None) if distance else None
+        rule, ready = self._ready(float(lives[-1]))
+        frozen = None
+        each = self.tree_lifetimes() if lifetimes is None else self._for_each_tree(lives)
+        is_plain = len(lives) == 1 and self.total_weight > 0.0
+        if self.is_leafwise and is_plain and n > 1:  # one row goes down many trees at a time
+            frozen = self.frozen.trees(ready, said.loss, rule, each[:, 0], said.width, n, n_threads)
+        rows, table = self._asked(X, distance), self.table(ready)
+        share = max(-(-n // max(n_threads, 1)), _CHUNK)  # fewer do not pay for a thread
+        chunk = _CHUNK if frozen is None else rows_at_a_time(frozen.trees, share)
+
+        def work(start: int) -> None:
+            part = slice(start, min(start + chunk, n))
+            self._predict_chunk(
+                said,
+                rule,
+                ready,
+                table,
+                frozen,
+                Rows(*(values[part] for values in rows)),
+                each,
+                total[part],
+                _NONE_3D if square is None else square[part],
+                _NONE_1D if far is None else far[part],
+            )
+
+        run_threads(work, range(0, n, chunk), n_threads)
+        n_trees = len(self.placed) + (0 if onto is None else onto.n_trees)
+        origin = self.origin
+        if lifetimes is None:
+            return Sums(total[:, 0], None if square is None else square[:, 0], far, n_trees, origin)
+        square = None if square is None else square.transpose(1, 0, 2)
+        return Sums(total.transpose(1, 0, 2), square, far, n_trees, origin)
+
+    def _lifetimes(self, lifetimes: np.ndarray | None) -> np.ndarray:
+        """Return lifetimes for the kernels; by default the forest's own."""
+        if lifetimes is None:
+            return read_only(np.array([self.parameters.lifetime_at(self.total_weight)]))
+        if isinstance(self.policies.rule, Aggregate):
+            raise ParameterError("a mixture over all prunings has the trees' own lifetime only")
+        return read_only(check_lifetimes(lifetimes, self.parameters.realised_lifetime))
+
+    def _ready(self, lifetime: float) -> tuple[Any, list[nodes.Tree]]:
+        """Return rule and trees, with what the rule must know of all nodes.
+
+        A Gaussian hierarchy's messages are those of one lifetime; they are kept until rows are
+        learned or another lifetime is asked for.
+        """
+        if not isinstance(self.policies.rule, GaussianHierarchy):
+            return self.policies.rule, self.placed
+        rule, gathered = GaussianHierarchy(lifetime, False), self._gathered
+        if gathered is None or gathered[0] != lifetime:
+            gathered = lifetime, [self._with_messages(rule, tree) for tree in self.placed]
+            self._gathered = gathered  # other threads may have put theirs there meanwhile
+        return rule, gathered[1]
+
+    @staticmethod
+    def _with_messages(rule: Any, tree: nodes.Tree) -> nodes.Tree:
+        """Return the tree with what the rule gathers from all its nodes."""
+        used = int(tree.head_i[nodes.N_NODES])
+        if used:
+            tree = tree._replace(messages=np.zeros((used + 2, nodes.N_TOLD)))
+            gather_all(rule, tree)
+        return tree
+
+    def _predict_chunk(
+        self,
+        said: Said,
+        rule: Any,
+        trees: list[nodes.Tree],
+        table: np.ndarray,
+        frozen: Kept | None,
+        rows: Rows,
+        lives: np.ndarray,
+        total: np.ndarray,
+        square: np.ndarray,
+        distance: np.ndarray,
+    ) -> None:
+        chosen = self.policies._replace(loss=said.loss, rule=rule)
+        k, seed = said.n_sums, np.uint64(self.parameters.seed)
+        if self.total_weight == 0.0:  # no tree has a cell: all classes are as likely
+            total += len(trees) / k if self.parameters.tells_proba else 0.0
+            if len(square):
+                square += len(trees) / k**2 if self.parameters.tells_proba else 0.0
+        elif frozen is not None:
+            columns, wanted = trees[0].columns, (total, square, distance)
+            ask_frozen(frozen, rule, table, columns, said.width, rows, *wanted)
+        else:
+            width, numbers = said.width, self.tree_numbers.astype(np.uint64)
+            predict(
+                *chosen, table, trees[0].columns, seed, numbers, rows, lives, width, total, square,
+                distance,
+            )  # fmt: skip
+
+    def tree_lifetimes(self) -> np.ndarray:
+        """Return the lifetime that each tree predicts at by default, float64 [T, 1]."""
+        cost = self.parameters.cost
+        if cost is None or cost.selection is None:
+            return self._for_each_tree(self._lifetimes(None))
+        if self._chosen is None:  # since the last row
+            n = self.total_weight
+            best = [chosen_lifetime(cost, self._sweep(t), n) for t in range(len(self.placed))]
+            self._chosen = read_only(np.array(best, np.float64)[:, None])
+        return self._chosen
+
+    def lifetime_path(self) -> LifetimePath:
+        """Return the risks of trees that choose their lifetimes, and what each chose."""
+        self.check_learned()
+        cost, swept = self.parameters.cost, map(self._sweep, range(len(self.placed)))
+        assert cost is not None  # asked by those who know
+        return lifetime_path(self.placed, cost, list(swept), self.total_weight)
+
+    def _sweep(self, t: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the lifetimes at which a tree changes, and its risks from there on."""
+        cost, tree = self.parameters.cost, self.placed[t]
+        assert cost is not None
+        if not self._used(t):
+            return np.zeros(1), np.zeros(1)
+        if cost.loss == "density":
+            number, end = int(self.tree_numbers[t]), self.parameters.realised_lifetime
+            return sweep_density(tree, self.parameters.seed, number, end, cost)
+        if cost.is_own and self.node_risks is None:
+            raise ParameterError(
+                "the lifetimes are chosen by a loss of the user's own, whose functions no forest "
+                "holds: ask the estimator that was fitted with them"
+            )
+        own = None if self.node_risks is None else self.node_risks(tree)
+        return sweep(tree, self.policies.loss, cost, own)
+
+    def _for_each_tree(self, lifetimes: np.ndarray) -> np.ndarray:
+        return read_only(np.repeat(lifetimes[None], len(self.placed), axis=0))
+
+    def freeze(self, n_threads: int = 1) -> None:
+        """Freeze the trees now, for few predictions; many see to it themselves."""
+        if self.is_leafwise and self.total_weight > 0.0:
+            self.trees_at_rest(n_threads)
+
+    def trees_at_rest(self, n_threads: int = 1) -> list[FrozenTree]:
+        """Return the trees frozen at the lifetime that they predict at now; see :meth:`freeze`."""
+        self._check_whole()
+        lives = self.tree_lifetimes()
+        rule, ready = self._ready(float(self._lifetimes(None)[-1]))
+        loss = self.policies.loss
+        return self.frozen.make(ready, loss, rule, lives[:, 0], self.width, n_threads).trees
+
+    def table(self, trees: list[nodes.Tree]) -> np.ndarray:
+        """Return where the trees are, for the kernels."""
+        tabled = self.tabled
+        if tabled[0] != trees:
+            tabled = self.tabled = list(trees), table_of(trees)
+        return tabled[1]
+
+    def answers(
+        self, X: np.ndarray, chosen: Policies, lifetimes: np.ndarray, width: int
+    ) -> np.ndarray:
+        """Return what each tree answers by itself, to what is asked by other policies.
+
+        Parameters
+        ----------
+        X : float32 [n, d], C-contiguous
+        chosen : Policies
+            The forest's own, with another loss or rule; a Gaussian hierarchy's are of one lifetime.
+        lifetimes : float64 [L] or [T, L]
+            Increasing, up to the one that trees are realised to; of all trees, or of each.
+        width : int
+            Numbers of an answer.
+
+        Returns
+        -------
+        float64 [T, n, L, width]
+
+        Raises
+        ------
+        ParameterError
+            If no row was learned.
+        """
+        self._check_whole()
+        self.check_learned()
+        X = self._as_learned(X)[0]
+        lives = read_only(lifetimes) if lifetimes.ndim == 2 else self._for_each_tree(lifetimes)
+        found = np.empty((len(self.placed), len(X), lives.shape[1], width))
+        trees, rows = self._ready(float(lives[0, -1]))[1], self._asked(X, False)
+        table, columns = table_of(trees), trees[0].columns
+        seed, numbers = np.uint64(self.parameters.seed), self.tree_numbers.astype(np.uint64)
+        collect(*chosen, table, columns, seed, numbers, rows, lives, found)
+        for tree, told in zip(trees, found, strict=True) if isinstance(chosen.loss, Cell) else ():
+            told[:] = ids_at(tree, told)
+        return found
+
+    def weighted_depth(self, X: np.ndarray) -> np.ndarray:
+        """Return the posterior mean depth of each row's leaf, mean over trees, float64 [n].
+
+        Where trees do not mix over prunings that is the depth of the cell that speaks.
+        """
+        self._check_whole()
+        chosen, trees = self.policies.learning._replace(loss=Depth(1.0)), self.placed
+        total = np.zeros((len(X), 1, 1))
+        if self.total_weight == 0.0:
+            return total[:, 0, 0]
+        X, lives = self._as_learned(X)[0], self.tree_lifetimes()
+        rows, table, columns = self._asked(X, False), self.table(trees), trees[0].columns
+        seed, numbers = np.uint64(self.parameters.seed), self.tree_numbers.astype(np.uint64)
+        predict(
+            *chosen, table, columns, seed, numbers, rows, lives, 1, total, _NONE_3D, _NONE_1D
+        )  # fmt: skip
+        return total[:, 0, 0] / len(trees)

@@ -1,0 +1,161 @@
+"""When to freeze trees for predictions, and the frozen ones, kept until the trees learn.
+
+Relies on :mod:`dmondrian.ensemble.predictor.predictor_kernels`. Promises the predictions of the
+trees as they are, to the last bit: whether they are frozen shows in time and memory alone.
+
+Shapes: n rows, m nodes of a tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dmondrian.ensemble.predictor.predictor_kernels import (
+    FrozenTree,
+    freeze,
+    frozen_table,
+    predict_frozen,
+)
+from dmondrian.ensemble.threads import run_threads
+from dmondrian.tree import nodes
+from dmondrian.tree.box_encoding import Columns, Rows
+
+# What a row saves in a tree pays for some eight of its nodes, after what any tree costs. These two
+# decide when to freeze, never what is said.
+_NODES_PER_ROW = 8
+_ROWS_PER_TREE = 200
+_BYTES_PER_ROW = 48  # of a tree, to be brought into the cache anew: little beside a row's answer
+_LEAST_ROWS = 4096
+_AT_ONCE = 2**18  # answers of one call, which no Ctrl-C breaks off
+
+
+class Kept(NamedTuple):
+    """Frozen trees, and what they say."""
+
+    key: tuple[Any, ...]  # of loss, rule and lifetimes, see :func:`key_of`
+    grown: Sequence[nodes.Tree]  # what they were made of; leaves are told by their places there
+    trees: list[FrozenTree]
+    table: np.ndarray  # int64 [T, 5], where they lie, for the kernels
+
+
+class Frozen:
+    """Frozen trees of one forest at rest; benign to share among threads.
+
+    Attributes
+    ----------
+    kept : Kept or None
+        Those that were frozen last.
+    n_alone : int
+        Rows that came one by one while none of these answered them.
+    is_begun : bool
+        Whether anything was asked or frozen.
+    """
+
+    def __init__(self) -> None:
+        self.is_begun = False
+        self._n_asked = 0
+        self.kept: Kept | None = None
+        self.n_alone = 0
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of memory held."""
+        kept = [] if self.kept is None else self.kept.trees
+        return sum(one.groups.nbytes + one.answers.nbytes + one.leaves.nbytes for one in kept)
+
+    def trees(
+        self,
+        grown: Sequence[nodes.Tree],
+        loss: Any,
+        rule: Any,
+        lifetimes: np.ndarray,
+        width: int,
+        n_rows: int,
+        n_threads: int,
+    ) -> Kept | None:
+        """Return the trees, none of them empty, frozen; or None while it does not pay.
+
+        Parameters
+        ----------
+        grown : sequence of Tree
+        loss, rule : policies
+        lifetimes : float64 [T]
+            At which each is asked.
+        width : int
+            Numbers of an answer.
+        n_rows : int
+            Rows that are asked about now.
+        n_threads : int
+        """
+        kept = self.kept
+        if kept is not None and kept.grown is grown and kept.key == key_of(loss, rule, lifetimes):
+            return kept
+        self._n_asked += n_rows
+        self.is_begun = True
+        if self._n_asked <= _ROWS_PER_TREE:
+            return None
+        mean = sum(int(tree.head_i[nodes.N_NODES]) for tree in grown) / max(1, len(grown))
+        if _NODES_PER_ROW * (self._n_asked - _ROWS_PER_TREE) < mean:
+            return None
+        return self.make(grown, loss, rule, lifetimes, width, n_threads)
+
+    def make(
+        self,
+        grown: Sequence[nodes.Tree],
+        loss: Any,
+        rule: Any,
+        lifetimes: np.ndarray,
+        width: int,
+        n_threads: int,
+    ) -> Kept:
+        """Freeze the trees, keep and return them; see :meth:`trees`."""
+        self.is_begun = True
+        made: dict[int, FrozenTree] = {}
+
+        def work(t: int) -> None:
+            made[t] = freeze(loss, rule, grown[t], width, float(lifetimes[t]))
+
+        run_threads(work, range(len(grown)), n_threads)
+        frozen = [made[t] for t in range(len(grown))]
+        key, table = key_of(loss, rule, lifetimes), frozen_table(frozen)
+        kept = self.kept = Kept(key, grown, frozen, table)
+        self._n_asked = 0  # what else is asked in turn with this has to pay for itself again
+        return kept
+
+
+def rows_at_a_time(frozen: Sequence[FrozenTree], n: int) -> int:
+    """Return how many of ``n`` rows to ask one tree about before the next.
+
+    Enough to bring the tree into the cache for them; more would themselves not stay there, to be
+    asked of the next tree.
+    """
+    largest = max((one.groups.nbytes + one.answers.nbytes for one in frozen), default=0)
+    most = max(largest // _BYTES_PER_ROW, _LEAST_ROWS)
+    return -(-n // -(-n // most))
+
+
+def ask_frozen(
+    kept: Kept,
+    rule: Any,
+    table: np.ndarray,
+    columns: Columns,
+    width: int,
+    rows: Rows,
+    total: np.ndarray,
+    square: np.ndarray,
+    distance: np.ndarray,
+) -> None:
+    """Add what all frozen trees say; see ``predictor_kernels.predict_frozen``."""
+    per_answer = 1 + rows.values.shape[1] // 16 if len(distance) else 1
+    step = _AT_ONCE // (len(total) * per_answer) + 1
+    for start in range(0, len(table), step):
+        some, at_rest = table[start : start + step], kept.table[start : start + step]
+        predict_frozen(rule, some, columns, at_rest, width, rows, total, square, distance)
+
+
+def key_of(loss: Any, rule: Any, lifetimes: np.ndarray) -> tuple[Any, ...]:
+    """Return what tells apart what frozen trees may say."""
+    return type(loss), loss, rule, lifetimes.tobytes()  # tuples of equal numbers are equal

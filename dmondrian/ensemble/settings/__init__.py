@@ -1,0 +1,1 @@
+"""The parameters of a forest, checked, and the policies that they choose."""

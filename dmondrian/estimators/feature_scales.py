@@ -1,0 +1,94 @@
+"""Feature scales that a user gives, and thresholds in the units of the user's columns.
+
+Relies on NumPy's float32 arithmetic. Promises that a row goes the same way by a threshold told
+here as it does in the forest, whatever its scales and units.
+
+Shapes: d features, k thresholds.
+"""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from dmondrian.ensemble.settings.feature_units import round_to
+from dmondrian.ensemble.settings.lifetime import PowerLifetime
+from dmondrian.ensemble.settings.parameters import LARGEST_SCALE, LEAST_SCALE, ForestParameters
+from dmondrian.errors import ParameterError
+
+
+def is_per_column(given: Any) -> bool:
+    """Whether a parameter is an array-like, of a number per column."""
+    return not (given is None or isinstance(given, (Real, str, dict, PowerLifetime)))
+
+
+def given_scales(
+    feature_scales: Any, n_features: int, name: str = "feature_scales"
+) -> tuple[float, ...] | None:
+    """Return the scales of an array, as float32 numbers; None for None, "auto" and "learned".
+
+    Raises
+    ------
+    ParameterError
+        They are not d numbers > 0 that a float32 holds.
+    """
+    if feature_scales is None or isinstance(feature_scales, str):
+        return None
+    try:
+        scales = np.asarray(feature_scales, np.float64)
+    except (TypeError, ValueError):
+        told = f"{str(feature_scales)[:80]!r}"
+        raise ParameterError(f"{name} should be numbers > 0, got {told}") from None
+    if scales.shape != (n_features,):
+        raise ParameterError(
+            f"{name} has shape {scales.shape}, expected {(n_features,)}: one number per "
+            "feature as the forest sees it (`dmondrian schema` lists those of Parquet data)"
+        )
+    wrong = np.flatnonzero(~((scales >= LEAST_SCALE) & (scales <= LARGEST_SCALE)))
+    if len(wrong):
+        raise ParameterError(
+            f"{name}[{wrong[0]}] is {scales[wrong[0]]!r}, expected a number from "
+            f"{LEAST_SCALE:.3g} to {LARGEST_SCALE:.3g}: leave a column out of X to never split it"
+        )
+    return tuple(scales.astype(np.float32).tolist())
+
+
+def scales_of(parameters: ForestParameters) -> np.ndarray:
+    """Return what each column is multiplied by, float32 [d]."""
+    given = parameters.feature_scales
+    return np.array(np.ones(parameters.n_features) if given is None else given, np.float32)
+
+
+def units_of(parameters: ForestParameters) -> np.ndarray:
+    """Return what scaled columns are rounded to multiples of, float64 [d]; 0 for none."""
+    given = parameters.feature_units
+    return np.array(np.zeros(parameters.n_features) if given is None else given)
+
+
+def thresholds_of_rows(
+    thresholds: np.ndarray, features: np.ndarray, parameters: ForestParameters
+) -> np.ndarray:
+    """Return t with x <= t where x goes left, for all float32 x; float32 [k].
+
+    A forest compares x * scale, rounded to the unit, with its own threshold. The quotient rounds,
+    and so do the products: the largest x that goes left lies few floats beside it.
+    """
+    scales, units = scales_of(parameters)[features], units_of(parameters)[features]
+    each = np.where(units > 0.0, units, 1.0)
+    # Halfway to the next multiple: it may be any float32 up to there, which goes to the even one.
+    last = np.where(units > 0.0, (np.floor(thresholds / each) + 0.5) * each, thresholds)
+
+    def goes_left(x: np.ndarray) -> np.ndarray:
+        scaled = x * scales
+        return np.where(units > 0.0, round_to(scaled, each), scaled) <= thresholds
+
+    with np.errstate(over="ignore"):
+        found = (last / scales).astype(np.float32)
+        for _ in range(3):
+            found = np.where(goes_left(found), found, np.nextafter(found, np.float32(-np.inf)))
+        for _ in range(3):
+            above = np.nextafter(found, np.float32(np.inf))
+            found = np.where(goes_left(above), above, found)
+    return found

@@ -1,0 +1,50 @@
+"""The weights of rows, checked.
+
+Relies on NumPy alone. Promises that every weight that passes moves the total, which keys the draws.
+
+Shapes: n rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dmondrian.errors import ParameterError
+
+
+def checked_weights(sample_weight: Any, n: int, seen: float) -> np.ndarray:
+    """Return weights as float64 [n]; those of rows before sum to ``seen``.
+
+    Raises
+    ------
+    ValueError
+        If they are not one finite number >= 0 for each row.
+    ParameterError
+        If one vanishes beside the total before it.
+    """
+    w = np.array(sample_weight, np.float64)
+    w = np.full(n, float(w)) if w.ndim == 0 else w
+    if w.shape != (n,):
+        raise ValueError(f"sample_weight.shape == {w.shape}, expected {(n,)}: one weight per row")
+    if not np.isfinite(w).all() or (w < 0).any():
+        raise ValueError("Negative values or not a finite number in sample_weight")
+    with np.errstate(
+        over="ignore"
+    ):  # what is too large is said by :mod:`dmondrian.ensemble.settings.numeric_limits`
+        before = seen + np.concatenate([[0.0], np.cumsum(w)[:-1]])
+    vanishing = np.flatnonzero((w > 0) & (w < 4.0 * np.finfo(np.float64).eps * before))
+    if len(vanishing):
+        row = vanishing[0]
+        raise ParameterError(
+            f"sample_weight[{row}], {w[row]:.3g}, does not change the total weight before it, "
+            f"{before[row]:.3g}, in double precision: rescale the weights or drop the row"
+        )
+    return w
+
+
+def check_some_weight(w: np.ndarray | None) -> None:
+    """Refuse rows that all have weight 0."""
+    if w is not None and not w.any():
+        raise ValueError("sample_weight must contain at least one non-zero number")

@@ -1,0 +1,81 @@
+"""Fitted estimators to checkpoints.
+
+Relies on :mod:`dmondrian.checkpoint` for the bytes. Promises that what ``load`` makes of them
+predicts, and goes on learning, exactly as what was saved.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+from dmondrian.checkpoint import save_model
+from dmondrian.ensemble.settings.lifetime import PowerLifetime
+from dmondrian.errors import ParameterError
+from dmondrian.estimators.feature_scales import is_per_column
+from dmondrian.forest.state import encode_float
+
+LABEL_KINDS = {"b": bool, "i": int, "u": int, "f": float, "U": str, "O": str}
+# What learning more never changes; the settings in use are stored with the trees.
+_LASTING = ("algorithm", "n_features", "n_classes", "seed")
+
+
+def save_estimator(estimator: Any, path: str | PathLike[str]) -> None:
+    """Write a fitted estimator as a checkpoint (see ``save`` of the estimators)."""
+    forest = estimator.forest_
+    names = getattr(estimator, "feature_names_in_", None)
+    classes = getattr(estimator, "classes_", None)
+    model = {
+        "algorithm": estimator.algorithm,
+        "parameters": {key: getattr(forest.parameters, key) for key in _LASTING},
+        "estimator": plain_params(estimator),
+        "schema": None,
+        "classes": None if classes is None else _label_list(classes),
+        "label_dtype": None if classes is None else classes.dtype.str,
+        "feature_names": None if names is None else [str(name) for name in names],
+        "n_seen": int(forest.total_weight),
+    }
+    if hasattr(estimator, "interval_scores_"):
+        model["interval_scores"] = [encode_float(score) for score in estimator.interval_scores_]
+        model["interval_coverage"] = getattr(estimator, "interval_coverage_", None)
+    if hasattr(estimator, "_held_out_path"):
+        path_ = estimator._held_out_path
+        model["lifetime_path"] = [
+            [encode_float(x) for x in column] for column in (path_.lifetimes, path_.risks[0])
+        ]
+    save_model(path, forest, model)
+
+
+def plain_params(estimator: Any) -> dict[str, Any]:
+    """Return an estimator's parameters as values that JSON can hold."""
+    params = estimator.get_params(deep=False)
+    if not isinstance(params["random_state"], (int, np.integer, type(None))):
+        params["random_state"] = None  # a generator has no JSON; the forest keeps its seed
+    if not isinstance(params.get("feature_scales"), (str, type(None))):
+        params["feature_scales"] = np.asarray(params["feature_scales"], np.float64).tolist()
+    if is_per_column(params.get("lifetime")):
+        params["lifetime"] = np.asarray(params["lifetime"], np.float64).tolist()
+    return {key: _plain(value) for key, value in params.items()}
+
+
+def _plain(value: Any) -> Any:
+    """Return a parameter or label as a value that JSON can hold."""
+    if isinstance(value, PowerLifetime):
+        return dataclasses.asdict(value)
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _label_list(classes: np.ndarray) -> list[Any]:
+    """Return class labels as JSON values; refuse kinds that would not come back equal."""
+    kind = classes.dtype.kind
+    labels = [_plain(label) for label in classes]
+    if kind not in LABEL_KINDS or any(not isinstance(label, LABEL_KINDS[kind]) for label in labels):
+        raise ParameterError(
+            f"labels of dtype {classes.dtype} cannot be saved: use strings, numbers or booleans"
+        )
+    return labels

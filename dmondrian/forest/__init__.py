@@ -1,0 +1,1 @@
+"""The forest: an ensemble with its settings, as checked data, and merged with others."""

@@ -1,0 +1,371 @@
+"""A forest: an ensemble that chooses its open settings and can be stored.
+
+Relies on :class:`dmondrian.ensemble.ensemble.Ensemble` for learning and predicting, and on
+:mod:`dmondrian.tuning.auto_settings` for settings that were left to the stream. Promises that its
+state is a pure function of the parameters, the tree numbers and the rows in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from dmondrian.ensemble.ensemble import FEW, Ensemble
+from dmondrian.ensemble.settings import fringe_settings
+from dmondrian.ensemble.settings.kernel_settings import Joint
+from dmondrian.ensemble.settings.parameters import ForestParameters
+from dmondrian.ensemble.single_row import Place
+from dmondrian.ensemble.threads import Turns
+from dmondrian.errors import CorruptError, ParameterError
+from dmondrian.forest import state
+from dmondrian.joint_fit.fit import Rows, exact_of, learn_jointly
+from dmondrian.joint_fit.lifetime_sums import Averaged
+from dmondrian.joint_fit.ridge import AT_ONCE, Exact
+from dmondrian.prequential.stream_sample import forecast_and_learn
+from dmondrian.tree import nodes
+from dmondrian.tree.box_delta import take_differences
+from dmondrian.tree.box_encoding import Columns, boxless
+from dmondrian.tree.box_encoding_choice import alike, find_columns, fitted
+from dmondrian.tree.reorder import ids_at
+from dmondrian.tuning.auto_settings import LAST, Warmup
+from dmondrian.uncertainty.temperature_scaling import Fitted, kind_of
+
+
+class Forest(Ensemble):
+    """An ensemble of Mondrian trees as users know it.
+
+    Parameters
+    ----------
+    parameters : ForestParameters
+    tree_numbers : iterable of int
+        Distinct, >= 0; a tree's draws depend on its number, not on its neighbours.
+    auto : collection of {"alpha", "charge_opening", "feature_scales", "feature_units"}, optional
+        Settings that are chosen from the first rows; until then those of ``parameters``
+        are used. Rows learned before the choice are learned anew after it.
+    warmup_rows : int
+        Distinct rows from which they are chosen for good.
+    calibrate : bool
+        Whether to fit an exponent for the probabilities along the way (classification), or a
+        factor for the variance of the label (of a forest that ``tells_labels``).
+
+    Attributes
+    ----------
+    calibration : Calibration, VarianceFactor or None
+    exact : Exact or None
+        What cells that are fitted jointly and exactly need to learn more rows.
+    """
+
+    def __init__(
+        self,
+        parameters: ForestParameters,
+        tree_numbers: Iterable[int],
+        auto: Collection[str] = (),
+        warmup_rows: int = LAST,
+        calibrate: bool = False,
+    ) -> None:
+        super().__init__(parameters, tree_numbers)
+        begun = kind_of(parameters.tells_labels)()
+        self.calibration: Fitted | None = begun if calibrate else None
+        self.warmup = Warmup(auto, parameters.n_features, warmup_rows) if auto else None
+        self.exact = exact_of(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Be copied and pickled as the state: trees are views of memory that no copy shares."""
+        header, trees = self.state()
+        return Forest.from_state, ({**header, **self._beside()}, trees)
+
+    def update(
+        self,
+        X: np.ndarray,
+        y: np.ndarray,
+        w: np.ndarray | None = None,
+        n_threads: int = 1,
+        turns: Turns | None = None,
+    ) -> None:
+        """Learn rows in order; see :meth:`dmondrian.ensemble.ensemble.Ensemble.update`.
+
+        Parameters
+        ----------
+        X, y, w, n_threads
+        turns : Turns, optional
+            Of the threads that share the forest, where the caller is the learner: they read
+            between parts of the rows. If a part fails, those before it are learned.
+        """
+        self.check_sizes(y, w)  # before any of them are learned
+        if self.parameters.cost is not None:
+            self.parameters.cost.check_labels(y)
+        if turns is None:
+            self._update((X, y, w), n_threads, nullcontext)
+            return
+        self._check_width(X)
+        self.check_domain(X)
+        n, done = len(y), 0
+        self._are_much = self.are_much(y, w)
+        try:
+            while done < n:
+                size = turns.rows_at_once(len(self.placed))
+                if n_threads > 1:  # fewer are learned on one thread
+                    size = max(size, FEW + 1)
+                if self.exact is not None:  # each part has all cells fitted anew
+                    size = max(size, AT_ONCE)
+                part = slice(done, min(done + size, n))
+                self._to_follow = n - part.stop
+                own = None if w is None else w[part]
+                self._update((X[part], y[part], own), n_threads, turns.alone)
+                done = part.stop
+        except BaseException as error:
+            if done:
+                error.add_note(f"the forest has learned the first {done} of the {n} rows")
+            raise
+        finally:
+            self._to_follow, self._are_much = 0, None
+
+    def _update(
+        self, rows: Rows, n_threads: int, alone: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        """Learn rows X, y, w in order; what others could read is changed ``alone``."""
+        if self.parameters.joint is not None:
+            with alone():
+                self.exact = learn_jointly(self, self.exact, rows, n_threads)
+            return
+        if self.warmup is None:
+            with alone():
+                self.calibration = _learn(self, self.calibration, rows, n_threads)
+            return
+        self._check_width(rows[0])
+        warmup = self.warmup.after(*rows)
+        later = None if warmup.is_done else warmup
+        chosen = warmup.chosen(self.parameters, self.warmup, n_threads)
+        if chosen != self.parameters:  # other trees, which take their place when they are whole
+            anew = Ensemble(chosen, self.tree_numbers)
+            calibration = None if self.calibration is None else type(self.calibration)()
+            calibration = _learn(anew, calibration, self.warmup.rows, n_threads)
+            calibration = _learn(anew, calibration, rows, n_threads)
+            with alone():
+                self._take(anew)
+                self.calibration, self.warmup = calibration, later
+            return
+        with alone():
+            self.calibration = _learn(self, self.calibration, rows, n_threads)
+            self.warmup = later
+
+    def _rows_free(self) -> int:
+        if self.calibration is not None:
+            return 0
+        its = self.parameters
+        if any(each is not None for each in (its.cost, its.joint, its.target_range)):
+            return 0
+        n_free = super()._rows_free()
+        if self.warmup is None:
+            return n_free
+        return 0 if self.warmup.may_choose else min(n_free, 1)
+
+    def _after_row(self, place: Place, y: float) -> dict[str, Any] | None:
+        return None if self.warmup is None else {"warmup": self.warmup.after_row(place.given, y)}
+
+    def state(self, copy: bool = True) -> tuple[dict[str, Any], list[dict[str, np.ndarray]]]:
+        """Return (JSON-able header, one dict of arrays per tree).
+
+        Parameters
+        ----------
+        copy : bool, default=True
+            Contiguous arrays of their own; else strided views that may change as trees learn.
+        """
+        return self._header(), [tree_fields(self.parameters, tree, copy) for tree in self.trees]
+
+    def stored(
+        self,
+    ) -> tuple[dict[str, Any], Iterable[dict[str, np.ndarray]], list[int] | None]:
+        """Return the state as checkpoints hold it, with boxes as differences.
+
+        Returns
+        -------
+        header : dict
+            JSON-able.
+        trees : iterable of dict of ndarray
+            Where there are boxes it makes one tree after the other, in the same memory.
+        rows : list of int or None
+            Nodes of each tree, where there are boxes.
+        """
+        if not self.parameters.has_boxes:
+            header, trees = self.state(copy=False)
+            return {**header, **self._beside()}, trees, None
+        rows = [int(tree.head_i[nodes.N_NODES]) for tree in self.placed]
+        header = {**self._header(), **self._beside(), "format": state.NESTED}
+        return header, stored_fields(self.parameters, self.trees, rows), rows
+
+    def _header(self) -> dict[str, Any]:
+        """Return what a state says beside its trees."""
+        self._check_whole()
+        scalars = [
+            {
+                "number": int(number),
+                "root": int(ids_at(tree, tree.head_i[nodes.ROOT : nodes.ROOT + 1])[0]),
+                "floats": [state.encode_float(value) for value in tree.head_f],
+            }
+            for number, tree in zip(self.tree_numbers, self.placed, strict=True)
+        ]
+        header = {
+            "format": state.FORMAT,
+            "parameters": self.parameters.to_json(),
+            "warmup": None if self.warmup is None else self.warmup.to_json(),
+            "trees": scalars,
+        }
+        if self.calibration is not None:
+            header["calibration"] = self.calibration.to_json()
+        if self.parameters.joint is not None:
+            is_stored = self.exact is not None and not self.parameters.joint.is_averaged
+            header["exact"] = self.exact.to_json() if is_stored else None  # type: ignore[union-attr]  # as asked
+        return header
+
+    def _beside(self) -> dict[str, Any]:
+        """Return what copies and checkpoints hold beside a state: sums that earlier had none."""
+        return {} if self.exact is None else {"beside": self.exact.beside()}
+
+    @classmethod
+    def from_state(cls, header: dict[str, Any], trees: Sequence[dict[str, np.ndarray]]) -> Forest:
+        """Return the forest of a :meth:`state`, every index and value checked.
+
+        One in the form of :meth:`stored` is turned into a :meth:`state` where it is: to keep both
+        would take twice the memory.
+
+        Raises
+        ------
+        CorruptError
+            If the state is not one that a forest can have.
+        """
+        scalars = state.check_header(header, len(trees))
+        parameters = ForestParameters.from_json(header["parameters"])
+        numbers = [entry["number"] for entry in scalars]
+        if any(later <= former for former, later in pairwise(numbers)):
+            raise CorruptError("trees should come in the order of their distinct numbers")
+        if len({entry["floats"][nodes.TOTAL_WEIGHT] for entry in scalars}) > 1:
+            raise CorruptError("all trees should have learned the same rows")
+        for entry, arrays in zip(scalars, trees, strict=True):
+            state.check_arrays(
+                entry,
+                arrays,
+                header["format"],
+                parameters.n_features,
+                parameters.n_stats,
+                is_counts=parameters.tells_proba,
+                is_on_cube=parameters.domain == "cube",
+                cost=parameters.cost,
+                is_fitted_jointly=parameters.joint is not None,
+                fringe=parameters.fringe,
+            )
+        header["format"] = state.FORMAT
+        columns = _columns_of(parameters, trees)
+        built = [nodes.from_fields(a, e, columns) for e, a in zip(scalars, trees, strict=True)]
+        if parameters.fringe is not None:
+            built = [fringe_settings.with_fringe(t, a) for t, a in zip(built, trees, strict=True)]
+        forest = cls._of(parameters, numbers, built)
+        if header["warmup"] is not None:
+            forest.warmup = Warmup.from_json(header["warmup"], parameters)
+        if header.get("calibration") is not None:
+            kind = kind_of(parameters.tells_labels)
+            forest.calibration = kind.from_json(header["calibration"])
+        if parameters.joint is not None:
+            forest.exact = _exact_of(header, parameters.joint, built)
+        return forest
+
+    @classmethod
+    def _of(
+        cls, parameters: ForestParameters, numbers: Sequence[int], trees: list[nodes.Tree]
+    ) -> Forest:
+        """Return the forest of these trees, given in the order of their numbers."""
+        forest = cls(parameters, [])
+        forest.tree_numbers = np.array(numbers, np.int64)
+        none = np.empty((0, parameters.n_features), np.float32)
+        forest.trees = trees if alike(trees) else fitted(trees, none)[0]
+        return forest
+
+    @classmethod
+    def join(cls, forests: Sequence[Forest]) -> Forest:
+        """Return one forest of all trees, by number; parameters must be equal.
+
+        It has no calibration: those of its parts are of fewer trees. The trees are the parts' own,
+        so the parts should learn no more.
+        """
+        if not forests:
+            raise ParameterError("nothing to join: give at least one forest")
+        first = forests[0].parameters
+        if any(forest.parameters != first for forest in forests):
+            raise ParameterError("forests of different parameters cannot be joined")
+        pairs = [
+            pair for f in forests for pair in zip(f.tree_numbers.tolist(), f.trees, strict=True)
+        ]
+        pairs.sort(key=lambda pair: pair[0])
+        numbers = [number for number, _ in pairs]
+        if any(later == former for former, later in pairwise(numbers)):
+            raise ParameterError(f"forests that share trees cannot be joined: {numbers}")
+        waiting = {0 if f.warmup is None else f.warmup.n_rows for f in forests}
+        if len(waiting) > 1 or len({f.total_weight for f in forests if f.placed}) > 1:
+            raise ParameterError("forests that learned other rows cannot be joined")
+        joined = cls._of(first, numbers, [tree for _, tree in pairs])
+        joined.warmup = forests[0].warmup
+        return joined
+
+
+def _exact_of(header: dict[str, Any], joint: Joint, trees: Sequence[nodes.Tree]) -> Exact | None:
+    """Return the exact fit of a header, None where there is none."""
+    told, beside = header.get("exact"), header.get("beside")
+    if joint.is_averaged:
+        return None if beside is None else Averaged.from_beside(beside, joint, trees)
+    if told is None:
+        return None
+    exact = Exact.from_json(told, joint, len(trees))
+    exact.check_columns(trees)
+    exact.take_beside(beside)
+    return exact
+
+
+def _columns_of(parameters: ForestParameters, trees: Sequence[dict[str, np.ndarray]]) -> Columns:
+    """Return how to write the boxes of stored trees."""
+    if not parameters.has_boxes:
+        return boxless(parameters.n_features)
+    boxes = ((a["lower"], a["upper"], a["stat"][:, 0] > 0.0) for a in trees)
+    return find_columns(parameters.n_features, boxes)
+
+
+def tree_fields(
+    parameters: ForestParameters, tree: nodes.Tree, copy: bool = True
+) -> dict[str, np.ndarray]:
+    """Return all that a forest's tree knows of its nodes, as one array per field."""
+    told = nodes.fields(tree) if copy else nodes.views(tree)
+    if parameters.fringe is None:
+        return told
+    del told["odds"], told["odds_exponent"]  # nothing is weighed
+    return {**told, **fringe_settings.fields(tree)}
+
+
+def stored_fields(
+    parameters: ForestParameters, trees: Sequence[nodes.Tree], rows: Sequence[int]
+) -> Iterator[dict[str, np.ndarray]]:
+    """Yield what :func:`tree_fields` does, boxes as differences; arrays are used again.
+
+    ``rows`` tells how many nodes each tree has.
+    """
+    lower, upper = np.empty((2, max(rows, default=0), parameters.n_features), np.float32)
+    for tree, used in zip(trees, rows, strict=True):
+        ends = lower[:used], upper[:used]
+        take_differences(tree, *ends)
+        yield {**nodes.views(tree, with_boxes=False), "lower": ends[0], "upper": ends[1]}
+
+
+def _learn(
+    ensemble: Ensemble,
+    calibration: Fitted | None,
+    rows: Rows,
+    n_threads: int,
+) -> Fitted | None:
+    """Let an ensemble learn rows X, y, w; return the calibration after them, if there is one."""
+    if calibration is None:
+        Ensemble.update(ensemble, *rows, n_threads)
+        return None
+    sampled = forecast_and_learn(ensemble, *rows, n_threads)
+    return calibration.after(sampled, rows[1], len(ensemble.placed))

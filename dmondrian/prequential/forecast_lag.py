@@ -1,0 +1,116 @@
+"""How far ahead of learning rows are forecast: kinds of forests, in words, and slices of rows.
+
+Each tree forecasts a row just before it learns it (:mod:`dmondrian.prequential.forecasts`). Three
+kinds of forest cannot do that at the price of a way through a tree:
+
+- the hierarchy of a regressor has to visit all nodes to know what one cell says. Its rows are
+  forecast in slices, by the forest before the slice (:func:`slices`);
+- a lifetime that is chosen from the tree is chosen from all nodes. Rows are forecast just before
+  they are learned, but at lifetimes chosen before the slice;
+- cells that are fitted jointly are learned in mini-batches, by the model before the batch
+  (:mod:`dmondrian.joint_fit.minibatch`).
+
+Relies on nothing that learns, so that whoever shows a run needs no compiled code. Slices end at
+fixed positions of the stream (:func:`marks`), and where calls do: whoever makes calls for
+`SLICED_KINDS` ends them at such positions, or where the stream itself is cut.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from dmondrian.ensemble.settings.parameters import ForestParameters
+
+KINDS = EACH, LIFETIMES, BATCHES, SLICES = "row", "lifetime", "batch", "slice"
+SLICED_KINDS = LIFETIMES, SLICES  # whose forecasts depend on where slices end
+LAG = 4096  # most rows of a slice
+_IN_WORDS = {
+    EACH: "each row forecast just before it was learned",
+    LIFETIMES: "each row forecast just before it was learned, at lifetimes that were chosen up to "
+    f"{LAG:,} rows before",
+    BATCHES: "each mini-batch forecast just before it was learned",
+    SLICES: f"each row forecast before it was learned, by the forest of up to {LAG:,} rows before",
+}
+# Slices of a doubling of the stream: no row is forecast with less than 8/9 of its past, where rows
+# that were dropped count too.
+_OCTAVE = 8
+
+
+def kind_of(parameters: ForestParameters) -> str:
+    """Return how a forest's rows are forecast: "row", "lifetime", "batch" or "slice"."""
+    if parameters.joint is not None:
+        return BATCHES
+    if parameters.cost is not None and parameters.cost.selection is not None:
+        return LIFETIMES
+    is_gaussian = parameters.aggregation == "hierarchy" and not parameters.n_classes
+    return SLICES if is_gaussian else EACH
+
+
+def in_words(kind: str, exact_from: int = 0) -> str:
+    """Say how rows were forecast; those before ``exact_from`` were forecast in slices."""
+    told = _IN_WORDS[kind]
+    if exact_from:
+        told += f" (the first {exact_from:,} rows: by the forest of up to {LAG:,} rows before)"
+    return told
+
+
+def marks(position: int, stop: int, least: int) -> Iterator[int]:
+    """Yield the positions behind ``position``, up to ``stop``, at which slices end.
+
+    They divide each doubling of the stream in eight, with at least ``least`` (a power of two) and
+    at most 4096 rows between them.
+    """
+    while True:
+        size = _slice_size(position, least)
+        position = (position // size + 1) * size
+        if position > stop:
+            return
+        yield position
+
+
+def mark_from(position: int) -> int:
+    """Return the first position at which a slice ends that is not before this one, > 0."""
+    return next(marks(position - 1, position + LAG, 1))
+
+
+def mark_up_to(position: int) -> int:
+    """Return the last position at which a slice ends that is not behind this one, >= 0."""
+    size = _slice_size(position, 1)
+    return position // size * size
+
+
+def _slice_size(position: int, least: int) -> int:
+    octave = 1 << max(0, position.bit_length() - 1)
+    return min(max(octave // _OCTAVE, least), LAG)
+
+
+def slices(position: int, n: int, dropped: np.ndarray | None = None) -> Iterator[tuple[int, int]]:
+    """Cut rows where test turns to train, if they are forecast in slices.
+
+    Parameters
+    ----------
+    position : int
+        Position of the first row in the stream.
+    n : int
+        Rows.
+    dropped : int64 array, optional
+        Places from ``position`` on, ascending, of rows of the stream that are not among the n.
+
+    Yields
+    ------
+    (int, int)
+        First row and row behind the last, from 0 to n.
+    """
+    start, n_all = 0, n if dropped is None else n + len(dropped)
+    for mark in [*marks(position, position + n_all - 1, 1), position + n_all]:
+        stop = mark - position
+        if dropped is not None:
+            stop -= bisect_left(dropped, stop)
+        if start < stop:
+            yield start, stop
+            start = stop

@@ -1,0 +1,147 @@
+"""Progressive loss of small forests: each chunk of rows is predicted, then learned.
+
+Relies on :class:`dmondrian.ensemble.ensemble.Ensemble`. Promises a pure function of the parameters,
+the tree numbers and the rows: sums are exact and logarithms this package's own, so that no
+machine's libraries can tip a choice that is made by these losses.
+
+Shapes: n rows, d features, k outputs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dmondrian.ensemble.ensemble import Ensemble
+from dmondrian.ensemble.rows.encoded_rows import Arranged
+from dmondrian.ensemble.settings.parameters import ForestParameters
+from dmondrian.prequential.progressive_validation_kernels import write_losses
+from dmondrian.tree import nodes
+from dmondrian.tree.box_encoding import Columns, read_only
+from dmondrian.tree.box_encoding import Rows as Written
+
+Rows = tuple[np.ndarray, np.ndarray, np.ndarray]  # X float32 [n, d], y and w float64 [n]
+
+Given = tuple[np.ndarray | Arranged, np.ndarray, np.ndarray]  # the same, or X not yet scaled
+
+_CHUNKS = 16  # of the rows that are predicted, unless told otherwise
+
+
+class _OfArranged(Ensemble):
+    """A forest of rows that are arranged, and that all its boxes can write.
+
+    Parameters
+    ----------
+    parameters, tree_numbers
+        As an ensemble's.
+    columns : Columns
+        How the rows are written.
+    """
+
+    def __init__(
+        self, parameters: ForestParameters, tree_numbers: Sequence[int], columns: Columns
+    ) -> None:
+        super().__init__(parameters, tree_numbers)
+        self.trees = [nodes.lay_out(tree, columns) for tree in self.trees]
+
+    def _as_learned(self, X: Any) -> tuple[Any, int]:
+        return X, 0
+
+    def _arrange(self, X: Any) -> Written:
+        return X.rows
+
+    def _asked(self, X: Any, any_box: bool) -> Written:
+        return X.rows
+
+
+class Trial:
+    """A small forest that forecast rows before it learned them.
+
+    Parameters
+    ----------
+    parameters : ForestParameters
+    numbers : sequence of int
+        Numbers of the trees.
+    rows : tuple
+        X, y, w; where X is arranged, the parameters' feature scales are powers of two.
+    start : int
+        Rows before are learned only.
+    n_threads : int
+    n_chunks : int
+        Parts of the rows from there on, each predicted before it is learned: fewer look further
+        ahead.
+
+    Attributes
+    ----------
+    parameters : ForestParameters
+    losses : float64 array of shape (n - start,)
+        Of each row from ``start`` on, unweighted; in nats (classification) or squared units of
+        the target.
+    """
+
+    def __init__(
+        self,
+        parameters: ForestParameters,
+        numbers: Sequence[int],
+        rows: Given,
+        start: int,
+        n_threads: int = 1,
+        n_chunks: int = _CHUNKS,
+    ) -> None:
+        self.parameters, self._n_threads = parameters, n_threads
+        self._rows, n = rows, len(rows[1])
+        X = self._scaled(slice(0, n))
+        self._forest = (
+            _OfArranged(parameters, numbers, X.columns)
+            if isinstance(X, Arranged)
+            else Ensemble(parameters, numbers)
+        )
+        self._forest.reserve(2 * n)
+        self.losses = np.empty(n - start)
+        self._rest = slice(0, start)  # what is learned next
+        for chunk in np.array_split(np.arange(start, n), n_chunks):
+            self._learn_rest(X[self._rest])
+            self._rest = slice(int(chunk[0]), int(chunk[-1]) + 1)
+            self._forecast(X[self._rest], self.losses[self._rest.start - start :][: len(chunk)])
+
+    def forest(self) -> Ensemble:
+        """Return the forest after all rows; it learns the last of them when it is asked for.
+
+        Where rows are arranged it takes no others: it is there to be looked at.
+        """
+        self._learn_rest(self._scaled(self._rest))
+        return self._forest
+
+    def _scaled(self, part: slice) -> Any:
+        """Return rows as the forest takes them; products are not kept, as trials are."""
+        X = self._rows[0][part]
+        if isinstance(X, Arranged):
+            return X.times(np.array(self.parameters.feature_scales, np.float32))
+        return read_only(X)
+
+    def _forecast(self, X: Any, out: np.ndarray) -> None:
+        y = read_only(self._rows[1][self._rest])
+        sums = self._forest.predict_sums(X, self._n_threads)
+        write_losses(self._forest.policies.loss, sums.total, sums.n_trees, y, out)
+
+    def _learn_rest(self, X: Any) -> None:
+        y, w = (read_only(column[self._rest]) for column in self._rows[1:])
+        self._forest.update(X, y, w, self._n_threads)
+        self._rest = slice(0, 0)
+
+
+def late_loss(
+    parameters: ForestParameters,
+    numbers: Sequence[int],
+    rows: Given,
+    n_threads: int = 1,
+    n_chunks: int = _CHUNKS,
+) -> float:
+    """Return the weighted mean progressive loss over the second half of the rows."""
+    half = len(rows[1]) // 2
+    weights = rows[2][half:]
+    losses = Trial(parameters, numbers, rows, half, n_threads, n_chunks).losses
+    return math.fsum(losses * weights) / math.fsum(weights)

@@ -1,0 +1,1 @@
+"""Settings that are chosen from the first rows of a stream."""

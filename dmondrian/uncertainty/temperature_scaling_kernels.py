@@ -1,0 +1,56 @@
+"""Probabilities to a power: p^b over its sum, and the slopes of its log loss in b.
+
+The log loss -log p_y^b / sum_c p_c^b is convex in b; its slope is E_b[log p] - log p_y, the mean
+being over classes drawn by p^b. Probabilities count as at least ``FLOOR``, in slopes and powers
+alike, so that a class that no tree has seen here has a logarithm.
+
+Shapes: n rows, K classes, g exponents.
+"""
+
+from __future__ import annotations
+
+from dmondrian._numba.jit import inner, kernel
+from dmondrian.tree.keyed_random import exp, log
+
+FLOOR = 2.0**-40
+
+
+@inner
+def write_logs(values, unit, logs):
+    """Write log(max(``values`` * ``unit``, FLOOR)) to ``logs`` [K]; return the largest."""
+    largest = log(FLOOR)
+    for c in range(logs.shape[0]):
+        logs[c] = log(max(values[c] * unit, FLOOR))
+        largest = max(largest, logs[c])
+    return largest
+
+
+@kernel
+def add_slopes(sums, unit, y, times, exponents, logs, slopes):
+    """Add each row's slopes, ``times`` [n] over, to ``slopes`` [g], row after row. O(n g K).
+
+    ``sums`` int64 [n, K] are probabilities in units of ``unit``; ``logs`` [K] is scratch.
+    """
+    for r in range(sums.shape[0]):
+        largest = write_logs(sums[r], unit, logs)
+        for i in range(exponents.shape[0]):
+            total, mean = 0.0, 0.0
+            for c in range(logs.shape[0]):
+                share = exp(exponents[i] * (logs[c] - largest))
+                total += share
+                mean += share * logs[c]
+            slopes[i] += times[r] * (mean / total - logs[int(y[r])])
+
+
+@kernel
+def write_powers(proba, exponent, powers):
+    """Write ``proba`` [n, K] to the power ``exponent``, over its sums, to ``powers`` [n, K]."""
+    for r in range(proba.shape[0]):
+        logs = powers[r]
+        largest = write_logs(proba[r], 1.0, logs)
+        total = 0.0
+        for c in range(logs.shape[0]):
+            logs[c] = exp(exponent * (logs[c] - largest))
+            total += logs[c]
+        for c in range(logs.shape[0]):
+            logs[c] /= total

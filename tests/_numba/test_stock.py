@@ -1,0 +1,94 @@
+"""The stock mode: Numba's public interface alone, for the same forests."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import numba
+import pytest
+from numba import config
+
+import dmondrian
+from dmondrian._numba import mode
+
+ROOT = Path(dmondrian.__file__).parents[1]
+FORESTS = """
+import hashlib
+import numpy as np
+from dmondrian import AMFClassifier
+from dmondrian._numba.mode import is_stock
+
+rng = np.random.default_rng(0)
+X = rng.random((600, 12)).astype(np.float32)
+X[:, 9:] = X[:, 9:] > 0.5  # bits
+X[:, 6:9] = np.round(X[:, 6:9] * 64) / 64  # steps
+y = (X[:, 0] + X[:, 10] > X[:, 7]).astype(int)
+forest = AMFClassifier(2, random_state=1, n_jobs=1).fit(X, y)
+answers = forest.predict_proba(X), forest.predict_proba(X[:1])
+print(is_stock(), hashlib.sha256(b"".join(each.tobytes() for each in answers)).hexdigest())
+"""
+
+
+def printed(stock: str) -> list[str]:
+    """Return what the script prints in this mode."""
+    env = {**os.environ, "DMONDRIAN_NUMBA_STOCK": stock, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", FORESTS], env=env, capture_output=True, text=True, check=True
+    )
+    return done.stdout.split()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled")
+def test_the_stock_mode_grows_the_same_forest() -> None:
+    (ours, expected), (stock, found) = printed("0"), printed("1")
+    assert (ours, stock) == ("False", "True")
+    assert found == expected
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, version: str, stock: str | None = None) -> bool:
+    """Return the mode with this version of Numba."""
+    monkeypatch.delenv("DMONDRIAN_NUMBA_STOCK", raising=False)
+    if stock is not None:
+        monkeypatch.setenv("DMONDRIAN_NUMBA_STOCK", stock)
+    monkeypatch.setattr(numba, "__version__", version)
+    return mode.is_stock.__wrapped__()
+
+
+def test_a_version_that_was_not_tested_is_used_by_its_public_interface(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (low, high) = mode.TESTED
+    inside = f"{low[0]}.{low[1]}.0"
+    with caplog.at_level(logging.WARNING, "dmondrian"):
+        assert not asked(monkeypatch, inside)
+        assert not caplog.records
+        for version in (f"{high[0]}.{high[1]}.0rc1", f"{high[0] + 1}.0.0", "0.60.1"):
+            assert asked(monkeypatch, version)
+            assert f"numba {version} was not tested" in caplog.text
+            assert not asked(monkeypatch, version, "0")
+    assert asked(monkeypatch, inside, "1")
+
+
+def test_private_parts_that_are_not_there_are_done_without(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def gone(name: str) -> None:
+        raise ImportError(f"cannot import name JITCodeLibrary for {name}")
+
+    monkeypatch.setattr(importlib, "import_module", gone)
+    assert asked(monkeypatch, numba.__version__)
+    assert "differs from what was tested (cannot import name JITCodeLibrary" in caplog.text
+
+
+def test_the_bounds_of_the_package_are_those_that_were_tested() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (needed,) = (each for each in project["dependencies"] if each.startswith("numba"))
+    low, high = (".".join(map(str, bound)) for bound in mode.TESTED)
+    assert needed == f"numba>={low},<{high}"

@@ -1,0 +1,80 @@
+"""Every benchmark runs, at tiny sizes, on the data of the repository: scripts must not rot."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from benchmarks import datasets
+from benchmarks.__main__ import NAMES, RUNS
+from benchmarks.figures import run_script
+from benchmarks.growth import stages
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.slow  # so that they begin with the first: they are many
+
+
+def test_all_scripts_are_run_by_the_one_command() -> None:
+    named = {
+        path.stem for path in (ROOT / "benchmarks").glob("*.py") if "def main(" in path.read_text()
+    }
+    kernel = {f"kernel.{path.stem}" for path in (ROOT / "benchmarks/kernel").glob("*_*.py")}
+    assert named - {"__main__", "pages", "summary"} | kernel - {"kernel.__init__"} == set(NAMES)
+
+
+@pytest.mark.parametrize("name", [run.script for run in RUNS if run.small is not None])
+def test_a_benchmark_runs(name: str, tmp_path: Path) -> None:
+    told = [sys.executable, "-m", "benchmarks", name, "--small", "--data", "jobs/data"]
+    done = subprocess.run(
+        [*told, "--results", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    # Each prints the page that it writes from its records.
+    pages = [file.read_text() for file in tmp_path.glob("*.md")]
+    assert pages
+    assert all(page in done.stdout and "|" in page for page in pages)
+    assert all(page.with_suffix(".json").exists() for page in tmp_path.glob("*.md"))
+
+
+def test_figures_that_other_scripts_have_are_drawn_where_asked(tmp_path: Path) -> None:
+    args = Namespace(data="jobs/data")
+    run_script("kernel.figure_5", ["--sizes", "2", "5"], args, tmp_path)
+    assert {file.name for file in tmp_path.iterdir()} == {
+        "kernel_figure_5.json",
+        "kernel_figure_5.md",
+        "kernel_figure_5.png",
+    }
+    assert sum(name.startswith("kernel.figure_") for name in NAMES) == 6
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        (1_000_000, [10_000, 30_000, 100_000, 300_000, 1_000_000]),
+        (581_012, [10_000, 30_000, 100_000, 300_000, 581_012]),
+        (48_842, [10_000, 30_000, 48_842]),
+        (14_000, [10_000]),
+        (8_000, [8_000]),
+    ],
+)
+def test_growth_is_told_at_the_end_of_a_stream(rows: int, told: list[int]) -> None:
+    assert stages(rows) == told
+
+
+def test_rows_are_learned_in_the_order_in_which_they_are_stored() -> None:
+    files = sorted((ROOT / "jobs/data/adult").glob("*.parquet"))
+    income = np.concatenate([pq.read_table(file)["income"].to_pandas() for file in files])
+    found = datasets.stored("adult", ROOT / "jobs/data")
+    assert (found.y_train == (income == ">50K")).all()
+    assert len(found.y_train) == len(found.X_train) == 48_842
+    assert len(found.y_test) == 0
+    few = datasets.stored("adult", ROOT / "jobs/data", 500)
+    assert (few.y_train == found.y_train[:500]).all()
+    assert few.X_train.min() == 0.0
+    assert few.X_train.max() == 1.0

@@ -1,0 +1,105 @@
+"""The shelf: one load for all, never more than there is room for, no wait without an end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from dmondrian.distributed.scoring import tree_cache as module
+from dmondrian.distributed.scoring.tree_cache import Shelf
+from tests.distributed.conftest import PATIENCE, wait_until
+
+
+class Loads:
+    """Counts the loads of each key."""
+
+    def __init__(self) -> None:
+        self.of: dict[str, int] = {}
+
+    def __call__(self, key: str) -> Callable[[], str]:
+        def load() -> str:
+            self.of[key] = self.of.get(key, 0) + 1
+            return key.upper()
+
+        return load
+
+
+def use(shelf: Shelf, loads: Loads, key: str, n_bytes: int = 10, room: int | None = 10) -> str:
+    with shelf.using(key, n_bytes, room, loads(key)) as value:
+        return str(value)
+
+
+def test_what_is_there_is_lent_again_until_the_room_is_needed() -> None:
+    shelf, loads = Shelf(), Loads()
+    assert [use(shelf, loads, key) for key in "aabba"] == list("AABBA")
+    assert loads.of == {"a": 2, "b": 1}
+    assert [use(shelf, loads, key, room=20) for key in "baba"] == list("BABA")
+    assert loads.of == {"a": 2, "b": 2}
+
+
+def test_without_a_limit_the_last_two_are_kept() -> None:
+    shelf, loads = Shelf(), Loads()
+    for key in "abacb":
+        use(shelf, loads, key, room=None)
+    assert loads.of == {"a": 1, "b": 2, "c": 1}
+
+
+def test_more_than_the_room_is_loaded_alone() -> None:
+    shelf, loads = Shelf(), Loads()
+    assert use(shelf, loads, "a", n_bytes=30) == "A"
+    assert use(shelf, loads, "b", n_bytes=5) == "B"
+    assert use(shelf, loads, "a", n_bytes=30) == "A"
+    assert loads.of == {"a": 2, "b": 1}
+
+
+def test_a_load_that_failed_is_tried_again() -> None:
+    shelf, loads = Shelf(), Loads()
+
+    def fail() -> Any:
+        raise OSError("no such luck")
+
+    with pytest.raises(OSError, match="luck"), shelf.using("a", 10, 10, fail):
+        pass
+    assert use(shelf, loads, "a") == "A"
+
+
+def test_many_at_once_wait_for_one_load() -> None:
+    shelf, loads, go = Shelf(), Loads(), threading.Event()
+
+    def load() -> str:
+        assert go.wait(PATIENCE)
+        return loads("a")()
+
+    def lend() -> str:
+        with shelf.using("a", 10, 10, load) as value:
+            return str(value)
+
+    with ThreadPoolExecutor(4) as pool:
+        lent: list[Future[str]] = [pool.submit(lend) for _ in range(4)]
+        go.set()
+        assert [future.result(PATIENCE) for future in lent] == ["A"] * 4
+    assert loads.of == {"a": 1}
+
+
+def test_others_wait_until_the_room_is_free() -> None:
+    shelf, loads, at_work = Shelf(), Loads(), threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        with shelf.using("a", 10, 10, loads("a")):
+            other = pool.submit(lambda: (at_work.set(), use(shelf, loads, "b"))[1])
+            wait_until(at_work.is_set)
+            assert use(shelf, loads, "a") == "A"
+            assert "b" not in loads.of
+            assert not other.done()
+        assert other.result(PATIENCE) == "B"
+
+
+def test_a_wait_for_room_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WAIT_SECONDS", 0.05)
+    shelf, loads = Shelf(), Loads()
+    with shelf.using("a", 10, 10, loads("a")), pytest.raises(TimeoutError, match="other tasks"):
+        use(shelf, loads, "b")
+    assert use(shelf, loads, "b") == "B"

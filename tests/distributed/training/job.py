@@ -1,0 +1,40 @@
+"""A training job in a process of its own, to be killed: job.py DATA RUN GO [ALGORITHM].
+
+It waits after its first commit until the file GO is there, so that it is not done before.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from dmondrian import AMFClassifier, OnlineRandomForestClassifier
+from dmondrian.distributed import Progress, train
+from dmondrian.distributed.cluster import progress
+
+BOUNDED = {"max_fringe": 40, "min_samples_leaf": 3.0, "random_state": 7}
+
+
+def main() -> None:
+    data, run, go, *algorithm = sys.argv[1:]
+    end = time.monotonic() + 600.0
+
+    def listen(told: Progress) -> None:
+        while told.durable and not Path(go).exists() and time.monotonic() < end:
+            time.sleep(0.01)
+
+    progress.Teller.interval = 0.0  # listen at every turn
+    estimator = AMFClassifier(  # as `forest()`
+        6, alpha=0.25, charge_opening=True, feature_scales=None, random_state=7
+    )
+    if algorithm == ["online-forest-classifier"]:
+        estimator = OnlineRandomForestClassifier(4, **BOUNDED)
+    train(
+        estimator, data, target="income", run=run, n_workers=1, threads=1,
+        checkpoint_every="500 rows", progress=listen,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

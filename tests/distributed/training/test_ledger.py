@@ -1,0 +1,74 @@
+"""The ledger settles in stream order and adds pairwise over trees, whatever came first."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from dmondrian.distributed.metrics.progressive import Progressive
+from dmondrian.distributed.training.ledger import Ledger
+from dmondrian.distributed.worker.messages import OK, Answer, BlockAnswer
+from dmondrian.distributed.worker.work_units import Unit
+from dmondrian.ensemble.sums.pairwise import partial_sums
+
+UNITS = [Unit(0, 0, 60), Unit(1, 60, 100)]
+ROWS = [30, 30, 40]
+STARTS = [0, 30, 60]
+SHARDS = 3
+
+
+def answers() -> dict[tuple[int, int], Answer]:
+    rng = np.random.default_rng(0)
+    targets = [rng.integers(0, 2, n).astype(float) for n in ROWS]
+    made = {}
+    for shard, unit in itertools.product(range(SHARDS), UNITS):
+        blocks = []
+        for index in [i for i, start in enumerate(STARTS) if unit.start <= start < unit.stop]:
+            # Magnitudes so far apart that another order of additions gives other bits.
+            total = rng.uniform(0.1, 1.0, (ROWS[index], 2)) * 10.0 ** (8 * (shard - 1))
+            block = BlockAnswer(STARTS[index], partial_sums([shard], [total]))
+            if shard == 0:
+                block.y, block.counts = targets[index], {"clipped:a": index, "unseen:b": 0}
+            blocks.append(block)
+        made[shard, unit.index] = Answer(OK, shard, "here", unit.stop, blocks)
+    return made
+
+
+def settled(order: list[tuple[int, int]]) -> Ledger:
+    ledger = Ledger(UNITS, SHARDS, 3, Progressive("classification"), None, {}, 0)
+    made = answers()
+    for key in order:
+        ledger.take(*key, made[key])
+        while ledger.settled < len(UNITS) and ledger.is_ready():
+            ledger.settle()
+    return ledger
+
+
+def test_totals_do_not_depend_on_the_order_of_answers() -> None:
+    keys = list(answers())
+    expected = settled(keys).metrics()
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        order = [keys[i] for i in rng.permutation(len(keys))]
+        ledger = settled(order)
+        assert ledger.settled == 2
+        assert ledger.metrics() == expected
+    assert expected["progressive"]["rows"] == 100
+    assert expected["counts"] == {"clipped:a": 3}
+
+
+def test_a_repeated_answer_changes_nothing() -> None:
+    keys = list(answers())
+    assert settled([key for key in keys for _ in range(2)]).metrics() == settled(keys).metrics()
+
+
+def test_what_shards_saved_is_told_when_the_unit_is_settled() -> None:
+    ledger = Ledger(UNITS, SHARDS, 3, None, None, {}, 0)
+    for (shard, unit), answer in answers().items():
+        answer.saved = (f"{shard}" * 64, 10 + shard) if unit == 0 else None
+        ledger.take(shard, unit, answer)
+    unit, saved = ledger.settle()
+    assert unit is UNITS[0]
+    assert saved == {s: {"digest": f"{s}" * 64, "bytes": 10 + s} for s in range(SHARDS)}
+    assert ledger.settle()[1] == {}

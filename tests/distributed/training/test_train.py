@@ -1,0 +1,330 @@
+"""The promise: workers, threads, intervals, losses and restarts do not change one byte."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import warnings
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from distributed import Client
+
+import dmondrian
+from dmondrian import AMFRegressor
+from dmondrian.checkpoint import Run
+from dmondrian.data import read_block
+from dmondrian.distributed import Progress, TrainedRun, train
+from dmondrian.errors import CheckpointError, DataError, ParameterError, PlanError, StoreError
+from tests.distributed.conftest import (
+    CHOSEN,
+    ROWS,
+    SETTLED,
+    Fit,
+    Once,
+    digests,
+    forest,
+    worker_processes,
+)
+
+
+@pytest.mark.parametrize("settings", [SETTLED, CHOSEN], ids=["settled", "chosen"])
+def test_the_run_is_what_one_estimator_learns_in_one_piece(
+    fit: Fit, settings: dict[str, Any]
+) -> None:
+    run = fit(estimator=forest(**settings))
+    plan = run.plan
+    encoded = [read_block(plan, block) for block in plan.blocks]
+    X = np.concatenate([e.X for e in encoded])
+    labels = np.array(plan.schema.classes)[np.concatenate([e.y for e in encoded]).astype(int)]
+    alone = forest(**settings).fit(X, labels)
+    shared = run.to_local()
+    rows = pd.DataFrame(X[:500], columns=plan.schema.feature_names)
+    assert np.array_equal(shared.predict_proba(rows), alone.predict_proba(X[:500]))
+    header, trees = shared.forest_.state()
+    expected_header, expected = alone.forest_.state()
+    assert header == expected_header
+    for there, here in zip(trees, expected, strict=True):
+        assert all(np.array_equal(there[name], here[name]) for name in here)
+
+
+def test_metrics_and_curve_are_of_all_rows(undisturbed: TrainedRun) -> None:
+    metrics = undisturbed.metrics
+    assert metrics["rows"] == ROWS
+    assert 0.3 < metrics["log_loss"] < 0.6
+    assert metrics["curve"][0]["rows"] == 32
+    assert metrics["curve"][0]["log_loss"] < np.log(2)  # the rows among them were learned
+    assert metrics["curve"][-1]["log_loss"] == metrics["log_loss"]
+    assert undisturbed.summary["recoveries"] == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"checkpoint_every": None},
+        {"checkpoint_every": "0.01 s"},
+        {"checkpoint_every": "700 rows"},
+        {"n_shards": 6, "window": 1},
+        {"progressive": False},
+    ],
+    ids=str,
+)
+def test_options_of_a_run_do_not_change_a_tree(
+    fit: Fit, undisturbed: TrainedRun, options: dict[str, Any]
+) -> None:
+    assert digests(fit(**options)) == digests(undisturbed)
+
+
+def test_fewer_shards_hold_the_same_trees(fit: Fit, undisturbed: TrainedRun) -> None:
+    run = fit(n_shards=2)
+    assert len(digests(run)) == 2
+    assert run.metrics["log_loss"] == pytest.approx(undisturbed.metrics["log_loss"], rel=1e-12)
+    trees = run.to_local().forest_.state()[1]
+    expected = undisturbed.to_local().forest_.state()[1]
+    for there, here in zip(trees, expected, strict=True):
+        assert all(np.array_equal(there[name], here[name]) for name in here)
+
+
+def test_worker_processes_and_threads_do_not_change_a_byte(
+    adult: Path, tmp_path: Path, undisturbed: TrainedRun
+) -> None:
+    run = train(
+        forest(), adult, target="income", run=tmp_path / "run", n_workers=2, threads=2,
+        checkpoint_every="1000 rows",
+    )  # fmt: skip
+    assert digests(run) == digests(undisturbed)
+    assert run.summary["workers"] == 2
+    last = f"manifests/{ROWS:012d}.json"
+    ours, theirs = (Path(r.run_url, last).read_bytes() for r in (run, undisturbed))
+    assert ours == theirs
+
+
+def interrupt(times: int = 1) -> None:
+    for _ in range(times):
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+class KillAt:
+    """A listener that kills a worker process with SIGKILL when a row is reached."""
+
+    def __init__(self, client: Client, row: int, times: int = 1) -> None:
+        self.client, self.row, self.times = client, row, times
+        self.killed: list[int] = []
+
+    def __call__(self, progress: Progress) -> None:
+        if progress.rows >= self.row and len(self.killed) < self.times:
+            pids = self.client.run(os.getpid)
+            pid = pids[sorted(pids)[0]]
+            self.killed.append(pid)
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.usefixtures("talkative")
+@pytest.mark.parametrize("n_workers", [1, 2])
+def test_a_killed_worker_costs_its_shards_a_replay_and_nothing_else(
+    adult: Path, tmp_path: Path, undisturbed: TrainedRun, pair: Client, n_workers: int
+) -> None:
+    with worker_processes(1) if n_workers == 1 else nullcontext(pair) as client:
+        kill = KillAt(client, 2000)
+        run = train(
+            forest(), adult, target="income", run=tmp_path / "run", client=client,
+            checkpoint_every="1000 rows", progress=kill,
+        )  # fmt: skip
+    assert len(kill.killed) == 1
+    assert digests(run) == digests(undisturbed)
+    assert run.metrics == undisturbed.metrics
+    assert run.summary["recoveries"] == 6 // n_workers
+    assert run.summary["rows_replayed"] <= run.summary["recoveries"] * 5000
+
+
+def test_a_finished_run_does_nothing_again(fit: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = fit()
+    there = {p: p.stat().st_mtime_ns for p in Path(first.run_url).rglob("*") if p.is_file()}
+    monkeypatch.setattr("dmondrian.distributed.training.attempt.Coordinator", None)
+    again = fit()
+    assert again.metrics == first.metrics
+    assert {p: p.stat().st_mtime_ns for p in there} == there
+
+
+@pytest.mark.usefixtures("talkative")
+def test_the_first_interrupt_saves_and_the_same_call_goes_on(
+    fit: Fit, undisturbed: TrainedRun, tmp_path: Path
+) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt, match="run the same command again"):
+        fit(checkpoint_every=None, progress=Once(interrupt))
+    assert signal.getsignal(signal.SIGINT) is before
+    positions = Run.open(tmp_path / "run").manifests()
+    assert len(positions) == 1
+    assert 0 < positions[0] < ROWS
+    run = fit(checkpoint_every=None)
+    assert run.summary["resumed_at"] == positions[0]
+    assert digests(run) == digests(undisturbed)
+    assert run.metrics == undisturbed.metrics
+
+
+@pytest.mark.usefixtures("talkative")
+def test_the_second_interrupt_stops_at_once(
+    fit: Fit, undisturbed: TrainedRun, tmp_path: Path
+) -> None:
+    with pytest.raises(KeyboardInterrupt, match="at once"):
+        fit(checkpoint_every=None, progress=Once(lambda: interrupt(times=2)))
+    assert Run.open(tmp_path / "run").manifests() == []
+    assert digests(fit()) == digests(undisturbed)
+
+
+def test_a_run_goes_on_from_any_of_its_checkpoints(
+    fit: Fit, undisturbed: TrainedRun, tmp_path: Path
+) -> None:
+    for n_kept in (1, 3):
+        name = f"run-{n_kept}"
+        run = fit(name)
+        for manifest in sorted(Path(run.run_url, "manifests").iterdir())[n_kept:]:
+            manifest.unlink()
+        again = fit(name, checkpoint_every="1300 rows")
+        assert again.summary["resumed_at"] == 1000 * n_kept
+        assert digests(again) == digests(undisturbed)
+        assert again.metrics == undisturbed.metrics
+
+
+def test_a_damaged_blob_of_the_newest_checkpoint_falls_back_to_the_one_before(
+    fit: Fit, undisturbed: TrainedRun
+) -> None:
+    run = fit()
+    blob = Path(run.run_url, "blobs", digests(run)[3])
+    data = bytearray(blob.read_bytes())
+    data[len(data) // 2] ^= 1
+    blob.write_bytes(data)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        again = fit()
+    assert any("passed over" in str(warning.message) for warning in told)
+    assert again.summary["resumed_at"] == ROWS - 1000
+    assert digests(again) == digests(undisturbed)
+
+
+def test_a_drawn_seed_is_kept_when_the_run_goes_on(fit: Fit, tmp_path: Path) -> None:
+    first = fit(estimator=forest(random_state=None))
+    expected = digests(first)
+    for manifest in sorted(Path(first.run_url, "manifests").iterdir())[2:]:
+        manifest.unlink()
+    assert digests(fit(estimator=forest(random_state=None))) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"estimator": forest(random_state=8)}, "random_state"),
+        ({"estimator": forest(n_estimators=7)}, "n_estimators"),
+        ({"n_shards": 3}, "shards"),
+        ({"exclude": ["age"]}, r"\[data\] exclude: \[\] there, \['age'\] here"),
+        ({"progressive": False}, "progressive"),
+    ],
+    ids=str,
+)
+def test_a_folder_of_another_job_is_refused_and_the_difference_named(
+    fit: Fit, options: dict[str, Any], named: str
+) -> None:
+    fit()
+    with pytest.raises(CheckpointError, match=f"another job(.|\n)*{named}"):
+        fit(**options)
+
+
+@pytest.mark.usefixtures("talkative")
+def test_a_file_that_changes_under_the_run_stops_it_by_name(
+    adult: Path, fit: Fit, tmp_path: Path
+) -> None:
+    copy = tmp_path / "data"
+    copy.mkdir()
+    for file in adult.iterdir():
+        (copy / file.name).write_bytes(file.read_bytes())
+
+    def change() -> None:
+        with (copy / "part-1.parquet").open("ab") as file:
+            file.write(b"PAR1")
+
+    with pytest.raises(PlanError, match=r"part-1\.parquet"):
+        fit(data=copy, progress=Once(change))
+
+
+def test_a_truncated_file_is_refused_by_name(adult: Path, fit: Fit, tmp_path: Path) -> None:
+    data = (adult / "part-0.parquet").read_bytes()
+    (tmp_path / "cut.parquet").write_bytes(data[: len(data) // 2])
+    with pytest.raises(DataError, match=r"cut\.parquet"):
+        fit(data=tmp_path / "cut.parquet")
+
+
+def test_a_file_damaged_inside_stops_the_run_by_name(adult: Path, fit: Fit, tmp_path: Path) -> None:
+    data = bytearray((adult / "part-0.parquet").read_bytes())
+    group = pq.ParquetFile(adult / "part-0.parquet").metadata.row_group(3).column(0)
+    start = group.dictionary_page_offset or group.data_page_offset
+    data[start : start + group.total_compressed_size] = b"\xff" * group.total_compressed_size
+    (tmp_path / "bad.parquet").write_bytes(data)
+    with pytest.raises(DataError, match=r"bad\.parquet"):
+        fit(data=tmp_path / "bad.parquet")
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root writes everywhere")
+def test_a_folder_that_cannot_be_written_is_told(fit: Fit, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir(mode=0o500)
+    with pytest.raises(StoreError):
+        fit()
+
+
+def test_a_file_in_the_place_of_the_folder_is_told(fit: Fit, tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("in the way")
+    with pytest.raises((StoreError, CheckpointError), match="run"):
+        fit()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"n_shards": 0},
+        {"n_shards": 7},
+        {"window": 0},
+        {"checkpoint_every": "often"},
+        {"target": None},
+        {"n_workers": 2},
+    ],
+    ids=str,
+)
+def test_options_out_of_range_are_refused(fit: Fit, options: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError, match=next(iter(options))):
+        fit(**options)
+
+
+def test_a_regressor_learns_and_reports(fit: Fit) -> None:
+    run = fit(estimator=AMFRegressor(n_estimators=3, random_state=1), target="age")
+    assert set(run.metrics) == {"rows", "rmse", "mae", "r2", "forecast", "curve"}
+    assert isinstance(dmondrian.load(run.run_url), AMFRegressor)
+    assert 0 < run.metrics["rmse"] < 20
+
+
+def test_an_attempt_is_noted_with_its_outcome(fit: Fit) -> None:
+    run = fit()
+    (note,) = Path(run.run_url, "attempts").iterdir()
+    info = json.loads(note.read_text())
+    assert info["outcome"] == "finished"
+    assert info["summary"]["rows"] == ROWS
+
+
+def test_progress_is_one_line_with_everything(fit: Fit) -> None:
+    lines: list[str] = []
+    told: list[Progress] = []
+
+    def listen(progress: Progress) -> None:
+        told.append(progress)
+        lines.append(progress.line())
+
+    fit(progress=listen)
+    assert told[-1].rows == told[-1].n_rows == told[-1].durable == ROWS
+    for word in ("6,000 of 6,000 rows", "rows/s", "log_loss", "saved at 6,000", "left"):
+        assert word in lines[-1]
+    assert "\n" not in "".join(lines)

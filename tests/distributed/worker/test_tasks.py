@@ -1,0 +1,288 @@
+"""Orders on a real worker: whatever is repeated, late, early or misdirected does no harm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client, get_worker
+
+from dmondrian.checkpoint import Run, decode_forest
+from dmondrian.data import Plan, read_block, read_chunk
+from dmondrian.distributed import TrainedRun
+from dmondrian.distributed.cluster.code_version import code_digest
+from dmondrian.distributed.worker.messages import (
+    DIRTY,
+    FAILED,
+    GAP,
+    LOST,
+    MOVED,
+    OK,
+    Answer,
+    Order,
+    Restore,
+    Step,
+)
+from dmondrian.distributed.worker.tasks import PLUGIN, ShardHolder, forget, restore, step
+from dmondrian.distributed.worker.work_units import Unit, cut
+from dmondrian.ensemble.settings.parameters import ForestParameters
+from dmondrian.ensemble.sums.exact_sums import finest_one
+from dmondrian.forest.forest import Forest
+from tests.distributed.conftest import PATIENCE, worker_threads, workers_of
+
+
+class Worker:
+    """One worker, and orders for shard 0 of a run that others trained."""
+
+    def __init__(self, client: Client, run: Run) -> None:
+        self.client, self.run = client, run
+        self.address = workers_of(client)[0]
+        self.plan = Plan.from_parquet(run.stream.read())
+        self.units = cut(self.plan.chunks, max_rows=1000)
+        self.attempt = "first"
+
+    def ask(self, task: Any, order: Order) -> Answer:
+        return self.client.submit(task, order, pure=False).result(timeout=PATIENCE)
+
+    def restore(self, position: int = 0, digest: str | None = None) -> Answer:
+        order = Restore(
+            self.run.url, self.attempt, 0, self.address, position, digest, code_digest()
+        )
+        return self.ask(restore, order)
+
+    def order(self, unit: Unit, **options: Any) -> Step:
+        order = Step(
+            self.run.url, self.attempt, 0, self.address, unit.start, unit.stop, speaks=True
+        )
+        return replace(order, **options)
+
+    def step(self, unit: int, **options: Any) -> Answer:
+        return self.ask(step, self.order(self.units[unit], **options))
+
+
+@pytest.fixture
+def worker(undisturbed: TrainedRun) -> Iterator[Worker]:
+    with worker_threads(1, threads=2) as (_, client):
+        client.register_plugin(ShardHolder())
+        yield Worker(client, Run.open(undisturbed.run_url))
+
+
+def learned(worker: Worker, stop: int) -> tuple[Forest, list[np.ndarray]]:
+    """Shard 0 learned here, in one piece per block, and its forecasts before each row."""
+    about = worker.run.run_json
+    numbers = range(*about["shards"][0])
+    forest = Forest(ForestParameters.from_json(about["parameters"]), numbers)
+    blocks = [block for block in worker.plan.blocks if block.position < stop]
+    forecasts = []
+    for block in blocks:
+        encoded = read_block(worker.plan, block)
+        forecasts.append(encoded)
+        forest.update(encoded.X, encoded.y, encoded.weight)
+    return forest, forecasts
+
+
+def test_steps_learn_what_a_forest_learns_and_save_it(worker: Worker) -> None:
+    assert worker.restore().status == OK
+    assert worker.step(0).status == OK
+    answer = worker.step(1, save=True)
+    assert answer.status == OK
+    assert answer.position == 2000
+    assert answer.saved is not None
+    expected, _ = learned(worker, 2000)
+    header, trees = Forest.from_state(*decode_forest(worker.run.get_blob(answer.saved[0]))).state()
+    assert header == expected.state()[0]
+    for there, here in zip(trees, expected.state()[1], strict=True):
+        assert all(np.array_equal(there[name], here[name]) for name in here)
+
+
+def test_each_row_is_forecast_by_the_forest_that_has_learned_the_rows_before_it(
+    worker: Worker,
+) -> None:
+    worker.restore()
+    first = worker.step(0).blocks[0]
+    about, chunk = worker.run.run_json, worker.plan.chunks[0]
+    forest = Forest(ForestParameters.from_json(about["parameters"]), range(*about["shards"][0]))
+    encoded = read_chunk(worker.plan, chunk)
+    assert isinstance(first.total, np.ndarray)
+    assert first.start == chunk.start
+    wanted = []
+    for row in range(len(first.total)):
+        X, y = encoded.X[row : row + 1], encoded.y[row : row + 1]
+        wanted.append(forest.predict_sums(X).total[0])
+        forest.update(X, y)
+    assert len(wanted) >= 500
+    one = finest_one(about["n_estimators"])
+    assert np.array_equal(first.total, np.rint(np.array(wanted) * one))
+
+
+def test_a_repeated_step_answers_the_same_and_learns_nothing(worker: Worker) -> None:
+    worker.restore()
+    first, second = worker.step(0), worker.step(0)
+    assert second.status == OK
+    for a, b in zip(first.blocks, second.blocks, strict=True):
+        assert np.array_equal(a.total, b.total)
+        assert np.array_equal(a.y, b.y)
+    once = worker.step(1, save=True)
+    again = worker.step(1, save=True)
+    assert once.saved == again.saved
+    assert again.position == 2000
+
+
+def test_a_step_too_early_is_a_gap(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dmondrian.distributed.worker.tasks.PATIENCE", 0.1)
+    worker.restore()
+    assert worker.step(1).status == GAP
+    assert worker.step(0).status == OK
+    assert worker.step(1).status == OK
+
+
+def test_a_step_sent_together_with_the_one_before_waits_for_it(worker: Worker) -> None:
+    worker.restore()
+    orders = [worker.order(worker.units[i]) for i in (1, 0)]
+    futures = [worker.client.submit(step, order, pure=False) for order in orders]
+    assert [future.result(timeout=PATIENCE).status for future in futures] == [OK, OK]
+
+
+def test_without_the_shard_a_step_is_lost(worker: Worker) -> None:
+    assert worker.step(0).status == LOST
+
+
+def test_on_another_worker_than_meant_nothing_happens(worker: Worker) -> None:
+    worker.restore()
+    assert worker.step(0, address="tcp://127.0.0.1:1").status == MOVED
+    assert worker.step(0).position == 1000
+
+
+def test_another_attempt_drops_the_shards_of_the_one_before(worker: Worker) -> None:
+    worker.restore()
+    worker.step(0)
+    old, worker.attempt = worker.attempt, "second"
+    assert worker.step(1).status == LOST
+    assert worker.restore().status == OK
+    assert worker.step(1, attempt=old).status == LOST
+    assert worker.step(0).status == OK
+
+
+def runs_held(worker: Worker) -> list[Any]:
+    def look(dask_worker: Any) -> Any:
+        return list(dask_worker.plugins[PLUGIN].registry._runs.values())
+
+    return next(iter(worker.client.run(look).values()))
+
+
+def test_shards_that_moved_away_are_dropped_and_the_others_stay(worker: Worker) -> None:
+    worker.restore()
+    worker.step(0)
+    worker.client.run(forget, worker.run.url, "another", [0])
+    worker.client.run(forget, worker.run.url, worker.attempt, [1, 2])
+    assert worker.step(0).status == OK
+    worker.client.run(forget, worker.run.url, worker.attempt, [0])
+    assert worker.step(1).status == LOST
+    (held,) = runs_held(worker)
+    assert held.shards == {}
+
+
+def test_an_order_that_comes_after_the_end_of_its_attempt_takes_nothing_up(worker: Worker) -> None:
+    worker.restore()
+    worker.client.run(forget, worker.run.url, worker.attempt, None)
+    assert worker.step(0).status == LOST
+    answer = worker.restore()
+    assert answer.status == FAILED
+    assert answer.error is not None
+    assert "has ended" in answer.error[1]
+    assert runs_held(worker) == []
+    worker.attempt = "second"
+    assert worker.restore().status == OK
+
+
+def test_an_answer_that_was_forgotten_is_lost_not_invented(worker: Worker) -> None:
+    worker.restore()
+    worker.step(0)
+    worker.step(1, settled=worker.units[1].start)
+    assert worker.step(0).status == LOST
+
+
+def test_a_state_that_was_passed_by_cannot_be_saved_any_more(worker: Worker) -> None:
+    worker.restore()
+    worker.step(0)
+    worker.step(1)
+    assert worker.step(0, save=True).status == LOST
+
+
+def break_the_next_update() -> None:
+    """Give shard 0 a forest that fails half way through its trees."""
+    registry = get_worker().plugins[PLUGIN].registry
+    shard = next(iter(registry._runs.values())).shards[0]
+    shard.forest.trees[-1] = None
+
+
+def test_a_failure_in_the_middle_makes_the_shard_dirty_until_it_is_restored(
+    worker: Worker,
+) -> None:
+    worker.restore()
+    worker.step(0)
+    worker.client.submit(break_the_next_update, pure=False).result(timeout=PATIENCE)
+    answer = worker.step(1)
+    assert answer.status == DIRTY
+    assert answer.error is not None
+    assert worker.step(1).status == DIRTY
+    worker.restore()
+    worker.step(0)
+    expected = worker.step(1, save=True).saved
+    assert expected is not None
+    forest, _ = learned(worker, 2000)
+    assert decode_forest(worker.run.get_blob(expected[0]))[0] == forest.stored()[0]
+
+
+def test_a_shard_goes_on_from_its_blob(worker: Worker) -> None:
+    worker.restore()
+    saved = worker.step(0, save=True).saved
+    straight = worker.step(1, save=True).saved
+    assert saved is not None
+    assert worker.restore(1000, saved[0]).position == 1000
+    assert worker.step(1, save=True).saved == straight
+
+
+def test_a_blob_of_another_shard_is_refused_by_name(worker: Worker) -> None:
+    manifest = worker.run.latest()
+    assert manifest is not None
+    answer = worker.restore(6000, manifest.shards[1]["digest"])
+    assert answer.status == FAILED
+    assert answer.error is not None
+    assert answer.error[0] == "CorruptError"
+    assert "expected trees [0]" in answer.error[1]
+
+
+def test_a_blob_that_has_learned_rows_behind_its_position_is_refused(worker: Worker) -> None:
+    manifest = worker.run.latest()
+    assert manifest is not None
+    digest = manifest.shards[0]["digest"]
+    assert worker.restore(6000, digest).status == OK
+    answer = worker.restore(5999, digest)
+    assert answer.status == FAILED
+    assert answer.error is not None
+    assert answer.error[0] == "CorruptError"
+    assert "has learned 6,000 rows, but its checkpoint is at row 5,999" in answer.error[1]
+    assert "Delete manifests/000000005999.json" in answer.error[1]
+
+
+def test_a_state_the_store_refused_is_saved_by_the_repeated_step_even_when_passed_by(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker.restore()
+    expected = worker.step(0, save=True).saved
+    worker.restore()
+
+    def refuse(self: Run, data: bytes) -> str:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "put_blob", refuse)
+        answer = worker.step(0, save=True)
+    assert answer.status == FAILED
+    assert answer.error == ("OSError", "no space left")
+    assert worker.step(1).status == OK
+    assert worker.step(0, save=True).saved == expected
