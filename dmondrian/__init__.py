@@ -7,8 +7,8 @@ Numba, are loaded when one is asked for: workers and commands that need none sta
 Where to look, from the bottom up. Each package or module imports only those that stand above it in
 this list, and within a folder there is no circle of imports (``tests/test_layers.py``):
 
-``errors``
-    Errors that users meet.
+``errors``, ``_moved``
+    Errors that users meet; modules that old pickles name by earlier places.
 ``_optional``, ``_atomic_write``, ``_memory_limit``, ``_text``
     Optional packages; files people ask for; memory that a process may use; text for people.
 ``_numba``
@@ -51,6 +51,7 @@ import gc
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from dmondrian._moved import find_moved_modules
 from dmondrian.errors import (
     CheckpointError,
     ClusterError,
@@ -87,6 +88,8 @@ if TYPE_CHECKING:
     from dmondrian.forest.custom_loss import ConvexLoss
 
 __version__ = "0.1.0"
+
+find_moved_modules()
 
 __all__ = [
     "AMFClassifier",

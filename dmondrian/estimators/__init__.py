@@ -20,10 +20,6 @@ estimators                            trees                           prediction
 ====================================  ==============================  =============================
 """
 
-import sys
-
-from dmondrian.ensemble import lifetime_selection
-from dmondrian.ensemble.settings import lifetime
 from dmondrian.estimators.amf_classifier import AMFClassifier
 from dmondrian.estimators.amf_regressor import AMFRegressor
 from dmondrian.estimators.density import MondrianDensity
@@ -36,15 +32,6 @@ from dmondrian.estimators.mondrian_classifier import MondrianForestClassifier
 from dmondrian.estimators.mondrian_regressor import MondrianForestRegressor
 from dmondrian.estimators.online_classifier import OnlineRandomForestClassifier
 from dmondrian.estimators.online_regressor import OnlineRandomForestRegressor
-from dmondrian.forest import custom_loss
-
-# Pickles of estimators made before 0.2 name these modules by the places that they had then.
-for _name, _module in (
-    ("lifetime", lifetime),
-    ("own_loss", custom_loss),
-    ("selection", lifetime_selection),
-):
-    sys.modules.setdefault(f"dmondrian.{_name}", _module)
 
 ALGORITHMS = {
     kind.algorithm: kind
