@@ -8,6 +8,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
+from importlib import import_module
 
 from dmondrian import __version__
 from dmondrian.cli.job_keys import ALGORITHMS
@@ -308,36 +309,27 @@ def _train_epilog() -> str:
     return "\n".join(lines) + "\n\n" + _EXIT_CODES_HELP
 
 
+_MODULES = {  # of dmondrian.cli, where the function of a command is
+    "train": "train",
+    "init": "init",
+    "score": "score",
+    "evaluate": "score",
+    "warm": "warm",
+    "cluster": "try_cluster",
+    "cancel": "watch",
+    "grow": "manage",
+    "merge": "manage",
+    "prune": "manage",
+    "report": "report",
+    "export": "export",
+    "describe": "describe",
+    "schema": "describe",
+}
+
+
 def _command(name: str) -> Command:
     """Import the one module that a command needs."""
-    if name == "train":
-        from dmondrian.cli.train import train as command
-    elif name == "init":
-        from dmondrian.cli.init import init as command
-    elif name == "score":
-        from dmondrian.cli.score import score as command
-    elif name == "evaluate":
-        from dmondrian.cli.score import evaluate as command
-    elif name == "warm":
-        from dmondrian.cli.warm import warm as command
-    elif name == "cluster":
-        from dmondrian.cli.try_cluster import cluster as command
-    elif name == "cancel":
-        from dmondrian.cli.watch import cancel as command
-    elif name == "grow":
-        from dmondrian.cli.manage import grow as command
-    elif name == "merge":
-        from dmondrian.cli.manage import merge as command
-    elif name == "prune":
-        from dmondrian.cli.manage import prune as command
-    elif name == "report":
-        from dmondrian.cli.report import report as command
-    elif name == "export":
-        from dmondrian.cli.export import export as command
-    elif name == "describe":
-        from dmondrian.cli.describe import describe as command
-    else:
-        from dmondrian.cli.describe import schema as command
+    command: Command = getattr(import_module(f"dmondrian.cli.{_MODULES[name]}"), name)
     return command
 
 

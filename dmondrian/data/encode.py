@@ -1,7 +1,7 @@
 """Arrow columns to the forest's rows: float32 features, float64 target and weights.
 
-Relies on `Schema` for the encoding and on `values` for Arrow types. Promises: a pure function of
-(schema, columns), vectorised; nothing is altered silently: what was imputed, clipped, unseen or
+Relies on `Schema` for the encoding and on `arrow_values` for Arrow types. Promises: a pure function
+of (schema, columns), vectorised; nothing is altered silently: what was imputed, clipped, unseen or
 outside the training range is counted.
 
 Numbers outside the training range are *not* clipped to it: a forest grown on the range of the data

@@ -1,10 +1,10 @@
 """The one pass over data: what footers cannot tell about levels, labels, bounds and NaN.
 
-Relies on `values` for reading and on footers for the list of row groups. Promises: only columns
-that need it are read; files are scanned side by side but merged in their order, so the result is
-the same whatever finished first; memory is bounded by one row group per thread, or some small ones
-with `JOINED_VALUES` values, and by `MAX_DISTINCT` distinct values per column. Small row groups, of
-one file or of several, are converted together.
+Relies on `arrow_values` for reading and on footers for the list of row groups. Promises: only
+columns that need it are read; files are scanned side by side but merged in their order, so the
+result is the same whatever finished first; memory is bounded by one row group per thread, or some
+small ones with `JOINED_VALUES` values, and by `MAX_DISTINCT` distinct values per column. Small row
+groups, of one file or of several, are converted together.
 """
 
 from __future__ import annotations

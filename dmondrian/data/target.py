@@ -1,7 +1,7 @@
 """What the data pass learns of the target: its labels, its range, and whether it looks sorted.
 
-Relies on `values`. Promises: labels are strings, booleans or integers, whatever the file stores
-them as; nulls, NaN and infinities are counted and the first is located.
+Relies on `arrow_values`. Promises: labels are strings, booleans or integers, whatever the file
+stores them as; nulls, NaN and infinities are counted and the first is located.
 
 A target looks sorted when neighbouring rows agree far more often than rows in random order would:
 for classes, fewer than `FEW_CHANGES` of the changes of label expected from the class frequencies;

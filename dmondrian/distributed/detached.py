@@ -65,13 +65,14 @@ def submit(
     Parameters
     ----------
     estimator, data, target, run, n_shards, first_tree, checkpoint_every, progressive, window
-        As in :func:`train`; data, run and where scores go must be reachable from here and from the
-        workers. Files only: Dask collections would go when the client does.
+        As in :func:`dmondrian.distributed.train`; data, run and where scores go must be reachable
+        from here and from the workers. Files only: Dask collections would go when the client does.
     client : Client
         Of a cluster that outlives this process.
     score : mapping or None
-        "data" and "out" of :func:`score`, and "keep", "details" and "memory_limit" where they are
-        wanted, to be done after training. The data must be there and have the columns of the model.
+        "data" and "out" of :func:`dmondrian.distributed.score`, and "keep", "details" and
+        "memory_limit" where they are wanted, to be done after training. The data must be there and
+        have the columns of the model.
     **plan_options
         See :func:`dmondrian.data.make_plan`.
 
@@ -84,7 +85,7 @@ def submit(
     Raises
     ------
     DMondrianError
-        As :func:`train`, as far as it can be known before a row is learned.
+        As :func:`dmondrian.distributed.train`, as far as it can be known before a row is learned.
     """
     if is_dask(data):
         raise ParameterError("a detached job reads Parquet; write the collection first")

@@ -41,6 +41,7 @@ from dmondrian.estimators._sklearn_private import Interval, StrOptions
 from dmondrian.estimators.feature_scales import (
     given_scales,
     is_per_column,
+    numbers_per_column,
     scales_of,
     thresholds_of_rows,
     units_of,
@@ -309,10 +310,9 @@ class BaseForest(BaseEstimator):
             params = self.get_params(deep=False)
         else:
             params = {name: getattr(self, name) for name in names}
-        if params.get("feature_scales") is not None:  # an array compares entry by entry
-            params["feature_scales"] = np.array(params["feature_scales"]).tolist()
-        if is_per_column(params.get("lifetime")):
-            params["lifetime"] = np.array(params["lifetime"]).tolist()
+        for name in ("feature_scales", "lifetime"):  # an array compares entry by entry
+            if is_per_column(params.get(name)):
+                params[name] = numbers_per_column(params[name], name).tolist()
         if isinstance(params.get("lifetime"), dict):  # a table may be changed in place
             params["lifetime"] = dict(params["lifetime"])
         return {name: params[name] for name in params if name not in ("n_jobs", "random_state")}

@@ -1,7 +1,7 @@
-"""Forests under a loss of the user's own: predictions through the cells that speak.
+"""Forests under a loss of the user's own: predictions by the cells that are used.
 
-Relies on :class:`dmondrian.forest.custom_loss.ConvexLoss` for what nodes say, and on the forest's
-answers for which node speaks at a row.
+Relies on :class:`dmondrian.forest.custom_loss.ConvexLoss` for values of nodes, and on the forest's
+answers for which node is used at a row.
 
 Shapes: n rows, m nodes, L lifetimes, T trees.
 """

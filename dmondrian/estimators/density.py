@@ -68,7 +68,8 @@ class MondrianDensity(DensityMixin, ChosenLifetime):
         number s for all cells of a tree, so that the largest values reach the bound (see
         :mod:`dmondrian.ensemble.density_risk`). Of rows that were not learned the default is the
         more likely one, or as likely, at chosen lifetimes; at much shorter ones, where the limits
-        cut, the minimizer may be (``benchmarks/generalized.py choices``).
+        cut, the minimizer may be (``benchmarks/generalized.py choices``). Of a fitted density it
+        may be changed, as ``bound`` and ``n_draws`` may; lifetimes that "penalized" chose stay.
     n_draws : int, default=10000
         Draws that normalise a forest: the standard error of the log density is at most
         ``normalization_error_``, which falls as one over the root of them.

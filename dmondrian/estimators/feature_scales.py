@@ -24,6 +24,21 @@ def is_per_column(given: Any) -> bool:
     return not (given is None or isinstance(given, (Real, str, dict, PowerLifetime)))
 
 
+def numbers_per_column(given: Any, name: str) -> np.ndarray:
+    """Return an array-like as float64 array.
+
+    Raises
+    ------
+    ParameterError
+        It holds something else than numbers, or is ragged.
+    """
+    try:
+        return np.asarray(given, np.float64)
+    except (TypeError, ValueError):
+        came = f"{str(given)[:80]!r}"
+        raise ParameterError(f"{name} should be numbers > 0, got {came}") from None
+
+
 def given_scales(
     feature_scales: Any, n_features: int, name: str = "feature_scales"
 ) -> tuple[float, ...] | None:
@@ -36,11 +51,7 @@ def given_scales(
     """
     if feature_scales is None or isinstance(feature_scales, str):
         return None
-    try:
-        scales = np.asarray(feature_scales, np.float64)
-    except (TypeError, ValueError):
-        told = f"{str(feature_scales)[:80]!r}"
-        raise ParameterError(f"{name} should be numbers > 0, got {told}") from None
+    scales = numbers_per_column(feature_scales, name)
     if scales.shape != (n_features,):
         raise ParameterError(
             f"{name} has shape {scales.shape}, expected {(n_features,)}: one number per "
@@ -49,7 +60,7 @@ def given_scales(
     wrong = np.flatnonzero(~((scales >= LEAST_SCALE) & (scales <= LARGEST_SCALE)))
     if len(wrong):
         raise ParameterError(
-            f"{name}[{wrong[0]}] is {scales[wrong[0]]!r}, expected a number from "
+            f"{name}[{wrong[0]}] is {float(scales[wrong[0]])!r}, expected a number from "
             f"{LEAST_SCALE:.3g} to {LARGEST_SCALE:.3g}: leave a column out of X to never split it"
         )
     return tuple(scales.astype(np.float32).tolist())

@@ -19,7 +19,7 @@ from dmondrian.estimators.one_state import of_one_fit
 
 
 def _tells_proba(classifier: Any) -> bool:
-    if classifier.loss == "hinge":
+    if classifier._fitted_loss == "hinge":
         raise AttributeError('loss="hinge" has no probabilities: use "log_loss" or "squared"')
     return True
 
@@ -173,6 +173,12 @@ class MondrianKernelClassifier(ForestClassifier, MondrianKernel):
     def _loss(self) -> str:  # type: ignore[override]  # the regressor has but one
         return self.loss
 
+    @property
+    def _fitted_loss(self) -> str:
+        """The loss that values were fitted by; before that the one they will be."""
+        forest = self.__dict__.get("forest_")
+        return self.loss if forest is None else forest.parameters.joint.loss
+
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn rows from nothing; see :meth:`ForestClassifier.fit`.
 
@@ -210,7 +216,7 @@ class MondrianKernelClassifier(ForestClassifier, MondrianKernel):
         scores = self._mean_prediction(X)
         if scores.shape[1] != 2:
             return scores
-        proba = shares(scores) if self.loss == "squared" else scores
+        proba = shares(scores) if self._fitted_loss == "squared" else scores
         return proba[:, 1] - proba[:, 0]
 
     @available_if(_tells_proba)
@@ -223,7 +229,7 @@ class MondrianKernelClassifier(ForestClassifier, MondrianKernel):
         ----------
         X : array-like of shape (n, d)
         """
-        return proba_of(self.loss, self._mean_prediction(X))
+        return proba_of(self._fitted_loss, self._mean_prediction(X))
 
     @available_if(_tells_proba)
     def predict_log_proba(self, X: Any) -> np.ndarray:
@@ -244,5 +250,5 @@ class MondrianKernelClassifier(ForestClassifier, MondrianKernel):
         X : array-like of shape (n, d)
         """
         scores = self._mean_prediction(X)
-        scores = shares(scores) if self.loss == "squared" else scores
+        scores = shares(scores) if self._fitted_loss == "squared" else scores
         return self.classes_[scores.argmax(axis=1)]

@@ -1,4 +1,4 @@
-"""Room for the trees that an estimator asks for.
+"""Memory for the trees that an estimator asks for.
 
 Relies on what an empty tree takes. Promises that nothing is built where it cannot fit.
 """

@@ -15,7 +15,7 @@ import numpy as np
 from dmondrian.checkpoint import save_model
 from dmondrian.ensemble.settings.lifetime import PowerLifetime
 from dmondrian.errors import ParameterError
-from dmondrian.estimators.feature_scales import is_per_column
+from dmondrian.estimators.feature_scales import is_per_column, numbers_per_column
 from dmondrian.forest.state import encode_float
 
 LABEL_KINDS = {"b": bool, "i": int, "u": int, "f": float, "U": str, "O": str}
@@ -55,9 +55,10 @@ def plain_params(estimator: Any) -> dict[str, Any]:
     if not isinstance(params["random_state"], (int, np.integer, type(None))):
         params["random_state"] = None  # a generator has no JSON; the forest keeps its seed
     if not isinstance(params.get("feature_scales"), (str, type(None))):
-        params["feature_scales"] = np.asarray(params["feature_scales"], np.float64).tolist()
+        scales = numbers_per_column(params["feature_scales"], "feature_scales")
+        params["feature_scales"] = scales.tolist()
     if is_per_column(params.get("lifetime")):
-        params["lifetime"] = np.asarray(params["lifetime"], np.float64).tolist()
+        params["lifetime"] = numbers_per_column(params["lifetime"], "lifetime").tolist()
     return {key: _plain(value) for key, value in params.items()}
 
 

@@ -1,1 +1,1 @@
-"""Values of cells that are fitted over all trees together: ridge regression and mini-batches."""
+"""Values of cells fitted over all trees together: ridge regression, mini-batches, sweeps."""

@@ -1,4 +1,4 @@
-"""Mini-batches: all trees say what a batch's rows are, then their cells hear what is left.
+"""Mini-batches: all trees forecast a batch's rows, then cells are moved by the residuals.
 
 A batch begins and ends at fixed positions of the stream, and its rows are forecast by the cells as
 they were at its start (:mod:`dmondrian.stats.cell_values`). So it can be learned in pieces, and

@@ -1,1 +1,1 @@
-"""The Mondrian kernel (B16): columns, mini-batches, and exact fits at all lifetimes."""
+"""Machines on the Mondrian kernel (B16): lifetimes searched, averaged over and on a grid."""

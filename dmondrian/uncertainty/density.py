@@ -51,7 +51,8 @@ class TreeDensity(NamedTuple):
     lower: np.ndarray  # float64 [c, d], cells with rows
     upper: np.ndarray  # float64 [c, d]
     mass: np.ndarray  # float64 [c + 1], probability of each cell, and of all empty ones
-    log_density: np.ndarray  # float64 [m + 1], at the nodes that speak; the last of empty cells
+    log_density: np.ndarray  # float64 [m + 1], at nodes whose cells have rows; else of empty cells
+    is_empty: np.ndarray  # bool [m + 1], where it is of empty cells
 
 
 class ForestDensity:
@@ -132,14 +133,18 @@ class ForestDensity:
 
     def _by_tree(self, X: np.ndarray) -> np.ndarray:
         """Return the log density of each tree, float64 [T, n]."""
-        chosen = self._ensemble.policies._replace(loss=Cell(True))
         found = np.empty((len(self.trees), len(X)))
         for start in range(0, len(X), _CHUNK):
             rows = slice(start, start + _CHUNK)
-            speakers = self._ensemble.answers(X[rows], chosen, self._at, 1)[:, :, 0, 0]
+            nodes_of = self._nodes_of(X[rows])
             for t, tree in enumerate(self.trees):
-                found[t, rows] = tree.log_density[speakers[t].astype(np.int64)]  # -1: empty
+                found[t, rows] = tree.log_density[nodes_of[t]]
         return found
+
+    def _nodes_of(self, X: np.ndarray) -> np.ndarray:
+        """Return the node whose cell has each row, int64 [T, n]; -1 in a cell without a node."""
+        chosen = self._ensemble.policies._replace(loss=Cell(True))
+        return self._ensemble.answers(X, chosen, self._at, 1)[:, :, 0, 0].astype(np.int64)
 
     def _log_ratio(self, X: np.ndarray) -> np.ndarray:
         """Return ln(G / A), float64 [n], at most 0."""
@@ -163,8 +168,9 @@ class ForestDensity:
         found = [np.empty((0, self._ensemble.parameters.n_features))]
         while sum(map(len, found)) < n:
             tried = rng.random((max(2 * n, 64), found[0].shape[1]))
-            logs = self._by_tree(tried.astype(np.float32))[t]
-            found.append(tried[logs == self.trees[t].log_density[-1]])
+            # Not by the density: one of a cell with rows may be as low as that of empty cells.
+            at = self._nodes_of(tried.astype(np.float32))[t]
+            found.append(tried[self.trees[t].is_empty[at]])
         return np.concatenate(found)[:n]
 
 
@@ -199,5 +205,7 @@ def _tree_density(tree: nodes.Tree, cells: Cells, beta: float) -> TreeDensity:
     mass = np.append(masses, cells.rest * np.exp(-beta))
     log_density = np.full(int(tree.head_i[nodes.N_NODES]) + 1, -beta)
     log_density[cells.nodes] = cells.values
+    is_empty = np.ones(len(log_density), bool)
+    is_empty[cells.nodes] = False
     log_z = np.log(mass.sum())
-    return TreeDensity(cells.lower, cells.upper, mass / mass.sum(), log_density - log_z)
+    return TreeDensity(cells.lower, cells.upper, mass / mass.sum(), log_density - log_z, is_empty)

@@ -21,6 +21,7 @@ from dmondrian import (
     MondrianKernelRegressor,
 )
 from dmondrian.errors import ParameterError
+from dmondrian.estimators.save import plain_params
 from tests.estimators.test_custom_loss import expectile, expectile_slope
 
 LIFETIMES = [0.3, 7.0, 1.7]
@@ -125,3 +126,17 @@ def test_they_are_kept_and_compared(tmp_path) -> None:
 def test_what_is_refused(kind: type, options: dict[str, Any], told: str) -> None:
     with pytest.raises(ParameterError, match=told):
         kind(**{"lifetime": LIFETIMES, **options}).fit(*rows(30))
+
+
+@pytest.mark.parametrize("wrong", [["a", 3.0], [[1.0], [3.0, 2.0]]])
+def test_what_is_no_array_of_numbers_is_refused_wherever_it_is_looked_at(wrong: Any) -> None:
+    X = np.random.default_rng(0).random((20, 2))
+    message = "lifetime should be numbers > 0"
+    with pytest.raises(ParameterError, match=message):
+        plain_params(MondrianForestRegressor(2, lifetime=wrong))  # as jobs do
+    with pytest.raises(ParameterError, match=message):
+        MondrianForestRegressor(2, lifetime=wrong).fit(X, X[:, 0])
+    forest = MondrianForestRegressor(2, lifetime=[2.0, 4.0]).fit(X, X[:, 0])
+    forest.lifetime = wrong
+    with pytest.raises(ParameterError, match=message):
+        forest.partial_fit(X, X[:, 0])

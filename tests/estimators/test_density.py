@@ -306,3 +306,18 @@ def test_penalized_densities_need_an_end() -> None:
         MondrianDensity(lifetime="penalized").fit(rows())
     with pytest.raises(ValueError, match="'cell_value' parameter"):
         MondrianDensity(cell_value="least").fit(rows())
+
+
+@pytest.mark.parametrize("cell_value", ["log_frequency", "minimizer"])
+def test_draws_from_empty_cells_are_none_from_cells_with_rows_of_the_same_density(
+    cell_value: str,
+) -> None:
+    X = np.random.default_rng(0).beta(2.0, 2.0, (400, 1))
+    density = MondrianDensity(1, lifetime=10.0, bound=0.5, cell_value=cell_value, random_state=0)
+    density.fit(X)
+    drawn = density.sample(100_000, random_state=1)[:, 0]
+    grid = middles(20_000, 1)
+    expected = np.exp(density.score_samples(grid)).reshape(20, -1).mean(axis=1) / 20.0
+    found = np.histogram(drawn, 20, (0.0, 1.0))[0] / len(drawn)
+    error = np.sqrt(expected * (1.0 - expected) / len(drawn))
+    assert (np.abs(found - expected) < 4.5 * error).all()

@@ -184,3 +184,14 @@ def test_what_squared_errors_alone_can_do_is_refused() -> None:
         model_of("log_loss")._check_run()
     with pytest.raises(ValueError, match="loss"):
         model_of("quartic").fit(X, y)
+
+
+@pytest.mark.parametrize(("fitted", "later"), [("hinge", "squared"), ("squared", "log_loss")])
+def test_a_loss_that_is_set_after_the_fit_changes_no_answer(fitted: str, later: str) -> None:
+    X = np.random.default_rng(0).random((60, 2))
+    y = (X[:, 0] > X[:, 1]).astype(int)
+    machine = MondrianKernelClassifier(4, loss=fitted, lifetime=3.0, random_state=0).fit(X, y)
+    before = machine.decision_function(X), machine.predict(X), hasattr(machine, "predict_proba")
+    machine.set_params(loss=later)
+    after = machine.decision_function(X), machine.predict(X), hasattr(machine, "predict_proba")
+    assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))

@@ -1,4 +1,4 @@
-"""The inbox: what became of tasks, fetched while nobody waits for it.
+"""Results of tasks, fetched in the background (`Inbox`).
 
 Relies on the client's event loop and on the scheduler, asked for each result by itself: Dask's own
 gathering joins requests and runs a lost task again, so that one worker that hangs holds back the

@@ -1,4 +1,4 @@
-"""The fleet: which workers live, and which of them should hold a shard.
+"""Living workers, and which of them should hold a shard (`Fleet`).
 
 Relies on the scheduler's list of all workers. Promises that lost shards alone are placed anew,
 that shards go where the load per thread is least, that equal fleets place equally, and that a

@@ -106,7 +106,7 @@ def evaluate(
     n_workers, threads : int or None
         Size of the local cluster.
     memory_limit : str, int or None
-        As in :func:`score`.
+        As in :func:`dmondrian.distributed.score`.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Signs of life of a detached job that scores, and its ear for a request to stop.
+"""Signs of life of a detached job that scores, and its check for a request to stop.
 
 Relies on the job's files in the run folder (:mod:`dmondrian.checkpoint.jobs`), and on the scoring
 to call a listener whenever a file is written. Promises that a request that was made before a block

@@ -160,7 +160,7 @@ def score(
     client : Client or None
         A cluster of the caller; by default this machine.
     progress : callable, bool or None
-        As in :func:`train`.
+        As in :func:`dmondrian.distributed.train`.
     n_workers, threads : int or None
         Size of the local cluster.
     memory_limit : str, int or None

@@ -1,4 +1,4 @@
-"""The shelf: the trees that a worker process has in memory, within the room that was planned.
+"""Trees in the memory of a worker process, within a planned number of bytes (`Shelf`).
 
 Relies on stored trees never changing under their digests. Promises that trees are loaded by one
 task while others that want the same wait, that a failed load is tried again by the next task, that

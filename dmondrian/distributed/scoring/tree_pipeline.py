@@ -1,4 +1,4 @@
-"""The relay: trees that do not fit into one worker, and sums that run from group to group.
+"""Sums over groups of trees on different workers, where one holds not all (`Relay`).
 
 Floating-point addition is not associative, so sums are added in one order everywhere: tree by tree,
 by number, as `Forest.predict_sums` does for a whole forest. Where a forest is cut into groups, a

@@ -54,7 +54,7 @@ def grow(
     n_shards : int or None
         Parts that the new trees are cut into; by default of the run's usual size.
     checkpoint_every, window, progress, n_workers, threads
-        As in :func:`train`.
+        As in :func:`dmondrian.distributed.train`.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Intervals: when a run checkpoints.
+"""When a run checkpoints.
 
 Relies on the clock and on what saving took so far. Promises that none of it changes a forest: it
 chooses among the ends of units.

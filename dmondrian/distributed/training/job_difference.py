@@ -34,7 +34,7 @@ def job_differences(
     -------
     list of str
         Such as ``[data] exclude: [] there, ['age'] here``. Keys of ``[forest]`` and ``[run]`` are
-        those of the estimator and of :func:`train`.
+        those of the estimator and of :func:`dmondrian.distributed.train`.
     """
     pairs = [
         *_forest(there, own),

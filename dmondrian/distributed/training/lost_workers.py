@@ -1,4 +1,6 @@
-"""What people are told of losses: which worker, when, what is left, and what is restored.
+"""Reports of lost workers: which, when, how many are left, and what is restored.
+
+The fleet (`cluster/workers.py`) and the coordinator notice them.
 
 Relies on the fleet's looks and on the coordinator's tracks. Promises one event for each loss, at
 the look that finds it, and one when all is restored; that a scheduler which cannot be reached is

@@ -1,4 +1,4 @@
-"""Rounds: what all shards say of a mini-batch, where the cells of all trees are fitted together.
+"""Sums of all shards for a mini-batch, where cells of all trees are fitted together (`Rounds`).
 
 A unit is the rows of one mini-batch in one block. When a shard has learned a unit, its trees take
 in the next one and say what they know of it (``ahead``); the sums of all shards, in the order of
