@@ -46,9 +46,9 @@ PAGE = Page(
     sentences=(
         "In part: at the kernel machine's best lifetime its weights have the longer tails, a"
         " kurtosis of {joint_kurtosis} against {independent_kurtosis}, but no larger share of them"
-        " is near 0: {joint_near} against {independent_near}. Near 0 is below 0.05 of the largest"
-        " weight of the forest. B16 does not tell how labels were centred and how long gradients"
-        " were followed, which both matter.",
+        " is near zero: {joint_near} against {independent_near}. Near zero is below a twentieth of"
+        " the largest weight of the forest. B16 leaves open how labels were centred and how long"
+        " gradients were followed, which both matter.",
     ),
     pictures=("kernel_figure_10.png",),
 )
