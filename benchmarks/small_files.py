@@ -147,7 +147,10 @@ def main() -> None:
     )
     parser.add_argument("--files", type=int, nargs="+", default=[2000, 5000, 20_000])
     parser.add_argument(
-        "--kernel-files", type=int, default=5000, help="of a kernel machine; 0: none"
+        "--kernel-files",
+        type=int,
+        default=5000,
+        help="of regression, also by a kernel machine; 0: none",
     )
     parser.add_argument("--trees", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=1)
@@ -156,7 +159,9 @@ def main() -> None:
     records = Records(args.out, PAGE.identity, fresh=True)
     planned = [("amf-classifier", n) for n in args.files]
     planned += [
-        (name, args.kernel_files) for name in ("amf-regressor", "mondrian-kernel-regressor")
+        (name, args.kernel_files)
+        for name in ("amf-regressor", "mondrian-kernel-regressor")
+        if args.kernel_files
     ]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

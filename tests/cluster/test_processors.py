@@ -116,7 +116,7 @@ def test_a_cache_keeps_the_kernels_of_processors_apart(tmp_path: Path) -> None:
     script = tmp_path / "kernel.py"
     script.write_text(
         "from dmondrian._numba import jit\n"
-        "kernel = _jit.kernel(lambda x: x + x)\n"
+        "kernel = jit.kernel(lambda x: x + x)\n"
         "assert kernel(2) == 4\n"
         "print(sum(kernel.stats.cache_hits.values()), end='')\n"
     )
