@@ -30,7 +30,6 @@ import numpy as np
 from scipy.sparse import csr_matrix
 from scipy.special import logsumexp
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
 
 from dmondrian.ensemble.lifetime_selection import held_out
 from dmondrian.ensemble.settings.parameters import ForestParameters
@@ -129,6 +128,8 @@ def _least_log_loss(
         intercepts = odds[1:] - odds[:1] if n_classes == 2 else odds
     if len(present) < 2:
         return Optimum(weights, intercepts, np.zeros((p, 0)), 0)
+    from sklearn.linear_model import LogisticRegression  # slow to load
+
     model = LogisticRegression(
         C=1.0 / ridge, tol=LOGISTIC_TOLERANCE, max_iter=_MOST_ITERATIONS, warm_start=True
     )
