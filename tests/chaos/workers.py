@@ -131,7 +131,8 @@ class Workers:
     def left_behind(self, url: str) -> tuple[int, int]:
         """Return tasks that the scheduler knows and workers that hold something of a run."""
         tasks = self.client.run_on_scheduler(hooks.tasks_known)
-        held = self.client.run(hooks.holds, url=url, on_error="ignore")  # who restarts holds nothing
+        # A worker that restarts does not answer, and holds nothing.
+        held = self.client.run(hooks.holds, url=url, on_error="ignore")
         return tasks, sum(held.values())
 
     def close(self) -> None:
