@@ -3,7 +3,7 @@
 * `batch`: AMF's forecasts averaged over the states of its stream, and those of a state that is
   drawn at random, beside its last state, on held-out rows. M21's guarantee is of the first two, its
   experiments are by the last. By Lemma 2 the expected loss of a drawn state is the mean loss of
-  rows that were forecast before they were learned, which is told too: 100 states, evenly spaced,
+  rows that were forecast before they were learned, which is given too: 100 states, evenly spaced,
   stand for all of them;
 * `rates`: squared error to functions of smoothness beta (Hölder) against the number of rows, and
   the slope of its logarithm, mean over seeds with a 95 % interval of Student's t. Theorem 2 says

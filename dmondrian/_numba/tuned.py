@@ -1,7 +1,8 @@
 """Kernels compiled by our own passes in Numba's compiler: sooner compiled, and faster.
 
-Relies on private parts of Numba, of the versions in :data:`TESTED`; :mod:`dmondrian._numba.jit`
-takes :mod:`dmondrian._numba.stock` with any other. Promises the same results as there.
+Relies on private parts of Numba, of the versions in :data:`dmondrian._numba.mode.TESTED`;
+:mod:`dmondrian._numba.jit` takes :mod:`dmondrian._numba.stock` with any other. Promises the same
+results as there.
 """
 
 from __future__ import annotations

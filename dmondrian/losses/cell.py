@@ -1,4 +1,4 @@
-"""A forecast that is the number of the node that speaks: which rows a prediction is made of.
+"""A forecast that is the number of the node that is used: which rows a prediction is made of.
 
 Asked with the rule of the leaf alone, on the cube, where a branch off is certain or impossible.
 """

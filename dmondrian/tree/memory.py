@@ -1,8 +1,8 @@
-"""Arrays with room to grow where they are.
+"""Arrays that grow in place.
 
 To grow an array elsewhere takes both of them at once, a copy, and twice as many new pages of
 memory, which cost more than the copy. So a large array is the beginning of a range of addresses,
-which takes memory as far as it was written to, and none behind; and it grows by being told longer.
+which takes memory as far as it was written to, and none behind; and it grows by a larger length.
 Memory comes in pages of 4 KiB or of 2 MiB. Large ones take less time, but the last of them takes
 its 2 MiB however little of it is written, until what is behind is given back. So few are begun
 before others are full: until then their place is taken in small ones.
