@@ -134,6 +134,10 @@ class Spread:
             while handed in results:
                 hand(results.pop(handed))
                 handed += 1
+        # Results that came out of order are handed over without a look in between: a worker that
+        # was lost meanwhile is reported all the same.
+        self._fleet.look(now=True)
+        self._losses.tell()
 
     def _send(self, index: int) -> None:
         route = self._routes[index]
