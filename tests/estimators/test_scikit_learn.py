@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import gc
-import io
 import subprocess
 import sys
 
-import joblib
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.base import clone
-from sklearn.datasets import make_classification, make_regression
-from sklearn.exceptions import NotFittedError
+from sklearn.datasets import make_classification
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
@@ -23,7 +18,6 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import dmondrian
 from dmondrian import (
     AMFClassifier,
-    AMFRegressor,
     MondrianDensity,
     MondrianFeatures,
 )
@@ -52,12 +46,6 @@ def classes() -> tuple[np.ndarray, np.ndarray]:
     return MinMaxScaler().fit_transform(X), y
 
 
-@pytest.fixture(scope="module")
-def targets() -> tuple[np.ndarray, np.ndarray]:
-    X, y = make_regression(400, 5, noise=1.0, random_state=0)
-    return MinMaxScaler().fit_transform(X), y
-
-
 def test_feature_names_are_checked_in_fit_and_partial_fit(classes) -> None:
     X, y = classes
     frame = pd.DataFrame(X, columns=list("abcdef"))
@@ -77,50 +65,11 @@ def test_parameters_are_constrained(classes, parameter, value) -> None:
         AMFClassifier(**{parameter: value}).fit(*classes)
 
 
-def test_every_parameter_has_a_constraint_and_a_line_in_the_docstring() -> None:
-    for estimator in ALGORITHMS.values():
-        parameters = set(estimator().get_params())
-        assert parameters == set(estimator._parameter_constraints)
-        assert all(name in (estimator.__doc__ or "") for name in parameters)
-
-
 def test_grid_search_and_pipeline(classes) -> None:
     X, y = classes
     pipe = make_pipeline(MinMaxScaler(), AMFClassifier(n_estimators=3, random_state=0))
     search = GridSearchCV(pipe, {"amfclassifier__alpha": [0.05, 0.5]}, cv=2).fit(X, y)
     assert search.best_score_ > 0.6
-
-
-def test_clone_forgets_what_was_learned(targets) -> None:
-    forest = AMFRegressor(n_estimators=2, learning_rate=3.0).fit(*targets)
-    other = clone(forest)
-    assert other.get_params() == forest.get_params()
-    with pytest.raises(NotFittedError):
-        other.predict(targets[0])
-
-
-@pytest.mark.parametrize("name", sorted(ALGORITHMS))
-def test_pickle_joblib_copy_and_save_keep_every_byte(name, classes, targets, tmp_path) -> None:
-    X, y = classes if name.endswith("classifier") else targets
-    if name == "generalized-mondrian-forest-classifier":  # binary costs
-        y = y > 0
-    size = "n_components" if name == "mondrian-features" else "n_estimators"
-    forest = ALGORITHMS[name](**{size: 3}, random_state=4).fit(X[:200], y[:200])
-    stream = io.BytesIO()
-    joblib.dump(forest, stream)
-    stream.seek(0)
-    forest.save(tmp_path / "model")
-    copies = [joblib.load(stream), copy.deepcopy(forest), dmondrian.load(tmp_path / "model")]
-    forest.partial_fit(X[200:], y[200:])
-    ask = {"mondrian-density": "score_samples", "mondrian-features": "transform"}.get(
-        name, "predict"
-    )
-    for other in copies:
-        mine, its = getattr(forest, ask)(X), getattr(other, ask)(X)
-        assert mine.shape != its.shape or not np.array_equal(mine, its)
-        other.partial_fit(X[200:], y[200:])
-        for mine, its in zip(forest.forest_.state()[1], other.forest_.state()[1], strict=True):
-            assert all(mine[field].tobytes() == its[field].tobytes() for field in mine)
 
 
 def test_a_saved_model_keeps_labels_and_names(classes, tmp_path) -> None:
