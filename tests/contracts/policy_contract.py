@@ -1,4 +1,4 @@
-"""What every policy promises: it answers its hooks; chunks, threads and zero weights change nothing.
+"""What every policy promises: hooks are answered; chunks, threads and zero weights change nothing.
 
 The contracts of growths, statistics, losses and rules subclass this one.
 """
