@@ -56,7 +56,7 @@ def profile(forest: Any, plan: Any, classes: Any, scratch: Path) -> dict[str, fl
     marks.append(time.perf_counter())
     sums = [forest.predict_sums(rows.X, **SAID[ALL]) for rows in read]
     marks.append(time.perf_counter())
-    arrays = [score_arrays(one, classes, None) for one in sums]
+    arrays = [score_arrays(one, classes, None, forest.parameters) for one in sums]
     marks.append(time.perf_counter())
     for own in arrays:
         names = [str(k) for k in range(len(own))]

@@ -14,10 +14,14 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 PLACES = {
+    "dmondrian.cost": "dmondrian.ensemble.settings.loss_settings",
+    "dmondrian.fringe": "dmondrian.ensemble.settings.fringe_settings",
+    "dmondrian.joint": "dmondrian.ensemble.settings.kernel_settings",
     "dmondrian.kernel": "dmondrian.joint_fit",
     "dmondrian.kernel.path": "dmondrian.joint_fit.lifetime_sweep",
     "dmondrian.lifetime": "dmondrian.ensemble.settings.lifetime",
     "dmondrian.own_loss": "dmondrian.forest.custom_loss",
+    "dmondrian.parameters": "dmondrian.ensemble.settings.parameters",
     "dmondrian.selection": "dmondrian.ensemble.lifetime_selection",
 }
 

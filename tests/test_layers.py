@@ -51,6 +51,10 @@ FACES = {
     "single_row": {"ensemble", "estimators"},
     "train": {"cli", "distributed/training"},
 }
+# Where policies and settings of systems are defined.
+CHOICES = tuple(
+    f"dmondrian.{name}" for name in ("growth", "stats", "losses", "rules", "ensemble.settings")
+)
 COMPILED = {"allocating", "apart", "hook", "implements", "inner", "instead_of", "kernel"}
 # Folders of tests that are about a way to test, or about another folder of the repository.
 TECHNIQUES = {"benchmarks", "chaos", "cluster", "contracts", "laws", "reference", "resources"}
@@ -129,6 +133,70 @@ def test_imports_go_down_only(path: Path) -> None:
             assert name.split(".")[0] == ONLY_IN[library], (
                 f"{name} imports {library} outside of {ONLY_IN[library]}"
             )
+
+
+def distinguished(path: Path) -> list[str]:
+    """Return where a file distinguishes policies or settings, by class or by an absent part.
+
+    Classes of values that users give as parameters are not among them.
+    """
+    source = parsed(path)
+    own = {
+        alias.asname or alias.name
+        for node in ast.walk(source)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(CHOICES)
+        for alias in node.names
+        if alias.name[0].isupper() and alias.name not in PUBLIC
+    }
+    found = []
+    for node in ast.walk(source):
+        kinds: list[ast.expr] = []
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in (
+            "isinstance",
+            "issubclass",
+        ):
+            kinds = node.args[1:]
+        elif isinstance(node, ast.Compare) and any(
+            isinstance(side, ast.Call) and getattr(side.func, "id", "") == "type"
+            for side in (node.left, *node.comparators)
+        ):
+            kinds = [node.left, *node.comparators]
+        elif isinstance(node, ast.MatchClass):
+            kinds = [node.cls]
+        names = {n.id for kind in kinds for n in ast.walk(kind) if isinstance(n, ast.Name)}
+        found += [f"line {node.lineno}: {name}" for name in sorted(names & own)]  # type: ignore[attr-defined]
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Is | ast.IsNot):
+            part = getattr(node.left, "attr", "")
+            if part in ("cost", "joint", "fringe"):
+                found.append(f"line {node.lineno}: .{part} is None")
+    return found
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in FILES if name_of(path) != "__init__"
+     and layer_of(name_of(path)) > LAYERS.index("ensemble")],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)  # fmt: skip
+def test_no_policy_or_system_is_distinguished_above_the_ensemble(path: Path) -> None:
+    assert distinguished(path) == [], "ask a property of ForestParameters"
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("isinstance(rule, Aggregate)", ["line 2: Aggregate"]),
+        ("isinstance(rule, int | Aggregate)", ["line 2: Aggregate"]),
+        ("issubclass(kind, (int, Aggregate))", ["line 2: Aggregate"]),
+        ("type(rule) is Aggregate", ["line 2: Aggregate"]),
+        ("its.cost is not None", ["line 2: .cost is None"]),
+        ("Aggregate(True), isinstance(rule, int)", []),
+    ],
+)
+def test_what_is_distinguished_is_found(tmp_path: Path, line: str, found: list[str]) -> None:
+    file = tmp_path / "source.py"
+    file.write_text(f"from dmondrian.rules.aggregate import Aggregate\n{line}\n")
+    assert distinguished(file) == found
 
 
 def test_a_folder_has_no_circle_of_imports() -> None:

@@ -20,6 +20,7 @@ from dmondrian.checkpoint.opening import VERSIONS_KEY
 from dmondrian.checkpoint.parts import is_whole, open_whole, parts_of
 from dmondrian.checkpoint.run import Run
 from dmondrian.checkpoint.summary import total
+from dmondrian.ensemble.settings.stored_parameters import learns_jointly
 from dmondrian.errors import CheckpointError, ParameterError
 
 # What may differ between runs that belong together.
@@ -64,7 +65,7 @@ def merge(
                 f"{part.url} is not finished: finish `dmondrian grow`, or delete it"
             )
     _check_alike(sources)
-    if sources[0].run_json["parameters"].get("joint") is not None:
+    if learns_jointly(sources[0].run_json["parameters"]):
         raise ParameterError(
             f"{sources[0].url} is of {sources[0].run_json['algorithm']}, whose trees are fitted "
             "together: those of other runs were fitted without them"

@@ -133,7 +133,7 @@ def load_model(url: str | os.PathLike[str]) -> tuple[Forest, dict[str, Any], Man
     if manifest.metrics.get(CALIBRATION) is not None:  # of a run: its shards know none
         from dmondrian.uncertainty.temperature_scaling import kind_of
 
-        kind = kind_of(forest.parameters.tells_labels)
+        kind = kind_of(forest.parameters.gives_label_variance)
         forest.calibration = kind.from_json(manifest.metrics[CALIBRATION])
     return forest, model_json, manifest
 

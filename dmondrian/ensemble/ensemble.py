@@ -221,7 +221,7 @@ class Ensemble(Predicting):
         units : float64 array of shape (a, 2), or (a, 0) of probabilities
             What moments of labels are told in.
         """
-        said, tells_labels = self.told_of_samples, self.parameters.tells_labels
+        said, tells_labels = self.told_of_samples, self.parameters.gives_label_variance
         sums = np.zeros((len(rows), WORDS if tells_labels else said.n_sums), np.int64)
         told, lock = np.zeros((len(rows), KNOWN if tells_labels else 0)), Lock()
 
@@ -264,7 +264,7 @@ class Ensemble(Predicting):
         weights = read_only(_NONE_1D if w is None else w)
         X, n_clipped = self._as_learned(X)
         y = read_only(y)
-        said, n_known = self.told_of_samples, KNOWN if self.parameters.tells_labels else 0
+        said, n_known = self.told_of_samples, KNOWN if self.parameters.gives_label_variance else 0
         is_much = self.are_much(y, w)
         reached = np.zeros(len(self.placed), np.int64)
 
@@ -292,7 +292,7 @@ class Ensemble(Predicting):
 
     def whole(self, t: int, answers: np.ndarray, known: np.ndarray) -> np.ndarray:
         """Return what tree ``t`` answered, as whole numbers; other trees may be behind."""
-        if not self.parameters.tells_labels:
+        if not self.parameters.gives_label_variance:
             return whole_shares(answers[:, : self.n_outputs])
         return whole_moments(answers, float(self.placed[t].head_f[nodes.OFFSET]), known)
 
@@ -404,8 +404,7 @@ class Ensemble(Predicting):
     @property
     def _may_move(self) -> bool:
         """Whether nodes may be moved: nobody knows them by their places."""
-        its = self.parameters
-        return its.fringe is None and its.cost is None and its.joint is None
+        return self.parameters.reorders_nodes
 
     def _make_room(self, t: int, to_come: int, weight: float, is_much: bool) -> None:
         """Give tree ``t`` more room, for ``to_come`` rows or fewer; see :meth:`_make_rooms`."""

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dmondrian.ensemble.settings.stored_parameters import is_density, learns_jointly
+
 if TYPE_CHECKING:  # whoever only asks why there are none needs no kernels
     from dmondrian.ensemble.ensemble import Ensemble
 
@@ -61,9 +63,9 @@ def why_none(parameters: Mapping[str, Any]) -> str | None:
 
     Relies on nothing else: no kernels are loaded.
     """
-    if parameters.get("joint") is not None:
+    if learns_jointly(parameters):
         return "the cells of a Mondrian kernel are fitted together, so no split has its own worth"
-    if (parameters.get("cost") or {}).get("loss") == "density":
+    if is_density(parameters):
         return "a density has no labels by which a split could be worth something"
     return None
 

@@ -27,16 +27,14 @@ from dmondrian.ensemble.predictor.predictor import Frozen, Kept, ask_frozen, row
 from dmondrian.ensemble.predictor.predictor_kernels import FrozenTree
 from dmondrian.ensemble.rows.unit_cube import check_cube, clip_to_cube, scale_columns
 from dmondrian.ensemble.settings.lifetime import check_lifetimes
-from dmondrian.ensemble.settings.parameters import ForestParameters, Policies
+from dmondrian.ensemble.settings.parameters import ForestParameters
+from dmondrian.ensemble.settings.systems import Policies
 from dmondrian.ensemble.sums.prediction_sums import Sums, begun, stacked
 from dmondrian.ensemble.threads import run_threads
 from dmondrian.errors import ParameterError
-from dmondrian.growth.fringe import Fringe
-from dmondrian.growth.range import Range
 from dmondrian.losses.cell import Cell
 from dmondrian.losses.depth import Depth
 from dmondrian.losses.label import ROWS_ABOVE, Label
-from dmondrian.rules.aggregate import Aggregate
 from dmondrian.rules.gaussian import GaussianHierarchy
 from dmondrian.tree import nodes
 from dmondrian.tree.address_table import table_of
@@ -80,7 +78,7 @@ class Predicting(Placed):
     @property
     def width(self) -> int:
         """Numbers of a tree's answer: a Gaussian's two moments, else the outputs."""
-        return self.n_outputs + int(isinstance(self.policies.rule, GaussianHierarchy))
+        return self.n_outputs + int(self.parameters.has_gaussian_mixture)
 
     @property
     def origin(self) -> float:
@@ -91,7 +89,7 @@ class Predicting(Placed):
     def told_of_samples(self) -> Said:
         """What trees are asked to say of rows that calibrations are fitted to."""
         plain = Said(self.policies.loss, self.n_outputs, self.width)
-        return self._labels if self.parameters.tells_labels else plain
+        return self._labels if self.parameters.gives_label_variance else plain
 
     @property
     def _labels(self) -> Said:
@@ -146,8 +144,7 @@ class Predicting(Placed):
     @property
     def is_leafwise(self) -> bool:
         """Whether what a tree says depends on the leaf alone, whatever its box."""
-        growth = self.policies.growth
-        return isinstance(growth, Fringe) or (isinstance(growth, Range) and not growth.expected)
+        return self.parameters.is_leafwise
 
     def _asked(self, X: np.ndarray, any_box: bool) -> Rows:
         """Return rows to predict, written as boxes are where these are asked about."""
@@ -185,7 +182,7 @@ class Predicting(Placed):
             default the one of the rows learned so far.
         labels : bool
             Second moments are those of the label at the row, not of what trees say; of a forest
-            that ``tells_labels``, at the default lifetime only.
+            that ``gives_label_variance``, at the default lifetime only.
         """
         self._check_whole()
         if (onto is not None or labels) and lifetimes is not None:
@@ -196,11 +193,7 @@ class Predicting(Placed):
             return self._sum(self._labels, X, n_threads, False, distance, onto, None).apart()
         lives = None if lifetimes is None else self._lifetimes(lifetimes)
         said = Said(self.policies.loss, self.n_outputs, self.width)
-        if (
-            lives is not None
-            and len(lives) > 1
-            and isinstance(self.policies.rule, GaussianHierarchy)
-        ):
+        if lives is not None and len(lives) > 1 and self.parameters.has_gaussian_mixture:
             stages = [lives[i : i + 1] for i in range(len(lives))]
             return stacked(
                 [self._sum(said, X, n_threads, spread, distance, None, at) for at in stages]
@@ -260,7 +253,7 @@ class Predicting(Placed):
         """Return lifetimes for the kernels; by default the forest's own."""
         if lifetimes is None:
             return read_only(np.array([self.parameters.lifetime_at(self.total_weight)]))
-        if isinstance(self.policies.rule, Aggregate):
+        if self.parameters.aggregates_prunings:
             raise ParameterError("a mixture over all prunings has the trees' own lifetime only")
         return read_only(check_lifetimes(lifetimes, self.parameters.realised_lifetime))
 
@@ -270,7 +263,7 @@ class Predicting(Placed):
         A Gaussian hierarchy's messages are those of one lifetime; they are kept until rows are
         learned or another lifetime is asked for.
         """
-        if not isinstance(self.policies.rule, GaussianHierarchy):
+        if not self.parameters.has_gaussian_mixture:
             return self.policies.rule, self.placed
         rule, gathered = GaussianHierarchy(lifetime, False), self._gathered
         if gathered is None or gathered[0] != lifetime:
@@ -303,9 +296,9 @@ class Predicting(Placed):
         chosen = self.policies._replace(loss=said.loss, rule=rule)
         k, seed = said.n_sums, np.uint64(self.parameters.seed)
         if self.total_weight == 0.0:  # no tree has a cell: all classes are as likely
-            total += len(trees) / k if self.parameters.tells_proba else 0.0
+            total += len(trees) / k if self.parameters.gives_proba else 0.0
             if len(square):
-                square += len(trees) / k**2 if self.parameters.tells_proba else 0.0
+                square += len(trees) / k**2 if self.parameters.gives_proba else 0.0
         elif frozen is not None:
             columns, wanted = trees[0].columns, (total, square, distance)
             ask_frozen(frozen, rule, table, columns, said.width, rows, *wanted)
@@ -318,11 +311,10 @@ class Predicting(Placed):
 
     def tree_lifetimes(self) -> np.ndarray:
         """Return the lifetime that each tree predicts at by default, float64 [T, 1]."""
-        cost = self.parameters.cost
-        if cost is None or cost.selection is None:
+        if not self.parameters.selects_lifetimes:
             return self._for_each_tree(self._lifetimes(None))
         if self._chosen is None:  # since the last row
-            n = self.total_weight
+            cost, n = self.parameters.cost, self.total_weight
             best = [chosen_lifetime(cost, self._sweep(t), n) for t in range(len(self.placed))]
             self._chosen = read_only(np.array(best, np.float64)[:, None])
         return self._chosen
@@ -331,13 +323,11 @@ class Predicting(Placed):
         """Return the risks of trees that choose their lifetimes, and what each chose."""
         self.check_learned()
         cost, swept = self.parameters.cost, map(self._sweep, range(len(self.placed)))
-        assert cost is not None  # asked by those who know
         return lifetime_path(self.placed, cost, list(swept), self.total_weight)
 
     def _sweep(self, t: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the lifetimes at which a tree changes, and its risks from there on."""
         cost, tree = self.parameters.cost, self.placed[t]
-        assert cost is not None
         if not self._used(t):
             return np.zeros(1), np.zeros(1)
         if cost.loss == "density":

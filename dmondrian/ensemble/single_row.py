@@ -22,10 +22,8 @@ from dmondrian._numba.jit import entry_of
 from dmondrian.ensemble.predict import Predicting
 from dmondrian.ensemble.predictor.predictor import Kept, key_of
 from dmondrian.ensemble.predictor.predictor_kernels import predict_frozen_alone
-from dmondrian.ensemble.settings.lifetime import PowerLifetime
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.ensemble.single_row_kernels import admit
-from dmondrian.rules.gaussian import GaussianHierarchy
 from dmondrian.tree.box_encoding import Columns, Rows, boxless, n_words, read_only
 from dmondrian.tree.loops import Silent, predict, update
 from dmondrian.tree.nodes import Tree, take_ahead
@@ -108,7 +106,7 @@ class Answers(Arguments):
         super().__init__(
             ensemble, boxless(parameters.n_features) if ensemble.is_leafwise else columns
         )
-        self._grows = isinstance(parameters.lifetime, PowerLifetime)
+        self._grows = parameters.lifetime_grows
         self._lives = np.array(ensemble.tree_lifetimes())
         self._total = np.zeros((1, 1, ensemble.n_outputs))
         self._sums = self._total[0]
@@ -127,9 +125,8 @@ class Answers(Arguments):
     @staticmethod
     def can_be_of(ensemble: Predicting) -> bool:
         """Tell whether nothing has to be found out from all nodes after each row."""
-        cost, rule = ensemble.parameters.cost, ensemble.policies.rule
-        chooses = cost is not None and cost.selection is not None
-        gathers = isinstance(rule, GaussianHierarchy)
+        its = ensemble.parameters
+        chooses, gathers = its.selects_lifetimes, its.has_gaussian_mixture
         return not chooses and not gathers and ensemble.total_weight > 0.0
 
     def mean(self, ensemble: Predicting, X: np.ndarray) -> np.ndarray | None:

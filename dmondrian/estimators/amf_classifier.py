@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Literal
 
 from numpy.typing import ArrayLike
 
-from dmondrian.ensemble.settings.parameters import LARGEST_ALPHA, LEAST_ALPHA, ForestParameters
+from dmondrian.ensemble.settings.numeric_limits import LARGEST_ALPHA, LEAST_ALPHA
+from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.estimators._sklearn_private import Interval, StrOptions
 from dmondrian.estimators.classifier import ForestClassifier
 from dmondrian.tuning.auto_settings import LAST, START_ALPHA

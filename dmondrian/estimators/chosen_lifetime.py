@@ -38,9 +38,7 @@ class ChosenLifetime(MondrianForest):
     _held_out_path: LifetimePath
 
     def _fitted_cost(self) -> Cost:
-        cost = self.forest_.parameters.cost
-        assert cost is not None  # every such forest has one
-        return cost
+        return self.forest_.parameters.cost
 
     @property
     @in_one_state
@@ -65,7 +63,7 @@ class ChosenLifetime(MondrianForest):
         forest = self._fitted_forest()
         if hasattr(self, "_held_out_path"):
             return self._held_out_path
-        if self._fitted_cost().selection is None:
+        if not forest.parameters.selects_lifetimes:
             raise AttributeError(
                 f"no lifetime was chosen from rows known here: use lifetime={self._choices}, or "
                 f"choose_lifetime; it is {self.lifetime!r}"

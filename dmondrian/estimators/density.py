@@ -282,7 +282,7 @@ class MondrianDensity(DensityMixin, ChosenLifetime):
         path = held_out_path(grid, losses, float(weights.sum()))
         chosen = dataclasses.replace(cost, lifetime=float(path.chosen[0]), selection=None)
         with self._turns.alone():
-            forest.parameters = dataclasses.replace(parameters, cost=chosen)
+            forest.parameters = parameters.replace(cost=chosen)
             self._held_out_path = path
 
     def _at(self, lifetimes: float | np.ndarray) -> ForestDensity:

@@ -15,7 +15,8 @@ import numpy as np
 
 from dmondrian.ensemble.settings.feature_units import round_to
 from dmondrian.ensemble.settings.lifetime import PowerLifetime
-from dmondrian.ensemble.settings.parameters import LARGEST_SCALE, LEAST_SCALE, ForestParameters
+from dmondrian.ensemble.settings.numeric_limits import LARGEST_SCALE, LEAST_SCALE
+from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ParameterError
 
 

@@ -161,7 +161,7 @@ class GeneralizedMondrianForest(ChosenLifetime):
         path = held_out_path(grid, losses, float(len(X) if w is None else w.sum()))
         chosen = dataclasses.replace(cost, lifetime=float(path.chosen[0]), selection=None)
         with self._turns.alone():
-            forest.parameters = dataclasses.replace(parameters, cost=chosen)
+            forest.parameters = parameters.replace(cost=chosen)
             self._held_out_path = path
             self._forget()
 

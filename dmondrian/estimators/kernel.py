@@ -126,8 +126,7 @@ class MondrianKernel(MondrianPartitions):
 
     def _run_parameters(self, n_features: int, n_classes: int) -> ForestParameters:
         drawn = self._forest_parameters(n_features, n_classes)
-        assert drawn.joint is not None  # as it was made
-        return dataclasses.replace(drawn, joint=dataclasses.replace(drawn.joint, solver="sgd"))
+        return drawn.replace(joint=dataclasses.replace(drawn.joint, solver="sgd"))
 
     @property
     def lifetime_(self) -> float:
@@ -185,7 +184,7 @@ class MondrianKernel(MondrianPartitions):
             else:
                 path = choose_by_loss(*given, fraction)
             self.lifetime_path_ = path
-            parameters = dataclasses.replace(parameters, lifetime=float(path.chosen))
+            parameters = parameters.replace(lifetime=float(path.chosen))
         self.forest_ = self._fitted_at(parameters, X, y, w, n_threads)
 
     def _fitted_at(
@@ -202,14 +201,14 @@ class MondrianKernel(MondrianPartitions):
             fit_values(forest, (X, y, w), n_threads)
             return forest
         self._update(forest, X, y, w, n_threads)
-        if not parameters.joint.is_joint:  # type: ignore[union-attr]  # as it was made
+        if not parameters.joint.is_joint:
             fit_tree_by_tree(forest, X, y, w)
             return forest
         if forest.exact is not None:
             return forest
         if self.solver == "auto":  # too many columns: from the first row by batches
-            joint = dataclasses.replace(parameters.joint, solver="sgd")  # type: ignore[type-var]  # likewise
-            forest = Forest(dataclasses.replace(parameters, joint=joint), range(self.n_estimators))
+            joint = dataclasses.replace(parameters.joint, solver="sgd")
+            forest = Forest(parameters.replace(joint=joint), range(self.n_estimators))
             self._update(forest, X, y, w, n_threads)
         for _ in range(1, int(self.n_passes)):
             learn_batches(forest, X, y, w, n_threads, again=True)

@@ -240,7 +240,6 @@ class LossPath:
         n_threads: int,
         is_warm: bool = True,
     ) -> None:
-        assert parameters.joint is not None  # who calls knows
         self._parameters, self._n_trees, self._n_threads = parameters, n_trees, n_threads
         self._joint, self._is_warm = parameters.joint, is_warm
         self._X, self._codes, self._weights = rows[0], rows[1].astype(np.int64), rows[2]
@@ -255,8 +254,8 @@ class LossPath:
         if self._forest is None or lifetime > self._forest.parameters.realised_lifetime:
             at = lifetime if self._forest is None else _AHEAD * lifetime
             joint = dataclasses.replace(self._joint, loss="squared", n_outputs=0)
-            features = dataclasses.replace(
-                self._parameters, algorithm="mondrian-features", n_classes=0, lifetime=at,
+            features = self._parameters.replace(
+                algorithm="mondrian-features", n_classes=0, lifetime=at,
                 expected_extension=False, joint=joint,
             )  # fmt: skip
             self._forest = Forest(features, range(self._n_trees))

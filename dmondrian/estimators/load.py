@@ -66,7 +66,7 @@ def load_estimator(path: str | PathLike[str]) -> Any:
         ) from error
     if getattr(unfitted, "calibrate", False) and forest.calibration is None:
         forest.calibration = kind_of(
-            forest.parameters.tells_labels
+            forest.parameters.gives_label_variance
         )()  # parts of a merged run had none
     fitted = unfitted._adopt(forest, classes, names)
     fitted._is_of_run = model.get("schema") is not None
@@ -98,7 +98,7 @@ def _interval_scores(told: Any, algorithm: str, is_signed: bool, path: Any) -> n
 
 def _held_out_path(told: Any, parameters: ForestParameters, path: Any) -> LifetimePath:
     """Return the lifetimes that held-out rows chose from, checked."""
-    chosen = None if parameters.cost is None else parameters.cost.lifetime
+    chosen = parameters.cost.lifetime if parameters.minimises_loss else None
     try:
         lifetimes, risks = (np.array([decode_float(x) for x in column]) for column in told)
         is_sound = len(lifetimes) == len(risks) and chosen in lifetimes

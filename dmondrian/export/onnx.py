@@ -189,10 +189,10 @@ def _add_trees(graph: Graph, X: str, trees: Sequence[PlainTree]) -> str:
 def _add_outputs(graph: Graph, estimator: Any, mean: str) -> None:
     """Add what stands between the mean over trees and the answers of the estimator."""
     forest = estimator.forest_
-    cost, classes = forest.parameters.cost, getattr(estimator, "classes_", None)
+    its, classes = forest.parameters, getattr(estimator, "classes_", None)
     if classes is None:
         _add_prediction(graph, estimator, mean)
-    elif cost is None:
+    elif not its.minimises_loss:
         proba = mean
         if forest.calibration is not None:
             proba = _calibrated(graph, mean, forest.calibration.exponent)
@@ -203,8 +203,8 @@ def _add_outputs(graph: Graph, estimator: Any, mean: str) -> None:
         flat = graph.add("Reshape", above, graph.constant(np.array([-1])))
         _add_label(graph, classes, graph.add("Cast", flat, to=np.int64))
         graph.output(mean, "decision", np.float32, 1)
-        if cost.loss != "hinge":
-            sides = [_response(graph, cost.loss, z) for z in (graph.add("Neg", mean), mean)]
+        if its.cost.loss != "hinge":
+            sides = [_response(graph, its.cost.loss, z) for z in (graph.add("Neg", mean), mean)]
             proba = graph.add("Concat", *sides, axis=1)
             graph.output(proba, "probabilities", np.float32, 2)
 
@@ -217,9 +217,9 @@ def _add_label(graph: Graph, classes: np.ndarray, index: str) -> None:
 
 
 def _add_prediction(graph: Graph, estimator: Any, mean: str) -> None:
-    cost, k = estimator.forest_.parameters.cost, estimator.forest_.n_outputs
-    if cost is not None:
-        mean = _response(graph, cost.loss, mean)
+    its, k = estimator.forest_.parameters, estimator.forest_.n_outputs
+    if its.minimises_loss:
+        mean = _response(graph, its.cost.loss, mean)
         if k > 1:  # quantiles, in the order asked for
             order = np.ravel(estimator._in_order(np.arange(k)[None]))
             mean = graph.add("Gather", mean, graph.constant(order), axis=1)

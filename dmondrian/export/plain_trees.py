@@ -65,13 +65,13 @@ def plain_trees(estimator: Any) -> list[PlainTree]:
 
 def _check_leafwise(parameters: Any) -> None:
     """Refuse forests that are no tree ensembles, with the reason."""
-    if parameters.joint is not None:
+    if parameters.learns_jointly:
         raise ParameterError(
             "the Mondrian kernel works out for each row which cell of a partition holds it, and is "
             "a linear model of these cells: no list of leaves holds its answers; keep the "
             "estimator, or export a forest"
         )
-    if parameters.cost is not None and parameters.cost.loss == "density":
+    if parameters.is_density:
         raise ParameterError(
             "a density divides what its cells say by a normaliser of all trees, on cells that are "
             "drawn where a row asks for them: no tree ensemble holds its answers; keep the "
@@ -89,7 +89,7 @@ def _check_leafwise(parameters: Any) -> None:
             "off the tree: its answers change within a leaf, which no tree ensemble can say; "
             'train with predict_extension="leaf" to export'
         )
-    if parameters.cost is not None and parameters.cost.is_own:
+    if parameters.has_custom_loss:
         raise ParameterError(
             "a loss of your own tells what a cell says by a Python function, which cannot leave "
             "with the trees; use a built-in loss to export"

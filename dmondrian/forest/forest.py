@@ -50,7 +50,7 @@ class Forest(Ensemble):
         Distinct rows from which they are chosen for good.
     calibrate : bool
         Whether to fit an exponent for the probabilities along the way (classification), or a
-        factor for the variance of the label (of a forest that ``tells_labels``).
+        factor for the variance of the label (of a forest that ``gives_label_variance``).
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class Forest(Ensemble):
         calibrate: bool = False,
     ) -> None:
         super().__init__(parameters, tree_numbers)
-        begun = kind_of(parameters.tells_labels)()
+        begun = kind_of(parameters.gives_label_variance)()
         self.calibration: Fitted | None = begun if calibrate else None
         self.warmup = Warmup(auto, parameters.n_features, warmup_rows) if auto else None
         self.exact = exact_of(self)
@@ -96,8 +96,7 @@ class Forest(Ensemble):
             between parts of the rows. If a part fails, those before it are learned.
         """
         self.check_sizes(y, w)  # before any of them are learned
-        if self.parameters.cost is not None:
-            self.parameters.cost.check_labels(y)
+        self.parameters.check_labels(y)
         if turns is None:
             self._update((X, y, w), n_threads, nullcontext)
             return
@@ -128,7 +127,7 @@ class Forest(Ensemble):
         self, rows: Rows, n_threads: int, alone: Callable[[], AbstractContextManager[None]]
     ) -> None:
         """Learn rows X, y, w in order; what others could read is changed ``alone``."""
-        if self.parameters.joint is not None:
+        if self.parameters.learns_jointly:
             with alone():
                 self.exact = learn_jointly(self, self.exact, rows, n_threads)
             return
@@ -157,7 +156,7 @@ class Forest(Ensemble):
         if self.calibration is not None:
             return 0
         its = self.parameters
-        if any(each is not None for each in (its.cost, its.joint, its.target_range)):
+        if its.minimises_loss or its.learns_jointly or its.target_range is not None:
             return 0
         n_free = super()._rows_free()
         if self.warmup is None:
@@ -217,7 +216,7 @@ class Forest(Ensemble):
         }
         if self.calibration is not None:
             header["calibration"] = self.calibration.to_json()
-        if self.parameters.joint is not None:
+        if self.parameters.learns_jointly:
             is_stored = self.exact is not None and not self.parameters.joint.is_averaged
             header["exact"] = self.exact.to_json() if is_stored else None  # type: ignore[union-attr]  # as asked
         return header
@@ -246,30 +245,19 @@ class Forest(Ensemble):
         if len({entry["floats"][nodes.TOTAL_WEIGHT] for entry in scalars}) > 1:
             raise CorruptError("all trees should have learned the same rows")
         for entry, arrays in zip(scalars, trees, strict=True):
-            state.check_arrays(
-                entry,
-                arrays,
-                header["format"],
-                parameters.n_features,
-                parameters.n_stats,
-                is_counts=parameters.tells_proba,
-                is_on_cube=parameters.domain == "cube",
-                cost=parameters.cost,
-                is_fitted_jointly=parameters.joint is not None,
-                fringe=parameters.fringe,
-            )
+            state.check_arrays(entry, arrays, header["format"], parameters)
         header["format"] = state.FORMAT
         columns = _columns_of(parameters, trees)
         built = [nodes.from_fields(a, e, columns) for e, a in zip(scalars, trees, strict=True)]
-        if parameters.fringe is not None:
+        if parameters.has_fringe:
             built = [fringe_settings.with_fringe(t, a) for t, a in zip(built, trees, strict=True)]
         forest = cls._of(parameters, numbers, built)
         if header["warmup"] is not None:
             forest.warmup = Warmup.from_json(header["warmup"], parameters)
         if header.get("calibration") is not None:
-            kind = kind_of(parameters.tells_labels)
+            kind = kind_of(parameters.gives_label_variance)
             forest.calibration = kind.from_json(header["calibration"])
-        if parameters.joint is not None:
+        if parameters.learns_jointly:
             forest.exact = _exact_of(header, parameters.joint, built)
         return forest
 
@@ -337,7 +325,7 @@ def tree_fields(
 ) -> dict[str, np.ndarray]:
     """Return all that a forest's tree knows of its nodes, as one array per field."""
     told = nodes.fields(tree) if copy else nodes.views(tree)
-    if parameters.fringe is None:
+    if not parameters.has_fringe:
         return told
     del told["odds"], told["odds_exponent"]  # nothing is weighed
     return {**told, **fringe_settings.fields(tree)}

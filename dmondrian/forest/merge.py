@@ -53,8 +53,7 @@ def merge(forests: Sequence[Forest]) -> Forest:
             "calibrated forests cannot be merged: each was calibrated on its own rows, by fewer "
             "than the merged one has; train the parts with calibrate=False"
         )
-    cost = parameters.cost
-    if cost is not None and cost.selection == "prequential":
+    if parameters.selects_lifetimes and parameters.cost.selection == "prequential":
         raise ParameterError(
             "forests whose lifetimes are chosen by prequential loss cannot be merged: what a row "
             "cost depends on the rows before it, of all parts; train them with a lifetime, or "
@@ -87,7 +86,7 @@ def _absorb(forest: Forest, index: int, other: nodes.Tree) -> None:
         tree.head_f[:] = other.head_f
         tree.head_f[nodes.TOTAL_WEIGHT] = 0.0
     shift = float(other.head_f[nodes.OFFSET] - tree.head_f[nodes.OFFSET])
-    has_moments = forest.parameters.n_classes == 0 or forest.parameters.cost is not None
+    has_moments = forest.parameters.n_classes == 0 or forest.parameters.minimises_loss
     points, statistics = _cells(other, shift, has_moments)
     (tree,), rows = fitted([tree], read_only(points))
     growth, stat, _, rule = forest.policies.learning

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dmondrian.ensemble.settings.fringe_settings import FringeSettings, check_fringe
-from dmondrian.ensemble.settings.loss_settings import Cost
+from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import CorruptError
 from dmondrian.forest import state_kernels
 from dmondrian.forest.state_kernels import (
@@ -127,30 +127,24 @@ def check_arrays(
     entry: dict[str, Any],
     arrays: dict[str, np.ndarray],
     form: int,
-    n_features: int,
-    n_stats: int,
-    is_counts: bool,
-    is_on_cube: bool,
-    cost: Cost | None = None,
-    is_fitted_jointly: bool = False,
-    fringe: FringeSettings | None = None,
+    parameters: ForestParameters,
 ) -> None:
     """Raise :class:`CorruptError` unless the arrays are those of one sound tree.
 
-    Statistics are counts of classes if ``is_counts``, else moments of the label, and labels
-    where the ``cost`` of a generalised forest keeps them, or values that were fitted jointly. With
-    a ``fringe`` there are neither boxes nor weights, and the last statistic is not of labels.
-    On the cube (``is_on_cube``) leaves may have seen no row, and boxes lie in their cells. Boxes
-    that come as differences (``form`` is ``NESTED``) are replaced by what they stand for.
+    Statistics are counts of classes, moments of the label, labels where a loss needs them, or
+    values that were fitted jointly. With a fringe there are neither boxes nor weights, and the last
+    statistic is not of labels. On the cube leaves may have no row, and boxes lie in their cells.
+    Boxes that come as differences (``form`` is ``NESTED``) are replaced by what they stand for.
     """
-    fields = dict(_FIELDS)
-    if fringe is not None:
+    fields, n_features = dict(_FIELDS), parameters.n_features
+    is_counts, is_on_cube = parameters.gives_proba, parameters.domain == "cube"
+    if parameters.has_fringe:
         fields = {k: fields[k] for k in fields if k not in _OF_BOXES + _OF_WEIGHTS} | _OF_FRINGE
-    wanted = {*fields, "candidates"} if fringe is not None else set(fields)
+    wanted = {*fields, "candidates"} if parameters.has_fringe else set(fields)
     if set(arrays) != wanted:
         raise CorruptError(f"a tree should have the fields {sorted(wanted)}")
     n_nodes = len(arrays["left"])
-    widths = {"stat": n_stats, "lower": n_features, "upper": n_features}
+    widths = {"stat": parameters.n_stats, "lower": n_features, "upper": n_features}
     for name, dtype in fields.items():
         shape = (n_nodes, widths[name]) if name in widths else (n_nodes,)
         if arrays[name].dtype != dtype or arrays[name].shape != shape:
@@ -161,20 +155,21 @@ def check_arrays(
     check_links(entry, arrays, n_features)
     if not np.isfinite(arrays["threshold"]).all():
         raise CorruptError(f"tree {entry['number']}: its thresholds should be finite")
-    if fringe is not None:
-        check_grown_by_fringe(entry, arrays, n_features, is_counts, fringe)
+    if parameters.has_fringe:
+        check_grown_by_fringe(entry, arrays, n_features, is_counts, parameters.fringe)
         return
     if form == NESTED:
         arrays |= add_differences(arrays, entry["root"])
     check_values(entry, arrays)
-    is_signed = cost is not None or is_fitted_jointly  # what stands where forests keep prices
+    # What stands where other forests store the losses of nodes may have any sign.
+    is_signed = parameters.minimises_loss or parameters.learns_jointly
     check_statistics(entry, arrays, is_counts, is_on_cube, has_signed_prices=is_signed)
-    if is_fitted_jointly:
+    if parameters.learns_jointly:
         check_fit(entry, arrays["stat"])
     if is_on_cube and n_nodes:
         check_cells(entry, arrays)
-    if cost is not None and cost.keeps_labels:
-        check_labels(entry, arrays["stat"], cost.size)
+    if parameters.minimises_loss and parameters.cost.keeps_labels:
+        check_labels(entry, arrays["stat"], parameters.cost.size)
 
 
 def check_grown_by_fringe(

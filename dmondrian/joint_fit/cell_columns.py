@@ -13,8 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from dmondrian.ensemble.ensemble import Ensemble
-from dmondrian.ensemble.settings.parameters import Policies
-from dmondrian.growth.range import Range
+from dmondrian.ensemble.settings.systems import Policies
 from dmondrian.joint_fit.point_draws_kernels import write_point_draws
 from dmondrian.losses.cell import Cell
 from dmondrian.losses.occupied import Occupied
@@ -30,9 +29,7 @@ def leaves_of(ensemble: Ensemble, X: np.ndarray, lifetime: float | None = None) 
     At a shorter lifetime than the forest's, if one is given. On the range of the data, which ends
     where rows end, a row outside is of the cell next to it.
     """
-    growth = ensemble.policies.growth
-    if isinstance(growth, Range):
-        growth = growth._replace(expected=False)
+    growth = ensemble.policies.at_leaves.growth
     # Nobody is asked about statistics: the types of other forests have kernels already.
     chosen = Policies(growth, Moments(MOMENTS), Cell(True), Leaf(False))
     at = np.array([lifetime or ensemble.parameters.realised_lifetime])
@@ -46,10 +43,9 @@ def presence_of(ensemble: Ensemble, X: np.ndarray) -> np.ndarray:
     On the range of the data that is less than one outside the boxes of rows that were learned,
     where the process may part them; on the cube it is one.
     """
-    growth = ensemble.policies.growth
-    if not isinstance(growth, Range):
+    if not ensemble.parameters.splits_range:
         return np.ones((len(X), len(ensemble.placed)))
-    growth = growth._replace(expected=True)
+    growth = ensemble.policies.growth._replace(expected=True)
     chosen = Policies(growth, Moments(MOMENTS), Occupied(1.0), Leaf(False))
     at = np.array([ensemble.parameters.realised_lifetime])
     found: np.ndarray = ensemble.answers(X, chosen, at, 1)[:, :, 0, 0].T
@@ -82,7 +78,7 @@ def columns_of(ensemble: Ensemble, X: np.ndarray, extended: bool = False) -> np.
         Whether a row outside the boxes of its cells may be in a cell of its own: -1.
     """
     leaves = leaves_of(ensemble, X)
-    if extended and isinstance(ensemble.policies.growth, Range):
+    if extended and ensemble.parameters.splits_range:
         leaves = np.where(are_parted(ensemble, X), -1, leaves)
     columns = np.empty_like(leaves)
     for t, tree in enumerate(ensemble.placed):

@@ -23,8 +23,9 @@ Rows = tuple[np.ndarray, np.ndarray, np.ndarray | None]  # X, y, w
 
 def exact_of(ensemble: Ensemble) -> Exact | None:
     """Return an exact fit without rows, if the ensemble begins with one."""
-    joint = ensemble.parameters.joint
-    return Exact(joint, len(ensemble.placed)) if joint is not None and joint.is_exact else None
+    if not ensemble.parameters.learns_jointly or not joint_of(ensemble).is_exact:
+        return None
+    return Exact(joint_of(ensemble), len(ensemble.placed))
 
 
 def learn_jointly(

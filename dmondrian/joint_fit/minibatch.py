@@ -189,7 +189,6 @@ def teach(
 
 def joint_of(ensemble: Ensemble) -> Joint:
     """Return how the cells are fitted."""
-    assert ensemble.parameters.joint is not None  # who calls knows
     return ensemble.parameters.joint
 
 

@@ -46,7 +46,6 @@ def averaged(
         On the range of the data, or without exact fits.
     """
     joint = parameters.joint
-    assert joint is not None  # who calls knows
     if parameters.domain != "cube" or not joint.is_exact:
         raise ParameterError(
             'lifetime="average" needs cells of the cube and exact fits: use domain="cube" with '
@@ -58,7 +57,7 @@ def averaged(
     labels, _ = labels_of(as_targets(y, joint.n_outputs), weights, held, joint.scale)
     cuts, times, _ = cuts_of(forest, X, np.inf)
     end = end_of(joint, cuts, (times, forest.parameters.realised_lifetime), labels)
-    forest.parameters = dataclasses.replace(forest.parameters, lifetime=end)
+    forest.parameters = forest.parameters.replace(lifetime=end)
     forest = _in_full(forest, X, n_threads)
     path = write_averages(forest, sweep_exactly(forest, X, y, weights, held, prior=prior))
     forest.exact = kept = Averaged(joint_of(forest), n_trees, prior)
@@ -70,7 +69,7 @@ def averaged(
 def _in_full(forest: Forest, X: np.ndarray, n_threads: int) -> Forest:
     """Return the trees of the forest's lifetime with every cell of a row split to the end."""
     joint = dataclasses.replace(joint_of(forest), is_averaged=True)
-    anew = Forest(dataclasses.replace(forest.parameters, joint=joint), forest.tree_numbers)
+    anew = Forest(forest.parameters.replace(joint=joint), forest.tree_numbers)
     super(Forest, anew).update(X, np.zeros(len(X)), None, n_threads)
     split_in_full(anew)
     return anew

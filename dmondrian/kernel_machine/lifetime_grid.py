@@ -72,11 +72,8 @@ class WarmSweep:
         end: float,
     ) -> None:
         joint = parameters.joint
-        assert joint is not None  # who calls knows
         self._X, self._weights, self._n_threads, self._end = X, weights, n_threads, end
-        self._parameters = dataclasses.replace(
-            parameters, joint=dataclasses.replace(joint, solver="sgd")
-        )
+        self._parameters = parameters.replace(joint=dataclasses.replace(joint, solver="sgd"))
         self._learned = np.flatnonzero(weights > 0.0)
         self.lifetime, self.n_columns = 0.0, n_trees
         self._forest = Forest(self._parameters, range(n_trees))
@@ -85,7 +82,7 @@ class WarmSweep:
     def _realise(self, lifetime: float) -> None:
         """Draw the trees up to a lifetime; cut them as they are, with what cells know."""
         before, cells = self._forest, getattr(self, "_cells", None)
-        parameters = dataclasses.replace(self._parameters, lifetime=lifetime)
+        parameters = self._parameters.replace(lifetime=lifetime)
         self._forest = forest = Forest(parameters, before.tree_numbers)
         super(Forest, forest).update(self._X, np.zeros(len(self._X)), None, self._n_threads)
         self._realised = lifetime

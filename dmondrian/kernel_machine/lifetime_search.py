@@ -68,7 +68,6 @@ def choose_lifetime(
         If exact fits are needed, and not asked for.
     """
     joint = parameters.joint
-    assert joint is not None  # who calls knows
     needs_exact = by != "validation"
     if needs_exact and not joint.is_exact:
         raise ParameterError(
@@ -131,7 +130,6 @@ def realised(
     columns of rows of positive weight ``learned``, or half as many cells in a tree as rows.
     """
     joint = parameters.joint
-    assert joint is not None  # who calls knows
     cells = dataclasses.replace(joint, n_outputs=0)
     end, known = max_lifetime, np.unique(X, axis=0)
     halves = max(len(known) // 2, 1) * n_trees
@@ -139,14 +137,12 @@ def realised(
     if end is None:
         end = first_lifetime(known, math.inf)
     for _ in range(_MOST_DOUBLINGS):
-        forest = Forest(
-            dataclasses.replace(parameters, lifetime=float(end), joint=cells), range(n_trees)
-        )
+        forest = Forest(parameters.replace(lifetime=float(end), joint=cells), range(n_trees))
         super(Forest, forest).update(X, np.zeros(len(X)), None, n_threads)
         if max_lifetime is not None or len(known) < 2 or n_cells(forest, X, learned) > limit:
             break
         end *= 2.0
-    forest.parameters = dataclasses.replace(forest.parameters, joint=joint)
+    forest.parameters = forest.parameters.replace(joint=joint)
     return forest
 
 

@@ -43,12 +43,11 @@ _OCTAVE = 8
 
 def kind_of(parameters: ForestParameters) -> str:
     """Return how a forest's rows are forecast: "row", "lifetime", "batch" or "slice"."""
-    if parameters.joint is not None:
+    if parameters.learns_jointly:
         return BATCHES
-    if parameters.cost is not None and parameters.cost.selection is not None:
+    if parameters.selects_lifetimes:
         return LIFETIMES
-    is_gaussian = parameters.aggregation == "hierarchy" and not parameters.n_classes
-    return SLICES if is_gaussian else EACH
+    return SLICES if parameters.has_gaussian_mixture else EACH
 
 
 def in_words(kind: str, exact_from: int = 0) -> str:

@@ -80,8 +80,7 @@ def forecast_and_learn_all(
         of a slice.
     """
     ensemble.check_sizes(y, w)
-    if ensemble.parameters.cost is not None:
-        ensemble.parameters.cost.check_labels(y)
+    ensemble.parameters.check_labels(y)
     kind = kind_of(ensemble.parameters)
     if kind == SLICES:
         sums = _by_slices(ensemble, X, y, w, n_threads, position, dropped)
@@ -135,10 +134,10 @@ class _Heard:
         self._first = int(np.searchsorted(self._before, 0.0, side="right"))  # that trees answer
         self._hits, self._found = hits, np.flatnonzero(hits if samples else np.zeros(0))
         self._samples = samples
-        n_said = WORDS if its.tells_labels else k
+        n_said = WORDS if its.gives_label_variance else k
         self._sampled = np.zeros((len(self._found), n_said), np.int64)
-        self._known = np.zeros((len(self._found), KNOWN if its.tells_labels else 0))
-        self._is_whole, self._one = its.tells_proba, finest_one(n_trees)
+        self._known = np.zeros((len(self._found), KNOWN if its.gives_label_variance else 0))
+        self._is_whole, self._one = its.gives_proba, finest_one(n_trees)
         self._whole = np.zeros((n if self._is_whole else 0, k), np.int64)
         self._whole[: self._first] = len(ensemble.placed) * np.rint(self._one / k)
         self._sums = _no_sums(ensemble, 0 if self._is_whole else n)
@@ -186,7 +185,7 @@ class _Heard:
         if not self._samples:
             return Forecasts(summed, None)
         origin, known = self._ensemble.origin, self._known
-        told = units(known, origin) if self._ensemble.parameters.tells_labels else known
+        told = units(known, origin) if self._ensemble.parameters.gives_label_variance else known
         found = self._found
         sampled = Sampled(found, self._before[found], self._hits[found], self._sampled, told)
         return Forecasts(summed, sampled)

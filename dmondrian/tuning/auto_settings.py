@@ -159,7 +159,7 @@ def _candidates(parameters: ForestParameters, auto: Sequence[str]) -> list[Fores
         for share, charge in CANDIDATES
     ]
     return [
-        dataclasses.replace(parameters, alpha=alpha, charge_opening=charge)
+        parameters.replace(alpha=alpha, charge_opening=charge)
         for alpha, charge in dict.fromkeys(told)
     ]
 

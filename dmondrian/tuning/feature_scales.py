@@ -41,7 +41,8 @@ import numpy as np
 
 from dmondrian.ensemble.feature_importances import relevances
 from dmondrian.ensemble.rows.encoded_rows import arranged
-from dmondrian.ensemble.settings.parameters import LARGEST_SCALE, ForestParameters
+from dmondrian.ensemble.settings.numeric_limits import LARGEST_SCALE
+from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.ensemble.threads import run_threads
 from dmondrian.prequential.progressive_validation import Given, Rows, Trial, late_loss
 

@@ -187,7 +187,6 @@ class DensityAnswers:
 
     def __init__(self, forest: Ensemble, n_draws: int) -> None:
         cost, lifetimes = forest.parameters.cost, forest.tree_lifetimes()[:, 0]
-        assert cost is not None  # every density has one
         self._density = ForestDensity(forest, lifetimes, cost.bound, cost.cell_value, n_draws)
         self.check_domain = forest.check_domain
 

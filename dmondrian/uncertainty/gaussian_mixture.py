@@ -98,7 +98,7 @@ def mixture_std(forest: Ensemble, X: np.ndarray, lifetime: float) -> np.ndarray:
 
 def _lists(forest: Ensemble, X: np.ndarray, lifetime: float) -> np.ndarray:
     """Return the Gaussians of each tree at each row, float64 [T, n, width]."""
-    is_hierarchy = isinstance(forest.policies.rule, GaussianHierarchy)
+    is_hierarchy = forest.parameters.has_gaussian_mixture
     rule = GaussianHierarchy(lifetime, True) if is_hierarchy else Cells(True)
     chosen, lifetimes = forest.policies._replace(rule=rule), np.array([lifetime])
     room = _FIRST_ROOM

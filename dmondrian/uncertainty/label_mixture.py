@@ -20,7 +20,6 @@ import numpy as np
 
 from dmondrian.ensemble.ensemble import Ensemble
 from dmondrian.ensemble.threads import run_threads
-from dmondrian.growth.range import Range
 from dmondrian.losses.cell import Cell
 from dmondrian.stats.labels import KEPT
 from dmondrian.tree import nodes
@@ -63,9 +62,7 @@ def _mixtures(
     forest: Ensemble, X: np.ndarray, lifetimes: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return labels and their shares at each row, float64 [n, T k]; shares of 0 are of no row."""
-    growth = forest.policies.growth
-    growth = growth._replace(expected=False) if isinstance(growth, Range) else growth
-    chosen = forest.policies._replace(growth=growth, loss=Cell(bool(forest.parameters.empty_prior)))
+    chosen = forest.policies.at_leaves._replace(loss=Cell(bool(forest.parameters.empty_prior)))
     asked, which = np.unique(lifetimes, return_inverse=True)
     answers = forest.answers(X, chosen, asked, 1)[..., 0]
     labels, weights = [], []

@@ -318,7 +318,7 @@ def warm(parameters: ForestParameters, calibrate: bool = False, progressive: boo
     forest.freeze()  # as forecasts of many rows do
     forest.predict_sums(X)
     forest.update(0.5 * X, y, None)  # boxes that wrote columns as bits are written anew
-    if progressive and parameters.joint is None:
+    if progressive and not parameters.learns_jointly:
         for w in (None, np.ones(2)):
             forecast_and_learn_all(forest, X, y, w, position=4, n_trees=1, samples=calibrate)
     encode_forest(*forest.stored())

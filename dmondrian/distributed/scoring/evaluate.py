@@ -25,8 +25,7 @@ from dmondrian.distributed.scoring.memory_plan import parse_limit, row_needs
 from dmondrian.distributed.scoring.model_info import open_model
 from dmondrian.distributed.scoring.tree_pipeline import connected_relay
 from dmondrian.distributed.worker import work_units
-from dmondrian.ensemble.settings.kernel_settings import Joint
-from dmondrian.ensemble.settings.loss_settings import Cost, forecasts
+from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.ensemble.sums.prediction_sums import Sums
 from dmondrian.errors import DataError
 from dmondrian.uncertainty.temperature_scaling import (
@@ -47,7 +46,7 @@ class Part:
 
     plan: Plan  # of these blocks alone: there is no folder that every worker could read it from
     calibration: Fitted | None
-    cost: Cost | Joint | None
+    parameters: ForestParameters
     is_detailed = False
 
     @property
@@ -71,8 +70,8 @@ class Part:
         measured: Measured = []
         for encoded, sums in summed:
             y = np.zeros(len(encoded.X)) if encoded.y is None else encoded.y  # of a density
-            mean = calibrated(forecasts(self.cost, sums.mean), self.calibration)
-            if isinstance(self.cost, Cost) and self.cost.levels:
+            mean = calibrated(self.parameters.forecasts(sums.mean), self.calibration)
+            if self.parameters.levels:
                 mean = np.concatenate([mean, sums.mean], axis=1)
             if self.tells_labels:
                 std = calibrated_std(sums.variance, self.calibration)
@@ -144,20 +143,24 @@ def evaluate(
             counted(plan.n_rows, "row"),
         )
     parts = [
-        Part(Plan(plan.schema, plan.blocks[part.first : part.last]), model.calibration, model.cost)
+        Part(
+            Plan(plan.schema, plan.blocks[part.first : part.last]),
+            model.calibration,
+            model.parameters,
+        )
         for part in join(plan.blocks, max_rows=work_units.UNIT_ROWS, max_blocks=None)
     ]
     k, width = model.n_outputs, len(plan.schema.feature_names)
     # A result is copied once on its way out, and has target and weight; a generalised forest's
     # has one forecast more than sums: the other class, or the quantile that stands for all; a
     # calibrated regressor's its standard deviation.
-    has_more = model.cost is not None or tells_labels(model.calibration)
+    its = model.parameters
+    has_more = its.minimises_loss or its.learns_jointly or tells_labels(model.calibration)
     widths = {"sums": k + int(tells_labels(model.calibration)), "result": k + 2 + int(has_more)}
     needs = row_needs((p.plan.blocks for p in parts), width, len(plan.schema.columns) + 2, widths)
-    levels = model.cost.levels if isinstance(model.cost, Cost) else ()
     total: Likelihood | HeldOut = Likelihood()
     if model.n_draws is None:
-        total = HeldOut(model.schema.task, levels, tells_labels(model.calibration))
+        total = HeldOut(model.schema.task, its.levels, tells_labels(model.calibration))
 
     def add(measured: Measured) -> None:
         for mean, y, weight in measured:

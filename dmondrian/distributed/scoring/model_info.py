@@ -20,8 +20,6 @@ from dmondrian.checkpoint import look_at_model, peek_blobs
 from dmondrian.checkpoint.stream import MAX_PLAN_BYTES
 from dmondrian.data import Plan, Schema
 from dmondrian.distributed.scoring.memory_plan import Stored, stored
-from dmondrian.ensemble.settings.kernel_settings import Joint
-from dmondrian.ensemble.settings.loss_settings import Cost
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import CorruptError, DataError
 from dmondrian.store import open_store
@@ -42,8 +40,8 @@ class Model:
     tells_std: bool  # whether second moments are those of the label, not between trees
     schema: Schema
     digest: str  # of trees, schema and calibration
+    parameters: ForestParameters
     calibration: Fitted | None = None  # of its forecasts
-    cost: Cost | Joint | None = None  # what a generalised forest or a kernel machine minimises
     n_draws: int | None = None  # that normalise a density, which needs all trees at once
     tells_distance: bool = True  # whether nodes know the range of their rows
 
@@ -112,11 +110,11 @@ def open_model(url: str) -> Model:
     }
     calibration = None
     if manifest.metrics.get("calibration") is not None:
-        kind = kind_of(parameters.tells_labels)
+        kind = kind_of(parameters.gives_label_variance)
         calibration = kind.from_json(manifest.metrics["calibration"])
         content["calibration"] = calibration.to_json()
     n_draws = None
-    if parameters.algorithm == "mondrian-density":
+    if parameters.is_density:
         n_draws = content["n_draws"] = _draws_of(about, url)
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     schema = Schema.from_json(about["schema"])
@@ -126,11 +124,11 @@ def open_model(url: str) -> Model:
             f"{url}: run.json describes {schema.n_features} features and {schema.n_classes} "
             f"classes, the forest has {shape[0]} and {shape[1]}"
         )
-    is_hierarchy = parameters.aggregation == "hierarchy" and parameters.n_classes == 0
-    tells_std = is_hierarchy or (calibration is not None and parameters.tells_labels)
-    k, cost = parameters.n_outputs, parameters.cost or parameters.joint
-    has_boxes = parameters.has_boxes
-    return Model(trees, k, tells_std, schema, digest, calibration, cost, n_draws, has_boxes)
+    tells_std = parameters.has_gaussian_mixture or (
+        calibration is not None and parameters.gives_label_variance
+    )
+    k, has_boxes = parameters.n_outputs, parameters.has_boxes
+    return Model(trees, k, tells_std, schema, digest, parameters, calibration, n_draws, has_boxes)
 
 
 def _draws_of(about: dict[str, Any], url: str) -> int:

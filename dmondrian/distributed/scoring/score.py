@@ -43,8 +43,8 @@ from dmondrian.distributed.scoring.output_folder import (
     verify,
 )
 from dmondrian.distributed.scoring.tree_pipeline import Relay, connected_relay
-from dmondrian.ensemble.settings.kernel_settings import Joint
-from dmondrian.ensemble.settings.loss_settings import Cost, forecasts, quantile_names, responses
+from dmondrian.ensemble.settings.loss_settings import quantile_names, responses
+from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.ensemble.sums.prediction_sums import Sums
 from dmondrian.errors import ParameterError
 from dmondrian.store import ExistsError, open_store
@@ -78,7 +78,7 @@ class Part:
     classes: tuple[Any, ...] | None
     details: tuple[str, ...]  # columns of the deviation and of the distance; none if not asked for
     calibration: Fitted | None
-    cost: Cost | Joint | None
+    parameters: ForestParameters
 
     @property
     def is_detailed(self) -> bool:
@@ -119,8 +119,8 @@ class Part:
         return {**entry, "is_new": True, "is_mended": is_mended}
 
     def _table(self, encoded: Encoded, sums: Sums) -> pa.Table:
-        names = _score_names(self.classes, self.cost, self.details)
-        arrays = score_arrays(sums, self.classes, self.calibration, self.cost)
+        names = _score_names(self.classes, self.parameters, self.details)
+        arrays = score_arrays(sums, self.classes, self.calibration, self.parameters)
         scores = dict(zip(names, arrays, strict=True))
         kept = encoded.keep
         return pa.table(
@@ -220,7 +220,7 @@ def score(
     classes = None if model.schema.classes is None else tuple(model.schema.classes)
     parts = [
         Part(store.url, asked, plan.digest, part_name(one.index), one.first, one.last, keep,
-             classes, told, model.calibration, model.cost)
+             classes, told, model.calibration, model.parameters)
         for one in join(plan.blocks, max_rows=FILE_ROWS, max_blocks=None)
     ]  # fmt: skip
     result: dict[str, Any] = {"rows": plan.n_rows, "files": len(parts), "written": 0}
@@ -266,7 +266,7 @@ def part_name(index: int) -> str:
 
 
 def _check_names(model: Model, details: tuple[str, ...], keep: tuple[str, ...]) -> None:
-    taken = _score_names(model.schema.classes, model.cost, details)
+    taken = _score_names(model.schema.classes, model.parameters, details)
     clash = sorted({name for name in keep if name in taken or keep.count(name) > 1})
     if clash:
         raise ParameterError(
@@ -277,19 +277,19 @@ def _check_names(model: Model, details: tuple[str, ...], keep: tuple[str, ...]) 
 
 def _details(model: Model) -> tuple[str, ...]:
     """Return the columns that tell how sure the forest is; a density has none."""
-    if isinstance(model.cost, Cost) and model.cost.loss == "density":
+    if model.parameters.is_density:
         return ()
     deviation = "std" if model.tells_std else "spread"
     return (deviation, "distance") if model.tells_distance else (deviation,)
 
 
-def _score_names(classes: Any, cost: Cost | Joint | None, details: tuple[str, ...]) -> list[str]:
-    if isinstance(cost, Cost) and cost.loss == "density":
+def _score_names(classes: Any, parameters: ForestParameters, details: tuple[str, ...]) -> list[str]:
+    if parameters.is_density:
         return ["log_density"]
-    if isinstance(cost, Cost) and cost.levels:
-        return [*quantile_names(cost.levels), *details]
-    if isinstance(cost, Cost) and cost.is_binary:
-        shares = [] if cost.loss == "hinge" else [f"proba_{c}" for c in classes]
+    if parameters.levels:
+        return [*quantile_names(parameters.levels), *details]
+    if parameters.has_decision:
+        shares = [] if parameters.cost.loss == "hinge" else [f"proba_{c}" for c in classes]
         return ["prediction", *shares, "decision", *details]
     return ["prediction", *(f"proba_{c}" for c in classes or ()), *details]
 
@@ -327,21 +327,21 @@ def score_arrays(
     sums: Sums,
     classes: Sequence[Any] | None,
     calibration: Fitted | None,
-    cost: Cost | Joint | None = None,
+    parameters: ForestParameters,
 ) -> list[pa.Array]:
     """Return the columns of scores of some rows, in their order, from the sums over all trees.
 
     Deviations and distances are among them where they were summed.
     """
     mean = sums.mean
-    if isinstance(cost, Cost) and cost.loss == "density":
+    if parameters.is_density:
         return [pa.array(mean[:, 0])]
-    if isinstance(cost, Cost):
-        told = _costly_arrays(mean, classes, cost)
-        return [*told, *_detail_arrays(sums, None, cost.middle)]
+    if parameters.minimises_loss:
+        told = _costly_arrays(mean, classes, parameters)
+        return [*told, *_detail_arrays(sums, None, parameters.cost.middle)]
     if classes is None:
         return [pa.array(mean[:, 0]), *_detail_arrays(sums, calibration, 0)]
-    proba = calibrated(forecasts(cost, mean), calibration)
+    proba = calibrated(parameters.forecasts(mean), calibration)
     best = proba.argmax(axis=1)
     probabilities = [pa.array(np.ascontiguousarray(proba[:, k])) for k in range(mean.shape[1])]
     prediction = pa.array(list(classes)).take(pa.array(best))
@@ -361,12 +361,14 @@ def _detail_arrays(
     return found
 
 
-def _costly_arrays(mean: np.ndarray, classes: Sequence[Any] | None, cost: Cost) -> list[pa.Array]:
+def _costly_arrays(
+    mean: np.ndarray, classes: Sequence[Any] | None, parameters: ForestParameters
+) -> list[pa.Array]:
     """Return the columns of what a generalised forest says."""
     if classes is None:
-        said = responses(cost.loss, mean)
+        said = responses(parameters.cost.loss, mean)
         return [pa.array(np.ascontiguousarray(said[:, k])) for k in range(said.shape[1])]
     z = mean[:, 0]
-    shares = forecasts(cost, mean)
-    told = [] if cost.loss == "hinge" else [pa.array(shares[:, k].copy()) for k in range(2)]
+    shares, loss = parameters.forecasts(mean), parameters.cost.loss
+    told = [] if loss == "hinge" else [pa.array(shares[:, k].copy()) for k in range(2)]
     return [pa.array(list(classes)).take(pa.array((z > 0.0).astype(np.int64))), *told, pa.array(z)]

@@ -22,6 +22,7 @@ from dmondrian.distributed.cluster.progress import Listener
 from dmondrian.distributed.training.attempt import Manner, finish, manner_of
 from dmondrian.distributed.training.run_setup import MOST_TREES, cut_trees
 from dmondrian.distributed.training.train import TrainedRun
+from dmondrian.ensemble.settings.stored_parameters import learns_jointly
 from dmondrian.errors import CheckpointError, ParameterError
 
 _OWN = ("format", VERSIONS_KEY)  # entries of run.json that each part fills in anew
@@ -78,7 +79,7 @@ def grow(
     manner = manner_of(checkpoint_every, window, progress)
     base = open_whole(run)
     plan = _finished_plan(base)
-    if base.run_json["parameters"].get("joint") is not None:
+    if learns_jointly(base.run_json["parameters"]):
         raise ParameterError(
             f"{base.url} is of {base.run_json['algorithm']}, whose trees are fitted together: new "
             "ones would change what the others learned. Train a run with more trees"

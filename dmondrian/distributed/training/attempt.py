@@ -150,7 +150,7 @@ class Attempt:
         calibration = None
         if self.run.run_json["estimator"].get("calibrate"):
             stored = metrics.get("calibration")
-            kind = kind_of(self.parameters.tells_labels)
+            kind = kind_of(self.parameters.gives_label_variance)
             calibration = kind() if stored is None else kind.from_json(stored)
         self.units = self._cut(position)
         settled = sum(unit.stop <= position for unit in self.units)
@@ -163,7 +163,7 @@ class Attempt:
             calibration,
             read_counts(metrics),
             settled,
-            self.parameters.cost or self.parameters.joint,
+            self.parameters,
             self._sortedness(),
         )
 
@@ -177,8 +177,8 @@ class Attempt:
 
     def _cut(self, position: int = 0) -> list[Unit]:
         """Cut the stream into units, of which one ends at a checkpoint."""
-        chunks = chunks_of(self.plan, self.parameters.joint)
-        if self.parameters.joint is not None:
+        chunks = chunks_of(self.plan, self.parameters.learns_jointly)
+        if self.parameters.learns_jointly:
             return cut_jointly(chunks, self.parameters.joint.batch_size, (position,))
         every, n_outputs, is_sliced = self.manner.every.rows, 1, False
         if self.run.run_json.get("progressive"):

@@ -42,6 +42,7 @@ from dmondrian.distributed.worker.messages import (
 )
 from dmondrian.distributed.worker.tasks import forget, hold, restore, step
 from dmondrian.distributed.worker.work_units import Unit
+from dmondrian.ensemble.settings.stored_parameters import learns_jointly
 from dmondrian.errors import ClusterError
 
 _TICK = 0.25  # seconds between two looks at the clock while nothing is answered
@@ -211,7 +212,7 @@ class Coordinator:
         lost its worker has come as far as it is saved, however little a worker holds of it.
         """
         stop = self._unsent()
-        if self._run.run_json["parameters"].get("joint") is None:  # else trees are ahead: see Step
+        if not learns_jointly(self._run.run_json["parameters"]):  # else trees are ahead: see Step
             self._fleet.look(now=True)  # who is gone need not be waited for
             self._drop_lost()
             self._generation += 1

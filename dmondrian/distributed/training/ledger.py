@@ -20,8 +20,7 @@ from dmondrian.distributed.metrics.sortedness import Sortedness
 from dmondrian.distributed.training.minibatch_barrier import Rounds
 from dmondrian.distributed.worker.messages import Answer, BlockAnswer
 from dmondrian.distributed.worker.work_units import Unit
-from dmondrian.ensemble.settings.kernel_settings import Joint
-from dmondrian.ensemble.settings.loss_settings import Cost, forecasts
+from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.prequential.forecast_lag import BATCHES
 from dmondrian.prequential.forecasts import mean_over_trees
 from dmondrian.prequential.stream_sample import Sampled, add
@@ -49,9 +48,8 @@ class Ledger:
         Values clipped, unseen or dropped so far.
     settled : int
         Units that were settled before.
-    cost : Cost or Joint or None
-        Of a forest whose sums are no forecasts of the label yet. Cells that are fitted jointly are
-        learned in rounds.
+    parameters : ForestParameters
+        Of the forest. Cells that are fitted jointly are learned in rounds.
     sortedness : Sortedness or None
         Is told the targets.
     """
@@ -65,7 +63,7 @@ class Ledger:
         calibration: Fitted | None,
         counts: dict[str, int],
         settled: int,
-        cost: Cost | Joint | None = None,
+        parameters: ForestParameters,
         sortedness: Sortedness | None = None,
     ) -> None:
         self.units = units
@@ -76,9 +74,9 @@ class Ledger:
         self.summary: Summary | None = None  # of the trees that the last unit settled saved
         self._n_shards = n_shards
         self._n_trees = n_trees
-        self._cost = cost
+        self._parameters = parameters
         self._sortedness = sortedness
-        self._rounds = Rounds(n_shards, n_trees) if isinstance(cost, Joint) else None
+        self._rounds = Rounds(n_shards, n_trees) if parameters.learns_jointly else None
         self._answers: dict[int, dict[int, Answer]] = {}
         self._is_warned = False  # of forecasts worse than the mean label
 
@@ -157,7 +155,7 @@ class Ledger:
         if self.progressive is None or mean is None:
             self._calibrate(drawn, speaker.y)
             return
-        mean = self._calibrated(forecasts(self._cost, mean), speaker.y, drawn)
+        mean = self._calibrated(self._parameters.forecasts(mean), speaker.y, drawn)
         mean = self._begun(mean, speaker.y, speaker.weight)
         self.progressive.add(mean, speaker.y, speaker.weight)
         if self.progressive.is_worse_than_mean and not self._is_warned:

@@ -77,7 +77,7 @@ class HeldRun:
             raise CorruptError(
                 f"the plan in {order.run} is not the one that run.json or plans/ names"
             )
-        self.chunks = chunks_of(self.plan, self.parameters.joint)
+        self.chunks = chunks_of(self.plan, self.parameters.learns_jointly)
         self._starts = [chunk.start for chunk in self.chunks]
         self.shards: dict[int, Shard] = {}
         self.generation = 0  # steps of an earlier one are not begun
@@ -380,7 +380,7 @@ def _advance(held: HeldRun, shard: Shard, order: Step) -> Answer:
 
 
 def _learn(chunk: Chunk, shard: Shard, encoded: Encoded, order: Step) -> None:
-    is_joint = shard.forest.parameters.joint is not None
+    is_joint = shard.forest.parameters.learns_jointly
     (learn_jointly if is_joint else learn_block)(chunk, shard, encoded, order)
 
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from dmondrian.data import Chunk, Plan
-from dmondrian.ensemble.settings.kernel_settings import Joint
 from dmondrian.joint_fit.minibatch import pieces
 from dmondrian.prequential.forecast_lag import mark_from, mark_up_to
 
@@ -94,13 +93,13 @@ def cut(
     return units
 
 
-def chunks_of(plan: Plan, joint: Joint | None) -> tuple[Chunk, ...]:
+def chunks_of(plan: Plan, is_joint: bool) -> tuple[Chunk, ...]:
     """Return the chunks in which a run reads its stream.
 
     Mini-batches end at numbers of rows that have a target. Where rows without one are dropped, what
     is learned depends on where steps end: they end with row groups, as they always did.
     """
-    is_cut = joint is not None and plan.schema.null_target == "drop"
+    is_cut = is_joint and plan.schema.null_target == "drop"
     return plan.chunks_by_block if is_cut else plan.chunks
 
 

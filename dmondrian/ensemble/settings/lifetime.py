@@ -13,6 +13,7 @@ References: Mourtada, Gaiffas, Scornet (2017), Algorithm 4, Theorems 1 and 2.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -100,6 +101,11 @@ def check_lifetimes(lifetimes: Iterable[float], realised: float) -> np.ndarray:
             "only: ask for less, or train with a larger lifetime"
         )
     return found
+
+
+def lifetime_to_json(lifetime: Lifetime) -> float | dict[str, Any] | None:
+    """Return a lifetime as JSON holds it (a dict for a growing one)."""
+    return dataclasses.asdict(lifetime) if isinstance(lifetime, PowerLifetime) else lifetime
 
 
 def lifetime_from_json(told: Any) -> Lifetime:

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from dmondrian.ensemble.settings.kernel_settings import Joint, proba_of
 from dmondrian.errors import CorruptError, DataError, ParameterError
 from dmondrian.losses.convex import LOSSES, OfMean
 from dmondrian.losses.huber import Huber
@@ -242,13 +241,12 @@ _RESPONSES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-def forecasts(cost: Cost | Joint | None, mean: np.ndarray) -> np.ndarray:
+def forecasts(cost: Cost, mean: np.ndarray) -> np.ndarray:
     """Return what metrics compare with labels, from the mean over trees.
 
     Parameters
     ----------
-    cost : Cost or Joint or None
-        None for forests that are not generalised: theirs is the mean itself.
+    cost : Cost
     mean : float64 [n, k]
 
     Returns
@@ -257,10 +255,6 @@ def forecasts(cost: Cost | Joint | None, mean: np.ndarray) -> np.ndarray:
         Class probabilities (of the hinge: shares of the trees' signs), or the predicted mean
         label; of quantiles the one whose level is nearest to 1/2.
     """
-    if cost is None or (isinstance(cost, Joint) and cost.n_outputs == 1):
-        return mean
-    if isinstance(cost, Joint):
-        return proba_of(cost.loss, mean)
     if cost.is_binary:
         share = responses("square" if cost.loss == "hinge" else cost.loss, mean[:, 0])
         return np.stack([1.0 - share, share], axis=1)

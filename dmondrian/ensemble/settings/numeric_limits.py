@@ -18,6 +18,10 @@ from dmondrian.errors import DataError, ParameterError
 # Prices need squares of weights, their inverses and logarithms of gamma functions.
 LEAST_WEIGHT, LARGEST_WEIGHT = 1e-100, 1e100
 LARGEST_TARGET = 1e140  # squares of differences and their sums stay finite
+# Pseudo-counts beyond leave the range in which losses are stored (tree/scaled_float.py).
+LEAST_ALPHA, LARGEST_ALPHA = 1e-30, 1e6
+# A column is multiplied by its scale in float32.
+LEAST_SCALE, LARGEST_SCALE = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 _LARGEST_SUM = 1e150  # target times weight: prices need its square
 
 

@@ -110,10 +110,10 @@ def metrics_of(
         len(shards),
         TREES,
         Progressive(task, kind_of_forecasts(its)),
-        kind_of(its.tells_labels)() if calibrate else None,
+        kind_of(its.gives_label_variance)() if calibrate else None,
         {},
         0,
-        its.cost,
+        its,
     )
     for number, trees in enumerate(shards):
         forest = Forest(its, trees)

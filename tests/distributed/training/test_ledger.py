@@ -10,12 +10,14 @@ from dmondrian.distributed.metrics.progressive import Progressive
 from dmondrian.distributed.training.ledger import Ledger
 from dmondrian.distributed.worker.messages import OK, Answer, BlockAnswer
 from dmondrian.distributed.worker.work_units import Unit
+from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.ensemble.sums.pairwise import partial_sums
 
 UNITS = [Unit(0, 0, 60), Unit(1, 60, 100)]
 ROWS = [30, 30, 40]
 STARTS = [0, 30, 60]
 SHARDS = 3
+FOREST = ForestParameters("amf-classifier", 1, 2, seed=0)
 
 
 def answers() -> dict[tuple[int, int], Answer]:
@@ -36,7 +38,7 @@ def answers() -> dict[tuple[int, int], Answer]:
 
 
 def settled(order: list[tuple[int, int]]) -> Ledger:
-    ledger = Ledger(UNITS, SHARDS, 3, Progressive("classification"), None, {}, 0)
+    ledger = Ledger(UNITS, SHARDS, 3, Progressive("classification"), None, {}, 0, FOREST)
     made = answers()
     for key in order:
         ledger.take(*key, made[key])
@@ -64,7 +66,7 @@ def test_a_repeated_answer_changes_nothing() -> None:
 
 
 def test_what_shards_saved_is_told_when_the_unit_is_settled() -> None:
-    ledger = Ledger(UNITS, SHARDS, 3, None, None, {}, 0)
+    ledger = Ledger(UNITS, SHARDS, 3, None, None, {}, 0, FOREST)
     for (shard, unit), answer in answers().items():
         answer.saved = (f"{shard}" * 64, 10 + shard) if unit == 0 else None
         ledger.take(shard, unit, answer)

@@ -1,0 +1,20 @@
+"""What the JSON of a forest's parameters shows of the forest, for those who load no kernels.
+
+Relies on nothing else. Promises the answers of the properties of
+:class:`dmondrian.ensemble.settings.parameters.ForestParameters` of these names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def learns_jointly(parameters: Mapping[str, Any]) -> bool:
+    """Return whether values of the cells of all trees are fitted together."""
+    return parameters.get("joint") is not None
+
+
+def is_density(parameters: Mapping[str, Any]) -> bool:
+    """Return whether rows have no labels, and predictions are densities."""
+    return (parameters.get("cost") or {}).get("loss") == "density"
