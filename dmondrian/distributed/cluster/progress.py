@@ -216,27 +216,26 @@ def listener(progress: Listener | bool | None) -> Listener | None:
     return progress if callable(progress) else None
 
 
-class Teller:
-    """Calls a listener at most each `interval` seconds, and whenever it is told to speak now."""
+class ProgressReporter:
+    """Calls a listener at most once each `interval` seconds, or at once when asked to."""
 
     interval = 1.0
 
     def __init__(self, listener: Listener | None) -> None:
         self._listener = listener
-        self._last = -float("inf")
-        self._told: Progress | None = None
+        self._last = -float("inf")  # time of the last report
+        self._reported: Progress | None = None
 
-    def tell(self, make: Callable[[], Progress], now: bool = False) -> None:
-        """Speak, if it is time; `make` is called only then."""
+    def report(self, make: Callable[[], Progress], now: bool = False) -> None:
+        """Pass the listener a record, made by `make`, if the interval has passed or `now`."""
         if self._listener is None:
             return
         moment = time.monotonic()
         if now or moment - self._last >= self.interval:
             self._last = moment
-            progress = make()
+            progress, last = make(), self._reported
             is_end = progress.rows == progress.n_rows
-            told = self._told
-            if is_end and told and (told.rows, told.durable) == (progress.rows, progress.durable):
-                return  # the end is told once
-            self._told = progress
+            if is_end and last and (last.rows, last.durable) == (progress.rows, progress.durable):
+                return  # the end is reported once
+            self._reported = progress
             self._listener(progress)
