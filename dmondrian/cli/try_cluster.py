@@ -112,7 +112,7 @@ def _certificates(folder: Path, output: Output) -> Tls:
         return tls
     make_certificates(folder)
     output.note(
-        f"made a throw-away certificate authority and a certificate in {folder}; whoever can read "
+        f"made a temporary certificate authority and a certificate in {folder}; whoever can read "
         "key.pem there can run any code on this cluster"
     )
     return tls
