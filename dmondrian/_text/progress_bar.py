@@ -1,130 +1,108 @@
-"""A line of progress on a stream: rewritten in place on a terminal, a new line elsewhere.
+"""Progress on a stream: a tqdm bar on a terminal or in a notebook, lines at intervals elsewhere.
 
-Relies on the standard library alone. Promises that a line never exceeds the terminal, whose width
-is asked for each time, so that it can be rewritten; and that where lines cannot be rewritten, as in
-a log file, they come at intervals and only when there is something new.
+Relies on tqdm for bars: it is loaded when the first one is shown. Promises that where a bar cannot
+be redrawn, as in a log file, lines come at intervals and only when there is something new.
 """
 
 from __future__ import annotations
 
 import math
-import os
-import shutil
+import sys
+import threading
 import time
-import unicodedata
-from collections.abc import Callable, Sequence
-from typing import TextIO
+import warnings
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TextIO
 
 LOG_SECONDS = 5.0
-"""Between two lines where they cannot be rewritten in place."""
+"""Between two lines where they cannot be redrawn in place."""
 
-_UNSEEN = ("Mn", "Me", "Cf")  # categories of characters that take no column of their own
-
-
-def columns_of(stream: TextIO) -> int | None:
-    """Return the columns of the terminal that a stream writes to; None where it is no terminal."""
-    if not stream.isatty():
-        return None
-    try:
-        found = os.get_terminal_size(stream.fileno()).columns
-    except (OSError, ValueError):  # it has no number, or is no terminal of this machine's
-        found = 0
-    return found or shutil.get_terminal_size().columns
+_WITH_BAR, _TEXT_ALONE = "{percentage:3.0f}%|{bar}| {desc}", "{desc}"
 
 
-def width_of(text: str) -> int:
-    """Return the columns that a text takes on a terminal."""
-    return len(text) if text.isascii() else sum(map(_columns, text))
+def is_notebook() -> bool:
+    """Whether a notebook's kernel runs this; loads nothing to find out."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel")
 
 
-def _columns(character: str) -> int:
-    if unicodedata.category(character) in _UNSEEN:
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
-
-
-def cut(text: str, width: int) -> str:
-    """Return the beginning of a text that fits into a number of columns."""
-    if width_of(text) <= width:
-        return text
-    taken = 0
-    for end, character in enumerate(text):
-        taken += _columns(character)
-        if taken > width:
-            return text[:end]
-    return text
-
-
-def fitted(needed: Sequence[tuple[str, ...]], others: Sequence[str], width: int | None) -> str:
-    """Join parts of a line by commas, as many as fit into a number of columns.
+class ProgressBar:
+    """The newest state of some work on a stream.
 
     Parameters
     ----------
-    needed : sequence of tuple of str
-        What is most wanted, first; of each part the ways to say it, the longest first. The last of
-        them are shortened first.
-    others : sequence of str
-        What follows as far as there is room.
-    width : int or None
-        Columns; None for as many as it takes.
-    """
-    said = [ways[0] for ways in needed]
-    if width is None:
-        return ", ".join([*said, *others])
-    for i in reversed(range(len(needed))):
-        for way in needed[i]:
-            said[i] = way
-            if width_of(", ".join(said)) <= width:
-                break
-    line = cut(", ".join(said), width)
-    for other in others:
-        if width_of(line) + 2 + width_of(other) > width:
-            break
-        line = f"{line}, {other}"
-    return line
-
-
-class ProgressLine:
-    """Where the newest state of the work is shown.
-
-    Parameters
-    ----------
-    stream : text stream
+    stream : text stream or None
+        By default stderr, or the output of a notebook's cell.
     clock : callable
         Returns seconds.
     """
 
-    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        self._stream, self._clock = stream, clock
-        self._open = 0  # columns of the line that stands open on a terminal
+    def __init__(
+        self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._is_redrawn = is_notebook() if stream is None else stream.isatty()
+        self._stream, self._clock = stream or sys.stderr, clock
+        self._bar: Any = None  # the bar that is shown
         self._written: object = None  # state of the last line elsewhere
         self._at = -math.inf  # when it was written, seconds
 
     def show(
-        self, line: Callable[[int | None], str], state: object = None, *, now: bool = False
+        self,
+        text: str,
+        done: int = 0,
+        total: int | None = None,
+        *,
+        line: str | None = None,
+        state: object = None,
+        now: bool = False,
     ) -> None:
-        """Show a line, if it is time for one.
+        """Show a state of the work.
 
         Parameters
         ----------
-        line : callable
-            Returns the text for a number of columns, or for any number.
+        text : str
+            Follows the bar: what is wanted most comes first, since a terminal may be narrow.
+        done, total : int, int or None
+            Length of the bar; without a total there is the text alone.
+        line : str, optional
+            What is written where no bar can be shown; by default the text.
         state : object
-            What the line is of: elsewhere than on a terminal an equal one is not shown again. By
-            default the text.
+            What the line depends on: one of an equal state is not written again. By default the
+            line.
         now : bool
-            Whether it may come before the next interval.
+            Whether a line may come before the next interval.
         """
-        columns = columns_of(self._stream)
-        if columns is None:
-            self._append(line(None), state, now)
+        if not self._is_redrawn:
+            self._append(text if line is None else line, state, now)
             return
-        # The last column stays free: many terminals begin a new line when it is written.
-        text = cut(line(columns - 1), max(1, columns - 1))
-        width = width_of(text)
-        self._stream.write("\r" + text + " " * (min(self._open, columns - 1) - width))
-        self._stream.flush()
-        self._open = width
+        form = _TEXT_ALONE if total is None else _WITH_BAR
+        if self._bar is not None and self._bar.bar_format == form:
+            self._bar.n, self._bar.total = done, total
+            self._bar.set_description_str(text)  # and draws it
+            return
+        self.close()
+        self._bar = _bar_class()(
+            initial=done,
+            total=total,
+            desc=text,
+            file=None if is_notebook() else self._stream,
+            bar_format=form,
+            dynamic_ncols=True,
+        )
+
+    def make_way(self) -> None:
+        """Clear the line of a bar that goes on, end that of one at its end: text follows."""
+        if self._bar is not None and self._bar.total and self._bar.n < self._bar.total:
+            self._bar.clear()
+        else:
+            self.close()
+
+    def close(self) -> None:
+        """End the line of a bar."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
 
     def _append(self, text: str, state: object, now: bool) -> None:
         state = text if state is None else state
@@ -135,9 +113,16 @@ class ProgressLine:
         self._stream.flush()
         self._written, self._at = state, moment
 
-    def close(self) -> None:
-        """End a line that stands open."""
-        if self._open:
-            self._stream.write("\n")
-            self._stream.flush()
-            self._open = 0
+
+@cache
+def _bar_class() -> Any:
+    """Return tqdm's bar for this process, without a monitoring thread or a lock of processes."""
+    with warnings.catch_warnings():  # of notebooks without ipywidgets: they get a bar of text
+        warnings.simplefilter("ignore")
+        from tqdm.auto import tqdm
+
+    class Bar(tqdm):
+        monitor_interval = 0
+
+    Bar.set_lock(threading.RLock())
+    return Bar
