@@ -1,1 +1,1 @@
-"""Text for people and for files: counts and sizes, a line of progress, values of TOML."""
+"""Text for people and for files: counts and sizes, a line of progress."""

@@ -76,7 +76,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with ending_in_order(), warnings.catch_warnings(), output.logged():
             warnings.showwarning = lambda message, *_, **__: output.remark(str(message))
-            return _command(arguments.command)(arguments, output)
+            try:
+                return _command(arguments.command)(arguments, output)
+            finally:
+                output.close_bar()
     except KeyboardInterrupt as stop:
         output.note(f"interrupted: {str(stop) or 'run the same command again to go on'}")
         output.event("error", {"error": "KeyboardInterrupt", "exit_code": _INTERRUPTED})

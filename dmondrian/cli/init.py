@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dmondrian._text.toml_values import toml_value
 from dmondrian._text.wording import counted
 from dmondrian.cli.job_keys import ALGORITHMS, WITHOUT_TARGET, is_classifier
 from dmondrian.cli.output import Output
@@ -122,7 +121,7 @@ def _job(
         ),
         "",
         "[data]",
-        f"path = {toml_value(_relative(data, folder))}",
+        _key(path=_relative(data, folder)),
         *_target_lines(plan),
         '# exclude = ["COLUMN"] # columns to leave out: ids, and what is not known beforehand',
         '# categorical = ["COLUMN"] # numbers that are names, such as codes',
@@ -139,12 +138,12 @@ def _job(
         *(_comment("", *(f"Note: {note}" for note in plan.notes)) if plan.notes else ()),
         "",
         "[forest]",
-        f"algorithm = {toml_value(algorithm)} # {ALGORITHMS[algorithm]}",
+        f"{_key(algorithm=algorithm)} # {ALGORITHMS[algorithm]}",
         "n_estimators = 10 # trees: more are more accurate, and take more time and memory",
         "random_state = 0 # the seed: the same job gives the same forest, byte for byte",
         "",
         "[run]",
-        f"path = {toml_value(run)} # checkpoints, and in the end the model",
+        f"{_key(path=run)} # checkpoints, and in the end the model",
         '# checkpoint_every = "auto" # or such as "100000 rows", "5 min"; never changes the forest',
         "",
         "[cluster]",
@@ -153,8 +152,8 @@ def _job(
         "",
         "# [score] # after training: predictions for other rows, and metrics where these have "
         "the target",
-        f"# path = {toml_value('OTHER.parquet')}",
-        f"# out = {toml_value(run + '-scores')}",
+        f"# {_key(path='OTHER.parquet')}",
+        f"# {_key(out=run + '-scores')}",
     ]
     return "\n".join(lines) + "\n"
 
@@ -183,7 +182,7 @@ def _target_lines(plan: Plan) -> list[str]:
     else:
         shown = ", ".join(map(str, schema.classes[:8])) + (", ..." if schema.n_classes > 8 else "")
         told = f"{schema.n_classes:,} classes: {shown}"
-    return [f"target = {toml_value(schema.target)} # {_one_line(told)}"]
+    return [f"{_key(target=schema.target)} # {_one_line(told)}"]
 
 
 def _columns(plan: Plan) -> list[str]:
@@ -203,6 +202,13 @@ def _columns(plan: Plan) -> list[str]:
     lines = [f"  {name:<{width}}  {how}" for name, how in shown]
     n_more = len(columns) + len(plan.schema.left_out) - len(shown)
     return [*lines, f"  and {n_more:,} more: see `dmondrian schema`"] if n_more else lines
+
+
+def _key(**keys: str) -> str:
+    """Return a key and its value as TOML."""
+    import tomli_w
+
+    return tomli_w.dumps(keys).rstrip("\n")
 
 
 def _comment(*lines: str) -> list[str]:

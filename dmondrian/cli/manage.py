@@ -28,7 +28,7 @@ def grow(arguments: argparse.Namespace, output: Output) -> int:
             progress=output.follow,
             **cluster,
         )
-    output.close_line()
+    output.close_bar()
     metrics = {key: value for key, value in run.metrics.items() if key != "curve"}
     output.event("grown", {"run": run.run_url, "metrics": run.metrics, "summary": run.summary})
     trees = counted(arguments.n_estimators, "tree")

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TextIO
 
-from dmondrian._text.progress_line import ProgressLine
+from dmondrian._text.progress_bar import ProgressBar
 
 if TYPE_CHECKING:
     from dmondrian.distributed import Progress
@@ -43,7 +43,7 @@ class Output:
         self.as_json = as_json
         self._stdout = stdout or sys.stdout
         self._stderr = stderr or sys.stderr
-        self._line = ProgressLine(self._stderr)
+        self._bar = ProgressBar(self._stderr)
         self._told: set[str] = set()  # remarks made so far
 
     def event(self, event: str, values: Mapping[str, Any]) -> None:
@@ -56,13 +56,13 @@ class Output:
     def text(self, text: str) -> None:
         """Write text for people to stdout; nothing with ``--json``."""
         if not self.as_json:
-            self.close_line()
+            self._bar.make_way()
             self._stdout.write(printable(text.rstrip("\n")) + "\n")
             self._stdout.flush()
 
     def note(self, text: str) -> None:
         """Write a line to stderr, whichever the format of stdout."""
-        self.close_line()
+        self._bar.make_way()
         self._stderr.write(printable(text.rstrip("\n")) + "\n")
         self._stderr.flush()
 
@@ -85,14 +85,15 @@ class Output:
             logger.setLevel(level)
             logger.removeHandler(handler)
 
-    def progress(self, line: str, *, important: bool = False) -> None:
-        """Show the state of the work on stderr: in place on a terminal, else now and then."""
-        self._line.show(lambda _: line, now=important)
+    def progress(
+        self, text: str, done: int = 0, total: int | None = None, *, important: bool = False
+    ) -> None:
+        """Show the state of the work on stderr: a bar on a terminal, now and then a line else."""
+        self._bar.show(text, done, total, now=important)
 
     def follow(self, progress: Progress) -> None:
-        """Tell a record of progress: as a line on stderr, and as an event."""
-        is_end = progress.rows >= progress.n_rows
-        self._line.show(progress.line, progress.state, now=is_end)
+        """Report a record of progress: on stderr, and as an event."""
+        progress.show_on(self._bar)
         self.event("progress", asdict(progress))
 
     def happened(self, event: Mapping[str, Any]) -> None:
@@ -100,9 +101,9 @@ class Output:
         self.note(str(event.get("text", "")))
         self.event(str(event.get("event", "")), {k: v for k, v in event.items() if k != "event"})
 
-    def close_line(self) -> None:
-        """End a progress line that stands open on a terminal."""
-        self._line.close()
+    def close_bar(self) -> None:
+        """End the line of a bar on a terminal."""
+        self._bar.close()
 
 
 class _Logged(logging.Handler):

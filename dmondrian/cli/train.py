@@ -43,7 +43,7 @@ def train(arguments: argparse.Namespace, output: Output) -> int:
             **options,
             **cluster,
         )
-        output.close_line()
+        output.close_bar()
         _tell_trained(run, output)
         if wanted is not None:
             _score(run.run_url, wanted, output, cluster)

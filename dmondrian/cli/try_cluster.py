@@ -19,7 +19,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from dmondrian._atomic_write import NO_HOME
-from dmondrian._text.toml_values import toml_value
 from dmondrian._text.wording import counted
 from dmondrian.cli.certificates import make_certificates, tls_in
 from dmondrian.cli.output import Output
@@ -70,7 +69,7 @@ def cluster(arguments: argparse.Namespace, output: Output) -> int:
         workers = f"{counted(n_workers, 'worker')} of {counted(threads, 'thread')}"
         output.text(
             f"a scheduler at {address} with {workers}{' each' if n_workers > 1 else ''}\n"
-            f"{_dashboard(dashboard)}\nfor a job file:\n\n{_job_lines(keys)}\n\n"
+            f"{_dashboard(dashboard)}\nfor a job file:\n\n{_job_lines(keys)}\n"
             "Ctrl-C ends all of it."
         )
         while not interrupts.is_requested:
@@ -113,7 +112,7 @@ def _certificates(folder: Path, output: Output) -> Tls:
         return tls
     make_certificates(folder)
     output.note(
-        f"made a throw-away certificate authority and a certificate in {folder}; whoever can read "
+        f"made a temporary certificate authority and a certificate in {folder}; whoever can read "
         "key.pem there can run any code on this cluster"
     )
     return tls
@@ -127,5 +126,6 @@ def _dashboard(address: str | None) -> str:
 
 
 def _job_lines(keys: dict[str, str]) -> str:
-    lines = (f"{name} = {toml_value(value)}" for name, value in keys.items())
-    return "\n".join(["[cluster]", *lines])
+    import tomli_w
+
+    return tomli_w.dumps({"cluster": keys})

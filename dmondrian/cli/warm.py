@@ -67,9 +67,10 @@ def warm(arguments: argparse.Namespace, output: Output) -> int:
     start, kinds = time.monotonic(), list(_kinds(algorithms, domains))
     for done, (algorithm, chosen) in enumerate(kinds):
         values = ", ".join(f"{name}={value}" for name, value in chosen.items())
-        output.progress(f"{done} of {len(kinds)} done; now {algorithm}: {values}", important=True)
+        text = f"{done} of {len(kinds)} done; now {algorithm}: {values}"
+        output.progress(text, done, len(kinds), important=True)
         _use(algorithm, chosen)
-    output.close_line()
+    output.close_bar()
     n, folder = sum(compilations().values()), str(cache_folder())
     output.event("warmed", {"algorithms": algorithms, "compiled": n, "folder": folder})
     seconds = time.monotonic() - start

@@ -174,7 +174,7 @@ class _Watch:
             before = self.holder, self.job
             self.look()
             self._tell_news(*before)
-        self.output.close_line()
+        self.output.close_bar()
 
     def _tell_news(self, before: Holder | None, job: jobs.Job | None) -> None:
         """Tell what is not as it was at the look before."""
@@ -283,7 +283,7 @@ def _tell_scoring(run: Run, beat: Mapping[str, Any], output: Output) -> None:
     rows, n_rows = beat.get("rows"), beat.get("n_rows")
     if isinstance(rows, int) and isinstance(n_rows, int) and n_rows > 0:
         share = 100 * rows // n_rows
-        output.progress(f"scoring: {rows:,} of {n_rows:,} rows ({share}%)")
+        output.progress(f"scoring: {rows:,} of {n_rows:,} rows ({share}%)", rows, n_rows)
         output.event("scoring", {"run": run.url, "rows": rows, "n_rows": n_rows})
 
 

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dmondrian._single_flight_cache import SingleFlightCache
 from dmondrian._text.wording import counted
 from dmondrian.data.arrow_values import BoolArray, FloatArray, IntArray
 from dmondrian.data.chunks import Chunk
@@ -31,7 +32,6 @@ from dmondrian.data.footers import first_line, open_parquet, read_columns
 from dmondrian.data.plan import Block, Plan
 from dmondrian.data.schema import Schema
 from dmondrian.data.shuffle import CHUNK_ORDER, permutation, share_rows
-from dmondrian.data.single_flight_cache import Kept
 from dmondrian.data.source import is_local, stat_uri
 from dmondrian.data.tables import Columns, joined
 from dmondrian.errors import DataError, PlanError, SchemaError
@@ -60,8 +60,12 @@ KEPT_FOOTERS = 64 << 20
 HELD = 6
 """Bytes of a footer in memory for each in the file: 5.6 were measured for one of many columns."""
 
-_groups: Kept[pa.Table] = Kept(KEPT_BYTES, lambda table: int(table.nbytes))
-_footers: Kept[pq.FileMetaData] = Kept(KEPT_FOOTERS, lambda footer: HELD * footer.serialized_size)
+_groups: SingleFlightCache[pa.Table] = SingleFlightCache(
+    KEPT_BYTES, lambda table: int(table.nbytes)
+)
+_footers: SingleFlightCache[pq.FileMetaData] = SingleFlightCache(
+    KEPT_FOOTERS, lambda footer: HELD * footer.serialized_size
+)
 
 
 @dataclass(frozen=True)

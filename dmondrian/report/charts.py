@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import NamedTuple
 
+from markupsafe import Markup
+
 WIDTH, HEIGHT = 360, 220
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 12, 34
 _TICKS = 4
@@ -39,7 +41,7 @@ def line_chart(
     log_x: bool = False,
     counts: bool = False,
     ends: tuple[float, float] | None = None,
-) -> str:
+) -> Markup:
     """Return a chart of lines.
 
     Parameters
@@ -62,7 +64,7 @@ def line_chart(
     values = [point for line in drawn for point in line.points]
     bands = [end for line in lines for pair in line.band for end in pair if math.isfinite(end)]
     if not values:
-        return ""
+        return Markup()
     xs, ys = [x for x, _ in values], [y for _, y in values] + bands
     low, high = ends or (0.0 if from_zero else min(ys), max(ys))
     scale_y = _Scale(low, high, HEIGHT - _BOTTOM, _TOP, least_step=1.0 if counts else 0.0)
@@ -83,10 +85,10 @@ def line_chart(
     return _svg("".join(parts), f"{', '.join(line.name for line in lines)} against {x_name}")
 
 
-def bar_chart(bars: Sequence[tuple[str, float]], y_format: Format) -> str:
+def bar_chart(bars: Sequence[tuple[str, float]], y_format: Format) -> Markup:
     """Return horizontal bars with their names, the first on top."""
     if not bars:
-        return ""
+        return Markup()
     row, top = 20.0, 4.0
     height = top + row * len(bars)
     largest = max(value for _, value in bars) or 1.0
@@ -104,7 +106,7 @@ def bar_chart(bars: Sequence[tuple[str, float]], y_format: Format) -> str:
     return _svg("".join(parts), f"bars of {names}", height)
 
 
-def matrix_chart(names: Sequence[str], counts: Sequence[Sequence[float]]) -> str:
+def matrix_chart(names: Sequence[str], counts: Sequence[Sequence[float]]) -> Markup:
     """Return a confusion matrix: labels in rows, predictions in columns, shaded by row's share."""
     k = len(names)
     left, top = 92, 31.0
@@ -283,8 +285,8 @@ def _from_both_ends(name: str, length: int) -> str:
     return f"{name[:front]}…{name[front + 1 - length :]}"
 
 
-def _svg(content: str, label: str, height: float = HEIGHT) -> str:
-    return (
+def _svg(content: str, label: str, height: float = HEIGHT) -> Markup:
+    return Markup(
         f'<svg viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label="{escape(label)}">'
         f"{content}</svg>"
     )

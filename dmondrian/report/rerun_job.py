@@ -6,10 +6,11 @@ digests of the run's, where files, versions and the seed are the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dmondrian._text.toml_values import toml_value
+import tomli_w
+
 from dmondrian.data import Block, Plan, Schema
 from dmondrian.report.facts import Facts
 
@@ -22,20 +23,20 @@ def job_of(facts: Facts) -> str:
     run, plan = facts.run_json, facts.plan
     if facts.schema is None:
         return ""
-    lines = ["[data]", *_lines(_data(facts.schema, plan, run.get("target")))]
+    parts = [_tables(data=_data(facts.schema, plan, run.get("target")))]
     if plan is not None and plan.shuffle and not plan.bands:
-        lines.append(
-            "# an earlier version shuffled these rows: this one reads them in another order"
+        parts.append(
+            "# an earlier version shuffled these rows: this one reads them in another order\n"
         )
     later = [] if plan is None else _files(plan.blocks, _began_with(plan), plan.n_rows)
     if later:
-        lines.append(f"# then the same command with these files behind: {toml_value(later)}")
-    estimator = _asked(run.get("estimator") or {})
+        path = "".join(f"# {line}\n" for line in tomli_w.dumps({"path": later}).splitlines())
+        parts.append(f"# then the same command with these files appended:\n{path}")
+    estimator = _given(run.get("estimator") or {})
     shards: Sequence[Sequence[int]] = run.get("shards") or [[0, 0]]
     is_whole = facts.n_trees in (0, sum(stop - first for first, stop in shards))
-    if not is_whole:  # trees that came later are those that it could have begun with
+    if not is_whole:  # the run could have begun with the trees that were added later
         estimator["n_estimators"] = facts.n_trees
-    lines += ["", "[forest]", *_lines({"algorithm": run.get("algorithm"), **estimator})]
     settings: dict[str, Any] = {"path": f"{facts.url}-again"}
     if is_whole:
         settings["n_shards"] = len(shards)
@@ -43,38 +44,39 @@ def job_of(facts: Facts) -> str:
         settings["first_tree"] = shards[0][0]
     if run.get("target") is not None and not run.get("progressive", True):
         settings["progressive"] = False
-    return "\n".join([*lines, "", "[run]", *_lines(settings)])
+    parts += ["\n", _tables(forest={"algorithm": run.get("algorithm"), **estimator}, run=settings)]
+    return "".join(parts)
 
 
-def _asked(params: Mapping[str, Any]) -> dict[str, Any]:
+def _given(params: Mapping[str, Any]) -> dict[str, Any]:
     """Return parameters as a job file has them: "none" is None, save for a seed."""
-    asked = {name: value for name, value in params.items() if name != "n_jobs"}
-    seed = asked.pop("random_state", None)
-    some = {name: "none" if value is None else value for name, value in asked.items()}
+    given = {name: value for name, value in params.items() if name != "n_jobs"}
+    seed = given.pop("random_state", None)
+    some = {name: "none" if value is None else value for name, value in given.items()}
     return some if seed is None else {**some, "random_state": seed}
 
 
 def _data(schema: Schema, plan: Plan | None, target: str | None) -> dict[str, Any]:
-    """Return the table of the data: what shapes the stream and its encoding."""
-    told: dict[str, Any] = {}
+    """Return the keys of ``[data]``: what determines the stream and its encoding."""
+    table: dict[str, Any] = {}
     if plan is not None:
         files = _files(plan.blocks, 0, _began_with(plan))
-        told["path"] = files[0] if len(files) == 1 else files
-    told |= {"target": target, "weight": schema.weight}
+        table["path"] = files[0] if len(files) == 1 else files
+    table |= {"target": target, "weight": schema.weight}
     if plan is not None:
-        told["exclude"] = list(plan.excluded) or None
-        told["include"] = list(plan.included or ()) or None
-        told["shuffle"], told["seed"] = (True, plan.seed) if plan.shuffle else (None, None)
+        table["exclude"] = list(plan.excluded) or None
+        table["include"] = list(plan.included or ()) or None
+        table["shuffle"], table["seed"] = (True, plan.seed) if plan.shuffle else (None, None)
     levels = [column for column in schema.columns if column.kind == "category"]
-    told["categorical"] = [c.name for c in levels if not c.type.startswith(_TEXTS)] or None
+    table["categorical"] = [c.name for c in levels if not c.type.startswith(_TEXTS)] or None
     cut = [len(column.levels) for column in levels if column.n_distinct > len(column.levels)]
     most = max(cut or [len(column.levels) for column in levels], default=0)
     if most > _MOST_LEVELS or (cut and most != _MOST_LEVELS):
-        told["max_categories"] = most
+        table["max_categories"] = most
     for name in ("infinite", "null_target"):
         if getattr(schema, name) != "error":
-            told[name] = getattr(schema, name)
-    return told | {"classes": None if schema.classes is None else list(schema.classes)}
+            table[name] = getattr(schema, name)
+    return table | {"classes": None if schema.classes is None else list(schema.classes)}
 
 
 def _began_with(plan: Plan) -> int:
@@ -88,5 +90,9 @@ def _files(blocks: Sequence[Block], first: int, stop: int) -> list[str]:
     return list(dict.fromkeys(block.uri for block in sorted(some, key=lambda b: b.group)))
 
 
-def _lines(table: Mapping[str, Any]) -> Iterator[str]:
-    return (f"{key} = {toml_value(value)}" for key, value in table.items() if value is not None)
+def _tables(**tables: Mapping[str, Any]) -> str:
+    """Return tables as TOML, which has no null: such keys are left out."""
+    return tomli_w.dumps(
+        {name: {key: value for key, value in table.items() if value is not None}
+         for name, table in tables.items()}
+    )  # fmt: skip

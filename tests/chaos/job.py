@@ -110,7 +110,7 @@ def main() -> None:
     faulthandler.register(signal.SIGUSR1)
     scheduler, data, run, text = sys.argv[1:]
     options = json.loads(text)
-    progress.Teller.interval = 0.0
+    progress.ProgressReporter.interval = 0.0
     work_units.UNIT_ROWS = options.pop("unit_rows", work_units.UNIT_ROWS)
     estimator = AMFClassifier(**options.pop("forest"))
     _watch_losses()

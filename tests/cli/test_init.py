@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dmondrian._text.toml_values import toml_value
 from dmondrian.cli.job import build_estimator, read_job
 from dmondrian.cli.job_keys import ALGORITHMS
 from dmondrian.estimators import ALGORITHMS as ESTIMATORS
@@ -126,8 +125,6 @@ def test_names_are_text_of_toml(tmp_path: Path) -> None:
     data = written(tmp_path, x=DRAW.random(N), **{name: DRAW.choice(["k\ny = 1", "l"], N)})
     told = made(data, "--target", name, folder=tmp_path)
     assert told["data"] == {"path": "rows.parquet", "target": name}
-    values = [name, 3, 2.5, True, ["a", 1.0], {name: float("inf")}, float("-inf")]
-    assert tomllib.loads(f"v = {toml_value(values)}")["v"] == values
 
 
 def test_what_is_there_is_not_overwritten(tmp_path: Path) -> None:

@@ -7,7 +7,10 @@ import io
 import json
 import logging
 import os
+import re
 import struct
+import subprocess
+import sys
 import termios
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,7 +20,8 @@ from typing import TextIO
 import numpy as np
 import pytest
 
-from dmondrian._text.progress_line import LOG_SECONDS, ProgressLine, cut, fitted, width_of
+from dmondrian._text.progress_bar import LOG_SECONDS, ProgressBar
+from dmondrian.cli import main
 from dmondrian.cli.output import Output, table
 from dmondrian.distributed import Progress
 
@@ -57,13 +61,30 @@ def test_without_json_there_are_no_events():
     assert stdout.getvalue() == ""
 
 
-def test_a_terminal_sees_one_line_rewritten():
+def test_a_terminal_sees_one_bar_and_notes_above_it():
     stderr = Terminal()
     output = Output(False, io.StringIO(), stderr)
-    output.progress("a longer line")
-    output.progress("short")
+    output.progress("first", 1, 4)
+    output.progress("second", 2, 4)
+    output.note("a note")
+    output.progress("third", 3, 4)
+    output.progress("last", 4, 4)
     output.note("end")
-    assert stderr.getvalue() == "\ra longer line\rshort        \nend\n"
+    lines = stderr.getvalue().split("\n")
+    assert len(lines) == 4  # two notes, the bar that ended, nothing after it
+    assert [re.sub(r"\|.*\|", "", state).strip() for state in lines[0].split("\r")] == [
+        "", "25% first", "50% second", "", "a note"
+    ]  # fmt: skip
+    assert lines[1].rstrip().endswith("| last")
+    assert lines[2:] == ["end", ""]
+
+
+def test_text_without_a_total_has_no_bar():
+    stderr = Terminal()
+    output = Output(False, io.StringIO(), stderr)
+    output.progress("looking")
+    output.note("end")
+    assert stderr.getvalue().rstrip() == "\rlooking\rlooking\nend"
 
 
 LARGE = Progress(
@@ -100,54 +121,81 @@ def terminal(columns: int) -> Iterator[tuple[TextIO, Callable[[], str]]]:
 
 
 @pytest.mark.parametrize("columns", [40, 80, 200])
-def test_a_line_fits_the_terminal_and_what_is_most_wanted_is_not_cut(columns):
+def test_a_bar_fits_the_terminal_and_what_is_most_wanted_is_not_cut(columns):
     with terminal(columns) as (stream, shown):
         output = Output(False, io.StringIO(), stream)
         output.follow(replace(LARGE, seconds_left=None))
         output.follow(LARGE)
         output.follow(replace(LARGE, is_stopping=True, stopping_at=12, stops_at_once=True))
-        output.close_line()
-        first, second, third = shown().removeprefix("\r").split("\r")
-    assert max(map(len, (first, second, third.rstrip("\n")))) < columns
-    for word in ("52%", "123,457 rows/s", "27:26:05 left"):
-        assert word in second
-    assert "stopping" in third
-    assert ("1,234,567,890 of 2,345,678,901 rows (52%)" in second) is (columns >= 80)
-    assert ("(Ctrl-C again: at once)" in third) is (columns == 200)
+        output.close_bar()
+        first, second, third, _ = shown().removeprefix("\r").split("\r")
+    assert max(map(len, (first, second, third))) < columns
+    assert all("53%|" in state for state in (first, second, third))
+    assert "| 123,457 rows/s, 27:26:05 left, " in second
+    assert "| stopping at row 12" in third
+    assert ("1,234,567,890 of 2,345,678,901 rows" in second) is (columns >= 80)
+    assert ("(Ctrl-C again: at once)" in third) is (columns >= 80)
     assert ("3 shards recovered" in second) is (columns == 200)
 
 
-def test_a_terminal_that_is_made_narrower_gets_narrower_lines():
+def test_a_terminal_that_is_made_narrower_gets_narrower_bars():
     with terminal(80) as (stream, shown):
         output = Output(False, io.StringIO(), stream)
         output.follow(LARGE)
         fcntl.ioctl(stream, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 30, 0, 0))
         output.follow(LARGE)
+        output.close_bar()
         lines = shown().removeprefix("\r").split("\r")
     assert 30 < len(lines[0]) < 80
-    assert len(lines[1]) == 29
+    assert len(lines[1].rstrip()) == 29
 
 
-def test_wide_characters_count_twice_and_combining_ones_not():
-    assert width_of("rows") == 4
-    assert width_of("行数") == 4
-    assert width_of("e\u0301") == 1
-    assert cut("行数 rows", 5) == "行数 "
-    assert cut("行数 rows", 3) == "行"
-    assert cut("e\u0301e\u0301e\u0301", 2) == "e\u0301e\u0301"
+def test_wide_characters_count_twice():
     with terminal(12) as (stream, shown):
-        Output(False, io.StringIO(), stream).progress("行数行数行数行数")
-        assert shown() == "\r行数行数行"
-    assert fitted([("行数行数", "行")], ["数", "数"], 7) == "行, 数"
+        output = Output(False, io.StringIO(), stream)
+        output.progress("行数行数行数行数")
+        output.close_bar()
+        assert shown().removeprefix("\r").split("\r")[0].rstrip() == "行数行数行"
+
+
+def test_an_interrupted_command_ends_its_bar_before_it_says_so(monkeypatch):
+    def command(arguments, output):
+        output.progress("working", 1, 2)
+        raise KeyboardInterrupt
+
+    stderr = Terminal()
+    monkeypatch.setattr("dmondrian.cli.app._command", lambda name: command)
+    monkeypatch.setattr("sys.stderr", stderr)
+    assert main(["warm"]) == 130
+    *_, bar, note, end = stderr.getvalue().split("\n")
+    assert bar.rstrip().endswith("| working")
+    assert note.startswith("interrupted")
+    assert end == ""
+
+
+def test_a_bar_starts_no_thread_and_no_process(monkeypatch):
+    code = (
+        "import io, multiprocessing.synchronize as s, threading\n"
+        "class Terminal(io.StringIO):\n"
+        "    isatty = lambda self: True\n"
+        "def refuse(*_, **__): raise AssertionError\n"
+        "s.SemLock.__init__ = refuse\n"
+        "from dmondrian._text.progress_bar import ProgressBar\n"
+        "bar = ProgressBar(Terminal())\n"
+        "bar.show('working', 1, 2)\n"
+        "assert threading.active_count() == 1\n"
+        "bar.close()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_off_a_terminal_no_line_comes_twice(monkeypatch):
     now = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     stderr = io.StringIO()
-    line = ProgressLine(stderr, lambda: now[0])
+    bar = ProgressBar(stderr, lambda: now[0])
     output = Output(True, io.StringIO(), stderr)
-    output._line = line
+    output._bar = bar
     for rows in (0, 0, 0, 10, 10, 20, 20):
         output.follow(Progress(rows, 20, 1.0 + now[0], 0, 20.0 - now[0], 1, 0))
         now[0] += 2 * LOG_SECONDS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import shutil
 import ssl
 import stat
@@ -10,15 +11,17 @@ import warnings
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 
 from dmondrian.cli import main
-from dmondrian.cli.certificates import make_certificates
+from dmondrian.cli.certificates import DAYS, make_certificates
 from dmondrian.cli.job import read_job
 from dmondrian.cli.output import Output
 from dmondrian.cli.tls import Tls
 from dmondrian.distributed.cluster import client as cluster
 from dmondrian.distributed.cluster.client import encrypted, warn_if_plaintext
-from dmondrian.errors import JobError
+from dmondrian.errors import JobError, MissingPackageError
 
 JOB = """\
 [data]
@@ -103,19 +106,34 @@ def test_options_are_checked_as_the_keys_are(
     assert "--tls-ca: given without tls_cert and tls_key" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("with_openssl", [False, True])
-def test_certificates_are_by_their_authority_and_private(
-    with_openssl: bool, tmp_path: Path
-) -> None:
-    if with_openssl and shutil.which("openssl") is None:
-        pytest.skip("needs the command openssl")
-    tls = make_certificates(tmp_path, with_openssl=with_openssl)
+def test_certificates_are_by_their_authority_private_and_short_lived(tmp_path: Path) -> None:
+    tls = make_certificates(tmp_path)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["ca.pem", "cert.pem", "key.pem"]
     for file in tmp_path.iterdir():
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
     security = encrypted(tls.ca, tls.cert, tls.key)
     assert security.require_encryption
-    assert handshake(security.get_connection_args("client"), security.get_listen_args("worker"))
+    client, worker = security.get_connection_args("client"), security.get_listen_args("worker")
+    for context in (client["ssl_context"], worker["ssl_context"]):  # Python 3.13's default
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+    assert handshake(client, worker)
+    authority, member = (
+        x509.load_pem_x509_certificate(Path(file).read_bytes()) for file in (tls.ca, tls.cert)
+    )
+    member.verify_directly_issued_by(authority)
+    left = member.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
+    assert datetime.timedelta(days=DAYS - 1) < left <= datetime.timedelta(days=DAYS)
+    key = serialization.load_pem_private_key(Path(tls.key).read_bytes(), None)
+    assert key.public_key() == member.public_key() != authority.public_key()
+
+
+def test_a_cluster_without_the_package_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingPackageError, match=r"--tls-key needs .* trustme.*dmondrian\[tls\]"):
+        make_certificates(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_certificates_of_another_authority_do_not_fit(strangers: Tls, certificates: Path) -> None:

@@ -138,7 +138,7 @@ def test_certificates_alone_are_made_once_and_used_again(tmp_path: Path) -> None
     words = ("cluster", "--certificates-only", "--folder", tmp_path / "new")
     stdout, stderr = finish(*words)
     keys = tomllib.loads(stdout)["cluster"]
-    assert "made a throw-away certificate authority" in stderr
+    assert "made a temporary certificate authority" in stderr
     first = {name: Path(path).read_bytes() for name, path in keys.items()}
     stdout, stderr = finish(*words)
     assert "using the certificates in" in stderr

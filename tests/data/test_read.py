@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dmondrian._single_flight_cache import SingleFlightCache
 from dmondrian.data import BLOCK_ROWS, Plan, make_plan, make_scoring_plan, read_block
 from dmondrian.data import read as read_module
 from dmondrian.data.footers import open_parquet
-from dmondrian.data.single_flight_cache import Kept
 from dmondrian.errors import DataError, PlanError, SchemaError
 from tests.flipped import flip_value
 
@@ -110,7 +110,7 @@ def test_footers_are_kept_up_to_a_bound(write: Write, monkeypatch: pytest.Monkey
     size = read_module.HELD * pq.read_metadata(plan.blocks[0].uri).serialized_size
     reads = []
     for most in (1, 2 * size, 4 * size):
-        kept = Kept(most, lambda footer: read_module.HELD * footer.serialized_size)
+        kept = SingleFlightCache(most, lambda footer: read_module.HELD * footer.serialized_size)
         monkeypatch.setattr(read_module, "_footers", kept)
         with monkeypatch.context() as patch:
             footers = spied(patch)
@@ -119,50 +119,6 @@ def test_footers_are_kept_up_to_a_bound(write: Write, monkeypatch: pytest.Monkey
         reads.append(footers.count(None))
     turns = 1 + sum(a.uri != b.uri for a, b in pairwise(plan.blocks))
     assert reads[0] == turns > reads[1] > reads[2] == 4
-
-
-def test_the_newest_is_kept_whatever_its_size() -> None:
-    kept, made = Kept(10, len), []
-
-    def get(key: str, size: int) -> None:
-        def make() -> str:
-            made.append(key)
-            return "x" * size
-
-        assert kept.get(key, make) == "x" * size
-
-    for key, size in [("a", 4), ("b", 4), ("a", 4), ("c", 4), ("a", 4), ("b", 4)]:
-        get(key, size)
-    assert made == ["a", "b", "c", "b"]
-    get("large", 100)
-    get("large", 100)
-    get("a", 4)
-    assert made == ["a", "b", "c", "b", "large", "a"]
-
-
-class Size(int):
-    """A size that tells how often sizes are added up."""
-
-    additions = 0
-
-    def __radd__(self, other: int) -> int:
-        Size.additions += 1
-        return int(self) + other
-
-
-def test_a_look_up_does_not_add_up_the_sizes_of_all_that_is_kept() -> None:
-    kept: Kept[int] = Kept(10_000, lambda _: Size(1))
-    for _ in range(2):
-        for i in range(500):
-            assert kept.get(i, lambda i=i: i) == i  # type: ignore[misc]  # a default binds i
-    assert Size.additions <= 4 * 500
-
-
-def test_a_failure_is_not_kept() -> None:
-    kept: Kept[int] = Kept(2)
-    with pytest.raises(ZeroDivisionError):
-        kept.get("a", lambda: 1 // 0)
-    assert kept.get("a", lambda: 1) == 1
 
 
 def test_threads_read_what_one_reads(write: Write) -> None:

@@ -221,7 +221,7 @@ class Once:
 def talkative(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a listener hear of every turn of the coordinator, and steps be small."""
     monkeypatch.setattr("dmondrian.distributed.worker.work_units.UNIT_ROWS", 500)
-    monkeypatch.setattr("dmondrian.distributed.cluster.progress.Teller.interval", 0.0)
+    monkeypatch.setattr("dmondrian.distributed.cluster.progress.ProgressReporter.interval", 0.0)
 
 
 def giving_up_after(patience: float) -> Callable[..., None]:

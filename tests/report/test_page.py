@@ -14,7 +14,7 @@ from dmondrian.distributed.cluster.progress import clock
 from dmondrian.report import write_report
 from dmondrian.report.charts import Line, bar_chart, line_chart, matrix_chart, shortened
 from dmondrian.report.facts import gather
-from dmondrian.report.markup import metric, number, percent, short
+from dmondrian.report.number_format import metric, number, percent, short
 from dmondrian.report.sections import work
 from tests.cli.command import call, events
 from tests.report.browser import NAMES, Page, browser, open_browser

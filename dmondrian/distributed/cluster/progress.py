@@ -6,15 +6,13 @@ end.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from html import escape
-from typing import Any, TextIO
+from typing import TextIO
 
-from dmondrian._text.progress_line import ProgressLine, fitted
+from dmondrian._text.progress_bar import ProgressBar
 from dmondrian.distributed.cluster.events import counted
 
 
@@ -63,32 +61,47 @@ class Progress:
     stopping_at: int | None = None
     stops_at_once: bool = False
 
-    def line(self, width: int | None = None) -> str:
-        """Return the record as one line: share, pace and time left first.
+    def line(self) -> str:
+        """Return the record as one line."""
+        return f"{self._rows} ({self._percent}%), {', '.join([*self._pace, *self._others])}"
 
-        Parameters
-        ----------
-        width : int or None
-            Columns that it may take: what is least wanted is left out. None for any number.
-        """
-        share = f"{100 * self.rows // self.n_rows if self.n_rows else 100}%"
-        head = f"{self.rows:,} of {self.n_rows:,} rows ({share})"
-        needed: list[tuple[str, ...]] = [(head, share)]
+    def show_on(self, bar: ProgressBar) -> None:
+        """Show the record as a bar; in what follows it pace and time left come first."""
+        text = ", ".join([*self._pace, self._rows, *self._others])
+        done, total = (self.rows, self.n_rows) if self.n_rows else (1, 1)
+        bar.show(text, done, total, line=self.line(), state=self.state, now=done >= total)
+
+    @property
+    def _rows(self) -> str:
+        return f"{self.rows:,} of {self.n_rows:,} rows"
+
+    @property
+    def _percent(self) -> int:
+        return 100 * self.rows // self.n_rows if self.n_rows else 100
+
+    @property
+    def _pace(self) -> list[str]:
+        """Return whether it stops, the pace and the time left."""
+        parts = []
         if self.is_stopping:
             where = "soon" if self.stopping_at is None else f"at row {self.stopping_at:,}"
             how = " (Ctrl-C again: at once)" if self.stops_at_once else ""
-            needed.append((f"stopping {where}{how}", f"stopping {where}", "stopping"))
+            parts.append(f"stopping {where}{how}")
         if self.rows_per_second > 0:
-            needed.append((f"{self.rows_per_second:,.0f} rows/s",))
+            parts.append(f"{self.rows_per_second:,.0f} rows/s")
         if self.seconds_left is not None and not self.is_stopping:
-            needed.append((f"{clock(self.seconds_left)} left",))
-        others = [f"saved at {self.durable:,}"]
-        others += [f"{name} {value:.4g}" for name, value in self.metrics.items()]
+            parts.append(f"{clock(self.seconds_left)} left")
+        return parts
+
+    @property
+    def _others(self) -> list[str]:
+        parts = [f"saved at {self.durable:,}"]
+        parts += [f"{name} {value:.4g}" for name, value in self.metrics.items()]
         if self.tree_groups > 1:
-            others.append(f"trees in {self.tree_groups} groups")
+            parts.append(f"trees in {self.tree_groups} groups")
         if self.recoveries:
-            others.append(f"{counted(self.recoveries, 'shard')} recovered")
-        return fitted(needed, others, width)
+            parts.append(f"{counted(self.recoveries, 'shard')} recovered")
+        return parts
 
     @property
     def state(self) -> tuple[object, ...]:
@@ -170,73 +183,46 @@ def clock(seconds: float) -> str:
 Listener = Callable[[Progress], None]
 
 
-class LineWriter:
-    """Writes progress to a stream; see :class:`dmondrian._text.progress_line.ProgressLine`."""
+class BarWriter:
+    """Shows progress on a stream; see :class:`dmondrian._text.progress_bar.ProgressBar`."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
-        self._line = ProgressLine(stream if stream is not None else sys.stderr)
+        self._bar = ProgressBar(stream)
 
     def __call__(self, progress: Progress) -> None:
         """Show a record."""
-        is_end = progress.rows >= progress.n_rows
-        self._line.show(progress.line, progress.state, now=is_end)
-        if is_end:
-            self._line.close()
-
-
-class NotebookWriter:
-    """Shows progress in a notebook: one bar and one line, updated in place."""
-
-    def __init__(self) -> None:
-        self._handle: Any = None
-
-    def __call__(self, progress: Progress) -> None:
-        """Show a record."""
-        from IPython.display import display
-
-        share = progress.rows / max(1, progress.n_rows)
-        bar = f'<progress value="{share:.4f}" style="width: 100%"></progress>'
-        shown = {"text/plain": progress.line(), "text/html": f"{bar}<br>{escape(progress.line())}"}
-        if self._handle is None:
-            self._handle = display(shown, raw=True, display_id=True)
-        else:
-            self._handle.update(shown, raw=True)
-
-
-def _is_notebook() -> bool:
-    """Whether a notebook's kernel runs this; loads nothing to find out."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return hasattr(shell, "kernel")
+        progress.show_on(self._bar)
+        if progress.rows >= progress.n_rows:
+            self._bar.close()
 
 
 def listener(progress: Listener | bool | None) -> Listener | None:
-    """Return a callback from what a caller passes; True: a bar in a notebook, lines on stderr."""
+    """Return a callback from what a caller passes; True: a bar, or lines in a log."""
     if progress is True:
-        return NotebookWriter() if _is_notebook() else LineWriter()
+        return BarWriter()
     return progress if callable(progress) else None
 
 
-class Teller:
-    """Calls a listener at most each `interval` seconds, and whenever it is told to speak now."""
+class ProgressReporter:
+    """Calls a listener at most once each `interval` seconds, or at once when asked to."""
 
     interval = 1.0
 
     def __init__(self, listener: Listener | None) -> None:
         self._listener = listener
-        self._last = -float("inf")
-        self._told: Progress | None = None
+        self._last = -float("inf")  # time of the last report
+        self._reported: Progress | None = None
 
-    def tell(self, make: Callable[[], Progress], now: bool = False) -> None:
-        """Speak, if it is time; `make` is called only then."""
+    def report(self, make: Callable[[], Progress], now: bool = False) -> None:
+        """Pass the listener a record, made by `make`, if the interval has passed or `now`."""
         if self._listener is None:
             return
         moment = time.monotonic()
         if now or moment - self._last >= self.interval:
             self._last = moment
-            progress = make()
+            progress, last = make(), self._reported
             is_end = progress.rows == progress.n_rows
-            told = self._told
-            if is_end and told and (told.rows, told.durable) == (progress.rows, progress.durable):
-                return  # the end is told once
-            self._told = progress
+            if is_end and last and (last.rows, last.durable) == (progress.rows, progress.durable):
+                return  # the end is reported once
+            self._reported = progress
             self._listener(progress)

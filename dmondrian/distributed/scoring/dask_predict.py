@@ -19,11 +19,12 @@ from typing import Any
 
 import numpy as np
 
+from dmondrian._single_flight_cache import SingleFlightCache
 from dmondrian.checkpoint import Run, look_at_model, peek_blobs
-from dmondrian.distributed.scoring.model_info import Once
+from dmondrian.distributed.scoring.model_info import READ_SECONDS
 from dmondrian.errors import FencedError, ParameterError
 
-_models = Once(kept=1)
+_models: SingleFlightCache[Any] = SingleFlightCache(1, seconds=READ_SECONDS)
 
 
 def predict(model_url: str | os.PathLike[str], data: Any) -> Any:

@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
-from collections import OrderedDict
-from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from dmondrian._single_flight_cache import SingleFlightCache
 from dmondrian.checkpoint import look_at_model, peek_blobs
 from dmondrian.checkpoint.stream import MAX_PLAN_BYTES
 from dmondrian.data import Plan, Schema
@@ -46,35 +43,7 @@ class Model:
     tells_distance: bool = True  # whether nodes know the range of their rows
 
 
-class Once:
-    """Values by key, each made by one thread while others wait."""
-
-    def __init__(self, kept: int = _KEPT) -> None:
-        self._kept = kept
-        self._lock = threading.Lock()
-        self._values: OrderedDict[Any, Future] = OrderedDict()
-
-    def get(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Return the value of a key, made by `make` if it is not there."""
-        with self._lock:
-            is_mine = key not in self._values
-            value = self._values.setdefault(key, Future())
-            self._values.move_to_end(key)
-            while len(self._values) > self._kept:
-                self._values.popitem(last=False)
-        if is_mine:
-            try:
-                value.set_result(make())
-            except BaseException as error:
-                with self._lock:
-                    if self._values.get(key) is value:
-                        del self._values[key]
-                value.set_exception(error)
-                raise
-        return value.result(timeout=READ_SECONDS)
-
-
-_plans = Once()
+_plans: SingleFlightCache[Plan] = SingleFlightCache(_KEPT, seconds=READ_SECONDS)
 
 
 def open_model(url: str) -> Model:

@@ -26,7 +26,13 @@ from distributed import Client
 from dmondrian.data import Encoded, Plan, make_scoring_plan, read_blocks
 from dmondrian.data.chunks import join
 from dmondrian.data.paths import check_paths
-from dmondrian.distributed.cluster.progress import Listener, Progress, Speed, Teller, listener
+from dmondrian.distributed.cluster.progress import (
+    Listener,
+    Progress,
+    ProgressReporter,
+    Speed,
+    listener,
+)
 from dmondrian.distributed.scoring.memory_plan import Needs, parse_limit, row_needs
 from dmondrian.distributed.scoring.model_info import Model, open_model, plan_here
 from dmondrian.distributed.scoring.output_folder import (
@@ -232,7 +238,7 @@ def score(
         with connected_relay(
             model, needs, "output file", plan.n_rows, client, n_workers, threads, limit
         ) as relay:
-            entries = _write_parts(relay, parts, plan.n_rows, Teller(listener(progress)))
+            entries = _write_parts(relay, parts, plan.n_rows, ProgressReporter(listener(progress)))
         result["written"] = sum(entry.pop("is_new") for entry in entries)
         result["trees_sharded"] = relay.n_groups
         _tell_mended([entry["name"] for entry in entries if entry.pop("is_mended")], store.url)
@@ -295,7 +301,7 @@ def _score_names(classes: Any, parameters: ForestParameters, details: tuple[str,
 
 
 def _write_parts(
-    relay: Relay, parts: list[Part], n_rows: int, teller: Teller
+    relay: Relay, parts: list[Part], n_rows: int, reporter: ProgressReporter
 ) -> list[dict[str, Any]]:
     entries: list[dict[str, Any]] = []
     pace = Speed()
@@ -308,7 +314,7 @@ def _write_parts(
 
     def note(entry: dict[str, Any]) -> None:
         entries.append(entry)
-        teller.tell(record)
+        reporter.report(record)
 
     try:
         relay.run(parts, note)
@@ -319,7 +325,7 @@ def _write_parts(
             f"stopped with {len(entries):,} of {len(parts):,} files of scores written; run the "
             "same command again to go on from there"
         ) from None
-    teller.tell(record, now=True)
+    reporter.report(record, now=True)
     return entries
 
 

@@ -22,7 +22,13 @@ from dmondrian.data import Plan, places_of
 from dmondrian.distributed.cluster.client import warm
 from dmondrian.distributed.cluster.events import Events
 from dmondrian.distributed.cluster.interrupt import Interrupts
-from dmondrian.distributed.cluster.progress import Listener, Progress, Teller, Timeline, listener
+from dmondrian.distributed.cluster.progress import (
+    Listener,
+    Progress,
+    ProgressReporter,
+    Timeline,
+    listener,
+)
 from dmondrian.distributed.cluster.workers import ANSWER_SECONDS
 from dmondrian.distributed.metrics.progressive import Progressive, read_counts
 from dmondrian.distributed.metrics.sortedness import Sortedness
@@ -213,7 +219,7 @@ class Attempt:
 
         coordinator = Coordinator(
             client, self.run, self.ledger, self.manner.every, self.plan, manifest,
-            self.manner.limits, Teller(listen), lease, events,
+            self.manner.limits, ProgressReporter(listen), lease, events,
             lambda: _equip(client),
         )  # fmt: skip
         began, started = time.time(), time.monotonic()

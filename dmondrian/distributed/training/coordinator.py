@@ -23,7 +23,7 @@ from dmondrian.data import Plan
 from dmondrian.distributed.cluster.code_version import code_digest
 from dmondrian.distributed.cluster.events import Events
 from dmondrian.distributed.cluster.interrupt import Interrupts
-from dmondrian.distributed.cluster.progress import Progress, Speed, Teller
+from dmondrian.distributed.cluster.progress import Progress, ProgressReporter, Speed
 from dmondrian.distributed.cluster.results import Inbox
 from dmondrian.distributed.cluster.workers import Fleet
 from dmondrian.distributed.training.checkpoint_schedule import Every, Pace
@@ -65,7 +65,7 @@ class Coordinator:
     manifest : Manifest or None
         The checkpoint it starts from.
     limits : Limits
-    teller : Teller
+    reporter : ProgressReporter
     lease : Lease
         Held while it drives; asked before each commit.
     events : Events
@@ -83,7 +83,7 @@ class Coordinator:
         plan: Plan,
         manifest: Manifest | None,
         limits: Limits,
-        teller: Teller,
+        reporter: ProgressReporter,
         lease: Lease,
         events: Events,
         equip: Callable[[], None],
@@ -98,7 +98,7 @@ class Coordinator:
         self._client, self._run, self._ledger = client, run, ledger
         self._plan, self._limits = plan, limits
         self._n_rows = plan.n_rows
-        self._teller, self._lease = teller, lease
+        self._reporter, self._lease = reporter, lease
         self._units = ledger.units
         saved = manifest.shards if manifest is not None else {}
         self._tracks = [
@@ -142,7 +142,7 @@ class Coordinator:
             return True
         finally:
             self._release()
-            self._teller.tell(self.progress, now=True)
+            self._reporter.report(self.progress, now=True)
 
     @property
     def settled(self) -> int:
@@ -198,7 +198,7 @@ class Coordinator:
         elif self._stop is None and self.pace.is_due:
             self._marks.add(self._unsent())
             self.pace.ask()
-        self._teller.tell(self.progress)
+        self._reporter.report(self.progress)
 
     def _unsent(self) -> int:
         """Return the first unit that no shard was sent yet: all can still save at its end."""

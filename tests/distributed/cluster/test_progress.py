@@ -11,7 +11,7 @@ import pytest
 from nbclient import NotebookClient
 
 from dmondrian.distributed import predict, score
-from dmondrian.distributed.cluster.progress import LineWriter, Progress, Speed, Timeline
+from dmondrian.distributed.cluster.progress import BarWriter, Progress, Speed, Timeline
 from tests.distributed.conftest import GROUP, ROWS, Fit, forest
 
 CELL = """
@@ -29,10 +29,11 @@ def test_a_notebook_shows_one_bar_that_moves(adult, tmp_path) -> None:
     cell = CELL.format(data=str(adult / "part-0.parquet"), run=str(tmp_path / "run"))
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell)])
     NotebookClient(notebook, timeout=200, resources={"metadata": {"path": "."}}).execute()
-    shown = [out for out in notebook.cells[0].outputs if out.output_type == "display_data"]
-    assert len(shown) == 1
-    assert "3,000 of 3,000 rows (100%)" in shown[0].data["text/plain"]
-    assert '<progress value="1.0000"' in shown[0].data["text/html"]
+    outputs = notebook.cells[0].outputs
+    shown = "".join(out.text for out in outputs if out.get("name") == "stderr")
+    states = [line for line in shown.split("\r") if "rows" in line]
+    assert states[-1].startswith("100%|")
+    assert "3,000 of 3,000 rows" in states[-1]
 
 
 def test_tasks_say_what_they_do(fit: Fit, client, adult, tmp_path) -> None:
@@ -104,9 +105,9 @@ def test_rows_move_with_each_shard_and_not_only_when_all_have_learned(fit: Fit) 
     assert any(row % GROUP for row in rows)
 
 
-def test_a_line_writer_shows_the_last_record_and_none_twice() -> None:
+def test_a_log_shows_the_last_record_and_none_twice() -> None:
     stream = io.StringIO()
-    write = LineWriter(stream)
+    write = BarWriter(stream)
     for rows in (5, 5, 10, 10):
         write(Progress(rows, 10, 1.0, rows, 10.0 - rows, 1, 0))
     assert stream.getvalue().splitlines() == [
