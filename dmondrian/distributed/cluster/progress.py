@@ -156,7 +156,7 @@ class Timeline:
         self._last: list[float] = []
 
     def add(self, progress: Progress) -> None:
-        """Add a record, unless one was added a moment ago; the last one is always told."""
+        """Add a record, unless one was added a moment ago; the last one is always among the points."""
         seconds = round(time.monotonic() - self._began, 1)
         self._last = [seconds, progress.rows, progress.workers, progress.recoveries,
                       progress.durable]  # fmt: skip
@@ -166,7 +166,7 @@ class Timeline:
             self.points = self.points[::2]
             self._step = max(1.0, 2.0 * self._step)
 
-    def told(self) -> list[list[float]]:
+    def all_points(self) -> list[list[float]]:
         """Return the points, up to now."""
         is_newer = bool(self._last) and self._last is not self.points[-1]
         return [*self.points, self._last] if is_newer else list(self.points)
