@@ -1,9 +1,9 @@
-"""Models that take data frames, and answer in frames of the same kind.
+"""Models that take data frames, and return frames of the same kind.
 
 Relies on a stored model, and on its schema for the encoding of columns where it has one. Promises
 that columns are found by name, whatever their order, that missing ones and those of other types
-are refused by name, and that the answers are those of the estimator. pandas and polars are loaded
-by whoever made the frames, never here.
+are refused by name, and that predictions are those of the estimator. pandas and polars are loaded
+by the code that made the frames, never here.
 
 Shapes: n rows, d features, K classes.
 """
@@ -47,7 +47,7 @@ _METHODS = ("predict", "predict_proba", "decision_function", "score_samples")
 
 
 class FrameModel:
-    """A stored model, asked with data frames.
+    """A stored model that predicts data frames.
 
     Parameters
     ----------
@@ -122,12 +122,12 @@ class FrameModel:
                 f"{type(self.estimator).__name__} has no {method} here: it has "
                 f"{[name for name in _METHODS if hasattr(self.estimator, name)]}"
             )
-        told = self.answer_rows(self.features(frame), method)
-        columns = told[:, None] if told.ndim == 1 else told
+        answers = self.answer_rows(self.features(frame), method)
+        columns = answers[:, None] if answers.ndim == 1 else answers
         return _like(frame, {name: columns[:, k] for k, name in enumerate(names)})
 
     def answer_rows(self, X: np.ndarray, method: str) -> np.ndarray:
-        """Return what ``predict`` or ``predict_proba`` of the estimator say of encoded rows.
+        """Return ``predict`` or ``predict_proba`` of the estimator for encoded rows.
 
         Parameters
         ----------
@@ -175,7 +175,7 @@ class FrameModel:
         return _encode(self.schema, self._block, frame, kind, at)
 
     def _wanted(self, frame: Any, there: list[str]) -> list[str]:
-        """Return the model's columns; of a model without names all, or all but an index."""
+        """Return the model's columns; for a model without names all, or all but an index."""
         if self._names is not None:
             return self._names
         names = getattr(self.estimator, "feature_names_in_", None)
@@ -195,7 +195,7 @@ class FrameModel:
 
 
 def answer_names(params: Mapping[str, Any], classes: Any) -> list[str]:
-    """Return the columns of an answer: probabilities of the classes, quantiles, or "prediction"."""
+    """Return the names of predicted columns: one a class, one a quantile, or "prediction"."""
     if classes is not None:
         return [f"proba_{label}" for label in classes]
     levels = params.get("quantile") if params.get("loss") == "quantile" else None
@@ -205,7 +205,7 @@ def answer_names(params: Mapping[str, Any], classes: Any) -> list[str]:
 
 
 def empty_answers(classes: Any, names: list[str]) -> dict[str, np.ndarray]:
-    """Return the columns of an answer to no rows."""
+    """Return the columns of predictions for no rows."""
     is_label = names == ["prediction"] and classes is not None
     none = np.asarray(classes)[:0] if is_label else np.empty(0)
     return dict.fromkeys(names, none)
@@ -306,7 +306,7 @@ def _numbers(frame: Any, kind: str, at: np.ndarray) -> Iterator[tuple[np.ndarray
 
 
 def _types(frame: Any, kind: str) -> list[Any]:
-    """Return a type for each column: equal ones are read alike."""
+    """Return a type for each column: columns of equal types are read together."""
     if kind == "pyarrow":
         return [type_.id for type_ in frame.schema.types]
     if kind == "polars":  # their instances take long to compare, and plain ones have no parameters
@@ -315,7 +315,7 @@ def _types(frame: Any, kind: str) -> list[Any]:
 
 
 def _is_plain(type_: Any, kind: str) -> bool:
-    """Whether columns of a type become an array of it without a look at each one."""
+    """Whether columns of a type become an array at once, without a check of each column."""
     if kind == "pandas":
         return isinstance(type_, np.dtype) and type_.kind in "iuf" and type_.itemsize <= 8
     if kind == "polars":
@@ -341,7 +341,7 @@ def _array(frame: Any, kind: str, types: list[Any], at: np.ndarray, dtype: Any) 
 
 
 def _are_taken_by_rows(frame: Any, types: list[Any], type_: Any, dtype: Any) -> bool:
-    """Whether columns of a type come to the same as numbers of Python, and sooner."""
+    """Whether columns of a type have the same values as Python numbers, which are faster here."""
     is_exact = dtype == np.float64 or type_.__name__ not in ("Int64", "UInt64")
     are_few = len(frame) <= FEW_ROWS
     return is_exact and are_few and all(one.__name__ in _POLARS_HELD for one in set(types))
@@ -360,14 +360,14 @@ def _known_table(frame: Any, kind: str, names: list[str]) -> pa.Table:
 
 
 def _table(frame: Any, kind: str, names: list[str]) -> pa.Table:
-    """Return columns of a frame, in the order of the names, which are there."""
+    """Return columns of a frame, in the order of the names, all of which it has."""
     if kind == "pandas":
         own = {str(name): name for name in frame.columns}
         part = frame[[own[name] for name in names]]
         try:
             return pa.Table.from_pandas(part, preserve_index=False).rename_columns(names)
         except pa.ArrowException as error:  # it names the column
-            words = ", ".join(str(told) for told in error.args)
+            words = ", ".join(str(part) for part in error.args)
             raise SchemaError(
                 "the frame has a column that is not of numbers, texts, times or truth values: "
                 f"{words}"

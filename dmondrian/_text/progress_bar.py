@@ -28,7 +28,7 @@ def is_notebook() -> bool:
 
 
 class ProgressBar:
-    """The newest state of some work on a stream.
+    """Bar, or lines, of the current state of some work.
 
     Parameters
     ----------

@@ -116,7 +116,7 @@ def _parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
 
-    train = add("train", "train a forest as a job file says, or resume it", _train_epilog())
+    train = add("train", "train a forest by a job file, or resume it", _train_epilog())
     train.add_argument("job", metavar="JOB.toml", help="the job file")
     train.add_argument(
         "--set",
@@ -149,7 +149,7 @@ def _parser() -> argparse.ArgumentParser:
         "--no-details",
         dest="details",
         action="store_false",
-        help="leave out the columns that tell how sure the forest is (spread or std, distance): "
+        help="leave out the columns of how sure the forest is (spread or std, distance): "
         "scores are written sooner",
     )
     evaluate = add("evaluate", "measure a model on a data set that has its target")
@@ -194,17 +194,17 @@ def _add_inspecting(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
     describe = add("describe", "show what a model is: parameters, size, metrics, checkpoints")
     describe.add_argument("model", metavar="MODEL", help=_MODEL_HELP)
     describe.add_argument(
-        "--follow", action="store_true", help="tell the progress of a run until it ends"
+        "--follow", action="store_true", help="report the progress of a run until it ends"
     )
     describe.add_argument(
         "--features",
         action="store_true",
-        help="also tell the scale of each feature, and what its values are rounded to",
+        help="also show the scale of each feature, and what its values are rounded to",
     )
     describe.add_argument(
         "--importances",
         action="store_true",
-        help="also tell what the splits on each column are worth, as shares of 1",
+        help="also show what the splits on each column are worth, as shares of 1",
     )
     export = add("export", "write a model as a file for other programs")
     export.add_argument("model", metavar="MODEL", help=_MODEL_HELP)
@@ -252,7 +252,7 @@ def _add_managing(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
     prune.add_argument(
         "--keep", type=int, default=3, metavar="K", help="newest checkpoints to keep (default: 3)"
     )
-    prune.add_argument("--dry-run", action="store_true", help="tell what it would delete")
+    prune.add_argument("--dry-run", action="store_true", help="show what it would delete")
     cancel = add("cancel", "have whoever works on a run save and stop, or stop at a scored file")
     cancel.add_argument("model", metavar="RUN", help="run folder or URL")
 

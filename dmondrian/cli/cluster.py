@@ -1,4 +1,4 @@
-"""The cluster that a command works on: a local one, or one that somebody else runs.
+"""Connection of a command to a cluster: a local one, or one that runs already.
 
 Relies on `dmondrian.distributed`, which starts a local cluster of worker processes when it is given
 no client. Promises to close the connection it opened, never a cluster it did not start, and to use
@@ -17,7 +17,7 @@ from dmondrian.cli.tls import Tls
 from dmondrian.errors import ClusterError, JobError
 
 LOCAL = "local"
-# Seconds to wait for a scheduler; longer ones are better told than endured.
+# Seconds to wait for a scheduler before an error is raised.
 _CONNECT_TIMEOUT = 30
 # What distributed raises where one end encrypts and the other does not, beside OSError.
 _TLS_ERRORS = (TypeError, ValueError, RuntimeError, AssertionError)
@@ -31,7 +31,7 @@ def connected(
     tls: Tls | None = None,
     memory_limit: int | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Connect as asked; yield the keyword arguments for `dmondrian.distributed`.
+    """Connect to the cluster; yield the keyword arguments for `dmondrian.distributed`.
 
     Parameters
     ----------
@@ -111,11 +111,11 @@ def _address(scheduler: str, tls: Tls | None) -> str:
 
 
 def _reason(error: Exception, tls: Tls | None) -> str:
-    """Say what went wrong, also where distributed's words are about its own insides."""
+    """Return what went wrong, also where distributed's message is about its internals."""
     if "certificate" in str(error):
         return f"{error}; its certificates are not by the authority in tls_ca"
     if not isinstance(error, _TLS_ERRORS):
         return str(error)
     if tls is None:
         return "it asks for certificates: give tls_ca, tls_cert and tls_key"
-    return "it does not speak TLS"
+    return "it does not use TLS"

@@ -32,42 +32,42 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
         from dmondrian.cli.watch import follow
 
         return follow(arguments, output)
-    told = _facts(arguments.model, arguments.importances)
-    output.event("model", told)
-    about = told["size"]
-    at_most = "" if told["is_recorded"] else "at most "
+    facts = _facts(arguments.model, arguments.importances)
+    output.event("model", facts)
+    about = facts["size"]
+    at_most = "" if facts["is_recorded"] else "at most "
     rows: list[tuple[str, Any]] = [
-        ("model", told["model"]),
-        ("algorithm", told["algorithm"]),
-        ("rows learned", f"{told['rows']:,}" + ("" if told["final"] else " (unfinished)")),
-        ("features", told["features"]),
+        ("model", facts["model"]),
+        ("algorithm", facts["algorithm"]),
+        ("rows learned", f"{facts['rows']:,}" + ("" if facts["final"] else " (unfinished)")),
+        ("features", facts["features"]),
         ("trees", about["trees"]),
         ("nodes", f"{about['nodes']:,} ({about['nodes'] / about['trees']:,.0f} per tree)"),
         ("in memory", at_most + _bytes_and_per_node(about["memory_bytes"], about["nodes"])),
         ("stored", _bytes_and_per_node(about["stored_bytes"], about["nodes"])),
         ("on disk", f"{size(about['on_disk_bytes'])}, with all checkpoints"),
     ]
-    if told["data"] is not None:
-        files = f"{counted(told['data']['rows'], 'row')} in {_files(told['data']['files'])}"
+    if facts["data"] is not None:
+        files = f"{counted(facts['data']['rows'], 'row')} in {_files(facts['data']['files'])}"
         rows.insert(2, ("data", files))
-    if told["trained"] is not None:
-        rows.insert(2, ("trained", _when(told["trained"])))
-    if told["created_by"]:
-        by = ", ".join(f"{name} {version}" for name, version in told["created_by"].items())
+    if facts["trained"] is not None:
+        rows.insert(2, ("trained", _when(facts["trained"])))
+    if facts["created_by"]:
+        by = ", ".join(f"{name} {version}" for name, version in facts["created_by"].items())
         rows.append(("written by", by))
-    if told["classes"] is not None:
-        rows.append(("classes", f"{len(told['classes']):,}: {_some(told['classes'])}"))
-    if told["target"] is not None:
-        rows.append(("target", told["target"]))
-    for part in told["parts"]:
+    if facts["classes"] is not None:
+        rows.append(("classes", f"{len(facts['classes']):,}: {_some(facts['classes'])}"))
+    if facts["target"] is not None:
+        rows.append(("target", facts["target"]))
+    for part in facts["parts"]:
         first, stop = part["trees"]
         at = counted(part["rows"], "row") + ("" if part["final"] else ": not yet used")
         rows.append(("grown", f"trees {first:,} to {stop - 1:,}, {at}"))
-    if told["calibrated"] is not None:
-        rows.append(("calibrated", told["calibrated"]))
-    rows.append(("checkpoints", f"at {_some(told['checkpoints'])} rows"))
+    if facts["calibrated"] is not None:
+        rows.append(("calibrated", facts["calibrated"]))
+    rows.append(("checkpoints", f"at {_some(facts['checkpoints'])} rows"))
     output.text(table(rows))
-    given, in_use = dict(told["parameters"]), dict(told["in_use"])
+    given, in_use = dict(facts["parameters"]), dict(facts["in_use"])
     scales = in_use.pop("feature_scales", None)
     if isinstance(given.get("feature_scales"), list):
         scales, given["feature_scales"] = given["feature_scales"], "given"
@@ -77,7 +77,7 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
         rounded = f"{sum(unit > 0.0 for unit in units):,} of {counted(len(units), 'feature')}"
         chosen["feature_units"] = f"{given['feature_units']}, now {rounded} rounded"
     output.text("parameters:\n" + _indented(table({**given, **chosen}.items())))
-    names = told["feature_names"] or [str(number) for number in range(told["features"])]
+    names = facts["feature_names"] or [str(number) for number in range(facts["features"])]
     if arguments.features:
         output.text("features in use:\n" + _indented(_features(names, scales, units)))
     elif scales is not None:
@@ -86,21 +86,21 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
             f"feature scales, the {min(_SHOWN_ITEMS, len(widest))} largest:\n"
             + _indented(table([(name, scale) for scale, name in widest[:_SHOWN_ITEMS]]))
         )
-    if told["no_importances"] is not None:
-        output.text(f"importances: none; {told['no_importances']}")
-    elif told["importances"] is not None:
-        ranked = sorted(told["importances"].items(), key=lambda pair: -pair[1])
+    if facts["no_importances"] is not None:
+        output.text(f"importances: none; {facts['no_importances']}")
+    elif facts["importances"] is not None:
+        ranked = sorted(facts["importances"].items(), key=lambda pair: -pair[1])
         lines = [(name, f"{share:.4f}") for name, share in ranked]
         output.text("importances of the columns:\n" + _indented(table(lines)))
-    if told["metrics"]:
+    if facts["metrics"]:
         from dmondrian.distributed.metrics.progressive import WORSE
 
-        title = f"metrics ({told['metrics']['forecast']}):\n"
-        output.text(title + metrics_table(told["metrics"], "  "))
-        if told["metrics"].get("r2", 0.0) < 0.0:
+        title = f"metrics ({facts['metrics']['forecast']}):\n"
+        output.text(title + metrics_table(facts["metrics"], "  "))
+        if facts["metrics"].get("r2", 0.0) < 0.0:
             output.remark(WORSE)
-    if told["counts"]:
-        output.text("values met:\n" + _indented(table(told["counts"].items())))
+    if facts["counts"]:
+        output.text("values met:\n" + _indented(table(facts["counts"].items())))
     return 0
 
 
@@ -114,7 +114,7 @@ def schema(arguments: argparse.Namespace, output: Output) -> int:
 
         stored = Run.open(data).run_json
         if stored.get("schema") is None:
-            return _tell_plain_features(stored, output)
+            return _show_plain_features(stored, output)
         found = Schema.from_json(stored["schema"])
         notes: tuple[str, ...] = ()
     else:
@@ -128,7 +128,7 @@ def schema(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def _facts(model: str, with_importances: bool) -> dict[str, Any]:
-    """Gather all that `describe` tells, JSON-able."""
+    """Return all that `describe` shows, as JSON values."""
     from dmondrian.checkpoint import Run, known_trees
     from dmondrian.checkpoint.model import summary_from_trees
     from dmondrian.checkpoint.parts import parts_of
@@ -180,7 +180,7 @@ def _facts(model: str, with_importances: bool) -> dict[str, Any]:
 
 
 def _data(run: Run) -> dict[str, Any] | None:
-    """Tell what a run was trained on; None of a model that was fitted on arrays."""
+    """Return what a run was trained on; None for a model that was fitted on arrays."""
     from dmondrian.data import stored_plan
 
     if run.run_json.get("plan") is None:
@@ -188,13 +188,13 @@ def _data(run: Run) -> dict[str, Any] | None:
     try:
         plan = stored_plan(run.stream)
     except (CheckpointError, StoreError):
-        return None  # what is told of the model does not depend on it
+        return None  # what is shown of the model does not depend on it
     files = list(dict.fromkeys(block.uri for block in plan.blocks))
     return {"rows": plan.n_rows, "files": files, "shuffle": plan.shuffle}
 
 
 def _trained(run: Run) -> dict[str, Any] | None:
-    """Tell when a run was worked on, and for how long, by the notes of attempts that ended."""
+    """Return when and how long a run was worked on, from the records of attempts that ended."""
     notes = [note for note in run.attempts() if isinstance(note.get("summary"), dict)]
     if not notes:
         return None
@@ -225,7 +225,7 @@ def _files(files: list[str]) -> str:
 
 
 def _features(names: list[str], scales: list[float] | None, units: list[float] | None) -> str:
-    """Lay out what each feature is multiplied by, and what its multiples are rounded to."""
+    """Return a table of each feature's scale, and of the unit that it is rounded to."""
     scales = [1.0] * len(names) if scales is None else scales
     units = [0.0] * len(names) if units is None else units
     rows = [("feature", f"{'scale':<13}  rounded to multiples of")]
@@ -234,13 +234,13 @@ def _features(names: list[str], scales: list[float] | None, units: list[float] |
     return table(rows)
 
 
-def _calibration(told: Any) -> Any:
+def _calibration(stored: Any) -> Any:
     """Return the calibration of a manifest, or None."""
-    if told is None:
+    if stored is None:
         return None
     from dmondrian.uncertainty.temperature_scaling import kind_of
 
-    return kind_of(isinstance(told, dict) and "squares" in told).from_json(told)
+    return kind_of(isinstance(stored, dict) and "squares" in stored).from_json(stored)
 
 
 def _importances(shares: list[float], stored: dict[str, Any]) -> dict[str, float]:
@@ -250,15 +250,15 @@ def _importances(shares: list[float], stored: dict[str, Any]) -> dict[str, float
     if stored.get("schema") is None:
         names = stored.get("feature_names") or [str(number) for number in range(len(shares))]
         return dict(zip(names, shares, strict=True))
-    told, start = {}, 0
+    sums, start = {}, 0
     for column in Schema.from_json(stored["schema"]).columns:
-        told[column.name] = math.fsum(shares[start : start + column.width])
+        sums[column.name] = math.fsum(shares[start : start + column.width])
         start += column.width
-    return told
+    return sums
 
 
 def _part(part: Run) -> dict[str, Any]:
-    """Tell of trees that the run took later."""
+    """Return the trees that were added to the run later."""
     from dmondrian.checkpoint.parts import tree_range
 
     newest = part.latest(verify=False)
@@ -268,13 +268,13 @@ def _part(part: Run) -> dict[str, Any]:
 
 
 def _in_use(used: Mapping[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """Return what the estimator's parameters that were left open came to."""
+    """Return the values in use of parameters that the estimator chose itself."""
     known = {name: used.get(name) for name, value in given.items() if value in ("auto", "learned")}
     return {name: value for name, value in known.items() if value is not None}
 
 
 def _metrics(stored: dict[str, Any]) -> dict[str, Any]:
-    """Turn the accumulators of a run into metrics; a model from `save` has none."""
+    """Return the metrics of a run; a model from `save` has none."""
     if not stored.get("progressive"):
         return {}
     from dmondrian.distributed.metrics.progressive import Progressive
@@ -290,8 +290,8 @@ def _counts(stored: dict[str, Any]) -> dict[str, int]:
     return read_counts(stored)
 
 
-def _tell_plain_features(stored: dict[str, Any], output: Output) -> int:
-    """Tell of a model that was fitted on arrays: it has names, or a number of features."""
+def _show_plain_features(stored: dict[str, Any], output: Output) -> int:
+    """Show a model that was fitted on arrays: its names, or its number of features."""
     names = stored.get("feature_names")
     n_features = stored.get("parameters", {}).get("n_features")
     output.event("schema", {"feature_names": names, "n_features": n_features})

@@ -1,7 +1,7 @@
 """An encrypted scheduler and worker processes of this machine, for `dmondrian cluster`.
 
 Relies on `distributed.LocalCluster`. Promises that they listen on this machine alone and end with
-the block; that kernels of default forests are compiled before there are workers, and that each
+the context; that kernels of default forests are compiled before there are workers, and that each
 worker has a copy of them of its own: Numba's cache replaces its files atomically, but two processes
 that add to one index can each take the same next file name, and the index then names one's code
 for the other's arguments.

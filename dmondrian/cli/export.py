@@ -19,16 +19,16 @@ def export(arguments: argparse.Namespace, output: Output) -> int:
     file = Path(arguments.out)
     made = to_onnx(arguments.model, file, columns=False if arguments.encoded else None)
     about = {entry.key: entry.value for entry in made.metadata_props}
-    told = {
+    values = {
         "model": arguments.model,
         "out": str(file),
         "bytes": file.stat().st_size,
         "inputs": [value.name for value in made.graph.input],
         "outputs": [value.name for value in made.graph.output],
     }
-    output.event("exported", told)
+    output.event("exported", values)
     output.text(
-        f"{file}: {size(told['bytes'])} of ONNX\n  takes {about['inputs']}\n"
-        f"  gives {', '.join(told['outputs'])}"
+        f"{file}: {size(values['bytes'])} of ONNX\n  takes {about['inputs']}\n"
+        f"  gives {', '.join(values['outputs'])}"
     )
     return 0

@@ -60,13 +60,13 @@ def init(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def _algorithm(data: str, target: str) -> str:
-    """Return the algorithm for a target: labels are classified, other numbers are not."""
+    """Return the algorithm for a target: a classifier for labels, a regressor for other numbers."""
     import pyarrow as pa
 
     from dmondrian.data import make_plan
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # they are told of the plan that is used
+        warnings.simplefilter("ignore")  # those of the plan that is used are reported
         plan = make_plan(data, infinite="clip")
         types = {column.name: column.type for column in plan.schema.columns}
         kind = types.get(target, "")
@@ -84,7 +84,7 @@ def _algorithm(data: str, target: str) -> str:
 
 
 def _plan(data: str, target: str | None, algorithm: str) -> tuple[Plan, dict[str, str]]:
-    """Return a plan of the data, and the options without which there is none."""
+    """Return a plan of the data, and the options that it needs."""
     from dmondrian.data import make_plan
 
     task = "classification" if is_classifier(algorithm) else "regression"
@@ -178,11 +178,11 @@ def _target_lines(plan: Plan) -> list[str]:
         ]
     if schema.classes is None:
         limits = schema.target_range
-        told = "numbers" + (f" from {limits[0]:g} to {limits[1]:g}" if limits else "")
+        kind = "numbers" + (f" from {limits[0]:g} to {limits[1]:g}" if limits else "")
     else:
         shown = ", ".join(map(str, schema.classes[:8])) + (", ..." if schema.n_classes > 8 else "")
-        told = f"{schema.n_classes:,} classes: {shown}"
-    return [f"{_key(target=schema.target)} # {_one_line(told)}"]
+        kind = f"{schema.n_classes:,} classes: {shown}"
+    return [f"{_key(target=schema.target)} # {_one_line(kind)}"]
 
 
 def _columns(plan: Plan) -> list[str]:
@@ -216,7 +216,7 @@ def _comment(*lines: str) -> list[str]:
 
 
 def _one_line(text: str) -> str:
-    """Return a text that a comment can hold: of names from outside, without control characters."""
+    """Return a text for a comment, without control characters: names come from outside."""
     safe = text.translate(_CONTROLS)
     return safe.encode("utf-8", "backslashreplace").decode("utf-8")
 
@@ -229,7 +229,7 @@ def _relative(data: str, folder: Path) -> str:
 
 
 def _run_name(data: str, folder: Path) -> str:
-    """Return a folder for the run, after the data, that is not there yet."""
+    """Return a new folder for the run, named after the data."""
     parts = [part for part in data.rstrip("/").split("/") if part and not set(part) & set("*?[")]
     stem = re.sub(r"\.(parquet|parq|pq)$", "", parts[-1]) if parts else ""
     name = re.sub(r"[^\w.-]+", "-", stem).strip("-.") or "run"

@@ -2,7 +2,7 @@
 
 A job file is TOML with the tables of `job_keys` and a table ``[forest]``: `algorithm` and the
 constructor parameters of its estimator. `read_job` checks all but ``[forest]`` without importing
-anything heavy, so a mistake is told at once; `build_estimator` checks ``[forest]``.
+anything heavy, so a mistake is reported at once; `build_estimator` checks ``[forest]``.
 
 Relative paths in a job file are relative to the folder of the job file, so a job does the same from
 wherever it is started; relative paths in an override are relative to the current folder, as typed
@@ -51,14 +51,14 @@ class Source:
     overrides: dict[tuple[str, str], str]  # (table, key) -> the override as typed
 
     def place(self, *keys: str) -> str:
-        """Name the line, or the override, that brings a key."""
+        """Return the line, or the override, that sets a key."""
         if len(keys) == 2 and (keys[0], keys[1]) in self.overrides:
             return f"--set {self.overrides[keys[0], keys[1]]}"
         line = line_of(self.text, keys)
         return str(self.path) if line is None else f"{self.path}:{line}"
 
     def place_of_table(self, table: str) -> str:
-        """Name the line, or the first override, that brings a table."""
+        """Return the line, or the first override, that sets a table."""
         if line_of(self.text, (table,)) is None:
             for override in (text for (name, _), text in self.overrides.items() if name == table):
                 return f"--set {override}"
@@ -127,7 +127,7 @@ def read_job(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Job
 
 
 def build_estimator(job: Job) -> Any:
-    """Construct the estimator that ``[forest]`` describes; "none" is its None, TOML having none.
+    """Return the estimator that ``[forest]`` describes; "none" stands for None, which TOML lacks.
 
     Raises
     ------
@@ -163,7 +163,7 @@ def build_estimator(job: Job) -> Any:
 
 
 def check_amounts(job: Job) -> None:
-    """Refuse a ``checkpoint_every`` that is no rows or time, a ``memory_limit`` that is no bytes.
+    """Check that ``checkpoint_every`` is rows or a time, and ``memory_limit`` bytes.
 
     Raises
     ------
@@ -223,7 +223,7 @@ def _parse_override(override: str) -> tuple[str, str, Any]:
 
 
 def _override_value(text: str) -> Any:
-    """Read a value as TOML; what is no TOML value is a string (a bare word, a path, "5 min")."""
+    """Return a value read as TOML, else as a string (a bare word, a path, "5 min")."""
     try:
         parsed = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
@@ -291,7 +291,7 @@ def _unknown_key(source: Source, table: str, name: str, valid: Iterable[str]) ->
     names = list(valid)
     meant = key_meant(table, name)
     if name == "task" and table in ("data", "forest"):
-        advice = "; the algorithm says it: one that ends in -classifier or in -regressor"
+        advice = "; the algorithm decides it: one that ends in -classifier or in -regressor"
     else:
         advice = f"; did you mean {meant!r}?" if meant in names else _nearest(name, names)
     return (
@@ -301,7 +301,7 @@ def _unknown_key(source: Source, table: str, name: str, valid: Iterable[str]) ->
 
 
 def _nearest_algorithm(name: str) -> str:
-    """Suggest an algorithm: by its class, by what others call it, or by its letters."""
+    """Return a similar algorithm: by its class, another library's name, or its spelling."""
     from dmondrian.estimators import ALGORITHMS
 
     classes = {kind.__name__.lower(): algorithm for algorithm, kind in ALGORITHMS.items()}
@@ -311,7 +311,7 @@ def _nearest_algorithm(name: str) -> str:
 
 
 def _mistake(key: Key, value: Any) -> str:
-    """Say what is wrong with a value, or return an empty string."""
+    """Return what is wrong with a value, or an empty string."""
     fits = {
         "string": isinstance(value, str),
         "integer": isinstance(value, int) and not isinstance(value, bool),
@@ -338,7 +338,7 @@ def _are_strings(value: Any) -> bool:
 
 
 def _refusal(estimator: type, name: str, value: Any) -> str:
-    """Ask the estimator itself about one parameter; an empty string when it takes the value."""
+    """Return the estimator's error about one parameter; empty if it accepts the value."""
     default = inspect.signature(estimator).parameters[name].default
     constraints: dict[str, list[Any]] = estimator._parameter_constraints  # type: ignore[attr-defined]  # a scikit-learn estimator's
     takes_boolean = "boolean" in constraints[name]

@@ -1,6 +1,6 @@
 """The tables and keys of a job file: types, smallest values and meanings.
 
-One row per key, so that checking, `--help` and documentation say the same. The keys of
+One row per key, so that checking, `--help` and documentation agree. The keys of
 ``[forest]`` are not here: they are the constructor parameters of the chosen estimator.
 Relies on nothing; promises that every name here is understood by some command.
 """
@@ -80,12 +80,12 @@ TABLES: dict[str, dict[str, Key]] = {
         ),
         "out": Key("string", "folder or URL for the scores", required=True),
         "keep": Key("strings", "columns of the input to copy beside the scores"),
-        "details": Key("boolean", "tell how sure the forest is: spread or std, and distance"),
+        "details": Key("boolean", "add how sure the forest is: spread or std, and distance"),
         "memory_limit": Key("string", 'memory of a worker to plan with, such as "2GiB"'),
     },
 }
 
-# What [forest] algorithm can be, and how `train --help` tells them apart.
+# What [forest] algorithm can be, and how `train --help` describes them.
 ALGORITHMS: dict[str, str] = {
     "amf-classifier": "classes: aggregated Mondrian forest, needs no tuning",
     "amf-regressor": "numbers: aggregated Mondrian forest, needs no tuning",

@@ -54,10 +54,12 @@ def prune(arguments: argparse.Namespace, output: Output) -> int:
     from dmondrian.checkpoint.parts import open_whole
     from dmondrian.checkpoint.pruning import prune as prune_run
 
-    told = prune_run(open_whole(arguments.model), arguments.keep, arguments.dry_run)
-    output.event("pruned", {"dry_run": arguments.dry_run, "runs": [one.to_json() for one in told]})
+    pruned = prune_run(open_whole(arguments.model), arguments.keep, arguments.dry_run)
+    output.event(
+        "pruned", {"dry_run": arguments.dry_run, "runs": [one.to_json() for one in pruned]}
+    )
     verb = "would delete" if arguments.dry_run else "deleted"
-    for one in told:
+    for one in pruned:
         output.text(
             f"{one.url}: {verb} {counted(len(one.positions), 'checkpoint')} and "
             f"{counted(len(one.blobs), 'blob')} ({size(one.n_bytes)}); "

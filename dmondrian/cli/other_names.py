@@ -55,12 +55,12 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
 
 
 def key_meant(table: str, name: str) -> str | None:
-    """Return the key of a table that others call so, or None."""
+    """Return the key that other libraries call by a name, or None."""
     return _meant(KEYS.get(table, {}), name.lower())
 
 
 def algorithm_meant(name: str) -> str | None:
-    """Return the algorithm that others call so, in small letters with hyphens, or None."""
+    """Return the algorithm that other libraries call by a name (lower case, hyphens), or None."""
     return _meant(ALGORITHMS, name)
 
 

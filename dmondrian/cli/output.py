@@ -1,8 +1,8 @@
 """What a command writes: results to stdout, progress and notes to stderr.
 
 With ``--json`` stdout carries one JSON object per line, each with an ``event``, and nothing else;
-without it stdout carries text for people. On a terminal the progress line is rewritten in place;
-elsewhere a new line comes only when there is something durable to say.
+without it stdout carries text for people. On a terminal progress is a bar that is redrawn;
+elsewhere a line comes at intervals, and only if something has changed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Output:
         self._stdout = stdout or sys.stdout
         self._stderr = stderr or sys.stderr
         self._bar = ProgressBar(self._stderr)
-        self._told: set[str] = set()  # remarks made so far
+        self._remarks: set[str] = set()  # made so far
 
     def event(self, event: str, values: Mapping[str, Any]) -> None:
         """Write one JSON line to stdout; nothing without ``--json``."""
@@ -67,14 +67,14 @@ class Output:
         self._stderr.flush()
 
     def remark(self, text: str) -> None:
-        """Write a note that may come by several ways (a warning, a plan) but is told once."""
-        if text not in self._told:
-            self._told.add(text)
+        """Write a note that may arrive several ways (a warning, a plan), but only once."""
+        if text not in self._remarks:
+            self._remarks.add(text)
             self.note(f"note: {text}")
 
     @contextmanager
     def logged(self) -> Iterator[None]:
-        """Tell what the library logs in this process, from INFO on, while a block lasts."""
+        """Write what the library logs in this process, from INFO on, while the context lasts."""
         logger, handler = logging.getLogger("dmondrian"), _Logged(self)
         level = logger.level
         logger.addHandler(handler)
@@ -88,7 +88,7 @@ class Output:
     def progress(
         self, text: str, done: int = 0, total: int | None = None, *, important: bool = False
     ) -> None:
-        """Show the state of the work on stderr: a bar on a terminal, now and then a line else."""
+        """Show the state of the work on stderr: a bar on a terminal, else a line at intervals."""
         self._bar.show(text, done, total, now=important)
 
     def follow(self, progress: Progress) -> None:
@@ -97,7 +97,7 @@ class Output:
         self.event("progress", asdict(progress))
 
     def happened(self, event: Mapping[str, Any]) -> None:
-        """Tell an event of the work: its "text" as a note, and all of it as a JSON line."""
+        """Write an event of the work: its "text" as a note, and all of it as a JSON line."""
         self.note(str(event.get("text", "")))
         self.event(str(event.get("event", "")), {k: v for k, v in event.items() if k != "event"})
 
@@ -107,7 +107,7 @@ class Output:
 
 
 class _Logged(logging.Handler):
-    """Hands a library's records to a command's output: news as notes, warnings as remarks.
+    """Log handler that writes to a command's output: news as notes, warnings as remarks.
 
     A record of an event (:mod:`dmondrian.distributed.cluster.events`) is a note, and a JSON line.
     """
@@ -123,12 +123,12 @@ class _Logged(logging.Handler):
             self._output.happened(event)
             return
         is_remark = record.levelno >= logging.WARNING or getattr(record, "is_remark", False)
-        tell = self._output.remark if is_remark else self._output.note
-        tell(record.getMessage())
+        write = self._output.remark if is_remark else self._output.note
+        write(record.getMessage())
 
 
 def escape_what_cannot_be_written() -> None:
-    r"""Let this process write any text: what an encoding lacks becomes an escape such as \u65e5.
+    r"""Allow any text in the output: what the encoding lacks becomes an escape such as \u65e5.
 
     Names of columns, classes and files come from outside; terminals and pipes need not be UTF-8.
     """
@@ -138,19 +138,19 @@ def escape_what_cannot_be_written() -> None:
 
 
 def printable(text: str) -> str:
-    """Return a text whose control characters, but line ends and tabs, are escaped."""
+    """Return a text with control characters escaped, except line ends and tabs."""
     return text.translate(_CONTROLS)
 
 
 def table(rows: Iterable[tuple[str, Any]]) -> str:
-    """Lay out names and values in two columns."""
+    """Return names and values in two columns."""
     pairs = [(name, shown(value)) for name, value in rows]
     width = max((len(name) for name, _ in pairs), default=0)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in pairs)
 
 
 def shown(value: Any) -> str:
-    """Show a value as a person would write it."""
+    """Return a value as a person would write it."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -167,7 +167,7 @@ def shown(value: Any) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """Replace what JSON cannot say (nan, infinities) by null, NumPy scalars by Python's."""
+    """Replace what JSON does not have (nan, infinities) by null, NumPy scalars by Python's."""
     if isinstance(value, Mapping):
         return {str(key): _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

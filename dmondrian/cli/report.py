@@ -1,4 +1,4 @@
-"""`dmondrian report`: a run as a page to look at and to hand on.
+"""`dmondrian report`: a run as a page of HTML.
 
 Relies on :mod:`dmondrian.report`; starts no cluster and changes nothing in the run.
 """
@@ -16,7 +16,7 @@ def report(arguments: argparse.Namespace, output: Output) -> int:
     from dmondrian.report import write_report
 
     file = write_report(arguments.model, arguments.out)
-    told = {"run": arguments.model, "out": str(file), "bytes": file.stat().st_size}
-    output.event("reported", told)
-    output.text(f"{file}: {size(told['bytes'])}; it opens in any browser, without a network")
+    values = {"run": arguments.model, "out": str(file), "bytes": file.stat().st_size}
+    output.event("reported", values)
+    output.text(f"{file}: {size(values['bytes'])}; it opens in any browser, without a network")
     return 0

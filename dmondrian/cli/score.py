@@ -62,23 +62,23 @@ def run_score(
     output: Output,
     how: Mapping[str, Any],
 ) -> None:
-    """Score a data set, with these other arguments of the scoring, and tell what was written."""
+    """Score a data set with these options, and report what was written."""
     from dmondrian import distributed
 
     result = distributed.score(model, data, out, progress=output.follow, **how)
     output.event("scored", {"model": model, **result})
-    _tell_groups(result, output)
+    _report_groups(result, output)
     output.text(f"scored {_named(data)}: {counted(result['rows'], 'row')} in {out}")
 
 
 def run_evaluate(
     model: str, data: str | list[str], output: Output, cluster: Mapping[str, Any]
 ) -> None:
-    """Measure a model on a data set and tell the metrics."""
+    """Measure a model on a data set and report the metrics."""
     from dmondrian import distributed
 
     metrics = distributed.evaluate(model, data, **cluster)
-    _tell_groups(metrics, output)
+    _report_groups(metrics, output)
     output.event("evaluated", {"model": model, "metrics": metrics})
     output.text(f"evaluated {model} on {_named(data)}:\n{metrics_table(metrics, '  ')}")
     if "reliability" in metrics:
@@ -87,7 +87,7 @@ def run_evaluate(
         )
 
 
-def _tell_groups(result: Mapping[str, Any], output: Output) -> None:
+def _report_groups(result: Mapping[str, Any], output: Output) -> None:
     groups = result.get("trees_sharded", 1)
     if groups > 1:
         output.remark(
@@ -96,22 +96,22 @@ def _tell_groups(result: Mapping[str, Any], output: Output) -> None:
 
 
 def metrics_table(metrics: Mapping[str, Any], indent: str = "") -> str:
-    """Lay out the metrics that people know, one a line."""
+    """Return the common metrics, one a line."""
     rows = [(label, metrics[name]) for name, label in _METRICS.items() if name in metrics]
     return "\n".join(indent + line for line in table(rows).split("\n"))
 
 
 def _diagram(bins: list[dict[str, float]]) -> str:
-    """Lay out a reliability diagram: a line per bin of confidence."""
+    """Return a reliability diagram: a line per bin of confidence."""
     rows = []
     for one in bins:
-        told = f"right {one['accuracy']:.3f}, sure {one['confidence']:.3f}"
-        rows.append((f"{one['above']:.1f} to {one['up_to']:.1f}", f"{one['share']:6.1%}: {told}"))
+        text = f"right {one['accuracy']:.3f}, sure {one['confidence']:.3f}"
+        rows.append((f"{one['above']:.1f} to {one['up_to']:.1f}", f"{one['share']:6.1%}: {text}"))
     return "\n".join("  " + line for line in table(rows).split("\n"))
 
 
 def one_or_list(data: list[str]) -> str | list[str]:
-    """Return the data that a command line names: what stands alone is no list."""
+    """Return the data of a command line: a single path is not a list."""
     return data[0] if len(data) == 1 else data
 
 

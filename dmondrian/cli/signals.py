@@ -1,9 +1,9 @@
-"""Signals: what asks a process to end is an interrupt, as Ctrl-C is.
+"""Signals that ask a process to end, handled as Ctrl-C is.
 
 Relies on being entered in the main thread; elsewhere signals cannot be caught and nothing changes.
-Promises to leave alone what is ignored (by `nohup`, say) or not Python's to change, and to put the
-handlers back; and that no interrupt is lost where Python cannot pass one on, as in what it calls
-when an object is gone: it is raised again. Whoever stops more gently
+Promises not to change signals that are ignored (for example by `nohup`) or not Python's to change,
+and to restore the handlers; and that no interrupt is lost where Python cannot raise one, as in a
+finalizer: it is raised again. Code that stops more gently
 (:mod:`dmondrian.distributed.cluster.interrupt`) replaces them for a while.
 """
 
@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-# Ctrl-C is an interrupt already. A queue or an orchestrator says SIGTERM, a closed terminal SIGHUP.
+# Ctrl-C is an interrupt already. A queue or an orchestrator sends SIGTERM, a terminal SIGHUP.
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 _SOON = 0.05  # seconds
@@ -26,33 +26,33 @@ _SOON = 0.05  # seconds
 
 @contextmanager
 def ending_in_order() -> Iterator[None]:
-    """Raise KeyboardInterrupt at SIGTERM and SIGHUP, while a block lasts."""
+    """Raise KeyboardInterrupt at SIGTERM and SIGHUP, while the context lasts."""
     before = {}
     if threading.current_thread() is threading.main_thread():
         before = {number: signal.getsignal(number) for number in _SIGNALS}
     caught = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]
-    told = sys.unraisablehook
+    hook = sys.unraisablehook
     if caught:
-        sys.unraisablehook = _raising_again(told, caught[0])
+        sys.unraisablehook = _raising_again(hook, caught[0])
     try:
         for number in caught:
             signal.signal(number, _interrupt)
         yield
     finally:
-        sys.unraisablehook = told
+        sys.unraisablehook = hook
         for number in caught:
             signal.signal(number, before[number])
 
 
-def _raising_again(tell: Callable[[Any], Any], number: int) -> Callable[[Any], None]:
-    """Return a hook that tells of errors which cannot be passed on, but raises interrupts again.
+def _raising_again(report: Callable[[Any], Any], number: int) -> Callable[[Any], None]:
+    """Return a hook that reports errors which cannot be raised, but raises interrupts again.
 
     That is by the signal of this number, as soon as what could not pass them on is over.
     """
 
     def hook(lost: Any) -> None:
         if not issubclass(lost.exc_type, KeyboardInterrupt):
-            tell(lost)
+            report(lost)
             return
         again = threading.Timer(_SOON, os.kill, (os.getpid(), number))
         again.daemon = True

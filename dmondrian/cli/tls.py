@@ -2,7 +2,7 @@
 
 All three files or none, and checked before any work: that they can be read, that they are PEM, and
 that the key is that of the certificate. Relies on the standard library only, so that a mistake is
-told without loading a cluster. Promises never to say what is in a key.
+reported without loading a cluster. Promises never to print the content of a key.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KEYS = ("tls_ca", "tls_cert", "tls_key")
 
 @dataclass(frozen=True)
 class Tls:
-    """PEM files: the authority, and the certificate and key shown to the others."""
+    """PEM files: the authority, and the certificate and key of this process."""
 
     ca: str
     cert: str
@@ -39,7 +39,7 @@ def tls_of_arguments(arguments: argparse.Namespace) -> Tls | None:
     Raises
     ------
     JobError
-        As :func:`tls_mistakes` says.
+        As of :func:`tls_mistakes`.
     """
     given = {name: getattr(arguments, name) for name in KEYS if getattr(arguments, name)}
     given = {name: os.path.abspath(os.path.expanduser(path)) for name, path in given.items()}

@@ -1,8 +1,8 @@
-"""Where in a TOML text a key stands: line numbers for messages about a job file.
+"""Line numbers of keys in a TOML text, for messages about a job file.
 
-`tomllib` tells values but not lines. It does refuse incomplete text, so the statement that brings a
-key is the one that ends at the first line up to which the text parses and holds the key. That is
-exact for every form TOML has (dotted keys, inline tables, values over several lines) and costs a
+`tomllib` returns values but not lines. It does refuse incomplete text, so the statement that sets a
+key ends at the first line up to which the text parses and has the key. That is exact for every form
+that TOML has (dotted keys, inline tables, values over several lines) and costs a
 few parses of a short file, only when there is an error to report.
 """
 
@@ -12,7 +12,7 @@ import tomllib
 
 
 def line_of(text: str, keys: tuple[str, ...]) -> int | None:
-    """Find the line on which the statement that brings a key starts.
+    """Return the line on which the statement that sets a key starts.
 
     Parameters
     ----------

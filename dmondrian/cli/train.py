@@ -1,4 +1,4 @@
-"""`dmondrian train`: run a job file, or go on with the run it started before.
+"""`dmondrian train`: run a job file, or resume the run that it started.
 
 Relies on `dmondrian.distributed` for all the work. Promises that the job is checked as a whole
 before any data is read, and that a repeated command resumes.
@@ -44,14 +44,14 @@ def train(arguments: argparse.Namespace, output: Output) -> int:
             **cluster,
         )
         output.close_bar()
-        _tell_trained(run, output)
+        _report_trained(run, output)
         if wanted is not None:
             _score(run.run_url, wanted, output, cluster)
     return 0
 
 
 def _wanted(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a ``[score]`` table asks for, as arguments of the scoring."""
+    """Return the arguments of the scoring in a ``[score]`` table."""
     others = {name: keys[name] for name in ("keep", "details", "memory_limit") if name in keys}
     return {"data": keys["path"], "out": keys["out"], **others}
 
@@ -63,7 +63,7 @@ def _detach(
     wanted: dict[str, Any] | None,
     output: Output,
 ) -> int:
-    """Hand the job to a cluster that outlives this process."""
+    """Submit the job to a cluster that outlives this process."""
     from dmondrian import distributed
 
     if job.cluster.get("scheduler", LOCAL) == LOCAL:
@@ -91,7 +91,7 @@ def _detach(
 
 
 def _what_is_left(url: str, data: str | list[str]) -> str:
-    """Say what a detached job leaves out of its ``[score]`` table, and what does that."""
+    """Return what a detached job leaves out of its ``[score]`` table, and which command does it."""
     paths = [data] if isinstance(data, str) else data
     lines = [f"  dmondrian evaluate {shlex.quote(url)} {shlex.quote(path)}" for path in paths]
     return "\n".join(
@@ -106,7 +106,7 @@ def _cluster(job: Job) -> Any:
     )
 
 
-def _tell_trained(run: Any, output: Output) -> None:
+def _report_trained(run: Any, output: Output) -> None:
     from dmondrian.distributed.metrics.progressive import WORSE
 
     metrics = {key: value for key, value in run.metrics.items() if key != "curve"}
@@ -119,7 +119,7 @@ def _tell_trained(run: Any, output: Output) -> None:
 
 
 def summary_line(summary: Mapping[str, Any]) -> str:
-    """Say in a line what an attempt took, and what it lost on the way."""
+    """Return a line on how long an attempt took, and which losses it had."""
     from dmondrian.distributed.cluster.progress import clock
 
     parts = [

@@ -1,8 +1,8 @@
 """`dmondrian cluster`: an encrypted scheduler and workers on one machine, to try a job with.
 
-A command and not a shell script, because it is then there for everybody who installed the package,
-on every system, it can hold the scheduler and workers as its own processes so that all of them end
-with it, and its mistakes are told as those of the other commands are.
+A command and not a shell script: it is installed with the package on every system, its scheduler
+and workers are child processes that end with it, and its errors are reported as those of the other
+commands.
 
 Relies on `dmondrian.cli.encrypted_cluster` for the processes. Promises that the scheduler refuses
 whoever does not hold the key, and that all processes and temporary files are gone after Ctrl-C,
@@ -79,7 +79,7 @@ def cluster(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def _private(folder: Path) -> Path:
-    """Make a folder for its owner alone, or refuse one that others can enter."""
+    """Return a folder that its owner alone can enter; an existing one is checked."""
     try:
         folder = folder.expanduser().absolute()
     except RuntimeError as error:
@@ -119,7 +119,7 @@ def _certificates(folder: Path, output: Output) -> Tls:
 
 
 def _dashboard(address: str | None) -> str:
-    """Say where the cluster can be looked at."""
+    """Return where the cluster's dashboard is."""
     if address is None:
         return "no dashboard: it needs the package bokeh (`pip install bokeh`)"
     return f"dashboard: {address} (on this machine alone, for whoever can open it)"

@@ -1,9 +1,9 @@
 """`dmondrian warm`: compile ahead of time whatever the estimators can need.
 
-Relies on the estimators alone: small forests of every kind learn and answer, so that no second
-list of kernels has to be kept true. Which kernels there are depends on the choices below; all
-other parameters are values. Numba's cache holds for one kind of processor: ``NUMBA_CPU_NAME`` and
-``NUMBA_CPU_FEATURES`` say which, where the machines that will use it are of another.
+Relies on the estimators alone: small forests of every kind learn and predict, so that there is no
+second list of kernels to maintain. Which kernels there are depends on the choices below; all other
+parameters are values. Numba's cache holds for one kind of processor: ``NUMBA_CPU_NAME`` and
+``NUMBA_CPU_FEATURES`` name it, if the machines that will use it have another.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ def warm(arguments: argparse.Namespace, output: Output) -> int:
     n, folder = sum(compilations().values()), str(cache_folder())
     output.event("warmed", {"algorithms": algorithms, "compiled": n, "folder": folder})
     seconds = time.monotonic() - start
-    told = f"compiled {counted(n, 'kernel')} in {seconds:.0f} s" if n else "nothing to compile"
+    text = f"compiled {counted(n, 'kernel')} in {seconds:.0f} s" if n else "nothing to compile"
     on = " and ".join(f"the {domain}" for domain in domains)
-    output.text(f"{told}: {folder} has all that {', '.join(algorithms)} can need on {on}")
+    output.text(f"{text}: {folder} has all that {', '.join(algorithms)} can need on {on}")
     return 0
 
 
@@ -96,7 +96,7 @@ def _kinds(
 
 
 def _use(algorithm: str, chosen: dict[str, Any]) -> None:
-    """Let a forest learn, with settings left to the rows, and ask it all that it can be asked."""
+    """Train a small forest, with settings chosen from the rows, and call all its predictions."""
     import numpy as np
 
     from dmondrian.estimators import ALGORITHMS
@@ -126,9 +126,9 @@ def _use(algorithm: str, chosen: dict[str, Any]) -> None:
     y = np.where(X[:, 0] > X[:, 1], 1, 0)
     forest.fit(X, y)
     forest.predict(X)
-    forest.predict(X[:1])  # one row has a way of its own, in trees at rest another
+    forest.predict(X[:1])  # one row has its own kernels, and others once the trees are compiled
     forest.forest_.move_nodes()  # as large forests do
-    forest.forest_.freeze()  # likewise
+    forest.forest_.freeze()  # and its compiled predictor
     forest.predict(X)
     forest.predict(X[:1])
     forest.weighted_depth(X)
@@ -158,7 +158,7 @@ def _use(algorithm: str, chosen: dict[str, Any]) -> None:
 
 
 def _use_kernel(kind: Any, X: Any, chosen: dict[str, Any]) -> None:
-    """Let a kernel machine learn exactly and by batches, and choose its lifetime."""
+    """Train a kernel machine exactly and by batches, and choose its lifetime."""
     y, given = (X[:, 0] > X[:, 1]).astype(int), {"n_passes": 1, "random_state": 0, **chosen}
     for solver in ("cholesky", "sgd"):
         model = kind(2, lifetime="validation", max_lifetime=1.0, solver=solver, **given).fit(X, y)
@@ -177,7 +177,7 @@ def _use_kernel(kind: Any, X: Any, chosen: dict[str, Any]) -> None:
 
 
 def _store(model: Any) -> None:
-    """Let a forest be stored, with a summary, and read, which looks for faults."""
+    """Store a forest with its summary, and load it, which checks it."""
     from dmondrian.checkpoint.summary import Summary
 
     pickle.loads(pickle.dumps(model))

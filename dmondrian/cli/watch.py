@@ -1,8 +1,8 @@
 """`dmondrian describe --follow` and `dmondrian cancel`: a run that works elsewhere.
 
-Relies on the run folder alone: on the beats of its lease, which say where it stands, and on the
-notes of jobs that were handed to a cluster. Promises to wait while a job may go on, also without
-the process that it began in, and no longer than a bounded time for one that gives no sign of life.
+Relies on the run folder alone: on the heartbeats of its lease, which report progress, and on the
+records of jobs that were submitted to a cluster. Promises to wait while a job may continue, even in
+another process than it began in, and only a bounded time for one that gives no sign of life.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _START = 60.0  # seconds after which it is worth a note that a job has not begun
 
 
 def follow(arguments: argparse.Namespace, output: Output) -> int:
-    """Run `describe --follow`: tell progress until nobody works on the run any more."""
+    """Run `describe --follow`: report progress until nobody works on the run any more."""
     run = open_whole(arguments.model)
     watch = _Watch(run, output)
     if watch.holder is not None and not watch.holder.is_over:
         output.note(f"{run.url}: {watch.holder}")
     watch.wait()
-    return _tell_end(run, watch, output)
+    return _report_end(run, watch, output)
 
 
 def cancel(arguments: argparse.Namespace, output: Output) -> int:
@@ -72,13 +72,13 @@ def cancel(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def _cancel_job(watch: _Watch, job: jobs.Job) -> int:
-    """Stop a job that was handed over and does not train: it waits, or scores."""
+    """Stop a submitted job that does not train: it waits, or scores."""
     run, output, holder = watch.run, watch.output, watch.holder
     jobs.ask_to_stop(run.store, job.id)
     is_lost = _is_of(holder, job)
     if holder is not None and is_lost:
         ask_to_stop(_newest(run)[0].store, holder)  # who takes its place looks there
-    job = jobs.find(run.store, job.id)  # it looks for the request after it says that it scores
+    job = jobs.find(run.store, job.id)  # it looks for the request after it reports that it scores
     if job.scoring is None:
         output.event("cancelled", {"run": run.url, "was_running": False})
         what = "go on" if is_lost else "begin to train or to score"
@@ -110,7 +110,7 @@ def _newest(run: Run) -> tuple[Run, Holder | None]:
 
 
 def _pending(run: Run, holder: Holder | None) -> jobs.Job | None:
-    """Return the job that was handed over last, if it may still go on."""
+    """Return the last submitted job, if it may still continue."""
     job = jobs.newest(run.store)
     if job is None or job.is_done:
         return None
@@ -119,7 +119,7 @@ def _pending(run: Run, holder: Holder | None) -> jobs.Job | None:
 
 
 class _Watch:
-    """Whoever works on a run, looked at again and again.
+    """Polls who works on a run.
 
     Attributes
     ----------
@@ -133,7 +133,7 @@ class _Watch:
 
     def __init__(self, run: Run, output: Output) -> None:
         self.run, self.output = run, output
-        self._heard = time.monotonic()  # the last sign of life
+        self._last_sign = time.monotonic()  # when the last sign of life came
         self._is_noted = False  # that there was none since
         self.look()
         self._seen = _seen_of(self.holder)  # attempt, and number of its last event that is known
@@ -161,7 +161,7 @@ class _Watch:
         return (beat or {}).get("error")
 
     def wait(self) -> None:
-        """Tell progress until nobody works on the run any more.
+        """Report progress until nobody works on the run any more.
 
         Raises
         ------
@@ -173,20 +173,20 @@ class _Watch:
             time.sleep(BEAT_SECONDS)
             before = self.holder, self.job
             self.look()
-            self._tell_news(*before)
+            self._report_news(*before)
         self.output.close_bar()
 
-    def _tell_news(self, before: Holder | None, job: jobs.Job | None) -> None:
-        """Tell what is not as it was at the look before."""
+    def _report_news(self, before: Holder | None, job: jobs.Job | None) -> None:
+        """Report what has changed since the look before."""
         now = self.holder
         scoring = self.job.scoring if self.job is not None else None
         if scoring is not None and (job is None or scoring != job.scoring):
-            self._hear()
-            _tell_scoring(self.run, scoring, self.output)
+            self._note_sign()
+            _report_scoring(self.run, scoring, self.output)
         is_new = now is not None and (before is None or before.number != now.number)
         if now is None or (not is_new and before is not None and before.beat == now.beat):
             return
-        self._hear()
+        self._note_sign()
         if is_new:
             where = "" if before is None or before.has_ended else f" where {before} was lost"
             self.output.note(f"{now} goes on{where}" if before is not None else f"{now} begins")
@@ -194,15 +194,15 @@ class _Watch:
             if (now.number, event["number"]) > self._seen:
                 self.output.happened({k: v for k, v in event.items() if k != "number"})
         self._seen = max(self._seen, _seen_of(now))
-        if (told := _progress_in(now.beat)) is not None:
-            self.output.follow(told)
+        if (progress := _progress_in(now.beat)) is not None:
+            self.output.follow(progress)
 
-    def _hear(self) -> None:
-        self._heard, self._is_noted = time.monotonic(), False
+    def _note_sign(self) -> None:
+        self._last_sign, self._is_noted = time.monotonic(), False
 
     def _check_silence(self) -> None:
-        """Say once that there is no sign of life; give up after long."""
-        silence = time.monotonic() - self._heard
+        """Report once that there is no sign of life; give up after a long time."""
+        silence = time.monotonic() - self._last_sign
         if silence > (_SILENCE if self.job is None else _RESTART):
             raise ClusterError(_given_up(self.run, self.holder, self.job, silence))
         if not self._is_noted:
@@ -216,7 +216,7 @@ class _Watch:
 
 
 def _events_in(beat: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """Return the events that a beat tells of, as far as they are what this version knows."""
+    """Return the events in a heartbeat that this version knows."""
     events = (beat or {}).get("events")
     found = [event for event in events if isinstance(event, dict)] if type(events) is list else []
     return [event for event in found if _is_a(event.get("number"), "int") and "text" in event]
@@ -234,7 +234,7 @@ def _is_of(holder: Holder | None, job: jobs.Job) -> bool:
 
 
 def _silent(run: Run, holder: Holder | None, job: jobs.Job | None, silence: float) -> str | None:
-    """Say what a silence means, if it is long enough to say something of."""
+    """Return what a silence means, or None while it is short."""
     again = "the cluster starts the job again on another worker, and this waits for it"
     if job is None or _is_of(holder, job):
         assert holder is not None  # without a job it is what is waited for
@@ -258,7 +258,7 @@ def _silent(run: Run, holder: Holder | None, job: jobs.Job | None, silence: floa
 
 
 def _given_up(run: Run, holder: Holder | None, job: jobs.Job | None, silence: float) -> str:
-    """Say that there was no sign of life for long, and what to do."""
+    """Return the error after a long silence, and what to do."""
     if job is None:
         return (
             f"no sign of life from {holder} for {silence:.0f} seconds: nobody works on {run.url} "
@@ -279,7 +279,7 @@ def _given_up(run: Run, holder: Holder | None, job: jobs.Job | None, silence: fl
     )
 
 
-def _tell_scoring(run: Run, beat: Mapping[str, Any], output: Output) -> None:
+def _report_scoring(run: Run, beat: Mapping[str, Any], output: Output) -> None:
     rows, n_rows = beat.get("rows"), beat.get("n_rows")
     if isinstance(rows, int) and isinstance(n_rows, int) and n_rows > 0:
         share = 100 * rows // n_rows
@@ -295,24 +295,24 @@ def _last_sign(holder: Holder) -> str:
 
 
 def _progress_in(beat: Mapping[str, Any] | None) -> Progress | None:
-    """Return what a beat tells; None where it is not what this version knows."""
+    """Return the progress in a heartbeat; None if this version cannot read it."""
     from dmondrian.distributed import Progress
 
-    told = (beat or {}).get("told")
-    if not isinstance(told, dict):
+    values = (beat or {}).get("told")
+    if not isinstance(values, dict):
         return None
-    known = {entry.name: entry.type for entry in fields(Progress) if entry.name in told}
-    if not all(_is_a(told[name], str(kind)) for name, kind in known.items()):
+    known = {entry.name: entry.type for entry in fields(Progress) if entry.name in values}
+    if not all(_is_a(values[name], str(kind)) for name, kind in known.items()):
         return None
     try:
-        return Progress(**{name: told[name] for name in known})
+        return Progress(**{name: values[name] for name in known})
     except TypeError:  # one that is needed is not there
         return None
 
 
 def _is_a(value: Any, kind: str) -> bool:
-    """Whether a value of JSON is of the type that a field of `Progress` is said to have."""
-    if kind == "float | None":  # seconds, which are told as a clock
+    """Whether a value of JSON has the type that is annotated on a field of `Progress`."""
+    if kind == "float | None":  # seconds, which are shown as a clock
         return value is None or (_is_a(value, "float") and math.isfinite(value))
     if kind == "int | None":
         return value is None or _is_a(value, "int")
@@ -327,7 +327,7 @@ def _is_a(value: Any, kind: str) -> bool:
     return isinstance(value, (int, float))
 
 
-def _tell_end(run: Run, watch: _Watch, output: Output) -> int:
+def _report_end(run: Run, watch: _Watch, output: Output) -> int:
     holder, job = watch.holder, jobs.newest(run.store)
     # A failure that another attempt has come after is history.
     is_last = job is not None and (
@@ -351,7 +351,7 @@ def _tell_end(run: Run, watch: _Watch, output: Output) -> int:
 
 
 def _state(run: Run) -> str:
-    """Say how far a run has come."""
+    """Return how far a run has come."""
     newest = run.latest(verify=False)
     if newest is None:
         return "it has no checkpoint yet"

@@ -1,4 +1,4 @@
-"""How deep a forest looks along a feature (M21, Figure 8).
+"""Weighted depth of a forest along a feature (M21, Figure 8).
 
 Shapes: n rows, d features.
 """

@@ -1,4 +1,4 @@
-"""What the splits on each feature are worth, as bars.
+"""Feature importances as bars.
 
 Shapes: d features.
 """
@@ -73,7 +73,7 @@ class ImportancesDisplay:
         ----------
         ax : matplotlib Axes, optional
         max_features : int, default=20
-            Bars drawn; the rest is told below them as one sum.
+            Bars drawn; the rest is one sum below them.
         **bar
             Passed to ``ax.barh``.
 

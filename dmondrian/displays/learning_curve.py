@@ -1,14 +1,14 @@
 """Test-then-train metrics against rows learned: of runs, or of an estimator fed with arrays.
 
 Relies on the curves that runs keep (:mod:`dmondrian.distributed.metrics.progressive`). Promises the
-numbers of the run, and bands that say what they are.
+numbers of the run, and bands whose meaning is stated.
 
-**Band of one run.** A curve is a mean of losses, which tells between two of its points the mean of
+**Band of one run.** A curve is a mean of losses, which gives between two of its points the mean of
 the rows there. The variance of one row is taken from how much neighbouring means differ
 (von Neumann, 1941), so that learning itself, which changes the mean slowly, does not widen the
-band: 2 standard errors of the mean so far. It knows nothing of other orders of the rows or seeds.
+band: 2 standard errors of the mean so far. It does not cover other orders of rows or other seeds.
 
-**Band of several runs** under one label (seeds, say): the mean over runs, and 2 standard errors
+**Band of several runs** under one label, such as seeds: the mean over runs, and 2 standard errors
 of it.
 
 Shapes: p points of a curve, n rows, K classes.
@@ -32,7 +32,7 @@ from dmondrian.prequential.forecast_lag import EACH, kind_of, slices
 
 
 class LearningCurveDisplay:
-    """Metrics of rows forecast just before they were learned, against how many were.
+    """Metrics of rows predicted just before they were learned, against their number.
 
     Parameters
     ----------
@@ -120,11 +120,11 @@ class LearningCurveDisplay:
         -------
         LearningCurveDisplay
         """
-        told = stream_predictions(estimator, X, y)
+        predictions = stream_predictions(estimator, X, y)
         y = column_or_1d(y)
         total = Progressive("classification" if is_classifier(estimator) else "regression")
         codes = np.unique(y, return_inverse=True)[1] if is_classifier(estimator) else y
-        mean = told if told.ndim == 2 else told[:, None]
+        mean = predictions if predictions.ndim == 2 else predictions[:, None]
         total.add(mean, codes.astype(np.float64), None)
         points = {label or type(estimator).__name__: [total.report()["curve"]]}
         return cls._of(points, metric).plot(ax, **options)
@@ -199,17 +199,17 @@ def stream_predictions(estimator: Any, X: Any, y: Any) -> np.ndarray:
     """
     classes = np.unique(column_or_1d(y)) if is_classifier(estimator) else np.empty(0)
     forest = clone(estimator)
-    told: list[np.ndarray] = []
+    predictions: list[np.ndarray] = []
     for start, stop in _turns(forest, len(X)):
         rows, labels = X[start:stop], y[start:stop]
         if is_classifier(estimator):
             unknown = np.full((stop - start, len(classes)), 1.0 / len(classes))
-            told.append(forest.predict_proba(rows) if start else unknown)
+            predictions.append(forest.predict_proba(rows) if start else unknown)
             forest.partial_fit(rows, labels, classes=classes)
         else:
-            told.append(forest.predict(rows) if start else np.full(stop, float(labels[0])))
+            predictions.append(forest.predict(rows) if start else np.full(stop, float(labels[0])))
             forest.partial_fit(rows, labels)
-    return np.concatenate(told)
+    return np.concatenate(predictions)
 
 
 def _turns(forest: Any, n: int) -> Iterator[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""What a generalised forest or a kernel machine chose its lifetimes by: risk against lifetime.
+"""Lifetime path of a generalised forest or a kernel machine: risk against lifetime.
 
 Shapes: T trees, L lifetimes.
 """
@@ -89,17 +89,17 @@ class LifetimePathDisplay:
         LifetimePathDisplay
         """
         axes = axes_of(ax)
-        told = _of_kernel(self.path) if isinstance(self.path, KernelPath) else None
-        if told is None:
+        kernel = _of_kernel(self.path) if isinstance(self.path, KernelPath) else None
+        if kernel is None:
             lifetimes, chosen, name = self.path.lifetimes, self.path.chosen, "loss per row"
             values = self.path.objective if penalized else self.path.risks
         else:
-            lifetimes, values, chosen, name = told
+            lifetimes, values, chosen, name = kernel
         self.lines_ = []
         if len(values) > 1:
             for own in values:
                 self.lines_ += axes.plot(lifetimes, own, color="tab:blue", alpha=0.25, lw=0.8)
-        label = "mean over trees" if told is None else "all trees"
+        label = "mean over trees" if kernel is None else "all trees"
         style = {"color": "tab:blue", "lw": 2.0, "label": label, **line}
         self.lines_ += axes.plot(lifetimes, values.mean(axis=0), **style)
         heights = [
@@ -113,7 +113,7 @@ class LifetimePathDisplay:
 
 
 def _of_kernel(path: KernelPath) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
-    """Return lifetimes above 0, what they were judged by [1, L], what was chosen, and its name."""
+    """Return lifetimes above 0, their objective [1, L], the choice, and the objective's name."""
     known = (
         (path.shares, "posterior probability"),
         (path.validation_errors, "squared error of held-out rows"),

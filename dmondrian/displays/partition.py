@@ -1,7 +1,7 @@
 """Cells of one tree, and the decision function of its forest, in the plane.
 
-Relies on the node arrays of fitted estimators. Promises cells that part the frame drawn, each of
-which the tree answers by one leaf.
+Relies on the node arrays of fitted estimators. Promises cells that partition the frame
+drawn, each of which is one leaf of the tree.
 
 Shapes: c cells, r points a side.
 """
@@ -76,7 +76,7 @@ class PartitionDisplay:
         resolution : int, default=150
             Points a side of the grid that the forest is asked at.
         margin : float, default=0.05
-            Room around the rows, in ranges of the features.
+            Margin around the rows, as a share of the features' ranges.
         ax : matplotlib Axes, optional
         **options
             As of :meth:`plot`.
@@ -98,10 +98,10 @@ class PartitionDisplay:
             )
         rows = np.asarray(X, np.float64)
         low, high = rows.min(axis=0), rows.max(axis=0)
-        room = margin * (high - low)
+        border = margin * (high - low)
         if estimator.domain == "cube":
-            room = np.zeros(2)
-        frame = np.column_stack([low - room, high + room]).ravel()
+            border = np.zeros(2)
+        frame = np.column_stack([low - border, high + border]).ravel()
         sides = [np.linspace(frame[2 * j], frame[2 * j + 1], resolution) for j in range(2)]
         xx0, xx1 = np.meshgrid(*sides)
         names = getattr(estimator, "feature_names_in_", ("x0", "x1"))
@@ -179,8 +179,10 @@ def cells_of(estimator: Any, tree: int, frame: np.ndarray) -> np.ndarray:
 
 def _response(estimator: Any, points: np.ndarray) -> np.ndarray:
     if not hasattr(estimator, "classes_"):
-        said = estimator.score_samples if hasattr(estimator, "score_samples") else estimator.predict
-        return said(points) if np.ndim(said(points[:1])) == 1 else said(points)[:, 0]
+        predict = (
+            estimator.score_samples if hasattr(estimator, "score_samples") else estimator.predict
+        )
+        return predict(points) if np.ndim(predict(points[:1])) == 1 else predict(points)[:, 0]
     if len(estimator.classes_) > 2 or not hasattr(estimator, "predict_proba"):
         return np.searchsorted(estimator.classes_, estimator.predict(points)).astype(np.float64)
     return estimator.predict_proba(points)[:, -1]

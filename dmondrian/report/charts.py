@@ -112,14 +112,14 @@ def matrix_chart(names: Sequence[str], counts: Sequence[Sequence[float]]) -> Mar
     left, top = 92, 31.0
     size = (WIDTH - left - 8) / k
     tall = min(size, 44.0)
-    is_told = size >= 34.0  # wide enough for a number
+    has_numbers = size >= 34.0  # wide enough for a number
     middle = left + size * k / 2.0
     parts = [f'<text x="{middle:.1f}" y="11" text-anchor="middle">predicted</text>']
     of_rows, of_columns = shortened(names, 13), shortened(names, int(size / 7))
     for i, short in enumerate(of_rows):
         y = top + tall * (i + 0.5) + 4.0
         parts.append(f'<text x="{left - 6}" y="{y:.1f}" text-anchor="end">{escape(short)}</text>')
-        if is_told:
+        if has_numbers:
             x = left + size * (i + 0.5)
             own = escape(of_columns[i])
             parts.append(f'<text x="{x:.1f}" y="26" text-anchor="middle">{own}</text>')
@@ -133,7 +133,7 @@ def matrix_chart(names: Sequence[str], counts: Sequence[Sequence[float]]) -> Mar
                 f'<rect class="cell" {place} {box} fill-opacity="{share:.3f}">'
                 f"<title>{escape(text)}</title></rect>"
             )
-            if is_told:
+            if has_numbers:
                 x, y = left + size * (j + 0.5), top + tall * (i + 0.5) + 4
                 kind = "over" if share > 0.55 else "upon"
                 number = f"{share:.0%}"
@@ -145,7 +145,7 @@ def matrix_chart(names: Sequence[str], counts: Sequence[Sequence[float]]) -> Mar
 
 
 class _Scale:
-    """From values to places."""
+    """Maps values to positions on an axis."""
 
     def __init__(
         self,
@@ -157,8 +157,10 @@ class _Scale:
         least_step: float = 0.0,
     ) -> None:
         if high <= low:
-            room = abs(low) * 0.05
-            low, high = (low / 2.0, high * 2.0) if is_log else (low - room, high + (room or 1.0))
+            margin = abs(low) * 0.05
+            low, high = (
+                (low / 2.0, high * 2.0) if is_log else (low - margin, high + (margin or 1.0))
+            )
         self.low, self.high, self.is_log = low, high, is_log
         self._start, self._stop, self._least = start, stop, least_step
 
@@ -182,7 +184,7 @@ class _Scale:
         return [number * step for number in range(first, last + 1)]
 
     def _log_ticks(self) -> list[float]:
-        """Return powers of ten, or where there are few, once and five times these, or more."""
+        """Return powers of ten; where these are few, also 5 times, or 2 and 5 times these."""
         least, most = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
         some: list[float] = []
         for factors in ((1.0,), (1.0, 5.0), (1.0, 2.0, 5.0)):
@@ -196,11 +198,11 @@ class _Scale:
 def _axes(x: _Scale, y: _Scale, x_name: str, x_format: Format, y_format: Format) -> str:
     bottom, right = HEIGHT - _BOTTOM, WIDTH - _RIGHT
     parts = []
-    for tick, label in _told_apart(y.ticks(), y_format):
+    for tick, label in _distinct(y.ticks(), y_format):
         at = y(tick)
         parts.append(f'<path class="grid" d="M{_LEFT} {at:.1f}H{right}"/>')
         parts.append(f'<text x="{_LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{label}</text>')
-    for tick, label in _told_apart(x.ticks(), x_format):
+    for tick, label in _distinct(x.ticks(), x_format):
         at = x(tick)
         anchor = "end" if at > right - 14 else "middle"
         parts.append(f'<path class="axis" d="M{at:.1f} {bottom}v4"/>')
@@ -240,23 +242,23 @@ def _finite(line: Line) -> list[tuple[float, float]]:
 
 
 def _thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
-    """Return at most some 24 points to point at, with the last."""
+    """Return about 24 points to mark, the last one among them."""
     step = max(1, len(points) // 24)
     return points[::-1][::step]
 
 
-def _told_apart(ticks: Sequence[float], form: Format) -> list[tuple[float, str]]:
-    """Return ticks and their labels, without those whose label is the one before."""
-    told: list[tuple[float, str]] = []
+def _distinct(ticks: Sequence[float], form: Format) -> list[tuple[float, str]]:
+    """Return ticks and labels, without those that repeat the label before."""
+    kept: list[tuple[float, str]] = []
     for tick in ticks:
         label = form(tick)
-        if not told or label != told[-1][1]:
-            told.append((tick, label))
-    return told
+        if not kept or label != kept[-1][1]:
+            kept.append((tick, label))
+    return kept
 
 
 def shortened(names: Sequence[str], length: int) -> list[str]:
-    """Return names of at most a length, as many of them told apart as can be.
+    """Return names of at most a length, as many of them distinct as possible.
 
     Those that begin alike show their ends too; those that would read the same after all, numbers.
     """

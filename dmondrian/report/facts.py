@@ -1,7 +1,7 @@
-"""What a run folder says of a run, gathered for a page.
+"""Facts of a run from its folder, for a page.
 
-Relies on manifests, plans, beats and attempts. Promises what is there and nothing more: an entry
-that the run does not know is None or empty, and the page says so.
+Relies on manifests, plans, heartbeats and attempts. Promises only what is stored: an entry that the
+run does not have is None or empty, and the page states it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST_PEEKED = 40  # checkpoints whose sizes are read
 
 @dataclass
 class Facts:
-    """A run as far as it has come."""
+    """What is stored of a run."""
 
     url: str
     run_json: Mapping[str, Any]
@@ -56,7 +56,7 @@ class Facts:
 
 
 def gather(url: str) -> Facts:
-    """Read all that a page tells.
+    """Return all that a page shows.
 
     Raises
     ------
@@ -84,7 +84,7 @@ def _plan(run: Run) -> Plan | None:
     try:
         return stored_plan(run.stream)
     except (CheckpointError, StoreError):
-        return None  # the page tells that it cannot be read
+        return None  # the page states that it cannot be read
 
 
 def _add_model(facts: Facts, url: str) -> None:
@@ -109,13 +109,13 @@ def _add_model(facts: Facts, url: str) -> None:
         return
     if facts.schema is None:
         names = stored.get("feature_names") or [f"x{j}" for j in range(len(shares))]
-        told = list(zip(names, shares, strict=True))
+        shares_of = list(zip(names, shares, strict=True))
     else:
-        told, start = [], 0
+        shares_of, start = [], 0
         for column in facts.schema.columns:
-            told.append((column.name, math.fsum(shares[start : start + column.width])))
+            shares_of.append((column.name, math.fsum(shares[start : start + column.width])))
             start += column.width
-    facts.importances = sorted(told, key=lambda pair: -pair[1])
+    facts.importances = sorted(shares_of, key=lambda pair: -pair[1])
 
 
 def _growth(run: Run) -> list[tuple[int, int, int]]:

@@ -15,7 +15,7 @@ from dmondrian.data import Block, Plan, Schema
 from dmondrian.report.facts import Facts
 
 _TEXTS = ("string", "large_string", "string_view", "dictionary")  # read as categories anyway
-_MOST_LEVELS = 64  # kept of a column unless a job says otherwise
+_MOST_LEVELS = 64  # kept of a column by default
 
 
 def job_of(facts: Facts) -> str:

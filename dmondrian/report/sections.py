@@ -1,6 +1,6 @@
 """Sections of the page: each turns facts into what its template shows.
 
-Relies on :mod:`dmondrian.report.facts`. Promises that what is not known is said to be so.
+Relies on :mod:`dmondrian.report.facts`. Promises that a page states what is not known.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SHOWN_BARS = 15
 
 
 def overview(facts: Facts) -> Markup:
-    """Return what was trained on what, and how far it is."""
+    """Show what was trained on what, and its progress."""
     run = facts.run_json
     learned = 0 if facts.manifest is None else facts.manifest.position
     tiles = [
@@ -121,7 +121,7 @@ def outcomes(facts: Facts) -> Markup:
 
 
 def _from_where_it_rises(shares: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Leave out sizes that fewer than one row in a thousand is below, but the last of them."""
+    """Leave out sizes that fewer than one row in a thousand is below, except the last."""
     n_tiny = sum(share < 0.001 for _, share in shares)
     return shares[max(0, n_tiny - 1) :]
 
@@ -149,7 +149,7 @@ def _class_figures(facts: Facts, found: Any) -> list[Figure]:
 
 
 def inputs(facts: Facts) -> Markup:
-    """Return which columns were read, how they were encoded, and what was left out or moved."""
+    """Show which columns were read, how they were encoded, and what was left out or moved."""
     schema, plan = facts.schema, facts.plan
     if schema is None:
         names = facts.run_json.get("feature_names")
@@ -215,7 +215,7 @@ def work(facts: Facts) -> Markup:
 
 
 def _over_time(facts: Facts) -> list[Figure]:
-    """Return charts over the seconds of work; attempts follow each other."""
+    """Return charts over the seconds of work, attempt after attempt."""
     series: dict[str, list[tuple[float, float]]] = {"rows": [], "workers": [], "recoveries": []}
     offset, recovered = 0.0, 0.0
     for holder in facts.holders:
@@ -257,7 +257,7 @@ def _attempt_row(number: int, holder: Any) -> tuple[str, ...]:
 
 
 def reproduce(facts: Facts) -> Markup:
-    """Return how to train the same forest again, and how to check that it is the same."""
+    """Show how to train the same forest again, and how to check that it is the same."""
     run, manifest, plan = facts.run_json, facts.manifest, facts.plan
     seed = (run.get("parameters") or {}).get("seed")
     values = [("seed", str(seed)), ("plan", str(run.get("plan")))]

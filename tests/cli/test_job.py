@@ -266,7 +266,7 @@ def test_every_name_of_other_libraries_means_a_key_and_is_none():
 
 @pytest.mark.parametrize("table", ["data", "forest"])
 def test_a_task_is_said_by_the_algorithm(tmp_path, table):
-    with pytest.raises(JobError, match="has no key 'task'; the algorithm says it"):
+    with pytest.raises(JobError, match="has no key 'task'; the algorithm decides it"):
         build_estimator(read_job(write(tmp_path, GOOD), [f'{table}.task="classification"']))
 
 
