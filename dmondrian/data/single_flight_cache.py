@@ -1,7 +1,7 @@
-"""The last values of this process by key, as many as fit into a bound.
+"""Cache of computed values by key, bounded in size; each is computed by one thread at a time.
 
-Promises that a value is made by one thread while others wait for it, that a failure is told to
-those who wait and forgotten, and that the newest value is kept, however large it is.
+Promises that other threads wait for a value being computed, that a failure is raised in all waiting
+threads and not cached, and that the newest value is kept, however large it is.
 """
 
 from __future__ import annotations
@@ -15,26 +15,33 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Kept(Generic[T]):
-    """Values by key; those that were not asked for the longest go first.
+class SingleFlightCache(Generic[T]):
+    """Values by key; the least recently used are evicted first.
 
     Parameters
     ----------
     most : int
-        Sizes of all values together.
+        Largest total size of all values.
     size_of : callable or None
-        Size of a value; by default each counts 1, from before it is made.
+        Returns the size of a value; by default each counts 1, also while it is computed.
+    seconds : float or None
+        Longest wait for another thread that computes the value.
     """
 
-    def __init__(self, most: int, size_of: Callable[[T], int] | None = None) -> None:
-        self._most, self._size_of = most, size_of
+    def __init__(
+        self,
+        most: int,
+        size_of: Callable[[T], int] | None = None,
+        seconds: float | None = None,
+    ) -> None:
+        self._most, self._size_of, self._seconds = most, size_of, seconds
         self._lock = threading.Lock()
         self._values: OrderedDict[Hashable, Future[T]] = OrderedDict()
         self._sizes: dict[Hashable, int] = {}
-        self._total = 0  # of the sizes: a look-up must not add them all up
+        self._total = 0  # of the sizes, so that a look-up is O(1)
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return the value of a key, made by `make` if it is not there."""
+        """Return the value of a key, computed by `make` if missing."""
         with self._lock:
             future = self._values.get(key)
             is_mine = future is None
@@ -42,7 +49,7 @@ class Kept(Generic[T]):
                 future = self._values[key] = Future()
                 self._resize(key, 1 if self._size_of is None else 0)
             self._values.move_to_end(key)
-            self._let_go()
+            self._evict()
         if is_mine:
             try:
                 future.set_result(make())
@@ -52,11 +59,11 @@ class Kept(Generic[T]):
                         self._forget(key)
                 future.set_exception(error)
                 raise
-            self._weigh(key, future)
-        return future.result()
+            self._measure(key, future)
+        return future.result(self._seconds)
 
     def find(self, key: Hashable) -> T | None:
-        """Return the value of a key that is made; None if it is not there."""
+        """Return the cached value of a key, or None."""
         with self._lock:
             future = self._values.get(key)
             if future is None or not future.done() or future.exception() is not None:
@@ -64,13 +71,13 @@ class Kept(Generic[T]):
             self._values.move_to_end(key)
             return future.result()
 
-    def _weigh(self, key: Hashable, future: Future[T]) -> None:
+    def _measure(self, key: Hashable, future: Future[T]) -> None:
         if self._size_of is None:
             return
         with self._lock:
             if self._values.get(key) is future:
                 self._resize(key, self._size_of(future.result()))
-                self._let_go()
+                self._evict()
 
     def _resize(self, key: Hashable, size: int) -> None:
         self._total += size - self._sizes.get(key, 0)
@@ -80,6 +87,6 @@ class Kept(Generic[T]):
         del self._values[key]
         self._total -= self._sizes.pop(key)
 
-    def _let_go(self) -> None:
+    def _evict(self) -> None:
         while self._total > self._most and len(self._values) > 1:
             self._forget(next(iter(self._values)))

@@ -17,7 +17,7 @@ import pytest
 from dmondrian.data import BLOCK_ROWS, Plan, make_plan, make_scoring_plan, read_block
 from dmondrian.data import read as read_module
 from dmondrian.data.footers import open_parquet
-from dmondrian.data.single_flight_cache import Kept
+from dmondrian.data.single_flight_cache import SingleFlightCache
 from dmondrian.errors import DataError, PlanError, SchemaError
 from tests.flipped import flip_value
 
@@ -110,7 +110,7 @@ def test_footers_are_kept_up_to_a_bound(write: Write, monkeypatch: pytest.Monkey
     size = read_module.HELD * pq.read_metadata(plan.blocks[0].uri).serialized_size
     reads = []
     for most in (1, 2 * size, 4 * size):
-        kept = Kept(most, lambda footer: read_module.HELD * footer.serialized_size)
+        kept = SingleFlightCache(most, lambda footer: read_module.HELD * footer.serialized_size)
         monkeypatch.setattr(read_module, "_footers", kept)
         with monkeypatch.context() as patch:
             footers = spied(patch)
@@ -122,7 +122,7 @@ def test_footers_are_kept_up_to_a_bound(write: Write, monkeypatch: pytest.Monkey
 
 
 def test_the_newest_is_kept_whatever_its_size() -> None:
-    kept, made = Kept(10, len), []
+    kept, made = SingleFlightCache(10, len), []
 
     def get(key: str, size: int) -> None:
         def make() -> str:
@@ -151,7 +151,7 @@ class Size(int):
 
 
 def test_a_look_up_does_not_add_up_the_sizes_of_all_that_is_kept() -> None:
-    kept: Kept[int] = Kept(10_000, lambda _: Size(1))
+    kept: SingleFlightCache[int] = SingleFlightCache(10_000, lambda _: Size(1))
     for _ in range(2):
         for i in range(500):
             assert kept.get(i, lambda i=i: i) == i  # type: ignore[misc]  # a default binds i
@@ -159,7 +159,7 @@ def test_a_look_up_does_not_add_up_the_sizes_of_all_that_is_kept() -> None:
 
 
 def test_a_failure_is_not_kept() -> None:
-    kept: Kept[int] = Kept(2)
+    kept: SingleFlightCache[int] = SingleFlightCache(2)
     with pytest.raises(ZeroDivisionError):
         kept.get("a", lambda: 1 // 0)
     assert kept.get("a", lambda: 1) == 1

@@ -1,24 +1,22 @@
-"""Models as a coordinator sees them, without their trees; and plans in a worker's memory.
+"""Metadata of stored models, without their trees; and a cache of plans in a worker's memory.
 
 Relies on checkpoints never changing under their digest. Promises that equal models have equal
-digests, wherever they lie; that a plan is read once per process, however many tasks ask at the
-same time; that a failed read is tried again by the next task, and that only the last few are kept.
+digests, wherever they are stored; that a plan is read once per process, however many tasks need it
+at the same time; that a failed read is retried by the next task, and that only the last few plans
+are kept.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import threading
-from collections import OrderedDict
-from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
 from dmondrian.checkpoint import look_at_model, peek_blobs
 from dmondrian.checkpoint.stream import MAX_PLAN_BYTES
 from dmondrian.data import Plan, Schema
+from dmondrian.data.single_flight_cache import SingleFlightCache
 from dmondrian.distributed.scoring.memory_plan import Stored, stored
 from dmondrian.ensemble.settings.kernel_settings import Joint
 from dmondrian.ensemble.settings.loss_settings import Cost
@@ -28,66 +26,38 @@ from dmondrian.store import open_store
 from dmondrian.uncertainty.temperature_scaling import Fitted, kind_of
 
 READ_SECONDS = 900.0
-"""A read that takes longer is given up."""
+"""Longest wait for a read."""
 
-_KEPT = 2  # plans of a process: the one in use and the one before
+_KEPT = 2  # plans per process: the current and the previous one
 
 
 @dataclass(frozen=True)
 class Model:
-    """Where the trees of a model are and how its rows are encoded."""
+    """The stored trees of a model, and how its rows are encoded."""
 
     trees: tuple[Stored, ...]  # in the order of their numbers
     n_outputs: int  # width of a prediction
-    tells_std: bool  # whether second moments are those of the label, not between trees
+    has_label_std: bool  # whether variances are of the label, not between trees
     schema: Schema
     digest: str  # of trees, schema and calibration
-    calibration: Fitted | None = None  # of its forecasts
-    cost: Cost | Joint | None = None  # what a generalised forest or a kernel machine minimises
-    n_draws: int | None = None  # that normalise a density, which needs all trees at once
-    tells_distance: bool = True  # whether nodes know the range of their rows
+    calibration: Fitted | None = None  # of its predictions
+    cost: Cost | Joint | None = None  # of a generalised forest or kernel machine
+    n_draws: int | None = None  # draws that normalise a density, which needs all trees at once
+    has_distance: bool = True  # whether nodes have boxes
 
 
-class Once:
-    """Values by key, each made by one thread while others wait."""
-
-    def __init__(self, kept: int = _KEPT) -> None:
-        self._kept = kept
-        self._lock = threading.Lock()
-        self._values: OrderedDict[Any, Future] = OrderedDict()
-
-    def get(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Return the value of a key, made by `make` if it is not there."""
-        with self._lock:
-            is_mine = key not in self._values
-            value = self._values.setdefault(key, Future())
-            self._values.move_to_end(key)
-            while len(self._values) > self._kept:
-                self._values.popitem(last=False)
-        if is_mine:
-            try:
-                value.set_result(make())
-            except BaseException as error:
-                with self._lock:
-                    if self._values.get(key) is value:
-                        del self._values[key]
-                value.set_exception(error)
-                raise
-        return value.result(timeout=READ_SECONDS)
-
-
-_plans = Once()
+_plans: SingleFlightCache[Plan] = SingleFlightCache(_KEPT, seconds=READ_SECONDS)
 
 
 def open_model(url: str) -> Model:
-    """Look at a model of a run that was trained on a plan.
+    """Return the metadata of a model that was trained on a plan.
 
     Raises
     ------
     CheckpointError
-        There is no model, or what it says of itself is damaged.
+        There is no model, or its metadata are damaged.
     DataError
-        The model was fitted on arrays: nothing says how to encode the columns of a file.
+        The model was fitted on arrays, and has no schema to encode the columns of a file.
     """
     blobs, about, manifest = look_at_model(url)
     if about.get("schema") is None:
@@ -127,10 +97,10 @@ def open_model(url: str) -> Model:
             f"classes, the forest has {shape[0]} and {shape[1]}"
         )
     is_hierarchy = parameters.aggregation == "hierarchy" and parameters.n_classes == 0
-    tells_std = is_hierarchy or (calibration is not None and parameters.tells_labels)
+    has_label_std = is_hierarchy or (calibration is not None and parameters.tells_labels)
     k, cost = parameters.n_outputs, parameters.cost or parameters.joint
     has_boxes = parameters.has_boxes
-    return Model(trees, k, tells_std, schema, digest, calibration, cost, n_draws, has_boxes)
+    return Model(trees, k, has_label_std, schema, digest, calibration, cost, n_draws, has_boxes)
 
 
 def _draws_of(about: dict[str, Any], url: str) -> int:
@@ -148,8 +118,8 @@ def plan_here(folder: str, name: str, digest: str) -> Plan:
         try:
             plan = Plan.from_parquet(data)
         except CorruptError as error:
-            told = f"{name} in {folder}: {error}; delete it and run the same command again"
-            raise CorruptError(told) from error
+            text = f"{name} in {folder}: {error}; delete it and run the same command again"
+            raise CorruptError(text) from error
         if plan.digest != digest:
             raise CorruptError(f"{name} in {folder} is another plan than the one asked for")
         return plan

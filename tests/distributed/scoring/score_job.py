@@ -28,7 +28,7 @@ def main() -> None:
         while not Path(go).exists() and time.monotonic() < end:
             time.sleep(0.01)
 
-    progress.Teller.interval = 0.0  # listen at every turn
+    progress.ProgressReporter.interval = 0.0  # listen at every turn
     scoring.FILE_ROWS = 500
     if int(limit):
         memory_plan.PROCESS_BYTES, memory_plan.USABLE = 0, 1.0

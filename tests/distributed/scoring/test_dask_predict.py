@@ -79,7 +79,7 @@ def test_a_process_reads_the_model_once(rows, model, monkeypatch) -> None:
             super().__init__(path)
 
     monkeypatch.setattr("dmondrian.frames.FrameModel", Counted)
-    monkeypatch.setattr(dask_predict, "_models", dask_predict.Once(kept=1))
+    monkeypatch.setattr(dask_predict, "_models", dask_predict.SingleFlightCache(1))
     blocks = da.from_array(rows[0], chunks=(100, D))
     with dask.config.set(scheduler="threads"):
         predict(model, blocks).compute()

@@ -24,7 +24,7 @@ def main() -> None:
         while told.durable and not Path(go).exists() and time.monotonic() < end:
             time.sleep(0.01)
 
-    progress.Teller.interval = 0.0  # listen at every turn
+    progress.ProgressReporter.interval = 0.0  # listen at every turn
     estimator = AMFClassifier(  # as `forest()`
         6, alpha=0.25, charge_opening=True, feature_scales=None, random_state=7
     )
