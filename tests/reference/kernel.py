@@ -28,13 +28,17 @@ def parameters_of(case: Case, regression: bool = False, **changes: object) -> Fo
         "n_features": case.X.shape[1],
         "n_classes": 0 if regression else case.n_classes,
         "seed": case.seed,
-        "alpha": case.alpha,
-        "learning_rate": case.rate if regression else 1.0,
-        "charge_opening": case.charge_opening,
         "split_pure": case.split_pure,
         "max_nodes": case.max_nodes,
-    }
-    return ForestParameters(**(values | changes))  # type: ignore[arg-type]
+    } | changes
+    if str(values["algorithm"]).startswith("amf"):
+        of_amf = {
+            "alpha": case.alpha,
+            "learning_rate": case.rate if regression else 1.0,
+            "charge_opening": case.charge_opening,
+        }
+        values = of_amf | values
+    return ForestParameters(**values)  # type: ignore[arg-type]
 
 
 def kernel_forest(
