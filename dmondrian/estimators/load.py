@@ -97,7 +97,7 @@ def _interval_scores(stored: Any, algorithm: str, is_signed: bool, path: Any) ->
     return scores
 
 
-def _held_out_path(told: Any, parameters: ForestParameters, path: Any) -> LifetimePath:
+def _held_out_path(stored: Any, parameters: ForestParameters, path: Any) -> LifetimePath:
     """Return the lifetimes that held-out rows chose from, checked."""
     chosen = parameters.cost.lifetime if parameters.minimises_loss else None
     try:

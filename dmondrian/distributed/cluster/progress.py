@@ -65,7 +65,12 @@ class Progress:
         return f"{self._rows} ({self._percent}%), {', '.join([*self._pace, *self._others])}"
 
     def show_on(self, bar: ProgressBar) -> None:
-        """Show the record as a bar; in what follows it pace and time left come first."""
+        """Show the record as a bar; in the text behind it rate and time left come first.
+
+        Parameters
+        ----------
+        bar : ProgressBar
+        """
         text = ", ".join([*self._pace, self._rows, *self._others])
         done, total = (self.rows, self.n_rows) if self.n_rows else (1, 1)
         bar.show(text, done, total, line=self.line(), state=self.state, now=done >= total)
@@ -155,7 +160,7 @@ class Timeline:
         self._last: list[float] = []
 
     def add(self, progress: Progress) -> None:
-        """Add a record, unless one was added a moment ago; the last one is always among the points."""
+        """Add a record unless one was added just before; `all_points` always ends with the last."""
         seconds = round(time.monotonic() - self._began, 1)
         self._last = [seconds, progress.rows, progress.workers, progress.recoveries,
                       progress.durable]  # fmt: skip
