@@ -155,7 +155,7 @@ class Timeline:
         self._last: list[float] = []
 
     def add(self, progress: Progress) -> None:
-        """Add a record, unless one was added a moment ago; the last one is always among the points."""
+        """Add a record unless one was added a moment ago; the points end with the last one."""
         seconds = round(time.monotonic() - self._began, 1)
         self._last = [seconds, progress.rows, progress.workers, progress.recoveries,
                       progress.durable]  # fmt: skip
