@@ -9,9 +9,8 @@ this list, and within a folder there is no circle of imports (``tests/test_layer
 
 ``errors``, ``_moved``
     Errors that users meet; modules that old pickles name by earlier places.
-``_optional``, ``_atomic_write``, ``_memory_limit``, ``_single_flight_cache``, ``_text``
-    Optional packages; files people ask for; memory that a process may use; a cache for threads;
-    text for people.
+``_optional``, ``_atomic_write``, ``_memory_limit``, ``_text``
+    Optional packages; files people ask for; memory that a process may use; text for people.
 ``_numba``
     Numba, which nothing else imports: compile flags, its cache, own passes.
 ``tree``

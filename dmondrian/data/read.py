@@ -22,7 +22,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dmondrian._single_flight_cache import SingleFlightCache
 from dmondrian._text.wording import counted
 from dmondrian.data.arrow_values import BoolArray, FloatArray, IntArray
 from dmondrian.data.chunks import Chunk
@@ -32,6 +31,7 @@ from dmondrian.data.footers import first_line, open_parquet, read_columns
 from dmondrian.data.plan import Block, Plan
 from dmondrian.data.schema import Schema
 from dmondrian.data.shuffle import CHUNK_ORDER, permutation, share_rows
+from dmondrian.data.single_flight_cache import SingleFlightCache
 from dmondrian.data.source import is_local, stat_uri
 from dmondrian.data.tables import Columns, joined
 from dmondrian.errors import DataError, PlanError, SchemaError

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dmondrian._single_flight_cache import SingleFlightCache
 from dmondrian.data import BLOCK_ROWS, Plan, make_plan, make_scoring_plan, read_block
 from dmondrian.data import read as read_module
 from dmondrian.data.footers import open_parquet
+from dmondrian.data.single_flight_cache import SingleFlightCache
 from dmondrian.errors import DataError, PlanError, SchemaError
 from tests.flipped import flip_value
 

@@ -93,8 +93,20 @@ def test_a_saved_model_keeps_labels_and_names(classes, tmp_path) -> None:
             "dmondrian.distributed sklearn.metrics",
         ),
         # what worker processes import before their first step, and what they never need
-        ("import dmondrian.distributed", "sklearn pandas scipy.stats dmondrian.estimators"),
-        ("import dmondrian, dmondrian.cli", "sklearn numba numpy dask pyarrow"),
+        (
+            "import dmondrian.distributed",
+            "sklearn pandas scipy.stats dmondrian.estimators tqdm tomli_w trustme narwhals",
+        ),
+        (
+            "import dmondrian, dmondrian.cli",
+            "sklearn numba numpy dask pyarrow jinja2 tqdm tomli_w trustme",
+        ),
+        (
+            "from contextlib import suppress; from dmondrian.cli import main\n"
+            "with suppress(SystemExit): main(['--help'])\n"
+            "pass",
+            "sklearn numba numpy dask pyarrow jinja2 tqdm tomli_w trustme",
+        ),
     ],
 )
 def test_imports_load_only_what_is_used(code: str, bad: str) -> None:

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from dmondrian._single_flight_cache import SingleFlightCache
 from dmondrian.checkpoint import Run, look_at_model, peek_blobs
+from dmondrian.data.single_flight_cache import SingleFlightCache
 from dmondrian.distributed.scoring.model_info import READ_SECONDS
 from dmondrian.errors import FencedError, ParameterError
 

@@ -13,7 +13,6 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from dmondrian._single_flight_cache import SingleFlightCache
 from dmondrian.checkpoint import look_at_model, peek_blobs
 from dmondrian.checkpoint.stream import MAX_PLAN_BYTES
 from dmondrian.data import Plan, Schema

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dmondrian._single_flight_cache import SingleFlightCache
+from dmondrian.data.single_flight_cache import SingleFlightCache
 
 PATIENCE = 60.0  # seconds
 
