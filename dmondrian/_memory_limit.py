@@ -1,6 +1,6 @@
-"""Memory: how much of it this process may use, which bounds what is read from outside.
+"""Memory limit of this process, which bounds what is read from files.
 
-Relies on what the system says; promises an upper bound, not that so much is free.
+Relies on the system's figures; promises an upper bound, not that this much is free.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-# Where Linux tells a container's limit: version 2 of control groups, and version 1.
+# A container's limit in Linux: version 2 of control groups, and version 1.
 LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 

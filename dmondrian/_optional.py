@@ -1,6 +1,6 @@
-"""Optional packages: the one place that says what to install where one is missing.
+"""Optional packages: the error with what to install if one is missing.
 
-Relies on the standard library. Promises that a package is looked for, not loaded.
+Relies on the standard library. Promises that a package is looked for, not imported.
 """
 
 from __future__ import annotations

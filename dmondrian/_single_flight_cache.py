@@ -38,7 +38,7 @@ class SingleFlightCache(Generic[T]):
         self._lock = threading.Lock()
         self._values: OrderedDict[Hashable, Future[T]] = OrderedDict()
         self._sizes: dict[Hashable, int] = {}
-        self._total = 0  # of the sizes: a look-up must not add them all up
+        self._total = 0  # of the sizes, so that a look-up is O(1)
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return the value of a key, computed by `make` if it is not there.

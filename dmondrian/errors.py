@@ -1,6 +1,6 @@
 """Exceptions of dmondrian.
 
-Every error says what was expected, what came and what to do. The tree::
+Every message has what was expected, what came and what to do. The hierarchy::
 
     DMondrianError
     |-- ParameterError (ValueError)   a parameter is outside its range
@@ -10,7 +10,7 @@ Every error says what was expected, what came and what to do. The tree::
     |-- MissingPackageError (ImportError)  an optional package is not installed
     |-- JobError (ValueError)         a job file or an override is wrong
     |-- CheckpointError               a run folder cannot be used
-    |   |-- CorruptError              bytes that are not what their writer put
+    |   |-- CorruptError              bytes that were changed since they were written
     |   `-- FencedError               another writer owns this run
     |-- StoreError                    an object store refused or failed
     |   |-- NotFoundError             no object of that name

@@ -1,4 +1,4 @@
-"""Runs and models in MLflow: parameters, metrics, and a model that takes data frames.
+"""MLflow: logging of runs, and models that predict data frames.
 
 Relies on the package mlflow (the extra `mlflow`, which is mlflow-skinny) and on a run folder.
 Promises a model without pickle: MLflow stores a copy of the newest checkpoint, and reads it with
@@ -20,8 +20,8 @@ from dmondrian.distributed.metrics.progressive import Progressive
 from dmondrian.errors import DataError, ParameterError
 from dmondrian.frames import FrameModel, answer_names
 
-_LONGEST = 500  # characters of a parameter; stores differ in what they take
-_AT_ONCE = 900  # metrics in a call
+_LONGEST = 500  # most characters of a parameter; stores have different limits
+_AT_ONCE = 900  # most metrics in a call
 
 
 def log_run(
@@ -34,7 +34,7 @@ def log_run(
     run : str or path
         Run folder or URL; ``@position`` picks a checkpoint.
     name : str, default="model"
-        Of the model in MLflow.
+        Name of the model in MLflow.
     registered_model_name : str, optional
         Also register the model under this name.
 
@@ -42,9 +42,8 @@ def log_run(
     -------
     mlflow.models.model.ModelInfo
         Its ``model_uri`` loads with ``mlflow.pyfunc.load_model``. The model takes the frames that
-        :class:`~dmondrian.frames.FrameModel` takes, and texts where the training data had times,
-        since JSON has none; it answers with a frame: "prediction", and "proba_<class>" of
-        classifiers.
+        :class:`~dmondrian.frames.FrameModel` takes, and texts for times, which JSON lacks; it
+        returns a frame: "prediction", and "proba_<class>" for classifiers.
 
     Notes
     -----
@@ -73,15 +72,15 @@ def log_run(
             f"{url} was fitted on arrays and holds no schema; expected a run trained from Parquet"
         )
     if about["algorithm"] == "mondrian-density":
-        raise ParameterError("a density predicts nothing, which is what a pyfunc is asked for")
+        raise ParameterError("a density predicts nothing, as a pyfunc must")
     schema = Schema.from_json(about["schema"])
     active = mlflow.active_run()
     own = mlflow.start_run() if active is None else active
     try:
         client, run_id = mlflow.MlflowClient(), own.info.run_id
-        told = {**about["estimator"], "algorithm": about["algorithm"], "target": about["target"],
+        values = {**about["estimator"], "algorithm": about["algorithm"], "target": about["target"],
                 "seed": about["parameters"].get("seed"), "rows": manifest.position}  # fmt: skip
-        params = [Param(key, str(value)[:_LONGEST]) for key, value in told.items()]
+        params = [Param(key, str(value)[:_LONGEST]) for key, value in values.items()]
         tags = {"dmondrian.run": Run.open(url).url, "dmondrian.plan": str(about.get("plan"))}
         client.log_batch(run_id, params=params, tags=[RunTag(k, v) for k, v in tags.items()])
         metrics = _metrics(manifest.metrics, Metric)
@@ -105,7 +104,7 @@ def log_run(
 
 
 def _metrics(stored: dict[str, Any], make: Any) -> list[Any]:
-    """Return the learning curve by rows, and at its end the totals."""
+    """Return the metrics of the learning curve, by rows, and the totals at its end."""
     if not stored.get("progressive"):
         return []
     report = Progressive.from_json(stored["progressive"]).report()
@@ -120,7 +119,7 @@ def _metrics(stored: dict[str, Any], make: Any) -> list[Any]:
 
 
 def _signature(schema: Schema, answers: list[str]) -> Any:
-    """Return the names of the columns taken, and the types of those answered."""
+    """Return the signature: names of input columns, names and types of outputs."""
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, TensorSpec
     from mlflow.types import Schema as Columns
@@ -139,7 +138,7 @@ def _signature(schema: Schema, answers: list[str]) -> Any:
 
 
 def _answers(model: FrameModel) -> list[str]:
-    """Return the columns that a model answers with."""
+    """Return the names of the columns that a model predicts."""
     estimator = model.estimator
     names = answer_names(estimator.get_params(deep=False), None)
     if hasattr(estimator, "predict_proba"):
@@ -147,8 +146,8 @@ def _answers(model: FrameModel) -> list[str]:
     return names
 
 
-class _Answering:
-    """What MLflow asks: a frame in, a frame out."""
+class _PyfuncModel:
+    """Model with the interface of MLflow: predicts a frame from a frame."""
 
     def __init__(self, model: FrameModel) -> None:
         self.model = model
@@ -158,13 +157,13 @@ class _Answering:
         import pandas as pd
 
         frame = self._with_times(frame)
-        told = pd.DataFrame(self.model.predict(frame))
+        predictions = pd.DataFrame(self.model.predict(frame))
         if hasattr(self.model.estimator, "predict_proba"):
-            told = pd.concat([told, self.model.predict_proba(frame)], axis=1)
-        return told
+            predictions = pd.concat([predictions, self.model.predict_proba(frame)], axis=1)
+        return predictions
 
     def _with_times(self, frame: Any) -> Any:
-        """Return a pandas frame with times where it has texts for them."""
+        """Return a pandas frame with texts in time columns parsed as times."""
         import pandas as pd
 
         schema = self.model.schema
@@ -179,6 +178,6 @@ class _Answering:
         return frame.assign(**read)
 
 
-def _load_pyfunc(path: str) -> _Answering:
+def _load_pyfunc(path: str) -> _PyfuncModel:
     """Return the model of a folder; MLflow calls it by this name."""
-    return _Answering(FrameModel(path))
+    return _PyfuncModel(FrameModel(path))

@@ -25,12 +25,12 @@ def train(arguments: argparse.Namespace, output: Output) -> int:
     estimator = build_estimator(job)
     check_amounts(job)
     from dmondrian import distributed
-    from dmondrian.distributed.scoring.preflight import check_readable, check_wanted
+    from dmondrian.distributed.scoring.preflight import check_readable, check_score_options
 
     options = {key: value for key, value in (job.run | job.data).items() if key != "path"}
     wanted = None if job.score is None else _wanted(job.score)
     if wanted is not None:
-        check_wanted(wanted)
+        check_score_options(wanted)
     if arguments.detach:
         return _detach(job, estimator, options, wanted, output)
     with _cluster(job) as cluster:

@@ -1,6 +1,6 @@
-"""Parquet in, encoded rows out: the frozen, numbered stream that a forest learns from.
+"""Data: Parquet files as a frozen, numbered stream of encoded rows.
 
-`make_plan` looks at a source once and fixes the order of its rows and their encoding;
+`make_plan` reads a source once and fixes the order of its rows and their encoding;
 `read_chunk` turns any chunk of the plan into arrays; `make_scoring_plan` reads other data with the
 encoding of a model.
 """

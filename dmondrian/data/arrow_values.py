@@ -1,4 +1,4 @@
-"""Arrow columns as numbers, times or texts: the only place that looks at Arrow types.
+"""Conversion of Arrow columns to numbers, times or texts; the one module that knows Arrow types.
 
 Relies on pyarrow's casts. Promises: every type maps to exactly one kind or to a reason for leaving
 the column out; NaN counts as null; the text of a value does not depend on how a file stores it
@@ -29,7 +29,7 @@ _MICROS = {"day": MICROS_PER_DAY, "s": 1_000_000, "ms": 1_000, "us": 1}
 
 
 def kind_of(kind: pa.DataType) -> tuple[str | None, str]:
-    """Kind of column an Arrow type makes, or None and why it makes none."""
+    """Return the kind of column of an Arrow type, or None and the reason."""
     if isinstance(kind, pa.BaseExtensionType):
         return kind_of(kind.storage_type)
     if is_text(kind) or pa.types.is_dictionary(kind):
@@ -55,14 +55,14 @@ def kind_of(kind: pa.DataType) -> tuple[str | None, str]:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether values are strings."""
+    """Return whether values are strings."""
     return (
         pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
     )
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    """Whether values are byte strings (some writers store text so)."""
+    """Return whether values are byte strings, as which some writers store text."""
     return (
         pa.types.is_binary(kind)
         or pa.types.is_large_binary(kind)
@@ -72,7 +72,7 @@ def is_bytes(kind: pa.DataType) -> bool:
 
 
 def flatten(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """One array out of a column, without extension types."""
+    """Return a column as one array, without extension types."""
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if isinstance(array, pa.ChunkedArray):  # combine_chunks gives chunks back beyond 2 GB of text
         array = pa.concat_arrays(array.chunks)
@@ -80,7 +80,7 @@ def flatten(column: pa.ChunkedArray | pa.Array) -> pa.Array:
 
 
 def as_numbers(column: pa.ChunkedArray | pa.Array) -> tuple[FloatArray, BoolArray | None]:
-    """Values as float64 [n] and where they are null or NaN (None: nowhere); nulls read as 0."""
+    """Return float64 values [n], 0 for null, and where they are null or NaN (None: nowhere)."""
     array = flatten(column)
     kind = array.type
     if pa.types.is_null(kind):
@@ -158,7 +158,7 @@ def finite_ticks(unit: str) -> int:
 
 
 def as_texts(column: pa.ChunkedArray | pa.Array) -> tuple[list[str], IntArray]:
-    """Distinct texts (maybe with repeats) and each row's index into them, -1 where null."""
+    """Return texts (possibly repeated) and each row's index into them, -1 for null."""
     array = flatten(column)
     if pa.types.is_null(array.type):
         return [], np.full(len(array), -1, dtype=np.int64)
@@ -166,7 +166,7 @@ def as_texts(column: pa.ChunkedArray | pa.Array) -> tuple[list[str], IntArray]:
         array = flatten(pc.dictionary_encode(array))
     codes = array.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
     texts = _texts(flatten(array.dictionary))
-    if None in texts:  # a null, NaN included, may hide in the dictionary itself
+    if None in texts:  # the dictionary itself may have a null or NaN
         real = np.array([text is not None for text in texts], dtype=np.bool_)
         codes = np.where((codes >= 0) & real[codes], codes, -1)
     return [text if text is not None else "" for text in texts], codes
@@ -195,7 +195,7 @@ def _duration_text(value: pa.Scalar) -> str | None:
 
 
 def text_of(value: object) -> str | None:
-    """Text of one value: integral numbers without a fraction, booleans as ``true``/``false``."""
+    """Return the text of a value: integers without fraction, booleans as ``true``/``false``."""
     if value is None:
         return None
     if isinstance(value, bool):
@@ -208,7 +208,7 @@ def text_of(value: object) -> str | None:
 
 
 def statistic_number(value: object) -> float | None:
-    """Read a footer's bound of a number column; None when it cannot be used."""
+    """Return a footer's bound of a number column; None if unusable."""
     if isinstance(value, (bool, int, float, Decimal)):
         number = float(value)
         return None if number != number else number
@@ -216,14 +216,14 @@ def statistic_number(value: object) -> float | None:
 
 
 def statistic_micros(value: object, unit: str | None) -> int | None:
-    """Read a footer's bound of a time column in microseconds since 1970; None if unusable.
+    """Return a footer's bound of a time column in microseconds since 1970; None if unusable.
 
     Parameters
     ----------
     value : object
         As it is stored: an integer, of a date in days.
     unit : str or None
-        "day", "ms", "us" or "ns"; None where the footer does not say.
+        "day", "ms", "us" or "ns"; None if the footer does not have it.
     """
     if type(value) is not int or unit is None or abs(value) > finite_ticks(unit):
         return None

@@ -1,15 +1,15 @@
-"""Chunks: which rows of a stream are read and encoded together.
+"""Chunks: consecutive rows of a stream that are read and encoded together.
 
 Relies on the blocks of a frozen plan. Promises that chunks are contiguous, in stream order and
-numbered from 0, and depend on nothing but the plan; and that what follows a plan later does not
-change the chunks that it has.
+numbered from 0, and depend on nothing but the plan; and that extending a plan does not change its
+existing chunks.
 
-Two things are decided here. Small row groups are joined, so that a stream of many small files
-costs a step, an encoding and an answer per chunk and not per file. And a stream that is mixed is
-cut into *bands* of row groups: each of the chunks of a band draws an equal share of the rows of
-every row group of the band (see :mod:`dmondrian.data.shuffle`), so that rows which lie far apart
-are neighbours, while no more than one row group and one chunk are in memory (of a store a bounded
-number of row groups, see :mod:`dmondrian.data.read`).
+Small row groups are joined, so that a stream of many small files costs a step, an encoding and an
+answer per chunk and not per file. And a mixed stream is cut into *bands* of row groups: each of the
+chunks of a band draws an equal share of the rows of every row group of the band (see
+:mod:`dmondrian.data.shuffle`), so that rows which lie far apart are neighbours, while no more than
+one row group and one chunk are in memory (of a store a bounded number of row groups, see
+:mod:`dmondrian.data.read`).
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ JOINED_ROWS = 1024
 """Small blocks are joined into one chunk up to this many rows."""
 
 JOINED_BLOCKS = 256
-"""Blocks in a joined chunk at most: each may be a request to a store, and a read has a deadline."""
+"""Most blocks of a joined chunk: each may be a request to a store, and a read has a deadline."""
 
 MIXED_ROWS = 2**20
-"""Rows in a chunk of a mixed stream at most, unless row groups are far larger."""
+"""Most rows of a chunk of a mixed stream, unless row groups are far larger."""
 
 MIXED_VALUES = 2**24
-"""Encoded values in a chunk of a mixed stream at most: 64 MiB, of which some are read ahead."""
+"""Most encoded values of a chunk of a mixed stream: 64 MiB, and some chunks are read ahead."""
 
 MIXED_GROUPS = 16
-"""Row groups that a chunk of a mixed stream draws from, if need be by reading them repeatedly."""
+"""Fewest row groups that a chunk of a mixed stream draws from, if possible."""
 
 MOST_SHARES = 8
-"""Times that a row group is decoded at most where the decoded rows of a band are not kept."""
+"""Most times that a row group is decoded, if the decoded rows of a band are not kept."""
 
 MOST_GROUPS = 8192
-"""Row groups in a band at most: all of them are read for one chunk."""
+"""Most row groups in a band: all of them are read for one chunk."""
 
 
 class Rows(Protocol):
-    """A block, as far as its place in the stream goes."""
+    """Rows with a position in the stream, such as a block."""
 
     @property
     def position(self) -> int:
@@ -61,10 +61,10 @@ class Chunk:
 
     index: int  # place among the chunks of the plan
     start: int  # position of its first row in the stream
-    stop: int  # position behind its last row
+    stop: int  # position after its last row
     first: int  # number of the first block that it draws from
-    last: int  # number behind the last one
-    share: int = 0  # number of the share that it takes of each of these blocks
+    last: int  # number after the last one
+    share: int = 0  # number of its share of each of these blocks
     shares: int = 1  # shares that each of them is cut into
 
     @property
@@ -75,9 +75,9 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Band:
-    """Row groups that follow each other in the stream and are mixed with each other."""
+    """Consecutive row groups that are mixed with each other."""
 
-    stop: int  # position behind its last row
+    stop: int  # position after its last row
     shares: int  # chunks that it is cut into; each takes a share of every row group
 
 
@@ -93,12 +93,12 @@ def join(
     ----------
     blocks : sequence of Block
     seams : collection of int
-        Positions over which no chunk reaches: where plans ended that this one continues.
+        Positions that no chunk spans: ends of the plans that this one extends.
     max_rows : int or None
         Blocks are joined while they have no more rows than this together; 0 joins none. By default
         `JOINED_ROWS`.
     max_blocks : int or None
-        Blocks of a chunk at most.
+        Most blocks of a chunk.
     """
     max_rows = JOINED_ROWS if max_rows is None else max_rows
     chunks: list[Chunk] = []
@@ -138,10 +138,10 @@ def mix(blocks: Sequence[Rows], bands: Sequence[Band]) -> tuple[Chunk, ...]:
 
 
 def lay_bands(rows: Sequence[int], n_features: int, start: int = 0) -> tuple[Band, ...]:
-    """Gather row groups, in the order given, into bands.
+    """Group row groups, in the given order, into bands.
 
-    A band has as many row groups as fit into a chunk. Where fewer than `MIXED_GROUPS` do, it has
-    more, and is cut into up to `MOST_SHARES` chunks that draw from all of them.
+    A band has as many row groups as fit into a chunk. If these are fewer than `MIXED_GROUPS`, it
+    has more, and is cut into up to `MOST_SHARES` chunks that draw from all of them.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ def lay_bands(rows: Sequence[int], n_features: int, start: int = 0) -> tuple[Ban
             ends.append(i)
             total = 0
         total += n
-    # A short band at the end would be mixed worse than the others: the one before takes it in.
+    # A short last band would be mixed worse than the others: merge it with the previous one.
     if len(ends) > 1 and 2 * total < sum(rows[ends[-2] : ends[-1]]):
         ends.pop()
     bands: list[Band] = []

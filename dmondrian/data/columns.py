@@ -1,8 +1,8 @@
-"""Which columns of which files take part, by name, and whether a file has what a schema needs.
+"""Selection of the columns of a source, and checks of files against a schema.
 
-Relies on footers only. Promises: columns are matched by name, never by place; a column that some
-file lacks, types differently or has more than once is a `SchemaError` naming column and file; what
-is left out comes back with a reason.
+Relies on footers only. Promises: columns are matched by name, never by position; a column that a
+file lacks, types differently or has more than once is a `SchemaError` naming column and file;
+columns left out are returned with the reason.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Draft:
 def partition_types(
     files: Sequence[SourceFile], schema: Schema | None = None
 ) -> dict[str, pa.DataType]:
-    """Types of the partition columns: int64 or date where all values are, else string.
+    """Return the types of partition columns: int64 or date if all values are, else string.
 
-    What a schema reads as categories of texts stays text, whatever values these files have.
+    Text categories of the schema stay text, whatever values these files have.
     """
     kinds: dict[str, pa.DataType] = {}
     columns = () if schema is None else schema.columns
@@ -59,13 +59,13 @@ def partition_types(
 
 
 def partition_values(file: SourceFile, kinds: dict[str, pa.DataType]) -> tuple[PartitionValue, ...]:
-    """Give a file's partition values their types, for its blocks."""
+    """Return a file's partition values with their types, for its blocks."""
     values = dict(file.partition)
     return tuple((key, str(kind), values[key]) for key, kind in kinds.items())
 
 
 def partition_array(value: PartitionValue, rows: int) -> pa.Array:
-    """Make a constant column of that many rows out of a partition value."""
+    """Return a constant column of a partition value."""
     _, kind, text = value
     if kind == "null":
         return pa.nulls(rows)
@@ -87,10 +87,10 @@ def choose_columns(
     categorical: Iterable[str],
     index: Iterable[str] = (),
 ) -> tuple[dict[str, Draft], list[tuple[str, str]]]:
-    """Sort the columns of all files into drafts and into what is left out, with the reason.
+    """Return drafts of the columns to use, and the columns left out, with the reason.
 
-    The first file decides which columns there are; columns in `skip` are not looked at, and those
-    in `index` are left out, whether all files have them or not.
+    The first file decides which columns there are; columns in `skip` are ignored, and those in
+    `index` are left out, whether all files have them or not.
     """
     skipped, as_category = set(skip), set(categorical)
     drafts: dict[str, Draft] = {}
@@ -127,7 +127,7 @@ def choose_columns(
 
 
 def require(names: Iterable[str], known: Iterable[str], role: str) -> None:
-    """Refuse names that no column has, with the nearest ones."""
+    """Refuse names that no column has, and suggest the nearest ones."""
     columns = dict.fromkeys(known)
     for name in names:
         if name not in columns:
@@ -141,7 +141,7 @@ def require(names: Iterable[str], known: Iterable[str], role: str) -> None:
 
 
 def check_once(names: Iterable[str | None], footer: Footer) -> None:
-    """Refuse names that several columns of a file have: nothing says which one is meant."""
+    """Refuse names that several columns of a file have."""
     several = [name for name in dict.fromkeys(names) if name in footer.repeated]
     if several:
         raise SchemaError(
@@ -177,7 +177,7 @@ def check_file(
 def check_types(
     schema: Schema, types: dict[str, pa.DataType], source: str, keep: Sequence[str] = ()
 ) -> None:
-    """Refuse columns of a source, given by name, that are not those which the schema reads."""
+    """Refuse sources whose columns do not fit those of the schema."""
     wanted = {column.name: column for column in schema.columns}
     others = [name for name in (schema.target, schema.weight, *keep) if name is not None]
     missing = [name for name in dict.fromkeys([*wanted, *others]) if name not in types]

@@ -1,7 +1,7 @@
-"""Columns that a schema leaves out because they did not vary, and that do in other files.
+"""Columns that a schema leaves out as constant, but that vary in other files.
 
-Relies on footers only: what these do not tell is not known. Promises that a column is named only
-where its values prove that it varies or is another one than in the training data.
+Relies on footers only. Promises that a column is named only if its values prove that it varies, or
+differs from the training data.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pyarrow as pa
 from dmondrian.data.footers import Footer
 from dmondrian.data.schema import Schema
 
-MOST_NAMED = 8  # columns that a note names
+MOST_NAMED = 8  # most columns named in a note
 _CONSTANT = re.compile(r"constant \((.*)\)", re.DOTALL)
 _NO_VALUE, _ONE_MOMENT = "all null", "one moment"
 
@@ -59,11 +59,11 @@ def note_of_varied(schema: Schema, footers: Sequence[Footer]) -> str | None:
 
 
 def _first_other(name: str, value: str, footers: Iterable[Footer]) -> str | None:
-    """Name the first file in which a column has another value than the one of the training."""
+    """Return the first file in which a column has another value than in training."""
     moments: set[object] = set()
     for footer in footers:
         ends = list(_ends(name, footer))
-        if value == _ONE_MOMENT:  # which one it was, the schema does not say
+        if value == _ONE_MOMENT:  # the schema does not have its value
             moments.update(ends)
             is_other = len(moments) > 1
         elif value == _NO_VALUE:
@@ -76,7 +76,7 @@ def _first_other(name: str, value: str, footers: Iterable[Footer]) -> str | None
 
 
 def _ends(name: str, footer: Footer) -> Iterator[float | str]:
-    """Yield the least and the greatest value of each row group, as far as the footer knows them."""
+    """Yield the smallest and largest value of each row group that the footer has."""
     partition = dict(footer.file.partition)
     if name not in footer.types and partition.get(name) is not None:
         yield str(partition[name])
@@ -86,7 +86,7 @@ def _ends(name: str, footer: Footer) -> Iterator[float | str]:
 
 
 def _has_values(name: str, footer: Footer) -> bool:
-    """Whether a footer proves values that are not null; NaN among floats counts as null."""
+    """Return whether a footer proves non-null values; NaN counts as null."""
     if name not in footer.types or pa.types.is_floating(footer.types[name]):
         return False
     return any(
@@ -95,7 +95,7 @@ def _has_values(name: str, footer: Footer) -> bool:
 
 
 def _is_other(end: float | str, value: str) -> bool:
-    """Whether a value is not the one that a reason tells: texts of categories are in quotes."""
+    """Return whether a value differs from that of a reason, which has category texts in quotes."""
     is_quoted = value[:1] in ("'", '"')
     if isinstance(end, str):
         return repr(end) != value if is_quoted else end != value

@@ -1,12 +1,12 @@
-"""Arrow columns to the forest's rows: float32 features, float64 target and weights.
+"""Encoding of Arrow columns: float32 features, float64 target and weights.
 
 Relies on `Schema` for the encoding and on `arrow_values` for Arrow types. Promises: a pure function
-of (schema, columns), vectorised; nothing is altered silently: what was imputed, clipped, unseen or
-outside the training range is counted.
+of (schema, columns), vectorised; nothing is altered silently: imputed, clipped, unseen values and
+those outside the training range are counted.
 
 Numbers outside the training range are *not* clipped to it: a forest grown on the range of the data
-turns the distance to that range into doubt (the row branches off early and is priced by the upper
-nodes), which clipping would hide. They are only held to `FARTHEST` ranges, which float32 can hold.
+uses the distance to that range as uncertainty (the row branches off early and is predicted by the
+upper nodes), which clipping would hide. They are limited to `FARTHEST` ranges, for float32.
 
 Shapes: n rows, d features.
 """
@@ -38,10 +38,10 @@ from dmondrian.errors import DataError
 
 FARTHEST = 1e6  # limit of encoded numbers, in training ranges
 IMPUTED = 0.5  # encoded value of a null: the middle of the training range
-# Numbers encoded at a time: what is computed on the way stays in the cache, and below the 128 KiB
-# from which the C library may ask the machine for memory each time, as it does in Dask's workers.
+# Numbers encoded at a time: intermediate arrays stay in the cache, and below the 128 KiB from which
+# the C library may allocate from the system each time, as it does in Dask's workers.
 TILE_ROWS = 15_360
-TILE_VALUES = 65_536  # values turned from columns to rows at a time: 256 kB
+TILE_VALUES = 65_536  # values transposed from columns to rows at a time: 256 kB
 FIRST_WEEKDAY = 3  # 1970-01-01 was a Thursday; Monday is 0
 
 Matrix: TypeAlias = npt.NDArray[np.float32]
@@ -80,8 +80,8 @@ def encode_features(
         stop = start + column.width
         _encode(schema, column, columns[column.name], features[start:stop], counts, where)
         start = stop
-    # Columns are written whole and turned at the end, a tile that fits the cache at a time: for
-    # 65,536 x 54 that takes a fifth of the time of writing into the columns of X.
+    # Columns are written contiguously and transposed at the end, in tiles that fit the cache: for
+    # 65,536 x 54 this takes a fifth of the time of writing into the columns of X.
     X: Matrix = np.empty((n, d), dtype=np.float32)
     tile = max(16, TILE_VALUES // d)
     for first in range(0, n, tile):
@@ -92,7 +92,7 @@ def encode_features(
 def encode_target(
     schema: Schema, column: pa.ChunkedArray | pa.Array, where: Where
 ) -> tuple[FloatArray, BoolArray | None]:
-    """Class indices or target values, float64 [n], and where they are missing (None: nowhere).
+    """Return class indices or target values, float64 [n], and where they are missing (or None).
 
     Raises
     ------
@@ -129,7 +129,7 @@ def encode_target(
 
 
 def encode_weight(schema: Schema, column: pa.ChunkedArray | pa.Array, where: Where) -> FloatArray:
-    """Row weights, float64 [n].
+    """Return row weights, float64 [n].
 
     Raises
     ------
@@ -157,7 +157,7 @@ def _encode(
     counts: Counts,
     where: Where,
 ) -> None:
-    """Encode one column: levels all at once, since each tile would look them all up again."""
+    """Encode one column, numbers and times in tiles; a category whole, to look up levels once."""
     n, encode = features.shape[1], _ENCODERS[column.kind]
     if column.kind == "category":
         encode(schema, column, data, features, counts, where)
@@ -170,7 +170,7 @@ def _encode(
 
 
 def _from(where: Where, first: int, row: int) -> str:
-    """Name a row that is counted from the first one of a tile."""
+    """Return the name of a row by its number in a tile."""
     return where(first + row)
 
 
@@ -205,7 +205,7 @@ def _encode_time(
 ) -> None:
     micros, null, infinite = as_micros(data)
     if infinite is not None and column.lower is not None and column.upper is not None:
-        # versions that knew no infinite times took one in the training data for a bound
+        # earlier versions took an infinite time in the training data for a bound
         infinite &= (micros < column.lower) | (micros > column.upper)
         if infinite.any():
             _refuse_infinity(schema, column, infinite, where)
@@ -241,7 +241,7 @@ def _encode_category(
 
 
 def _ends(values: FloatArray, lower: float, upper: float) -> FloatArray:
-    """Return the least and the greatest of values and bounds."""
+    """Return the smallest and the largest of values and bounds."""
     return np.array([values.min(initial=lower), values.max(initial=upper)])
 
 
@@ -253,9 +253,9 @@ def _scale(
     feature: Matrix,
     counts: Counts,
 ) -> None:
-    """Write values in training ranges from the lower bound; nulls in the middle; count outsiders.
+    """Write values in units of the training range; nulls in the middle; count values outside.
 
-    To scale keeps the order, so the ends of the values tell whether there may be outsiders.
+    Scaling is monotone, so the ends of the values show whether any may be outside.
     """
     lower, upper = bounds_of(column)
     scaled_ends = np.empty(2)
@@ -274,9 +274,9 @@ def _scale(
 
 
 def _divide(values: FloatArray, lower: float, upper: float, out: np.ndarray) -> None:
-    """Write values in training ranges, computed as float64."""
+    """Write values in units of the training range, computed in float64."""
     span = upper - lower
-    with np.errstate(over="ignore"):  # outsiders may be too far for float64; they are held later
+    with np.errstate(over="ignore"):  # values outside may overflow; they are limited later
         if np.isinf(span):  # bounds of both signs near the end of float64
             half = lower * 0.5
             np.divide(values * 0.5 - half, upper * 0.5 - half, out=out, casting="same_kind")

@@ -1,9 +1,9 @@
-"""From a plan to a longer one: files that came to a source since continue its stream.
+"""Extension of a plan by the new files of its source.
 
-Relies on the plan's schema, which new rows are encoded with: what its columns did not hold then is
-counted as unseen or clipped. Promises that the stream so far stays what it is, block for block,
-wherever new files sort among the old ones and wherever the data have moved; or says which of its
-files is gone or changed.
+Relies on the plan's schema, with which new rows are encoded: values that the training data did not
+have are counted as unseen or clipped. Promises that the existing stream stays the same, block for
+block, wherever new files sort among the old ones and wherever the data have moved; or an error that
+names the missing or changed file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dmondrian.errors import DataError, PlanError
 
 
 def extend_plan(plan: Plan, source: Source) -> Plan:
-    """Continue a plan with the files of a source that it does not have.
+    """Return a plan extended by the files of a source that it does not have.
 
     Parameters
     ----------
@@ -43,14 +43,14 @@ def extend_plan(plan: Plan, source: Source) -> Plan:
     Returns
     -------
     Plan
-        The same plan where nothing is new, reading its files where they are now. With a shuffle,
-        the new row groups are permuted among themselves. A column left out as constant that
-        varies in new files is warned of.
+        The same plan if there are no new files, with the current places of its files. With a
+        shuffle, the new row groups are permuted among themselves. Warns of columns left out as
+        constant that vary in new files.
 
     Raises
     ------
     PlanError
-        A file of the plan is gone or changed.
+        A file of the plan is missing or changed.
     DataError, SchemaError
         New files cannot be read with the plan's schema.
     """
@@ -92,17 +92,17 @@ def extend_plan(plan: Plan, source: Source) -> Plan:
 
 
 def _texts(partition: tuple[PartitionValue, ...]) -> list[tuple[str, str | None]]:
-    """Return keys and values: their types depend on the files beside."""
+    """Return keys and values without types, which depend on the other files."""
     return [(key, text) for key, _, text in partition]
 
 
 def change_between(then: Plan, now: Plan) -> str | None:
-    """Say which file two readings of a source differ in, and how; None where they have the same.
+    """Return which file differs between two plans of the same data, and how; None if none does.
 
     Parameters
     ----------
     then, now : Plan
-        Of the same data, as they were and as they are.
+        The earlier and the current plan.
 
     Returns
     -------
@@ -119,7 +119,7 @@ def change_between(then: Plan, now: Plan) -> str | None:
     for block in then.blocks:
         version = versions.get(block.uri)
         if version and block.stamp != version.stamp and not is_local(block.uri):
-            # An earlier version noted the time of change, and this one the ETag: compare the time.
+            # Earlier versions recorded the time of change, this one the ETag: compare times.
             versions[block.uri] = stat_uri(block.uri) or version
     known = {block.uri for block in then.blocks}
     fresh = next((group.uri for group in groups if group.uri not in known), None)
@@ -133,9 +133,9 @@ def _first_change(
     places: Mapping[str, str],
     doubtful: Mapping[str, str],
 ) -> str | None:
-    """Say which file of a plan is gone or changed where these row groups are, and how; or None.
+    """Return which file of a plan is missing from these row groups or changed, and how; or None.
 
-    The states of files are by uri; places and doubtful ones are those of `find_places`.
+    `versions` are by uri; `places` and `doubtful` are those of `find_places`.
     """
     there = {(group.uri, group.row_group): group for group in groups}
     for block in plan.blocks:
@@ -160,7 +160,7 @@ def _is_same(block: Block, group: Group, version: Version) -> bool:
 
 
 def _absence(block: Block, alike: str | None) -> str:
-    """Describe what is known of a file that the source does not have."""
+    """Describe why a file of the plan is missing."""
     if alike is not None:
         return (
             f"is gone; {alike} has its name, size and row groups, but another time of change, "
@@ -183,7 +183,7 @@ def _check_prefix(
     places: Mapping[str, str],
     doubtful: Mapping[str, str],
 ) -> None:
-    """Refuse a source in which a row group of the plan is not what it was."""
+    """Refuse a source in which a row group of the plan is missing or changed."""
     if change := _first_change(plan, groups, versions, places, doubtful):
         raise PlanError(
             f"{change}: the run has it in its stream, which new files can only follow. Put it back "

@@ -1,9 +1,9 @@
-"""Fingerprints of Parquet files, by which a copy of a file is known.
+"""Fingerprints of Parquet files, to recognise copies of a file.
 
-Relies on open files that can be read at any place. Promises that a fingerprint is a pure function
+Relies on open files with random access. Promises that a fingerprint is a pure function
 of a file's bytes, covers its footer and samples of its data, and costs at most `SAMPLES` + 1
-requests beside that for the end of the file. The footer alone does not tell files apart: a table
-whose rows were put in another order often has the same one.
+requests besides that for the end of the file. The footer alone is not enough: a table with its rows
+in another order often has the same one.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import pyarrow as pa
 MAGIC, ENCRYPTED_MAGIC = b"PAR1", b"PARE"
 
 END_BYTES = 65_536
-"""Bytes of the end of a file that are read at first: most footers are shorter."""
+"""Bytes read first from the end of a file: most footers are shorter."""
 
 WHOLE_BYTES = 196_608
-"""What precedes the end is read whole up to this size, and sampled from there on."""
+"""Size up to which the rest of a file is read whole; larger ones are sampled."""
 
 SAMPLE_BYTES = 16_384
-SAMPLES = 4  # beside one at the beginning
+SAMPLES = 4  # in addition to one at the beginning
 
 
 def read_end(file: pa.NativeFile) -> bytes:
@@ -35,7 +35,7 @@ def read_end(file: pa.NativeFile) -> bytes:
 
 
 def footer_in(end: bytes) -> bytes:
-    """Return the footer with the 8 bytes behind it; all bytes given where no footer ends there.
+    """Return the footer with the 8 bytes after it; all given bytes if there is none.
 
     Parameters
     ----------
@@ -49,9 +49,9 @@ def footer_in(end: bytes) -> bytes:
 def fingerprint(file: pa.NativeFile, end: bytes) -> str:
     """Return the fingerprint of an open Parquet file.
 
-    Rows in another order change all pages of all columns that are not constant, so any sample of
-    data tells the files apart. Where samples are depends on sizes alone; it looks random, so that
-    not all of them meet the same column where row groups are of one size.
+    Rows in another order change all pages of all columns that are not constant, so any sample
+    distinguishes the files. The places of samples depend on sizes alone, and are pseudo-random so
+    that they do not all fall into the same column if row groups have equal sizes.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def fingerprint(file: pa.NativeFile, end: bytes) -> str:
 
 
 def _samples(n_bytes: int) -> list[tuple[int, int]]:
-    """Return place and size of the samples of so many bytes."""
+    """Return offsets and sizes of the samples of `n_bytes` bytes."""
     if n_bytes <= WHOLE_BYTES:
         return [(0, n_bytes)] if n_bytes else []
     samples = [(0, SAMPLE_BYTES)]
@@ -85,7 +85,7 @@ def _samples(n_bytes: int) -> list[tuple[int, int]]:
 
 
 def _footer_bytes(end: bytes) -> int:
-    """Bytes of the footer and the 8 behind it; 0 where the file does not end as Parquet."""
+    """Return the bytes of the footer and the 8 after it; 0 if the file does not end as Parquet."""
     if end[-4:] not in (MAGIC, ENCRYPTED_MAGIC):
         return 0
     return int.from_bytes(end[-8:-4], "little") + 8

@@ -1,9 +1,9 @@
-"""What Parquet footers tell without reading data: columns, row groups, bounds and null counts.
+"""Parquet footers: columns, row groups, bounds and null counts, without reading data.
 
 Relies on `pyarrow.parquet`. Promises: footers are returned in the order of the files whatever
-finished first; a bound that a footer lacks, or that cannot be trusted, is None, never a guess; a
-file that cannot be read is a `DataError` that names it and says why; a file of at most
-`dmondrian.data.fingerprint.END_BYTES` is read whole by one request whenever it is opened.
+finishes first; a missing or unreliable bound is None, never a guess; a file that cannot be read is
+a `DataError` with its name and the reason; a file of at most `dmondrian.data.fingerprint.END_BYTES`
+is read whole by one request whenever it is opened.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from dmondrian.errors import DataError
 
 __all__ = ["Bounds", "Footer", "first_line", "open_parquet", "read_columns", "read_footers"]
 
-CUT_BYTES = 32  # bounds of texts that are as long may be cut
+CUT_BYTES = 32  # bounds of texts of this length may be truncated
 MAX_CONNECTIONS = 16  # footers read at a time; they are small and mostly waiting
 
 FEW_VALUES = 65_536
-"""Values of a row group that one thread decodes: to share so few out takes longer."""
+"""Values of a row group up to which one thread decodes: several would take longer."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Range and nulls of a column in some rows; None where the footer does not say."""
+    """Range and nulls of a column in a row group; None if the footer lacks them."""
 
     lower: float | None
     upper: float | None
     nulls: int | None
-    all_null: bool = False  # every row is null, so there is no range to know
+    all_null: bool = False  # every row is null, so there is no range
     texts: tuple[str, str] | None = None  # least and greatest text of a column of texts
 
 
@@ -57,13 +57,13 @@ class Footer:
     """One file's footer."""
 
     file: SourceFile
-    types: Mapping[str, pa.DataType]  # of top-level columns; names that come twice are dropped
+    types: Mapping[str, pa.DataType]  # of top-level columns; repeated names are dropped
     repeated: tuple[str, ...]  # those names
     group_rows: tuple[int, ...]  # rows of each row group
     bounds: dict[str, list[Bounds]] = field(default_factory=dict)  # column -> one per row group
     index: tuple[str, ...] = ()  # columns that are a data frame's index
     encrypted: tuple[str, ...] = ()  # columns that cannot be read
-    content: bytes | None = None  # the whole file, where it was asked for
+    content: bytes | None = None  # the whole file, if requested
 
     @property
     def rows(self) -> int:
@@ -76,15 +76,15 @@ def read_footers(
     with_bounds: bool | Collection[str] = True,
     content_bytes: int = 0,
 ) -> list[Footer]:
-    """Read the footers of files, several at a time; bounds of all columns, of none or of some.
+    """Return the footers of files, with bounds of all, no or some columns.
 
     Parameters
     ----------
     files : sequence of SourceFile
     with_bounds : bool or collection of str
     content_bytes : int
-        The whole content of small files, which is read with the footer, is kept for the first of
-        them, up to so many bytes together.
+        Contents of the first small files, which are read with the footer, are kept up to this
+        total size.
 
     Raises
     ------
@@ -104,11 +104,10 @@ def open_parquet(
     footer: pq.FileMetaData | None = None,
     source: pa.NativeFile | None = None,
 ) -> pq.ParquetFile:
-    """Open a Parquet file; int96 times come as microseconds, which hold every date.
+    """Open a Parquet file; int96 times are read as microseconds, which hold every date.
 
-    Its ``footer`` is not read again where it is given, nor is the file opened where ``source``, the
-    open file, is. Pages that carry a checksum are compared with it when they are read
-    (`read_columns`): a flipped bit is an error, not another value.
+    A given ``footer`` is not read again, and a given ``source``, the open file, not opened again.
+    Page checksums are verified when pages are read (`read_columns`): a flipped bit is an error.
 
     Raises
     ------
@@ -135,8 +134,7 @@ def read_columns(parquet: pq.ParquetFile, uri: str, group: int, names: Sequence[
     Raises
     ------
     DataError
-        The file is damaged there: pages cannot be decoded, or are not those of their checksums; or
-        it cannot be read.
+        Pages cannot be decoded or have wrong checksums, or the file cannot be read.
     """
     n_values = parquet.metadata.row_group(group).num_rows * len(names)
     try:
@@ -146,7 +144,7 @@ def read_columns(parquet: pq.ParquetFile, uri: str, group: int, names: Sequence[
 
 
 def _with_shared_types(footers: Iterable[Footer]) -> list[Footer]:
-    """Return footers of which those with equal types have the same mapping."""
+    """Return footers that share one mapping object for equal types."""
     known: dict[tuple[tuple[str, pa.DataType], ...], Mapping[str, pa.DataType]] = {}
     return [
         replace(footer, types=known.setdefault(tuple(footer.types.items()), footer.types))
@@ -155,7 +153,7 @@ def _with_shared_types(footers: Iterable[Footer]) -> list[Footer]:
 
 
 def _first_small(files: Sequence[SourceFile], n_bytes: int) -> set[str]:
-    """Return the uris of the first files that are read whole, up to so many bytes of them."""
+    """Return the uris of the first files that are read whole, up to `n_bytes` in all."""
     found = set()
     for file in files:
         if file.size <= END_BYTES:
@@ -167,7 +165,7 @@ def _first_small(files: Sequence[SourceFile], n_bytes: int) -> set[str]:
 
 
 def _opened(uri: str) -> pa.NativeFile:
-    """Open a file; a small one is read whole, which takes one request."""
+    """Open a file; read small ones whole, with one request."""
     file = open_uri(uri)
     if file.size() > END_BYTES:
         return file
@@ -210,7 +208,7 @@ def _bounds(metadata: pq.FileMetaData, types: Mapping[str, pa.DataType]) -> dict
         return {}
     paths = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
     times = Counter(paths)
-    # A column called a.b and the field b of a struct a have one path: which is which, none tells.
+    # A column called a.b and the field b of a struct a have the same, ambiguous path.
     leaves = {path: i for i, path in enumerate(paths) if times[path] == 1}
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
     return {
@@ -242,13 +240,13 @@ def _chunk_bounds(chunk: pq.ColumnChunkMetaData, rows: int, type_: pa.DataType) 
 
 @lru_cache
 def _kind_of_bounds(type_: pa.DataType) -> str | None:
-    """Return the kind of a column where its bounds in footers are of use."""
+    """Return the kind of a column if its bounds in footers can be used."""
     is_span = pa.types.is_duration(type_) or pa.types.is_time(type_)
     return None if is_span else kind_of(type_)[0]
 
 
 def _text_bounds(statistics: pq.Statistics) -> tuple[str, str] | None:
-    """Return the least and greatest text; None where writers may have cut them."""
+    """Return the smallest and largest text; None if writers may have truncated them."""
     ends = statistics.min_raw, statistics.max_raw
     if not all(type(end) is bytes and len(end) < CUT_BYTES for end in ends):
         return None
@@ -257,7 +255,7 @@ def _text_bounds(statistics: pq.Statistics) -> tuple[str, str] | None:
 
 
 def _time_unit(statistics: pq.Statistics) -> str | None:
-    """Return the unit in which the bounds of a time column are stored, if the footer tells."""
+    """Return the unit of the stored bounds of a time column, or None if unknown."""
     if statistics.physical_type == "INT32":
         return "day"
     if statistics.physical_type != "INT64":

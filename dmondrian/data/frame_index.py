@@ -1,9 +1,9 @@
 """Columns of a file that hold the index of the data frame it was written from.
 
 Relies on the ``pandas`` entry of a file's key-value metadata, which pandas, Dask, GeoPandas and
-fastparquet write, and on the names that pyarrow and Dask reserve for an index without one: these
-stay behind where another tool copies the columns and drops the metadata. Promises that damaged
-metadata name no column.
+fastparquet write, and on the names that pyarrow and Dask reserve for an index without one, which
+remain if another tool copies the columns without the metadata. Promises that damaged metadata name
+no column.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def index_names(names: Sequence[str], metadata: Mapping[bytes, bytes] | None) ->
 
 
 def _declared(text: bytes) -> set[str]:
-    """Return what the metadata list; a range, which is no column, is listed as an object."""
+    """Return the index columns listed in the metadata; a range index is an object there."""
     try:
         stored = json.loads(text)
     except (ValueError, RecursionError):

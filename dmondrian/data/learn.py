@@ -1,8 +1,8 @@
-"""Learn the encoding: bounds, levels, labels and parts, from footers where they suffice.
+"""Learning of the schema: bounds, levels, labels and parts, from footers if they suffice.
 
 Relies on `footers` for bounds and on `scan` for the rest. Promises: a column is read only if its
-footers lack what its kind needs; every column that does not vary is left out with a reason; the
-result depends on the values only, not on how they are spread over files.
+footers lack what its kind needs; columns that do not vary are left out with the reason; the result
+depends on the values only, not on how they are distributed over files.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from dmondrian.data.target import (
 )
 from dmondrian.errors import DataError, ParameterError, SchemaError
 
-SAMPLE_ROWS = 1_000_000  # rows looked at for NaN in float columns and for times of day
-MIN_ROW_NUMBERS = 100  # of fewer rows whole numbers may well count something else
-MANY_CLASSES = 1_000  # a target of as many is noted
-FEW_CLASSES, ROWS_PER_CLASS = 50, 10  # as is one of more, with fewer rows for each
-LOW_COVER = 0.5  # a capped category whose kept levels cover less than this is noted
+SAMPLE_ROWS = 1_000_000  # rows scanned for NaN in float columns and for times of day
+MIN_ROW_NUMBERS = 100  # with fewer rows, integers may well count something else
+MANY_CLASSES = 1_000  # a target with as many gets a note
+FEW_CLASSES, ROWS_PER_CLASS = 50, 10  # as does one with more, and fewer rows per class
+LOW_COVER = 0.5  # a category whose kept levels cover a smaller share gets a note
 
 
 @dataclass
 class Findings:
-    """What people should know about the data."""
+    """Notes and warnings about the data."""
 
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Learner:
         self._weight = weight
         self._findings = Findings()
         self._rows = sum(footer.rows for footer in footers)
-        self._bounds: dict[str, tuple[float, float, int] | None] = {}  # of columns looked at
+        self._bounds: dict[str, tuple[float, float, int] | None] = {}  # by column
         for name, role in ((target, "target"), (weight, "weight")):
             if name is not None and name not in self._drafts:
                 why = dict(self._left_out).get(name, "excluded")
@@ -83,7 +83,7 @@ class Learner:
         null_target: str,
         shuffle: bool,
     ) -> tuple[Schema, Findings]:
-        """Scan what must be scanned and settle every column."""
+        """Scan the columns that need it; return the schema and the findings."""
         features = {
             name: draft
             for name, draft in self._drafts.items()
@@ -96,11 +96,11 @@ class Learner:
         scans = scan(self._footers, self._partitions, makers, sampled, SAMPLE_ROWS)
         columns = []
         for name, draft in features.items():
-            settled = self._settle(draft, scans.get(name), max_categories, infinite)
-            if isinstance(settled, str):
-                self._left_out.append((name, settled))
+            made = self._make_column(draft, scans.get(name), max_categories, infinite)
+            if isinstance(made, str):
+                self._left_out.append((name, made))
             else:
-                columns.append(settled)
+                columns.append(made)
         if not columns:
             raise DataError(
                 "no column is left to learn from: "
@@ -109,7 +109,7 @@ class Learner:
         limits: tuple[float, float] | None = None
         labels: tuple[Label, ...] | None = None
         if self._target is not None:
-            labels, limits = self._settle_target(scans, task, null_target, classes, shuffle)
+            labels, limits = self._resolve_target(scans, task, null_target, classes, shuffle)
         return Schema(
             columns=tuple(columns),
             target=self._target,
@@ -125,7 +125,7 @@ class Learner:
     def _plan_scans(
         self, features: Mapping[str, Draft]
     ) -> tuple[dict[str, Callable[[], Scan]], dict[str, Callable[[], Scan]]]:
-        """Columns to scan whole, and columns of which a sample will do."""
+        """Return the columns to scan whole, and those to sample."""
         whole: dict[str, Callable[[], Scan]] = {}
         sampled: dict[str, Callable[[], Scan]] = {}
         for name, draft in features.items():
@@ -160,7 +160,7 @@ class Learner:
         return None
 
     def _chunks(self, name: str) -> list[Bounds] | None:
-        """Footer bounds of every row group with rows, or None if a file has no such column."""
+        """Return the footer bounds of all row groups with rows; None if a file lacks the column."""
         chunks: list[Bounds] = []
         for footer in self._footers:
             if name not in footer.types:
@@ -175,7 +175,7 @@ class Learner:
         return chunks
 
     def _merged(self, name: str) -> tuple[float, float, int] | None:
-        """Bounds and nulls over all row groups, if the footers tell them all."""
+        """Return bounds and nulls over all row groups; None if a footer lacks them."""
         if name not in self._bounds:
             self._bounds[name] = self._merge(name)
         return self._bounds[name]
@@ -196,21 +196,21 @@ class Learner:
             lower, upper = min(lower, chunk.lower), max(upper, chunk.upper)
         return (lower, upper, nulls) if lower <= upper else None
 
-    def _settle(
+    def _make_column(
         self, draft: Draft, found: Scan | None, max_categories: int, infinite: str
     ) -> Column | str:
-        """Finish a column, or say why it is left out."""
+        """Return the column, or the reason why it is left out."""
         if isinstance(found, CategoryScan):
-            return self._settle_category(draft, found, max_categories)
+            return self._category_column(draft, found, max_categories)
         if draft.kind == TIME:
-            return self._settle_time(
+            return self._time_column(
                 draft, found if isinstance(found, TimeScan) else None, infinite
             )
-        return self._settle_number(
+        return self._number_column(
             draft, found if isinstance(found, NumberScan) else None, infinite
         )
 
-    def _settle_number(self, draft: Draft, found: NumberScan | None, infinite: str) -> Column | str:
+    def _number_column(self, draft: Draft, found: NumberScan | None, infinite: str) -> Column | str:
         name = draft.name
         _refuse_infinities(draft, found, infinite)
         merged = self._merged(name)
@@ -235,10 +235,10 @@ class Learner:
         if lower in (0.0, 1.0) and upper - lower + 1.0 == self._rows:
             self._findings.notes.append(
                 f"{name!r} goes from {lower:,.0f} to {upper:,.0f} in {self._rows:,} rows: if it "
-                "numbers them, it tells nothing of later rows; think of excluding it"
+                "numbers them, it has no information on later rows; consider excluding it"
             )
 
-    def _settle_time(self, draft: Draft, found: TimeScan | None, infinite: str) -> Column | str:
+    def _time_column(self, draft: Draft, found: TimeScan | None, infinite: str) -> Column | str:
         _refuse_infinities(draft, found, infinite)
         merged = self._merged(draft.name)
         nulls = 0 if found is None else found.nulls
@@ -251,7 +251,7 @@ class Learner:
             lower, upper = found.lower, found.upper
         if lower == upper and not nulls:
             return "constant (one moment)"
-        parts = ["linear"] if float(lower) < float(upper) else []  # as which they are encoded
+        parts = ["linear"] if float(lower) < float(upper) else []  # the encoding is float
         # bounds that are not midnight prove hours even where the sample shows none
         has_hours = found is not None and found.has_hours
         if lower < upper and (has_hours or lower % MICROS_PER_DAY or upper % MICROS_PER_DAY):
@@ -263,7 +263,7 @@ class Learner:
         kind = str(draft.type)
         return Column(draft.name, TIME, kind, lower, upper, tuple(parts), has_nulls=nulls > 0)
 
-    def _settle_category(self, draft: Draft, found: CategoryScan, most: int) -> Column | str:
+    def _category_column(self, draft: Draft, found: CategoryScan, most: int) -> Column | str:
         name, counts = draft.name, found.counts
         if found.is_overfull:
             return f"more than {MAX_DISTINCT} different values, so an identifier"
@@ -277,7 +277,7 @@ class Learner:
         ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:most]
         if len(counts) > most:
             covered = sum(count for _, count in ranked) / rows
-            hint = "; think of excluding it" if covered < LOW_COVER else ""
+            hint = "; consider excluding it" if covered < LOW_COVER else ""
             self._findings.notes.append(
                 f"{name!r} has {len(counts)} levels: the {most} most frequent "
                 f"({covered:.1%} of its rows) are kept, the others share one{hint}"
@@ -292,7 +292,7 @@ class Learner:
             has_nulls=found.nulls > 0,
         )
 
-    def _settle_target(
+    def _resolve_target(
         self,
         scans: Mapping[str, Scan],
         task: str,
@@ -336,7 +336,7 @@ class Learner:
         return None, (lower, upper)
 
     def _note_classes(self, classes: int, rows: int) -> None:
-        """Note a target of so many classes that it may be none to classify."""
+        """Add a note for a target with so many classes that it may be an id or a number."""
         is_sparse = classes > FEW_CLASSES and rows < ROWS_PER_CLASS * classes
         if classes < MANY_CLASSES and not is_sparse:
             return
@@ -411,5 +411,5 @@ def _refuse_infinities(draft: Draft, found: NumberScan | TimeScan | None, infini
 
 
 def _month(micros: float) -> int:
-    """Months since 1970."""
+    """Return the months since 1970."""
     return int(np.datetime64(int(micros), "us").astype("datetime64[M]").astype(int))

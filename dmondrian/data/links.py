@@ -1,7 +1,7 @@
-"""Symbolic links below a local folder: to files, to nothing, or back to a folder above them.
+"""Symbolic links below a local folder: to files, to missing targets, or to a folder above.
 
-A listing leaves out links to nothing, follows those in a circle until the system stops it, and
-names a file twice that is there and linked to, all in silence.
+A plain listing silently leaves out broken links, follows circular ones until the system stops it,
+and lists files twice that are linked to.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from dmondrian._atomic_write import broken_link
 from dmondrian.errors import DataError
 
-# Tools that keep files elsewhere and links in their place, by what their links lead to.
+# Commands of tools that replace files by links, by a part of the link target.
 _FETCHERS = {"/annex/objects/": "git annex get", "/.dvc/cache/": "dvc pull"}
 
 
@@ -22,17 +22,17 @@ class Link:
     """A symbolic link."""
 
     path: str
-    target: str  # as it is written in the link
-    is_lost: bool = False  # its target is not there
-    is_circle: bool = False  # it leads to a folder above it
+    target: str  # as written in the link
+    is_lost: bool = False  # its target is missing
+    is_circle: bool = False  # its target is a folder above it
 
     @property
     def is_sound(self) -> bool:
-        """Whether it can be followed to files that are not above it."""
+        """Whether it can be followed."""
         return not (self.is_lost or self.is_circle)
 
     def error(self) -> DataError:
-        """Return the refusal: what the link is, and what to do."""
+        """Return the error for a link that cannot be followed."""
         if self.is_circle:
             return DataError(
                 f"{self.path} is a link to {self.target}, a folder above it: its files would be "
@@ -52,9 +52,9 @@ def links_below(folder: str) -> Iterator[Link]:
 
 
 def second_names(folder: str, paths: Sequence[str]) -> dict[str, str]:
-    """Return the paths below a folder that lead by links to others of these, with those.
+    """Return the paths that are links to others of `paths`, with these others.
 
-    Two links to one file elsewhere are two files: git-annex keeps files of equal bytes once.
+    Two links to one file elsewhere count as two files: git-annex stores equal files once.
     """
     top, depth = os.path.realpath(folder), len(folder.rstrip("/")) + 1
     real = {path: os.path.realpath(path) for path in paths}
@@ -63,7 +63,7 @@ def second_names(folder: str, paths: Sequence[str]) -> dict[str, str]:
 
 
 def link_on_the_way(path: str) -> Link | None:
-    """Return the first link on the way to a path whose target is gone, or None."""
+    """Return the first broken link among the parts of a path, or None."""
     found = broken_link(path)
     return None if found is None else Link(*found, is_lost=True)
 

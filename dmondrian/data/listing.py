@@ -1,8 +1,8 @@
-"""Which files of a folder or of a glob are read, and what is passed over or refused.
+"""Selection of the files of a folder or glob.
 
 Relies on `table_formats` and `links`. Promises: files are sorted by path; names starting with ``_``
-or ``.`` in a listed folder are passed over; a folder kept by a table format, and a link that leads
-to nothing, are refused; a file that is also linked to is read once.
+or ``.`` in a listed folder are skipped; folders of a table format and broken links are refused; a
+file that is also linked to is read once.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def files_below(
     filesystem : pyarrow.fs.FileSystem
     path : str
     uri_of : callable
-        Returns a path of the file system as the user would write it.
+        Returns a path of the file system as the user writes it.
     notes : list of str
-        What is passed over is added.
+        Notes on skipped files are added.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def _chosen(
     location: str,
     notes: list[str],
 ) -> list[fs.FileInfo]:
-    """Choose the data files among all that is below a folder.
+    """Return the data files among all entries below a folder.
 
     Raises
     ------
@@ -111,7 +111,7 @@ def _chosen(
 def _once(
     chosen: list[fs.FileInfo], links: Sequence[Link], path: str, notes: list[str]
 ) -> list[fs.FileInfo]:
-    """Leave out the files that are links to others of them."""
+    """Return the files without links to other files among them."""
     if not links:
         return chosen
     second = second_names(path, [info.path for info in chosen])
@@ -129,13 +129,13 @@ def _links(filesystem: fs.FileSystem, path: str) -> list[Link]:
 
 
 def _may_hold_rows(path: str) -> bool:
-    """Whether, by its name, the lost target of a link may be Parquet, or a folder with some."""
+    """Return whether the missing target of a link may be Parquet or a folder, by its name."""
     ending = os.path.splitext(path)[1]
     return ending.lower() in PARQUET_ENDINGS or not re.fullmatch(r"\.[A-Za-z]\w*", ending)
 
 
 def _is_ours(info: fs.FileInfo) -> bool:
-    """Whether the folder of a file is a run, or holds scores: neither are rows to read."""
+    """Return whether a file marks its folder as a run or as scores, which are not read."""
     return info.type == fs.FileType.File and info.base_name in _OURS
 
 
@@ -144,7 +144,7 @@ def files_matching(
 ) -> list[fs.FileInfo]:
     """Return the files that match a glob, and the data files of folders that do, sorted by path.
 
-    Parameters and errors are those of `files_below`, but that there may be none.
+    Parameters and errors as in `files_below`, except that no match is no error.
     """
     parts = pattern.split("/")
     fixed = next(i for i, part in enumerate(parts) if GLOB.search(part))
@@ -195,7 +195,7 @@ def _begins(names: list[str], patterns: list[str]) -> bool:
 
 
 def _is_hidden(relative: str) -> bool:
-    """Spark's rule: ``_SUCCESS`` and ``.crc`` are hidden, a partition folder ``_k=v`` is not."""
+    """Apply Spark's rule: ``_SUCCESS`` and ``.crc`` are hidden, partition folders ``_k=v`` not."""
     return any(
         part.startswith(".") or (part.startswith("_") and "=" not in part)
         for part in relative.split("/")

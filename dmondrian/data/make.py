@@ -1,9 +1,9 @@
-"""From a source to a plan: list the files, read the footers, learn the encoding, number the rows.
+"""Making of plans: lists files, reads footers, learns the encoding, numbers the rows.
 
-Relies on every other module of this package. Promises: one metadata pass; a data pass only over
-columns whose footers lack something (levels of categories, labels, NaN in a float target, absent
-statistics) and over a sample of float columns to see whether they hold NaN; equal sources and
-options give equal plans.
+Relies on the other modules of this package. Promises: one metadata pass; a data pass only over
+columns whose footers are not enough (levels of categories, labels, NaN in a float target, missing
+statistics) and over a sample of float columns to find NaN; equal sources and options give equal
+plans.
 """
 
 from __future__ import annotations
@@ -31,11 +31,10 @@ from dmondrian.data.schema import Label, Schema
 from dmondrian.data.source import Source, list_source, partition_keys
 from dmondrian.errors import DataError, ParameterError
 
-MOST_NOTES = 20  # columns left out that have a note of their own
+MOST_NOTES = 20  # most columns left out that have a note each
 
 CONTENT_BYTES = 128 << 20
-"""Bytes of small files that are kept from the reading of footers until their values are looked at.
-"""
+"""Bytes of small files that are kept between reading their footers and scanning their values."""
 
 _CHOICES: dict[str, tuple[str, ...]] = {
     "task": ("classification", "regression"),
@@ -62,14 +61,14 @@ def make_plan(
     include: Iterable[str] | None = (),
     is_mixed: bool = True,
 ) -> Plan:
-    """Plan the training on a source.
+    """Return a plan for training on a source.
 
     Parameters
     ----------
     source : str, path or sequence of them
         Parquet file, folder, glob or URL. ``key=value`` folders become columns.
     target : str, optional
-        Column to predict. Without it the plan only describes the features.
+        Column to predict. Without it the plan has features only.
     task : {"classification", "regression"}
     exclude : iterable of str
         Columns not to use.
@@ -79,7 +78,7 @@ def make_plan(
         Column of row weights, finite and not negative.
     shuffle : bool
         Read the rows in a random order fixed by `seed`, mixed over as many row groups at a time as
-        memory allows; a note of the plan says how many.
+        memory allows; a note of the plan has the number.
     seed : int
         In [0, 2**64).
     max_categories : int
@@ -89,29 +88,28 @@ def make_plan(
     null_target : {"error", "drop"}
         What to do with rows whose target is null, NaN or infinite.
     classes : sequence, optional
-        All labels that may come; by default those of the data. Sorted in the schema.
+        All possible labels; by default those of the data. Sorted in the schema.
     among : collection of str, optional
-        URIs of the only files of the source to use: a stream that was frozen before others came.
+        URIs of the files of the source to use: those of a plan made before others were added.
     include : iterable of str, or None
-        Columns to use although a data frame wrote them as its index, which is otherwise left out
-        unless it is the target, the weight or in `categorical`. None uses every index, as earlier
-        versions did.
+        Index columns of data frames to use; others are left out unless they are the target, the
+        weight or in `categorical`. None uses all, as earlier versions did.
     is_mixed : bool
-        False shuffles as earlier versions did, for runs that they began: row groups in a random
-        order, and the rows of each among themselves.
+        False shuffles as earlier versions did, for their runs: row groups, and the rows within
+        each row group.
 
     Returns
     -------
     Plan
-        Its `notes` say what was left out and what looks odd; a target that looks sorted is also
-        warned of.
+        Its `notes` list columns left out and oddities of the data. Warns of a target that looks
+        sorted.
 
     Raises
     ------
     DataError
         No rows, unreadable files, unusable values.
     SchemaError
-        Columns that are not there, are there twice, or differ between files.
+        Columns are missing, have repeated names, or differ between files.
     ParameterError
         An option outside its range.
     """
@@ -154,13 +152,13 @@ def make_plan(
     notes += _left_out_notes(schema)
     for text in found.warnings:
         warnings.warn(text, UserWarning, stacklevel=2)
-    told = tuple(notes + found.notes + found.warnings)
+    all_notes = tuple(notes + found.notes + found.warnings)
     return Plan(
         schema,
         blocks,
         shuffle,
         seed,
-        told,
+        all_notes,
         excluded=tuple(excluded),
         bands=bands,
         included=None if included is None else tuple(used),
@@ -170,7 +168,7 @@ def make_plan(
 def make_scoring_plan(
     source: Source, schema: Schema, keep: Sequence[str] = (), *, target: bool = False
 ) -> Plan:
-    """Plan the reading of other data with the encoding of a model.
+    """Return a plan for reading other data with the encoding of a model.
 
     Parameters
     ----------
@@ -178,16 +176,16 @@ def make_scoring_plan(
     schema : Schema
         Of the model.
     keep : sequence of str
-        Columns to pass through; checked to be in every file, of one type.
+        Columns to copy; must be in every file, with one type.
     target : bool
-        Whether to read the target, if the model has one, and weights too (to evaluate); else they
-        may be absent.
+        Whether to read target and weights, if the model has them, for evaluation; otherwise they
+        may be missing.
 
     Returns
     -------
     Plan
-        In the order of the source, without shuffle. A column that the model leaves out because it
-        was constant, and that has other values here, is warned of.
+        In the order of the source, without shuffle. Warns of columns left out as constant that
+        have other values here.
 
     Raises
     ------
@@ -225,7 +223,7 @@ def _left_out_notes(schema: Schema) -> list[str]:
     notes = [f"{name!r} is left out: {why}" for name, why in schema.left_out[:MOST_NOTES]]
     if rest := len(schema.left_out) - len(notes):
         columns = "column is" if rest == 1 else "columns are"
-        notes.append(f"{rest:,} more {columns} left out, as `dmondrian schema` tells of each")
+        notes.append(f"{rest:,} more {columns} left out; `dmondrian schema` lists them")
     return notes
 
 
@@ -254,9 +252,9 @@ def footers_of(
     among: Collection[str] | None = None,
     content_bytes: int = 0,
 ) -> tuple[list[Footer], list[str]]:
-    """Read the footers of the files that have rows; also return notes on what is passed over.
+    """Return the footers of the files that have rows, and notes on skipped ones.
 
-    What is kept of the content of files is as `read_footers` does.
+    Contents of small files are kept as by `read_footers`.
     """
     check_paths(source)
     files, notes = list_source(source)

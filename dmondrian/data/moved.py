@@ -1,8 +1,8 @@
-"""Where the files of a plan are now, after data and run were moved or copied elsewhere.
+"""Current places of a plan's files, after data or run were moved or copied.
 
-Relies on `Plan.origins`, which keep the stored plan and its digest what they are. Promises that a
-file is only taken for another one of its name, size and row groups that has the same fingerprint,
-or, where that was not noted, the same ETag or time of change.
+Relies on `Plan.origins`, so that the stored plan and its digest stay the same. Promises that a file
+is recognised only by name, size, row groups and fingerprint, or, in plans without fingerprints,
+ETag or time of change.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Parts = tuple[str, ...]  # of a path
 
 @dataclass(frozen=True)
 class _Planned:
-    """A file as a plan noted it."""
+    """A file as recorded in a plan."""
 
     size: int
     stamp: str
@@ -34,12 +34,12 @@ class _Planned:
     rows: dict[int, int]  # of each row group that has some
 
     def resembles(self, footer: Footer) -> bool:
-        """Whether a file has this one's size and row groups."""
+        """Return whether a file has this one's size and row groups."""
         rows = {number: rows for number, rows in enumerate(footer.group_rows) if rows}
         return (footer.file.size, rows) == (self.size, self.rows)
 
     def is_at(self, file: SourceFile) -> bool:
-        """Whether a file of the same size is this one."""
+        """Return whether a file of the same size is this one."""
         if self.fingerprint:
             return self.fingerprint == (file.fingerprint or _fingerprint_at(file.uri))
         return file.version.is_same(self.size, self.stamp, is_local=False)
@@ -57,9 +57,9 @@ def find_places(plan: Plan, footers: Sequence[Footer]) -> tuple[dict[str, str], 
     Returns
     -------
     places : dict of str to str
-        Uri in the plan to uri now, of the files that are found.
+        From the uri in the plan to the current uri, of the files found.
     doubtful : dict of str to str
-        The same of files that look alike, and of which nothing says that they are the same.
+        The same for files that look alike but cannot be confirmed to be the same.
     """
     listed = {footer.file.uri: footer for footer in footers}
     planned = _files_of(plan)
@@ -83,7 +83,7 @@ def find_places(plan: Plan, footers: Sequence[Footer]) -> tuple[dict[str, str], 
     for first in list(missing):
         if first not in missing:
             continue
-        # The folders of the nearest one of its name that is it are where the others are looked for.
+        # Other missing files are looked for in the folders of the nearest match.
         near = sorted(by_name.get(first[-1], ()), key=lambda parts: -_shared_end(first, parts))
         found = next((parts for parts in near if try_at(first, parts)), None)
         if found is None:
@@ -96,14 +96,13 @@ def find_places(plan: Plan, footers: Sequence[Footer]) -> tuple[dict[str, str], 
 
 
 def place(plan: Plan, files: Mapping[str, tuple[str, str]]) -> Plan:
-    """Return a plan that reads its files where they are now; its digest stays what it is.
+    """Return a plan with the current places of its files; its digest stays the same.
 
     Parameters
     ----------
     plan : Plan
     files : mapping of str to (str, str)
-        Uri of a file in the plan to its uri and stamp now; a file that is not named stays where it
-        is.
+        From the uri of a file in the plan to its current uri and stamp; other files keep theirs.
     """
     origins, blocks = {}, []
     for block in plan.blocks:
@@ -116,36 +115,35 @@ def place(plan: Plan, files: Mapping[str, tuple[str, str]]) -> Plan:
 
 
 def places_of(plan: Plan) -> dict[str, tuple[str, str]]:
-    """Return the places of files that are not as the stored plan says, as `place` takes them."""
+    """Return the files whose places differ from the stored plan, as `place` takes them."""
     stamps = {block.uri: block.stamp for block in plan.blocks}
     return {origin[0]: (uri, stamps[uri]) for uri, origin in plan.origins.items()}
 
 
 def stored_plan(stream: Stream) -> Plan:
-    """Return the newest plan of a run, with the places of its files as they were noted.
+    """Return the newest plan of a run, with the recorded places of its files.
 
     Raises
     ------
     CorruptError, NotFoundError
-        What is stored is damaged, or there is none.
+        The stored plan is damaged or missing.
     """
     return place(Plan.from_parquet(stream.read()), stream.places()[1])
 
 
 def place_beside(plan: Plan, home: str, now: str) -> Plan:
-    """Return the plan of a run that was copied with its data: read from beside the copy.
+    """Return the plan of a run that was copied together with its data.
 
     Parameters
     ----------
     plan : Plan
     home, now : str
-        Address of the run when its places were noted, and of the copy.
+        Address of the run when its places were recorded, and of the copy.
 
     Returns
     -------
     Plan
-        It reads the files that are, as they were, at the same place relative to the copy; others
-        stay where they are.
+        With the unchanged files at the same place relative to the copy; other files keep theirs.
     """
     files = {}
     for uri, planned in _files_of(plan).items():
@@ -182,7 +180,7 @@ def _fingerprint_at(uri: str) -> str:
 
 
 def _beside(uri: str, home: str, now: str) -> str | None:
-    """Return where a file that was somewhere relative to a folder is relative to another one."""
+    """Return the place of a file relative to `now` that it had relative to `home`, or None."""
     if any(is_local(place) != is_local(uri) for place in (home, now)):
         return None
     if is_local(uri):
@@ -197,7 +195,7 @@ def _beside(uri: str, home: str, now: str) -> str | None:
 
 
 def _parts(uri: str) -> _Parts:
-    """Return the parts of a path, and of a URL's path with its host or bucket before."""
+    """Return the parts of a path; for a URL the host or bucket comes first."""
     if is_local(uri):
         return tuple(uri.split("/"))
     split = urlsplit(uri)
@@ -205,7 +203,7 @@ def _parts(uri: str) -> _Parts:
 
 
 def _shared_end(first: _Parts, second: _Parts) -> int:
-    """Return how many parts two paths have in common at their ends, but not the whole of one."""
+    """Return the number of equal parts at the ends of two paths, less than either length."""
     most = min(len(first), len(second)) - 1
     for n in range(most):
         if first[-1 - n] != second[-1 - n]:

@@ -1,7 +1,7 @@
-"""Number columns that come as one array, encoded at once: what a row of thousands of columns needs.
+"""Encoding of number columns given as one array, which is faster for thousands of columns.
 
-Relies on the schema and on `encode` for the meaning. Promises the features and counts that
-`encode_features` makes of the same columns one by one, to the last bit.
+Relies on the schema and on `encode`. Promises the features and counts of `encode_features`, to the
+last bit.
 
 Shapes: n rows, k columns of the block, d features.
 """
@@ -18,14 +18,14 @@ from dmondrian.data.schema import Column, Schema
 
 
 class NumberBlock:
-    """The number columns of a schema, those aside whose range float64 does not hold.
+    """The number columns of a schema, except those whose range exceeds float64.
 
     Attributes
     ----------
     columns : ndarray of int64, shape (k,)
         Their numbers in the schema.
     starts : ndarray of int64
-        Each column of the schema's first feature, and behind them d.
+        First feature of each column of the schema, and d at the end.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -46,16 +46,16 @@ class NumberBlock:
         Parameters
         ----------
         part : ndarray of int64
-            Which of `columns` the values are of.
+            Indices into `columns`.
         values : ndarray of float64, shape (n, len(part))
-            Without infinities; NaN where there is none.
+            Without infinities; NaN for null.
         X : ndarray of float32, shape (n, d)
-            Written where the features of these columns are.
+            Output; the features of these columns are written.
         counts : dict
-            Events are added, as by `encode_features`.
+            Events are added as in `encode_features`.
         """
         lower, feature = self._lower[part], self.starts[self.columns[part]]
-        with np.errstate(over="ignore"):  # outsiders may be too far for float64
+        with np.errstate(over="ignore"):  # values outside may overflow float64
             scaled = (values - lower) / (self._upper[part] - lower)
         null = np.isnan(values)
         is_outside = (scaled < 0.0) | (scaled > 1.0)

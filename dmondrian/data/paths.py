@@ -1,7 +1,7 @@
-"""What callers may name as data: paths and URLs, nothing else.
+"""Check that data are given as paths or URLs.
 
-Relies on nothing. Promises that rows in memory, and collections without an order, are refused by
-kind, and are never read as a list of paths: a data frame would give its column names.
+Promises that rows in memory, and collections without an order, are refused by type, and never taken
+for a list of paths: iterating over a data frame gives its column names.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from dmondrian.errors import ParameterError
 
 
 def check_paths(data: Any, instead: str = "write them as Parquet and give the path") -> None:
-    """Refuse what is no path or URL, nor a list of them.
+    """Raise unless `data` is a path or URL, or a list of them.
 
     Parameters
     ----------
     data : object
-        As a caller gave it.
+        As given by the caller.
     instead : str
-        What to do with rows that are in memory.
+        Advice for rows in memory.
 
     Raises
     ------
@@ -32,7 +32,7 @@ def check_paths(data: Any, instead: str = "write them as Parquet and give the pa
     expected = "expected Parquet by its path or URL, or a list of them"
     if isinstance(data, Set):
         raise ParameterError(f"data is a {type(data).__name__}, which has no order: {expected}")
-    # asked of the type, since a lazy frame would find out what it has
+    # of the type: on a lazy frame these attributes may compute
     has_rows = any(hasattr(type(data), name) for name in ("shape", "schema", "to_parquet"))
     if has_rows or isinstance(data, Mapping):
         raise ParameterError(

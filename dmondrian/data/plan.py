@@ -59,7 +59,7 @@ class Group:
 class Block:
     """Consecutive rows of one row group (after the shuffle of its rows, if there is one).
 
-    In a plan with bands a block is a whole row group, and its place says which band it is in.
+    In a plan with bands a block is a whole row group; its index determines its band.
     """
 
     index: int  # place in the stream
@@ -84,19 +84,19 @@ class Plan:
     blocks: tuple[Block, ...]
     shuffle: bool = False
     seed: int = 0
-    notes: tuple[str, ...] = ()  # what was left out or is odd about the data; not in the digest
+    notes: tuple[str, ...] = ()  # columns left out and oddities of the data; not in the digest
     # (rows, digest) of each plan that this one continues, oldest first; not in the digest
     earlier: tuple[tuple[int, str], ...] = ()
     excluded: tuple[str, ...] = ()  # columns that the job left out; not in the digest
     bands: tuple[Band, ...] = ()  # of a stream that is mixed
-    # uri now -> (uri, stamp) when the plan was made, of files whose store calls them otherwise now
+    # current uri -> (uri, stamp) when the plan was made, of files that have another uri now
     origins: Mapping[str, tuple[str, str]] = field(default_factory=dict, hash=False)
-    # index columns of data frames that are features, where the job asked for them; None in a plan
-    # of a version that used them all; not in the digest
+    # index columns of data frames that the job includes as features; None in plans of a version
+    # that used them all; not in the digest
     included: tuple[str, ...] | None = ()
 
     def __repr__(self) -> str:
-        """Return what fits a line: there may be thousands of blocks."""
+        """Return one line, without the blocks, of which there may be thousands."""
         n_files = len({block.uri for block in self.blocks})
         return f"Plan({counted(self.n_rows, 'row')}, {counted(n_files, 'file')}, {self.schema!r})"
 
@@ -107,18 +107,18 @@ class Plan:
 
     @cached_property
     def chunks(self) -> tuple[Chunk, ...]:
-        """What is read and encoded together, in stream order."""
+        """The chunks that are read and encoded together, in stream order."""
         if self.bands:
             return mix(self.blocks, self.bands)
         return join(self.blocks, {rows for rows, _ in self.earlier})
 
     @cached_property
     def chunks_by_block(self) -> tuple[Chunk, ...]:
-        """The same with a chunk for each block, unless the stream is mixed."""
+        """Chunks of one block each, unless the stream is mixed."""
         return self.chunks if self.bands else join(self.blocks, max_rows=0)
 
     def blocks_before(self, position: int) -> tuple[Block, ...]:
-        """Return the blocks that rows before a position are of; they may have later rows too."""
+        """Return the blocks with rows before a position; they may have later rows too."""
         if self.bands:
             last = max((chunk.last for chunk in self.chunks if chunk.start < position), default=0)
             return self.blocks[:last]
@@ -132,7 +132,7 @@ class Plan:
         return hashlib.sha256(text.encode("ascii")).hexdigest()
 
     def digest_at(self, position: int) -> str:
-        """Digest of the oldest plan in which a position lies: what the trees there depend on."""
+        """Return the digest of the oldest plan that has a position: trees there depend on it."""
         return next((digest for rows, digest in self.earlier if position <= rows), self.digest)
 
     def _header(self) -> dict[str, Any]:
@@ -176,7 +176,7 @@ class Plan:
 
     @classmethod
     def from_parquet(cls, data: bytes) -> Plan:
-        """Read what `to_parquet` wrote.
+        """Return the plan that `to_parquet` wrote.
 
         Raises
         ------
@@ -199,17 +199,17 @@ class Plan:
             plan._check()
             stored = header["digest"]
         except (pa.ArrowException, OSError, LookupError, TypeError, ValueError) as error:
-            told = str(error)[:400]
-            raise CorruptError(f"the stored plan cannot be read: {told}") from error
+            text = str(error)[:400]
+            raise CorruptError(f"the stored plan cannot be read: {text}") from error
         if plan.digest != stored:
-            told = str(stored)[:80]
+            text = str(stored)[:80]
             raise CorruptError(
-                f"the stored plan was altered: expected the digest {told}, got {plan.digest}"
+                f"the stored plan was altered: expected the digest {text}, got {plan.digest}"
             )
         return plan
 
     def _check(self) -> None:
-        """Raise ValueError where a stored plan is not one that `arrange` makes."""
+        """Raise ValueError unless a stored plan is one that `arrange` makes."""
         if type(self.shuffle) is not bool or type(self.seed) is not int:
             raise ValueError("shuffle should be true or false, and seed an integer")
         if not 0 <= self.seed < 2**64 or not all(isinstance(note, str) for note in self.notes):
@@ -233,7 +233,7 @@ class Plan:
         self._check_bands()
 
     def _check_bands(self) -> None:
-        """Raise ValueError where bands are not of whole row groups, or cut into too many shares."""
+        """Raise ValueError if bands are not of whole row groups, or have too many shares."""
         if self.bands and not self.shuffle:
             raise ValueError("a stream that is not shuffled has no bands")
         if self.bands and any(block.rows < block.group_rows for block in self.blocks):
@@ -242,7 +242,7 @@ class Plan:
         start = 0
         for band in self.bands:
             if type(band.stop) is not int or type(band.shares) is not int:
-                raise ValueError("a band is not told in integers")
+                raise ValueError("the numbers of a band are not integers")
             if band.stop not in ends or not start < band.stop or band.shares < 1:
                 raise ValueError(f"a band ends at row {band.stop}, in {band.shares} shares")
             start = band.stop
@@ -253,7 +253,7 @@ class Plan:
 
 
 def _read(data: bytes) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
-    """Read header and rows, at most as much of them as a plan may have."""
+    """Return header and rows, up to the size that a plan may have."""
     # Repeated texts stay shared: a page can repeat one text a billion times.
     there = set(pq.read_schema(pa.BufferReader(data)).names)
     texts = [n for n, kind in (*_FIELDS, _FINGERPRINT) if kind == pa.string() and n in there]
@@ -263,8 +263,8 @@ def _read(data: bytes) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
     stored = file.schema_arrow.metadata or {}
     header = parse_json(stored[_META])
     if header["format"] != (_MIXED_FORMAT if header.get("bands") else _FORMAT):
-        told = str(header["format"])[:80]
-        raise ValueError(f"expected a plan of format {_FORMAT} or {_MIXED_FORMAT}, got {told}")
+        text = str(header["format"])[:80]
+        raise ValueError(f"expected a plan of format {_FORMAT} or {_MIXED_FORMAT}, got {text}")
     kinds = [(part.name, _plain_type(part.type)) for part in file.schema_arrow]
     if kinds not in (_FIELDS, [*_FIELDS, _FINGERPRINT]):
         raise ValueError("its columns were altered")
@@ -279,7 +279,7 @@ def _read(data: bytes) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
 
 
 def _text_bytes(column: pa.Array) -> int:
-    """Bytes of a column of texts, each counted as often as it comes."""
+    """Return the bytes of a text column, repeated texts counted each time."""
     sizes = pc.binary_length(column.dictionary).take(column.indices)
     return int(pc.sum(sizes).as_py() or 0)
 
@@ -312,7 +312,7 @@ _FINGERPRINT = ("fingerprint", pa.string())  # not in plans of earlier versions,
 def arrange(
     groups: Sequence[Group], shuffle: bool, seed: int, before: Sequence[Block] = ()
 ) -> tuple[Block, ...]:
-    """Lay row groups out as a stream: order the groups, cut long ones, count positions.
+    """Return the blocks of row groups: ordered, long groups cut, with positions.
 
     Parameters
     ----------
@@ -320,7 +320,7 @@ def arrange(
     shuffle, seed
         As in `Plan`, of a stream without bands.
     before : sequence of Block
-        The stream that these groups follow; its groups are numbered without a gap.
+        The stream that these groups continue; group numbers go on from it.
     """
     numbered, start = _ordered(groups, shuffle, seed, before)
     return tuple(_cut(numbered, len(before), start, BLOCK_ROWS))
@@ -329,7 +329,7 @@ def arrange(
 def arrange_mixed(
     groups: Sequence[Group], n_features: int, seed: int, before: Sequence[Block] = ()
 ) -> tuple[tuple[Block, ...], tuple[Band, ...]]:
-    """Lay row groups out as a mixed stream: order the groups and gather them into bands.
+    """Return the blocks and bands of a mixed stream of row groups.
 
     Parameters
     ----------
@@ -346,20 +346,20 @@ def arrange_mixed(
 
 
 def mixed_note(blocks: Sequence[Block], bands: Sequence[Band]) -> str:
-    """Say by how much bands mix the rows of blocks, and how often row groups are decoded for it."""
+    """Return a note on how far bands mix the rows, and how often row groups are decoded."""
     groups = counted(len(blocks), "row group")
     if len(bands) == 1:
-        told = f"the rows of all {groups} are mixed with each other"
+        text = f"the rows of all {groups} are mixed with each other"
     else:
         chunks = mix(blocks, bands)
         drawn = [chunk.last - chunk.first for chunk in chunks]
         n_groups, n_rows = int(np.median(drawn)), int(np.median([chunk.rows for chunk in chunks]))
-        told = (
+        text = (
             f"each stretch of about {n_rows:,} rows is drawn from {n_groups:,} of {groups}, chosen "
             "at random, in random order"
         )
     shares = max(band.shares for band in bands)
-    return told if shares == 1 else f"{told}; a row group is read up to {shares} times for it"
+    return text if shares == 1 else f"{text}; a row group is read up to {shares} times for it"
 
 
 def _ordered(

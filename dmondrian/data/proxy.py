@@ -1,7 +1,7 @@
-"""Which web proxy stands before a server, by the environment: the rules of the run's own store.
+"""Web proxies, as the environment configures them.
 
 obstore, which reads and writes runs and reads web links, follows these variables; the S3 client of
-pyarrow, which reads data, follows none: it is given what they name.
+pyarrow, which reads data, does not, and gets its proxy from here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def proxy_for(scheme: str, host: str) -> str | None:
     ----------
     scheme : {"http", "https"}
         Of the requests: HTTP_PROXY or HTTPS_PROXY is followed, else ALL_PROXY; AWS_PROXY_URL comes
-        first. Small letters will do.
+        first. Lower-case names are accepted.
     host : str
         Name or address; hosts in NO_PROXY are reached without a proxy.
     """

@@ -1,4 +1,4 @@
-"""Blocks and chunks of a plan, read, decoded, put in order and encoded.
+"""Reading of blocks and chunks of a plan: decoded, put in order and encoded.
 
 Relies on the plan's recipe (schema, shuffle, seed) and on the descriptors of blocks and chunks; any
 process that can open the uris reads the same rows. Promises: equal blocks give equal bytes,
@@ -43,22 +43,21 @@ MOVED_GROUPS = 2  # row groups whose permutation is kept
 VALUE_BYTES = 8  # allowed for a decoded value
 
 CONNECTIONS = 16
-"""Row groups that are read at a time from a store: that is mostly waiting."""
+"""Row groups read concurrently from a store: that is mostly waiting."""
 
 AHEAD = 2 * CONNECTIONS
-"""Row groups of a store that are read or wait to be used at most, so that a slow one holds up few.
-"""
+"""Most row groups of a store that are being read or waiting, so that a slow one delays few."""
 
 AHEAD_BYTES = 128 << 20
-"""Decoded bytes of these row groups at most, beside the one that is used; one is always read."""
+"""Most decoded bytes of these row groups, besides the one in use; one is always read."""
 
 # The footer of a file of many row groups takes longer to read than one group, and a shuffled plan
-# comes back to all of its files.
+# reads each file many times.
 KEPT_FOOTERS = 64 << 20
 """Bytes of footers that are kept, at least one of them."""
 
 HELD = 6
-"""Bytes of a footer in memory for each in the file: 5.6 were measured for one of many columns."""
+"""Bytes of a footer in memory per byte in the file: 5.6 measured with many columns."""
 
 _groups: SingleFlightCache[pa.Table] = SingleFlightCache(
     KEPT_BYTES, lambda table: int(table.nbytes)
@@ -70,33 +69,32 @@ _footers: SingleFlightCache[pq.FileMetaData] = SingleFlightCache(
 
 @dataclass(frozen=True)
 class Encoded:
-    """Consecutive rows of a stream as a forest takes them.
+    """Encoded consecutive rows of a stream.
 
-    Without a target (scoring), or where rows lacked one and are dropped, see `counts`: there are
-    then fewer rows than the block has.
+    If rows without target are dropped (see `counts`), there are fewer rows than in the block.
     """
 
     X: Matrix  # float32 [n, d], C-contiguous
     y: FloatArray | None  # float64 [n]: class index or value
     weight: FloatArray | None  # float64 [n]
-    keep: pa.Table | None  # columns passed through, n rows
+    keep: pa.Table | None  # copied columns, n rows
     counts: dict[str, int]  # events, see `encode_features`; and "null_target", always
     names: Sequence[str]  # of the features, d
-    dropped: IntArray | None = None  # ascending places of rows that were dropped; None: of none
+    dropped: IntArray | None = None  # ascending places of dropped rows; None for none
 
     def between(self, start: int, stop: int) -> Encoded:
-        """Return the rows at the places `start` to `stop - 1`, rows that were dropped counted.
+        """Return the rows at the places `start` to `stop - 1`, dropped rows included in the count.
 
-        Rows without a target are counted where they are. Other events are only known of all rows
-        together and are counted with the first part: a run that ends inside of these rows has
-        those of the rows behind too. One that goes on inside of them after an earlier version,
-        which read these rows in other parts, lacks those of the rows that are left.
+        Dropped rows are counted in their part. Other events are known only for all rows together,
+        and are counted with the first part: a run that ends inside has the events of the rows
+        after it too, and one that resumes inside, after an earlier version that read these rows in
+        other parts, lacks those of the remaining rows.
         """
         counts = dict(self.counts) if start == 0 else {}
         counts["null_target"] = 0
         dropped = self.dropped
         if dropped is not None:
-            # Rows that are left before a place: all before it but those that were dropped.
+            # Remaining rows before a place: all but the dropped ones.
             first, last = np.searchsorted(dropped, [start, stop]).tolist()
             counts["null_target"] = last - first
             dropped = dropped[first:last] - start
@@ -115,11 +113,11 @@ class Encoded:
 
 @dataclass(frozen=True)
 class _Part:
-    """The rows that are taken of one block."""
+    """Rows of one block to read."""
 
     block: Block
     rows: IntArray | None = None  # their numbers in the row group; None: those of the block
-    again: bool = False  # other rows of the row group are wanted soon
+    again: bool = False  # other rows of the row group are read soon
 
     def __len__(self) -> int:
         return self.block.rows if self.rows is None else len(self.rows)
@@ -135,11 +133,11 @@ def read_block(plan: Plan, block: Block, *, keep: Sequence[str] = ()) -> Encoded
     Parameters
     ----------
     plan : Plan
-        The plan of the block; it need not hold other blocks. Its stream is not mixed: the rows of a
-        mixed stream are in no block alone, see `read_chunk`.
+        The plan of the block, without bands; it need not have other blocks. A mixed stream is read
+        with `read_chunk`.
     block : Block
     keep : sequence of str
-        Columns returned as they are, beside the features.
+        Columns returned unchanged, in addition to the features.
 
     Returns
     -------
@@ -148,9 +146,9 @@ def read_block(plan: Plan, block: Block, *, keep: Sequence[str] = ()) -> Encoded
     Raises
     ------
     PlanError
-        The file changed or vanished since the plan was made.
+        The file changed or is missing since the plan was made.
     SchemaError
-        A column of `keep` is not there.
+        A column of `keep` is missing.
     DataError
         The file is damaged, or holds values that cannot be used (infinities, labels unknown,
         missing targets): column, file and row are named.
@@ -159,7 +157,7 @@ def read_block(plan: Plan, block: Block, *, keep: Sequence[str] = ()) -> Encoded
 
 
 def read_blocks(plan: Plan, blocks: Sequence[Block], *, keep: Sequence[str] = ()) -> Encoded:
-    """Read and encode blocks that follow each other; see `read_block`."""
+    """Read and encode consecutive blocks; see `read_block`."""
     if plan.bands:
         raise ValueError("the stream is mixed: read its chunks")
     parts = []
@@ -190,7 +188,7 @@ def read_chunk(plan: Plan, chunk: Chunk) -> Encoded:
         )
         for block in blocks
     ]
-    # A row of the stream is taken from a place; here each place is told where its row goes.
+    # The permutation maps rows of the stream to places; invert it.
     order = permutation(plan.seed, CHUNK_ORDER + chunk.start, chunk.rows)
     places = np.empty_like(order)
     places[order] = np.arange(len(order))
@@ -200,7 +198,7 @@ def read_chunk(plan: Plan, chunk: Chunk) -> Encoded:
 def _read(
     plan: Plan, parts: Sequence[_Part], keep: Sequence[str], places: IntArray | None
 ) -> Encoded:
-    """Read and encode parts of row groups; `places` says where their rows go, if they move."""
+    """Read and encode parts of row groups; `places` are the new places of their rows, if any."""
     schema = plan.schema
     n = sum(map(len, parts))
     counts: dict[str, int] = {"null_target": 0}
@@ -235,7 +233,7 @@ def _read(
             first_missing = first_missing or where(int(lacks.argmax()))
         if keep:
             kept.append(pa.table({name: columns[name] for name in keep}))
-        if X is None and places is None and stop == n:  # all at once: nothing is to be put together
+        if X is None and places is None and stop == n:  # all in one part: nothing to concatenate
             X, y, weight = own, target, weights
         else:
             X = np.empty((n, own.shape[1]), dtype=np.float32) if X is None else X
@@ -253,7 +251,7 @@ def _read(
 def _tables(
     plan: Plan, parts: Sequence[_Part], keep: Sequence[str]
 ) -> Iterator[tuple[_Part, Columns]]:
-    """Yield parts in their order, each with its columns; of a store several are read at a time."""
+    """Yield parts in order with their columns; parts of a store are read concurrently."""
     unchanged: set[str] = set()
     schema = plan.schema
     wanted = [column.name for column in schema.columns]
@@ -288,7 +286,7 @@ def _tables(
             first, _, columns = waiting.popleft()
             yield first, columns.result()
     finally:
-        pool.shutdown(cancel_futures=True)  # waits for those that are being read
+        pool.shutdown(cancel_futures=True)  # waits for running reads
 
 
 def _check_unchanged(block: Block) -> None:
@@ -310,7 +308,7 @@ def _check_unchanged(block: Block) -> None:
 
 
 def _columns(part: _Part, names: Sequence[str], texts: Sequence[str]) -> Columns:
-    """Read columns of a part, in the order of its rows; some texts with their dictionaries."""
+    """Return the columns of a part, in the order of its rows; `texts` dictionary-encoded."""
     block = part.block
     constants = {value[0]: value for value in block.partition}
     dictionaries = tuple(name for name in texts if name not in constants)
@@ -340,7 +338,7 @@ def _moved_rows(seed: int, group: int, rows: int) -> IntArray:
 
 
 def _read_group(block: Block, names: Sequence[str], dictionaries: Sequence[str]) -> pa.Table:
-    # Without a stamp a file may change unseen, and its footer is read each time.
+    # Without a stamp changes are not noticed, so the footer is read each time.
     key = (block.uri, block.size, block.stamp) if block.stamp else None
     known = None if key is None else _footers.find(key)
     with open_parquet(block.uri, dictionaries, known) as parquet:
@@ -357,12 +355,12 @@ def _read_group(block: Block, names: Sequence[str], dictionaries: Sequence[str])
         known = set(parquet.schema_arrow.names)
         present = [name for name in names if name in known]
         table = read_columns(parquet, block.uri, block.row_group, present)
-    # a column whose name holds a dot may bring columns along that share its beginning
+    # a column whose name has a dot may also select columns with the same beginning
     return table if table.num_columns == len(present) else table.select(present)
 
 
 def _locator(parts: Sequence[_Part]) -> Callable[[int], str]:
-    """How to name a row of some parts: its file, and its number there, counted from 0."""
+    """Return a function that names a row of the parts: its file, and its number from 0."""
 
     def where(row: int) -> str:
         part = parts[0]

@@ -1,8 +1,8 @@
-"""The one pass over data: what footers cannot tell about levels, labels, bounds and NaN.
+"""Scan of the data for levels, labels, bounds and NaN that footers lack.
 
 Relies on `arrow_values` for reading and on footers for the list of row groups. Promises: only
-columns that need it are read; files are scanned side by side but merged in their order, so the
-result is the same whatever finished first; memory is bounded by one row group per thread, or some
+columns that need it are read; files are scanned in parallel but merged in their order, so the
+result is the same whatever finishes first; memory is bounded by one row group per thread, or some
 small ones with `JOINED_VALUES` values, and by `MAX_DISTINCT` distinct values per column. Small row
 groups, of one file or of several, are converted together.
 """
@@ -27,7 +27,7 @@ from dmondrian.data.tables import Column, Columns, Where, joined
 from dmondrian.errors import DataError
 
 JOINED_VALUES = 2**20
-"""Values of small row groups that are converted together at most."""
+"""Most values of small row groups that are converted together."""
 
 MAX_DISTINCT = 1_000_000  # a column with more distinct values is an identifier, not a category
 N_THREADS = 4  # files scanned at a time
@@ -46,7 +46,7 @@ class NumberScan:
     first_infinity: str = ""
 
     def add(self, column: Column, rows: Sequence[int], where: Where) -> None:
-        """Take in the next rows."""
+        """Add the next rows."""
         values, null = as_numbers(column)
         if null is not None:
             self.nulls += int(null.sum())
@@ -62,7 +62,7 @@ class NumberScan:
             self.upper = max(self.upper, float(values.max()))
 
     def merge(self, other: NumberScan) -> None:
-        """Take in the scan of later rows."""
+        """Merge the scan of later rows."""
         self.lower = min(self.lower, other.lower)
         self.upper = max(self.upper, other.upper)
         self.nulls += other.nulls
@@ -82,7 +82,7 @@ class TimeScan:
     first_infinity: str = ""
 
     def add(self, column: Column, rows: Sequence[int], where: Where) -> None:
-        """Take in the next rows."""
+        """Add the next rows."""
         micros, null, infinite = as_micros(column)
         unknown = null
         if infinite is not None:
@@ -99,7 +99,7 @@ class TimeScan:
             self.has_hours = self.has_hours or bool((micros % MICROS_PER_DAY).any())
 
     def merge(self, other: TimeScan) -> None:
-        """Take in the scan of later rows."""
+        """Merge the scan of later rows."""
         if other.lower is not None and other.upper is not None:
             self._widen(other.lower, other.upper)
         self.nulls += other.nulls
@@ -121,7 +121,7 @@ class CategoryScan:
     is_overfull: bool = False  # more than MAX_DISTINCT values: counting stopped
 
     def add(self, column: Column, rows: Sequence[int], where: Where) -> None:
-        """Take in the next rows."""
+        """Add the next rows."""
         texts, codes = as_texts(column)
         known = codes[codes >= 0]
         self.nulls += len(codes) - len(known)
@@ -133,7 +133,7 @@ class CategoryScan:
         self._bound()
 
     def merge(self, other: CategoryScan) -> None:
-        """Take in the scan of later rows."""
+        """Merge the scan of later rows."""
         self.nulls += other.nulls
         self.is_overfull = self.is_overfull or other.is_overfull
         self.counts.update(other.counts)
@@ -146,23 +146,23 @@ class CategoryScan:
 
 
 class Scan(Protocol):
-    """What a pass keeps of one column; `merge` takes the scan of later rows."""
+    """Statistics of one column; `merge` adds the scan of later rows."""
 
     def add(self, column: Column, rows: Sequence[int], where: Where) -> None:
-        """Take in the next rows.
+        """Add the next rows.
 
         Parameters
         ----------
         column : ChunkedArray or Array
-            Of some row groups that follow each other.
+            Of consecutive row groups.
         rows : sequence of int
-            Of each of them.
+            Rows of each row group.
         where : callable
-            Returns the name of a row, given by its place in the column.
+            Returns the name of a row by its place in the column.
         """
 
     def merge(self, other: Any) -> None:
-        """Take in the scan of later rows."""
+        """Merge the scan of later rows."""
 
 
 @dataclass(frozen=True)
@@ -194,8 +194,8 @@ def scan(
     ----------
     makers, sampled : mapping of column name to a function that makes its empty scan
     sample_rows : int
-        All row groups are sampled when the data has no more rows than this; otherwise groups
-        evenly spaced, about this many rows together.
+        Data with at most this many rows are sampled whole; otherwise evenly spaced row groups of
+        about this many rows in all.
 
     Raises
     ------
@@ -212,7 +212,7 @@ def scan(
     max_rows = min(JOINED_ROWS, JOINED_VALUES // len(every))
 
     def tables(number: int) -> Iterator[tuple[_Part, Columns]]:
-        """Yield the row groups of a file, each with the columns that are looked at there."""
+        """Yield the row groups of a file, each with the columns to scan."""
         groups = range(len(footers[number].group_rows))
         wanted = [every if (starts[number] + i) % step == 0 else makers for i in groups]
         return _tables(footers[number], types, every, wanted)
@@ -244,7 +244,7 @@ class _Rows:
 
 
 def _joined_files(footers: Sequence[Footer]) -> tuple[Chunk, ...]:
-    """Return files that are scanned one after the other: small ones together."""
+    """Return groups of files that one thread scans: small ones together."""
     rows = [footer.rows for footer in footers]
     starts = [0, *accumulate(rows)]
     return join([_Rows(start, n) for start, n in zip(starts[:-1], rows, strict=True)])
@@ -256,7 +256,7 @@ def _tables(
     makers: Mapping[str, Callable[[], Scan]],
     wanted: Sequence[Collection[str]],
 ) -> Iterator[tuple[_Part, Columns]]:
-    """Yield the row groups of a file that have rows, each with the columns wanted of it."""
+    """Yield the row groups of a file that have rows, each with its `wanted` columns."""
     uri, content = footer.file.uri, footer.content
     constants = {
         value[0]: value
@@ -266,7 +266,7 @@ def _tables(
     in_file = [name for name in makers if name not in constants]
     texts = [
         name for name in in_file if makers[name] is CategoryScan
-    ]  # dictionary pages are counted without being spelled out
+    ]  # dictionary pages are counted without decoding them
     first_row = 0
     source = None if content is None else pa.BufferReader(content)
     with open_parquet(uri, texts, source=source) as parquet:
@@ -292,7 +292,7 @@ def _add(
     scans: Mapping[str, Scan],
     makers: Mapping[str, Callable[[], Scan]],
 ) -> None:
-    """Take in the columns of some row groups."""
+    """Add the columns of some row groups to the scans."""
 
     def where(row: int) -> str:
         for part in parts:
@@ -312,12 +312,12 @@ def _add(
 
 
 def _unusable_part(column: Column, parts: Sequence[_Part], make: Callable[[], Scan]) -> _Part:
-    """Return the row group whose values cannot be converted, which the error does not name."""
+    """Return the row group whose values cannot be converted: the error does not name it."""
     start = 0
     for part in parts[:-1]:
         own = flatten(column.slice(start, len(part)))
         try:
-            if pa.types.is_dictionary(own.type):  # all parts share its values
+            if pa.types.is_dictionary(own.type):  # the dictionary is shared by all parts
                 own = own.dictionary_decode()
             make().add(own, [len(part)], str)
         except _UNUSABLE:

@@ -1,4 +1,4 @@
-"""The fixed encoding of a data set: which columns, as which features, with which bounds.
+"""Schema: the fixed encoding of a data set's columns as features.
 
 Relies on nothing but the standard library (no Arrow: a model can be described without it).
 Promises: everything needed to encode another file the same way is in a `Schema`, it survives
@@ -63,7 +63,7 @@ class Column:
 
     @property
     def level_value(self) -> float:
-        """What a level's feature is where the row has that level; the null level's too."""
+        """Value of a level's feature for rows of that level, null included."""
         n_met = len(self.levels) + int(self.n_distinct > len(self.levels)) + int(self.has_nulls)
         return 1.0 / n_met if self.kind == "category" else 1.0
 
@@ -99,11 +99,11 @@ class Schema:
     target_range: tuple[float, float] | None = None  # of a regression target, where known
 
     def __repr__(self) -> str:
-        """Return what fits a line; `describe` tells of the columns."""
-        told = [counted(len(self.columns), "column"), counted(self.n_features, "feature")]
+        """Return one line; `describe` lists the columns."""
+        parts = [counted(len(self.columns), "column"), counted(self.n_features, "feature")]
         if self.target is not None:
-            told.append(f"target={self.target!r}")
-        return f"Schema({', '.join(told)})"
+            parts.append(f"target={self.target!r}")
+        return f"Schema({', '.join(parts)})"
 
     @cached_property
     def feature_names(self) -> list[str]:
@@ -127,11 +127,11 @@ class Schema:
         return len(self.classes) if self.classes is not None else 0
 
     def without_target(self) -> Schema:
-        """Give the same encoding for data whose target and weights are not read."""
+        """Return the same encoding without target and weights."""
         return replace(self, target=None, weight=None)
 
     def to_json(self) -> dict[str, Any]:
-        """Write the schema as JSON-able values; keys in a fixed order."""
+        """Return the schema as JSON-able values, with keys in a fixed order."""
         columns = [
             {
                 key: list(value) if isinstance(value, tuple) else value
@@ -155,7 +155,7 @@ class Schema:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Schema:
-        """Read what `to_json` wrote.
+        """Return the schema that `to_json` wrote.
 
         Raises
         ------
@@ -191,11 +191,11 @@ class Schema:
             _check(schema)
             return schema
         except (LookupError, TypeError, ValueError, OverflowError) as error:
-            told = repr(error)[:400]
-            raise SchemaError(f"the stored schema is not whole: {told}") from error
+            text = repr(error)[:400]
+            raise SchemaError(f"the stored schema is not whole: {text}") from error
 
     def describe(self) -> str:
-        """Describe the columns for people: name, kind, number of features, and how."""
+        """Return a table of the columns: name, kind, number of features, and encoding."""
         rows = [("column", "kind", "type", "features", "encoding")]
         rows += [
             (
@@ -234,7 +234,7 @@ class Schema:
 
 
 def _check(schema: Schema) -> None:
-    """Raise ValueError where a stored schema is not one that data can be encoded with."""
+    """Raise ValueError unless data can be encoded with a stored schema."""
     for column in schema.columns:
         _check_column(column)
     for name in (schema.target, schema.weight):
@@ -279,7 +279,7 @@ def _expect(is_so: bool, what: str, came: Any) -> None:
 
 
 def describe_encoding(column: Column) -> str:
-    """Say how a column is encoded, in a few words for people."""
+    """Return a short description of a column's encoding."""
     null = ", null indicator" if column.has_nulls else ""
     if column.kind == "category":
         shown = ", ".join(column.levels[:4]) + (", ..." if len(column.levels) > 4 else "")

@@ -1,10 +1,10 @@
-"""The files behind a source: a file, folder, glob, list or URL becomes an ordered list.
+"""Listing of a source: a file, folder, glob, list or URL as an ordered list of files.
 
 Relies on `pyarrow.fs` for local and remote file systems (credentials come from the environment),
 on `web` for links, and on `listing` for folders and globs.
 Promises: the same source gives the same order everywhere (folders and globs are sorted by path, a
-list keeps its own order); ``key=value`` folders are returned as partition values; a file is known
-by its uri, size and stamp (see `version`), which is how a change under a run is found.
+list keeps its own order); ``key=value`` folders are returned as partition values; a file is
+identified by its uri, size and stamp (see `version`), by which changes during a run are found.
 
 A local file's uri is its absolute path; every other uri keeps its scheme and query.
 """
@@ -33,9 +33,9 @@ from dmondrian.errors import DataError
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
-SAFE = "/=:,+@"  # what stays as it is in the path of a URL
+SAFE = "/=:,+@"  # not quoted in the path of a URL
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
-# Names of a query's entries whose values open a store; options such as region= are none.
+# Names of query entries whose values are credentials, unlike options such as region=.
 _SECRET = re.compile(r"sig|token|credential|key|secret|password", re.IGNORECASE)
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
 
@@ -48,16 +48,16 @@ class SourceFile:
     size: int  # bytes
     stamp: str  # ETag, or the time of the last change in nanoseconds since 1970
     partition: tuple[tuple[str, str | None], ...]  # (key, value) of each key=value folder above it
-    changed: str = ""  # that time, where the stamp is an ETag
-    fingerprint: str = ""  # see `dmondrian.data.fingerprint`: by it a copy of the file is known
+    changed: str = ""  # modification time, if the stamp is an ETag
+    fingerprint: str = ""  # see `dmondrian.data.fingerprint`: recognises copies of the file
 
     @property
     def version(self) -> Version:
-        """Its state."""
+        """Its version."""
         return Version(self.size, self.stamp, self.changed)
 
     def opened(self, file: pa.NativeFile, fingerprint: str) -> SourceFile:
-        """Return this file with what is known when it is open: listings have no ETags."""
+        """Return this file with its fingerprint, and its ETag, which listings lack."""
         version = None if is_web(self.uri) or is_local(self.uri) else version_of(file)
         if version is None:
             return replace(self, fingerprint=fingerprint)
@@ -71,21 +71,21 @@ def list_source(source: Source) -> tuple[list[SourceFile], list[str]]:
     Parameters
     ----------
     source : str, path or sequence of them
-        Files, folders (searched to the bottom; runs and scores below them are passed over), globs
+        Files, folders (searched recursively; runs and scores below them are skipped), globs
         (``*``, ``?``, ``[...]``, ``**``) and URLs. Files of a table format (Delta, Iceberg, ...)
-        are read only where each is named by itself.
+        are read only if each is named individually.
 
     Returns
     -------
     files : list of SourceFile
     notes : list of str
-        What was passed over, and why.
+        Skipped files, with the reason.
 
     Raises
     ------
     DataError
-        Nothing is there, a folder holds no Parquet file or is kept by a table format, or a link
-        leads to nothing.
+        There are no files, a folder has no Parquet file or belongs to a table format, or a link is
+        broken.
     """
     items = [source] if isinstance(source, (str, os.PathLike)) else list(source)
     if not items:
@@ -108,7 +108,7 @@ def list_source(source: Source) -> tuple[list[SourceFile], list[str]]:
 
 
 def normalise(item: str | os.PathLike[str]) -> str:
-    """Give a path or URL its one spelling: absolute path, or URL with a known scheme."""
+    """Return the canonical form of a path or URL: absolute path, or URL with a known scheme."""
     text = os.fspath(item)
     if not isinstance(text, str) or not text:
         raise DataError(f"expected a path or URL as text, got {text!r}")
@@ -163,7 +163,7 @@ def open_uri(uri: str) -> pa.NativeFile:
     Raises
     ------
     OSError
-        As the file system says it; callers translate it with what they were doing.
+        Of the file system; callers add what they were doing.
     """
     if is_web(uri):
         return open_web(uri)
@@ -177,7 +177,7 @@ def stat_uri(uri: str) -> Version | None:
     Raises
     ------
     OSError
-        As the file system says it.
+        Of the file system.
     """
     if is_web(uri):
         found = stat_web(uri)
@@ -272,7 +272,7 @@ def _child_uri(location: str, path: str) -> str:
 
 
 def _endpoint() -> str:
-    """Where S3 is, from the environment: part of a client's identity, read when it is made."""
+    """Return the S3 endpoint of the environment, which is part of a client's identity."""
     return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
 
 
@@ -305,7 +305,7 @@ def _remote(
         if proxy is not None:
             return _through(proxy, query, endpoint), netloc
         filesystem, root = fs.FileSystem.from_uri(url)
-    # Arrow says "not implemented" of a scheme that this build of it does not know.
+    # Arrow raises "not implemented" for schemes that this build does not support.
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
         raise DataError(
             f"cannot open {scheme}://{netloc}: {error}. Expected a local path or a URL of a file "
@@ -315,9 +315,9 @@ def _remote(
 
 
 def _through(proxy: str, query: str, endpoint: str) -> fs.FileSystem:
-    """Return a client of S3 that sends its requests to a proxy.
+    """Return an S3 client that uses a proxy.
 
-    The region of a bucket is not looked up, which pyarrow would do past the proxy.
+    The region of a bucket is not looked up, as pyarrow would bypass the proxy for it.
     """
     options = dict(parse_qsl(query))
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
@@ -330,7 +330,7 @@ def _through(proxy: str, query: str, endpoint: str) -> fs.FileSystem:
 
 
 def partition_keys(files: Iterable[SourceFile]) -> list[str]:
-    """Keys that every file's path has, in the order of the first path."""
+    """Return the keys that every file's path has, in the order of the first path."""
     listed = [dict(file.partition) for file in files]
     if not listed:
         return []

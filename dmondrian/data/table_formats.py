@@ -1,12 +1,11 @@
-"""Folders kept by a table format: how they are recognised, and what to pass instead of them.
+"""Detection of folders of table formats, with advice what to read instead.
 
-A table format (Delta, Iceberg, Hudi, ...) keeps a log that says which files of its folder count.
-Files whose rows were deleted or replaced stay there, so the folder read as plain Parquet holds
-deleted rows, and replaced rows twice.
+A table format (Delta, Iceberg, Hudi, ...) has a log of the live files of its folder. Files with
+deleted or replaced rows stay there, so reading the folder as plain Parquet gives deleted rows, and
+replaced rows twice.
 
-Relies on the names of files alone. Promises that a folder or a glob is refused where a file that
-it would read lies in a table's folder, however deep; a single file is not looked at here, since
-whoever names files one by one has chosen them.
+Relies on file names alone. Promises that a folder or glob is refused if a file that it would read
+is in a table's folder, however deep; single files are not checked, as they were chosen one by one.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from pyarrow import fs
 
 from dmondrian.errors import DataError
 
-# A path that only the tables of a format have; what precedes it is the table's folder. DuckLake
-# keeps its log in a database elsewhere: it is known by the names of its files. So is Hive, whose
-# names of folders others may have too; tables of Parquet have files as 000000_0.
+# Paths that only tables of a format have, after the table's folder. DuckLake, whose log is in a
+# database elsewhere, is recognised by its file names. So is Hive, whose folder names others may
+# have too; its Parquet files have names such as 000000_0.
 _MARKER = re.compile(
     r"/(?:"
     r"(?P<delta>_delta_log(?:/|$))"
@@ -38,10 +37,10 @@ _MARKER = re.compile(
     r"(?:bucket_\d+(?:_\d+)?|\d{6}_\d+(?:_copy_\d+)?|_orc_acid_version)$)"
     r")"
 )
-# Folders beside which, or in which, such paths are: what is asked for in folders above.
+# Folders that have, or are next to, such paths: checked in folders above.
 _LOGS = ("_delta_log", ".hoodie", "_spark_metadata", "metadata", "_versions", "schema")
 
-# What writes of Databricks leave in a folder of plain Parquet, and the names of their files.
+# Markers that writes of Databricks leave in a folder of plain Parquet, and their file names.
 _WRITE = re.compile(r"(?P<folder>.*)/_(?:started|(?P<end>committed))_(?P<id>\d+)$")
 _WRITTEN_BY = re.compile(r"-tid-(?P<id>\d+)-")
 
@@ -80,7 +79,7 @@ def refuse_tables(
     chosen: Sequence[str],
     uri_of: Callable[[str], str],
 ) -> None:
-    """Raise DataError where what is to be read lies in a folder kept by a table format.
+    """Raise DataError if a path to be read is in a folder of a table format.
 
     Parameters
     ----------
@@ -90,14 +89,14 @@ def refuse_tables(
     found : iterable of FileInfo
         All that is below it.
     chosen : sequence of str
-        Paths of what is to be read: files, and folders with a ``/`` behind them.
+        Paths to be read: files, and folders with a trailing ``/``.
     uri_of : callable
         Returns a path as the user would write it.
 
     Raises
     ------
     DataError
-        It names the table and the way to pass its live files.
+        With the table, and how to list its live files.
     """
     tables: dict[str, str] = {}
     for info in found:
@@ -119,7 +118,7 @@ def refuse_tables(
 def refuse_uncommitted(
     filesystem: fs.FileSystem, found: Iterable[fs.FileInfo], chosen: Sequence[str]
 ) -> None:
-    """Raise DataError where a write of Databricks left files that do not count, or never ended.
+    """Raise DataError if a write of Databricks left dead files, or was not finished.
 
     Such a write leaves ``_started_ID`` beside its files, which have the same ID in their names, and
     in the end ``_committed_ID``, which lists the files that it added and those that it removed.
@@ -177,7 +176,7 @@ def _removed(text: bytes, path: str) -> list[str]:
 def _table_above(
     filesystem: fs.FileSystem, folder: str, known: dict[str, str | None]
 ) -> tuple[str, str] | None:
-    """Return the table in which a folder lies and its format, or None; keep what was found out."""
+    """Return the table of a folder and its format, or None; results are added to `known`."""
     if match := _MARKER.search(f"{folder}/"):
         return folder[: match.start()], str(match.lastgroup)
     fresh = [one for one in _upwards(folder) if one not in known]
@@ -193,11 +192,11 @@ def _upwards(folder: str) -> Iterator[str]:
 
 
 def _kinds(filesystem: fs.FileSystem, folders: Sequence[str]) -> list[str | None]:
-    """Return the table format of each folder, None where it is no table or cannot be looked at."""
+    """Return the table format of each folder; None if it is no table or cannot be listed."""
     logs = [f"{folder}/{log}" for folder in folders for log in _LOGS]
     try:
         infos = filesystem.get_file_info(logs) if logs else []
-    except OSError:  # who may read a folder need not be allowed to look at those above it
+    except OSError:  # folders above may not be readable
         return [None] * len(folders)
     kinds: list[str | None] = [None] * len(folders)
     for number, info in enumerate(infos):
@@ -225,6 +224,6 @@ def _refusal(table: str, kind: str) -> DataError:
         live = _LIVE_FILES[kind].format(table=shlex.quote(table))
         how = f"pass the list of its live files instead of a folder or glob; {live}"
     return DataError(
-        f"{table} is {name}: its log says which of the files there count, and others, whose rows "
-        f"were deleted or replaced, may still be there. Expected plain Parquet: {how}"
+        f"{table} is {name}: its log lists the files that count, and others, with deleted or "
+        f"replaced rows, may still be there. Expected plain Parquet: {how}"
     )

@@ -1,7 +1,7 @@
-"""Columns of several small row groups, put together so that they are converted at once.
+"""Concatenation of the columns of small row groups, so that they are converted together.
 
-Promises that rows keep their order, that only columns of equal names and types are put together,
-and that no more than `JOINED_ROWS` rows of them wait.
+Promises that rows keep their order, that only columns of equal names and types are concatenated,
+and that at most `JOINED_ROWS` rows are buffered.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Where: TypeAlias = Callable[[int], str]  # place of a row in a column -> "file, 
 def joined(
     tables: Iterator[tuple[PartT, Columns]], max_rows: int = JOINED_ROWS
 ) -> Iterator[tuple[Columns, list[PartT]]]:
-    """Yield columns of several parts in one; types of columns may differ from file to file.
+    """Yield concatenated columns, and their parts; column types may differ between files.
 
     Parameters
     ----------
     tables : iterator of (part, columns)
         The length of a part is the number of its rows.
     max_rows : int
-        Rows that are put together at most, unless one part has more.
+        Most rows that are concatenated, unless one part has more.
     """
     waiting: list[Columns] = []
     parts: list[PartT] = []
@@ -43,7 +43,7 @@ def joined(
         waiting.append(columns)
         parts.append(part)
         n_rows, types = n_rows + len(part), own
-        if n_rows >= max_rows:  # a large row group need not wait until the next one is read
+        if n_rows >= max_rows:  # do not wait for the next one to be read
             yield _concatenated(waiting), parts
             waiting, parts, n_rows = [], [], 0
     if parts:
@@ -51,7 +51,7 @@ def joined(
 
 
 def _concatenated(tables: Sequence[Columns]) -> Columns:
-    """Return columns that follow each other, of equal types, as one."""
+    """Return consecutive columns of equal types, concatenated."""
     if len(tables) == 1:
         return tables[0]
     return {name: _one_column([table[name] for table in tables]) for name in tables[0]}

@@ -1,4 +1,4 @@
-"""What the data pass learns of the target: its labels, its range, and whether it looks sorted.
+"""Scan of the target: its labels, its range, and whether it looks sorted.
 
 Relies on `arrow_values`. Promises: labels are strings, booleans or integers, whatever the file
 stores them as; nulls, NaN and infinities are counted and the first is located.
@@ -39,7 +39,7 @@ from dmondrian.errors import DataError
 
 FEW_CHANGES = 0.1
 ONE_WAY = 0.95
-MIN_MOVES = 50  # with fewer expected changes nothing can be said
+MIN_MOVES = 50  # with fewer expected changes there is no verdict
 MIN_GROUP = 10  # smaller row groups may have one number by chance
 MAX_CLASSES = 65_536
 
@@ -57,7 +57,7 @@ class LabelScan:
     mixture: float = 0.0  # sum over row groups of rows * Gini impurity
 
     def add(self, column: Column, rows: Sequence[int], where: Where) -> None:
-        """Take in the next rows, see `dmondrian.data.scan.Scan`."""
+        """Add the next rows, see `dmondrian.data.scan.Scan`."""
         labels, codes = as_labels(column, self.name)
         missing = codes < 0
         if missing.any():
@@ -86,7 +86,7 @@ class LabelScan:
         self.mixture += len(codes) - float((counts**2).sum()) / len(codes)
 
     def merge(self, other: LabelScan) -> None:
-        """Take in the scan of later rows."""
+        """Merge the scan of later rows."""
         self.counts.update(other.counts)
         self.nulls += other.nulls
         self.first_null = self.first_null or other.first_null
@@ -96,7 +96,7 @@ class LabelScan:
 
     @property
     def impurity(self) -> float:
-        """Chance that two rows drawn at random have different labels (Gini)."""
+        """Probability that two random rows have different labels (Gini impurity)."""
         total = sum(self.counts.values())
         return 1.0 - sum((count / total) ** 2 for count in self.counts.values())
 
@@ -127,7 +127,7 @@ class ValueScan:
     ranges: list[tuple[float, float]] = field(default_factory=list)  # of large row groups
 
     def add(self, column: Column, rows: Sequence[int], where: Where) -> None:
-        """Take in the next rows, see `dmondrian.data.scan.Scan`."""
+        """Add the next rows, see `dmondrian.data.scan.Scan`."""
         values, null = as_numbers(column)
         if null is not None:
             self.first_null = self.first_null or where(int(null.argmax()))
@@ -144,7 +144,7 @@ class ValueScan:
             self._compare(part[is_known])
 
     def _compare(self, values: FloatArray) -> None:
-        """Take in the finite values of one row group, in order."""
+        """Add the finite values of one row group, in order."""
         if not len(values):
             return
         lower, upper = float(values.min()), float(values.max())
@@ -155,7 +155,7 @@ class ValueScan:
             self.ranges.append((lower, upper))
 
     def merge(self, other: ValueScan) -> None:
-        """Take in the scan of later rows."""
+        """Merge the scan of later rows."""
         self.lower = min(self.lower, other.lower)
         self.upper = max(self.upper, other.upper)
         self.nulls += other.nulls
@@ -173,7 +173,7 @@ class ValueScan:
 
 
 def as_labels(column: pa.ChunkedArray | pa.Array, name: str) -> tuple[list[Label], IntArray]:
-    """Distinct labels (sorted within the column only by appearance) and indices [n], -1 for null.
+    """Return distinct labels, in order of appearance, and indices [n] into them, -1 for null.
 
     Raises
     ------

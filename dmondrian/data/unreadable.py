@@ -1,8 +1,8 @@
-"""What a file is that cannot be read as Parquet: encrypted, of another format, cut off, forbidden.
+"""Errors for files that cannot be read as Parquet: encrypted, truncated, other formats, forbidden.
 
-Relies on the ends of the file and on what pyarrow says of it. Promises that a column which
-is encrypted is found without a look at its metadata, which ends the process in pyarrow; and that
-nobody is told to write a file again unless its bytes are not what a writer put.
+Relies on the ends of the file and on pyarrow's error. Promises that encrypted columns are found
+without reading their metadata, which crashes pyarrow; and that the advice to write a file again is
+given only if its bytes are damaged.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dmondrian.errors import DataError
 _HEAD = 512
 _OUT = "or take it out of the source"
 
-# How files of other kinds begin, and what they are.
+# First bytes of other formats, and their names.
 _KINDS: tuple[tuple[bytes, str], ...] = (
     (b"ARROW1", "an Arrow IPC (Feather) file"),
     (b"FEA1", "a Feather file"),
@@ -57,7 +57,7 @@ def encrypted_columns(parquet: pq.ParquetFile, tail: bytes, uri: str) -> tuple[s
     DataError
         The file cannot be read.
     """
-    # A footer that others may read is signed where columns are encrypted: 28 bytes more than it.
+    # With encrypted columns a plain footer is signed, which adds 28 bytes.
     if len(tail) - 8 == parquet.metadata.serialized_size:
         return ()
     groups = [i for i in range(parquet.num_row_groups) if parquet.metadata.row_group(i).num_rows]
@@ -74,15 +74,15 @@ def encrypted_columns(parquet: pq.ParquetFile, tail: bytes, uri: str) -> tuple[s
 
 
 def unreadable(uri: str, error: BaseException, where: str = "") -> DataError:
-    """Return the error that says why a file cannot be read.
+    """Return the error with the reason why a file cannot be read.
 
     Parameters
     ----------
     uri : str
     error : BaseException
-        What pyarrow or the system raised.
+        Raised by pyarrow or the system.
     where : str
-        The part that was read, such as "row group 3"; "" where the file was opened.
+        The part that was read, such as "row group 3"; "" for opening the file.
     """
     what = f"{uri}, {where}," if where else uri
     reason = first_line(error)
@@ -108,7 +108,7 @@ def unreadable(uri: str, error: BaseException, where: str = "") -> DataError:
 
 
 def first_line(error: BaseException) -> str:
-    """Shorten an error to what fits in a sentence."""
+    """Return the first line of an error, or its type."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
@@ -118,7 +118,7 @@ def _advice(uri: str) -> str:
 
 
 def _description(uri: str, reason: str) -> str:
-    """Say what the bytes of a file are, and what to do."""
+    """Return a description of a file's bytes, with advice."""
     try:
         with open_uri(uri) as file:
             size, head, end = file.size(), file.read_at(_HEAD, 0), read_end(file)
@@ -147,6 +147,6 @@ def _is_text(head: bytes) -> bool:
     try:
         head.decode()
     except UnicodeDecodeError as error:
-        if error.start < len(head) - 3:  # else a character is cut at the end
+        if error.start < len(head) - 3:  # otherwise a character is cut at the end
             return False
     return b"\0" not in head

@@ -1,8 +1,8 @@
-"""Which state of a file it is: its size, and its ETag or the time of its last change.
+"""Version of a file: its size, and its ETag or modification time.
 
-Promises: two states of one size are the same where their ETags are equal, or, where one of them has
-none, where their times of change are equal in the coarser of the two precisions: object stores list
-milliseconds and answer a look at one object in whole seconds.
+Promises: two versions of one size are the same if their ETags are equal, or, if one has none, if
+their modification times are equal in the coarser of the two precisions: object stores list
+milliseconds, but return whole seconds for a single object.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ _PRECISIONS = (_SECOND, 1_000_000, 1_000)
 
 @dataclass(frozen=True)
 class Version:
-    """State of a file."""
+    """Version of a file."""
 
     size: int  # bytes
-    stamp: str  # ETag, or else the time of change in nanoseconds since 1970
-    changed: str = ""  # that time, if it is known and the stamp is an ETag
+    stamp: str  # ETag, or else the modification time in nanoseconds since 1970
+    changed: str = ""  # modification time, if known and the stamp is an ETag
 
     def is_same(self, size: int, stamp: str, is_local: bool) -> bool:
-        """Whether this is the state of which a size and a stamp were noted.
+        """Return whether this version has a recorded size and stamp.
 
         Parameters
         ----------
         size : int
         stamp : str
-            ETag or time of change; plans of earlier versions have times alone.
+            ETag or modification time; plans of earlier versions have times only.
         is_local : bool
-            A file of this machine, whose times of change are all of one precision.
+            Whether it is a local file, whose times all have the same precision.
         """
         if size != self.size or stamp == self.stamp:
             return size == self.size
@@ -42,7 +42,7 @@ class Version:
 
 
 def version_of(file: pa.NativeFile) -> Version | None:
-    """Return the state of an open remote object, or None where its store has no ETags."""
+    """Return the version of an open remote object; None if its store has no ETags."""
     headers = {str(key).lower(): value for key, value in (file.metadata() or {}).items()}
     etag = _text(headers.get("etag"))
     if not etag:
@@ -51,7 +51,7 @@ def version_of(file: pa.NativeFile) -> Version | None:
 
 
 def _is_near(first: int, second: int) -> bool:
-    """Whether two times are equal in the coarser of their precisions."""
+    """Return whether two times are equal in the coarser of their precisions."""
     return abs(first - second) < max(_precision(first), _precision(second))
 
 

@@ -1,8 +1,8 @@
 """Single Parquet files behind http:// and https:// links, read in ranges.
 
 Relies on obstore's HTTP client, since pyarrow has no file system for the web. Promises: only the
-parts of a file that are needed are fetched (the server must answer range requests); a link cannot
-be listed, so it names one file; its stamp is the server's ETag, else the time of the last change.
+parts of a file that are needed are fetched (the server must support range requests); a link cannot
+be listed, so it is a single file; its stamp is the server's ETag, else the time of the last change.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _store(uri: str) -> tuple[HTTPStore, str]:
 
 
 class _WebFile(io.RawIOBase):
-    """The few methods of a binary file that pyarrow calls."""
+    """Read-only binary file with the methods that pyarrow calls."""
 
     def __init__(self, store: HTTPStore, path: str, size: int) -> None:
         super().__init__()

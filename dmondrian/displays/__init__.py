@@ -4,8 +4,9 @@ Relies on fitted estimators, runs and matplotlib (the extra `plots`), which is l
 is plotted. Promises that a display holds the numbers it draws as attributes, draws into the axes
 that it is given, and changes nothing else.
 
-scikit-learn's own displays take these estimators too: ``CalibrationDisplay.from_predictions`` with
-:func:`stream_predictions` shows the calibration of forecasts made before their rows were learned.
+scikit-learn's own displays take these estimators too:
+``sklearn.calibration.CalibrationDisplay.from_predictions`` with :func:`stream_predictions` shows
+the calibration of forecasts made before their rows were learned.
 """
 
 from dmondrian.displays.depth import WeightedDepthDisplay

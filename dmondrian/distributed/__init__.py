@@ -4,7 +4,7 @@ Relies on any Dask cluster whose workers can import dmondrian and reach data and
 worker processes on this machine when none is given. Promises that the forest depends on data,
 parameters and seed alone: not on workers, threads, crashes or restarts.
 
-Dask, and what learns, are loaded when one of these functions is asked for: whoever reads the
+Dask and the estimators are imported when one of these functions is first used: reading the
 metrics of a run needs neither.
 """
 
@@ -46,7 +46,7 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load a function when it is first asked for (PEP 562)."""
+    """Import a function when it is first used (PEP 562)."""
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)

@@ -1,9 +1,9 @@
-"""Detached jobs: the coordinator runs on the cluster, and whoever submitted it may leave.
+"""Detached jobs: the coordinator runs on the cluster, and the submitting client may disconnect.
 
-Relies on Dask to start the coordinator's task again elsewhere when its worker dies (three times, or
-the scheduler's ``allowed-failures``), and on the run's lease to let it take over then. Promises
-that the coordinator occupies no thread of the worker's pool, that mistakes in the job are told
-before it is handed over, and later failures in the run folder.
+Relies on Dask to restart the coordinator's task on another worker when its worker dies (three
+times, or the scheduler's ``allowed-failures``), and on the run's lease to let it take over then.
+Promises that the coordinator occupies no thread of the worker's pool, that mistakes in the job are
+raised before it is submitted, and that later failures are recorded in the run folder.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from distributed import Client, fire_and_forget, worker_client
 from dmondrian.checkpoint import jobs
 from dmondrian.data.paths import check_paths
 from dmondrian.distributed.cluster.client import connected
-from dmondrian.distributed.scoring.heartbeat import ScoringBeat
-from dmondrian.distributed.scoring.preflight import check_readable, check_wanted
+from dmondrian.distributed.scoring.heartbeat import Heartbeat
+from dmondrian.distributed.scoring.preflight import check_readable, check_score_options
 from dmondrian.distributed.scoring.score import score
-from dmondrian.distributed.training.attempt import manner_of
-from dmondrian.distributed.training.run_setup import IN_MEMORY, freeze
+from dmondrian.distributed.training.attempt import attempt_options
+from dmondrian.distributed.training.run_setup import IN_MEMORY, prepare_run
 from dmondrian.distributed.training.stage_dask import is_dask
 from dmondrian.distributed.training.train import bring_to_end
 from dmondrian.errors import ParameterError
@@ -31,14 +31,14 @@ from dmondrian.store import Store, open_store
 
 @dataclass(frozen=True)
 class Job:
-    """What the coordinator's task needs; no rows, no trees, no credentials."""
+    """Arguments of the coordinator's task: no rows, no trees, no credentials."""
 
     id: str
     run: str
     estimator: Any
     data: Any
     target: str | None
-    asked: Mapping[str, Any]
+    run_options: Mapping[str, Any]
     plan_options: Mapping[str, Any]
     checkpoint_every: str | int | None
     window: int
@@ -60,19 +60,19 @@ def submit(
     score: Mapping[str, Any] | None = None,
     **plan_options: Any,
 ) -> str:
-    """Hand a training job to a cluster and return at once.
+    """Submit a training job to a cluster and return at once.
 
     Parameters
     ----------
     estimator, data, target, run, n_shards, first_tree, checkpoint_every, progressive, window
         As in :func:`dmondrian.distributed.train`; data, run and where scores go must be reachable
-        from here and from the workers. Files only: Dask collections would go when the client does.
+        from here and from the workers. Files only: Dask collections end with their client.
     client : Client
         Of a cluster that outlives this process.
     score : mapping or None
         "data" and "out" of :func:`dmondrian.distributed.score`, and "keep", "details" and
-        "memory_limit" where they are wanted, to be done after training. The data must be there and
-        have the columns of the model.
+        "memory_limit" if needed, run after training. The data must already exist and have the
+        columns of the model.
     **plan_options
         See :func:`dmondrian.data.make_plan`.
 
@@ -85,22 +85,22 @@ def submit(
     Raises
     ------
     DMondrianError
-        As :func:`dmondrian.distributed.train`, as far as it can be known before a row is learned.
+        As :func:`dmondrian.distributed.train`, for what is known before a row is learned.
     """
     if is_dask(data):
         raise ParameterError("a detached job reads Parquet; write the collection first")
     check_paths(data, IN_MEMORY)
-    manner_of(checkpoint_every, window, None)
+    attempt_options(checkpoint_every, window, None)
     if score:
-        check_wanted(score)
+        check_score_options(score)
     url = open_store(run).url
-    asked = {"n_shards": n_shards, "first_tree": first_tree, "progressive": progressive}
-    looks = (lambda plan: check_readable(score, plan.schema)) if score else None
+    run_options = {"n_shards": n_shards, "first_tree": first_tree, "progressive": progressive}
+    check = (lambda plan: check_readable(score, plan.schema)) if score else None
     with connected(client):
-        freeze(estimator, data, target, url, asked, plan_options, looks)
+        prepare_run(estimator, data, target, url, run_options, plan_options, check)
         id_ = jobs.hand_over(open_store(url))
         job = Job(
-            id_, url, estimator, data, target, asked, plan_options, checkpoint_every, window,
+            id_, url, estimator, data, target, run_options, plan_options, checkpoint_every, window,
             dict(score or {}),
         )  # fmt: skip
         future = client.submit(conduct, job, key=f"dmondrian-job-{job.id}", pure=False)
@@ -109,13 +109,13 @@ def submit(
 
 
 def conduct(job: Job) -> None:
-    """Task: train a run to its end, or until somebody asks it to stop; then score."""
+    """Task: train a run to its end, or until a stop is requested; then score."""
     store, error, is_stopped = open_store(job.run), None, False
     try:
-        with worker_client() as client:  # and give the thread back to the worker
+        with worker_client() as client:  # secedes: the worker gets its thread back
             _conduct(job, store, client)
     except KeyboardInterrupt:
-        is_stopped = True  # somebody asked it to stop; an interrupt would end the worker
+        is_stopped = True  # a requested stop; raised further, it would end the worker
     except Exception as failure:
         error = f"{type(failure).__name__}: {failure}"
         raise
@@ -124,16 +124,16 @@ def conduct(job: Job) -> None:
 
 
 def _conduct(job: Job, store: Store, client: Client) -> None:
-    manner = replace(manner_of(job.checkpoint_every, job.window, None), job=job.id)
+    options = replace(attempt_options(job.checkpoint_every, job.window, None), job=job.id)
     _obey(store, job)
-    run, plan = freeze(
-        job.estimator, job.data, job.target, job.run, dict(job.asked), dict(job.plan_options)
+    run, plan = prepare_run(
+        job.estimator, job.data, job.target, job.run, dict(job.run_options), dict(job.plan_options)
     )
     _obey(store, job)  # settings may have taken long to choose
-    bring_to_end(run, plan, manner, lambda: client)
+    bring_to_end(run, plan, options, lambda: client)
     if job.score:
-        with ScoringBeat(store, job.id) as beat:
-            score(run.url, client=client, progress=beat.listen, **job.score)
+        with Heartbeat(store, job.id) as beat:
+            score(run.url, client=client, progress=beat.on_progress, **job.score)
 
 
 def _obey(store: Store, job: Job) -> None:

@@ -1,4 +1,4 @@
-"""Estimators in scikit-learn's manner; they know nothing of clusters or stores.
+"""Estimators with the interface of scikit-learn, independent of clusters.
 
 ====================================  ==============================  =============================
 estimators                            trees                           prediction

@@ -37,7 +37,7 @@ class AMFClassifier(ForestClassifier):
         single trees better and, on clean data, averaged forests worse. "auto" is chosen
         from the first rows, see Notes.
     use_aggregation : bool, default=True
-        Mix over all prunings; if False the leaf alone speaks.
+        Mix over all prunings; if False the leaf alone predicts.
     split_pure : bool, default=False
         Split leaves whose rows all carry one label. The paper's experiments do not, to
         keep trees small; only with True is each tree exactly a Mondrian tree of the
@@ -124,7 +124,7 @@ class AMFClassifier(ForestClassifier):
     The exponent is fitted to all of the first 1024 rows (by weight), then to 1024 rows of each
     doubling of the stream (:mod:`dmondrian.uncertainty.temperature_scaling`), so that what it costs
     grows with the logarithm of the rows. Whatever the cuts between calls, or of the trees on a
-    cluster, it is the same number. A row counts as often as its weight says, but is forecast once.
+    cluster, it is the same number. A row counts with its weight, but is forecast once.
 
     Threads may share the estimator, as all of this package: any number may ask it while others
     learn, who take turns. An answer is that of all trees after one row, the same for all rows asked

@@ -27,7 +27,7 @@ class AMFRegressor(ForestRegressor):
     """Aggregated Mondrian forest regressor, learning row by row.
 
     Shifting or scaling the target changes nothing, unless ``target_range`` or
-    ``empty_cell="prior"`` says where it lies: the learning rate is in units of the labels seen.
+    ``empty_cell="prior"`` fixes its location: the learning rate is in units of the labels seen.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class AMFRegressor(ForestRegressor):
         A float r stands for r / (variance of the labels); "auto" is 8. The variance is
         taken anew when the weight of rows passes a power of two. "theory" is M21's
         1 / (8 B^2), B half the range of the labels: it has the paper's regret bounds, and
-        is far too timid in practice. It falls as soon as labels widen the range, which
+        is far too small in practice. It decreases as soon as labels widen the range, which
         costs at most 8 B^2 more than Lemma 1 allows.
     target_range : tuple of two floats or None, default=None
         Between which all labels will lie; others are refused. The learning rate is then fixed
@@ -47,8 +47,8 @@ class AMFRegressor(ForestRegressor):
         Whether the row that opens a leaf pays the error of the forecast there: that of its
         parent, or 0 with ``empty_cell="prior"``, as in the paper.
     empty_cell : {"parent", "prior"}, default="parent"
-        What a cell forecasts before its first row: what its parent does, or 0, as in the
-        paper, whose B then is the largest size of a label.
+        Forecast of a cell before its first row: that of its parent, or 0, as in the paper,
+        whose B then is the largest absolute label.
     calibrate : bool, default=False
         Whether to fit a factor for the variance of the label to forecasts that were made before
         their rows were learned, so that ``predict(X, return_std=True)`` is right on average

@@ -1,15 +1,14 @@
-"""What all forest estimators share: fitting, state, inspection.
+"""Base class of the forest estimators: fitting, state, inspection.
 
 Relies on :class:`dmondrian.forest.forest.Forest` for learning and on scikit-learn's validation.
-Promises the estimator contract of scikit-learn; ``pickle``, ``joblib`` and ``copy`` go
-through the same checked state as checkpoints.
+Promises the estimator contract of scikit-learn; ``pickle``, ``joblib`` and ``copy`` use
+the same checked state as checkpoints.
 
-Threads may share an estimator: any number may read it while others learn. Who learns takes turns,
-in whatever order they come. An answer is that of the whole forest after some row, the same for all
-trees and all rows that were asked about together: a call to ``partial_fit`` that goes on meanwhile
-is seen up to a row that it has come to, one to ``fit`` only when it has ended, with all that it
-found (classes, calibration, columns). Learning lets readers in between parts of its rows, so that
-they wait for a part and not for the whole call.
+Threads may share an estimator: any number may read while others learn, one at a time in any order.
+A prediction is that of the whole forest after some row, the same for all trees and all rows of the
+call: a concurrent ``partial_fit`` is visible up to a row that it has learned, a concurrent ``fit``
+only after its end, with all its results (classes, calibration, columns). Learning lets readers in
+between blocks of its rows, so that they wait for a block and not for the whole call.
 
 Shapes: n rows, d features, K classes, m nodes, T trees.
 """
@@ -46,7 +45,7 @@ from dmondrian.estimators.feature_scales import (
     thresholds_of_rows,
     units_of,
 )
-from dmondrian.estimators.memory_check import check_room
+from dmondrian.estimators.memory_check import check_memory
 from dmondrian.estimators.one_state import in_one_state
 from dmondrian.estimators.sample_weight import checked_weights
 from dmondrian.estimators.single_row import (
@@ -71,7 +70,8 @@ class BaseForest(BaseEstimator):
     """Base of the forest estimators; not to be used directly."""
 
     algorithm: ClassVar[str]
-    _forgets: ClassVar[tuple[str, ...]] = ()  # attributes that are of the rows learned before
+    # attributes that hold only for the rows learned so far
+    _forgets: ClassVar[tuple[str, ...]] = ()
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "n_estimators": [Interval(Integral, 1, None, closed="left")],
@@ -101,12 +101,12 @@ class BaseForest(BaseEstimator):
 
     @cached_property
     def _turns(self) -> Turns:
-        """Turns of the threads that share this estimator; made once, whoever comes first."""
+        """Lock of the threads that share this estimator, made once by the first of them."""
         made: Turns = self.__dict__.setdefault("_turns", Turns())
         return made
 
     def _validate_params(self) -> None:
-        """Refuse what scikit-learn refuses, and True for 1."""
+        """Validate parameters as scikit-learn does, and refuse bools for numbers."""
         super()._validate_params()
         for name, allowed in self._parameter_constraints.items():
             value, is_number = getattr(self, name), any(isinstance(a, Interval) for a in allowed)
@@ -125,7 +125,7 @@ class BaseForest(BaseEstimator):
         return self._forest_parameters(n_features, n_classes)
 
     def _shared_parameters(self, n_features: int) -> dict[str, Any]:
-        """Return the forest's parameters that all estimators say alike; draws the seed."""
+        """Return the parameters of the forest common to all estimators; draws the seed."""
         return {
             "feature_scales": self._given_scales(n_features),
             "domain": self.domain,
@@ -138,7 +138,7 @@ class BaseForest(BaseEstimator):
         }
 
     def _given_scales(self, n_features: int) -> tuple[float, ...] | None:
-        """Return what columns are multiplied by, where numbers are given."""
+        """Return the feature scales, if they are given as numbers."""
         is_given = self.feature_scales is not None and not self._leaves_scales_open()
         if self.domain == "cube" and is_given:
             raise ParameterError('feature_scales are of the range: use domain="range", or None')
@@ -146,25 +146,25 @@ class BaseForest(BaseEstimator):
 
     @abstractmethod
     def _checked_labels(self, y: np.ndarray) -> np.ndarray:
-        """Return labels as the forest knows them, float64 [n]; refuse others."""
+        """Return encoded labels, float64 [n]; refuse invalid ones."""
 
     @abstractmethod
     def _label_finder(self) -> Callable[[Any], float | None]:
-        """Return what turns one label into what the forest knows, or None for a closer look."""
+        """Return a function that encodes one label, or returns None if it needs full validation."""
 
     def _check_stream(self) -> None:
-        """Refuse parameters that need all rows at once, before a stream is begun."""
+        """Refuse parameters that need all rows at once, for ``partial_fit``."""
 
     def _check_run(self) -> None:
-        """Refuse parameters that no run on a cluster can take."""
+        """Refuse parameters that are not supported in runs on a cluster."""
         self._check_stream()
 
     def _leaves_scales_open(self) -> bool:
-        """Whether it depends on domain and width whether feature scales are learned."""
+        """Return whether domain and width decide if feature scales are learned."""
         return isinstance(self.feature_scales, str) and self.feature_scales == "auto"
 
     def _auto_settings(self, n_features: int, n_classes: int) -> tuple[str, ...]:
-        """Return the settings that the stream's first rows choose."""
+        """Return the names of the settings chosen from the first rows."""
         is_settled = self.domain == "cube" or n_features > WIDEST_AUTO
         given_up = self._leaves_scales_open() and is_settled
         return tuple(
@@ -177,29 +177,29 @@ class BaseForest(BaseEstimator):
         )
 
     def _fitted_forest(self) -> Forest:
-        """Return the forest; before fitting, fitted attributes do not exist."""
+        """Return the forest; raise AttributeError before fitting."""
         if not hasattr(self, "forest_"):
             raise AttributeError(f"this {type(self).__name__} is not fitted yet")
         return self.forest_
 
     @property
     def feature_scales_(self) -> np.ndarray:
-        """What each column is multiplied by, float32 [d]."""
+        """Factor of each column, float32 [d]."""
         return scales_of(self._fitted_forest().parameters)
 
     @property
     def feature_units_(self) -> np.ndarray:
-        """What columns, scaled, are rounded to multiples of, float64 [d]; 0 for none."""
+        """Unit to whose multiples each scaled column is rounded, float64 [d]; 0 for none."""
         return units_of(self._fitted_forest().parameters)
 
     @property
     @in_one_state
     def feature_importances_(self) -> np.ndarray:
-        """Share of each feature in what the splits are worth, float64 [d], sum 1.
+        """Share of each feature in the gains of the splits, float64 [d], sum 1.
 
-        The worth of a split is how much better the labels on its two sides are forecast apart
-        than together, 0 where they are not: for classes in log loss, by Krichevsky-Trofimov
-        forecasts, for numbers in squared error, by running means. All zeros where no split pays.
+        The gain of a split is the decrease in loss if labels on its two sides are forecast
+        separately, at least 0: of log loss by Krichevsky-Trofimov forecasts for classes, of squared
+        error by running means for numbers. All zeros if no split has a gain.
         """
         return importances(self._fitted_forest())
 
@@ -232,11 +232,11 @@ class BaseForest(BaseEstimator):
 
     @contextmanager
     def _learner(self, anew: bool) -> Iterator[Self]:
-        """Yield the one estimator that learns now: this one, whose forest learns where it is.
+        """Yield the estimator that learns, exclusively: this one, whose forest learns in place.
 
-        Or, to begin a forest (``anew``, or because there is none), a copy of it. When the block
-        ends, this one becomes what the copy has become, at once for all threads; when the block
-        fails, it stays what it was.
+        To begin a forest (``anew``, or if there is none), a copy of it. At the end of the block
+        this estimator takes over the copy's state, atomically for all threads; if the block fails,
+        it stays unchanged.
         """
         with self._turns.learning():
             if not anew and hasattr(self, "forest_"):
@@ -248,10 +248,10 @@ class BaseForest(BaseEstimator):
             self._become(copy, before)
 
     def _become(self, copy: Self, before: dict[str, Any]) -> None:
-        """Take over what changed in a copy since its attributes were those of ``before``."""
+        """Take over the attributes of a copy that differ from ``before``."""
         own, its = self.__dict__, copy.__dict__
         changed = {n: its[n] for n in its if n not in before or its[n] is not before[n]}
-        if self._turns.is_broken:  # of the forest before
+        if self._turns.is_broken:  # they belong to the previous forest
             changed["_turns"] = Turns()
         with changed.get("_turns", self._turns).alone():
             for name in before:
@@ -272,7 +272,7 @@ class BaseForest(BaseEstimator):
             self._learn_more(X, np.asarray(y, np.float64), w)
 
     def _learn_more(self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None) -> None:
-        """Let the forest learn rows where it is, and others read in between."""
+        """Learn rows in place, with readers in between."""
         forest = self.forest_
         known = forest.total_weight
         with self._turns.alone():
@@ -280,24 +280,24 @@ class BaseForest(BaseEstimator):
         try:
             forest.update(X, y, w, self._n_threads(len(X)), self._turns)
         except BaseException:
-            if forest.total_weight == known:  # they were refused
+            if forest.total_weight == known:  # no row was learned
                 self.__dict__.update(forgotten)
             raise
 
     def _learn_all(
         self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None, n_classes: int
     ) -> None:
-        """Learn checked rows, which are all there are, into a new forest."""
+        """Learn all checked rows of ``fit`` into a new forest."""
         self._learn(X, y, w, n_classes, first=True)
 
     def _forget(self) -> dict[str, Any]:
-        """Drop the attributes that are of the rows learned before; return them."""
+        """Drop the attributes that hold only for the rows learned so far; return them."""
         own = self.__dict__
         return {name: own.pop(name) for name in self._forgets if name in own}
 
     def _new_forest(self, n_features: int, n_classes: int) -> Forest:
         parameters = self._forest_parameters(n_features, n_classes)
-        check_room(parameters, int(self.n_estimators))
+        check_memory(parameters, int(self.n_estimators))
         self._begun_with = self._lasting_params()
         self.__dict__.pop("_is_of_run", None)
         auto = self._auto_settings(n_features, n_classes)
@@ -305,35 +305,35 @@ class BaseForest(BaseEstimator):
         return Forest(parameters, numbers, auto, int(self.warmup_rows), calibrate)
 
     def _lasting_params(self, names: Iterable[str] | None = None) -> dict[str, Any]:
-        """Return the parameters that a forest keeps from its first row on, or ``names`` of it."""
+        """Return the parameters that are fixed from the first row on, or those in ``names``."""
         if names is None:
             params = self.get_params(deep=False)
         else:
             params = {name: getattr(self, name) for name in names}
-        for name in ("feature_scales", "lifetime"):  # an array compares entry by entry
+        for name in ("feature_scales", "lifetime"):  # comparing arrays gives arrays
             if is_per_column(params.get(name)):
                 params[name] = numbers_per_column(params[name], name).tolist()
-        if isinstance(params.get("lifetime"), dict):  # a table may be changed in place
+        if isinstance(params.get("lifetime"), dict):  # a dict may be changed in place
             params["lifetime"] = dict(params["lifetime"])
         return {name: params[name] for name in params if name not in ("n_jobs", "random_state")}
 
     def _check_unchanged(self) -> None:
-        """Refuse parameters that were set after the forest was begun: it cannot follow."""
-        now = self._lasting_params(self._begun_with)  # their names are known: no look at signatures
+        """Refuse parameters that were changed after the first row."""
+        now = self._lasting_params(self._begun_with)  # by name, which is faster than get_params
         changed = [name for name in now if now[name] != self._begun_with[name]]
         if changed:
-            told = ", ".join(f"{n}={now[n]!r} (was {self._begun_with[n]!r})" for n in changed)
+            changes = ", ".join(f"{n}={now[n]!r} (was {self._begun_with[n]!r})" for n in changed)
             raise ParameterError(
-                f"parameters changed after the first rows were learned: {told}; set them back, "
+                f"parameters changed after the first rows were learned: {changes}; set them back, "
                 "or call fit to begin anew"
             )
 
     def _n_threads(self, n_rows: int = 2) -> int:
-        """Return the threads for so many rows: one row is done before a thread is made."""
+        """Return the number of threads for `n_rows` rows; 1 for one row."""
         return 1 if n_rows == 1 else int(effective_n_jobs(self.n_jobs))
 
     def _check_rows(self, X: Any) -> np.ndarray:
-        """Return rows to predict, checked against what was learned."""
+        """Return validated rows to predict."""
         check_is_fitted(self)
         rows = plain_rows(self, X)
         if rows is None:
@@ -359,10 +359,10 @@ class BaseForest(BaseEstimator):
 
     @in_one_state
     def weighted_depth(self, X: Any) -> np.ndarray:
-        """Return how deep the forest looks at each row.
+        """Return the mean depth of the cells that predict each row.
 
         The posterior mean, over all prunings, of the depth of the leaf of x; mean over
-        trees. It rises where the target changes quickly.
+        trees. It is larger where the target changes quickly.
 
         Parameters
         ----------
@@ -370,8 +370,8 @@ class BaseForest(BaseEstimator):
 
         Returns
         -------
-        float64 array of shape (n,), in levels; 0 means that the root alone speaks. Without a
-        mixture it is the depth of the cell that speaks.
+        float64 array of shape (n,), in levels; 0 means that the root alone predicts. Without a
+        mixture it is the depth of the predicting cell.
 
         References
         ----------
@@ -396,8 +396,8 @@ class BaseForest(BaseEstimator):
             (int32 node ids, -1 for none), ``feature`` (int32, -1 at leaves),
             ``threshold`` (float32; rows with x <= threshold go left), ``time`` (float64
             split time, inf at leaves), ``n_rows`` (float64 weight of the rows seen),
-            ``lower``, ``upper`` (float32 [m, d], smallest box around the rows seen, as they
-            are rounded; to rounding where a feature scale is no power of two), and
+            ``lower``, ``upper`` (float32 [m, d], smallest box around the rounded rows seen, up to
+            rounding if a feature scale is no power of two), and
             ``counts`` (float64 [m, K], classifiers) or ``mean`` (float64, regressors; nan
             in cells without rows);
             and ``root``, the id of the root. Ids are permanent: learning adds nodes and
@@ -421,14 +421,14 @@ class BaseForest(BaseEstimator):
         arrays["threshold"][splits] = thresholds_of_rows(
             arrays["threshold"][splits], arrays["feature"][splits], self.forest_.parameters
         )
-        told: dict[str, Any] = {**arrays, "n_rows": stat[:, 0].copy()}
-        told.update(self._node_forecasts(stat, float(head.head_f[nodes.OFFSET])))
-        told["root"] = int(head.head_i[nodes.ROOT])
-        return told
+        result: dict[str, Any] = {**arrays, "n_rows": stat[:, 0].copy()}
+        result.update(self._node_forecasts(stat, float(head.head_f[nodes.OFFSET])))
+        result["root"] = int(head.head_i[nodes.ROOT])
+        return result
 
     @abstractmethod
     def _node_forecasts(self, stat: np.ndarray, offset: float) -> dict[str, np.ndarray]:
-        """Return the last entry of :meth:`nodes`."""
+        """Return the entries of :meth:`nodes` with the labels of each node."""
 
     def _adopt(
         self,
@@ -466,7 +466,7 @@ class BaseForest(BaseEstimator):
     @in_one_state
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__().copy()
-        for name in ("_known", "_turns"):  # of this object
+        for name in ("_known", "_turns"):  # not part of the state
             state.pop(name, None)
         if "forest_" in state:
             from dmondrian.checkpoint import encode_forest

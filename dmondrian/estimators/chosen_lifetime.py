@@ -1,4 +1,4 @@
-"""Lifetimes that are chosen from rows, and how: what generalised forests and densities share.
+"""Base class of estimators that choose their lifetime from rows: generalised forests, densities.
 
 Relies on :mod:`dmondrian.ensemble.lifetime_selection`.
 
@@ -29,7 +29,7 @@ class ChosenLifetime(MondrianForest):
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
         "max_lifetime": [Interval(Real, 0, None, closed="neither"), None],
     }
-    _choices: ClassVar[str]  # ways of choosing, in words
+    _choices: ClassVar[str]  # names of the methods of choice
 
     bound: float | None
     penalty: float | None
@@ -43,18 +43,18 @@ class ChosenLifetime(MondrianForest):
     @property
     @in_one_state
     def lifetimes_(self) -> np.ndarray:
-        """Lifetime that each tree predicts at now, float64 [T]."""
+        """Current lifetime of each tree for predictions, float64 [T]."""
         return np.concatenate(self._fitted_forest().tree_lifetimes())
 
     @property
     def lifetime_(self) -> float:
-        """Lifetime that predictions use now; the median over trees that choose their own."""
+        """Current lifetime of predictions; the median if trees choose their own."""
         return float(np.median(self.lifetimes_))
 
     @property
     @in_one_state
     def lifetime_path_(self) -> LifetimePath:
-        """Risks at many lifetimes, and what was chosen by them.
+        """Risks at many lifetimes, and the choice.
 
         A named tuple: ``lifetimes`` (float64 [L]), ``risks`` (float64 [T, L] per unit of weight,
         of each tree's own rows; [1, L] of held-out rows), ``penalty`` (of a unit of lifetime) and

@@ -1,4 +1,4 @@
-"""What all forest classifiers share: labels, learning, and the most probable class.
+"""Base class of the forest classifiers: labels, learning, and the most probable class.
 
 Relies on :class:`dmondrian.estimators.base.BaseForest`. Promises that labels of any kind come
 back as they went in.
@@ -118,7 +118,7 @@ class ForestClassifier(ClassifierMixin, BaseForest):
         return codes
 
     def _checked_labels(self, y: np.ndarray) -> np.ndarray:
-        """Return labels as the forest knows them, float64 [n]; refuse others."""
+        """Return encoded labels, float64 [n]; refuse invalid ones."""
         return self._encode(column_or_1d(y)).astype(np.float64)
 
     def _label_finder(self) -> Callable[[Any], float | None]:
@@ -145,7 +145,7 @@ class ForestClassifier(ClassifierMixin, BaseForest):
 
     @property
     def calibration_exponent_(self) -> float:
-        """Power of the averaged probabilities in use; 1 where they are not calibrated."""
+        """Current power of the averaged probabilities; 1 without calibration."""
         calibration = self._fitted_forest().calibration
         return calibration.exponent if isinstance(calibration, Calibration) else 1.0
 
@@ -163,7 +163,7 @@ class ForestClassifier(ClassifierMixin, BaseForest):
         return np.log(self.predict_proba(X))
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the most probable class of each row, the first of equals.
+        """Return the most probable class of each row; ties go to the first class.
 
         Parameters
         ----------

@@ -1,11 +1,11 @@
-"""One lifetime for each column.
+"""Lifetimes per column.
 
-A Mondrian process in which column j has the rate r_j splits a box at the rate sum_j r_j L_j for
-sides L_j, column j with the probability in proportion to r_j L_j: it is the process of all rates 1
-on the box of sides r_j L_j. So lifetimes lambda_j are columns that are multiplied by lambda_j and a
-lifetime of 1; rows x and x' are in one cell with probability exp(-sum_j lambda_j |x_j - x'_j|).
+A Mondrian process with rate r_j for column j splits a box of sides L_j at rate sum_j r_j L_j, in
+column j with probability proportional to r_j L_j: it is the process with rates 1 on the box of
+sides r_j L_j. So lifetimes lambda_j are implemented as columns multiplied by lambda_j with lifetime
+1; rows x and x' are in one cell with probability exp(-sum_j lambda_j |x_j - x'_j|).
 
-Relies on feature scales. Promises the bytes of a forest of the columns so multiplied.
+Relies on feature scales. Promises the bytes of a forest of the multiplied columns.
 
 Shapes: d features.
 """
@@ -29,8 +29,8 @@ class ColumnLifetimes(BaseForest):
         return is_per_column(self.lifetime)
 
     @property
-    def _way(self) -> str | None:
-        """How the lifetime is chosen, where it is said in a word."""
+    def _lifetime_choice(self) -> str | None:
+        """Name of the method that chooses the lifetime; None for numbers."""
         return self.lifetime if isinstance(self.lifetime, str) else None
 
     def _given_scales(self, n_features: int) -> tuple[float, ...] | None:
@@ -38,8 +38,8 @@ class ColumnLifetimes(BaseForest):
             return super()._given_scales(n_features)
         if self.domain == "cube":
             raise ParameterError(
-                "a lifetime for each column multiplies the columns, and the cube [0, 1]^d is what "
-                'it is: use domain="range", or one lifetime'
+                "a lifetime for each column multiplies the columns, and the cube [0, 1]^d is "
+                'fixed: use domain="range", or one lifetime'
             )
         if self.feature_scales is not None:
             raise ParameterError(

@@ -1,7 +1,7 @@
-"""Forests under a loss of the user's own: predictions by the cells that are used.
+"""Mixin for custom losses: predictions from the solutions of a `ConvexLoss` in each node.
 
-Relies on :class:`dmondrian.forest.custom_loss.ConvexLoss` for values of nodes, and on the forest's
-answers for which node is used at a row.
+Relies on :class:`dmondrian.forest.custom_loss.ConvexLoss` for values of nodes, and on the forest
+for the node that predicts a row.
 
 Shapes: n rows, m nodes, L lifetimes, T trees.
 """
@@ -23,32 +23,32 @@ from dmondrian.forest.custom_loss import CLASSES, ConvexLoss
 from dmondrian.forest.forest import Forest
 from dmondrian.losses.cell import Cell
 
-_CHUNK = 4096  # rows whose cells are looked up at once
+_CHUNK = 4096  # rows predicted at a time
 
 
 class OwnLoss(GeneralizedMondrianForest):
-    """Adds losses of the user's own to an estimator; not to be used directly."""
+    """Mixin that adds custom losses to an estimator; not to be used directly."""
 
     _solved: tuple[Forest, float, list[tuple[np.ndarray, np.ndarray]]]
 
     @property
     def _own(self) -> ConvexLoss | None:
-        """The user's loss that was learned, whatever was set since; None for another."""
+        """The custom loss of the fitted forest, whatever was set since; None for a built-in one."""
         loss = self._begun_with["loss"]
         return loss if isinstance(loss, ConvexLoss) else None
 
     def _check_own(self) -> None:
-        """Refuse what asks the loss of compiled trees."""
+        """Refuse parameters that need the loss in compiled code."""
         refusals = {
             "aggregation": (self.aggregation == "aggregate", "prices rows as they are learned"),
             "lifetime": (
-                self._way == "prequential",
+                self._lifetime_choice == "prequential",
                 'prices rows as they are learned; use "penalized", "validation" or choose_lifetime',
             ),
             "feature_scales": (isinstance(self.feature_scales, str), "are learned by the loss"),
             "predict_extension": (
                 self.predict_extension != "leaf",
-                "asks cells that are not there",
+                "needs cells that do not exist",
             ),
         }
         for name, (is_asked, reason) in refusals.items():
@@ -81,19 +81,19 @@ class OwnLoss(GeneralizedMondrianForest):
                 self.loss.warn_unless_of_classes()
         self.__dict__.pop("_solved", None)
         super()._learn(X, y, w, n_classes, first)
-        self._tell_risks()
+        self._set_node_risks()
 
-    def _tell_risks(self) -> None:
-        """Let the forest, whose trees may choose their lifetimes, know what nodes' rows lose."""
+    def _set_node_risks(self) -> None:
+        """Give the forest the function for the risks of nodes, by which trees choose lifetimes."""
         own, bound = self._own, self._begun_with["bound"]
         if own is not None:
             is_binary = self._fitted_cost().is_binary
             self.forest_.node_risks = lambda tree: own.solve(tree, bound, is_binary)[1]
 
     def _solutions(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return what the nodes of each tree say, and risks; found once after learning."""
+        """Return the solution and risk of each node of each tree; computed once after learning."""
         forest, own, bound = self.forest_, self._own, self._begun_with["bound"]
-        assert own is not None  # asked by those who know
+        assert own is not None  # checked by the caller
         known = self.__dict__.get("_solved")
         if known is None or known[0] is not forest or known[1] != forest.total_weight:
             is_binary = self._fitted_cost().is_binary
@@ -109,9 +109,9 @@ class OwnLoss(GeneralizedMondrianForest):
         found = np.zeros((lifetimes.shape[-1], len(X), 1))
         for start in range(0, len(X), _CHUNK):
             rows = slice(start, start + _CHUNK)
-            speakers = forest.answers(X[rows], chosen, lifetimes, 1)[..., 0].astype(np.int64)
-            for (z, _), speaks in zip(solutions, speakers, strict=True):
-                found[:, rows, 0] += np.where(speaks >= 0, z[speaks], 0.0).T
+            nodes_of_rows = forest.answers(X[rows], chosen, lifetimes, 1)[..., 0].astype(np.int64)
+            for (z, _), ids in zip(solutions, nodes_of_rows, strict=True):
+                found[:, rows, 0] += np.where(ids >= 0, z[ids], 0.0).T
         return found / len(solutions)
 
     def _mean_prediction(self, X: Any) -> np.ndarray:
@@ -149,11 +149,11 @@ class OwnLoss(GeneralizedMondrianForest):
         tree : int
             Index of the tree, 0 .. n_estimators - 1.
         """
-        told = super().nodes(tree)
+        fields = super().nodes(tree)
         if self._own is not None:
-            z, told["risk"] = self._solutions()[int(tree)]
-            told["forecast"] = z[:, None].copy()
-        return told
+            z, fields["risk"] = self._solutions()[int(tree)]
+            fields["forecast"] = z[:, None].copy()
+        return fields
 
     def _merged(self, *others: Self) -> Self:
         check_is_fitted(self)
@@ -186,13 +186,13 @@ class OwnLoss(GeneralizedMondrianForest):
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
-        state.pop("_solved", None)  # found again
+        state.pop("_solved", None)  # computed again
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if hasattr(self, "forest_"):
-            self._tell_risks()
+            self._set_node_risks()
 
     def _adopt(
         self,
@@ -201,5 +201,5 @@ class OwnLoss(GeneralizedMondrianForest):
         feature_names: Iterable[str] | None = None,
     ) -> Self:
         fitted = super()._adopt(forest, classes, feature_names)
-        fitted._tell_risks()
+        fitted._set_node_risks()
         return fitted

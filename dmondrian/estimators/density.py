@@ -36,8 +36,8 @@ _CANDIDATES = 24  # lifetimes that held-out rows choose from; each is normalised
 class MondrianDensity(DensityMixin, ChosenLifetime):
     """Density of rows in the unit cube, by the mean over trees of the log density of cells.
 
-    The density of one tree is normalised exactly; that of a forest by draws, with an error that
-    is told.
+    The density of one tree is normalised exactly; that of a forest by draws, with a known
+    standard error.
 
     Parameters
     ----------
@@ -58,23 +58,23 @@ class MondrianDensity(DensityMixin, ChosenLifetime):
     validation_fraction : float, default=0.1
         Share of the rows that "validation" holds out.
     bound : float or None, default=None
-        beta_n: a tree says log densities in [-bound, bound] before it is normalised; None for
+        beta_n: limit of a tree's log densities before normalisation, to [-bound, bound]; None for
         max(1, ln(1 + n)).
     cell_value : {"log_frequency", "minimizer"}, default="log_frequency"
-        What a tree says of cell A, which holds n_A of n rows. "log_frequency": log(n_A / (n vol A))
-        moved into the limits, which is *not* the least of Z24's empirical risk -(1/n) sum_i h(X_i)
-        + log int exp(h) over [-bound, bound] wherever a limit is reached, as it is in each empty
-        cell. "minimizer": that least, log(n_A / (n vol A)) + s moved into the limits with one exact
-        number s for all cells of a tree, so that the largest values reach the bound (see
-        :mod:`dmondrian.ensemble.density_risk`). Of rows that were not learned the default is the
-        more likely one, or as likely, at chosen lifetimes; at much shorter ones, where the limits
-        cut, the minimizer may be (``benchmarks/generalized.py choices``). Of a fitted density it
-        may be changed, as ``bound`` and ``n_draws`` may; lifetimes that "penalized" chose stay.
+        Log density of a tree in cell A, which has n_A of n rows. "log_frequency": log(n_A / (n vol
+        A)) moved into the limits, which is *not* the least of Z24's empirical risk -(1/n) sum_i
+        h(X_i) + log int exp(h) over [-bound, bound] wherever a limit is reached, as it is in each
+        empty cell. "minimizer": that least, log(n_A / (n vol A)) + s moved into the limits with one
+        exact number s for all cells of a tree, so that the largest values reach the bound (see
+        :mod:`dmondrian.ensemble.density_risk`). On new rows the default has at least the same
+        likelihood at chosen lifetimes; at much shorter ones, where the limits cut, the minimizer
+        may have more (``benchmarks/generalized.py choices``). It may be changed after fitting, as
+        may ``bound`` and ``n_draws``; lifetimes chosen by "penalized" stay.
     n_draws : int, default=10000
         Draws that normalise a forest: the standard error of the log density is at most
         ``normalization_error_``, which falls as one over the root of them.
     clip : bool, default=False
-        Move rows outside the cube to its surface; else they are refused.
+        Move rows outside the cube to its surface; otherwise they are refused.
     random_state, n_jobs
         As in :class:`dmondrian.MondrianForestClassifier`.
 
@@ -86,7 +86,7 @@ class MondrianDensity(DensityMixin, ChosenLifetime):
     lifetime_, lifetimes_ : float, float64 array of shape (T,)
         Lifetime in use now, of each tree; the former is their median.
     normalization_error_ : float
-        Standard error of every log density that is told, the same for all rows; 0 for one tree.
+        Standard error of log densities, the same for all rows; 0 for one tree.
     empty_mass_ : float
         Probability that trees give to cells without rows, their mean. Above a half the estimate is
         close to uniform, which is warned of.
@@ -167,12 +167,14 @@ class MondrianDensity(DensityMixin, ChosenLifetime):
         self.n_jobs = n_jobs
 
     def _given_lifetime(self, n_features: int) -> Lifetime:
-        if (self.lifetime is None or self._way == "penalized") and self.max_lifetime is None:
+        if (
+            self.lifetime is None or self._lifetime_choice == "penalized"
+        ) and self.max_lifetime is None:
             raise ParameterError(
                 f"lifetime={self.lifetime!r}: without an end cells shrink to points, which have no "
                 "density: give a number as lifetime, or a max_lifetime"
             )
-        is_chosen = self._way in ("penalized", "validation")
+        is_chosen = self._lifetime_choice in ("penalized", "validation")
         return None if is_chosen else super()._given_lifetime(n_features)
 
     def _forest_parameters(self, n_features: int, n_classes: int = 0) -> ForestParameters:
@@ -184,21 +186,21 @@ class MondrianDensity(DensityMixin, ChosenLifetime):
             cost=Cost(
                 "density",
                 bound=None if self.bound is None else float(self.bound),
-                selection="penalized" if self._way == "penalized" else None,
+                selection="penalized" if self._lifetime_choice == "penalized" else None,
                 penalty=None if self.penalty is None else float(self.penalty),
                 cell_value=self.cell_value,
             ),
         )
 
     def _check_stream(self) -> None:
-        if self._way == "validation":
+        if self._lifetime_choice == "validation":
             raise ParameterError(
                 'lifetime="validation" holds out rows of a fit: call fit, or learn the stream with '
                 "a max_lifetime and call choose_lifetime with held-out rows"
             )
 
     def _checked_labels(self, y: np.ndarray) -> np.ndarray:
-        return np.zeros(len(y))  # rows are all there is
+        return np.zeros(len(y))  # there are no labels
 
     @fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
@@ -226,7 +228,7 @@ class MondrianDensity(DensityMixin, ChosenLifetime):
     def _learn_all(
         self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None, n_classes: int
     ) -> None:
-        if self._way != "validation":
+        if self._lifetime_choice != "validation":
             super()._learn_all(X, y, w, n_classes)
             return
         is_held = held_out(len(X), float(self.validation_fraction))
@@ -325,13 +327,13 @@ class MondrianDensity(DensityMixin, ChosenLifetime):
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
-        state.pop("_density", None)  # it holds the forest, and is made again
+        state.pop("_density", None)  # refers to the forest; computed again
         return state
 
     @property
     @in_one_state
     def normalization_error_(self) -> float:
-        """Standard error of every log density that is told; 0 for one tree."""
+        """Standard error of log densities, the same for all rows; 0 for one tree."""
         self._fitted_forest()
         return self._now.error
 

@@ -1,7 +1,7 @@
-"""Feature scales that a user gives, and thresholds in the units of the user's columns.
+"""Given feature scales, and thresholds in the units of the original columns.
 
-Relies on NumPy's float32 arithmetic. Promises that a row goes the same way by a threshold told
-here as it does in the forest, whatever its scales and units.
+Relies on NumPy's float32 arithmetic. Promises that a row goes to the same side of a threshold
+returned here as in the forest, for any scales and units.
 
 Shapes: d features, k thresholds.
 """
@@ -21,7 +21,7 @@ from dmondrian.errors import ParameterError
 
 
 def is_per_column(given: Any) -> bool:
-    """Whether a parameter is an array-like, of a number per column."""
+    """Return whether a parameter is an array-like with a number per column."""
     return not (given is None or isinstance(given, (Real, str, dict, PowerLifetime)))
 
 
@@ -31,7 +31,7 @@ def numbers_per_column(given: Any, name: str) -> np.ndarray:
     Raises
     ------
     ParameterError
-        It holds something else than numbers, or is ragged.
+        It has non-numbers, or is ragged.
     """
     try:
         return np.asarray(given, np.float64)
@@ -48,7 +48,7 @@ def given_scales(
     Raises
     ------
     ParameterError
-        They are not d numbers > 0 that a float32 holds.
+        They are not d numbers > 0 within float32.
     """
     if feature_scales is None or isinstance(feature_scales, str):
         return None
@@ -68,13 +68,13 @@ def given_scales(
 
 
 def scales_of(parameters: ForestParameters) -> np.ndarray:
-    """Return what each column is multiplied by, float32 [d]."""
+    """Return the factor of each column, float32 [d]."""
     given = parameters.feature_scales
     return np.array(np.ones(parameters.n_features) if given is None else given, np.float32)
 
 
 def units_of(parameters: ForestParameters) -> np.ndarray:
-    """Return what scaled columns are rounded to multiples of, float64 [d]; 0 for none."""
+    """Return the unit to whose multiples scaled columns are rounded, float64 [d]; 0 for none."""
     given = parameters.feature_units
     return np.array(np.zeros(parameters.n_features) if given is None else given)
 
@@ -82,14 +82,14 @@ def units_of(parameters: ForestParameters) -> np.ndarray:
 def thresholds_of_rows(
     thresholds: np.ndarray, features: np.ndarray, parameters: ForestParameters
 ) -> np.ndarray:
-    """Return t with x <= t where x goes left, for all float32 x; float32 [k].
+    """Return t such that x <= t exactly if x goes left, for all float32 x; float32 [k].
 
-    A forest compares x * scale, rounded to the unit, with its own threshold. The quotient rounds,
-    and so do the products: the largest x that goes left lies few floats beside it.
+    A forest compares x * scale, rounded to the unit, with its threshold. Both the quotient and the
+    products round: the largest x that goes left is within a few floats of the quotient.
     """
     scales, units = scales_of(parameters)[features], units_of(parameters)[features]
     each = np.where(units > 0.0, units, 1.0)
-    # Halfway to the next multiple: it may be any float32 up to there, which goes to the even one.
+    # Halfway to the next multiple, where rounding goes to the even one.
     last = np.where(units > 0.0, (np.floor(thresholds / each) + 0.5) * each, thresholds)
 
     def goes_left(x: np.ndarray) -> np.ndarray:

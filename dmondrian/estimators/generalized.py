@@ -1,4 +1,4 @@
-"""What the generalised Mondrian forests share (Z24): a loss, limits, and lifetimes that are chosen.
+"""Base class of the generalised Mondrian forests (Z24): a loss, bounds, and chosen lifetimes.
 
 Relies on :class:`dmondrian.estimators.chosen_lifetime.ChosenLifetime` and on
 :mod:`dmondrian.ensemble.lifetime_selection`.
@@ -53,11 +53,11 @@ class GeneralizedMondrianForest(ChosenLifetime):
     learning_rate: Any
 
     def _cost(self) -> Cost:
-        """Return what the cells minimise."""
+        """Return the loss settings."""
         return Cost(
             self.loss,
             bound=None if self.bound is None else float(self.bound),
-            selection=self._way if self._way in SELECTIONS else None,
+            selection=self._lifetime_choice if self._lifetime_choice in SELECTIONS else None,
             penalty=None if self.penalty is None else float(self.penalty),
             rate=self._rate(),
         )
@@ -80,12 +80,12 @@ class GeneralizedMondrianForest(ChosenLifetime):
         return theory if self.learning_rate == "theory" else float(self.learning_rate)
 
     def _given_lifetime(self, n_features: int) -> Lifetime:
-        if self._way not in (None, "grow"):
+        if self._lifetime_choice not in (None, "grow"):
             return None
         return super()._given_lifetime(n_features)
 
     def _check_stream(self) -> None:
-        if self._way == "validation":
+        if self._lifetime_choice == "validation":
             raise ParameterError(
                 'lifetime="validation" holds out rows of a fit: call fit; or learn the stream with '
                 'lifetime=None and call choose_lifetime with held-out rows; or use "prequential"'
@@ -110,7 +110,7 @@ class GeneralizedMondrianForest(ChosenLifetime):
     ) -> None:
         if first:
             self.__dict__.pop("_held_out_path", None)
-        if not first or self._way != "validation":
+        if not first or self._lifetime_choice != "validation":
             super()._learn(X, y, w, n_classes, first)
             return
         held = held_out(len(X), float(self.validation_fraction))
@@ -194,16 +194,16 @@ class GeneralizedMondrianForest(ChosenLifetime):
         Returns
         -------
         dict
-            As in :class:`dmondrian.MondrianForestRegressor`, and ``forecast``, what each cell says
-            (float64 [m, k], on the scale of the loss; 0 in cells without rows) and ``risk``, the
-            total loss of its rows by it (float64 [m]).
+            As in :class:`dmondrian.MondrianForestRegressor`, and ``forecast``, the prediction of
+            each cell (float64 [m, k], on the scale of the loss; 0 in cells without rows) and
+            ``risk``, the total loss of its rows with it (float64 [m]).
         """
-        told = super().nodes(tree)
+        fields = super().nodes(tree)
         arrays = self.forest_.trees[tree]
         m = int(arrays.head_i[N_NODES])
-        told["forecast"], told["risk"] = np.zeros((m, self.forest_.n_outputs)), np.zeros(m)
-        assess(self.forest_.policies.loss, arrays, told["forecast"], told["risk"])
-        return told
+        fields["forecast"], fields["risk"] = np.zeros((m, self.forest_.n_outputs)), np.zeros(m)
+        assess(self.forest_.policies.loss, arrays, fields["forecast"], fields["risk"])
+        return fields
 
     def _node_forecasts(self, stat: np.ndarray, offset: float) -> dict[str, np.ndarray]:
         seen = stat[:, 0] > 0.0  # a cell of the cube may have no rows
@@ -212,4 +212,4 @@ class GeneralizedMondrianForest(ChosenLifetime):
 
 
 Chosen = PowerLifetime | dict[str, float] | float | str | ArrayLike | None
-"""What ``lifetime`` may be."""
+"""Types of ``lifetime``."""

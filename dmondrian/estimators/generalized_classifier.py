@@ -45,8 +45,8 @@ def _has_probabilities(self: GeneralizedMondrianForestClassifier) -> bool:
 class GeneralizedMondrianForestClassifier(OwnLoss, ForestClassifier):
     """Mondrian forest of the best constants under a binary cost.
 
-    With labels y = +-1 each cell says the z of least total cost phi(-y z) over its rows, the forest
-    the mean over trees; its sign is the class. Trees, lifetimes and domains are those of
+    With labels y = +-1 each cell predicts the z of least total cost phi(-y z) over its rows, the
+    forest the mean over trees; its sign is the class. Trees, lifetimes and domains are those of
     :class:`dmondrian.MondrianForestClassifier`.
 
     Parameters

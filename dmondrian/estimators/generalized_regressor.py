@@ -36,8 +36,8 @@ from dmondrian.tuning.auto_settings import LAST
 class GeneralizedMondrianForestRegressor(LabelIntervals, OwnLoss, ForestRegressor):
     """Mondrian forest of the best constants under a convex loss: quantiles, counts, robust means.
 
-    Each cell says the constant of least total loss over its rows, the forest the mean over trees
-    (Z24, Equations 2 and 3). Trees, lifetimes and domains are those of
+    Each cell predicts the constant of least total loss over its rows, the forest the mean over
+    trees (Z24, Equations 2 and 3). Trees, lifetimes and domains are those of
     :class:`dmondrian.MondrianForestRegressor`.
 
     Parameters
@@ -54,8 +54,8 @@ class GeneralizedMondrianForestRegressor(LabelIntervals, OwnLoss, ForestRegresso
         Where Huber's loss becomes linear, in units of the label.
     bound : float or None, default=None
         beta_n of Z24: |z| <= bound, and z <= -1 / bound for the geometric family. None lets it grow
-        with the rows for counts, beta_n = max(1, ln(1 + n)) to either side of what all rows
-        together say, and is no limit for the others, whose z lies among the labels.
+        with the rows for counts, beta_n = max(1, ln(1 + n)) to either side of the
+        constant of all rows, and is no limit for the others, whose z is within the labels' range.
     max_rows_per_leaf : int, default=64
         Distinct labels that a cell keeps where the loss needs them (Huber, quantiles). Up to there
         solutions are exact, beyond they are those of ranks with a certified error, about
@@ -83,13 +83,13 @@ class GeneralizedMondrianForestRegressor(LabelIntervals, OwnLoss, ForestRegresso
         Until when trees are split where the lifetime grows or is chosen, and the most it can be:
         without it a tree has a leaf per distinct row.
     aggregation : {"mean", "aggregate"}, default="mean"
-        The cell alone speaks, as in Z24, or the exact mixture over all prunings, as in
+        The prediction of the cell alone, as in Z24, or the exact mixture over all prunings, as in
         :class:`dmondrian.AMFRegressor`: for losses that are exp-concave within a ``bound``, with a
         fixed ``lifetime`` or None.
     learning_rate : "theory" or float, default="theory"
         Of the mixture; "theory" is the largest at which the loss is exp-concave.
     empty_cell : {"parent", "prior"}, default="parent"
-        What a cell without rows says: what its parent says, or 0, as in Z24.
+        Prediction of a cell without rows: that of its parent, or 0, as in Z24.
     predict_extension : {"leaf", "expected"}, default="leaf"
         As in :class:`dmondrian.MondrianForestClassifier`.
     domain, clip, max_nodes, feature_scales, feature_units, warmup_rows, random_state, n_jobs
@@ -107,7 +107,7 @@ class GeneralizedMondrianForestRegressor(LabelIntervals, OwnLoss, ForestRegresso
     interval_scores_, interval_coverage_ : float64 array, float; after :meth:`calibrate_intervals`
         How far held-out labels are outside of intervals of this coverage, sorted.
     feature_scales_ : float32 array of shape (d,)
-        What each column is multiplied by.
+        Factor of each column.
     feature_units_ : float64 array of shape (d,)
         As in :class:`dmondrian.AMFClassifier`.
     feature_importances_ : float64 array of shape (d,)
@@ -246,12 +246,12 @@ class GeneralizedMondrianForestRegressor(LabelIntervals, OwnLoss, ForestRegresso
         float64 array of shape (n,), or (n, q) where ``quantile`` is a list, in its order
         """
         lifetimes = None if lifetime is None else self._as_lifetimes(lifetime)
-        told = self._responses_at(X, lifetimes)
-        return self._in_order(told if lifetimes is None else told[0])
+        outputs = self._responses_at(X, lifetimes)
+        return self._in_order(outputs if lifetimes is None else outputs[0])
 
     @of_one_fit
     def predict_link(self, X: Any, lifetime: float | None = None) -> np.ndarray:
-        """Return z, what cells say on the scale of the loss, mean over trees.
+        """Return z, the mean over trees of the cells' predictions on the scale of the loss.
 
         Parameters
         ----------
@@ -266,11 +266,11 @@ class GeneralizedMondrianForestRegressor(LabelIntervals, OwnLoss, ForestRegresso
 
     @in_one_state
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return how good the predictions are; 1 is perfect, more is better.
+        """Return the score of the predictions; 1 is perfect.
 
-        Of one prediction a row R2, as all regressors of scikit-learn do. Of several quantiles the
-        mean over levels of the share of pinball loss that they explain, D2, beside the same
-        quantile of ``y`` (:func:`sklearn.metrics.d2_pinball_score`).
+        For one output R2, as all regressors of scikit-learn. For several quantiles the mean over
+        levels of D2, the share of pinball loss explained compared with the same quantile of
+        ``y`` (:func:`sklearn.metrics.d2_pinball_score`).
 
         Parameters
         ----------
@@ -278,21 +278,21 @@ class GeneralizedMondrianForestRegressor(LabelIntervals, OwnLoss, ForestRegresso
         y : array-like of shape (n,)
         sample_weight : array-like of shape (n,), optional
         """
-        from sklearn.metrics import d2_pinball_score, r2_score  # slow to load, as in scikit-learn
+        from sklearn.metrics import d2_pinball_score, r2_score  # slow to import
 
-        told = self.predict(X)
-        if told.ndim == 1:
-            return float(r2_score(y, told, sample_weight=sample_weight))
+        predicted = self.predict(X)
+        if predicted.ndim == 1:
+            return float(r2_score(y, predicted, sample_weight=sample_weight))
         levels = np.ravel(self._begun_with["quantile"])
         shares = [
-            d2_pinball_score(y, told[:, k], sample_weight=sample_weight, alpha=float(level))
+            d2_pinball_score(y, predicted[:, k], sample_weight=sample_weight, alpha=float(level))
             for k, level in enumerate(levels)
         ]
         return float(np.mean(shares))
 
     @of_one_fit
     def staged_predict(self, X: Any, lifetimes: Iterable[float]) -> Iterator[np.ndarray]:
-        """Return the predictions at each of many lifetimes, in one way down each tree.
+        """Return the predictions at each of many lifetimes, in one pass through each tree.
 
         Parameters
         ----------
@@ -309,11 +309,11 @@ class GeneralizedMondrianForestRegressor(LabelIntervals, OwnLoss, ForestRegresso
         ParameterError
             If lifetimes do not increase, or pass the one that trees are realised to.
         """
-        return iter([self._in_order(told) for told in self._responses_at(X, lifetimes)])
+        return iter([self._in_order(outputs) for outputs in self._responses_at(X, lifetimes)])
 
-    def _in_order(self, told: np.ndarray) -> np.ndarray:
+    def _in_order(self, outputs: np.ndarray) -> np.ndarray:
         """Return outputs [n, k] in the order of the levels given; [n] where there is one."""
         levels = self._begun_with["quantile"]  # those learned, whatever was set since
         if self._begun_with["loss"] != "quantile" or np.ndim(levels) == 0:
-            return told[:, 0]
-        return told[:, np.argsort(np.argsort(np.ravel(levels)))]
+            return outputs[:, 0]
+        return outputs[:, np.argsort(np.argsort(np.ravel(levels)))]

@@ -1,7 +1,7 @@
-"""How sure a Mondrian forest regressor is: of a label, and of its mean.
+"""Mixin for quantiles, prediction intervals and confidence intervals of Mondrian regressors.
 
-Relies on :mod:`dmondrian.uncertainty.gaussian_mixture` for what the forest says of a label, and on
-:mod:`dmondrian.uncertainty.confidence` for the rows that speak in a mean.
+Relies on :mod:`dmondrian.uncertainty.gaussian_mixture` for the predictive distribution, and on
+:mod:`dmondrian.uncertainty.confidence` for the weights of rows in a mean.
 
 Shapes: n rows, d features, q quantiles, m rows learned or held out.
 """
@@ -27,18 +27,18 @@ from dmondrian.uncertainty.gaussian_mixture import check_levels, mixture_std, pr
 
 
 class Intervals(MondrianForest):
-    """Quantiles and intervals; a base of the regressor, not to be used directly."""
+    """Mixin with quantiles and intervals; not to be used directly."""
 
-    _forgets: ClassVar[tuple[str, ...]] = ("interval_scores_",)  # those of another forest
+    _forgets: ClassVar[tuple[str, ...]] = ("interval_scores_",)  # invalid after learning more rows
     interval_scores_: np.ndarray
 
     @in_one_state
     def predict_quantiles(
         self, X: Any, quantiles: Iterable[float], lifetime: float | None = None
     ) -> np.ndarray:
-        """Return quantiles of the label at each row, as the forest sees it.
+        """Return quantiles of the predictive distribution at each row.
 
-        They are those of a mixture of Gaussians in which trees count alike. With
+        It is a mixture of Gaussians, one of equal weight per tree. With
         ``aggregation="hierarchy"`` a tree's share is its exact predictive distribution: the
         posterior at the cell, and at each branch off above it. With "mean" it is one Gaussian, with
         mean and variance of the labels in the cell (0 in a cell of one row: without an end of the
@@ -84,8 +84,8 @@ class Intervals(MondrianForest):
             Probability of the interval, in (0, 1).
         calibrated : bool, default=False
             False: between the quantiles at (1 - coverage) / 2 from both ends, see
-            :meth:`predict_quantiles`. True: mean plus and minus as many standard deviations as
-            held-out rows ask for, see :meth:`calibrate_intervals`.
+            :meth:`predict_quantiles`. True: mean plus and minus a number of standard deviations
+            fitted to held-out rows, see :meth:`calibrate_intervals`.
 
         Returns
         -------
@@ -114,13 +114,13 @@ class Intervals(MondrianForest):
         return mean - half, mean + half
 
     def calibrate_intervals(self, X: Any, y: Any) -> Self:
-        """Measure on held-out rows how wide intervals have to be.
+        """Calibrate the width of intervals on held-out rows.
 
         Split conformal prediction with errors in units of the predicted standard deviation: if
         these m rows and a new one are exchangeable, and none of them was learned,
-        ``predict_interval(..., calibrated=True)`` holds the new label with at least the asked
+        ``predict_interval(..., calibrated=True)`` contains the new label with at least the given
         probability, and at most 1 / (m + 1) more where errors are distinct; on average over rows,
-        not at each x. Learning more rows forgets the calibration.
+        not at each x. Learning more rows drops the calibration.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""What the estimators of the Mondrian kernel share: partitions, how they are fitted, lifetimes.
+"""Base classes of the Mondrian kernel estimators: partitions, fitting, lifetimes.
 
 Relies on :mod:`dmondrian.kernel_machine`.
 
@@ -36,7 +36,7 @@ _SHARES = 3 * 8  # bytes of the matrices of an exact fit, for each pair of colum
 
 
 class MondrianPartitions(ColumnLifetimes):
-    """Base of what has Mondrian partitions of one lifetime; not to be used directly."""
+    """Base of estimators with Mondrian partitions of one lifetime; not to be used directly."""
 
     aggregation, empty_cell, predict_extension = "mean", "prior", "leaf"
     max_nodes, feature_scales, warmup_rows = None, None, LAST
@@ -57,7 +57,7 @@ class MondrianPartitions(ColumnLifetimes):
         at = float(self.lifetime) if is_number else 1.0  # type: ignore[arg-type]  # it is one
         if not np.isfinite(at):
             raise ParameterError(
-                f"lifetime={at!r} parts all rows, which leaves no kernel: give a finite number"
+                f"lifetime={at!r} separates all rows, which leaves no kernel: give a finite number"
             )
         expected = self.domain == "range" and joint.n_outputs > 0
         return ForestParameters(
@@ -72,7 +72,7 @@ class MondrianPartitions(ColumnLifetimes):
 
     @property
     def feature_importances_(self) -> np.ndarray:
-        """Not told: splits do not look at labels, and cells are not fitted one by one."""
+        """Not available: splits are independent of labels, and cells are fitted jointly."""
         raise AttributeError(f"{type(self).__name__} has no feature_importances_")
 
 
@@ -139,7 +139,7 @@ class MondrianKernel(MondrianPartitions):
                 f'loss="{self._loss}" has its optimum found for all rows together: call fit, or '
                 'learn the stream (or a run on a cluster) with loss="squared"'
             )
-        if self._way in CHOICES:
+        if self._lifetime_choice in CHOICES:
             raise ParameterError(
                 f"lifetime={self.lifetime!r} is chosen from all rows: call fit, or learn the "
                 "stream with a number"
@@ -173,14 +173,14 @@ class MondrianKernel(MondrianPartitions):
         y, n_threads = np.asarray(y, np.float64), self._n_threads(len(X))
         self.__dict__.pop("lifetime_path_", None)
         parameters = self._new_forest(X.shape[1], n_classes).parameters
-        if self._way is not None:
+        if self._lifetime_choice is not None:
             given = parameters, int(self.n_estimators), (X, y, w), n_threads, self.max_lifetime
-            if self._way == "average":
+            if self._lifetime_choice == "average":
                 self.forest_, self.lifetime_path_ = averaged(*given, self.lifetime_prior)
                 return
             fraction = float(self.validation_fraction)
             if self._loss == "squared":
-                path = choose_lifetime(*given, self._way, fraction)
+                path = choose_lifetime(*given, self._lifetime_choice, fraction)
             else:
                 path = choose_by_loss(*given, fraction)
             self.lifetime_path_ = path
@@ -224,7 +224,7 @@ class MondrianKernel(MondrianPartitions):
         turns: Turns | None = None,
     ) -> None:
         if forest.exact is not None:
-            from dmondrian._memory_limit import usable_bytes  # fits by batches do without stores
+            from dmondrian._memory_limit import usable_bytes  # not needed for mini-batches
 
             forest.exact.most = int((usable_bytes() / 2 / _SHARES) ** 0.5)
         forest.update(X, y, w, n_threads, turns)

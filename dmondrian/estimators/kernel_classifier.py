@@ -18,7 +18,7 @@ from dmondrian.estimators.kernel import MondrianKernel
 from dmondrian.estimators.one_state import of_one_fit
 
 
-def _tells_proba(classifier: Any) -> bool:
+def _has_proba(classifier: Any) -> bool:
     if classifier._fitted_loss == "hinge":
         raise AttributeError('loss="hinge" has no probabilities: use "log_loss" or "squared"')
     return True
@@ -28,8 +28,8 @@ class MondrianKernelClassifier(ForestClassifier, MondrianKernel):
     """Linear classification with the Laplace kernel, by the cells of Mondrian partitions.
 
     By default a score for each class is fitted by least squares to ones at its rows and zeros at
-    others, as in :class:`dmondrian.MondrianKernelRegressor`; probabilities are the scores, those
-    below 0.001 told as that, over their sum. Logistic and hinge loss are those of scikit-learn's
+    others, as in :class:`dmondrian.MondrianKernelRegressor`; probabilities are the scores, raised
+    to at least 0.001, over their sum. Logistic and hinge loss are those of scikit-learn's
     ``LogisticRegression`` and ``LinearSVC`` on the same features.
 
     Parameters
@@ -219,7 +219,7 @@ class MondrianKernelClassifier(ForestClassifier, MondrianKernel):
         proba = shares(scores) if self._fitted_loss == "squared" else scores
         return proba[:, 1] - proba[:, 0]
 
-    @available_if(_tells_proba)
+    @available_if(_has_proba)
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return class probabilities, float64 [n, K], columns as in ``classes_``.
 
@@ -231,7 +231,7 @@ class MondrianKernelClassifier(ForestClassifier, MondrianKernel):
         """
         return proba_of(self._fitted_loss, self._mean_prediction(X))
 
-    @available_if(_tells_proba)
+    @available_if(_has_proba)
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Return logs of :meth:`predict_proba`, float64 [n, K], in nats.
 

@@ -1,17 +1,17 @@
-"""Kernel classifiers by logistic and hinge loss: optima on the cells, warm-started over lifetimes.
+"""Kernel classifiers with logistic and hinge loss, warm-started over lifetimes.
 
 Of T partitions a row has the entry 1 / sqrt(T) in the column of its cell in each (B16, Equation 2).
 Weights minimise |w|^2 / 2 + sum over rows of C loss, C = weight / regularization, as scikit-learn's
 ``LogisticRegression`` (its intercept costs nothing) and ``LinearSVC`` (its intercept is a weight)
 do; of more than two classes the first is multinomial, the second one class against the others.
 
-From one lifetime to the next a cell is parted into cells that begin with its weight, which changes
-no forecast of a row that is learned; the hinge's dual variables, one for each row, stay.
+From one lifetime to the next a cell is split into cells that start with its weight, which changes
+no prediction of a learned row; the dual variables of the hinge loss, one per row, stay the same.
 
 Relies on scikit-learn for the logistic loss and on :mod:`dmondrian.kernel_machine.dual_kernels` for
 the hinge, as
-``LinearSVC`` begins anew each time. Promises optima up to the tolerance, not to the last bit: the
-former's sums are those of a BLAS.
+``LinearSVC`` has no warm start. Promises optima up to the tolerance, not to the last bit: the
+logistic loss depends on the BLAS.
 
 Shapes: n rows, T trees, c columns, K classes, k outputs.
 
@@ -49,11 +49,11 @@ LOGISTIC_TOLERANCE = 1e-6  # of the largest derivative by a weight, per unit of 
 HINGE_TOLERANCE = 1e-4  # of the largest derivative by a dual variable
 _MOST_ITERATIONS = 2000
 _ABSENT = -30.0  # log odds of a class that no learned row has
-_AHEAD = 2.0  # times what is realised: how far trees are drawn the next time
+_AHEAD = 2.0  # factor by which trees are grown beyond a requested lifetime
 
 
 class Cells(NamedTuple):
-    """Rows as the linear model sees them."""
+    """Cells of rows: the sparse features of the linear model."""
 
     columns: np.ndarray  # int64 [n, T], -1 for cells without learned rows
     n_columns: int
@@ -69,7 +69,7 @@ class Cells(NamedTuple):
 
 
 class Optimum(NamedTuple):
-    """What minimises the loss, and what a warm start goes on from."""
+    """Minimiser of the loss, also the start of the next one."""
 
     weights: np.ndarray  # float64 [p, c], of p linear functions: K, or one of two classes
     intercepts: np.ndarray  # float64 [p]
@@ -106,7 +106,7 @@ def minimise(
     ridge : float
         Reciprocal of C for a row of weight one.
     start : Optimum, optional
-        Of the same columns, to begin with.
+        Warm start, with the same columns.
     """
     least = _least_log_loss if loss == "log_loss" else _least_hinge
     return least(cells, codes, w, n_classes, ridge, start)
@@ -128,18 +128,18 @@ def _least_log_loss(
         intercepts = odds[1:] - odds[:1] if n_classes == 2 else odds
     if len(present) < 2:
         return Optimum(weights, intercepts, np.zeros((p, 0)), 0)
-    from sklearn.linear_model import LogisticRegression  # slow to load
+    from sklearn.linear_model import LogisticRegression  # slow to import
 
     model = LogisticRegression(
         C=1.0 / ridge, tol=LOGISTIC_TOLERANCE, max_iter=_MOST_ITERATIONS, warm_start=True
     )
-    which = np.arange(1) if len(present) == 2 else present  # rows of its weights among ours
+    which = np.arange(1) if len(present) == 2 else present  # their rows among all classes
     is_pair = len(present) == 2 and n_classes > 2
     if start is not None and not is_pair:
         model.classes_, model.coef_ = present, start.weights[which].copy()
         model.intercept_ = start.intercepts[which].copy()
     model.fit(cells.features, codes, sample_weight=w)
-    if is_pair:  # of more classes two have rows
+    if is_pair:  # two of several classes have rows
         signs = np.array([[-0.5], [0.5]])
         weights[present], intercepts[present] = signs * model.coef_, signs[:, 0] * model.intercept_
     else:
@@ -190,12 +190,12 @@ def losses_of(loss: str, scores: np.ndarray, codes: np.ndarray, n_classes: int) 
 
 
 def as_scores(values: np.ndarray, n_classes: int) -> np.ndarray:
-    """Return a score for each class [., K]: of two half the linear function, by sign."""
+    """Return a score for each class, [., K]; for two classes half the linear function by sign."""
     return values @ np.array([[-0.5, 0.5]]) if n_classes == 2 else values
 
 
 def fit_values(forest: Forest, rows: Rows, n_threads: int) -> None:
-    """Partition for all rows, and write the optimum's values of cells into an empty forest."""
+    """Grow the partitions of an empty forest for all rows, and write the optimal cell values."""
     X, y, w = rows
     joint, weights = joint_of(forest), np.ones(len(y)) if w is None else np.array(w, np.float64)
     columns = grow_columns(forest, X, w, n_threads, 0)
@@ -207,29 +207,29 @@ def fit_values(forest: Forest, rows: Rows, n_threads: int) -> None:
     values = as_scores(root * found.weights.T, joint.n_outputs).T
     write_cells(forest, as_scores(found.intercepts[None], joint.n_outputs)[0], values)
     for tree in forest.placed:
-        tree.d[:, MARK] = 0.0  # numbers of columns
+        tree.d[:, MARK] = 0.0  # clears column numbers
 
 
 class LossPath:
-    """Optima along lifetimes, each warm-started from the one before.
+    """Optima at increasing lifetimes, each warm-started from the previous one.
 
     Parameters
     ----------
     parameters : ForestParameters
-        Whose lifetime is looked for.
+        Those of the forest; the lifetime is to be chosen.
     n_trees : int
     rows : tuple
-        X float32 [n, d], classes float64 [n], weights float64 [n], 0 for rows that are held out.
+        X float32 [n, d], classes float64 [n], weights float64 [n], 0 for held-out rows.
     n_threads : int
     is_warm : bool, default=True
-        Whether optima begin with those before; else each begins with nothing.
+        Whether to start from the previous optimum.
 
     Attributes
     ----------
     optimum : Optimum or None
         At the last lifetime.
     n_columns : int
-        Cells that hold learned rows, there.
+        Cells with learned rows at that lifetime.
     """
 
     def __init__(
@@ -263,7 +263,7 @@ class LossPath:
         return leaves_of(self._forest, self._X, lifetime)
 
     def at(self, lifetime: float) -> Cells:
-        """Find the optimum at a lifetime, longer than those before; return all rows' cells."""
+        """Compute the optimum at a lifetime longer than the last; return the cells of all rows."""
         leaves, learned = self._leaves(lifetime), self._learned
         size = 1 + int(leaves.max())
         names = leaves + size * np.arange(leaves.shape[1])
@@ -275,7 +275,7 @@ class LossPath:
         own = Cells(np.ascontiguousarray(columns.reshape(len(learned), -1)), len(known))
         start = None
         if self._is_warm and self.optimum is not None and self._before is not None:
-            parents = self._before.columns.ravel()[first]  # of the cell that a new one was in
+            parents = self._before.columns.ravel()[first]  # old cell of each new one
             start = self.optimum._replace(weights=self.optimum.weights[:, parents])
         self.optimum = minimise(
             self._joint.loss, own, self._codes[learned], self._weights[learned],
@@ -290,10 +290,10 @@ class LossPath:
         """Yield lifetimes, their columns and the mean losses of rows ``held`` int64 [a]."""
         for lifetime in lifetimes:
             cells = self.at(lifetime)
-            assert self.optimum is not None  # just found
-            asked = cells._replace(columns=cells.columns[held])
-            said, k = self.optimum.scores(asked), self._joint.n_outputs
-            found = losses_of(self._joint.loss, said, self._codes[held], k)
+            assert self.optimum is not None  # set by `at`
+            own = cells._replace(columns=cells.columns[held])
+            scores, k = self.optimum.scores(own), self._joint.n_outputs
+            found = losses_of(self._joint.loss, scores, self._codes[held], k)
             yield lifetime, self.n_columns, math.fsum(found) / len(held)
 
 
@@ -323,7 +323,7 @@ def choose_by_loss(
 
 
 def check_settings(loss: str, fitting: str, solver: str, lifetime: Any) -> None:
-    """Refuse settings that are of squared errors alone.
+    """Refuse settings that need the squared loss.
 
     Raises
     ------

@@ -19,9 +19,9 @@ class MondrianKernelRegressor(ForestRegressor, MondrianKernel):
     """Ridge regression with the Laplace kernel, by the cells of Mondrian partitions.
 
     The cells of T partitions are the features of :class:`dmondrian.MondrianFeatures`; their weights
-    are fitted together. A cell without rows says the mean label. The partitions of all shorter
-    lifetimes are those of a longer one with cuts left out, so that one sweep finds the width of the
-    kernel.
+    are fitted together. A cell without rows predicts the mean label. Partitions of shorter
+    lifetimes are those of a longer one without its later cuts, so that one sweep finds the width of
+    the kernel.
 
     Parameters
     ----------

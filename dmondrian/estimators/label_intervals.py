@@ -24,7 +24,7 @@ from dmondrian.uncertainty.label_mixture import label_quantiles
 
 
 class LabelIntervals(GeneralizedMondrianForest):
-    """Adds quantiles and intervals to a regressor; not to be used directly."""
+    """Mixin with quantiles and intervals; not to be used directly."""
 
     _forgets: ClassVar[tuple[str, ...]] = ("interval_scores_", "interval_coverage_")
     interval_scores_: np.ndarray
@@ -36,10 +36,10 @@ class LabelIntervals(GeneralizedMondrianForest):
     ) -> np.ndarray:
         """Return quantiles of the labels of the cells of each row, mixed over trees.
 
-        Any levels, of any loss whose cells keep labels (quantile, Huber, your own with a
-        derivative). :meth:`predict` says for a quantile the mean over trees of the cells' own, as
-        Z24 does: of small cells these lie too close together. The mixture spreads as far as trees
-        differ. Neither is calibrated, see :meth:`calibrate_intervals` and
+        Any levels, for any loss whose cells keep labels (quantile, Huber, your own with a
+        derivative). ``predict`` returns for a quantile the mean over trees of the cells'
+        quantiles, as Z24 does, which are too narrow in small cells. The mixture also has the
+        variation between trees. Neither is calibrated, see :meth:`calibrate_intervals` and
         benchmarks/reports/generalized.md.
 
         Parameters
@@ -48,7 +48,7 @@ class LabelIntervals(GeneralizedMondrianForest):
         quantiles : iterable of float
             Increasing, in (0, 1).
         lifetime : float, optional
-            Lifetime to predict at; by default the one that :meth:`predict` uses.
+            Lifetime to predict at; by default the one that ``predict`` uses.
 
         Returns
         -------

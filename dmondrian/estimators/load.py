@@ -1,7 +1,7 @@
-"""Fitted estimators from checkpoints; a finished training run is one too.
+"""Loading of fitted estimators from checkpoints, those of training runs included.
 
-Relies on :mod:`dmondrian.checkpoint` for the bytes and their checks. Promises that what is
-loaded predicts, and goes on learning, exactly as what was saved.
+Relies on :mod:`dmondrian.checkpoint` for the bytes and their checks. Promises that a loaded
+estimator predicts, and continues learning, exactly as the saved one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from dmondrian.estimators.save import LABEL_KINDS
 from dmondrian.forest.state import decode_float
 from dmondrian.uncertainty.temperature_scaling import kind_of
 
-_DTYPE = re.compile(r"[<>|=]?[biufUO][0-9]{0,9}")  # NumPy reads more as a program
+# other strings may be parsed as structured dtypes
+_DTYPE = re.compile(r"[<>|=]?[biufUO][0-9]{0,9}")
 _MOST_LABEL_BYTES = 2**28
 
 
@@ -35,7 +36,7 @@ def estimator_of(algorithm: str, params: dict[str, Any]) -> Any:
     if isinstance(params.get("lifetime"), dict):
         params["lifetime"] = lifetime_from_json(params["lifetime"])
     if "feature_units" in signature(kind).parameters:
-        params.setdefault("feature_units", None)  # a model of before there were any
+        params.setdefault("feature_units", None)  # a model saved before the parameter existed
     return kind(**params)
 
 
@@ -82,25 +83,25 @@ def load_estimator(path: str | PathLike[str]) -> Any:
     return fitted
 
 
-def _interval_scores(told: Any, algorithm: str, is_signed: bool, path: Any) -> np.ndarray:
+def _interval_scores(stored: Any, algorithm: str, is_signed: bool, path: Any) -> np.ndarray:
     """Return the scores of calibrated intervals, checked."""
     has_any = is_signed or issubclass(ALGORITHMS[algorithm], Intervals)
-    is_list = isinstance(told, list) and has_any
-    scores = np.array([decode_float(score) for score in told] if is_list else [np.nan])
+    is_list = isinstance(stored, list) and has_any
+    scores = np.array([decode_float(score) for score in stored] if is_list else [np.nan])
     least = -np.inf if is_signed else 0.0
     if not (scores >= least).all() or not (scores[1:] >= scores[:-1]).all():
         raise CorruptError(
             f"{path}: run.json's interval scores should be numbers in order, >= 0 unless they are "
-            f"of a coverage, of a regressor that has them; found {str(told)[:80]} of {algorithm}"
+            f"of a coverage, of a regressor that has them; found {str(stored)[:80]} of {algorithm}"
         )
     return scores
 
 
-def _held_out_path(told: Any, parameters: ForestParameters, path: Any) -> LifetimePath:
+def _held_out_path(stored: Any, parameters: ForestParameters, path: Any) -> LifetimePath:
     """Return the lifetimes that held-out rows chose from, checked."""
     chosen = parameters.cost.lifetime if parameters.minimises_loss else None
     try:
-        lifetimes, risks = (np.array([decode_float(x) for x in column]) for column in told)
+        lifetimes, risks = (np.array([decode_float(x) for x in column]) for column in stored)
         is_sound = len(lifetimes) == len(risks) and chosen in lifetimes
         is_sound = is_sound and bool((np.diff(lifetimes, prepend=0.0) > 0.0).all())
     except (TypeError, ValueError):
@@ -108,27 +109,27 @@ def _held_out_path(told: Any, parameters: ForestParameters, path: Any) -> Lifeti
     if not is_sound:
         raise CorruptError(
             f"{path}: run.json's lifetime_path should be increasing lifetimes, with the {chosen} "
-            f"in use, and as many risks; found {str(told)[:80]}"
+            f"in use, and as many risks; found {str(stored)[:80]}"
         )
     return LifetimePath(lifetimes, risks[None], np.zeros(1), np.array([chosen]))
 
 
 def _labels(classes: list[Any] | None, dtype: str | None, path: Any) -> np.ndarray | None:
-    """Return class labels in the dtype that they had; a run's schema has none."""
+    """Return class labels in their original dtype; a run's schema has none."""
     if classes is None:
         return None
     try:
         if dtype is not None and not _DTYPE.fullmatch(dtype):
             raise TypeError(dtype)
         kind = np.array(classes).dtype if dtype is None else np.dtype(dtype)
-        # A text as wide as its dtype says could take any memory.
+        # The text width in a forged dtype could need any amount of memory.
         is_known = kind.kind in LABEL_KINDS and kind.itemsize * len(classes) <= _MOST_LABEL_BYTES
         labels = np.array(classes, kind) if is_known else np.empty(0)
         is_sound = labels.shape == (len(classes),) and labels.tolist() == classes
         if is_sound and bool((labels[1:] > labels[:-1]).all()):
             return labels
     except (TypeError, ValueError, OverflowError):
-        pass  # told below
+        pass  # raised below
     raise CorruptError(
         f"{path}: run.json's class labels should be distinct and in order, all texts, numbers or "
         f"booleans; found {str(classes)[:80]} of dtype {str(dtype)[:40]}"

@@ -1,6 +1,6 @@
-"""Memory for the trees that an estimator asks for.
+"""Check that the empty trees of an estimator fit into memory.
 
-Relies on what an empty tree takes. Promises that nothing is built where it cannot fit.
+Relies on the size of an empty tree. Promises that no tree is built if they do not fit.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ParameterError
 from dmondrian.forest.forest import Forest
 
-_MANY = 10_000  # trees up to which nobody asks how much memory there is
-_OBJECTS = 2500  # bytes of a tree beside its nodes, as Python's objects
+_MANY = 10_000  # trees up to which memory is not checked
+_OBJECTS = 2500  # bytes of a tree's Python objects, besides its nodes
 
 
-def check_room(parameters: ForestParameters, n_trees: int) -> None:
-    """Refuse trees that memory cannot hold even without a row, before the first one is made.
+def check_memory(parameters: ForestParameters, n_trees: int) -> None:
+    """Refuse more empty trees than fit into memory, before the first one is made.
 
     Raises
     ------
     ParameterError
-        If they take more than there is; the message tells both sizes.
+        If they need more memory than there is; the message has both sizes.
     """
     if n_trees <= _MANY:
         return
-    from dmondrian._memory_limit import usable_bytes  # forests of fewer trees do without stores
+    from dmondrian._memory_limit import usable_bytes  # not needed for small forests
 
     size, there = n_trees * (Forest(parameters, [0]).n_bytes + _OBJECTS), usable_bytes()
     if size > there:

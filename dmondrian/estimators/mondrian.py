@@ -1,7 +1,7 @@
-"""What the Mondrian forests with a lifetime share: lifetimes, and predictions at any of them.
+"""Base class of the Mondrian forests with a lifetime, which predict at any shorter one.
 
-Relies on trees that keep the statistics of every node, so that one tree answers for every
-lifetime up to the one it is realised to.
+Relies on trees that keep the statistics of every node, so that one tree predicts at every
+lifetime up to its own.
 
 Shapes: n rows, d features, k outputs, L lifetimes.
 """
@@ -69,30 +69,30 @@ class MondrianForest(ColumnLifetimes):
             return PowerLifetime(**self.lifetime)
         if isinstance(self.lifetime, str):
             return PowerLifetime(1.0, 1.0 / (n_features + 2))
-        return float(self.lifetime)  # type: ignore[arg-type]  # all others are gone
+        return float(self.lifetime)  # type: ignore[arg-type]  # the last possibility
 
     @property
     @in_one_state
     def lifetime_(self) -> float:
-        """Lifetime that predictions use now; 1 where each column has its own."""
+        """Current lifetime of predictions; 1 if each column has its own."""
         forest = self._fitted_forest()
         return forest.parameters.lifetime_at(forest.total_weight)
 
     def merge(self, *others: Self) -> Self:
         """Return the forest that learned the rows of this one and of others.
 
-        On the unit cube the partition does not look at the rows and their statistics add. What
-        it is for: rows that lie apart and may not travel, and more machines than trees. Where
-        rows can travel, :func:`dmondrian.distributed.train` shares out the trees instead: the
-        work is the same, each worker holds its own trees alone, and rows are still forecast by
-        a forest that learned all rows before them.
+        On the unit cube partitions do not depend on rows, and statistics add up. Use it for
+        rows that must stay on different machines, or for more machines than trees. Otherwise
+        :func:`dmondrian.distributed.train` distributes the trees: with the same work, each
+        worker holds its own trees only, and rows are forecast by a forest that learned all
+        rows before them.
 
         Parameters
         ----------
         *others : fitted estimators of this class
             Of equal parameters (``domain="cube"``, a whole number as ``random_state``, no
-            ``max_nodes``) and classes, that learned other rows of the same columns. Where some
-            know the columns' names, the merged forest does.
+            ``max_nodes``) and classes, that learned other rows of the same columns. If some
+            have column names, the merged forest has them.
 
         Returns
         -------
@@ -115,7 +115,7 @@ class MondrianForest(ColumnLifetimes):
             return self._merged(*others)
 
     def _merged(self, *others: Self) -> Self:
-        """Return what :meth:`merge` does, of estimators that nobody changes."""
+        """Merge estimators that no thread changes; see :meth:`merge`."""
         for other in (self, *others):
             check_is_fitted(other)
             other._check_unchanged()
@@ -154,9 +154,9 @@ class MondrianForest(ColumnLifetimes):
         return sums.mean
 
 
-def _common_names(told: Iterable[np.ndarray | None]) -> np.ndarray | None:
-    """Return the names of columns that forests were fitted with; refuse different ones."""
-    known = [names for names in told if names is not None]
+def _common_names(given: Iterable[np.ndarray | None]) -> np.ndarray | None:
+    """Return the common column names of forests, if any; refuse different ones."""
+    known = [names for names in given if names is not None]
     for names in known[1:]:
         if not np.array_equal(known[0], names):
             raise ParameterError(

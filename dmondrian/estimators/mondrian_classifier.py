@@ -24,8 +24,8 @@ from dmondrian.tuning.auto_settings import LAST
 class MondrianForestClassifier(ForestClassifier, MondrianForest):
     """Mondrian forest classifier with a fixed, growing or infinite lifetime.
 
-    A tree's splits do not look at the labels; the lifetime alone says how fine its cells are.
-    A fixed one is inconsistent: however many rows come, the cells stay as large as they are
+    A tree's splits do not depend on the labels; the lifetime alone determines the size of its
+    cells. A fixed one is inconsistent: the cells stay as large as they are for any number of rows
     (M17, Proposition 1; ``benchmarks/figures.py`` shows it). A growing one reaches the
     minimax rate for Lipschitz probabilities (M17, Theorem 2).
 
@@ -43,7 +43,7 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
         these numbers. ``lifetime_`` is 1 then, and predictions at another lifetime are asked for
         by its share of the array.
     aggregation : {"mean", "vote", "hierarchy"}, default="mean"
-        How the trees become one: "mean" of the class proportions of the cells, "vote" of
+        How trees are combined: "mean" of the class proportions of the cells, "vote" of
         the cells' majorities (M17, Algorithm 4), or "hierarchy", the mean of proportions
         smoothed along each tree by interpolated Kneser-Ney (L14).
     discount : float or None, default=None
@@ -57,7 +57,7 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
         over the extensions of the tree by x, in which x may branch off into a cell of its
         own. "auto" is "expected" for the hierarchy, as in L14, else "leaf".
     empty_cell : {"parent", "prior"}, default="parent"
-        What a cell without rows says: what its parent says, or 1/K (the vote then goes to
+        Prediction of a cell without rows: that of its parent, or 1/K (the vote then goes to
         the first class, as in M17).
     domain : {"range", "cube"}, default="range"
         "range" splits the range of the data (L14); "cube" the whole of [0, 1]^d (M17), whose

@@ -35,10 +35,10 @@ class MondrianForestRegressor(Intervals, ForestRegressor):
         As in :class:`dmondrian.MondrianForestClassifier`.
     aggregation : {"mean", "hierarchy"}, default="mean"
         "mean" of the cells' means, or "hierarchy": the posterior mean of a Gaussian hierarchy
-        along each tree (L16), which also tells how sure it is. Its messages are gathered anew
-        after learning, at the first prediction: about the price of one look at every node.
+        along each tree (L16), which also has a standard deviation. Its messages are computed
+        at the first prediction after learning, in a pass over all nodes.
     empty_cell : {"parent", "prior"}, default="parent"
-        What a cell without rows says: what its parent says, or 0, as in M17.
+        Prediction of a cell without rows: that of its parent, or 0, as in M17.
     predict_extension, domain, clip, max_nodes
     feature_scales, feature_units, warmup_rows, random_state, n_jobs
         As in :class:`dmondrian.MondrianForestClassifier`; scales are chosen by squared

@@ -1,8 +1,8 @@
-"""Answers of one state: what a method reads of an estimator together, no thread changes meanwhile.
+"""Consistent reads of an estimator that other threads may be training.
 
 Relies on :class:`dmondrian.ensemble.threads.Turns`, of which each estimator has one. Promises that
-what is marked here answers as the forest was before or after some row of what other threads learn,
-and as one fit left the estimator.
+decorated methods see the forest as it is between two rows that other threads learn, and the
+attributes of a single fit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def one_state(*estimators: Any) -> AbstractContextManager[None]:
-    """Return a context in which other threads leave estimators as they are."""
+    """Return a context manager in which no other thread changes the estimators."""
     if len(estimators) == 1:
         kept: AbstractContextManager[None] = estimators[0]._turns.reading()
         return kept
@@ -27,7 +27,7 @@ def one_state(*estimators: Any) -> AbstractContextManager[None]:
 
 
 def in_one_state(method: _Method) -> _Method:
-    """Let a method see an estimator in one state."""
+    """Decorate a method so that no other thread changes its estimator during the call."""
 
     @functools.wraps(method)
     def read(self: Any, *args: Any, **named: Any) -> Any:
@@ -38,10 +38,9 @@ def in_one_state(method: _Method) -> _Method:
 
 
 def of_one_fit(method: _Method) -> _Method:
-    """Let a method see an estimator as one fit left it, where it asks the forest no more than once.
+    """Decorate a method that reads the forest at most once, so that it sees the result of one fit.
 
-    That costs less than to keep the state: the method is called again where another fit ended
-    meanwhile.
+    Cheaper than `in_one_state`: the method is called again if another fit ended during the call.
     """
 
     @functools.wraps(method)
@@ -49,14 +48,14 @@ def of_one_fit(method: _Method) -> _Method:
         own = self.__dict__
         forest = own.get("forest_")
         try:
-            told = method(self, *args, **named)
+            result = method(self, *args, **named)
         except Exception:
             if own.get("forest_") is forest:
                 raise
         else:
             if own.get("forest_") is forest:
-                return told
+                return result
         with self._turns.reading():
             return method(self, *args, **named)
 
-    return read  # type: ignore[return-value]  # likewise
+    return read  # type: ignore[return-value]  # of the same signature

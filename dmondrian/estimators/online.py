@@ -1,4 +1,4 @@
-"""What the online random forests share (D13): settings, nodes, importances.
+"""Base class of the online random forests (D13): settings, nodes, importances.
 
 Relies on :mod:`dmondrian.ensemble.settings.fringe_settings`.
 
@@ -30,7 +30,7 @@ from dmondrian.tuning.auto_settings import LAST
 class OnlineRandomForest(BaseForest):
     """Base of the online random forests; not to be used directly."""
 
-    # What other forests leave to the user: nothing is scaled, nothing extends.
+    # Parameters of other forests that do not apply: no scales, no extensions.
     domain, clip, feature_scales, warmup_rows = "range", False, None, LAST
     predict_extension = "leaf"
 
@@ -62,7 +62,7 @@ class OnlineRandomForest(BaseForest):
     ignore_share: float
 
     def _settings(self) -> FringeSettings:
-        """Return how splits are chosen; refuse what does not go together."""
+        """Return the settings of split selection; refuse inconsistent ones."""
         if self.must_split_ratio < 1.0:
             raise ParameterError(
                 "must_split_ratio is beta(d) / alpha(d), and D13 needs beta(d) >= alpha(d): a leaf "
@@ -138,13 +138,13 @@ class OnlineRandomForest(BaseForest):
             (float64 [m, K], classifiers) or ``mean`` (float64, regressors; nan without rows); and
             ``root``, the id of the root. Ids are permanent.
         """
-        told = super().nodes(tree)
-        del told["candidates"], told["candidates_size"]
-        parent, time = told["parent"], told["time"]
-        told["depth"] = np.where(parent >= 0, time[parent], 0.0).astype(np.int64)
-        told["fringe"] = told["fringe"] == 1
-        told["gain"] = np.where(told["left"] >= 0, told["gain"], 0.0)
-        return told
+        fields = super().nodes(tree)
+        del fields["candidates"], fields["candidates_size"]
+        parent, time = fields["parent"], fields["time"]
+        fields["depth"] = np.where(parent >= 0, time[parent], 0.0).astype(np.int64)
+        fields["fringe"] = fields["fringe"] == 1
+        fields["gain"] = np.where(fields["left"] >= 0, fields["gain"], 0.0)
+        return fields
 
 
 CRITERION = StrOptions({"entropy", "gini", "hellinger"})

@@ -1,4 +1,4 @@
-"""What all forest regressors share: learning, and the predicted mean.
+"""Base class of the forest regressors: learning, and the predicted mean.
 
 Relies on :class:`dmondrian.estimators.base.BaseForest`.
 
@@ -62,7 +62,7 @@ class ForestRegressor(RegressorMixin, BaseForest):
         return self
 
     def _checked_labels(self, y: np.ndarray) -> np.ndarray:
-        """Return labels as the forest knows them, float64 [n]; refuse others."""
+        """Return encoded labels, float64 [n]; refuse invalid ones."""
         return np.asarray(_bounded(y), np.float64)
 
     def _label_finder(self) -> Callable[[Any], float | None]:
@@ -88,7 +88,7 @@ class ForestRegressor(RegressorMixin, BaseForest):
 
 
 def _bounded(y: np.ndarray) -> np.ndarray:
-    """Return targets; refuse those whose squares no float64 holds."""
+    """Return targets; refuse those whose squares overflow."""
     if y.dtype.kind not in "biuf":
         y = _numbers(y)
     largest = float(np.abs(y).max(initial=0.0))
@@ -101,7 +101,7 @@ def _bounded(y: np.ndarray) -> np.ndarray:
 
 
 def _numbers(y: np.ndarray) -> np.ndarray:
-    """Return what texts or objects say as numbers, float64; refuse what is none."""
+    """Return texts or objects converted to float64; refuse non-numbers."""
     if y.dtype.kind in "OUS":
         try:
             return y.astype(np.float64)
@@ -114,6 +114,6 @@ def _numbers(y: np.ndarray) -> np.ndarray:
 
 
 def _bounded_number(y: Any) -> float | None:
-    """Return a target as :func:`_bounded` does; None for what is none."""
+    """Return a target as :func:`_bounded` does; None if it is no number."""
     is_sound = not isinstance(y, str) and abs(y) <= LARGEST_TARGET
     return float(y) if is_sound else None

@@ -1,6 +1,6 @@
-"""The weights of rows, checked.
+"""Validation of sample weights.
 
-Relies on NumPy alone. Promises that every weight that passes moves the total, which keys the draws.
+Relies on NumPy alone. Promises that each accepted weight changes the total, which keys the draws.
 
 Shapes: n rows.
 """
@@ -15,14 +15,14 @@ from dmondrian.errors import ParameterError
 
 
 def checked_weights(sample_weight: Any, n: int, seen: float) -> np.ndarray:
-    """Return weights as float64 [n]; those of rows before sum to ``seen``.
+    """Return weights as float64 [n]; ``seen`` is the total weight of earlier rows.
 
     Raises
     ------
     ValueError
-        If they are not one finite number >= 0 for each row.
+        If they are not a finite number >= 0 for each row.
     ParameterError
-        If one vanishes beside the total before it.
+        If one is too small to change the total before it.
     """
     w = np.array(sample_weight, np.float64)
     w = np.full(n, float(w)) if w.ndim == 0 else w
@@ -30,9 +30,8 @@ def checked_weights(sample_weight: Any, n: int, seen: float) -> np.ndarray:
         raise ValueError(f"sample_weight.shape == {w.shape}, expected {(n,)}: one weight per row")
     if not np.isfinite(w).all() or (w < 0).any():
         raise ValueError("Negative values or not a finite number in sample_weight")
-    with np.errstate(
-        over="ignore"
-    ):  # what is too large is said by :mod:`dmondrian.ensemble.settings.numeric_limits`
+    # :mod:`dmondrian.ensemble.settings.numeric_limits` refuses too large weights.
+    with np.errstate(over="ignore"):
         before = seen + np.concatenate([[0.0], np.cumsum(w)[:-1]])
     vanishing = np.flatnonzero((w > 0) & (w < 4.0 * np.finfo(np.float64).eps * before))
     if len(vanishing):

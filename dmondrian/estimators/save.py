@@ -1,7 +1,7 @@
-"""Fitted estimators to checkpoints.
+"""Saving of fitted estimators as checkpoints.
 
-Relies on :mod:`dmondrian.checkpoint` for the bytes. Promises that what ``load`` makes of them
-predicts, and goes on learning, exactly as what was saved.
+Relies on :mod:`dmondrian.checkpoint` for the bytes. Promises that a loaded estimator predicts, and
+continues learning, exactly as the saved one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dmondrian.estimators.feature_scales import is_per_column, numbers_per_colum
 from dmondrian.forest.state import encode_float
 
 LABEL_KINDS = {"b": bool, "i": int, "u": int, "f": float, "U": str, "O": str}
-# What learning more never changes; the settings in use are stored with the trees.
+# Parameters that never change; the settings in use are stored with the trees.
 _LASTING = ("algorithm", "n_features", "n_classes", "seed")
 
 
@@ -72,7 +72,7 @@ def _plain(value: Any) -> Any:
 
 
 def _label_list(classes: np.ndarray) -> list[Any]:
-    """Return class labels as JSON values; refuse kinds that would not come back equal."""
+    """Return class labels as JSON values; refuse types that JSON does not preserve."""
     kind = classes.dtype.kind
     labels = [_plain(label) for label in classes]
     if kind not in LABEL_KINDS or any(not isinstance(label, LABEL_KINDS[kind]) for label in labels):

@@ -1,7 +1,7 @@
-"""Forests for other programs: ONNX models, and plain trees for SHAP values.
+"""Export of forests to other programs: ONNX models, and plain trees for SHAP values.
 
-Relies on fitted estimators and runs. Promises models that answer as the forest does, or an error
-that says why a forest cannot be exported.
+Relies on fitted estimators and runs. Promises models that predict as the forest does, or an error
+with the reason why a forest cannot be exported.
 """
 
 from dmondrian.export.onnx import to_onnx

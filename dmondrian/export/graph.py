@@ -1,4 +1,4 @@
-"""A graph of ONNX operators that grows from its inputs to its outputs, each value named for it.
+"""Builder of graphs of ONNX operators, from inputs to outputs.
 
 Relies on the package onnx, loaded when a graph is made. Promises a model that its checker passes.
 """
@@ -11,12 +11,12 @@ import numpy as np
 
 from dmondrian.errors import ParameterError
 
-ONNX_OPSET, ONNX_ML_OPSET = 17, 3  # of 2022 and 2021: known to runtimes since onnxruntime 1.12
-_IR_VERSION = 8  # of the same time
+ONNX_OPSET, ONNX_ML_OPSET = 17, 3  # of 2022 and 2021: supported since onnxruntime 1.12
+_IR_VERSION = 8  # of the same year
 
 
 class Graph:
-    """Operators in the order in which they were added; values go by their names."""
+    """Operators in the order in which they were added; values are referred to by name."""
 
     def __init__(self) -> None:
         self._nodes: list[Any] = []
@@ -60,7 +60,7 @@ class Graph:
         return name
 
     def output(self, value: str, name: str, kind: Any, width: int | None = None) -> None:
-        """Make a value an output of another name, [n, width], or [n] where there is no width."""
+        """Make a value an output called `name`, [n, width], or [n] without a width."""
         from onnx import helper
 
         self._take(name)
@@ -69,11 +69,11 @@ class Graph:
         self._outputs.append(helper.make_tensor_value_info(name, _element(kind), shape))
 
     def _take(self, name: str) -> None:
-        """Keep a name for an input or output; refuse one that is taken."""
+        """Reserve a name for an input or output; refuse one that is taken."""
         if name in self._taken:
             raise ParameterError(
-                f"a column is called {name!r}, as an output of the model is, and ONNX knows values "
-                "by one name each: rename the column, or export with columns=False"
+                f"a column is called {name!r} like an output of the model, and names are unique in "
+                "ONNX: rename the column, or export with columns=False"
             )
         self._taken.add(name)
 

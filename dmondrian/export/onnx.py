@@ -1,9 +1,9 @@
-"""A fitted forest as an ONNX model: one tree ensemble, and what stands before and behind it.
+"""Export of a fitted forest as an ONNX model: a tree ensemble with its inputs and outputs.
 
 Relies on :func:`dmondrian.export.plain_trees.plain_trees`, and on the package onnx (the extra
-`onnx`) for the file. Promises answers that are the forest's, rounded to float32: the graph compares
-columns and adds leaves in double precision. (Trees are added in another order, which can show where
-the sum lies half-way between two float32 numbers.)
+`onnx`) for the file. Promises the forest's predictions, rounded to float32: the graph compares
+columns and adds leaves in double precision. (Trees are added in another order, which can change the
+rounding of sums half-way between two float32 numbers.)
 
 The operator is TreeEnsembleRegressor of ai.onnx.ml 3, whose leaves may hold several numbers; its
 successor TreeEnsemble (ai.onnx.ml 5) holds one, and fewer runtimes know it.
@@ -52,22 +52,23 @@ def to_onnx(
         File to write.
     columns : bool, optional
         Whether the model takes the columns of the training data, an input [n, 1] for each by its
-        name, and encodes them as the run did; else it takes one matrix "X", float32 [n, d], of the
-        features that the forest learned. By default the columns, where the model is a run.
+        name, and encodes them as the run did; otherwise it takes one matrix "X", float32 [n, d], of
+        the features that the forest learned. By default True for runs.
 
     Returns
     -------
     onnx.ModelProto
         Outputs: "label" [n] and "probabilities" float32 [n, K] of classifiers ("decision" [n, 1]
         too of generalised ones, without probabilities for the hinge), "prediction" float32 [n, k]
-        of regressors. Its metadata say what the inputs are.
+        of regressors. Its metadata describe the inputs.
 
     Raises
     ------
     ParameterError
         The forest is no tree ensemble (``predict_extension="expected"``, ``domain="cube"``, a loss
         of your own), is larger than a file of ONNX may be, or has no columns that ONNX could
-        encode; or `out` cannot be written, or is a file of another kind. The message says which.
+        encode; or `out` cannot be written, or is a file of another kind. The message has the
+        reason.
     MissingPackageError
         The package onnx is not installed.
 
@@ -98,7 +99,7 @@ def to_onnx(
 
 
 def _model(estimator: Any, encoded: Schema | None, schema: Schema | None) -> Any:
-    """Return the model; ``encoded`` is the encoding of columns that it does itself."""
+    """Return the model; ``encoded`` is the encoding of columns done inside of it, if any."""
     trees = plain_trees(estimator)
     _check_size(trees)
     graph = Graph()
@@ -115,7 +116,7 @@ def _model(estimator: Any, encoded: Schema | None, schema: Schema | None) -> Any
 
 
 def _opened(model: Any) -> tuple[Any, Schema | None]:
-    """Return the estimator, and the encoding of its columns where a run knows one."""
+    """Return the estimator, and for a run the encoding of its columns."""
     if not isinstance(model, (str, PathLike)):
         return model, None
     from dmondrian import load
@@ -143,15 +144,15 @@ def _about(estimator: Any, schema: Schema | None, takes: str) -> dict[str, str]:
     names = getattr(estimator, "feature_names_in_", None)
     if names is None and schema is not None:
         names = schema.feature_names
-    told = {
+    metadata = {
         "algorithm": estimator.algorithm,
         "dmondrian": __version__,
         "inputs": takes,
         "rows_learned": f"{estimator.forest_.total_weight:g}",
     }
     if names is not None:
-        told["feature_names"] = json.dumps([str(name) for name in names])
-    return told
+        metadata["feature_names"] = json.dumps([str(name) for name in names])
+    return metadata
 
 
 def _add_trees(graph: Graph, X: str, trees: Sequence[PlainTree]) -> str:
@@ -187,7 +188,7 @@ def _add_trees(graph: Graph, X: str, trees: Sequence[PlainTree]) -> str:
 
 
 def _add_outputs(graph: Graph, estimator: Any, mean: str) -> None:
-    """Add what stands between the mean over trees and the answers of the estimator."""
+    """Add the operators between the mean over trees and the outputs of the estimator."""
     forest = estimator.forest_
     its, classes = forest.parameters, getattr(estimator, "classes_", None)
     if classes is None:
@@ -227,7 +228,7 @@ def _add_prediction(graph: Graph, estimator: Any, mean: str) -> None:
 
 
 def _calibrated(graph: Graph, mean: str, exponent: float) -> str:
-    """Add p^b over its sum; the largest is taken out first, as powers of small ones vanish."""
+    """Add p^b / sum(p^b), computed relative to the largest p, as powers of small ones underflow."""
     axis = graph.constant(np.array([1]))
     mean = graph.add("Cast", mean, to=np.float64)
     mean = graph.add("Max", mean, graph.constant(FLOOR))
@@ -239,8 +240,8 @@ def _calibrated(graph: Graph, mean: str, exponent: float) -> str:
 
 def _response(graph: Graph, loss: str, z: str) -> str:
     """Add the function of ``loss_settings.responses``, in double precision."""
-    told = _function(graph, loss, graph.add("Cast", z, to=np.float64))
-    return graph.add("Cast", told, to=np.float32)
+    response = _function(graph, loss, graph.add("Cast", z, to=np.float64))
+    return graph.add("Cast", response, to=np.float32)
 
 
 def _function(graph: Graph, loss: str, z: str) -> str:

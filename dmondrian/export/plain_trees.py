@@ -1,9 +1,9 @@
-"""A fitted forest as plain trees: links, thresholds and what each leaf says, ready for others.
+"""Export of a fitted forest as plain trees: links, thresholds and leaf values.
 
-Relies on trees at rest (:mod:`dmondrian.ensemble.predictor.predictor_kernels`). Promises that a row
-goes down a plain tree, by ``x <= threshold`` on the columns that the estimator takes, to the leaf
-that answers it in the forest, and that the leaf says what the forest's own says, to the last bit;
-or an error that says why the forest is no sum over leaves.
+Relies on flat predictors (:mod:`dmondrian.ensemble.predictor.predictor_kernels`). Promises that a
+row goes down a plain tree, by ``x <= threshold`` on the columns that the estimator takes, to the
+leaf that predicts it in the forest, and that the leaf has the forest's value, to the last bit; or
+an error with the reason why the forest is no sum over leaves.
 
 Shapes: m nodes of a tree, k outputs.
 """
@@ -31,7 +31,7 @@ class PlainTree(NamedTuple):
     right: np.ndarray  # int32 [m], -1 at leaves
     feature: np.ndarray  # int32 [m], -1 at leaves
     threshold: np.ndarray  # float32 [m]; rows with x <= threshold go left; 0 at leaves
-    value: np.ndarray  # float64 [m, k], what a leaf says; 0 elsewhere
+    value: np.ndarray  # float64 [m, k], prediction of a leaf; 0 elsewhere
     weight: np.ndarray  # float64 [m], weight of the rows learned below
 
 
@@ -51,7 +51,7 @@ def plain_trees(estimator: Any) -> list[PlainTree]:
     Raises
     ------
     ParameterError
-        What a tree says of a row is not told by the leaf alone, or is told by a Python function.
+        The prediction of a tree depends on more than the leaf, or on a Python function.
     """
     check_is_fitted(estimator)
     with one_state(estimator):
@@ -67,42 +67,42 @@ def _check_leafwise(parameters: Any) -> None:
     """Refuse forests that are no tree ensembles, with the reason."""
     if parameters.learns_jointly:
         raise ParameterError(
-            "the Mondrian kernel works out for each row which cell of a partition holds it, and is "
-            "a linear model of these cells: no list of leaves holds its answers; keep the "
-            "estimator, or export a forest"
+            "the Mondrian kernel finds for each row its cell of each partition, and is a linear "
+            "model of these cells: no list of leaves has its predictions; keep the estimator, or "
+            "export a forest"
         )
     if parameters.is_density:
         raise ParameterError(
-            "a density divides what its cells say by a normaliser of all trees, on cells that are "
-            "drawn where a row asks for them: no tree ensemble holds its answers; keep the "
-            "estimator"
+            "a density divides the values of its cells by a normaliser of all trees, on cells that "
+            "are drawn for each row: no tree ensemble has its predictions; keep the estimator"
         )
     if parameters.domain == "cube":
         raise ParameterError(
-            'domain="cube": where no row was learned, a forest on the cube draws the cells that '
-            "splits would have made when a row asks for them, so no list of leaves holds its "
-            'answers; train with domain="range" to export'
+            'domain="cube": where no row was learned, a forest on the cube draws the cells of '
+            "later splits when a row is predicted, so no list of leaves has its predictions; "
+            'train with domain="range" to export'
         )
     if parameters.expected_extension:
         raise ParameterError(
             'predict_extension="expected" weighs, for each row, all places where it could branch '
-            "off the tree: its answers change within a leaf, which no tree ensemble can say; "
+            "off the tree: its predictions vary within a leaf, unlike those of a tree ensemble; "
             'train with predict_extension="leaf" to export'
         )
     if parameters.has_custom_loss:
         raise ParameterError(
-            "a loss of your own tells what a cell says by a Python function, which cannot leave "
-            "with the trees; use a built-in loss to export"
+            "a loss of your own computes predictions by a Python function, which cannot be "
+            "exported; use a built-in loss to export"
         )
 
 
 def _plain(tree: nodes.Tree, frozen: FrozenTree, parameters: ForestParameters) -> PlainTree:
-    speaks = np.full(int(tree.head_i[nodes.N_NODES]), -1)  # which answer a node gives
-    speaks[frozen.leaves] = np.arange(len(frozen.leaves))
+    # index of each leaf's value, -1 for splits
+    leaf_index = np.full(int(tree.head_i[nodes.N_NODES]), -1)
+    leaf_index[frozen.leaves] = np.arange(len(frozen.leaves))
     origin, m = np.array([tree.head_i[nodes.ROOT]]), 1  # nodes of a level, places given away
     levels, first_child = [], []
     while len(origin):  # level by level, children side by side
-        is_split = speaks[origin] < 0
+        is_split = leaf_index[origin] < 0
         levels.append(origin)
         first_child.append(np.where(is_split, m + 2 * (np.cumsum(is_split) - 1), -1))
         m += 2 * int(is_split.sum())
@@ -117,7 +117,7 @@ def _plain(tree: nodes.Tree, frozen: FrozenTree, parameters: ForestParameters) -
     k = parameters.n_outputs
     value = np.zeros((m, k))
     # A Gaussian hierarchy's answers have a second moment behind the mean.
-    value[is_leaf] = frozen.answers[speaks[origin[is_leaf]], :k]
+    value[is_leaf] = frozen.answers[leaf_index[origin[is_leaf]], :k]
     weight = tree.d[origin, nodes.STAT].copy()
     if not has_boxes(tree.columns):  # splits of an online random forest stop counting
         for level, end in zip(levels[::-1], ends[::-1], strict=True):
@@ -128,7 +128,7 @@ def _plain(tree: nodes.Tree, frozen: FrozenTree, parameters: ForestParameters) -
 
 
 def shap_trees(estimator: Any) -> dict[str, Any]:
-    """Return a fitted forest as ``shap.TreeExplainer`` takes trees of its user's own.
+    """Return a fitted forest in the format for custom trees of ``shap.TreeExplainer``.
 
     Values are divided by the number of trees, so that SHAP values and the base value of a row sum
     to the mean over trees: class probabilities before calibration, the mean label, or z on the
@@ -148,7 +148,7 @@ def shap_trees(estimator: Any) -> dict[str, Any]:
     Raises
     ------
     ParameterError
-        The forest is no tree ensemble; the message says why.
+        The forest is no tree ensemble; the message has the reason.
 
     Notes
     -----

@@ -1,6 +1,6 @@
-"""Object stores behind one small interface: a local folder, S3 and its relatives, memory.
+"""Object stores with one small interface: local folders, S3 and similar services, memory.
 
-Promises: nothing is ever visible half-written under its own name; `put_new` lets one writer win;
+Promises: no object is ever visible half-written; of concurrent `put_new` calls one succeeds;
 credentials come from the environment and appear in no repr, error or pickle.
 """
 

@@ -1,4 +1,4 @@
-"""Addresses: what a user may write to name a folder of objects, and what it means.
+"""Addresses of stores: paths and URLs as users write them, parsed.
 
 A plain path or file:// names a local folder, s3:// (also gs://, az://, abfs://) a prefix in a
 bucket, memory:// a store inside this process, for tests. An address never carries a secret: one
@@ -22,7 +22,7 @@ SCHEMES = ("file", "memory", *CLOUD_SCHEMES)
 
 @dataclass(frozen=True)
 class Address:
-    """A parsed address; `url` is its one spelling, which opens the same folder again."""
+    """A parsed address; `url` is its canonical form, which opens the same folder."""
 
     scheme: str  # "file", "memory" or one of CLOUD_SCHEMES
     bucket: str  # bucket, container or name of a memory store; "" for a local folder
@@ -37,7 +37,7 @@ class Address:
 
 
 def parse_address(text: str | os.PathLike[str]) -> Address:
-    """Read a path or URL.
+    """Parse a path or URL.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def _parse_url(text: str, scheme: str) -> Address:
     try:
         parts = urlsplit(text)
     except ValueError:
-        # The text itself is not repeated: it may hold a key.
+        # The text is not repeated: it may contain a key.
         raise StoreError(
             f"A {scheme}:// address that is no URL was given: expected {scheme}://bucket/prefix."
         ) from None

@@ -1,4 +1,4 @@
-"""Failures: the one place where a backend's exception becomes one of ours.
+"""Translation of the exceptions of storage backends into those of this package.
 
 Relies on obstore's exception classes. Promises that no message holds a credential of the
 environment, and that every message names the operation, the object and a next step.
@@ -21,21 +21,21 @@ SIGNED = re.compile(
     r"(?:=|>|\": ?\"))[^&\s<\"]+",
     re.IGNORECASE,
 )
-# A server's error page can be long; the first lines say it.
+# A server's error page can be long; the first lines are enough.
 MESSAGE_LENGTH = 500
 
 
 class ExistsError(StoreError):
-    """An object of that name is there already."""
+    """An object of that name exists already."""
 
 
 def translate(error: BaseException, doing: str, name: str, url: str) -> StoreError:
-    """Turn a backend's exception into a StoreError (or ExistsError, NotFoundError).
+    """Return the StoreError (or ExistsError, NotFoundError) for a backend's exception.
 
     Parameters
     ----------
     error : BaseException
-        What obstore or the operating system raised.
+        Raised by obstore or the operating system.
     doing : str
         The operation, for the message: "writing", "reading", ...
     name : str
@@ -52,9 +52,9 @@ def translate(error: BaseException, doing: str, name: str, url: str) -> StoreErr
 
 
 def scrub(text: str) -> str:
-    """Replace every credential that the environment or a signed URL holds by ``***``."""
+    """Replace the credentials of the environment and of signed URLs by ``***``."""
     for variable, value in os.environ.items():
-        # Values shorter than this are flags or would blank out ordinary words.
+        # Shorter values are flags, or would replace ordinary words.
         is_secret = SECRET_OWNER.match(variable) and SECRET_NAME.search(variable)
         if is_secret and len(value) >= 6:
             text = text.replace(value, "***")

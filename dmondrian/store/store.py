@@ -1,4 +1,4 @@
-"""Store: named objects below one address, written whole or not at all.
+"""Store: named objects below one address, written atomically.
 
 Relies on obstore. Its LocalStore writes to ``name#1`` and then hard-links (create) or renames
 (overwrite), so a killed process leaves at most a ``name#1``, which no listing shows. It does not
@@ -83,7 +83,7 @@ class Store:
     Attributes
     ----------
     url : str
-        The address in its one spelling; opens the same store in any process.
+        The address in canonical form; opens the same store in any process.
     is_local : bool
         Objects are files below a local folder.
     """
@@ -131,7 +131,7 @@ class Store:
         if isinstance(data, int):
             raise CorruptError(
                 f"{name} in {self.url} has {data} bytes, at most {most} were expected: it is "
-                "not what its writer put. Restore it from a copy or use an earlier checkpoint."
+                "not what was written. Restore it from a copy or use an earlier checkpoint."
             )
         return data
 
@@ -152,7 +152,7 @@ class Store:
         return self._call("reading", name, read)
 
     def size(self, name: str) -> int | None:
-        """Size of an object in bytes, None when there is none."""
+        """Return the size of an object in bytes, None if there is none."""
         try:
             head = self._call("looking for", name, lambda: obstore.head(self._backend, name))
         except NotFoundError:
@@ -160,15 +160,15 @@ class Store:
         return int(head["size"])
 
     def exists(self, name: str) -> bool:
-        """Whether there is an object of that name."""
+        """Return whether there is an object of that name."""
         return self.size(name) is not None
 
     def list(self, prefix: str = "") -> list[str]:
-        """Names of all objects below a folder of the store, sorted."""
+        """Return the names of all objects below a folder of the store, sorted."""
         return list(self.sizes(prefix))
 
     def sizes(self, prefix: str = "") -> dict[str, int]:
-        """Bytes of all objects below a folder of the store, by name, sorted."""
+        """Return the sizes in bytes of all objects below a folder, by sorted name."""
 
         def listed() -> dict[str, int]:
             pages = obstore.list(self._backend, prefix=prefix or None)
@@ -178,7 +178,7 @@ class Store:
         return self._call("listing", prefix or "objects", listed)
 
     def put(self, name: str, data: bytes) -> None:
-        """Write an object, replacing one of that name at once and as a whole."""
+        """Write an object, replacing one of that name atomically."""
         self._put(name, data, "overwrite")
 
     def put_new(self, name: str, data: bytes) -> None:
@@ -317,7 +317,7 @@ class Store:
     def _call(self, doing: str, name: str, action: Callable[[], T]) -> T:
         try:
             return action()
-        # obstore says "not implemented" of a store that lacks an operation.
+        # obstore raises "not implemented" for a store that lacks an operation.
         except (BaseError, OSError, ValueError, NotImplementedError) as error:
             failure = translate(error, doing, name, self.url)
         # Raised outside the handler: a chained original could show what was scrubbed.
@@ -346,13 +346,13 @@ def _backend(address: Address, create: bool) -> Any:
             address.bucket,
             prefix=address.path or None,
             retry_config=RETRY,  # type: ignore[arg-type]  # a TypedDict to obstore
-            client_options=_s3_client_options(),  # type: ignore[arg-type]  # likewise
+            client_options=_s3_client_options(),  # type: ignore[arg-type]
         )
-    return from_url(address.url, retry_config=RETRY)  # type: ignore[call-overload]  # likewise
+    return from_url(address.url, retry_config=RETRY)  # type: ignore[call-overload]
 
 
 def _s3_client_options() -> dict[str, Any] | None:
-    """Plain http only to this machine, unless AWS_ALLOW_HTTP says otherwise.
+    """Allow plain http only to this machine, unless AWS_ALLOW_HTTP is set.
 
     None elsewhere: options that are given here hide those of the environment (of proxies and
     certificates, say). An answer may take as long as here by obstore's own default.

@@ -1,6 +1,6 @@
-"""Whether a folder can be written, asked before the work whose results shall go there.
+"""Check that a folder can be written, before work whose results are stored there.
 
-Relies on `Store.probe`. Promises that nothing is left behind, folders that were missing included.
+Relies on `Store.probe`. Promises that no file and no new folder is left behind.
 """
 
 from __future__ import annotations

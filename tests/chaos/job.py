@@ -23,7 +23,7 @@ from dmondrian.checkpoint import Run
 from dmondrian.distributed import Progress, train
 from dmondrian.distributed.cluster import progress
 from dmondrian.distributed.training.coordinator import Coordinator
-from dmondrian.distributed.training.shard_state import Track
+from dmondrian.distributed.training.shard_state import ShardState
 from dmondrian.distributed.worker import work_units
 
 SILENCE = 1.0
@@ -76,17 +76,17 @@ def _watch_losses() -> None:
     )
     is_moving = [False]
 
-    def watch(self: Coordinator, track: Track) -> None:
-        alive = track.address in self._fleet.threads
+    def watch(self: Coordinator, state: ShardState) -> None:
+        alive = state.address in self._workers.threads
         say(
-            lost=track.shard,
-            address=track.address,
-            is_held=track.is_held,
-            rows=self._row(track.done) - self._row(track.base) if track.is_held else 0,
+            lost=state.shard,
+            address=state.address,
+            is_held=state.is_held,
+            rows=self._row(state.done) - self._row(state.base) if state.is_held else 0,
             # A worker that went away just as shards were rebalanced is a loss.
             is_move=is_moving[0] and alive,
         )
-        lose(self, track)
+        lose(self, state)
 
     def move(self: Coordinator) -> None:
         is_moving[0] = True

@@ -33,8 +33,8 @@ from dmondrian.checkpoint.document import seal, unseal
 from dmondrian.cli.describe import _facts
 from dmondrian.data import Plan, Schema, make_plan
 from dmondrian.distributed.scoring.model_info import open_model
-from dmondrian.distributed.training.attempt import Attempt, manner_of
-from dmondrian.distributed.training.resolve_settings import settle
+from dmondrian.distributed.training.attempt import Attempt, attempt_options
+from dmondrian.distributed.training.resolve_settings import resolve_parameters
 from dmondrian.distributed.training.run_setup import _about, _trees
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import DataError, DMondrianError
@@ -171,9 +171,9 @@ def read_all(folder: Path) -> list[str]:
 
     def resume() -> None:
         plan = Plan.from_parquet(Run.open(url).stream.read())
-        ForestParameters.from_json(settle(AMFClassifier(random_state=0), plan, url))
+        ForestParameters.from_json(resolve_parameters(AMFClassifier(random_state=0), plan, url))
         run = Run.create(url, json.loads((folder.parent / "about.json").read_text()))
-        Attempt(run, plan, manner_of(None, 4, None)).open(run.latest())
+        Attempt(run, plan, attempt_options(None, 4, None)).open(run.latest())
 
     def predict() -> None:
         estimator = load(url)

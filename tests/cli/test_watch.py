@@ -26,7 +26,7 @@ from dmondrian.cli.output import Output
 from dmondrian.cli.watch import cancel, follow
 from dmondrian.distributed import submit, train
 from dmondrian.distributed.scoring import heartbeat
-from dmondrian.distributed.scoring.heartbeat import ScoringBeat
+from dmondrian.distributed.scoring.heartbeat import Heartbeat
 from dmondrian.errors import ClusterError, ParameterError
 from tests.checkpoint.run_folders import ASKED, PLAN, commit
 from tests.distributed.conftest import (
@@ -131,7 +131,7 @@ def test_a_job_that_scores_is_asked_to_stop_and_waited_for(run: Run, is_stopped:
 
     def score() -> None:
         # Asked between its first beat and its first look for a request, it does not begin.
-        with suppress(KeyboardInterrupt), ScoringBeat(run.store, job):
+        with suppress(KeyboardInterrupt), Heartbeat(run.store, job):
             wait_until(lambda: jobs.is_asked_to_stop(run.store, job))
             time.sleep(2 * BEAT_SECONDS)
         jobs.end(run.store, job, is_stopped=is_stopped)
@@ -152,7 +152,7 @@ def test_a_request_from_before_the_scoring_is_obeyed(run: Run) -> None:
     job = jobs.hand_over(run.store)
     jobs.ask_to_stop(run.store, job)
     with pytest.raises(KeyboardInterrupt):
-        ScoringBeat(run.store, job).__enter__()
+        Heartbeat(run.store, job).__enter__()
 
 
 HOLDING = """

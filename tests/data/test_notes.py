@@ -80,7 +80,7 @@ def test_numbers_of_rows_are_noted_from_the_footers(write: Write, numbers, is_no
     path = write({"id": numbers, "x": x}, row_group_size=1_000)
     found = notes(path)
     assert ("'id' goes from" in found) == is_noted
-    assert ("think of excluding it" in found) == is_noted
+    assert ("consider excluding it" in found) == is_noted
     assert notes(path, exclude=["id"]) == ""
     few = write({"id": pa.array(np.arange(50)), "x": x[:50]}, "few.parquet")
     assert notes(few) == ""
@@ -92,4 +92,4 @@ def test_thousands_of_columns_left_out_have_some_notes(write: Write) -> None:
     assert len(plan.schema.left_out) == MOST_NOTES + 2
     assert len(plan.notes) == MOST_NOTES + 1
     assert plan.notes[0] == "'c0' is left out: constant (1)"
-    assert plan.notes[-1] == "2 more columns are left out, as `dmondrian schema` tells of each"
+    assert plan.notes[-1] == "2 more columns are left out; `dmondrian schema` lists them"

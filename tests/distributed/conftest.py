@@ -18,7 +18,7 @@ from distributed import Client, LocalCluster, Worker
 from dmondrian import AMFClassifier
 from dmondrian.checkpoint import Run
 from dmondrian.distributed import Progress, TrainedRun, train
-from dmondrian.distributed.cluster.workers import Fleet
+from dmondrian.distributed.cluster.workers import Workers
 
 ADULT = Path(__file__).parents[2] / "jobs/data/adult/part-0000-train.parquet"
 COLUMNS = ["age", "education-num", "hours-per-week", "capital-gain", "sex", "income"]
@@ -225,10 +225,10 @@ def talkative(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def giving_up_after(patience: float) -> Callable[..., None]:
-    """`Fleet.__init__` for fleets that wait that many seconds for a worker."""
-    before = Fleet.__init__
+    """`Workers.__init__` for fleets that wait that many seconds for a worker."""
+    before = Workers.__init__
 
-    def init(self: Fleet, client: Client) -> None:
+    def init(self: Workers, client: Client) -> None:
         before(self, client, patience)
 
     return init

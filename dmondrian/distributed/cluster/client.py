@@ -1,9 +1,9 @@
-"""The cluster of a call: the caller's, or worker processes of this machine for its duration.
+"""Connections to the cluster of a call: the caller's, or local workers for its duration.
 
-Relies on dask.distributed. Promises that a client the caller passes is left open, that a cluster
-started here is closed whatever happens, that Ctrl-C reaches the caller's process alone: local
-workers finish their step, so that a clean stop can take a checkpoint; and that nobody sends data
-in the clear to another host without being told.
+Relies on dask.distributed. Promises that a client passed by the caller is left open, that a cluster
+started here is always closed, that Ctrl-C reaches the caller's process alone (local workers finish
+their step, so that a clean stop can take a checkpoint), and that an unencrypted connection to
+another host raises a warning.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from distributed.security import Security
 
 from dmondrian.checkpoint import encode_forest
 from dmondrian.checkpoint.summary import Summary
-from dmondrian.distributed.cluster.interrupt import HeldBack, undisturbed
+from dmondrian.distributed.cluster.interrupt import DeferredInterrupt, without_sigint
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ClusterError, ParameterError
 from dmondrian.forest.forest import Forest
@@ -36,22 +36,22 @@ START_SECONDS = 120.0
 """How long local workers may take to start; a cold file system needs tens of seconds."""
 
 PROCESS_ROWS = 1_000_000
-"""From this many rows on, starting processes pays when a model is used."""
+"""Rows from which on worker processes are worth starting to use a model."""
 
 CONFIG = {
-    "distributed.scheduler.worker-ttl": "60 s",  # a stopped process is given up after a minute
-    "distributed.scheduler.work-stealing": False,  # orders are pinned: stealing only misleads
-    # A LocalCluster ends for good what has not come back 15 seconds after it was killed, even a
-    # process that has just begun.
+    "distributed.scheduler.worker-ttl": "60 s",  # silent workers are removed after a minute
+    "distributed.scheduler.work-stealing": False,  # orders are pinned: stealing is useless
+    # By default a LocalCluster removes a worker 15 seconds after it was lost, which a process that
+    # is still starting exceeds.
     "distributed.deploy.lost-worker-timeout": f"{START_SECONDS:.0f} s",
-    "distributed.worker.profile.enabled": False,  # every 10 ms, for a dashboard that is not there
-    # By itself each process asks 50 times a second whether its loop hangs, and 10 times how much
-    # memory it has: on a machine without spare processors, time that trees would learn in.
+    "distributed.worker.profile.enabled": False,  # samples every 10 ms, for the dashboard
+    # By default each process checks its event loop 50 times a second and its memory 10 times, which
+    # takes time from learning on a machine without spare processors.
     "distributed.admin.tick.interval": "1 s",
     "distributed.worker.memory.monitor-interval": "500 ms",
-    # Dask has the C library give back each array at once: then the next one is of pages that the
-    # machine has to clear, which costs a block of rows as much as to encode it. Kept are 16 MiB of
-    # a thread at most. What the environment says goes before.
+    # By default Dask has the C library return each array to the system at once, and clearing the
+    # pages of the next one costs as much as encoding a block. At most 16 MiB a thread are kept.
+    # Values in the environment take precedence.
     "distributed.nanny.pre-spawn-environ.MALLOC_MMAP_THRESHOLD_": 4 << 20,
     "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": 16 << 20,
 }
@@ -63,41 +63,40 @@ _PRIVATE = ("tls", "wss", "inproc")  # protocols that encrypt, or that leave no 
 _LOGGERS = [
     logging.getLogger(name) for name in ("distributed.worker", "distributed.worker.state_machine")
 ]
-_NO_NEWS = (
+_SHUTDOWN_MESSAGES = (
     "ended with CancelledError",  # a task
     "Failed to communicate with scheduler during heartbeat",
     "Scheduler was unaware of this worker",
 )
 
 
-def _is_news(record: logging.LogRecord) -> bool:
-    """Whether a record is of more than what a worker's end, or its scheduler's, cut short."""
-    return not any(told in str(record.msg) for told in _NO_NEWS)
+def _is_relevant(record: logging.LogRecord) -> bool:
+    """Return False for messages that follow from a worker or scheduler that shuts down."""
+    return not any(message in str(record.msg) for message in _SHUTDOWN_MESSAGES)
 
 
-def _quiet() -> None:
+def _mute_loggers() -> None:
     for logger in _LOGGERS:
-        logger.addFilter(_is_news)
+        logger.addFilter(_is_relevant)
 
 
-def _loud() -> None:
+def _unmute_loggers() -> None:
     for logger in _LOGGERS:
-        logger.removeFilter(_is_news)
+        logger.removeFilter(_is_relevant)
 
 
 class IgnoreInterrupt(WorkerPlugin):
     """Ctrl-C in a terminal reaches all processes of its group; the coordinator decides alone.
 
-    What a worker still computes, or tells the scheduler, when a cluster ends before its work is
-    done is no news either.
+    Messages about tasks and heartbeats that a closing cluster cuts short are filtered out too.
     """
 
     name = "dmondrian-ignore-interrupt"
     idempotent = True
 
     def setup(self, worker: Worker) -> None:
-        """Ignore SIGINT in this worker's process, and say nothing of what ends with it."""
-        _quiet()
+        """Ignore SIGINT in this worker's process and mute messages about its shutdown."""
+        _mute_loggers()
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -105,8 +104,8 @@ class IgnoreInterrupt(WorkerPlugin):
 class OwnClient(Client):
     """A client that closes itself where it cannot connect.
 
-    Left to the garbage collector, it may be closed by a thread that a later client waits for while
-    it holds the lock that closing needs: both would wait for ever.
+    Left to the garbage collector, it may be closed in a thread that a later client waits for while
+    holding the lock that closing needs: a deadlock.
     """
 
     def start(self, **how: Any) -> None:
@@ -119,9 +118,9 @@ class OwnClient(Client):
 
 
 def local_size(n_workers: int | None, threads: int | None) -> tuple[int, int]:
-    """Return processes and threads of a local cluster: by default a process per four cores.
+    """Return the processes and threads of a local cluster; by default one process per four cores.
 
-    Shards of one process share the decoded blocks, so few processes read less.
+    Shards of one process share decoded blocks, so fewer processes read less.
     """
     for name, value in (("n_workers", n_workers), ("threads", threads)):
         if value is not None and (isinstance(value, bool) or value < 1):
@@ -142,7 +141,7 @@ def connected(
     security: Security | None = None,
     memory_limit: int | None = None,
 ) -> Iterator[Client]:
-    """Yield the caller's client, or one of a local cluster that ends with the block.
+    """Yield the caller's client, or that of a local cluster which is closed on exit.
 
     Parameters
     ----------
@@ -150,7 +149,7 @@ def connected(
     n_workers, threads : int or None
         Size of the local cluster.
     processes : bool
-        Worker processes, or threads of this process: quick to start, enough for small data.
+        Use worker processes; otherwise threads of this process, which start faster.
     security : Security or None
         Certificates of the local cluster; see :func:`encrypted`.
     memory_limit : int or None
@@ -161,7 +160,7 @@ def connected(
     ClusterError
         The local workers do not start.
     ParameterError
-        A size is not a positive integer, or was given beside a client.
+        A size is not a positive integer, or was given together with a client.
     """
     if client is not None:
         if n_workers is not None or threads is not None:
@@ -181,8 +180,8 @@ def connected(
     }
     with dask.config.set(CONFIG), ExitStack() as stack:
         if not processes:
-            _quiet()
-            stack.callback(_loud)
+            _mute_loggers()
+            stack.callback(_unmute_loggers)
         own = stack.enter_context(_local(options))
         if processes:
             own.register_plugin(IgnoreInterrupt())
@@ -190,7 +189,7 @@ def connected(
 
 
 class Connection:
-    """The cluster of a call, connected when it is first asked for.
+    """A client that is connected on first use.
 
     Parameters
     ----------
@@ -225,16 +224,16 @@ def connected_for(
     threads: int | None,
     memory_limit: int | None = None,
 ) -> AbstractContextManager[Client]:
-    """Connect for reading `n_rows` rows: threads of this process are enough for a few.
+    """Return `connected` for reading `n_rows` rows: threads for few rows, processes for many.
 
-    A memory limit asks for processes, because a thread cannot be held to one.
+    A memory limit needs processes, because threads cannot be limited.
     """
     is_large = n_rows >= PROCESS_ROWS or n_workers is not None or memory_limit is not None
     return connected(client, n_workers, threads, processes=is_large, memory_limit=memory_limit)
 
 
 def encrypted(ca: str, cert: str, key: str) -> Security:
-    """Return the security of a cluster that refuses whoever has no certificate of its authority.
+    """Return the security of a cluster that accepts only certificates of one authority.
 
     Parameters
     ----------
@@ -251,10 +250,10 @@ def encrypted(ca: str, cert: str, key: str) -> Security:
 
 
 def warn_if_plaintext(address: str) -> None:
-    """Warn of a scheduler on another host that anybody on the way can read and command.
+    """Warn if the connection to a scheduler on another host is not encrypted.
 
     The warning comes from one line with one text per address, so that Python's filters (and the
-    command line's) tell it once.
+    command line's) show it once.
     """
     parts = urlsplit(address if "://" in address else f"tcp://{address}")
     if parts.scheme in _PRIVATE or _is_loopback(parts.hostname or ""):
@@ -279,15 +278,15 @@ def _local(size: dict[str, Any]) -> Iterator[Client]:
     n_workers = size["n_workers"]
     options: dict[str, Any] = {
         **size,
-        # Without an address the scheduler serves HTTP to all hosts on one fixed port.
+        # By default the scheduler serves HTTP to all hosts on one fixed port.
         "dashboard_address": "127.0.0.1:0",
         "scheduler_kwargs": {"dashboard": False},
     }
     with ExitStack() as stack:
-        # What is interrupted while it starts can neither be used nor closed.
-        with HeldBack():
+        # A cluster interrupted while it starts can neither be used nor closed.
+        with DeferredInterrupt():
             try:
-                cluster = stack.enter_context(undisturbed(lambda: LocalCluster(**options)))
+                cluster = stack.enter_context(without_sigint(lambda: LocalCluster(**options)))
             except (OSError, RuntimeError, TimeoutError) as error:
                 raise ClusterError(
                     f"{n_workers} local workers could not be started: {error}; in a script, call "
@@ -306,7 +305,7 @@ def _local(size: dict[str, Any]) -> Iterator[Client]:
 
 
 def warm(parameters: ForestParameters, calibrate: bool = False, progressive: bool = True) -> None:
-    """Compile what it takes to train and save, so that worker processes find it on disk."""
+    """Compile the kernels of training and saving, so that worker processes load them from disk."""
     forest = Forest(parameters, [0], calibrate=calibrate)
     X = np.zeros((2, parameters.n_features), dtype=np.float32)
     X[1] = 1.0

@@ -1,7 +1,7 @@
-"""The code that a process runs, as one number: shards of one forest must be grown by the same.
+"""Digest of the code that a process runs: all shards of a forest must be grown by the same code.
 
-Promises that two installations with any difference in a source file below `dmondrian` differ here;
-the commands are left out, because a forest does not depend on them.
+Promises that installations with any difference in a source file of `dmondrian` have different
+digests; `cli/` is left out, because a forest does not depend on it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Events of an attempt: losses and what is done about them, restarts.
 
 Relies on the logger "dmondrian", whose records the command line shows and writes as JSON. Promises
-that each event is logged once, when it happens (WARNING where something was lost or failed, INFO
-else), with its values as the record's ``event``; and to keep the newest for whoever follows the run
-from elsewhere.
+that each event is logged once, when it happens (WARNING where something was lost or failed, else
+INFO), with its values as the record's ``event``; and to keep the newest for processes that follow
+the run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 _log = logging.getLogger("dmondrian")
-_NAMED = 6  # numbers that are listed before the rest is counted
+_NAMED = 6  # numbers listed; more are counted
 
 
 class Events:
@@ -35,7 +35,7 @@ class Events:
         kind : str
             Its name in JSON, such as "worker_lost".
         text : str
-            One line for people; a loss is given the time of day.
+            One line for people; a loss is prefixed with the time of day.
         is_loss : bool
             Whether something was lost or failed.
         **values

@@ -1,9 +1,9 @@
-"""Ctrl-C: the first asks for a clean stop, the second stops at once.
+"""Ctrl-C handling: the first signal requests a clean stop, the second stops at once.
 
 Relies on being entered in the main thread; elsewhere signals cannot be caught and nothing changes.
-Promises to leave alone what is ignored (by `nohup`, say) and to put the handlers back. Whoever
-waits for the request looks at it again and again: a wait without end can miss a signal that comes
-as it begins, and an `Event` that a handler sets then locks up.
+Promises to leave ignored signals alone (by `nohup`, say) and to restore the handlers. The request
+is a flag to poll: an unbounded wait can miss a signal that arrives as it begins, and an `Event` set
+by a handler can deadlock.
 """
 
 from __future__ import annotations
@@ -16,51 +16,51 @@ from types import FrameType
 from typing import Any, TypeVar
 
 Made = TypeVar("Made")
-_TICK = 0.1  # seconds between two looks for a signal, where a wait does not end by one
+_TICK = 0.1  # seconds between two polls, where a signal does not end a wait
 
-# A terminal says SIGINT, and SIGHUP when it is closed; a queue or an orchestrator says SIGTERM.
+# A terminal sends SIGINT, and SIGHUP when it is closed; a batch queue or orchestrator, SIGTERM.
 _SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
 
 
 class Interrupts:
-    """Notes a request to stop, while it is entered.
+    """Context manager that records a request to stop.
 
     Parameters
     ----------
     at_once : str
-        What the KeyboardInterrupt of a second request says.
+        Message of the KeyboardInterrupt that a second request raises.
     """
 
     def __init__(self, at_once: str = "stopped at once; the last checkpoint stands") -> None:
         self.is_requested = False
         self._first = 0  # the signal that came first
         self._at_once = at_once
-        self._before: dict[int, Any] = {}
+        self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
                 if signal.getsignal(number) is not signal.SIG_IGN:
-                    self._before[number] = signal.signal(number, self._note)
+                    self._previous[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(self, *exception: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._previous.items():
             signal.signal(number, handler)
-        self._before.clear()
+        self._previous.clear()
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.is_requested:
             raise KeyboardInterrupt(self._at_once)
         self.is_requested, self._first = True, number
 
 
-class HeldBack(Interrupts):
-    """Holds the first request back until the end of a block that must not be cut short.
+class DeferredInterrupt(Interrupts):
+    """Context manager that defers a signal to the end of a block that must not be interrupted.
 
-    At the end it is sent again, and whoever listened before hears of it.
+    On exit the signal is raised again, for the handlers that were there before.
     """
 
     def __exit__(self, *exception: object) -> None:
@@ -69,11 +69,10 @@ class HeldBack(Interrupts):
             signal.raise_signal(self._first)
 
 
-def undisturbed(make: Callable[[], Made]) -> Made:
-    """Call something in a thread that SIGINT does not reach, nor the processes started by it.
+def without_sigint(make: Callable[[], Made]) -> Made:
+    """Return `make()`, called in a thread with SIGINT blocked for it and the processes it starts.
 
-    Ctrl-C in a terminal reaches all processes of its group, also those that have not yet come to
-    ignoring it.
+    Ctrl-C in a terminal reaches all processes of its group, also those that do not ignore it yet.
     """
     made: list[Made] = []
     failures: list[BaseException] = []
@@ -87,9 +86,9 @@ def undisturbed(make: Callable[[], Made]) -> Made:
             failures.append(failure)
 
     if hasattr(signal, "pthread_sigmask"):
-        # Started by the first process it would unblock SIGINT in the thread that starts that.
+        # Started with the first process, it would unblock SIGINT in this thread.
         resource_tracker.ensure_running()
-    thread = threading.Thread(target=run, name="dmondrian-undisturbed", daemon=True)
+    thread = threading.Thread(target=run, name="dmondrian-without-sigint", daemon=True)
     thread.start()
     while thread.is_alive():
         thread.join(_TICK)

@@ -1,7 +1,6 @@
-"""Progress: one line a person reads, one record a program reads.
+"""Progress of a run: a record for programs, a line of text for people.
 
-Relies on the coordinator calling it often; promises to speak at most once a second, and at the
-end.
+Relies on frequent calls; promises to report at most once a second, and at the end.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from dmondrian.distributed.cluster.events import counted
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands.
+    """Progress of a run.
 
     Attributes
     ----------
@@ -31,21 +30,21 @@ class Progress:
     durable : int
         Position of the last committed checkpoint.
     seconds_left : float or None
-        At the pace of the last minute; None where no row was learned in it.
+        At the rate of the last minute; None if no row was learned in it.
     workers : int
         Living workers.
     recoveries : int
         Shards restored after a loss.
     metrics : dict of str to float
-        Test-then-train so far.
+        Progressive metrics so far.
     tree_groups : int
-        Groups of trees that no worker holds together; 1 is the whole model.
+        Groups that the trees are cut into to fit the workers' memory; 1 is the whole model.
     is_stopping : bool
-        Somebody asked to stop: it saves and stops at the end of the step that runs.
+        A stop was requested: the run saves and stops at the end of the running step.
     stopping_at : int or None
-        Position at which it stops; None where nobody asked, and from versions that did not say.
+        Position at which it stops; None without a request, and in records of earlier versions.
     stops_at_once : bool
-        The next Ctrl-C in this process stops it at once, as the first did not.
+        The next Ctrl-C in this process stops it at once.
     """
 
     rows: int
@@ -105,7 +104,7 @@ class Progress:
 
     @property
     def state(self) -> tuple[object, ...]:
-        """What a new line is worth writing for, where lines are not rewritten."""
+        """Values whose change warrants a new line, where lines are not overwritten."""
         return self.rows, self.durable, self.workers, self.recoveries, self.is_stopping
 
 
@@ -115,20 +114,20 @@ class Speed:
     Parameters
     ----------
     rows : int
-        Where it begins.
+        Rows at the start.
     clock : callable
         Returns seconds.
     """
 
     window = 60.0
-    """Seconds that it looks back."""
+    """Seconds over which the rate is measured."""
 
     def __init__(self, rows: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._points = deque([(clock(), rows)])  # at most two of a second, from a minute ago on
+        self._points = deque([(clock(), rows)])  # at most two per second, of the last minute
 
     def after(self, rows: int) -> float:
-        """Take in how many rows there are now; return the rows a second."""
+        """Record the current number of rows; return the rows per second."""
         now = self._clock()
         if len(self._points) > 1 and now - self._points[-2][0] < 1.0:
             self._points.pop()
@@ -140,7 +139,7 @@ class Speed:
 
 
 class Timeline:
-    """Where an attempt stood, second by second; thinned by dropping every second point.
+    """Progress of an attempt over time; thinned by dropping every second point.
 
     Attributes
     ----------
@@ -156,7 +155,7 @@ class Timeline:
         self._last: list[float] = []
 
     def add(self, progress: Progress) -> None:
-        """Add a record, unless one was added a moment ago; the last one is always told."""
+        """Add a record unless one was added just before; `all_points` always ends with the last."""
         seconds = round(time.monotonic() - self._began, 1)
         self._last = [seconds, progress.rows, progress.workers, progress.recoveries,
                       progress.durable]  # fmt: skip
@@ -166,8 +165,8 @@ class Timeline:
             self.points = self.points[::2]
             self._step = max(1.0, 2.0 * self._step)
 
-    def told(self) -> list[list[float]]:
-        """Return the points, up to now."""
+    def all_points(self) -> list[list[float]]:
+        """Return the points up to now."""
         is_newer = bool(self._last) and self._last is not self.points[-1]
         return [*self.points, self._last] if is_newer else list(self.points)
 

@@ -1,8 +1,10 @@
-"""Living workers, and which of them should hold a shard (`Fleet`).
+"""The living workers of a cluster, and the placement of shards on them.
 
-Relies on the scheduler's list of all workers. Promises that lost shards alone are placed anew,
-that shards go where the load per thread is least, that equal fleets place equally, and that a
-cluster which grows on demand (`cluster.adapt`) sees a demand while there is no worker.
+A lost worker is noticed in `Workers.refresh`, which polls the scheduler.
+
+Relies on the scheduler's list of workers. Promises that shards go where the load per thread is
+least, that equal sets of workers place equally, and that an adaptive cluster (`cluster.adapt`) sees
+demand while there is no worker.
 """
 
 from __future__ import annotations
@@ -19,60 +21,67 @@ from distributed import Client, Future
 from dmondrian.errors import ClusterError
 
 POLL_SECONDS = 1.0
-"""Between two looks at the scheduler's list; a task that ran elsewhere makes one at once."""
+"""Seconds between two polls of the scheduler, unless a task fails with its worker."""
 
 ABSENT_SECONDS = 120.0
-"""How long a run waits for a first or a new worker, or for the scheduler to come back."""
+"""How long a run waits for a first or a new worker, or for the scheduler to return."""
 
-ANSWER_SECONDS = 30.0
-"""How long the scheduler may take to answer, and workers to say that they have heard something."""
+REPLY_SECONDS = 30.0
+"""How long the scheduler and the workers may take to reply."""
 
-_CLOSED = ("closing", "closed")  # a client that could not reconnect: it does not try again
+_CLOSED = ("closing", "closed")  # a client that failed to reconnect does not try again
 _LEAVING = ("closing_gracefully", "closing")
-_LIVING = ("running", "paused")  # a paused worker keeps its shards: it waits for memory
+_LIVING = ("running", "paused")  # a paused worker waits for memory and keeps its shards
 
 
-def _be_there() -> None:
-    """Task: nothing, on any worker."""
+def _do_nothing() -> None:
+    """Task without effect, which any worker may run."""
 
 
-class Fleet:
-    """The living workers, by address."""
+class Workers:
+    """The living workers of a cluster, by address.
+
+    Parameters
+    ----------
+    client : Client
+    patience : float
+        Seconds without workers or scheduler after which `refresh` raises.
+    """
 
     def __init__(self, client: Client, patience: float = ABSENT_SECONDS) -> None:
         self._client = client
         self._patience = patience
-        self._looked = -float("inf")
+        self._refreshed = -float("inf")
         self._seen = time.monotonic()
-        self._n_living = 0  # workers that live, also those that stopped answering
+        self._n_living = 0  # living workers, including unresponsive ones
         scheduler = getattr(client, "scheduler", None)  # None where it is closed
         self._address = str(getattr(scheduler, "address", "the scheduler"))
-        self.is_connected = True  # to the scheduler, at the last look
-        self._demand: Future | None = None  # a task that any worker may run, while there is none
-        self.threads: dict[str, int] = {}  # living workers and their threads
-        self.memory: dict[str, int] = {}  # their limits in bytes; 0 where there is none
-        self.shunned: set[str] = set()  # workers that stopped answering
+        self.is_connected = True  # to the scheduler, at the last poll
+        self._demand: Future | None = None  # a pending task, while there is no worker
+        self.threads: dict[str, int] = {}  # threads of each living worker
+        self.memory: dict[str, int] = {}  # memory limit of each in bytes; 0 for none
+        self.unresponsive: set[str] = set()  # workers that stopped replying
 
-    def look(self, now: bool = False) -> bool:
-        """Ask the scheduler, if it is time; True when it was asked.
+    def refresh(self, now: bool = False) -> bool:
+        """Poll the scheduler if a poll is due; return whether it was polled.
 
         Raises
         ------
         ClusterError
-            There was no worker, or no scheduler, for longer than the patience.
+            There was no worker, or no scheduler, for longer than `patience`.
         """
         moment = time.monotonic()
-        if not now and moment - self._looked < POLL_SECONDS:
+        if not now and moment - self._refreshed < POLL_SECONDS:
             return False
-        self._looked = moment
-        found = self._ask()
+        self._refreshed = moment
+        found = self._query_scheduler()
         self.is_connected = self._client.status == "running"
         if found is not None:
             living = {a: int(w["nthreads"]) for a, w in found.items() if w["status"] in _LIVING}
-            self.threads = {a: n for a, n in sorted(living.items()) if a not in self.shunned}
+            self.threads = {a: n for a, n in sorted(living.items()) if a not in self.unresponsive}
             self.memory = {a: int(found[a]["memory_limit"] or 0) for a in self.threads}
             self._n_living = len(living)
-            self._ask_for_one()
+            self._request_worker()
         if found is not None and self.threads:
             self._seen = moment
         elif moment - self._seen > self._patience or self._client.status in _CLOSED:
@@ -86,49 +95,49 @@ class Fleet:
 
     @property
     def seconds_left(self) -> float:
-        """How long a run still waits for a worker, or for the scheduler to come back."""
+        """How much longer a run waits for a worker, or for the scheduler to return."""
         left = self._patience - (time.monotonic() - self._seen)
-        if not self.is_connected:  # the client tries for as long as this, and then closes itself
+        if not self.is_connected:  # the client gives up after its timeout and closes itself
             left = min(left, float(getattr(self._client, "_timeout", left)))
         return max(0.0, left)
 
-    def _ask(self) -> Mapping[str, Any] | None:
-        """Return what the scheduler says of all workers; None where it says nothing in time.
+    def _query_scheduler(self) -> Mapping[str, Any] | None:
+        """Return the scheduler's records of all workers; None if it does not reply in time.
 
-        Not by `Client.scheduler_info`: the client renews its answer by itself, without the
-        workers, and whoever asks at that moment reads that there are none.
+        Not by `Client.scheduler_info`: the client refreshes that record in the background without
+        the workers, so that at times it shows none.
         """
         client = self._client
         if client.status != "running" or client.scheduler is None:
             return {}
         with suppress(OSError, TimeoutError):
             asked = client.sync(
-                client.scheduler.identity, n_workers=-1, callback_timeout=ANSWER_SECONDS
+                client.scheduler.identity, n_workers=-1, callback_timeout=REPLY_SECONDS
             )
             return asked["workers"]
         return None
 
     def was_retired(self, address: str) -> bool:
-        """Say whether this worker was told to leave, and said so: that is nobody's failure."""
+        """Return whether this worker was retired by the cluster: that is no failure."""
         if self._client.status != "running" or self._client.scheduler is None:
             return False
         with suppress(OSError, TimeoutError):
-            told = self._client.sync(
-                self._client.scheduler.events, topic=address, callback_timeout=ANSWER_SECONDS
+            events = self._client.sync(
+                self._client.scheduler.events, topic=address, callback_timeout=REPLY_SECONDS
             )
-            return any(event.get("status") in _LEAVING for _, event in told)
+            return any(event.get("status") in _LEAVING for _, event in events)
         return False
 
-    def _ask_for_one(self) -> None:
-        """Have a task wait for a worker while there is none: orders are pinned, and call nobody."""
+    def _request_worker(self) -> None:
+        """Keep a task pending while there is no worker: pinned orders alone show no demand."""
         if self._n_living:
             self.close()
         elif self._demand is None and self._client.status == "running":
             key = f"dmondrian-demand-{uuid.uuid4().hex}"
-            self._demand = self._client.submit(_be_there, key=key, pure=False)
+            self._demand = self._client.submit(_do_nothing, key=key, pure=False)
 
     def close(self) -> None:
-        """Leave no task behind."""
+        """Release the pending task, if any."""
         if self._demand is not None:
             self._demand.release()
             self._demand = None
@@ -146,18 +155,18 @@ class Fleet:
             f"{what} for {seconds:.0f} seconds; {what_to_do}: it goes on from the last checkpoint"
         )
 
-    def tell(self, addresses: Sequence[str], task: Callable[..., Any], *args: Any) -> None:
-        """Have workers run a coroutine function; who cannot be reached in time is not told."""
+    def notify(self, addresses: Sequence[str], task: Callable[..., Any], *args: Any) -> None:
+        """Run a coroutine function on workers, without waiting for it; skip unreachable ones."""
         if not addresses or self._client.status != "running":
             return
 
         with suppress(OSError, TimeoutError):
-            self._client.sync(self._tell, addresses, task, args, callback_timeout=ANSWER_SECONDS)
+            self._client.sync(self._notify, addresses, task, args, callback_timeout=REPLY_SECONDS)
 
-    def ask(
-        self, task: Callable[..., Any], *args: Any, seconds: float = ANSWER_SECONDS
+    def query(
+        self, task: Callable[..., Any], *args: Any, seconds: float = REPLY_SECONDS
     ) -> dict[str, Any]:
-        """Have all workers run a coroutine function; return what came back in time, by address."""
+        """Run a coroutine function on all workers; return the results in time, by address."""
         if self._client.status != "running":
             return {}
         with suppress(OSError, TimeoutError):
@@ -170,7 +179,7 @@ class Fleet:
     async def _gather(
         self, addresses: Sequence[str], task: Callable[..., Any], args: Sequence[Any], wait: float
     ) -> dict[str, Any]:
-        """Ask each worker by itself: one that hangs must not hold back the others' answers."""
+        """Query each worker separately: one that hangs must not delay the others' results."""
         asked = {
             asyncio.create_task(
                 self._client.run(task, *args, workers=[address], on_error="raise")
@@ -182,16 +191,16 @@ class Fleet:
             one.cancel()
         return {asked[one]: one.result()[asked[one]] for one in done if one.exception() is None}
 
-    def leave_word(self, task: Callable[..., Any], *args: Any) -> None:
-        """Have workers that stopped answering run a coroutine function should they wake soon.
+    def notify_unresponsive(self, task: Callable[..., Any], *args: Any) -> None:
+        """Run a coroutine function on unresponsive workers if they recover soon.
 
-        Waits for none of them: the scheduler keeps the word for as long as it tries to connect.
+        Waits for none of them: the scheduler keeps the call while it tries to connect.
         """
         loop = self._client.loop
-        if self.shunned and loop is not None and self._client.status == "running":
-            loop.add_callback(self._tell, sorted(self.shunned), task, args)
+        if self.unresponsive and loop is not None and self._client.status == "running":
+            loop.add_callback(self._notify, sorted(self.unresponsive), task, args)
 
-    async def _tell(
+    async def _notify(
         self, addresses: Sequence[str], task: Callable[..., Any], args: Sequence[Any]
     ) -> None:
         with suppress(OSError, asyncio.CancelledError):
@@ -200,7 +209,7 @@ class Fleet:
             )
 
     def place(self, load: Mapping[str, int]) -> str | None:
-        """Worker for one more shard: the least loaded per thread; None without workers.
+        """Return the worker for one more shard, the least loaded per thread; None without workers.
 
         Parameters
         ----------
@@ -211,10 +220,10 @@ class Fleet:
             return None
         return min(self.threads, key=lambda a: ((load.get(a, 0) + 1) / self.threads[a], a))
 
-    def better(self, address: str, load: Mapping[str, int]) -> str | None:
-        """Worker that one of the shards at `address` should move to, if that lightens the load.
+    def better_place(self, address: str, load: Mapping[str, int]) -> str | None:
+        """Return the worker that one of the shards at `address` should move to, or None.
 
-        A move costs a restore and a short replay, so the heaviest worker must gain by it.
+        A move costs a restore and a short replay, so the most loaded worker must gain by it.
         """
         target = self.place(load)
         if target is None or target == address or address not in self.threads:

@@ -1,1 +1,1 @@
-"""What forecasts were worth: progressive metrics, errors, reliability, curves."""
+"""Metrics of forecasts: progressive metrics, error histograms, reliability, learning curves."""

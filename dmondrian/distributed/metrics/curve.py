@@ -1,6 +1,6 @@
-"""Learning curves of runs: what their metrics are called, and how sure each point is.
+"""Learning curves of runs: names of metrics, and error bands.
 
-Relies on NumPy alone, so that whoever shows a run needs no estimators.
+Relies on NumPy alone, so that showing a run needs no estimators.
 
 Shapes: p points of a curve.
 """
@@ -18,9 +18,9 @@ _SQUARED = ("rmse",)  # roots of means
 def band_of(
     curves: Sequence[tuple[np.ndarray, np.ndarray]], metric: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return rows, mean, and two standard errors below and above it, float64 [p] each.
+    """Return rows, mean, and the mean minus and plus two standard errors, float64 [p] each.
 
-    Several curves are taken at the points of the one that ends first.
+    Several curves are interpolated at the points of the one that ends first.
     """
     if len(curves) == 1:
         rows, values = curves[0]
@@ -37,14 +37,14 @@ def band_of(
 
 
 def standard_errors(rows: np.ndarray, means: np.ndarray) -> np.ndarray:
-    """Return the standard error of each mean so far, float64 [p]; nan where two points lie before.
+    """Return the standard error of each cumulative mean, float64 [p]; nan for the first two.
 
     Parameters
     ----------
     rows : float64 [p]
-        Increasing numbers of rows.
+        Numbers of rows, increasing.
     means : float64 [p]
-        Mean of the first rows, at each number.
+        Mean over that many first rows.
     """
     between = np.diff(rows, prepend=0.0)
     own = np.diff(rows * means, prepend=0.0) / between  # mean of the rows since the point before

@@ -1,8 +1,8 @@
-"""What came of forecasts: reliability and confusion of classes, sizes of errors of numbers.
+"""Forecast errors: reliability and confusion matrix of classes, error histogram of numbers.
 
 Relies on forecasts that arrive in a fixed order. Promises sums of a size that does not grow with
-the rows, that do not depend on the cuts between calls (rows are added one after the other), and
-that go through JSON without loss; they count the rows since they were begun.
+the rows, that do not depend on how rows are split between calls (rows are added one by one), and
+that survive JSON exactly; they cover the rows since the histogram was begun.
 
 Shapes: n rows, K classes.
 """
@@ -18,10 +18,10 @@ from dmondrian.distributed.metrics.reliability import N_BINS, Reliability
 from dmondrian.errors import CorruptError
 
 MOST_CLASSES = 20
-"""More are not told apart in a confusion matrix: nobody could read it."""
+"""Most classes of a confusion matrix; a larger one could not be read."""
 
 HALVES = 2
-"""Bins of an error's size in each doubling of it."""
+"""Bins of the error's size per factor of two."""
 
 _LEAST, _MOST = -2200, 2100  # bins of float64's least and largest number
 
@@ -29,13 +29,13 @@ _LEAST, _MOST = -2200, 2100  # bins of float64's least and largest number
 def running(total: float, parts: np.ndarray) -> np.ndarray:
     """Return the total, and the total after each of the parts, float64 [1 + n].
 
-    They are added one by one, so that cuts between calls move no rounding.
+    They are added one by one, so that rounding does not depend on the split between calls.
     """
     return np.add.accumulate(np.concatenate([[total], parts]))
 
 
 class Outcomes:
-    """Sums over forecasts and labels.
+    """Sums over forecasts and labels: reliability and confusion, or sizes of errors.
 
     Parameters
     ----------
@@ -46,8 +46,8 @@ class Outcomes:
         self.rows = 0
         self.reliability = Reliability() if task == "classification" else None
         self.confusion: np.ndarray | None = None  # float64 [K, K], weight by label and prediction
-        self.sizes: dict[int, list[float]] = {}  # bin: weight of errors below and above 0
-        self.exact = 0.0  # weight of rows without error
+        self.sizes: dict[int, list[float]] = {}  # by bin: weight of errors below and above 0
+        self.exact = 0.0  # weight of rows with error 0
         self.bias = [0.0, 0.0]  # weight, and errors times it
 
     def add(self, mean: np.ndarray, y: np.ndarray, weight: np.ndarray) -> None:
@@ -85,37 +85,37 @@ class Outcomes:
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able copy; floats go through JSON exactly."""
-        told: dict[str, Any] = {"rows": self.rows}
+        data: dict[str, Any] = {"rows": self.rows}
         if self.reliability is not None:
-            told["reliability"] = self.reliability.sums.tolist()
-            told["confusion"] = None if self.confusion is None else self.confusion.tolist()
-            return told
+            data["reliability"] = self.reliability.sums.tolist()
+            data["confusion"] = None if self.confusion is None else self.confusion.tolist()
+            return data
         sizes = [[number, *self.sizes[number]] for number in sorted(self.sizes)]
-        return {**told, "sizes": sizes, "exact": self.exact, "bias": self.bias}
+        return {**data, "sizes": sizes, "exact": self.exact, "bias": self.bias}
 
     @classmethod
-    def from_json(cls, task: str, told: Any) -> Outcomes:
-        """Return the sums of :meth:`to_json`, checked; new ones where a run kept none before.
+    def from_json(cls, task: str, stored: Any) -> Outcomes:
+        """Return the sums written by :meth:`to_json`, checked; empty sums for None (older runs).
 
         Raises
         ------
         CorruptError
-            They are not such.
+            The stored sums are malformed.
         """
         self = cls(task)
-        if told is None:
+        if stored is None:
             return self
         try:
-            self.rows = int(told["rows"])
+            self.rows = int(stored["rows"])
             if self.reliability is not None:
-                self.reliability.sums = _matrix(told["reliability"], 3, N_BINS)
-                if told["confusion"] is not None:
-                    k = len(told["confusion"])
-                    self.confusion = _matrix(told["confusion"], k, k)
+                self.reliability.sums = _matrix(stored["reliability"], 3, N_BINS)
+                if stored["confusion"] is not None:
+                    k = len(stored["confusion"])
+                    self.confusion = _matrix(stored["confusion"], k, k)
             else:
                 self.sizes = {int(number): [float(low), float(high)]
-                              for number, low, high in told["sizes"]}  # fmt: skip
-                self.exact, self.bias = float(told["exact"]), [float(v) for v in told["bias"]]
+                              for number, low, high in stored["sizes"]}  # fmt: skip
+                self.exact, self.bias = float(stored["exact"]), [float(v) for v in stored["bias"]]
                 if len(self.bias) != 2 or any(not _LEAST <= n <= _MOST for n in self.sizes):
                     raise ValueError("sizes of errors")
         except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -124,8 +124,8 @@ class Outcomes:
         return self
 
 
-def _matrix(told: Any, rows: int, columns: int) -> np.ndarray:
-    values = np.array(told, np.float64)
+def _matrix(stored: Any, rows: int, columns: int) -> np.ndarray:
+    values = np.array(stored, np.float64)
     if values.shape != (rows, columns) or rows > max(MOST_CLASSES, 3):
         raise ValueError(f"shape {values.shape}")
     return values

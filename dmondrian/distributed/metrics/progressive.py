@@ -1,10 +1,10 @@
-"""Test-then-train metrics, summed row by row, and metrics of held-out rows.
+"""Progressive (prequential, test-then-train) metrics of a stream, and metrics of held-out rows.
 
 Relies on mean predictions over trees (float64 [n, K]) that arrive in stream order. Promises that
-the cuts between calls change no bit of the accumulators, that these go through JSON without loss
-(a resumed run goes on with the same numbers) and that the learning curve stays bounded: its points
-are at fixed positions of the stream and are thinned by their number alone, so that equal positions
-have equal curves.
+the split of rows between calls changes no bit of the accumulators, that these survive JSON exactly
+(a resumed run continues with the same numbers) and that the learning curve stays bounded: its
+points are at fixed positions of the stream and are thinned by their number alone, so that equal
+positions have equal curves.
 
 Shapes: n rows, K outputs (classes, or 1 for regression).
 """
@@ -22,11 +22,11 @@ from dmondrian.errors import CorruptError
 from dmondrian.prequential.forecast_lag import EACH, KINDS, LIFETIMES, SLICES, in_words, marks
 
 CURVE_POINTS = 256
-"""Most points a learning curve keeps; then every second one is dropped."""
+"""Most points of a learning curve; beyond, every second one is dropped."""
 
-_CURVE_LEAST = 32  # least rows between two points of a curve
-_STRETCH = 4096  # rows whose labels' moments are taken about one number
-_WORSE_ROWS = 1000  # rows from which on a negative R2 is worth a warning
+_CURVE_LEAST = 32  # fewest rows between two points of a curve
+_STRETCH = 4096  # rows whose label moments are computed about one pivot
+_WORSE_ROWS = 1000  # fewest rows for a warning about a negative R2
 
 WORSE = (
     "progressive R2 is below 0: forecasts of the rows, each made before it was learned, were worse "
@@ -34,7 +34,7 @@ WORSE = (
     "few large labels may decide the squared error; see mae, and the learning curve for when it "
     "happened"
 )
-"""What a negative progressive R2 means, for people."""
+"""Warning about a negative progressive R2."""
 
 
 class Progressive:
@@ -46,12 +46,12 @@ class Progressive:
     kind : str
         How rows are forecast, see :mod:`dmondrian.prequential.forecasts`.
     start : int
-        Position in the stream from which on rows are counted; above 0 where runs were merged.
+        Position of the first row counted; above 0 after a merge of runs.
 
     Attributes
     ----------
     exact_from : int
-        Rows before that were forecast by a version that did so in slices.
+        Rows before it were forecast in slices, by an earlier version.
     """
 
     def __init__(self, task: str, kind: str = EACH, start: int = 0) -> None:
@@ -71,20 +71,20 @@ class Progressive:
         self.curve: list[list[float]] = []  # rows and the two metrics
         self.outcomes = Outcomes(task)
 
-    def go_on_as(self, kind: str) -> None:
-        """Note how rows are forecast from here on, where those before were in slices."""
+    def continue_as(self, kind: str) -> None:
+        """Set how rows are forecast from now on; the rows before may have been in slices."""
         if self.kind == SLICES and kind in (EACH, LIFETIMES):
             self.exact_from = self.rows
         self.kind = kind
 
     @property
     def in_words(self) -> str:
-        """How rows were forecast, for people."""
+        """Description of how rows were forecast."""
         return in_words(self.kind, self.exact_from)
 
     @property
     def is_worse_than_mean(self) -> bool:
-        """Whether numbers are forecast worse than by their mean, over enough rows to tell."""
+        """Whether the R2 of a regression is negative over at least 1,000 rows."""
         return self.rows >= _WORSE_ROWS and self.totals().get("r2", 0.0) < 0.0
 
     def add(self, mean: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> None:
@@ -114,21 +114,21 @@ class Progressive:
         self.sums = [float(s[-1]) for s in sums]
 
     def _point(self, rows: int, first: float, second: float) -> list[float]:
-        """Return a point of the curve, given the means of the two sums."""
+        """Return a point of the curve from the means of both sums."""
         return [rows, first if self.task == "classification" else first**0.5, second]
 
     def _add_moments(self, y: np.ndarray, w: np.ndarray, weights: np.ndarray) -> None:
-        """Add labels to the moments; ``weights`` [1 + n] are those of all rows up to each."""
+        """Add labels to the moments; ``weights`` [1 + n] are cumulative, before and after each."""
         if self.weight == 0.0 and weights[-1] > 0.0:
             self.moments[0] = float(y[np.argmax(w > 0.0)])
         start = 0
         while start < len(y):
             stop = min(start + _STRETCH - (self.rows + start) % _STRETCH, len(y))
-            apart = y[start:stop] - self.moments[0]
-            heard = w[start:stop] * apart
+            deviation = y[start:stop] - self.moments[0]
+            weighted = w[start:stop] * deviation
             self.since = [
-                float(running(self.since[0], heard)[-1]),
-                float(running(self.since[1], heard * apart)[-1]),
+                float(running(self.since[0], weighted)[-1]),
+                float(running(self.since[1], weighted * deviation)[-1]),
             ]
             if (self.rows + stop) % _STRETCH == 0 and weights[stop] > 0.0:
                 self.moments = list(self._moments(float(weights[stop])))
@@ -136,12 +136,12 @@ class Progressive:
             start = stop
 
     def _moments(self, weight: float) -> tuple[float, float]:
-        """Return mean and sum of squared deviations of labels of this weight in all."""
+        """Return mean and sum of squared deviations of the labels, of total weight ``weight``."""
         step = self.since[0] / weight
         return self.moments[0] + step, self.moments[1] + self.since[1] - step * self.since[0]
 
     def totals(self) -> dict[str, float]:
-        """Metrics of all rows so far; empty before the first weighted row."""
+        """Return the metrics of all rows so far; empty before the first weighted row."""
         if self.weight == 0.0:
             return {}
         first, second = (s / self.weight for s in self.sums)
@@ -152,7 +152,7 @@ class Progressive:
         return {"rmse": first**0.5, "mae": second, "r2": explained}
 
     def report(self) -> dict[str, Any]:
-        """Totals, rows, the learning curve up to now, and how rows were forecast."""
+        """Return rows, totals, how rows were forecast, and the learning curve."""
         totals = self.totals()
         names, points = ["rows", *totals][:3], list(self.curve)
         if totals and (not points or points[-1][0] < self.rows):
@@ -161,7 +161,7 @@ class Progressive:
         return {"rows": self.rows, **totals, "forecast": self.in_words, "curve": curve}
 
     def to_json(self) -> dict[str, Any]:
-        """All accumulators; floats go through JSON exactly."""
+        """Return all accumulators; floats survive JSON exactly."""
         return {"task": self.task, "rows": self.rows, "weight": self.weight, "sums": self.sums,
                 "moments": self.moments, "stride": self.stride, "slice": self.slice,
                 "curve": self.curve, "outcomes": self.outcomes.to_json(), "since": self.since,
@@ -169,15 +169,15 @@ class Progressive:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Progressive:
-        """Return the accumulators that `to_json` wrote.
+        """Return the accumulators written by `to_json`.
 
         Raises
         ------
         CorruptError
-            They are not such.
+            The stored metrics are malformed.
         """
         try:
-            # Versions that knew no kind forecast rows in slices.
+            # Versions that stored no kind forecast rows in slices.
             self = cls(data["task"], data.get("kind", SLICES), int(data.get("start", 0)))
             self.exact_from = int(data.get("exact_from", 0))
             self.since = [_number(value) for value in data.get("since", self.since)]
@@ -190,8 +190,8 @@ class Progressive:
                 point[0] = int(point[0])
             self.outcomes = Outcomes.from_json(self.task, data.get("outcomes"))
         except (KeyError, TypeError, ValueError, OverflowError, IndexError) as error:
-            told = repr(error)[:200]
-            raise CorruptError(f"the stored metrics cannot be read: {told}") from error
+            text = repr(error)[:200]
+            raise CorruptError(f"the stored metrics cannot be read: {text}") from error
         is_sound = self.task in ("classification", "regression") and self.stride >= 1
         is_sound = is_sound and self.kind in KINDS and 0 <= self.exact_from <= self.rows
         is_sound = is_sound and self.start >= 0
@@ -203,7 +203,7 @@ class Progressive:
 
 
 def _number(value: Any) -> float:
-    """Return a stored number; what was not finite is null in a manifest."""
+    """Return a stored number; manifests store non-finite ones as null."""
     if value is None:
         return math.nan
     if type(value) not in (int, float):
@@ -212,12 +212,12 @@ def _number(value: Any) -> float:
 
 
 def read_counts(metrics: dict[str, Any]) -> dict[str, int]:
-    """Return a manifest's counts of values clipped, unseen or dropped.
+    """Return a manifest's counts of clipped, unseen and dropped values.
 
     Raises
     ------
     CorruptError
-        They are not such.
+        The stored counts are malformed.
     """
     counts = metrics.get("counts", {})
     is_sound = isinstance(counts, dict) and all(type(n) is int for n in counts.values())
@@ -227,18 +227,18 @@ def read_counts(metrics: dict[str, Any]) -> dict[str, int]:
 
 
 def _class_terms(mean: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Log loss in nats and hits of each row; probabilities are floored as scikit-learn does."""
+    """Return log loss in nats and hits of each row; clips probabilities as scikit-learn does."""
     label = y.astype(np.int64)
     share = mean[np.arange(len(y)), label]
     floor = np.finfo(np.float64).eps
     return -np.log(np.clip(share, floor, 1.0)), mean.argmax(axis=1) == label
 
 
-_Z_90 = 1.6448536269514722  # between minus and plus so many deviations lie 90 % of a Gaussian
+_Z_90 = 1.6448536269514722  # 0.95 quantile of the standard normal distribution
 
 
 def _gaussian_terms(error: np.ndarray, std: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Log loss in nats, and hits of the central 90 %; without spread all is won or lost."""
+    """Return log loss in nats, and hits of the central 90 % interval; -inf or inf for std 0."""
     nats = np.where(error == 0.0, -np.inf, np.inf)
     with np.errstate(over="ignore"):
         scores = np.divide(error, std, out=np.zeros(len(std)), where=std > 0.0)
@@ -254,21 +254,21 @@ class HeldOut:
     ----------
     task : {"classification", "regression"}
     levels : sequence of float
-        Of quantiles; forecasts then have these behind the one that stands for all.
-    tells_std : bool
-        Whether forecasts have a standard deviation of the label behind the mean.
+        Quantile levels; forecasts have their quantiles after the point forecast.
+    has_std : bool
+        Whether forecasts have a standard deviation of the label after the mean.
     """
 
-    def __init__(self, task: str, levels: Sequence[float] = (), tells_std: bool = False) -> None:
+    def __init__(self, task: str, levels: Sequence[float] = (), has_std: bool = False) -> None:
         self._total = Progressive(task)
-        self._gaussian = [0.0, 0.0] if tells_std else None  # nats, and labels within the interval
+        self._gaussian = [0.0, 0.0] if has_std else None  # nats, and labels within the interval
         self._levels = np.array(levels, np.float64)
         self._pinball = np.zeros(len(levels))
         self._kept: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
 
     @property
     def weight(self) -> float:
-        """Weight of the rows added."""
+        """Total weight of the rows."""
         return self._total.weight
 
     def add(self, mean: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> None:
@@ -279,15 +279,15 @@ class HeldOut:
             errors = y[:, None] - mean[:, 1:]
             self._pinball += w @ np.maximum(self._levels * errors, (self._levels - 1.0) * errors)
         if self._gaussian is not None:
-            heard = w > 0.0  # no weight makes an infinite loss a number
-            terms = _gaussian_terms(y[heard] - mean[heard, 0], mean[heard, 1])
+            weighted = w > 0.0  # weight 0 times an infinite loss would be nan
+            terms = _gaussian_terms(y[weighted] - mean[weighted, 0], mean[weighted, 1])
             for k in range(2):
-                self._gaussian[k] += float(w[heard] @ terms[k])
+                self._gaussian[k] += float(w[weighted] @ terms[k])
         if self._total.task == "classification" and mean.shape[1] == 2:
             self._kept.append((mean[:, 1], y, w))
 
     def report(self) -> dict[str, Any]:
-        """Return the rows and metrics; the area under the curve where both classes occur."""
+        """Return rows and metrics; "auc" if both of two classes occur."""
         metrics: dict[str, Any] = {"rows": self._total.rows, **self._total.totals()}
         if len(self._levels) and self.weight > 0.0:
             metrics["pinball"] = float(self._pinball.mean() / self.weight)
@@ -320,5 +320,5 @@ class Likelihood:
         self._total += float(w @ mean[:, 0])
 
     def report(self) -> dict[str, Any]:
-        """Return the rows and the metric, in nats."""
+        """Return rows and mean log density, in nats."""
         return {"rows": self._rows, "log_likelihood": self._total / self.weight}

@@ -1,7 +1,8 @@
-"""Reliability of class probabilities: how often the predicted class is right, by how sure it is.
+"""Reliability of class probabilities: accuracy by bins of confidence.
 
 Relies on forecasts that arrive in a fixed order. Promises sums over equal bins of the predicted
-class's probability, row after row, so that none is kept and cuts between calls change nothing.
+class's probability, added row by row, so that no row is kept and the split of rows between calls
+changes nothing.
 
 Shapes: n rows, K classes.
 
@@ -18,11 +19,11 @@ from typing import Any
 import numpy as np
 
 N_BINS = 10
-"""Bins of equal width: of two classes half stay empty."""
+"""Bins of equal width; with two classes half of them stay empty."""
 
 
 class Reliability:
-    """Confidence and accuracy by bins of confidence."""
+    """Sums of confidence and accuracy by bins of confidence."""
 
     def __init__(self) -> None:
         self.sums = np.zeros((3, N_BINS))  # weight, confidence and hits, summed over rows
@@ -32,7 +33,8 @@ class Reliability:
         confidence, hit = proba.max(axis=1), proba.argmax(axis=1) == y
         bins = np.clip(np.ceil(confidence * N_BINS) - 1, 0, N_BINS - 1).astype(np.int64)
         for total, values in zip(self.sums, (1.0, confidence, hit), strict=True):
-            np.add.at(total, bins, weight * values)  # in order: cuts between calls change nothing
+            # In order, so that the split of rows between calls changes nothing.
+            np.add.at(total, bins, weight * values)
 
     def report(self) -> dict[str, Any]:
         """Return the expected calibration error "ece", and "reliability": a dict per bin with rows.

@@ -1,9 +1,9 @@
-"""Whether the rows of a stream turn out to be sorted by the target while they are learned.
+"""Detection of streams that are sorted by the target, while their rows are learned.
 
-Most data are looked at when they are planned. Files that came later are not, nor are the pieces of
-a shuffle that could not mix all row groups.
+Most data are checked when they are planned; files added later are not, nor are the parts of a
+shuffle that could not mix all row groups.
 
-Relies on targets that come in stream order. Promises to warn at most once.
+Relies on targets that arrive in stream order. Promises to warn at most once.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _LEAST_ROWS = 1000
 
 
 class Sortedness:
-    """Counts how often neighbouring rows of a stream differ in their target.
+    """Warns if consecutive rows of a stream differ in their target too rarely.
 
     Parameters
     ----------
     target : str
-        Name of the column.
+        Name of the target column.
     n_classes : int
-        0 for numbers.
+        0 for regression.
     is_shuffled : bool
-        Whether the stream is, so that to shuffle it is no advice.
+        Whether the stream is shuffled already: the warning then gives other advice.
     """
 
     def __init__(self, target: str, n_classes: int, is_shuffled: bool) -> None:
@@ -40,7 +40,7 @@ class Sortedness:
         self._is_done = False
 
     def add(self, y: np.ndarray) -> None:
-        """Take in the targets of the next rows, float64 [n]; warn if all so far look sorted."""
+        """Add the targets of the next rows, float64 [n]; warn if all rows so far look sorted."""
         if self._is_done or not len(y):
             return
         steps = np.diff(np.concatenate([self._last, y]))

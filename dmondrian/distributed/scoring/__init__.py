@@ -1,1 +1,1 @@
-"""A stored model asked about many rows: scores, evaluations, Dask collections."""
+"""Predictions of stored models on Dask: scores as Parquet, evaluation, Dask collections."""

@@ -1,12 +1,11 @@
-"""Lazy predictions: a Dask collection in, a Dask collection out, and no model in the graph.
+"""Lazy predictions of Dask collections.
 
-Relies on a stored model that every worker can read. Promises that a graph holds the model's
-address and digest alone; that a process reads the model once, however many partitions it answers;
-that a model which changed since the call is refused, not used; and the bytes of the estimator's own
-predictions.
+Relies on a stored model that every worker can read. Promises that a graph contains only the model's
+address and digests; that a process reads the model once, however many partitions it predicts; that
+a model which changed since the call is refused; and the bytes of the estimator's own predictions.
 
-A worker holds the whole model: :func:`dmondrian.distributed.score` is for those that are larger
-than its memory, and for writing Parquet.
+A worker holds the whole model: use :func:`dmondrian.distributed.score` for larger ones, and to
+write Parquet.
 
 Shapes: n rows, d features, K classes.
 """
@@ -34,7 +33,7 @@ def predict(model_url: str | os.PathLike[str], data: Any) -> Any:
     ----------
     model_url : str or path
         Run folder or URL, or what ``save`` wrote, that every worker can read; ``@position`` picks a
-        checkpoint. The newest one at the time of the call is the one that answers.
+        checkpoint, by default the newest one at the time of the call.
     data : Dask DataFrame, or Dask Array of shape (n, d)
         A frame with the model's columns by name (of a run those of its training data, encoded as
         they were), or an array of the features that the forest learned.
@@ -42,19 +41,18 @@ def predict(model_url: str | os.PathLike[str], data: Any) -> Any:
     Returns
     -------
     Dask Series or Array of n entries
-        In the partitions of the data. A frame or an array [n, q] where several quantiles are
-        predicted.
+        Partitioned as the data. A frame or an array [n, q] if several quantiles are predicted.
 
     Raises
     ------
     ParameterError
-        The data are no Dask collection, or of another width.
+        The data are no Dask collection, or have another number of columns.
     SchemaError
         Columns are missing (at the call), or of another type (when it is computed).
     CheckpointError
-        There is no model; when it is computed: it is another one by then.
+        There is no model, or (when it is computed) it has changed since the call.
     """
-    return _lazy(model_url, data, "predict")
+    return _predict_lazily(model_url, data, "predict")
 
 
 def predict_proba(model_url: str | os.PathLike[str], data: Any) -> Any:
@@ -74,30 +72,30 @@ def predict_proba(model_url: str | os.PathLike[str], data: Any) -> Any:
     ParameterError
         As of :func:`predict`, or the model has no probabilities.
     """
-    return _lazy(model_url, data, "predict_proba")
+    return _predict_lazily(model_url, data, "predict_proba")
 
 
 @dataclass(frozen=True)
-class Address:
-    """Where a model is, and which one it must be: all that a graph holds of it."""
+class ModelAddress:
+    """URL and digests of a model."""
 
-    url: str  # with the position
+    url: str  # with @position
     digests: tuple[str, ...]  # of the blobs of its trees
 
 
-def _lazy(model_url: Any, data: Any, method: str) -> Any:
+def _predict_lazily(model_url: Any, data: Any, method: str) -> Any:
     if not isinstance(model_url, (str, os.PathLike)):
         raise ParameterError(
             f"expected the folder or URL of a model, got {type(model_url).__name__}: a graph holds "
             "no forest; save it first, where every worker can read it"
         )
     blobs, about, manifest = look_at_model(model_url)
-    address = Address(
+    address = ModelAddress(
         f"{Run.open(model_url).url}@{manifest.position}", tuple(blob.digest for blob in blobs)
     )
     if about["algorithm"] == "mondrian-density":
         raise ParameterError(
-            "a density predicts nothing: dmondrian.distributed.score tells its log"
+            "a density predicts nothing: dmondrian.distributed.score writes its log"
         )
     classes = about.get("classes")
     if method == "predict_proba" and (classes is None or about["estimator"].get("loss") == "hinge"):
@@ -120,7 +118,7 @@ def _lazy(model_url: Any, data: Any, method: str) -> Any:
     )
 
 
-def _frame(data: Any, address: Address, method: str, about: dict[str, Any], empty: Any) -> Any:
+def _frame(data: Any, address: ModelAddress, method: str, about: dict[str, Any], empty: Any) -> Any:
     import pandas as pd
 
     schema, known = about.get("schema"), about.get("feature_names")
@@ -138,10 +136,10 @@ def _frame(data: Any, address: Address, method: str, about: dict[str, Any], empt
     meta: Any = pd.DataFrame(empty, index=data._meta.index)
     if list(empty) == ["prediction"]:
         meta = meta["prediction"]
-    return data.map_partitions(answer_frame, address, method, meta=meta, token=_name(method))
+    return data.map_partitions(predict_frame, address, method, meta=meta, token=_name(method))
 
 
-def _array(data: Any, address: Address, method: str, width: int, empty: Any) -> Any:
+def _array(data: Any, address: ModelAddress, method: str, width: int, empty: Any) -> Any:
     if data.shape[1] != width:
         raise ParameterError(f"the data have {data.shape[1]} columns, the model {width} features")
     rows = data.rechunk({1: -1})
@@ -150,7 +148,7 @@ def _array(data: Any, address: Address, method: str, width: int, empty: Any) -> 
     if list(empty) != ["prediction"]:
         shape = {"chunks": (rows.chunks[0], (len(empty),))}
     return rows.map_blocks(
-        answer_array,
+        predict_array,
         address,
         method,
         token=_name(method),
@@ -161,21 +159,21 @@ def _array(data: Any, address: Address, method: str, width: int, empty: Any) -> 
 
 
 def _name(method: str) -> str:
-    """Return what the dashboard calls the tasks."""
+    """Return the name of the tasks in the dashboard."""
     return f"dmondrian-{method.replace('_', '-')}"
 
 
-def answer_frame(part: Any, address: Address, method: str) -> Any:
+def predict_frame(part: Any, address: ModelAddress, method: str) -> Any:
     """Task: predict one partition of a frame."""
     return getattr(_model(address), method)(part)
 
 
-def answer_array(rows: np.ndarray, address: Address, method: str) -> np.ndarray:
+def predict_array(rows: np.ndarray, address: ModelAddress, method: str) -> np.ndarray:
     """Task: predict one block of an array."""
     return _model(address).answer_rows(rows, method)
 
 
-def _model(address: Address) -> Any:
+def _model(address: ModelAddress) -> Any:
     """Return the model of an address, read once in a process."""
 
     def read() -> Any:

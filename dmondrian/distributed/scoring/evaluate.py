@@ -1,4 +1,4 @@
-"""Evaluating: a model's metrics on a data set that has its target.
+"""Evaluation: metrics of a model on a data set with its target.
 
 Relies on blocks being scored independently. Promises metrics that do not depend on the workers:
 blocks are added in the order of the input.
@@ -23,7 +23,7 @@ from dmondrian.distributed.metrics.progressive import HeldOut, Likelihood
 from dmondrian.distributed.scoring.learned_rows import count_learned
 from dmondrian.distributed.scoring.memory_plan import parse_limit, row_needs
 from dmondrian.distributed.scoring.model_info import open_model
-from dmondrian.distributed.scoring.tree_pipeline import connected_relay
+from dmondrian.distributed.scoring.tree_pipeline import connected_pipeline
 from dmondrian.distributed.worker import work_units
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.ensemble.sums.prediction_sums import Sums
@@ -42,20 +42,22 @@ Measured = list[tuple[np.ndarray, np.ndarray, np.ndarray | None]]
 
 @dataclass(frozen=True)
 class Part:
-    """Consecutive blocks to measure."""
+    """Consecutive blocks to evaluate."""
 
-    plan: Plan  # of these blocks alone: there is no folder that every worker could read it from
+    plan: (
+        Plan  # of these blocks alone, sent with the task: there is no shared folder to read it from
+    )
     calibration: Fitted | None
     parameters: ForestParameters
     is_detailed = False
 
     @property
     def tells_labels(self) -> bool:
-        """Whether standard deviations of the label are measured too."""
+        """Whether standard deviations of the label are evaluated too."""
         return tells_labels(self.calibration)
 
     def found(self) -> None:
-        """Nothing is kept from another job."""
+        """Return None: there are no results of earlier jobs."""
 
     def read(self) -> Iterator[Encoded]:
         """Read the rows, chunk by chunk."""
@@ -65,7 +67,7 @@ class Part:
     def finish(self, summed: Iterable[tuple[Encoded, Sums]]) -> Measured:
         """Return forecasts [n, K], targets and weights of each block.
 
-        Forecasts have the quantiles, or the standard deviation, behind what stands for all.
+        Forecasts have the quantiles, or the standard deviation, after the point forecast.
         """
         measured: Measured = []
         for encoded, sums in summed:
@@ -89,10 +91,9 @@ def evaluate(
     threads: int | None = None,
     memory_limit: str | int | None = None,
 ) -> dict[str, Any]:
-    """Measure a model on data that it has not learned.
+    """Evaluate a model on data that it has not learned.
 
-    Rows of files that its run has learned are measured too; how many there are is logged as a
-    warning.
+    Rows that its run has learned are evaluated too, and their number is logged as a warning.
 
     Parameters
     ----------
@@ -111,19 +112,19 @@ def evaluate(
     -------
     dict
         "rows", and "log_loss" (nats), "accuracy", "ece" (expected calibration error),
-        "reliability" (confidence and accuracy by bins of confidence) and, for two classes that both
+        "reliability" (confidence and accuracy by bins of confidence) and, if both of two classes
         occur, "auc"; or "rmse", "mae" and "r2" (of quantiles those of the level nearest to 1/2,
         and "pinball", the mean over levels; of a calibrated regressor "coverage_90", the share of
         labels within 1.645 standard deviations, and "nll", the mean negative log density of the
         label under the Gaussian, in nats); or of a density, whose data need no target,
-        "log_likelihood", the mean log density of a row as it is encoded. Weighted where the model
-        was trained with weights. And "trees_sharded", the number of groups, where no worker could
+        "log_likelihood", the mean log density of a row as it is encoded. Weighted if the model was
+        trained with weights. And "trees_sharded", the number of groups of trees, if no worker can
         hold the whole model.
 
     Raises
     ------
     DataError
-        Columns or labels that the model does not know.
+        The data have columns or labels that the model does not know.
     CheckpointError
         There is no model, or its bytes are damaged.
     ClusterError
@@ -166,10 +167,10 @@ def evaluate(
         for mean, y, weight in measured:
             total.add(mean, y, weight)
 
-    with connected_relay(
+    with connected_pipeline(
         model, needs, "part of the data", plan.n_rows, client, n_workers, threads, limit
-    ) as relay:
-        relay.run(parts, add)
+    ) as pipeline:
+        pipeline.run(parts, add)
     if total.weight == 0.0:
         schema = plan.schema
         lacks = f"a label in {schema.target!r}"
@@ -178,5 +179,5 @@ def evaluate(
                 f" and {lacks}" if schema.target is not None else ""
             )
         raise DataError(f"no row of the data has {lacks}: there is nothing to measure")
-    sharded = {"trees_sharded": relay.n_groups} if relay.n_groups > 1 else {}
+    sharded = {"trees_sharded": pipeline.n_groups} if pipeline.n_groups > 1 else {}
     return {**total.report(), **sharded}

@@ -1,9 +1,9 @@
-"""Signs of life of a detached job that scores, and its check for a request to stop.
+"""Heartbeat of a detached job that scores, with its check for a request to stop.
 
-Relies on the job's files in the run folder (:mod:`dmondrian.checkpoint.jobs`), and on the scoring
-to call a listener whenever a file is written. Promises that a request that was made before a block
-is entered is obeyed there, and a later one at the next file; that a store that fails for a moment
-stops nothing; and that scores that are all written are finished rather than left.
+Relies on the job's files in the run folder (:mod:`dmondrian.checkpoint.jobs`), and on scoring to
+call a listener after each file. Promises that a stop requested before the block is entered takes
+effect there, and a later one after the next file; that temporary failures of the store are ignored;
+and that scores are finished once all files are written.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from dmondrian.errors import StoreError
 from dmondrian.store import Store
 
 
-class ScoringBeat:
-    """Says that a job scores, while it is entered.
+class Heartbeat:
+    """Context manager that writes the heartbeat of a scoring job.
 
     Parameters
     ----------
@@ -30,14 +30,14 @@ class ScoringBeat:
 
     def __init__(self, store: Store, job: str) -> None:
         self._store, self._job = store, job
-        self._told: dict[str, Any] = {}
+        self._progress: dict[str, Any] = {}
         self._count = 0
         self._is_asked = False
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._live, name="dmondrian-scoring", daemon=True)
 
-    def __enter__(self) -> ScoringBeat:
-        self._beat()  # and look after that: whoever asks sees the beat, or we see the request
+    def __enter__(self) -> Heartbeat:
+        self._beat()  # then check: either the request is seen here, or its sender sees the beat
         if self._is_asked:
             raise KeyboardInterrupt
         self._thread.start()
@@ -47,15 +47,15 @@ class ScoringBeat:
         self._ending.set()
         self._thread.join()
 
-    def listen(self, progress: Progress) -> None:
-        """Hear how far the scoring is.
+    def on_progress(self, progress: Progress) -> None:
+        """Store the progress of scoring, for the next heartbeat.
 
         Raises
         ------
         KeyboardInterrupt
-            Somebody asked the job to stop, and not all files are written.
+            A stop was requested, and not all files are written.
         """
-        self._told = {"rows": progress.rows, "n_rows": progress.n_rows}
+        self._progress = {"rows": progress.rows, "n_rows": progress.n_rows}
         if self._is_asked and progress.rows < progress.n_rows:
             raise KeyboardInterrupt
 
@@ -66,7 +66,7 @@ class ScoringBeat:
     def _beat(self) -> None:
         self._count += 1
         try:
-            jobs.beat(self._store, self._job, {"count": self._count, **self._told})
+            jobs.beat(self._store, self._job, {"count": self._count, **self._progress})
             self._is_asked = self._is_asked or jobs.is_asked_to_stop(self._store, self._job)
         except StoreError:
-            return  # it may be back in a moment
+            return  # it may recover before the next one

@@ -1,7 +1,7 @@
-"""Which rows of a data set a model has learned: its metrics of these are too good.
+"""Count of the rows of a data set that a model was trained on, whose metrics are too good.
 
-Relies on the plan of the model's run, which names each file with its size and last change. Promises
-to open no file. A copy that keeps name, size and time of a file is known; another one is not.
+Relies on the plan of the model's run, which has each file with its size and modification time.
+Promises to open no file. Copies are recognised if they keep the name, size and time of a file.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dmondrian.checkpoint.parts import pieces
 from dmondrian.data import Block, stored_plan
 from dmondrian.errors import CheckpointError, StoreError
 
-RowGroup = tuple[tuple[str | int, ...], int]  # what identifies a file, and the group's number
+RowGroup = tuple[tuple[str | int, ...], int]  # identity of a file, and the row group's number
 
 
 def count_learned(model_url: str, blocks: Iterable[Block]) -> int:
     """Return how many rows of some blocks a model has learned, by the plan of its run.
 
-    0 where there is no plan, or none that can be read: it is not needed to measure the model.
+    0 if there is no readable plan: evaluation does not need it.
     """
     run = Run.open(model_url)
     if run.run_json.get("plan") is None:
@@ -38,7 +38,7 @@ def count_learned(model_url: str, blocks: Iterable[Block]) -> int:
 
 
 def _rows(blocks: Iterable[Block]) -> Counter[RowGroup]:
-    """Return the rows of each row group, under each name by which it may be known."""
+    """Return the rows of each row group, under each of its identities."""
     found: Counter[RowGroup] = Counter()
     for block in blocks:
         for group in _groups(block):

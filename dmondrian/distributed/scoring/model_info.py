@@ -1,8 +1,9 @@
-"""Models as a coordinator sees them, without their trees; and plans in a worker's memory.
+"""Metadata of stored models, without their trees; and a cache of plans in a worker's memory.
 
 Relies on checkpoints never changing under their digest. Promises that equal models have equal
-digests, wherever they lie; that a plan is read once per process, however many tasks ask at the
-same time; that a failed read is tried again by the next task, and that only the last few are kept.
+digests, wherever they are stored; that a plan is read once per process, however many tasks need it
+at the same time; that a failed read is retried by the next task, and that only the last few plans
+are kept.
 """
 
 from __future__ import annotations
@@ -23,38 +24,38 @@ from dmondrian.store import open_store
 from dmondrian.uncertainty.temperature_scaling import Fitted, kind_of
 
 READ_SECONDS = 900.0
-"""A read that takes longer is given up."""
+"""Longest wait for a read."""
 
-_KEPT = 2  # plans of a process: the one in use and the one before
+_KEPT = 2  # plans per process: the current and the previous one
 
 
 @dataclass(frozen=True)
 class Model:
-    """Where the trees of a model are and how its rows are encoded."""
+    """The stored trees of a model, and how its rows are encoded."""
 
     trees: tuple[Stored, ...]  # in the order of their numbers
     n_outputs: int  # width of a prediction
-    tells_std: bool  # whether second moments are those of the label, not between trees
+    has_label_std: bool  # whether variances are of the label, not between trees
     schema: Schema
     digest: str  # of trees, schema and calibration
     parameters: ForestParameters
     calibration: Fitted | None = None  # of its forecasts
     n_draws: int | None = None  # that normalise a density, which needs all trees at once
-    tells_distance: bool = True  # whether nodes know the range of their rows
+    has_distance: bool = True  # whether nodes know the range of their rows
 
 
 _plans: SingleFlightCache[Plan] = SingleFlightCache(_KEPT, seconds=READ_SECONDS)
 
 
 def open_model(url: str) -> Model:
-    """Look at a model of a run that was trained on a plan.
+    """Return the metadata of a model that was trained on a plan.
 
     Raises
     ------
     CheckpointError
-        There is no model, or what it says of itself is damaged.
+        There is no model, or its metadata are damaged.
     DataError
-        The model was fitted on arrays: nothing says how to encode the columns of a file.
+        The model was fitted on arrays, and has no schema to encode the columns of a file.
     """
     blobs, about, manifest = look_at_model(url)
     if about.get("schema") is None:
@@ -93,11 +94,13 @@ def open_model(url: str) -> Model:
             f"{url}: run.json describes {schema.n_features} features and {schema.n_classes} "
             f"classes, the forest has {shape[0]} and {shape[1]}"
         )
-    tells_std = parameters.has_gaussian_mixture or (
+    has_label_std = parameters.has_gaussian_mixture or (
         calibration is not None and parameters.gives_label_variance
     )
     k, has_boxes = parameters.n_outputs, parameters.has_boxes
-    return Model(trees, k, tells_std, schema, digest, parameters, calibration, n_draws, has_boxes)
+    return Model(
+        trees, k, has_label_std, schema, digest, parameters, calibration, n_draws, has_boxes
+    )
 
 
 def _draws_of(about: dict[str, Any], url: str) -> int:
@@ -115,8 +118,8 @@ def plan_here(folder: str, name: str, digest: str) -> Plan:
         try:
             plan = Plan.from_parquet(data)
         except CorruptError as error:
-            told = f"{name} in {folder}: {error}; delete it and run the same command again"
-            raise CorruptError(told) from error
+            text = f"{name} in {folder}: {error}; delete it and run the same command again"
+            raise CorruptError(text) from error
         if plan.digest != digest:
             raise CorruptError(f"{name} in {folder} is another plan than the one asked for")
         return plan

@@ -1,22 +1,21 @@
-"""The folder of scores: what was asked for, files known by their seals, and the manifest.
+"""The output folder of scores: the request, sealed files, and the manifest.
 
 ::
 
-    _score.json             what was asked: model, data, columns kept; create-only, first
+    _score.json             the request: model, data, columns kept; create-only, first
     _score.plan             the frozen input
     part-000000.parquet     scores of consecutive blocks; create-only, unless damaged
     _manifest.json          all parts with rows, bytes and digests; create-only, last
 
-Relies on answers that depend on nothing but what was asked, so that a file written again says what
-it said. Promises that before there is a manifest a file counts as written only if all of its bytes
-are what their writer put there: its footer names what was asked and the file itself, and holds the
-SHA-256 of the whole file, taken with zeros in that place. A footer that can be read is not enough:
-pages before it may be damaged, or missing. Such a file, or one without a seal, is written again
-over the old one; one of another job is refused.
+Relies on scores that depend on the request alone, so that a file written again has the same bytes.
+Promises that before there is a manifest a file counts as written only if its bytes are intact: its
+footer has a seal, which names the request and the file and holds the SHA-256 of the whole file,
+computed with zeros in its place. A readable footer is not enough, as pages before it may be damaged
+or missing. A damaged or unsealed file is overwritten; one of another job is refused.
 
-The seal is in the file because one object is there or not: a digest beside it would be a second
-request, and missing where a job was killed between the two. To check it a file is read once and
-nothing is decoded, by the worker that would score it; that is what the manifest needs anyway.
+The seal is inside the file because writing one object is atomic: a digest in a second object would
+be missing if a job was killed between the two. To check a file, the worker that would score it
+reads it once and decodes nothing; the manifest needs the digest anyway.
 """
 
 from __future__ import annotations
@@ -48,26 +47,26 @@ from dmondrian.store import Store, check_writable, open_store
 FORMAT = 1
 ABOUT, PLAN, MANIFEST = "_score.json", "_score.plan", "_manifest.json"
 
-# Entries of a file's footer. A digest is as long as the zeros that hold its place.
-_ASKED, _NAME, _SEAL = "dmondrian.score", "dmondrian.score.file", "dmondrian.score.sha256"
+# Entries of a file's footer. The digest replaces as many zeros.
+_REQUEST, _NAME, _SEAL = "dmondrian.score", "dmondrian.score.file", "dmondrian.score.sha256"
 _BLANK = b"0" * 64
-_LOOKED_AT = 1024  # values that tell whether those of a column come again
+_LOOKED_AT = 1024  # values checked for whether those of a column repeat
 
 
 def check_details(details: Any) -> None:
-    """Refuse anything but a truth value: "no" would be taken for yes.
+    """Refuse anything but a bool: the string "no" is true.
 
     Raises
     ------
     ParameterError
-        It is another.
+        It is of another type.
     """
     if not isinstance(details, (bool, np.bool_)):
         raise ParameterError(f"details must be True or False, got {details!r}")
 
 
 def check_out(out: str | os.PathLike[str]) -> None:
-    """Refuse a folder that cannot take scores, before there is work; leave nothing behind.
+    """Refuse a folder that scores cannot be written to; leave no file behind.
 
     Raises
     ------
@@ -90,7 +89,7 @@ def check_out(out: str | os.PathLike[str]) -> None:
 
 
 def claim(store: Store, about: dict[str, Any], plan: Plan) -> str:
-    """Write what is asked, or compare it with what was; return its digest.
+    """Write the request, or compare it with the stored one; return its digest.
 
     Raises
     ------
@@ -113,45 +112,45 @@ def claim(store: Store, about: dict[str, Any], plan: Plan) -> str:
             f"{store.url} holds other scores. These entries differ:{lines}\n"
             f"Choose another folder, or give the model, data and columns of those scores."
         ) from None
-    # Equal plans may differ in the bytes of their notes: the first one stands.
+    # Equal plans may differ in the bytes of their notes: the first one is kept.
     if not store.exists(PLAN):
         store.put(PLAN, plan.to_parquet())
     return hashlib.sha256(data).hexdigest()
 
 
 def as_begun(store: Store, plan: Plan) -> Plan:
-    """Return a plan with the digest that the scores in a folder were begun with, if it is theirs.
+    """Return a plan with the digest stored with unfinished scores, if it is of the same data.
 
-    Earlier versions noted the times of change of objects in a store that has ETags.
+    Earlier versions recorded modification times also in stores that have ETags.
     """
-    then = _plan_then(store)
-    if then is None or len(then.blocks) != len(plan.blocks) or change_between(then, plan):
+    earlier = _earlier_plan(store)
+    if earlier is None or len(earlier.blocks) != len(plan.blocks) or change_between(earlier, plan):
         return plan
-    origins = {block.uri: (block.uri, block.stamp) for block in then.blocks}
+    origins = {block.uri: (block.uri, block.stamp) for block in earlier.blocks}
     renamed = replace(plan, origins=origins)
-    return renamed if renamed.digest == then.digest else plan
+    return renamed if renamed.digest == earlier.digest else plan
 
 
 def _changed_file(store: Store, plan: Plan) -> str | None:
-    """Say which file is not what it was for the scores that are there, as far as that is known."""
-    then = _plan_then(store)
-    return None if then is None else change_between(then, plan)
+    """Return which file changed since the existing scores were begun, or None."""
+    earlier = _earlier_plan(store)
+    return None if earlier is None else change_between(earlier, plan)
 
 
-def _plan_then(store: Store) -> Plan | None:
-    """Return the plan of the scores that are there; it is written after what was asked."""
+def _earlier_plan(store: Store) -> Plan | None:
+    """Return the plan of the existing scores; None if it is missing or damaged."""
     try:
         return Plan.from_parquet(store.get(PLAN, MAX_PLAN_BYTES))
     except (NotFoundError, CorruptError):
         return None
 
 
-def sealed(table: pa.Table, asked: str, name: str) -> bytes:
+def sealed(table: pa.Table, request: str, name: str) -> bytes:
     """Return a file of scores: Parquet, with its seal in the footer."""
-    notes = {_ASKED: asked, _NAME: name, _SEAL: _BLANK.decode()}
+    notes = {_REQUEST: request, _NAME: name, _SEAL: _BLANK.decode()}
     sink = pa.BufferOutputStream()
     table = table.replace_schema_metadata(None)
-    # Checksums of pages, which the seal covers too, are what other readers may look at.
+    # The seal covers all pages; page checksums are for other readers.
     with pq.ParquetWriter(
         sink,
         table.schema,
@@ -168,10 +167,10 @@ def sealed(table: pa.Table, asked: str, name: str) -> bytes:
 
 
 def _repeating(table: pa.Table) -> list[str] | bool:
-    """Return the columns to write with a dictionary: not doubles that hardly come twice.
+    """Return the columns to write with a dictionary: all but doubles that hardly repeat.
 
-    To try it takes longer than all else that is done to write them, and makes larger files. A
-    writer cannot be told the names of columns within others, which are kept ones.
+    For these a dictionary takes longer than the rest of writing and makes larger files. True, for
+    all columns, if some are nested: a writer takes no names of these.
     """
     if any(pa.types.is_nested(field.type) for field in table.schema):
         return True
@@ -186,13 +185,13 @@ def _repeats(values: pa.ChunkedArray) -> bool:
     return 2 * len(values.unique()) <= len(values)
 
 
-def entry_of(store: Store, name: str, asked: str) -> dict[str, Any] | None:
-    """Return the manifest's entry of a file of these scores that is there and whole, else None.
+def entry_of(store: Store, name: str, request: str) -> dict[str, Any] | None:
+    """Return the manifest entry of an intact file of these scores, else None.
 
     Raises
     ------
     CorruptError
-        The file is Parquet, and not of these scores.
+        The file is Parquet, but not of these scores.
     """
     try:
         data = store.get(name)
@@ -203,7 +202,7 @@ def entry_of(store: Store, name: str, asked: str) -> dict[str, Any] | None:
     except (pa.ArrowException, OSError):
         return None
     notes = footer.metadata or {}
-    if notes.get(_ASKED.encode()) != asked.encode():
+    if notes.get(_REQUEST.encode()) != request.encode():
         raise CorruptError(
             f"{name} in {store.url} holds other scores than this job's; delete it and run the "
             f"same command again, or choose another folder"
@@ -218,34 +217,34 @@ def entry_of(store: Store, name: str, asked: str) -> dict[str, Any] | None:
 
 
 def described(name: str, data: bytes, rows: Any) -> dict[str, Any]:
-    """Return the manifest's entry of a file."""
+    """Return the manifest entry of a file."""
     digest = hashlib.sha256(data).hexdigest()
     return {"name": name, "rows": rows, "bytes": len(data), "sha256": digest}
 
 
-def finish(store: Store, asked: str, entries: list[dict[str, Any]], n_rows: int) -> None:
-    """Write the manifest of files that hold all rows."""
+def finish(store: Store, request: str, entries: list[dict[str, Any]], n_rows: int) -> None:
+    """Write the manifest, after a check that the files have all rows."""
     rows = sum(entry["rows"] for entry in entries)
     if rows != n_rows:
         raise CorruptError(f"the files in {store.url} hold {rows} rows; expected {n_rows}")
-    content = {"format": FORMAT, "asked": asked, "rows": rows, "files": entries}
+    content = {"format": FORMAT, "asked": request, "rows": rows, "files": entries}
     store.put_same(MANIFEST, document.seal(content))
 
 
-def verify(store: Store, asked: str, names: Sequence[str]) -> None:
+def verify(store: Store, request: str, names: Sequence[str]) -> None:
     """Check a finished job's files, sorted by name, against its manifest.
 
     Raises
     ------
     CorruptError
-        A file is not what was written, or the manifest is another job's.
+        A file changed since it was written, or the manifest is of another job.
     """
     name = f"{MANIFEST} in {store.url}"
     content = document.unseal(store.get(MANIFEST, document.MAX_BYTES), name)
     files = content.get("files")
     entries = [entry for entry in files if isinstance(entry, dict)] if type(files) is list else []
     listed = {str(entry.get("name")): entry for entry in entries}
-    if content.get("asked") != asked or sorted(listed) != list(names):
+    if content.get("asked") != request or sorted(listed) != list(names):
         raise CorruptError(f"{name} lists other files than this job's; choose another folder")
     for part in names:
         found = described(part, store.get(part), listed[part].get("rows"))
@@ -258,7 +257,7 @@ def verify(store: Store, asked: str, names: Sequence[str]) -> None:
 
 
 def _digest(data: bytes, at: int) -> bytes:
-    """SHA-256 of a file, hexadecimal, with zeros where its seal stands."""
+    """Return the hexadecimal SHA-256 of a file, with zeros in place of its seal."""
     view = memoryview(data)
     found = hashlib.sha256(view[:at])
     found.update(_BLANK)

@@ -1,7 +1,7 @@
-"""What is to be scored when training ends, looked at before it begins.
+"""Checks of the scoring options of a training job, before training.
 
-Promises that a mistake in it is told then, and not after the hours that training may take: another
-kind of file, a column that the model will read and the data lack, a folder that takes no scores.
+Promises that mistakes are raised before training, which may take hours: files that are not Parquet,
+a column of the model that the data lack, a folder that cannot be written to.
 """
 
 from __future__ import annotations
@@ -17,46 +17,46 @@ from dmondrian.errors import ParameterError
 NEEDED, OPTIONAL = ("data", "out"), ("keep", "details", "memory_limit")
 
 
-def check_wanted(wanted: Mapping[str, Any]) -> None:
-    """Refuse what could not be scored, as far as it is known before the stream is.
+def check_score_options(options: Mapping[str, Any]) -> None:
+    """Refuse wrong scoring options, as far as known before the plan is made.
 
     Parameters
     ----------
-    wanted : mapping
-        Arguments of :func:`dmondrian.distributed.score` by name: "data", "out" and, where given,
+    options : mapping
+        Arguments of :func:`dmondrian.distributed.score` by name: "data", "out" and optionally
         "keep", "details" and "memory_limit".
 
     Raises
     ------
     ParameterError
-        A name is missing or not one of these, or it has no such value.
+        A name is missing or unknown, or a value is not allowed.
     DataError
-        No rows, unreadable files, or a column to keep that they lack.
+        There are no rows, files are unreadable, or lack a column to keep.
     CheckpointError
-        The folder holds Parquet files that are no scores.
+        The folder holds Parquet files other than scores.
     StoreError
         The folder cannot be written.
     """
-    others = sorted(set(wanted) - {*NEEDED, *OPTIONAL})
-    missing = [name for name in NEEDED if name not in wanted]
+    others = sorted(set(options) - {*NEEDED, *OPTIONAL})
+    missing = [name for name in NEEDED if name not in options]
     if others or missing:
         raise ParameterError(
-            f"score has {', '.join(map(repr, wanted)) or 'nothing'}; expected 'data' and 'out', "
+            f"score has {', '.join(map(repr, options)) or 'nothing'}; expected 'data' and 'out', "
             "and of 'keep', 'details' and 'memory_limit' those that are wanted"
         )
-    check_details(wanted.get("details", True))
-    parse_limit(wanted.get("memory_limit"))
-    check_out(wanted["out"])
-    check_readable(wanted, Schema(columns=()))
+    check_details(options.get("details", True))
+    parse_limit(options.get("memory_limit"))
+    check_out(options["out"])
+    check_readable(options, Schema(columns=()))
 
 
-def check_readable(wanted: Mapping[str, Any], schema: Schema) -> None:
-    """Refuse data without the columns that a model of this schema reads.
+def check_readable(options: Mapping[str, Any], schema: Schema) -> None:
+    """Refuse data that lack columns of the schema.
 
     Raises
     ------
     DataError
         As :func:`dmondrian.data.make_scoring_plan`.
     """
-    keep = wanted.get("keep", ())
-    make_scoring_plan(wanted["data"], schema, (keep,) if isinstance(keep, str) else tuple(keep))
+    keep = options.get("keep", ())
+    make_scoring_plan(options["data"], schema, (keep,) if isinstance(keep, str) else tuple(keep))

@@ -1,13 +1,12 @@
-"""Scoring: Parquet in, Parquet out, every input row exactly once.
+"""Scoring: writes predictions of Parquet files as Parquet, each input row exactly once.
 
 Relies on a plan of the input in its own order, on a store whose `put_new` lets one writer win, on
 :mod:`dmondrian.distributed.scoring.output_folder` for the folder's layout and seals, and on
 :mod:`dmondrian.distributed.scoring.tree_pipeline` for models that are larger than a worker's
-memory. Promises that the names of the output files are fixed by the input, that each appears whole
-or not at all, and that the manifest is written last; so a killed job is finished by repeating it,
-two that run at once do no harm, and repeating a finished one checks it and writes nothing. What a
-killed job left is read by the workers, and scored again only where its bytes are not what was
-written.
+memory. Promises that the names of the output files are fixed by the input, that files are written
+atomically, and that the manifest is written last; so the same call finishes a killed job, two that
+run at once do no harm, and a finished one is checked and not written again. Workers read the files
+of a killed job, and score again only damaged ones.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ from dmondrian.distributed.scoring.output_folder import (
     sealed,
     verify,
 )
-from dmondrian.distributed.scoring.tree_pipeline import Relay, connected_relay
+from dmondrian.distributed.scoring.tree_pipeline import TreePipeline, connected_pipeline
 from dmondrian.ensemble.settings.loss_settings import quantile_names, responses
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.ensemble.sums.prediction_sums import Sums
@@ -62,7 +61,7 @@ from dmondrian.uncertainty.temperature_scaling import (
 )
 
 FILE_ROWS = 131_072
-"""Small blocks are joined into one output file up to this many rows."""
+"""Most rows of an output file that joins several blocks."""
 
 _IN_MEMORY = (
     "write them as Parquet and give the path; dmondrian.frames.FrameModel answers frames in "
@@ -75,30 +74,30 @@ class Part:
     """One output file to write."""
 
     out: str  # URL of the output folder
-    asked: str  # digest of what was asked
+    request: str  # digest of the request
     plan_digest: str
     name: str
     first: int  # number of its first block
-    last: int  # number behind its last block
+    last: int  # number after its last block
     keep: tuple[str, ...]
     classes: tuple[Any, ...] | None
-    details: tuple[str, ...]  # columns of the deviation and of the distance; none if not asked for
+    details: tuple[str, ...]  # names of the columns of deviation and distance, if requested
     calibration: Fitted | None
     parameters: ForestParameters
 
     @property
     def is_detailed(self) -> bool:
-        """Whether deviations and distances are told."""
+        """Whether deviations and distances are written."""
         return bool(self.details)
 
     @property
     def tells_labels(self) -> bool:
-        """Whether the column of standard deviations is of the label, calibrated."""
+        """Whether the standard deviations are calibrated ones of the label."""
         return self.is_detailed and tells_labels(self.calibration)
 
     def found(self) -> dict[str, Any] | None:
-        """Return the file's entry in the manifest, if it is there and whole."""
-        entry = entry_of(open_store(self.out), self.name, self.asked)
+        """Return the manifest entry of the file if it exists and is intact."""
+        entry = entry_of(open_store(self.out), self.name, self.request)
         return None if entry is None else {**entry, "is_new": False, "is_mended": False}
 
     def read(self) -> Iterator[Encoded]:
@@ -109,9 +108,9 @@ class Part:
             yield read_blocks(plan, blocks[chunk.first : chunk.last], keep=self.keep)
 
     def finish(self, summed: Iterable[tuple[Encoded, Sums]]) -> dict[str, Any]:
-        """Write the file, unless another job did; return its entry in the manifest."""
+        """Write the file unless another job did; return its manifest entry."""
         table = pa.concat_tables([self._table(encoded, sums) for encoded, sums in summed])
-        data = sealed(table, self.asked, self.name)
+        data = sealed(table, self.request, self.name)
         store = open_store(self.out)
         is_mended = False
         try:
@@ -156,13 +155,13 @@ def score(
     data : str, path or sequence of them
         Parquet files, folders, globs or URLs; needs the model's feature columns by name.
     out : str or path
-        Folder or URL. The same call again finishes what was killed: files that are there are read
-        and checked, not scored again; damaged ones are, with a warning.
+        Folder or URL. The same call again finishes a killed job: existing files are checked, and
+        scored again only if damaged, with a warning.
     keep : sequence of str
         Columns of the input to copy.
     details : bool
-        Whether to tell how sure the forest is: "spread" or "std", and "distance". They have to be
-        looked up tree by tree, so without them scores are written sooner.
+        Whether to write the uncertainty of the forest: "spread" or "std", and "distance". They need
+        a value of each tree, so scoring is faster without them.
     client : Client or None
         A cluster of the caller; by default this machine.
     progress : callable, bool or None
@@ -170,9 +169,9 @@ def score(
     n_workers, threads : int or None
         Size of the local cluster.
     memory_limit : str, int or None
-        Memory of a worker, such as "2GiB": sizes the workers of a local cluster, and is planned
-        with if it is less than the workers' own limit. A model that does not fit is used with its
-        trees sharded, and the bytes written are the same.
+        Memory of a worker, such as "2GiB": limits the workers of a local cluster, and is used in
+        place of the workers' own limit if it is smaller. A model that does not fit is used with
+        its trees sharded; the bytes written are the same.
 
     Returns
     -------
@@ -182,28 +181,26 @@ def score(
         where nothing was left to do), "out", "seconds". The columns of a file: those kept,
         "prediction", "proba_<class>" (classification), "spread" (standard deviation between trees
         of the prediction, or of the predicted class's probability before calibration; a Gaussian
-        hierarchy and a calibrated regressor have "std" instead, the standard deviation of the
-        label at the row) and "distance"
-        (sum of the extensions from the leaf's box to the row, in encoded units times the feature
-        scales, mean over trees; online random forests have no boxes, and no such column), these
-        two if `details` are asked for. A
-        generalised Mondrian forest has "q_<level>" for each quantile in place of "prediction", and
-        of two classes "decision", the averaged z; its "spread" is that of z, of the quantile
-        nearest to the median where there are several. A density has "log_density" alone, of the
-        row as it is encoded, in the unit cube.
+        hierarchy and a calibrated regressor have "std" instead, the standard deviation of the label
+        at the row) and "distance" (sum of the extensions from the leaf's box to the row, in encoded
+        units times the feature scales, mean over trees; online random forests have no boxes, and no
+        such column), these two with `details`. A generalised Mondrian forest has "q_<level>" for
+        each quantile in place of "prediction", and for two classes "decision", the averaged z; its
+        "spread" is that of z, of the quantile nearest to the median if there are several. A density
+        has "log_density" alone, of the row as it is encoded, in the unit cube.
 
     Raises
     ------
     ParameterError
-        An option has no such value.
+        The value of an option is not allowed.
     SchemaError
         Columns of the model or of `keep` are missing or of another type.
     CheckpointError
         There is no model, or `out` holds other scores.
     StoreError
-        `out` cannot be written; found before the data are looked at.
+        `out` cannot be written; checked before the data are read.
     CorruptError
-        A file of finished scores is not what was written, or one in `out` is of other scores.
+        A file of finished scores changed since it was written, or one in `out` is of other scores.
     ClusterError
         Workers were lost beyond recovery, or have too little memory.
     """
@@ -215,54 +212,56 @@ def score(
     model = open_model(os.fspath(model_url))
     check_out(out)
     plan = make_scoring_plan(data, model.schema, keep)
-    told = _details(model) if details else ()
-    _check_names(model, told, keep)
+    columns = _details(model) if details else ()
+    _check_names(model, columns, keep)
     store = open_store(out)
     plan = as_begun(store, plan)
     about = {"model": model.digest, "data": plan.digest, "keep": list(keep), "file_rows": FILE_ROWS}
-    if told != _details(model):  # left out else: the bytes are those of older versions
+    if columns != _details(model):  # otherwise left out, for the same bytes as older versions
         about["details"] = False
-    asked = claim(store, about, plan)
+    request = claim(store, about, plan)
     classes = None if model.schema.classes is None else tuple(model.schema.classes)
     parts = [
-        Part(store.url, asked, plan.digest, part_name(one.index), one.first, one.last, keep,
-             classes, told, model.calibration, model.parameters)
+        Part(store.url, request, plan.digest, part_name(one.index), one.first, one.last, keep,
+             classes, columns, model.calibration, model.parameters)
         for one in join(plan.blocks, max_rows=FILE_ROWS, max_blocks=None)
     ]  # fmt: skip
     result: dict[str, Any] = {"rows": plan.n_rows, "files": len(parts), "written": 0}
     result["trees_sharded"] = 0
     if store.exists(MANIFEST):
-        verify(store, asked, [part.name for part in parts])
+        verify(store, request, [part.name for part in parts])
     else:
         needs = _needs(model, plan, parts)
-        with connected_relay(
+        with connected_pipeline(
             model, needs, "output file", plan.n_rows, client, n_workers, threads, limit
-        ) as relay:
-            entries = _write_parts(relay, parts, plan.n_rows, ProgressReporter(listener(progress)))
+        ) as pipeline:
+            entries = _write_parts(
+                pipeline, parts, plan.n_rows, ProgressReporter(listener(progress))
+            )
         result["written"] = sum(entry.pop("is_new") for entry in entries)
-        result["trees_sharded"] = relay.n_groups
-        _tell_mended([entry["name"] for entry in entries if entry.pop("is_mended")], store.url)
-        finish(store, asked, entries, plan.n_rows)
+        result["trees_sharded"] = pipeline.n_groups
+        _warn_mended([entry["name"] for entry in entries if entry.pop("is_mended")], store.url)
+        finish(store, request, entries, plan.n_rows)
     return {**result, "out": store.url, "seconds": time.monotonic() - started}
 
 
-def _tell_mended(names: Sequence[str], url: str) -> None:
+def _warn_mended(names: Sequence[str], url: str) -> None:
     if names:
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         warnings.warn(
-            f"{', '.join(names[:3])}{more} in {url} was not as written, and is written again",
+            f"{', '.join(names[:3])}{more} in {url} was damaged, and is written again",
             stacklevel=3,
         )
 
 
 def _needs(model: Model, plan: Plan, parts: Sequence[Part]) -> Needs:
     k, columns = model.n_outputs, len(plan.schema.columns) + len(parts[0].keep)
-    told = len(parts[0].details)
+    columns = len(parts[0].details)
     return row_needs(
         (plan.blocks[part.first : part.last] for part in parts),
         len(plan.schema.feature_names),
         columns,
-        {"sums": (2 * k + 1) if told else k, "result": k + 1 + told + 2 * len(parts[0].keep)},
+        {"sums": (2 * k + 1) if columns else k, "result": k + 1 + columns + 2 * len(parts[0].keep)},
     )
 
 
@@ -285,8 +284,8 @@ def _details(model: Model) -> tuple[str, ...]:
     """Return the columns that tell how sure the forest is; a density has none."""
     if model.parameters.is_density:
         return ()
-    deviation = "std" if model.tells_std else "spread"
-    return (deviation, "distance") if model.tells_distance else (deviation,)
+    deviation = "std" if model.has_label_std else "spread"
+    return (deviation, "distance") if model.has_distance else (deviation,)
 
 
 def _score_names(classes: Any, parameters: ForestParameters, details: tuple[str, ...]) -> list[str]:
@@ -301,25 +300,25 @@ def _score_names(classes: Any, parameters: ForestParameters, details: tuple[str,
 
 
 def _write_parts(
-    relay: Relay, parts: list[Part], n_rows: int, reporter: ProgressReporter
+    pipeline: TreePipeline, parts: list[Part], n_rows: int, reporter: ProgressReporter
 ) -> list[dict[str, Any]]:
     entries: list[dict[str, Any]] = []
-    pace = Speed()
+    speed_meter = Speed()
 
     def record() -> Progress:
         rows = sum(entry["rows"] for entry in entries)
-        speed = pace.after(rows)
+        speed = speed_meter.after(rows)
         left = (n_rows - rows) / speed if speed > 0 else None
-        return Progress(rows, n_rows, speed, rows, left, 0, 0, tree_groups=relay.n_groups)
+        return Progress(rows, n_rows, speed, rows, left, 0, 0, tree_groups=pipeline.n_groups)
 
     def note(entry: dict[str, Any]) -> None:
         entries.append(entry)
         reporter.report(record)
 
     try:
-        relay.run(parts, note)
+        pipeline.run(parts, note)
     except KeyboardInterrupt as stop:
-        if stop.args:  # who stopped it said why
+        if stop.args:  # the interrupt has its own message
             raise
         raise KeyboardInterrupt(
             f"stopped with {len(entries):,} of {len(parts):,} files of scores written; run the "
@@ -335,16 +334,16 @@ def score_arrays(
     calibration: Fitted | None,
     parameters: ForestParameters,
 ) -> list[pa.Array]:
-    """Return the columns of scores of some rows, in their order, from the sums over all trees.
+    """Return the columns of scores, in order, from the sums over all trees.
 
-    Deviations and distances are among them where they were summed.
+    Deviations and distances are included if they were summed.
     """
     mean = sums.mean
     if parameters.is_density:
         return [pa.array(mean[:, 0])]
     if parameters.minimises_loss:
-        told = _costly_arrays(mean, classes, parameters)
-        return [*told, *_detail_arrays(sums, None, parameters.cost.middle)]
+        columns = _generalized_arrays(mean, classes, parameters)
+        return [*columns, *_detail_arrays(sums, None, parameters.cost.middle)]
     if classes is None:
         return [pa.array(mean[:, 0]), *_detail_arrays(sums, calibration, 0)]
     proba = calibrated(parameters.forecasts(mean), calibration)
@@ -357,7 +356,7 @@ def score_arrays(
 def _detail_arrays(
     sums: Sums, calibration: Fitted | None, output: int | np.ndarray
 ) -> list[pa.Array]:
-    """Return the deviations of an output, which may be another in each row, and distances."""
+    """Return the deviations of an output, which may vary by row, and the distances."""
     found = []
     if sums.square is not None:
         variance = sums.variance[np.arange(len(sums.square)), output]
@@ -367,14 +366,18 @@ def _detail_arrays(
     return found
 
 
-def _costly_arrays(
+def _generalized_arrays(
     mean: np.ndarray, classes: Sequence[Any] | None, parameters: ForestParameters
 ) -> list[pa.Array]:
-    """Return the columns of what a generalised forest says."""
+    """Return the columns of predictions of a generalised forest."""
     if classes is None:
-        said = responses(parameters.cost.loss, mean)
-        return [pa.array(np.ascontiguousarray(said[:, k])) for k in range(said.shape[1])]
+        values = responses(parameters.cost.loss, mean)
+        return [pa.array(np.ascontiguousarray(values[:, k])) for k in range(values.shape[1])]
     z = mean[:, 0]
     shares, loss = parameters.forecasts(mean), parameters.cost.loss
-    told = [] if loss == "hinge" else [pa.array(shares[:, k].copy()) for k in range(2)]
-    return [pa.array(list(classes)).take(pa.array((z > 0.0).astype(np.int64))), *told, pa.array(z)]
+    columns = [] if loss == "hinge" else [pa.array(shares[:, k].copy()) for k in range(2)]
+    return [
+        pa.array(list(classes)).take(pa.array((z > 0.0).astype(np.int64))),
+        *columns,
+        pa.array(z),
+    ]

@@ -1,10 +1,9 @@
-"""Spreading independent routes of tasks over the workers, with bounded waits and bounded retries.
+"""Pool that runs independent chains of tasks on the workers, with bounded waits and retries.
 
-Relies on tasks that may run twice without harm, and on Dask for starting them elsewhere when a
-worker is lost, those that made what was lost with it included. Promises that only a few routes are
-under way at a time, that results are handed on in the order of the routes, that an error made by
-dmondrian itself stops everything at once, and that no task is left on the cluster, however it
-ends.
+Relies on tasks that may run twice without harm, and on Dask for rerunning them on another worker
+when theirs is lost, together with the tasks whose results were lost. Promises that only a few
+chains are pending at a time, that results are returned in the order of the chains, that an error of
+dmondrian stops everything at once, and that no task is left on the cluster, however it ends.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from typing import Any
 from distributed import Client, Future
 
 from dmondrian.distributed.cluster.events import Events
-from dmondrian.distributed.cluster.results import Arrival, Inbox
-from dmondrian.distributed.cluster.workers import Fleet
-from dmondrian.distributed.training.lost_workers import Losses
+from dmondrian.distributed.cluster.results import FinishedTask, ResultQueue
+from dmondrian.distributed.cluster.workers import Workers
+from dmondrian.distributed.training.lost_workers import LostWorkers
 from dmondrian.errors import ClusterError, DMondrianError, StoreError
 
 TRIES = 4
-"""Failures of one route before the job gives up."""
+"""Failures of one chain before the job gives up."""
 
 SILENCE = 1800.0
 """Seconds without any result after which the job gives up."""
@@ -33,21 +32,21 @@ _TICK = 0.5
 
 
 @dataclass(frozen=True)
-class Route:
-    """Tasks in a row, each given what the one before it returned."""
+class TaskChain:
+    """Tasks that run one after the other, each given the result of the previous one."""
 
-    steps: Sequence[tuple[Any, str | None]]  # order of each task, and the worker it belongs to
-    before: Future | None = None  # what the first task is given
-    stays: bool = False  # the result stays with its worker: its future is handed over
+    steps: Sequence[tuple[Any, str | None]]  # argument of each task, and its worker if it has one
+    before: Future | None = None  # passed to the first task as previous result
+    stays: bool = False  # keep the result at its worker, and return its future
 
 
-def guarded(
+def run_guarded(
     task: Callable[[Any, Any], Any], order: Any, before: tuple[Any, Any] | None
 ) -> tuple[Any, DMondrianError | None]:
-    """Task: run another one; returns an error meant for people instead of raising it.
+    """Task: run a function; return (result, None), or (None, error) for errors of dmondrian.
 
-    What a task raises is logged by the workers with its traceback. After an error the rest of the
-    route only hands it on.
+    Workers log what a task raises with its traceback, which these errors do not need. After an
+    error the remaining tasks of the chain return it.
     """
     given, failure = before or (None, None)
     if failure is not None:
@@ -58,45 +57,45 @@ def guarded(
         return None, error
 
 
-def receipt(before: tuple[Any, Any]) -> tuple[None, DMondrianError | None]:
-    """Task: say that a result is there, and leave it where it is."""
+def confirm(before: tuple[Any, Any]) -> tuple[None, DMondrianError | None]:
+    """Task: confirm that a result exists, without moving it."""
     return None, before[1]
 
 
-class Spread:
-    """Runs `task(order, what came before)` along all routes.
+class TaskPool:
+    """Runs `task(order, previous result)` along all chains.
 
     Parameters
     ----------
     client : Client
     task : callable
-    routes : sequence of Route
+    chains : sequence of TaskChain
     name : str
-        What a route makes, for messages.
+        What a chain makes, for messages.
     window : int or None
-        Routes under way at a time; by default as many as keep all threads busy.
+        Chains pending at a time; by default as many as keep all threads busy.
     """
 
     def __init__(
         self,
         client: Client,
         task: Callable[[Any, Any], Any],
-        routes: Sequence[Route],
+        chains: Sequence[TaskChain],
         name: str,
         window: int | None = None,
     ) -> None:
-        self._client, self._task, self._routes, self._name = client, task, routes, name
-        self._word = name.replace(" ", "-")
+        self._client, self._task, self._chains, self._name = client, task, chains, name
+        self._key_prefix = name.replace(" ", "-")
         self._window = window
-        self._fleet = Fleet(client)
+        self._workers = Workers(client)
         what = f"what it did of any {name} is done again on another"
-        self._losses = Losses(self._fleet, (), lambda unit: 0, Events(), what)
-        self._inbox = Inbox(client)  # routes under way: their numbers
+        self._lost_workers = LostWorkers(self._workers, (), lambda unit: 0, Events(), what)
+        self._results = ResultQueue(client)  # pending chains, by number
         self._failures: dict[int, int] = {}
         self._staying: dict[int, Future] = {}
 
-    def run(self, hand: Callable[[Any], None]) -> None:
-        """Hand over the results, one by one, in the order of the routes.
+    def run(self, on_result: Callable[[Any], None]) -> None:
+        """Call `on_result` with each result, in the order of the chains.
 
         Raises
         ------
@@ -106,70 +105,72 @@ class Spread:
             There were no workers, or no results, for too long.
         """
         try:
-            self._run(hand)
+            self._run(on_result)
         finally:
-            self._inbox.close()
+            self._results.close()
             for future in self._staying.values():
                 future.release()
 
-    def _run(self, hand: Callable[[Any], None]) -> None:
-        results: dict[int, Any] = {}
-        sent = handed = 0
-        heard = time.monotonic()
-        while handed < len(self._routes):
-            if self._fleet.look():
-                self._losses.tell()
-            # Twice the threads: while one task runs, the next is there.
-            room = self._window or 2 * sum(self._fleet.threads.values()) + 1
-            limit = min(len(self._routes), handed + 4 * room)
-            while sent < limit and len(self._inbox) < room:
+    def _run(self, on_result: Callable[[Any], None]) -> None:
+        waiting: dict[int, Any] = {}  # results that arrived before an earlier chain's
+        sent = delivered = 0
+        last_result = time.monotonic()
+        while delivered < len(self._chains):
+            if self._workers.refresh():
+                self._lost_workers.report()
+            # Twice the threads: while a task runs, the next is queued at the worker.
+            window = self._window or 2 * sum(self._workers.threads.values()) + 1
+            limit = min(len(self._chains), delivered + 4 * window)
+            while sent < limit and len(self._results) < window:
                 self._send(sent)
                 sent += 1
-            arrival = self._inbox.take(_TICK)
-            if arrival is None:
-                self._check_silence(heard)
+            finished = self._results.take(_TICK)
+            if finished is None:
+                self._check_silence(last_result)
                 continue
-            heard = time.monotonic()
-            self._judge(arrival, results)
-            while handed in results:
-                hand(results.pop(handed))
-                handed += 1
-        # Results that came out of order are handed over without a look in between: a worker that
-        # was lost meanwhile is reported all the same.
-        self._fleet.look(now=True)
-        self._losses.tell()
+            last_result = time.monotonic()
+            self._process(finished, waiting)
+            while delivered in waiting:
+                on_result(waiting.pop(delivered))
+                delivered += 1
+        # Results that arrived out of order are returned without a poll in between: report workers
+        # that were lost meanwhile.
+        self._workers.refresh(now=True)
+        self._lost_workers.report()
 
     def _send(self, index: int) -> None:
-        route = self._routes[index]
-        last = route.before
-        for order, worker in route.steps:
-            # A task that is bound to a lost worker alone would wait for ever.
+        chain = self._chains[index]
+        last = chain.before
+        for order, worker in chain.steps:
+            # A task pinned to a lost worker would wait forever.
             place = {"workers": [worker], "allow_other_workers": True} if worker else {}
-            last = self._submit(index, self._word, guarded, self._task, order, last, **place)
-        assert last is not None  # a route has steps
-        if route.stays:
+            last = self._submit(
+                index, self._key_prefix, run_guarded, self._task, order, last, **place
+            )
+        assert last is not None  # a chain has steps
+        if chain.stays:
             self._staying[index] = last
-            last = self._submit(index, "receipt", receipt, last)
-        self._inbox.watch(last, index)
+            last = self._submit(index, "confirm", confirm, last)
+        self._results.watch(last, index)
 
     def _submit(
-        self, index: int, word: str, task: Callable[..., Any], *args: Any, **place: Any
+        self, index: int, prefix: str, task: Callable[..., Any], *args: Any, **place: Any
     ) -> Future:
-        key = f"dmondrian-{word}-{index}-{uuid.uuid4().hex}"  # the dashboard shows the words
+        key = f"dmondrian-{prefix}-{index}-{uuid.uuid4().hex}"  # the dashboard shows the prefix
         return self._client.submit(
             task, *args, key=key, pure=False, retries=0, priority=-index, **place
         )
 
-    def _judge(self, arrival: Arrival, results: dict[int, Any]) -> None:
-        """Note a result; send a failed route again."""
-        # An error of the task's own is a lost worker, memory or network: try again.
-        result, failure = (None, arrival.error) if arrival.error else arrival.result
+    def _process(self, finished: FinishedTask, waiting: dict[int, Any]) -> None:
+        """Record a result; resubmit a failed chain."""
+        # Errors raised by a task come from a lost worker, memory or network: try again.
+        result, failure = (None, finished.error) if finished.error else finished.result
         if failure is None:
-            results[arrival.about] = self._staying.pop(arrival.about, result)
+            waiting[finished.context] = self._staying.pop(finished.context, result)
         elif isinstance(failure, DMondrianError) and not isinstance(failure, StoreError):
             raise failure
         else:
-            self._retry(arrival.about, failure)
+            self._retry(finished.context, failure)
 
     def _retry(self, index: int, error: BaseException) -> None:
         self._failures[index] = self._failures.get(index, 0) + 1
@@ -182,9 +183,9 @@ class Spread:
             ) from error
         self._send(index)
 
-    def _check_silence(self, heard: float) -> None:
-        if time.monotonic() - heard > SILENCE:
+    def _check_silence(self, last_result: float) -> None:
+        if time.monotonic() - last_result > SILENCE:
             raise ClusterError(
                 f"no {self._name} was finished for {SILENCE:.0f} seconds; "
-                f"{len(self._inbox)} are under way: look at the workers' logs"
+                f"{len(self._results)} are under way: look at the workers' logs"
             )

@@ -1,9 +1,9 @@
-"""Trees in the memory of a worker process, within a planned number of bytes (`Shelf`).
+"""Cache of the trees in a worker's memory, limited to a planned number of bytes.
 
 Relies on stored trees never changing under their digests. Promises that trees are loaded by one
-task while others that want the same wait, that a failed load is tried again by the next task, that
-trees are put away only when no task uses them and new ones come only when there is room, and that
-no wait is unbounded.
+task while others that need them wait, that a failed load is retried by the next task, that trees
+are evicted only when no task uses them and loaded only within the capacity, and that no wait is
+unbounded.
 """
 
 from __future__ import annotations
@@ -19,97 +19,97 @@ from typing import Any
 import pyarrow as pa
 
 WAIT_SECONDS = 900.0
-"""How long a task waits for others to load or to finish with their trees."""
+"""How long a task waits for others to load or release their trees."""
 
 KEPT = 2
-"""Groups of trees kept where memory is not limited: the one in use and the one before."""
+"""Groups of trees kept without a memory limit: the current and the previous one."""
 
 
 @dataclass
-class _Place:
-    """One group of trees, loaded or being loaded."""
+class _Entry:
+    """A group of trees, loaded or being loaded."""
 
-    n_bytes: int  # at most, also while it is loaded
+    n_bytes: int  # upper bound, also during loading
     users: int = 0
-    value: Any = None  # None while it is being loaded
+    value: Any = None  # None during loading
 
 
-class Shelf:
-    """Groups of trees by key, the last used behind."""
+class TreeCache:
+    """Groups of trees by key, in order of last use."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._places: OrderedDict[Any, _Place] = OrderedDict()
+        self._entries: OrderedDict[Any, _Entry] = OrderedDict()
 
     @contextmanager
     def using(
-        self, key: Any, n_bytes: int, room: int | None, load: Callable[[], Any]
+        self, key: Any, n_bytes: int, capacity: int | None, load: Callable[[], Any]
     ) -> Iterator[Any]:
-        """Lend a group of trees.
+        """Yield a group of trees, kept in memory until exit.
 
         Parameters
         ----------
         key : hashable
-        n_bytes, room : int, int or None
-            What these trees need at most, and what all that are here may need.
+        n_bytes, capacity : int, int or None
+            Memory that these trees need at most, and limit for all cached trees.
         load : callable
-            Reads the trees.
+            Returns the trees.
 
         Raises
         ------
         TimeoutError
-            Other tasks used or loaded their trees for too long.
+            Other tasks used or loaded trees for too long.
         """
-        place, is_mine = self._take(key, n_bytes, room)
+        entry, is_loader = self._take(key, n_bytes, capacity)
         try:
-            if is_mine:
-                self._fill(place, load)
-            yield place.value
+            if is_loader:
+                self._fill(entry, load)
+            yield entry.value
         finally:
             with self._changed:
-                place.users -= 1
-                if place.value is None and self._places.get(key) is place:
-                    del self._places[key]  # the load failed: the next task tries again
+                entry.users -= 1
+                if entry.value is None and self._entries.get(key) is entry:
+                    del self._entries[key]  # loading failed: the next task tries again
                 self._changed.notify_all()
 
-    def _take(self, key: Any, n_bytes: int, room: int | None) -> tuple[_Place, bool]:
-        """Become a user of a loaded group, or the one who loads it."""
+    def _take(self, key: Any, n_bytes: int, capacity: int | None) -> tuple[_Entry, bool]:
+        """Return the entry of a loaded group, or a new one that the caller must load."""
         end = time.monotonic() + WAIT_SECONDS
         with self._changed:
             while True:
-                place = self._places.get(key)
-                if place is not None and place.value is not None:
-                    place.users += 1
-                    self._places.move_to_end(key)
-                    return place, False
-                if place is None and self._make_room(n_bytes, room):
-                    place = self._places[key] = _Place(n_bytes, users=1)
-                    return place, True
+                entry = self._entries.get(key)
+                if entry is not None and entry.value is not None:
+                    entry.users += 1
+                    self._entries.move_to_end(key)
+                    return entry, False
+                if entry is None and self._evict(n_bytes, capacity):
+                    entry = self._entries[key] = _Entry(n_bytes, users=1)
+                    return entry, True
                 if not self._changed.wait(end - time.monotonic()):
                     raise TimeoutError(
                         f"waited {WAIT_SECONDS:.0f} seconds for other tasks of this worker to load "
                         "or to finish with their trees"
                     )
 
-    def _make_room(self, n_bytes: int, room: int | None) -> bool:
-        """Put away what is idle, the longest unused first, until there is room; say if there is."""
-        while not self._fits(n_bytes, room):
-            idle = next((key for key, place in self._places.items() if not place.users), None)
+    def _evict(self, n_bytes: int, capacity: int | None) -> bool:
+        """Evict idle groups, least recently used first, until `n_bytes` fit; return if they do."""
+        while not self._fits(n_bytes, capacity):
+            idle = next((key for key, entry in self._entries.items() if not entry.users), None)
             if idle is None:
-                return room is None or not self._places
-            del self._places[idle]
+                return capacity is None or not self._entries
+            del self._entries[idle]
             pa.default_memory_pool().release_unused()
         return True
 
-    def _fits(self, n_bytes: int, room: int | None) -> bool:
-        if room is None:
-            return len(self._places) < KEPT
-        return sum(place.n_bytes for place in self._places.values()) + n_bytes <= room
+    def _fits(self, n_bytes: int, capacity: int | None) -> bool:
+        if capacity is None:
+            return len(self._entries) < KEPT
+        return sum(entry.n_bytes for entry in self._entries.values()) + n_bytes <= capacity
 
-    def _fill(self, place: _Place, load: Callable[[], Any]) -> None:
+    def _fill(self, entry: _Entry, load: Callable[[], Any]) -> None:
         value = load()
-        # What decoding needed goes back to the machine before the trees are used.
+        # Return the memory used for decoding to the system before the trees are used.
         pa.default_memory_pool().release_unused()
         with self._changed:
-            place.value = value
+            entry.value = value
             self._changed.notify_all()

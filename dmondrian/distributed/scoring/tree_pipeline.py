@@ -1,21 +1,21 @@
-"""Sums over groups of trees on different workers, where one holds not all (`Relay`).
+"""Pipeline of groups of trees on different workers, for models that do not fit into one.
 
-Floating-point addition is not associative, so sums are added in one order everywhere: tree by tree,
-by number, as `Forest.predict_sums` does for a whole forest. Where a forest is cut into groups, a
-part of the rows goes to the first group of trees, and its running sums go on to the worker that
-holds the next; each tree is added to what is there. So the bytes do not depend on the groups, and
-a forest that fits into every worker is simply a relay of one group. Adding up each group by itself
-and then the groups would need no relay, but would give other bytes than the estimator's `predict`,
-and other ones for each number of groups.
+Floating-point addition is not associative, so predictions are summed in one order everywhere: tree
+by tree, by number, as `Forest.predict_sums` does for a whole forest. If a forest is cut into
+groups, a part of the rows goes to the worker with the first group, and its running sums go on to
+the worker with the next, where each tree is added to them. So the bytes do not depend on the
+groups, and a forest that fits into every worker is a pipeline of one stage. Summing each group
+separately would need no pipeline, but would give other bytes than the estimator's `predict`, and
+other ones for each number of groups.
 
-The groups of a pass are held by different workers; a pipeline of parts keeps them busy. Where all
-workers together cannot hold the forest there are several passes: a wave of parts goes through the
-groups of one pass, the sums stay in the workers' memory, and the wave goes through the next.
+The groups of a pass are on different workers; a pipeline of parts keeps them busy. If all workers
+together cannot hold the forest there are several passes: a wave of parts goes through the groups of
+one pass, the sums stay in the workers' memory, and the wave goes through the groups of the next.
 
-Relies on `lay_out` for what fits, on `Spread` for waits and retries, and on Dask for moving sums
-from worker to worker and for making them again when they were lost. Promises that a worker holds
-only trees for which room was planned, wherever Dask may run a task; and that the caller's process
-reads no tree.
+Relies on `place_trees` for the memory plan, on `TaskPool` for waits and retries, and on Dask for
+moving sums between workers and for computing lost ones again. Promises that a worker holds only
+trees within its planned capacity, wherever Dask runs a task; and that the caller's process reads no
+tree.
 """
 
 from __future__ import annotations
@@ -32,11 +32,17 @@ from distributed import Client, Future
 from dmondrian.checkpoint import Blob, load_trees
 from dmondrian.data import Encoded
 from dmondrian.distributed.cluster.client import connected_for, local_size
-from dmondrian.distributed.cluster.workers import Fleet
-from dmondrian.distributed.scoring.memory_plan import TOGETHER, Group, Layout, Needs, lay_out
+from dmondrian.distributed.cluster.workers import Workers
+from dmondrian.distributed.scoring.memory_plan import (
+    TOGETHER,
+    Group,
+    Needs,
+    TreePlacement,
+    place_trees,
+)
 from dmondrian.distributed.scoring.model_info import Model
-from dmondrian.distributed.scoring.task_pool import Route, Spread
-from dmondrian.distributed.scoring.tree_cache import Shelf
+from dmondrian.distributed.scoring.task_pool import TaskChain, TaskPool
+from dmondrian.distributed.scoring.tree_cache import TreeCache
 from dmondrian.ensemble.sums.prediction_sums import Sums, joined
 from dmondrian.errors import ClusterError
 from dmondrian.forest.forest import Forest
@@ -44,22 +50,22 @@ from dmondrian.uncertainty.density import DensityAnswers
 
 _TICK = 0.1
 
-_shelf = Shelf()
+_tree_cache = TreeCache()
 
 
 class Part(Protocol):
-    """Consecutive rows, and what becomes of their sums."""
+    """Consecutive rows, and how their sums become a result."""
 
     @property
     def is_detailed(self) -> bool:
-        """Whether squares and distances are summed too."""
+        """Whether squares and distances are summed."""
 
     @property
     def tells_labels(self) -> bool:
-        """Whether squares are summed, and are those of the label."""
+        """Whether squares of the label are summed."""
 
     def found(self) -> Any:
-        """Return the result if it is there already, else None."""
+        """Return the result if it exists already, else None."""
 
     def read(self) -> Iterator[Encoded]:
         """Read and encode the rows, block by block."""
@@ -69,45 +75,45 @@ class Part(Protocol):
 
 
 @dataclass(frozen=True)
-class Leg:
-    """One group of trees for one part."""
+class Stage:
+    """One stage of the pipeline: a group of trees for a part."""
 
     part: Part
     group: Group
-    room: int | None  # bytes of trees that the worker may hold
+    capacity: int | None  # bytes of trees that the worker may hold
     is_last: bool
-    n_draws: int | None  # that normalise a density
+    n_draws: int | None  # draws that normalise a density
 
 
 @dataclass(frozen=True)
 class Done:
-    """A result that the rest of the relay only hands on."""
+    """A final result, which later stages return as it is."""
 
     result: Any
 
 
-def run_leg(leg: Leg, before: list[Sums] | Done | None) -> list[Sums] | Done:
-    """Task: add a group's trees to the running sums of a part's blocks; the last makes the result.
+def run_stage(stage: Stage, before: list[Sums] | Done | None) -> list[Sums] | Done:
+    """Task: add a group's trees to the running sums of a part; the last stage makes the result.
 
     Parameters
     ----------
-    leg : Leg
+    stage : Stage
     before : list of Sums, one per block; or Done; or None
-        What the leg before returned; None for the first one.
+        Result of the previous stage; None for the first.
     """
-    part, group = leg.part, leg.group
+    part, group = stage.part, stage.group
     if isinstance(before, Done):
         return before
     if before is None and (found := part.found()) is not None:
         return Done(found)
-    key = group.blobs, leg.n_draws
-    with _shelf.using(key, group.n_bytes, leg.room, lambda: _answering(*key)) as forest:
+    key = group.blobs, stage.n_draws
+    with _tree_cache.using(key, group.n_bytes, stage.capacity, lambda: _load(*key)) as forest:
         summed = _summed(forest, part, before)
-        return Done(part.finish(summed)) if leg.is_last else [sums for _, sums in summed]
+        return Done(part.finish(summed)) if stage.is_last else [sums for _, sums in summed]
 
 
-def _answering(blobs: tuple[Blob, ...], n_draws: int | None) -> Forest | DensityAnswers:
-    """Return what answers for stored trees: they themselves, or the density that they make."""
+def _load(blobs: tuple[Blob, ...], n_draws: int | None) -> Forest | DensityAnswers:
+    """Return the predictor of stored trees: their forest, or the density of `n_draws`."""
     forest = load_trees(blobs)
     return forest if n_draws is None else DensityAnswers(forest, n_draws)
 
@@ -115,9 +121,9 @@ def _answering(blobs: tuple[Blob, ...], n_draws: int | None) -> Forest | Density
 def _summed(
     forest: Forest | DensityAnswers, part: Part, before: list[Sums] | None
 ) -> Iterator[tuple[Encoded, Sums]]:
-    """Yield the part's blocks, each with its sums."""
+    """Yield each block of the part with its sums."""
     detailed, labels, done = part.is_detailed, part.tells_labels, 0
-    for blocks, X in _together(forest, part.read()):
+    for blocks, X in _batches(forest, part.read()):
         onto = None if before is None else joined(before[done : done + len(blocks)])
         sums = forest.predict_sums(X, spread=detailed, distance=detailed, onto=onto, labels=labels)
         start = 0
@@ -127,19 +133,19 @@ def _summed(
         done += len(blocks)
 
 
-def _together(
+def _batches(
     forest: Forest | DensityAnswers, blocks: Iterator[Encoded]
 ) -> Iterator[tuple[list[Encoded], np.ndarray]]:
-    """Yield consecutive blocks that are answered together, and all their rows.
+    """Yield consecutive blocks to predict together, and all their rows.
 
-    To bring a tree into the cache takes as long for few rows as for many.
+    Loading a tree into the cache of the processor takes as long for few rows as for many.
     """
     waiting: list[Encoded] = []
     n_values = 0
     for rows in blocks:
         forest.check_domain(rows.X, rows.names)
         if waiting and (n_values + rows.X.size > TOGETHER or isinstance(forest, DensityAnswers)):
-            # The blocks' own arrays are let go of: beside those that are stacked nothing waits.
+            # Release the blocks' own arrays before the stacked ones are used.
             ready, waiting, n_values = _stacked(waiting), [], 0
             yield ready
         waiting.append(rows)
@@ -150,7 +156,7 @@ def _together(
 
 
 def _stacked(blocks: list[Encoded]) -> tuple[list[Encoded], np.ndarray]:
-    """Return blocks whose rows are parts of one array, and the array."""
+    """Return blocks with rows that are views of one array, and the array."""
     if len(blocks) == 1:
         return blocks, blocks[0].X
     X = np.concatenate([rows.X for rows in blocks])
@@ -159,7 +165,7 @@ def _stacked(blocks: list[Encoded]) -> tuple[list[Encoded], np.ndarray]:
 
 
 @contextmanager
-def connected_relay(
+def connected_pipeline(
     model: Model,
     needs: Needs,
     name: str,
@@ -168,22 +174,22 @@ def connected_relay(
     n_workers: int | None,
     threads: int | None,
     limit: int | None,
-) -> Iterator[Relay]:
-    """Yield a relay on the caller's cluster, or on a local one that ends with the block.
+) -> Iterator[TreePipeline]:
+    """Yield a pipeline on the caller's cluster, or on a local one that is closed on exit.
 
     Raises
     ------
     ClusterError
-        The limit is too small for the model: said before workers start that it would kill.
+        The limit is too small for the model; raised before workers start.
     """
     if client is None and limit is not None:
         n_workers, threads = local_size(n_workers, threads)
-        lay_out(model.trees, needs, {str(i): threads for i in range(n_workers)}, limit)
+        place_trees(model.trees, needs, {str(i): threads for i in range(n_workers)}, limit)
     with connected_for(n_rows, client, n_workers, threads, limit) as used:
-        yield Relay(used, model, needs, limit, name)
+        yield TreePipeline(used, model, needs, limit, name)
 
 
-class Relay:
+class TreePipeline:
     """Runs parts through all trees of a model.
 
     Parameters
@@ -203,11 +209,11 @@ class Relay:
     ) -> None:
         self._client, self._model, self._needs = client, model, needs
         self._limit, self._name = limit, name
-        self._fleet = Fleet(client)
-        self.n_groups = 0  # groups of trees in the last layout; 1 is the whole model
+        self._workers = Workers(client)
+        self.n_groups = 0  # groups of trees in the last placement; 1 is the whole model
 
-    def run(self, parts: Sequence[Part], hand: Callable[[Any], None]) -> None:
-        """Hand over the results, one by one, in the order of the parts.
+    def run(self, parts: Sequence[Part], on_result: Callable[[Any], None]) -> None:
+        """Call `on_result` with each result, in the order of the parts.
 
         Raises
         ------
@@ -218,21 +224,26 @@ class Relay:
         """
         left = list(parts)
         while left:
-            layout = self._layout()
-            wave = left if layout.wave is None else left[: layout.wave]
-            self._run_wave(wave, layout, hand)
+            placement = self._placement()
+            wave = left if placement.wave is None else left[: placement.wave]
+            self._run_wave(wave, placement, on_result)
             left = left[len(wave) :]
 
-    def _run_wave(self, wave: Sequence[Part], layout: Layout, hand: Callable[[Any], None]) -> None:
+    def _run_wave(
+        self, wave: Sequence[Part], placement: TreePlacement, on_result: Callable[[Any], None]
+    ) -> None:
         sums: list[Future] = []
-        for number, groups in enumerate(layout.passes):
-            is_end = number + 1 == len(layout.passes)
+        for number, groups in enumerate(placement.passes):
+            is_end = number + 1 == len(placement.passes)
             before, sums = sums, []
-            stops = list(zip(groups, self._workers(groups), strict=True))
-            routes = [
-                Route(
+            stops = list(zip(groups, self._worker_of_each(groups), strict=True))
+            chains = [
+                TaskChain(
                     [
-                        (self._leg(part, group, layout, is_end and group is groups[-1]), worker)
+                        (
+                            self._stage(part, group, placement, is_end and group is groups[-1]),
+                            worker,
+                        )
                         for group, worker in stops
                     ],
                     before[index] if before else None,
@@ -240,45 +251,45 @@ class Relay:
                 )
                 for index, part in enumerate(wave)
             ]
-            spread = Spread(self._client, run_leg, routes, self._name, layout.window)
+            pool = TaskPool(self._client, run_stage, chains, self._name, placement.window)
             try:
-                spread.run((lambda done: hand(done.result)) if is_end else sums.append)
+                pool.run((lambda done: on_result(done.result)) if is_end else sums.append)
             except BaseException:
                 _release(sums)
                 raise
             finally:
                 _release(before)
 
-    def _leg(self, part: Part, group: Group, layout: Layout, is_last: bool) -> Leg:
-        return Leg(part, group, layout.room, is_last, self._model.n_draws)
+    def _stage(self, part: Part, group: Group, placement: TreePlacement, is_last: bool) -> Stage:
+        return Stage(part, group, placement.capacity, is_last, self._model.n_draws)
 
-    def _layout(self) -> Layout:
-        """Plan for the workers there are; waits for a first one."""
-        self._fleet.look(now=True)
-        while not self._fleet.threads:
+    def _placement(self) -> TreePlacement:
+        """Return a placement for the current workers, after waiting for a first one."""
+        self._workers.refresh(now=True)
+        while not self._workers.threads:
             time.sleep(_TICK)
-            self._fleet.look()
-        limits = [limit for limit in (*self._fleet.memory.values(), self._limit or 0) if limit]
+            self._workers.refresh()
+        limits = [limit for limit in (*self._workers.memory.values(), self._limit or 0) if limit]
         limit = min(limits, default=None)
-        layout = lay_out(self._model.trees, self._needs, self._fleet.threads, limit)
-        self.n_groups = layout.n_groups
+        placement = place_trees(self._model.trees, self._needs, self._workers.threads, limit)
+        self.n_groups = placement.n_groups
         if self.n_groups > 1 and self._model.n_draws is not None:
             raise ClusterError(
                 "a density is normalised by all of its trees at once, and they do not fit into a "
                 "worker: give workers more memory, or train fewer trees or a shorter max_lifetime"
             )
-        return layout
+        return placement
 
-    def _workers(self, groups: Sequence[Group]) -> list[str | None]:
-        """Worker for each group of a pass; the whole model may be used anywhere."""
+    def _worker_of_each(self, groups: Sequence[Group]) -> list[str | None]:
+        """Return the worker of each group of a pass; None (any) if one holds the whole model."""
         if self.n_groups == 1:
             return [None]
-        self._fleet.look(now=True)
-        there: list[str | None] = [*self._fleet.threads] or [None]
+        self._workers.refresh(now=True)
+        there: list[str | None] = [*self._workers.threads] or [None]
         return [there[i % len(there)] for i in range(len(groups))]
 
 
 def _release(futures: Iterable[Future]) -> None:
-    """Let the scheduler forget results; the garbage collector might take its time."""
+    """Release results at once, not when they are garbage-collected."""
     for future in futures:
         future.release()

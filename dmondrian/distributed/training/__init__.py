@@ -1,1 +1,1 @@
-"""A training run: set-up, attempts, the coordinator and its ledger."""
+"""Training runs: setup, attempts, the coordinator and its ledger."""

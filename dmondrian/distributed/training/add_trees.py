@@ -1,8 +1,8 @@
-"""Growing: more trees for a run that is finished, over the same stream.
+"""Adding trees to a finished run, over the same stream.
 
 Relies on trees that depend on their number, the run's parameters and the stream alone. Promises
-that only the new trees are trained; that they are, byte for byte, those of a run that had them from
-the start; and that the run is what it was until they are done.
+that only the new trees are trained; that they equal, byte for byte, those of a run that had them
+from the start; and that the run is unchanged until they are finished.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from dmondrian.checkpoint.parts import is_whole, open_whole, part_url, parts_of,
 from dmondrian.data import Plan, place_beside, stored_plan
 from dmondrian.distributed.cluster.client import Connection
 from dmondrian.distributed.cluster.progress import Listener
-from dmondrian.distributed.training.attempt import Manner, finish, manner_of
+from dmondrian.distributed.training.attempt import AttemptOptions, attempt_options, finish
 from dmondrian.distributed.training.run_setup import MOST_TREES, cut_trees
 from dmondrian.distributed.training.train import TrainedRun
 from dmondrian.ensemble.settings.stored_parameters import learns_jointly
 from dmondrian.errors import CheckpointError, ParameterError
 
-_OWN = ("format", VERSIONS_KEY)  # entries of run.json that each part fills in anew
+_OWN = ("format", VERSIONS_KEY)  # entries of run.json that each part sets itself
 
 
 def grow(
@@ -42,26 +42,26 @@ def grow(
 ) -> TrainedRun:
     """Add trees to a finished run by streaming its data to the new trees only.
 
-    The same call goes on with one that was stopped or killed, and does nothing when it is done.
+    The same call resumes one that was stopped or killed, and does nothing when it is finished.
 
     Parameters
     ----------
     run : str or path
         Folder or URL of the run.
     n_estimators : int
-        Trees that the run shall have.
+        Number of trees afterwards, those of the run included.
     client : Client or None
         A cluster of the caller; by default worker processes of this machine.
     n_shards : int or None
-        Parts that the new trees are cut into; by default of the run's usual size.
+        Shards of the new trees; by default of the same size as those of the run.
     checkpoint_every, window, progress, n_workers, threads
         As in :func:`dmondrian.distributed.train`.
 
     Returns
     -------
     TrainedRun
-        Of the whole run; its metrics are those of the new trees alone. Where it is calibrated,
-        its calibration stays the one fitted to its first trees.
+        Of the whole run; its metrics are those of the new trees alone. A calibrated run keeps the
+        calibration fitted to its first trees.
 
     Raises
     ------
@@ -70,13 +70,13 @@ def grow(
     CheckpointError
         There is no run, or it is not finished.
     DataError
-        Its data are gone or changed.
+        Its data are missing or changed.
     ClusterError
         Workers were lost beyond recovery.
     StoreError
         A store refused or failed, again and again: its disk may be full.
     """
-    manner = manner_of(checkpoint_every, window, progress)
+    options = attempt_options(checkpoint_every, window, progress)
     base = open_whole(run)
     plan = _finished_plan(base)
     if learns_jointly(base.run_json["parameters"]):
@@ -86,7 +86,7 @@ def grow(
         )
     with ExitStack() as stack:
         connect = Connection(stack, client, n_workers, threads)
-        return _grow(base, plan, n_estimators, n_shards, manner, connect)
+        return _grow(base, plan, n_estimators, n_shards, options, connect)
 
 
 def _grow(
@@ -94,17 +94,17 @@ def _grow(
     plan: Plan,
     n_estimators: int,
     n_shards: int | None,
-    manner: Manner,
+    options: AttemptOptions,
     connect: Callable[[], Client],
 ) -> TrainedRun:
-    with Lease.take(base.store):  # of two that grow at once, the second sees the first one's part
+    with Lease.take(base.store):  # of two concurrent calls, the second sees the part of the first
         _add_part(base, plan, n_estimators, n_shards)
-    attempts = [finish(part, plan, manner, connect) for part in parts_of(base)]
+    attempts = [finish(part, plan, options, connect) for part in parts_of(base)]
     return TrainedRun(base.url, plan, attempts[-1].metrics, attempts[-1].summary)
 
 
 def _finished_plan(base: Run) -> Plan:
-    """Return the stream of a run that is at its end."""
+    """Return the plan of a finished run."""
     if base.run_json.get("plan") is None:
         raise CheckpointError(
             f"{base.url} was fitted on arrays, which nobody can stream again: train it with "
@@ -124,7 +124,7 @@ def _finished_plan(base: Run) -> Plan:
 
 
 def _add_part(base: Run, plan: Plan, n_estimators: int, n_shards: int | None) -> None:
-    """Make the part that brings a run to a number of trees, unless it is there."""
+    """Create the part with the new trees, unless it exists."""
     there = [base, *parts_of(base)]
     ranges = [tree_range(one) for one in there]
     sizes = [int(one.run_json["n_estimators"]) for one in there]

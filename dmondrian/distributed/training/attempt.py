@@ -1,8 +1,8 @@
-"""Attempts: one try after the other brings a run to the end of its stream.
+"""Attempts: an attempt trains a run from its newest checkpoint to the end of its stream.
 
-Relies on the run folder, its lease and the coordinator. Promises that a run that is at its end is
-left alone, that two processes never work on one run, and that each attempt is noted with its hosts,
-times and losses, however it ends.
+Relies on the run folder, its lease and the coordinator. Promises that a finished run is left alone,
+that two processes never work on one run, and that each attempt is recorded with its hosts, times
+and losses, however it ends.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from dmondrian.distributed.cluster.progress import (
     Timeline,
     listener,
 )
-from dmondrian.distributed.cluster.workers import ANSWER_SECONDS
+from dmondrian.distributed.cluster.workers import REPLY_SECONDS
 from dmondrian.distributed.metrics.progressive import Progressive, read_counts
 from dmondrian.distributed.metrics.sortedness import Sortedness
-from dmondrian.distributed.training.checkpoint_schedule import Every, parse_every
+from dmondrian.distributed.training.checkpoint_schedule import CheckpointInterval, parse_every
 from dmondrian.distributed.training.coordinator import Coordinator
 from dmondrian.distributed.training.ledger import Ledger
 from dmondrian.distributed.training.shard_state import Limits
@@ -45,41 +45,41 @@ from dmondrian.uncertainty.temperature_scaling import kind_of
 
 
 @dataclass(frozen=True)
-class Manner:
-    """How attempts go about it; none of this changes a forest."""
+class AttemptOptions:
+    """Options of an attempt; none of them changes a forest."""
 
-    every: Every
+    interval: CheckpointInterval
     limits: Limits = field(default_factory=Limits)
     listener: Listener | None = None
     job: str | None = None  # see `Lease.take`
 
 
-def manner_of(
+def attempt_options(
     checkpoint_every: str | int | None, window: int, progress: Listener | bool | None
-) -> Manner:
-    """Read what a caller says of it.
+) -> AttemptOptions:
+    """Return checked options.
 
     Raises
     ------
     ParameterError
     """
-    every = parse_every(checkpoint_every)
+    interval = parse_every(checkpoint_every)
     if isinstance(window, bool) or not isinstance(window, int) or window < 1:
         raise ParameterError(f"window is {window!r}; expected an integer of at least 1")
-    return Manner(every, replace(Limits(), window=window), listener(progress))
+    return AttemptOptions(interval, replace(Limits(), window=window), listener(progress))
 
 
-def finish(run: Run, plan: Plan, manner: Manner, connect: Callable[[], Client]) -> Attempt:
-    """Bring a run to the end of its stream, from its newest checkpoint that can be used.
+def finish(run: Run, plan: Plan, options: AttemptOptions, connect: Callable[[], Client]) -> Attempt:
+    """Train a run to the end of its stream, from its newest usable checkpoint.
 
     Parameters
     ----------
     run : Run
     plan : Plan
         The run's stream.
-    manner : Manner
+    options : AttemptOptions
     connect : callable
-        Returns the cluster; called when there is something to do.
+        Returns the client; called only if there are rows to learn.
 
     Raises
     ------
@@ -87,29 +87,29 @@ def finish(run: Run, plan: Plan, manner: Manner, connect: Callable[[], Client]) 
         See :func:`dmondrian.distributed.train`.
     """
     is_current = run.stream.digests()[-1] == plan.digest
-    attempt = Attempt(run, plan, manner)
+    attempt = Attempt(run, plan, options)
     seen, manifest = run.manifests(), run.latest()
     places = places_of(plan)
     is_done = is_current and attempt.is_end(manifest) and run.stream.has_noted(places)
     if not is_done:
-        with Lease.take(run.store, manner.job) as lease:
-            run.stream.note_places(places)  # workers read it whenever they take up a shard
+        with Lease.take(run.store, options.job) as lease:
+            run.stream.note_places(places)  # workers read it whenever they restore a shard
             if not is_current:
                 earlier = [digest for _, digest in plan.earlier]
                 run.stream.lead_to(plan.digest, plan.to_parquet(), earlier)
-                attempt = Attempt(run, plan, manner)
+                attempt = Attempt(run, plan, options)
             if run.manifests() != seen:
-                manifest = run.latest()  # whoever held it before came further
+                manifest = run.latest()  # the previous holder of the lease got further
             if attempt.is_end(manifest):
                 lease.end("finished")
             else:
                 calibrate = bool(run.run_json["estimator"].get("calibrate"))
                 forecasts = bool(run.run_json.get("progressive"))
                 warm(attempt.parameters, calibrate, forecasts)
-                manifest = attempt.go(connect(), manifest, lease)
+                manifest = attempt.drive(connect(), manifest, lease)
     attempt.ledger = attempt.ledger or attempt.open(manifest)
     progressive = attempt.ledger.progressive
-    # Of rows before its start, where runs were merged, nothing is known.
+    # After a merge of runs nothing is known of the rows before its start.
     if progressive is not None and progressive.weight == 0.0 and progressive.start == 0:
         raise DataError(
             f"no row of the data has a positive weight ({plan.schema.weight!r}): there is nothing "
@@ -119,13 +119,13 @@ def finish(run: Run, plan: Plan, manner: Manner, connect: Callable[[], Client]) 
 
 
 class Attempt:
-    """One try at bringing a run to the end of its stream; see `finish`."""
+    """One attempt to train a run to the end of its stream; see `finish`."""
 
-    def __init__(self, run: Run, plan: Plan, manner: Manner) -> None:
-        # A part of a run need not have been there for all of the run's plans.
+    def __init__(self, run: Run, plan: Plan, options: AttemptOptions) -> None:
+        # A part of a run may be newer than some of the run's plans.
         known = set(run.stream.digests()) if plan.earlier else set()
         earlier = tuple(pair for pair in plan.earlier if pair[1] in known)
-        self.run, self.plan, self.manner = run, replace(plan, earlier=earlier), manner
+        self.run, self.plan, self.options = run, replace(plan, earlier=earlier), options
         self.parameters = ForestParameters.from_json(run.run_json["parameters"])
         self.units = self._cut()
         self.ledger: Ledger | None = None
@@ -133,16 +133,16 @@ class Attempt:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """Metrics of rows forecast before they were learned; empty where none were."""
+        """Progressive metrics; empty if no rows were forecast."""
         progressive = self.ledger.progressive if self.ledger is not None else None
         return progressive.report() if progressive is not None and progressive.weight else {}
 
     def is_end(self, manifest: Manifest | None) -> bool:
-        """Say whether a checkpoint is the end of the stream."""
+        """Return whether a checkpoint is at the end of the stream."""
         return manifest is not None and manifest.final and manifest.position == self.plan.n_rows
 
     def open(self, manifest: Manifest | None) -> Ledger:
-        """Return the totals at a checkpoint, ready to go on."""
+        """Return the ledger with the metrics of a checkpoint."""
         metrics = manifest.metrics if manifest is not None else {}
         position = manifest.position if manifest is not None else 0
         progressive = None
@@ -152,7 +152,7 @@ class Attempt:
             made = forecast_lag.kind_of(self.parameters)
             fresh = Progressive(task, made, position)
             progressive = Progressive.from_json(saved) if saved else fresh
-            progressive.go_on_as(made)
+            progressive.continue_as(made)
         calibration = None
         if self.run.run_json["estimator"].get("calibrate"):
             stored = metrics.get("calibration")
@@ -174,7 +174,7 @@ class Attempt:
         )
 
     def _sortedness(self) -> Sortedness | None:
-        """Return what is to find a sorted target; None where there is none, or that is known."""
+        """Return the detector of a sorted target; None if there is no target, or it is known."""
         schema = self.plan.schema
         is_known = any("misleads a forest" in note for note in self.plan.notes)
         if schema.target is None or is_known:
@@ -186,14 +186,14 @@ class Attempt:
         chunks = chunks_of(self.plan, self.parameters.learns_jointly)
         if self.parameters.learns_jointly:
             return cut_jointly(chunks, self.parameters.joint.batch_size, (position,))
-        every, n_outputs, is_sliced = self.manner.every.rows, 1, False
+        interval, n_outputs, is_sliced = self.options.interval.rows, 1, False
         if self.run.run_json.get("progressive"):
             n_outputs = self.parameters.n_outputs
             is_sliced = forecast_lag.kind_of(self.parameters) in forecast_lag.SLICED_KINDS
-        return cut(chunks, None, every, (position,), n_outputs, is_sliced)
+        return cut(chunks, None, interval, (position,), n_outputs, is_sliced)
 
-    def go(self, client: Client, manifest: Manifest | None, lease: Lease) -> Manifest | None:
-        """Drive the coordinator to the end; note the attempt in the run folder."""
+    def drive(self, client: Client, manifest: Manifest | None, lease: Lease) -> Manifest | None:
+        """Run the coordinator to the end; record the attempt in the run folder."""
         _equip(client)
         self.ledger = self.open(manifest)
         resumed = manifest.position if manifest else 0
@@ -211,15 +211,15 @@ class Attempt:
 
         def listen(progress: Progress) -> None:
             timeline.add(progress)
-            # Ctrl-C where somebody else follows the run stops nothing.
-            told = asdict(replace(progress, stops_at_once=False))
-            lease.tell(told, timeline.told(), events.newest())
-            if self.manner.listener is not None:
-                self.manner.listener(progress)
+            # Ctrl-C in another process that follows the run stops nothing.
+            record = asdict(replace(progress, stops_at_once=False))
+            lease.tell(record, timeline.all_points(), events.newest())
+            if self.options.listener is not None:
+                self.options.listener(progress)
 
         coordinator = Coordinator(
-            client, self.run, self.ledger, self.manner.every, self.plan, manifest,
-            self.manner.limits, ProgressReporter(listen), lease, events,
+            client, self.run, self.ledger, self.options.interval, self.plan, manifest,
+            self.options.limits, ProgressReporter(listen), lease, events,
             lambda: _equip(client),
         )  # fmt: skip
         began, started = time.time(), time.monotonic()
@@ -253,7 +253,7 @@ class Attempt:
             "seconds": seconds,
             "rows_per_second": rows / seconds if seconds > 0 else 0.0,
             "checkpoints": done.checkpoints if done is not None else 0,
-            "saving_seconds": done.pace.saving if done is not None else 0.0,
+            "saving_seconds": done.schedule.saving if done is not None else 0.0,
             "recoveries": done.recoveries if done is not None else 0,
             "rows_replayed": done.replayed if done is not None else 0,
             "workers": len(done.hosts) if done is not None else 0,
@@ -274,8 +274,8 @@ class Attempt:
         }
         try:
             self.run.attempt(info)
-        except Exception as error:  # noqa: BLE001 - a lost note must not hide the outcome
-            warnings.warn(f"the attempt could not be noted: {error}", stacklevel=2)
+        except Exception as error:  # noqa: BLE001 - a failure to record must not hide the outcome
+            warnings.warn(f"the attempt could not be recorded: {error}", stacklevel=2)
 
 
 def _stopped_at(position: int, n_rows: int) -> str:
@@ -288,9 +288,9 @@ def _stopped_at(position: int, n_rows: int) -> str:
 
 
 def _equip(client: Client) -> None:
-    """Give all workers, also those that join later, a registry of shards.
+    """Register the plugin that holds shards, on all workers and those that join later.
 
-    One that hangs must not hold up the others: the scheduler goes on telling it.
+    Does not wait for a worker that hangs: the scheduler goes on trying.
     """
 
     async def register() -> None:
@@ -298,7 +298,7 @@ def _equip(client: Client) -> None:
 
     try:
         with suppress(TimeoutError):
-            client.sync(register, callback_timeout=ANSWER_SECONDS)
+            client.sync(register, callback_timeout=REPLY_SECONDS)
     except Exception as error:
         raise ClusterError(
             f"the workers cannot use dmondrian ({type(error).__name__}: {error}); install the same "

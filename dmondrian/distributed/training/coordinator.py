@@ -1,10 +1,10 @@
-"""The coordinator: moves all shards of a run along the stream, through losses and checkpoints.
+"""The coordinator: trains all shards of a run on the stream, restores lost ones, and checkpoints.
 
 Relies on orders that can be repeated without harm (:mod:`dmondrian.distributed.worker.tasks`), on a
 ledger that settles answers in stream order, and on a run folder whose commit is atomic. Promises
-that a loss restores only the lost shards, from their newest saved blob; that a failing shard is
-tried a bounded number of times; that no wait is unbounded; and that nothing it decides (placement,
-window, moments of checkpoints, order of answers) changes a byte of any shard.
+that a lost worker restores only its shards, from their newest saved blobs; that a failing shard is
+retried a bounded number of times; that no wait is unbounded; and that none of its decisions
+(placement, window, times of checkpoints, order of answers) changes a byte of any shard.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ from dmondrian.distributed.cluster.code_version import code_digest
 from dmondrian.distributed.cluster.events import Events
 from dmondrian.distributed.cluster.interrupt import Interrupts
 from dmondrian.distributed.cluster.progress import Progress, ProgressReporter, Speed
-from dmondrian.distributed.cluster.results import Inbox
-from dmondrian.distributed.cluster.workers import Fleet
-from dmondrian.distributed.training.checkpoint_schedule import Every, Pace
+from dmondrian.distributed.cluster.results import ResultQueue
+from dmondrian.distributed.cluster.workers import Workers
+from dmondrian.distributed.training.checkpoint_schedule import (
+    CheckpointInterval,
+    CheckpointSchedule,
+)
 from dmondrian.distributed.training.ledger import Ledger, Saved
-from dmondrian.distributed.training.lost_workers import Losses
-from dmondrian.distributed.training.shard_state import Limits, Track, answer_of, load_of
+from dmondrian.distributed.training.lost_workers import LostWorkers
+from dmondrian.distributed.training.shard_state import Limits, ShardState, answer_of, load_of
 from dmondrian.distributed.worker.messages import (
     DIRTY,
     GONE,
@@ -45,8 +48,8 @@ from dmondrian.distributed.worker.work_units import Unit
 from dmondrian.ensemble.settings.stored_parameters import learns_jointly
 from dmondrian.errors import ClusterError
 
-_TICK = 0.25  # seconds between two looks at the clock while nothing is answered
-_HOLD_SECONDS = 5.0  # that workers may take to say where their shards come to rest
+_TICK = 0.25  # longest wait for an answer, in seconds
+_HOLD_SECONDS = 5.0  # for workers to return the final positions of their shards
 _FATAL = (errors.DataError, errors.CheckpointError, errors.ParameterError, ClusterError)
 
 
@@ -58,8 +61,8 @@ class Coordinator:
     client : Client
     run : Run
     ledger : Ledger
-        With the totals of the checkpoint it starts from.
-    every : Every
+        With the metrics of the checkpoint it starts from.
+    interval : CheckpointInterval
     plan : Plan
         The stream.
     manifest : Manifest or None
@@ -67,11 +70,11 @@ class Coordinator:
     limits : Limits
     reporter : ProgressReporter
     lease : Lease
-        Held while it drives; asked before each commit.
+        Held while it drives; checked before each commit.
     events : Events
-        Told of losses, and of what is done about them.
+        Receives lost workers, failures and recoveries.
     equip : callable
-        Gives all workers, also those to come, what orders need; called where the scheduler is new.
+        Registers the worker plugin; called again after the scheduler was replaced.
     """
 
     def __init__(
@@ -79,7 +82,7 @@ class Coordinator:
         client: Client,
         run: Run,
         ledger: Ledger,
-        every: Every,
+        interval: CheckpointInterval,
         plan: Plan,
         manifest: Manifest | None,
         limits: Limits,
@@ -93,7 +96,7 @@ class Coordinator:
         self.recoveries = 0  # shards restored after a loss
         self.replayed = 0  # rows learned again after losses, summed over shards
         self.checkpoints = 0  # committed by this attempt
-        self.pace = Pace(every)  # of checkpoints
+        self.schedule = CheckpointSchedule(interval)  # of checkpoints
         self.hosts: set[str] = set()  # workers that held a shard
         self._client, self._run, self._ledger = client, run, ledger
         self._plan, self._limits = plan, limits
@@ -101,34 +104,34 @@ class Coordinator:
         self._reporter, self._lease = reporter, lease
         self._units = ledger.units
         saved = manifest.shards if manifest is not None else {}
-        self._tracks = [
-            Track(shard, ledger.settled, *_blob(saved.get(shard)))
+        self._states = [
+            ShardState(shard, ledger.settled, *_blob(saved.get(shard)))
             for shard in range(len(run.run_json["shards"]))
         ]
-        self._fleet = Fleet(client)
-        self._losses = Losses(self._fleet, self._tracks, self._row, events)
+        self._workers = Workers(client)
+        self._lost_workers = LostWorkers(self._workers, self._states, self._row, events)
         self._equip = equip
-        self._inbox = Inbox(client)  # orders under way: track, unit or None for a restore
-        self._heard: dict[str, float] = {}  # worker: monotonic seconds of its last answer
-        self._marks = {u.index for u in self._units if every.is_due(u)}
+        self._results = ResultQueue(client)  # contexts: shard state, and unit or None (restore)
+        self._last_answer: dict[str, float] = {}  # by worker: monotonic seconds
+        self._marks = {u.index for u in self._units if interval.is_due(u)}
         self._marks.add(len(self._units) - 1)
-        self._high = ledger.settled  # unit that follows the furthest one ever sent
+        self._high = ledger.settled  # unit after the furthest one ever sent
         self._stop: int | None = None  # unit after which to stop; -1 before the first
-        self._generation = 0  # of steps: workers that hold begin none of an earlier one
+        self._generation = 0  # of steps: after `hold` workers begin none of an earlier one
         self._speed = Speed(self.settled)
-        self._interrupts: Interrupts | None = None  # while it drives
+        self._interrupts: Interrupts | None = None  # set while it drives
 
     def drive(self, interrupts: Interrupts) -> bool:
-        """Run to the end of the stream; False where it stopped at a checkpoint, as was asked.
+        """Run to the end of the stream; return False if it stopped at a checkpoint on request.
 
         Raises
         ------
         ClusterError
             A shard failed too often, or there were no workers for too long.
         StoreError
-            What it failed at was a store.
+            A store failed too often.
         DMondrianError
-            Data or checkpoints cannot be used; the message says which.
+            Data or checkpoints cannot be used; the message has the reason.
         """
         self._interrupts = interrupts
         try:
@@ -136,8 +139,8 @@ class Coordinator:
                 self._watch(interrupts)
                 self._send()
                 self._receive()
-                if self._settle() or (self._stop is not None and not self._fleet.threads):
-                    # Without a worker nothing more can be saved: the newest checkpoint stands.
+                if self._settle() or (self._stop is not None and not self._workers.threads):
+                    # Without workers nothing more can be saved: the newest checkpoint stands.
                     return self._ledger.settled == len(self._units)
             return True
         finally:
@@ -155,14 +158,14 @@ class Coordinator:
         return self.manifest.position if self.manifest is not None else 0
 
     def progress(self) -> Progress:
-        """Where the run stands."""
-        # Not the rows that all shards have learned: these move once in a unit, of up to 65,536.
-        learned = sum(self._row(max(track.best + 1, track.done)) for track in self._tracks)
-        rows = learned // len(self._tracks)
+        """Return the progress of the run."""
+        # Not the rows that all shards have learned: these advance in units of up to 65,536.
+        learned = sum(self._row(max(state.best + 1, state.done)) for state in self._states)
+        rows = learned // len(self._states)
         speed = self._speed.after(rows)
         left = (self._n_rows - rows) / speed if speed > 0 else None
         totals = self._ledger.progressive.totals() if self._ledger.progressive else {}
-        workers = len(self._fleet.threads)
+        workers = len(self._workers.threads)
         return Progress(
             rows,
             self._n_rows,
@@ -183,125 +186,125 @@ class Coordinator:
     # -- watching ---------------------------------------------------------------------------
 
     def _watch(self, interrupts: Interrupts) -> None:
-        """Look at clock, workers, lease and signals; place the shards that have no worker."""
+        """Check lease, signals, workers and clock; place the shards that have no worker."""
         self._lease.check(now=False)
         is_asked = interrupts.is_requested or self._lease.is_asked_to_stop
         now = time.monotonic()
-        if self._fleet.look():
+        if self._workers.refresh():
             self._check_silence(now)
             self._drop_lost()
-        for track in self._tracks:
-            if track.address is None:
-                self._place(track)
+        for state in self._states:
+            if state.address is None:
+                self._place(state)
         if self._stop is None and is_asked:
             self._stop = self._choose_stop()
-        elif self._stop is None and self.pace.is_due:
+        elif self._stop is None and self.schedule.is_due:
             self._marks.add(self._unsent())
-            self.pace.ask()
+            self.schedule.note_request()
         self._reporter.report(self.progress)
 
     def _unsent(self) -> int:
-        """Return the first unit that no shard was sent yet: all can still save at its end."""
+        """Return the first unit not sent to any shard yet: all can still save at its end."""
         return min(self._high, len(self._units) - 1)
 
     def _choose_stop(self) -> int:
         """Return the unit to stop after: the first at whose end all shards can be saved.
 
-        No shard can go back. So workers begin no more steps, and the shard that comes furthest with
-        the one that it runs decides; or a checkpoint before that, which is under way. A shard that
-        lost its worker has come as far as it is saved, however little a worker holds of it.
+        Shards cannot go back. So workers begin no more steps, and the largest final position of a
+        shard decides, or a pending checkpoint before it. A shard that lost its worker counts with
+        its saved position.
         """
         stop = self._unsent()
         if not learns_jointly(self._run.run_json["parameters"]):  # else trees are ahead: see Step
-            self._fleet.look(now=True)  # who is gone need not be waited for
+            self._workers.refresh(now=True)  # who is gone need not be waited for
             self._drop_lost()
             self._generation += 1
-            asked = list(self._fleet.threads)
-            rests = self._fleet.ask(
+            asked = list(self._workers.threads)
+            rests = self._workers.query(
                 hold, self._run.url, self.attempt, self._generation, seconds=_HOLD_SECONDS
             )
-            for track in self._tracks:
-                if track.is_held:  # what was begun is asked for again, and is not learned twice
-                    self._recall(track)
-                    track.sent = track.done
+            for state in self._states:
+                if state.is_held:  # running steps are sent again, and not learned twice
+                    self._recall(state)
+                    state.sent = state.done
             if len(rests) == len(asked):
-                held = [(rests.get(t.address or "") or {}).get(t.shard, 0) for t in self._tracks]
-                saved = [self._row(track.base) for track in self._tracks]
+                held = [(rests.get(t.address or "") or {}).get(t.shard, 0) for t in self._states]
+                saved = [self._row(state.base) for state in self._states]
                 stop = self._unit_that_ends_behind(max(held + saved))
-        under_way = [mark for mark in self._marks if self._ledger.settled <= mark <= stop]
-        stop = min(under_way, default=stop)
+        pending = [mark for mark in self._marks if self._ledger.settled <= mark <= stop]
+        stop = min(pending, default=stop)
         self._marks.add(stop)
         return stop
 
     def _check_silence(self, now: float) -> None:
-        """Give up workers that were asked and have long said nothing."""
-        asked = {track.address for track in self._tracks if track.pending}
-        for address in self._fleet.threads.copy():
+        """Give up workers that have not answered pending orders for too long."""
+        asked = {state.address for state in self._states if state.pending}
+        for address in self._workers.threads.copy():
             if address not in asked:
-                self._heard[address] = now
-            elif now - self._heard.setdefault(address, now) > self._limits.silence:
-                self._fleet.shunned.add(address)
-                self._fleet.threads.pop(address, None)
-                self._losses.silent(address, self._limits.silence)
+                self._last_answer[address] = now
+            elif now - self._last_answer.setdefault(address, now) > self._limits.silence:
+                self._workers.unresponsive.add(address)
+                self._workers.threads.pop(address, None)
+                self._lost_workers.report_unresponsive(address, self._limits.silence)
 
     def _drop_lost(self) -> None:
-        if self._losses.tell(self.settled, self.durable):
+        if self._lost_workers.report(self.settled, self.durable):
             self._equip()
-        for track in self._tracks:
-            if track.address is not None and track.address not in self._fleet.threads:
-                self._lose(track)
-                track.losses += not self._fleet.was_retired(track.address)
-                if track.losses > self._limits.losses:
+        for state in self._states:
+            if state.address is not None and state.address not in self._workers.threads:
+                self._lose(state)
+                state.lost_workers += not self._workers.was_retired(state.address)
+                if state.lost_workers > self._limits.lost_workers:
                     raise ClusterError(
-                        f"shard {track.shard} lost its worker {track.losses} times without getting "
-                        f"past position {self._row(track.best + 1)}, last {track.address}; if "
-                        f"memory is short, give workers more or use more of them, then run the "
+                        f"shard {state.shard} lost its worker {state.lost_workers} times without "
+                        f"getting past position {self._row(state.best + 1)}, last {state.address}; "
+                        f"if memory is short, give workers more or use more of them, then run the "
                         f"same command again"
                     )
-                track.address = None
+                state.address = None
 
-    def _lose(self, track: Track) -> None:
-        """Whatever this worker held of the shard is gone or doubtful: restore it."""
-        if track.is_held:
+    def _lose(self, state: ShardState) -> None:
+        """Have a shard restored: what its worker held is lost or suspect."""
+        if state.is_held:
             self.recoveries += 1
-            self.replayed += self._row(track.done) - self._row(track.base)
-        self._recall(track)
-        track.is_held = False
-        track.done = track.sent = track.base
+            self.replayed += self._row(state.done) - self._row(state.base)
+        self._recall(state)
+        state.is_held = False
+        state.done = state.sent = state.base
 
-    def _recall(self, track: Track) -> None:
-        """Take back what is under way; a step that runs all the same does no harm."""
-        for key in track.pending:
-            self._inbox.drop(key)
-        track.pending.clear()
-        track.early.clear()
+    def _recall(self, state: ShardState) -> None:
+        """Cancel pending orders; a step that runs all the same does no harm."""
+        for key in state.pending:
+            self._results.drop(key)
+        state.pending.clear()
+        state.early.clear()
 
-    def _place(self, track: Track) -> None:
-        track.address = self._fleet.place(load_of(self._tracks))
-        if track.address is not None:
-            self._heard[track.address] = time.monotonic()
+    def _place(self, state: ShardState) -> None:
+        state.address = self._workers.place(load_of(self._states))
+        if state.address is not None:
+            self._last_answer[state.address] = time.monotonic()
 
     def _rebalance(self) -> None:
-        """Right after a commit, let workers that joined take over shards."""
-        self._fleet.look(now=True)  # one that has just joined waits for no second commit
+        """Move shards to less loaded workers, right after a commit."""
+        self._workers.refresh(now=True)  # include workers that have just joined
         self._drop_lost()
-        moved: dict[str, list[int]] = {}  # worker: shards that it need not hold any more
-        for track in sorted(self._tracks, key=lambda t: -t.shard):
-            if track.address is None or not track.is_held:
+        moved: dict[str, list[int]] = {}  # by worker: shards moved away from it
+        for state in sorted(self._states, key=lambda t: -t.shard):
+            if state.address is None or not state.is_held:
                 continue
-            target = self._fleet.better(track.address, load_of(self._tracks))
+            target = self._workers.better_place(state.address, load_of(self._states))
             if target is not None:
                 recoveries, replayed = self.recoveries, self.replayed
-                self._lose(track)
+                self._lose(state)
                 self.recoveries, self.replayed = recoveries, replayed  # a move is no loss
-                moved.setdefault(track.address, []).append(track.shard)
-                track.address = target
-                self._heard[target] = time.monotonic()
+                moved.setdefault(state.address, []).append(state.shard)
+                state.address = target
+                self._last_answer[target] = time.monotonic()
         for address, shards in moved.items():
-            self._fleet.tell([address], forget, self._run.url, self.attempt, shards)
+            self._workers.notify([address], forget, self._run.url, self.attempt, shards)
 
     def _unit_that_ends_behind(self, position: int) -> int:
-        """Return the unit at whose end a position is reached; the last settled one at least."""
+        """Return the unit that ends at or after a position, at least the last settled one."""
         settled = self._ledger.settled
         if position <= self._row(settled):
             return settled - 1
@@ -310,152 +313,154 @@ class Coordinator:
     # -- orders -----------------------------------------------------------------------------
 
     def _send(self) -> None:
-        """Send restores, and steps in stream order, as far as window and depth allow."""
-        ready = [t for t in self._tracks if t.address and t.retry_at <= time.monotonic()]
-        for track in ready:
-            if not track.is_held and not track.pending:
-                self._restore(track)
+        """Send restores, and steps in stream order, within window and depth."""
+        ready = [t for t in self._states if t.address and t.retry_at <= time.monotonic()]
+        for state in ready:
+            if not state.is_held and not state.pending:
+                self._restore(state)
         last = len(self._units) - 1 if self._stop is None else self._stop
         limit = min(self._ledger.settled + self._limits.window, last + 1)
-        load = load_of(self._tracks)
+        load = load_of(self._states)
         for unit in range(min((t.sent for t in ready), default=limit), limit):
-            for track in ready:
-                is_free = track.is_held and len(track.pending) < self._limits.depth
-                if is_free and track.sent == unit and self._ledger.can_learn(unit):
-                    self._step(track, self._units[unit], load)
+            for state in ready:
+                is_free = state.is_held and len(state.pending) < self._limits.depth
+                if is_free and state.sent == unit and self._ledger.can_learn(unit):
+                    self._step(state, self._units[unit], load)
         if self._stop is not None and self._ledger.settled == self._stop + 1:
-            for track in ready:
-                if track.is_held and not track.pending and track.base < track.done:
-                    self._step(track, self._units[self._stop], load)
+            for state in ready:
+                if state.is_held and not state.pending and state.base < state.done:
+                    self._step(state, self._units[self._stop], load)
 
-    def _restore(self, track: Track) -> None:
-        assert track.address is not None
-        position = self._row(track.base)
+    def _restore(self, state: ShardState) -> None:
+        assert state.address is not None
+        position = self._row(state.base)
         order = Restore(
             self._run.url,
             self.attempt,
-            track.shard,
-            track.address,
+            state.shard,
+            state.address,
             position,
-            track.digest,
+            state.digest,
             code_digest(),
-            self._ledger.ahead(track.base),
+            self._ledger.next_stop(state.base),
         )
-        self._submit(track, None, restore, order, track.base)
+        self._submit(state, None, restore, order, state.base)
 
-    def _step(self, track: Track, unit: Unit, load: dict[str, int]) -> None:
-        assert track.address is not None
-        is_new = not self._ledger.has(track.shard, unit.index)
+    def _step(self, state: ShardState, unit: Unit, load: dict[str, int]) -> None:
+        assert state.address is not None
+        is_new = not self._ledger.has(state.shard, unit.index)
         settled = self._ledger.settled
-        threads = self._fleet.threads.get(track.address, 1) // max(1, load[track.address])
+        threads = self._workers.threads.get(state.address, 1) // max(1, load[state.address])
         order = Step(
             self._run.url,
             self.attempt,
-            track.shard,
-            track.address,
+            state.shard,
+            state.address,
             start=unit.start,
             stop=unit.stop,
             forecasts=is_new and self._ledger.needs_forecasts,
             samples=is_new and self._ledger.calibration is not None,
-            speaks=is_new and track.shard == self._tracks[0].shard,
+            with_labels=is_new and state.shard == self._states[0].shard,
             save=(is_new or unit.index == self._stop) and unit.index in self._marks,
             n_threads=max(1, threads),
             settled=self._units[settled].start,
             mean=self._ledger.mean(unit.index),
-            ahead=self._ledger.ahead(unit.index + 1),
+            next_stop=self._ledger.next_stop(unit.index + 1),
             generation=self._generation,
         )
-        self._submit(track, unit.index, step, order, unit.index)
-        track.sent = max(track.sent, unit.index + 1)
-        self._high = max(self._high, track.sent)
+        self._submit(state, unit.index, step, order, unit.index)
+        state.sent = max(state.sent, unit.index + 1)
+        self._high = max(self._high, state.sent)
 
-    def _submit(self, track: Track, unit: int | None, task: Any, order: Any, rank: int) -> None:
+    def _submit(
+        self, state: ShardState, unit: int | None, task: Any, order: Any, rank: int
+    ) -> None:
         future = self._client.submit(
             task,
             order,
-            key=f"dmondrian-{task.__name__}-{track.shard}-{uuid.uuid4().hex}",
-            # Pinned for good: an idle worker would steal it. Where its worker is gone it waits,
-            # until the look at the workers takes it back.
+            key=f"dmondrian-{task.__name__}-{state.shard}-{uuid.uuid4().hex}",
+            # Pinned, as an idle worker would steal it. If its worker is lost it waits until the
+            # next poll of the workers cancels it.
             workers=[order.address],
             allow_other_workers=False,
             pure=False,
             retries=0,
             priority=-rank,
         )
-        track.pending.add(self._inbox.watch(future, (track, unit)))
+        state.pending.add(self._results.watch(future, (state, unit)))
 
     # -- answers ----------------------------------------------------------------------------
 
     def _receive(self) -> None:
-        """Wait a moment for an answer, then take all that are there."""
+        """Wait briefly for an answer, then process all that have arrived."""
         timeout = _TICK
-        while (arrival := self._inbox.take(timeout)) is not None:
+        while (finished := self._results.take(timeout)) is not None:
             timeout = 0.0
-            track, unit = arrival.about
-            track.pending.discard(arrival.key)
-            self._judge(track, unit, answer_of(arrival, track.shard))
+            state, unit = finished.context
+            state.pending.discard(finished.key)
+            self._judge(state, unit, answer_of(finished, state.shard))
 
-    def _judge(self, track: Track, unit: int | None, answer: Answer) -> None:
-        if answer.worker == track.address:
-            self._heard[answer.worker] = time.monotonic()
+    def _judge(self, state: ShardState, unit: int | None, answer: Answer) -> None:
+        if answer.worker == state.address:
+            self._last_answer[answer.worker] = time.monotonic()
         if answer.status == OK:
             if unit is None:
-                track.is_held = True
-                self._losses.restored(track)
+                state.is_held = True
+                self._lost_workers.restored(state)
                 self.hosts.add(answer.worker)
-                self._ledger.hear(track.shard, track.base, answer.ahead)
+                self._ledger.take_sums(state.shard, state.base, answer.next_sums)
             else:
-                self._advance(track, unit, answer)
+                self._advance(state, unit, answer)
         elif answer.status in (MOVED, GONE):
-            self._fleet.look(now=True)
+            self._workers.refresh(now=True)
             self._drop_lost()
-            if track.address is not None:
-                self._fail(track, answer, unit)
+            if state.address is not None:
+                self._fail(state, answer, unit)
         else:
-            self._fail(track, answer, unit)
+            self._fail(state, answer, unit)
 
-    def _advance(self, track: Track, unit: int, answer: Answer) -> None:
-        """Take answers in order: a saved state must not hide that an earlier one is lost."""
-        if unit < track.done:  # a step that was sent again, to save
-            self._note_saved(track, unit, answer)
+    def _advance(self, state: ShardState, unit: int, answer: Answer) -> None:
+        """Process answers in order: a saved state must not hide that an earlier answer is lost."""
+        if unit < state.done:  # a step that was repeated to save
+            self._note_saved(state, unit, answer)
             return
-        track.early[unit] = answer
-        while (found := track.early.pop(track.done, None)) is not None:
-            unit = track.done
-            self._ledger.take(track.shard, unit, found)
+        state.early[unit] = answer
+        while (found := state.early.pop(state.done, None)) is not None:
+            unit = state.done
+            self._ledger.take(state.shard, unit, found)
             for block in found.blocks:
-                self._ledger.hear(track.shard, unit + 1, block.ahead)
-            track.done = unit + 1
-            if unit > track.best:
-                track.best, track.failures, track.losses = unit, 0, 0
-            self._note_saved(track, unit, found)
+                self._ledger.take_sums(state.shard, unit + 1, block.next_sums)
+            state.done = unit + 1
+            if unit > state.best:
+                state.best, state.failures, state.lost_workers = unit, 0, 0
+            self._note_saved(state, unit, found)
 
-    def _note_saved(self, track: Track, unit: int, answer: Answer) -> None:
+    def _note_saved(self, state: ShardState, unit: int, answer: Answer) -> None:
         if answer.saved is not None:
-            track.base, (track.digest, track.n_bytes) = unit + 1, answer.saved
-            track.summary = answer.summary
-            self.pace.take(answer.worker, answer.saving)
+            state.base, (state.digest, state.n_bytes) = unit + 1, answer.saved
+            state.summary = answer.summary
+            self.schedule.add_saving(answer.worker, answer.saving)
 
-    def _fail(self, track: Track, answer: Answer, unit: int | None) -> None:
-        """Send the order again, restoring the shard first where that is needed."""
+    def _fail(self, state: ShardState, answer: Answer, unit: int | None) -> None:
+        """Have the order sent again, after restoring the shard if needed; raise fatal errors."""
         if answer.error is not None:
             kind = getattr(errors, answer.error[0], None)
             if isinstance(kind, type) and issubclass(kind, _FATAL):
                 raise kind(answer.error[1])
-        if track.fail(answer, self._limits):
-            raise track.verdict(answer, self._row(track.base if unit is None else unit))
-        self._losses.failed(track, answer, unit, self._limits.tries)
+        if state.fail(answer, self._limits):
+            raise state.final_error(answer, self._row(state.base if unit is None else unit))
+        self._lost_workers.failed(state, answer, unit, self._limits.tries)
         if answer.status in (LOST, DIRTY):
-            self._lose(track)
+            self._lose(state)
         else:
-            self._recall(track)
-            track.sent = track.done
+            self._recall(state)
+            state.sent = state.done
 
     def _settle(self) -> bool:
-        """Score and commit what is complete; True where the run stops, if that was asked for."""
+        """Score and commit complete units; return whether the run stops here."""
         while self._ledger.settled < len(self._units) and self._ledger.is_ready():
             unit, saved = self._ledger.settle()
-            if len(saved) == len(self._tracks):
+            if len(saved) == len(self._states):
                 self._commit(unit.stop, saved, self._ledger.summary)
                 if self._stop is not None:
                     return True
@@ -464,17 +469,17 @@ class Coordinator:
         return self._stop is not None and self._ledger.settled > self._stop and self._close()
 
     def _close(self) -> bool:
-        """Commit where all shards have come to rest; False as long as one is not saved there.
+        """Commit the final states of a stopping run; return False until all shards are saved.
 
-        States of different positions are never committed as one: the newest checkpoint stands.
+        States at different positions are never committed together: the newest checkpoint stands.
         """
-        settled, bases = self._ledger.settled, {track.base for track in self._tracks}
+        settled, bases = self._ledger.settled, {state.base for state in self._states}
         if min(bases) < settled:
             return False
         position = self._row(settled)
         if bases == {settled} and position > self.durable:
-            saved = {t.shard: {"digest": t.digest, "bytes": t.n_bytes} for t in self._tracks}
-            self._commit(position, saved, total([t.summary for t in self._tracks]))
+            saved = {t.shard: {"digest": t.digest, "bytes": t.n_bytes} for t in self._states}
+            self._commit(position, saved, total([t.summary for t in self._states]))
         return True
 
     def _commit(self, position: int, saved: Saved, summary: Summary | None) -> None:
@@ -489,16 +494,16 @@ class Coordinator:
             summary,
         )
         self.checkpoints += 1
-        self.pace.commit()
+        self.schedule.commit()
 
     def _release(self) -> None:
-        """Leave nothing behind on the cluster."""
-        self._inbox.close()
-        self._fleet.close()
-        self._fleet.leave_word(forget, self._run.url, self.attempt, None)
-        self._fleet.tell(list(self._fleet.threads), forget, self._run.url, self.attempt, None)
+        """Release all tasks, and the shards that workers hold."""
+        self._results.close()
+        self._workers.close()
+        self._workers.notify_unresponsive(forget, self._run.url, self.attempt, None)
+        self._workers.notify(list(self._workers.threads), forget, self._run.url, self.attempt, None)
 
 
 def _blob(saved: Mapping[str, Any] | None) -> tuple[str | None, int]:
-    """Return digest and size of a shard's saved state; none where nothing is saved."""
+    """Return digest and size of a shard's saved state; (None, 0) without one."""
     return (None, 0) if saved is None else (saved["digest"], int(saved["bytes"]))

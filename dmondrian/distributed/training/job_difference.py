@@ -1,7 +1,7 @@
-"""How a job differs from the one that a run folder holds, in the words of a job file.
+"""Differences between a job and the one of a run folder, as keys of a job file.
 
-Relies on run.json and the plans of both. Promises to name the key that was changed, not all that
-follows from it; and nothing where the difference is one that no key makes, such as other files.
+Relies on run.json and the plans of both. Promises to name the key that was changed, not its
+consequences; and nothing for differences that no key makes, such as other files.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 from dmondrian.data import Column, Plan
 from dmondrian.data.arrow_values import CATEGORY
 
-_NOTHING = object()  # of a key that a version did not know
+_NOTHING = object()  # the value of a key unknown to that version
 _LONGEST = 120  # characters of a value
-_MOST_COLUMNS = 5  # encoded otherwise, that are named
+_MOST_COLUMNS = 5  # most differently encoded columns that are named
 
 
 def job_differences(
@@ -72,7 +72,7 @@ def _data(then: Plan, now: Plan) -> _Pairs:
 
 
 def _columns(then: Mapping[str, Column], now: Mapping[str, Column]) -> _Pairs:
-    """Yield what made the encoding of columns another one, where a key may have."""
+    """Yield keys, or columns of the data, whose change made columns be encoded differently."""
     both = [(own, now[name]) for name, own in then.items() if name in now]
     categories = [name for name in then if name in now and then[name].kind != now[name].kind]
     if categories:

@@ -1,10 +1,10 @@
-"""The ledger: what every shard answered for every unit, settled in stream order.
+"""The ledger: the shards' answers for each unit, settled in stream order.
 
-Relies on answers that are a pure function of shard and unit, so that the first one counts and a
-repeated one is ignored. Promises that forecasts are summed over trees in a fixed way and scored in
-the order of the stream, whatever finished first and however trees are cut into shards, so that
-metrics depend on the stream and the trees alone: where rows are forecast in slices, because units
-end where slices do (:mod:`dmondrian.distributed.worker.work_units`).
+Relies on answers that are a pure function of shard and unit, so that the first one counts and
+repeated ones are ignored. Promises that forecasts are summed over trees in a fixed order and scored
+in stream order, whatever finishes first and however trees are cut into shards, so that metrics
+depend on the stream and the trees alone: where rows are forecast in slices, because units end where
+slices do (:mod:`dmondrian.distributed.worker.work_units`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from dmondrian.checkpoint.summary import Summary, total
 from dmondrian.distributed.metrics.progressive import WORSE, Progressive
 from dmondrian.distributed.metrics.sortedness import Sortedness
-from dmondrian.distributed.training.minibatch_barrier import Rounds
+from dmondrian.distributed.training.minibatch_barrier import MinibatchBarrier
 from dmondrian.distributed.worker.messages import Answer, BlockAnswer
 from dmondrian.distributed.worker.work_units import Unit
 from dmondrian.ensemble.settings.parameters import ForestParameters
@@ -32,26 +32,26 @@ Saved = dict[int, dict[str, Any]]  # shard: {"digest", "bytes"}
 
 
 class Ledger:
-    """Answers that are not settled yet, and the totals of those that are.
+    """Pending answers of the shards, and the metrics of settled units.
 
     Parameters
     ----------
     units : list of Unit
     n_shards, n_trees : int
-        Shards, and trees of all of them.
+        Shards of the run, and trees of all shards.
     progressive : Progressive or None
-        Totals so far; None where rows are not forecast before they are learned.
+        Metrics so far; None if rows are not forecast before they are learned.
     calibration : Calibration, VarianceFactor or None
-        That of the forecasts so far; None where none is fitted. Rows are scored as it stands
-        when they are forecast.
+        Calibration fitted so far; None if none is fitted. Rows are scored with the calibration
+        at the time of their forecast.
     counts : dict
-        Values clipped, unseen or dropped so far.
+        Clipped, unseen and dropped values so far.
     settled : int
         Units that were settled before.
     parameters : ForestParameters
         Of the forest. Cells that are fitted jointly are learned in rounds.
     sortedness : Sortedness or None
-        Is told the targets.
+        Receives the targets.
     """
 
     def __init__(
@@ -71,52 +71,52 @@ class Ledger:
         self.progressive = progressive
         self.calibration = calibration
         self.counts = dict(counts)
-        self.summary: Summary | None = None  # of the trees that the last unit settled saved
+        self.summary: Summary | None = None  # of the trees saved with the last settled unit
         self._n_shards = n_shards
         self._n_trees = n_trees
         self._parameters = parameters
         self._sortedness = sortedness
-        self._rounds = Rounds(n_shards, n_trees) if parameters.learns_jointly else None
+        self._barrier = MinibatchBarrier(n_shards, n_trees) if parameters.learns_jointly else None
         self._answers: dict[int, dict[int, Answer]] = {}
-        self._is_warned = False  # of forecasts worse than the mean label
+        self._is_warned = False  # about forecasts worse than the mean label
 
     def has(self, shard: int, unit: int) -> bool:
-        """Say whether this shard's answer for this unit is here, or settled."""
+        """Return whether this shard's answer for this unit is pending or settled."""
         return unit < self.settled or shard in self._answers.get(unit, {})
 
     @property
     def needs_forecasts(self) -> bool:
-        """Whether shards are to forecast rows just before they learn them."""
-        return self.progressive is not None and self._rounds is None
+        """Whether shards must forecast rows before learning them."""
+        return self.progressive is not None and self._barrier is None
 
     def can_learn(self, unit: int) -> bool:
-        """Say whether all is known that shards need to learn a unit."""
-        return self._rounds is None or self._rounds.mean(unit) is not None
+        """Return whether shards can learn a unit: joint fits need the mean prediction first."""
+        return self._barrier is None or self._barrier.mean(unit) is not None
 
     def mean(self, unit: int) -> np.ndarray | None:
-        """Return what all trees say of a unit, where cells are fitted jointly; float64 [n, k]."""
-        return None if self._rounds is None else self._rounds.mean(unit)
+        """Return the mean prediction of all trees for a unit, float64 [n, k]; None if not joint."""
+        return None if self._barrier is None else self._barrier.mean(unit)
 
-    def ahead(self, unit: int) -> int:
-        """Return where a unit ends that shards are to take in before they learn it; 0 for none."""
-        return 0 if self._rounds is None or unit >= len(self.units) else self.units[unit].stop
+    def next_stop(self, unit: int) -> int:
+        """Return the end of the mini-batch of a unit for joint fits; 0 for none."""
+        return 0 if self._barrier is None or unit >= len(self.units) else self.units[unit].stop
 
-    def hear(self, shard: int, unit: int, sums: np.ndarray | None) -> None:
-        """Note what a shard says of a unit that it has taken in."""
-        if self._rounds is not None:
-            self._rounds.take(shard, unit, sums)
+    def take_sums(self, shard: int, unit: int, sums: np.ndarray | None) -> None:
+        """Record a shard's summed predictions for a unit."""
+        if self._barrier is not None:
+            self._barrier.take(shard, unit, sums)
 
     def take(self, shard: int, unit: int, answer: Answer) -> None:
-        """Note an answer, unless it is a repeated one."""
+        """Record an answer; repeated ones are ignored."""
         if not self.has(shard, unit):
             self._answers.setdefault(unit, {})[shard] = answer
 
     def is_ready(self) -> bool:
-        """Say whether all shards answered for the oldest unit that is not settled."""
+        """Return whether all shards have answered for the oldest unsettled unit."""
         return len(self._answers.get(self.settled, {})) == self._n_shards
 
     def settle(self) -> tuple[Unit, Saved]:
-        """Score the oldest unit; return it with what the shards saved at its end."""
+        """Score the oldest unsettled unit; return it and the states saved at its end."""
         unit = self.units[self.settled]
         answers = self._answers.pop(self.settled)
         self.settled += 1
@@ -132,20 +132,20 @@ class Ledger:
             if answer.saved is not None
         }
         self.summary = total([answer.summary for answer in answers.values()])
-        if self._rounds is not None and len(saved) == self._n_shards:
-            self._rounds.forget_before(self.settled)
+        if self._barrier is not None and len(saved) == self._n_shards:
+            self._barrier.forget_before(self.settled)
         return unit, saved
 
     def _score(self, blocks: tuple[BlockAnswer, ...], mean: np.ndarray | None) -> None:
-        """Add the counts of consecutive rows and, summed over trees, their forecasts.
+        """Add the counts of consecutive rows, and score their forecasts, summed over trees.
 
-        ``mean`` is what all trees say, if that is known.
+        ``mean`` is the mean prediction of all trees, if known.
         """
-        speaker = blocks[0]
-        for name, count in speaker.counts.items():
+        first = blocks[0]
+        for name, count in first.counts.items():
             if count:
                 self.counts[name] = self.counts.get(name, 0) + int(count)
-        if speaker.y is None:
+        if first.y is None:
             return
         sampled = [block.sampled for block in blocks if block.sampled is not None]
         drawn = add(sampled) if sampled else None
@@ -153,24 +153,25 @@ class Ledger:
         if mean is None and totals:
             mean = mean_over_trees(totals, self._n_trees)
         if self.progressive is None or mean is None:
-            self._calibrate(drawn, speaker.y)
+            self._calibrate(drawn, first.y)
             return
-        mean = self._calibrated(self._parameters.forecasts(mean), speaker.y, drawn)
-        mean = self._begun(mean, speaker.y, speaker.weight)
-        self.progressive.add(mean, speaker.y, speaker.weight)
+        mean = self._calibrated(self._parameters.forecasts(mean), first.y, drawn)
+        mean = self._without_first(mean, first.y, first.weight)
+        self.progressive.add(mean, first.y, first.weight)
         if self.progressive.is_worse_than_mean and not self._is_warned:
             self._is_warned = True
             _log.warning(WORSE)
 
-    def _begun(self, mean: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
-        """Return forecasts of numbers without that of the stream's first row of any weight.
+    def _without_first(
+        self, mean: np.ndarray, y: np.ndarray, weight: np.ndarray | None
+    ) -> np.ndarray:
+        """Return regression forecasts with the first weighted row of the stream set to its label.
 
-        It cannot be forecast, and counts as a row without error: 0, which forests say before they
-        know a label, may be farther off than all errors to come. So do the rows that share a
-        mini-batch with it.
+        An empty forest predicts 0, whose error may exceed all later ones, so the first row counts
+        as a row without error; so do the other rows of its mini-batch.
         """
         totals = self.progressive
-        assert totals is not None  # who calls knows
+        assert totals is not None  # checked by the caller
         if totals.task != "regression" or totals.start > 0 or totals.weight > 0.0:
             return mean
         known = np.flatnonzero(np.ones(len(y)) if weight is None else weight)
@@ -178,30 +179,30 @@ class Ledger:
         return np.concatenate([y[:stop, None], mean[stop:]])
 
     def _calibrated(self, mean: np.ndarray, y: np.ndarray, drawn: Sampled | None) -> np.ndarray:
-        """Return a block's forecasts, each calibrated by what the rows before it tell."""
+        """Return a block's forecasts, each calibrated by the rows before it."""
         if self.calibration is None or drawn is None or tells_labels(self.calibration):
-            told = calibrated(mean, self.calibration)  # a factor of variances leaves means alone
+            result = calibrated(mean, self.calibration)  # variance factors do not change means
             self._calibrate(drawn, y)
-            return told
-        told, start = np.empty_like(mean), 0
+            return result
+        result, start = np.empty_like(mean), 0
         for i, row in enumerate(drawn.rows.tolist()):
-            told[start : row + 1] = self.calibration.apply(mean[start : row + 1])
+            result[start : row + 1] = self.calibration.apply(mean[start : row + 1])
             self._calibrate(Sampled(*(column[i : i + 1] for column in drawn)), y)
             start = row + 1
-        told[start:] = self.calibration.apply(mean[start:])
-        return told
+        result[start:] = self.calibration.apply(mean[start:])
+        return result
 
     def _calibrate(self, drawn: Sampled | None, y: np.ndarray) -> None:
-        """Take sampled forecasts of a block's rows into the calibration."""
+        """Update the calibration with sampled forecasts of a block's rows."""
         if self.calibration is not None and drawn is not None:
             self.calibration = self.calibration.after(drawn, y, self._n_trees)
 
     def metrics(self) -> dict[str, Any]:
-        """Return what a manifest says of the stream up to here."""
-        told: dict[str, Any] = {"counts": dict(sorted(self.counts.items()))}
+        """Return the metrics of all settled units, as stored in a manifest."""
+        metrics: dict[str, Any] = {"counts": dict(sorted(self.counts.items()))}
         if self.progressive is not None:
-            told["totals"] = self.progressive.totals()
-            told["progressive"] = self.progressive.to_json()
+            metrics["totals"] = self.progressive.totals()
+            metrics["progressive"] = self.progressive.to_json()
         if self.calibration is not None:
-            told["calibration"] = self.calibration.to_json()
-        return told
+            metrics["calibration"] = self.calibration.to_json()
+        return metrics

@@ -1,9 +1,9 @@
-"""The parameters of a run: the seed is drawn, and open settings chosen, before any shard is made.
+"""The parameters of a run: draws the seed and chooses "auto" settings before shards are made.
 
 Relies on the frozen plan, whose first rows this process reads once. Promises the parameters that
-the estimator itself comes to when it learns the same rows (if the plan does not shuffle), equal for
-every shard and worker, and kept when the same job is run again. What takes seconds is announced,
-and what came of it, to the logger "dmondrian" (INFO), which the command line shows.
+the estimator itself chooses when it learns the same rows (if the plan does not shuffle), equal for
+every shard and worker, and kept when the same job is run again. The choice takes seconds, so its
+begin and result go to the logger "dmondrian" (INFO), which the command line shows.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from dmondrian.prequential.progressive_validation import Rows
 from dmondrian.tuning.auto_settings import LAST, Warmup, choose, rows_for
 
 _log = logging.getLogger("dmondrian")
-_NAMED = 5  # columns that are told by name
+_NAMED = 5  # most columns named in the log
 
 SAMPLED_BLOCKS = 16
-"""Row groups that settings are chosen from where a run of an earlier version is shuffled."""
+"""Row groups used to choose settings for the shuffled runs of earlier versions."""
 
 
-def settle(estimator: Any, plan: Plan, url: str) -> dict[str, Any]:
+def resolve_parameters(estimator: Any, plan: Plan, url: str) -> dict[str, Any]:
     """Return the parameters of every forest of the run, as JSON.
 
     Parameters
@@ -39,8 +39,8 @@ def settle(estimator: Any, plan: Plan, url: str) -> dict[str, Any]:
     estimator : estimator of this package
     plan : Plan
     url : str
-        The run's folder. A run that is there keeps its parameters; whether it is of the same job
-        is for `Run.create` to say.
+        The run's folder. An existing run keeps its parameters; `Run.create` checks whether it is
+        of the same job.
     """
     try:
         return dict(Run.open(url).run_json["parameters"])
@@ -51,32 +51,32 @@ def settle(estimator: Any, plan: Plan, url: str) -> dict[str, Any]:
     n_classes = len(schema.classes) if schema.classes is not None else 0
     drawn = estimator._run_parameters(schema.n_features, n_classes)
     auto = estimator._auto_settings(schema.n_features, n_classes)
-    n_threads = int(effective_n_jobs(-1))  # of this machine: the choice does not depend on it
+    n_threads = int(effective_n_jobs(-1))  # the choice does not depend on it
     if not auto:
         return drawn.to_json()
     n = rows_for(auto, int(estimator.warmup_rows))
-    of_whom = "the stream"
-    if _is_dealt(plan):
-        of_whom = f"the first {SAMPLED_BLOCKS} row groups"
+    source = "the stream"
+    if _is_interleaved(plan):
+        source = f"the first {SAMPLED_BLOCKS} row groups"
     settings = ", ".join(name.replace("_", " ") for name in auto)
     found = counted(min(n, plan.n_rows), "row")
-    _log.info("choosing %s from %s of %s", settings, found, of_whom)
+    _log.info("choosing %s from %s of %s", settings, found, source)
     began = time.monotonic()
     rows = first_rows(plan, n)
     chosen = choose(drawn, auto, rows, n_threads, n)
     seconds = time.monotonic() - began
-    varies = (rows[0] != rows[0][:1]).any(axis=0)  # no row, no feature that does
-    told = summary_of(chosen, auto, schema.feature_names, varies)
-    _log.info("chosen in %.1f seconds: %s", seconds, told)
+    varies = (rows[0] != rows[0][:1]).any(axis=0)  # without rows no feature varies
+    text = summary_of(chosen, auto, schema.feature_names, varies)
+    _log.info("chosen in %.1f seconds: %s", seconds, text)
     return chosen.to_json()
 
 
 def summary_of(
     chosen: ForestParameters, auto: Sequence[str], names: Sequence[str], varies: np.ndarray
 ) -> str:
-    """Say in a line what was chosen, with the features that are to be split on most.
+    """Return the chosen settings as a line, with the features of the largest scales.
 
-    Those that do not vary, bool [d], are passed over: nothing is known of their scales.
+    Features that do not vary (`varies`, bool [d]) are left out: they have no scales.
     """
     parts = []
     if "alpha" in auto:
@@ -89,8 +89,8 @@ def summary_of(
         scales = np.array(chosen.feature_scales)
         some = np.flatnonzero(varies)
         first = some[np.argsort(-scales[some], kind="stable")][:_NAMED]
-        told = ", ".join(f"{names[j]} {scales[j]:.3g}" for j in first)
-        parts.append(f"largest feature scales of {len(scales)}: {told}")
+        text = ", ".join(f"{names[j]} {scales[j]:.3g}" for j in first)
+        parts.append(f"largest feature scales of {len(scales)}: {text}")
     if "feature_units" in auto:
         n_rounded = np.count_nonzero(chosen.feature_units or ())
         parts.append(f"{n_rounded} of {chosen.n_features} columns rounded to 16 bits")
@@ -98,14 +98,14 @@ def summary_of(
 
 
 def first_rows(plan: Plan, warmup_rows: int = LAST) -> Rows:
-    """Return rows that settings may be chosen from, one more than the choice takes: X, y, w.
+    """Return the rows to choose settings from, one more than the choice needs: X, y, w.
 
-    In stream order these are the stream's first rows. A shuffle of earlier versions moves row
-    groups and rows within them, so its first rows may all be of one row group and unlike the rest:
-    there, the first row groups give their rows in turn.
+    These are the first rows of the stream. Shuffles of earlier versions permute row groups and the
+    rows within them, so that the first rows may all be of one row group and unlike the rest: for
+    these, the rows of the first row groups are interleaved.
     """
-    if _is_dealt(plan):
-        return _dealt_rows(plan, warmup_rows)
+    if _is_interleaved(plan):
+        return _interleaved_rows(plan, warmup_rows)
     first = Warmup((), plan.schema.n_features, warmup_rows)
     for chunk in plan.chunks:
         read = read_chunk(plan, chunk)
@@ -116,12 +116,12 @@ def first_rows(plan: Plan, warmup_rows: int = LAST) -> Rows:
     return first.rows
 
 
-def _is_dealt(plan: Plan) -> bool:
-    """Whether the stream is shuffled, and not mixed."""
+def _is_interleaved(plan: Plan) -> bool:
+    """Return whether the stream is shuffled without bands, as by earlier versions."""
     return plan.shuffle and not plan.bands
 
 
-def _dealt_rows(plan: Plan, warmup_rows: int) -> Rows:
+def _interleaved_rows(plan: Plan, warmup_rows: int) -> Rows:
     shares: list[Rows] = []
     for block in plan.blocks:
         read = read_block(plan, block)
@@ -133,6 +133,6 @@ def _dealt_rows(plan: Plan, warmup_rows: int) -> Rows:
         if len(shares) >= SAMPLED_BLOCKS and n_rows > warmup_rows:
             break
     turns = np.concatenate([np.arange(len(y)) for _, y, _ in shares])
-    dealt = np.argsort(turns, kind="stable")
-    X, y, w = (np.concatenate(columns)[dealt] for columns in zip(*shares, strict=True))
+    interleaved = np.argsort(turns, kind="stable")
+    X, y, w = (np.concatenate(columns)[interleaved] for columns in zip(*shares, strict=True))
     return X, y, w

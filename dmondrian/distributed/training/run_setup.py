@@ -1,8 +1,8 @@
-"""From a job to a run folder: what was asked, and the stream, fixed for good.
+"""Setup of run folders: the job and its stream are stored, and never change.
 
 Relies on the plan and on create-only objects. Promises that a folder of another job is refused
-before anything runs, that the seed and settings of a run that is there are kept, and that its
-stream only ever grows at its end.
+before anything runs, that an existing run keeps its seed and settings, and that its stream is only
+ever extended at the end.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.parts import parts_of
 from dmondrian.data import Plan, extend_plan, make_plan
 from dmondrian.distributed.training.job_difference import job_differences
-from dmondrian.distributed.training.resolve_settings import settle
+from dmondrian.distributed.training.resolve_settings import resolve_parameters
 from dmondrian.errors import CheckpointError, CorruptError, NotFoundError, ParameterError
 from dmondrian.store import open_store
 
 _log = logging.getLogger("dmondrian")
 NOTED = {"is_remark": True}
-"""Marks a record of the log that may also come as a warning, and is told once."""
+"""Marks a log record that may also come as a warning, so that it is shown once."""
 
 MOST_SHARDS = 12
 """Default number of shards: enough to spread over a small cluster, few enough to share reads."""
@@ -34,38 +34,38 @@ IN_MEMORY = (
     "(pandas: frame.to_parquet(path)) and give the path, or as a Dask collection; to learn them "
     "here, without a run, call the estimator's fit"
 )
-"""What to do with rows in memory that are to be trained on."""
+"""Advice for data in memory that are passed for training."""
 
 MOST_TREES = 1_000_000
-"""Numbers of trees are below this; names in a run folder have as many digits."""
+"""Upper bound of tree numbers; file names in a run folder have as many digits."""
 
 
-def freeze(
+def prepare_run(
     estimator: Any,
     data: Any,
     target: Any,
     url: str,
-    asked: dict[str, Any],
+    run_options: dict[str, Any],
     plan_options: dict[str, Any],
     on_plan: Callable[[Plan], object] | None = None,
 ) -> tuple[Run, Plan]:
-    """Make a job's run folder, or take up the one that is there.
+    """Create a job's run folder, or open the existing one.
 
     Parameters
     ----------
     estimator : estimator of this package
     data : str, path or sequence of them
-        Files that are new in it continue the stream of a run that is there.
+        New files in it extend the stream of an existing run.
     target : str or None
         None for a density.
     url : str
-        The folder.
-    asked : dict
+        URL of the folder.
+    run_options : dict
         "n_shards", "first_tree" and "progressive", as in :func:`dmondrian.distributed.train`.
     plan_options : dict
         See :func:`dmondrian.data.make_plan`.
     on_plan : callable or None
-        Called with the stream before there is a folder; what it raises ends the call.
+        Called with the plan before the folder is created; its exceptions end the call.
 
     Returns
     -------
@@ -76,13 +76,13 @@ def freeze(
     Raises
     ------
     PlanError
-        A file of the stream is gone or changed.
+        A file of the stream is missing or changed.
     CheckpointError
         The folder belongs to another job.
     StoreError
         The folder cannot be written.
     """
-    from sklearn.base import is_classifier  # workers do without scikit-learn
+    from sklearn.base import is_classifier  # not imported by workers
     from sklearn.utils import get_tags
 
     open_store(url).probe()  # to plan, and to choose settings, may take long
@@ -98,7 +98,7 @@ def freeze(
                 f"target is {target!r}, but {type(estimator).__name__} learns all columns alike: "
                 f"leave it out, and exclude the column if it is not to be learned"
             )
-        asked = {**asked, "progressive": False}  # no label is forecast
+        run_options = {**run_options, "progressive": False}  # no label is forecast
     elif not isinstance(target, str):
         raise ParameterError(f"target is {target!r}; expected the name of the column to learn")
     options = {"target": target, **plan_options}
@@ -113,7 +113,7 @@ def freeze(
         plan = extend_plan(stored, data)
         n_rows = stored.earlier[0][0] if stored.earlier else stored.n_rows
         files = {block.uri for block in plan.blocks if block.position < n_rows}
-        if stored.included is None:  # of a version that took an index for a feature
+        if stored.included is None:  # by a version that took an index for a feature
             options["include"] = None
         # A run of an earlier version keeps its shuffle.
         options |= {"among": files, "is_mixed": _is_mixed(stored)}
@@ -122,8 +122,8 @@ def freeze(
         _log.info(note, extra=NOTED)
     if on_plan is not None:
         on_plan(plan)
-    about = {**_about(estimator, began, url), **_trees(estimator, **asked)}
-    if asked["n_shards"] is None:
+    about = {**_about(estimator, began, url), **_trees(estimator, **run_options)}
+    if run_options["n_shards"] is None:
         about["shards"] = _stored_shards(url, about["shards"])
     try:
         return Run.create(url, about, began.to_parquet()), plan
@@ -132,25 +132,25 @@ def freeze(
             raise
         there, n_trees = Run.open(url).run_json, about["n_estimators"]
         lines = job_differences(there, about, stored, began)
-        told = str(error)
+        text = str(error)
         if lines:
-            told = (
+            text = (
                 f"The folder {url} belongs to another job. In the words of a job file it differs "
                 "in:" + "".join(f"\n  {line}" for line in lines) + "\nChoose another folder, or "
                 "take the settings back to go on with that run."
             )
         if n_trees > there["n_estimators"]:
-            told += f" To add trees to that run: `dmondrian grow {url} --n-estimators {n_trees}`."
-        raise CheckpointError(told) from None
+            text += f" To add trees to that run: `dmondrian grow {url} --n-estimators {n_trees}`."
+        raise CheckpointError(text) from None
 
 
 def _is_mixed(plan: Plan) -> bool:
-    """Whether a plan like this one has bands if it is shuffled."""
+    """Return whether a plan like this one has bands if it is shuffled."""
     return bool(plan.bands) or not plan.shuffle
 
 
 def _first_digest(url: str) -> str | None:
-    """Return the digest of the first plan of the run in a folder, which may be damaged itself."""
+    """Return the digest of the first plan of the run in a folder; the plan may be damaged."""
     try:
         return Run.open(url).stream.digests()[0]
     except CheckpointError:
@@ -158,16 +158,16 @@ def _first_digest(url: str) -> str | None:
 
 
 def _stored_plan(url: str) -> Plan | None:
-    """Return the stream of the run in a folder, as far as a checkpoint depends on it.
+    """Return the plan of the run in a folder, up to the files that a checkpoint depends on.
 
-    Files that were appended, and of which no row is in any checkpoint yet, may still be changed or
-    taken away. None where the folder is a new one, or its first plan is to be repaired.
+    Appended files with no row in a checkpoint yet may still be changed or removed. None for a new
+    folder, or if the first plan has to be repaired.
     """
     try:
         run = Run.open(url)
         stream, chain = run.stream, run.stream.digests()
     except CheckpointError:
-        return None  # whether the folder can be used is for `Run.create` to say
+        return None  # `Run.create` checks whether the folder can be used
     if chain[-1] is None:
         return None
     try:
@@ -178,11 +178,11 @@ def _stored_plan(url: str) -> Plan | None:
     except (CorruptError, NotFoundError):
         if len(chain) > 1:
             raise
-        return None  # the first plan is made again, and must be the same
+        return None  # the first plan is made again, and compared
 
 
 def _stored_shards(url: str, shards: list[list[int]]) -> list[list[int]]:
-    """Return how the run in a folder cuts the same trees, which is as good a cut as any."""
+    """Return the shards of the run in a folder if it has the same trees, else `shards`."""
     try:
         stored = Run.open(url).run_json.get("shards") or shards
     except CheckpointError:
@@ -192,16 +192,16 @@ def _stored_shards(url: str, shards: list[list[int]]) -> list[list[int]]:
 
 
 def _about(estimator: Any, plan: Plan, url: str) -> dict[str, Any]:
-    """Return what run.json says; a seed that was drawn for this run before is kept."""
-    from dmondrian.estimators.save import plain_params  # workers do without scikit-learn
+    """Return the content of run.json; a seed drawn for this run before is kept."""
+    from dmondrian.estimators.save import plain_params  # imports scikit-learn, unlike workers
 
     estimator._validate_params()
     schema = plan.schema
     params = _known_then(plain_params(estimator), plain_params(type(estimator)()), url)
-    params["n_jobs"] = None  # decides nothing about the forest, and workers have threads
+    params["n_jobs"] = None  # does not change the forest; workers have their own threads
     return {
         "algorithm": estimator.algorithm,
-        "parameters": settle(estimator, plan, url),
+        "parameters": resolve_parameters(estimator, plan, url),
         "estimator": params,
         "target": schema.target,
         "classes": list(schema.classes) if schema.classes is not None else None,
@@ -212,7 +212,7 @@ def _about(estimator: Any, plan: Plan, url: str) -> dict[str, Any]:
 
 
 def _known_then(params: dict[str, Any], defaults: dict[str, Any], url: str) -> dict[str, Any]:
-    """Leave out defaults that the run in a folder does not tell: its version had no other way."""
+    """Leave out defaults that the run in a folder lacks: its version had no such parameter."""
     try:
         stored = Run.open(url).run_json.get("estimator") or params
     except CheckpointError:
@@ -223,7 +223,7 @@ def _known_then(params: dict[str, Any], defaults: dict[str, Any], url: str) -> d
 def _trees(
     estimator: Any, n_shards: int | None, first_tree: int, progressive: bool
 ) -> dict[str, Any]:
-    """Return what run.json says of the trees."""
+    """Return the entries of run.json about trees."""
     n_trees = int(estimator.n_estimators)
     if n_shards is None:
         n_shards = min(n_trees, MOST_SHARDS)
@@ -239,5 +239,5 @@ def _trees(
 
 
 def cut_trees(first: int, stop: int, n_shards: int) -> list[list[int]]:
-    """Cut the trees `first` to `stop - 1` into shards: [first, stop) of each."""
+    """Cut the trees `first` to `stop - 1` into shards; return [first, stop) of each."""
     return [[int(s[0]), int(s[-1]) + 1] for s in np.array_split(range(first, stop), n_shards)]

@@ -1,9 +1,9 @@
-"""Dask collections as a stream: each partition is written once as a Parquet file of the run.
+"""Staging of Dask collections: each partition is written once as a Parquet file of the run.
 
-Relies on a collection computing its partitions to the same values whenever it is asked, as long as
-they are not written yet. Promises that partitions are numbered in their order, that a file that is
-there is never written again (so a resumed run reads the rows it began with), that a collection of
-another shape is refused, and that no task is left on the cluster, however it ends.
+Relies on a collection that computes the same values again for partitions not written yet. Promises
+that partitions keep their order, that an existing file is never written again (so a resumed run
+reads the rows it began with), that a collection of another shape is refused, and that no task is
+left on the cluster, however it ends.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from distributed import Client, KilledWorker
 
-from dmondrian.distributed.cluster.results import Inbox, LostResultError
-from dmondrian.distributed.cluster.workers import Fleet
+from dmondrian.distributed.cluster.results import LostResultError, ResultQueue
+from dmondrian.distributed.cluster.workers import Workers
 from dmondrian.errors import (
     CheckpointError,
     ClusterError,
@@ -36,13 +36,13 @@ TARGET = "target"
 
 ROW_GROUP = 65_536
 STAGE_SECONDS = 3600.0
-"""Without a new partition for this long, staging is given up."""
+"""Seconds without a new partition after which staging is given up."""
 
-_TICK = 0.5  # seconds between two looks at the workers
+_TICK = 0.5  # seconds between two polls
 
 
 def is_dask(data: Any) -> bool:
-    """Is this a Dask collection? Answers without importing Dask's collections."""
+    """Return whether this is a Dask collection, without importing Dask's collections."""
     return hasattr(data, "__dask_graph__") or hasattr(data, "__dask_tokenize__")
 
 
@@ -99,12 +99,12 @@ def stage(client: Client, data: Any, target: Any, run: str) -> tuple[str, str | 
 
 
 def part_name(index: int) -> str:
-    """Name of a partition's file; names sort as the partitions do."""
+    """Return the name of a partition's file; names sort in the order of partitions."""
     return f"part-{index:06d}.parquet"
 
 
 def _array_parts(data: Any, target: Any) -> tuple[list[Any], list[str]]:
-    """Row blocks of an array, each a pair of delayed rows and targets."""
+    """Return the row blocks of an array, pairs of delayed rows and targets, and column names."""
     import dask.array
 
     if getattr(data, "ndim", None) != 2:
@@ -138,30 +138,30 @@ def _write_all(
         write(part, index, columns, folder, dask_key_name=f"dmondrian-stage-{index}-{uuid4().hex}")
         for part, index in parts
     ]
-    fleet, inbox = Fleet(client), Inbox(client)
+    workers, results = Workers(client), ResultQueue(client)
     try:
         futures = client.compute(tasks, retries=2)
         for future, (_, index) in zip(futures, parts, strict=True):
-            inbox.watch(future, index)
-        _wait(fleet, inbox, folder)
+            results.watch(future, index)
+        _wait(workers, results, folder)
     finally:
-        inbox.close()
+        results.close()
 
 
-def _wait(fleet: Fleet, inbox: Inbox, folder: str) -> None:
+def _wait(workers: Workers, results: ResultQueue, folder: str) -> None:
     """Wait until all partitions are written."""
-    heard = time.monotonic()
-    while len(inbox):
-        fleet.look()
-        arrival = inbox.take(_TICK)
-        if arrival is not None:
-            heard = time.monotonic()
-            if isinstance(arrival.error, DMondrianError):
-                raise arrival.error
-            # A partition whose result was lost has been written before.
-            if arrival.error is not None and not isinstance(arrival.error, LostResultError):
-                raise _translated(arrival.error, arrival.about) from arrival.error
-        elif time.monotonic() - heard > STAGE_SECONDS:
+    last_result = time.monotonic()
+    while len(results):
+        workers.refresh()
+        finished = results.take(_TICK)
+        if finished is not None:
+            last_result = time.monotonic()
+            if isinstance(finished.error, DMondrianError):
+                raise finished.error
+            # A partition whose result was lost has been written.
+            if finished.error is not None and not isinstance(finished.error, LostResultError):
+                raise _translated(finished.error, finished.context) from finished.error
+        elif time.monotonic() - last_result > STAGE_SECONDS:
             raise ClusterError(
                 f"no partition was written to {folder} for {STAGE_SECONDS:.0f} seconds; run the "
                 f"same command again to write the rest"
@@ -169,7 +169,7 @@ def _wait(fleet: Fleet, inbox: Inbox, folder: str) -> None:
 
 
 def _translated(error: BaseException, index: int) -> DMondrianError:
-    """Return the failure of a partition's task in this package's words."""
+    """Return the error of this package for a failed partition."""
     if isinstance(error, KilledWorker):
         return ClusterError(f"partition {index} kills the workers that write it: {error}")
     return DataError(
@@ -179,7 +179,7 @@ def _translated(error: BaseException, index: int) -> DMondrianError:
 
 
 def write_part(part: Any, index: int, columns: list[str], folder: str) -> int:
-    """Task: write one partition unless it is there; returns its rows."""
+    """Task: write one partition unless it exists; return its number of rows."""
     if isinstance(part, list):
         X, y = part
         arrays = [pa.array(X[:, j]) for j in range(X.shape[1])] + [pa.array(y)]

@@ -1,9 +1,9 @@
-"""Training: a job becomes a run folder, and attempts move the run to the end of its stream.
+"""Training on a Dask cluster: sets up the run folder and runs attempts to the end of the stream.
 
 Relies on :mod:`dmondrian.distributed.training.run_setup` for the folder and on attempts for the
-work. Promises that the same call goes on with a run that was stopped or killed, continues one whose
-data have new files, and does nothing to one that is finished; and that nothing but data, estimator
-and shards decides the forest.
+work. Promises that the same call resumes a run that was stopped or killed, continues one whose data
+have new files, and does nothing to a finished one; and that the forest depends on data, estimator
+and `first_tree` alone.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from dmondrian.data import Plan
 from dmondrian.data.paths import check_paths
 from dmondrian.distributed.cluster.client import Connection
 from dmondrian.distributed.cluster.progress import Listener
-from dmondrian.distributed.training.attempt import Manner, finish, manner_of
-from dmondrian.distributed.training.run_setup import IN_MEMORY, freeze
+from dmondrian.distributed.training.attempt import AttemptOptions, attempt_options, finish
+from dmondrian.distributed.training.run_setup import IN_MEMORY, prepare_run
 from dmondrian.distributed.training.stage_dask import is_dask, stage
 from dmondrian.store import open_store
 
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A run at the end of its stream.
+    """A finished run.
 
     Attributes
     ----------
@@ -41,8 +41,8 @@ class TrainedRun:
     plan : Plan
         The frozen stream.
     metrics : dict
-        Of rows forecast just before they were learned; with the "curve", and in "forecast" how
-        that was done.
+        Progressive metrics, of rows forecast just before they were learned; with the "curve",
+        and in "forecast" how rows were forecast.
     summary : dict
         Rows, seconds, recoveries and other facts of this attempt.
     """
@@ -53,14 +53,14 @@ class TrainedRun:
     summary: dict[str, Any]
 
     def __repr__(self) -> str:
-        """Return what fits a line: the plan and the curve have many."""
+        """Return one line, without plan and curve."""
         totals = [
             f"{name}={value:.4g}"
             for name, value in self.metrics.items()
             if isinstance(value, float)
         ]
-        told = [repr(self.run_url), counted(self.plan.n_rows, "row"), *totals]
-        return f"TrainedRun({', '.join(told)})"
+        parts = [repr(self.run_url), counted(self.plan.n_rows, "row"), *totals]
+        return f"TrainedRun({', '.join(parts)})"
 
     def to_local(self) -> Any:
         """Return the fitted estimator, in this process."""
@@ -89,13 +89,13 @@ def train(
 ) -> TrainedRun:
     """Train a forest on a Dask cluster, from Parquet, with checkpoints.
 
-    The same call goes on with a run that was stopped or killed. In a script, call it under
+    The same call resumes a run that was stopped or killed. In a script, call it under
     ``if __name__ == "__main__":`` unless you pass a client.
 
-    Settings that the estimator leaves open (``alpha="auto"``, ``feature_scales="learned"``) are
-    chosen in this process from the first ``warmup_rows`` rows and fixed for the run. So they are
-    where the run has no more rows than these: then the first 512 choose, and no scales are learned.
-    The metrics of these rows know their labels to that extent.
+    Automatic settings (``alpha="auto"``, ``feature_scales="learned"``) are chosen in this process
+    from the first ``warmup_rows`` rows and fixed for the run. A run with no more rows than these
+    chooses from its first 512 rows, and learns no scales. To that extent the metrics of these rows
+    depend on their labels.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def train(
     data : str, path, sequence of them, Dask DataFrame or Dask Array
         Parquet files, folders, globs or URLs. Dask collections are first written as Parquet, a
         file per partition, into the run folder. Frames and arrays in memory are refused: a run
-        reads its rows again where it goes on, and on other machines.
+        reads its rows again when it resumes, and on other machines.
     target : str; for a Dask Array a one-dimensional Dask or NumPy array
         What to learn; None for a density, which learns all columns.
     run : str, path or None
@@ -135,9 +135,9 @@ def train(
     n_workers, threads : int or None
         Size of the local cluster.
     on_plan : callable or None
-        Called with the frozen stream, a :class:`dmondrian.data.Plan`, before there is a run folder
-        and before a row is learned; what it raises ends the call. Its `notes`, such as columns
-        that are left out and why, go to the logger "dmondrian" before, at the level INFO.
+        Called with the frozen stream, a :class:`dmondrian.data.Plan`, before the run folder is
+        created and a row is learned; its exceptions end the call. The plan's `notes`, such as
+        columns that are left out and why, go to the logger "dmondrian" before, at level INFO.
     **plan_options
         See :func:`dmondrian.data.make_plan`.
 
@@ -156,9 +156,9 @@ def train(
     StoreError
         A store refused or failed, again and again: its disk may be full.
     KeyboardInterrupt
-        After Ctrl-C, when a checkpoint is taken (the first) or at once (the second).
+        After Ctrl-C: the first stops at a checkpoint, the second at once.
     """
-    manner = manner_of(checkpoint_every, window, progress)
+    options = attempt_options(checkpoint_every, window, progress)
     if not is_dask(data):
         check_paths(data, IN_MEMORY)
     url = open_store(run if run is not None else tempfile.mkdtemp(prefix="dmondrian-run-")).url
@@ -166,14 +166,16 @@ def train(
         connect = Connection(stack, client, n_workers, threads)
         if is_dask(data):
             data, target = stage(connect(), data, target, url)
-        asked = {"n_shards": n_shards, "first_tree": first_tree, "progressive": progressive}
-        opened, plan = freeze(estimator, data, target, url, asked, plan_options, on_plan)
-        return bring_to_end(opened, plan, manner, connect)
+        run_options = {"n_shards": n_shards, "first_tree": first_tree, "progressive": progressive}
+        opened, plan = prepare_run(estimator, data, target, url, run_options, plan_options, on_plan)
+        return bring_to_end(opened, plan, options, connect)
 
 
-def bring_to_end(run: Run, plan: Plan, manner: Manner, connect: Callable[[], Client]) -> TrainedRun:
-    """Finish a run and then its parts, which follow its stream."""
-    attempts = [finish(one, plan, manner, connect) for one in (run, *parts_of(run))]
+def bring_to_end(
+    run: Run, plan: Plan, options: AttemptOptions, connect: Callable[[], Client]
+) -> TrainedRun:
+    """Finish a run and then its parts, over the same stream."""
+    attempts = [finish(one, plan, options, connect) for one in (run, *parts_of(run))]
     summary = dict(attempts[0].summary)
     for other in (attempt.summary for attempt in attempts[1:]):
         for name in ("rows", "seconds", "checkpoints", "recoveries", "rows_replayed"):

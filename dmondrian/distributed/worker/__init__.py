@@ -1,1 +1,1 @@
-"""What runs on a worker: messages, units of work, blocks of rows, shards of the forest."""
+"""Code that runs on workers: messages, work units, cached blocks, shards of the forest."""

@@ -1,11 +1,10 @@
-"""The chunks a worker has in memory: each is read and encoded once, ahead of need.
+"""Cache of a worker's encoded chunks, with read-ahead.
 
-Relies on a `read` function that is a pure function of the chunk's number. Promises that shards of
-one worker that ask for the same chunk share one copy, that a look-up costs the same however many
-chunks there are, that a failed read is tried again by the
-next caller, that a read which takes too long goes on and the next caller waits for it, that reading
-ahead stops when the budget of bytes is used, that no wait is unbounded,
-and that a store which fails for a moment is not taken for bad data.
+Relies on a `read` function that is a pure function of the chunk's number. Promises that the shards
+of a worker share one copy of a chunk, that a look-up is O(1), that a failed read is retried by the
+next caller, that a read which exceeds its time goes on and the next caller waits for it, that
+read-ahead stops when the byte budget is used up, that no wait is unbounded, and that a temporary
+failure of a store is not reported as bad data.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from dmondrian.data.chunks import JOINED_BLOCKS
 from dmondrian.errors import DataError, OutageError
 
 AHEAD = 2
-"""Chunks read ahead of the one asked for; one hides the reading, two its unevenness."""
+"""Chunks read ahead; one hides the time to read, two also its variation."""
 
 READ_SECONDS = 300.0
-"""Longest wait for a chunk, for each `JOINED_BLOCKS` row groups that it draws from."""
+"""Longest wait for a chunk, per `JOINED_BLOCKS` row groups that it reads from."""
 
 BUDGET_BYTES = 512 << 20
-"""Encoded chunks kept by a worker; the chunk asked for is always kept."""
+"""Bytes of encoded chunks that a worker keeps; the requested chunk is always kept."""
 
 
 class BlockCache:
@@ -37,7 +36,7 @@ class BlockCache:
     read : callable
         `read(index) -> Encoded`.
     n_blocks : int
-        Chunks of the plan; nothing is read behind them.
+        Number of chunks of the plan.
     ahead, budget : int
         Chunks to read ahead, bytes to keep.
     seconds : callable or None
@@ -59,21 +58,21 @@ class BlockCache:
         self._seconds = seconds or (lambda index: READ_SECONDS)
         self._lock = threading.Lock()
         self._blocks: OrderedDict[int, Future] = OrderedDict()
-        self._sizes: dict[int, int] = {}  # bytes of those that are read
-        self._bytes = 0  # of all of them: a look-up must not add them up
-        self._floor = 0  # none below it is kept
+        self._sizes: dict[int, int] = {}  # bytes of each chunk that is read
+        self._bytes = 0  # sum of the sizes, so that a look-up is O(1)
+        self._floor = 0  # no chunk below it is kept
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="dmondrian-read")
-        self.reads = 0  # chunks read so far, repeats included
+        self.reads = 0  # chunks read so far, including repeated reads
 
     def get(self, index: int, floor: int = 0) -> Any:
-        """Return the encoded chunk; chunks below `floor` are needed by nobody and may go.
+        """Return the encoded chunk; chunks below `floor` are not needed any more and are dropped.
 
         Raises
         ------
         Exception
             Whatever `read` raised.
         TimeoutError
-            The read took longer than it may; it goes on.
+            The read exceeded its time; it goes on.
         """
         with self._lock:
             wanted = self._want(index)
@@ -97,14 +96,14 @@ class BlockCache:
             raise
 
     def close(self) -> None:
-        """Forget all chunks and end the reading thread."""
+        """Drop all chunks and end the reader thread."""
         self._reader.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             for index in list(self._blocks):
                 self._forget(index)
 
     def _want(self, index: int) -> Future:
-        """Return the future of a chunk, started if need be, moved to the recently used end."""
+        """Return the future of a chunk, submitted if needed, and mark it as most recently used."""
         if index not in self._blocks:
             self.reads += 1
             self._blocks[index] = self._reader.submit(self._load, index)
@@ -124,7 +123,7 @@ class BlockCache:
         self._bytes -= self._sizes.pop(index, 0)
 
     def _trim(self, index: int, floor: int) -> None:
-        """Drop what nobody needs, then the least recently used, down to the budget."""
+        """Drop chunks below the floor, then the least recently used, down to the budget."""
         for old in range(self._floor, floor):
             if old in self._blocks and old != index:
                 self._forget(old)
@@ -142,12 +141,12 @@ def _size(encoded: Any) -> int:
 
 
 def seconds_for(n_groups: int) -> float:
-    """Return the longest wait for a chunk that draws from so many row groups."""
+    """Return the longest wait for a chunk that reads from `n_groups` row groups."""
     return READ_SECONDS * -(-n_groups // JOINED_BLOCKS)
 
 
 def read_failure(error: Exception, uri: str) -> Exception:
-    """Tell a store that did not answer, which may do so in a moment, from data that is bad.
+    """Return an `OutageError` for a failed request to a store, other errors unchanged.
 
     pyarrow raises the same OSError for a failed request and for some damaged files.
     """

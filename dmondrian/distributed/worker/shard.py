@@ -1,9 +1,9 @@
-"""A shard: trees in memory, how far they have come, and how they learn what an order names.
+"""Shards: trees in a worker's memory with their position in the stream.
 
-Relies on forests whose state depends on the rows in order only. Promises that a shard is stamped
-with the position it has reached when it has learned, and not before; where cells are fitted jointly
-(:mod:`dmondrian.distributed.training.minibatch_barrier`) that a state which is to be saved is kept
-before the trees take in rows behind it.
+Relies on forests whose state depends on the rows in order only. Promises that a shard's position
+advances only when the rows are learned; where cells are fitted jointly
+(:mod:`dmondrian.distributed.training.minibatch_barrier`), that a state to be saved is encoded
+before the trees add later rows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dmondrian.prequential.stream_sample import forecast_and_learn
 
 @dataclass
 class Shard:
-    """Trees in memory, and how far they have come."""
+    """Trees in memory and their position in the stream."""
 
     forest: Forest
     position: int  # rows of the stream learned
@@ -36,14 +36,14 @@ class Shard:
     is_running: bool = False
     end: int = 0  # position that the running step ends at
     answers: dict[int, BlockAnswer] = field(default_factory=dict)  # by first row, until scored
-    ahead: Piece | None = None  # rows behind the position that trees have taken in, not heard
-    # by position: digest and bytes of a saved state; one that the store has not taken yet
+    next_batch: Piece | None = None  # rows after `position` added to the trees, but not fitted yet
+    # by position: digest and bytes of a saved state; an encoded state that is not stored yet
     saved: dict[int, tuple[str, int, Summary]] = field(default_factory=dict)
     unsaved: dict[int, tuple[bytes, Summary]] = field(default_factory=dict)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def forget_before(self, position: int) -> None:
-        """Drop answers for rows before a position, and states saved up to there."""
+        """Drop answers for rows before a position, and states saved up to it."""
         for first in [p for p in self.answers if p < position]:
             del self.answers[first]
         for old in [p for p in self.saved if p <= position]:
@@ -52,14 +52,14 @@ class Shard:
             del self.unsaved[old]
 
     def abandon(self) -> None:
-        """Wake the steps that wait for this shard: it is not used any more."""
+        """Mark this shard as unusable and wake the steps that wait for it."""
         with self.changed:
             self.is_dirty = True
             self.changed.notify_all()
 
 
 def learn_block(chunk: Chunk, shard: Shard, encoded: Any, order: Step) -> None:
-    """Forecast and learn the rows of one chunk that are next, and stamp the shard."""
+    """Forecast and learn the next rows of one chunk, and advance the shard's position."""
     first, last = shard.position, min(chunk.stop, order.stop)
     encoded = encoded.between(first - chunk.start, last - chunk.start)
     forest, rows = shard.forest, (encoded.X, encoded.y, encoded.weight)
@@ -74,26 +74,26 @@ def learn_block(chunk: Chunk, shard: Shard, encoded: Any, order: Step) -> None:
         answer.sampled = forecast_and_learn(forest, *rows, order.n_threads)
     else:
         forest.update(*rows, n_threads=order.n_threads)
-    if order.speaks:
+    if order.with_labels:
         answer.y, answer.weight, answer.counts = encoded.y, encoded.weight, dict(encoded.counts)
     shard.answers[first] = answer
     shard.position = last
 
 
 def learn_jointly(chunk: Chunk, shard: Shard, encoded: Any, order: Step) -> None:
-    """Let the cells hear the rows of an order, given what all trees say of them."""
+    """Fit cell values to the rows of an order, given the mean prediction of all trees."""
     X, y, w = rows_between(chunk, shard, encoded, order.start, order.stop)
-    if shard.ahead is None:
-        shard.ahead = take_in(shard.forest, X, w, order.n_threads)
-    if order.mean is None or len(order.mean) != len(y) or len(shard.ahead.rows) != len(y):
-        raise ClusterError(f"rows {order.start} to {order.stop} were not taken in by these trees")
-    teach(shard.forest, shard.ahead, y, w, order.mean)
+    if shard.next_batch is None:
+        shard.next_batch = take_in(shard.forest, X, w, order.n_threads)
+    if order.mean is None or len(order.mean) != len(y) or len(shard.next_batch.rows) != len(y):
+        raise ClusterError(f"rows {order.start} to {order.stop} were not added to these trees")
+    teach(shard.forest, shard.next_batch, y, w, order.mean)
     answer = BlockAnswer(order.start)
-    if order.speaks:
+    if order.with_labels:
         answer.y, answer.weight = y, w
         answer.counts = dict(encoded.counts) if order.start == chunk.start else {}
         answer.counts["null_target"] = order.stop - order.start - len(y)
-    shard.answers[order.start], shard.ahead = answer, None
+    shard.answers[order.start], shard.next_batch = answer, None
     shard.position = order.stop
     if order.save:
         shard.unsaved[order.stop] = encoded_state(shard.forest)

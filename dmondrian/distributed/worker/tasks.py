@@ -1,10 +1,10 @@
-"""The shards a worker holds in memory, and the tasks that move them along the stream.
+"""Dask tasks that restore and train the shards held in a worker's memory.
 
 Relies on a plugin that gives every worker one registry, on the run folder for plan, parameters
 and blobs, and on forests whose state depends on the rows in order only. Promises that an order
-may be repeated, delayed, reordered or sent to the wrong worker without harm: a shard is stamped
-with the position it has reached, an order that does not fit the stamp changes nothing and says
-why, and a shard whose update failed half way is never used again before it is restored.
+may be repeated, delayed, reordered or sent to the wrong worker without harm: a shard keeps its
+position, an order that does not fit it changes nothing and its answer has the reason as status, and
+a shard whose update failed half way is not used again before it is restored.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ from dmondrian.joint_fit.minibatch import take_in
 PLUGIN = "dmondrian-shards"
 
 PATIENCE = 5.0
-"""Seconds a step waits for the step before it, which may be running in the next thread."""
+"""Seconds a step waits for the previous one, which may be running in another thread."""
 
 LEASE = 1800.0
-"""Seconds after which an abandoned run's shards are dropped, when another run begins here."""
+"""Seconds after which an abandoned run's shards are dropped when another run begins."""
 
 
 class HeldRun:
-    """One run on one worker: its plan, its encoded blocks and its shards."""
+    """A run on one worker: its plan, cached chunks and shards."""
 
     def __init__(self, order: Order) -> None:
         self.attempt = order.attempt
@@ -80,7 +80,7 @@ class HeldRun:
         self.chunks = chunks_of(self.plan, self.parameters.learns_jointly)
         self._starts = [chunk.start for chunk in self.chunks]
         self.shards: dict[int, Shard] = {}
-        self.generation = 0  # steps of an earlier one are not begun
+        self.generation = 0  # steps of earlier generations are not begun
         self.touched = time.monotonic()
         self.cache = BlockCache(self._read, len(self.chunks), seconds=self._seconds)
 
@@ -89,20 +89,20 @@ class HeldRun:
         return read if read.y is not None else replace(read, y=np.zeros(len(read.X)))
 
     def _seconds(self, index: int) -> float:
-        """Return the longest wait for a chunk; its row groups may be many requests to a store."""
+        """Return the longest wait for a chunk; its row groups may need many requests."""
         return seconds_for(self.chunks[index].last - self.chunks[index].first)
 
     def chunk_with(self, position: int) -> int:
-        """Return the number of the chunk that holds the row at a position, or of the last one."""
+        """Return the number of the chunk with the row at a position, at most the last one."""
         return bisect_right(self._starts, position) - 1
 
     def read_at(self, position: int) -> tuple[Chunk, Encoded]:
-        """Return the chunk that holds the row at a position, and its rows.
+        """Return the chunk with the row at a position, and its encoded rows.
 
         Raises
         ------
         Exception
-            Whatever reading raised.
+            What reading raised.
         """
         number = self.chunk_with(position)
         try:
@@ -112,53 +112,53 @@ class HeldRun:
             raise read_failure(error, uri) from error
 
     def drop(self, shards: Sequence[int]) -> None:
-        """Let go of shards that are not held any more, or elsewhere."""
+        """Drop shards that are no longer held here."""
         for number in shards:
             shard = self.shards.pop(number, None)
             if shard is not None:
                 shard.abandon()
 
     def hold(self, generation: int) -> dict[int, int]:
-        """Begin no step of an earlier generation; return where each shard comes to rest.
+        """Begin no more steps of earlier generations; return the final position of each shard.
 
-        That is the end of the step that it runs, or else the position it has reached.
+        That is the end of its running step, or else its position.
         """
         self.generation = max(self.generation, generation)
-        rests = {}
+        ends = {}
         for number, shard in list(self.shards.items()):
-            with shard.changed:  # a step begins under this lock: it is known here, or not begun
-                rests[number] = shard.end if shard.is_running else shard.position
+            with shard.changed:  # steps begin under this lock: one is running or not begun
+                ends[number] = shard.end if shard.is_running else shard.position
                 shard.changed.notify_all()
-        return rests
+        return ends
 
     def floor(self) -> int:
-        """Return the number of the first chunk that any shard here still needs."""
+        """Return the number of the first chunk that a shard of this worker still needs."""
         positions = [shard.position for shard in list(self.shards.values())]
         return self.chunk_with(min(positions)) if positions else 0
 
 
 class Registry:
-    """All runs that one worker takes part in."""
+    """The runs that a worker takes part in."""
 
     def __init__(self) -> None:
         self._runs: dict[str, HeldRun] = {}
-        self._ended: deque[str] = deque(maxlen=100)  # attempts: an order may come after its end
+        self._ended: deque[str] = deque(maxlen=100)  # ended attempts: their late orders are refused
         self._lock = threading.Lock()
 
     def find(self, order: Order) -> HeldRun | None:
-        """Return the run of an order, or None where this worker does not hold it."""
+        """Return the run of an order, or None if this worker does not hold it."""
         held = self.peek(order.run, order.attempt)
         if held is not None:
             held.touched = time.monotonic()
         return held
 
     def peek(self, run: str, attempt: str) -> HeldRun | None:
-        """Return a run as an attempt holds it here, or None where it does not."""
+        """Return a run as held by an attempt, or None."""
         held = self._runs.get(run)
         return held if held is not None and held.attempt == attempt else None
 
     def open(self, order: Order) -> HeldRun:
-        """Return the run of an order, taken up if need be; drop another attempt's shards.
+        """Return the run of an order, opened if needed; drop the shards of another attempt.
 
         Raises
         ------
@@ -176,7 +176,7 @@ class Registry:
             return held
 
     def forget(self, run: str, attempt: str, shards: Sequence[int] | None = None) -> None:
-        """Drop some shards or the whole run, unless another attempt holds it by now."""
+        """Drop some shards or the whole run, unless another attempt holds it."""
         with self._lock:
             held = self._runs.get(run)
             is_held = held is not None and held.attempt == attempt
@@ -206,7 +206,7 @@ class Registry:
 
 
 class ShardHolder(WorkerPlugin):
-    """Gives a worker its registry; workers that join later get one by themselves."""
+    """Worker plugin with the registry; Dask also sets it up on workers that join later."""
 
     name = PLUGIN
     idempotent = True
@@ -221,7 +221,7 @@ class ShardHolder(WorkerPlugin):
 
 
 def _registry(order: Order) -> Registry | None:
-    """Return this worker's registry; None on a worker that the order was not meant for."""
+    """Return this worker's registry; None on a worker that the order is not addressed to."""
     worker = get_worker()
     holder = worker.plugins.get(PLUGIN)
     if worker.address != order.address or not isinstance(holder, ShardHolder):
@@ -230,7 +230,7 @@ def _registry(order: Order) -> Registry | None:
 
 
 def restore(order: Restore) -> Answer:
-    """Task: hold a shard as it was at a position, from its blob or as empty trees."""
+    """Task: restore a shard at a position, from its blob or as empty trees."""
     registry = _registry(order)
     if registry is None:
         return Answer(MOVED, order.shard, get_worker().address)
@@ -242,8 +242,8 @@ def restore(order: Restore) -> Answer:
             raise CorruptError(f"the plan of {order.run} has no position {order.position}")
         forest = _forest(held, order)
         shard = Shard(forest, order.position, sum(map(len, held.ranges)))
-        ahead = _take_in(held, shard, order.ahead, 1)
-    except Exception as error:  # noqa: BLE001 - any fault of a store or a blob goes to the coordinator by name
+        next_sums = _sum_next_batch(held, shard, order.next_stop, 1)
+    except Exception as error:  # noqa: BLE001 - errors of stores and blobs are sent to the coordinator by name
         return _fault(FAILED, order, error)
     before = held.shards.get(order.shard)
     held.shards[order.shard] = shard
@@ -252,18 +252,18 @@ def restore(order: Restore) -> Answer:
     seconds = time.perf_counter() - started
     return Answer(
         OK, order.shard, order.address, order.position, seconds=seconds, nodes=forest.n_nodes,
-        ahead=ahead,
+        next_sums=next_sums,
     )  # fmt: skip
 
 
-def _take_in(held: HeldRun, shard: Shard, stop: int, n_threads: int) -> np.ndarray | None:
-    """Let the trees take in the rows up to a position, if any; return what they say of them."""
+def _sum_next_batch(held: HeldRun, shard: Shard, stop: int, n_threads: int) -> np.ndarray | None:
+    """Add the rows up to `stop` to the trees, if any; return their summed predictions."""
     if stop <= shard.position:
         return None
     chunk, encoded = held.read_at(shard.position)
     X, _, w = rows_between(chunk, shard, encoded, shard.position, stop)
-    shard.ahead = take_in(shard.forest, X, w, n_threads)
-    return shard.ahead.sums
+    shard.next_batch = take_in(shard.forest, X, w, n_threads)
+    return shard.next_batch.sums
 
 
 def _check_code(order: Restore) -> None:
@@ -289,7 +289,7 @@ def _forest(held: HeldRun, order: Restore) -> Forest:
 
 
 def _check_position(held: HeldRun, order: Restore, forest: Forest) -> None:
-    """Refuse trees that have learned rows behind the position, where each row weighs 1."""
+    """Refuse trees that have learned rows after the position (checked for unweighted rows)."""
     if held.plan.schema.weight is None and forest.total_weight > order.position:
         name = manifest_name(order.position)
         raise CorruptError(
@@ -301,7 +301,7 @@ def _check_position(held: HeldRun, order: Restore, forest: Forest) -> None:
 
 
 def step(order: Step) -> Answer:
-    """Task: move a shard along some blocks; see the module's promises."""
+    """Task: train a shard on the rows of an order; see the promises of this module."""
     registry = _registry(order)
     if registry is None:
         return Answer(MOVED, order.shard, get_worker().address)
@@ -310,7 +310,7 @@ def step(order: Step) -> Answer:
     if held is None or shard is None:
         return Answer(LOST, order.shard, order.address)
     started = time.perf_counter()
-    with _turn(held, shard, order) as is_turn:
+    with _wait_for_turn(held, shard, order) as is_turn:
         if is_turn:
             answer = _advance(held, shard, order)
         elif shard.is_dirty:
@@ -324,10 +324,10 @@ def step(order: Step) -> Answer:
 
 
 @contextmanager
-def _turn(held: HeldRun, shard: Shard, order: Step) -> Iterator[bool]:
-    """Wait until the shard is free and has reached the order's start; False if it does not.
+def _wait_for_turn(held: HeldRun, shard: Shard, order: Step) -> Iterator[bool]:
+    """Wait until the shard is idle at the order's start, and reserve it; yield False if it is not.
 
-    A step that runs may take long; the coordinator gives a silent worker up.
+    A running step may take long; the coordinator gives up unresponsive workers.
     """
 
     def is_held() -> bool:
@@ -359,23 +359,23 @@ def _advance(held: HeldRun, shard: Shard, order: Step) -> Answer:
     while shard.position < order.stop:
         try:
             chunk, encoded = held.read_at(shard.position)
-        except Exception as error:  # noqa: BLE001 - nothing was learned: the coordinator decides by its name
+        except Exception as error:  # noqa: BLE001 - nothing was learned: the coordinator decides by the error's name
             return _fault(FAILED, order, error, shard.position)
         try:
             _learn(chunk, shard, encoded, order)
-        except Exception as error:  # noqa: BLE001 - some trees may have learned rows that others have not
+        except Exception as error:  # noqa: BLE001 - some trees may have learned the rows and others not
             shard.is_dirty = True
             return _fault(DIRTY, order, error, shard.position)
-    if order.ahead > order.stop == shard.position and shard.ahead is None:
+    if order.next_stop > order.stop == shard.position and shard.next_batch is None:
         try:
-            said = _take_in(held, shard, order.ahead, order.n_threads)
-        except OutageError as error:  # of a read: no tree has taken in a row
+            sums = _sum_next_batch(held, shard, order.next_stop, order.n_threads)
+        except OutageError as error:  # of a read: no row was added to a tree
             return _fault(FAILED, order, error, shard.position)
         except Exception as error:  # noqa: BLE001 - as above
             shard.is_dirty = True
             return _fault(DIRTY, order, error, shard.position)
-        if order.start in shard.answers:  # else all shards have said theirs
-            shard.answers[order.start].ahead = said
+        if order.start in shard.answers:  # otherwise all sums are known
+            shard.answers[order.start].next_sums = sums
     return _finish(held, shard, order)
 
 
@@ -385,7 +385,7 @@ def _learn(chunk: Chunk, shard: Shard, encoded: Encoded, order: Step) -> None:
 
 
 def _finish(held: HeldRun, shard: Shard, order: Step) -> Answer:
-    """Answer for rows that are learned, saving the state if asked."""
+    """Return the answer for learned rows, and save the state if requested."""
     answer = Answer(OK, order.shard, order.address, shard.position, nodes=shard.forest.n_nodes)
     starts: list[int] = []
     if order.start >= order.settled:
@@ -397,9 +397,9 @@ def _finish(held: HeldRun, shard: Shard, order: Step) -> Answer:
         is_whole = is_whole and all(block.total is not None for block in found)
     if order.samples:
         is_whole = is_whole and all(block.sampled is not None for block in found)
-    if order.ahead:
-        is_whole = is_whole and all(block.ahead is not None for block in found)
-    if order.speaks:
+    if order.next_stop:
+        is_whole = is_whole and all(block.next_sums is not None for block in found)
+    if order.with_labels:
         is_whole = is_whole and all(block.y is not None for block in found)
     if not is_whole:
         answer.status = LOST
@@ -408,7 +408,7 @@ def _finish(held: HeldRun, shard: Shard, order: Step) -> Answer:
     if order.save:
         try:
             return _save(held, shard, order, answer)
-        except Exception as error:  # noqa: BLE001 - the shard is whole; the store may be back in a moment
+        except Exception as error:  # noqa: BLE001 - the shard is intact; the store may recover
             return _fault(FAILED, order, error, shard.position)
     return answer
 
@@ -417,12 +417,12 @@ def _save(held: HeldRun, shard: Shard, order: Step, answer: Answer) -> Answer:
     began = time.perf_counter()
     if order.stop not in shard.saved:
         state = shard.unsaved.get(order.stop)
-        if state is None and (shard.position != order.stop or shard.ahead is not None):
+        if state is None and (shard.position != order.stop or shard.next_batch is not None):
             answer.status = LOST
             return answer
         if state is None:
             state = encoded_state(shard.forest)
-        # Kept until the store has it: the next step may run before this one is repeated.
+        # Kept until it is stored: the next step may run before this one is repeated.
         shard.unsaved[order.stop] = data, summary = state
         shard.saved[order.stop] = held.run.put_blob(data), len(data), summary
         del shard.unsaved[order.stop]
@@ -439,12 +439,12 @@ def _fault(status: str, order: Order, error: BaseException, position: int = -1) 
 async def hold(
     run: str, attempt: str, generation: int, dask_worker: Worker
 ) -> dict[int, int] | None:
-    """Have a worker begin none of the steps that it was sent; see `HeldRun.hold`.
+    """Stop a worker from beginning the steps sent to it; see `HeldRun.hold`.
 
     Returns
     -------
     dict or None
-        Position at which each shard comes to rest; None where the worker holds none of the run's.
+        Final position of each shard; None if the worker holds none of the run.
     """
     holder = dask_worker.plugins.get(PLUGIN)
     held = holder.registry.peek(run, attempt) if isinstance(holder, ShardHolder) else None
@@ -452,9 +452,9 @@ async def hold(
 
 
 async def forget(run: str, attempt: str, shards: Sequence[int] | None, dask_worker: Worker) -> None:
-    """Drop what this worker holds of a run when an attempt ends, or shards that moved away.
+    """Drop a run from this worker when an attempt ends, or shards that moved to another worker.
 
-    A coroutine, because Dask sends only those without waiting for an answer.
+    A coroutine, because Dask runs only those without waiting for the result.
     """
     holder = dask_worker.plugins.get(PLUGIN)
     if isinstance(holder, ShardHolder):

@@ -1,8 +1,8 @@
-"""Units: how a stream is cut into steps, and where a run may checkpoint.
+"""Work units: the consecutive rows that one step learns; runs checkpoint at their ends.
 
 Relies on the chunks of a frozen plan: contiguous, in stream order, numbered from 0. Promises that
 units depend on nothing but the plan, the forest's outputs and the positions where checkpoints are
-asked for or were taken. A unit may end anywhere within a chunk; where rows are forecast in slices
+requested or were taken. A unit may end anywhere within a chunk; where rows are forecast in slices
 (:mod:`dmondrian.prequential.forecast_lag`) only where a slice does, so that checkpoints change no
 metric; and where cells are fitted jointly, where a mini-batch does.
 """
@@ -19,19 +19,19 @@ from dmondrian.joint_fit.minibatch import pieces
 from dmondrian.prequential.forecast_lag import mark_from, mark_up_to
 
 UNIT_ROWS = 65_536
-"""Rows of a step at most; a task costs a few milliseconds."""
+"""Most rows of a step; a task has an overhead of a few milliseconds."""
 
 UNIT_NUMBERS = 2**23
-"""Forecasts of a step at most, rows times outputs: 64 MiB. Some steps wait to be scored."""
+"""Most forecasts of a step, rows times outputs: 64 MiB. Several steps may wait to be scored."""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Consecutive rows: what one step learns."""
+    """Consecutive rows that one step learns."""
 
     index: int  # number of the unit in its plan
     start: int  # position of its first row in the stream
-    stop: int  # position behind its last row
+    stop: int  # position after its last row
 
     @property
     def rows(self) -> int:
@@ -54,13 +54,13 @@ def cut(
     chunks : sequence of Chunk
         In stream order.
     max_rows : int or None
-        Rows of a unit at most; by default `UNIT_ROWS`. A unit ends with a chunk if it can.
+        Most rows of a unit; by default `UNIT_ROWS`. A unit ends with a chunk if possible.
     every : int or None
-        A unit also ends at each multiple of so many rows, so that a checkpoint is taken there.
+        A unit also ends at each multiple of this number of rows, for a checkpoint.
     at : collection of int
-        Other positions where a unit ends: a checkpoint that was taken.
+        Other positions where a unit ends: checkpoints that were taken.
     n_outputs : int
-        Numbers that forecast a row; a unit has at most `UNIT_NUMBERS` of them, or one row.
+        Forecasts per row; a unit has at most `UNIT_NUMBERS` of them, or one row.
     is_sliced : bool
         Whether rows are forecast in slices. Then a unit ends with a slice or a chunk: for each
         multiple of `every` with the next of them, up to 4,096 rows later. It may have more than
@@ -96,15 +96,15 @@ def cut(
 def chunks_of(plan: Plan, is_joint: bool) -> tuple[Chunk, ...]:
     """Return the chunks in which a run reads its stream.
 
-    Mini-batches end at numbers of rows that have a target. Where rows without one are dropped, what
-    is learned depends on where steps end: they end with row groups, as they always did.
+    Mini-batches count rows with a target. If rows without one are dropped, the forest depends on
+    where steps end: they end with row groups, as in earlier versions.
     """
     is_cut = is_joint and plan.schema.null_target == "drop"
     return plan.chunks_by_block if is_cut else plan.chunks
 
 
 def cut_jointly(chunks: Sequence[Chunk], batch_size: int, at: Collection[int] = ()) -> list[Unit]:
-    """Cut a stream where mini-batches end, where chunks do, and at other positions."""
+    """Cut a stream into units at the ends of mini-batches and chunks, and at given positions."""
     marks = sorted(at)
     units: list[Unit] = []
     for chunk in chunks:

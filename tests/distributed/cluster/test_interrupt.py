@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dmondrian.distributed.cluster.interrupt import HeldBack, Interrupts, undisturbed
+from dmondrian.distributed.cluster.interrupt import DeferredInterrupt, Interrupts, without_sigint
 
 NUMBERS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
@@ -65,7 +65,7 @@ def test_what_is_held_back_comes_at_the_end(number: signal.Signals) -> None:
     before, done = [signal.getsignal(n) for n in NUMBERS], []
 
     def hold() -> None:
-        with HeldBack():
+        with DeferredInterrupt():
             signal.raise_signal(number)
             done.append("all of it")
 
@@ -77,7 +77,7 @@ def test_what_is_held_back_comes_at_the_end(number: signal.Signals) -> None:
 
 def test_the_second_is_not_held_back() -> None:
     def hold() -> None:
-        with HeldBack():
+        with DeferredInterrupt():
             signal.raise_signal(signal.SIGINT)
             with pytest.raises(KeyboardInterrupt, match="at once"):
                 signal.raise_signal(signal.SIGINT)
@@ -88,7 +88,7 @@ def test_the_second_is_not_held_back() -> None:
 
 def test_ctrl_c_does_not_reach_processes_that_are_started_undisturbed() -> None:
     words = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
-    process = undisturbed(lambda: subprocess.Popen(words, stdout=subprocess.PIPE))
+    process = without_sigint(lambda: subprocess.Popen(words, stdout=subprocess.PIPE))
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == b"up\n"
@@ -104,4 +104,4 @@ def test_ctrl_c_does_not_reach_processes_that_are_started_undisturbed() -> None:
 
 def test_a_failure_of_what_is_started_undisturbed_is_raised() -> None:
     with pytest.raises(ZeroDivisionError):
-        undisturbed(lambda: 1 // 0)
+        without_sigint(lambda: 1 // 0)

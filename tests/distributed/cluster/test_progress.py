@@ -53,7 +53,7 @@ def test_a_timeline_is_thinned_and_ends_now(monkeypatch) -> None:
     for second in range(1000):
         now[0] = float(second)
         timeline.add(Progress(second, 1000, 1.0, 0, None, 2, second // 500))
-    told = timeline.told()
+    told = timeline.all_points()
     assert len(told) <= Timeline.most + 1
     assert told[0] == [0.0, 0, 2, 0, 0]
     assert told[-1] == [999.0, 999, 2, 1, 0]

@@ -1,4 +1,4 @@
-"""The inbox hands over what has arrived, says what was lost, and lets go of the rest."""
+"""The result queue returns what is finished, reports lost results, and releases the rest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from distributed import Client, Future, LocalCluster
 
-from dmondrian.distributed.cluster.results import Arrival, Inbox, LostResultError
+from dmondrian.distributed.cluster.results import FinishedTask, LostResultError, ResultQueue
 from tests.distributed.conftest import PATIENCE, resize, wait_until, worker_threads, workers_of
 
 
@@ -19,10 +19,10 @@ def own() -> Iterator[tuple[LocalCluster, Client]]:
         yield made
 
 
-def take(inbox: Inbox) -> Arrival:
-    arrival = inbox.take(PATIENCE)
-    assert arrival is not None
-    return arrival
+def take(queue: ResultQueue) -> FinishedTask:
+    finished = queue.take(PATIENCE)
+    assert finished is not None
+    return finished
 
 
 def tasks_known(client: Client) -> set[str]:
@@ -30,46 +30,46 @@ def tasks_known(client: Client) -> set[str]:
 
 
 def test_results_come_with_what_was_told_about_them(client: Client) -> None:
-    inbox = Inbox(client)
+    queue = ResultQueue(client)
     for i in range(20):
-        inbox.watch(client.submit(pow, i, 2, pure=False), i)
-    assert len(inbox) == 20
-    found = [take(inbox) for _ in range(20)]
-    assert {a.about: a.result for a in found} == {i: i**2 for i in range(20)}
+        queue.watch(client.submit(pow, i, 2, pure=False), i)
+    assert len(queue) == 20
+    found = [take(queue) for _ in range(20)]
+    assert {a.context: a.result for a in found} == {i: i**2 for i in range(20)}
     assert {a.error for a in found} == {None}
-    assert len(inbox) == 0
-    assert inbox.take(0.0) is None
+    assert len(queue) == 0
+    assert queue.take(0.0) is None
 
 
 def test_a_task_s_own_error_comes_as_it_was_raised(client: Client) -> None:
-    inbox = Inbox(client)
-    inbox.watch(client.submit(divmod, 1, 0, pure=False), "about")
-    arrival = take(inbox)
-    assert isinstance(arrival.error, ZeroDivisionError)
-    assert (arrival.about, arrival.result) == ("about", None)
+    queue = ResultQueue(client)
+    queue.watch(client.submit(divmod, 1, 0, pure=False), "about")
+    finished = take(queue)
+    assert isinstance(finished.error, ZeroDivisionError)
+    assert (finished.context, finished.result) == ("about", None)
 
 
 def test_what_is_dropped_is_never_taken_and_forgotten_at_once(client: Client) -> None:
-    inbox = Inbox(client)
+    queue = ResultQueue(client)
     # Both are held here, as a traceback would; the first one no worker can run.
     waits = client.submit(pow, 3, 2, pure=False, resources={"absent": 1})
     done = client.submit(pow, 3, 2, pure=False)
-    keys = {inbox.watch(waits, "waits"), inbox.watch(done, "done")}
+    keys = {queue.watch(waits, "waits"), queue.watch(done, "done")}
     wait_until(lambda: done.status == "finished")
     for future in (waits, done, done):
-        inbox.drop(str(future.key))
-    assert inbox.take(0.5) is None
+        queue.drop(str(future.key))
+    assert queue.take(0.5) is None
     wait_until(lambda: not tasks_known(client) & keys)
 
 
 def test_closing_lets_go_of_everything(client: Client) -> None:
-    inbox = Inbox(client)
+    queue = ResultQueue(client)
     futures = [client.submit(pow, i, 2, pure=False) for i in range(5)]
-    keys = {inbox.watch(future, None) for future in futures}
+    keys = {queue.watch(future, None) for future in futures}
     wait_until(lambda: all(future.done() for future in futures))
-    inbox.close()
-    assert len(inbox) == 0
-    assert inbox.take(0.0) is None
+    queue.close()
+    assert len(queue) == 0
+    assert queue.take(0.0) is None
     wait_until(lambda: not tasks_known(client) & keys)
 
 
@@ -79,11 +79,11 @@ def test_a_result_lost_with_its_worker_is_said_to_be_lost(own: tuple[LocalCluste
     future = client.submit(pow, 3, 2, pure=False, workers=[address], allow_other_workers=True)
     wait_until(lambda: future.status == "finished")
     resize(cluster, client, 0)
-    inbox = Inbox(client)
-    inbox.watch(future, "about")
-    arrival = take(inbox)
-    assert isinstance(arrival.error, LostResultError)
-    assert arrival.about == "about"
+    queue = ResultQueue(client)
+    queue.watch(future, "about")
+    finished = take(queue)
+    assert isinstance(finished.error, LostResultError)
+    assert finished.context == "about"
 
 
 def test_a_worker_that_hangs_holds_back_its_own_results_only(
@@ -93,11 +93,11 @@ def test_a_worker_that_hangs_holds_back_its_own_results_only(
     let_go = asyncio.Event()
     hanging, honest = cluster.workers.values()
 
-    async def hang(**about: Any) -> None:
+    async def hang(**context: Any) -> None:
         await let_go.wait()
 
     hanging.handlers["get_data"] = hang
-    inbox = Inbox(client)
+    queue = ResultQueue(client)
 
     def submit(worker: Any, value: int) -> Future:
         return client.submit(pow, value, 2, pure=False, workers=[worker.address])
@@ -105,8 +105,8 @@ def test_a_worker_that_hangs_holds_back_its_own_results_only(
     futures = [submit(hanging, i) for i in range(8)] + [submit(honest, i) for i in range(8, 16)]
     wait_until(lambda: all(future.status == "finished" for future in futures))
     for i, future in enumerate(futures):
-        inbox.watch(future, i)
-    assert {take(inbox).about for _ in range(8)} == set(range(8, 16))
-    assert inbox.take(0.0) is None
-    inbox.close()
+        queue.watch(future, i)
+    assert {take(queue).context for _ in range(8)} == set(range(8, 16))
+    assert queue.take(0.0) is None
+    queue.close()
     cluster.loop.add_callback(let_go.set)

@@ -1,4 +1,4 @@
-"""The fleet sees all workers at every look, and shards go where they weigh least."""
+"""Workers are polled for changes, and shards go where the load is least."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import pytest
 from distributed import Client
 
 from dmondrian.distributed.cluster.client import connected
-from dmondrian.distributed.cluster.workers import Fleet
+from dmondrian.distributed.cluster.workers import Workers
 from dmondrian.errors import ClusterError
 from tests.distributed.conftest import Grow, wait_until, workers_of
 
 
-def fleet_of(**threads: int) -> Fleet:
-    """A fleet that has looked, and saw workers with that many threads."""
-    fleet = Fleet(SimpleNamespace(status="closed"))
-    fleet.threads = threads
-    return fleet
+def workers_with(**threads: int) -> Workers:
+    """Workers with that many threads, as if polled."""
+    workers = Workers(SimpleNamespace(status="closed"))
+    workers.threads = threads
+    return workers
 
 
 def test_no_look_misses_a_worker_while_the_client_renews_what_it_knows(cluster: Grow) -> None:
@@ -30,11 +30,11 @@ def test_no_look_misses_a_worker_while_the_client_renews_what_it_knows(cluster: 
         dask.config.set({"distributed.client.scheduler-info-interval": "1 ms"}),
         Client(workers, set_as_default=False) as busy,
     ):
-        fleet = Fleet(busy)
+        workers = Workers(busy)
         for _ in range(300):
-            assert fleet.look(now=True)
-            assert sorted(fleet.threads) == workers_of(busy)
-            assert len(fleet.threads) == 2
+            assert workers.refresh(now=True)
+            assert sorted(workers.threads) == workers_of(busy)
+            assert len(workers.threads) == 2
 
 
 def test_a_killed_local_worker_may_take_its_time_to_come_back() -> None:
@@ -53,37 +53,37 @@ def test_a_killed_local_worker_may_take_its_time_to_come_back() -> None:
 def test_a_scheduler_that_is_late_with_its_answer_has_not_lost_its_workers(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fleet = Fleet(client, patience=60.0)
-    fleet.look()
-    seen = dict(fleet.threads)
+    workers = Workers(client, patience=60.0)
+    workers.refresh()
+    seen = dict(workers.threads)
 
     def late(*about: Any, **options: Any) -> None:
         raise TimeoutError
 
     monkeypatch.setattr(client, "sync", late)
-    assert fleet.look(now=True)
-    assert fleet.threads == seen
-    fleet._patience = -1.0
+    assert workers.refresh(now=True)
+    assert workers.threads == seen
+    workers._patience = -1.0
     with pytest.raises(ClusterError):
-        fleet.look(now=True)
+        workers.refresh(now=True)
 
 
 def test_a_shard_goes_where_the_load_per_thread_is_least() -> None:
-    fleet = fleet_of(a=1, b=4, c=2)
+    workers = workers_with(a=1, b=4, c=2)
     load: dict[str, int] = {}
     for _ in range(7):
-        address = fleet.place(load)
+        address = workers.place(load)
         assert address is not None
         load[address] = load.get(address, 0) + 1
     assert load == {"a": 1, "b": 4, "c": 2}
-    assert fleet_of().place({}) is None
+    assert workers_with().place({}) is None
 
 
 def test_a_shard_moves_only_where_that_lightens_the_load() -> None:
-    fleet = fleet_of(a=1, b=1)
-    assert fleet.better("a", {"a": 3}) == "b"
-    assert fleet.better("a", {"a": 2, "b": 1}) is None
-    assert fleet.better("gone", {"gone": 3}) is None
+    workers = workers_with(a=1, b=1)
+    assert workers.better_place("a", {"a": 3}) == "b"
+    assert workers.better_place("a", {"a": 2, "b": 1}) is None
+    assert workers.better_place("gone", {"gone": 3}) is None
 
 
 told: list[tuple[str, int]] = []
@@ -96,8 +96,8 @@ async def note(value: int, dask_worker: Any) -> None:
 def test_workers_are_told_and_who_cannot_be_reached_is_passed_over(client: Client) -> None:
     told.clear()
     addresses = workers_of(client)
-    fleet = Fleet(client)
-    fleet.tell([addresses[0], "inproc://nobody/1/1"], note, 7)
-    fleet.tell([], note, 8)
+    workers = Workers(client)
+    workers.notify([addresses[0], "inproc://nobody/1/1"], note, 7)
+    workers.notify([], note, 8)
     wait_until(lambda: told)
     assert told == [(addresses[0], 7)]

@@ -117,7 +117,7 @@ def test_totals_of_a_version_that_forecast_in_slices_go_on_and_say_so() -> None:
         del stored[key]
     resumed = Progressive.from_json(json.loads(json.dumps(stored)))
     assert "by the forest of up to 4,096 rows before" in resumed.in_words
-    resumed.go_on_as(EACH)
+    resumed.continue_as(EACH)
     resumed.add(mean[4096:], y[4096:], w[4096:])
     assert resumed.totals() == whole.totals()
     assert resumed.exact_from == 4096
@@ -202,13 +202,13 @@ def test_one_class_alone_has_no_area() -> None:
 def test_gaussians_are_scored_where_rows_count_and_where_there_is_no_spread() -> None:
     mean = np.array([[0.0, 1.0], [1.0, 2.0], [5.0, 0.0]])
     y, w = np.array([0.5, -3.0, 6.0]), np.array([1.0, 3.0, 0.0])
-    total = HeldOut("regression", tells_std=True)
+    total = HeldOut("regression", has_std=True)
     total.add(mean, y, w)
     z = np.array([0.5, 2.0])
     nats = 0.5 * np.log(2.0 * np.pi) + np.log([1.0, 2.0]) + 0.5 * z * z
     assert total.report()["nll"] == pytest.approx(w[:2] @ nats / 4.0)
     assert total.report()["coverage_90"] == 0.25
     for label, nll in ((5.0, -np.inf), (6.0, np.inf)):
-        alone = HeldOut("regression", tells_std=True)
+        alone = HeldOut("regression", has_std=True)
         alone.add(mean[2:], np.array([label]), None)
         assert alone.report()["nll"] == nll

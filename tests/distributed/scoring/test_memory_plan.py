@@ -11,11 +11,11 @@ from dmondrian.checkpoint import Blob
 from dmondrian.data import Block
 from dmondrian.distributed.scoring import memory_plan
 from dmondrian.distributed.scoring.memory_plan import (
-    Layout,
     Needs,
     Stored,
-    lay_out,
+    TreePlacement,
     parse_limit,
+    place_trees,
     row_needs,
 )
 from dmondrian.errors import ClusterError, ParameterError
@@ -39,30 +39,32 @@ def workers(n: int, threads: int = 1) -> dict[str, int]:
     return {f"tcp://{i}": threads for i in range(n)}
 
 
-def planned_bytes(layout: Layout, needs: Needs, threads: int) -> int:
+def planned_bytes(placement: TreePlacement, needs: Needs, threads: int) -> int:
     """What a worker needs at most, by the words of the docstrings."""
-    sums = 0 if layout.window is None else 2 * layout.window * needs.sums + threads * needs.sums
-    if len(layout.passes) > 1:
-        assert layout.wave is not None
-        sums += layout.wave * needs.sums
-    largest = max(group.n_bytes for group in chain(*layout.passes))
+    sums = (
+        0 if placement.window is None else 2 * placement.window * needs.sums + threads * needs.sums
+    )
+    if len(placement.passes) > 1:
+        assert placement.wave is not None
+        sums += placement.wave * needs.sums
+    largest = max(group.n_bytes for group in chain(*placement.passes))
     return memory_plan.PROCESS_BYTES + threads * needs.task + largest + sums
 
 
 def test_a_model_that_fits_is_held_whole_by_each_worker() -> None:
-    layout = lay_out(model(10, 10, 10), NEEDS, workers(2), limit_with(20 + 30 + 5))
-    assert [len(groups) for groups in layout.passes] == [1]
-    assert len(layout.passes[0][0].blobs) == 3
-    assert layout.passes[0][0].n_bytes == 35 * MB  # all, and half of one on its way
-    assert layout.window is None
-    assert layout.wave is None
-    assert lay_out(model(10, 10, 10), NEEDS, workers(2), limit_with(20 + 30 + 4)).n_groups > 1
+    placement = place_trees(model(10, 10, 10), NEEDS, workers(2), limit_with(20 + 30 + 5))
+    assert [len(groups) for groups in placement.passes] == [1]
+    assert len(placement.passes[0][0].blobs) == 3
+    assert placement.passes[0][0].n_bytes == 35 * MB  # all, and half of one on its way
+    assert placement.window is None
+    assert placement.wave is None
+    assert place_trees(model(10, 10, 10), NEEDS, workers(2), limit_with(20 + 30 + 4)).n_groups > 1
 
 
 def test_without_a_limit_the_model_is_held_whole() -> None:
-    layout = lay_out(model(10**6), NEEDS, workers(2), None)
-    assert layout.n_groups == 1
-    assert layout.room is None
+    placement = place_trees(model(10**6), NEEDS, workers(2), None)
+    assert placement.n_groups == 1
+    assert placement.capacity is None
 
 
 @pytest.mark.parametrize("n_workers", [1, 2, 5])
@@ -73,34 +75,34 @@ def test_all_trees_are_there_in_order_and_below_the_limit(
     held: tuple[int, ...], free: int, threads: int, n_workers: int
 ) -> None:
     trees, limit = model(*held), limit_with(free + (threads - 1) * 22)
-    layout = lay_out(trees, NEEDS, workers(n_workers, threads), limit)
-    groups = list(chain(*layout.passes))
+    placement = place_trees(trees, NEEDS, workers(n_workers, threads), limit)
+    groups = list(chain(*placement.passes))
     assert [blob for group in groups for blob in group.blobs] == [one.blob for one in trees]
-    assert all(1 <= len(passed) <= n_workers for passed in layout.passes)
-    assert planned_bytes(layout, NEEDS, threads) <= memory_plan.USABLE * limit
-    if layout.n_groups > 1:
-        assert layout.window is not None
-        assert layout.wave is not None
-        assert layout.window >= 1
-        assert layout.wave >= 1
-        assert layout.room == max(group.n_bytes for group in groups)
+    assert all(1 <= len(passed) <= n_workers for passed in placement.passes)
+    assert planned_bytes(placement, NEEDS, threads) <= memory_plan.USABLE * limit
+    if placement.n_groups > 1:
+        assert placement.window is not None
+        assert placement.wave is not None
+        assert placement.window >= 1
+        assert placement.wave >= 1
+        assert placement.capacity == max(group.n_bytes for group in groups)
 
 
 def test_groups_are_even_and_keep_all_workers_busy() -> None:
-    layout = lay_out(model(*[10] * 12), NEEDS, workers(4), limit_with(130))
-    assert [[len(group.blobs) for group in passed] for passed in layout.passes] == [[3, 3, 3, 3]]
+    placement = place_trees(model(*[10] * 12), NEEDS, workers(4), limit_with(130))
+    assert [[len(group.blobs) for group in passed] for passed in placement.passes] == [[3, 3, 3, 3]]
 
 
 def test_a_refusal_names_a_limit_that_would_do() -> None:
     for needs in (NEEDS, Needs(0, 0), Needs(77 * MB + 5, 3 * MB + 1)):
         with pytest.raises(ClusterError, match="n_shards") as caught:
-            lay_out(model(10, 50, 10, 900), needs, workers(2, 3), limit_with(40))
+            place_trees(model(10, 50, 10, 900), needs, workers(2, 3), limit_with(40))
         found = re.search(r"([0-9,]+) MiB would do", str(caught.value))
         assert found is not None
         enough = int(found[1].replace(",", "")) * MB
-        lay_out(model(10, 50, 10, 900), needs, workers(2, 3), enough)
+        place_trees(model(10, 50, 10, 900), needs, workers(2, 3), enough)
         with pytest.raises(ClusterError):
-            lay_out(model(10, 50, 10, 900), needs, workers(2, 3), enough - 2 * MB)
+            place_trees(model(10, 50, 10, 900), needs, workers(2, 3), enough - 2 * MB)
 
 
 def test_rows_are_counted_by_the_largest_part_and_block(

@@ -20,7 +20,7 @@ from sklearn import metrics as sk
 from dmondrian import AMFClassifier, AMFRegressor, MondrianForestRegressor
 from dmondrian.data import make_scoring_plan, read_block
 from dmondrian.distributed import TrainedRun, evaluate, score
-from dmondrian.distributed.cluster.workers import Fleet
+from dmondrian.distributed.cluster.workers import Workers
 from dmondrian.errors import (
     CheckpointError,
     ClusterError,
@@ -225,7 +225,7 @@ def test_a_cluster_without_workers_is_told_after_a_while(
     adult: Path, cluster: Grow, tmp_path: Path, undisturbed: TrainedRun,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(Fleet, "__init__", giving_up_after(0.5))
+    monkeypatch.setattr(Workers, "__init__", giving_up_after(0.5))
     with pytest.raises(ClusterError, match="has no workers"):
         score(undisturbed.run_url, adult, tmp_path / "out", client=cluster(0)[1])
 

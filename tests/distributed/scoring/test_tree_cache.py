@@ -1,4 +1,4 @@
-"""The shelf: one load for all, never more than there is room for, no wait without an end."""
+"""The tree cache loads once for all users, stays within its capacity, and has no unbounded wait."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dmondrian.distributed.scoring import tree_cache as module
-from dmondrian.distributed.scoring.tree_cache import Shelf
+from dmondrian.distributed.scoring.tree_cache import TreeCache
 from tests.distributed.conftest import PATIENCE, wait_until
 
 
@@ -28,54 +28,56 @@ class Loads:
         return load
 
 
-def use(shelf: Shelf, loads: Loads, key: str, n_bytes: int = 10, room: int | None = 10) -> str:
-    with shelf.using(key, n_bytes, room, loads(key)) as value:
+def use(
+    cache: TreeCache, loads: Loads, key: str, n_bytes: int = 10, capacity: int | None = 10
+) -> str:
+    with cache.using(key, n_bytes, capacity, loads(key)) as value:
         return str(value)
 
 
 def test_what_is_there_is_lent_again_until_the_room_is_needed() -> None:
-    shelf, loads = Shelf(), Loads()
-    assert [use(shelf, loads, key) for key in "aabba"] == list("AABBA")
+    cache, loads = TreeCache(), Loads()
+    assert [use(cache, loads, key) for key in "aabba"] == list("AABBA")
     assert loads.of == {"a": 2, "b": 1}
-    assert [use(shelf, loads, key, room=20) for key in "baba"] == list("BABA")
+    assert [use(cache, loads, key, capacity=20) for key in "baba"] == list("BABA")
     assert loads.of == {"a": 2, "b": 2}
 
 
 def test_without_a_limit_the_last_two_are_kept() -> None:
-    shelf, loads = Shelf(), Loads()
+    cache, loads = TreeCache(), Loads()
     for key in "abacb":
-        use(shelf, loads, key, room=None)
+        use(cache, loads, key, capacity=None)
     assert loads.of == {"a": 1, "b": 2, "c": 1}
 
 
 def test_more_than_the_room_is_loaded_alone() -> None:
-    shelf, loads = Shelf(), Loads()
-    assert use(shelf, loads, "a", n_bytes=30) == "A"
-    assert use(shelf, loads, "b", n_bytes=5) == "B"
-    assert use(shelf, loads, "a", n_bytes=30) == "A"
+    cache, loads = TreeCache(), Loads()
+    assert use(cache, loads, "a", n_bytes=30) == "A"
+    assert use(cache, loads, "b", n_bytes=5) == "B"
+    assert use(cache, loads, "a", n_bytes=30) == "A"
     assert loads.of == {"a": 2, "b": 1}
 
 
 def test_a_load_that_failed_is_tried_again() -> None:
-    shelf, loads = Shelf(), Loads()
+    cache, loads = TreeCache(), Loads()
 
     def fail() -> Any:
         raise OSError("no such luck")
 
-    with pytest.raises(OSError, match="luck"), shelf.using("a", 10, 10, fail):
+    with pytest.raises(OSError, match="luck"), cache.using("a", 10, 10, fail):
         pass
-    assert use(shelf, loads, "a") == "A"
+    assert use(cache, loads, "a") == "A"
 
 
 def test_many_at_once_wait_for_one_load() -> None:
-    shelf, loads, go = Shelf(), Loads(), threading.Event()
+    cache, loads, go = TreeCache(), Loads(), threading.Event()
 
     def load() -> str:
         assert go.wait(PATIENCE)
         return loads("a")()
 
     def lend() -> str:
-        with shelf.using("a", 10, 10, load) as value:
+        with cache.using("a", 10, 10, load) as value:
             return str(value)
 
     with ThreadPoolExecutor(4) as pool:
@@ -86,12 +88,12 @@ def test_many_at_once_wait_for_one_load() -> None:
 
 
 def test_others_wait_until_the_room_is_free() -> None:
-    shelf, loads, at_work = Shelf(), Loads(), threading.Event()
+    cache, loads, at_work = TreeCache(), Loads(), threading.Event()
     with ThreadPoolExecutor(1) as pool:
-        with shelf.using("a", 10, 10, loads("a")):
-            other = pool.submit(lambda: (at_work.set(), use(shelf, loads, "b"))[1])
+        with cache.using("a", 10, 10, loads("a")):
+            other = pool.submit(lambda: (at_work.set(), use(cache, loads, "b"))[1])
             wait_until(at_work.is_set)
-            assert use(shelf, loads, "a") == "A"
+            assert use(cache, loads, "a") == "A"
             assert "b" not in loads.of
             assert not other.done()
         assert other.result(PATIENCE) == "B"
@@ -99,7 +101,7 @@ def test_others_wait_until_the_room_is_free() -> None:
 
 def test_a_wait_for_room_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WAIT_SECONDS", 0.05)
-    shelf, loads = Shelf(), Loads()
-    with shelf.using("a", 10, 10, loads("a")), pytest.raises(TimeoutError, match="other tasks"):
-        use(shelf, loads, "b")
-    assert use(shelf, loads, "b") == "B"
+    cache, loads = TreeCache(), Loads()
+    with cache.using("a", 10, 10, loads("a")), pytest.raises(TimeoutError, match="other tasks"):
+        use(cache, loads, "b")
+    assert use(cache, loads, "b") == "B"

@@ -132,7 +132,7 @@ def test_rows_that_are_answered_together_are_there_once(
             yield Encoded(X, None, None, None, {}, ())
             del X
 
-    for number, (together, X) in enumerate(tree_pipeline._together(forest, blocks())):
+    for number, (together, X) in enumerate(tree_pipeline._batches(forest, blocks())):
         assert len(X) == 10 * len(together) == (30, 30, 10)[number]
         alive = [one() is not None for one in read[3 * number :]]
         assert alive == [False] * 3 + [True] if number < 2 else [True]  # the next one, or itself
@@ -193,12 +193,12 @@ def test_the_caller_reads_no_tree_and_workers_few_at_a_time(
         return load_trees(blobs)
 
     monkeypatch.setattr(tree_pipeline, "load_trees", spy)  # the workers are threads of this process
-    monkeypatch.setattr(tree_pipeline, "_shelf", tree_pipeline.Shelf())
+    monkeypatch.setattr(tree_pipeline, "_tree_cache", tree_pipeline.TreeCache())
     monkeypatch.setattr(model_info, "load_model", None, raising=False)
     limit = limit_of(model, 3)
     score(undisturbed.run_url, adult, tmp_path / "out", client=client, memory_limit=limit)
     assert set(loaded) == {3}
-    held = sum(place.n_bytes for place in tree_pipeline._shelf._places.values())
+    held = sum(entry.n_bytes for entry in tree_pipeline._tree_cache._entries.values())
     assert held <= limit
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dmondrian.distributed import TrainedRun
-from dmondrian.distributed.cluster.results import Arrival, Inbox, LostResultError
+from dmondrian.distributed.cluster.results import FinishedTask, LostResultError, ResultQueue
 from dmondrian.distributed.training.coordinator import Coordinator
 from tests.distributed.conftest import Fit, digests
 
@@ -17,31 +17,31 @@ from tests.distributed.conftest import Fit, digests
 def test_an_answer_lost_after_a_later_one_that_saved_is_asked_for_again(
     fit: Fit, undisturbed: TrainedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take, held = Inbox.take, []
+    take, held = ResultQueue.take, []
     seen: list[int] = []
 
-    def lose_unit_2(inbox: Inbox, timeout: float) -> Arrival | None:
-        arrival = take(inbox, timeout)
-        if arrival is None:
+    def lose_unit_2(results: ResultQueue, timeout: float) -> FinishedTask | None:
+        finished = take(results, timeout)
+        if finished is None:
             return None
-        track, unit = arrival.about
-        if track.shard == 4 and unit == 2 and not held:
-            held.append(arrival)
-            return take(inbox, timeout)
-        if track.shard == 4 and unit == 3 and held and not seen:
-            assert arrival.result.saved is not None
+        state, unit = finished.context
+        if state.shard == 4 and unit == 2 and not held:
+            held.append(finished)
+            return take(results, timeout)
+        if state.shard == 4 and unit == 3 and held and not seen:
+            assert finished.result.saved is not None
             seen.append(unit)
-            lost = Arrival(held[0].key, held[0].about, None, LostResultError("lost"))
-            again = inbox.take
+            lost = FinishedTask(held[0].key, held[0].context, None, LostResultError("lost"))
+            again = results.take
 
-            def once(timeout: float) -> Arrival | None:
-                inbox.take = again  # type: ignore[method-assign]  # for one call
+            def once(timeout: float) -> FinishedTask | None:
+                results.take = again  # type: ignore[method-assign]  # for one call
                 return lost
 
-            inbox.take = once  # type: ignore[method-assign]  # for one call
-        return arrival
+            results.take = once  # type: ignore[method-assign]  # for one call
+        return finished
 
-    monkeypatch.setattr(Inbox, "take", lose_unit_2)
+    monkeypatch.setattr(ResultQueue, "take", lose_unit_2)
     run = fit(window=8)
     assert seen == [3]
     assert digests(run) == digests(undisturbed)
@@ -56,9 +56,9 @@ def test_a_run_that_goes_on_asks_for_nothing_that_is_learned(
         manifest.unlink()
     step, units = Coordinator._step, []
 
-    def note(self: Coordinator, track: Any, unit: Any, load: Any) -> None:
+    def note(self: Coordinator, state: Any, unit: Any, load: Any) -> None:
         units.append(unit.start)
-        step(self, track, unit, load)
+        step(self, state, unit, load)
 
     monkeypatch.setattr(Coordinator, "_step", note)
     assert digests(fit()) == digests(undisturbed)

@@ -12,7 +12,7 @@ import pytest
 from distributed import Client
 
 from dmondrian.distributed import Progress, TrainedRun, train
-from dmondrian.distributed.cluster.workers import Fleet
+from dmondrian.distributed.cluster.workers import Workers
 from dmondrian.errors import ClusterError
 from tests.distributed.conftest import (
     ROWS,
@@ -89,7 +89,7 @@ def test_a_cluster_without_workers_is_asked_for_one_and_may_take_it_back(
 def test_a_demand_that_nobody_met_is_taken_back(
     fit: Fit, cluster: Grow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Fleet, "__init__", giving_up_after(1.5))
+    monkeypatch.setattr(Workers, "__init__", giving_up_after(1.5))
     _, client = cluster(0)
     seen: set[int] = set()
     with pytest.raises(ClusterError, match="has no workers") as raised:

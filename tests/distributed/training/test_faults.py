@@ -14,7 +14,7 @@ from distributed import Client
 
 from dmondrian.checkpoint import Run
 from dmondrian.distributed import Progress, TrainedRun
-from dmondrian.distributed.cluster.workers import Fleet
+from dmondrian.distributed.cluster.workers import Workers
 from dmondrian.distributed.training.coordinator import Coordinator
 from dmondrian.distributed.training.shard_state import Limits
 from dmondrian.distributed.worker import tasks
@@ -72,9 +72,9 @@ def test_an_idle_worker_takes_no_order_from_a_busy_one(
         time.sleep(0.05)  # long enough for the scheduler to see who is busy
         learn(*about)
 
-    def note(self: Coordinator, track: Any, unit: int | None, answer: Answer) -> None:
+    def note(self: Coordinator, state: Any, unit: int | None, answer: Answer) -> None:
         statuses.add(answer.status)
-        judge(self, track, unit, answer)
+        judge(self, state, unit, answer)
 
     monkeypatch.setattr(tasks, "_learn", learn_slowly)
     monkeypatch.setattr(Coordinator, "_judge", note)
@@ -90,7 +90,9 @@ def test_an_idle_worker_takes_no_order_from_a_busy_one(
 @pytest.fixture
 def without_losses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs that give up at the first loss."""
-    monkeypatch.setattr("dmondrian.distributed.training.attempt.Limits", partial(Limits, losses=0))
+    monkeypatch.setattr(
+        "dmondrian.distributed.training.attempt.Limits", partial(Limits, lost_workers=0)
+    )
 
 
 @pytest.mark.usefixtures("talkative", "without_losses")
@@ -129,8 +131,8 @@ def test_a_stopped_process_is_given_up_and_does_no_harm_when_it_wakes(
 
     def check_at_once(self: Coordinator, now: float) -> None:
         if stop.is_done:  # it alone was silent for long, however slow this machine is
-            self._heard.update(dict.fromkeys(self._fleet.threads, now))
-            self._heard[address] = -float("inf")
+            self._last_answer.update(dict.fromkeys(self._workers.threads, now))
+            self._last_answer[address] = -float("inf")
         check(self, now)
 
     monkeypatch.setattr(Coordinator, "_check_silence", check_at_once)
@@ -221,7 +223,7 @@ def test_workers_with_other_code_are_refused(fit: Fit, monkeypatch: pytest.Monke
 def test_a_cluster_without_workers_is_told_after_a_while(
     fit: Fit, cluster: Grow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Fleet, "__init__", giving_up_after(0.5))
+    monkeypatch.setattr(Workers, "__init__", giving_up_after(0.5))
     _, client = cluster(0)
     with pytest.raises(ClusterError, match="has no workers"):
         fit(client=client)
@@ -233,7 +235,7 @@ def test_all_workers_leaving_for_good_ends_the_run_and_it_can_be_finished(
 ) -> None:
     workers, client = cluster(2)
     with monkeypatch.context() as patch:
-        patch.setattr(Fleet, "__init__", giving_up_after(1.0))
+        patch.setattr(Workers, "__init__", giving_up_after(1.0))
         with pytest.raises(ClusterError, match="run the same command again"):
             fit(client=client, progress=Once(lambda: resize(workers, client, 0)))
     run = fit()

@@ -10,7 +10,7 @@ import pytest
 
 from dmondrian.data import Plan
 from dmondrian.distributed import TrainedRun
-from dmondrian.distributed.cluster.workers import Fleet
+from dmondrian.distributed.cluster.workers import Workers
 from dmondrian.distributed.training import attempt, shard_state
 from dmondrian.distributed.training.shard_state import Limits
 from dmondrian.distributed.worker import block_cache, tasks
@@ -22,10 +22,10 @@ from tests.distributed.conftest import Fit, Grow, digests, wait_until, workers_o
 def test_word_is_left_for_a_worker_that_stopped_answering(cluster: Grow) -> None:
     _, client = cluster(2)
     told.clear()
-    fleet = Fleet(client)
-    fleet.leave_word(note, 1)
-    fleet.shunned = {workers_of(client)[1], "inproc://nobody/1/1"}
-    fleet.leave_word(note, 2)
+    workers = Workers(client)
+    workers.notify_unresponsive(note, 1)
+    workers.unresponsive = {workers_of(client)[1], "inproc://nobody/1/1"}
+    workers.notify_unresponsive(note, 2)
     wait_until(lambda: told)
     assert told == [(workers_of(client)[1], 2)]
 
@@ -41,7 +41,7 @@ def test_a_worker_that_hangs_does_not_hold_up_the_start(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(client, "_register_worker_plugin", hang)
-    monkeypatch.setattr(attempt, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(attempt, "REPLY_SECONDS", 0.5)
     assert digests(fit(client=client)) == digests(undisturbed)
 
 

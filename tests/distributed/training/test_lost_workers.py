@@ -1,4 +1,4 @@
-"""Losses are told at once: which worker, when, what is left, what is restored, what will happen."""
+"""Lost workers are reported at once: which, when, how many are left, and what is restored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.lease import holder_of
 from dmondrian.distributed import TrainedRun, score
 from dmondrian.distributed.cluster.events import Events, counted, listed
-from dmondrian.distributed.cluster.workers import POLL_SECONDS, Fleet
+from dmondrian.distributed.cluster.workers import POLL_SECONDS, Workers
 from dmondrian.distributed.worker import tasks
 from dmondrian.errors import ClusterError
 from tests.distributed.conftest import (
@@ -131,7 +131,7 @@ def test_a_failure_that_shards_have_in_common_is_told_once(
 def test_a_wait_for_a_worker_is_told_when_it_begins(
     fit: Fit, cluster: Grow, told: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Fleet, "__init__", giving_up_after(1.5))
+    monkeypatch.setattr(Workers, "__init__", giving_up_after(1.5))
     with pytest.raises(ClusterError, match="has no workers for"):
         fit(client=cluster(0)[1])
     event = only(told, "no_workers")

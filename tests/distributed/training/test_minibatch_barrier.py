@@ -19,7 +19,7 @@ from dmondrian.checkpoint.merging import merge
 from dmondrian.data import make_plan
 from dmondrian.distributed import evaluate, grow, score
 from dmondrian.distributed.training import attempt
-from dmondrian.distributed.training.minibatch_barrier import Rounds
+from dmondrian.distributed.training.minibatch_barrier import MinibatchBarrier
 from dmondrian.distributed.worker import tasks
 from dmondrian.distributed.worker.work_units import chunks_of, cut_jointly
 from dmondrian.errors import ClusterError, DataError, ParameterError, StoreError
@@ -158,7 +158,7 @@ def test_steps_end_with_row_groups_where_rows_may_be_dropped(small: tuple[Path, 
 
 
 def test_rounds_keep_the_first_word_of_each_shard() -> None:
-    rounds = Rounds(2, 4)
+    rounds = MinibatchBarrier(2, 4)
     rounds.take(1, 3, np.ones((2, 1)))
     rounds.take(1, 3, np.full((2, 1), 9.0))
     rounds.take(0, 3, None)

@@ -18,10 +18,10 @@ from dmondrian.data import Plan, make_plan, read_block, read_chunk
 from dmondrian.distributed.training.resolve_settings import (
     SAMPLED_BLOCKS,
     first_rows,
-    settle,
+    resolve_parameters,
     summary_of,
 )
-from dmondrian.distributed.training.run_setup import freeze
+from dmondrian.distributed.training.run_setup import prepare_run
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import CheckpointError
 from dmondrian.tuning.auto_settings import LAST
@@ -79,7 +79,7 @@ def test_row_groups_of_an_earlier_versions_shuffle_give_rows_in_turn(source: str
 def test_a_run_has_the_parameters_that_the_estimator_comes_to(source: str, tmp_path: Path) -> None:
     plan = make_plan(source, target="y", task="classification")
     estimator = AMFClassifier(3, random_state=8, feature_scales="learned")
-    settled = settle(estimator, plan, str(tmp_path / "run"))
+    settled = resolve_parameters(estimator, plan, str(tmp_path / "run"))
     X, y = rows_of(plan, 6000)
     fitted = estimator.fit(X, y)
     assert ForestParameters.from_json(settled) == fitted.forest_.parameters
@@ -102,12 +102,12 @@ def test_a_choice_is_announced_and_told(
     given: dict[str, Any] = {"warmup_rows": 3000, "random_state": 8}
     url = str(tmp_path / "run")
     with caplog.at_level("INFO", "dmondrian"):
-        settled = settle(AMFClassifier(3, feature_scales="learned", **given), plan, url)
+        settled = resolve_parameters(AMFClassifier(3, feature_scales="learned", **given), plan, url)
         given["feature_scales"] = None
-        settle(AMFClassifier(3, alpha=0.25, feature_units=None, **given), shuffled, url)
+        resolve_parameters(AMFClassifier(3, alpha=0.25, feature_units=None, **given), shuffled, url)
         fixed = {"alpha": 0.25, "charge_opening": True}
-        settle(AMFClassifier(3, **fixed, **given), plan, url)
-        settle(AMFClassifier(3, **fixed, feature_units=None, **given), plan, url)
+        resolve_parameters(AMFClassifier(3, **fixed, **given), plan, url)
+        resolve_parameters(AMFClassifier(3, **fixed, feature_units=None, **given), plan, url)
     before, after, other, _, third, last = messages_of(caplog)  # nothing where nothing is open
     assert before == (
         "choosing alpha, charge opening, feature scales, feature units from 3,000 rows of the "
@@ -152,7 +152,7 @@ def test_units_of_a_column_change_no_scale(source: str, tmp_path: Path) -> None:
         for name in ("rows", "other")
     ]
     assert (rows_of(plans[0], 6000)[0] == rows_of(plans[1], 6000)[0]).all()
-    first, second = (settle(estimator, plan, str(tmp_path / "run")) for plan in plans)
+    first, second = (resolve_parameters(estimator, plan, str(tmp_path / "run")) for plan in plans)
     assert first["feature_scales"] is not None
     assert first == second
 
@@ -160,14 +160,14 @@ def test_units_of_a_column_change_no_scale(source: str, tmp_path: Path) -> None:
 def test_a_warmup_is_as_long_as_asked(source: str, tmp_path: Path) -> None:
     plan = make_plan(source, target="y", task="classification")
     estimator = AMFClassifier(3, random_state=8, feature_scales="learned", warmup_rows=3000)
-    settled = settle(estimator, plan, str(tmp_path / "run"))
+    settled = resolve_parameters(estimator, plan, str(tmp_path / "run"))
     X, y = rows_of(plan, 6000)
     assert ForestParameters.from_json(settled) == estimator.fit(X, y).forest_.parameters
     assert settled["feature_scales"] is not None
     longer = AMFClassifier(3, random_state=8, feature_scales="learned", warmup_rows=6000)
-    assert settle(longer, plan, str(tmp_path / "run"))["feature_scales"] is None
+    assert resolve_parameters(longer, plan, str(tmp_path / "run"))["feature_scales"] is None
     given = AMFClassifier(3, random_state=8, feature_scales=[0.5, 2.0], alpha=0.1)
-    assert settle(given, plan, str(tmp_path / "run"))["feature_scales"] == [0.5, 2.0]
+    assert resolve_parameters(given, plan, str(tmp_path / "run"))["feature_scales"] == [0.5, 2.0]
 
 
 def test_a_job_that_is_run_again_keeps_its_parameters(
@@ -175,24 +175,24 @@ def test_a_job_that_is_run_again_keeps_its_parameters(
 ) -> None:
     plan = make_plan(source, target="y", task="classification")
     estimator, url = AMFClassifier(3), str(tmp_path / "run")  # the seed is drawn
-    settled = settle(estimator, plan, url)
+    settled = resolve_parameters(estimator, plan, url)
     Run.create(url, {"plan": plan.digest, "parameters": settled}, b"plan")
     with caplog.at_level("INFO", "dmondrian"):
-        assert settle(estimator, plan, url) == settled
+        assert resolve_parameters(estimator, plan, url) == settled
         assert messages_of(caplog) == []  # nothing was chosen
-    assert settle(estimator, plan, str(tmp_path / "other"))["seed"] != settled["seed"]
+    assert resolve_parameters(estimator, plan, str(tmp_path / "other"))["seed"] != settled["seed"]
 
 
 def test_a_run_that_knew_fewer_parameters_goes_on(source: str, tmp_path: Path) -> None:
-    asked: dict[str, Any] = {"n_shards": None, "first_tree": 0, "progressive": True}
+    run_options: dict[str, Any] = {"n_shards": None, "first_tree": 0, "progressive": True}
     url = str(tmp_path / "run")
     forest = AMFClassifier(3, random_state=8, alpha=0.1, charge_opening=True)
-    freeze(forest, source, "y", url, asked, {})
+    prepare_run(forest, source, "y", url, run_options, {})
     file = tmp_path / "run" / "run.json"
     told = document.unseal(file.read_bytes(), "run.json")
     del told["estimator"]["warmup_rows"]
     file.write_bytes(document.seal(told))
-    run, _ = freeze(forest, source, "y", url, asked, {})
+    run, _ = prepare_run(forest, source, "y", url, run_options, {})
     assert "warmup_rows" not in run.run_json["estimator"]
     with pytest.raises(CheckpointError, match="warmup_rows: nothing there, 1000 here"):
-        freeze(forest.set_params(warmup_rows=1000), source, "y", url, asked, {})
+        prepare_run(forest.set_params(warmup_rows=1000), source, "y", url, run_options, {})

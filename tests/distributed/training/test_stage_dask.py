@@ -13,7 +13,7 @@ import pytest
 from distributed import Client
 
 from dmondrian.distributed import TrainedRun, train
-from dmondrian.distributed.cluster.workers import Fleet
+from dmondrian.distributed.cluster.workers import Workers
 from dmondrian.distributed.training.stage_dask import part_name, stage
 from dmondrian.errors import CheckpointError, ClusterError, DataError, ParameterError
 from tests.distributed.conftest import PATIENCE, Fit, Grow, digests, forest, giving_up_after
@@ -116,7 +116,7 @@ def test_partitions_are_written_by_workers_that_join_or_never(
     cluster: Grow, table: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     n_workers: int,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(Fleet, "__init__", giving_up_after(PATIENCE if n_workers else 0.5))
+    monkeypatch.setattr(Workers, "__init__", giving_up_after(PATIENCE if n_workers else 0.5))
     frame = dask_frames.from_pandas(table, npartitions=2)
     workers, client = cluster(0)
     if n_workers:

@@ -18,7 +18,7 @@ from dmondrian.checkpoint import Run, load_model
 from dmondrian.checkpoint.codec import decode_forest, encode_forest
 from dmondrian.checkpoint.lease import ask_to_stop, holder_of
 from dmondrian.distributed import Progress, TrainedRun, score
-from dmondrian.distributed.cluster import workers as fleet
+from dmondrian.distributed.cluster import workers
 from dmondrian.distributed.training.coordinator import Coordinator
 from dmondrian.distributed.worker import tasks
 from dmondrian.distributed.worker.messages import Step
@@ -279,7 +279,7 @@ def test_states_of_different_positions_are_never_committed_as_one(
 def test_a_worker_that_does_not_say_where_it_is_costs_a_window(
     fit: Fit, undisturbed: TrainedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fleet.Fleet, "ask", lambda *about, **how: {})
+    monkeypatch.setattr(workers.Workers, "query", lambda *about, **how: {})
     with pytest.raises(KeyboardInterrupt, match="which is saved"):
         fit(checkpoint_every=None, progress=Asked(tmp_path / "run"))
     assert len(Run.open(tmp_path / "run").manifests()) == 1

@@ -55,7 +55,7 @@ class Worker:
 
     def order(self, unit: Unit, **options: Any) -> Step:
         order = Step(
-            self.run.url, self.attempt, 0, self.address, unit.start, unit.stop, speaks=True
+            self.run.url, self.attempt, 0, self.address, unit.start, unit.stop, with_labels=True
         )
         return replace(order, **options)
 

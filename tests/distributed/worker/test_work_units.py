@@ -11,8 +11,8 @@ from dmondrian.data import Chunk
 from dmondrian.distributed.training.checkpoint_schedule import (
     AUTO_SECONDS,
     AUTO_SHARE,
-    Every,
-    Pace,
+    CheckpointInterval,
+    CheckpointSchedule,
     parse_every,
 )
 from dmondrian.distributed.worker.work_units import cut, cut_jointly
@@ -51,7 +51,7 @@ def test_small_chunks_are_joined_up_to_the_limit_and_large_ones_are_cut() -> Non
 def test_a_unit_ends_at_each_multiple_of_the_interval() -> None:
     units = cut(chunks_of(4, 4, 16, 3), max_rows=1000, every=10)
     assert [u.stop for u in units] == [10, 20, 27]
-    assert [Every(rows=10).is_due(u) for u in units] == [True, True, False]
+    assert [CheckpointInterval(rows=10).is_due(u) for u in units] == [True, True, False]
 
 
 def test_a_unit_ends_where_a_checkpoint_was_taken() -> None:
@@ -72,7 +72,7 @@ def test_units_end_with_slices_or_chunks_where_rows_are_forecast_in_slices(
     assert {u.stop for u in units} <= ends
     assert max(u.rows for u in units) <= max(max_rows, LAG)
     if every is not None:
-        due = [u.stop for u in units if Every(rows=every).is_due(u)]
+        due = [u.stop for u in units if CheckpointInterval(rows=every).is_due(u)]
         wanted = {min(e for e in ends if e >= at) for at in range(every, 71_503, every)}
         assert set(due) == wanted
     assert 1501 in {u.stop for u in cut(chunks, max_rows, every, (1501,), is_sliced=True)}
@@ -87,19 +87,19 @@ def test_units_have_fewer_rows_where_many_numbers_forecast_a_row() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("100000 rows", Every(rows=100_000)),
-        ("100_000 rows", Every(rows=100_000)),
-        ("1 row", Every(rows=1)),
-        (500, Every(rows=500)),
-        ("30 s", Every(seconds=30.0)),
-        ("1.5 seconds", Every(seconds=1.5)),
-        ("5 min", Every(seconds=300.0)),
-        ("2 hours", Every(seconds=7200.0)),
-        ("auto", Every(seconds=AUTO_SECONDS, share=AUTO_SHARE)),
-        (None, Every()),
+        ("100000 rows", CheckpointInterval(rows=100_000)),
+        ("100_000 rows", CheckpointInterval(rows=100_000)),
+        ("1 row", CheckpointInterval(rows=1)),
+        (500, CheckpointInterval(rows=500)),
+        ("30 s", CheckpointInterval(seconds=30.0)),
+        ("1.5 seconds", CheckpointInterval(seconds=1.5)),
+        ("5 min", CheckpointInterval(seconds=300.0)),
+        ("2 hours", CheckpointInterval(seconds=7200.0)),
+        ("auto", CheckpointInterval(seconds=AUTO_SECONDS, share=AUTO_SHARE)),
+        (None, CheckpointInterval()),
     ],
 )
-def test_intervals_people_write(text: str | int | None, expected: Every) -> None:
+def test_intervals_people_write(text: str | int | None, expected: CheckpointInterval) -> None:
     assert parse_every(text) == expected
 
 
@@ -111,28 +111,28 @@ def test_other_intervals_are_refused_with_examples(text: str | int) -> None:
 
 def test_checkpoints_come_less_often_where_saving_takes_long() -> None:
     every = parse_every("auto")
-    assert every.after(0.0) == AUTO_SECONDS
-    assert every.after(60.0) == 60.0 / AUTO_SHARE
-    assert parse_every("30 s").after(60.0) == 30.0
-    assert parse_every(None).after(60.0) == parse_every(500).after(60.0) == math.inf
+    assert every.seconds_after(0.0) == AUTO_SECONDS
+    assert every.seconds_after(60.0) == 60.0 / AUTO_SHARE
+    assert parse_every("30 s").seconds_after(60.0) == 30.0
+    assert parse_every(None).seconds_after(60.0) == parse_every(500).seconds_after(60.0) == math.inf
 
 
 def test_the_pace_waits_for_the_slowest_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("time.monotonic", lambda: now)
-    pace = Pace(parse_every("auto"))
+    schedule = CheckpointSchedule(parse_every("auto"))
     now += AUTO_SECONDS
-    assert pace.is_due
-    pace.ask()
-    assert not pace.is_due
+    assert schedule.is_due
+    schedule.note_request()
+    assert not schedule.is_due
     for worker, seconds in (("a", 2.0), ("b", 1.5), ("b", 1.5)):
-        pace.take(worker, seconds)
-    pace.commit()
+        schedule.add_saving(worker, seconds)
+    schedule.commit()
     now += 3.0 / AUTO_SHARE - 1.0
-    assert not pace.is_due
+    assert not schedule.is_due
     now += 1.0
-    assert pace.is_due
-    assert pace.saving == 5.0
+    assert schedule.is_due
+    assert schedule.saving == 5.0
 
 
 @pytest.mark.parametrize("at", [(), (0,), (7,), (5, 9, 40)])
