@@ -1,7 +1,7 @@
 """Codec: the state of a forest (a header and one bundle of arrays per tree) as Arrow IPC bytes.
 
 An Arrow IPC file with one record batch per tree, a row per node and a column per field; a 2-D
-field is a fixed-size list, and a field of another length, with a field ``..._size`` that says how
+field is a fixed-size list, and a field of another length, with a field ``..._size`` of how
 many of its items are each node's, a list. Columns are in name order and hold no nulls; buffers are
 compressed with zstd. The schema's metadata has one entry, ``dmondrian``: a JSON object with the
 format version, the rows of every batch, the items of its lists and the caller's header. Any Arrow
@@ -10,7 +10,7 @@ reader can open it.
 Relies on pyarrow. Promises: equal states give equal bytes, for any number of threads (zstd
 compresses each buffer by itself; another zstd release may pack the same state into other bytes);
 `decode_forest` allocates nothing that was not declared, checked and bounded first. Whether the
-numbers make a forest is for `Forest.from_state` to say.
+numbers make a forest is for `Forest.from_state` to check.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ UNREADABLE = (OSError, ValueError, TypeError, AttributeError, LookupError, Arith
               MemoryError, RecursionError, NotImplementedError)  # fmt: skip
 
 Columns = list[tuple[str, np.dtype[Any], int]]  # name, dtype, width (0 for a 1-D field, or LIST)
-LIST = -1  # items of a list's row are told by the field of the same name and SIZES
+LIST = -1  # the field of the same name and SIZES has the items of a list's row
 SIZES = "_size"
 
 
@@ -81,10 +81,10 @@ def encode_forest(
     columns = _columns_of(first[0]) if first else []
     if rows is None:
         rows = [_check_tree(tree, columns, number) for number, tree in enumerate(given)]
-    told: dict[str, Any] = {"format": FORMAT, "header": header, "rows": rows}
+    content: dict[str, Any] = {"format": FORMAT, "header": header, "rows": rows}
     if lists := [name for name, _, width in columns if width == LIST]:
-        told["items"] = {name: [len(tree[name]) for tree in given] for name in lists}
-    document = dump_json(told)
+        content["items"] = {name: [len(tree[name]) for tree in given] for name in lists}
+    document = dump_json(content)
     schema = pa.schema(
         [
             pa.field(name, _arrow_type(dtype, width), nullable=False)
@@ -222,7 +222,7 @@ def _check_tree(tree: Mapping[str, np.ndarray[Any, Any]], columns: Columns, numb
         if len(tree[name]) != tree[name + SIZES].sum(dtype=np.int64):
             raise ParameterError(
                 f"Field {name!r} of tree {number} has {len(tree[name])} items: expected as many as "
-                f"{name + SIZES!r} says, {tree[name + SIZES].sum(dtype=np.int64)}."
+                f"{name + SIZES!r} has, {tree[name + SIZES].sum(dtype=np.int64)}."
             )
     if len(set(lengths.values())) > 1:
         raise ParameterError(
@@ -385,7 +385,9 @@ def _tree_of(
         if width == LIST:
             sizes = batch.column(name + SIZES).to_numpy()
             if (sizes < 0).any() or not np.array_equal(array.offsets.to_numpy(), _offsets(sizes)):
-                raise CorruptError(f"Column {name!r} is cut into other lists than it says.")
+                raise CorruptError(
+                    f"Column {name!r} is cut into other lists than {name + SIZES!r} has."
+                )
         if len(array) != n_nodes or array.null_count or flat.null_count:
             raise CorruptError(f"Column {name!r} has nulls or another length than {n_nodes}.")
         # Kernels take no others: a buffer that is not compressed may begin at any byte.

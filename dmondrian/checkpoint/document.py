@@ -88,7 +88,7 @@ def unseal(data: bytes, name: str, advice: str = EARLIER) -> dict[str, Any]:
 
 
 def differences(there: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:
-    """Lines that say which entries of two documents differ, e.g. ``seed: 1 there, 2 here``."""
+    """Return lines of the entries in which two documents differ, e.g. ``seed: 1 there, 2 here``."""
     a, b = dict(_leaves("", there)), dict(_leaves("", own))
     lines = []
     for key in sorted(a.keys() | b.keys()):

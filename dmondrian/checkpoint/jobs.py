@@ -7,7 +7,7 @@
     jobs/<id>.beat    it scores: its last sign of life, written again and again
     jobs/<id>.done    it has ended, and how
 
-Relies on the job itself to say that it has ended; one whose cluster is gone never does.
+Relies on the job itself to note that it has ended; one whose cluster is gone never does.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ class Lease:
 
     def tell(
         self,
-        told: Mapping[str, Any],
+        progress: Mapping[str, Any],
         timeline: Sequence[Sequence[float]] = (),
         events: Sequence[Mapping[str, Any]] = (),
     ) -> None:
@@ -169,7 +169,7 @@ class Lease:
 
         The next beat carries them.
         """
-        self._told, self._timeline, self._events = dict(told), list(timeline), list(events)
+        self._told, self._timeline, self._events = dict(progress), list(timeline), list(events)
 
     def end(self, outcome: str, error: str | None = None) -> None:
         """Say how it ended; the last beat carries it."""
@@ -221,7 +221,7 @@ class Lease:
         try:
             self._store.put(_beat_name(self.number), json.dumps(beat, default=str).encode())
         except StoreError:
-            return  # silence is what a failing store makes of it; others can tell no difference
+            return  # silence is what a failing store makes of it; others see no difference
 
 
 def _wait_for_death(store: Store, holder: Holder, is_patient: bool) -> None:
@@ -256,8 +256,8 @@ def _read(store: Store, number: int) -> Holder:
     try:
         about = document.unseal(data, f"{name} in {store.url}")
     except CorruptError:
-        # Nothing of the forest is in these notes, and the beat tells whether somebody works on it.
-        about = {"host": "a machine that its damaged note does not tell"}
+        # Nothing of the forest is in these notes, and the beat shows whether somebody works on it.
+        about = {"host": "a machine that its damaged note does not name"}
     machine, started, pid = about.get("machine"), about.get("started"), int(about.get("pid", 0))
     is_here = machine is not None and str(machine) == _machine()
     is_gone = is_here and started is not None and _started(pid) != str(started)

@@ -119,9 +119,9 @@ def _shard(value: Any, name: str) -> dict[str, Any]:
     return {"digest": value["digest"], "bytes": value["bytes"]}
 
 
-def _forest(told: Any, name: str) -> Summary | None:
+def _forest(values: Any, name: str) -> Summary | None:
     try:
-        return None if told is None else Summary.from_json(told)
+        return None if values is None else Summary.from_json(values)
     except ValueError as error:
         _expect(False, name, "forest", error, "a summary of its trees")
         return None

@@ -122,11 +122,11 @@ def _metrics(found: list[Manifest]) -> dict[str, Any]:
         kind_of,  # without Numba until it is needed
     )
 
-    told = [manifest.metrics.get("calibration") for manifest in found]
-    if any(part is None for part in told):
+    calibrations = [manifest.metrics.get("calibration") for manifest in found]
+    if any(part is None for part in calibrations):
         return {}
-    kind: Any = kind_of(isinstance(told[0], dict) and "squares" in told[0])
-    return {"calibration": kind.between([kind.from_json(part) for part in told]).to_json()}
+    kind: Any = kind_of(isinstance(calibrations[0], dict) and "squares" in calibrations[0])
+    return {"calibration": kind.between([kind.from_json(part) for part in calibrations]).to_json()}
 
 
 def _asked(run: Run) -> dict[str, Any]:

@@ -82,11 +82,11 @@ def save_model(
     content.setdefault("shards", [[min(numbers), max(numbers) + 1]] if numbers else [])
     content.setdefault("plan", None)
     data = encode_forest(*forest.stored())
-    # run.json tells no settings that the rows chose: it is that of earlier and later saves too.
+    # run.json has no settings that the rows chose: it is that of earlier and later saves too.
     summary = replace(Summary.of(forest), parameters=forest.parameters.to_json())
     metrics = {} if forest.calibration is None else {CALIBRATION: forest.calibration.to_json()}
     run = Run.create(path, content)
-    # Rows of huge weights are told as so many rows as a position can be; the forest knows better.
+    # Rows of huge weights count as at most the largest position; the forest stores their weight.
     position = min(int(model_json.get(ROWS_KEY, 0)), LARGEST_POSITION)
     newer = [there for there in run.manifests() if there > position]
     if newer:

@@ -117,7 +117,7 @@ def _check_entries(content: dict[str, Any], name: str) -> None:
 
 
 def refuse_other(store: Store, there: dict[str, Any], own: dict[str, Any]) -> None:
-    """Raise CheckpointError when two run.json ask for different things, and say which."""
+    """Raise CheckpointError when two run.json ask for different things, and name them."""
 
     def asked(content: dict[str, Any]) -> dict[str, Any]:
         return {key: value for key, value in content.items() if key != VERSIONS_KEY}

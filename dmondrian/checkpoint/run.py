@@ -204,7 +204,7 @@ class Run:
         return data
 
     def peek_blob(self, digest: str, start: int, stop: int) -> bytes:
-        """Read some bytes of a shard's state; nothing says that they are the right ones.
+        """Read some bytes of a shard's state; they are not checked.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Trees of a model in a store: which blobs hold them, what a blob says of itself, and reading them.
+"""Trees of a model in a store: which blobs hold them, the header of a blob, and reading them.
 
 Relies on `Run`, the codec and the pieces of a grown run. Promises the order of the trees' numbers,
 and that nothing is decoded beyond the memory that is there.
@@ -34,7 +34,7 @@ class Blob:
 
 @dataclass(frozen=True)
 class Contents:
-    """What a blob says of itself at its start."""
+    """The header of a blob."""
 
     parameters: dict[str, Any]  # of the forest, as JSON
     numbers: tuple[int, ...]  # tree numbers
@@ -69,7 +69,7 @@ def model_blobs(found: Pieces) -> list[Blob]:
 
 
 def peek_blobs(blobs: Sequence[Blob]) -> list[Contents]:
-    """Read what each blob says of itself, without reading its trees.
+    """Read the header of each blob, without reading its trees.
 
     Raises
     ------

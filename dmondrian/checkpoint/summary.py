@@ -25,13 +25,13 @@ Exact = tuple[float, ...]  # a sum that no rounding has changed: floats, each ro
 
 @dataclass(frozen=True)
 class Summary:
-    """What a manifest says of the trees that it names."""
+    """Summary of the trees that a manifest names."""
 
     nodes: int
     memory_bytes: int  # of the nodes, once they are loaded
     gains: tuple[Exact, ...] | None  # worth of the splits on each feature; None where splits have
     # no worth, or one that float64 does not hold
-    parameters: Mapping[str, Any] | None = None  # in use, where run.json does not tell them
+    parameters: Mapping[str, Any] | None = None  # in use, where run.json does not have them
 
     @classmethod
     def of(cls, forest: Forest) -> Summary:
@@ -45,14 +45,14 @@ class Summary:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values; floats go through JSON exactly."""
-        told: dict[str, Any] = {"nodes": self.nodes, "memory_bytes": self.memory_bytes}
-        told["gains"] = None if self.gains is None else [list(gain) for gain in self.gains]
+        values: dict[str, Any] = {"nodes": self.nodes, "memory_bytes": self.memory_bytes}
+        values["gains"] = None if self.gains is None else [list(gain) for gain in self.gains]
         if self.parameters is not None:
-            told["parameters"] = dict(self.parameters)
-        return told
+            values["parameters"] = dict(self.parameters)
+        return values
 
     @classmethod
-    def from_json(cls, told: Any) -> Summary:
+    def from_json(cls, values: Any) -> Summary:
         """Return the summary of :meth:`to_json`, checked.
 
         Raises
@@ -60,18 +60,18 @@ class Summary:
         ValueError
             A value is missing, or has another type or range.
         """
-        if not isinstance(told, dict):
+        if not isinstance(values, dict):
             raise ValueError("it is no object")
-        counts = told.get("nodes"), told.get("memory_bytes")
+        counts = values.get("nodes"), values.get("memory_bytes")
         if not all(type(count) is int and count >= 0 for count in counts):
             raise ValueError("nodes and memory_bytes should be counts")
-        gains, parameters = told.get("gains"), told.get("parameters")
+        gains, parameters = values.get("gains"), values.get("parameters")
         if gains is not None and not (isinstance(gains, list) and all(map(_is_gain, gains))):
             raise ValueError("gains should be lists of numbers, or null")
         if parameters is not None and not isinstance(parameters, dict):
             raise ValueError("parameters should be an object")
         own = None if gains is None else tuple(tuple(map(float, gain)) for gain in gains)
-        return cls(told["nodes"], told["memory_bytes"], own, parameters)
+        return cls(values["nodes"], values["memory_bytes"], own, parameters)
 
     def importances(self) -> list[float] | None:
         """Return the share of each feature in the gains of all splits; zeros if none pays."""
@@ -111,11 +111,11 @@ def exact_sum(values: Iterable[float]) -> Exact:
     The first float is the sum rounded, the next one what that leaves, and so on.
     """
     rest = list(values)
-    told: list[float] = []
+    rounded_once: list[float] = []
     while (rounded := math.fsum(rest)) != 0.0:
-        told.append(rounded)
+        rounded_once.append(rounded)
         rest.append(-rounded)
-    return tuple(told)
+    return tuple(rounded_once)
 
 
 def _is_gain(value: Any) -> bool:

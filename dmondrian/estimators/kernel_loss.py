@@ -42,7 +42,7 @@ from dmondrian.joint_fit.ridge import write_cells
 from dmondrian.joint_fit.sweep_input import first_lifetime
 from dmondrian.kernel_machine.dual_kernels import add_duals, descend
 from dmondrian.kernel_machine.lifetime_grid import grid_of, until_worse
-from dmondrian.kernel_machine.lifetime_search import Rows, heard_rows
+from dmondrian.kernel_machine.lifetime_search import Rows, weighted_rows
 from dmondrian.stats.cell_values import MARK
 
 LOGISTIC_TOLERANCE = 1e-6  # of the largest derivative by a weight, per unit of rows' weight
@@ -310,7 +310,7 @@ def choose_by_loss(
     Parameters as of :func:`dmondrian.kernel_machine.lifetime_search.choose_lifetime`;
     ``validation_errors`` are mean losses.
     """
-    X, y, weights = heard_rows(rows)
+    X, y, weights = weighted_rows(rows)
     is_held = held_out(len(y), fraction)
     learned, held = np.where(is_held, 0.0, weights), np.flatnonzero(is_held)
     end = math.inf if max_lifetime is None else float(max_lifetime)

@@ -1,8 +1,8 @@
-"""A convex loss of the user's own, and what cells say under it.
+"""A convex loss of the user's own, and the values of cells under it.
 
 Cells keep labels (:mod:`dmondrian.stats.labels`), or their mean where that is enough, as it is for
-two classes; the trees are those of any other loss. What each node says is found when it is asked
-for first after learning, by halving intervals of z for all nodes at once.
+two classes; the trees are those of any other loss. The value of each node is found when it is first
+needed after learning, by halving intervals of z for all nodes at once.
 
 The labels of two classes are -1 and 1, and z is limited as under the built-in binary costs. Where
 rows of a cell are of class 1 with probability p, the best z satisfies p l'(z, 1) +
@@ -40,7 +40,7 @@ _WIDEST = 2.0**200
 _LOGS = 8.0
 _GRID_Z, _GRID_Y = 65, 17  # where convexity is looked at
 _ROUGH = 1e-9  # differences that are smaller shares of the values are rounding
-_CLOSE = 1e-6  # likewise of sums and derivatives
+_CLOSE = 1e-6  # such shares of sums and derivatives are rounding too
 _SHARES = (0.0, 0.1, 0.5, 0.9, 1.0)  # of the largest label, where a solution is looked at
 CLASSES = np.array([-1.0, 1.0])  # labels of two classes
 _PROBABILITIES = np.arange(1, 128) / 128.0  # where a loss is asked for probabilities
@@ -134,8 +134,8 @@ class ConvexLoss:
 
     def __repr__(self) -> str:
         names = {"price": self.price, "derivative": self.derivative, "solution": self.solution}
-        told = (f"{name}={f!r}" for name, f in names.items() if f is not None)
-        return f"ConvexLoss({', '.join(told)})"
+        given = (f"{name}={f!r}" for name, f in names.items() if f is not None)
+        return f"ConvexLoss({', '.join(given)})"
 
     def prices(self, z: Any, y: Any) -> np.ndarray:
         """Return the price at each z and label, float64.
@@ -145,7 +145,7 @@ class ConvexLoss:
         z, y : array-like
             Of shapes that broadcast together.
         """
-        return _told(self.price, np.asarray(z, np.float64), np.asarray(y, np.float64))
+        return _values(self.price, np.asarray(z, np.float64), np.asarray(y, np.float64))
 
     def warn_unless_sound(self, y: np.ndarray, bound: float | None) -> None:
         """Warn where price, derivative and solution contradict each other at some of the labels.
@@ -153,7 +153,7 @@ class ConvexLoss:
         Where the price is not convex in z, the derivative falls or is not that of the price, or the
         solution is no minimum. On grids of z: the range of the labels and a bit beyond, and [-8, 8]
         for what is on the scale of a logarithm; or up to the bound. Where the price is not finite
-        it has no say.
+        it is not used.
 
         Parameters
         ----------
@@ -178,7 +178,7 @@ class ConvexLoss:
             is_priced |= bool((~np.isnan(prices)).any())
             fault = _fault_of_prices(z, labels, prices)
             if fault is None and self.derivative is not None:
-                slopes = _finite(_told(self.derivative, z, labels[:, None]))
+                slopes = _finite(_values(self.derivative, z, labels[:, None]))
                 fault = _fault_of_slopes(z, labels, prices, slopes)
             elif fault is None:
                 fault = self._fault_of_solution(z, labels, bound)
@@ -198,20 +198,20 @@ class ConvexLoss:
         ends = labels[[0, -1]]
         for share in _SHARES:
             mean = float((1.0 - share) * ends[0] + share * ends[1])
-            best = float(np.clip(_told(self.solution, np.array([mean]))[0], *_ends(bound)))
+            best = float(np.clip(_values(self.solution, np.array([mean]))[0], *_ends(bound)))
             if not np.isfinite(best):
-                continue  # told where a cell asks for it
+                continue  # an error where a cell needs it
             shares = np.array([1.0 - share, share])[shown := np.array([share < 1.0, share > 0.0])]
-            told = _finite(shares @ _finite(self.prices(z, ends[shown, None])))
+            costs = _finite(shares @ _finite(self.prices(z, ends[shown, None])))
             mine = float(shares @ self.prices(best, ends[shown]))
-            least = float(np.nanmin(told, initial=np.inf))
+            least = float(np.nanmin(costs, initial=np.inf))
             if least < np.inf and not mine <= least + _CLOSE * max(abs(mine), abs(least)):
                 return (
                     f"solution({mean:.4g}) is {best:.4g}, where labels {ends[0]:.4g} and "
                     f"{ends[1]:.4g} of this mean cost {mine:.6g}, at z = "
-                    f"{z[np.nanargmin(told)]:.4g} they cost {least:.6g}: what cells say "
-                    "is no minimum; correct it, or give a derivative where the mean label is not "
-                    "enough"
+                    f"{z[np.nanargmin(costs)]:.4g} they cost {least:.6g}: values of "
+                    "cells are no minimum; correct it, or give a derivative where the mean label "
+                    "is not enough"
                 )
         return None
 
@@ -231,9 +231,9 @@ class ConvexLoss:
         )
 
     def why_no_probabilities(self, bound: float | None) -> str | None:
-        """Return why z tells no probability of two classes; None where it does.
+        """Return why z has no probability of two classes; None where it has.
 
-        It does if the best z of each probability, within the bound, is the best of no other:
+        It has if the best z of each probability, within the bound, is the best of no other:
         looked at for 127 of them.
 
         Parameters
@@ -253,19 +253,19 @@ class ConvexLoss:
         if self.solution is not None:
 
             def best(p: np.ndarray) -> np.ndarray:
-                return _told(self.solution, 2.0 * p - 1.0)
+                return _values(self.solution, 2.0 * p - 1.0)
 
             ends = np.zeros_like(z), np.ones_like(z)
             least = _halved(lambda p: best(p) >= z, *ends)
             return 0.5 * least + 0.5 * _halved(lambda p: best(p) > z, least, ends[1])
-        rise, fall = (_told(self.derivative, z, np.full_like(z, y)) for y in CLASSES)
+        rise, fall = (_values(self.derivative, z, np.full_like(z, y)) for y in CLASSES)
         with np.errstate(all="ignore"):
             return np.clip(rise / (rise - fall), 0.0, 1.0)
 
     def solve(
         self, tree: nodes.Tree, bound: float | None, is_binary: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return what each node says and what its rows lose by it, float64 [m] each; 0 if empty.
+        """Return the value of each node and the loss of its rows, float64 [m] each; 0 if empty.
 
         Of a loss with a ``solution``, where labels are no classes, nodes know the number and the
         mean of labels. Where for all labels of one mean the same z is best,
@@ -302,7 +302,7 @@ class ConvexLoss:
         elif self.derivative is not None:
             labels, weights = kept_labels(tree, seen)
         if self.solution is not None:
-            z[seen] = np.clip(_told(self.solution, mean), *_ends(bound))
+            z[seen] = np.clip(_values(self.solution, mean), *_ends(bound))
             if len(wrong := np.flatnonzero(~np.isfinite(z[seen]))):
                 raise ParameterError(
                     f"solution({mean[wrong[0]]:.6g}) is {z[seen][wrong[0]]}, expected a finite "
@@ -330,8 +330,8 @@ class ConvexLoss:
         """
 
         def slope(z: np.ndarray) -> np.ndarray:
-            told = _told(self.derivative, z[:, None], labels)
-            found: np.ndarray = (weights * np.where(weights > 0.0, told, 0.0)).sum(axis=1)
+            slopes = _values(self.derivative, z[:, None], labels)
+            found: np.ndarray = (weights * np.where(weights > 0.0, slopes, 0.0)).sum(axis=1)
             return found
 
         low, high = (np.full(len(labels), end) for end in _ends(bound))
@@ -356,7 +356,7 @@ def _why_no_probabilities(loss: ConvexLoss, bound: float | None) -> str | None:
     p = _PROBABILITIES
     try:
         if loss.solution is not None:
-            z = _told(loss.solution, 2.0 * p - 1.0)
+            z = _values(loss.solution, 2.0 * p - 1.0)
         else:
             labels = np.broadcast_to(CLASSES, (len(p), 2))
             z = loss._best(labels, np.stack([1.0 - p, p], axis=1), bound, is_binary=True)
@@ -372,7 +372,7 @@ def _why_no_probabilities(loss: ConvexLoss, bound: float | None) -> str | None:
         return (
             f"where class 1 has probability {p[off[0]]:.4g} the best z is {z[off[0]]:.4g}, which "
             "is the best z of other probabilities too, as with the hinge: it is no proper "
-            "composite loss, and z tells the class alone"
+            "composite loss, and z gives the class alone"
         )
     return f"hardly any probability has its best z within the bound {bound:g}: give a larger one"
 
@@ -381,20 +381,20 @@ def _check_function(name: str, given: Any, n_numbers: int) -> None:
     try:
         inspect.signature(given).bind(*[0.0] * n_numbers)
     except ValueError:
-        return  # some built-in functions do not tell
+        return  # some built-in functions have no signature
     except TypeError as error:
-        told = "a number" if n_numbers == 1 else "two numbers, z and y"
-        raise ParameterError(f"{name} should be a function of {told}: {error}") from error
+        expected = "a number" if n_numbers == 1 else "two numbers, z and y"
+        raise ParameterError(f"{name} should be a function of {expected}: {error}") from error
 
 
-def _told(function: Any, *at: np.ndarray) -> np.ndarray:
-    """Return what a function says; that it is not finite somewhere is for others to tell."""
+def _values(function: Any, *at: np.ndarray) -> np.ndarray:
+    """Return the values of a function, which need not be finite."""
     with np.errstate(all="ignore"):
         return elementwise(function)(*at)
 
 
-def _finite(told: np.ndarray) -> np.ndarray:
-    return np.where(np.isfinite(told), told, np.nan)
+def _finite(values: np.ndarray) -> np.ndarray:
+    return np.where(np.isfinite(values), values, np.nan)
 
 
 def _fault_of_prices(z: np.ndarray, labels: np.ndarray, prices: np.ndarray) -> str | None:
@@ -405,7 +405,7 @@ def _fault_of_prices(z: np.ndarray, labels: np.ndarray, prices: np.ndarray) -> s
         return None
     return (
         f"the loss is curved downwards at z = {z[worst[1] + 1]:.4g}, y = {labels[worst[0]]:.4g}: "
-        "what cells say may be no minimum; use a convex loss, or a bound within which it is convex"
+        "values of cells may be no minimum; use a convex loss, or a bound within which it is convex"
     )
 
 
@@ -420,9 +420,9 @@ def _fault_of_slopes(
     worst = np.unravel_index(np.argmax(falls), falls.shape)
     if falls[worst] > _ROUGH * np.nanmax(np.abs(slopes), initial=0.0):
         return (
-            f"the derivative falls before z = {z[worst[1]]:.4g}, y = {labels[worst[0]]:.4g}: what "
-            "cells say may be no minimum; use a convex loss of all z, or a bound within which the "
-            "derivative does not fall"
+            f"the derivative falls before z = {z[worst[1]]:.4g}, y = {labels[worst[0]]:.4g}: "
+            "values of cells may be no minimum; use a convex loss of all z, or a bound where "
+            "the derivative does not fall"
         )
     step = np.diff(z)
     chords = np.diff(prices, axis=1) / step
@@ -435,8 +435,8 @@ def _fault_of_slopes(
     return (
         f"the derivative is not that of the price: at y = {labels[worst[0]]:.4g} the price rises "
         f"by {chords[worst]:.4g} per unit from z = {z[worst[1]]:.4g} to {z[worst[1] + 1]:.4g}, "
-        f"the derivative is {slopes[worst]:.4g} and {slopes[worst[0], worst[1] + 1]:.4g}; what "
-        "cells say may be no minimum: correct one of the two"
+        f"the derivative is {slopes[worst]:.4g} and {slopes[worst[0], worst[1] + 1]:.4g}; values "
+        "of cells may be no minimum: correct one of the two"
     )
 
 

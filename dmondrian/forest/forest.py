@@ -198,7 +198,7 @@ class Forest(Ensemble):
         return header, stored_fields(self.parameters, self.trees, rows), rows
 
     def _header(self) -> dict[str, Any]:
-        """Return what a state says beside its trees."""
+        """Return the header of a state: all but its trees."""
         self._check_whole()
         scalars = [
             {
@@ -301,12 +301,12 @@ class Forest(Ensemble):
 
 def _exact_of(header: dict[str, Any], joint: Joint, trees: Sequence[nodes.Tree]) -> Exact | None:
     """Return the exact fit of a header, None where there is none."""
-    told, beside = header.get("exact"), header.get("beside")
+    fit, beside = header.get("exact"), header.get("beside")
     if joint.is_averaged:
         return None if beside is None else Averaged.from_beside(beside, joint, trees)
-    if told is None:
+    if fit is None:
         return None
-    exact = Exact.from_json(told, joint, len(trees))
+    exact = Exact.from_json(fit, joint, len(trees))
     exact.check_columns(trees)
     exact.take_beside(beside)
     return exact
@@ -323,12 +323,12 @@ def _columns_of(parameters: ForestParameters, trees: Sequence[dict[str, np.ndarr
 def tree_fields(
     parameters: ForestParameters, tree: nodes.Tree, copy: bool = True
 ) -> dict[str, np.ndarray]:
-    """Return all that a forest's tree knows of its nodes, as one array per field."""
-    told = nodes.fields(tree) if copy else nodes.views(tree)
+    """Return what a tree stores of its nodes, as one array per field."""
+    fields = nodes.fields(tree) if copy else nodes.views(tree)
     if not parameters.has_fringe:
-        return told
-    del told["odds"], told["odds_exponent"]  # nothing is weighed
-    return {**told, **fringe_settings.fields(tree)}
+        return fields
+    del fields["odds"], fields["odds_exponent"]  # there are no weights
+    return {**fields, **fringe_settings.fields(tree)}
 
 
 def stored_fields(
@@ -336,7 +336,7 @@ def stored_fields(
 ) -> Iterator[dict[str, np.ndarray]]:
     """Yield what :func:`tree_fields` does, boxes as differences; arrays are used again.
 
-    ``rows`` tells how many nodes each tree has.
+    ``rows`` are the numbers of nodes of the trees.
     """
     lower, upper = np.empty((2, max(rows, default=0), parameters.n_features), np.float32)
     for tree, used in zip(trees, rows, strict=True):

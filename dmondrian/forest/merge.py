@@ -5,7 +5,7 @@ number can be merged: a cell is split where the rows of all parts together ask f
 those of one forest that learned all rows, byte for byte where weights are whole numbers (sums of
 targets up to the order of additions; ranks of labels as long as none was forgotten); node ids
 follow the order in which cells were split. It holds where a prediction is made of statistics alone:
-not for a mixture over prunings, whose weights depend on what was said before each row, and not
+not for a mixture over prunings, whose weights depend on the predictions before each row, and not
 under a cap on nodes.
 
 Relies on the growth of :mod:`dmondrian.growth.cube`.
@@ -102,9 +102,9 @@ def _absorb(forest: Forest, index: int, other: nodes.Tree) -> None:
 
 
 def _cells(tree: nodes.Tree, shift: float, has_moments: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return points that stand for the leaves with rows, float32 [c, d], and what they know.
+    """Return points that stand for the leaves with rows, float32 [c, d], and their statistics.
 
-    A leaf of several points is told by two corners of its box, the second knowing nothing:
+    A leaf of several points is two corners of its box, the second without statistics:
     they lie in its cell, and two are enough to have the cells around it split.
     """
     arrays = nodes.fields(tree)

@@ -82,7 +82,7 @@ def check_header(header: Any, n_trees: int) -> list[dict[str, Any]]:
     if not isinstance(header, dict) or header.get("format") not in (FORMAT, NESTED):
         found = header.get("format") if isinstance(header, dict) else type(header).__name__
         raise CorruptError(
-            f"this version reads forests of formats {FORMAT} and {NESTED}, this one says "
+            f"this version reads forests of formats {FORMAT} and {NESTED}, this one is of "
             f"{found!r}: use the version of dmondrian that wrote it"
         )
     entries = header.get("trees")
@@ -96,8 +96,8 @@ def check_header(header: Any, n_trees: int) -> list[dict[str, Any]]:
         number, root, floats = entry["number"], entry["root"], entry["floats"]
         whole = all(isinstance(v, int) and not isinstance(v, bool) for v in (number, root))
         if not whole or not 0 <= number < 2**62:
-            told = f"{str(number)[:40]!r}, {str(root)[:40]!r}"
-            raise CorruptError(f"impossible tree number or root: {told}")
+            shown = f"{str(number)[:40]!r}, {str(root)[:40]!r}"
+            raise CorruptError(f"impossible tree number or root: {shown}")
         if not isinstance(floats, list) or len(floats) != nodes.N_HEADER_FLOATS:
             raise CorruptError(f"a tree's header should have {nodes.N_HEADER_FLOATS} floats")
         values = [decode_float(value) for value in floats]
@@ -211,18 +211,18 @@ def check_links(entry: dict[str, Any], arrays: dict[str, np.ndarray], n_features
     if not 0 <= root < n_nodes or parent[root] != -1:
         raise CorruptError(where + f"root {root} is not the root of {n_nodes} nodes")
     # Every node but the root is the child of exactly one; times that increase downward then leave
-    # no room for a cycle.
+    # none for a cycle.
     feature, time = arrays["feature"], arrays["time"]
     given = (read_only(array) for array in (left, right, parent, feature, time))
     found = faults_of_links(*given, n_features)
-    for fault, told in (
+    for fault, message in (
         (state_kernels.NO_TREE, "its links do not form a binary tree"),
         (state_kernels.BAD_FEATURE, f"it splits on features outside 0..{n_features - 1}"),
         (state_kernels.BAD_TIME, "its split times do not increase downward"),
         (state_kernels.BAD_END, "its leaves should have split time inf"),
     ):
         if found & fault:
-            raise CorruptError(where + told)
+            raise CorruptError(where + message)
 
 
 def check_values(entry: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
@@ -263,13 +263,13 @@ def check_statistics(
     given = (read_only(arrays[name]) for name in ("stat", "left", "parent"))
     n_squares = 1 if has_signed_prices else 2  # squares, and prices
     found = faults_of_statistics(*given, is_counts, n_squares, may_be_empty, "fringe" in arrays)
-    for fault, told in (
+    for fault, message in (
         (state_kernels.BAD_WEIGHT, "its statistics should be finite, its row counts positive"),
         (state_kernels.BAD_COUNT, "its classes should count no less than 0 and no more than all"),
         (state_kernels.BAD_SQUARE, "its squares and prices should not be negative"),
     ):
         if found & fault:
-            raise CorruptError(where + told)
+            raise CorruptError(where + message)
 
 
 def check_fit(entry: dict[str, Any], stat: np.ndarray) -> None:
@@ -277,10 +277,10 @@ def check_fit(entry: dict[str, Any], stat: np.ndarray) -> None:
 
     Marks become numbers of columns, which kernels index by; those of roots may have a half.
     """
-    mark, heard, rows = stat[:, MARK - nodes.STAT], stat[:, WEIGHT - nodes.STAT], entry["floats"]
-    told = np.append(2.0 * mark, rows[nodes.N_ROWS])
-    whole = (told >= 0.0) & (told <= _MOST_ROWS) & (told == np.floor(told))
-    if not (whole.all() and (heard >= 0.0).all() and math.isfinite(rows[nodes.UNIT])):
+    mark, weight, rows = stat[:, MARK - nodes.STAT], stat[:, WEIGHT - nodes.STAT], entry["floats"]
+    counts = np.append(2.0 * mark, rows[nodes.N_ROWS])
+    whole = (counts >= 0.0) & (counts <= _MOST_ROWS) & (counts == np.floor(counts))
+    if not (whole.all() and (weight >= 0.0).all() and math.isfinite(rows[nodes.UNIT])):
         raise CorruptError(f"tree {entry['number']}: its cells' marks and rows should be counts")
 
 

@@ -21,10 +21,10 @@ from dmondrian.joint_fit.minibatch import joint_of
 from dmondrian.joint_fit.sweep_input import cuts_of
 from dmondrian.kernel_machine.lifetime_search import (
     Rows,
-    heard_rows,
     labels_of,
     realised,
     sweep_exactly,
+    weighted_rows,
 )
 
 
@@ -36,7 +36,7 @@ def averaged(
     max_lifetime: float | None,
     prior: str,
 ) -> tuple[Forest, KernelPath]:
-    """Return a forest that says the average over lifetimes, and the path of the fits.
+    """Return a forest that predicts the average over lifetimes, and the path of the fits.
 
     Parameters as of :func:`dmondrian.kernel_machine.lifetime_search.choose_lifetime`.
 
@@ -51,7 +51,7 @@ def averaged(
             'lifetime="average" needs cells of the cube and exact fits: use domain="cube" with '
             'fitting="joint" and solver="cholesky" or "auto", or lifetime="validation"'
         )
-    X, y, weights = heard_rows(rows)
+    X, y, weights = weighted_rows(rows)
     forest = realised(parameters, n_trees, X, weights, n_threads, max_lifetime, joint.max_columns)
     held = np.empty(0, np.int64)
     labels, _ = labels_of(as_targets(y, joint.n_outputs), weights, held, joint.scale)

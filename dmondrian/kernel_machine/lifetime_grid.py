@@ -6,7 +6,7 @@ further; what cells know goes with their rows.
 
 Relies on :mod:`dmondrian.joint_fit.minibatch`, and on partitions that do not depend on how far they
 are realised. Promises that going on to a longer lifetime changes no forecast of a row that is
-learned before it is heard again.
+learned before it is used again.
 
 Shapes: n rows, T trees, k outputs, L lifetimes.
 
@@ -35,7 +35,7 @@ _PASSES = 2  # over the rows at each lifetime
 _AHEAD = 2.0  # times what is realised: how far trees are drawn the next time
 _MOST_STEPS = 400
 _PATIENCE = 6  # so many lifetimes in a row much worse than the best: longer ones are not tried
-_WORSE = 1.1  # times the best error: before cells tell anything errors only waver
+_WORSE = 1.1  # times the best error: before cells have learned enough errors only waver
 
 
 class WarmSweep:
@@ -119,16 +119,16 @@ class WarmSweep:
         self.lifetime = lifetime
         self.n_columns += self._cut()
 
-    def hear(self, y: np.ndarray) -> None:
-        """Let the cells hear the rows that are learned, once; ``y`` float64 [n]."""
+    def apply_rows(self, y: np.ndarray) -> None:
+        """Apply the rows that are learned to their cells, once; ``y`` float64 [n]."""
         rows = self._learned
         hear_again(self._forest, self._cells, rows, y[rows], self._weights[rows])
 
     def forecasts(self, rows: np.ndarray) -> np.ndarray:
-        """Return what the cells say of ``rows`` int64 [a] of those given, float64 [a, k]."""
+        """Return the predictions of ``rows`` int64 [a] of those given, float64 [a, k]."""
         sums = said_of(self._forest, self._cells, rows, is_under_way=False).sums
-        told: np.ndarray = sums / len(self._forest.placed)
-        return told
+        mean: np.ndarray = sums / len(self._forest.placed)
+        return mean
 
     def errors(self, y: np.ndarray, held: np.ndarray) -> Iterator[tuple[float, int, float]]:
         """Yield lifetimes, their columns and the mean squared errors of rows ``held`` int64 [a].
@@ -139,7 +139,7 @@ class WarmSweep:
         for lifetime in grid_of(self._realised, self._end):
             self.cut_to(lifetime)
             for _ in range(_PASSES):
-                self.hear(y)
+                self.apply_rows(y)
             squares = (self.forecasts(held) - targets) ** 2
             yield lifetime, self.n_columns, math.fsum(squares.ravel()) / len(held)
 
@@ -168,16 +168,16 @@ def until_worse(
     The last one has more than ``most`` columns, or errors have long risen; one is enough where
     fewer than two rows are ``known``.
     """
-    told: list[tuple[float, int, float]] = []
+    kept: list[tuple[float, int, float]] = []
     errors: list[float] = []
     for one in tried:
-        told.append(one)
+        kept.append(one)
         errors.append(one[2])
         if one[1] > most or known < 2:
             break
         if len(errors) > _PATIENCE and min(errors[-_PATIENCE:]) > _WORSE * min(errors):
             break
-    times, columns, _ = zip(*told, strict=True)
+    times, columns, _ = zip(*kept, strict=True)
     return np.array(times), np.array(columns), np.array(errors)
 
 

@@ -4,7 +4,7 @@ The partitions of a lifetime are those of all longer ones with the later cuts le
 sweep over the cuts of all trees (:mod:`dmondrian.joint_fit.lifetime_sweep_kernels`) gives the ridge
 fit after each cut, its held-out error and its marginal likelihood. By mini-batches: lifetimes on a
 grid, where each cell begins with the value of the cell that held it, which changes no forecast, and
-rows are heard once more.
+rows are used once more.
 
 Relies on partitions that do not depend on how far they are realised. Promises a pure function of
 parameters and rows.
@@ -74,7 +74,7 @@ def choose_lifetime(
             f'lifetime="{by}" needs exact fits: use fitting="joint" with solver="cholesky" or '
             '"auto", or lifetime="validation"'
         )
-    X, y, weights = heard_rows(rows)
+    X, y, weights = weighted_rows(rows)
     is_held = held_out(len(y), fraction) if by == "validation" else np.zeros(len(y), bool)
     learned, held = np.where(is_held, 0.0, weights), np.flatnonzero(is_held)
     is_exact = needs_exact or joint.solver == "cholesky" or not joint.is_joint
@@ -107,12 +107,12 @@ def _within(times: np.ndarray, at: int, end: float) -> float:
     return float(0.5 * (times[at] + last))
 
 
-def heard_rows(rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def weighted_rows(rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the rows that have weight: X, y, w."""
     X, y, w = rows
     weights = np.ones(len(y)) if w is None else np.array(w, np.float64)
-    heard = weights > 0.0
-    return np.ascontiguousarray(X[heard]), y[heard], weights[heard]
+    kept = weights > 0.0
+    return np.ascontiguousarray(X[kept]), y[kept], weights[kept]
 
 
 def realised(

@@ -31,7 +31,7 @@ from dmondrian.tree.box_encoding import read_only
 from dmondrian.tree.quantization import round_rows
 from dmondrian.tuning.feature_scales import learn_scales
 
-# Settings that can be left to the stream, and the values of the estimator that say so.
+# Settings that can be left to the stream, and the values of the estimator's parameters then.
 OPEN_SETTINGS = {
     "alpha": ("auto",),
     "charge_opening": ("auto",),
@@ -42,7 +42,7 @@ WIDEST_AUTO = 200  # features up to which scales are learned unasked: in seconds
 FIRST, LAST = 512, 4096  # distinct rows that settings are chosen from, and by default for good
 # Fewer cannot be cut into the chunks of a progressive loss; more make each checkpoint large.
 LEAST_WARMUP, LARGEST_WARMUP = 32, 2**16
-_LEAST_LOG = 64  # rows that there is room for, once there are any
+_LEAST_LOG = 64  # capacity in rows, once there are any
 _REPEATS = 16  # times as many rows are kept at most: more are seen where few of them differ
 START_ALPHA = 0.5  # pseudo-count before the first choice, times 1 / K
 # Candidates: alpha times K, opening price. More rows prefer less alpha than 4096 do, and more
@@ -135,7 +135,7 @@ def merge_equal(X: np.ndarray, y: np.ndarray, w: np.ndarray) -> Rows:
 
 
 def _is_new(X: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Tell of each row whether it differs from the one before, bool [n]."""
+    """Return whether each row differs from the one before, bool [n]."""
     differs = (X[1:] != X[:-1]).any(axis=1) | (y[1:] != y[:-1])
     return np.concatenate([[True], differs])
 
@@ -151,7 +151,7 @@ def _candidates(parameters: ForestParameters, auto: Sequence[str]) -> list[Fores
     n_classes = parameters.n_classes
     if n_classes == 0:
         return [parameters]
-    told = [
+    settings = [
         (
             share / n_classes if "alpha" in auto else parameters.alpha,
             charge if "charge_opening" in auto else parameters.charge_opening,
@@ -160,7 +160,7 @@ def _candidates(parameters: ForestParameters, auto: Sequence[str]) -> list[Fores
     ]
     return [
         parameters.replace(alpha=alpha, charge_opening=charge)
-        for alpha, charge in dict.fromkeys(told)
+        for alpha, charge in dict.fromkeys(settings)
     ]
 
 
@@ -184,7 +184,7 @@ class _Log:
     ) -> _Log:
         """Return the log of the first ``n`` rows and of these; the same, if it ends there.
 
-        ``most`` are the rows that may come in all: there is room for no more.
+        ``most`` are the rows that may come in all, the largest capacity.
         """
         log, end = self, n + len(X)
         if self.n != n or end > len(self.y):
@@ -295,12 +295,12 @@ class Warmup:
             name: base64.b64encode(values.astype(dtype).tobytes()).decode("ascii")
             for (name, dtype), values in zip(_STORED.items(), self.rows, strict=True)
         }
-        told = {"auto": list(self.auto), **kept}
+        values = {"auto": list(self.auto), **kept}
         # Left out where it is the default: the bytes are those of versions that knew no other.
-        return told if self.warmup_rows == LAST else {**told, "warmup_rows": self.warmup_rows}
+        return values if self.warmup_rows == LAST else {**values, "warmup_rows": self.warmup_rows}
 
     @classmethod
-    def from_json(cls, told: Any, parameters: ForestParameters) -> Warmup:
+    def from_json(cls, values: Any, parameters: ForestParameters) -> Warmup:
         """Return the warm-up of :meth:`to_json`, checked.
 
         Raises
@@ -308,17 +308,17 @@ class Warmup:
         CorruptError
             If it is not one that a forest of these parameters can have.
         """
-        if not isinstance(told, dict) or set(told) - {"warmup_rows"} != {"auto", *_STORED}:
+        if not isinstance(values, dict) or set(values) - {"warmup_rows"} != {"auto", *_STORED}:
             raise CorruptError(f"a warm-up should have the keys auto, {', '.join(_STORED)}")
-        last = told.get("warmup_rows", LAST)
+        last = values.get("warmup_rows", LAST)
         if type(last) is not int or not LEAST_WARMUP <= last <= LARGEST_WARMUP:
             raise CorruptError(f"a warm-up cannot be of {str(last)[:80]!r} rows")
-        auto, d, known = told["auto"], parameters.n_features, sorted(OPEN_SETTINGS)
+        auto, d, known = values["auto"], parameters.n_features, sorted(OPEN_SETTINGS)
         if not isinstance(auto, list) or not auto or any(name not in known for name in auto):
-            told = f"{str(auto)[:80]!r}"
-            raise CorruptError(f"a warm-up chooses among {known}, not {told}")
+            shown = f"{str(auto)[:80]!r}"
+            raise CorruptError(f"a warm-up chooses among {known}, not {shown}")
         try:
-            raw = {name: base64.b64decode(told[name], validate=True) for name in _STORED}
+            raw = {name: base64.b64decode(values[name], validate=True) for name in _STORED}
         except (TypeError, ValueError, binascii.Error) as error:
             raise CorruptError(f"the rows of a warm-up cannot be read: {error}") from None
         n = len(raw["y"]) // 8

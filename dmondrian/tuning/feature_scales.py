@@ -20,7 +20,7 @@ Scales are judged by the progressive loss of a small forest, and found in two se
 
 Relies on :mod:`dmondrian.prequential.progressive_validation` and
 :mod:`dmondrian.ensemble.feature_importances`. Promises powers of two, so that scaling a float32
-loses nothing and thresholds can be told in the units of the data; no scale other than 1 for a
+loses nothing and thresholds can be given in the units of the data; no scale other than 1 for a
 column that is constant here, of which nothing is known; and no scales unless the judging forest,
 which the evolution never sees, does better by two standard errors.
 
@@ -127,8 +127,8 @@ def _idle(
 ) -> np.ndarray:
     """Return which features forecast no better alone than none does, bool [d].
 
-    None where all do: features that help together only cannot be told from noise like this, and
-    where there are others the judging forest has the last word on them.
+    None where all do: features that help only together cannot be distinguished from noise so,
+    and where there are others the judging forest has the last word on them.
     """
     losses = _losses_alone(parameters, varies, rows, n_threads)
     idle = varies & (losses[:-1] >= losses[-1])
@@ -140,8 +140,8 @@ def _losses_alone(
 ) -> np.ndarray:
     """Return what small forests lose of each feature that varies alone, then of none, [d + 1].
 
-    A column alone makes the same trees as among constant ones, which it is spared; but what a
-    hierarchy says of them depends on their number.
+    A column alone makes the same trees as among constant ones, which are left out; but the
+    predictions of a hierarchy depend on their number.
     """
     X, y, w = rows
     losses = np.full(len(varies) + 1, np.inf)
@@ -227,7 +227,7 @@ def _levelled(log_scales: np.ndarray, varies: np.ndarray, least: np.ndarray) -> 
 def _log2_whole(values: np.ndarray) -> np.ndarray:
     """Return log2 of values >= 0 over their largest, to the nearest whole number.
 
-    By the exponents of floats: no machine's logarithm has a say.
+    By the exponents of floats: the result depends on no machine's logarithm.
     """
     largest = values.max()
     if largest <= 0.0:

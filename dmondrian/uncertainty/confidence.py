@@ -4,7 +4,7 @@ The forest's mean of cells is linear in the labels, f(x) = sum_i W_i(x) y_i, wit
 W_i(x) = mean over trees of 1{x_i in the cell of x} / N(cell of x). The partition does not look at
 the labels, so given rows and partition the variance of f(x) is the sum of W_i(x)^2 sigma^2(x_i),
 about sigma^2(x) ||W(x)||^2, and f(x) +- z sigma(x) ||W(x)|| is the interval.
-What the interval leaves out: the bias, and what other trees would have said.
+What the interval leaves out: the bias, and the predictions of other trees.
 
 **Bias.** With many rows a cell of lifetime l reaches from an interior x by independent
 E_1, E_2 ~ Exp(l) down and up each axis (M17, Appendix A). For u uniform on [-E_1, E_2], E u = 0 and
@@ -26,7 +26,7 @@ l (4 - 4 ln 2) / 3 per feature. Nothing here uses this limit: ||W|| is counted f
 Relies on :meth:`dmondrian.ensemble.ensemble.Ensemble.answers`. Promises weights that are exactly
 those of the forest's predictions, or an error where the rows are not those that it learned.
 
-Shapes: n rows asked, m rows learned, d features, T trees, L lifetimes.
+Shapes: n rows to predict, m rows learned, d features, T trees, L lifetimes.
 
 References: Cattaneo, Klusowski, Underwood (2023), "Inference with Mondrian Random Forests",
 arXiv:2310.09702 (CKU); Mourtada, Gaiffas, Scornet (2017) (M17).
@@ -74,12 +74,12 @@ def weight_norms(
     DataError
         If ``learned`` are other rows.
     """
-    speakers, members = _speakers(forest, X, learned, lifetimes)
-    share = np.broadcast_to((shares / len(forest.trees))[:, None], speakers.shape)
-    who = np.broadcast_to(np.arange(len(X))[:, None, None], speakers.shape)
-    speaks = speakers >= 0
-    places = who[speaks], speakers[speaks]
-    chosen = sparse.csr_matrix((share[speaks], places), (len(X), members.shape[0]))
+    predicting, members = _predicting_nodes(forest, X, learned, lifetimes)
+    share = np.broadcast_to((shares / len(forest.trees))[:, None], predicting.shape)
+    who = np.broadcast_to(np.arange(len(X))[:, None, None], predicting.shape)
+    has_node = predicting >= 0
+    places = who[has_node], predicting[has_node]
+    chosen = sparse.csr_matrix((share[has_node], places), (len(X), members.shape[0]))
     found = np.empty(len(X))
     for start in range(0, len(X), _CHUNK):
         weights = chosen[start : start + _CHUNK] @ members
@@ -87,53 +87,54 @@ def weight_norms(
     return found
 
 
-def _speakers(
+def _predicting_nodes(
     forest: Ensemble, X: np.ndarray, learned: np.ndarray, lifetimes: np.ndarray
 ) -> tuple[np.ndarray, sparse.csr_matrix]:
-    """Return which node speaks at each row, lifetime and tree, and which rows it speaks of.
+    """Return the node that predicts each row, by lifetime and tree, and the rows of each node.
 
-    The first, int64 [n, L, T], counts the nodes of all trees that speak at all; it is -1 where an
-    empty cell says 0. The second is [nodes, m], 1 / N where a row is one of the N below the node.
+    The first, int64 [n, L, T], numbers the nodes of all trees that predict at all; it is -1 where
+    an empty cell predicts 0. The second is [nodes, m], 1 / N where a row is one of the N below the
+    node.
     """
     loss = Cell(bool(forest.parameters.empty_prior))
-    asked = forest.policies._replace(loss=loss)
+    of_cells = forest.policies._replace(loss=loss)
     end = np.array([forest.parameters.realised_lifetime])
-    said = forest.answers(X, asked, lifetimes, 1)[..., 0].astype(np.int64)
-    leaves = forest.answers(learned, asked, end, 1)[:, :, 0, 0].astype(np.int64)
-    speakers, n_speaking = np.full((*said.shape[1:], len(said)), -1), 0
+    cells = forest.answers(X, of_cells, lifetimes, 1)[..., 0].astype(np.int64)
+    leaves = forest.answers(learned, of_cells, end, 1)[:, :, 0, 0].astype(np.int64)
+    predicting, n_nodes = np.full((*cells.shape[1:], len(cells)), -1), 0
     where, which = [], []
     for t, tree in enumerate(forest.trees):
-        nodes_here, index = np.unique(said[t], return_inverse=True)
-        n_silent = int(nodes_here[0] < 0)
-        index = index.reshape(said.shape[1:])
-        speakers[..., t] = np.where(index < n_silent, -1, index - n_silent + n_speaking)
-        at, row = _members(tree, nodes_here[n_silent:], leaves[t])
-        where.append(at + n_speaking)
+        nodes_here, index = np.unique(cells[t], return_inverse=True)
+        n_empty = int(nodes_here[0] < 0)
+        index = index.reshape(cells.shape[1:])
+        predicting[..., t] = np.where(index < n_empty, -1, index - n_empty + n_nodes)
+        at, row = _members(tree, nodes_here[n_empty:], leaves[t])
+        where.append(at + n_nodes)
         which.append(row)
-        n_speaking += len(nodes_here) - n_silent
+        n_nodes += len(nodes_here) - n_empty
     places = np.concatenate(where), np.concatenate(which)
-    share = 1.0 / np.bincount(places[0], minlength=n_speaking)[places[0]]
-    return speakers, sparse.csr_matrix((share, places), (n_speaking, len(learned)))
+    share = 1.0 / np.bincount(places[0], minlength=n_nodes)[places[0]]
+    return predicting, sparse.csr_matrix((share, places), (n_nodes, len(learned)))
 
 
 def _members(
-    tree: nodes.Tree, speaking: np.ndarray, leaf: np.ndarray
+    tree: nodes.Tree, chosen_nodes: np.ndarray, leaf: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return pairs (which of the nodes, row below it), int64 each; rows are given by their leaf."""
     number = np.full(len(tree.i), -1)
-    number[speaking] = np.arange(len(speaking))
+    number[chosen_nodes] = np.arange(len(chosen_nodes))
     row, at = np.arange(len(leaf)), leaf
     where, which = [at[:0]], [row[:0]]
     while len(row):
-        speaks = number[at] >= 0
-        where.append(number[at[speaks]])
-        which.append(row[speaks])
+        has_node = number[at] >= 0
+        where.append(number[at[has_node]])
+        which.append(row[has_node])
         at = tree.i[at, nodes.PARENT]
         row, at = row[at >= 0], at[at >= 0]
     pairs = np.concatenate(where), np.concatenate(which)
-    n_below = np.bincount(pairs[0], minlength=len(speaking))
+    n_below = np.bincount(pairs[0], minlength=len(chosen_nodes))
     total = tree.head_f[nodes.TOTAL_WEIGHT]
-    if len(leaf) != total or (n_below != tree.d[speaking, nodes.STAT]).any():
+    if len(leaf) != total or (n_below != tree.d[chosen_nodes, nodes.STAT]).any():
         raise DataError(
             f"the {len(leaf)} rows given are not the {total:g} that the forest learned: give all "
             "of them, none of them twice; rows that were learned with weights cannot be given"

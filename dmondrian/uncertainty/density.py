@@ -1,6 +1,6 @@
 r"""Densities on the unit cube from Mondrian trees (Z24, section 6.6).
 
-A tree says h on each cell A of a lifetime, within [-beta_n, beta_n]: log(n_A / (n vol A)) moved
+A tree predicts h on each cell A of a lifetime, within [-beta_n, beta_n]: log(n_A / (n vol A)) moved
 into these limits, or the value of least empirical risk (:mod:`dmondrian.ensemble.density_risk`), in
 either case -beta_n on empty ones. Its density is f_t = exp(h) / Z_t, and Z_t = sum of vol A exp(h)
 over cells with rows + (the rest of the volume) exp(-beta_n) is exact. The forest is exp of the mean
@@ -10,12 +10,12 @@ mean of the trees' densities, f = G / Z with G = (prod f_t)^(1/T) and Z = integr
 **Normalising a forest.** Z is an integral over the common refinement of T partitions. With A the
 arithmetic mean of the f_t, a density that is easy to draw from, Z = E_A[G / A], and G / A is in
 (0, 1] everywhere: the mean of N draws has a standard error of at most 1 / (2 sqrt(N)), and in
-truth of its own deviation, which is told. Draws come in equal numbers from each tree and are keyed
-by the seed.
+truth of its own deviation, which is returned (``error``). Draws come in equal numbers from each
+tree and are keyed by the seed.
 
 **Many features.** Where rows are a small part of the cube, the density there is larger than the
 limit e^beta_n and is cut, while the rest of the volume keeps e^-beta_n: a tree of many small cells
-comes close to the uniform density. The mass of cells without rows tells (``empty_mass``): it
+comes close to the uniform density. The mass of cells without rows (``empty_mass``)
 should be small beside that of the rows.
 
 **Drawing from it.** Draws from A that are kept with probability G / A are draws from f, exactly; a
@@ -42,7 +42,7 @@ from dmondrian.tree import nodes
 
 _CHUNK = 4096  # rows whose cells are looked up at once
 _NORMALISER = 1  # key of the draws that normalise
-_MOST_ROUNDS = 10_000  # of rejected draws, before it is told that they do not end
+_MOST_ROUNDS = 10_000  # of rejected draws, before they are taken not to end
 
 
 class TreeDensity(NamedTuple):
@@ -67,7 +67,7 @@ class ForestDensity:
     bound : float or None
         beta_n; None for max(1, ln(1 + n)).
     cell_value : {"log_frequency", "minimizer"}
-        What a tree says.
+        The values of a tree.
     n_draws : int
         Draws that normalise it, where there is more than one tree.
 
@@ -194,7 +194,7 @@ class DensityAnswers:
         self, X: np.ndarray, spread: bool, distance: bool, onto: Sums | None, labels: bool
     ) -> Sums:
         """Return log densities in place of sums over trees, and nothing else."""
-        assert onto is None  # no other tree has spoken before
+        assert onto is None  # all trees are here
         return Sums(self._density.log_density(X)[:, None], None, None, 1)
 
 

@@ -25,7 +25,7 @@ from dmondrian.rules.gaussian import GaussianHierarchy
 from dmondrian.rules.gaussian_components import GAUSSIAN, LIST_HEAD, write_quantiles
 from dmondrian.tree.box_encoding import read_only
 
-_FIRST_ROOM = 20  # Gaussians: one of the cell, and those of a branch
+_FIRST_CAPACITY = 20  # Gaussians: one of the cell, and those of a branch
 _CHUNK = 256  # rows whose lists are held at once
 
 
@@ -101,10 +101,10 @@ def _lists(forest: Ensemble, X: np.ndarray, lifetime: float) -> np.ndarray:
     is_hierarchy = forest.parameters.has_gaussian_mixture
     rule = GaussianHierarchy(lifetime, True) if is_hierarchy else Cells(True)
     chosen, lifetimes = forest.policies._replace(rule=rule), np.array([lifetime])
-    room = _FIRST_ROOM
+    capacity = _FIRST_CAPACITY
     while True:
-        found = forest.answers(X, chosen, lifetimes, LIST_HEAD + GAUSSIAN * room)[:, :, 0]
+        found = forest.answers(X, chosen, lifetimes, LIST_HEAD + GAUSSIAN * capacity)[:, :, 0]
         needed = int(found[..., 0].max(initial=0.0))
-        if needed <= room:
+        if needed <= capacity:
             return np.ascontiguousarray(found)
-        room = needed
+        capacity = needed

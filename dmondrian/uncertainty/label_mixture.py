@@ -1,10 +1,10 @@
-"""The label at a point as a forest whose cells keep labels sees it: their mixture over trees.
+"""The distribution of the label at a point: the mixture over trees of the labels of its cells.
 
-Each tree says the distribution of the labels of the cell of x, trees count alike. That is the
-estimate of quantile regression forests (Meinshausen 2006); the forest of Z24 says instead, for each
-level, the mean over trees of the cells' quantiles. Where cells are small the two differ: the
-quantiles of few labels lie inside of those of the label, and so does their mean, while the mixture
-has the spread between trees as well.
+Each tree predicts the distribution of the labels of the cell of x, trees weigh the same. That is
+the estimate of quantile regression forests (Meinshausen 2006); the forest of Z24 predicts instead,
+for each level, the mean over trees of the cells' quantiles. Where cells are small the two differ:
+the quantiles of few labels lie inside of those of the label, and so does their mean, while the
+mixture has the spread between trees as well.
 
 Relies on :mod:`dmondrian.stats.labels`: exact up to the labels that cells keep, within their
 certificate beyond. Promises that neither chunks nor threads change an answer.
@@ -69,8 +69,8 @@ def _mixtures(
     for t, tree in enumerate(forest.trees):
         there, cell = np.unique(answers[t, :, which[t]].astype(np.int64), return_inverse=True)
         kept, weight = kept_labels(tree, np.maximum(there, 0))
-        silent = there < 0  # an empty cell says 0
-        kept[silent], weight[silent] = 0.0, np.eye(1, kept.shape[1])
+        empty = there < 0  # an empty cell predicts 0
+        kept[empty], weight[empty] = 0.0, np.eye(1, kept.shape[1])
         labels.append(kept[cell])
         weights.append((weight / weight.sum(axis=1, keepdims=True))[cell])
     return np.concatenate(labels, axis=1), np.concatenate(weights, axis=1)
@@ -98,10 +98,10 @@ def _quantiles(labels: np.ndarray, weights: np.ndarray, levels: np.ndarray) -> n
 def kept_labels(tree: nodes.Tree, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return labels and weights of nodes, float64 [m, k]; behind those kept repeats of weight 0."""
     size = (tree.n_stats - (KEPT + 1 - nodes.STAT)) // 3
-    told = tree.d[which, KEPT + 1 : nodes.STAT + tree.n_stats].reshape(len(which), 3, size)
+    stored = tree.d[which, KEPT + 1 : nodes.STAT + tree.n_stats].reshape(len(which), 3, size)
     kept = tree.d[which, KEPT].astype(np.int64)
     place = np.minimum(np.arange(size), kept[:, None] - 1)
-    labels, below, upto = (np.take_along_axis(told[:, c], place, axis=1) for c in range(3))
+    labels, below, upto = (np.take_along_axis(stored[:, c], place, axis=1) for c in range(3))
     after = np.concatenate([below[:, 1:], below[:, -1:]], axis=1)
     rank = 0.5 * (upto + after)  # the middle of what is known, as in stats.labels.weight_upto
     rank = np.where(np.arange(size) >= kept[:, None] - 1, tree.d[which, nodes.STAT, None], rank)

@@ -30,7 +30,7 @@ from dmondrian.errors import CorruptError
 from dmondrian.prequential.stream_sample import FADING, PRIOR_ROWS, Sampled, by_octave
 from dmondrian.uncertainty.variance_scaling import VarianceFactor
 
-# 1/4 to 16 in steps of 2^(1/4), told as literals: no machine's exp2 has a say. Between neighbours
+# 1/4 to 16 in steps of 2^(1/4), as literals: they depend on no machine's exp2. Between neighbours
 # b times the slope is taken as linear in b, which errs by less than one per cent.
 _ROOTS = 1.0, 1.189207115002721, 1.4142135623730951, 1.681792830507429
 EXPONENTS = np.array(
@@ -40,7 +40,7 @@ EXPONENTS = np.array(
 
 @dataclass(frozen=True)
 class Calibration:
-    """What sampled forecasts say about the exponent. Never changed: `after` gives another one.
+    """The slopes of sampled forecasts that make the exponent. Immutable: `after` returns another.
 
     Attributes
     ----------
@@ -83,7 +83,7 @@ class Calibration:
     def between(cls, parts: Sequence[Calibration]) -> Calibration:
         """Return the mean of calibrations of the same rows by other trees.
 
-        Forests of more trees ask for a little more; the rows that follow will tell.
+        Forests of more trees need a slightly larger exponent; the rows that follow correct it.
         """
         slopes = [math.fsum(column) / len(parts) for column in zip(*(p.slopes for p in parts),
                   strict=True)]  # fmt: skip
@@ -122,7 +122,7 @@ class Calibration:
         return {"octave": self.octave, "slopes": list(self.slopes)}
 
     @classmethod
-    def from_json(cls, told: Any) -> Calibration:
+    def from_json(cls, values: Any) -> Calibration:
         """Return the calibration of :meth:`to_json`, checked.
 
         Raises
@@ -130,9 +130,9 @@ class Calibration:
         CorruptError
             If it is not one that a forest can have.
         """
-        if not isinstance(told, dict) or set(told) != {"octave", "slopes"}:
+        if not isinstance(values, dict) or set(values) != {"octave", "slopes"}:
             raise CorruptError("a calibration should have the keys octave, slopes")
-        octave, slopes = told["octave"], told["slopes"]
+        octave, slopes = values["octave"], values["slopes"]
         is_sound = (
             type(octave) is int
             and 0 <= octave < 1024
@@ -141,16 +141,16 @@ class Calibration:
             and all(type(slope) is float and math.isfinite(slope) for slope in slopes)
         )
         if not is_sound:
-            raise CorruptError(f"a calibration cannot be {str(told)[:200]}")
+            raise CorruptError(f"a calibration cannot be {str(values)[:200]}")
         return cls(octave, tuple(slopes))
 
 
 Fitted = Calibration | VarianceFactor
 
 
-def kind_of(tells_labels: bool) -> type[Calibration] | type[VarianceFactor]:
-    """Return what calibrates forests that tell moments of labels, or those of classes."""
-    return VarianceFactor if tells_labels else Calibration
+def kind_of(gives_label_variance: bool) -> type[Calibration] | type[VarianceFactor]:
+    """Return the class that calibrates variances of labels, or probabilities of classes."""
+    return VarianceFactor if gives_label_variance else Calibration
 
 
 def calibrated(forecasts: np.ndarray, calibration: Fitted | None) -> np.ndarray:
@@ -159,7 +159,7 @@ def calibrated(forecasts: np.ndarray, calibration: Fitted | None) -> np.ndarray:
 
 
 def tells_labels(calibration: Fitted | None) -> bool:
-    """Say whether it is the variance of labels that is calibrated."""
+    """Return whether it is the variance of labels that is calibrated."""
     return isinstance(calibration, VarianceFactor)
 
 

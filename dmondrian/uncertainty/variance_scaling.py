@@ -1,7 +1,7 @@
 """Calibration of a regressor in the stream: one factor for the variance of the label.
 
 A forest's own variance of the label is that of its cells' labels and of the trees' means. It lacks
-what cells of few rows do not know, and counts between trees what their mean averages out. The
+the uncertainty of cells of few rows, and counts between trees what their mean averages out. The
 factor is the mean of squared errors in units of the variance, of forecasts made just before their
 rows were learned (:mod:`dmondrian.prequential.stream_sample`): of all factors the one under which
 Gaussians with these means and variances make the labels most likely. An error of more than ten
@@ -31,7 +31,7 @@ _ROUNDED = 1.0 + 2.0**-20  # more than the roundings of sums could add
 
 @dataclass(frozen=True)
 class VarianceFactor:
-    """What sampled forecasts say of the factor. Never changed: `after` gives another one.
+    """The sums of sampled forecasts that make the factor. Immutable: `after` returns another.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class VarianceFactor:
     weight : float
         Of the rows, faded.
     squares : float
-        Their squared errors in units of the variance, in all, faded likewise.
+        Their squared errors in units of the variance, in all, faded in the same way.
     """
 
     octave: int = 0
@@ -52,14 +52,14 @@ class VarianceFactor:
         mean, variance = label_moments(sampled.sums, n_trees, sampled.units)
         errors = (y[sampled.rows] - mean) ** 2
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            told = np.minimum(errors / variance, _LARGEST)
-        hits = np.where(np.isnan(told), 0.0, sampled.hits)  # 0 / 0 tells nothing
-        told = np.where(np.isnan(told), 0.0, told)
+            squared = np.minimum(errors / variance, _LARGEST)
+        hits = np.where(np.isnan(squared), 0.0, sampled.hits)  # 0 / 0 counts as no row
+        squared = np.where(np.isnan(squared), 0.0, squared)
         octave, weight, squares = self.octave, self.weight, self.squares
         for now, rows in by_octave(sampled):
             fading = FADING ** (now - octave)
             weight = _added(fading * weight, hits[rows])
-            squares = _added(fading * squares, hits[rows] * told[rows])
+            squares = _added(fading * squares, hits[rows] * squared[rows])
             octave = now
         return VarianceFactor(octave, weight, squares)
 
@@ -89,7 +89,7 @@ class VarianceFactor:
         return {"octave": self.octave, "weight": self.weight, "squares": self.squares}
 
     @classmethod
-    def from_json(cls, told: Any) -> VarianceFactor:
+    def from_json(cls, values: Any) -> VarianceFactor:
         """Return the factor of :meth:`to_json`, checked.
 
         Raises
@@ -97,13 +97,13 @@ class VarianceFactor:
         CorruptError
             If it is not one that a forest can have.
         """
-        if not isinstance(told, dict) or set(told) != {"octave", "weight", "squares"}:
+        if not isinstance(values, dict) or set(values) != {"octave", "weight", "squares"}:
             raise CorruptError("a variance factor should have the keys octave, weight, squares")
-        octave, sums = told["octave"], (told["weight"], told["squares"])
+        octave, sums = values["octave"], (values["weight"], values["squares"])
         is_whole = type(octave) is int and 0 <= octave < 1024
         are_sums = all(type(x) is float and 0.0 <= x < 2.0**1000 for x in sums)
         if not (is_whole and are_sums and sums[1] <= _ROUNDED * _LARGEST * sums[0]):
-            raise CorruptError(f"a variance factor cannot be {str(told)[:200]}")
+            raise CorruptError(f"a variance factor cannot be {str(values)[:200]}")
         return cls(octave, *sums)
 
 

@@ -304,7 +304,7 @@ def test_lists_of_any_length_come_back() -> None:
 
 def test_lists_that_do_not_add_up_are_refused() -> None:
     tree = ragged(0, 30)
-    with pytest.raises(ParameterError, match="as many as 'told_size' says"):
+    with pytest.raises(ParameterError, match="as many as 'told_size' has"):
         encode_forest({}, [{**tree, "told": tree["told"][1:]}])
     data = encode_forest({}, [tree])
     with pytest.raises(CorruptError, match="more than the 100 bytes"):

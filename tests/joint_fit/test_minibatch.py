@@ -134,7 +134,7 @@ def test_a_longer_lifetime_changes_no_forecast_until_rows_are_heard(domain: str)
         before, n_columns = sweep.forecasts(learned), sweep.n_columns
         sweep.cut_to(lifetime)
         assert sweep.forecasts(learned) == pytest.approx(before, abs=1e-8)
-        sweep.hear(y)
+        sweep.apply_rows(y)
         assert abs(sweep.forecasts(learned) - before).max() > 1e-3
         assert sweep.n_columns > n_columns or lifetime < 0.1
 

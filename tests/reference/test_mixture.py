@@ -143,6 +143,6 @@ def test_neither_chunks_nor_threads_change_a_quantile(monkeypatch: pytest.Monkey
     queries = np.repeat(queries_of(case), 5, axis=0)
     whole = predict_quantiles(forest, queries, LEVELS, 2.0)
     monkeypatch.setattr("dmondrian.uncertainty.gaussian_mixture._CHUNK", 7)
-    monkeypatch.setattr("dmondrian.uncertainty.gaussian_mixture._FIRST_ROOM", 1)
+    monkeypatch.setattr("dmondrian.uncertainty.gaussian_mixture._FIRST_CAPACITY", 1)
     parts = predict_quantiles(forest, queries, LEVELS, 2.0, n_threads=2)
     assert whole.tobytes() == parts.tobytes()

@@ -1,4 +1,4 @@
-"""Units that features are rounded to, so that 16 bits tell their steps (``box_encoding_choice``).
+"""Units that features are rounded to, so that 16 bits hold their steps (``box_encoding_choice``).
 
 A unit is a power of two: a 2^14th of the range of the first rows or, at most, twice as much. Rows
 may come to lie four times as far apart before 16 bits are too few. What is rounded away is a
@@ -26,7 +26,7 @@ _SHARE = 8  # one value of so many may be
 
 
 def are_units(units: tuple[float, ...], n_features: int) -> bool:
-    """Tell whether these are one unit per feature: 0, or a power of two that kernels can use."""
+    """Return whether these are one unit per feature: 0, or a power of two that kernels can use."""
     within = all(unit == 0.0 or 1.0 / LARGEST_UNIT <= unit <= LARGEST_UNIT for unit in units)
     are_powers = all(unit == 0.0 or math.frexp(unit)[0] == 0.5 for unit in units)
     return len(units) == n_features and within and are_powers
@@ -55,7 +55,7 @@ def units_of(X: np.ndarray) -> tuple[float, ...] | None:
     units = np.exp2(np.clip(log_units, -math.log2(LARGEST_UNIT), math.log2(LARGEST_UNIT)))
     is_new, rounded = ordered[1:] != ordered[:-1], round_to(ordered, units)
     n, n_kept = (1 + np.count_nonzero(a, axis=0) for a in (is_new, rounded[1:] != rounded[:-1]))
-    # Two values are two bits of a box, and tell nothing of a third.
+    # Two values are two bits of a box, and a third is not known yet.
     fits = (n > 2) & (log_units == np.log2(units)) & (_SHARE * (n - n_kept) <= n)
     for j in np.flatnonzero(fits & (n_kept < n)):
         values = ordered[np.append(True, is_new[:, j]), j]

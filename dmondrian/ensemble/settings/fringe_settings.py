@@ -1,7 +1,7 @@
-"""How an online random forest chooses its splits, as checked data, and how its fringe is stored.
+"""Settings of the splits of online random forests, as checked data, and their stored fringe.
 
 Relies on :mod:`dmondrian.growth.fringe`. Promises that equal settings give equal policies; that a
-stored fringe is that of the tree, whatever room it took in memory; and that what comes from outside
+stored fringe is that of the tree, whatever memory it took; and that what comes from outside
 is checked before a kernel may see it.
 
 Shapes: m nodes, d features, c candidate features, P points.
@@ -42,7 +42,7 @@ LARGEST_RATE = 1e6  # one draw per candidate feature: as many as any forest has
 
 @dataclass(frozen=True)
 class FringeSettings:
-    """What growth by a fringe depends on.
+    """Settings of growth by a fringe.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class FringeSettings:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_json(cls, told: Any) -> FringeSettings:
+    def from_json(cls, values: Any) -> FringeSettings:
         """Return the settings of :meth:`to_json`, checked.
 
         Raises
@@ -86,29 +86,29 @@ class FringeSettings:
             If they are none.
         """
         names = {field.name for field in dataclasses.fields(cls)}
-        if not isinstance(told, dict) or set(told) != names:
+        if not isinstance(values, dict) or set(values) != names:
             raise CorruptError(f"settings of a fringe should have the keys {sorted(names)}")
-        counts = told["n_thresholds"], told["max_fringe"]
-        numbers = [told[name] for name in names - {"n_thresholds", "max_fringe", "criterion"}]
+        counts = values["n_thresholds"], values["max_fringe"]
+        numbers = [values[name] for name in names - {"n_thresholds", "max_fringe", "criterion"}]
         sound = (
             all(type(value) is float and 0.0 <= value < math.inf for value in numbers)
             and type(counts[0]) is int
             and 1 <= counts[0] <= MOST_POINTS
             and (counts[1] is None or (type(counts[1]) is int and 1 <= counts[1] <= NO_CAP))
-            and told["candidate_rate"] <= LARGEST_RATE
-            and told["min_samples_leaf"] > 0.0
-            and min(told["min_samples_growth"], told["must_split_ratio"]) >= 1.0
-            and max(told["min_samples_growth"], told["must_split_ratio"]) <= sys.float_info.max
-            and told["structure_share"] > 0.0
-            and told["structure_share"] + told["ignore_share"] < 1.0
-            and told["criterion"] in (*CRITERIA, _VARIANCE)
+            and values["candidate_rate"] <= LARGEST_RATE
+            and values["min_samples_leaf"] > 0.0
+            and min(values["min_samples_growth"], values["must_split_ratio"]) >= 1.0
+            and max(values["min_samples_growth"], values["must_split_ratio"]) <= sys.float_info.max
+            and values["structure_share"] > 0.0
+            and values["structure_share"] + values["ignore_share"] < 1.0
+            and values["criterion"] in (*CRITERIA, _VARIANCE)
         )
         if not sound:
-            raise CorruptError(f"impossible settings of a fringe: {str(told)[:400]}")
-        return cls(**told)
+            raise CorruptError(f"impossible settings of a fringe: {str(values)[:400]}")
+        return cls(**values)
 
     def suits(self, n_classes: int) -> bool:
-        """Tell whether the criterion is one of labels of so many classes, 0 for numbers."""
+        """Return whether the criterion is one of labels of ``n_classes``, 0 for regression."""
         if n_classes == 0 or self.criterion == _VARIANCE:
             return n_classes == 0 and self.criterion == _VARIANCE
         return n_classes <= 2 or CRITERIA[self.criterion] != HELLINGER
@@ -142,14 +142,14 @@ def fields(tree: nodes.Tree) -> dict[str, np.ndarray]:
     without size and node, ``candidates`` float64 these numbers.
     """
     used = int(tree.head_i[nodes.N_NODES])
-    told = tree.i[:used, nodes.CANDIDATES]
+    marks = tree.i[:used, nodes.CANDIDATES]
     blocks, sizes = [np.empty(0)], np.zeros(used, np.int32)
-    for v in np.flatnonzero(told >= FIRST):
-        place = int(told[v]) - FIRST
+    for v in np.flatnonzero(marks >= FIRST):
+        place = int(marks[v]) - FIRST
         block = tree.pool[place + N_FEATURES : place + int(tree.pool[place + SIZE])]
         sizes[v] = len(block)
         blocks.append(block)
-    active = (told > NONE).astype(np.int32)
+    active = (marks > NONE).astype(np.int32)
     return {"fringe": active, "candidates_size": sizes, "candidates": np.concatenate(blocks)}
 
 
@@ -185,7 +185,7 @@ def check_fringe(
     Parameters
     ----------
     where : str
-        How the tree is called in messages.
+        Name of the tree in messages.
     arrays : dict
         Of a tree whose links are sound.
     n_features, n_classes : int
@@ -221,7 +221,7 @@ def _are_blocks(
     estimated: float,
     settings: FringeSettings,
 ) -> bool:
-    """Tell whether blocks of one size, float64 [b, size] without size and node, are sound."""
+    """Return whether blocks of one size, float64 [b, size] without size and node, are sound."""
     n_points, section = int(settings.n_thresholds), settings.section(n_classes)
     header = HEADER - N_FEATURES
     n_sections, rest = divmod(blocks.shape[1] - header, section)

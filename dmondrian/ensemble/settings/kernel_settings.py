@@ -1,7 +1,7 @@
-"""How cells of all trees are fitted together, the Mondrian kernel, as checked data.
+"""Settings of the joint fit of cells of all trees, the Mondrian kernel, as checked data.
 
 The features of the kernel are the cells: phi(x) is T^{-1/2} in the column of x's cell in each of T
-trees, and f(x) = phi(x) . w. Trees keep values u = m + T^{1/2} w, m what a cell without rows says,
+trees, and f(x) = phi(x) . w. Trees keep values u = m + T^{1/2} w, m the prediction of empty cells,
 so that f(x) is the mean over trees of the values of x's cells: a forest, whose leaves were not
 fitted one tree at a time.
 
@@ -29,12 +29,12 @@ SOLVERS = ("sgd", "cholesky", "auto")
 LARGEST_BATCH = 65_536
 LOSSES = ("squared", "log_loss", "hinge")
 _LATER: dict[str, Any] = {"scale": None, "loss": "squared"}  # and what files without them mean
-_LEAST_SHARE = 1e-3  # score of a class below which it is not told to be less likely
+_LEAST_SHARE = 1e-3  # score of a class, as probabilities need it: lower ones count as this
 
 
 @dataclass(frozen=True)
 class Joint:
-    """What the cells' values minimise, and how.
+    """Settings of a joint fit: what the values of cells minimise, and how.
 
     Attributes
     ----------
@@ -82,23 +82,23 @@ class Joint:
 
     @property
     def stat(self) -> Values:
-        """The policy of what a node remembers."""
+        """The policy of the statistics of a node."""
         return Values(bool(self.is_joint), float(self.ridge), -1.0)
 
     @property
     def forecast(self) -> Value:
-        """The policy of what a cell says."""
+        """The policy of the prediction of a cell."""
         joint, averaged = bool(self.is_joint), bool(self.is_averaged)
         return Value(int(self.n_outputs), joint, float(self.ridge), -1.0, averaged)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON-able dict; settings of later versions only where they are used."""
-        told = dataclasses.asdict(self)
-        return {key: told[key] for key in told if _LATER.get(key, ()) != told[key]}
+        """Return the settings as a JSON-able dict; those of later versions where they are used."""
+        values = dataclasses.asdict(self)
+        return {key: values[key] for key in values if _LATER.get(key, ()) != values[key]}
 
     @classmethod
-    def from_json(cls, told: Any) -> Joint:
-        """Return what :meth:`to_json` told, checked.
+    def from_json(cls, values: Any) -> Joint:
+        """Return the settings of :meth:`to_json`, checked.
 
         Raises
         ------
@@ -106,27 +106,27 @@ class Joint:
             If it is none.
         """
         names = {field.name for field in dataclasses.fields(cls)}
-        told = {**_LATER, **told} if isinstance(told, dict) else told
-        if not isinstance(told, dict) or set(told) != names:
+        values = {**_LATER, **values} if isinstance(values, dict) else values
+        if not isinstance(values, dict) or set(values) != names:
             raise CorruptError(f"a joint fit should have the keys {sorted(names)}")
-        scale = told["scale"]
-        sizes = told["n_outputs"], told["batch_size"], told["max_columns"]
+        scale = values["scale"]
+        sizes = values["n_outputs"], values["batch_size"], values["max_columns"]
         sound = (
             all(type(size) is int for size in sizes)
-            and 0 <= told["n_outputs"] < 2**24
-            and 1 <= told["batch_size"] <= LARGEST_BATCH
-            and told["max_columns"] >= 0
-            and told["solver"] in SOLVERS
-            and type(told["is_joint"]) is bool
-            and type(told["is_averaged"]) is bool
-            and type(told["ridge"]) in (float, int)
-            and 0.0 < told["ridge"] < math.inf
+            and 0 <= values["n_outputs"] < 2**24
+            and 1 <= values["batch_size"] <= LARGEST_BATCH
+            and values["max_columns"] >= 0
+            and values["solver"] in SOLVERS
+            and type(values["is_joint"]) is bool
+            and type(values["is_averaged"]) is bool
+            and type(values["ridge"]) in (float, int)
+            and 0.0 < values["ridge"] < math.inf
             and (scale is None or (type(scale) in (float, int) and 0.0 < scale < math.inf))
-            and told["loss"] in LOSSES
+            and values["loss"] in LOSSES
         )
         if not sound:
-            raise CorruptError(f"impossible joint fit: {str(told)[:400]}")
-        return cls(**told)
+            raise CorruptError(f"impossible joint fit: {str(values)[:400]}")
+        return cls(**values)
 
 
 def as_targets(y: np.ndarray, n_outputs: int) -> np.ndarray:
@@ -143,8 +143,8 @@ def shares(scores: np.ndarray) -> np.ndarray:
     counts as that, and all are divided by their sum, so that their order stays.
     """
     kept = np.maximum(scores, _LEAST_SHARE)
-    told: np.ndarray = kept / kept.sum(axis=1, keepdims=True)
-    return told
+    found: np.ndarray = kept / kept.sum(axis=1, keepdims=True)
+    return found
 
 
 def proba_of(loss: str, scores: np.ndarray) -> np.ndarray:
@@ -163,5 +163,5 @@ def proba_of(loss: str, scores: np.ndarray) -> np.ndarray:
             "estimator and call predict or decision_function"
         )
     powers = np.exp(scores - scores.max(axis=1, keepdims=True))
-    told: np.ndarray = powers / powers.sum(axis=1, keepdims=True)
-    return told
+    found: np.ndarray = powers / powers.sum(axis=1, keepdims=True)
+    return found

@@ -1,4 +1,4 @@
-"""Lifetimes: until when a tree is split, and until when a prediction listens to it.
+"""Lifetimes: until when a tree is split, and until when splits count in predictions.
 
 A fixed lifetime bounds the tree (L14). A growing one, lambda_n = c n^p, does not: the tree is
 realised without bound and a prediction after n rows descends only while split times are at most
@@ -48,7 +48,7 @@ class PowerLifetime:
             is_number = isinstance(value, Real) and not isinstance(value, bool)
             if not is_number or not 0.0 < value < math.inf:
                 raise ParameterError(f"PowerLifetime's {name} should be > 0, got {value!r}")
-            if type(value) not in (float, int):  # NumPy's, which JSON cannot tell
+            if type(value) not in (float, int):  # NumPy's, which JSON cannot write
                 object.__setattr__(self, name, float(value))
 
     def at(self, total_weight: float) -> float:
@@ -108,19 +108,19 @@ def lifetime_to_json(lifetime: Lifetime) -> float | dict[str, Any] | None:
     return dataclasses.asdict(lifetime) if isinstance(lifetime, PowerLifetime) else lifetime
 
 
-def lifetime_from_json(told: Any) -> Lifetime:
-    """Return the lifetime that JSON tells of (a dict for a growing one).
+def lifetime_from_json(value: Any) -> Lifetime:
+    """Return the lifetime of :func:`lifetime_to_json`, checked.
 
     Raises
     ------
     CorruptError
         If it is none.
     """
-    if isinstance(told, dict) and set(told) == {"c", "p"}:
+    if isinstance(value, dict) and set(value) == {"c", "p"}:
         try:
-            return PowerLifetime(**told)
+            return PowerLifetime(**value)
         except ParameterError as error:
             raise CorruptError(str(error)) from error
-    if told is None or (type(told) is float and 0.0 < told < math.inf):
-        return told
-    raise CorruptError(f"impossible lifetime {told!r}")
+    if value is None or (type(value) is float and 0.0 < value < math.inf):
+        return value
+    raise CorruptError(f"impossible lifetime {value!r}")

@@ -1,4 +1,4 @@
-"""What a generalised Mondrian forest minimises, as checked data, and the policies that do.
+"""Loss settings of a generalised Mondrian forest, as checked data, and their policies.
 
 Relies on the policies' modules. Promises that equal costs give equal policies.
 
@@ -37,26 +37,26 @@ _NUMBERS = (float, int)
 
 @dataclass(frozen=True)
 class Cost:
-    """What the cells of a forest minimise, and how their lifetime is chosen.
+    """Loss settings: what cells minimise, and how the lifetime is chosen by it.
 
     Attributes
     ----------
     loss : str
         One of :data:`REGRESSION` or :data:`BINARY`; "density", of rows without labels;
-        :data:`OWN`, :data:`OWN_OF_MEAN` or :data:`OWN_BINARY`, of which trees know what a node
-        must remember.
+        :data:`OWN`, :data:`OWN_OF_MEAN` or :data:`OWN_BINARY`, which differ in the statistics
+        that nodes store.
     levels : tuple of float
         Increasing quantile levels in (0, 1); for the quantile loss alone.
     delta : float
         Where Huber's loss becomes linear, in units of the label.
     bound : float or None
-        Limit of what a cell says; None for those of :mod:`dmondrian.losses.convex`.
+        Limit of the value of a cell; None for those of :mod:`dmondrian.losses.convex`.
     size : int
         Labels of a node that are kept (losses that need the labels).
     selection : {"penalized", "prequential"} or None
         How each tree's lifetime is chosen from its nodes.
     penalty : float or None
-        What a unit of lifetime costs; None for the default of
+        Penalty of a unit of lifetime; None for the default of
         :mod:`dmondrian.ensemble.lifetime_selection`.
     rate : float
         Learning rate of the mixture over prunings, in units of one over the loss; 0 without one.
@@ -89,17 +89,17 @@ class Cost:
 
     @property
     def keeps_labels(self) -> bool:
-        """Whether moments are not enough."""
+        """Whether nodes store labels, as moments are not enough."""
         return self.loss in OF_LABELS
 
     @property
     def n_outputs(self) -> int:
-        """Numbers that a cell says."""
+        """Values of a cell."""
         return len(self.levels) if self.loss == "quantile" else 1
 
     @property
     def middle(self) -> int:
-        """The output that speaks for all: of quantiles the one nearest to the median."""
+        """The output that stands for all: of quantiles the one nearest to the median."""
         return int(np.argmin(np.abs(np.array(self.levels) - 0.5))) if self.levels else 0
 
     @property
@@ -109,13 +109,13 @@ class Cost:
 
     def to_json(self) -> dict[str, Any]:
         """Return the cost as a JSON-able dict, without later keys that have their first value."""
-        told = {**dataclasses.asdict(self), "levels": list(self.levels)}
+        values = {**dataclasses.asdict(self), "levels": list(self.levels)}
         if self.cell_value == LOG_FREQUENCY:
-            del told["cell_value"]
-        return told
+            del values["cell_value"]
+        return values
 
     @classmethod
-    def from_json(cls, told: Any) -> Cost:
+    def from_json(cls, values: Any) -> Cost:
         """Return the cost of :meth:`to_json`, checked.
 
         Raises
@@ -124,38 +124,42 @@ class Cost:
             If it is none.
         """
         names = {field.name for field in dataclasses.fields(cls)}
-        if not isinstance(told, dict) or not names - {"cell_value"} <= set(told) <= names:
+        if not isinstance(values, dict) or not names - {"cell_value"} <= set(values) <= names:
             raise CorruptError(f"a cost should have the keys {sorted(names)}")
-        told = {"cell_value": LOG_FREQUENCY, **told}
-        optional = told["bound"], told["penalty"], told["lifetime"]
-        numbers = [told["delta"], told["rate"], *(value for value in optional if value is not None)]
-        levels, size = told["levels"], told["size"]
+        values = {"cell_value": LOG_FREQUENCY, **values}
+        optional = values["bound"], values["penalty"], values["lifetime"]
+        numbers = [
+            values["delta"],
+            values["rate"],
+            *(value for value in optional if value is not None),
+        ]
+        levels, size = values["levels"], values["size"]
         sound = (
-            told["loss"] in (*REGRESSION, *BINARY, "density", OWN, OWN_OF_MEAN, OWN_BINARY)
-            and told["selection"] in (None, *SELECTIONS)
+            values["loss"] in (*REGRESSION, *BINARY, "density", OWN, OWN_OF_MEAN, OWN_BINARY)
+            and values["selection"] in (None, *SELECTIONS)
             and isinstance(levels, list)
             and all(type(level) is float and 0.0 < level < 1.0 for level in levels)
             and all(former < later for former, later in pairwise(levels))
-            and bool(levels) == (told["loss"] == "quantile")
+            and bool(levels) == (values["loss"] == "quantile")
             and all(type(value) in _NUMBERS and 0 <= value < math.inf for value in numbers)
-            and told["delta"] > 0
-            and told["bound"] != 0
-            and (told["lifetime"] is None or told["selection"] is None)
+            and values["delta"] > 0
+            and values["bound"] != 0
+            and (values["lifetime"] is None or values["selection"] is None)
             and type(size) is int
             and LEAST_SIZE <= size <= LARGEST_SIZE
-            and told["cell_value"]
-            in (CELL_VALUES if told["loss"] == "density" else CELL_VALUES[:1])
+            and values["cell_value"]
+            in (CELL_VALUES if values["loss"] == "density" else CELL_VALUES[:1])
         )
         if not sound:
-            raise CorruptError(f"impossible cost of a forest: {str(told)[:400]}")
-        return cls(**{**told, "levels": tuple(levels)})
+            raise CorruptError(f"impossible cost of a forest: {str(values)[:400]}")
+        return cls(**{**values, "levels": tuple(levels)})
 
     def stat(self) -> Any:
-        """Return the policy of what a node remembers."""
+        """Return the policy of the statistics of a node."""
         return Labels(int(self.size)) if self.keeps_labels else Moments(MOMENTS)
 
     def check_labels(self, y: np.ndarray) -> None:
-        """Refuse labels that the loss does not know.
+        """Refuse labels for which the loss is not defined.
 
         Parameters
         ----------
@@ -182,10 +186,10 @@ class Cost:
             )
 
     def policy(self, prior: bool) -> Any:
-        """Return the loss policy; ``prior`` lets empty cells say 0."""
+        """Return the loss policy; ``prior`` lets empty cells predict 0."""
         bound = 0.0 if self.bound is None else float(self.bound)
         priced = self.selection == "prequential" or self.rate > 0.0
-        if self.loss == OWN:  # nobody asks the trees what it says
+        if self.loss == OWN:  # the trees are not asked for its values
             return Pinball(np.array([0.5]), int(self.size), 0.0, prior, False)
         if self.loss == "quantile":
             levels = np.array(self.levels, np.float64)
@@ -203,7 +207,7 @@ class Cost:
 
 
 def responses(loss: str, z: np.ndarray) -> np.ndarray:
-    """Return the means of labels that the averaged ``z`` of a forest stand for, likewise shaped.
+    """Return the means of labels at the averaged ``z`` of a forest, of the same shape.
 
     The derivative of b for the GLM losses; of binary costs the probability of the second class
     at which ``z`` is the best constant.
@@ -211,7 +215,7 @@ def responses(loss: str, z: np.ndarray) -> np.ndarray:
     Raises
     ------
     KeyError
-        For the hinge, whose best constant tells the sign of 2p - 1 alone.
+        For the hinge, whose best constant is the sign of 2p - 1 alone.
     """
     return _RESPONSES[loss](z)
 
@@ -266,7 +270,7 @@ def theory_rate(loss: str, bound: float) -> float:
 
     exp(-rate loss(z, y)) is concave in z where rate <= loss'' / loss'^2, which is least at the
     ends of the limits of z and y (real labels within the bound, counts up to the largest mean
-    that a cell may say).
+    of a cell).
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""How large weights and targets may be, so that no double that a forest keeps overflows.
+"""Limits of weights, targets and settings, within which no number of a forest overflows.
 
-Rows come from arrays and from files; what all of them must keep to is said here. Promises that
-sums of squares, and prices of rows, are finite under these limits, and weights above 0 are found
+Rows come from arrays and from files; all are checked against these limits. Promises that
+sums of squares, and losses of rows, are finite under these limits, and weights above 0 are found
 to be so by their inverse squares.
 
 Shapes: n rows.
@@ -15,14 +15,14 @@ import numpy as np
 
 from dmondrian.errors import DataError, ParameterError
 
-# Prices need squares of weights, their inverses and logarithms of gamma functions.
+# Losses need squares of weights, their inverses and logarithms of gamma functions.
 LEAST_WEIGHT, LARGEST_WEIGHT = 1e-100, 1e100
 LARGEST_TARGET = 1e140  # squares of differences and their sums stay finite
 # Pseudo-counts beyond leave the range in which losses are stored (tree/scaled_float.py).
 LEAST_ALPHA, LARGEST_ALPHA = 1e-30, 1e6
 # A column is multiplied by its scale in float32.
 LEAST_SCALE, LARGEST_SCALE = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
-_LARGEST_SUM = 1e150  # target times weight: prices need its square
+_LARGEST_SUM = 1e150  # target times weight: losses need its square
 
 
 def check_weights(w: np.ndarray | None, n: int, seen: float) -> float:
@@ -58,7 +58,7 @@ def check_range(y: np.ndarray, ends: Sequence[float] | None) -> None:
     Raises
     ------
     DataError
-        If there are any; the message says the first.
+        If there are any; the message names the first.
     """
     if ends is None or not len(y):
         return
