@@ -16,6 +16,7 @@ from typing import Any
 from dmondrian.checkpoint import look_at_model, peek_blobs
 from dmondrian.checkpoint.stream import MAX_PLAN_BYTES
 from dmondrian.data import Plan, Schema
+from dmondrian.data.single_flight_cache import SingleFlightCache
 from dmondrian.distributed.scoring.memory_plan import Stored, stored
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import CorruptError, DataError
