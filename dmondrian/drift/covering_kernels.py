@@ -23,6 +23,7 @@ import numpy as np
 from dmondrian._numba.intrinsics import borrow
 from dmondrian._numba.jit import inner, kernel
 from dmondrian.growth.range import Range
+from dmondrian.losses.discounted_kt import forecast_of_class
 from dmondrian.tree.address_table import tree_at
 from dmondrian.tree.box_encoding import Row
 from dmondrian.tree.keyed_random import mix, row_key, tree_key
@@ -44,6 +45,7 @@ from dmondrian.tree.scaled_float import stop_probability
 from dmondrian.tree.simd.exp import lowest_bit
 
 _COVERING = np.uint64(0xC0FE12A6_5EED1E55)  # parts these trees' draws from those of other trees
+_LEAST_SHARE = 2.0**-20  # of a node above the leaf in a forecast
 _LEAST_VISITS = 50.0  # of splits before credits are believed
 _PRIOR_SHARE, _PRIOR_VISITS = 0.02, 5.0  # what shrinks the credit of columns that split rarely
 
@@ -78,7 +80,7 @@ def place_at(covering, b):
 
 @inner
 def born_in_octave(t, k):
-    """Return the birth of the tree whose age before row ``t`` is in [2^k, 2^(k + 1)), or below 0."""
+    """Return the birth of the tree whose age before row ``t`` is in [2^k, 2^(k + 1)), or < 0."""
     return ((t >> k) - np.int64(1)) << k
 
 
@@ -95,11 +97,13 @@ def octave_of(age):
 def forecast_way(loss, tree, x, y, own, out, noted, credits, visits):
     """Write the tree's forecast of ``x`` to ``out`` [K]; return its leaf and depth. O(depth K).
 
-    The tree must not be empty. ``own`` [K] is scratch; ``noted`` int32 [N_NOTED] takes the nodes
-    below the root. With p_i the forecast of node i on the way and F that of the mixture, F(y) -
-    p_0(y) is the sum over i of W_i (p_{i+1}(y) - p_i(y)), W_i the posterior probability that a
-    pruning goes on below node i: each term is added to ``credits`` of the column split there, W_i
-    to its ``visits``, float64 [d]; not if ``y`` is -1.
+    The tree must not be empty. Nodes above the leaf whose share of the mixture is below 2^-20 are
+    left out: the forecast goes into logarithms less their mean, so that its sum does not matter.
+    ``own`` [K] is scratch; ``noted`` int32 [N_NOTED] takes the nodes below the root. With p_i the
+    forecast of node i on the way and F that of the mixture, F(y) - p_0(y) is the sum over i of W_i
+    (p_{i+1}(y) - p_i(y)), W_i the posterior probability that a pruning goes on below node i: each
+    term is added to ``credits`` of the column split there, W_i to its ``visits``, float64 [d]; not
+    if ``y`` is -1.
     """
     n_classes = out.shape[0]
     for c in range(n_classes):
@@ -107,27 +111,41 @@ def forecast_way(loss, tree, x, y, own, out, noted, credits, visits):
     v, depth, rest, before, column = np.int64(tree.head_i[ROOT]), np.int64(0), 1.0, 0.0, np.int64(0)
     while True:
         u = np.uint64(v)
-        for c in range(n_classes):
-            own[c] = 0.0
-        add_forecast(loss, tree, u, np.float64(depth), 1.0, own)
-        if y >= 0:
-            if depth > 0:
-                credits[column] += rest * (own[y] - before)
-                visits[column] += rest
-            before = own[y]
-        if tree.i[u, LEFT] < 0:
+        is_leaf = tree.i[u, LEFT] < 0
+        share = 1.0 if is_leaf else stop_probability(tree, u)
+        matters = is_leaf or rest * share >= _LEAST_SHARE
+        if matters:
             for c in range(n_classes):
-                out[c] += rest * own[c]
+                own[c] = 0.0
+            add_forecast(loss, tree, u, np.float64(depth), 1.0, own)
+            for c in range(n_classes):
+                out[c] += rest * share * own[c]
+        if y >= 0:
+            told = own[y] if matters else forecast_of_class(loss, tree, u, y)
+            if depth > 0:
+                credits[column] += rest * (told - before)
+                visits[column] += rest
+            before = told
+        if is_leaf:
             return v, depth
-        share = stop_probability(tree, u)
-        for c in range(n_classes):
-            out[c] += rest * share * own[c]
         rest *= 1.0 - share
         column = np.int64(tree.i[u, FEATURE])
         v = np.int64(child_of(tree, u, x))
         if depth < N_NOTED:
             noted[np.uint64(depth)] = np.int32(v)
         depth += 1
+
+
+@inner
+def find_way(tree, x, noted):
+    """Return the leaf of ``x`` and its depth; note the way as :func:`forecast_way` does."""
+    v, depth = np.int64(tree.head_i[ROOT]), np.int64(0)
+    while tree.i[np.uint64(v), LEFT] >= 0:
+        v = np.int64(child_of(tree, v, x))
+        if depth < N_NOTED:
+            noted[np.uint64(depth)] = np.int32(v)
+        depth += 1
+    return v, depth
 
 
 @inner
@@ -209,8 +227,8 @@ def lacks_room(covering, table, columns, scratch, caps, births, replaced, m):
 
 @kernel
 def learn_rows(
-    covering, stat, loss, rule, table, columns, seed, number, caps, decays, births, scales, buckets, levels,
-    X, y, w, t, start, forecasts, reached,
+    covering, stat, loss, rule, table, columns, seed, number, caps, decays,
+    births, scales, buckets, levels, X, y, w, t, start, forecasts, reached,
 ):  # fmt: skip
     """Forecast and learn rows from ``start`` on, in all trees of a member.
 
@@ -245,7 +263,7 @@ def learn_rows(
     """
     n, d, n_classes = X.shape[0], X.shape[1], forecasts.shape[2]
     lengths, scaled = np.empty(scratch_size_compiled(columns)), np.empty(d, np.float32)
-    memory, notes = np.empty((2, n_classes)), np.empty(N_NOTED, np.int32)
+    memory, notes = np.empty(n_classes), np.empty(N_NOTED, np.int32)
     no_steps, no_bits = np.empty(0, np.int16), np.empty(0, np.uint64)
     step = np.int64(1) << np.int64(covering.first)
     while start < n:
@@ -272,8 +290,7 @@ def learn_rows(
         for s in range(births.shape[0]):
             if births[s] < 0:
                 continue
-            work, noted, row = borrow(memory), borrow(notes), borrow(scaled)
-            own, young = work[0], work[1]
+            own, noted, row = borrow(memory), borrow(notes), borrow(scaled)
             tree = tree_at(table, s, columns, borrow(lengths))
             age = at - births[s]
             octave = octave_of(age) - covering.first + 1 if age >= step else np.int64(-1)
@@ -284,13 +301,16 @@ def learn_rows(
             for r in range(start, start + m):
                 for j in range(d):
                     row[j] = X[r, j] * scales[s, j]
-                leaf, depth = np.int64(-1), np.int64(0)
+                leaf, depth = -1, 0
                 if tree.head_i[ROOT] >= 0:
-                    out = forecasts[octave, r] if octave > 0 else young
-                    leaf, depth = forecast_way(
-                        loss, tree, x, np.int64(y[r]), own, out, noted, credits, visits
-                    )
-                hint = Hint(leaf, np.int64(0), noted, depth)
+                    if octave > 0:
+                        leaf, depth = forecast_way(
+                            loss, tree, x, np.int64(y[r]) if covering.power > 0 else np.int64(-1),
+                            own, forecasts[octave, r], noted, credits, visits,
+                        )  # fmt: skip
+                    else:
+                        leaf, depth = find_way(tree, x, noted)
+                hint = Hint(leaf, 0, noted, depth)
                 weight = w[r] if w.shape[0] > 0 else 1.0
                 learn(growth, stat, loss, rule, tree, own_key, x, y[r], weight, hint)
         start += m

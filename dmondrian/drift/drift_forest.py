@@ -19,35 +19,26 @@ Shapes: n rows, d features, K classes, T members, G inputs of a member's mixture
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from dmondrian.drift.drift_state import FOLLOWING, Waiting, drift_state, read_header, take_state
 from dmondrian.drift.member import KINDS, Ages, Member
 from dmondrian.drift.mixer import Expert, Mixer
 from dmondrian.ensemble.ensemble import Ensemble
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.ensemble.sums.exact_sums import ONE, whole_shares
-from dmondrian.ensemble.threads import Turns, run_threads
+from dmondrian.ensemble.threads import run_threads
+from dmondrian.errors import ParameterError
 from dmondrian.forest.forest import Forest
 from dmondrian.joint_fit.fit import Rows
-from dmondrian.tree.box_encoding import read_only
 
-LARGEST_DELAY = 2**20
 _POWER_RATE, _KIND_RATES = 0.003, (0.001, 0.004)  # of the guard's experts
 _MOST_ROWS, _LEAST_ROWS, _MOST_NUMBERS = 1024, 32, 2**20  # of a piece: rows, inputs of a member
 _NONE = np.empty(0)
-
-
-class Waiting(NamedTuple):
-    """Rows of a block that is not full."""
-
-    X: np.ndarray  # float32 [n, d], as they came
-    y: np.ndarray  # float64 [n]
-    w: np.ndarray  # float64 [n]
 
 
 class DriftForest(Forest):
@@ -82,12 +73,64 @@ class DriftForest(Forest):
         delay: int = 1,
     ) -> None:
         super().__init__(parameters, numbers)
-        self.ages, self.delay, self.position = ages or Ages(), int(delay), 0
+        self.begin(ages or Ages(), delay)
+
+    def begin(self, ages: Ages, delay: int) -> None:
+        """Have new members and a new guard."""
+        self.ages, self.delay, self.position = ages, int(delay), 0
         told = self.tree_numbers.tolist()
-        self.members = [Member(parameters, number, self.ages) for number in told]
+        self.members = [Member(self.parameters, number, ages) for number in told]
         self.kinds = sorted({number % len(KINDS) for number in told})
-        self.guard = make_guard(len(self.kinds))
+        self.guard = make_guard(max(len(self.kinds), 1))
         self.waiting = self._no_rows()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Be copied and pickled as the state."""
+        return forest_from_state, self.state()
+
+    def state(self, copy: bool = True) -> tuple[dict[str, Any], list[dict[str, np.ndarray]]]:
+        """Return (JSON-able header, one dict of arrays per tree): always copies."""
+        return drift_state(super().state(), self)
+
+    def stored(
+        self,
+    ) -> tuple[dict[str, Any], Iterable[dict[str, np.ndarray]], list[int] | None]:
+        """Return the state as checkpoints hold it."""
+        return *self.state(), None
+
+    @classmethod
+    def from_state(
+        cls, header: dict[str, Any], trees: Sequence[dict[str, np.ndarray]]
+    ) -> DriftForest:
+        """Return the forest of a :meth:`state`, every index and value checked.
+
+        Raises
+        ------
+        CorruptError
+            If the state is not one that such a forest can have.
+        """
+        found = read_header(header, trees)
+        base = Forest.from_state(found.permanent_header, found.permanent)
+        made = cls(base.parameters, [])
+        made.tree_numbers, made.trees = base.tree_numbers, list(base.trees)
+        made.begin(found.ages, found.delay)
+        take_state(made, found)
+        return made
+
+    @classmethod
+    def join(cls, forests: Any) -> Forest:
+        """Refuse: members of other forests learned other weights beside theirs."""
+        raise ParameterError(
+            "forests that follow a stream cannot be joined: their guards learned from the "
+            "forecasts of their own members alone. Fit one forest of more members."
+        )
+
+    def predict_sums(self, *args: Any, **named: Any) -> Any:
+        """Refuse: what members forecast is no sum over trees."""
+        raise ParameterError(
+            'a forest with drift="follow" mixes logarithms of the forecasts of trees, which are no '
+            "sums over trees: ask predict or predict_proba of the estimator"
+        )
 
     def _no_rows(self) -> Waiting:
         return Waiting(np.empty((0, self.parameters.n_features), np.float32), _NONE, _NONE)
@@ -330,3 +373,13 @@ def make_guard(n_kinds: int) -> Mixer:
     )
 
 
+def forest_from_state(header: dict[str, Any], trees: Sequence[dict[str, np.ndarray]]) -> Forest:
+    """Return the forest of a state, one that follows a stream or another, checked.
+
+    Raises
+    ------
+    CorruptError
+        If the state is not one that a forest can have.
+    """
+    is_following = isinstance(header, dict) and header.get("format") == FOLLOWING
+    return (DriftForest if is_following else Forest).from_state(header, trees)

@@ -56,6 +56,25 @@ class Ages(NamedTuple):
         """Rates at which credits are forgotten."""
         return min(self.last, LARGEST_LEVEL) - self.first + 1
 
+    def births_before(self, position: int) -> np.ndarray:
+        """Return the row before which the tree in each place was born, int64 [S]; -1 for none.
+
+        ``position`` is the number of rows learned.
+        """
+        found = np.full(self.n_places, -1, np.int64)
+        if not position:
+            return found
+        newest = position - 1
+        for exponent in range(self.first, self.last):  # odd multiples of 2^exponent
+            odd = newest >> exponent
+            odd -= 1 - odd % 2
+            found[exponent - self.first] = odd << exponent if odd > 0 else -1
+        whole = newest >> self.last
+        for number in (whole, whole - 1):
+            if number >= 0:
+                found[self.last - self.first + number % 2] = number << self.last
+        return found
+
 
 class Member:
     """Covering trees that learn one stream, and the mixture of their forecasts.
@@ -144,8 +163,9 @@ class Member:
         while True:
             learn_rows(
                 self._covering, self._stat, self._loss, Aggregate(True), self._table,
-                self._columns, self._seed, np.uint64(self.number), self.caps, self._decays, self.births, self.scales,
-                self.buckets, self.levels, *rows, position, int(reached[0]), inputs, reached,
+                self._columns, self._seed, np.uint64(self.number), self.caps, self._decays,
+                self.births, self.scales, self.buckets, self.levels, *rows, position,
+                int(reached[0]), inputs, reached,
             )  # fmt: skip
             place = int(reached[1])
             if place < 0:
@@ -156,8 +176,9 @@ class Member:
             self._table[place] = table_of(self.trees[place : place + 1])[0]
 
     def place(self, trees: list[nodes.Tree]) -> None:
-        """Take over trees, by place."""
-        self.trees, self._table = trees, table_of(trees)
+        """Take over trees, by place, each with room for the rows between two births."""
+        self.trees = [nodes.resize(tree, max(len(tree.i), 2 << self.ages.first)) for tree in trees]
+        self._table = table_of(self.trees)
 
 
 def _caps(tree: nodes.Tree, ages: Ages, max_nodes: int | None) -> np.ndarray:

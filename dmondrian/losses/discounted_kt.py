@@ -67,17 +67,38 @@ def learn_above_discounted(loss, stat, rule, tree, leaf, q, kq, shift, y, w, way
 node_by_node_discounted = inner(node_by_node)
 
 
+@inner
+def factors(loss, tree, v, weight):
+    """Return what the counts of each memory of ``v``, and alpha, are multiplied by in forecasts."""
+    d, size, whole = tree.d, 1 + loss.n_classes, loss.n_classes * loss.alpha
+    weights = STAT + N_MEMORIES * size
+    return (
+        weight * d[v, weights] / (d[v, STAT] + whole),
+        weight * d[v, weights + 1] / (d[v, STAT + size] + whole),
+        weight * d[v, weights + 2] / (d[v, STAT + 2 * size] + whole),
+    )
+
+
+@inner
+def forecast_of_class(loss, tree, v, y):
+    """Return what ``v`` forecasts of class ``y``, to the last bit as :func:`add_forecast` does."""
+    p, q, r = factors(loss, tree, v, 1.0)
+    d, size, k = tree.d, 1 + loss.n_classes, STAT + 1 + y
+    return (
+        (d[v, k] + loss.alpha) * p
+        + (d[v, size + k] + loss.alpha) * q
+        + (d[v, 2 * size + k] + loss.alpha) * r
+    )
+
+
 @implements(add_forecast, DiscountedKT)
 def add_forecast_discounted(loss, tree, v, depth, weight, out):
-    d, size, whole = tree.d, 1 + loss.n_classes, loss.n_classes * loss.alpha
-    second, third, weights = STAT + size, STAT + 2 * size, STAT + 3 * size
-    p = weight * d[v, weights] / (d[v, STAT] + whole)
-    q = weight * d[v, weights + 1] / (d[v, second] + whole)
-    r = weight * d[v, weights + 2] / (d[v, third] + whole)
+    p, q, r = factors(loss, tree, v, weight)
+    d, size = tree.d, 1 + loss.n_classes
     for c in range(loss.n_classes):
-        k = 1 + c
+        k = STAT + 1 + c
         out[c] += (
-            (d[v, STAT + k] + loss.alpha) * p
-            + (d[v, second + k] + loss.alpha) * q
-            + (d[v, third + k] + loss.alpha) * r
+            (d[v, k] + loss.alpha) * p
+            + (d[v, size + k] + loss.alpha) * q
+            + (d[v, 2 * size + k] + loss.alpha) * r
         )

@@ -74,9 +74,10 @@ def count_discounted(stat, tree, v, y, w):
         d[v, weights] = kept * p + spread
         d[v, weights + 1] = kept * q + spread
         d[v, weights + 2] = kept * r + spread
-        for k in range(size):
-            d[v, second + k] *= stat.slow
-            d[v, third + k] *= stat.fast
+        for k in range(second, third):
+            d[v, k] *= stat.slow
+        for k in range(third, weights):
+            d[v, k] *= stat.fast
     d[v, STAT] += w
     d[v, STAT + c] += w
     d[v, second] += w
