@@ -243,6 +243,8 @@ def _fill(
         state.check_arrays(one, fields, state.FORMAT, parameters)
         if (one["root"] >= 0) != (birth >= 0):
             raise CorruptError(f"the tree in place {one['number']} has rows of another time")
+        if birth >= 0 and len(fields["left"]) >= 2 * (position - birth):
+            raise CorruptError(f"the tree in place {one['number']} has more nodes than rows allow")
         fields["stat"] = np.concatenate([fields["stat"], memory], axis=1)
         built.append(nodes.from_fields(fields, one, all_numeric(d)))
     member.place(built)
