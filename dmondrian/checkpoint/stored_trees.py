@@ -88,8 +88,6 @@ def load_trees(blobs: Sequence[Blob]) -> Forest:
     CorruptError
         A blob is missing or damaged, or they do not belong together.
     """
-    from dmondrian.forest.forest import Forest
-
     runs = _runs(blobs)
     parts: list[Forest] = []
     free = usable_bytes()
@@ -98,7 +96,7 @@ def load_trees(blobs: Sequence[Blob]) -> Forest:
         parts.append(_load(runs[blob.run], blob, free // 2))
         free -= parts[-1].n_bytes
     try:
-        return parts[0] if len(parts) == 1 else Forest.join(parts)
+        return parts[0] if len(parts) == 1 else type(parts[0]).join(parts)
     except ParameterError as error:
         urls = ", ".join(sorted(runs))
         raise CorruptError(f"the shards of {urls}: {str(error)[:400]}") from error
@@ -122,11 +120,11 @@ def _peek(run: Run, blob: Blob) -> Contents:
 
 
 def _load(run: Run, blob: Blob, max_bytes: int) -> Forest:
-    from dmondrian.forest.forest import Forest
+    from dmondrian.drift.drift_forest import forest_from_state
 
     data = run.get_blob(blob.digest, blob.n_bytes)
     try:
-        return Forest.from_state(*decode_forest(data, name=_named(blob), max_bytes=max_bytes))
+        return forest_from_state(*decode_forest(data, name=_named(blob), max_bytes=max_bytes))
     except (CorruptError, ParameterError) as error:
         raise CorruptError(f"{_named(blob)} is no forest: {error}") from error
 

@@ -5,16 +5,34 @@ Shapes: n rows, d features, K classes, T trees.
 
 from __future__ import annotations
 
-from numbers import Real
-from typing import Any, ClassVar, Literal
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import numpy as np
 from numpy.typing import ArrayLike
 
+from dmondrian.drift.drift_forest import DriftForest
+from dmondrian.drift.drift_state import LARGEST_DELAY
 from dmondrian.ensemble.settings.numeric_limits import LARGEST_ALPHA, LEAST_ALPHA
 from dmondrian.ensemble.settings.parameters import ForestParameters
+from dmondrian.errors import ParameterError
 from dmondrian.estimators._sklearn_private import Interval, StrOptions
 from dmondrian.estimators.classifier import ForestClassifier
+from dmondrian.estimators.memory_check import check_room
 from dmondrian.tuning.auto_settings import LAST, START_ALPHA
+
+if TYPE_CHECKING:
+    from dmondrian.forest.forest import Forest
+
+# What a forest that follows a stream takes beside "auto", and why no more.
+_FOLLOWING: dict[str, tuple[tuple[Any, ...], str]] = {
+    "learning_rate": (("auto", 1), "mixtures over prunings are exact"),
+    "charge_opening": (("auto", False), "leaves of young trees are opened freely"),
+    "use_aggregation": ((True,), "trees mix over their prunings"),
+    "predict_extension": (("leaf",), "rows are forecast from the leaf that they fall in"),
+    "domain": (("range",), "trees split the range of their own rows"),
+    "calibrate": ((False,), "its guard learns an exponent already"),
+}
 
 
 class AMFClassifier(ForestClassifier):
@@ -76,6 +94,17 @@ class AMFClassifier(ForestClassifier):
         Raise the averaged probabilities to a power b (over their sum), fitted in the stream
         to forecasts of a sample of rows just before these are learned: the mean over trees
         that disagree is less sure than it should be. See Notes.
+    drift : {"follow"} or None, default=None
+        None never forgets. "follow" surrounds each tree with trees of all ages, mixed by what
+        they forecast of late; see Notes. It takes five to fifteen times as long, and settings
+        that are "auto" are not chosen from the first rows: ``alpha`` is 0.5 / K, columns have no
+        scales but those that young trees find for themselves, and no units.
+    delay : int, default=1
+        With ``drift="follow"``, how many rows get their labels together: the weights of mixtures
+        are learned from forecasts that know no label of the same block of ``delay`` rows. Say
+        how the forest will be asked: 1 where each label is known before the next row is
+        predicted, the rows of a file where a file is predicted before any of its labels is
+        known. 1 to 2^20.
     random_state : int, RandomState instance or None, default=None
         Seed of all draws. With an int, the forest is a pure function of the parameters
         and the rows in order, whatever the cuts between calls or the number of threads.
@@ -131,10 +160,40 @@ class AMFClassifier(ForestClassifier):
     about together: a call to ``partial_fit`` that goes on is seen up to a row that it has come to,
     and lets readers in between parts of its rows; one to ``fit`` is seen when it has ended.
 
+    With ``drift="follow"`` each of the ``n_estimators`` members is a tree that never forgets (to
+    the byte that of ``drift=None``, with the same ``alpha``, ``charge_opening=False`` and neither
+    scales nor units) and covering trees: one tree in each octave of age from 32 to 65,536 rows,
+    each born and replaced by the number of the row alone. Their nodes keep counts that forget at
+    three rates; feature scales of a new tree are what splits on each column were worth of late. A
+    member mixes the logarithms of these forecasts by gradient steps at three rates, and the forest
+    mixes members. For any start r, and any t once the smallest tree has its rows, some tree has
+    seen only rows after r, and at least a quarter of those up to 2^15; on every interval the
+    mixture of a member loses at most D / (2 rate) + rate G / 2 more than any fixed weights w of its
+    trees, D the squared distance of w from the weights at its start and G the sum of squared
+    gradients (before the cost of choosing among rates: at most ln 8000 and 0.0005 a row).
+
+    Rows are numbered by their order alone; rows of weight 0 have no number. A row of weight w is
+    learned by trees as w rows would be, but takes one number, and moves the weights of mixtures w
+    times, 16 at most. Rows count from the first: with ``delay`` > 1 rows of a block that is not
+    full wait (they are part of the state), and predictions do not know them. The cut of rows
+    into calls of ``partial_fit`` changes nothing, and is not a delay: of a chunk each row is
+    forecast with all labels before its block known.
+
+    A covering tree takes 16 MiB at most, so that a member is bounded, whatever the number of rows
+    and classes: then its cells are split no more. ``nodes``, ``weighted_depth`` and
+    ``feature_importances_`` are of the trees that never forget. Such forests cannot be
+    exported to ONNX, merged, grown or trained on a cluster.
+
     References
     ----------
     Mourtada, Gaiffas, Scornet (2021), "AMF: Aggregated Mondrian Forests for Online
     Learning", JRSS B 83(3).
+
+    Daniely, Gonen, Shalev-Shwartz (2015), "Strongly adaptive online learning", ICML, section 3
+    (covering intervals). Herbster, Warmuth (1998), "Tracking the best expert", Machine Learning
+    32 (fixed share). Zinkevich (2003), "Online convex programming and generalized infinitesimal
+    gradient ascent", ICML, theorem 1. Mattern (2013), "Linear and geometric mixtures - analysis",
+    DCC, section 4.
 
     Examples
     --------
@@ -154,6 +213,8 @@ class AMFClassifier(ForestClassifier):
         "learning_rate": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
         "split_pure": ["boolean"],
         "use_aggregation": ["boolean"],
+        "drift": [StrOptions({"follow"}), None],
+        "delay": [Interval(Integral, 1, LARGEST_DELAY, closed="both")],
     }
 
     def __init__(
@@ -173,6 +234,8 @@ class AMFClassifier(ForestClassifier):
         feature_units: Literal["auto"] | None = "auto",
         warmup_rows: int = LAST,
         calibrate: bool = False,
+        drift: Literal["follow"] | None = None,
+        delay: int = 1,
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -190,6 +253,8 @@ class AMFClassifier(ForestClassifier):
         self.feature_units = feature_units
         self.warmup_rows = warmup_rows
         self.calibrate = calibrate
+        self.drift = drift
+        self.delay = delay
         self.random_state = random_state
         self.n_jobs = n_jobs
 
@@ -206,7 +271,58 @@ class AMFClassifier(ForestClassifier):
 
     def _auto_settings(self, n_features: int, n_classes: int) -> tuple[str, ...]:
         # All settings are alike where there is one class.
+        if self.drift is not None:
+            return ()
         return super()._auto_settings(n_features, n_classes) if n_classes > 1 else ()
+
+    def _check_drift(self) -> None:
+        """Refuse parameters that do not go with ``drift``."""
+        if self.drift is None:
+            if self.delay != 1:
+                raise ParameterError(
+                    f'delay={self.delay} is of drift="follow": weights of mixtures are learned at '
+                    "that delay, and this forest learns none; leave it at 1"
+                )
+            return
+        for name, (allowed, why) in _FOLLOWING.items():
+            if (value := getattr(self, name)) not in allowed:
+                told = " or ".join(repr(each) for each in allowed)
+                raise ParameterError(
+                    f'{name}={value!r} does not go with drift="follow": {why}; expected {told}'
+                )
+        if isinstance(self.feature_scales, str) and self.feature_scales == "learned":
+            raise ParameterError(
+                'feature_scales="learned" does not go with drift="follow": scales that are found '
+                "once are those of the first rows, and young trees find their own; expected "
+                '"auto", None or numbers'
+            )
+
+    def _check_run(self) -> None:
+        super()._check_run()
+        if self.drift is not None:
+            raise ParameterError(
+                f"drift={self.drift!r} is not trained on a cluster: leave it out of the job, or "
+                "fit the estimator on arrays"
+            )
+
+    def _new_forest(self, n_features: int, n_classes: int) -> Forest:
+        self._check_drift()
+        if self.drift is None:
+            return super()._new_forest(n_features, n_classes)
+        parameters = self._forest_parameters(n_features, n_classes)
+        check_room(parameters, int(self.n_estimators))
+        self._begun_with = self._lasting_params()
+        self.__dict__.pop("_is_of_run", None)
+        return DriftForest(parameters, range(self.n_estimators), delay=int(self.delay))
+
+    def _mean_prediction(self, X: Any) -> np.ndarray:
+        if self.drift is None:
+            return super()._mean_prediction(X)
+        with self._turns.reading():
+            rows = self._check_rows(X)
+            forest = self.forest_
+            assert isinstance(forest, DriftForest)
+            return forest.predict_proba(rows, self._n_threads(len(rows)))
 
     @property
     def alpha_(self) -> float:

@@ -31,6 +31,7 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from dmondrian.drift.drift_forest import forest_from_state
 from dmondrian.ensemble.feature_importances import importances
 from dmondrian.ensemble.rows.unit_cube import check_cube
 from dmondrian.ensemble.settings.parameters import ForestParameters
@@ -479,5 +480,5 @@ class BaseForest(BaseEstimator):
         if isinstance(state.get("forest_"), bytes):
             from dmondrian.checkpoint import decode_forest
 
-            state["forest_"] = Forest.from_state(*decode_forest(state["forest_"]))
+            state["forest_"] = forest_from_state(*decode_forest(state["forest_"]))
         super().__setstate__(state)

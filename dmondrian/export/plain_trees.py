@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from dmondrian.drift.drift_forest import DriftForest
 from dmondrian.ensemble.predictor.predictor_kernels import FrozenTree
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ParameterError
@@ -57,6 +58,12 @@ def plain_trees(estimator: Any) -> list[PlainTree]:
     with one_state(estimator):
         forest = estimator.forest_
         parameters = forest.parameters
+        if isinstance(forest, DriftForest):
+            raise ParameterError(
+                'a forest with drift="follow" mixes logarithms of what trees of all ages forecast '
+                "by weights of its own, which no tree ensemble of ONNX does: fit with drift=None "
+                "to export"
+            )
         _check_leafwise(parameters)
         forest.check_learned()
         pairs = zip(forest.placed, forest.trees_at_rest(), strict=True)

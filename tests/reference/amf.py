@@ -196,7 +196,7 @@ class ReferenceTree:
         if self.root is None:
             self.root = self._new_node(self.memory.empty(None), x)
             return self.root, True
-        draws = RowDraws(self.seed, self.tree, self.total_weight)
+        draws = self.draws()
         node = self.root
         while True:
             outside = extensions(node, x)
@@ -209,6 +209,10 @@ class ReferenceTree:
             if node.is_leaf:
                 return node, False
             node = node.child(x)
+
+    def draws(self) -> RowDraws:
+        """Return the draws of the next row."""
+        return RowDraws(self.seed, self.tree, self.total_weight)
 
     def split_time(self, node: Node, rate: float, draws: RowDraws) -> float:
         """Return when the next split would come: an exponential wait after the parent's."""

@@ -41,6 +41,13 @@ class RowDraws:
         self._key = row_key(tree_key(seed, tree), weight_before)
         self.taken = 0
 
+    @classmethod
+    def keyed(cls, key: int, weight_before: float) -> RowDraws:
+        """Return the draws of a row of the tree that has this key."""
+        draws = cls(0, 0, weight_before)
+        draws._key = row_key(key, weight_before)
+        return draws
+
     def uniform(self) -> float:
         """Return the next uniform, strictly inside (0, 1)."""
         self.taken += 1

@@ -18,7 +18,11 @@ from dmondrian import (
     OnlineRandomForestClassifier,
     OnlineRandomForestRegressor,
 )
+from dmondrian.drift.drift_forest import DriftForest
+from dmondrian.drift.member import Ages
+from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.tree.nodes import N_NODES
+from tests.drift.streams import switching
 from tests.reference.cases import random_case
 from tests.reference.kernel import kernel_forest
 
@@ -44,7 +48,20 @@ def digest(generalized_forests: slice) -> str:
     for kind in (OnlineRandomForestClassifier, OnlineRandomForestRegressor):
         found.update(with_a_fringe(kind))
     found.update(row_by_row())
+    found.update(following())
     return found.hexdigest()
+
+
+def following() -> bytes:
+    """Return forecasts and the state of a small forest that follows a stream."""
+    X, y = switching(140, n_classes=3)
+    w = np.random.default_rng(0).choice([0.5, 1.0, 2.0], len(y))
+    settings = ForestParameters("amf-classifier", 4, 3, 5, alpha=0.2, charge_opening=False)
+    forest = DriftForest(settings, range(2), Ages(5, 6))
+    told = forest.forecast_and_learn(X, y.astype(float), w)
+    header, trees = forest.state()
+    arrays = [tree[name].tobytes() for tree in trees for name in sorted(tree)]
+    return b"".join([told.tobytes(), json.dumps(header).encode(), *arrays])
 
 
 GENERALIZED: list[dict[str, Any]] = [

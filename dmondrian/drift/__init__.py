@@ -1,0 +1,1 @@
+"""Forests that follow a stream: trees of all ages, mixed by what they forecast."""

@@ -1,0 +1,273 @@
+"""The state of a forest that follows a stream: a header and arrays, checked when they come back.
+
+The arrays are those of the permanent trees, then those of each member's covering trees by place, in
+one bundle: nodes have the fields of other forests, and a list ``memory`` of the statistics that
+only covering trees keep. The header is that of the permanent trees, of another format, with an
+entry ``drift`` of a version of its own. Births follow from the number of rows learned.
+
+Relies on :mod:`dmondrian.forest.state`. Promises that a forest that is stored and read goes on to
+the byte, and that nothing reaches a kernel unchecked.
+
+Shapes: m nodes, d features, K classes, S places, l levels of credit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dmondrian.drift.member import Ages, Member
+from dmondrian.ensemble.settings.numeric_limits import LARGEST_SCALE
+from dmondrian.ensemble.settings.parameters import ForestParameters
+from dmondrian.errors import CorruptError
+from dmondrian.forest import state
+from dmondrian.stats.discounted_counts import N_MEMORIES
+from dmondrian.tree import nodes
+from dmondrian.tree.box_encoding import all_numeric
+
+LARGEST_DELAY = 2**20
+FOLLOWING = 4  # format of a header that has an entry "drift"
+VERSION = 1  # of that entry
+_LARGEST_POSITION = 2**53
+_LARGEST_AGE = 40
+_SLACK = 1e-6  # of sums that were rounded
+_KEYS = {"version", "first", "last", "delay", "position", "guard", "members", "waiting"}
+_MEMBER_KEYS = {"mixer", "scales", "buckets", "levels", "trees"}
+
+
+class Waiting(NamedTuple):
+    """Rows of a block that is not full."""
+
+    X: np.ndarray  # float32 [n, d], as they came
+    y: np.ndarray  # float64 [n]
+    w: np.ndarray  # float64 [n]
+
+
+class Stored(NamedTuple):
+    """A state in parts; nothing but the header was checked."""
+
+    ages: Ages
+    delay: int
+    position: int
+    drift: dict[str, Any]  # entry of the header
+    permanent_header: dict[str, Any]
+    permanent: list[dict[str, np.ndarray]]
+    covering: list[Sequence[dict[str, np.ndarray]]]  # of each member, by place
+
+
+def drift_state(
+    permanent: tuple[dict[str, Any], list[dict[str, np.ndarray]]], forest: Any
+) -> tuple[dict[str, Any], list[dict[str, np.ndarray]]]:
+    """Return header and arrays, copies, of a ``forest`` whose ``permanent`` trees have this state.
+
+    The forest is a :class:`dmondrian.drift.drift_forest.DriftForest`.
+    """
+    header, trees = permanent
+    told = [{**arrays, **_no_memory(len(arrays["left"]))} for arrays in trees]
+    for member in forest.members:
+        told += [_covering_fields(tree, forest.parameters.n_classes) for tree in member.trees]
+    rows = forest.waiting
+    drift = {
+        "version": VERSION,
+        "first": forest.ages.first,
+        "last": forest.ages.last,
+        "delay": forest.delay,
+        "position": forest.position,
+        "guard": forest.guard.to_json(),
+        "members": [_member_header(member) for member in forest.members],
+        "waiting": [rows.X.tolist(), rows.y.tolist(), rows.w.tolist()],
+    }
+    return {**header, "format": FOLLOWING, "drift": drift}, told
+
+
+def _no_memory(n_nodes: int) -> dict[str, np.ndarray]:
+    """Return the fields that other trees have beside theirs."""
+    return {"memory": np.empty(0), "memory_size": np.zeros(n_nodes, np.int32)}
+
+
+def _covering_fields(tree: nodes.Tree, n_classes: int) -> dict[str, np.ndarray]:
+    """Return the arrays of a covering tree."""
+    arrays = nodes.fields(tree)
+    stat = arrays["stat"]
+    memory = np.ascontiguousarray(stat[:, 1 + n_classes :])
+    arrays["stat"] = np.ascontiguousarray(stat[:, : 1 + n_classes])
+    sizes = np.full(len(stat), memory.shape[1], np.int32)
+    return {**arrays, "memory": memory.reshape(-1), "memory_size": sizes}
+
+
+def _member_header(member: Member) -> dict[str, Any]:
+    """Return what is known of a member beside its trees' nodes."""
+    return {
+        "mixer": member.mixer.to_json(),
+        "scales": member.scales.tolist(),
+        "buckets": member.buckets.tolist(),
+        "levels": member.levels.tolist(),
+        "trees": [
+            {
+                "number": place,
+                "root": int(tree.head_i[nodes.ROOT]),
+                "floats": [state.encode_float(value) for value in tree.head_f],
+            }
+            for place, tree in enumerate(member.trees)
+        ],
+    }
+
+
+def read_header(header: dict[str, Any], trees: Sequence[dict[str, np.ndarray]]) -> Stored:
+    """Return the parts of a state of format ``FOLLOWING``.
+
+    Raises
+    ------
+    CorruptError
+        If the header's entry ``drift`` is not that of such a forest.
+    """
+    told = header.get("drift")
+    ages, delay, position, n = _checked_header(told, header, len(trees))
+    plain = {k: v for k, v in header.items() if k != "drift"} | {"format": state.FORMAT}
+    permanent = [dict(arrays) for arrays in trees[:n]]
+    for arrays in permanent:
+        memory, sizes = arrays.pop("memory", None), arrays.pop("memory_size", None)
+        if memory is None or sizes is None or len(memory) or sizes.any():
+            raise CorruptError("permanent trees should keep no memory beside their counts")
+    starts = range(n, len(trees), ages.n_places)
+    covering = [trees[start : start + ages.n_places] for start in starts]
+    return Stored(ages, delay, position, told, plain, permanent, covering)  # type: ignore[arg-type]  # checked
+
+
+def take_state(forest: Any, found: Stored) -> None:
+    """Give a ``forest`` of new members, around its permanent trees, the rest of a state.
+
+    Raises
+    ------
+    CorruptError
+        If it is not one that such a forest can have.
+    """
+    its = forest.parameters
+    if its.algorithm != "amf-classifier" or its.domain != "range" or forest.warmup is not None:
+        raise CorruptError(f"forests of {its.algorithm} on the {its.domain} do not follow a stream")
+    if (forest.total_weight > 0.0) != (found.position > 0):
+        raise CorruptError(
+            f"a forest of {found.position} rows has total weight {forest.total_weight!r}"
+        )
+    forest.position = found.position
+    forest.guard.take_json(found.drift["guard"])
+    forest.waiting = _waiting(found.drift["waiting"], its, found.delay)
+    told = zip(forest.members, found.drift["members"], found.covering, strict=True)
+    for member, entry, arrays in told:
+        _fill(member, entry, arrays, its, found.position)
+
+
+def _checked_header(told: Any, header: dict[str, Any], n_trees: int) -> tuple[Ages, int, int, int]:
+    """Return ages, delay, position and the number of members."""
+    if not isinstance(told, dict) or set(told) != _KEYS or told["version"] != VERSION:
+        found = told.get("version") if isinstance(told, dict) else type(told).__name__
+        raise CorruptError(
+            f"this version reads forests that follow a stream in version {VERSION}, this one says "
+            f"{str(found)[:40]!r}: use the version of dmondrian that wrote it"
+        )
+    names = ("first", "last", "delay", "position")
+    whole = all(type(told[name]) is int for name in names)
+    entries, members = header.get("trees"), told["members"]
+    if (
+        not whole
+        or not 5 <= told["first"] <= told["last"] <= _LARGEST_AGE
+        or not 1 <= told["delay"] <= LARGEST_DELAY
+        or not 0 <= told["position"] <= _LARGEST_POSITION
+        or not isinstance(entries, list)
+        or not isinstance(members, list)
+        or len(entries) != len(members)
+        or not entries
+        or any(not isinstance(one, dict) or set(one) != _MEMBER_KEYS for one in members)
+    ):
+        raise CorruptError("the header of a forest that follows a stream is out of range")
+    ages = Ages(told["first"], told["last"])
+    if n_trees != len(entries) * (1 + ages.n_places):
+        raise CorruptError(f"{len(entries)} members should have {ages.n_places} trees each and one")
+    return ages, told["delay"], told["position"], len(entries)
+
+
+def _numbers(told: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Return lists of finite numbers as an array of this shape."""
+    try:
+        found = np.array(told, np.float64)
+    except (TypeError, ValueError, OverflowError):
+        found = np.empty(0)
+    if found.size == 0 and 0 in shape:
+        found = found.reshape(shape)
+    if found.shape != shape or not np.isfinite(found).all():
+        raise CorruptError(f"expected finite numbers of shape {shape}, found {str(told)[:80]}")
+    return found.astype(dtype)
+
+
+def _waiting(told: Any, parameters: ForestParameters, delay: int) -> Waiting:
+    """Return the rows of a block that is not full."""
+    if not isinstance(told, list) or len(told) != 3 or not isinstance(told[1], list):
+        raise CorruptError("rows that wait should be three lists")
+    n = len(told[1])
+    if n >= delay:
+        raise CorruptError(f"{n} rows wait for a block of {delay}")
+    X = _numbers(told[0], (n, parameters.n_features), np.float32)
+    y, w = _numbers(told[1], (n,), np.float64), _numbers(told[2], (n,), np.float64)
+    is_class = (y >= 0) & (y < parameters.n_classes) & (y == np.floor(y))
+    if not is_class.all() or not (w > 0.0).all() or not np.isfinite(X).all():
+        raise CorruptError("rows that wait should have classes as labels, and weights > 0")
+    return Waiting(X, y, w)
+
+
+def _fill(
+    member: Member,
+    entry: dict[str, Any],
+    arrays: Sequence[dict[str, np.ndarray]],
+    parameters: ForestParameters,
+    position: int,
+) -> None:
+    """Give a member its trees, scales, credits and weights, checked."""
+    ages, d = member.ages, parameters.n_features
+    member.mixer.take_json(entry["mixer"])
+    member.scales[:] = _numbers(entry["scales"], member.scales.shape, np.float32)
+    member.buckets[:] = _numbers(entry["buckets"], member.buckets.shape, np.float64)
+    member.levels[:] = _numbers(entry["levels"], member.levels.shape, np.float64)
+    if not ((member.scales > 0.0) & (member.scales <= LARGEST_SCALE)).all():
+        raise CorruptError("feature scales of a covering tree should be numbers > 0")
+    if (member.buckets[:, 1] < 0.0).any() or (member.levels[:, 1] < 0.0).any():
+        raise CorruptError("visits of columns should not be negative")
+    member.births[:] = ages.births_before(position)
+    header = {"format": state.FORMAT, "parameters": None, "warmup": None, "trees": entry["trees"]}
+    entries = state.check_header(header, len(arrays))
+    built = []
+    for one, given, birth in zip(entries, arrays, member.births.tolist(), strict=True):
+        fields = dict(given)
+        memory = _checked_memory(fields, parameters.n_classes, one["number"])
+        state.check_arrays(one, fields, state.FORMAT, parameters)
+        if (one["root"] >= 0) != (birth >= 0):
+            raise CorruptError(f"the tree in place {one['number']} has rows of another time")
+        if birth >= 0 and len(fields["left"]) >= 2 * (position - birth):
+            raise CorruptError(f"the tree in place {one['number']} has more nodes than rows allow")
+        fields["stat"] = np.concatenate([fields["stat"], memory], axis=1)
+        built.append(nodes.from_fields(fields, one, all_numeric(d)))
+    member.place(built)
+
+
+def _checked_memory(fields: dict[str, np.ndarray], n_classes: int, place: int) -> np.ndarray:
+    """Take the memory out of a covering tree's fields, float64 [m, 2 (K + 1) + 3], checked."""
+    none = np.empty(0)
+    memory, sizes = fields.pop("memory", none), fields.pop("memory_size", none)
+    size = 1 + n_classes
+    width = (N_MEMORIES - 1) * size + N_MEMORIES
+    is_given = "left" in fields and sizes.shape == fields["left"].shape
+    if not is_given or memory.dtype != np.float64 or not (sizes == width).all():
+        raise CorruptError(f"the tree in place {place} should keep {width} numbers a node")
+    if len(memory) != width * len(fields["left"]):
+        raise CorruptError(f"the tree in place {place} has a memory of another length")
+    told = memory.reshape(-1, width)
+    is_sound = bool((told >= 0.0).all() and np.isfinite(told).all())
+    for k in range(N_MEMORIES - 1):
+        whole = told[:, k * size]
+        total = told[:, k * size + 1 : (k + 1) * size].sum(axis=1)
+        is_sound = is_sound and bool((np.abs(total - whole) <= _SLACK * (1.0 + whole)).all())
+    weights = told[:, -N_MEMORIES:].sum(axis=1)
+    if not is_sound or not (np.abs(weights - 1.0) <= _SLACK).all():
+        raise CorruptError(f"the memory of the tree in place {place} is not one of any rows")
+    return told

@@ -1,0 +1,189 @@
+"""A member of a forest that follows the stream: covering trees, and how it mixes them.
+
+A member is a pure function of the parameters, the seed, its number and the rows in order. Its
+inputs are kinds of experts: the forecasts of one permanent tree, which it is given, then those of a
+tree in each octave of age. Members never look at each other.
+
+Relies on :mod:`dmondrian.drift.covering_kernels`. Promises bounded memory: a tree that is born
+takes the place, and the memory, of one that dies, and none has more nodes than its rows allow or
+than ``MOST_BYTES`` hold.
+
+Shapes: n rows, d features, K classes, S places, k octaves of age, G = 1 + k inputs.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from dmondrian.drift.covering_kernels import Covering, forecast_rows, learn_rows
+from dmondrian.drift.mixer import Expert, Mixer
+from dmondrian.ensemble.settings.parameters import ForestParameters
+from dmondrian.losses.discounted_kt import DiscountedKT
+from dmondrian.rules.aggregate import Aggregate
+from dmondrian.stats.discounted_counts import DiscountedCounts, n_stats_of
+from dmondrian.tree import nodes
+from dmondrian.tree.address_table import table_of
+from dmondrian.tree.box_encoding import all_numeric, read_only
+
+SLOW, FAST, NODE_SHARE = 0.9, 0.6, 0.01  # discounts by a visit of a node; share of its memories
+RATES = (0.002, 0.006, 0.02)  # of a member's experts
+KINDS = ((0, 1.0), (1, 0.1), (2, 0.05), (3, 0.03))  # power and floor of feature scales, by number
+LARGEST_LEVEL = 12  # exponent of the births beyond which credits are remembered alike
+MOST_BYTES = 2**24  # of a covering tree's nodes
+
+
+class Ages(NamedTuple):
+    """Octaves of age that trees cover."""
+
+    first: int = 5
+    last: int = 15
+
+    @property
+    def n_octaves(self) -> int:
+        """How many."""
+        return self.last - self.first + 1
+
+    @property
+    def n_places(self) -> int:
+        """Trees that are alive at most."""
+        return self.n_octaves + 1
+
+    @property
+    def n_levels(self) -> int:
+        """Rates at which credits are forgotten."""
+        return min(self.last, LARGEST_LEVEL) - self.first + 1
+
+    def births_before(self, position: int) -> np.ndarray:
+        """Return the row before which the tree in each place was born, int64 [S]; -1 for none.
+
+        ``position`` is the number of rows learned.
+        """
+        found = np.full(self.n_places, -1, np.int64)
+        if not position:
+            return found
+        newest = position - 1
+        for exponent in range(self.first, self.last):  # odd multiples of 2^exponent
+            odd = newest >> exponent
+            odd -= 1 - odd % 2
+            found[exponent - self.first] = odd << exponent if odd > 0 else -1
+        whole = newest >> self.last
+        for number in (whole, whole - 1):
+            if number >= 0:
+                found[self.last - self.first + number % 2] = number << self.last
+        return found
+
+
+class Member:
+    """Covering trees that learn one stream, and the mixture of their forecasts.
+
+    Parameters
+    ----------
+    parameters : ForestParameters
+        Of the forest; rows come as its trees take them.
+    number : int
+        Of the member and of its permanent tree.
+    ages : Ages
+    """
+
+    def __init__(self, parameters: ForestParameters, number: int, ages: Ages) -> None:
+        its, d = parameters, parameters.n_features
+        self.number, self.ages = number, ages
+        power, floor = KINDS[number % len(KINDS)]
+        self._covering = Covering(
+            ages.first, ages.last, power, floor, ages.n_levels, not its.split_pure
+        )
+        self._stat = DiscountedCounts(its.n_classes, float(its.alpha), SLOW, FAST, NODE_SHARE)
+        self._loss = DiscountedKT(float(its.alpha), its.n_classes)
+        self._seed = np.uint64(its.seed)
+        self._columns = all_numeric(d)
+        n_stats, n_places = n_stats_of(its.n_classes), ages.n_places
+        self.trees = [
+            nodes.make_tree(self._columns, n_stats, 2 << ages.first) for _ in range(n_places)
+        ]
+        self._table = table_of(self.trees)
+        self.caps = read_only(_caps(self.trees[0], ages, its.max_nodes))
+        # They halve within as many rows as a tree lives: 2^(level + 1) births.
+        halves = [0.5]
+        for _ in range(ages.n_levels):
+            halves.append(math.sqrt(halves[-1]))  # a root is rounded alike everywhere
+        self._decays = read_only(np.array(halves[1:]))
+        self.births = np.full(n_places, -1, np.int64)
+        self.scales = np.ones((n_places, d), np.float32)
+        self.buckets = np.zeros((n_places, 2, d))
+        self.levels = np.zeros((ages.n_levels, 2, d))
+        everything = tuple(range(1 + ages.n_octaves))
+        equal = (1.0 / len(everything),) * len(everything)
+        experts = [Expert(everything, equal, rate) for rate in RATES]
+        self.mixer = Mixer(len(everything), [*experts, Expert((0,), (1.0,), 0.0)])
+
+    @property
+    def n_inputs(self) -> int:
+        """Inputs of the mixture."""
+        return 1 + self.ages.n_octaves
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of memory held by the trees."""
+        return sum(nodes.tree_bytes(tree) for tree in self.trees)
+
+    def forecast(self, inputs: np.ndarray, X: np.ndarray, position: int) -> None:
+        """Write what each octave's tree forecasts to ``inputs``, behind the permanent tree's.
+
+        Parameters
+        ----------
+        inputs : float64 [G, n, K]
+            The first is the forecast of the permanent tree.
+        X : float32 [n, d]
+        position : int
+            Rows learned so far.
+        """
+        forecast_rows(
+            self._covering, self._loss, self._table, self._columns, self.births, self.scales,
+            read_only(X), position, inputs,
+        )  # fmt: skip
+
+    def learn(
+        self, inputs: np.ndarray, X: np.ndarray, y: np.ndarray, w: np.ndarray, position: int
+    ) -> None:
+        """Learn rows in order; do what :meth:`forecast` does, of each row just before it.
+
+        Parameters
+        ----------
+        inputs, X, position
+            As in :meth:`forecast`.
+        y : float64 [n]
+            Classes.
+        w : float64 [n] or [0]
+            Weights > 0, or none for weights of one.
+        """
+        rows, reached = (read_only(X), read_only(y), read_only(w)), np.zeros(2, np.int64)
+        while True:
+            learn_rows(
+                self._covering, self._stat, self._loss, Aggregate(True), self._table,
+                self._columns, self._seed, np.uint64(self.number), self.caps, self._decays,
+                self.births, self.scales, self.buckets, self.levels, *rows, position,
+                int(reached[0]), inputs, reached,
+            )  # fmt: skip
+            place = int(reached[1])
+            if place < 0:
+                return
+            tree = self.trees[place]
+            room = min(int(self.caps[place]), 3 * len(tree.i) // 2 + (2 << self.ages.first))
+            self.trees[place] = nodes.resize(tree, room)
+            self._table[place] = table_of(self.trees[place : place + 1])[0]
+
+    def place(self, trees: list[nodes.Tree]) -> None:
+        """Take over trees, by place, each with room for the rows between two births."""
+        self.trees = [nodes.resize(tree, max(len(tree.i), 2 << self.ages.first)) for tree in trees]
+        self._table = table_of(self.trees)
+
+
+def _caps(tree: nodes.Tree, ages: Ages, max_nodes: int | None) -> np.ndarray:
+    """Return how many nodes the tree in each place may have, int64 [S]."""
+    width = sum(array[:1].nbytes for array in (tree.i, tree.box, tree.bits))
+    most = MOST_BYTES // width if max_nodes is None else min(max_nodes, MOST_BYTES // width)
+    exponents = [*range(ages.first, ages.last), ages.last, ages.last]
+    return np.array([max(min(2 ** (e + 2), most), 2) for e in exponents], np.int64)

@@ -1,0 +1,15 @@
+"""Small streams whose labels change what they depend on."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def switching(n: int, n_classes: int = 2, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows, float32 [n, 4], and classes, int [n]; the labels change their column twice."""
+    rng = np.random.default_rng(seed)
+    X = rng.random((n, 4)).astype(np.float32)
+    column = X[np.arange(n), np.arange(n) * 3 // max(n, 1)]
+    y = np.minimum((column * n_classes).astype(int), n_classes - 1)
+    noisy = rng.random(n) < 0.05
+    return X, np.where(noisy, rng.integers(0, n_classes, n), y)

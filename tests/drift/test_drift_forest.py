@@ -1,0 +1,170 @@
+"""A forest that follows a stream is a pure function of its rows in order, and honest about them."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dmondrian import AMFClassifier
+from dmondrian.drift import member as member_module
+from dmondrian.drift.drift_forest import DriftForest
+from dmondrian.drift.member import Ages, Member
+from dmondrian.ensemble.settings.parameters import ForestParameters
+from dmondrian.errors import ParameterError
+from dmondrian.forest.forest import Forest
+from dmondrian.tree import nodes
+from tests.drift.streams import switching
+
+CUTS = [(0, 1), (1, 3), (3, 64), (64, 65), (65, 201), (201, 450)]
+
+
+def parameters(n_classes: int = 2, **others: Any) -> ForestParameters:
+    return ForestParameters(
+        "amf-classifier", 4, n_classes, 3, alpha=0.25, charge_opening=False, **others
+    )
+
+
+def forest_of(n_members: int = 5, delay: int = 1, n_classes: int = 2) -> DriftForest:
+    return DriftForest(parameters(n_classes), range(n_members), Ages(5, 7), delay)
+
+
+def learned(X: np.ndarray, y: np.ndarray, **settings: Any) -> tuple[DriftForest, np.ndarray]:
+    forest = forest_of(**settings)
+    return forest, forest.forecast_and_learn(X, y.astype(float))
+
+
+def test_permanent_trees_are_those_of_a_forest_that_does_not_follow() -> None:
+    X, y = switching(300)
+    follows, _ = learned(X, y)
+    plain = Forest(parameters(), range(5))
+    plain.update(X, y.astype(float))
+    for tree, other in zip(follows.trees, plain.trees, strict=True):
+        ours, theirs = nodes.fields(tree), nodes.fields(other)
+        assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
+
+
+@pytest.mark.parametrize("delay", [1, 40, 500])
+def test_neither_cuts_nor_threads_change_a_byte(delay: int) -> None:
+    X, y = switching(450)
+    w = np.random.default_rng(1).choice([0.0, 0.5, 1.0, 3.0], 450)
+    whole, parts = forest_of(delay=delay), forest_of(delay=delay)
+    told = whole.forecast_and_learn(X, y.astype(float), w)
+    found = [
+        parts.forecast_and_learn(X[a:b], y[a:b].astype(float), w[a:b], n_threads=2) for a, b in CUTS
+    ]
+    np.testing.assert_array_equal(np.concatenate(found), told)
+    assert pickle.dumps(parts.state()) == pickle.dumps(whole.state())
+    assert whole.position == (w > 0).sum() // delay * delay
+    assert len(whole.waiting.y) == (w > 0).sum() % delay
+
+
+def test_rows_of_weight_zero_are_as_if_they_had_not_come() -> None:
+    X, y = switching(300)
+    w = np.random.default_rng(1).choice([0.0, 1.0], 300)
+    some, kept = forest_of(), w > 0
+    some.update(X, y.astype(float), w)
+    others, _ = learned(X[kept], y[kept])
+    assert pickle.dumps(some.state()) == pickle.dumps(others.state())
+
+
+def test_a_forecast_is_what_the_forest_predicts_before_it_learns_the_row() -> None:
+    X, y = switching(150)
+    forest, told = learned(X, y)
+    again = forest_of()
+    again.update(X[:1], y[:1].astype(float))
+    for t in range(1, 150):
+        np.testing.assert_array_equal(again.predict_proba(X[t : t + 1]), told[t : t + 1])
+        again.update(X[t : t + 1], y[t : t + 1].astype(float))
+    assert pickle.dumps(again.state()) == pickle.dumps(forest.state())
+
+
+@pytest.mark.parametrize("delay", [1, 40])
+def test_forecasts_know_no_label_of_their_block_or_later(delay: int) -> None:
+    X, y = switching(400)
+    _, told = learned(X, y, delay=delay)
+    start = 200
+    _, other = learned(X, np.where(np.arange(400) < start, y, 1 - y), delay=delay)
+    np.testing.assert_array_equal(other[: start + delay], told[: start + delay])
+    assert not np.array_equal(other[start + delay :], told[start + delay :])
+    later = X.copy()
+    later[start + 1 :] = 1 - X[start + 1 :]
+    np.testing.assert_array_equal(learned(later, y, delay=delay)[1][: start + 1], told[: start + 1])
+
+
+def test_a_block_is_forecast_by_the_state_before_it() -> None:
+    X, y = switching(160)
+    _, told = learned(X, y, delay=40)
+    before = forest_of(delay=40)
+    before.update(X[:120], y[:120].astype(float))
+    np.testing.assert_array_equal(before.predict_proba(X[120:]), told[120:])
+
+
+def test_permuted_labels_cost_their_entropy() -> None:
+    X, _ = switching(2000)
+    y = (np.random.default_rng(4).random(2000) < 0.3).astype(int)
+    _, told = learned(X, y)
+    entropy = -(0.3 * np.log(0.3) + 0.7 * np.log(0.7))
+    loss = -np.log(told[np.arange(2000), y]).mean()
+    assert entropy * 0.97 < loss < entropy * 1.06
+
+
+def test_it_follows_a_change() -> None:
+    X, y = switching(3000)
+    _, told = learned(X, y)
+    plain = AMFClassifier(10, random_state=0, feature_scales=None)
+    late = np.arange(2300, 3000)
+    plain.fit(X[:2300], y[:2300])
+    assert (told[late].argmax(axis=1) == y[late]).mean() > 0.88
+    assert plain.score(X[late], y[late]) < 0.8
+
+
+def test_many_classes_and_one() -> None:
+    X, y = switching(120, n_classes=300)
+    forest, told = learned(X, y, n_members=2, n_classes=300)
+    np.testing.assert_allclose(told.sum(axis=1), 1.0)
+    assert forest.predict_proba(X[:3]).shape == (3, 300)
+    one = AMFClassifier(2, drift="follow", random_state=0).fit(X, np.zeros(120))
+    np.testing.assert_allclose(one.predict_proba(X), 1.0)
+
+
+def test_memory_is_bounded_and_that_of_dead_trees_is_used_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(member_module, "MOST_BYTES", 2**13)
+    rng = np.random.default_rng(0)
+    X = rng.random((2000, 4)).astype(np.float32)
+    y = rng.integers(0, 2, 2000).astype(float)
+    forest, sizes = forest_of(2), []
+    for start in range(0, 2000, 250):
+        forest.update(X[start : start + 250], y[start : start + 250])
+        sizes.append(sum(member.n_bytes for member in forest.members))
+        for member in forest.members:
+            for tree, cap in zip(member.trees, member.caps, strict=True):
+                assert tree.head_i[nodes.N_NODES] <= cap <= 2**13 // 100
+    assert max(sizes[3:]) == sizes[3]
+
+
+def test_an_interrupted_forest_says_so_and_a_copy_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = switching(300)
+    forest, _ = learned(X[:200], y[:200])
+    before = copy.deepcopy(forest)
+    learn, n_calls = Member.learn, []
+
+    def stop(*args: Any) -> None:
+        n_calls.append(1)
+        if len(n_calls) == 3:
+            raise KeyboardInterrupt
+        learn(*args)
+
+    monkeypatch.setattr(Member, "learn", stop)
+    with pytest.raises(KeyboardInterrupt):
+        forest.update(X[200:], y[200:].astype(float))
+    with pytest.raises(ParameterError, match="interrupted"):
+        forest.predict_proba(X[:1])
+    monkeypatch.undo()
+    before.update(X[200:], y[200:].astype(float))
+    assert pickle.dumps(before.state()) == pickle.dumps(learned(X, y)[0].state())

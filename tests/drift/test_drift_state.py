@@ -1,0 +1,156 @@
+"""What is stored of a forest that follows a stream goes on to the byte, or is refused."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dmondrian
+from dmondrian import AMFClassifier
+from dmondrian.checkpoint import decode_forest, encode_forest
+from dmondrian.drift.drift_forest import DriftForest, forest_from_state
+from dmondrian.errors import CorruptError, DMondrianError, ParameterError
+from dmondrian.export.plain_trees import plain_trees
+from dmondrian.forest.forest import Forest
+from tests.drift.streams import switching
+from tests.drift.test_drift_forest import forest_of, learned
+
+
+@pytest.mark.parametrize("position", [0, 1, 31, 32, 33, 63, 64, 100, 256])
+def test_a_stored_forest_goes_on_from_any_position(position: int) -> None:
+    X, y = switching(330)
+    whole, told = learned(X, y)
+    part = forest_of()
+    part.update(X[:position], y[:position].astype(float))
+    again = forest_from_state(*decode_forest(encode_forest(*part.stored())))
+    assert isinstance(again, DriftForest)
+    rest = again.forecast_and_learn(X[position:], y[position:].astype(float))
+    np.testing.assert_array_equal(rest, told[position:])
+    assert pickle.dumps(again.state()) == pickle.dumps(whole.state())
+
+
+@pytest.mark.parametrize("delay", [1, 50])
+def test_pickles_and_checkpoints_of_the_estimator(tmp_path: Path, delay: int) -> None:
+    X, y = switching(330, n_classes=3)
+    names = np.array(["a", "b", "c"])
+    model = AMFClassifier(3, drift="follow", delay=delay, random_state=0)
+    model.partial_fit(X[:220], names[y[:220]], classes=names)
+    model.save(tmp_path / "model")
+    others = [pickle.loads(pickle.dumps(model)), dmondrian.load(tmp_path / "model")]
+    others.append(copy.deepcopy(model))
+    model.partial_fit(X[220:], names[y[220:]])
+    for other in others:
+        assert (other.drift, other.delay) == ("follow", delay)
+        other.partial_fit(X[220:], names[y[220:]])
+        np.testing.assert_array_equal(other.predict_proba(X), model.predict_proba(X))
+        assert other.predict(X[:5]).tolist() == model.predict(X[:5]).tolist()
+
+
+def changed(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    def change(header: dict[str, Any]) -> None:
+        at: Any = header["drift"]
+        *way, last = [int(part) if part.isdigit() else part for part in path.split(".")]
+        for part in way:
+            at = at[part]
+        at[last] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        changed("version", 2),
+        changed("first", 4),
+        changed("last", 99),
+        changed("delay", 0),
+        changed("position", 161),
+        changed("position", -1),
+        changed("position", 0),
+        changed("guard", {}),
+        changed("guard.outer", [1.0]),
+        changed("members.0.mixer.weights", [[np.inf] * 4] * 4),
+        changed("members.0.scales", []),
+        changed("members.0.scales.0.0", 0.0),
+        changed("members.1.buckets.0.1.0", -1.0),
+        changed("members.1.levels", None),
+        changed("members.1.trees", []),
+        changed("members.1.trees.0.root", 10**6),
+        changed("waiting", [[], [1.0], []]),
+        changed("members", []),
+    ],
+)
+def test_a_damaged_header_is_refused(change: Callable[[dict[str, Any]], None]) -> None:
+    forest, _ = learned(*switching(200), n_members=2)
+    header, trees = forest.state()
+    change(header)
+    with pytest.raises(CorruptError):
+        forest_from_state(header, trees)
+
+
+@pytest.mark.parametrize("value", [np.nan, -1.0, 1e9])
+def test_a_damaged_memory_is_refused(value: float) -> None:
+    forest, _ = learned(*switching(200), n_members=2)
+    header, trees = forest.state()
+    trees[-1]["memory"][-1] = value
+    with pytest.raises(CorruptError):
+        forest_from_state(header, trees)
+
+
+def test_earlier_readers_refuse_the_format() -> None:
+    forest, _ = learned(*switching(100), n_members=2)
+    with pytest.raises(CorruptError, match="formats"):
+        Forest.from_state(*forest.state())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"learning_rate": 0.5},
+        {"charge_opening": True},
+        {"use_aggregation": False},
+        {"predict_extension": "expected"},
+        {"domain": "cube"},
+        {"calibrate": True},
+        {"feature_scales": "learned"},
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(settings: dict[str, Any]) -> None:
+    X, y = switching(50)
+    with pytest.raises(ParameterError, match=f"{next(iter(settings))}=.*drift"):
+        AMFClassifier(2, drift="follow", random_state=0, **settings).fit(X, y)
+
+
+def test_a_delay_without_drift_and_values_out_of_range_are_refused() -> None:
+    X, y = switching(50)
+    with pytest.raises(ParameterError, match="delay=3"):
+        AMFClassifier(2, delay=3).fit(X, y)
+    for wrong in ({"delay": 0}, {"delay": 2**20 + 1}, {"drift": "adwin"}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            AMFClassifier(2, **{"drift": "follow", **wrong}).fit(X, y)  # type: ignore[arg-type]
+
+
+def test_what_needs_sums_over_trees_is_refused_with_the_reason() -> None:
+    X, y = switching(80)
+    model = AMFClassifier(2, drift="follow", random_state=0).fit(X, y)
+    with pytest.raises(ParameterError, match="ONNX"):
+        plain_trees(model)
+    with pytest.raises(ParameterError, match="no sums over trees"):
+        model.forest_.predict_sums(X)
+    with pytest.raises(ParameterError, match="cannot be joined"):
+        DriftForest.join([])
+    with pytest.raises(DMondrianError, match="cluster"):
+        model._check_run()
+
+
+def test_no_row_was_learned_while_the_first_block_is_not_full() -> None:
+    X, y = switching(80)
+    model = AMFClassifier(2, drift="follow", delay=100, random_state=0).fit(X, y)
+    with pytest.raises(ParameterError, match="learned no row"):
+        model.predict(X)

@@ -1,0 +1,81 @@
+"""Mixtures keep the bounds of online gradient descent and of fixed share, whatever the labels."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dmondrian.drift.mixer import SHARE, Expert, Mixer
+from dmondrian.drift.mixing_kernels import FLOOR
+
+NONE = np.empty(0)
+
+
+def losses(told: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return -np.log(told[np.arange(len(y)), y])
+
+
+def centred(inputs: np.ndarray) -> np.ndarray:
+    logs = np.log(np.maximum(inputs, FLOOR))
+    return logs - logs.mean(axis=2, keepdims=True)
+
+
+def fixed(inputs: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    powers = np.exp(np.tensordot(weights, centred(inputs), 1))
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
+@settings(max_examples=25)
+@given(
+    st.integers(0, 2**32 - 1),
+    st.lists(st.integers(0, 2), min_size=1, max_size=60),
+    st.sampled_from([0.002, 0.02, 0.3]),
+)
+def test_one_expert_keeps_the_bound_of_gradient_descent(
+    seed: int, labels: list[int], rate: float
+) -> None:
+    rng, y = np.random.default_rng(seed), np.array(labels)
+    inputs = rng.dirichlet([0.3] * 3, (4, len(y)))
+    start = np.full(4, 0.25)
+    mixer = Mixer(4, [Expert((0, 1, 2, 3), tuple(start), rate)])
+    told, logs, rows = [], centred(inputs), np.arange(len(y))
+    for t in rows:
+        one = np.ascontiguousarray(inputs[:, t : t + 1])
+        told.append(mixer.mix_and_step(one, y[t : t + 1].astype(float), NONE)[0])
+    found = np.array(told)
+    slopes = np.einsum("tc,gtc->tg", found, logs) - logs[:, rows, y].T
+    for weights in (np.zeros(4), np.eye(4)[seed % 4], 2 * np.eye(4)[seed % 3], rng.normal(size=4)):
+        gap = losses(found, y).sum() - losses(fixed(inputs, weights), y).sum()
+        bound = ((weights - start) ** 2).sum() / (2 * rate) + rate / 2 * (slopes**2).sum()
+        assert gap <= bound + 1e-9
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 2**32 - 1), st.lists(st.integers(0, 1), min_size=2, max_size=80))
+def test_the_mixture_keeps_up_with_the_best_expert_of_any_interval(
+    seed: int, labels: list[int]
+) -> None:
+    rng, y = np.random.default_rng(seed), np.array(labels)
+    inputs = rng.dirichlet([1.0] * 2, (3, len(y)))
+    mixer = Mixer(3, [Expert((g,), (1.0,), 0.0) for g in range(3)])
+    told = mixer.mix_and_step(inputs, y.astype(float), NONE)
+    first = int(rng.integers(0, len(y)))
+    each = [losses(fixed(inputs, np.eye(3)[g]), y)[first:].sum() for g in range(3)]
+    price = np.log(3 / SHARE) + 2 * SHARE * (len(y) - first)
+    assert losses(told, y)[first:].sum() <= min(each) + price
+
+
+def test_a_weight_is_so_many_steps() -> None:
+    inputs = np.random.default_rng(0).dirichlet([1.0] * 3, (2, 1))
+    weighted, repeated = (Mixer(2, [Expert((0, 1), (0.5, 0.5), 0.1)] * 2) for _ in range(2))
+    y = np.array([2.0])
+    weighted.mix_and_step(inputs, y, np.array([3.0]))
+    for _ in range(3):
+        repeated.mix_and_step(inputs, y, NONE)
+    np.testing.assert_array_equal(weighted.weights, repeated.weights)
+    np.testing.assert_array_equal(weighted.outer, repeated.outer)
+    heavy, most = (Mixer(2, [Expert((0, 1), (0.5, 0.5), 0.1)]) for _ in range(2))
+    heavy.mix_and_step(inputs, y, np.array([1e9]))
+    most.mix_and_step(inputs, y, np.array([16.0]))
+    np.testing.assert_array_equal(heavy.weights, most.weights)
