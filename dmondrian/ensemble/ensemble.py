@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from dmondrian._numba.mode import uses
 from dmondrian.ensemble.predict import Predicting
 from dmondrian.ensemble.predictor.predictor import Frozen
 from dmondrian.ensemble.settings.fringe_settings import LARGEST_POOL
@@ -35,6 +36,7 @@ from dmondrian.tree.memory import next_capacity
 _FIRST_CAPACITY, _FIRST_POOL = 64, 1024  # nodes; doubles
 _EARLY_ROOM = 1024  # nodes that a tree gets room for at once where as many rows are to come
 _MOST_RESERVED = 2**23  # bytes
+_MOST_TIMES = 64  # as many nodes as there are, for rows that may be all there are
 _SPARE = 16  # part of the nodes expected that is room to spare; below _FIRST_CAPACITY
 FEW = 64  # rows that all trees learn in one call, which no interrupt breaks off
 _FEW_ROWS, _SMALL = 1e15, 1e100  # weight of rows, and a label, that need no closer look
@@ -170,7 +172,7 @@ class Ensemble(Predicting):
                 self._move_for_rows_alone(lesson.n_given - lesson.n_free)
         if lesson is None or not lesson.holds(self):
             lesson = self._lesson = Lesson(self)
-        lesson.go_on_for(n_free, self.placed)
+        lesson.go_on_for(n_free)
         return lesson
 
     def _after_row(self, place: Place, y: float) -> dict[str, Any] | None:
@@ -404,7 +406,7 @@ class Ensemble(Predicting):
     @property
     def _may_move(self) -> bool:
         """Whether nodes may be moved: nobody knows them by their places."""
-        return self.parameters.reorders_nodes
+        return self.parameters.reorders_nodes and uses("reorder")
 
     def _make_room(self, t: int, to_come: int, weight: float, is_much: bool) -> None:
         """Give tree ``t`` more room, for ``to_come`` rows or fewer; see :meth:`_make_rooms`."""
@@ -425,9 +427,8 @@ class Ensemble(Predicting):
         per_row = min(len(tree.i) / max(n_learned, 1.0), 2.0)
         # Room for fewer nodes per row than so far: most later rows find a leaf that takes them in.
         half, whole = (min(len(tree.i) + int(per_row * m), most) for m in (to_come / 2, to_come))
-        room = next_capacity((tree.i, tree.box, tree.bits), half, not is_much)
-        room = min(room, whole + whole // _SPARE) if is_much else room
+        room = next_capacity((tree.i, tree.box, tree.bits))
+        if is_much:  # what is left of it is given back
+            room = min(max(room, min(half, _MOST_TIMES * len(tree.i))), whole + whole // _SPARE)
         room = min(max(room, early, _FIRST_CAPACITY), end, _MAX_CAPACITY)  # an empty tree has none
-        self.placed[t] = nodes.resize(tree, room, whole if is_much else None)
-        if to_come == 1:  # others will come alone too
-            nodes.take_ahead(self.placed[t], 2 * ROWS_UNASKED, most)
+        self.placed[t] = nodes.resize(tree, room)

@@ -26,7 +26,6 @@ from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.ensemble.single_row_kernels import admit
 from dmondrian.tree.box_encoding import Columns, Rows, boxless, n_words, read_only
 from dmondrian.tree.loops import Silent, predict, update
-from dmondrian.tree.nodes import Tree, take_ahead
 
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 _NONE_3D, _NONE_1D = np.empty((0, 0, 0)), np.empty(0)
@@ -182,7 +181,6 @@ class Lesson(Arguments):
         columns, parameters = ensemble.placed[0].columns, ensemble.parameters
         super().__init__(ensemble, columns)
         self.n_free = self.n_given = 0
-        self._n_taken = 0  # rows to come for whose nodes memory was taken
         self._y, self.reached = np.zeros(1), np.zeros(len(ensemble.placed), np.int64)
         seed, numbers = np.uint64(parameters.seed), ensemble.tree_numbers.astype(np.uint64)
         self._arguments: tuple[Any, ...] = (
@@ -197,19 +195,13 @@ class Lesson(Arguments):
         self.reached.fill(0)
         return self.place.take(X)
 
-    def go_on_for(self, n: int, trees: list[Tree]) -> None:
-        """Take ``n`` rows before the forest is asked again; have memory for their nodes taken."""
+    def go_on_for(self, n: int) -> None:
+        """Take ``n`` rows before the forest is asked again."""
         self.n_free = self.n_given = n
-        if n > self._n_taken:
-            self._n_taken = ROWS_UNASKED
-            for tree in trees:
-                take_ahead(tree, 2 * self._n_taken, self._parameters.max_nodes)
-        self._n_taken -= n
 
     def stop(self) -> None:
         """Be asked again before the next row."""
         self.n_given, self.n_free = self.n_given - self.n_free, 0
-        self._n_taken = 0  # by now for others
 
     def go_on(self) -> int:
         """Let the trees learn the row; return how many lack room for it."""

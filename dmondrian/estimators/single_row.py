@@ -16,9 +16,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dmondrian._numba.mode import uses
 from dmondrian.estimators.one_state import one_state
 from dmondrian.uncertainty.temperature_scaling import calibrated
 
+_IS_USED = uses("single_row")
 _LABELS = bool, int, float, str  # of what need no closer look
 
 
@@ -127,7 +129,7 @@ def mean_of_plain_row(
     """
     own = estimator.__dict__
     turns = own.get("_turns")
-    if turns is None or type(X) is not np.ndarray or X.shape[:1] != (1,):
+    if turns is None or type(X) is not np.ndarray or X.shape[:1] != (1,) or not _IS_USED:
         return None
     if turns.at_row == "learned":  # more may follow without a pause; readers have to queue up
         return None
@@ -164,7 +166,7 @@ def learn_plain_row(estimator: Any, X: Any, y: Any, classes: Any = None) -> bool
     """
     own = estimator.__dict__
     turns = own.get("_turns")
-    is_plain = type(X) is np.ndarray and type(y) is np.ndarray and y.shape == (1,)
+    is_plain = _IS_USED and type(X) is np.ndarray and type(y) is np.ndarray and y.shape == (1,)
     if turns is None or not is_plain or y.dtype.kind not in "biufU":
         return False
     with turns.mutex:
