@@ -16,6 +16,7 @@ import pytest
 from dmondrian import AMFClassifier, AMFRegressor
 from dmondrian.ensemble.ensemble import Ensemble
 from dmondrian.ensemble.settings.parameters import ForestParameters
+from dmondrian.ensemble.tree_store import TreeStore
 from dmondrian.tree import nodes
 from dmondrian.tree.memory import LARGE_PAGE, LEAST, bytes_held, trimmed
 from tests.tree.pages import (
@@ -83,7 +84,7 @@ def _digest(forest):
 @pytest.mark.parametrize("n_jobs", [1, 2])
 def test_trees_tell_what_memory_they_take_once_rows_that_came_at_once_are_learned(n_jobs):
     forest = _learned([], n_jobs)
-    for tree in forest.placed:
+    for tree in forest.store.trees:
         for array in (tree.i, tree.box):
             used = 2 * 60_000 - 1
             # A system that is short of large pages gives fewer.
@@ -127,7 +128,7 @@ def test_room_that_was_reserved_is_kept():
     forest = Ensemble(ForestParameters("amf-regressor", 3, 0, seed=0), range(2))
     forest.reserve(2 * LARGE_PAGE // 64)
     forest.update(X, X[:, 0].astype(float))
-    for tree in forest.placed:
+    for tree in forest.store.trees:
         assert bytes_held(tree.i, 2 * len(X) - 1) == LARGE_PAGE
 
 
@@ -135,7 +136,7 @@ def test_small_trees_with_room_reserved_lie_in_memory_that_others_left():
     """They come and go by hundreds, and fresh memory would take as long as they learn."""
     forest = Ensemble(ForestParameters("amf-regressor", 3, 0, seed=0), range(1))
     forest.reserve(LEAST // 64)
-    (tree,) = forest.placed
+    (tree,) = forest.store.trees
     assert len(tree.i) == LEAST // 64
     assert trimmed(tree.i, 1) is tree.i  # no range
 
@@ -221,7 +222,7 @@ def test_rows_that_come_alone_find_the_memory_of_their_nodes_taken(batch):
         forest.partial_fit(X[first : first + batch], y[first : first + batch])
     for first in range(n, n + 3 * 256, 256):
         forest.partial_fit(X[first : first + 1], y[first : first + 1])  # asks for those of 256 rows
-        (tree,) = forest.forest_.placed
+        (tree,) = forest.forest_.store.trees
         used = int(tree.head_i[nodes.N_NODES])
         for array in (tree.i, tree.box):
             room = min(used + 500, len(array)) * array[:1].nbytes
@@ -237,12 +238,13 @@ def _counted(forest, X, y, monkeypatch):
     """Return for how many nodes memory is asked for as the forest learns rows alone, each time."""
     asked = []
 
-    def count(tree, more, most):
-        asked.append(more)
-        nodes.take_ahead(tree, more, most)
+    def count(store, n_rows):
+        asked.append(n_rows)
+        take_ahead(store, n_rows)
 
+    take_ahead = TreeStore.take_ahead
     with monkeypatch.context() as patch:
-        patch.setattr("dmondrian.ensemble.single_row.take_ahead", count)
+        patch.setattr(TreeStore, "take_ahead", count)
         for r in range(len(X)):
             forest.partial_fit(X[r : r + 1], y[r : r + 1])
     return asked
@@ -252,7 +254,7 @@ def test_memory_for_rows_alone_is_not_asked_for_row_by_row_while_settings_are_ch
     X = np.random.default_rng(0).random((3000, 3), np.float32)
     forest = AMFRegressor(1, warmup_rows=60_000, random_state=0).partial_fit(X, X[:, 0])
     asked = _counted(forest, X[:1000], X[:1000, 0], monkeypatch)
-    assert set(asked) == {512}
+    assert set(asked) == {256}
     assert len(asked) % 4 == 0  # four times of each forest that learns
     forest.partial_fit(X[:300], X[:300, 0])  # into memory that was taken for other rows
     assert len(_counted(forest, X[:1], X[:1, 0], monkeypatch)) == len(asked) / 4
@@ -265,7 +267,7 @@ def test_no_memory_is_taken_for_nodes_that_a_tree_may_not_have():
     capped = AMFRegressor(1, max_nodes=9000, random_state=0, feature_scales=None)
     for r in range(len(X)):
         capped.partial_fit(X[r : r + 1], X[r : r + 1, 0])
-    (tree,) = capped.forest_.placed
+    (tree,) = capped.forest_.store.trees
     for array in (tree.i, tree.box):
         assert resident(array) <= 9000 * array[:1].nbytes + mmap.PAGESIZE
 
@@ -305,11 +307,11 @@ def test_boxes_that_are_written_another_way_take_no_more_room():
     forest = AMFClassifier(1, random_state=0, feature_scales=None, alpha=0.5)
     for first in range(0, 28_000, 50):
         forest.partial_fit(X[first : first + 50], y[first : first + 50], classes=[0, 1])
-    width = forest.forest_.placed[0].box.shape[1]
+    width = forest.forest_.store.trees[0].box.shape[1]
     X[28_000, 0] = 300.0
     for first in range(28_000, len(X), 50):
         forest.partial_fit(X[first : first + 50], y[first : first + 50])
-        (tree,) = forest.forest_.placed
+        (tree,) = forest.forest_.store.trees
         assert forest.forest_.n_bytes / forest.forest_.n_nodes < 140  # of 128, then 132
     assert tree.box.shape[1] != width
 
