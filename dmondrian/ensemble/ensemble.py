@@ -202,10 +202,8 @@ class Ensemble:
         units : float64 array of shape (a, 2), or (a, 0) of probabilities
             Units of the moments of labels.
         """
-        gives_label_variance, n_sums = (
-            self.parameters.gives_label_variance,
-            self.predictor.sample_output.n_sums,
-        )
+        has_moments = self.parameters.gives_label_variance
+        n_sums = self.predictor.sample_output.n_sums
         sums = np.zeros((len(rows), WORDS if has_moments else n_sums), np.int64)
         roots, lock = np.zeros((len(rows), KNOWN if has_moments else 0)), Lock()
 
