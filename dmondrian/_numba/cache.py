@@ -21,6 +21,8 @@ from typing import Any
 
 from numba import config
 
+from dmondrian._numba.mode import left_out_of_code
+
 _fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None
 _PACKAGE = Path(__file__).parents[1]
 _LOCK_SECONDS = 20.0
@@ -47,7 +49,8 @@ def source_digest() -> str:
     nothing but overloads would leave stale code in the cache; bounds checks would be
     silently absent from code cached without them.
     """
-    digest = hashlib.sha256(f"boundscheck={config.BOUNDSCHECK}".encode())
+    flags = f"boundscheck={config.BOUNDSCHECK} {left_out_of_code()}"
+    digest = hashlib.sha256(flags.encode())
     for file in kernel_files():
         digest.update(file.relative_to(_PACKAGE).as_posix().encode())
         digest.update(file.read_bytes())
@@ -87,13 +90,13 @@ def copy_cache(root: Path) -> None:
     """
     source = cache_folder()
     with locked(source / "lock"):  # a kernel that is being written has files that vanish
-        told = shutil.ignore_patterns("*.turn")  # who compiles here says nothing there
-        shutil.copytree(source, root / "kernels" / source.name, ignore=told)
+        locks = shutil.ignore_patterns("*.turn")  # of processes that compile into this folder
+        shutil.copytree(source, root / "kernels" / source.name, ignore=locks)
 
 
 @functools.cache
 def announce() -> None:
-    """Tell once in a process that somebody has to wait for a compilation.
+    """Log, once in a process, that a compilation has to be waited for.
 
     By the logger "dmondrian", at the level that is seen without any set-up of logging.
     """
@@ -108,7 +111,7 @@ def warn_of_no_cache(error: OSError) -> None:
     """Warn that a kernel is not kept: of a full disk, or a lock that a stopped process holds."""
     warnings.warn(
         f"a compiled kernel could not be kept in {cache_folder()} ({error}): the next process "
-        "compiles it again; make room there or set DMONDRIAN_CACHE_DIR",
+        "compiles it again; free some space there or set DMONDRIAN_CACHE_DIR",
         stacklevel=3,
     )
 

@@ -1,4 +1,4 @@
-"""What kernels may do with memory that Python code cannot say: borrow, address, fetch, foresee.
+"""Intrinsics of kernels: borrowed arrays, arrays at an address, prefetches, speculation.
 
 Relies on Numba's intrinsics. Promises that each means the same as plain Python, under
 ``NUMBA_DISABLE_JIT=1`` too, apart from time.
@@ -32,7 +32,7 @@ def borrow(array: Any) -> Any:
 
 @instead_of(borrow)
 def _without_owner(typing_context, array):  # type: ignore[no-untyped-def]  # numba's signature
-    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # likewise
+    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # as above
         return uncounted(context, builder, array, args[0])
 
     return array(array), generate
@@ -54,17 +54,17 @@ def _place_array(context, builder, kind, address, shape):  # type: ignore[no-unt
         strides.insert(0, step)
         step = builder.mul(step, length)
     array.data = builder.inttoptr(address, array.data.type)
-    array.shape, array.strides = (cgutils.pack_array(builder, told) for told in (shape, strides))
+    array.shape, array.strides = (cgutils.pack_array(builder, each) for each in (shape, strides))
     array.nitems = builder.udiv(step, array.itemsize)
     array.meminfo, array.parent = array.meminfo.type(None), array.parent.type(None)
     return array._getvalue()
 
 
 @instead_of(array_at, is_needed=True)
-def _array_at(typing_context, address, shape, dtype):  # type: ignore[no-untyped-def]  # likewise
+def _array_at(typing_context, address, shape, dtype):  # type: ignore[no-untyped-def]  # as above
     kind = types.Array(dtype.dtype, shape.count, "C")
 
-    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # likewise
+    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # as above
         lengths = cgutils.unpack_tuple(builder, args[1], shape.count)
         return _place_array(context, builder, kind, args[0], lengths)
 
@@ -83,7 +83,7 @@ def _in_a_row(typing_context, array):  # type: ignore[no-untyped-def]  # numba's
         return None
     kind = array.copy(ndim=1)
 
-    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # likewise
+    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # as above
         view = context.make_array(array)(context, builder, args[0])
         address = builder.ptrtoint(view.data, view.nitems.type)
         return _place_array(context, builder, kind, address, [view.nitems])
@@ -105,9 +105,9 @@ def prefetch_word(array: Any, place: Any) -> None:
     """Ask for the cache line of ``array[place]``, of one dimension; changes nothing."""
 
 
-@instead_of(prefetch_word)
-def _prefetch_word(typing_context, array, place):  # type: ignore[no-untyped-def]  # likewise
-    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # likewise
+@instead_of(prefetch_word, mechanism="prefetch")
+def _prefetch_word(typing_context, array, place):  # type: ignore[no-untyped-def]  # as above
+    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # as above
         view = context.make_array(array)(context, builder, args[0])
         _prefetch(builder, view.data, builder.mul(args[1], view.itemsize))
         return context.get_dummy_value()
@@ -119,14 +119,14 @@ def prefetch(array: Any, row: Any) -> None:
     """Ask for the cache lines of ``array[row]``, C-contiguous; changes nothing."""
 
 
-@instead_of(prefetch)
-def _prefetch_row(typing_context, array, row):  # type: ignore[no-untyped-def]  # likewise
-    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # likewise
+@instead_of(prefetch, mechanism="prefetch")
+def _prefetch_row(typing_context, array, row):  # type: ignore[no-untyped-def]  # as above
+    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # as above
         view = context.make_array(array)(context, builder, args[0])
         n_bytes = builder.extract_value(view.strides, 0)
         start, line = builder.mul(args[1], n_bytes), ir.Constant(n_bytes.type, CACHE_LINE)
 
-        def is_above(n):  # type: ignore[no-untyped-def]  # likewise
+        def is_above(n):  # type: ignore[no-untyped-def]  # as above
             return builder.icmp_signed(">", n_bytes, ir.Constant(n_bytes.type, n))
 
         with builder.if_then(is_above(0)):
@@ -153,22 +153,22 @@ def step_up(number: Any, guess: Any, level: Any) -> Any:
     return number, level - 1 if number == guess else level
 
 
-@instead_of(step_up)
+@instead_of(step_up, mechanism="speculation")
 def _step_up(typing_context, number, guess, level):  # type: ignore[no-untyped-def]  # numba's signature
-    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # likewise
+    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # as above
         kind = args[0].type
         hidden = ir.InlineAsm(ir.FunctionType(kind, [kind]), "", "=r,0", side_effect=True)
-        told, at = (cgutils.alloca_once_value(builder, arg) for arg in (args[0], args[2]))
+        chosen, at = (cgutils.alloca_once_value(builder, arg) for arg in (args[0], args[2]))
         # The compiler is not to see that they are equal, nor to choose without a jump.
         guess = builder.call(hidden, [args[1]])
         with builder.if_then(builder.icmp_signed("==", args[0], args[1]), likely=True):
-            builder.store(builder.call(hidden, [guess]), told)
+            builder.store(builder.call(hidden, [guess]), chosen)
             builder.store(builder.sub(args[2], ir.Constant(kind, 1)), at)
-        found = builder.load(told), builder.load(at)
+        found = builder.load(chosen), builder.load(at)
         return context.make_tuple(builder, signature.return_type, found)
 
-    told = types.containers.UniTuple(types.int64, 2)
-    return told(types.int64, types.int64, types.int64), generate
+    pair = types.containers.UniTuple(types.int64, 2)
+    return pair(types.int64, types.int64, types.int64), generate
 
 
 def bring(array: Any) -> None:
@@ -180,9 +180,9 @@ def bring(array: Any) -> None:
     """
 
 
-@instead_of(bring)
+@instead_of(bring, mechanism="prefetch")
 def _bring(typing_context, array):  # type: ignore[no-untyped-def]  # numba's signature
-    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # likewise
+    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # as above
         view, word = context.make_array(array)(context, builder, args[0]), ir.IntType(32)
         n_bytes = builder.mul(view.nitems, view.itemsize)
         none, line = (ir.Constant(n_bytes.type, n) for n in (0, CACHE_LINE))

@@ -21,7 +21,7 @@ from numba import config, types
 from numba.core.errors import NumbaError
 from numba.extending import overload
 
-from dmondrian._numba.mode import is_stock
+from dmondrian._numba.mode import is_stock, uses
 from dmondrian.errors import ParameterError
 
 if is_stock():
@@ -82,9 +82,9 @@ def elementwise(function: Callable[..., Any]) -> Callable[..., np.ndarray]:
             return np.asarray(called(*args), np.float64)
         except NumbaError as error:
             reason = str(error).strip().splitlines()
-            told = " ".join(line.strip() for line in reason if line.strip())[:300]
+            short = " ".join(line.strip() for line in reason if line.strip())[:300]
             raise ParameterError(
-                f"your function {name} cannot be compiled for {len(args)} floats ({told}): use "
+                f"your function {name} cannot be compiled for {len(args)} floats ({short}): use "
                 "numbers, math and NumPy functions of numbers alone, or give a functools.partial "
                 "of it, which is called from Python, slowly"
             ) from error
@@ -121,20 +121,34 @@ def allocating(function: Callable[..., Any]) -> Any:
 
 
 def instead_of(
-    stub: Callable[..., Any], *, is_needed: bool = False
+    stub: Callable[..., Any], *, is_needed: bool = False, mechanism: str | None = None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Have kernels call what is defined, as for Numba's ``intrinsic``, where they name ``stub``.
 
-    The stock mode compiles ``stub`` itself, unless what is defined ``is_needed``: then Numba could
-    not.
+    Without the ``mechanism`` it belongs to, and in the stock mode, ``stub`` itself is compiled,
+    unless what is defined ``is_needed``: then Numba could not.
     """
 
     def register(define: Callable[..., Any]) -> Callable[..., Any]:
-        if not config.DISABLE_JIT:
-            _mode.instead_of(stub, define, is_needed=is_needed)
+        if config.DISABLE_JIT:
+            return define
+        if is_needed or not (is_stock() or (mechanism and not uses(mechanism))):
+            _mode.replace(stub, define)
+        else:
+            overload(stub, jit_options=_mode.HOOK)(_itself(stub))
         return define
 
     return register
+
+
+def _itself(stub: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what answers an ``overload`` by the function itself."""
+
+    def resolve(*args: Any) -> Any:
+        return stub
+
+    resolve.__signature__ = inspect.signature(stub)  # type: ignore[attr-defined]  # read by overload
+    return resolve
 
 
 class Hook:

@@ -25,7 +25,7 @@ from dmondrian._numba.uncounted import uncounted
 def _pipeline(state: Any, ours: dict[Any, Any]) -> Any:
     """Return Numba's passes with some of ours in the places of its own."""
     passes = DefaultPassBuilder.define_nopython_pipeline(state)
-    passes.passes = [(ours.get(each, each), told) for each, told in passes.passes]
+    passes.passes = [(ours.get(each, each), why) for each, why in passes.passes]
     return passes
 
 
@@ -80,8 +80,8 @@ class _KernelLibrary(JITCodeLibrary):
         for each in self.get_defined_functions():
             function = ir.Function(names, ir.FunctionType(ir.VoidType(), ()), each.name)
             ir.IRBuilder(function.append_basic_block()).unreachable()
-        told = binding.parse_assembly(str(names)).as_bitcode()
-        return self.name, "object", (self._get_compiled_object(), told)
+        bitcode = binding.parse_assembly(str(names)).as_bitcode()
+        return self.name, "object", (self._get_compiled_object(), bitcode)
 
 
 class KernelCompiler(CompilerBase):

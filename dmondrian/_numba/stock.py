@@ -6,14 +6,13 @@ compiled from Python.
 
 Relies on ``njit``, ``overload`` and ``intrinsic``. Promises the results of
 :mod:`dmondrian._numba.tuned`, to the last bit, but for
-:mod:`dmondrian.tree.simd.box_distance_bound`, which says what may differ.
+:mod:`dmondrian.tree.simd.box_distance_bound`, which documents what may differ.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -29,7 +28,7 @@ HOOK = FLAGS  # options of an implementation of a hook
 
 
 class _Announcing(event.Listener):
-    """Says once that somebody waits for a compilation, when one begins."""
+    """Listener that announces the first compilation of the process."""
 
     def on_start(self, event: Any) -> None:
         """Announce it."""
@@ -120,21 +119,8 @@ def part(function: Callable[..., Any], *, is_copied: bool = True, allocates: boo
     return numba.njit(forceinline=is_copied, **FLAGS)(function)
 
 
-def _itself(stub: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what answers an ``overload`` by the function itself."""
-
-    def resolve(*args: Any) -> Any:
-        return stub
-
-    resolve.__signature__ = inspect.signature(stub)  # type: ignore[attr-defined]  # read by overload
-    return resolve
-
-
-def instead_of(stub: Callable[..., Any], define: Callable[..., Any], *, is_needed: bool) -> None:
-    """Have kernels compile ``stub``, or call what is defined where Python has no words for it."""
-    if not is_needed:
-        overload(stub, jit_options=FLAGS)(_itself(stub))
-        return
+def replace(stub: Callable[..., Any], define: Callable[..., Any]) -> None:
+    """Have kernels call what is defined where they name ``stub``."""
     defined = intrinsic(define)
 
     def resolve(*args: Any) -> Any:

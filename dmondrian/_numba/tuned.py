@@ -79,10 +79,10 @@ def part(function: Callable[..., Any], *, is_copied: bool = True, allocates: boo
     return _Part(function, targetoptions=options, pipeline_class=PartCompiler)
 
 
-def instead_of(stub: Callable[..., Any], define: Callable[..., Any], *, is_needed: bool) -> None:
+def replace(stub: Callable[..., Any], define: Callable[..., Any]) -> None:
     """Have kernels call what is defined where they name ``stub``.
 
-    Arguments become what its signature says. An ``overload`` would be a part for each type.
+    Arguments are converted to its signature. An ``overload`` would be a part for each type.
     """
     template = make_intrinsic_template(stub, define, stub.__name__)
     infer_global(stub, types.Function(template))

@@ -39,6 +39,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dmondrian._numba.jit import entry_of
+from dmondrian._numba.mode import uses
 from dmondrian.ensemble.predictor.predictor import key_of
 from dmondrian.ensemble.predictor.predictor_kernels import predict_frozen_alone
 from dmondrian.ensemble.single_row_kernels import admit
@@ -54,6 +55,7 @@ _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 _NONE_3D, _NONE_1D = np.empty((0, 0, 0)), np.empty(0)
 _COUNTED = 1024  # single rows predicted, with none learned between, that count as a call
 _FEW_ROWS, _SMALL = 1e15, 1e100  # weight of rows, and a label, that need no closer look
+_IS_USED = uses("single_row")
 _LABELS = bool, int, float, str  # of what need no closer look
 
 
@@ -447,7 +449,7 @@ def mean_of_single_row(
     """
     own = estimator.__dict__
     turns = own.get("_turns")
-    if turns is None or type(X) is not np.ndarray or X.shape[:1] != (1,):
+    if turns is None or type(X) is not np.ndarray or X.shape[:1] != (1,) or not _IS_USED:
         return None
     if turns.at_row == "learned":  # more may follow without a pause; readers have to queue up
         return None
@@ -480,7 +482,7 @@ def learn_single_row(estimator: Any, X: Any, y: Any, classes: Any = None) -> boo
     """
     own = estimator.__dict__
     turns = own.get("_turns")
-    is_plain = type(X) is np.ndarray and type(y) is np.ndarray and y.shape == (1,)
+    is_plain = _IS_USED and type(X) is np.ndarray and type(y) is np.ndarray and y.shape == (1,)
     if turns is None or not is_plain or y.dtype.kind not in "biufU":
         return False
     with turns.mutex:

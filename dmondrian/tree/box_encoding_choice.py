@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dmondrian._numba.mode import uses
 from dmondrian.tree import nodes
 from dmondrian.tree.box_encoding import (
     Columns,
@@ -30,13 +31,13 @@ from dmondrian.tree.quantization import LARGEST_UNIT, NO_STEP, TOO_FINE, log2_ab
 
 _LEAST = 3  # binary features from which two words of bits are less than the bounds
 _CHUNK = 65_536  # nodes looked at together
-_ENOUGH = 4096  # rows that tell of those behind, as is seen when these are written
+_ENOUGH = 4096  # rows from which those behind are guessed, as is checked when these are written
 _SOME = 1024  # rows or nodes after which, and twice as many, .. features that do not fit are left
 # Steps between bounds at most, half of what 16 bits hold: values that go on growing would leave
-# ever less room, and trees would be written anew for ever fewer rows.
+# ever less range, and trees would be rewritten for ever fewer rows.
 _WIDEST = 32_767
-_ROOM = 2  # twice as wide as now a feature may get this often, where its values allow for it
-_FARTHEST = 29  # log2; steps from 0, so that float64 tells any two of them exactly
+_MARGIN = 2  # twice as wide as now a feature may get this often, where its values allow for it
+_FARTHEST = 29  # log2; steps from 0, so that float64 holds each of them exactly
 _LARGEST = int(np.log2(LARGEST_UNIT))
 
 
@@ -66,12 +67,12 @@ class Values:
         return self
 
     def add(self, X: np.ndarray, has_rows: np.ndarray | None = None) -> None:
-        """Take values in, float32 [n, d]; of those alone that ``has_rows``, bool [n], tells of."""
+        """Take values in, float32 [n, d]; only rows where ``has_rows``, bool [n]."""
         if not len(self.features):
             return
-        told = np.ones(len(X), bool) if has_rows is None else has_rows
+        counted = np.ones(len(X), bool) if has_rows is None else has_rows
         patterns = read_only(X).view(np.int32)
-        c = take_values(patterns, read_only(told), self.features, self._values, self._counts)
+        c = take_values(patterns, read_only(counted), self.features, self._values, self._counts)
         self.features, self._counts = self.features[:c], self._counts[:c]
         self._values = self._values[:c]
 
@@ -87,9 +88,9 @@ class Values:
         # In order, whichever came first: trees of equal values then write their boxes alike.
         patterns = np.sort(self._values, axis=1)
         values = patterns.view(np.float32)
-        # In a range 0 and -0 are one value, of the sign that came first: bits would tell of two.
+        # In a range 0 and -0 are one value, of the sign that came first: bits would hold two.
         is_told = (values[:, 0] != values[:, 1]) | (patterns[:, 0] == patterns[:, 1])
-        is_told &= is_told.sum() >= _LEAST
+        is_told &= (is_told.sum() >= _LEAST) & uses("bits")
         return self.features[is_told], values[is_told]
 
 
@@ -102,19 +103,19 @@ class Steps:
 
     def add(self, X: np.ndarray, has_rows: np.ndarray | None, features: np.ndarray) -> None:
         """Take values of some ``features``, int64 [c], in; see :meth:`Values.add`."""
-        told = np.ones(len(X), bool) if has_rows is None else has_rows
+        counted = np.ones(len(X), bool) if has_rows is None else has_rows
         start, stop = 0, _SOME
         while start < len(X):
             features = features[self._fit(has_corner=False)[0][features]]
             if not len(features):
                 return
             part = slice(start, stop)
-            given = read_only(X[part]), read_only(told[part]), read_only(features)
+            given = read_only(X[part]), read_only(counted[part]), read_only(features)
             take_steps(*given, self._finest, *self._ends)
             start, stop = stop, 2 * stop
 
     def _fit(self, has_corner: bool = True) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return which features steps can tell, bool [d], in which units, from which origins."""
+        """Return which features steps can hold, bool [d], in which units, from which origins."""
         ends = self._ends.astype(np.float64)
         lower, upper = np.where(ends[0] <= ends[1], ends, 0.0)
         if has_corner:  # on the cube cells without rows have the corner 0 for a box
@@ -122,8 +123,8 @@ class Steps:
         least = np.where(upper > lower, log2_above((upper - lower) / _WIDEST), TOO_FINE)
         most = np.clip(self._finest, -_LARGEST, _LARGEST)
         farthest = np.maximum(np.abs(lower), np.abs(upper))
-        room = np.maximum(least + _ROOM, log2_above(farthest) - _FARTHEST)
-        units = np.exp2(np.minimum(most, room))
+        margin = np.maximum(least + _MARGIN, log2_above(farthest) - _FARTHEST)
+        units = np.exp2(np.minimum(most, margin))
         fits = (self._finest >= least) & (self._finest >= -_LARGEST)
         fits &= upper - lower <= _WIDEST * units  # units may be as large as there are
         return fits, units, np.rint((lower + upper) / 2.0 / units)
@@ -135,7 +136,7 @@ class Steps:
         """
         fits, units, origins = self._fit()
         features = others[fits[others]]
-        if 2 * len(features) < len(others):
+        if 2 * len(features) < len(others) or not uses("int16"):
             features = features[:0]
         return Stepped(features, units[features], origins[features])
 
@@ -156,7 +157,7 @@ class Found:
         self._steps.add(X, has_rows, np.flatnonzero(is_other))
 
     def _are_other(self, features: np.ndarray) -> np.ndarray:
-        """Tell of each feature whether it is none of these, bool [d]."""
+        """Return of each feature whether it is none of these, bool [d]."""
         is_other = np.ones(self._n_features, bool)
         is_other[features] = False
         return is_other
@@ -208,8 +209,8 @@ def boxes_of(trees: Sequence[nodes.Tree]) -> Iterator[Boxes]:
 def loaded_bytes(trees: Sequence[nodes.Tree]) -> int:
     """Return the bytes that the nodes of trees take once these are read from a checkpoint.
 
-    The trees at hand may be larger: they have room for more nodes. How boxes are written is taken
-    from the first tree, for all of them learned the same rows.
+    The trees at hand may be larger: they have capacity for more nodes. How boxes are written is
+    taken from the first tree, for all of them learned the same rows.
     """
     if not trees:
         return 0
@@ -223,7 +224,7 @@ def loaded_bytes(trees: Sequence[nodes.Tree]) -> int:
 
 
 def alike(trees: Sequence[nodes.Tree]) -> bool:
-    """Tell whether all trees write their boxes the same way."""
+    """Return whether all trees write their boxes the same way."""
     return all(_same(tree.columns, trees[0].columns) for tree in trees)
 
 

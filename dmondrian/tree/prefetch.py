@@ -1,6 +1,6 @@
-"""Look ahead: bring the nodes on the way of the next rows into the cache, many rows at once.
+"""Prefetch: bring the nodes on the paths of the next rows into the cache, many rows at once.
 
-A row waits for the memory at each node on its way, since a node tells where the next one is. The
+A row waits for the memory at each node on its way, since the next one is known from it alone. The
 ways of several rows can be walked at the same time, and then their waits overlap; or, where one row
 comes alone, its ways in several trees. Predictions go down the ways that were noted then, from node
 to node without a comparison. Trees do not change: what a row learns or predicts does not depend on
@@ -15,11 +15,13 @@ import numpy as np
 
 from dmondrian._numba.intrinsics import in_a_row, prefetch, prefetch_word
 from dmondrian._numba.jit import apart, hook, implements, inner
+from dmondrian._numba.mode import uses
 from dmondrian.tree.address_table import tree_at, words_at
 from dmondrian.tree.box_encoding import Columns, Row, Rows
 from dmondrian.tree.nodes import FEATURE, LEFT, N_NODES, PARENT, RIGHT, ROOT, THRESHOLD, Tree
 
-N_AHEAD = 96  # ways in flight: enough to hide the memory, few enough to stay in the cache
+# Paths in flight: enough to hide the memory, few enough to stay in the cache.
+N_AHEAD = 96 if uses("look_ahead") else 1
 N_NOTED = 120  # nodes of a way that are noted, from the root's child on: all of most ways
 _FEW = 16  # ways up to which the boxes of each are asked for where it ends, before the others do
 _N_NEAR = 2  # of more ways those whose boxes are asked for ahead, to stay in the nearest cache
@@ -216,7 +218,7 @@ class Hint(NamedTuple):
 
 
 class Way(NamedTuple):
-    """Nodes that are probably above a row's leaf; the links tell."""
+    """Nodes that are probably above a row's leaf; parent links decide."""
 
     nodes: np.ndarray  # int32 [N_NOTED]
     n: int  # how many of them; where it is wrong, or below 0, it costs time

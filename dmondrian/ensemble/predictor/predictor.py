@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dmondrian._numba.mode import uses
 from dmondrian.ensemble.predictor.predictor_kernels import (
     FrozenTree,
     freeze,
@@ -93,6 +94,8 @@ class Frozen:
             Rows that are asked about now.
         n_threads : int
         """
+        if not uses("flat"):
+            return None
         kept = self.kept
         if kept is not None and kept.grown is grown and kept.key == key_of(loss, rule, lifetimes):
             return kept

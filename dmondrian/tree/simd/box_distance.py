@@ -39,7 +39,7 @@ def _bytes_of(kind):
 
 
 def _compare(builder, how, a, b):
-    """Return where lanes of floats, or of steps, are as ``how`` says."""
+    """Return where lanes of floats, or of steps, compare as ``how``."""
     is_whole = a.type.element == _SHORT
     return (builder.icmp_signed if is_whole else builder.fcmp_ordered)(how, a, b)
 
@@ -95,7 +95,7 @@ def extend(lower: Any, upper: Any, x: Any, extensions: Any) -> tuple[np.float64,
     return sums_of_lanes(extensions, len(x))
 
 
-@instead_of(extend)
+@instead_of(extend, mechanism="simd")
 def _extend(typing_context, lower, upper, x, extensions):
     def generate(context, builder, signature, args):
         low, high, values, out = map(partial(elements, context, builder), signature.args, args)
@@ -131,8 +131,8 @@ def _extended(builder, p, out, doubles, outside):
         store = builder.store(found, vector_at(builder, out, start, doubles))
         store.align = 8
         builder.store(builder.fadd(builder.load(sums), found), sums)
-    told = builder.load(sums)
-    lanes = [builder.extract_element(told, ir.Constant(_LONG, k)) for k in range(SUM_LANES)]
+    found = builder.load(sums)
+    lanes = [builder.extract_element(found, ir.Constant(_LONG, k)) for k in range(SUM_LANES)]
     return cgutils.pack_array(builder, lanes)
 
 
@@ -145,7 +145,7 @@ def extend_steps(lower: Any, upper: Any, x: Any, units: Any, extensions: Any) ->
     return sums_of_lanes(extensions, len(x))
 
 
-@instead_of(extend_steps)
+@instead_of(extend_steps, mechanism="simd")
 def _extend_steps(typing_context, lower, upper, x, units, extensions):
     def generate(context, builder, signature, args):
         low, high, values, each, out = map(
@@ -156,9 +156,9 @@ def _extend_steps(typing_context, lower, upper, x, units, extensions):
         )
 
         def outside(start):
-            told = steps_outside(builder, (low, high, values), start, doubles)
+            found = steps_outside(builder, (low, high, values), start, doubles)
             unit = builder.fpext(load(builder, each, start, singles), doubles)
-            return builder.fmul(told, unit)
+            return builder.fmul(found, unit)
 
         g = builder.extract_value(context.make_array(x)(context, builder, args[2]).shape, 0)
         return _extended(builder, g, out, doubles, outside)
@@ -170,7 +170,7 @@ class Box(NamedTuple):
     """What a function of a box and a row is given: addresses, and how many features of each kind.
 
     They are few, so that such a function can be called, not copied: its loops would take registers
-    and room in the cache from whoever asks.
+    and cache from the caller.
     """
 
     box: Any  # of the node's bounds: lower ones [p], upper ones [p], then those in steps
@@ -232,7 +232,7 @@ def of_box(context, builder, signature, args):
 
 
 def beyond(box: Any, numeric: Any, steps: Any) -> bool:
-    """Tell whether any feature of a row is outside the bounds of a box.
+    """Return whether any feature of a row is outside the bounds of a box.
 
     Parameters
     ----------
@@ -252,7 +252,7 @@ def beyond(box: Any, numeric: Any, steps: Any) -> bool:
     return False
 
 
-@instead_of(beyond)
+@instead_of(beyond, mechanism="simd")
 def _beyond(typing_context, box, numeric, steps):
     def define(builder, *given):
         found = cgutils.alloca_once_value(builder, ir.Constant(_BIT, 0))
@@ -292,7 +292,7 @@ def widen(box: Any, numeric: Any, steps: Any) -> None:
             bounds[g + j] = step
 
 
-@instead_of(widen)
+@instead_of(widen, mechanism="simd")
 def _widen(typing_context, box, numeric, steps):
     def define(builder, *given):
         def take_in(data, start, kind):

@@ -58,21 +58,21 @@ def rough_extension(box: Any, numeric: Any, steps: Any, units: Any, unit: Any) -
     return np.float32(total if total <= _LARGEST else np.inf)
 
 
-@instead_of(rough_extension)
+@instead_of(rough_extension, mechanism="simd")
 def _rough_extension(typing_context, box, numeric, steps, units, unit):
     def define(builder, *given):
         *of_both, units, unit = given
-        told = Box(*of_both)
+        box = Box(*of_both)
         total = cgutils.alloca_once_value(builder, _SINGLE(0.0))
-        _add_floats(builder, total, told)
+        _add_floats(builder, total, box)
         are_equal = builder.fcmp_ordered(">", unit, _SINGLE(0.0))
         with builder.if_else(are_equal) as (equal, others):
             with equal:
-                found = builder.uitofp(_whole_steps(builder, told), _SINGLE)
+                found = builder.uitofp(_whole_steps(builder, box), _SINGLE)
                 found = builder.fmul(found, unit)
                 builder.store(builder.fadd(builder.load(total), found), total)
             with others:
-                _add_steps(builder, total, told, units)
+                _add_steps(builder, total, box, units)
         builder.ret(builder.load(total))
 
     def generate(context, builder, signature, args):
@@ -94,12 +94,12 @@ def _added(builder, lanes, add):
     return builder.extract_element(lanes, _LONG(0))
 
 
-def _add_up(builder, total, n, at_once, told, add):
-    """Add to ``total``, in memory, what is ``told`` of ``n`` features, vectors of lots of them."""
+def _add_up(builder, total, n, at_once, box, add):
+    """Add to ``total``, in memory, what is ``box`` of ``n`` features, vectors of lots of them."""
     element = total.type.pointee
 
     def take(start, width):
-        found = told(start, width)
+        found = box(start, width)
         if width < at_once:
             builder.store(add(builder.load(total), _added(builder, found, add)), total)
         else:
@@ -115,7 +115,7 @@ def _add_up(builder, total, n, at_once, told, add):
             builder.store(add(builder.load(total), whole), total)
 
 
-def _add_floats(builder, total, told):
+def _add_floats(builder, total, box):
     """Add extensions of the features in floats."""
 
     def larger(a, b):
@@ -123,30 +123,30 @@ def _add_floats(builder, total, told):
 
     def outside(start, width):
         kind = ir.VectorType(_SINGLE, width)
-        lower, upper, asked = (load(builder, each, start, kind) for each in told.of_floats(builder))
+        lower, upper, asked = (load(builder, each, start, kind) for each in box.of_floats(builder))
         further = larger(builder.fsub(lower, asked), builder.fsub(asked, upper))
         return larger(further, kind([0.0] * width))
 
-    _add_up(builder, total, told.p, AT_ONCE, outside, builder.fadd)
+    _add_up(builder, total, box.p, AT_ONCE, outside, builder.fadd)
 
 
-def _add_steps(builder, total, told, units):
+def _add_steps(builder, total, box, units):
     """Add extensions of those in steps, each in its units."""
 
     def outside(start, width):
         kind = ir.VectorType(_SINGLE, width)
-        steps = steps_outside(builder, told.of_steps(builder), start, kind)
+        steps = steps_outside(builder, box.of_steps(builder), start, kind)
         return builder.fmul(steps, load(builder, units, start, kind))
 
-    _add_up(builder, total, told.g, AT_ONCE, outside, builder.fadd)
+    _add_up(builder, total, box.g, AT_ONCE, outside, builder.fadd)
 
 
-def _whole_steps(builder, told):
+def _whole_steps(builder, box):
     """Return the sum of steps outside, uint32; 65,535 of each feature at most."""
 
     def outside(start, width):
         kind = ir.VectorType(_SHORT, width)
-        lower, upper, asked = (load(builder, each, start, kind) for each in told.of_steps(builder))
+        lower, upper, asked = (load(builder, each, start, kind) for each in box.of_steps(builder))
         low = builder.select(builder.icmp_signed(">", asked, lower), asked, lower)
         high = builder.select(builder.icmp_signed("<", asked, upper), asked, upper)
         found = builder.sub(low, high)  # of 16 bits without a sign
@@ -158,5 +158,5 @@ def _whole_steps(builder, told):
         return builder.add(builder.and_(found, pairs([0xFFFF] * pairs.count)), second)
 
     total = cgutils.alloca_once_value(builder, _WORD(0))
-    _add_up(builder, total, told.g, STEPS_AT_ONCE, outside, builder.add)
+    _add_up(builder, total, box.g, STEPS_AT_ONCE, outside, builder.add)
     return builder.load(total)

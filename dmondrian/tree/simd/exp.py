@@ -60,7 +60,7 @@ def write_exponentials(values: Any, n: Any) -> None:
         values[j] = exp(values[j])
 
 
-@instead_of(write_exponentials)
+@instead_of(write_exponentials, mechanism="simd")
 def _write_exponentials(typing_context, values, n):
     def generate(context, builder, signature, args):
         data = elements(context, builder, values, args[0])
@@ -81,7 +81,7 @@ def quotients(a: Any, b: Any, c: Any, d: Any) -> tuple[Any, Any]:
     return np.divide(a, c), np.divide(b, d)
 
 
-@instead_of(quotients)
+@instead_of(quotients, mechanism="simd")
 def _quotients(typing_context, a, b, c, d):
     def generate(context, builder, signature, args):
         kind, word = ir.VectorType(ir.DoubleType(), 2), ir.IntType(32)
@@ -91,11 +91,11 @@ def _quotients(typing_context, a, b, c, d):
             return builder.insert_element(one, second, word(1))
 
         found = builder.fdiv(both(args[0], args[1]), both(args[2], args[3]))
-        told = [builder.extract_element(found, word(k)) for k in range(2)]
-        return context.make_tuple(builder, signature.return_type, told)
+        parts = [builder.extract_element(found, word(k)) for k in range(2)]
+        return context.make_tuple(builder, signature.return_type, parts)
 
-    told = types.containers.UniTuple(types.float64, 2)
-    return told(types.float64, types.float64, types.float64, types.float64), generate
+    pair = types.containers.UniTuple(types.float64, 2)
+    return pair(types.float64, types.float64, types.float64, types.float64), generate
 
 
 def lowest_bit(word: Any) -> Any:
@@ -106,7 +106,7 @@ def lowest_bit(word: Any) -> Any:
     return k
 
 
-@instead_of(lowest_bit)
+@instead_of(lowest_bit, mechanism="simd")
 def _lowest_bit(typing_context, word):
     def generate(context, builder, signature, args):
         return builder.cttz(args[0], ir.Constant(_BIT, 1))

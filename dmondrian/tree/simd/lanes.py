@@ -1,4 +1,4 @@
-"""Several comparisons in one instruction, which Python code cannot say.
+"""Several comparisons in one instruction.
 
 Relies on Numba's intrinsics. Promises to mean the same as plain Python, under
 ``NUMBA_DISABLE_JIT=1`` too, and the same on every processor: comparisons do not round.
@@ -21,9 +21,7 @@ _BIT, _LONG = ir.IntType(1), ir.IntType(64)
 
 
 def way_on(groups: Any, group: Any, x: Any) -> int:
-    """Return the exit of a group of four conditions that ``x`` takes.
-
-    It is that of the first condition in which ``x`` parts from the way, the last if in none.
+    """Return the exit of the first of four conditions that fails for ``x``, or the last exit.
 
     Parameters
     ----------
@@ -43,7 +41,7 @@ def way_on(groups: Any, group: Any, x: Any) -> int:
     return words[EXITS + LANES]
 
 
-@instead_of(way_on)
+@instead_of(way_on, mechanism="simd")
 def _way_on(typing_context, groups, group, x):
     def generate(context, builder, signature, args):
         word, single = ir.IntType(32), ir.FloatType()

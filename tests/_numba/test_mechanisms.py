@@ -1,0 +1,127 @@
+"""Mechanisms that save time or memory can be left out, for the same forests and predictions."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from numba import config
+
+import dmondrian
+from dmondrian._numba import cache, mode
+from dmondrian.errors import ParameterError
+
+ROOT = Path(dmondrian.__file__).parents[1]
+FORESTS = """
+import hashlib, json
+import numpy as np
+from dmondrian import AMFClassifier
+from dmondrian.ensemble import node_order
+from dmondrian.estimators import single_row
+from dmondrian.tree import prefetch
+
+node_order._LEAST = node_order._LEAST_ALONE = 64
+node_order._DEEP = 0.0
+passed = []
+learn = single_row._learn_plain_row
+single_row._learn_plain_row = lambda *given: passed.append(0) or learn(*given)
+rng = np.random.default_rng(0)
+X = rng.random((700, 12)).astype(np.float32)
+X[:, 9:] = X[:, 9:] > 0.5  # bits
+X[:, 6:9] = np.round(X[:, 6:9] * 64) / 64  # steps
+y = (X[:, 0] + X[:, 10] > X[:, 7]).astype(int)
+forest = AMFClassifier(2, random_state=1, n_jobs=1, feature_scales=None).fit(X[:600], y[:600])
+for r in range(600, 700):
+    forest.partial_fit(X[r : r + 1], y[r : r + 1])
+many = np.concatenate([X] * 10)
+answers = forest.predict_proba(many), forest.predict_proba(X[:1])
+fields = [each[name] for each in forest.forest_.state()[1] for name in sorted(each)]
+both = [np.ascontiguousarray(each).tobytes() for each in (*answers, *fields)]
+(tree, _) = forest.forest_.placed
+print(json.dumps({
+    "digest": hashlib.sha256(b"".join(both)).hexdigest(),
+    "bits": len(tree.columns.binary) > 0,
+    "int16": len(tree.columns.stepped) > 0,
+    "reorder": len(tree.ids) > 0,
+    "single_row": len(passed) > 0,
+    "flat": forest.forest_.frozen.kept is not None,
+    "look_ahead": prefetch.N_AHEAD > 1,
+}))
+"""
+COMPILED = ["look_ahead", "prefetch", "speculation", "simd"]
+
+
+def printed(without: str) -> dict[str, Any]:
+    """Return what the script prints without some mechanisms."""
+    env = {**os.environ, "DMONDRIAN_WITHOUT": without, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", FORESTS], env=env, capture_output=True, text=True, check=True
+    )
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.fixture(scope="module")
+def whole() -> dict[str, Any]:
+    """What the script prints with all mechanisms."""
+    found = printed("")
+    assert all(used for name, used in found.items() if name != "digest")
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled")
+@pytest.mark.parametrize(
+    "without",
+    [*(name for name in mode.MECHANISMS if name not in COMPILED), ", ".join(mode.MECHANISMS)],
+)
+def test_a_forest_has_the_same_bytes_without(without: str, whole: dict[str, Any]) -> None:
+    found, left_out = printed(without), without.split(", ")
+    assert found["digest"] == whole["digest"]
+    used = {name: used for name, used in found.items() if name != "digest"}
+    assert used == {name: name not in left_out for name in used}
+
+
+@pytest.fixture
+def named(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Set what is to be left out, for this test."""
+
+    def name(without: str) -> None:
+        monkeypatch.setenv("DMONDRIAN_WITHOUT", without)
+        mode.left_out.cache_clear()
+
+    yield name
+    monkeypatch.undo()
+    mode.left_out.cache_clear()
+
+
+def test_what_is_left_out_is_named_by_the_environment(named: Any) -> None:
+    named("bits, simd,,")
+    assert [name for name in mode.MECHANISMS if not mode.uses(name)] == ["simd", "bits"]
+    assert mode.left_out_of_code() == ["simd"]
+    named("")
+    assert all(map(mode.uses, mode.MECHANISMS))
+
+
+def test_a_name_that_is_none_is_refused(named: Any) -> None:
+    named("bits,preftech")
+    with pytest.raises(ParameterError, match="names preftech: name some of look_ahead, prefetch"):
+        mode.uses("bits")
+    named("")
+    with pytest.raises(KeyError):
+        mode.uses("preftech")
+
+
+def test_kernels_without_a_mechanism_are_kept_apart(named: Any) -> None:
+    """But for those that compiled code does not depend on."""
+    found = []
+    for without in ["", "bits,int16,reorder,single_row,flat", *COMPILED]:
+        named(without)
+        found.append(cache.source_digest.__wrapped__())
+    assert found[0] == found[1]
+    assert len(set(found[1:])) == 1 + len(COMPILED)
