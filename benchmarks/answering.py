@@ -23,8 +23,7 @@ after it was predicted no copy is made. To learn a row is mostly to wait for mem
 down a tree, so trees that learn rows one by one have their nodes moved, a tree at a time, until the
 heavier child of each is behind it, to the same bytes. A box has two bounds of 16 bits for each
 rounded column, and two bits for a column of two values; `feature_units=None` keeps bounds of 32
-bits. Rows that come at once fill large pages of memory, the unused rest of the last one given back;
-rows that come by a few fill small pages, which become a large one when they are full.
+bits.
 """
 
 from __future__ import annotations

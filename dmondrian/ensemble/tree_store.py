@@ -19,6 +19,7 @@ from typing import overload
 
 import numpy as np
 
+from dmondrian._numba.mode import uses
 from dmondrian.ensemble.rows.prepared_rows import PreparedRows
 from dmondrian.ensemble.settings.fringe_settings import LARGEST_POOL
 from dmondrian.ensemble.settings.parameters import ForestParameters
@@ -30,11 +31,12 @@ from dmondrian.tree.box_encoding_choice import fitted, suited, without_boxes
 from dmondrian.tree.memory import next_capacity
 from dmondrian.tree.reorder import in_order_of_ids, order_along_heavy_paths
 
-SINGLE_ROWS = 256  # rows learned one by one, for whose nodes memory is taken together
+SINGLE_ROWS = 256  # rows learned one by one before the forest is asked again
 FIRST_CAPACITY, _FIRST_POOL = 64, 1024  # nodes; doubles
 MAX_CAPACITY = 2**31 - 2  # node ids are int32
 _EARLY_CAPACITY = 1024  # nodes that a tree gets at once where as many rows are to come
 _MOST_RESERVED = 2**23  # bytes
+_MOST_TIMES = 64  # as many nodes as there are, for rows that may be all there are
 _SPARE = 16  # the expected nodes divided by this are spare capacity; below FIRST_CAPACITY
 
 # Nodes of a tree from which on they are moved whenever they have doubled. Rows that come one by one
@@ -91,7 +93,7 @@ class TreeStore:
     def __init__(self, parameters: ForestParameters, trees: list[nodes.Tree]) -> None:
         self._max_nodes = parameters.max_nodes or MAX_CAPACITY
         self._has_boxes = parameters.has_boxes
-        self.may_move = parameters.reorders_nodes
+        self.may_move = parameters.reorders_nodes and uses("reorder")
         self.is_torn = self.is_encoded = self.is_reserved = False
         self._n_alone = 0  # rows that came one by one since nodes were moved for them
         self.trees = trees
@@ -241,14 +243,12 @@ class TreeStore:
         per_row = min(capacity / max(n_learned, 1.0), 2.0)  # a row adds two nodes at most
         # Fewer nodes per row than so far: most later rows find a leaf that takes them in.
         half, whole = (min(capacity + int(per_row * m), most) for m in (n_rows / 2, n_rows))
-        wanted = next_capacity((tree.i, tree.box, tree.bits), half, not may_be_all)
-        if may_be_all:
-            wanted = min(wanted, whole + whole // _SPARE)
+        wanted = next_capacity((tree.i, tree.box, tree.bits))
+        if may_be_all:  # what is left of it is given back
+            wanted = min(max(wanted, min(half, _MOST_TIMES * capacity)), whole + whole // _SPARE)
         early = min(capacity + n_rows, _EARLY_CAPACITY, most)
         wanted = min(max(wanted, early, FIRST_CAPACITY), end, MAX_CAPACITY)
-        self.replace(t, nodes.resize(tree, wanted, whole if may_be_all else None))
-        if n_rows == 1:  # others will come alone too
-            nodes.take_ahead(self.trees[t], 2 * SINGLE_ROWS, most)
+        self.replace(t, nodes.resize(tree, wanted))
 
     def _grow_pool(self, t: int) -> None:
         """Give tree ``t`` more capacity for candidate splits."""
@@ -257,11 +257,6 @@ class TreeStore:
             raise ParameterError("candidates of a tree take 16 GiB: use a smaller max_fringe")
         wanted = max(3 * len(tree.pool) // 2, _FIRST_POOL)
         self.replace(t, nodes.widen_pool(tree, min(wanted, LARGEST_POOL)))
-
-    def take_ahead(self, n_rows: int) -> None:
-        """Have memory taken for the nodes of so many rows that come one by one."""
-        for tree in self.trees:
-            nodes.take_ahead(tree, 2 * n_rows, self._max_nodes)
 
     def move_nodes(self) -> None:
         """Move the nodes of all trees along heavy paths, where they may be moved."""

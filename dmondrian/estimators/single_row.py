@@ -260,7 +260,6 @@ class SingleRow:
         # call to learn other rows that was found out.
         self._n_left = self._n_given = 0
         self._n_calls = -1
-        self._n_taken = 0  # rows to come for whose nodes memory was taken
 
     def mean(self, X: np.ndarray) -> np.ndarray | None:
         """Return the mean prediction of one row; None where the forest's general way has to.
@@ -351,8 +350,6 @@ class SingleRow:
     def _look_again(self) -> _Learn | None:
         """Return how the next rows are learned, if they may pass, and count them anew."""
         forest, n_free = self.forest, self._n_free()
-        if self._n_calls != forest.n_calls:  # memory that was taken is by now for others
-            self._n_taken = 0
         if not n_free or forest.store.is_torn:
             return None
         n_learned, self._n_given = self._n_given - self._n_left, 0
@@ -364,10 +361,6 @@ class SingleRow:
             self._learn = _Learn(forest)
         self._n_left = self._n_given = n_free
         self._n_calls = forest.n_calls
-        if n_free > self._n_taken:
-            self._n_taken = SINGLE_ROWS
-            forest.store.take_ahead(SINGLE_ROWS)
-        self._n_taken -= n_free
         return self._learn
 
     def _n_free(self) -> int:

@@ -37,16 +37,7 @@ from dmondrian.tree.box_encoding import (
     read_only,
     write_bounds,
 )
-from dmondrian.tree.memory import (
-    LEAST,
-    aligned,
-    bytes_held,
-    growing,
-    grown,
-    least_of,
-    take,
-    trimmed,
-)
+from dmondrian.tree.memory import aligned, bytes_held, is_spacious, resized
 
 LEFT, RIGHT, PARENT, FEATURE = 0, 1, 2, 3  # words, int32; -1 where there is none
 THRESHOLD = 4  # word, float32; rows with x <= threshold go left
@@ -58,7 +49,7 @@ STAT = 4  # double; first statistic, always the weight of the node's rows
 ROOT, N_NODES = 0, 1  # header, int64: index of the root (-1: empty), nodes in use
 N_ACTIVE = 2  # header, int64: leaves whose splits are being chosen
 POOL_END, POOL_LIVE = 3, 4  # header, int64: doubles of the pool up to its last block; in use
-REPEATS = 5  # header, int64: repeats learned of a row for which there was no more room
+REPEATS = 5  # header, int64: repeats learned of a row for which there was no more capacity
 N_HEADER_INTS = 6
 TOTAL_WEIGHT = 0  # header, float64: weight of the rows learned
 ETA = 1  # header, float64: learning rate in force, in units of 1 / price
@@ -75,7 +66,6 @@ _NOT_WEIGHED: dict[str, np.ndarray] = {
     "odds": np.empty(0, np.float64),
     "odds_exponent": np.empty(0, np.int32),
 }
-_LITTLE = 16  # one node in so many at most has memory taken ahead for it
 _CHUNK = 65_536  # nodes whose boxes are written anew at a time
 
 
@@ -102,7 +92,7 @@ class Tree(NamedTuple):
     )  # int32 [m or fewer], of the first nodes if these were moved; see tree/reorder.py
 
     def __eq__(self, other: object) -> bool:
-        """Tell whether it is the same object: arrays that are compared do not tell."""
+        """Return whether it is the same object: arrays compare by element."""
         return self is other
 
     def __ne__(self, other: object) -> bool:
@@ -113,7 +103,7 @@ class Tree(NamedTuple):
 
 
 def has_time_beside(columns, n_stats):
-    """Tell whether split times stand behind the bounds; see above."""
+    """Return whether split times stand behind the bounds; see above."""
     n_written = columns.numeric.shape[0] + columns.stepped.shape[0] + columns.binary.shape[0]
     return n_written > 0 and 8 * (STAT + n_stats) == CACHE_LINE
 
@@ -126,19 +116,12 @@ def n_bound_words(columns):
 has_time_beside_compiled, n_bound_words_compiled = inner(has_time_beside), inner(n_bound_words)
 
 
-def _boxes(
-    columns: Columns, n_stats: int, capacity: int, used: int = 0
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return empty arrays box, bits for ``capacity`` nodes, of which so many are written next."""
+def _boxes(columns: Columns, n_stats: int, capacity: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return empty arrays box, bits for ``capacity`` nodes."""
     width = n_bound_words(columns)
     if has_time_beside(columns, n_stats):
         width += width % 2 + 2
-    shapes = ((width, np.float32), (n_words(columns), np.uint64))
-    if used:
-        box, bits = (grown(aligned(0, *shape), 0, capacity, used) for shape in shapes)
-    else:
-        box, bits = (growing(capacity, *shape) for shape in shapes)
-    return box, bits
+    return aligned(capacity, width, np.float32), aligned(capacity, n_words(columns), np.uint64)
 
 
 def _with_views(tree: Tree) -> Tree:
@@ -177,7 +160,7 @@ def span_of(tree, v, lifetime):
 
 @inner
 def splits_after(tree, v, lifetime):
-    """Tell whether node ``v``, a split or a leaf, is whole at the lifetime."""
+    """Return whether node ``v``, a split or a leaf, is whole at the lifetime."""
     return lifetime < np.inf and lifetime < time_of(tree, v)  # without a lifetime nothing is read
 
 
@@ -201,7 +184,7 @@ scratch_size_compiled = inner(scratch_size)
 
 
 def make_tree(columns: Columns, n_stats: int, capacity: int) -> Tree:
-    """Return an empty tree with room for ``capacity`` nodes."""
+    """Return an empty tree with capacity for ``capacity`` nodes."""
     n_features = len(columns.place)
     head_i = np.zeros(N_HEADER_INTS, np.int64)
     head_i[ROOT] = -1
@@ -210,7 +193,7 @@ def make_tree(columns: Columns, n_stats: int, capacity: int) -> Tree:
     scratch = np.zeros(scratch_size(columns))
     messages, pool = np.zeros((0, N_TOLD)), np.zeros(0)
     width = STAT + n_stats + (not has_time_beside(columns, n_stats))
-    i, (box, bits) = growing(capacity, 2 * width, np.int32), _boxes(columns, n_stats, capacity)
+    i, (box, bits) = aligned(capacity, 2 * width, np.int32), _boxes(columns, n_stats, capacity)
     f, d = i.view(np.float32), i.view(np.float64)
     steps = box.view(np.int16)
     tree = Tree(
@@ -257,33 +240,21 @@ def next_in_postorder(tree, v):
     return v
 
 
-def resize(tree: Tree, capacity: int, expected: int | None = None) -> Tree:
-    """Return the tree with room for ``capacity`` nodes (at least those in use), in its place.
+def resize(tree: Tree, capacity: int) -> Tree:
+    """Return the tree with capacity for ``capacity`` nodes (at least those in use).
 
-    ``expected`` is how many nodes there may be soon, where that is known. The tree that was given
-    is not to be used any more.
+    It shares the header with the tree that is given, which is not to be used any more.
     """
     used = int(tree.head_i[N_NODES])
     capacity = max(capacity, used)
-    arrays = tree.i, tree.box, tree.bits
-    least = LEAST if expected is not None else least_of(arrays, capacity)  # fresh memory costs more
-    i, box, bits = (grown(array, used, capacity, expected, least) for array in arrays)
+    i, box, bits = (resized(array, used, capacity) for array in (tree.i, tree.box, tree.bits))
     return _with_views(tree._replace(i=i, box=box, bits=bits))
 
 
-def take_ahead(tree: Tree, more: int, most: int | None) -> None:
-    """Take memory for ``more`` nodes, or ``most`` in all; for few if the tree is small."""
-    used = int(tree.head_i[N_NODES])
-    more = min(more, used // _LITTLE, max((most or more + used) - used, 0))
-    for array in (tree.i, tree.box, tree.bits):
-        take(array, used, more)
-
-
 def give_back(tree: Tree) -> Tree:
-    """Return the tree without room for more nodes, as far as none of them has to be copied."""
+    """Return the tree without capacity for more nodes, unless that takes little memory."""
     used = int(tree.head_i[N_NODES])
-    i, box, bits = (trimmed(array, used) for array in (tree.i, tree.box, tree.bits))
-    return _with_views(tree._replace(i=i, box=box, bits=bits)) if len(i) < len(tree.i) else tree
+    return resize(tree, used) if is_spacious(tree.i, used) else tree
 
 
 def widen_pool(tree: Tree, capacity: int) -> Tree:
@@ -297,7 +268,7 @@ def widen_pool(tree: Tree, capacity: int) -> Tree:
 def lay_out(tree: Tree, columns: Columns) -> Tree:
     """Return the tree with its boxes written another way."""
     used = int(tree.head_i[N_NODES])
-    box, bits = _boxes(columns, tree.n_stats, len(tree.i), used)
+    box, bits = _boxes(columns, tree.n_stats, len(tree.i))
     new = _with_views(tree._replace(box=box, bits=bits, columns=columns))
     times_of(new)[:] = times_of(tree)
     for start in range(0, used, _CHUNK):
@@ -316,11 +287,19 @@ def bounds_of(tree: Tree, nodes: slice) -> np.ndarray:
     if not len(columns.binary) + len(columns.stepped):
         return box
     bounds = np.empty((len(box), 2 * tree.n_features), np.float32)
-    told = np.zeros((len(columns.binary), 4, 2), np.float32)
-    told[:, 1], told[:, 2] = columns.values[:, :1], columns.values[:, 1:]
-    told[:, 3, 0], told[:, 3, 1] = columns.values.min(axis=1), columns.values.max(axis=1)
+    bounds_by_values = np.zeros((len(columns.binary), 4, 2), np.float32)
+    bounds_by_values[:, 1], bounds_by_values[:, 2] = columns.values[:, :1], columns.values[:, 1:]
+    bounds_by_values[:, 3, 0], bounds_by_values[:, 3, 1] = (
+        columns.values.min(axis=1),
+        columns.values.max(axis=1),
+    )
     read_bounds(
-        told.view(np.int32), columns, box.view(np.int32), steps, bits, bounds.view(np.int32)
+        bounds_by_values.view(np.int32),
+        columns,
+        box.view(np.int32),
+        steps,
+        bits,
+        bounds.view(np.int32),
     )
     return bounds
 
@@ -347,7 +326,7 @@ def views(tree: Tree, with_boxes: bool = True) -> dict[str, np.ndarray]:
     """Return what :func:`fields` does, as views where it can; they change as the tree learns."""
     used = int(tree.head_i[N_NODES])
     i, f, d = tree.i[:used], tree.f[:used], tree.d[:used]
-    told = {
+    found = {
         "left": i[:, LEFT],
         "right": i[:, RIGHT],
         "parent": i[:, PARENT],
@@ -359,8 +338,8 @@ def views(tree: Tree, with_boxes: bool = True) -> dict[str, np.ndarray]:
         "stat": d[:, STAT : STAT + tree.n_stats],
     }
     if with_boxes and has_boxes(tree.columns):
-        told["lower"], told["upper"] = read_boxes(tree, slice(0, used))
-    return told
+        found["lower"], found["upper"] = read_boxes(tree, slice(0, used))
+    return found
 
 
 @kernel
@@ -394,8 +373,8 @@ def from_fields(arrays: dict[str, np.ndarray], header: dict[str, Any], columns: 
     tree = make_tree(columns, n_stats, used)
     links = tuple(read_only(arrays[name]) for name in ("left", "right", "parent", "feature"))
     others = ("threshold", "time", "odds", "odds_exponent", "stat")
-    told = [read_only({**_NOT_WEIGHED, **arrays}[name]) for name in others]
-    write_words(links, *told, tree)
+    rest = [read_only({**_NOT_WEIGHED, **arrays}[name]) for name in others]
+    write_words(links, *rest, tree)
     if has_boxes(columns):
         write_boxes(tree, slice(0, used), arrays["lower"], arrays["upper"])
     tree.head_i[ROOT], tree.head_i[N_NODES] = header["root"], used
@@ -404,7 +383,7 @@ def from_fields(arrays: dict[str, np.ndarray], header: dict[str, Any], columns: 
 
 
 def tree_bytes(tree: Tree) -> int:
-    """Return the bytes of memory that the nodes take, spare room included where it takes any."""
+    """Return the bytes of memory that the nodes take, spare capacity included."""
     used = int(tree.head_i[N_NODES])
     held = sum(bytes_held(array, used) for array in (tree.i, tree.box, tree.bits))
-    return int(held + tree.pool.nbytes + tree.ids.nbytes)
+    return held + tree.pool.nbytes + tree.ids.nbytes

@@ -4,7 +4,7 @@ Nodes lie where they came in, so each on a row's way is in another place, and th
 memory at each. Most rows go to the heavier child (most of all in deep trees, whose cuts part few
 rows from many): where that one comes next, one wait brings several nodes.
 
-Promises the same tree: who speaks of nodes by number has to be told which is where.
+Promises the same tree: whoever numbers nodes needs their ids (:func:`ids_of`).
 
 Shapes: m nodes.
 """
@@ -15,7 +15,6 @@ import numpy as np
 
 from dmondrian._numba.intrinsics import in_a_row, prefetch_word
 from dmondrian._numba.jit import inner, kernel
-from dmondrian.tree.memory import growing
 from dmondrian.tree.nodes import LEFT, N_NODES, PARENT, RIGHT, ROOT, STAT, Tree, make_tree
 
 _AHEAD = 16  # rows asked for before they are copied
@@ -62,7 +61,7 @@ def find_order(links, stats, root, which, place, lighter):
 
 
 @inner
-def _move_rows(rows, width, which, room):
+def _move_rows(rows, width, which, scratch):
     """Put row ``which[p]`` of ``rows``, int32 [m width], at place p, for all p."""
     m, w = which.shape[0], np.uint64(width)
     for first in range(0, width, _WORDS):
@@ -74,28 +73,28 @@ def _move_rows(rows, width, which, room):
             prefetch_word(rows, asked + np.int64(n) - 1)
             source, target = np.uint64(which[p]) * w + begin, np.uint64(p) * n
             for k in range(n):
-                room[target + np.uint64(k)] = rows[source + np.uint64(k)]
+                scratch[target + np.uint64(k)] = rows[source + np.uint64(k)]
         for p in range(m):
             source, target = np.uint64(p) * n, np.uint64(p) * w + begin
             for k in range(n):
-                rows[target + np.uint64(k)] = room[source + np.uint64(k)]
+                rows[target + np.uint64(k)] = scratch[source + np.uint64(k)]
 
 
 @kernel
-def move(words, boxes, bits, which, place, room):
-    """Let links tell places, and put all there is of node ``which[p]`` at place p; O(m width).
+def move(words, boxes, bits, which, place, scratch):
+    """Move node ``which[p]``, with all its rows, to place p, and renumber the links. O(m width).
 
     At once, as no signal breaks in: links that lead elsewhere could lead nowhere.
 
-    ``words``, ``boxes`` and ``bits`` int32 [m, ..]; ``room`` int32 [8 m] is scratch.
+    ``words``, ``boxes`` and ``bits`` int32 [m, ..]; ``scratch`` int32 [8 m] is scratch.
     """
     for v in range(place.shape[0]):
         for link in (LEFT, RIGHT, PARENT):
             if words[v, link] >= 0:
                 words[v, link] = place[np.uint64(words[v, link])]
-    _move_rows(in_a_row(words), words.shape[1], which, room)
-    _move_rows(in_a_row(boxes), boxes.shape[1], which, room)
-    _move_rows(in_a_row(bits), bits.shape[1], which, room)
+    _move_rows(in_a_row(words), words.shape[1], which, scratch)
+    _move_rows(in_a_row(boxes), boxes.shape[1], which, scratch)
+    _move_rows(in_a_row(bits), bits.shape[1], which, scratch)
 
 
 def order_along_heavy_paths(tree: Tree) -> Tree:
@@ -111,10 +110,10 @@ def order_along_heavy_paths(tree: Tree) -> Tree:
     m, root = int(tree.head_i[N_NODES]), int(tree.head_i[ROOT])
     which, place = np.empty((2, m), np.int32)
     rows = [array[:m].view(np.int32) for array in (tree.i, tree.box, tree.bits)]
-    room = growing(m, _WORDS, np.int32).reshape(-1)
-    find_order(rows[0], tree.d, root, which, place, room[:m])
+    scratch = np.empty(m * _WORDS, np.int32)
+    find_order(rows[0], tree.d, root, which, place, scratch[:m])
     ids = ids_of(tree)[which]
-    move(*rows, which, place, room)
+    move(*rows, which, place, scratch)
     tree.head_i[ROOT] = place[root]
     return tree._replace(ids=ids)
 

@@ -110,7 +110,7 @@ def test_what_lacks_memory_leaves_the_tree_as_it_was(monkeypatch: pytest.MonkeyP
     def refuse(*_: Any) -> Any:
         raise MemoryError
 
-    monkeypatch.setattr(reorder, "growing", refuse)
+    monkeypatch.setattr(reorder, "ids_of", refuse)
     with pytest.raises(MemoryError):
         reorder.order_along_heavy_paths(tree)
     assert np.array_equal(tree.i, words)
