@@ -131,12 +131,12 @@ def risk_of(levels, sums, beta, shift):
     """Return R of the cells' log densities + ``shift``, moved into the limits."""
     low, high = moved(levels, beta, shift)
     m = levels.shape[0]
-    said = summed(sums, low, high, FREQUENCY)
+    below = summed(sums, low, high, FREQUENCY)
     within = summed(sums, low, high, SHARE)
-    said += within * shift
-    said += beta * (summed(sums, high, m, SHARE) - summed(sums, 0, low, SHARE))
+    below += within * shift
+    below += beta * (summed(sums, high, m, SHARE) - summed(sums, 0, low, SHARE))
     at_low, at_high = summed(sums, 0, low, VOLUME), summed(sums, high, m, VOLUME)
-    return log_sum(at_low, -beta, at_high, beta, within, shift) - said
+    return log_sum(at_low, -beta, at_high, beta, within, shift) - below
 
 
 @kernel

@@ -1,4 +1,4 @@
-"""What every node says, and what its rows lose by it.
+"""What every node forecasts, and the loss of its rows under that.
 
 Shapes: m nodes, k outputs.
 """

@@ -18,7 +18,7 @@ def admit(raw, scales, units, in_cube, columns, rows):
 
     It cannot, and ``rows`` means nothing, if a value is not finite as float32 or times its scale,
     or lies outside the cube, or a binary feature takes a third value, or a stepped one a value
-    that steps do not tell. -0 counts as outside: a row that is moved to the cube has no such value.
+    that steps cannot hold. -0 counts as outside: a row that is moved to the cube has no such value.
 
     ``raw`` float32 or float64 [1, d]; ``scales`` float32 [d], or [0] for scales of one; ``units``
     float64 [d] that values are rounded to, or [0]; ``rows`` as kernels read them, but writable.

@@ -21,7 +21,7 @@ from dmondrian.tree.prefetch import Hint
 def absorb(growth, stat, rule, tree, seed, number, points, statistics, start):
     """Add ``statistics`` [c, s] at ``points``, c rows, from ``start`` on; return the next.
 
-    Writes the tree; returns before c where there is no room. Two points of one cell make it
+    Writes the tree; returns before c where there is no capacity. Two points of one cell make it
     be split as two rows do; the statistics of the second may be zero. O(depth * d) per point.
     """
     key = tree_key(seed, number)

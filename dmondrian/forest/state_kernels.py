@@ -1,8 +1,8 @@
 """Faults of stored nodes: what no tree that learned can hold, found in one pass each.
 
-Fields come one array each, as they are stored. Relies on nothing that they say: every index is
-checked before it is used. Promises bits that tell every kind of fault that is there;
-:mod:`dmondrian.forest.state` says what they mean.
+Fields come one array each, as they are stored. Relies on nothing in them: every index is
+checked before it is used. Promises a bit for every kind of fault that is there;
+:mod:`dmondrian.forest.state` explains the bits.
 
 Shapes: m nodes, d features, s doubles of statistics.
 """
@@ -44,7 +44,7 @@ def faults_of_links(left, right, parent, feature, time, n_features):
 
 @kernel
 def are_bounds(lower, upper):
-    """Tell whether all bounds [m, d] are finite, lower <= upper. O(m d)."""
+    """Return whether all bounds [m, d] are finite, lower <= upper. O(m d)."""
     least, most = np.float32(-np.inf), np.float32(np.inf)
     for v in range(lower.shape[0]):
         low, high, wrong = lower[v], upper[v], np.int32(0)
@@ -58,7 +58,7 @@ def are_bounds(lower, upper):
 
 @kernel
 def are_cells_of_cube(links, threshold, stat, lower, upper):
-    """Tell whether nodes can be cells of the unit cube. O(m d).
+    """Return whether nodes can be cells of the unit cube. O(m d).
 
     ``links`` are left, right and feature [m] of a binary tree, ``threshold`` [m]. Splits are within
     the cube; a box (of those that have rows) within its parent's, on its side of the parent's

@@ -15,10 +15,10 @@ are whole numbers, as long as weights are, and exact up to 2^53.
 
 A node's word ``CANDIDATES`` is 0 if it is no leaf of the fringe, 1 if it is and no candidate point
 has come, else the place of its block plus 2; words below 0 are of
-:mod:`dmondrian.growth.fringe_queue`. Where blocks lie depends on the room there is, and nothing
+:mod:`dmondrian.growth.fringe_queue`. Where blocks lie depends on the capacity there is, and nothing
 depends on where they lie.
 
-Relies on the stat for what a tally is. Promises to write the tree only where there is room.
+Relies on the stat for what a tally is. Promises to write the tree only where there is capacity.
 
 Shapes: c candidate features, P points, s numbers of a tally, e numbers beside for gains.
 """

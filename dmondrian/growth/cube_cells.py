@@ -23,7 +23,7 @@ from dmondrian.tree.nodes import LEFT, N_NODES, STAT, birth_of
 def split_to_the_end(tree, seed, number, lifetime):
     """Split the cells of single points as the process does, up to a lifetime.
 
-    Returns whether there was room; if not, calling again goes on. O(depth * d) per node.
+    Returns whether there was capacity; if not, calling again goes on. O(depth * d) per node.
     """
     first, d = tree_key(seed, number), tree.n_features
     memory = np.empty(d, np.float32)

@@ -1,15 +1,15 @@
 """Growth by candidate splits in a fringe of bounded size (D13).
 
 Every row goes, by a draw of its own in each tree, into one of three streams. Structure rows choose
-splits: a leaf's first P structure rows are its candidate points, and further ones say what the
-candidate splits are worth. Estimation rows are counted by the leaf, which speaks by them, and by
+splits: a leaf's first P structure rows are its candidate points, and further ones measure what the
+candidate splits are worth. Estimation rows are counted by the leaf, whose forecast they are, and by
 both cells of each candidate split, which inherit the counts when they become leaves. The rest is
-ignored. So no label has a say both in where a cell lies and in what it says.
+ignored. So no label decides both where a cell lies and what it forecasts.
 
 A leaf at depth d is split when a structure row finds there a candidate that leaves alpha(d) or more
 estimation rows on either side, and whose gain is above ``min_gain``; or whatever its gain, once the
 leaf holds beta(d) of them. Only the leaves of the fringe have candidates; a place that a split
-leaves goes to the leaf of largest p e, e being the loss of saying one thing to all rows of the cell
+leaves goes to the leaf of largest p e, e being the loss of one forecast for all rows of the cell
 and p the share of the estimation rows that the cell got since its counts began.
 
 What the paper leaves open: the gain is that of the rows counted by the two candidate cells, which
@@ -192,7 +192,7 @@ def split(growth, stat, tree, v, at, point, gain, depth):
 
 @inner
 def fill_fringe(growth, stat, tree, v):
-    """Give the place of ``v``, which was split, to other leaves. O(depth), growth.waiting says."""
+    """Give the place of ``v``, which was split, to other leaves. O(depth) or as growth.waiting."""
     give_up(tree, v)
     tree.head_i[N_ACTIVE] -= 1
     n_nodes = tree.head_i[N_NODES]
@@ -214,7 +214,7 @@ def fill_fringe(growth, stat, tree, v):
 
 @inner
 def look_at(growth, stat, tree, key, v, x, y, w):
-    """Take a structure row into leaf ``v``, and split it if that is due; return if room was."""
+    """Add a structure row to leaf ``v``, split if that is due; return whether capacity allowed."""
     if tree.i[v, CANDIDATES] <= NONE:
         return True
     place = place_of(tree, v)
@@ -240,7 +240,7 @@ def look_at(growth, stat, tree, key, v, x, y, w):
 
 @inner
 def take_in(growth, stat, tree, key, x, y, w, hint):
-    """Take one row, or one repeat of it, into the tree; return whether there was room."""
+    """Take one row, or one repeat of it, into the tree; return whether there was capacity."""
     if tree.head_i[ROOT] < 0:
         tree.head_i[ROOT] = open_leaf(tree, -1)
         if growth.max_nodes >= 3:

@@ -1,10 +1,10 @@
 """Which leaf enters a full fringe next: the one of largest p e, without a look at all of them.
 
 Each node knows the best of the leaves below it that wait for a place, so the root knows the best
-of all. p e is told as it was when last looked at, in the leaf's place for odds; since then it can
+of all. p e is stored as it was when last looked at, in the leaf's place for odds; since then it can
 have fallen, as p is a share of ever more rows, but not risen: a leaf that gains in error is looked
-at (:func:`note`). So what is told is never too little, and the root's leaf is looked at again until
-it keeps its place. Of equal ones the older leaf wins.
+at (:func:`note`). So what is stored is never too little, and the root's leaf is looked at again
+until it keeps its place. Of equal ones the older leaf wins.
 
 A node's word ``CANDIDATES`` is ~u, < 0, where u is the best waiting leaf below it, or itself;
 else as :mod:`dmondrian.growth.candidates` has it. The words of a stored tree are written anew when
@@ -48,7 +48,7 @@ def worth(stat, tree, v):
 
 @inner
 def is_better(tree, one, other):
-    """Tell whether the leaf of word ``one`` goes before that of ``other``, as they are told."""
+    """Return whether the leaf of word ``one`` goes before that of ``other``, by what is stored."""
     if one >= NONE or other >= NONE:
         return one < NONE
     a, b = tree.d[~one, WORTH], tree.d[~other, WORTH]

@@ -70,7 +70,7 @@ class Range(NamedTuple):
 def climb(tree, leaf, newest, x, way):
     """Return the highest node on the way to ``leaf`` whose box leaves ``x`` out, or ~leaf.
 
-    ``way`` tells which nodes probably are above the leaf.
+    ``way`` holds the nodes that are probably above the leaf.
 
     Boxes nest, so one way up from the leaf ends at the lowest box that holds ``x``. Beside it the
     highest node, of those from number ``newest`` on, at which ``x`` does not go to ``leaf``; -1

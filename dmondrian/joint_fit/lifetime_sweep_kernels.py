@@ -62,11 +62,11 @@ class Fit(NamedTuple):
 
 
 class Labels(NamedTuple):
-    """What is fitted, and whose errors are told."""
+    """What is fitted, and whose errors are measured."""
 
     targets: np.ndarray  # float64 [n, k], less their mean
     weights: np.ndarray  # float64 [n]
-    held: np.ndarray  # int64 [a], rows whose error is told
+    held: np.ndarray  # int64 [a], rows whose error is measured
     total: float  # weight of all rows
     squares: float  # of all targets, weighted
     scale: float  # s of the prior of the weights; 0 where it is integrated out
@@ -276,10 +276,10 @@ def held_out_error(fit, labels):
     for i in range(labels.held.shape[0]):
         r = labels.held[i]
         for j in range(labels.targets.shape[1]):
-            said = 0.0
+            forecast = 0.0
             for t in range(n_trees):
-                said += fit.values[j, fit.cell[t, r]]
-            error = labels.targets[r, j] - said / n_trees
+                forecast += fit.values[j, fit.cell[t, r]]
+            error = labels.targets[r, j] - forecast / n_trees
             total += error * error
     return total
 
@@ -354,19 +354,19 @@ def finish(average, n_stages, top):
 
 
 @inner
-def note(fit, c, stage, is_new, labels, ridge, is_joint, told):
-    """Write what the fit after a cut is worth: a row of ``told``."""
-    told[stage, 2] = c
+def note(fit, c, stage, is_new, labels, ridge, is_joint, measures):
+    """Write what the fit after a cut is worth: a row of ``measures``."""
+    measures[stage, 2] = c
     if is_new:
         explained, log_det = solve_values(fit, c, is_joint)
-        told[stage, 0], told[stage, 1] = explained, log_det
+        measures[stage, 0], measures[stage, 1] = explained, log_det
         if is_joint:
             n_trees = fit.cell.shape[0]
-            told[stage, 4] = log_likelihood(labels, ridge, n_trees, explained, log_det, c)
+            measures[stage, 4] = log_likelihood(labels, ridge, n_trees, explained, log_det, c)
     else:
-        told[stage, 0], told[stage, 1] = told[stage - 1, 0], told[stage - 1, 1]
-        told[stage, 4] = told[stage - 1, 4]
-    told[stage, 3] = held_out_error(fit, labels)
+        measures[stage, 0], measures[stage, 1] = measures[stage - 1, 0], measures[stage - 1, 1]
+        measures[stage, 4] = measures[stage - 1, 4]
+    measures[stage, 3] = held_out_error(fit, labels)
 
 
 @inner
@@ -421,17 +421,17 @@ def divide(cuts, fit, c, v, labels, ridge, is_joint):
 
 
 @kernel
-def sweep(cuts, fit, labels, ridge, is_joint, told, average, spread):
-    """Go through the cuts; return after how many there is no room for one more column.
+def sweep(cuts, fit, labels, ridge, is_joint, measures, average, spread):
+    """Go through the cuts; return after how many there is no capacity for one more column.
 
-    Writes ``told`` float64 [q + 1, 5], before the first cut and after each: b' A^{-1} b, ln det A
-    (both 0 where trees are fitted each for itself), columns, the squared error of the rows held
-    out, and the log marginal likelihood up to a constant (0 likewise). What rows asked about vary
-    by is added up in ``spread``.
+    Writes ``measures`` float64 [q + 1, 5], before the first cut and after each: b' A^{-1} b, ln det
+    A (both 0 where trees are fitted each for itself), columns, the squared error of the rows held
+    out, and the log marginal likelihood up to a constant (0 in this case too). What rows asked
+    about vary by is added up in ``spread``.
     """
     is_averaged = average.prior.shape[0] > 0
     n_trees, is_asked = cuts.roots.shape[0], spread.shares.shape[0] > 0
-    c, room, done, top = 0, fit.node_at.shape[0], 0, -np.inf
+    c, capacity, done, top = 0, fit.node_at.shape[0], 0, -np.inf
     for t in range(cuts.roots.shape[0]):
         enter(cuts, fit, cuts.roots[t], labels)
     for t in range(cuts.roots.shape[0]):
@@ -440,26 +440,26 @@ def sweep(cuts, fit, labels, ridge, is_joint, told, average, spread):
         else:
             settle(fit, cuts.roots[t], ridge)
         c += 1
-    note(fit, c, 0, True, labels, ridge, is_joint, told)
+    note(fit, c, 0, True, labels, ridge, is_joint, measures)
     if is_averaged:
-        top = add_to(average, fit, c, 0, top, told[0, 4])
+        top = add_to(average, fit, c, 0, top, measures[0, 4])
     if is_asked and spread.shares[0] > 0.0:
-        square = square_of_scale(labels, ridge, n_trees, told[0, 0])
+        square = square_of_scale(labels, ridge, n_trees, measures[0, 0])
         add_spread(fit, c, spread.shares[0], square, ridge, spread)
     while done < cuts.nodes.shape[0]:
         v = cuts.nodes[done]
-        if is_joint and c + 2 > room:
+        if is_joint and c + 2 > capacity:
             left, right = cuts.left[v], cuts.right[v]
             if min(weight_of(cuts, left, labels.weights), weight_of(cuts, right, labels.weights)):
                 break
         is_new = divide(cuts, fit, c, v, labels, ridge, is_joint)
         c += is_new
         done += 1
-        note(fit, c, done, is_new, labels, ridge, is_joint, told)
+        note(fit, c, done, is_new, labels, ridge, is_joint, measures)
         if is_averaged:
-            top = add_to(average, fit, c, done, top, told[done, 4])
+            top = add_to(average, fit, c, done, top, measures[done, 4])
         if is_asked and spread.shares[done] > 0.0:
-            square = square_of_scale(labels, ridge, n_trees, told[done, 0])
+            square = square_of_scale(labels, ridge, n_trees, measures[done, 0])
             add_spread(fit, c, spread.shares[done], square, ridge, spread)
     if is_averaged:
         finish(average, done + 1, top)

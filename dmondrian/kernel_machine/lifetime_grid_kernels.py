@@ -20,12 +20,12 @@ from dmondrian.tree.nodes import LEFT, STAT
 
 @inner
 def hand_on(tree, parent, v, w, whole):
-    """Let ``v``, with ``w`` of the parent's weight ``whole``, say what the parent says. O(k)."""
+    """Give ``v``, with ``w`` of the parent's weight ``whole``, the forecast of the parent. O(k)."""
     for s in range(STAT + 1, STAT + tree.n_stats):
         tree.d[v, s] = 0.0
     if w > 0.0:
-        heard = tree.d[parent, WEIGHT]
-        tree.d[v, WEIGHT] = min(heard, heard * (w / whole))
+        learned = tree.d[parent, WEIGHT]
+        tree.d[v, WEIGHT] = min(learned, learned * (w / whole))
         for s in range(VALUE, STAT + tree.n_stats, 2):
             tree.d[v, s] = tree.d[parent, s]
 
@@ -36,8 +36,8 @@ def cut_cells(stat, table, columns, cuts, offsets, cells, weights, first, last):
 
     Of the cuts in the order of time those from ``first`` to before ``last``. Rows move to the
     children (``cells`` int64 [T, n]), which go on from the parent's values: forecasts of rows of
-    positive weight stay as they are. A cell without such rows says what the root does, and is not
-    counted. ``offsets`` int64 [T], the first nodes of trees in ``cuts``. O(k + rows) per cut.
+    positive weight stay as they are. A cell without such rows forecasts what the root does, and is
+    not counted. ``offsets`` int64 [T], the first nodes of trees in ``cuts``. O(k + rows) per cut.
     """
     scratch, gained = np.empty(0), 0
     for at in range(first, last):

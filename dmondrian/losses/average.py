@@ -1,6 +1,7 @@
 """The mean label as forecast; nothing is priced, and averages are judged by squared error.
 
-An empty cell says the mean of the smallest cell above it with rows, or (``prior``) 0, as M17 does.
+An empty cell forecasts the mean of the smallest cell above it with rows, or (``prior``) 0, as in
+M17.
 
 References: Mourtada, Gaiffas, Scornet (2017), Proposition 4 and the convention of its footnote.
 """
@@ -31,7 +32,7 @@ from dmondrian.tree.policies import (
 class Average(NamedTuple):
     """Mean forecasts without a price."""
 
-    prior: bool  # an empty cell says 0, not its parent's mean
+    prior: bool  # an empty cell forecasts 0, not its parent's mean
 
 
 implements(prepare, Average)(set_origin)

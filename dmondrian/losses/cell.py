@@ -14,7 +14,7 @@ from dmondrian.tree.policies import add_empty_forecast, add_forecast
 class Cell(NamedTuple):
     """Number of a node as the forecast; nothing is learned with it."""
 
-    prior: bool  # an empty cell says -1: no rows speak there
+    prior: bool  # an empty cell forecasts -1: it has no rows
 
 
 @implements(add_forecast, Cell)

@@ -1,6 +1,6 @@
-"""What losses share whose cells say one constant each.
+"""What losses share whose cells forecast one constant each.
 
-An empty cell says what the smallest cell above it with rows says, or (``prior``) 0, as in Z24.
+An empty cell has the forecast of the smallest cell above it with rows, or (``prior``) 0, as in Z24.
 
 Relies on the hook ``solution``. A loss has a field ``prior``.
 """
@@ -12,7 +12,7 @@ from dmondrian._numba.jit import hook
 
 @hook
 def solution(loss, tree, v):
-    """Return what cell ``v``, which has rows, says."""
+    """Return what cell ``v``, which has rows, forecasts."""
 
 
 def add_solution(loss, tree, v, depth, weight, out):

@@ -1,7 +1,7 @@
 r"""Convex losses whose solution in a cell is a function of the mean label there (Z24, section 6).
 
-A cell says c = argmin over z in its limits of the sum of loss(z, y) over its rows. With n rows of
-mean m (of labels 0, 1 in the binary costs, y = 2 label - 1 = +-1 and v = -y z):
+A cell forecasts c = argmin over z in its limits of the sum of loss(z, y) over its rows. With n rows
+of mean m (of labels 0, 1 in the binary costs, y = 2 label - 1 = +-1 and v = -y z):
 
 =================  ==================================================  ====================
 loss               loss(z, y)                                          argmin
@@ -19,18 +19,18 @@ logistic           log2(1 + e^v)                                       ln(m / (1
 exponential        e^v                                                 ln(m / (1 - m)) / 2
 =================  ==================================================  ====================
 
-The Gaussian family's z^2 / 2 - y z is told with the y^2 / 2 that no z changes, which keeps its
+The Gaussian family's z^2 / 2 - y z is given with the y^2 / 2 that no z changes, which keeps its
 digits where labels are far from 0. All are convex in z, so the best z within limits is the best z
-moved to them. One policy holds them all and is told which by a number: the kernels are compiled
+moved to them. One policy holds them all, chosen by a number: the kernels are compiled
 once for eleven losses.
 
 **Limits.** beta_n = max(1, ln(1 + n)) for n rows in all, unless a bound is given: the conditions of
 Z24 ask that it grow like ln n. |z| <= beta_n for binary costs; for counts |z - ln M| <= beta_n, M
 the mean of all rows (else a forest of large counts would be clipped when it has few rows), and
-likewise for the geometric family, whose z stays below 0. A mean of real labels lies among them: no
+as for the geometric family, whose z stays below 0. A mean of real labels lies among them: no
 limit but a given one.
 
-An empty cell says what the smallest cell above it with rows says, or (``prior``) 0, as in Z24.
+An empty cell has the forecast of the smallest cell above it with rows, or (``prior``) 0, as in Z24.
 
 Relies on :mod:`dmondrian.stats.moments`. ``priced`` adds to a node's cumulated price the loss of
 its forecast of each row before the row is counted; ``rate`` > 0 makes the price factor of it.
@@ -88,7 +88,7 @@ class OfMean(NamedTuple):
 
     kind: int  # index into LOSSES
     bound: float  # of |z|; 0 for the limits that grow with the rows
-    prior: bool  # an empty cell says 0, not what its parent says
+    prior: bool  # an empty cell forecasts 0, not what its parent forecasts
     priced: bool  # whether nodes add up what their forecasts cost
     rate: float  # learning rate of the mixture over prunings; 0 without one
 
@@ -130,7 +130,7 @@ def best_constant(kind, mean):
 
 @inner
 def limits(loss, tree):
-    """Return the least and the largest z that a cell may say."""
+    """Return the least and the largest z that a cell may forecast."""
     kind = loss.kind
     if loss.bound > 0.0:
         return -loss.bound, (-1.0 / loss.bound if kind == GEOMETRIC else loss.bound)

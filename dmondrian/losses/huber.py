@@ -1,8 +1,8 @@
 """Huber's loss: (y - z)^2 / 2 where |y - z| <= delta, delta (|y - z| - delta / 2) beyond it.
 
-A cell says the z of least total loss (Z24, section 6.3), the root of the sum of the derivatives,
-which are piecewise linear: Newton steps end after finitely many, and are halved where they leave
-the bracket. Where a whole interval is least, its middle.
+A cell forecasts the z of least total loss (Z24, section 6.3), the root of the sum of the
+derivatives, which are piecewise linear: Newton steps end after finitely many, and are halved where
+they leave the bracket. Where a whole interval is least, its middle.
 
 Relies on :mod:`dmondrian.stats.labels`. The derivative has variation 2 delta, so with forgotten
 labels the mean derivative is known to within delta gap / n.
@@ -44,7 +44,7 @@ class Huber(NamedTuple):
     delta: float  # in units of the label
     size: int  # labels of a node
     bound: float  # of |z|; 0 for none
-    prior: bool  # an empty cell says 0, not what its parent says
+    prior: bool  # an empty cell forecasts 0, not what its parent forecasts
     priced: bool  # whether nodes add up what their forecasts cost
 
 

@@ -54,6 +54,6 @@ def add_label(loss, tree, v, depth, weight, out):
 
 @implements(add_empty_forecast, Label)
 def add_empty_label(loss, tree, v, depth, weight, out):
-    """Say the variance of the smallest cell above with rows."""
+    """Forecast the variance of the smallest cell above with rows."""
     center = -tree.head_f[OFFSET] if loss.prior else tree.d[v, SUM] / tree.d[v, STAT]
     add_moments(loss, tree, v, center, weight, out)

@@ -1,7 +1,7 @@
 """Class proportions as forecasts; nothing is priced, and averages are judged by the Brier score.
 
-An empty cell says what the smallest cell above it with rows says, or (``prior``) 1/K, of which a
-vote makes the first class, as M17 does.
+An empty cell has the forecast of the smallest cell above it with rows, or (``prior``) 1/K, of which
+a vote makes the first class, as M17 does.
 
 References: Mourtada, Gaiffas, Scornet (2017), Algorithm 4 and Theorem 2.
 """
@@ -32,7 +32,7 @@ class Proportions(NamedTuple):
     """Forecasts n_c / n."""
 
     n_classes: int
-    prior: bool  # an empty cell says 1/K, not its parent's proportions
+    prior: bool  # an empty cell forecasts 1/K, not its parent's proportions
 
 
 @implements(prepare, Proportions)

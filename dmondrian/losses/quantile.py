@@ -1,8 +1,8 @@
 """Pinball loss: quantiles of the labels of a cell, several at a time (Z24, section 6.4).
 
-A cell says for each level tau the z of least sum of (y - z)(tau - 1{y < z}): the label at which
-the weight of rows up to it passes tau n; where a whole interval is least, its middle. A cell's
-quantiles rise with the level, so those of the forest, their means over trees, never cross.
+A cell forecasts for each level tau the z of least sum of (y - z)(tau - 1{y < z}): the label at
+which the weight of rows up to it passes tau n; where a whole interval is least, its middle. A
+cell's quantiles rise with the level, so those of the forest, their means over trees, never cross.
 
 Relies on :mod:`dmondrian.stats.labels` for F, exact or within its stated error.
 
@@ -42,7 +42,7 @@ class Pinball(NamedTuple):
     levels: np.ndarray  # float64 [q], increasing, in (0, 1)
     size: int  # labels of a node
     bound: float  # of |z|; 0 for none
-    prior: bool  # an empty cell says 0, not what its parent says
+    prior: bool  # an empty cell forecasts 0, not what its parent forecasts
     priced: bool  # whether nodes add up what their forecasts cost
 
 

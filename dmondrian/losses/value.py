@@ -1,4 +1,4 @@
-"""The value of a cell as its forecast; one without rows says what the root does.
+"""The value of a cell as its forecast; one without rows has the root's.
 
 Relies on :mod:`dmondrian.stats.cell_values`. Nothing is priced.
 """
@@ -29,10 +29,10 @@ class Value(NamedTuple):
     """Values of cells as forecasts."""
 
     n_outputs: int
-    is_joint: bool  # as in Values, likewise the next two
+    is_joint: bool  # as in Values, like the next two
     ridge: float
     batch: float
-    is_averaged: bool  # nodes above cells speak for those without rows, too
+    is_averaged: bool  # cells without rows take the mean of the nodes above, too
 
 
 @implements(prepare, Value)

@@ -2,7 +2,7 @@
 
 Context-tree weighting (M21, section 2.2): prior 2^-(nodes of the pruning that are not leaves
 of the tree), posterior by exponential weights. The weights are those of the whole tree, so the
-rule speaks at no lifetime but the tree's own.
+rule predicts at no lifetime but the tree's own.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The mean of a node is a Brownian motion run down the tree by the clock c(t) = g1 sigmoid(g2 t):
 mu_v ~ N(mu_parent, c(end_v) - c(birth_v)), the prior mean m above the root at time 0, and labels
 y ~ N(mu_leaf, s2). The posterior is exact, by message passing: a pass up gathers what the rows
-below each node say of its mean, as (precision, precision x mean); the way down to a point then
+below each node imply for its mean, as (precision, precision x mean); the way down to a point then
 carries mean and variance of the path's last node. A point that branches off leaves the motion at
 the branch and goes on alone until the lifetime; where the branch lies is averaged out by
 quadrature in its quantile (16 points). Mean m and variance V are those of all
@@ -78,7 +78,7 @@ class GaussianHierarchy(NamedTuple):
     """Hierarchical smoothing of means."""
 
     lifetime: float  # of the prediction, at which leaves end
-    is_listed: bool  # tell of each Gaussian of the mixture, not of its moments
+    is_listed: bool  # answers list each Gaussian of the mixture, not its moments
 
 
 learns_nothing(GaussianHierarchy)
@@ -113,7 +113,7 @@ def write_scales(tree, lifetime):
 
 @inner
 def through(messages, v, span):
-    """Return what the rows below ``v`` say of the mean a variance ``span`` above its own."""
+    """Return what the rows below ``v`` imply for the mean a variance ``span`` above its own."""
     scale = 1.0 / (1.0 + span * messages[v, 0])
     return messages[v, 0] * scale, messages[v, 1] * scale
 
@@ -127,7 +127,7 @@ def gather_gaussian(rule, tree):
     while v >= 0:
         left, right = tree.i[v, LEFT], tree.i[v, RIGHT]
         time = time_of(tree, v)
-        if left < 0 or time > rule.lifetime:  # labels without variance say what the prior says
+        if left < 0 or time > rule.lifetime:  # labels without variance leave the prior
             n = tree.d[v, STAT]
             messages[v, 0] = n / s2 if s2 > 0.0 else 0.0
             messages[v, 1] = (tree.d[v, SUM] - n * m) / s2 if s2 > 0.0 else 0.0

@@ -1,7 +1,7 @@
-"""Mixtures of Gaussians: what a tree says of a label at a point, summed or listed, and quantiles.
+"""Mixtures of Gaussians: a tree's forecast of a label at a point, summed or listed; quantiles.
 
 A list is one row of float64: the number of Gaussians, then (weight, mean, standard deviation) of
-each. A list that is too short holds the first ones and the number of all: the caller makes room
+each. A list that is too short holds the first ones and the number of all: the caller makes space
 for so many and asks again. A Gaussian without spread is a point.
 
 Relies on weights that sum to one for each tree. Promises quantiles that do not cross and are

@@ -7,7 +7,7 @@ With tab_vc = min(n_vc, 1), and n_vc the counts at a leaf, the sum of the childr
 span_v from birth to split, and the parent of the root is uniform. The statistics a node keeps
 are the plain counts: tab follows from them, also inside, so one way down gives G at every
 lifetime, where a node whose split comes later is a leaf that ends there. A point that branches
-off is told by the node at the branch, whose discount is taken in expectation over the place.
+off is forecast by the node at the branch, whose discount is taken in expectation over the place.
 
 Relies on class counts as statistics. Promises probabilities that sum to one.
 
@@ -100,7 +100,7 @@ def add_branch_kneser_ney(rule, growth, loss, tree, at, branch, scale, path, out
 def add_leaf_kneser_ney(rule, loss, tree, at, scale, path, out):
     v = at.v
     n = tree.d[v, STAT]
-    if n == 0.0:  # an empty cell says what its parent says
+    if n == 0.0:  # an empty cell forecasts what its parent forecasts
         for c in range(rule.n_classes):
             out[c] += scale * path[c]
         return

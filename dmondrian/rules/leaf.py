@@ -1,7 +1,7 @@
-"""The leaf alone speaks, by its forecast or by a vote.
+"""The leaf alone, by its forecast or by a vote.
 
-Relies on the loss for what a cell forecasts. Promises that a cell no row has reached says what
-the loss says of empty cells below its parent, and that nothing but statistics is learned.
+Relies on the loss for what a cell forecasts. Promises that a cell no row has reached has the
+forecast of empty cells below its parent, and that nothing but statistics is learned.
 
 Shapes: K classes.
 
@@ -37,7 +37,7 @@ from dmondrian.tree.policies import (
 class Leaf(NamedTuple):
     """The forecast of the leaf."""
 
-    is_exact: bool  # always False: no other node is heard
+    is_exact: bool  # always False: no other node counts
 
 
 class Vote(NamedTuple):
@@ -51,7 +51,7 @@ def add_cell_forecast(loss, tree, at, weight, out):
     """Add ``weight`` times the forecast of a leaf, which may have seen no row."""
     if tree.d[at.v, STAT] > 0.0:
         add_forecast(loss, tree, at.v, at.depth, weight, out)
-    else:  # a root without rows speaks for itself
+    else:  # a root without rows is asked itself
         parent = tree.i[at.v, PARENT]
         near = np.uint64(parent) if parent >= 0 else at.v
         add_empty_forecast(loss, tree, near, at.depth, weight, out)

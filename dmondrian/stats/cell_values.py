@@ -2,7 +2,7 @@
 
 [n, mark, weight in the batch, weight, then of each output: value at the batch's start, sum of
 residuals since], float64. n counts rows when the tree takes them in, weight those that the value
-has heard. The value now is value + sum * rate. Where trees are fitted jointly the residuals of a
+has learned. The value now is value + sum * rate. Where trees are fitted jointly the residuals of a
 leaf are those of all trees' mean, and the rate is 1 / max(weight in the batch + ridge, sqrt(weight
 + ridge)): the first bound keeps a step stable, as the mean over trees of projections has no
 eigenvalue above one, and the second lets steps shrink. A root above leaves, and leaves of trees
@@ -57,7 +57,7 @@ def rate(weight, in_batch, ridge, is_joint):
 
 @inner
 def is_leaf_in_batch(tree, v):
-    """Tell whether ``v`` is a leaf, or a root that was one when its last batch began."""
+    """Return whether ``v`` is a leaf, or a root that was one when its last batch began."""
     mark = tree.d[v, MARK]
     return tree.i[v, LEFT] < 0 or mark != np.floor(mark)
 
@@ -75,7 +75,7 @@ def value_of(policy, tree, v, c):
 
 @inner
 def heard_value_of(stat, tree, v, c):
-    """Return the value of ``v``, or of the root where ``v`` has heard nothing."""
+    """Return the value of ``v``, or of the root where ``v`` has learned nothing."""
     known = np.uint64(v) if tree.d[v, WEIGHT] > 0.0 else np.uint64(tree.head_i[ROOT])
     return value_of(stat, tree, known, c)
 
@@ -94,13 +94,13 @@ def begin_batch(stat, tree, v, n_outputs):
 
 
 @inner
-def hear(stat, tree, v, target, said, w):
-    """Add a row's residuals at ``v``: to what all trees said, if they are fitted jointly."""
+def add_residuals(stat, tree, v, target, forecast, w):
+    """Add a row's residuals at ``v``: of the forecast of all trees, if they are fitted jointly."""
     is_joint = stat.is_joint and is_leaf_in_batch(tree, v)
     tree.d[v, BATCH_WEIGHT] += w
     tree.d[v, WEIGHT] += w
     for c in range(target.shape[0]):
-        own = said[c] if is_joint else tree.d[v, VALUE + 2 * c]
+        own = forecast[c] if is_joint else tree.d[v, VALUE + 2 * c]
         tree.d[v, RESIDUAL + 2 * c] += w * (target[c] - own)
 
 
@@ -117,7 +117,7 @@ def begin_at_roots(stat, table, columns, n_outputs):
 
 @kernel
 def add_values(stat, table, columns, cells, rows, unit, sums):
-    """Add what the cells of ``rows`` say, in whole units, to ``sums`` float64 [n, k]. O(n T k).
+    """Add the forecasts of the cells of ``rows``, in whole units, to ``sums`` [n, k]. O(n T k).
 
     ``cells`` int64 [T, .], -1 for none; ``rows`` int64 [n], places in it.
     """
@@ -134,10 +134,10 @@ def add_values(stat, table, columns, cells, rows, unit, sums):
 
 @kernel
 def hear_rows(stat, table, columns, cells, rows, targets, forecasts, weights):
-    """Let cells and roots hear rows in order.
+    """Add the residuals of rows to cells and roots, in order.
 
     ``cells`` and ``rows`` as in :func:`add_values`; ``targets`` and ``forecasts``, what all trees
-    said on average, float64 [n, k]; ``weights`` float64 [n], rows without one are passed over.
+    forecast on average, float64 [n, k]; ``weights`` float64 [n], rows without one are passed over.
     O(n T k).
     """
     n_outputs, scratch = targets.shape[1], np.empty(0)
@@ -148,10 +148,10 @@ def hear_rows(stat, table, columns, cells, rows, targets, forecasts, weights):
             v, w = cells[t, rows[i]], weights[i]
             if w > 0.0:
                 begin_batch(stat, tree, v, n_outputs)
-                hear(stat, tree, v, targets[i], forecasts[i], w)
+                add_residuals(stat, tree, v, targets[i], forecasts[i], w)
                 if v != root:
                     begin_batch(stat, tree, root, n_outputs)
-                    hear(stat, tree, root, targets[i], forecasts[i], w)
+                    add_residuals(stat, tree, root, targets[i], forecasts[i], w)
 
 
 @implements(count, Values)

@@ -26,7 +26,7 @@ _SCALE = _UNITS / math.log(2.0)
 
 
 # Most cells of a fringe hold few rows: a look at a table takes a tenth of a logarithm. Whichever
-# library tells NumPy's, none of these is so near to a half that its last bit could matter.
+# library differs from NumPy's, none of these is so near to a half that its last bit could matter.
 _COUNTS = np.arange(2048.0)
 _BITS = np.rint(_COUNTS * np.log(np.maximum(_COUNTS, 1.0)) * _SCALE)
 _STEPS = np.diff(_BITS)

@@ -1,4 +1,4 @@
-r"""Labels: moments, and the labels themselves as far as there is room, with ranks.
+r"""Labels: moments, and the labels themselves as far as capacity allows, with ranks.
 
 A node holds [n, sum, sum of squares, cumulated price, k], then k <= size labels v_1 < .. < v_k with
 two numbers each: ``below``, a bound from above of the weight of rows with a label < v_i, and
@@ -6,7 +6,7 @@ two numbers each: ``below``, a bound from above of the weight of rows with a lab
 
 **Learning.** A row (y, w) adds w to upto_i where v_i >= y and to below_i where v_i > y. If y is not
 held it is entered with upto = upto of the label before + w and below = below of the label behind:
-what holds of the neighbours holds of y. If there is no room then, one label is forgotten, never
+what holds of the neighbours holds of y. If there is no capacity then, one label is forgotten, never
 the first or the last: the one without which the gap between its neighbours, below_{i+1} -
 upto_{i-1}, is least. To forget a label leaves the bounds of all others true. Two nodes are merged
 in the same way: the bounds of a label add, the other side's being those of its neighbours there.
@@ -87,7 +87,7 @@ def enter(row, at, i, k, y, below, upto):
 
 @inner
 def forget_one(row, at, k):
-    """Forget the label whose absence tells least, of ``k`` labels; the last place is cleared."""
+    """Forget the label whose absence matters least, of ``k`` labels; the last place is cleared."""
     best, least = 1, row[at[1] + 2] - row[at[2]]
     for i in range(2, k - 1):
         gap = row[at[1] + i + 1] - row[at[2] + i - 1]
@@ -134,21 +134,25 @@ def bounds_at(row, at, k, y):
 
 
 @allocating
-def unite(stat, tree, v, told):
-    """Add the labels and sums that are ``told`` to those of node ``v``. O(labels)."""
-    row, at, from_, k = tree.d[v], places(stat), _places_in(stat, told), int(tree.d[v, KEPT])
-    more = int(told[KEPT - STAT])
-    room = k + more + 1
-    union, to = np.zeros(3 * room), (0, room, 2 * room)
+def unite(stat, tree, v, others):
+    """Add the labels and sums in ``others`` to those of node ``v``. O(labels)."""
+    row, at, from_, k = tree.d[v], places(stat), _places_in(stat, others), int(tree.d[v, KEPT])
+    more = int(others[KEPT - STAT])
+    capacity = k + more + 1
+    union, to = np.zeros(3 * capacity), (0, capacity, 2 * capacity)
     i, j, n = 0, 0, 0
     while i < k or j < more:
-        take_own = j == more or (i < k and row[at[0] + i] <= told[from_[0] + j])
-        y = row[at[0] + i] if take_own else told[from_[0] + j]
+        take_own = j == more or (i < k and row[at[0] + i] <= others[from_[0] + j])
+        y = row[at[0] + i] if take_own else others[from_[0] + j]
         i += int(i < k and row[at[0] + i] == y)
-        j += int(j < more and told[from_[0] + j] == y)
+        j += int(j < more and others[from_[0] + j] == y)
         upto, below = bounds_at(row, at, k, y)
-        upto_there, below_there = bounds_at(told, from_, more, y)
-        union[n], union[room + n], union[2 * room + n] = y, below + below_there, upto + upto_there
+        upto_there, below_there = bounds_at(others, from_, more, y)
+        union[n], union[capacity + n], union[2 * capacity + n] = (
+            y,
+            below + below_there,
+            upto + upto_there,
+        )
         n += 1
     while n > stat.size:
         forget_one(union, to, n)
@@ -157,16 +161,16 @@ def unite(stat, tree, v, told):
         row[start : start + n] = union[source : source + n]
     row[KEPT] = n
     for s in range(MOMENTS):
-        row[STAT + s] += told[s]
+        row[STAT + s] += others[s]
 
 
 @implements(add_statistics, Labels)
-def add_ranked(stat, tree, v, told):
-    unite(stat, tree, v, told)
+def add_ranked(stat, tree, v, others):
+    unite(stat, tree, v, others)
 
 
 @inner
-def _places_in(stat, told):
+def _places_in(stat, others):
     """Return where labels, ``below`` and ``upto`` start in statistics apart from a node."""
     first, below, upto = places(stat)
     return first - STAT, below - STAT, upto - STAT

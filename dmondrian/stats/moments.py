@@ -67,9 +67,9 @@ def is_one_label(stat, tree, v):
     return False
 
 
-def add_sums(stat, tree, v, told):
-    for k in range(told.shape[0]):
-        tree.d[v, STAT + k] += told[k]
+def add_sums(stat, tree, v, sums):
+    for k in range(sums.shape[0]):
+        tree.d[v, STAT + k] += sums[k]
 
 
 implements(add_statistics, Moments)(add_sums)
@@ -77,7 +77,7 @@ implements(add_statistics, Moments)(add_sums)
 
 @inner
 def sample_variance(tree, v):
-    """Return s^2 of the labels at ``v``; 0 where one row tells nothing of it."""
+    """Return s^2 of the labels at ``v``; 0 where one row determines nothing of it."""
     n = tree.d[v, STAT]
     if n <= 1.0:
         return 0.0

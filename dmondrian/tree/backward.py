@@ -4,9 +4,9 @@ A node's price and its statistics do not depend on weights, and its weight depen
 on what the child on the way hands up. Node by node all is done in one go; where prices are
 exponentials, those of many nodes are taken at once, with the same results to the last bit.
 
-Where the next node is, is told by the links; but they come from the memory one after the other, and
-the row's way was noted when it was looked ahead for (:mod:`dmondrian.tree.prefetch`). So the
-processor goes on with the noted node, and the links only have to confirm it.
+Parent links form a chain of dependent loads; the row's path was noted when it was prefetched
+(:mod:`dmondrian.tree.prefetch`). So the processor goes on with the noted node, and the links only
+have to confirm it.
 """
 
 from __future__ import annotations
@@ -58,23 +58,23 @@ def node_by_node(loss, stat, rule, tree, leaf, q, kq, shift, y, w, way):
 
 def in_lots(loss, stat, rule, tree, leaf, q, kq, shift, y, w, way):
     """Take the exponentials of many prices at once. O(depth)."""
-    told = tree.scratch
+    prices = tree.scratch
     parent, level = next_above(tree, way, np.uint64(leaf), way.n - 1)
     while parent >= 0:
         v, n, are_near, first = parent, np.uint64(0), True, level
         while parent >= 0 and n < np.uint64(LEAST_SCRATCH):
             u = np.uint64(parent)
-            told[n] = exponent(loss, tree, u, y, w)
-            are_near = are_near and is_near(told[n])
+            prices[n] = exponent(loss, tree, u, y, w)
+            are_near = are_near and is_near(prices[n])
             count(stat, tree, u, y, w)
             parent, level = next_above(tree, way, u, level)
             n += np.uint64(1)
         if are_near:
-            write_exponentials(told, n)
+            write_exponentials(prices, n)
         j = np.uint64(0)
         while j < n:
             while j < n and are_near and kq == 0:
-                is_done, handed = shift_near(rule, tree, np.uint64(v), told[j], 1.0, q)
+                is_done, handed = shift_near(rule, tree, np.uint64(v), prices[j], 1.0, q)
                 if not is_done:
                     break
                 q = handed * shift
@@ -82,7 +82,7 @@ def in_lots(loss, stat, rule, tree, leaf, q, kq, shift, y, w, way):
                 j += np.uint64(1)
                 v, first = next_above(tree, way, np.uint64(v), first)
             if j < n:
-                value = told[j]
+                value = prices[j]
                 p, kp = (value, np.int64(0)) if are_near else from_log(value)
                 q, kq = shift_weight(rule, tree, np.uint64(v), p, 1.0, kp, q, kq)
                 q *= shift

@@ -23,7 +23,7 @@ _ROUGH = 2.0**-23  # twice what a rounding of float32 may take away
 
 @inner
 def is_outside(tree, v, x):
-    """Tell whether row ``x`` lies outside the box of ``v``. O(d)."""
+    """Return whether row ``x`` lies outside the box of ``v``. O(d)."""
     v = np.uint64(v)
     if is_plain(tree, x):
         return measure_plain(tree, v, x, tree.scratch) > 0.0
@@ -72,9 +72,9 @@ def extension(lower, upper, x):
 
 @inner
 def is_plain(tree, x):
-    """Tell whether ``x`` is written in floats alone, though boxes are not.
+    """Return whether ``x`` is written in floats alone, though boxes are not.
 
-    A row that is asked about is, where it has values that the boxes' columns cannot tell.
+    A row that is asked about is, where it has values that the boxes' columns cannot hold.
     """
     return x.numeric.shape[0] > tree.columns.numeric.shape[0]
 
@@ -252,7 +252,7 @@ def bound(tree, v, j, is_upper):
 
 @inner
 def is_point(tree, v):
-    """Tell whether the box of ``v`` is a point. O(d)."""
+    """Return whether the box of ``v`` is a point. O(d)."""
     p, half = tree.columns.numeric.shape[0], tree.bits.shape[1] // 2
     for k in range(p):
         if tree.box[v, k] != tree.box[v, p + k]:

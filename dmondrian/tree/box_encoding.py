@@ -1,7 +1,7 @@
 """Three ways to write a feature of a box: two floats, two numbers of steps, two bits.
 
-A feature whose values are whole multiples of a unit, a power of two, is told by 16 bits each for
-its bounds; one that only takes two values by which of them have been seen. These are other ways to
+A feature whose values are whole multiples of a unit, a power of two, is stored in 16 bits each for
+its bounds; one that only takes two values as which of them have been seen. These are other ways to
 write the same box, to the last bit: which features are written how changes no result. A feature
 that comes to take a value that does not fit is written another way from then on
 (:mod:`dmondrian.tree.box_encoding_choice`).
@@ -43,7 +43,7 @@ class Rows(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One of them."""
+    """One row as kernels take it."""
 
     values: np.ndarray  # float32 [d]
     numeric: np.ndarray  # float32 [p]
@@ -103,7 +103,7 @@ def boxless(n_features: int) -> Columns:
 
 
 def has_boxes(columns: Columns) -> bool:
-    """Tell whether boxes are written at all."""
+    """Return whether boxes are written at all."""
     return len(columns.numeric) + len(columns.stepped) + len(columns.binary) > 0
 
 
@@ -136,7 +136,7 @@ def steps_to(columns, k, value):
     """Return how many steps ``value``, float32, is in stepped feature ``k``, float64.
 
     It can be written so if that is within 16 bits; nan for parts of a unit, and for -0, which steps
-    do not tell.
+    cannot hold.
     """
     units = np.float64(value) * (1.0 / np.float64(columns.units[k]))
     if units != np.floor(units) or (units == 0.0 and np.signbit(value)):
@@ -146,7 +146,7 @@ def steps_to(columns, k, value):
 
 @inner
 def has_room(steps):
-    """Tell whether a number of steps can be written in 16 bits; nan cannot."""
+    """Return whether a number of steps can be written in 16 bits; nan cannot."""
     return -32768.0 <= steps <= 32767.0
 
 
@@ -154,7 +154,7 @@ def has_room(steps):
 def write_steps(X, columns, steps, others):
     """Write ``steps`` of each row of ``X`` float32 [n, d]; mark features with other values.
 
-    ``others`` bool [g] are those with a value that steps do not tell, for which any is written.
+    ``others`` bool [g] are those with a value that steps cannot hold, for which any is written.
     """
     g, features = columns.stepped.shape[0], columns.stepped
     per_unit, values = np.empty(g), np.empty(g, np.float32)
@@ -278,11 +278,11 @@ def write_bounds(lower, upper, wanted, columns, box, steps, bits):
 
 
 @kernel
-def read_bounds(told, columns, box, steps, bits, bounds):
+def read_bounds(bounds_by_values, columns, box, steps, bits, bounds):
     """Write the bounds of boxes to ``bounds`` [m, 2 d], lower ones first. O(m d).
 
-    The others as :func:`write_bounds` takes them; ``told`` int32 [b, 4, 2] are the bounds of a
-    feature that took neither value, the first, the second, both.
+    The others as :func:`write_bounds` takes them; ``bounds_by_values`` int32 [b, 4, 2] are the
+    bounds of a feature that took neither value, the first, the second, both.
     """
     d = bounds.shape[1] // 2
     p, half, one = columns.numeric.shape[0], bits.shape[1] // 2, np.uint64(1)
@@ -295,7 +295,10 @@ def read_bounds(told, columns, box, steps, bits, bounds):
             j, at = columns.stepped[k], 4 * p + k
             bounds[v, j] = np.float32(value_of(columns, k, steps[v, at])).view(np.int32)
             bounds[v, d + j] = np.float32(value_of(columns, k, steps[v, at + g])).view(np.int32)
-        for k in range(told.shape[0]):
+        for k in range(bounds_by_values.shape[0]):
             w, place, j = k >> 6, np.uint64(k & 63), columns.binary[k]
             seen = (bits[v, w] >> place & one) | (bits[v, half + w] >> place & one) << one
-            bounds[v, j], bounds[v, d + j] = told[k, seen, 0], told[k, seen, 1]
+            bounds[v, j], bounds[v, d + j] = (
+                bounds_by_values[k, seen, 0],
+                bounds_by_values[k, seen, 1],
+            )

@@ -1,7 +1,7 @@
 """Assert every invariant of a tree; for tests and for the doubtful, not for speed.
 
 O(m (d + s)) for m nodes, in NumPy. What a stored tree must satisfy to be safe is checked by
-:mod:`dmondrian.forest.state`; this checks that it is a Mondrian tree that learned what it says.
+:mod:`dmondrian.forest.state`; this checks that it is a Mondrian tree of the rows it holds.
 """
 
 from __future__ import annotations

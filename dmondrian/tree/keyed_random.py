@@ -92,7 +92,7 @@ def log(x):
     tail = tail * z + 1.0 / 5.0
     tail = tail * z + 1.0 / 3.0
     low = 2.0 * s + (2.0 * s * z * tail + k * LN2_LOW)
-    return k * LN2_HIGH + low + (x - x)  # NaN of what is not finite, whose bits say nothing here
+    return k * LN2_HIGH + low + (x - x)  # NaN of what is not finite, whose bits mean nothing here
 
 
 @inner
@@ -127,7 +127,7 @@ def power_of_two(k):
 
 @inner
 def _tail_of_stirling(x):
-    """Return what ln Gamma(``x``) is more than Stirling's formula says, x >= 12."""
+    """Return what ln Gamma(``x``) is more than by Stirling's formula, x >= 12."""
     y = 1.0 / x
     z = y * y
     return y * (1.0 / 12.0 - z * (1.0 / 360.0 - z * (1.0 / 1260.0 - z * (1.0 / 1680.0))))
@@ -144,7 +144,7 @@ def log_gamma_by_recurrence(x):
 
 
 def _halves(n: int) -> np.ndarray:
-    """Return ln Gamma(k / 2) for k below ``n``, as the recurrence says without a compiler."""
+    """Return ln Gamma(k / 2) for k below ``n``, by the recurrence without a compiler."""
     plain = {name: getattr(part, "py_func", part) for name, part in globals().items()}
     recurrence = FunctionType(plain["log_gamma_by_recurrence"].__code__, plain)
     return np.array([np.inf, *(recurrence(0.5 * k) for k in range(1, n))])

@@ -4,7 +4,7 @@ Shapes: n rows, d features, k outputs (classes, or one), a rows asked about, L l
 
 A row is learned in this order: it is routed to its leaf (growth), then from the leaf up
 each node on the path first prices it, then counts it, then shifts its weight. Kernels
-allocate nothing per row: :func:`update` returns at the row for which there is no room.
+allocate nothing per row: :func:`update` returns at the row for which there is no capacity.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ MAX_REPEATS = 256  # integer weights up to this are learned as repeats, byte for
 @inner
 def learn_path(stat, loss, rule, tree, leaf, opens, inserted, y, w, way):
     """Price, count and weigh one row from its leaf to the root. O(depth)."""
-    v = np.uint64(leaf)  # as nodes above are told of: what they call is compiled once
+    v = np.uint64(leaf)  # uint64 like every node index: callees are compiled for one type
     if opens:
         q, kq = opening_price(loss, tree, v, y, w)
     else:
@@ -136,7 +136,7 @@ def predict_row(
     A node whose split comes after a lifetime is a leaf at that lifetime, so one way down, to
     ``leaf``, serves all of them; ``noted`` int32 [a] are its first nodes below the root, and those
     that do not matter are passed over. ``path`` gathers the tree as it is; where growth may branch
-    off above a node, ``branched`` gathers what the tree extended there says.
+    off above a node, ``branched`` gathers what the tree extended there forecasts.
     """
     begin(rule, path)
     branched[:] = 0.0
@@ -189,41 +189,43 @@ class Asked(NamedTuple):
 
     rows: np.ndarray  # int64 [a], increasing; never the tree's first
     lifetimes: np.ndarray  # float64 [a]
-    loss: Any  # policy that says what a cell forecasts
+    loss: Any  # policy that holds what a cell forecasts
     work: np.ndarray  # float64 [3, k], scratch
-    answers: np.ndarray  # float64 [a, k], what the tree says
+    answers: np.ndarray  # float64 [a, k], what the tree forecasts
     known: np.ndarray  # float64 [a, s], the first statistics of the root then
-    n_answered: np.ndarray  # int64 [1], rows answered: a row begun anew in more room is not again
+    n_answered: (
+        np.ndarray
+    )  # int64 [1], rows answered: a row begun anew with more capacity is not again
 
 
 @hook
 def answer(asked, growth, stat, loss, rule, tree, key, x, row, hint):
-    """Write what the tree says of row number ``row``, if it is asked about.
+    """Write what the tree forecasts of row number ``row``, if it is asked about.
 
-    ``hint`` tells the way on which ``x`` went some rows ago
+    ``hint`` is the path on which ``x`` went some rows ago
     (:class:`dmondrian.tree.prefetch.Hint`).
     """
 
 
 @implements(answer, Silent)
 def answer_nothing(asked, growth, stat, loss, rule, tree, key, x, row, hint):
-    """Nothing."""
+    """Do nothing."""
 
 
 @hook
 def reads_beside(asked, rule):
-    """Tell whether answers look at both children of the nodes on a way."""
+    """Return whether answers look at both children of the nodes on a way."""
 
 
 @implements(reads_beside, Silent)
 def reads_nothing_beside(asked, rule):
-    """No."""
+    """Return False."""
     return False
 
 
 @implements(reads_beside, Asked)
 def reads_beside_as_rule(asked, rule):
-    """As the rule does."""
+    """Return whether the rule does."""
     return reads_siblings(rule)
 
 
@@ -268,7 +270,7 @@ def learn_block(growth, stat, loss, rule, tree, key, rows, y, w, start, asked, a
     """Learn rows ``start``.. in one tree; return the row reached.
 
     ``at`` and ``noted`` are scratch, as :func:`look_on` takes them; of a row that comes alone
-    they tell of its way already.
+    they hold its path already.
     """
     capacity = tree.i.shape[0]
     n = y.shape[0]
@@ -292,7 +294,7 @@ def learn_block(growth, stat, loss, rule, tree, key, rows, y, w, start, asked, a
 def update(
     growth, stat, loss, rule, table, columns, seed, numbers, first, last, rows, y, w, reached, asked
 ):
-    """Learn rows in order, in trees ``first`` to ``last``; return how many lack room for them.
+    """Learn rows in order, in trees ``first`` to ``last``; return how many lack capacity for them.
 
     Writes the trees, and to ``reached`` int64 [T] the row at which each stopped: n, or one before
     which two more nodes would not fit. ``y`` float64 [n], ``w`` float64 [n] or [0] for weights of

@@ -2,7 +2,7 @@
 
 A policy is a NamedTuple of scalars; its type chooses the implementation at compile time
 (:mod:`dmondrian._numba.jit`). Growth routes a row to its leaf; Stat remembers labels; Loss
-says what a node forecasts and what a row costs there; Rule turns a path into a
+defines what a node forecasts and what a row costs there; Rule turns a path into a
 prediction. A price factor is exp(-learning rate x price) as (m, k), m 2^(256 k).
 """
 
@@ -37,9 +37,9 @@ class Branch(NamedTuple):
 
 @hook
 def learn(growth, stat, loss, rule, tree, key, x, y, w, hint):
-    """Learn one row of weight ``w`` > 0; return whether there was room for it.
+    """Learn one row of weight ``w`` > 0; return whether there was capacity for it.
 
-    What has been learned of it until room lacked is kept, and ``learn`` is asked again.
+    What has been learned of it until capacity was short is kept, and ``learn`` is asked again.
     """
 
 
@@ -47,11 +47,11 @@ def learn(growth, stat, loss, rule, tree, key, x, y, w, hint):
 def grow(growth, stat, rule, tree, x, y, key, hint):
     """Take ``x`` into the tree, whose key is ``key``; return (leaf, opens, inserted, n_noted).
 
-    ``opens`` tells whether the row is the first of its leaf, ``inserted`` is the parent that the
-    row put above an older node, or -1. ``hint`` tells the way on which ``x`` went some rows ago
+    ``opens`` is whether the row is the first of its leaf, ``inserted`` is the parent that the
+    row put above an older node, or -1. ``hint`` is the path on which ``x`` went some rows ago
     (:class:`dmondrian.tree.prefetch.Hint`), ``n_noted`` how many of its nodes are above the leaf;
     if that is wrong it costs time alone. The leaf is -1 where the arrays are full; the tree is
-    sound then, and the row can be taken in again once there is room.
+    sound then, and the row can be taken in again once there is capacity.
     """
 
 
@@ -73,7 +73,7 @@ def parting(growth, tree, leaf, x):
 
 @hook
 def reads_boxes(growth):
-    """Tell whether :func:`parting` or :func:`branch_off` reads boxes, to ask for them early."""
+    """Return whether :func:`parting` or :func:`branch_off` reads boxes, to ask for them early."""
 
 
 @hook
@@ -91,12 +91,12 @@ def branch_time(growth, branch, quantile):
 
 @hook
 def is_pure_with(stat, tree, v, y):
-    """Tell whether all rows at ``v`` and this one carry the same label."""
+    """Return whether all rows at ``v`` and this one carry the same label."""
 
 
 @hook
 def is_pure(stat, tree, v):
-    """Tell whether the rows at ``v`` carry one label."""
+    """Return whether the rows at ``v`` carry one label."""
 
 
 @hook
@@ -106,7 +106,7 @@ def count(stat, tree, v, y, w):
 
 @hook
 def tally_size(stat):
-    """Return how many numbers tell of rows in a candidate cell: s, and e beside for its gain."""
+    """Return how many numbers describe the rows in a candidate cell: s, and e for its gain."""
 
 
 @hook
@@ -141,7 +141,7 @@ def gain_of_split(stat, tree, criterion, before, whole, left, stride):
 
 @hook
 def gain_unit(stat, tree, whole, stride):
-    """Return the unit in which a least gain is told, by the tally of the cell to be parted."""
+    """Return the unit in which a least gain is given, by the tally of the cell to be parted."""
 
 
 @hook
@@ -151,12 +151,12 @@ def inherit(stat, tree, v, whole, left, stride, goes_left):
 
 @hook
 def error(stat, tree, v):
-    """Return the total loss at leaf ``v`` of saying the same to all its rows."""
+    """Return the total loss at leaf ``v`` of one forecast for all its rows."""
 
 
 @hook
-def add_statistics(stat, tree, v, told):
-    """Add to ``v`` the statistics ``told`` [s] of other rows of its cell."""
+def add_statistics(stat, tree, v, others):
+    """Add to ``v`` the statistics ``others`` [s] of other rows of its cell."""
 
 
 @hook
@@ -191,15 +191,15 @@ def opening_price(loss, tree, v, y, w):
 def learn_above(loss, stat, rule, tree, leaf, q, kq, shift, y, w, way):
     """Price, count and weigh a row at all nodes above ``leaf``, whose factor is (q, kq).
 
-    ``shift`` is a factor more for the mixture of the first of them, ``way`` tells which these
-    probably are (:class:`dmondrian.tree.prefetch.Way`); :mod:`dmondrian.tree.backward` has the ways
-    to do so.
+    ``shift`` is a factor more for the mixture of the first of them, ``way`` holds the nodes that
+    these probably are (:class:`dmondrian.tree.prefetch.Way`); :mod:`dmondrian.tree.backward` has
+    the loops that do so.
     """
 
 
 @hook
 def exponent(loss, tree, v, y, w):
-    """Return x where :func:`price` returns e^x; not asked where no loss says that it has one."""
+    """Return x where :func:`price` returns e^x; not asked where no loss has one."""
 
 
 @hook
@@ -219,12 +219,12 @@ def forecast_loss(loss, total, n_trees, y):
 
 @hook
 def risk(loss, tree, v):
-    """Return the total loss of the rows at ``v`` under what ``v`` says, 0 without rows."""
+    """Return the total loss of the rows at ``v`` under what ``v`` forecasts, 0 without rows."""
 
 
 @hook
 def reads_siblings(rule):
-    """Tell whether the rule looks at both children of the nodes on a prediction's way."""
+    """Return whether the rule looks at both children of the nodes on a prediction's way."""
 
 
 @hook
@@ -251,12 +251,12 @@ def pass_node(rule, loss, tree, at, path):
 
 @hook
 def add_branch(rule, growth, loss, tree, at, branch, scale, path, out):
-    """Add ``scale`` times what an empty cell branching off above the node says to ``out``."""
+    """Add ``scale`` times what an empty cell branching off above the node forecasts to ``out``."""
 
 
 @hook
 def add_leaf(rule, loss, tree, at, scale, path, out):
-    """Add ``scale`` times what the node, a leaf in this visit, says to ``out``."""
+    """Add ``scale`` times what the node, a leaf in this visit, forecasts to ``out``."""
 
 
 @hook

@@ -47,14 +47,14 @@ def normalise(m, k):
 
 @inner
 def is_near(value):
-    """Tell whether e^``value`` is (e^``value``, 0)."""
+    """Return whether e^``value`` is (e^``value``, 0)."""
     return -_NEAR < value < _NEAR
 
 
 @inner
 def from_log(value):
     """Return e^``value`` as (m, k)."""
-    if is_near(value):  # as the rest says, with fewer steps
+    if is_near(value):  # as below, in fewer steps
         return exp(value), np.int64(0)
     if value < -_ROW_LIMIT * _LN_UP:
         return 1.0, np.int64(-_ROW_LIMIT)
@@ -103,7 +103,7 @@ def stop_probability(tree, v):
 
 @inner
 def is_held(m):
-    """Tell whether 2^-128 < ``m`` < 2^128; ``m`` not below +0, or nan."""
+    """Return whether 2^-128 < ``m`` < 2^128; ``m`` not below +0, or nan."""
     return np.uint64(np.float64(m).view(np.int64) - _FIRST_BITS) < _N_BITS
 
 
@@ -138,7 +138,7 @@ def mix_and_shift(tree, v, n, d, kp, q, kq):
 
 @apart
 def _mixed(odds, k, p, kp, q, kq):
-    """Return odds after a row as (m, k), and what is handed up, likewise."""
+    """Return odds after a row as (m, k), and what the parent gets, as (m, k)."""
     go_on = 1.0 / (1.0 + odds)
     shifted = odds * p / q
     if kp == 0 and kq == 0 and is_held(shifted):

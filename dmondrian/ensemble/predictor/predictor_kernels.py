@@ -1,13 +1,13 @@
-"""A tree at rest: what each leaf says, written out, and few steps to find the leaf.
+"""A tree at rest: what each leaf forecasts, written out, and few steps to find the leaf.
 
 Where no cell branches off (growth on the range, predictions from the leaf that a row falls in) a
-tree says one thing per leaf. Written out once, by the same operations in the same order as
+tree forecasts one thing per leaf. Written out once, by the same operations in the same order as
 :func:`dmondrian.tree.loops.predict` uses on the way down, it is the same to the last bit.
 
 Mondrian trees are deep and lopsided: a row mostly goes on to the heavier child. So a tree is cut
 into ways: from a node always to the heavier child, down to a leaf. A way is written as groups of
 four conditions, one cache line each, which are compared at once; the first that a row does not meet
-tells where it goes on, and where it meets all, that is the next group. Several rows are on their
+decides where it goes on; where it meets all, that is the next group. Several rows are on their
 way at a time, so that their waits for the memory overlap.
 
 Shapes: n rows, d features, m nodes, g groups, l leaves, k outputs, w numbers of an answer.
@@ -53,11 +53,11 @@ class FrozenTree(NamedTuple):
 
     groups: np.ndarray  # int32 [g, 16]
     answers: np.ndarray  # float64 [l, w]
-    leaves: np.ndarray  # int32 [l], which node of the tree says so
+    leaves: np.ndarray  # int32 [l], the node that forecasts it
 
 
 class Work(NamedTuple):
-    """Room to freeze a tree in."""
+    """Scratch to freeze a tree in."""
 
     groups: np.ndarray  # int32 [g, 16]
     thresholds: np.ndarray  # float32 [g, 16], the same memory
@@ -91,7 +91,7 @@ def freeze(loss: Any, rule: Any, tree: Tree, width: int, lifetime: float) -> Fro
 
 @inner
 def write_leaf(loss, rule, tree, lifetime, work, v, path, leaf):
-    """Write what node ``v``, a leaf at the lifetime, says: answer number ``leaf``."""
+    """Write what node ``v``, a leaf at the lifetime, forecasts: answer number ``leaf``."""
     width = work.answers.shape[1]
     at = Visit(np.uint64(v), True, lifetime, path[width], path[width + 1])
     add_leaf(rule, loss, tree, at, 1.0, path[:width], work.answers[leaf])
@@ -229,7 +229,7 @@ def frozen_table(frozen: Sequence[FrozenTree]) -> np.ndarray:
 
 @inner
 def groups_at(place):
-    """Return the groups of the tree that a row of :func:`frozen_table` tells of."""
+    """Return the groups of the tree that a row of :func:`frozen_table` describes."""
     return array_at(place[_GROUPS], (place[_N_GROUPS], WORDS), np.int32)
 
 
@@ -241,7 +241,7 @@ def answers_at(place, width):
 
 @kernel
 def predict_frozen_alone(table, width, rows, leaves, total):
-    """Add what frozen trees say of the only row to ``total`` [1, 1, k], tree by tree.
+    """Add the forecasts of frozen trees for the only row to ``total`` [1, 1, k], tree by tree.
 
     ``leaves`` int32 [T] takes the leaves; ``width`` numbers are an answer.
     """
@@ -254,7 +254,7 @@ def predict_frozen_alone(table, width, rows, leaves, total):
 
 @kernel
 def predict_frozen(rule, table, columns, frozen, width, rows, total, square, distance):
-    """Add what frozen trees say to ``total`` [n, 1, k], and what else is asked for, tree by tree.
+    """Add the forecasts of frozen trees to ``total`` [n, 1, k], and what else is asked for.
 
     ``square`` [n, 1, k] takes second moments about ``OFFSET`` where it has rows, ``distance`` [n]
     extensions, as in :func:`dmondrian.tree.loops.predict`. ``frozen`` is of :func:`frozen_table`,
