@@ -48,7 +48,6 @@ FACES = {
     "depth": {"displays", "losses"},
     "feature_scales": {"estimators", "tuning"},
     "score": {"cli", "distributed/scoring"},
-    "single_row": {"ensemble", "estimators"},
     "train": {"cli", "distributed/training"},
 }
 # Where policies and settings of systems are defined.

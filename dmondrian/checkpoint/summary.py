@@ -41,7 +41,7 @@ class Summary:
         gains: tuple[Exact, ...] | None = None
         if why_none(forest.parameters.to_json()) is None:
             gains = _sums(zip(*(own.tolist() for own in tree_gains(forest)), strict=True))
-        return cls(int(forest.n_nodes), loaded_bytes(forest.placed), gains)
+        return cls(int(forest.n_nodes), loaded_bytes(forest.store.trees), gains)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values; floats go through JSON exactly."""

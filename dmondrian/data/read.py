@@ -91,24 +91,27 @@ class Encoded:
         other parts, lacks those of the remaining rows.
         """
         counts = dict(self.counts) if start == 0 else {}
-        counts["null_target"] = 0
-        dropped = self.dropped
+        part, dropped = self.left_between(start, stop), self.dropped
+        counts["null_target"] = stop - start - (part.stop - part.start)
         if dropped is not None:
-            # Remaining rows before a place: all but the dropped ones.
-            first, last = np.searchsorted(dropped, [start, stop]).tolist()
-            counts["null_target"] = last - first
-            dropped = dropped[first:last] - start
-            start, stop = start - first, stop - last
-        part = slice(start, stop)
+            dropped = dropped[(dropped >= start) & (dropped < stop)] - start
         return Encoded(
             self.X[part],
             None if self.y is None else self.y[part],
             None if self.weight is None else self.weight[part],
-            None if self.keep is None else self.keep.slice(start, stop - start),
+            None if self.keep is None else self.keep.slice(part.start, part.stop - part.start),
             counts,
             self.names,
             dropped,
         )
+
+    def left_between(self, start: int, stop: int) -> slice:
+        """Return the rows of `X` that are at the places `start` to `stop - 1`."""
+        if self.dropped is None:
+            return slice(start, stop)
+        # Rows that are left before a place: all before it but those that were dropped.
+        first, last = np.searchsorted(self.dropped, [start, stop]).tolist()
+        return slice(start - first, stop - last)
 
 
 @dataclass(frozen=True)

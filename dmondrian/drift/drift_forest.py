@@ -29,6 +29,7 @@ from dmondrian.drift.drift_state import FOLLOWING, Waiting, drift_state, read_he
 from dmondrian.drift.member import KINDS, Ages, Member
 from dmondrian.drift.mixer import Expert, Mixer
 from dmondrian.ensemble.ensemble import Ensemble
+from dmondrian.ensemble.rows.prepared_rows import PreparedRows
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.ensemble.sums.exact_sums import ONE, whole_shares
 from dmondrian.ensemble.threads import run_threads
@@ -112,7 +113,7 @@ class DriftForest(Forest):
         found = read_header(header, trees)
         base = Forest.from_state(found.permanent_header, found.permanent)
         made = cls(base.parameters, [])
-        made.tree_numbers, made.trees = base.tree_numbers, list(base.trees)
+        made.predictor = base.predictor
         made.begin(found.ages, found.delay)
         take_state(made, found)
         return made
@@ -132,6 +133,11 @@ class DriftForest(Forest):
             "sums over trees: ask predict or predict_proba of the estimator"
         )
 
+    @property
+    def takes_single_rows(self) -> bool:
+        """False: what members learn of a row is learned together."""
+        return False
+
     def _no_rows(self) -> Waiting:
         return Waiting(np.empty((0, self.parameters.n_features), np.float32), _NONE, _NONE)
 
@@ -139,14 +145,6 @@ class DriftForest(Forest):
     def n_bytes(self) -> int:
         """Bytes of memory held by all trees."""
         return super().n_bytes + sum(member.n_bytes for member in self.members)
-
-    def mean_of_row(self, X: np.ndarray) -> np.ndarray | None:
-        """Return None: one row has no way of its own."""
-        return None
-
-    def learn_row(self, X: np.ndarray, y: float) -> bool:
-        """Return False, likewise."""
-        return False
 
     def predict_proba(self, X: np.ndarray, n_threads: int = 1) -> np.ndarray:
         """Return class probabilities, float64 [n, K], of rows X float32 [n, d].
@@ -158,9 +156,9 @@ class DriftForest(Forest):
         ParameterError
             If no row was learned.
         """
-        self._check_whole()
-        self.check_learned()
-        self._check_width(X)
+        self.store.check_whole()
+        self.predictor.check_learned()
+        self.predictor.preparation.check_width(X)
         parts = [self._forecast(X[part], n_threads) for part in self._pieces(len(X))]
         mixed = [self.guard.mix(self._guard_inputs(*part)) for part in parts]
         return np.concatenate(mixed) if mixed else np.empty((0, self.parameters.n_classes))
@@ -182,7 +180,7 @@ class DriftForest(Forest):
             of weight 0 are left out.
         """
         self.check_sizes(y, w)
-        self._check_width(X)
+        self.predictor.preparation.check_width(X)
         found = list(self._follow((X, y, w), n_threads, nullcontext))
         return np.concatenate(found) if found else np.empty((0, self.parameters.n_classes))
 
@@ -197,6 +195,10 @@ class DriftForest(Forest):
     ) -> Iterator[np.ndarray]:
         """Learn rows X, y, w, block by block; yield the forecasts of each piece."""
         X, y, w = rows[0], np.asarray(rows[1], np.float64), rows[2]
+        if isinstance(X, PreparedRows):
+            raise ParameterError(
+                "trees of all ages scale rows anew: give rows that are not prepared"
+            )
         if w is not None:
             kept = w > 0.0
             X, y, w = X[kept], y[kept], np.asarray(w[kept], np.float64)
@@ -240,7 +242,7 @@ class DriftForest(Forest):
         """Forecast and learn row after row; return the forecasts."""
         try:
             permanent = self._learn_permanent(X, y, w, n_threads)
-            told, scaled = np.empty(permanent.shape), self._as_learned(X)[0]
+            told, scaled = np.empty(permanent.shape), self.prepare(X).values
 
             def learn(i: int) -> None:
                 member = self.members[i]
@@ -253,7 +255,7 @@ class DriftForest(Forest):
             forecasts = self.guard.mix_and_step(self._guard_inputs(permanent, told), y, w)
             self.position += len(y)
         except BaseException:
-            self._is_torn = True
+            self.store.is_torn = True
             raise
         return forecasts
 
@@ -292,14 +294,14 @@ class DriftForest(Forest):
             for part in self._pieces(len(block.y)):
                 self._learn_trees(Waiting(*(array[part] for array in block)), n_threads)
         except BaseException:
-            self._is_torn = True
+            self.store.is_torn = True
             raise
         return np.concatenate(found)
 
     def _learn_trees(self, rows: Waiting, n_threads: int) -> None:
         """Let trees learn rows, and no mixture."""
         Ensemble.update(self, rows.X, rows.y, rows.w, n_threads)
-        scaled = self._as_learned(rows.X)[0]
+        scaled = self.prepare(rows.X).values
 
         def learn(i: int) -> None:
             member = self.members[i]
@@ -324,8 +326,9 @@ class DriftForest(Forest):
         permanent, told = np.full(shape, 1.0 / shape[2]), np.empty(shape)
         if self.position:
             lives = np.array([np.inf])
-            permanent[:] = self.answers(X, self.policies, lives, self.width)[:, :, 0, : shape[2]]
-        scaled = self._as_learned(X)[0]
+            found = self.predictor.answers(X, self.policies, lives, self.predictor.width)
+            permanent[:] = found[:, :, 0, : shape[2]]
+        scaled = self.prepare(X).values
 
         def forecast(i: int) -> None:
             member = self.members[i]

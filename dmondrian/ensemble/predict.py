@@ -1,16 +1,16 @@
-"""Trees by number, asked what they say: sums over trees, one tree's answers, depths.
+"""Predictions of trees by number: sums over trees, each tree's answers, depths.
 
 Relies on the kernels of :mod:`dmondrian.tree.loops` and
-:mod:`dmondrian.ensemble.predictor.predictor_kernels`. Promises that what trees say depends on them
-and the row alone: not on threads, on rows asked about together, on how boxes are laid out, or on
-whether trees are frozen.
+:mod:`dmondrian.ensemble.predictor.predictor_kernels`. Promises predictions that depend on the trees
+and the row alone: not on threads, on other rows, on how boxes are encoded, or on whether trees are
+frozen.
 
 Shapes: n rows, d features, K classes, k outputs (K, or 1 for regression), T trees, L lifetimes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,15 +22,15 @@ from dmondrian.ensemble.lifetime_selection import (
     lifetime_path,
     sweep,
 )
-from dmondrian.ensemble.node_order import Placed
 from dmondrian.ensemble.predictor.predictor import Frozen, Kept, ask_frozen, rows_at_a_time
 from dmondrian.ensemble.predictor.predictor_kernels import FrozenTree
-from dmondrian.ensemble.rows.unit_cube import check_cube, clip_to_cube, scale_columns
+from dmondrian.ensemble.rows.prepared_rows import Preparation, PreparedRows
 from dmondrian.ensemble.settings.lifetime import check_lifetimes
-from dmondrian.ensemble.settings.parameters import ForestParameters
+from dmondrian.ensemble.settings.parameters import ForestParameters, policies
 from dmondrian.ensemble.settings.systems import Policies
 from dmondrian.ensemble.sums.prediction_sums import Sums, begun, stacked
 from dmondrian.ensemble.threads import run_threads
+from dmondrian.ensemble.tree_store import TreeStore
 from dmondrian.errors import ParameterError
 from dmondrian.losses.cell import Cell
 from dmondrian.losses.depth import Depth
@@ -39,40 +39,66 @@ from dmondrian.rules.gaussian import GaussianHierarchy
 from dmondrian.tree import nodes
 from dmondrian.tree.address_table import table_of
 from dmondrian.tree.box_encoding import Rows, read_only
-from dmondrian.tree.box_encoding_choice import asked, without_boxes
+from dmondrian.tree.box_encoding_choice import without_boxes
 from dmondrian.tree.loops import collect, gather_all, predict
-from dmondrian.tree.quantization import round_rows
 from dmondrian.tree.reorder import ids_at
 
 _CHUNK = 4096  # rows of a prediction task: enough to keep a tree in cache
 _NONE_3D, _NONE_1D = np.empty((0, 0, 0)), np.empty(0)
 
 
-class Said(NamedTuple):
-    """What trees are asked to say."""
+class Output(NamedTuple):
+    """Numbers that trees are asked for."""
 
     loss: Any  # policy that says what a cell forecasts
     n_sums: int  # numbers that are summed over trees
     width: int  # numbers of a tree's answer
 
 
-class Predicting(Placed):
-    """Trees with numbers, as they are now; ``ensemble.Ensemble`` lets them learn."""
+class Predictor:
+    """What the trees of a store predict, as they are now.
 
-    parameters: ForestParameters
-    tree_numbers: np.ndarray  # int64 [T], increasing
-    policies: Policies
-    _scales: np.ndarray | None  # float32 [d]
-    _units: np.ndarray | None  # float64 [d]
-    _gathered: tuple[float, list[nodes.Tree]] | None
-    frozen: Frozen
-    _chosen: np.ndarray | None  # lifetimes of trees that choose their own
-    node_risks: Callable[[nodes.Tree], np.ndarray] | None = None
-    """What the rows of each node lose by a loss of the user's own, float64 [m]."""
+    Parameters
+    ----------
+    parameters : ForestParameters
+    tree_numbers : int64 [T], increasing
+    store : TreeStore
+        Of the trees with these numbers.
+
+    Attributes
+    ----------
+    parameters, tree_numbers, store
+    policies : Policies
+    preparation : Preparation
+        What is done to rows before trees see them.
+    frozen : Frozen
+        The trees frozen for prediction.
+    node_risks : callable or None
+        ``node_risks(tree)`` is what the rows of each node lose by a loss of the user's own,
+        float64 [m].
+    """
+
+    def __init__(
+        self, parameters: ForestParameters, tree_numbers: np.ndarray, store: TreeStore
+    ) -> None:
+        self.parameters, self.policies = parameters, policies(parameters)
+        self.tree_numbers, self.store = tree_numbers, store
+        self.preparation = Preparation(parameters)
+        self.frozen = Frozen()
+        self.node_risks: Callable[[nodes.Tree], np.ndarray] | None = None
+        # Trees with what their rule gathered at a lifetime, and their addresses.
+        self._gathered: tuple[float, list[nodes.Tree], np.ndarray] | None = None
+        self._chosen: np.ndarray | None = None  # lifetimes of trees that choose their own
+
+    def forget(self) -> None:
+        """Forget what was found out from all nodes, before they change."""
+        self._gathered = self._chosen = None
+        if self.frozen.is_begun:
+            self.frozen = Frozen()
 
     @property
     def n_outputs(self) -> int:
-        """Width of a prediction: classes, or what a cell says."""
+        """Width of a prediction: classes, or outputs of a cell."""
         return self.parameters.n_outputs
 
     @property
@@ -81,80 +107,43 @@ class Predicting(Placed):
         return self.n_outputs + int(self.parameters.has_gaussian_mixture)
 
     @property
-    def origin(self) -> float:
-        """What the trees' statistics of labels are from."""
-        return float(self.placed[0].head_f[nodes.OFFSET]) if self.placed else 0.0
+    def output(self) -> Output:
+        """The forest's own predictions."""
+        return Output(self.policies.loss, self.n_outputs, self.width)
 
     @property
-    def told_of_samples(self) -> Said:
-        """What trees are asked to say of rows that calibrations are fitted to."""
-        plain = Said(self.policies.loss, self.n_outputs, self.width)
-        return self._labels if self.parameters.gives_label_variance else plain
+    def sample_output(self) -> Output:
+        """What trees are asked for of rows that calibrations are fitted to."""
+        return self._label_output if self.parameters.gives_label_variance else self.output
 
     @property
-    def _labels(self) -> Said:
-        """What trees are asked to say of labels: two moments."""
-        return Said(Label(ROWS_ABOVE, self.parameters.empty_prior), 2, 2)
-
-    @property
-    def n_nodes(self) -> int:
-        """Nodes in use over all trees."""
-        return int(sum(tree.head_i[nodes.N_NODES] for tree in self.placed))
-
-    @property
-    def n_bytes(self) -> int:
-        """Bytes of memory held by the trees, spare room and frozen copies included."""
-        return sum(nodes.tree_bytes(tree) for tree in self.placed) + self.frozen.n_bytes
-
-    @property
-    def total_weight(self) -> float:
-        """Weight of the rows learned."""
-        return float(self.placed[0].head_f[nodes.TOTAL_WEIGHT]) if self.placed else 0.0
+    def _label_output(self) -> Output:
+        """Two moments of labels."""
+        return Output(Label(ROWS_ABOVE, self.parameters.empty_prior), 2, 2)
 
     def check_learned(self) -> None:
         """Refuse a forest without rows, which has no cell that could answer."""
-        if self.total_weight == 0.0:
+        if self.store.total_weight == 0.0:
             raise ParameterError("the forest has learned no row of positive weight: fit it first")
-
-    def _as_learned(self, X: np.ndarray) -> tuple[np.ndarray, int]:
-        """Return rows as the kernels take them, and how many were moved to the cube."""
-        self._check_width(X)
-        n_clipped = 0
-        if self.parameters.domain == "cube" and self.parameters.clip:
-            X, n_clipped = clip_to_cube(X)
-        self.check_domain(X)
-        X = X if self._scales is None else scale_columns(X, self._scales)
-        if self._units is not None:
-            X, raw = np.empty(X.shape, np.float32), read_only(X)
-            round_rows(raw, self._units, X)
-        return read_only(X), n_clipped
-
-    def check_domain(self, X: np.ndarray, names: Sequence[str] | None = None) -> None:
-        """Refuse rows outside the cube, where they are not moved to it; name the column."""
-        if self.parameters.domain == "cube" and not self.parameters.clip:
-            check_cube(X, names)
-
-    def _check_width(self, X: np.ndarray) -> None:
-        """Refuse rows of another width, which no kernel would notice."""
-        if X.ndim != 2 or X.shape[1] != self.parameters.n_features:
-            raise ParameterError(
-                f"rows should have {self.parameters.n_features} features, got shape {X.shape}"
-            )
 
     @property
     def is_leafwise(self) -> bool:
-        """Whether what a tree says depends on the leaf alone, whatever its box."""
+        """Whether what a tree predicts depends on the leaf alone, whatever its box."""
         return self.parameters.is_leafwise
 
-    def _asked(self, X: np.ndarray, any_box: bool) -> Rows:
-        """Return rows to predict, written as boxes are where these are asked about."""
-        if not self.placed or (self.is_leafwise and not any_box):
-            return without_boxes(X)
-        return asked(X, self.placed[0].columns)
+    def _encoded(self, rows: PreparedRows, any_box: bool) -> Rows:
+        """Return rows as boxes are written, where these are looked at and can write all rows.
+
+        Else in floats alone: boxes stay as they are, for what is predicted once is not learned.
+        """
+        encoded = None
+        if self.store.trees and (any_box or not self.is_leafwise):
+            encoded = rows.encode(self.store.trees[0].columns)
+        return without_boxes(rows.values) if encoded is None else encoded
 
     def predict_sums(
         self,
-        X: np.ndarray,
+        X: np.ndarray | PreparedRows,
         n_threads: int = 1,
         spread: bool = False,
         distance: bool = False,
@@ -169,7 +158,7 @@ class Predicting(Placed):
 
         Parameters
         ----------
-        X : float32 [n, d], C-contiguous
+        X : float32 [n, d], C-contiguous, or PreparedRows
         n_threads : int
             Threads over chunks of rows.
         spread, distance : bool
@@ -181,55 +170,54 @@ class Predicting(Placed):
             Increasing lifetimes to predict at, up to the one that trees are realised to; by
             default the one of the rows learned so far.
         labels : bool
-            Second moments are those of the label at the row, not of what trees say; of a forest
+            Second moments are those of the label at the row, not of the predictions; of a forest
             that ``gives_label_variance``, at the default lifetime only.
         """
-        self._check_whole()
+        self.store.check_whole()
         if (onto is not None or labels) and lifetimes is not None:
             raise ParameterError("sums go on, and tell labels, at the default lifetime only")
         distance = distance and self.parameters.has_boxes
         if labels:
             onto = None if onto is None else onto.beside()
-            return self._sum(self._labels, X, n_threads, False, distance, onto, None).apart()
+            return self._sum(self._label_output, X, n_threads, False, distance, onto, None).apart()
         lives = None if lifetimes is None else self._lifetimes(lifetimes)
-        said = Said(self.policies.loss, self.n_outputs, self.width)
         if lives is not None and len(lives) > 1 and self.parameters.has_gaussian_mixture:
             stages = [lives[i : i + 1] for i in range(len(lives))]
             return stacked(
-                [self._sum(said, X, n_threads, spread, distance, None, at) for at in stages]
+                [self._sum(self.output, X, n_threads, spread, distance, None, at) for at in stages]
             )
-        return self._sum(said, X, n_threads, spread, distance, onto, lives)
+        return self._sum(self.output, X, n_threads, spread, distance, onto, lives)
 
     def _sum(
         self,
-        said: Said,
-        X: np.ndarray,
+        output: Output,
+        X: np.ndarray | PreparedRows,
         n_threads: int,
         spread: bool,
         distance: bool,
         onto: Sums | None,
         lifetimes: np.ndarray | None,
     ) -> Sums:
-        """Sum what trees say; see :meth:`predict_sums`."""
+        """Sum an output over trees; see :meth:`predict_sums`."""
         n, lives = len(X), self._lifetimes(None) if lifetimes is None else lifetimes
-        X, shape = self._as_learned(X)[0], (n, len(lives), said.n_sums)
+        prepared, shape = self.preparation.prepare(X), (n, len(lives), output.n_sums)
         total = begun(onto and onto.total, shape, onto is None)
         square = begun(onto and onto.square, shape, onto is None) if spread else None
         far = begun(onto and onto.distance, (n,), onto is None) if distance else None
-        rule, ready = self._ready(float(lives[-1]))
-        frozen = None
+        rule, ready, table = self._ready(float(lives[-1]))
+        loss, frozen = output.loss, None
         each = self.tree_lifetimes() if lifetimes is None else self._for_each_tree(lives)
-        is_plain = len(lives) == 1 and self.total_weight > 0.0
+        is_plain = len(lives) == 1 and self.store.total_weight > 0.0
         if self.is_leafwise and is_plain and n > 1:  # one row goes down many trees at a time
-            frozen = self.frozen.trees(ready, said.loss, rule, each[:, 0], said.width, n, n_threads)
-        rows, table = self._asked(X, distance), self.table(ready)
+            frozen = self.frozen.trees(ready, loss, rule, each[:, 0], output.width, n, n_threads)
+        rows = self._encoded(prepared, distance)
         share = max(-(-n // max(n_threads, 1)), _CHUNK)  # fewer do not pay for a thread
         chunk = _CHUNK if frozen is None else rows_at_a_time(frozen.trees, share)
 
         def work(start: int) -> None:
             part = slice(start, min(start + chunk, n))
             self._predict_chunk(
-                said,
+                output,
                 rule,
                 ready,
                 table,
@@ -242,8 +230,8 @@ class Predicting(Placed):
             )
 
         run_threads(work, range(0, n, chunk), n_threads)
-        n_trees = len(self.placed) + (0 if onto is None else onto.n_trees)
-        origin = self.origin
+        n_trees = len(self.store.trees) + (0 if onto is None else onto.n_trees)
+        origin = self.store.origin
         if lifetimes is None:
             return Sums(total[:, 0], None if square is None else square[:, 0], far, n_trees, origin)
         square = None if square is None else square.transpose(1, 0, 2)
@@ -252,37 +240,29 @@ class Predicting(Placed):
     def _lifetimes(self, lifetimes: np.ndarray | None) -> np.ndarray:
         """Return lifetimes for the kernels; by default the forest's own."""
         if lifetimes is None:
-            return read_only(np.array([self.parameters.lifetime_at(self.total_weight)]))
+            return read_only(np.array([self.parameters.lifetime_at(self.store.total_weight)]))
         if self.parameters.aggregates_prunings:
             raise ParameterError("a mixture over all prunings has the trees' own lifetime only")
         return read_only(check_lifetimes(lifetimes, self.parameters.realised_lifetime))
 
-    def _ready(self, lifetime: float) -> tuple[Any, list[nodes.Tree]]:
-        """Return rule and trees, with what the rule must know of all nodes.
+    def _ready(self, lifetime: float) -> tuple[Any, list[nodes.Tree], np.ndarray]:
+        """Return rule, trees and their addresses, with what the rule must know of all nodes.
 
         A Gaussian hierarchy's messages are those of one lifetime; they are kept until rows are
         learned or another lifetime is asked for.
         """
         if not self.parameters.has_gaussian_mixture:
-            return self.policies.rule, self.placed
+            return self.policies.rule, self.store.trees, self.store.addresses
         rule, gathered = GaussianHierarchy(lifetime, False), self._gathered
         if gathered is None or gathered[0] != lifetime:
-            gathered = lifetime, [self._with_messages(rule, tree) for tree in self.placed]
+            trees = [_with_messages(rule, tree) for tree in self.store.trees]
+            gathered = lifetime, trees, table_of(trees)
             self._gathered = gathered  # other threads may have put theirs there meanwhile
-        return rule, gathered[1]
-
-    @staticmethod
-    def _with_messages(rule: Any, tree: nodes.Tree) -> nodes.Tree:
-        """Return the tree with what the rule gathers from all its nodes."""
-        used = int(tree.head_i[nodes.N_NODES])
-        if used:
-            tree = tree._replace(messages=np.zeros((used + 2, nodes.N_TOLD)))
-            gather_all(rule, tree)
-        return tree
+        return rule, *gathered[1:]
 
     def _predict_chunk(
         self,
-        said: Said,
+        output: Output,
         rule: Any,
         trees: list[nodes.Tree],
         table: np.ndarray,
@@ -293,17 +273,17 @@ class Predicting(Placed):
         square: np.ndarray,
         distance: np.ndarray,
     ) -> None:
-        chosen = self.policies._replace(loss=said.loss, rule=rule)
-        k, seed = said.n_sums, np.uint64(self.parameters.seed)
-        if self.total_weight == 0.0:  # no tree has a cell: all classes are as likely
+        chosen = self.policies._replace(loss=output.loss, rule=rule)
+        k, seed = output.n_sums, np.uint64(self.parameters.seed)
+        if self.store.total_weight == 0.0:  # no tree has a cell: all classes are as likely
             total += len(trees) / k if self.parameters.gives_proba else 0.0
             if len(square):
                 square += len(trees) / k**2 if self.parameters.gives_proba else 0.0
         elif frozen is not None:
             columns, wanted = trees[0].columns, (total, square, distance)
-            ask_frozen(frozen, rule, table, columns, said.width, rows, *wanted)
+            ask_frozen(frozen, rule, table, columns, output.width, rows, *wanted)
         else:
-            width, numbers = said.width, self.tree_numbers.astype(np.uint64)
+            width, numbers = output.width, self.tree_numbers.astype(np.uint64)
             predict(
                 *chosen, table, trees[0].columns, seed, numbers, rows, lives, width, total, square,
                 distance,
@@ -314,21 +294,21 @@ class Predicting(Placed):
         if not self.parameters.selects_lifetimes:
             return self._for_each_tree(self._lifetimes(None))
         if self._chosen is None:  # since the last row
-            cost, n = self.parameters.cost, self.total_weight
-            best = [chosen_lifetime(cost, self._sweep(t), n) for t in range(len(self.placed))]
+            cost, n = self.parameters.cost, self.store.total_weight
+            best = [chosen_lifetime(cost, self._sweep(t), n) for t in range(len(self.store.trees))]
             self._chosen = read_only(np.array(best, np.float64)[:, None])
         return self._chosen
 
     def lifetime_path(self) -> LifetimePath:
         """Return the risks of trees that choose their lifetimes, and what each chose."""
         self.check_learned()
-        cost, swept = self.parameters.cost, map(self._sweep, range(len(self.placed)))
-        return lifetime_path(self.placed, cost, list(swept), self.total_weight)
+        cost, swept = self.parameters.cost, map(self._sweep, range(len(self.store.trees)))
+        return lifetime_path(self.store.trees, cost, list(swept), self.store.total_weight)
 
     def _sweep(self, t: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the lifetimes at which a tree changes, and its risks from there on."""
-        cost, tree = self.parameters.cost, self.placed[t]
-        if not self._used(t):
+        cost, tree = self.parameters.cost, self.store.trees[t]
+        if not self.store.used(t):
             return np.zeros(1), np.zeros(1)
         if cost.loss == "density":
             number, end = int(self.tree_numbers[t]), self.parameters.realised_lifetime
@@ -342,36 +322,29 @@ class Predicting(Placed):
         return sweep(tree, self.policies.loss, cost, own)
 
     def _for_each_tree(self, lifetimes: np.ndarray) -> np.ndarray:
-        return read_only(np.repeat(lifetimes[None], len(self.placed), axis=0))
+        return read_only(np.repeat(lifetimes[None], len(self.store.trees), axis=0))
 
     def freeze(self, n_threads: int = 1) -> None:
-        """Freeze the trees now, for few predictions; many see to it themselves."""
-        if self.is_leafwise and self.total_weight > 0.0:
+        """Freeze the trees now, for few predictions; many do so by themselves."""
+        if self.is_leafwise and self.store.total_weight > 0.0:
             self.trees_at_rest(n_threads)
 
     def trees_at_rest(self, n_threads: int = 1) -> list[FrozenTree]:
         """Return the trees frozen at the lifetime that they predict at now; see :meth:`freeze`."""
-        self._check_whole()
+        self.store.check_whole()
         lives = self.tree_lifetimes()
-        rule, ready = self._ready(float(self._lifetimes(None)[-1]))
+        rule, ready, _ = self._ready(float(self._lifetimes(None)[-1]))
         loss = self.policies.loss
         return self.frozen.make(ready, loss, rule, lives[:, 0], self.width, n_threads).trees
 
-    def table(self, trees: list[nodes.Tree]) -> np.ndarray:
-        """Return where the trees are, for the kernels."""
-        tabled = self.tabled
-        if tabled[0] != trees:
-            tabled = self.tabled = list(trees), table_of(trees)
-        return tabled[1]
-
     def answers(
-        self, X: np.ndarray, chosen: Policies, lifetimes: np.ndarray, width: int
+        self, X: np.ndarray | PreparedRows, chosen: Policies, lifetimes: np.ndarray, width: int
     ) -> np.ndarray:
-        """Return what each tree answers by itself, to what is asked by other policies.
+        """Return what each tree predicts by itself, under other policies.
 
         Parameters
         ----------
-        X : float32 [n, d], C-contiguous
+        X : float32 [n, d], C-contiguous, or PreparedRows
         chosen : Policies
             The forest's own, with another loss or rule; a Gaussian hierarchy's are of one lifetime.
         lifetimes : float64 [L] or [T, L]
@@ -388,33 +361,42 @@ class Predicting(Placed):
         ParameterError
             If no row was learned.
         """
-        self._check_whole()
+        self.store.check_whole()
         self.check_learned()
-        X = self._as_learned(X)[0]
+        prepared = self.preparation.prepare(X)
         lives = read_only(lifetimes) if lifetimes.ndim == 2 else self._for_each_tree(lifetimes)
-        found = np.empty((len(self.placed), len(X), lives.shape[1], width))
-        trees, rows = self._ready(float(lives[0, -1]))[1], self._asked(X, False)
-        table, columns = table_of(trees), trees[0].columns
+        found = np.empty((len(self.store.trees), len(X), lives.shape[1], width))
+        _, trees, table = self._ready(float(lives[0, -1]))
+        rows, columns = self._encoded(prepared, False), trees[0].columns
         seed, numbers = np.uint64(self.parameters.seed), self.tree_numbers.astype(np.uint64)
         collect(*chosen, table, columns, seed, numbers, rows, lives, found)
-        for tree, told in zip(trees, found, strict=True) if isinstance(chosen.loss, Cell) else ():
-            told[:] = ids_at(tree, told)
+        for tree, own in zip(trees, found, strict=True) if isinstance(chosen.loss, Cell) else ():
+            own[:] = ids_at(tree, own)
         return found
 
-    def weighted_depth(self, X: np.ndarray) -> np.ndarray:
+    def weighted_depth(self, X: np.ndarray | PreparedRows) -> np.ndarray:
         """Return the posterior mean depth of each row's leaf, mean over trees, float64 [n].
 
-        Where trees do not mix over prunings that is the depth of the cell that speaks.
+        Where trees do not mix over prunings that is the depth of the cell that predicts.
         """
-        self._check_whole()
-        chosen, trees = self.policies.learning._replace(loss=Depth(1.0)), self.placed
+        self.store.check_whole()
+        chosen, trees = self.policies.learning._replace(loss=Depth(1.0)), self.store.trees
         total = np.zeros((len(X), 1, 1))
-        if self.total_weight == 0.0:
+        if self.store.total_weight == 0.0:
             return total[:, 0, 0]
-        X, lives = self._as_learned(X)[0], self.tree_lifetimes()
-        rows, table, columns = self._asked(X, False), self.table(trees), trees[0].columns
+        rows, lives = self._encoded(self.preparation.prepare(X), False), self.tree_lifetimes()
+        table, columns = self.store.addresses, trees[0].columns
         seed, numbers = np.uint64(self.parameters.seed), self.tree_numbers.astype(np.uint64)
         predict(
             *chosen, table, columns, seed, numbers, rows, lives, 1, total, _NONE_3D, _NONE_1D
         )  # fmt: skip
         return total[:, 0, 0] / len(trees)
+
+
+def _with_messages(rule: Any, tree: nodes.Tree) -> nodes.Tree:
+    """Return the tree with what the rule gathers from all its nodes."""
+    used = int(tree.head_i[nodes.N_NODES])
+    if used:
+        tree = tree._replace(messages=np.zeros((used + 2, nodes.N_TOLD)))
+        gather_all(rule, tree)
+    return tree

@@ -52,7 +52,7 @@ from dmondrian.estimators.sample_weight import checked_weights
 from dmondrian.estimators.single_row import (
     comparing_names,
     copy_of,
-    mean_of_plain_row,
+    mean_of_single_row,
     plain_labels,
     plain_rows,
 )
@@ -350,7 +350,7 @@ class BaseForest(BaseEstimator):
 
     def _mean_prediction(self, X: Any) -> np.ndarray:
         """Return the mean over trees, float64 [n, K] or [n, 1]."""
-        mean = mean_of_plain_row(self, X)
+        mean = mean_of_single_row(self, X)
         if mean is not None:
             return mean
         with self._turns.reading():
@@ -405,7 +405,7 @@ class BaseForest(BaseEstimator):
             never renumbers them.
         """
         check_is_fitted(self)
-        last = len(self.forest_.placed) - 1
+        last = len(self.forest_.store) - 1
         try:
             number = operator.index(tree)
         except TypeError:
@@ -467,7 +467,7 @@ class BaseForest(BaseEstimator):
     @in_one_state
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__().copy()
-        for name in ("_known", "_turns"):  # not part of the state
+        for name in ("_single_row", "_turns"):  # not part of the state
             state.pop(name, None)
         if "forest_" in state:
             from dmondrian.checkpoint import encode_forest

@@ -20,7 +20,7 @@ from dmondrian.errors import DataError, ParameterError
 from dmondrian.estimators._sklearn_private import check_partial_fit_first_call, fit_context
 from dmondrian.estimators.base import BaseForest
 from dmondrian.estimators.sample_weight import check_some_weight
-from dmondrian.estimators.single_row import mean_of_plain_row, row_by_row
+from dmondrian.estimators.single_row import mean_of_single_row, row_by_row
 from dmondrian.uncertainty.temperature_scaling import Calibration, calibrated
 
 
@@ -136,7 +136,7 @@ class ForestClassifier(ClassifierMixin, BaseForest):
         -------
         float64 array of shape (n, K), columns as in ``classes_``
         """
-        proba = mean_of_plain_row(self, X, is_to_be_calibrated=True)
+        proba = mean_of_single_row(self, X, is_to_be_calibrated=True)
         if proba is not None:
             return proba
         with self._turns.reading():

@@ -88,7 +88,7 @@ class OwnLoss(GeneralizedMondrianForest):
         own, bound = self._own, self._begun_with["bound"]
         if own is not None:
             is_binary = self._fitted_cost().is_binary
-            self.forest_.node_risks = lambda tree: own.solve(tree, bound, is_binary)[1]
+            self.forest_.predictor.node_risks = lambda tree: own.solve(tree, bound, is_binary)[1]
 
     def _solutions(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return the solution and risk of each node of each tree; computed once after learning."""

@@ -290,7 +290,7 @@ class MondrianDensity(DensityMixin, ChosenLifetime):
     def _at(self, lifetimes: float | np.ndarray) -> ForestDensity:
         """Return the density at one lifetime, or at each tree's own."""
         bound = None if self.bound is None else float(self.bound)
-        each = np.broadcast_to(np.asarray(lifetimes, np.float64), (len(self.forest_.placed),))
+        each = np.broadcast_to(np.asarray(lifetimes, np.float64), (len(self.forest_.store),))
         return ForestDensity(self.forest_, each, bound, self.cell_value, int(self.n_draws))
 
     @property

@@ -203,10 +203,10 @@ def fit_values(forest: Forest, rows: Rows, n_threads: int) -> None:
     cells = Cells(np.ascontiguousarray(columns[learned]), int(columns.max()) + 1)
     codes, own = y[learned].astype(np.int64), weights[learned]
     found = minimise(joint.loss, cells, codes, own, joint.n_outputs, joint.ridge)
-    root = math.sqrt(len(forest.placed))
+    root = math.sqrt(len(forest.store))
     values = as_scores(root * found.weights.T, joint.n_outputs).T
     write_cells(forest, as_scores(found.intercepts[None], joint.n_outputs)[0], values)
-    for tree in forest.placed:
+    for tree in forest.store.trees:
         tree.d[:, MARK] = 0.0  # clears column numbers
 
 

@@ -1,10 +1,33 @@
-"""Rows that need no conversion: checked in microseconds, for callers that come row by row.
+"""One row alone: learned and predicted in microseconds, without scikit-learn's validation.
 
-scikit-learn's validation takes a hundred times as long as one row takes to be learned. What passes
-here passes there with the same result; everything else is left to it, with its messages. One row
-alone has a way of its own to the forest (:mod:`dmondrian.ensemble.single_row`).
+Validation takes a hundred times as long as one row takes to be learned; and Numba looks at the type
+of every argument of every call, which takes longer than ten trees take to learn a row. Here a row
+passes by both: the same kernels are called with the same arguments each time, and the row is copied
+to where they read it. What passes here passes there with the same result; every other row is left,
+before anything is changed, to the general way with its messages.
 
-Shapes: n rows, d features.
+A row passes if all of these hold. Next to each is where it is looked at.
+
+====================  ============================================================================
+Of the call           X is a NumPy array [1, d] of float32 or float64 (:meth:`_Row.take`);
+                      y is a NumPy array [1] of numbers or strings, without weights; classes, if
+                      they are given, are the known ones (:func:`learn_single_row`)
+Of the threads        nobody learns or is amid a row; to learn, nobody reads either
+                      (:class:`dmondrian.ensemble.threads.Turns`)
+Of the estimator      fitted, without names of columns, and with a forest of trees that follow no
+                      drift (:func:`_shortcut_of`); to learn, its
+                      parameters are those that the forest began with, to predict, its domain is
+                      (:class:`_Begun`, :func:`mean_of_single_row`)
+Of the forest         trees that are whole; to learn, the boxes' encoding is chosen, nothing is
+                      fitted beside the trees, and no setting is chosen from this row
+                      (:meth:`SingleRow._n_free`); to predict, nothing has to be found out from
+                      all nodes (:meth:`SingleRow._can_predict`)
+Of the row            finite, within the cube, and as boxes are encoded
+                      (:func:`dmondrian.ensemble.single_row_kernels.admit`); a label that is known
+                      and not extremely large (:meth:`SingleRow.learn`)
+====================  ============================================================================
+
+Shapes: n rows, d features, k outputs, T trees.
 """
 
 from __future__ import annotations
@@ -16,10 +39,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dmondrian._numba.jit import entry_of
 from dmondrian._numba.mode import uses
+from dmondrian.ensemble.predictor.predictor import key_of
+from dmondrian.ensemble.predictor.predictor_kernels import predict_frozen_alone
+from dmondrian.ensemble.single_row_kernels import admit
+from dmondrian.ensemble.tree_store import SINGLE_ROWS
 from dmondrian.estimators.one_state import one_state
+from dmondrian.forest.forest import Forest
+from dmondrian.tree import nodes
+from dmondrian.tree.box_encoding import Columns, Rows, boxless, n_words, read_only
+from dmondrian.tree.loops import Silent, predict, update
 from dmondrian.uncertainty.temperature_scaling import calibrated
 
+_FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
+_NONE_3D, _NONE_1D = np.empty((0, 0, 0)), np.empty(0)
+_COUNTED = 1024  # single rows predicted, with none learned between, that count as a call
+_FEW_ROWS, _SMALL = 1e15, 1e100  # weight of rows, and a label, that need no closer look
 _IS_USED = uses("single_row")
 _LABELS = bool, int, float, str  # of what need no closer look
 
@@ -80,7 +116,274 @@ def copy_of(estimator: Any) -> Any:
     return copy
 
 
-class Known(NamedTuple):
+class _Row:
+    """Where kernels read the row.
+
+    Attributes
+    ----------
+    rows : Rows
+        The one row, read-only.
+    """
+
+    def __init__(self, forest: Forest, columns: Columns) -> None:
+        its, d = forest.parameters, forest.parameters.n_features
+        values, bits = np.zeros((1, d), np.float32), np.zeros((1, n_words(columns)), np.uint64)
+        p, steps = len(columns.numeric), np.zeros((1, len(columns.stepped)), np.int16)
+        is_plain = len(columns.stepped) + len(columns.binary) == 0
+        numeric = values if is_plain else np.zeros((1, p), np.float32)
+        own = Rows(values, numeric, steps, bits)
+        self.rows = Rows(*map(read_only, own))
+        scales = np.array(() if its.feature_scales is None else its.feature_scales, np.float32)
+        units = np.array(() if its.feature_units is None else its.feature_units, np.float64)
+        how = scales, units, its.domain == "cube", columns, own
+        self._shape = 1, d
+        self._narrow, self._wide = np.zeros((1, d), np.float32), np.zeros((1, d))
+        self._arguments = (self._narrow, *how), (self._wide, *how)
+        self._entries = tuple(entry_of(admit, given) for given in self._arguments)
+        self._is_narrow = True
+
+    @property
+    def given(self) -> np.ndarray:
+        """The row as it was given, float32 [1, d]; to be copied."""
+        if self._is_narrow:
+            return self._narrow
+        with np.errstate(all="ignore"):
+            return self._wide.astype(np.float32)
+
+    def take(self, X: np.ndarray) -> bool:
+        """Copy a row to where kernels read it; return whether it needs no closer look."""
+        if X.shape != self._shape:
+            return False
+        self._is_narrow = X.dtype == _FLOAT32
+        if self._is_narrow:
+            self._narrow[...] = X
+            return self._entries[0](*self._arguments[0])
+        if X.dtype == _FLOAT64:
+            self._wide[...] = X
+            return self._entries[1](*self._arguments[1])
+        return False
+
+
+class _Call:
+    """A kernel with arguments that stay the same from row to row."""
+
+    def __init__(self, forest: Forest, columns: Columns) -> None:
+        self._parameters, self._store = forest.parameters, forest.store
+        self._trees = forest.store.trees  # keeps them, wherever they are kept no more
+        self.row = _Row(forest, columns)
+
+    def holds(self, forest: Forest) -> bool:
+        """Return whether trees are stored where they were, by the same parameters."""
+        return self._trees is forest.store.trees and self._parameters is forest.parameters
+
+
+class _Predict(_Call):
+    """:func:`dmondrian.tree.loops.predict`, and what answers in its place where trees are frozen.
+
+    Attributes
+    ----------
+    total : float64 [1, 1, k]
+        Sums over trees.
+    """
+
+    def __init__(self, forest: Forest) -> None:
+        predictor, parameters = forest.predictor, forest.parameters
+        columns = forest.store.trees[0].columns
+        self.is_leafwise = predictor.is_leafwise
+        super().__init__(forest, boxless(parameters.n_features) if self.is_leafwise else columns)
+        self._grows = parameters.lifetime_grows
+        self.lives = np.array(predictor.tree_lifetimes())
+        self.total = np.zeros((1, 1, predictor.n_outputs))
+        self.sums = self.total[0]
+        self.n_trees = np.full(self.sums.shape, float(len(self._trees)))  # divides at once
+        seed, numbers = np.uint64(parameters.seed), forest.tree_numbers.astype(np.uint64)
+        self.arguments: tuple[Any, ...] = (
+            *predictor.policies, self._store.addresses, columns, seed, numbers, self.row.rows,
+            read_only(self.lives), predictor.width, self.total, _NONE_3D, _NONE_1D,
+        )  # fmt: skip
+        self.entry = entry_of(predict, self.arguments)
+
+    def begin(self, forest: Forest) -> None:
+        """Begin sums at the lifetime of the rows learned so far."""
+        if self._grows:
+            self.lives[:] = self._parameters.lifetime_at(forest.total_weight)
+        self.total.fill(0.0)
+
+
+class _Learn(_Call):
+    """:func:`dmondrian.tree.loops.update`.
+
+    Attributes
+    ----------
+    y : float64 [1]
+    reached : int64 [T]
+        1 for trees that have learned the row.
+    """
+
+    def __init__(self, forest: Forest) -> None:
+        columns, seed = self._columns_of(forest), np.uint64(forest.parameters.seed)
+        super().__init__(forest, columns)
+        self.y, self.reached = np.zeros(1), np.zeros(len(self._trees), np.int64)
+        numbers = forest.tree_numbers.astype(np.uint64)
+        self.arguments: tuple[Any, ...] = (
+            *forest.policies.learning, self._store.addresses, columns, seed, numbers, 0,
+            len(numbers), self.row.rows, read_only(self.y), read_only(_NONE_1D), self.reached,
+            Silent(),
+        )  # fmt: skip
+        self.entry = entry_of(update, self.arguments)
+
+    @staticmethod
+    def _columns_of(forest: Forest) -> Columns:
+        return forest.store.trees[0].columns
+
+
+class SingleRow:
+    """The way for single rows to one forest; see the module's list of what may pass.
+
+    One thread at a time: the row is copied to a place that calls share.
+
+    Parameters
+    ----------
+    forest : Forest
+
+    Attributes
+    ----------
+    begun : _Begun or None
+        What was looked up in the estimator that learned last.
+    """
+
+    def __init__(self, forest: Forest) -> None:
+        self.forest = forest
+        self.begun: _Begun | None = None
+        self._predict: _Predict | None = None
+        self._learn: _Learn | None = None
+        # Rows that are learned before the forest is looked at again, of so many; and of which
+        # call to learn other rows that was found out.
+        self._n_left = self._n_given = 0
+        self._n_calls = -1
+
+    def mean(self, X: np.ndarray) -> np.ndarray | None:
+        """Return the mean prediction of one row; None where the forest's general way has to.
+
+        Parameters
+        ----------
+        X : [1, d]
+            Of any type.
+
+        Returns
+        -------
+        float64 [1, k], to the last bit that of ``predict_sums``, or None
+        """
+        forest, call = self.forest, self._predict
+        if call is None or not call.holds(forest):
+            call = self._predict = _Predict(forest) if self._can_predict() else None
+        if call is None or forest.store.is_torn or not call.row.take(X):
+            return None
+        call.begin(forest)
+        entry, arguments = self._frozen_call(call) or (call.entry, call.arguments)
+        entry(*arguments)
+        return call.sums / call.n_trees
+
+    def _can_predict(self) -> bool:
+        """Return whether nothing has to be found out from all nodes after each row."""
+        its = self.forest.parameters
+        finds_out = its.selects_lifetimes or its.has_gaussian_mixture
+        return not finds_out and self.forest.total_weight > 0.0
+
+    def _frozen_call(self, call: _Predict) -> tuple[Any, tuple[Any, ...]] | None:
+        """Return what asks frozen trees, if there are any of the kind; freeze trees if it pays."""
+        predictor = self.forest.predictor
+        frozen, loss, rule = predictor.frozen, predictor.policies.loss, predictor.policies.rule
+        found = frozen.call
+        if found is not None and found[0] is frozen.kept and found[1] is call:
+            return found[2:]
+        lives = call.lives[:, 0]
+        if call.is_leafwise:
+            frozen.n_alone, frozen.is_begun = frozen.n_alone + 1, True
+            if frozen.n_alone % _COUNTED == 0:
+                trees = self.forest.store.trees
+                frozen.trees(trees, loss, rule, lives, predictor.width, _COUNTED, 1)
+        kept = frozen.kept
+        if kept is None or kept.key != key_of(loss, rule, lives):
+            return None
+        leaves = np.empty(len(kept.trees), np.int32)
+        arguments = kept.table, predictor.width, call.row.rows, leaves, call.total
+        entry = entry_of(predict_frozen_alone, arguments)
+        frozen.call = kept, call, entry, arguments  # goes with the frozen trees
+        return entry, arguments
+
+    def learn(self, X: np.ndarray, y: float) -> bool:
+        """Learn one row of weight one; return False where the forest's general way has to.
+
+        Parameters
+        ----------
+        X : [1, d]
+            Of any type.
+        y : float
+            Class index, or label.
+        """
+        forest = self.forest
+        if abs(y) > _SMALL:
+            return False
+        call = self._learn
+        is_due = not self._n_left or self._n_calls != forest.n_calls
+        if call is None or is_due or not call.holds(forest):
+            call = self._look_again()
+        if call is None or forest.store.is_torn:
+            return False
+        call.y[0] = y
+        call.reached.fill(0)
+        if not call.row.take(X):
+            return False
+        warmup = forest.warmup
+        if warmup is not None:
+            warmup = warmup.after_row(call.row.given, y)
+        store = forest.store
+        forest.predictor.forget()
+        store.is_torn = True
+        while call.entry(*call.arguments):
+            store.grow(range(len(store.trees)), call.reached, 1)
+        self._n_left -= 1
+        forest.warmup = warmup
+        store.is_torn = False
+        return True
+
+    def _look_again(self) -> _Learn | None:
+        """Return how the next rows are learned, if they may pass, and count them anew."""
+        forest, n_free = self.forest, self._n_free()
+        if not n_free or forest.store.is_torn:
+            return None
+        n_learned, self._n_given = self._n_given - self._n_left, 0
+        self._n_left = 0
+        if self._learn is not None and forest.store.may_move:
+            with forest.changing():
+                forest.store.move_for_single_rows(n_learned)
+        if self._learn is None or not self._learn.holds(forest):
+            self._learn = _Learn(forest)
+        self._n_left = self._n_given = n_free
+        self._n_calls = forest.n_calls
+        return self._learn
+
+    def _n_free(self) -> int:
+        """Return how many rows, with none in between, may pass before this is asked again."""
+        forest = self.forest
+        its, store, warmup = forest.parameters, forest.store, forest.warmup
+        if its.minimises_loss or its.learns_jointly or its.target_range is not None:
+            return 0
+        if forest.calibration is not None or not store.trees:
+            return 0
+        if its.has_boxes and not store.is_encoded:
+            return 0
+        labels = () if its.n_classes else store.trees[0].head_f[nodes.OFFSET :].tolist()
+        if any(_SMALL < abs(label) < np.inf for label in labels):
+            return 0
+        n_free = int(max(0.0, min(_FEW_ROWS + 1.0 - store.total_weight, SINGLE_ROWS)))
+        if warmup is None:
+            return n_free
+        return 0 if warmup.may_choose else min(n_free, 1)
+
+
+class _Begun(NamedTuple):
     """What was looked up in a fitted estimator, so that one row more need not do it again."""
 
     read: Callable[[dict[str, Any]], tuple[Any, ...]]  # attributes that must not have changed
@@ -90,7 +393,7 @@ class Known(NamedTuple):
     labels: list[Any] | None  # of the classes
 
     @classmethod
-    def of(cls, estimator: Any) -> Known:
+    def of(cls, estimator: Any) -> _Begun:
         """Look it up."""
         own, begun_with = estimator.__dict__, estimator._begun_with
         scales = begun_with.get("feature_scales")
@@ -103,7 +406,7 @@ class Known(NamedTuple):
         return cls(read, values, given, estimator._label_finder(), labels)
 
     def is_unchanged(self, own: dict[str, Any]) -> bool:
-        """Tell whether an estimator's attributes say what they did; False if it is hard to tell."""
+        """Return whether an estimator's attributes are as they were; False if it is hard to see."""
         try:
             if self.read(own) != self.values:  # what is the same object is not looked into
                 return False
@@ -112,7 +415,7 @@ class Known(NamedTuple):
         return self.scales is None or np.array(own["feature_scales"]).tolist() == self.scales
 
     def has_classes(self, classes: Any) -> bool:
-        """Tell whether a list or an array is of these classes, in order; False if hard to tell."""
+        """Return whether ``classes`` are these, in order; False if that is hard to see."""
         if type(classes) is np.ndarray:
             return classes.dtype.kind in "biufU" and classes.tolist() == self.labels
         if type(classes) is not list or any(type(each) not in _LABELS for each in classes):
@@ -120,10 +423,21 @@ class Known(NamedTuple):
         return classes == self.labels
 
 
-def mean_of_plain_row(
+def _shortcut_of(own: dict[str, Any]) -> SingleRow | None:
+    """Return the way for single rows to an estimator's forest, None where there is none."""
+    forest = own.get("forest_")
+    if forest is None or "feature_names_in_" in own or not forest.takes_single_rows:
+        return None
+    found: SingleRow | None = own.get("_single_row")
+    if found is None or found.forest is not forest:
+        found = own["_single_row"] = SingleRow(forest)
+    return found
+
+
+def mean_of_single_row(
     estimator: Any, X: Any, is_to_be_calibrated: bool = False
 ) -> np.ndarray | None:
-    """Return the mean prediction of one row, float64 [1, k]; None if it needs a closer look.
+    """Return the mean prediction of one row, float64 [1, k]; None if it may not pass.
 
     Calibrated, if the forest has learned how and it ``is_to_be_calibrated``.
     """
@@ -138,29 +452,25 @@ def mean_of_plain_row(
             return None
         turns.at_row = "read"
         try:
-            mean = _mean_of_plain_row(estimator, own, X, is_to_be_calibrated)
-            return mean if turns.at_row is not None else None  # a signal handler learned amid it
+            shortcut = _shortcut_of(own)
+            # The domain may have been set since; the general way checks rows by it.
+            if shortcut is None or estimator.domain != shortcut.forest.parameters.domain:
+                return None
+            mean = shortcut.mean(X)
+            if mean is None or turns.at_row is None:  # a signal handler learned amid it
+                return None
+            calibration = shortcut.forest.calibration
+            return (
+                mean
+                if calibration is None or not is_to_be_calibrated
+                else calibrated(mean, calibration)
+            )
         finally:
             turns.at_row = None
 
 
-def _mean_of_plain_row(
-    estimator: Any, own: dict[str, Any], X: np.ndarray, is_to_be_calibrated: bool
-) -> np.ndarray | None:
-    """Do what :func:`mean_of_plain_row` does, where nobody learns or asks about one row."""
-    forest = own.get("forest_")
-    if forest is None or "feature_names_in_" in own:
-        return None
-    if estimator.domain != forest.parameters.domain:  # it was set since; rows are checked by it
-        return None
-    mean: np.ndarray | None = forest.mean_of_row(X)
-    if is_to_be_calibrated and mean is not None and forest.calibration is not None:
-        return calibrated(mean, forest.calibration)
-    return mean
-
-
-def learn_plain_row(estimator: Any, X: Any, y: Any, classes: Any = None) -> bool:
-    """Learn one row, with a label of one number or string; return False if it is anything else.
+def learn_single_row(estimator: Any, X: Any, y: Any, classes: Any = None) -> bool:
+    """Learn one row with a label of one number or string; return False if it may not pass.
 
     Or if ``classes`` are given that are not those that are known.
     """
@@ -174,31 +484,24 @@ def learn_plain_row(estimator: Any, X: Any, y: Any, classes: Any = None) -> bool
             return False
         turns.at_row = "learned"
         try:
-            return _learn_plain_row(estimator, own, X, y, classes)
+            shortcut = _shortcut_of(own)
+            if shortcut is None:
+                return False
+            begun = shortcut.begun
+            if begun is None or not begun.is_unchanged(own):
+                begun = shortcut.begun = _Begun.of(estimator)
+                if not begun.is_unchanged(own):  # a parameter was set since the stream was begun
+                    return False
+            if classes is not None and not begun.has_classes(classes):
+                return False
+            label = begun.label_of(y.item())
+            if label is None or not shortcut.learn(X, label):
+                return False
+            for name in estimator._forgets:
+                own.pop(name, None)
+            return True
         finally:
             turns.at_row = None
-
-
-def _learn_plain_row(
-    estimator: Any, own: dict[str, Any], X: np.ndarray, y: np.ndarray, classes: Any
-) -> bool:
-    """Do what :func:`learn_plain_row` does, where nobody else reads or learns."""
-    forest = own.get("forest_")
-    if forest is None or "feature_names_in_" in own:
-        return False
-    known = own.get("_known")
-    if known is None or not known.is_unchanged(own):
-        known = own["_known"] = Known.of(estimator)
-        if not known.is_unchanged(own):  # a parameter was set since the stream was begun
-            return False
-    if classes is not None and not known.has_classes(classes):
-        return False
-    label = known.label_of(y.item())
-    if label is None or not forest.learn_row(X, label):
-        return False
-    for name in estimator._forgets:
-        own.pop(name, None)
-    return True
 
 
 def row_by_row(partial_fit: Callable[..., Any]) -> Callable[..., Any]:
@@ -208,7 +511,7 @@ def row_by_row(partial_fit: Callable[..., Any]) -> Callable[..., Any]:
     def learn(self: Any, X: Any, y: Any, *given: Any, **named: Any) -> Any:
         classes = named.get("classes") if named else None
         is_plain = not given and len(named) == (classes is not None)
-        if is_plain and learn_plain_row(self, X, y, classes):
+        if is_plain and learn_single_row(self, X, y, classes):
             return self
         return partial_fit(self, X, y, *given, **named)
 

@@ -66,7 +66,7 @@ def plain_trees(estimator: Any) -> list[PlainTree]:
             )
         _check_leafwise(parameters)
         forest.check_learned()
-        pairs = zip(forest.placed, forest.trees_at_rest(), strict=True)
+        pairs = zip(forest.store.trees, forest.trees_at_rest(), strict=True)
         return [_plain(tree, frozen, parameters) for tree, frozen in pairs]
 
 

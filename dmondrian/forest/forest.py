@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from dmondrian.ensemble.ensemble import FEW, Ensemble
+from dmondrian.ensemble.rows.prepared_rows import PreparedRows
 from dmondrian.ensemble.settings import fringe_settings
 from dmondrian.ensemble.settings.kernel_settings import Joint
 from dmondrian.ensemble.settings.parameters import ForestParameters
-from dmondrian.ensemble.single_row import Place
 from dmondrian.ensemble.threads import Turns
 from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.forest import state
@@ -51,9 +51,13 @@ class Forest(Ensemble):
     calibrate : bool
         Whether to fit an exponent for the probabilities along the way (classification), or a
         factor for the variance of the label (of a forest that ``gives_label_variance``).
+    trees : list of Tree, optional
+        As an ensemble's.
 
     Attributes
     ----------
+    warmup : Warmup or None
+        The first rows, until the open settings are chosen for good.
     calibration : Calibration, VarianceFactor or None
     exact : Exact or None
         What cells that are fitted jointly and exactly need to learn more rows.
@@ -66,12 +70,18 @@ class Forest(Ensemble):
         auto: Collection[str] = (),
         warmup_rows: int = LAST,
         calibrate: bool = False,
+        trees: list[nodes.Tree] | None = None,
     ) -> None:
-        super().__init__(parameters, tree_numbers)
+        super().__init__(parameters, tree_numbers, trees)
         begun = kind_of(parameters.gives_label_variance)()
         self.calibration: Fitted | None = begun if calibrate else None
         self.warmup = Warmup(auto, parameters.n_features, warmup_rows) if auto else None
         self.exact = exact_of(self)
+
+    @property
+    def takes_single_rows(self) -> bool:
+        """Whether its trees alone learn a row and predict it, as :class:`SingleRow` has them do."""
+        return True
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Be copied and pickled as the state: trees are views of memory that no copy shares."""
@@ -80,7 +90,7 @@ class Forest(Ensemble):
 
     def update(
         self,
-        X: np.ndarray,
+        X: np.ndarray | PreparedRows,
         y: np.ndarray,
         w: np.ndarray | None = None,
         n_threads: int = 1,
@@ -91,6 +101,7 @@ class Forest(Ensemble):
         Parameters
         ----------
         X, y, w, n_threads
+            ``X`` is not prepared while settings are open.
         turns : Turns, optional
             Of the threads that share the forest, where the caller is the learner: they read
             between parts of the rows. If a part fails, those before it are learned.
@@ -100,19 +111,20 @@ class Forest(Ensemble):
         if turns is None:
             self._update((X, y, w), n_threads, nullcontext)
             return
-        self._check_width(X)
-        self.check_domain(X)
+        if not isinstance(X, PreparedRows):
+            self.predictor.preparation.check_width(X)
+            self.check_domain(X)
         n, done = len(y), 0
-        self._are_much = self.are_much(y, w)
+        self._may_be_all = self.are_much(y, w)
         try:
             while done < n:
-                size = turns.rows_at_once(len(self.placed))
+                size = turns.rows_at_once(len(self.store))
                 if n_threads > 1:  # fewer are learned on one thread
                     size = max(size, FEW + 1)
                 if self.exact is not None:  # each part has all cells fitted anew
                     size = max(size, AT_ONCE)
                 part = slice(done, min(done + size, n))
-                self._to_follow = n - part.stop
+                self._n_later = n - part.stop
                 own = None if w is None else w[part]
                 self._update((X[part], y[part], own), n_threads, turns.alone)
                 done = part.stop
@@ -121,7 +133,7 @@ class Forest(Ensemble):
                 error.add_note(f"the forest has learned the first {done} of the {n} rows")
             raise
         finally:
-            self._to_follow, self._are_much = 0, None
+            self._n_later, self._may_be_all = 0, None
 
     def _update(
         self, rows: Rows, n_threads: int, alone: Callable[[], AbstractContextManager[None]]
@@ -131,12 +143,17 @@ class Forest(Ensemble):
             with alone():
                 self.exact = learn_jointly(self, self.exact, rows, n_threads)
             return
+        X, y, w = rows
         if self.warmup is None:
             with alone():
                 self.calibration = _learn(self, self.calibration, rows, n_threads)
             return
-        self._check_width(rows[0])
-        warmup = self.warmup.after(*rows)
+        if isinstance(X, PreparedRows):
+            raise ParameterError(
+                "the forest's scales and units are still open: give rows as they are, not prepared"
+            )
+        self.predictor.preparation.check_width(X)
+        warmup = self.warmup.after(X, y, w)
         later = None if warmup.is_done else warmup
         chosen = warmup.chosen(self.parameters, self.warmup, n_threads)
         if chosen != self.parameters:  # other trees, which take their place when they are whole
@@ -145,26 +162,12 @@ class Forest(Ensemble):
             calibration = _learn(anew, calibration, self.warmup.rows, n_threads)
             calibration = _learn(anew, calibration, rows, n_threads)
             with alone():
-                self._take(anew)
+                self._adopt(anew)
                 self.calibration, self.warmup = calibration, later
             return
         with alone():
             self.calibration = _learn(self, self.calibration, rows, n_threads)
             self.warmup = later
-
-    def _rows_free(self) -> int:
-        if self.calibration is not None:
-            return 0
-        its = self.parameters
-        if its.minimises_loss or its.learns_jointly or its.target_range is not None:
-            return 0
-        n_free = super()._rows_free()
-        if self.warmup is None:
-            return n_free
-        return 0 if self.warmup.may_choose else min(n_free, 1)
-
-    def _after_row(self, place: Place, y: float) -> dict[str, Any] | None:
-        return None if self.warmup is None else {"warmup": self.warmup.after_row(place.given, y)}
 
     def state(self, copy: bool = True) -> tuple[dict[str, Any], list[dict[str, np.ndarray]]]:
         """Return (JSON-able header, one dict of arrays per tree).
@@ -193,20 +196,20 @@ class Forest(Ensemble):
         if not self.parameters.has_boxes:
             header, trees = self.state(copy=False)
             return {**header, **self._beside()}, trees, None
-        rows = [int(tree.head_i[nodes.N_NODES]) for tree in self.placed]
+        rows = [int(tree.head_i[nodes.N_NODES]) for tree in self.store.trees]
         header = {**self._header(), **self._beside(), "format": state.NESTED}
         return header, stored_fields(self.parameters, self.trees, rows), rows
 
     def _header(self) -> dict[str, Any]:
         """Return the header of a state: all but its trees."""
-        self._check_whole()
+        self.store.check_whole()
         scalars = [
             {
                 "number": int(number),
                 "root": int(ids_at(tree, tree.head_i[nodes.ROOT : nodes.ROOT + 1])[0]),
                 "floats": [state.encode_float(value) for value in tree.head_f],
             }
-            for number, tree in zip(self.tree_numbers, self.placed, strict=True)
+            for number, tree in zip(self.tree_numbers, self.store.trees, strict=True)
         ]
         header = {
             "format": state.FORMAT,
@@ -266,11 +269,8 @@ class Forest(Ensemble):
         cls, parameters: ForestParameters, numbers: Sequence[int], trees: list[nodes.Tree]
     ) -> Forest:
         """Return the forest of these trees, given in the order of their numbers."""
-        forest = cls(parameters, [])
-        forest.tree_numbers = np.array(numbers, np.int64)
         none = np.empty((0, parameters.n_features), np.float32)
-        forest.trees = trees if alike(trees) else fitted(trees, none)[0]
-        return forest
+        return cls(parameters, numbers, trees=trees if alike(trees) else fitted(trees, none)[0])
 
     @classmethod
     def join(cls, forests: Sequence[Forest]) -> Forest:
@@ -292,7 +292,7 @@ class Forest(Ensemble):
         if any(later == former for former, later in pairwise(numbers)):
             raise ParameterError(f"forests that share trees cannot be joined: {numbers}")
         waiting = {0 if f.warmup is None else f.warmup.n_rows for f in forests}
-        if len(waiting) > 1 or len({f.total_weight for f in forests if f.placed}) > 1:
+        if len(waiting) > 1 or len({f.total_weight for f in forests if f.store.trees}) > 1:
             raise ParameterError("forests that learned other rows cannot be joined")
         joined = cls._of(first, numbers, [tree for _, tree in pairs])
         joined.warmup = forests[0].warmup
@@ -352,8 +352,9 @@ def _learn(
     n_threads: int,
 ) -> Fitted | None:
     """Let an ensemble learn rows X, y, w; return the calibration after them, if there is one."""
+    X, y, w = ensemble.prepare(rows[0]), *rows[1:]
     if calibration is None:
-        Ensemble.update(ensemble, *rows, n_threads)
+        Ensemble.update(ensemble, X, y, w, n_threads)
         return None
-    sampled = forecast_and_learn(ensemble, *rows, n_threads)
-    return calibration.after(sampled, rows[1], len(ensemble.placed))
+    sampled = forecast_and_learn(ensemble, X, y, w, n_threads)
+    return calibration.after(sampled, y, len(ensemble.store))

@@ -74,14 +74,15 @@ def merge(forests: Sequence[Forest]) -> Forest:
         for index, tree in enumerate(other.trees):
             if tree.head_i[nodes.N_NODES]:
                 _absorb(merged, index, tree)
-    if not alike(merged.placed):  # each was laid out for its own boxes; kernels know one way
-        merged.trees = fitted(merged.placed, np.empty((0, parameters.n_features), np.float32))[0]
+    if not alike(merged.store.trees):  # each was laid out for its own boxes; kernels know one way
+        none = np.empty((0, parameters.n_features), np.float32)
+        merged.store.assign(fitted(merged.store.trees, none)[0])
     return merged
 
 
 def _absorb(forest: Forest, index: int, other: nodes.Tree) -> None:
     """Add the rows of ``other`` to a forest's tree."""
-    tree = forest.placed[index]
+    tree = forest.store.trees[index]
     if not tree.head_i[nodes.N_NODES]:
         tree.head_f[:] = other.head_f
         tree.head_f[nodes.TOTAL_WEIGHT] = 0.0
@@ -98,7 +99,7 @@ def _absorb(forest: Forest, index: int, other: nodes.Tree) -> None:
             break
         tree = nodes.resize(tree, max(2 * len(tree.i), _FIRST_CAPACITY))
     tree.head_f[nodes.TOTAL_WEIGHT] += other.head_f[nodes.TOTAL_WEIGHT]
-    forest.placed[index] = tree
+    forest.store.replace(index, tree)
 
 
 def _cells(tree: nodes.Tree, shift: float, has_moments: bool) -> tuple[np.ndarray, np.ndarray]:

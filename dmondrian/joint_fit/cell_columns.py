@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from dmondrian.ensemble.ensemble import Ensemble
+from dmondrian.ensemble.rows.prepared_rows import PreparedRows
 from dmondrian.ensemble.settings.systems import Policies
 from dmondrian.joint_fit.point_draws_kernels import write_point_draws
 from dmondrian.losses.cell import Cell
@@ -23,7 +24,9 @@ from dmondrian.stats.moments import MOMENTS, Moments
 from dmondrian.tree import nodes
 
 
-def leaves_of(ensemble: Ensemble, X: np.ndarray, lifetime: float | None = None) -> np.ndarray:
+def leaves_of(
+    ensemble: Ensemble, X: np.ndarray | PreparedRows, lifetime: float | None = None
+) -> np.ndarray:
     """Return the node of each row's cell, int64 [n, T]; -1 where no row has been.
 
     At a shorter lifetime than the forest's, if one is given. On the range of the data, which ends
@@ -44,7 +47,7 @@ def presence_of(ensemble: Ensemble, X: np.ndarray) -> np.ndarray:
     where the process may part them; on the cube it is one.
     """
     if not ensemble.parameters.splits_range:
-        return np.ones((len(X), len(ensemble.placed)))
+        return np.ones((len(X), len(ensemble.store)))
     growth = ensemble.policies.growth._replace(expected=True)
     chosen = Policies(growth, Moments(MOMENTS), Occupied(1.0), Leaf(False))
     at = np.array([ensemble.parameters.realised_lifetime])
@@ -62,7 +65,7 @@ def are_parted(ensemble: Ensemble, X: np.ndarray) -> np.ndarray:
     draws = np.empty(stays.shape)
     numbers = ensemble.tree_numbers.astype(np.uint64)
     write_point_draws(
-        np.uint64(ensemble.parameters.seed), numbers, ensemble._as_learned(X)[0], draws
+        np.uint64(ensemble.parameters.seed), numbers, ensemble.prepare(X).values, draws
     )
     return np.asarray(draws > stays)
 
@@ -81,36 +84,46 @@ def columns_of(ensemble: Ensemble, X: np.ndarray, extended: bool = False) -> np.
     if extended and ensemble.parameters.splits_range:
         leaves = np.where(are_parted(ensemble, X), -1, leaves)
     columns = np.empty_like(leaves)
-    for t, tree in enumerate(ensemble.placed):
+    for t, tree in enumerate(ensemble.store.trees):
         known = tree.d[leaves[:, t], MARK].astype(np.int64) - 1
         columns[:, t] = np.where(leaves[:, t] >= 0, known, -1)
     return columns
 
 
 def grow_columns(
-    ensemble: Ensemble, X: np.ndarray, w: np.ndarray | None, n_threads: int, n_columns: int
+    ensemble: Ensemble,
+    X: np.ndarray | PreparedRows,
+    w: np.ndarray | None,
+    n_threads: int,
+    n_columns: int,
 ) -> np.ndarray:
     """Let the trees take rows in; return the columns of their cells, int64 [n, T].
 
     Cells without a number get those from ``n_columns`` on. Rows of weight 0 open no cell: their
     columns may be -1.
     """
+    X = ensemble.prepare(X)
     Ensemble.update(ensemble, X, np.zeros(len(X)), w, n_threads)
     if ensemble.total_weight == 0.0:
-        return np.full((len(X), len(ensemble.placed)), -1)
+        return np.full((len(X), len(ensemble.store)), -1)
+    trees = ensemble.store.trees
     heard = np.arange(len(X)) if w is None else np.flatnonzero(w > 0.0)
-    columns = np.full((len(X), len(ensemble.placed)), -1)
+    columns = np.full((len(X), len(ensemble.store)), -1)
     leaves = leaves_of(ensemble, X)[heard]
-    marks = np.stack([tree.d[leaves[:, t], MARK] for t, tree in enumerate(ensemble.placed)], axis=1)
+    marks = np.stack(
+        [tree.d[leaves[:, t], MARK] for t, tree in enumerate(ensemble.store.trees)], axis=1
+    )
     new = np.flatnonzero(marks.ravel() == 0.0)
-    which = new % len(ensemble.placed), leaves.ravel()[new]
-    size = 1 + max(int(tree.head_i[nodes.N_NODES]) for tree in ensemble.placed)
+    which = new % len(ensemble.store), leaves.ravel()[new]
+    size = 1 + max(int(tree.head_i[nodes.N_NODES]) for tree in ensemble.store.trees)
     _, first = np.unique(which[0] * size + which[1], return_index=True)
     for number, at in enumerate(np.sort(first), start=n_columns + 1):
-        ensemble.placed[which[0][at]].d[which[1][at], MARK] = number
-    for tree in ensemble.placed:  # what moved to a child is forgotten above
+        trees[which[0][at]].d[which[1][at], MARK] = number
+    for tree in ensemble.store.trees:  # what moved to a child is forgotten above
         inside = np.flatnonzero(tree.i[: tree.head_i[nodes.N_NODES], nodes.LEFT] >= 0)
         tree.d[inside, nodes.STAT + 1 : nodes.STAT + tree.n_stats] = 0.0
-    marks = np.stack([tree.d[leaves[:, t], MARK] for t, tree in enumerate(ensemble.placed)], axis=1)
+    marks = np.stack(
+        [tree.d[leaves[:, t], MARK] for t, tree in enumerate(ensemble.store.trees)], axis=1
+    )
     columns[heard] = marks.astype(np.int64) - 1
     return columns

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from dmondrian.ensemble.ensemble import Ensemble
+from dmondrian.ensemble.rows.prepared_rows import PreparedRows
 from dmondrian.ensemble.settings.kernel_settings import as_targets
 from dmondrian.errors import ParameterError
 from dmondrian.joint_fit.cell_columns import grow_columns, leaves_of
@@ -18,14 +19,14 @@ from dmondrian.joint_fit.ridge import Exact
 from dmondrian.stats.cell_values import BATCH_WEIGHT, MARK, RESIDUAL, VALUE, WEIGHT
 from dmondrian.tree import nodes
 
-Rows = tuple[np.ndarray, np.ndarray, np.ndarray | None]  # X, y, w
+Rows = tuple[np.ndarray | PreparedRows, np.ndarray, np.ndarray | None]  # X, y, w
 
 
 def exact_of(ensemble: Ensemble) -> Exact | None:
     """Return an exact fit without rows, if the ensemble begins with one."""
     if not ensemble.parameters.learns_jointly or not joint_of(ensemble).is_exact:
         return None
-    return Exact(joint_of(ensemble), len(ensemble.placed))
+    return Exact(joint_of(ensemble), len(ensemble.store))
 
 
 def learn_jointly(
@@ -78,7 +79,7 @@ def fit_tree_by_tree(
     mean = weights @ targets / weights.sum()
     learned = weights > 0.0
     leaves, own = leaves_of(ensemble, X[learned]), weights[learned]
-    for t, tree in enumerate(ensemble.placed):
+    for t, tree in enumerate(ensemble.store.trees):
         used = int(tree.head_i[nodes.N_NODES])
         stat, cells = tree.d[:used], leaves[:, t]
         stat[:, [MARK, BATCH_WEIGHT, WEIGHT]] = 0.0
@@ -93,13 +94,13 @@ def fit_tree_by_tree(
 
 def n_columns(ensemble: Ensemble) -> int:
     """Return the columns that have a number."""
-    used = (tree.d[: tree.head_i[nodes.N_NODES], MARK] for tree in ensemble.placed)
+    used = (tree.d[: tree.head_i[nodes.N_NODES], MARK] for tree in ensemble.store.trees)
     return int(max((marks.max(initial=0.0) for marks in used), default=0.0))
 
 
 def _leave_exact(ensemble: Ensemble) -> None:
     """Make ready for mini-batches: no node is in one yet."""
-    for tree in ensemble.placed:
+    for tree in ensemble.store.trees:
         used = slice(0, int(tree.head_i[nodes.N_NODES]))
         tree.d[used, MARK] = 0.0
         tree.d[used, BATCH_WEIGHT] = 0.0

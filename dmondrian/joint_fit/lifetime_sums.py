@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 
 from dmondrian.ensemble.ensemble import Ensemble
+from dmondrian.ensemble.rows.prepared_rows import PreparedRows
 from dmondrian.ensemble.settings.kernel_settings import Joint, as_targets
 from dmondrian.errors import CorruptError
 from dmondrian.growth.cube_cells import split_to_the_end
@@ -70,7 +71,12 @@ class Averaged(Exact):
         self._cells = np.zeros((2, 0), np.int64)  # tree and node of each column
 
     def learn(
-        self, ensemble: Ensemble, X: np.ndarray, y: np.ndarray, w: np.ndarray | None, n_threads: int
+        self,
+        ensemble: Ensemble,
+        X: np.ndarray | PreparedRows,
+        y: np.ndarray,
+        w: np.ndarray | None,
+        n_threads: int,
     ) -> int:
         """Learn rows and make the averages anew; return how many were learned: all."""
         for start in range(0, len(y), AT_ONCE):
@@ -83,7 +89,13 @@ class Averaged(Exact):
         self.write_values(ensemble)
         return len(y)
 
-    def count(self, ensemble: Ensemble, X: np.ndarray, y: np.ndarray, w: np.ndarray | None) -> None:
+    def count(
+        self,
+        ensemble: Ensemble,
+        X: np.ndarray | PreparedRows,
+        y: np.ndarray,
+        w: np.ndarray | None,
+    ) -> None:
         """Add rows to the sums; the trees have taken them in, split in full."""
         targets = as_targets(y, self._joint.n_outputs)
         weights = np.ones(len(y)) if w is None else np.array(w, np.float64)
@@ -199,14 +211,15 @@ def split_in_full(ensemble: Ensemble) -> None:
     """Split every cell of a row to the end of the forest's lifetime, also below a single row."""
     seed, lifetime = np.uint64(ensemble.parameters.seed), ensemble.parameters.realised_lifetime
     for t, number in enumerate(ensemble.tree_numbers.astype(np.uint64)):
-        while not split_to_the_end(ensemble.placed[t], seed, number, lifetime):
-            ensemble.placed[t] = nodes.resize(ensemble.placed[t], 2 * len(ensemble.placed[t].i))
+        while not split_to_the_end(ensemble.store.trees[t], seed, number, lifetime):
+            tree = ensemble.store.trees[t]
+            ensemble.store.replace(t, nodes.resize(tree, 2 * len(tree.i)))
 
 
 def write_averages(ensemble: Ensemble, swept: Swept) -> KernelPath:
     """Write the averages over lifetimes into all nodes; return the path of the fits."""
     averages = swept.average.values
-    for tree, offset in zip(ensemble.placed, swept.offsets, strict=True):
+    for tree, offset in zip(ensemble.store.trees, swept.offsets, strict=True):
         _write(tree, averages[:, offset:], swept.mean)
     return path_of(swept)
 

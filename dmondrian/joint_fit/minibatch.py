@@ -25,6 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dmondrian.ensemble.ensemble import Ensemble
+from dmondrian.ensemble.rows.prepared_rows import PreparedRows
 from dmondrian.ensemble.settings.kernel_settings import LARGEST_BATCH, Joint, as_targets
 from dmondrian.joint_fit.cell_columns import leaves_of
 from dmondrian.stats.cell_values import add_values, begin_at_roots, hear_rows
@@ -56,7 +57,7 @@ def pieces(position: int, n: int, batch_size: int) -> Iterator[tuple[int, int]]:
 
 def learn_batches(
     ensemble: Ensemble,
-    X: np.ndarray,
+    X: np.ndarray | PreparedRows,
     y: np.ndarray,
     w: np.ndarray | None,
     n_threads: int,
@@ -66,6 +67,7 @@ def learn_batches(
 
     Rows that were learned before can be learned ``again``: cells hear them once more.
     """
+    X = ensemble.prepare(X)
     if again:  # no cell is split any more: one way through the trees for many batches
         for start in range(0, len(y), LARGEST_BATCH):
             part = slice(start, start + LARGEST_BATCH)
@@ -76,7 +78,7 @@ def learn_batches(
     for start, stop in pieces(n_rows_of(ensemble), len(y), joint_of(ensemble).batch_size):
         own = None if w is None else w[start:stop]
         piece = take_in(ensemble, X[start:stop], own, n_threads)
-        teach(ensemble, piece, y[start:stop], own, piece.sums / len(ensemble.placed))
+        teach(ensemble, piece, y[start:stop], own, piece.sums / len(ensemble.store))
 
 
 def hear_again(
@@ -89,7 +91,7 @@ def hear_again(
     for start, stop in pieces(n_rows_of(ensemble), len(y), joint_of(ensemble).batch_size):
         own = None if w is None else w[start:stop]
         piece = said_of(ensemble, cells, rows[start:stop])
-        teach(ensemble, piece, y[start:stop], own, piece.sums / len(ensemble.placed))
+        teach(ensemble, piece, y[start:stop], own, piece.sums / len(ensemble.store))
 
 
 class Piece(NamedTuple):
@@ -100,27 +102,29 @@ class Piece(NamedTuple):
     sums: np.ndarray  # float64 [n, k], values of their cells at the start of the batch, summed
 
 
-def take_in(ensemble: Ensemble, X: np.ndarray, w: np.ndarray | None, n_threads: int) -> Piece:
+def take_in(
+    ensemble: Ensemble, X: np.ndarray | PreparedRows, w: np.ndarray | None, n_threads: int
+) -> Piece:
     """Let trees split their cells for rows of one batch; return what they say of them.
 
     Sums of disjoint sets of trees add up, exactly, in any order. A new cell says what the root did.
     There may be no rows: those without a target may have been dropped.
     """
     if not len(X):
-        cells = np.empty((len(ensemble.placed), 0), np.int64)
+        cells = np.empty((len(ensemble.store), 0), np.int64)
         return Piece(cells, np.arange(0), np.zeros((0, joint_of(ensemble).n_outputs)))
-    done = 0
+    X, done = ensemble.prepare(X), 0
     if ensemble.total_weight == 0.0:  # the row that opens the roots, which begin as leaves
         done = 1 + (int(np.argmax(w > 0.0)) if w is not None else 0)
         Ensemble.update(ensemble, X[:done], np.zeros(done), None if w is None else w[:done], 1)
-    if ensemble.placed:
-        stat, trees = ensemble.policies.stat._replace(batch=_number(ensemble)), ensemble.placed
+    if ensemble.store.trees:
+        stat, trees = ensemble.policies.stat._replace(batch=_number(ensemble)), ensemble.store.trees
         n_outputs = joint_of(ensemble).n_outputs
-        begin_at_roots(stat, ensemble.table(trees), trees[0].columns, n_outputs)
-    known = [int(tree.head_i[nodes.N_NODES]) for tree in ensemble.placed]
+        begin_at_roots(stat, ensemble.store.addresses, trees[0].columns, n_outputs)
+    known = [int(tree.head_i[nodes.N_NODES]) for tree in ensemble.store.trees]
     own = None if w is None else w[done:]
     Ensemble.update(ensemble, X[done:], np.zeros(len(X) - done), own, n_threads)
-    for tree, first in zip(ensemble.placed, known, strict=True):
+    for tree, first in zip(ensemble.store.trees, known, strict=True):
         _forget_above(tree, first)
     return said_of(ensemble, _cells_of(ensemble, X), np.arange(len(X)))
 
@@ -137,10 +141,10 @@ def _forget_above(tree: nodes.Tree, first: int) -> None:
     tree.d[inside, nodes.STAT + 1 : nodes.STAT + tree.n_stats] = 0.0
 
 
-def _cells_of(ensemble: Ensemble, X: np.ndarray) -> np.ndarray:
+def _cells_of(ensemble: Ensemble, X: np.ndarray | PreparedRows) -> np.ndarray:
     """Return the rows' cells, int64 [T, n]; -1 where there are none yet."""
     if ensemble.total_weight == 0.0:
-        return np.full((len(ensemble.placed), len(X)), -1)
+        return np.full((len(ensemble.store), len(X)), -1)
     return np.ascontiguousarray(leaves_of(ensemble, X).T)
 
 
@@ -154,12 +158,12 @@ def said_of(
     sums = np.zeros((len(rows), joint_of(ensemble).n_outputs))
     if ensemble.total_weight == 0.0:
         return Piece(cells, rows, sums)
-    trees = ensemble.placed
+    trees = ensemble.store.trees
     stat = ensemble.policies.stat
     if is_under_way:
         stat = stat._replace(batch=_number(ensemble))
     unit = float(trees[0].head_f[nodes.UNIT]) or 1.0  # 0 in the first batch
-    add_values(stat, ensemble.table(trees), trees[0].columns, cells, rows, unit, sums)
+    add_values(stat, ensemble.store.addresses, trees[0].columns, cells, rows, unit, sums)
     return Piece(cells, rows, sums * unit)
 
 
@@ -176,9 +180,9 @@ def teach(
     weights = np.ones(len(y)) if w is None else np.array(w, np.float64)
     stat = ensemble.policies.stat._replace(batch=_number(ensemble))
     said = np.ascontiguousarray(mean)
-    trees = ensemble.placed
+    trees = ensemble.store.trees
     hear_rows(
-        stat, ensemble.table(trees), trees[0].columns, piece.cells, piece.rows, targets, said,
+        stat, ensemble.store.addresses, trees[0].columns, piece.cells, piece.rows, targets, said,
         weights,
     )  # fmt: skip
     note_rows(ensemble, len(y), targets[weights > 0.0])
@@ -194,12 +198,12 @@ def joint_of(ensemble: Ensemble) -> Joint:
 
 def n_rows_of(ensemble: Ensemble) -> int:
     """Return the rows learned, those of weight zero too."""
-    return int(ensemble.placed[0].head_f[nodes.N_ROWS]) if ensemble.placed else 0
+    return int(ensemble.store.trees[0].head_f[nodes.N_ROWS]) if ensemble.store.trees else 0
 
 
 def set_unit(ensemble: Ensemble) -> None:
     """Set the unit of sums of the next batch from the labels before it."""
-    head = ensemble.placed[0].head_f.copy()
+    head = ensemble.store.trees[0].head_f.copy()
     low, high = head[nodes.LABEL_MIN], head[nodes.LABEL_MAX]
     size = max(abs(low), abs(high)) if low <= high else 1.0
     exponent = int(np.frexp(size)[1]) - _DIGITS
@@ -214,9 +218,9 @@ def _number(ensemble: Ensemble) -> float:
 
 def note_rows(ensemble: Ensemble, n: int, targets: np.ndarray) -> None:
     """Count rows in the trees' headers, with the range of labels."""
-    if not ensemble.placed:
+    if not ensemble.store.trees:
         return
-    head = ensemble.placed[0].head_f.copy()
+    head = ensemble.store.trees[0].head_f.copy()
     head[nodes.N_ROWS] += n
     head[nodes.LABEL_MIN] = targets.min(initial=head[nodes.LABEL_MIN])
     head[nodes.LABEL_MAX] = targets.max(initial=head[nodes.LABEL_MAX])
@@ -226,5 +230,5 @@ def note_rows(ensemble: Ensemble, n: int, targets: np.ndarray) -> None:
 def _share(ensemble: Ensemble, head: np.ndarray) -> None:
     """Write what all trees' headers have in common."""
     told = head[nodes.UNIT :]
-    for tree in ensemble.placed:
+    for tree in ensemble.store.trees:
         tree.head_f[nodes.UNIT :] = told

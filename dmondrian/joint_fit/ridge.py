@@ -34,6 +34,7 @@ from typing import Any, Self
 import numpy as np
 
 from dmondrian.ensemble.ensemble import Ensemble
+from dmondrian.ensemble.rows.prepared_rows import PreparedRows
 from dmondrian.ensemble.settings.kernel_settings import Joint, as_targets
 from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.joint_fit.cell_columns import columns_of, grow_columns, presence_of
@@ -89,7 +90,12 @@ class Exact:
     most: int | None
 
     def learn(
-        self, ensemble: Ensemble, X: np.ndarray, y: np.ndarray, w: np.ndarray | None, n_threads: int
+        self,
+        ensemble: Ensemble,
+        X: np.ndarray | PreparedRows,
+        y: np.ndarray,
+        w: np.ndarray | None,
+        n_threads: int,
     ) -> int:
         """Learn rows in order until one might pass ``max_columns`` ("auto"); return how many."""
         done = 0
@@ -357,7 +363,7 @@ class Exact:
 
 def write_cells(ensemble: Ensemble, mean: np.ndarray, found: np.ndarray) -> None:
     """Write cells' values less the ``mean`` [k], float64 [k, c] by column; roots have the mean."""
-    for tree in ensemble.placed:
+    for tree in ensemble.store.trees:
         n = int(tree.head_i[nodes.N_NODES])
         mark = tree.d[:n, MARK].astype(np.int64)
         cells = np.flatnonzero(mark > 0)

@@ -42,7 +42,7 @@ def cuts_of(
     The trees must have taken in the rows, or the ``finest`` cells, which are the first "rows" then.
     """
     given = without_boxes(read_only(X))
-    used = [int(tree.head_i[nodes.N_NODES]) for tree in forest.placed]
+    used = [int(tree.head_i[nodes.N_NODES]) for tree in forest.store.trees]
     offsets = np.concatenate([[0], np.cumsum(used)]).astype(np.int64)
     pairs, cells = (np.empty((0, 0)), np.empty((2, 0), np.int64)) if finest is None else finest
     m, p = int(offsets[-1]), len(pairs)
@@ -50,7 +50,7 @@ def cuts_of(
     first, last = np.zeros((2, m), np.int64)
     time, rows = np.empty(m), np.empty((len(used), p + len(X)), np.int64)
     leaves = np.empty(p + len(X), np.int64)
-    for t, tree in enumerate(forest.placed):
+    for t, tree in enumerate(forest.store.trees):
         mine = slice(int(offsets[t]), int(offsets[t + 1]))
         links = tree.i[: used[t]]
         left[mine] = links[:, nodes.LEFT] + mine.start
@@ -59,7 +59,7 @@ def cuts_of(
         leaves[:p] = np.where(cells[0] == t, cells[1], -1)
         write_leaves(tree, given, leaves[p:])
         sort_rows(tree, leaves, first[mine], last[mine], rows[t])
-    roots = np.array([tree.head_i[nodes.ROOT] for tree in forest.placed]) + offsets[:-1]
+    roots = np.array([tree.head_i[nodes.ROOT] for tree in forest.store.trees]) + offsets[:-1]
     cut = np.flatnonzero(np.isfinite(time) & (time <= until))
     cut = cut[np.lexsort((cut, time[cut]))]
     owner = np.ascontiguousarray(cells[0])

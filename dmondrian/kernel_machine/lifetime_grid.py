@@ -89,14 +89,14 @@ class WarmSweep:
         self._cuts, self._times, self._offsets = cuts_of(forest, self._X, np.inf)
         roots = self._cuts.roots - self._offsets
         self._cells = np.repeat(roots[:, None], len(self._X), axis=1)
-        for tree in forest.placed:
+        for tree in forest.store.trees:
             tree.i[:, nodes.LEFT] = -1  # whole until it is cut
         self._n_cut = 0
         self._cut()
         if cells is None:
             return
-        known = slice(nodes.STAT + 1, nodes.STAT + forest.placed[0].n_stats)
-        for t, (tree, old) in enumerate(zip(forest.placed, before.placed, strict=True)):
+        known = slice(nodes.STAT + 1, nodes.STAT + forest.store.trees[0].n_stats)
+        for t, (tree, old) in enumerate(zip(forest.store.trees, before.store.trees, strict=True)):
             tree.head_f[nodes.UNIT :] = old.head_f[nodes.UNIT :]
             tree.d[roots[t], known] = old.d[old.head_i[nodes.ROOT], known]
             tree.d[self._cells[t], known] = old.d[cells[t], known]
@@ -104,9 +104,9 @@ class WarmSweep:
     def _cut(self) -> int:
         """Cut the trees up to the lifetime; return the columns gained."""
         last = int(np.searchsorted(self._times, self.lifetime, side="right"))
-        trees = self._forest.placed
+        trees = self._forest.store.trees
         gained: int = cut_cells(
-            self._forest.policies.stat, self._forest.table(trees), trees[0].columns, self._cuts,
+            self._forest.policies.stat, self._forest.store.addresses, trees[0].columns, self._cuts,
             self._offsets, self._cells, self._weights, self._n_cut, last,
         )  # fmt: skip
         self._n_cut = last
@@ -127,7 +127,7 @@ class WarmSweep:
     def forecasts(self, rows: np.ndarray) -> np.ndarray:
         """Return the predictions of ``rows`` int64 [a] of those given, float64 [a, k]."""
         sums = said_of(self._forest, self._cells, rows, is_under_way=False).sums
-        mean: np.ndarray = sums / len(self._forest.placed)
+        mean: np.ndarray = sums / len(self._forest.store)
         return mean
 
     def errors(self, y: np.ndarray, held: np.ndarray) -> Iterator[tuple[float, int, float]]:

@@ -26,6 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dmondrian.ensemble.ensemble import Ensemble
+from dmondrian.ensemble.rows.prepared_rows import PreparedRows
 from dmondrian.ensemble.sums import pairwise
 from dmondrian.ensemble.sums.exact_sums import KNOWN, WORDS, finest_one, units, whole_shares
 from dmondrian.prequential.forecast_lag import LIFETIMES, SLICES, kind_of, slices
@@ -49,7 +50,7 @@ class Forecasts(NamedTuple):
 
 def forecast_and_learn_all(
     ensemble: Ensemble,
-    X: np.ndarray,
+    X: np.ndarray | PreparedRows,
     y: np.ndarray,
     w: np.ndarray | None = None,
     n_threads: int = 1,
@@ -81,13 +82,13 @@ def forecast_and_learn_all(
     """
     ensemble.check_sizes(y, w)
     ensemble.parameters.check_labels(y)
-    kind = kind_of(ensemble.parameters)
+    X, kind = ensemble.prepare(X), kind_of(ensemble.parameters)
     if kind == SLICES:
         sums = _by_slices(ensemble, X, y, w, n_threads, position, dropped)
         return Forecasts(sums, None)
     are_much = ensemble.are_much(y, w)
     heard = _Heard(ensemble, y, w, n_trees, samples)
-    per_row = max(1, len(ensemble.placed) * ensemble.told_of_samples.width)
+    per_row = max(1, len(ensemble.store) * ensemble.predictor.sample_output.width)
     most = min(_ROWS, max(_NUMBERS // per_row, 1))
     cuts = [(0, len(y))]
     if kind == LIFETIMES:
@@ -139,7 +140,7 @@ class _Heard:
         self._known = np.zeros((len(self._found), KNOWN if its.gives_label_variance else 0))
         self._is_whole, self._one = its.gives_proba, finest_one(n_trees)
         self._whole = np.zeros((n if self._is_whole else 0, k), np.int64)
-        self._whole[: self._first] = len(ensemble.placed) * np.rint(self._one / k)
+        self._whole[: self._first] = len(ensemble.store) * np.rint(self._one / k)
         self._sums = _no_sums(ensemble, 0 if self._is_whole else n)
 
     def begin(self, part: slice, each: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
@@ -150,7 +151,7 @@ class _Heard:
         self._part = part
         self._rows = np.arange(max(part.start, self._first), part.stop)
         self._mine = slice(*np.searchsorted(self._found, [part.start, part.stop]))
-        T = len(self._ensemble.placed)
+        T = len(self._ensemble.store)
         self._answers = np.zeros((0 if self._is_whole else T, part.stop - part.start, self._k))
         if each is None:
             return self._rows, self._lives[self._rows]
@@ -184,7 +185,7 @@ class _Heard:
         summed = self._whole if self._is_whole else self._sums
         if not self._samples:
             return Forecasts(summed, None)
-        origin, known = self._ensemble.origin, self._known
+        origin, known = self._ensemble.store.origin, self._known
         told = units(known, origin) if self._ensemble.parameters.gives_label_variance else known
         found = self._found
         sampled = Sampled(found, self._before[found], self._hits[found], self._sampled, told)
@@ -203,7 +204,7 @@ def _no_sums(ensemble: Ensemble, n: int) -> pairwise.Partial:
 
 def _by_slices(
     ensemble: Ensemble,
-    X: np.ndarray,
+    X: np.ndarray | PreparedRows,
     y: np.ndarray,
     w: np.ndarray | None,
     n_threads: int,
@@ -218,7 +219,7 @@ def _by_slices(
     if ensemble.total_weight == 0.0:
         known = np.flatnonzero(np.ones(len(y)) if w is None else w)
         ends.add(int(known[0]) + 1 if len(known) else len(y))
-    T, k = len(ensemble.placed), ensemble.n_outputs
+    T, k = len(ensemble.store), ensemble.n_outputs
     numbers = ensemble.tree_numbers.tolist()
     sums = _no_sums(ensemble, len(y))
     for start, stop in itertools.pairwise(sorted(ends)):
@@ -227,7 +228,7 @@ def _by_slices(
         if ensemble.total_weight > 0.0:
             life = ensemble.parameters.lifetime_at(ensemble.total_weight)
             chosen = ensemble.policies._replace(rule=GaussianHierarchy(life, False))
-            told = ensemble.answers(X[part], chosen, np.array([life]), ensemble.width)
+            told = ensemble.answers(X[part], chosen, np.array([life]), ensemble.predictor.width)
             answers = told[:, :, 0, :k]
         for key, own in pairwise.partial_sums(numbers, list(answers)).items():
             sums[key][part] = own

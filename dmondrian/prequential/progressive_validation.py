@@ -11,50 +11,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from dmondrian.ensemble.ensemble import Ensemble
 from dmondrian.ensemble.rows.encoded_rows import Arranged
+from dmondrian.ensemble.rows.prepared_rows import PreparedRows
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.prequential.progressive_validation_kernels import write_losses
-from dmondrian.tree import nodes
-from dmondrian.tree.box_encoding import Columns, read_only
-from dmondrian.tree.box_encoding import Rows as Written
+from dmondrian.tree.box_encoding import read_only
 
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray]  # X float32 [n, d], y and w float64 [n]
 
 Given = tuple[np.ndarray | Arranged, np.ndarray, np.ndarray]  # the same, or X not yet scaled
 
 _CHUNKS = 16  # of the rows that are predicted, unless told otherwise
-
-
-class _OfArranged(Ensemble):
-    """A forest of rows that are arranged, and that all its boxes can write.
-
-    Parameters
-    ----------
-    parameters, tree_numbers
-        As an ensemble's.
-    columns : Columns
-        How the rows are written.
-    """
-
-    def __init__(
-        self, parameters: ForestParameters, tree_numbers: Sequence[int], columns: Columns
-    ) -> None:
-        super().__init__(parameters, tree_numbers)
-        self.trees = [nodes.lay_out(tree, columns) for tree in self.trees]
-
-    def _as_learned(self, X: Any) -> tuple[Any, int]:
-        return X, 0
-
-    def _arrange(self, X: Any) -> Written:
-        return X.rows
-
-    def _asked(self, X: Any, any_box: bool) -> Written:
-        return X.rows
 
 
 class Trial:
@@ -66,7 +37,7 @@ class Trial:
     numbers : sequence of int
         Numbers of the trees.
     rows : tuple
-        X, y, w; where X is arranged, the parameters' feature scales are powers of two.
+        X, y, w; where X is encoded once, the parameters' feature scales are powers of two.
     start : int
         Rows before are learned only.
     n_threads : int
@@ -93,12 +64,8 @@ class Trial:
     ) -> None:
         self.parameters, self._n_threads = parameters, n_threads
         self._rows, n = rows, len(rows[1])
-        X = self._scaled(slice(0, n))
-        self._forest = (
-            _OfArranged(parameters, numbers, X.columns)
-            if isinstance(X, Arranged)
-            else Ensemble(parameters, numbers)
-        )
+        self._forest = Ensemble(parameters, numbers)
+        X = self._prepared(slice(0, n))
         self._forest.reserve(2 * n)
         self.losses = np.empty(n - start)
         self._rest = slice(0, start)  # what is learned next
@@ -110,24 +77,27 @@ class Trial:
     def forest(self) -> Ensemble:
         """Return the forest after all rows; it learns the last of them when it is asked for.
 
-        Where rows are arranged it takes no others: it is there to be looked at.
+        Where rows are encoded once it is there to be looked at.
         """
-        self._learn_rest(self._scaled(self._rest))
+        self._learn_rest(self._prepared(self._rest))
         return self._forest
 
-    def _scaled(self, part: slice) -> Any:
-        """Return rows as the forest takes them; products are not kept, as trials are."""
+    def _prepared(self, part: slice) -> PreparedRows:
+        """Return rows as the trees see them; they are not kept, as trials are."""
         X = self._rows[0][part]
-        if isinstance(X, Arranged):
-            return X.times(np.array(self.parameters.feature_scales, np.float32))
-        return read_only(X)
+        if not isinstance(X, Arranged):
+            return self._forest.prepare(X)
+        scaled = X.times(np.array(self.parameters.feature_scales, np.float32))
+        if not self._forest.store.is_encoded:
+            self._forest.store.encode_as(scaled.columns)
+        return self._forest.predictor.preparation.encoded(scaled.columns, scaled.rows)
 
-    def _forecast(self, X: Any, out: np.ndarray) -> None:
+    def _forecast(self, X: PreparedRows, out: np.ndarray) -> None:
         y = read_only(self._rows[1][self._rest])
         sums = self._forest.predict_sums(X, self._n_threads)
         write_losses(self._forest.policies.loss, sums.total, sums.n_trees, y, out)
 
-    def _learn_rest(self, X: Any) -> None:
+    def _learn_rest(self, X: PreparedRows) -> None:
         y, w = (read_only(column[self._rest]) for column in self._rows[1:])
         self._forest.update(X, y, w, self._n_threads)
         self._rest = slice(0, 0)

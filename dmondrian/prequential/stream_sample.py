@@ -18,6 +18,7 @@ import numpy as np
 
 if TYPE_CHECKING:  # whoever shows what was fitted needs no kernels
     from dmondrian.ensemble.ensemble import Ensemble
+    from dmondrian.ensemble.rows.prepared_rows import PreparedRows
 
 DENSITY = 1024.0  # rows forecast of each doubling of the stream
 # Deeper forests average differently: what is fitted to samples may change with the rows.
@@ -58,7 +59,7 @@ def add(parts: Sequence[Sampled]) -> Sampled:
 
 def forecast_and_learn(
     ensemble: Ensemble,
-    X: np.ndarray,
+    X: np.ndarray | PreparedRows,
     y: np.ndarray,
     w: np.ndarray | None = None,
     n_threads: int = 1,
@@ -75,7 +76,7 @@ def forecast_and_learn(
     from dmondrian.tree.box_encoding import read_only
 
     ensemble.check_sizes(y, w)
-    are_much = ensemble.are_much(y, w)
+    X, are_much = ensemble.prepare(X), ensemble.are_much(y, w)
     before, hits = np.empty(len(X)), np.empty(len(X))
     weights = read_only(np.empty(0) if w is None else w)
     write_hits(ensemble.total_weight, weights, DENSITY, before, hits)

@@ -10,6 +10,7 @@ from numba import config
 
 from dmondrian._numba.cache import kernel_files
 from dmondrian.ensemble.settings.parameters import ForestParameters
+from dmondrian.estimators.single_row import SingleRow
 from dmondrian.forest.forest import Forest
 from dmondrian.tree.loops import predict, update
 from tests.sources import parsed
@@ -41,9 +42,10 @@ def test_a_row_alone_needs_no_kernels_of_its_own(domain: str) -> None:
     forest.update(X, X[:, 1].astype(np.float64))
     forest.predict_sums(X)
     before = [*update.signatures, *predict.signatures]
+    alone = SingleRow(forest)
     for row in (X[:1], X[:1].astype(np.float64)):
-        assert forest.mean_of_row(row) is not None
-        assert forest.learn_row(row, 1.0)
+        assert alone.mean(row) is not None
+        assert alone.learn(row, 1.0)
     assert [*update.signatures, *predict.signatures] == before
 
 

@@ -42,7 +42,7 @@ many = np.concatenate([X] * 10)
 answers = forest.predict_proba(many), forest.predict_proba(X[:1])
 fields = [each[name] for each in forest.forest_.state()[1] for name in sorted(each)]
 both = [np.ascontiguousarray(each).tobytes() for each in (*answers, *fields)]
-(tree, _) = forest.forest_.placed
+(tree, _) = forest.forest_.store.trees
 print(json.dumps({
     "digest": hashlib.sha256(b"".join(both)).hexdigest(),
     "bits": len(tree.columns.binary) > 0,

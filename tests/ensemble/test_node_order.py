@@ -20,8 +20,9 @@ from dmondrian import (
     OnlineRandomForestClassifier,
 )
 from dmondrian.checkpoint import encode_forest
-from dmondrian.ensemble import node_order
+from dmondrian.ensemble import tree_store
 from dmondrian.errors import ParameterError
+from dmondrian.estimators.single_row import SingleRow
 from dmondrian.export.plain_trees import plain_trees
 from dmondrian.forest.forest import Forest
 from dmondrian.tree import nodes
@@ -51,9 +52,9 @@ NEVER_MOVED = [
 def moving() -> Iterator[pytest.MonkeyPatch]:
     """Have nodes moved whenever they have doubled, from few on."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(node_order, "_LEAST", 16)
-        patched.setattr(node_order, "_LEAST_ALONE", 16)
-        patched.setattr(node_order, "_DEEP", 0.0)
+        patched.setattr(tree_store, "_LEAST", 16)
+        patched.setattr(tree_store, "_LEAST_ALONE", 16)
+        patched.setattr(tree_store, "_DEEP", 0.0)
         yield patched
 
 
@@ -67,7 +68,7 @@ def rows(estimator: Any) -> tuple[np.ndarray, np.ndarray]:
 
 def moved_trees(forest: Any) -> list[int]:
     """Return which trees have moved nodes."""
-    return [t for t, tree in enumerate(forest.forest_.placed) if len(tree.ids)]
+    return [t for t, tree in enumerate(forest.forest_.store.trees) if len(tree.ids)]
 
 
 def learned(estimator: Any, by_single: bool = False, threads: int = 1, moves: bool = False) -> Any:
@@ -105,13 +106,13 @@ def everything(forest: Any, X: np.ndarray) -> list[np.ndarray]:
 def test_forests_are_the_same(estimator: Any, by_single: bool, moving: pytest.MonkeyPatch) -> None:
     X = rows(estimator)[0]
     with pytest.MonkeyPatch.context() as never:
-        never.setattr(node_order, "_LEAST", 1 << 40)
-        never.setattr(node_order, "_LEAST_ALONE", 1 << 40)
+        never.setattr(tree_store, "_LEAST", 1 << 40)
+        never.setattr(tree_store, "_LEAST_ALONE", 1 << 40)
         plain = learned(estimator)
     assert not moved_trees(plain)
     moved = learned(estimator, by_single, threads=2, moves=True)
     own = moved.forest_
-    assert len(moved_trees(moved)) == len(own.placed)
+    assert len(moved_trees(moved)) == len(own.store)
     assert all(
         a.tobytes() == b.tobytes()
         for a, b in zip(everything(plain, X), everything(moved, X), strict=True)
@@ -138,11 +139,11 @@ def test_nodes_that_others_know_by_their_places_stay(
 
 def test_who_asks_for_the_trees_finds_nodes_where_they_came_in(moving: pytest.MonkeyPatch) -> None:
     with pytest.MonkeyPatch.context() as never:
-        never.setattr(node_order, "_LEAST", 1 << 40)
+        never.setattr(tree_store, "_LEAST", 1 << 40)
         plain = learned(CASES[0])
     moved, X = learned(CASES[0]), rows(CASES[0])[0]
     own = moved.forest_
-    assert sum(tree.ids.nbytes for tree in own.placed) >= 4 * plain.forest_.n_nodes / 2
+    assert sum(tree.ids.nbytes for tree in own.store.trees) >= 4 * plain.forest_.n_nodes / 2
     for told, expected in zip(moved.nodes(0).items(), plain.nodes(0).items(), strict=True):
         assert told[0] == expected[0]
         assert np.array_equal(told[1], expected[1])
@@ -151,8 +152,8 @@ def test_who_asks_for_the_trees_finds_nodes_where_they_came_in(moving: pytest.Mo
         assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
     assert len(own.trees) == len(own.trees[1:]) + 1 == 3
     assert moved_trees(moved)  # they were not moved back
-    held, n_ids = own.n_bytes, sum(len(tree.ids) for tree in own.placed)
-    own.placed = [tree._replace(ids=tree.ids[:0]) for tree in own.placed]
+    held, n_ids = own.n_bytes, sum(len(tree.ids) for tree in own.store.trees)
+    own.store.assign([tree._replace(ids=tree.ids[:0]) for tree in own.store.trees])
     assert held - own.n_bytes == 4 * n_ids > 0
     assert own.predict_sums(X).total.tobytes() == plain.forest_.predict_sums(X).total.tobytes()
 
@@ -162,7 +163,7 @@ def test_nodes_that_answer_are_told_by_their_ids(moving: pytest.MonkeyPatch) -> 
     X, asked = X * 0.9 + 0.05, X[:30] * 0.9 + 0.05
     said = []
     for moves in (False, True):
-        moving.setattr(node_order, "_LEAST", 16 if moves else 1 << 40)
+        moving.setattr(tree_store, "_LEAST", 16 if moves else 1 << 40)
         forest = MondrianForestRegressor(
             20, aggregation="mean", domain="cube", feature_scales=None, lifetime=4.0, random_state=1
         ).fit(X, y)
@@ -173,7 +174,7 @@ def test_nodes_that_answer_are_told_by_their_ids(moving: pytest.MonkeyPatch) -> 
 
 def test_what_knows_nodes_by_their_places_is_let_go_of(moving: pytest.MonkeyPatch) -> None:
     forest, X = learned(CASES[0]).forest_, rows(CASES[0])[0] * np.float32(1.1)
-    moving.setattr(node_order, "_LEAST", 1 << 40)
+    moving.setattr(tree_store, "_LEAST", 1 << 40)
     plain = learned(CASES[0]).forest_
     for moves in range(2):
         forest.freeze()
@@ -182,8 +183,9 @@ def test_what_knows_nodes_by_their_places_is_let_go_of(moving: pytest.MonkeyPatc
             plain.predict_sums(X, distance=True).distance,
         ), moves
         forest.move_nodes()
+    alone, other = SingleRow(forest), SingleRow(plain)
     for r in range(N):  # moved for rows alone
-        assert forest.learn_row(X[r : r + 1], 1.0) == plain.learn_row(X[r : r + 1], 1.0)
+        assert alone.learn(X[r : r + 1], 1.0) == other.learn(X[r : r + 1], 1.0)
         if r % 100 == 0:
             forest.freeze()
             plain.freeze()
@@ -199,19 +201,19 @@ def test_only_deep_trees_are_moved_while_many_rows_come(moving: pytest.MonkeyPat
     used = int(tree.head_i[nodes.N_NODES])
     passed = weights[:used][is_inner[:used]].sum() / N
     for factor, is_moved in ((0.5, True), (2.0, False)):
-        moving.setattr(node_order, "_DEEP", factor * passed * N / used)
+        moving.setattr(tree_store, "_DEEP", factor * passed * N / used)
         other = pickle.loads(pickle.dumps(CASES[4])).partial_fit(X, y).partial_fit(X, y)
         assert bool(moved_trees(other)) == is_moved
 
 
 def test_rows_alone_pay_for_a_tree_at_a_time(moving: pytest.MonkeyPatch) -> None:
-    moving.setattr(node_order, "_LEAST", 1 << 40)
-    moving.setattr(node_order, "_LEAST_ALONE", 200)
+    moving.setattr(tree_store, "_LEAST", 1 << 40)
+    moving.setattr(tree_store, "_LEAST_ALONE", 200)
     X, y = rows(CASES[0])
     forest = AMFClassifier(3, random_state=5, **UNSCALED).partial_fit(X, y, classes=[0, 1])
     own, seen = forest.forest_, []
-    assert min(int(tree.head_i[nodes.N_NODES]) for tree in own.placed) > 200
-    moving.setattr(node_order, "_PER_ROW", 2)
+    assert min(int(tree.head_i[nodes.N_NODES]) for tree in own.store.trees) > 200
+    moving.setattr(tree_store, "_PER_ROW", 2)
     rng = np.random.default_rng(8)
     for _ in range(1200):
         row = rng.random((1, D), np.float32)
@@ -228,7 +230,7 @@ def test_without_memory_nodes_stay_and_learning_goes_on(moving: pytest.MonkeyPat
         raise MemoryError
 
     plain = learned(CASES[0])
-    moving.setattr(node_order, "order_along_heavy_paths", refuse)
+    moving.setattr(tree_store, "order_along_heavy_paths", refuse)
     forest = learned(CASES[0], by_single=True)
     assert not moved_trees(forest)
     assert same_forest(forest, plain)
@@ -242,16 +244,17 @@ def test_an_interrupt_on_the_way_is_told(how: str, moving: pytest.MonkeyPatch) -
 
     X, y = rows(CASES[0])
     begun = 20 if how == "rows" else N
-    moving.setattr(node_order, "_LEAST", 16 if how == "rows" else 1 << 40)
+    moving.setattr(tree_store, "_LEAST", 16 if how == "rows" else 1 << 40)
     forest = Forest(learned(CASES[0]).forest_.parameters, range(2))
     forest.update(X[:begun], y[:begun].astype(np.float64))
-    moving.setattr(node_order, "order_along_heavy_paths", interrupt)
+    moving.setattr(tree_store, "order_along_heavy_paths", interrupt)
 
     def learn() -> None:
         if how == "at once":
             forest.move_nodes()
+        alone = SingleRow(forest)
         for r in range(2 * N) if how == "one by one" else ():
-            assert forest.learn_row(X[r % N : r % N + 1], float(y[r % N]))
+            assert alone.learn(X[r % N : r % N + 1], float(y[r % N]))
         forest.update(X[20:], y[20:].astype(np.float64))
 
     with pytest.raises(KeyboardInterrupt):
@@ -266,7 +269,7 @@ def test_an_interrupt_on_the_way_is_told(how: str, moving: pytest.MonkeyPatch) -
     ):
         with pytest.raises(ParameterError, match="interrupted"):
             ask()
-    assert not forest.learn_row(X[:1], 0.0)
+    assert not SingleRow(forest).learn(X[:1], 0.0)
 
 
 def test_many_may_ask_at_the_same_time(moving: pytest.MonkeyPatch) -> None:

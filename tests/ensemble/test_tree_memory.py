@@ -63,12 +63,12 @@ def test_capacity_that_was_given_back_changes_no_byte(cuts):
 @pytest.mark.parametrize("cuts", [[], range(5000, 60_000, 500)])
 def test_less_than_a_quarter_of_a_tree_is_spare(cuts):
     forest = _learned(cuts)
-    for tree in forest.placed:
+    for tree in forest.store.trees:
         arrays = tree.i, tree.box, tree.bits
         per_node = sum(array[:1].nbytes for array in arrays)
         used = int(tree.head_i[nodes.N_NODES])
         assert used * per_node <= nodes.tree_bytes(tree) < 1.25 * used * per_node
-    assert forest.n_bytes == sum(map(nodes.tree_bytes, forest.placed))
+    assert forest.n_bytes == sum(map(nodes.tree_bytes, forest.store.trees))
 
 
 def test_all_arrays_of_a_tree_give_back():
@@ -89,7 +89,7 @@ def test_capacity_that_was_reserved_is_kept():
     forest = Ensemble(ForestParameters("amf-regressor", 3, 0, seed=0), range(2))
     forest.reserve(50_000)
     forest.update(X, X[:, 0].astype(float))
-    assert [len(tree.i) for tree in forest.placed] == [50_000] * 2
+    assert [len(tree.i) for tree in forest.store.trees] == [50_000] * 2
 
 
 def _grown_forest():

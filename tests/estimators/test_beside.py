@@ -37,12 +37,12 @@ from dmondrian import (
 from dmondrian.displays.partition import cells_of
 from dmondrian.ensemble import threads
 from dmondrian.ensemble.ensemble import Ensemble
-from dmondrian.ensemble.single_row import Answers
 from dmondrian.ensemble.threads import Turns
+from dmondrian.ensemble.tree_store import TreeStore
 from dmondrian.errors import ParameterError
 from dmondrian.estimators import ALGORITHMS
 from dmondrian.estimators.one_state import one_state
-from dmondrian.estimators.single_row import without_names
+from dmondrian.estimators.single_row import SingleRow, without_names
 from dmondrian.export import shap_trees, to_onnx
 from dmondrian.forest.forest import Forest
 from tests.estimators.beside import (
@@ -467,7 +467,7 @@ def handle_once(
 
 @pytest.mark.parametrize(
     ("n", "where"),
-    [(1, (Ensemble, "learn_row")), (2, (Turns, "_await_readers")), (2, (Ensemble, "_arrange"))],
+    [(1, (SingleRow, "learn")), (2, (Turns, "_await_readers")), (2, (TreeStore, "encode"))],
 )
 def test_a_signal_handler_reads_amid_learning(
     n: int, where: tuple[type, str], monkeypatch: pytest.MonkeyPatch
@@ -496,7 +496,7 @@ def test_a_signal_handler_cannot_learn_amid_a_row(monkeypatch: pytest.MonkeyPatc
             with pytest.raises(ParameterError, match="signal handler cannot learn"):
                 forest.partial_fit(NEW[:n], NEW[:n, 0])
 
-    handle_once(monkeypatch, (Ensemble, "learn_row"), handle)
+    handle_once(monkeypatch, (SingleRow, "learn"), handle)
     in_time(lambda: forest.partial_fit(X[:1], TARGETS[:1]))
     assert whole(forest) == whole(expected)
 
@@ -514,7 +514,7 @@ def test_a_row_is_predicted_as_if_no_handler_came(n: int, monkeypatch: pytest.Mo
             assert forest.predict(NEW[1:2])[0] == other
 
     # the row lies where it is looked for by now
-    handle_once(monkeypatch, (Answers, "_are_at_rest"), handle)
+    handle_once(monkeypatch, (SingleRow, "_frozen_call"), handle)
     answers: list[np.ndarray] = []
     in_time(lambda: answers.append(forest.predict(NEW[:1])))
     assert answers[0] == forest.predict(NEW)[:1]
@@ -638,7 +638,7 @@ def test_who_comes_while_a_row_is_learned_is_let_in(
                 break
             threading.Event().wait(0.01)
 
-    handle_once(monkeypatch, (Ensemble, "learn_row"), handle)
+    handle_once(monkeypatch, (SingleRow, "learn"), handle)
     forest.partial_fit(X[:1], TARGETS[:1])
     readers[0].join(20)
     assert not readers[0].is_alive()

@@ -18,6 +18,7 @@ from dmondrian.ensemble.lifetime_selection import sweep
 from dmondrian.ensemble.lifetime_selection_kernels import assess
 from dmondrian.ensemble.settings.loss_settings import BINARY, REGRESSION
 from dmondrian.errors import DataError, ParameterError
+from dmondrian.forest.forest import Forest
 from tests.estimators.test_amf import rows, same_forest
 from tests.reference.convex import DELTA, LOSSES, pinball
 
@@ -166,8 +167,7 @@ def test_penalized_trees_choose_the_least_of_their_own_objective() -> None:
     free = Regressor(4, lifetime=None, random_state=0).fit(X, y)
     by_tree = []
     for t in range(4):
-        free.forest_.trees = [alone[t]]
-        free.forest_.tree_numbers = np.array([t])
+        free.forest_ = Forest(free.forest_.parameters, [t], trees=[alone[t]])
         by_tree.append(free.predict(X, lifetime=float(max(forest.lifetimes_[t], 1e-9))))
     np.testing.assert_allclose(np.mean(by_tree, axis=0), forest.predict(X), rtol=1e-12)
     dear = Regressor(2, lifetime="penalized", penalty=1e6, random_state=0).fit(X, y)

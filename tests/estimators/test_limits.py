@@ -17,6 +17,7 @@ from dmondrian import (
 )
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import DataError, ParameterError
+from dmondrian.estimators.single_row import SingleRow
 from dmondrian.forest.forest import Forest
 
 N = 40
@@ -98,7 +99,7 @@ def test_targets_beyond_the_limits_change_nothing() -> None:
     forest.update(X, np.append(y[1:], 1e100))
     with pytest.raises(DataError, match="scale the target"):  # the largest of those before
         forest.update(X, y, np.full(N, 1e90))
-    assert not forest.learn_row(X[:1], 1e140)
+    assert not SingleRow(forest).learn(X[:1], 1e140)
 
 
 def test_labels_of_a_regressor_are_numbers() -> None:

@@ -29,6 +29,7 @@ from dmondrian import (
 )
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.base import BaseForest
+from dmondrian.estimators.single_row import SingleRow
 from dmondrian.tree import nodes
 from tests.estimators.test_amf import same_forest
 
@@ -125,9 +126,10 @@ def test_rows_alone_are_learned_as_rows_together(
     assert whole.forest_.state()[0] == parts.forest_.state()[0]
     assert np.array_equal(ask(whole, X), ask(parts, X))
     assert np.array_equal(ask(whole, X), np.concatenate([ask(parts, X[r:][:1]) for r in range(N)]))
-    assert (parts.forest_.mean_of_row(X[1:2]) is not None) == answers
+    assert (SingleRow(parts.forest_).mean(X[1:2]) is not None) == answers
     label = 1.0 if hasattr(parts, "classes_") else float(y[1])
-    assert any(parts.forest_.learn_row(X[r:][:1], label) for r in (1, 2, 4)) == learns
+    alone = SingleRow(parts.forest_)
+    assert any(alone.learn(X[r:][:1], label) for r in (1, 2, 4)) == learns
     if getattr(estimator, "clip", False):
         assert parts.n_clipped_ == whole.n_clipped_ > 0
 
@@ -174,7 +176,7 @@ def test_frozen_trees_answer_a_row_alone() -> None:
     expected = ask(forest, X[:1])
     forest.forest_.freeze()
     assert np.array_equal(ask(forest, X[:1]), expected)
-    kept = forest.forest_.frozen.kept
+    kept = forest.forest_.predictor.frozen.kept
     assert kept is not None
     for one in kept.trees:
         one.answers[:] = 7.0
@@ -188,9 +190,9 @@ def test_many_rows_alone_have_trees_frozen() -> None:
     forest = AMFRegressor(2, **RATE, random_state=0).fit(X, X[:, 0])
     expected = ask(copy.deepcopy(forest), X)
     for r in range(1024):
-        assert forest.forest_.frozen.kept is None
+        assert forest.forest_.predictor.frozen.kept is None
         assert ask(forest, X[r : r + 1]) == expected[r]
-    assert forest.forest_.frozen.kept is not None
+    assert forest.forest_.predictor.frozen.kept is not None
     assert [float(ask(forest, X[r : r + 1])[0]) for r in range(50)] == expected[:50].tolist()
 
 
@@ -200,7 +202,7 @@ def test_rows_alone_between_lessons_have_no_tree_frozen() -> None:
     forest = AMFRegressor(2, **RATE, random_state=0).fit(X, X[:, 0])
     for r in range(1030):
         ask(forest, X[r : r + 1])
-        assert forest.forest_.frozen.kept is None
+        assert forest.forest_.predictor.frozen.kept is None
         forest.partial_fit(X[r : r + 1], X[r : r + 1, 0])
 
 
@@ -210,7 +212,7 @@ def test_frozen_trees_vanish_before_rows_are_learned(n_rows: int) -> None:
     forest = begun(AMFRegressor(3, **RATE), X, X[:, 0])
     forest.forest_.freeze()
     ask(forest, X[:1])
-    kept = forest.forest_.frozen.kept
+    kept = forest.forest_.predictor.frozen.kept
     assert kept is not None
     alive = weakref.ref(kept.trees[0].groups)
     del kept
@@ -239,7 +241,7 @@ def test_copies_have_trees_of_their_own(how: str, tmp_path: Path) -> None:
         ask(other, X[:1])
         other.fit(X[:151], y[:151])
     else:
-        assert not any(name.startswith("_kn") for name in forest.__getstate__())
+        assert not any(name.startswith("_single") for name in forest.__getstate__())
         other = pickle.loads(pickle.dumps(forest)) if how == "pickle" else copy.deepcopy(forest)
     for r in range(N):
         forest.partial_fit(X[r : r + 1], 1 - y[r : r + 1])  # must not show in the other
@@ -312,7 +314,7 @@ def test_threads_that_ask_at_once_are_told_the_same() -> None:
 def test_an_interrupted_forest_refuses_a_row_alone() -> None:
     X = rows()
     forest = begun(AMFRegressor(3, **RATE), X, X[:, 0]).partial_fit(X[:1], X[:1, 0])
-    forest.forest_._is_torn = True
+    forest.forest_.store.is_torn = True
     for call in (lambda: forest.predict(X[:1]), lambda: forest.partial_fit(X[:1], X[:1, 0])):
         with pytest.raises(ParameterError, match="interrupted"):
             call()

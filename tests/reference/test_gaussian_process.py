@@ -35,7 +35,7 @@ def cells_of(X: np.ndarray, lifetime: float, n_trees: int) -> np.ndarray:
     phi = made.fit_transform(X).tolil().rows
     order = np.array([list(row) for row in phi])
     tree_of = np.zeros(order.max() + 1, int)
-    trees = [np.unique(t.d[: t.head_i[1], 5], return_index=False) for t in made.forest_.placed]
+    trees = [np.unique(t.d[: t.head_i[1], 5], return_index=False) for t in made.forest_.store.trees]
     for t, marks in enumerate(trees):
         tree_of[marks[marks > 0].astype(int) - 1] = t
     cells = np.empty_like(order)
@@ -112,7 +112,7 @@ def test_rows_outside_the_range_are_in_cells_of_their_own_by_chance() -> None:
     phi, near = inside.transform(X).toarray(), inside.transform(asked).toarray()
     A = phi.T @ phi + RIDGE * np.eye(phi.shape[1])
     weights = np.linalg.solve(A, phi.T @ (y - y.mean()))
-    tree_of = np.array([next(t for t in range(3) if c + 1 in inside.forest_.placed[t].d[:, 5])
+    tree_of = np.array([next(t for t in range(3) if c + 1 in inside.forest_.store.trees[t].d[:, 5])
                         for c in range(phi.shape[1])])  # fmt: skip
     for r in range(len(asked)):
         means, variances, chances = [], [], []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dmondrian.estimators.single_row import SingleRow
 from dmondrian.forest.forest import Forest
 from dmondrian.tree import box_encoding_choice
 from dmondrian.tree.box_encoding import read_only
@@ -62,8 +63,9 @@ def test_how_boxes_are_written_in_steps_changes_no_byte(
 def test_single_rows_are_learned_in_steps_as_together(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = draw_in_steps(2)
     forest, n_alone = grown(X[:300], y[:300], 300), 0
+    alone = SingleRow(forest)
     for r in range(300, ROWS):
-        if forest.learn_row(X[r : r + 1], y[r]):
+        if alone.learn(X[r : r + 1], y[r]):
             n_alone += 1
         else:
             forest.update(X[r : r + 1], y[r : r + 1])

@@ -27,7 +27,7 @@ def grown(n: int = 700, d: int = 7, **given: Any) -> Forest:
     own = {"algorithm": "amf-classifier", "n_classes": 2, "n_features": d, "seed": 1, **given}
     forest = Forest(ForestParameters(**own), [0])
     forest.update(*draw(n, d))
-    assert not len(forest.placed[0].ids)
+    assert not len(forest.store.trees[0].ids)
     return forest
 
 
@@ -55,7 +55,7 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_heavier_child_is_behind_its_parent_and_nothing_else_changes(kind: str) -> None:
-    (tree,) = grown(**KINDS[kind]).placed
+    (tree,) = grown(**KINDS[kind]).store.trees
     before, root = nodes.fields(tree), int(tree.head_i[nodes.ROOT])
     order = expected_order(tree)
     tree = reorder.order_along_heavy_paths(tree)
@@ -78,9 +78,9 @@ def test_nodes_that_came_in_since_are_moved_with_those_that_were_moved() -> None
     plain, (X, y) = grown(900), draw(900, 7)
     forest = Forest(plain.parameters, [0])
     forest.update(X[:300], y[:300])
-    forest.placed[0] = reorder.order_along_heavy_paths(forest.placed[0])
+    forest.store.replace(0, reorder.order_along_heavy_paths(forest.store.trees[0]))
     forest.update(X[300:], y[300:])
-    (tree,), same = forest.placed, nodes.fields(plain.trees[0])
+    (tree,), same = forest.store.trees, nodes.fields(plain.trees[0])
     m = int(tree.head_i[nodes.N_NODES])
     assert 0 < len(tree.ids) < m
     for moved in (tree, reorder.order_along_heavy_paths(tree)):
@@ -94,7 +94,7 @@ def test_nodes_that_came_in_since_are_moved_with_those_that_were_moved() -> None
 
 
 def test_a_tree_of_one_node() -> None:
-    (tree,) = grown(1).placed
+    (tree,) = grown(1).store.trees
     before = nodes.fields(tree)
     moved = reorder.order_along_heavy_paths(tree)
     assert moved.ids.tolist() == [0]
@@ -104,7 +104,7 @@ def test_a_tree_of_one_node() -> None:
 
 
 def test_what_lacks_memory_leaves_the_tree_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    (tree,) = grown().placed
+    (tree,) = grown().store.trees
     words, boxes, root = tree.i.copy(), tree.box.copy(), int(tree.head_i[nodes.ROOT])
 
     def refuse(*_: Any) -> Any:
@@ -132,7 +132,7 @@ forest.partial_fit(X[999:], X[999:, 0])
 pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak from here on
 before = peak()
 forest.forest_.move_nodes()
-print((peak() - before) / forest.forest_.n_bytes, len(forest.forest_.placed[0].ids))
+print((peak() - before) / forest.forest_.n_bytes, len(forest.forest_.store.trees[0].ids))
 """
 
 

@@ -1,4 +1,9 @@
-"""Cache of a worker's encoded chunks, with read-ahead.
+"""Cache of a worker's chunks: each is read, encoded and prepared once, ahead of need.
+
+All shards of a run have one set of scales, units and domain, so rows are kept as trees see them
+(:mod:`dmondrian.ensemble.rows.prepared_rows`). How boxes are encoded differs between shards; rows
+keep each encoding that a shard has asked for. Encodings are not counted in bytes: only chunks that
+are being learned have them.
 
 Relies on a `read` function that is a pure function of the chunk's number. Promises that the shards
 of a worker share one copy of a chunk, that a look-up is O(1), that a failed read is retried by the
@@ -13,9 +18,14 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
+from dmondrian.data import Encoded
 from dmondrian.data.chunks import JOINED_BLOCKS
+from dmondrian.ensemble.rows.prepared_rows import Preparation, PreparedRows
 from dmondrian.errors import DataError, OutageError
 
 AHEAD = 2
@@ -28,13 +38,64 @@ BUDGET_BYTES = 512 << 20
 """Bytes of encoded chunks that a worker keeps; the requested chunk is always kept."""
 
 
+class PreparedChunk:
+    """Rows of a chunk, encoded and prepared for the forests of a run.
+
+    Parameters
+    ----------
+    encoded : Encoded
+        Features that are within the domain. They are not kept.
+    preparation : Preparation
+        Of the run's parameters.
+
+    Attributes
+    ----------
+    rows : PreparedRows
+        n of them, as they are in `encoded`.
+    y : float64 [n]
+        0 where there is no target.
+    weight : float64 [n] or None
+    """
+
+    def __init__(self, encoded: Encoded, preparation: Preparation) -> None:
+        preparation.check_domain(encoded.X, encoded.names)
+        self.rows = preparation.prepare(encoded.X)
+        self.y = np.zeros(len(self.rows)) if encoded.y is None else encoded.y
+        self.weight = encoded.weight
+        self._encoded = replace(encoded, X=self.rows.values, y=self.y)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Events of encoding; see `encode_features`."""
+        return self._encoded.counts
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of rows, targets and weights."""
+        parts = self.rows.values, self.y, self.weight
+        return sum(part.nbytes for part in parts if part is not None)
+
+    def between(self, start: int, stop: int) -> tuple[PreparedRows, Encoded]:
+        """Return the rows at the places `start` to `stop - 1`, dropped ones counted.
+
+        Returns
+        -------
+        rows : PreparedRows
+        about : Encoded
+            Their targets, weights and counts; see `Encoded.between`.
+        """
+        return self.rows[self._encoded.left_between(start, stop)], self._encoded.between(
+            start, stop
+        )
+
+
 class BlockCache:
-    """Encoded chunks of one plan, by number.
+    """Prepared chunks of one plan, by number.
 
     Parameters
     ----------
     read : callable
-        `read(index) -> Encoded`.
+        `read(index) -> PreparedChunk`.
     n_blocks : int
         Number of chunks of the plan.
     ahead, budget : int
@@ -111,12 +172,13 @@ class BlockCache:
         return self._blocks[index]
 
     def _load(self, index: int) -> Any:
-        encoded = self._read(index)
+        chunk = self._read(index)
         with self._lock:
             if index in self._blocks:
-                self._bytes += _size(encoded) - self._sizes.get(index, 0)
-                self._sizes[index] = _size(encoded)
-        return encoded
+                size = chunk.n_bytes
+                self._bytes += size - self._sizes.get(index, 0)
+                self._sizes[index] = size
+        return chunk
 
     def _forget(self, index: int) -> None:
         del self._blocks[index]
@@ -133,11 +195,6 @@ class BlockCache:
             if oldest is None:
                 return
             self._forget(oldest)
-
-
-def _size(encoded: Any) -> int:
-    parts = (encoded.X, encoded.y, encoded.weight)
-    return sum(part.nbytes for part in parts if part is not None)
 
 
 def seconds_for(n_groups: int) -> float:

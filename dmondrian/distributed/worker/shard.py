@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from dmondrian.checkpoint.codec import encode_forest
 from dmondrian.checkpoint.summary import Summary
 from dmondrian.data import Chunk
+from dmondrian.distributed.worker.block_cache import PreparedChunk
 from dmondrian.distributed.worker.messages import BlockAnswer, Step
+from dmondrian.ensemble.rows.prepared_rows import PreparedRows
 from dmondrian.errors import ClusterError
 from dmondrian.forest.forest import Forest
 from dmondrian.joint_fit.minibatch import Piece, take_in, teach
@@ -58,31 +59,31 @@ class Shard:
             self.changed.notify_all()
 
 
-def learn_block(chunk: Chunk, shard: Shard, encoded: Any, order: Step) -> None:
+def learn_block(chunk: Chunk, shard: Shard, prepared: PreparedChunk, order: Step) -> None:
     """Forecast and learn the next rows of one chunk, and advance the shard's position."""
     first, last = shard.position, min(chunk.stop, order.stop)
-    encoded = encoded.between(first - chunk.start, last - chunk.start)
-    forest, rows = shard.forest, (encoded.X, encoded.y, encoded.weight)
-    forest.check_domain(encoded.X, encoded.names)
+    X, about = prepared.between(first - chunk.start, last - chunk.start)
+    assert about.y is not None  # as prepared
+    forest, rows = shard.forest, (X, about.y, about.weight)
     answer = BlockAnswer(first)
     if order.forecasts:
         answer.total, answer.sampled = forecast_and_learn_all(
             forest, *rows, order.n_threads, position=first, n_trees=shard.n_trees,
-            samples=order.samples, dropped=encoded.dropped,
+            samples=order.samples, dropped=about.dropped,
         )  # fmt: skip
     elif order.samples:
         answer.sampled = forecast_and_learn(forest, *rows, order.n_threads)
     else:
         forest.update(*rows, n_threads=order.n_threads)
     if order.with_labels:
-        answer.y, answer.weight, answer.counts = encoded.y, encoded.weight, dict(encoded.counts)
+        answer.y, answer.weight, answer.counts = about.y, about.weight, dict(about.counts)
     shard.answers[first] = answer
     shard.position = last
 
 
-def learn_jointly(chunk: Chunk, shard: Shard, encoded: Any, order: Step) -> None:
+def learn_jointly(chunk: Chunk, shard: Shard, prepared: PreparedChunk, order: Step) -> None:
     """Fit cell values to the rows of an order, given the mean prediction of all trees."""
-    X, y, w = rows_between(chunk, shard, encoded, order.start, order.stop)
+    X, y, w = rows_between(chunk, prepared, order.start, order.stop)
     if shard.next_batch is None:
         shard.next_batch = take_in(shard.forest, X, w, order.n_threads)
     if order.mean is None or len(order.mean) != len(y) or len(shard.next_batch.rows) != len(y):
@@ -91,7 +92,7 @@ def learn_jointly(chunk: Chunk, shard: Shard, encoded: Any, order: Step) -> None
     answer = BlockAnswer(order.start)
     if order.with_labels:
         answer.y, answer.weight = y, w
-        answer.counts = dict(encoded.counts) if order.start == chunk.start else {}
+        answer.counts = dict(prepared.counts) if order.start == chunk.start else {}
         answer.counts["null_target"] = order.stop - order.start - len(y)
     shard.answers[order.start], shard.next_batch = answer, None
     shard.position = order.stop
@@ -105,13 +106,12 @@ def encoded_state(forest: Forest) -> tuple[bytes, Summary]:
 
 
 def rows_between(
-    chunk: Chunk, shard: Shard, encoded: Any, start: int, stop: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    chunk: Chunk, prepared: PreparedChunk, start: int, stop: int
+) -> tuple[PreparedRows, np.ndarray, np.ndarray | None]:
     """Return rows of a chunk by their positions: X, y, w.
 
     Rows that were dropped count at the end of the chunk, and not in their places.
     """
     part = slice(start - chunk.start, stop - chunk.start)
-    shard.forest.check_domain(encoded.X[part], encoded.names)
-    w = None if encoded.weight is None else encoded.weight[part]
-    return np.ascontiguousarray(encoded.X[part]), encoded.y[part], w
+    w = None if prepared.weight is None else prepared.weight[part]
+    return prepared.rows[part], prepared.y[part], w

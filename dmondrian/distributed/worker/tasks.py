@@ -15,7 +15,6 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
 import numpy as np
 from distributed import Worker, WorkerPlugin, get_worker
@@ -23,9 +22,14 @@ from distributed import Worker, WorkerPlugin, get_worker
 from dmondrian.checkpoint.codec import decode_forest
 from dmondrian.checkpoint.manifest import manifest_name
 from dmondrian.checkpoint.run import Run
-from dmondrian.data import Chunk, Encoded, Plan, place, read_chunk
+from dmondrian.data import Chunk, Plan, place, read_chunk
 from dmondrian.distributed.cluster.code_version import code_digest
-from dmondrian.distributed.worker.block_cache import BlockCache, read_failure, seconds_for
+from dmondrian.distributed.worker.block_cache import (
+    BlockCache,
+    PreparedChunk,
+    read_failure,
+    seconds_for,
+)
 from dmondrian.distributed.worker.messages import (
     DIRTY,
     FAILED,
@@ -47,6 +51,7 @@ from dmondrian.distributed.worker.shard import (
     rows_between,
 )
 from dmondrian.distributed.worker.work_units import chunks_of
+from dmondrian.ensemble.rows.prepared_rows import Preparation
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ClusterError, CorruptError, OutageError
 from dmondrian.forest.forest import Forest
@@ -77,6 +82,7 @@ class HeldRun:
             raise CorruptError(
                 f"the plan in {order.run} is not the one that run.json or plans/ names"
             )
+        self._preparation = Preparation(self.parameters)
         self.chunks = chunks_of(self.plan, self.parameters.learns_jointly)
         self._starts = [chunk.start for chunk in self.chunks]
         self.shards: dict[int, Shard] = {}
@@ -84,9 +90,8 @@ class HeldRun:
         self.touched = time.monotonic()
         self.cache = BlockCache(self._read, len(self.chunks), seconds=self._seconds)
 
-    def _read(self, index: int) -> Encoded:
-        read = read_chunk(self.plan, self.chunks[index])
-        return read if read.y is not None else replace(read, y=np.zeros(len(read.X)))
+    def _read(self, index: int) -> PreparedChunk:
+        return PreparedChunk(read_chunk(self.plan, self.chunks[index]), self._preparation)
 
     def _seconds(self, index: int) -> float:
         """Return the longest wait for a chunk; its row groups may need many requests."""
@@ -96,8 +101,8 @@ class HeldRun:
         """Return the number of the chunk with the row at a position, at most the last one."""
         return bisect_right(self._starts, position) - 1
 
-    def read_at(self, position: int) -> tuple[Chunk, Encoded]:
-        """Return the chunk with the row at a position, and its encoded rows.
+    def read_at(self, position: int) -> tuple[Chunk, PreparedChunk]:
+        """Return the chunk with the row at a position, and its prepared rows.
 
         Raises
         ------
@@ -260,8 +265,8 @@ def _sum_next_batch(held: HeldRun, shard: Shard, stop: int, n_threads: int) -> n
     """Add the rows up to `stop` to the trees, if any; return their summed predictions."""
     if stop <= shard.position:
         return None
-    chunk, encoded = held.read_at(shard.position)
-    X, _, w = rows_between(chunk, shard, encoded, shard.position, stop)
+    chunk, prepared = held.read_at(shard.position)
+    X, _, w = rows_between(chunk, prepared, shard.position, stop)
     shard.next_batch = take_in(shard.forest, X, w, n_threads)
     return shard.next_batch.sums
 
@@ -358,11 +363,11 @@ def _advance(held: HeldRun, shard: Shard, order: Step) -> Answer:
     shard.forget_before(order.settled)
     while shard.position < order.stop:
         try:
-            chunk, encoded = held.read_at(shard.position)
+            chunk, prepared = held.read_at(shard.position)
         except Exception as error:  # noqa: BLE001 - nothing was learned: the coordinator decides by the error's name
             return _fault(FAILED, order, error, shard.position)
         try:
-            _learn(chunk, shard, encoded, order)
+            _learn(chunk, shard, prepared, order)
         except Exception as error:  # noqa: BLE001 - some trees may have learned the rows and others not
             shard.is_dirty = True
             return _fault(DIRTY, order, error, shard.position)
@@ -379,9 +384,9 @@ def _advance(held: HeldRun, shard: Shard, order: Step) -> Answer:
     return _finish(held, shard, order)
 
 
-def _learn(chunk: Chunk, shard: Shard, encoded: Encoded, order: Step) -> None:
+def _learn(chunk: Chunk, shard: Shard, prepared: PreparedChunk, order: Step) -> None:
     is_joint = shard.forest.parameters.learns_jointly
-    (learn_jointly if is_joint else learn_block)(chunk, shard, encoded, order)
+    (learn_jointly if is_joint else learn_block)(chunk, shard, prepared, order)
 
 
 def _finish(held: HeldRun, shard: Shard, order: Step) -> Answer:

@@ -53,6 +53,8 @@ class Frozen:
         Rows that came one by one while none of these answered them.
     is_begun : bool
         Whether anything was asked or frozen.
+    call : tuple or None
+        What was prepared to ask the trees of ``kept`` about single rows, and goes with them.
     """
 
     def __init__(self) -> None:
@@ -60,6 +62,7 @@ class Frozen:
         self._n_asked = 0
         self.kept: Kept | None = None
         self.n_alone = 0
+        self.call: tuple[Any, ...] | None = None
 
     @property
     def n_bytes(self) -> int:

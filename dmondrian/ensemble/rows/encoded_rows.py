@@ -1,9 +1,8 @@
-"""Rows arranged for the kernels once, for forests that differ in their feature scales.
+"""Rows encoded once, for forests that differ in their feature scales.
 
-A column's product with a power of two takes as many values, as many steps apart: what tells of them
-stays as it is, and units and values are multiplied. So rows that many small forests learn, each
-with scales of its own (:mod:`dmondrian.tuning.feature_scales`), are looked at, and written as steps
-and bits, once.
+A column's product with a power of two takes as many values, as many steps apart: steps and bits
+stay as they are, and units and values are multiplied. So rows that many small forests learn, each
+with scales of its own (:mod:`dmondrian.tuning.feature_scales`), are encoded once.
 
 Relies on :mod:`dmondrian.tree.box_encoding_choice`. Promises rows that make the same trees, to the
 last bit, as the products in floats do; and none where a product might not be exact.

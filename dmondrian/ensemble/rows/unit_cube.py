@@ -37,10 +37,10 @@ def check_cube(X: np.ndarray, names: Sequence[str] | None = None) -> None:
         )
 
 
-def clip_to_cube(X: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return rows moved to the cube's surface where they lie outside, and how many did."""
+def clip_to_cube(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows moved to the cube's surface, and which of them lay outside, bool [n]."""
     inside = np.clip(X, np.float32(0.0), np.float32(1.0))
-    return inside, int((inside != X).any(axis=1).sum())
+    return inside, (inside != X).any(axis=1)
 
 
 def scale_columns(X: np.ndarray, scales: np.ndarray) -> np.ndarray:

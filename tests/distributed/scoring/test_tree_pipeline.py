@@ -21,7 +21,7 @@ from dmondrian.distributed import TrainedRun, evaluate, score
 from dmondrian.distributed.scoring import memory_plan, model_info, tree_pipeline
 from dmondrian.distributed.scoring.memory_plan import Needs
 from dmondrian.distributed.scoring.model_info import Model, open_model
-from dmondrian.ensemble.predict import Predicting
+from dmondrian.ensemble.ensemble import Ensemble
 from dmondrian.errors import ClusterError, CorruptError
 from dmondrian.forest.forest import Forest
 from tests.distributed.conftest import Grow, Once, resize
@@ -99,7 +99,7 @@ def test_bytes_do_not_depend_on_blocks_answered_together(
 
     def noted(self: Forest, X: np.ndarray, *args: Any, **named: Any) -> Any:
         asked.append(len(X))
-        return Predicting.predict_sums(self, X, *args, **named)
+        return Ensemble.predict_sums(self, X, *args, **named)
 
     monkeypatch.setattr(Forest, "predict_sums", noted)
     monkeypatch.setattr("dmondrian.distributed.scoring.score.FILE_ROWS", 1500)  # of three blocks

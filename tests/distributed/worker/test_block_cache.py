@@ -8,7 +8,6 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from dmondrian.data.chunks import JOINED_BLOCKS, MOST_GROUPS
@@ -30,7 +29,7 @@ class Reader:
                 self.fails -= 1
                 raise OSError("no answer")
         time.sleep(0.002)
-        return SimpleNamespace(X=np.zeros(self.n_bytes // 8), y=None, weight=None, index=index)
+        return SimpleNamespace(n_bytes=self.n_bytes, index=index)
 
 
 def test_threads_that_ask_for_the_same_blocks_share_one_read() -> None:
@@ -108,19 +107,19 @@ def test_what_is_kept_stays_near_the_budget() -> None:
 
 
 class Weighed:
-    """Rows whose size is looked at."""
+    """A chunk whose size is looked at."""
 
     looks = 0
 
     @property
-    def nbytes(self) -> int:
+    def n_bytes(self) -> int:
         Weighed.looks += 1
         return 8
 
 
 def test_a_look_up_does_not_add_up_what_is_kept() -> None:
     Weighed.looks = 0
-    cache = BlockCache(lambda i: SimpleNamespace(X=Weighed(), y=None, weight=None), 500, ahead=0)
+    cache = BlockCache(lambda i: Weighed(), 500, ahead=0)
     for i in range(500):
         cache.get(i)
     for i in range(500):

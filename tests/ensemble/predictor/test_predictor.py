@@ -57,7 +57,7 @@ def test_frozen_trees_say_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -
     asked[60] = 1e35  # beyond all thresholds but the last of a way
     monkeypatch.setattr(predictor, "_ROWS_PER_TREE", NEVER)
     plain = forest.predict_sums(asked, spread=True, distance=True)
-    assert forest.frozen.n_bytes == 0
+    assert forest.predictor.frozen.n_bytes == 0
     monkeypatch.setattr(predictor, "_ROWS_PER_TREE", ALWAYS)
     monkeypatch.setattr(predictor, "_AT_ONCE", ROWS)  # two trees, then the third
     for n_threads in (1, 2):
@@ -70,7 +70,7 @@ def test_frozen_trees_say_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -
             assert plain.distance is not None
             assert said.distance.tobytes() == plain.distance[:n].tobytes()
             assert said.square.tobytes() == plain.square[:n].tobytes()
-    assert forest.frozen.n_bytes > 0
+    assert forest.predictor.frozen.n_bytes > 0
 
 
 def test_boxes_of_two_values_and_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def test_boxes_of_two_values_and_chunks(monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setattr(predictor, "_BYTES_PER_ROW", 2**30)
         monkeypatch.setattr(predictor, "_LEAST_ROWS", 100)
         said = forest.predict_sums(asked, 2, distance=True)
-        assert forest.frozen.n_bytes > 0
+        assert forest.predictor.frozen.n_bytes > 0
         assert plain.distance is not None
         assert said.distance is not None
         assert plain.distance.max() > 0.0
@@ -153,7 +153,7 @@ def test_trees_made_for_a_call_are_let_go_of() -> None:
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(predictor, "_ROWS_PER_TREE", rows_per_tree)
             forest.predict_sums(third, distance=True)
-        assert all(any(tree is own for own in forest.trees) for tree in forest.tabled[0])
+        assert forest.store.trees == list(forest.trees)
 
 
 def test_few_rows_are_not_spread_over_threads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +184,7 @@ def test_what_is_frozen_is_not_what_was_learned_since(monkeypatch: pytest.Monkey
         for forest in forests:
             forest.update(X[start : start + 350], y[start : start + 350])
         frozen_says = forests[0].predict_sums(X).total
-        assert forests[0].frozen.n_bytes > 0
+        assert forests[0].predictor.frozen.n_bytes > 0
         monkeypatch.setattr(predictor, "_ROWS_PER_TREE", NEVER)
         assert forests[1].predict_sums(X).total.tobytes() == frozen_says.tobytes()
         monkeypatch.setattr(predictor, "_ROWS_PER_TREE", ALWAYS)
@@ -196,7 +196,7 @@ def test_trees_are_frozen_once_the_rows_asked_about_pay_for_it() -> None:
     forest.update(X, y)
     n_nodes = forest.n_nodes / 2
     n_asked = 0
-    while not forest.frozen.n_bytes:
+    while not forest.predictor.frozen.n_bytes:
         assert predictor._NODES_PER_ROW * (n_asked - predictor._ROWS_PER_TREE) < n_nodes
         forest.predict_sums(X[:7])
         n_asked += 7
@@ -204,7 +204,7 @@ def test_trees_are_frozen_once_the_rows_asked_about_pay_for_it() -> None:
     assert n_asked > predictor._ROWS_PER_TREE + 7
     forest.update(X[:1], y[:1])
     forest.predict_sums(X[:7])
-    assert forest.frozen.n_bytes == 0  # the rows asked about before have been paid for
+    assert forest.predictor.frozen.n_bytes == 0  # the rows asked about before have been paid for
 
 
 def test_what_is_asked_in_turns_pays_for_each_freezing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +217,7 @@ def test_what_is_asked_in_turns_pays_for_each_freezing(monkeypatch: pytest.Monke
     n_calls = 8 * forest.n_nodes // (2 * 64)
     for k in range(n_calls):
         forest.predict_sums(X[:64], lifetimes=np.array([200.0 + k % 2]))
-        kept = forest.frozen.kept
+        kept = forest.predictor.frozen.kept
         if kept is not None and (not made or kept is not made[-1]):
             made.append(kept)
     assert n_calls > 40
