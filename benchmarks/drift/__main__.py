@@ -1,11 +1,12 @@
-"""Run the benchmark of drift: learners on streams, at delays; what is stored is not run again.
+"""Run the benchmark of drift: learners on streams; what is stored is not run again.
 
     python -m benchmarks.drift --data <folder> --peers <cache folder>
     python -m benchmarks.drift --data <folder> --learners 'AMF follow 10' --delays 1
 
 Records are stored one by one, so that a run that was stopped takes up where it stood; ``--fresh``
 measures again what is asked for. Learners that cannot be run here are left out, with the reason.
-The delays come one after the other, so that the first is complete before the next begins.
+The delays come one after the other, so that the first is complete before the next begins; then the
+blocks.
 """
 
 from __future__ import annotations
@@ -35,26 +36,27 @@ from benchmarks.drift.learners import (
     why_not,
 )
 from benchmarks.drift.page import PAGE
-from benchmarks.drift.streams import DELAYS, STREAMS, Rows, load
+from benchmarks.drift.streams import ARRIVALS, STREAMS, Arrival, Rows, load
 from benchmarks.pages import publish
 from benchmarks.peers.runner import PeerFailedError, started
 from benchmarks.records import RESULTS, Records
 
 # Feature scales are chosen when 4,096 rows have been learned: what compiles then is not timed.
 WARM_ROWS = 4200
+COSTS = ("cpu_seconds", "calls_cpu_seconds", "peak_mib")
 
 
 def forecasts_of(
-    name: str, learner: Learner, rows: Rows, delay: int, args: argparse.Namespace
+    name: str, learner: Learner, rows: Rows, arrival: Arrival, args: argparse.Namespace
 ) -> tuple[np.ndarray, dict[str, float]]:
     """Return forecasts [n, K] of all rows, and processor seconds and MiB."""
     if learner.kind == BASELINE:
         clock = time.process_time()
-        found = BASELINES[name](rows.y, rows.n_classes, delay)
+        found = BASELINES[name](rows.y, rows.n_classes, arrival.known(len(rows.y)))
         return found, {"cpu_seconds": time.process_time() - clock}
-    options: dict[str, Any] = {"delay": delay}
+    options: dict[str, Any] = arrival._asdict() if arrival.in_blocks else {"delay": arrival.delay}
     if learner.kind == OWN:
-        options |= {"parameters": json.dumps(parameters_of(learner, delay))}
+        options |= {"parameters": json.dumps(parameters_of(learner, arrival.delay))}
         options |= {"warm_rows": WARM_ROWS}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.npz"
@@ -65,17 +67,17 @@ def forecasts_of(
         ) as worker:
             times = worker.measure()
             found = worker.predictions()["before"]
-    return found, {key: times[key] for key in ("cpu_seconds", "peak_mib")}
+    return found, {key: times[key] for key in COSTS if key in times}
 
 
 def measure(
-    stream: str, name: str, rows: Rows, delay: int, args: argparse.Namespace
+    stream: str, name: str, rows: Rows, arrival: Arrival, args: argparse.Namespace
 ) -> dict[str, Any]:
     """Return the record of a learner on a stream."""
     learner = LEARNERS[name]
-    forecasts, cost = forecasts_of(name, learner, rows, delay, args)
+    forecasts, cost = forecasts_of(name, learner, rows, arrival, args)
     n, d = rows.X.shape
-    about = {"stream": stream, "learner": name, "delay": delay, "rows": n, "d": d}
+    about = {"stream": stream, "learner": name, **arrival._asdict(), "rows": n, "d": d}
     return {**about, "K": rows.n_classes, **scores(rows.y, forecasts), **cost}
 
 
@@ -88,9 +90,11 @@ def run(args: argparse.Namespace) -> list[str]:
         else:
             names.append(name)
     failed, loaded = [], functools.cache(load)
-    for delay, stream in itertools.product(args.delays, args.streams):
+    arrivals = [Arrival(delay) for delay in args.delays]
+    arrivals += [Arrival(delay, in_blocks=True) for delay in args.blocks]
+    for arrival, stream in itertools.product(arrivals, args.streams):
         n = min(STREAMS[stream].rows, args.max_rows or STREAMS[stream].rows)
-        keys = {"stream": stream, "delay": delay, "rows": n}
+        keys = {"stream": stream, **arrival._asdict(), "rows": n}
         records = Records(args.out, PAGE.identity)
         wanted = [name for name in names if args.fresh or {**keys, "learner": name} not in records]
         if not wanted:
@@ -107,9 +111,9 @@ def run(args: argparse.Namespace) -> list[str]:
             most = LEARNERS[name].most_columns
             if most is not None and rows.X.shape[1] > most:
                 continue
-            about = f"{stream}, delay {delay}, {name}"
+            about = f"{stream}, {arrival}, {name}"
             try:
-                record = measure(stream, name, rows, delay, args)
+                record = measure(stream, name, rows, arrival, args)
             except PeerFailedError as error:
                 failed.append(about)
                 print(f"{about}: {error}", file=sys.stderr)
@@ -149,17 +153,24 @@ def main() -> None:
     )
     parser.add_argument(
         "--delays",
-        nargs="+",
+        nargs="*",
         type=int,
-        default=list(DELAYS),
+        default=[its.delay for its in ARRIVALS if not its.in_blocks],
         help="rows after which labels are known",
+    )
+    parser.add_argument(
+        "--blocks",
+        nargs="*",
+        type=int,
+        default=[its.delay for its in ARRIVALS if its.in_blocks],
+        help="rows whose labels are known together, after the last of them",
     )
     parser.add_argument("--max-rows", type=int, help="keep at most this many rows of each stream")
     parser.add_argument("--fresh", action="store_true", help="measure again what is asked for")
     parser.add_argument("--out", type=Path, default=RESULTS / "drift.json")
     args = parser.parse_args()
-    if min(args.delays) < 1:
-        parser.error(f"delays are 1 row or more, not {min(args.delays)}: a row is forecast first")
+    if (least := min([1, *args.delays, *args.blocks])) < 1:
+        parser.error(f"labels are known 1 row later or more, not {least}: a row is forecast first")
     failed = run(args)
     publish("drift", Records(args.out, PAGE.identity))
     if failed:

@@ -83,35 +83,41 @@ def why_not(learner: Learner, peers: str | Path | None) -> str | None:
     return None
 
 
-def class_frequencies(y: np.ndarray, n_classes: int, delay: int) -> np.ndarray:
-    """Return shares of the classes among the labels known so far, one of each beforehand."""
-    counts = np.cumsum(np.eye(n_classes)[y], axis=0)
-    known = np.ones((len(y), n_classes))
-    known[delay:] += counts[: max(0, len(y) - delay)]
-    return known / known.sum(axis=1, keepdims=True)
+def class_frequencies(y: np.ndarray, n_classes: int, known: np.ndarray) -> np.ndarray:
+    """Return shares of the classes among the labels known so far, one of each beforehand.
+
+    Parameters
+    ----------
+    y : int64 [n]
+    n_classes
+    known : int64 [n]
+        Labels known when each row is forecast, as `streams.Arrival.known` has them.
+    """
+    counts = np.ones((len(y) + 1, n_classes))
+    counts[1:] += np.cumsum(np.eye(n_classes)[y], axis=0)
+    found = counts[known]
+    return found / found.sum(axis=1, keepdims=True)
 
 
-def last_label(y: np.ndarray, n_classes: int, delay: int) -> np.ndarray:
+def last_label(y: np.ndarray, n_classes: int, known: np.ndarray) -> np.ndarray:
     """Return forecasts of the newest known label: the share of times that it was right so far.
 
     The other classes share the rest. A row before any label is known has all classes alike.
+    Parameters are those of `class_frequencies`.
     """
-    n = len(y)
-    places, newest = np.arange(n), y[: max(0, n - delay)]
-    # What is known of row t when row t + delay is forecast: its label, and so whether the newest
-    # label at its forecast was right.
-    was_right = np.zeros(n)
-    was_right[delay:] = newest == y[delay:]
-    rights = np.cumsum(was_right)[: len(newest)]
-    tried = np.maximum(0, places[: len(newest)] - delay + 1)
-    share = (rights + 1.0) / (tried + n_classes)
-    found = np.full((n, n_classes), 1.0 / n_classes)
-    found[delay:] = ((1.0 - share) / max(1, n_classes - 1))[:, None]
-    found[places[delay:], newest] = share
+    n, has_newest = len(y), known > 0
+    newest = y[np.maximum(known - 1, 0)]
+    tried, rights = np.zeros(n + 1), np.zeros(n + 1)
+    tried[1:] = np.cumsum(has_newest)
+    rights[1:] = np.cumsum(has_newest & (newest == y))
+    share = (rights[known] + 1.0) / (tried[known] + n_classes)
+    found = np.repeat((1.0 - share)[:, None] / max(1, n_classes - 1), n_classes, axis=1)
+    found[np.arange(n), newest] = share
+    found[~has_newest] = 1.0 / n_classes
     return found
 
 
-BASELINES: dict[str, Callable[[np.ndarray, int, int], np.ndarray]] = {
+BASELINES: dict[str, Callable[[np.ndarray, int, np.ndarray], np.ndarray]] = {
     "class frequencies": class_frequencies,
     "last label": last_label,
 }

@@ -23,11 +23,41 @@ from benchmarks import datasets
 
 ROWS = 20_000  # most rows of a stream, unless it says otherwise
 QUARTERS = 4
-# Rows after which a label is known: the next one, a batch, a day, a file of the rows before it.
-DELAYS = (1, 64, 1024, 4096)
 Labelled = tuple[np.ndarray, np.ndarray]  # X [n, d], y [n]
 Concept = Callable[[np.random.Generator, int], Labelled]
 """Draws n rows of one joint distribution of columns and label."""
+
+
+class Arrival(NamedTuple):
+    """When labels are known.
+
+    Parameters
+    ----------
+    delay
+        Rows after a row that its label is known, >= 1.
+    in_blocks
+        Labels come for so many rows together, after the last of them: what a model knows that
+        forecasts a file before any label of it.
+    """
+
+    delay: int
+    in_blocks: bool = False
+
+    def known(self, n: int) -> np.ndarray:
+        """Return how many labels are known when each of n rows is forecast, int64 [n]."""
+        rows = np.arange(n)
+        if self.in_blocks:
+            return rows // self.delay * self.delay
+        return np.maximum(0, rows + 1 - self.delay)
+
+    def __str__(self) -> str:
+        if self.in_blocks:
+            return f"labels known in blocks of {self.delay:,} rows"
+        return f"labels known {self.delay:,} row{'s' * (self.delay > 1)} later"
+
+
+# The last is a file's length.
+ARRIVALS = (Arrival(1), Arrival(64), Arrival(1024), Arrival(4096, in_blocks=True))
 
 
 class Rows(NamedTuple):

@@ -150,10 +150,11 @@ def started(
         raise PeerFailedError(f"no environment for {peer}: build it with benchmarks.peers.build")
     flags = ["--trees", str(trees)]
     for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}"
         if value is True:
-            flags.append(f"--{name}")
+            flags.append(flag)
         elif value is not None:
-            flags += [f"--{name.replace('_', '-')}", str(value)]
+            flags += [flag, str(value)]
     with tempfile.TemporaryDirectory() as folder:
         worker = Worker(python, peer, rows, Path(folder) / "predictions.npz", flags)
         try:
