@@ -34,6 +34,9 @@ class Learner(NamedTuple):
         Of an estimator of this package; `DELAY` stands for the delay of the stream.
     most_columns
         Streams with more are left out: it would take too long.
+    in_calls
+        It forecasts and learns many rows in a call, where labels come at once or in blocks; what
+        it forecasts is what it would have row by row, at a fraction of the time.
     """
 
     kind: str
@@ -41,6 +44,7 @@ class Learner(NamedTuple):
     members: int = 10
     parameters: dict[str, Any] = {}  # noqa: RUF012 - never written to
     most_columns: int | None = None
+    in_calls: bool = False
 
 
 DELAY = "the delay of the stream"
@@ -48,8 +52,8 @@ FOLLOW = {"drift": "follow", "delay": DELAY}
 LEARNERS: dict[str, Learner] = {
     "AMF plain 10": Learner(OWN, "dmondrian", 10, {"feature_scales": None}),
     "AMF calibrated 10": Learner(OWN, "dmondrian", 10, {"calibrate": True}),
-    "AMF follow 10": Learner(OWN, "dmondrian", 10, FOLLOW),
-    "AMF follow 4": Learner(OWN, "dmondrian", 4, FOLLOW),
+    "AMF follow 10": Learner(OWN, "dmondrian", 10, FOLLOW, in_calls=True),
+    "AMF follow 4": Learner(OWN, "dmondrian", 4, FOLLOW, in_calls=True),
     "CapyMOA ARF 10": Learner(PEER, "capymoa_arf"),
     "CapyMOA SRP 10": Learner(PEER, "capymoa_srp"),
     "CapyMOA LB 10": Learner(PEER, "capymoa_leveraging"),

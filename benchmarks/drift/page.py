@@ -31,7 +31,8 @@ COSTS = (
         "calls_cpu_seconds",
         "Processor seconds in calls of many rows",
         "To forecast each row just before it is learned as runs do, in calls of many rows, with the"
-        " settings of the first row; peers have no such calls.",
+        " settings of the first row; peers have no such calls. Forecasts of AMF follow are of these"
+        " where labels come at once or in blocks.",
         ".1f",
     ),
     (
@@ -172,7 +173,7 @@ def aims(cells: Cells) -> list[list[str]]:
 def cost(cells: Cells, stream: str, name: str, key: str) -> float:
     """Return a value of a record; seconds are those of calls of many rows, where there are."""
     record = cells[AT_ONCE, stream, name]
-    value: float = record.get(f"calls_{key}", record[key])
+    value: float = record.get(f"calls_{key}") or record[key]
     return value
 
 

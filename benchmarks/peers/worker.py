@@ -254,7 +254,9 @@ class SingleRows:
         self.more = {}
 
     def forecast_one(self, row):
-        """Return class probabilities of a row."""
+        """Return class probabilities of a row; None where all rows so far wait for their block."""
+        if getattr(self.model.forest_, "position", None) == 0:
+            return None
         return self.model.predict_proba(row)[0]
 
 
@@ -341,14 +343,24 @@ def prequential(args, X, y, X_test, n_classes):
     Returns no predictions of test rows; forecasts of all rows, each of sum 1, where classes are
     alike before the first label, and where a model has no forecast; processor seconds, and the
     most MiB beyond those before. Of this package's forests, at a delay of one row, also the seconds
-    in which they do the same in calls of many rows.
+    in which they do it in calls of many rows.
     """
+    forget_most()
+    before = memory("VmRSS")
+    way = in_calls if args.in_calls else row_by_row
+    found, times = way(args, X, y, n_classes)
+    times["peak_mib"] = memory("VmHWM") - before
+    if args.peer == "dmondrian" and args.delay == 1 and not args.in_calls:
+        times.update(in_calls(args, X, y, n_classes)[1])
+    return X_test[:0], found, times
+
+
+def row_by_row(args, X, y, n_classes):
+    """Return forecasts as `prequential` does, and seconds; rows come one at a time."""
     model = PEERS[args.peer](args, n_classes)
     if not hasattr(model, "forecast_one"):
         model = SingleRows(model, n_classes)
-    forget_most()
-    before, known = memory("VmRSS"), 0
-    rows, labels = model.prepare(X), y.tolist()
+    rows, labels, known = model.prepare(X), y.tolist(), 0
     found = np.full((len(X), n_classes), 1.0 / n_classes)
     clock = time.process_time()
     for t in range(len(X)):
@@ -361,26 +373,33 @@ def prequential(args, X, y, X_test, n_classes):
         if total > 0.0:
             found[t] = forecast
             found[t] /= total
-    seconds = time.process_time() - clock
-    times = {"cpu_seconds": seconds, "peak_mib": memory("VmHWM") - before}
-    if args.peer == "dmondrian" and args.delay == 1:
-        times["calls_cpu_seconds"] = in_calls(args, X, y, n_classes)
-    return X_test[:0], found, times
+    return found, {"cpu_seconds": time.process_time() - clock}
 
 
 def in_calls(args, X, y, n_classes):
-    """Return the processor seconds in which a forest forecasts and learns rows in large calls."""
-    from dmondrian.prequential.forecasts import forecast_and_learn_all
+    """Return what forests of this package forecast of all rows in one call, and seconds.
+
+    Forests that follow a stream say of each row what they would have said row by row, at their own
+    delay. The others' forecasts are those of settings that no first rows have chosen.
+    """
+    from dmondrian.prequential.forecasts import forecast_and_learn_all, mean_over_trees
 
     model = dmondrian(args, n_classes)
     model.partial_fit(X[:1], y[:1], classes=np.arange(n_classes))
     forest, rows, labels = model.forest_, X[1:], y[1:].astype(np.float64)
+    found = np.full((len(X), n_classes), 1.0 / n_classes)
     clock = time.process_time()
     if hasattr(forest, "forecast_and_learn"):
-        forest.forecast_and_learn(rows, labels)
+        first = 1 if forest.position else 0  # it waits for its block, and is forecast with it
+        past = forest.forecast_and_learn(rows, labels)
+        found[first : first + len(past)] = past
+        if first + len(past) < len(X):  # of a block that is not full
+            found[first + len(past) :] = forest.predict_proba(X[first + len(past) :])
     else:
-        forecast_and_learn_all(forest, rows, labels, position=1, n_trees=args.trees)
-    return time.process_time() - clock
+        n_trees = args.trees
+        sums = forecast_and_learn_all(forest, rows, labels, position=1, n_trees=n_trees).sums
+        found[1:] = mean_over_trees([sums], n_trees)
+    return found, {"calls_cpu_seconds": time.process_time() - clock}
 
 
 def main():
@@ -395,6 +414,7 @@ def main():
     parser.add_argument("--progressive", action="store_true", help="predict before learning, too")
     parser.add_argument("--delay", type=int, help="rows after which the label of a row is known")
     parser.add_argument("--in-blocks", action="store_true", help="labels come --delay at a time")
+    parser.add_argument("--in-calls", action="store_true", help="this package's: all in a call")
     parser.add_argument("--max-test", type=int, help="first rows to predict")
     parser.add_argument("--warm-rows", type=int, default=WARM_ROWS)
     parser.add_argument("--at-hand", type=int, default=0, help="MiB of memory made ready for a run")

@@ -160,7 +160,7 @@ def test_rows_are_forecast_with_the_labels_known_by_then(
 ) -> None:
     n, order = 20, []
     monkeypatch.setitem(worker.PEERS, "spy", lambda args, n_classes: Spy(order))
-    args = Namespace(peer="spy", delay=at.delay, in_blocks=at.in_blocks)
+    args = Namespace(peer="spy", delay=at.delay, in_blocks=at.in_blocks, in_calls=False)
     X = np.arange(n)[:, None]
     _, found, times = worker.prequential(args, X, X[:, 0] % 2, X[:1], 2)
     known, learned, n_forecast = at.known(n), 0, 0
@@ -188,7 +188,7 @@ def test_labels_come_as_late_as_said(at: Arrival) -> None:
 
 def test_forests_forecast_rows_as_their_users_would() -> None:
     rows = load("SEA", None, 200)
-    args = Namespace(peer="dmondrian", trees=3, seed=0, parameters="{}", delay=5, in_blocks=False)
+    args = _own(delay=5)
     _, found, times = worker.prequential(args, rows.X, rows.y, rows.X[:1], 2)
     forest = AMFClassifier(3, random_state=0)
     for t in range(5, 200):
@@ -200,6 +200,41 @@ def test_forests_forecast_rows_as_their_users_would() -> None:
     args.delay = 1
     _, _, times = worker.prequential(args, rows.X, rows.y, rows.X[:1], 2)
     assert times["calls_cpu_seconds"] > 0.0
+
+
+@pytest.mark.parametrize("at", LATE, ids=str)
+def test_forecasts_of_calls_are_those_of_single_rows(at: Arrival) -> None:
+    if why_not(LEARNERS["AMF follow 4"], None):
+        pytest.skip("AMFClassifier does not take drift yet")
+    rows = load("SEA", None, 90)
+    parameters = json.dumps({"drift": "follow", "delay": at.delay})
+    args = _own(delay=at.delay, in_blocks=True, parameters=parameters)
+    _, one_by_one, _ = worker.prequential(args, rows.X, rows.y, rows.X[:1], 2)
+    args.in_calls = True
+    _, at_once, times = worker.prequential(args, rows.X, rows.y, rows.X[:1], 2)
+    assert at_once == pytest.approx(one_by_one, abs=1e-12)
+    assert at_once[at.delay :].std() > 0.0
+    assert set(times) == {"calls_cpu_seconds", "peak_mib"}
+
+
+def test_rows_that_all_wait_for_their_block_have_no_forecast() -> None:
+    class Waits:
+        forest_ = Namespace(position=0)
+
+        def predict_proba(self, X: np.ndarray) -> np.ndarray:
+            assert self.forest_.position
+            return np.array([[0.25, 0.75]])
+
+    rows = worker.SingleRows(Waits(), 2)
+    assert rows.forecast_one(np.zeros((1, 1))) is None
+    Waits.forest_.position = 64
+    assert rows.forecast_one(np.zeros((1, 1))).tolist() == [0.25, 0.75]
+
+
+def _own(**options: Any) -> Namespace:
+    """Return arguments of a worker of this package's forests."""
+    its = {"peer": "dmondrian", "trees": 3, "seed": 0, "parameters": "{}"}
+    return Namespace(**{**its, "delay": 1, "in_blocks": False, "in_calls": False, **options})
 
 
 @pytest.mark.parametrize("at", LATE, ids=str)
