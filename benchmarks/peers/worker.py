@@ -393,8 +393,9 @@ def in_calls(args, X, y, n_classes):
         first = 1 if forest.position else 0  # it waits for its block, and is forecast with it
         past = forest.forecast_and_learn(rows, labels)
         found[first : first + len(past)] = past
-        if first + len(past) < len(X):  # of a block that is not full
-            found[first + len(past) :] = forest.predict_proba(X[first + len(past) :])
+        rest = X[first + len(past) :]  # of a block that is not full
+        if forest.position and len(rest):
+            found[first + len(past) :] = forest.predict_proba(rest)
     else:
         n_trees = args.trees
         sums = forecast_and_learn_all(forest, rows, labels, position=1, n_trees=n_trees).sums
