@@ -13,6 +13,8 @@ from benchmarks.drift.blocks import BLOCK, FLOOR, Difference, difference
 from benchmarks.drift.learners import BASELINE, LEARNERS, OWN, PEER
 from benchmarks.drift.streams import ARRIVALS, STREAMS, Arrival
 from benchmarks.pages import Page
+from benchmarks.peers.build import RECIPES
+from benchmarks.peers.runner import ENVIRONMENTS
 from benchmarks.records import MACHINE, Records, table
 
 AT_ONCE = ARRIVALS[0]
@@ -24,7 +26,8 @@ COSTS = (
         "cpu_seconds",
         "Processor seconds",
         "To forecast and learn all rows, one at a time, all threads of the process, compilers of"
-        " Java among them; reading, and a first run on some rows, are left out.",
+        " Java among them; reading, and a first run on some rows, are left out. Other processes may"
+        " have had the machine as well: compare what one run measured.",
         ".1f",
     ),
     (
@@ -248,10 +251,21 @@ def about() -> str:
     return table(["stream", "what it is"], rows)
 
 
+def peers() -> str:
+    """Say which packages the peers are of."""
+    used = {ENVIRONMENTS[its.worker] for its in LEARNERS.values() if its.kind == PEER}
+    packages = ", ".join(package for name in sorted(used) for package in RECIPES[name][-1])
+    return (
+        f"Peers are those of {packages}, with their defaults but for the number of members, which"
+        " their names end with. Baselines forecast the shares of the classes among the labels known"
+        " so far, and the newest known label, as surely as it was right so far."
+    )
+
+
 def body(records: Records) -> str:
     """Return the page: aims, losses and differences by delay, costs, streams, what is missing."""
     cells = cells_of(records)
-    parts = ["## Aims", table(["aim", "found", "verdict"], aims(cells))]
+    parts = ["## Aims", table(["aim", "found", "verdict"], aims(cells)), peers()]
     notes: list[tuple[str, Callable[[Cells, Arrival], str | None]]] = [
         (
             "Log loss in nats / accuracy in per cent; the lowest loss of a stream is bold. "
