@@ -89,6 +89,8 @@ REAL = {
     # total_amount is the sum of the other amounts, the tip among them.
     "nyc_green_taxi": RealSet("tip_amount", False, drop=("total_amount", "ehail_fee")),
 }
+# Those of benchmarks.drift alone, for `stored`: a split of their rows means nothing.
+STREAMS = {"ijcnn1": RealSet("label", True, is_stream=True)}
 
 
 def _linear(n: int, d: int, informative: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -176,7 +178,7 @@ def stored(name: str, folder: str | Path | None = None, max_rows: int | None = N
     `load`.
     """
     X, target, _, rows = _matrix(name, folder)
-    is_classification = REAL[name].is_classification
+    is_classification = (REAL | STREAMS)[name].is_classification
     return _finish(name, X, target, rows[:max_rows], rows[:0], is_classification, "none")
 
 
@@ -184,7 +186,7 @@ def _matrix(
     name: str, folder: str | Path | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """All rows of a set, encoded; targets; which are official test rows; rows with a target."""
-    spec = REAL[name]
+    spec = (REAL | STREAMS)[name]
     frame, is_test = _read(_folder(name, folder))
     y = frame.pop(spec.target)
     X = _encode(frame.drop(columns=list(spec.drop)))

@@ -3,24 +3,27 @@
 One virtual environment per peer under a folder of the caller's choice; a folder that already holds
 a working environment is left alone. onelearn 0.3.0 pins a numba of 2020 but runs with a recent
 one, so it is installed without its dependencies; NumPy 2 breaks it. Its data-set and drawing
-modules import at start, hence matplotlib and seaborn.
+modules import at start, hence matplotlib and seaborn. CapyMOA runs MOA in Java 17, which it
+finds on the path or by ``$JAVA_HOME``; where there is no Java it is left out.
 
 scikit-garden is compiled from its repository, with the flags of its own ``setup.py``. The
 scikit-learn that it goes with has packages up to Python 3.8, so it needs such an interpreter
 (``--python38``), git and a C compiler; where there is no Python 3.8 it is left out.
 ``--scikit-garden`` takes a clone in place of the repository's address.
 
-    python -m benchmarks.peers.build <cache folder> [onelearn] [river] [lightgbm] [scikit-garden]
+    python -m benchmarks.peers.build <cache folder> [NAME ...]
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+CAPYMOA = "capymoa"
 GARDEN = "scikit-garden"
 GARDEN_REPOSITORY = "https://github.com/scikit-garden/scikit-garden"
 # The repository's last commit, of January 2022.
@@ -41,6 +44,7 @@ RECIPES: dict[str, list[list[str]]] = {
         ],
     ],
     "river": [["river==0.26.1"]],
+    CAPYMOA: [["capymoa==0.15.1"]],
     "lightgbm": [["lightgbm==4.6.0", "scikit-learn<1.8"]],
     GARDEN: [
         ["setuptools==57.5.0", "wheel", "cython==0.29.37", "numpy==1.19.5"],
@@ -52,6 +56,7 @@ RECIPES: dict[str, list[list[str]]] = {
 PROOFS = {
     "onelearn": "import onelearn; onelearn.AMFClassifier(n_classes=2)",
     "river": "from river import forest; forest.AMFClassifier()",
+    CAPYMOA: "from capymoa.classifier import StreamingRandomPatches",
     "lightgbm": "import lightgbm; lightgbm.LGBMClassifier()",
     GARDEN: "import skgarden; skgarden.MondrianForestClassifier().partial_fit([[0], [1]], [0, 1])",
 }
@@ -83,6 +88,12 @@ def is_python38(python: str | None) -> bool:
     return python is not None and _succeeds(python, proof)
 
 
+def java() -> str | None:
+    """Return the Java that CapyMOA would run, if any."""
+    home = os.environ.get("JAVA_HOME")
+    return shutil.which(Path(home, "bin", "java") if home else "java")
+
+
 def address(garden: str) -> str:
     """Return where pip's git finds the repository: a folder as an address, an address as it is."""
     return Path(garden).resolve().as_uri() if Path(garden).exists() else garden
@@ -109,23 +120,25 @@ def main() -> None:
     for name in args.names:
         if name not in RECIPES:
             parser.error(f"no recipe for {name!r}: choose from {', '.join(RECIPES)}")
-    lacking = None
+    lacking = []
     for name in args.names or RECIPES:
         place = args.folder.resolve() / name
         if _succeeds(place / "bin" / "python", PROOFS[name]):
             print(f"{name}: already in {place}")
+        elif name == CAPYMOA and java() is None:
+            lacking.append(f"{name}: left out. It needs Java 17, on the path or by JAVA_HOME")
         elif name != GARDEN:
             build(name, place, sys.executable, "")
         elif is_python38(args.python38):
             build(name, place, args.python38, address(args.scikit_garden))
         else:
-            told = args.python38 or "python3.8"
-            lacking = f"{name}: left out. It needs git, a C compiler and Python 3.8"
-            lacking += f", and {told} is none that runs: name one with --python38"
+            needs = f"{name}: left out. It needs git, a C compiler and Python 3.8"
+            named = args.python38 or "python3.8"
+            lacking.append(f"{needs}, and {named} is none that runs: name one with --python38")
     if lacking and args.names:
-        sys.exit(lacking)
-    if lacking:
-        print(lacking, file=sys.stderr)
+        sys.exit("\n".join(lacking))
+    for line in lacking:
+        print(line, file=sys.stderr)
 
 
 if __name__ == "__main__":

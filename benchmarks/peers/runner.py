@@ -35,10 +35,17 @@ ENVIRONMENTS = {
     "river_amf": "river",
     "river_arf": "river",
     "river_hoeffding": "river",
+    "river_hat": "river",
+    "river_srp": "river",
+    "capymoa_arf": "capymoa",
+    "capymoa_leveraging": "capymoa",
+    "capymoa_srp": "capymoa",
     "lightgbm": "lightgbm",
     "scikit_garden": "scikit-garden",
 }
 OWN = ("dmondrian", "mondrian_forest", "online_forest")
+# Of CapyMOA's machine: one thread collects garbage, and what it leaves is bounded.
+JAVA = {"CAPYMOA_JVM_ARGS": "-Xmx2g -Xss10M -XX:+UseSerialGC"}
 POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 ONE_THREAD = dict.fromkeys(POOLS, "1")
 
@@ -88,7 +95,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=self.log,
             text=True,
-            env={**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join(paths)},
+            env={**os.environ, **ONE_THREAD, **JAVA, "PYTHONPATH": os.pathsep.join(paths)},
         )
         self.warm_seconds = self._answer()["warm_seconds"]
 
@@ -113,7 +120,7 @@ class Worker:
         """End the worker and return the predictions of its last run.
 
         "predictions" of the test rows; with ``--progressive`` also "before", of the last training
-        rows before they were learned.
+        rows before they were learned, and with ``--delay`` of all of them.
         """
         assert self.process.stdin is not None
         self.process.stdin.close()
@@ -143,10 +150,11 @@ def started(
         raise PeerFailedError(f"no environment for {peer}: build it with benchmarks.peers.build")
     flags = ["--trees", str(trees)]
     for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}"
         if value is True:
-            flags.append(f"--{name}")
+            flags.append(flag)
         elif value is not None:
-            flags += [f"--{name.replace('_', '-')}", str(value)]
+            flags += [flag, str(value)]
     with tempfile.TemporaryDirectory() as folder:
         worker = Worker(python, peer, rows, Path(folder) / "predictions.npz", flags)
         try:

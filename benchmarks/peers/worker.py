@@ -8,6 +8,10 @@ again, untimed, as memory that was made ready or another process may have emptie
 caches of its code. Then it fits a fresh model on the training rows, predicts the test rows and
 answers one line of JSON with ``fit_seconds``, ``predict_seconds`` and the number of rows used. The
 last predictions are saved when the input ends.
+
+With ``--delay`` the training rows are a stream: each is forecast with the labels of the rows that
+are at least so many rows before it, one row at a time, and the answer has the processor's seconds
+for all, and the memory. With ``--in-blocks`` labels come for so many rows together.
 """
 
 from __future__ import annotations
@@ -121,10 +125,19 @@ class RowByRow:
         """Turn rows into dicts."""
         return [dict(enumerate(row)) for row in X.astype(float).tolist()]
 
+    def learn_one(self, row, label):
+        """Learn a row."""
+        self.model.learn_one(row, label)
+
+    def forecast_one(self, row):
+        """Return class probabilities of a row, of any sum."""
+        found = self.model.predict_proba_one(row)
+        return [found.get(k, 0.0) for k in range(self.n_classes)]
+
     def fit(self, X, y):
         """Learn the rows one by one."""
         for row, target in zip(X, y.tolist(), strict=True):
-            self.model.learn_one(row, target)
+            self.learn_one(row, target)
 
     def predict_proba(self, X):
         """Return class probabilities; uniform where the model has none."""
@@ -160,8 +173,98 @@ def river_hoeffding(args, n_classes):
     return RowByRow(make(), n_classes)
 
 
+def river_hat(args, n_classes):
+    from river import tree
+
+    return RowByRow(tree.HoeffdingAdaptiveTreeClassifier(seed=args.seed), n_classes)
+
+
+def river_srp(args, n_classes):
+    from river import ensemble
+
+    return RowByRow(ensemble.SRPClassifier(n_models=args.trees, seed=args.seed), n_classes)
+
+
+class MoaRows:
+    """CapyMOA's interface, for ``--delay``.
+
+    All columns are numbers, and all classes are declared. Instances are made in the timed calls:
+    MOA's own streams make them row by row too.
+    """
+
+    def __init__(self, make, args, n_classes):
+        self.make, self.args, self.n_classes = make, args, n_classes
+
+    def prepare(self, X):
+        """Make the model for these columns; the rows stay arrays."""
+        from capymoa.stream import Schema
+
+        names = ["x" + str(j) for j in range(X.shape[1])] + ["label"]
+        categories = {"label": [str(k) for k in range(self.n_classes)]}
+        self.schema = Schema.from_custom(names, "label", categories, "rows")
+        seed, members = self.args.seed + 1, self.args.trees  # CapyMOA's own seed is 1
+        self.model = self.make(schema=self.schema, random_seed=seed, ensemble_size=members)
+        return list(X.astype(float))
+
+    def learn_one(self, row, label):
+        """Learn a row."""
+        from capymoa.core import LabeledInstance
+
+        self.model.train(LabeledInstance.from_array(self.schema, row, label))
+
+    def forecast_one(self, row):
+        """Return class probabilities of a row; None where the model has none."""
+        from capymoa.core import Instance
+
+        return self.model.predict_proba(Instance.from_array(self.schema, row))
+
+
+def capymoa_arf(args, n_classes):
+    from capymoa.classifier import AdaptiveRandomForestClassifier
+
+    return MoaRows(AdaptiveRandomForestClassifier, args, n_classes)
+
+
+def capymoa_srp(args, n_classes):
+    from capymoa.classifier import StreamingRandomPatches
+
+    return MoaRows(StreamingRandomPatches, args, n_classes)
+
+
+def capymoa_leveraging(args, n_classes):
+    from capymoa.classifier import LeveragingBagging
+
+    return MoaRows(LeveragingBagging, args, n_classes)
+
+
+class SingleRows:
+    """scikit-learn's interface, for ``--delay``: arrays of one row."""
+
+    def __init__(self, model, n_classes):
+        self.model, self.more = model, {"classes": np.arange(n_classes)}
+
+    @staticmethod
+    def prepare(X):
+        """Cut the rows apart."""
+        return [X[i : i + 1] for i in range(len(X))]
+
+    def learn_one(self, row, label):
+        """Learn a row; the classes come with the first."""
+        self.model.partial_fit(row, np.array([label]), **self.more)
+        self.more = {}
+
+    def forecast_one(self, row):
+        """Return class probabilities of a row; None where all rows so far wait for their block."""
+        if getattr(self.model.forest_, "position", None) == 0:
+            return None
+        return self.model.predict_proba(row)[0]
+
+
 BATCH = ("extra_trees", "lightgbm", "random_forest")
 PEERS = {
+    "capymoa_arf": capymoa_arf,
+    "capymoa_leveraging": capymoa_leveraging,
+    "capymoa_srp": capymoa_srp,
     "onelearn": onelearn,
     "dmondrian": dmondrian,
     "extra_trees": extra_trees,
@@ -171,7 +274,9 @@ PEERS = {
     "random_forest": random_forest,
     "river_amf": river_amf,
     "river_arf": river_arf,
+    "river_hat": river_hat,
     "river_hoeffding": river_hoeffding,
+    "river_srp": river_srp,
     "scikit_garden": scikit_garden,
 }
 # Those whose partial_fit is told the classes, which the first rows may lack.
@@ -219,6 +324,85 @@ def run(args, X, y, X_test, n_classes):
     return predictions, np.concatenate(before) if before else None, times
 
 
+def memory(name):
+    """Return MiB of this process's memory: VmRSS, or VmHWM, the most since `forget_most`."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(name):
+            return int(line.split()[1]) / 1024
+    raise LookupError(name)
+
+
+def forget_most():
+    """Let the most memory be that of now."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def prequential(args, X, y, X_test, n_classes):
+    """Forecast each row of a stream with the labels that are known by then, once.
+
+    Returns no predictions of test rows; forecasts of all rows, each of sum 1, where classes are
+    alike before the first label, and where a model has no forecast; processor seconds, and the
+    most MiB beyond those before. Of this package's forests, at a delay of one row, also the seconds
+    in which they do it in calls of many rows.
+    """
+    forget_most()
+    before = memory("VmRSS")
+    way = in_calls if args.in_calls else row_by_row
+    found, times = way(args, X, y, n_classes)
+    times["peak_mib"] = memory("VmHWM") - before
+    if args.peer == "dmondrian" and args.delay == 1 and not args.in_calls:
+        times.update(in_calls(args, X, y, n_classes)[1])
+    return X_test[:0], found, times
+
+
+def row_by_row(args, X, y, n_classes):
+    """Return forecasts as `prequential` does, and seconds; rows come one at a time."""
+    model = PEERS[args.peer](args, n_classes)
+    if not hasattr(model, "forecast_one"):
+        model = SingleRows(model, n_classes)
+    rows, labels, known = model.prepare(X), y.tolist(), 0
+    found = np.full((len(X), n_classes), 1.0 / n_classes)
+    clock = time.process_time()
+    for t in range(len(X)):
+        until = t // args.delay * args.delay if args.in_blocks else t + 1 - args.delay
+        for earlier in range(known, until):
+            model.learn_one(rows[earlier], labels[earlier])
+        known = max(known, until)
+        forecast = model.forecast_one(rows[t]) if known else None
+        total = 0.0 if forecast is None else sum(forecast)
+        if total > 0.0:
+            found[t] = forecast
+            found[t] /= total
+    return found, {"cpu_seconds": time.process_time() - clock}
+
+
+def in_calls(args, X, y, n_classes):
+    """Return what forests of this package forecast of all rows in one call, and seconds.
+
+    Forests that follow a stream say of each row what they would have said row by row, at their own
+    delay. The others' forecasts are those of settings that no first rows have chosen.
+    """
+    from dmondrian.prequential.forecasts import forecast_and_learn_all, mean_over_trees
+
+    model = dmondrian(args, n_classes)
+    model.partial_fit(X[:1], y[:1], classes=np.arange(n_classes))
+    forest, rows, labels = model.forest_, X[1:], y[1:].astype(np.float64)
+    found = np.full((len(X), n_classes), 1.0 / n_classes)
+    clock = time.process_time()
+    if hasattr(forest, "forecast_and_learn"):
+        first = 1 if forest.position else 0  # it waits for its block, and is forecast with it
+        past = forest.forecast_and_learn(rows, labels)
+        found[first : first + len(past)] = past
+        rest = X[first + len(past) :]  # of a block that is not full
+        if forest.position and len(rest):
+            found[first + len(past) :] = forest.predict_proba(rest)
+    else:
+        n_trees = args.trees
+        sums = forecast_and_learn_all(forest, rows, labels, position=1, n_trees=n_trees).sums
+        found[1:] = mean_over_trees([sums], n_trees)
+    return found, {"calls_cpu_seconds": time.process_time() - clock}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("peer", choices=sorted(PEERS))
@@ -229,6 +413,9 @@ def main():
     parser.add_argument("--parameters", default="{}", help="JSON, this package's only")
     parser.add_argument("--max-train", type=int, help="first rows to learn from")
     parser.add_argument("--progressive", action="store_true", help="predict before learning, too")
+    parser.add_argument("--delay", type=int, help="rows after which the label of a row is known")
+    parser.add_argument("--in-blocks", action="store_true", help="labels come --delay at a time")
+    parser.add_argument("--in-calls", action="store_true", help="this package's: all in a call")
     parser.add_argument("--max-test", type=int, help="first rows to predict")
     parser.add_argument("--warm-rows", type=int, default=WARM_ROWS)
     parser.add_argument("--at-hand", type=int, default=0, help="MiB of memory made ready for a run")
@@ -243,15 +430,17 @@ def main():
     answers, sys.stdout = sys.stdout, sys.stderr
     start = time.perf_counter()
     warm = slice(0, args.warm_rows)
-    predictions, before, _ = run(args, X[warm], y[warm], X_test[warm], n_classes)
+    way = run if args.delay is None else prequential
+    at_once = argparse.Namespace(**{**vars(args), "delay": 1, "in_blocks": False})
+    predictions, before, _ = way(at_once, X[warm], y[warm], X_test[warm], n_classes)
     answers.write(json.dumps({"warm_seconds": time.perf_counter() - start}) + "\n")
     answers.flush()
     first = slice(0, min(WARM_ROWS, args.warm_rows))
     for _ in sys.stdin:
         np.ones(args.at_hand << 17)  # of 8 bytes; and given back to the kernel
         # That emptied the caches, and this brings code back; not that of the search for scales.
-        run(args, X[first], y[first], X_test[first], n_classes)
-        predictions, before, times = run(args, X, y, X_test, n_classes)
+        way(at_once, X[first], y[first], X_test[first], n_classes)
+        predictions, before, times = way(args, X, y, X_test, n_classes)
         answers.write(json.dumps({**times, "n_train": len(X), "n_test": len(X_test)}) + "\n")
         answers.flush()
     told = {} if before is None else {"before": before}

@@ -24,6 +24,7 @@ def test_all_scripts_are_run_by_the_one_command() -> None:
     named = {
         path.stem for path in (ROOT / "benchmarks").glob("*.py") if "def main(" in path.read_text()
     }
+    named |= {path.parent.name for path in (ROOT / "benchmarks").glob("*/__main__.py")}
     kernel = {f"kernel.{path.stem}" for path in (ROOT / "benchmarks/kernel").glob("*_*.py")}
     assert named - {"__main__", "pages", "summary"} | kernel - {"kernel.__init__"} == set(NAMES)
 
