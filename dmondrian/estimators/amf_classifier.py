@@ -18,7 +18,7 @@ from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ParameterError
 from dmondrian.estimators._sklearn_private import Interval, StrOptions
 from dmondrian.estimators.classifier import ForestClassifier
-from dmondrian.estimators.memory_check import check_room
+from dmondrian.estimators.memory_check import check_memory
 from dmondrian.tuning.auto_settings import LAST, START_ALPHA
 
 if TYPE_CHECKING:
@@ -310,7 +310,7 @@ class AMFClassifier(ForestClassifier):
         if self.drift is None:
             return super()._new_forest(n_features, n_classes)
         parameters = self._forest_parameters(n_features, n_classes)
-        check_room(parameters, int(self.n_estimators))
+        check_memory(parameters, int(self.n_estimators))
         self._begun_with = self._lasting_params()
         self.__dict__.pop("_is_of_run", None)
         return DriftForest(parameters, range(self.n_estimators), delay=int(self.delay))
