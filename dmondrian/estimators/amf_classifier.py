@@ -103,8 +103,10 @@ class AMFClassifier(ForestClassifier):
         With ``drift="follow"``, how many rows get their labels together: the weights of mixtures
         are learned from forecasts that know no label of the same block of ``delay`` rows. Say
         how the forest will be asked: 1 where each label is known before the next row is
-        predicted, the rows of a file where a file is predicted before any of its labels is
-        known. 1 to 2^20.
+        predicted, the rows of a batch where a batch is predicted before any of its labels is
+        known. Trees younger than ``delay`` are not mixed. 1 to 1024: weights that were learned
+        at one delay do not suit a longer one, and a file of many more rows is better predicted
+        by ``drift=None``.
     random_state : int, RandomState instance or None, default=None
         Seed of all draws. With an int, the forest is a pure function of the parameters
         and the rows in order, whatever the cuts between calls or the number of threads.

@@ -103,6 +103,22 @@ def test_a_block_is_forecast_by_the_state_before_it() -> None:
     np.testing.assert_array_equal(before.predict_proba(X[120:]), told[120:])
 
 
+def test_trees_younger_than_the_delay_are_not_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = switching(256)
+    forest, _ = learned(X, y, delay=64)
+    assert Ages(5, 7).n_younger_than(64) == 1
+    told = forest.predict_proba(X[:5])
+    forecast = Member.forecast
+
+    def without_the_youngest(self: Member, inputs: np.ndarray, *others: Any) -> None:
+        forecast(self, inputs, *others)
+        assert not np.array_equal(inputs[1], inputs[0])
+        inputs[1] = np.nan
+
+    monkeypatch.setattr(Member, "forecast", without_the_youngest)
+    np.testing.assert_array_equal(forest.predict_proba(X[:5]), told)
+
+
 def test_permuted_labels_cost_their_entropy() -> None:
     X, _ = switching(2000)
     y = (np.random.default_rng(4).random(2000) < 0.3).astype(int)
