@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from dmondrian import AMFClassifier
+from dmondrian.drift import drift_forest
 from dmondrian.drift import member as member_module
 from dmondrian.drift.drift_forest import DriftForest
 from dmondrian.drift.member import Ages, Member
@@ -101,6 +102,17 @@ def test_a_block_is_forecast_by_the_state_before_it() -> None:
     before = forest_of(delay=40)
     before.update(X[:120], y[:120].astype(float))
     np.testing.assert_array_equal(before.predict_proba(X[120:]), told[120:])
+
+
+@pytest.mark.parametrize("delay", [1, 40])
+def test_the_size_of_pieces_changes_nothing(monkeypatch: pytest.MonkeyPatch, delay: int) -> None:
+    X, y = switching(200)
+    forest, told = learned(X, y, delay=delay)
+    monkeypatch.setattr(drift_forest, "_LEAST_ROWS", 7)
+    monkeypatch.setattr(drift_forest, "_MOST_ROWS", 7)
+    other, found = learned(X, y, delay=delay)
+    np.testing.assert_array_equal(found, told)
+    assert pickle.dumps(other.state()) == pickle.dumps(forest.state())
 
 
 def test_trees_younger_than_the_delay_are_not_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
