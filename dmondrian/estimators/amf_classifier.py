@@ -96,7 +96,7 @@ class AMFClassifier(ForestClassifier):
         that disagree is less sure than it should be. See Notes.
     drift : {"follow"} or None, default=None
         None never forgets. "follow" surrounds each tree with trees of all ages, mixed by what
-        they forecast of late; see Notes. It takes five to fifteen times as long, and settings
+        they forecast of late; see Notes. It takes nine to fourteen times as long, and settings
         that are "auto" are not chosen from the first rows: ``alpha`` is 0.5 / K, columns have no
         scales but those that young trees find for themselves, and no units.
     delay : int, default=1
@@ -169,8 +169,8 @@ class AMFClassifier(ForestClassifier):
     three rates; feature scales of a new tree are what splits on each column were worth of late. A
     member mixes the logarithms of these forecasts by gradient steps at three rates, and the forest
     mixes members. For any start r, and any t once the smallest tree has its rows, some tree has
-    seen only rows after r, and at least a quarter of those up to 2^15; on every interval the
-    mixture of a member loses at most D / (2 rate) + rate G / 2 more than any fixed weights w of its
+    seen only rows after r, and at least a quarter of these, or 2^15 if that is fewer; on every
+    interval the mixture of a member loses at most D / (2 rate) + rate G / 2 more than any fixed weights w of its
     trees, D the squared distance of w from the weights at its start and G the sum of squared
     gradients (before the cost of choosing among rates: at most ln 8000 and 0.0005 a row).
 
@@ -318,13 +318,12 @@ class AMFClassifier(ForestClassifier):
         return DriftForest(parameters, range(self.n_estimators), delay=int(self.delay))
 
     def _mean_prediction(self, X: Any) -> np.ndarray:
-        if self.drift is None:
-            return super()._mean_prediction(X)
         with self._turns.reading():
-            rows = self._check_rows(X)
-            forest = self.forest_
-            assert isinstance(forest, DriftForest)
-            return forest.predict_proba(rows, self._n_threads(len(rows)))
+            forest = self.__dict__.get("forest_")
+            if isinstance(forest, DriftForest):  # whatever ``drift`` was set to since
+                rows = self._check_rows(X)
+                return forest.predict_proba(rows, self._n_threads(len(rows)))
+        return super()._mean_prediction(X)
 
     @property
     def alpha_(self) -> float:

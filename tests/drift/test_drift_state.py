@@ -149,6 +149,17 @@ def test_what_needs_sums_over_trees_is_refused_with_the_reason() -> None:
         model._check_run()
 
 
+def test_parameters_that_were_set_since_do_not_change_the_forest() -> None:
+    X, y = switching(80)
+    for before, since in (("follow", None), (None, "follow")):
+        model = AMFClassifier(2, drift=before, random_state=0).fit(X, y)
+        told = model.predict_proba(X)
+        model.set_params(drift=since)
+        np.testing.assert_array_equal(model.predict_proba(X), told)
+        with pytest.raises(ParameterError, match="parameters changed"):
+            model.partial_fit(X, y)
+
+
 def test_no_row_was_learned_while_the_first_block_is_not_full() -> None:
     X, y = switching(80)
     model = AMFClassifier(2, drift="follow", delay=100, random_state=0).fit(X, y)
