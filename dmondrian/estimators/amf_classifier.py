@@ -170,13 +170,14 @@ class AMFClassifier(ForestClassifier):
     member mixes the logarithms of these forecasts by gradient steps at three rates, and the forest
     mixes members. For any start r, and any t once the smallest tree has its rows, some tree has
     seen only rows after r, and at least a quarter of these, or 2^15 if that is fewer; on every
-    interval the mixture of a member loses at most D / (2 rate) + rate G / 2 more than any fixed weights w of its
-    trees, D the squared distance of w from the weights at its start and G the sum of squared
-    gradients (before the cost of choosing among rates: at most ln 8000 and 0.0005 a row).
+    interval the mixture of a member loses at most D / (2 rate) + rate G / 2 more than any fixed
+    weights w of its trees, D the squared distance of w from the weights at its start and G the sum
+    of squared gradients (before the cost of choosing among rates: at most ln 8000 and 0.0005 a row).
 
     Rows are numbered by their order alone; rows of weight 0 have no number. A row of weight w is
-    learned by trees as w rows would be, but takes one number, and moves the weights of mixtures w
-    times, 16 at most. Rows count from the first: with ``delay`` > 1 rows of a block that is not
+    learned by trees as w rows would be (whole weights up to 256; others in one piece, priced by the
+    forecast before it), but takes one number, and moves the weights of mixtures w times, 16 at
+    most. Rows count from the first: with ``delay`` > 1 rows of a block that is not
     full wait (they are part of the state), and predictions do not know them. The cut of rows
     into calls of ``partial_fit`` changes nothing, and is not a delay: of a chunk each row is
     forecast with all labels before its block known.
