@@ -172,7 +172,7 @@ class AMFClassifier(ForestClassifier):
     seen only rows after r, and at least a quarter of these, or 2^15 if that is fewer; on every
     interval the mixture of a member loses at most D / (2 rate) + rate G / 2 more than any fixed
     weights w of its trees, D the squared distance of w from the weights at its start and G the sum
-    of squared gradients (before the cost of choosing among rates: at most ln 8000 and 0.0005 a row).
+    of squared gradients (before the cost of choosing among rates: at most ln 8000 and .0005 a row).
 
     Rows are numbered by their order alone; rows of weight 0 have no number. A row of weight w is
     learned by trees as w rows would be (whole weights up to 256; others in one piece, priced by the
