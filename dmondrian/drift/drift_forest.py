@@ -8,7 +8,7 @@ of its weights.
 
 Labels come ``delay`` rows at a time: the rows of a block [i delay, (i + 1) delay) are forecast in
 the state before it, weights of mixtures included, and learned after its last row. Rows of a block
-that is not full wait.
+that is not full wait. In place of trees younger than ``delay`` the permanent one is mixed.
 
 Relies on :class:`dmondrian.forest.forest.Forest`. Promises that the state is a pure function of
 the parameters, the seed, the numbers of the members and the rows in order, whatever the cuts
@@ -335,6 +335,7 @@ class DriftForest(Forest):
             inputs = np.empty((member.n_inputs, *shape[1:]))
             inputs[0] = permanent[i]
             member.forecast(inputs, scaled, self.position)
+            inputs[1 : 1 + self.ages.n_younger_than(self.delay)] = inputs[0]
             told[i] = member.mixer.mix(inputs)
             if ahead is not None:
                 ahead[0][i].mix_and_step(inputs, *ahead[1:])

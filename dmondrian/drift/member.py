@@ -56,6 +56,10 @@ class Ages(NamedTuple):
         """Rates at which credits are forgotten."""
         return min(self.last, LARGEST_LEVEL) - self.first + 1
 
+    def n_younger_than(self, n_rows: int) -> int:
+        """Return how many octaves begin below an age of ``n_rows``."""
+        return sum(1 << k < n_rows for k in range(self.first, self.last + 1))
+
     def births_before(self, position: int) -> np.ndarray:
         """Return the row before which the tree in each place was born, int64 [S]; -1 for none.
 

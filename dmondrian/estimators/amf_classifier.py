@@ -96,15 +96,17 @@ class AMFClassifier(ForestClassifier):
         that disagree is less sure than it should be. See Notes.
     drift : {"follow"} or None, default=None
         None never forgets. "follow" surrounds each tree with trees of all ages, mixed by what
-        they forecast of late; see Notes. It takes five to fifteen times as long, and settings
+        they forecast of late; see Notes. It takes nine to fourteen times as long, and settings
         that are "auto" are not chosen from the first rows: ``alpha`` is 0.5 / K, columns have no
         scales but those that young trees find for themselves, and no units.
     delay : int, default=1
         With ``drift="follow"``, how many rows get their labels together: the weights of mixtures
         are learned from forecasts that know no label of the same block of ``delay`` rows. Say
         how the forest will be asked: 1 where each label is known before the next row is
-        predicted, the rows of a file where a file is predicted before any of its labels is
-        known. 1 to 2^20.
+        predicted, the rows of a batch where a batch is predicted before any of its labels is
+        known. Trees younger than ``delay`` are not mixed. 1 to 1024: weights that were learned
+        at one delay do not suit a longer one, and a file of many more rows is better predicted
+        by ``drift=None``.
     random_state : int, RandomState instance or None, default=None
         Seed of all draws. With an int, the forest is a pure function of the parameters
         and the rows in order, whatever the cuts between calls or the number of threads.
@@ -167,14 +169,15 @@ class AMFClassifier(ForestClassifier):
     three rates; feature scales of a new tree are what splits on each column were worth of late. A
     member mixes the logarithms of these forecasts by gradient steps at three rates, and the forest
     mixes members. For any start r, and any t once the smallest tree has its rows, some tree has
-    seen only rows after r, and at least a quarter of those up to 2^15; on every interval the
-    mixture of a member loses at most D / (2 rate) + rate G / 2 more than any fixed weights w of its
-    trees, D the squared distance of w from the weights at its start and G the sum of squared
-    gradients (before the cost of choosing among rates: at most ln 8000 and 0.0005 a row).
+    seen only rows after r, and at least a quarter of these, or 2^15 if that is fewer; on every
+    interval the mixture of a member loses at most D / (2 rate) + rate G / 2 more than any fixed
+    weights w of its trees, D the squared distance of w from the weights at its start and G the sum
+    of squared gradients (before the cost of choosing among rates: at most ln 8000 and .0005 a row).
 
     Rows are numbered by their order alone; rows of weight 0 have no number. A row of weight w is
-    learned by trees as w rows would be, but takes one number, and moves the weights of mixtures w
-    times, 16 at most. Rows count from the first: with ``delay`` > 1 rows of a block that is not
+    learned by trees as w rows would be (whole weights up to 256; others in one piece, priced by the
+    forecast before it), but takes one number, and moves the weights of mixtures w times, 16 at
+    most. Rows count from the first: with ``delay`` > 1 rows of a block that is not
     full wait (they are part of the state), and predictions do not know them. The cut of rows
     into calls of ``partial_fit`` changes nothing, and is not a delay: of a chunk each row is
     forecast with all labels before its block known.
@@ -316,13 +319,12 @@ class AMFClassifier(ForestClassifier):
         return DriftForest(parameters, range(self.n_estimators), delay=int(self.delay))
 
     def _mean_prediction(self, X: Any) -> np.ndarray:
-        if self.drift is None:
-            return super()._mean_prediction(X)
         with self._turns.reading():
-            rows = self._check_rows(X)
-            forest = self.forest_
-            assert isinstance(forest, DriftForest)
-            return forest.predict_proba(rows, self._n_threads(len(rows)))
+            forest = self.__dict__.get("forest_")
+            if isinstance(forest, DriftForest):  # whatever ``drift`` was set to since
+                rows = self._check_rows(X)
+                return forest.predict_proba(rows, self._n_threads(len(rows)))
+        return super()._mean_prediction(X)
 
     @property
     def alpha_(self) -> float:

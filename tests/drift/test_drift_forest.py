@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from dmondrian import AMFClassifier
+from dmondrian.drift import drift_forest
 from dmondrian.drift import member as member_module
 from dmondrian.drift.drift_forest import DriftForest
 from dmondrian.drift.member import Ages, Member
@@ -101,6 +102,33 @@ def test_a_block_is_forecast_by_the_state_before_it() -> None:
     before = forest_of(delay=40)
     before.update(X[:120], y[:120].astype(float))
     np.testing.assert_array_equal(before.predict_proba(X[120:]), told[120:])
+
+
+@pytest.mark.parametrize("delay", [1, 40])
+def test_the_size_of_pieces_changes_nothing(monkeypatch: pytest.MonkeyPatch, delay: int) -> None:
+    X, y = switching(200)
+    forest, told = learned(X, y, delay=delay)
+    monkeypatch.setattr(drift_forest, "_LEAST_ROWS", 7)
+    monkeypatch.setattr(drift_forest, "_MOST_ROWS", 7)
+    other, found = learned(X, y, delay=delay)
+    np.testing.assert_array_equal(found, told)
+    assert pickle.dumps(other.state()) == pickle.dumps(forest.state())
+
+
+def test_trees_younger_than_the_delay_are_not_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = switching(256)
+    forest, _ = learned(X, y, delay=64)
+    assert Ages(5, 7).n_younger_than(64) == 1
+    told = forest.predict_proba(X[:5])
+    forecast = Member.forecast
+
+    def without_the_youngest(self: Member, inputs: np.ndarray, *others: Any) -> None:
+        forecast(self, inputs, *others)
+        assert not np.array_equal(inputs[1], inputs[0])
+        inputs[1] = np.nan
+
+    monkeypatch.setattr(Member, "forecast", without_the_youngest)
+    np.testing.assert_array_equal(forest.predict_proba(X[:5]), told)
 
 
 def test_permuted_labels_cost_their_entropy() -> None:

@@ -131,7 +131,7 @@ def test_a_delay_without_drift_and_values_out_of_range_are_refused() -> None:
     X, y = switching(50)
     with pytest.raises(ParameterError, match="delay=3"):
         AMFClassifier(2, delay=3).fit(X, y)
-    for wrong in ({"delay": 0}, {"delay": 2**20 + 1}, {"drift": "adwin"}):
+    for wrong in ({"delay": 0}, {"delay": 1025}, {"drift": "adwin"}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             AMFClassifier(2, **{"drift": "follow", **wrong}).fit(X, y)  # type: ignore[arg-type]
 
@@ -147,6 +147,17 @@ def test_what_needs_sums_over_trees_is_refused_with_the_reason() -> None:
         DriftForest.join([])
     with pytest.raises(DMondrianError, match="cluster"):
         model._check_run()
+
+
+def test_parameters_that_were_set_since_do_not_change_the_forest() -> None:
+    X, y = switching(80)
+    for before, since in (("follow", None), (None, "follow")):
+        model = AMFClassifier(2, drift=before, random_state=0).fit(X, y)
+        told = model.predict_proba(X)
+        model.set_params(drift=since)
+        np.testing.assert_array_equal(model.predict_proba(X), told)
+        with pytest.raises(ParameterError, match="parameters changed"):
+            model.partial_fit(X, y)
 
 
 def test_no_row_was_learned_while_the_first_block_is_not_full() -> None:
