@@ -21,15 +21,15 @@ FORESTS = """
 import hashlib, json
 import numpy as np
 from dmondrian import AMFClassifier
-from dmondrian.ensemble import node_order
+from dmondrian.ensemble import tree_store
 from dmondrian.estimators import single_row
 from dmondrian.tree import prefetch
 
-node_order._LEAST = node_order._LEAST_ALONE = 64
-node_order._DEEP = 0.0
+tree_store._LEAST = tree_store._LEAST_ALONE = 64
+tree_store._DEEP = 0.0
 passed = []
-learn = single_row._learn_plain_row
-single_row._learn_plain_row = lambda *given: passed.append(0) or learn(*given)
+learn = single_row.SingleRow.learn
+single_row.SingleRow.learn = lambda *given: passed.append(0) or learn(*given)
 rng = np.random.default_rng(0)
 X = rng.random((700, 12)).astype(np.float32)
 X[:, 9:] = X[:, 9:] > 0.5  # bits
@@ -49,7 +49,7 @@ print(json.dumps({
     "int16": len(tree.columns.stepped) > 0,
     "reorder": len(tree.ids) > 0,
     "single_row": len(passed) > 0,
-    "flat": forest.forest_.frozen.kept is not None,
+    "flat": forest.forest_.predictor.frozen.kept is not None,
     "look_ahead": prefetch.N_AHEAD > 1,
 }))
 """

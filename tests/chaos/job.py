@@ -96,9 +96,9 @@ def _watch_losses() -> None:
             is_moving[0] = False
 
     def hasten(self: Coordinator, now: float) -> None:
-        for address in _silent & self._heard.keys():
-            if now - self._heard[address] > SILENCE:
-                self._heard[address] = -float("inf")
+        for address in _silent & self._last_answer.keys():
+            if now - self._last_answer[address] > SILENCE:
+                self._last_answer[address] = -float("inf")
         check(self, now)
 
     Coordinator._lose = watch  # type: ignore[method-assign]  # in this process only
