@@ -33,13 +33,11 @@ TERMS = ["shelf", "relay", "inbox", "fleet", "teller"]
 REFUSED = re.compile(rf"\b({'|'.join(WORDS + TERMS)})\b", re.IGNORECASE)
 
 # Packages and modules of dmondrian that still have such words.
-NOT_YET = {
-    "_atomic_write", "_numba", "_text", "checkpoint", "cli", "displays", "ensemble", "estimators",
-    "forest", "frames", "growth", "joint_fit", "kernel_machine", "losses", "prequential", "report",
-    "rules", "stats", "tree", "tuning", "uncertainty",
-}  # fmt: skip
+NOT_YET = {"drift"}
 # Parts of lines that may have one, with the reason.
-ALLOWED: dict[str, str] = {}
+ALLOWED = {
+    '"told"': "key of the progress in a heartbeat, which earlier versions write and read",
+}
 PACKAGES = sorted(
     path.stem
     for path in ROOT.iterdir()
