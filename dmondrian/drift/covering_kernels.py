@@ -121,11 +121,11 @@ def forecast_way(loss, tree, x, y, own, out, noted, credits, visits):
             for c in range(n_classes):
                 out[c] += rest * share * own[c]
         if y >= 0:
-            told = own[y] if matters else forecast_of_class(loss, tree, u, y)
+            forecast = own[y] if matters else forecast_of_class(loss, tree, u, y)
             if depth > 0:
-                credits[column] += rest * (told - before)
+                credits[column] += rest * (forecast - before)
                 visits[column] += rest
-            before = told
+            before = forecast
         if is_leaf:
             return v, depth
         rest *= 1.0 - share
@@ -188,13 +188,13 @@ def write_scales(covering, credits, visits, scales):
     prior = _PRIOR_SHARE * whole / d + _PRIOR_VISITS
     for j in range(d):
         largest = max(largest, credits[j] / (visits[j] + prior))
-    is_told = covering.power > 0 and whole >= _LEAST_VISITS and largest > 0.0
+    is_known = covering.power > 0 and whole >= _LEAST_VISITS and largest > 0.0
     for j in range(d):
-        if is_told:
+        if is_known:
             total += powered(credits[j] / (visits[j] + prior) / largest, covering.power)
     for j in range(d):
         scale = 1.0
-        if is_told:
+        if is_known:
             share = powered(credits[j] / (visits[j] + prior) / largest, covering.power) / total
             scale = covering.floor + (1.0 - covering.floor) * d * share
         scales[j] = np.float32(scale)
@@ -211,10 +211,10 @@ def powered(rate, power):
 
 
 @inline
-def lacks_room(covering, table, columns, scratch, caps, births, replaced, m):
-    """Return the first place whose tree has no room for ``m`` rows more, or -1.
+def full_place(covering, table, columns, scratch, caps, births, replaced, m):
+    """Return the first place whose tree cannot take ``m`` rows more, or -1.
 
-    The tree that is ``replaced`` does not count: a new one has room for 2^first rows.
+    The tree that is ``replaced`` does not count: a new one has capacity for 2^first rows.
     """
     for s in range(births.shape[0]):
         if births[s] >= 0 and s != replaced:
@@ -232,9 +232,9 @@ def learn_rows(
 ):  # fmt: skip
     """Forecast and learn rows from ``start`` on, in all trees of a member.
 
-    Writes what the tree of each octave said of a row just before it learned it to ``forecasts``
+    Writes the forecast by the tree of each octave, just before it learned the row, to ``forecasts``
     float64 [1 + k, n, K], from 1 on; where there is no such tree what stands in the first, that of
-    a permanent tree. Stops where a tree lacks room: ``reached`` int64 [2] takes the row, and the
+    a permanent tree. Stops where a tree is full: ``reached`` int64 [2] takes the row, and the
     place of that tree or -1. O(trees (depth K + nodes that leave the row out * d)) for a row.
 
     Parameters
@@ -272,7 +272,7 @@ def learn_rows(
         into = at & (step - 1)
         m = min(step - into, n - start)
         replaced = place_at(covering, at) if into == 0 else np.int64(-1)
-        lacking = lacks_room(covering, table, columns, scratch, caps, births, replaced, m)
+        lacking = full_place(covering, table, columns, scratch, caps, births, replaced, m)
         if lacking >= 0:
             reached[0], reached[1] = start, lacking
             return

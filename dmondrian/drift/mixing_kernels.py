@@ -3,7 +3,7 @@
 Each of E experts forecasts q_e(c) in proportion to exp(sum_g w_eg z_g(c)), z_g the logarithm of
 input g less its mean over classes; its weights descend the log loss, which is convex in them, by
 steps of a rate of its own (Zinkevich, 2003; geometric mixing as in Mattern, 2013, "Linear and
-geometric mixtures"). What is told is the mean of the experts by weights v_e, updated by the
+geometric mixtures"). The mixture is the mean of the experts by weights v_e, updated by the
 probability that each gave to the label, a share of them spread anew (Herbster, Warmuth, 1998).
 
 Inputs count as at least ``FLOOR``. Logarithms and exponentials are the library's own, and rows are
@@ -94,9 +94,9 @@ def mix_rows(inputs, weights, outer, used, out):
     ``weights`` float64 [E, G], ``outer`` [E]; expert e takes the inputs where ``used`` bool [E, G].
     """
     n_inputs, n_experts, n_classes = inputs.shape[0], outer.shape[0], out.shape[1]
-    memory, told = np.empty((n_inputs, n_classes)), np.empty((n_experts, n_classes))
+    memory, shares = np.empty((n_inputs, n_classes)), np.empty((n_experts, n_classes))
     for r in range(out.shape[0]):
-        logs, experts = unowned(memory), unowned(told)
+        logs, experts = unowned(memory), unowned(shares)
         write_centred_logs(inputs, r, logs)
         write_experts(logs, weights, used, experts)
         write_mean(experts, outer, out[r])
@@ -110,9 +110,9 @@ def mix_and_step(inputs, weights, outer, used, rates, share, y, w, out):
     ``w`` [n] or [0] weights > 0: a weight of so many steps is taken in as many, up to 16.
     """
     n_inputs, n_experts, n_classes = inputs.shape[0], outer.shape[0], out.shape[1]
-    memory, told = np.empty((n_inputs, n_classes)), np.empty((n_experts, n_classes))
+    memory, shares = np.empty((n_inputs, n_classes)), np.empty((n_experts, n_classes))
     for r in range(out.shape[0]):
-        logs, experts = unowned(memory), unowned(told)
+        logs, experts = unowned(memory), unowned(shares)
         write_centred_logs(inputs, r, logs)
         write_experts(logs, weights, used, experts)
         write_mean(experts, outer, out[r])

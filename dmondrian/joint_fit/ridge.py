@@ -227,7 +227,7 @@ class Exact:
         return max(math.fsum(self._squares[1]) - math.fsum(total * (mean - origin) ** 2), 0.0)
 
     def square_of_scale(self) -> float:
-        """Return s^2, or its posterior mean: inf for up to two labels, which have no variance."""
+        """Return s^2, or its posterior mean: inf for up to two labels, too few for a variance."""
         if self._joint.scale is not None:
             return self._joint.scale**2
         squares, n = self.centred_squares(), float(self._moments[0]) * self._joint.n_outputs
