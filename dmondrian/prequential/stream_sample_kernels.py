@@ -36,7 +36,7 @@ def marks_below(total, density):
 
 @inline
 def total_after(total, w):
-    """Return the total weight after a row of weight ``w``, as ``learn_row`` adds it."""
+    """Return the total weight after a row of weight ``w``, as ``learn_in_parts`` adds it."""
     if w <= MAX_REPEATS and w == np.floor(w):
         for _ in range(int(w)):
             total += 1.0
