@@ -69,8 +69,8 @@ FILES = {
         "tests/tree/test_box_encoding.py",
     ),
     "single_row": (
-        "dmondrian/ensemble/single_row.py", "dmondrian/ensemble/single_row_kernels.py",
-        "dmondrian/estimators/single_row.py", "tests/estimators/test_single_row.py",
+        "dmondrian/estimators/single_row.py", "dmondrian/estimators/single_row_kernels.py",
+        "tests/estimators/test_single_row.py",
         "tests/estimators/test_single_row_refused.py",
     ),
     "flat": ("dmondrian/ensemble/predictor", "tests/ensemble/predictor"),

@@ -53,7 +53,7 @@ def write_whole(out: str | PathLike[str], data: bytes, kind: str, begins: bytes)
         There is no such folder, the file cannot be written, or something else is there.
     """
     file = Path(out)
-    with _told(file):
+    with _naming_errors(file):
         _refuse_other(file, kind, begins)
         _replace(file, data)
     return file
@@ -68,7 +68,7 @@ def check_whole(out: str | PathLike[str], kind: str, begins: bytes) -> None:
         As `write_whole`.
     """
     file = Path(out)
-    with _told(file):
+    with _naming_errors(file):
         _refuse_other(file, kind, begins)
         probe = _beside(file, "probe")
         probe.touch()
@@ -76,8 +76,8 @@ def check_whole(out: str | PathLike[str], kind: str, begins: bytes) -> None:
 
 
 @contextmanager
-def _told(file: Path) -> Iterator[None]:
-    """Say of which file an error of the system is."""
+def _naming_errors(file: Path) -> Iterator[None]:
+    """Raise errors of the system as ones that name the file."""
     try:
         yield
     except OSError as error:

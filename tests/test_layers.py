@@ -54,7 +54,7 @@ FACES = {
 CHOICES = tuple(
     f"dmondrian.{name}" for name in ("growth", "stats", "losses", "rules", "ensemble.settings")
 )
-COMPILED = {"allocating", "apart", "hook", "implements", "inner", "instead_of", "kernel"}
+COMPILED = {"allocating", "noinline", "hook", "implements", "inline", "intrinsic", "kernel"}
 # Folders of tests that are about a way to test, or about another folder of the repository.
 TECHNIQUES = {"benchmarks", "chaos", "cluster", "contracts", "laws", "reference", "resources"}
 

@@ -13,14 +13,14 @@ import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 
-from dmondrian._numba.jit import instead_of
+from dmondrian._numba.jit import intrinsic
 from dmondrian._numba.uncounted import uncounted
 
 CACHE_LINE = 64  # bytes
 _TWO_LINES = CACHE_LINE + 8  # bytes of doubles that lie in no more, wherever they begin
 
 
-def borrow(array: Any) -> Any:
+def unowned(array: Any) -> Any:
     """Return an array that a kernel made without its reference count.
 
     Every slice of a counted array costs two atomic operations. The array vanishes after the last
@@ -30,7 +30,7 @@ def borrow(array: Any) -> Any:
     return array
 
 
-@instead_of(borrow)
+@intrinsic(unowned)
 def _without_owner(typing_context, array):  # type: ignore[no-untyped-def]  # numba's signature
     def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # as above
         return uncounted(context, builder, array, args[0])
@@ -60,7 +60,7 @@ def _place_array(context, builder, kind, address, shape):  # type: ignore[no-unt
     return array._getvalue()
 
 
-@instead_of(array_at, is_needed=True)
+@intrinsic(array_at, is_needed=True)
 def _array_at(typing_context, address, shape, dtype):  # type: ignore[no-untyped-def]  # as above
     kind = types.Array(dtype.dtype, shape.count, "C")
 
@@ -72,13 +72,13 @@ def _array_at(typing_context, address, shape, dtype):  # type: ignore[no-untyped
     return kind(types.int64, lengths, dtype), generate
 
 
-def in_a_row(array: Any) -> Any:
+def flat_view(array: Any) -> Any:
     """Return the elements of ``array``, C-contiguous, as an array of one dimension, borrowed."""
     return array.reshape(-1)
 
 
-@instead_of(in_a_row)
-def _in_a_row(typing_context, array):  # type: ignore[no-untyped-def]  # numba's signature
+@intrinsic(flat_view)
+def _flat_view(typing_context, array):  # type: ignore[no-untyped-def]  # numba's signature
     if array.layout != "C":
         return None
     kind = array.copy(ndim=1)
@@ -105,7 +105,7 @@ def prefetch_word(array: Any, place: Any) -> None:
     """Ask for the cache line of ``array[place]``, of one dimension; changes nothing."""
 
 
-@instead_of(prefetch_word, mechanism="prefetch")
+@intrinsic(prefetch_word, mechanism="prefetch")
 def _prefetch_word(typing_context, array, place):  # type: ignore[no-untyped-def]  # as above
     def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # as above
         view = context.make_array(array)(context, builder, args[0])
@@ -119,7 +119,7 @@ def prefetch(array: Any, row: Any) -> None:
     """Ask for the cache lines of ``array[row]``, C-contiguous; changes nothing."""
 
 
-@instead_of(prefetch, mechanism="prefetch")
+@intrinsic(prefetch, mechanism="prefetch")
 def _prefetch_row(typing_context, array, row):  # type: ignore[no-untyped-def]  # as above
     def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # as above
         view = context.make_array(array)(context, builder, args[0])
@@ -145,7 +145,7 @@ def _prefetch_row(typing_context, array, row):  # type: ignore[no-untyped-def]  
     return types.none(array, types.int64), generate
 
 
-def step_up(number: Any, guess: Any, level: Any) -> Any:
+def speculate(number: Any, guess: Any, level: Any) -> Any:
     """Return ``number`` and, where it is ``guess``, ``level`` - 1, else ``level``.
 
     Where it is, the processor need not wait for it to go on.
@@ -153,8 +153,8 @@ def step_up(number: Any, guess: Any, level: Any) -> Any:
     return number, level - 1 if number == guess else level
 
 
-@instead_of(step_up, mechanism="speculation")
-def _step_up(typing_context, number, guess, level):  # type: ignore[no-untyped-def]  # numba's signature
+@intrinsic(speculate, mechanism="speculation")
+def _speculate(typing_context, number, guess, level):  # type: ignore[no-untyped-def]  # numba's signature
     def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # as above
         kind = args[0].type
         hidden = ir.InlineAsm(ir.FunctionType(kind, [kind]), "", "=r,0", side_effect=True)
@@ -171,7 +171,7 @@ def _step_up(typing_context, number, guess, level):  # type: ignore[no-untyped-d
     return pair(types.int64, types.int64, types.int64), generate
 
 
-def bring(array: Any) -> None:
+def stream(array: Any) -> None:
     """Read a word of each cache line of ``array``, C-contiguous, in order; changes nothing.
 
     Its elements take 4 bytes or more. The memory gives lines in order many times as fast as single
@@ -180,8 +180,8 @@ def bring(array: Any) -> None:
     """
 
 
-@instead_of(bring, mechanism="prefetch")
-def _bring(typing_context, array):  # type: ignore[no-untyped-def]  # numba's signature
+@intrinsic(stream, mechanism="prefetch")
+def _stream(typing_context, array):  # type: ignore[no-untyped-def]  # numba's signature
     def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # as above
         view, word = context.make_array(array)(context, builder, args[0]), ir.IntType(32)
         n_bytes = builder.mul(view.nitems, view.itemsize)

@@ -101,26 +101,26 @@ def _part(function: Callable[..., Any], **options: bool) -> Any:
     return function if config.DISABLE_JIT else _mode.part(function, **options)
 
 
-def inner(function: Callable[..., Any]) -> Any:
+def inline(function: Callable[..., Any]) -> Any:
     """Compile a function that only kernels call; it is cached with its callers.
 
     It may make no arrays, and those that it returns are borrowed: where they lie in an array of a
-    kernel's own, that has to be handed over borrowed (``dmondrian._numba.intrinsics.borrow``).
+    kernel's own, that has to be handed over borrowed (``dmondrian._numba.intrinsics.unowned``).
     """
     return _part(function)
 
 
-def apart(function: Callable[..., Any]) -> Any:
-    """Compile a function as :func:`inner` does, with registers of its own: a call, not a copy."""
+def noinline(function: Callable[..., Any]) -> Any:
+    """Compile a function as :func:`inline` does, with registers of its own: a call, not a copy."""
     return _part(function, is_copied=False)
 
 
 def allocating(function: Callable[..., Any]) -> Any:
-    """Compile a function as :func:`apart` does, that may make arrays; it must not return any."""
+    """Compile a function as :func:`noinline` does, that may make arrays; it must not return any."""
     return _part(function, is_copied=False, allocates=True)
 
 
-def instead_of(
+def intrinsic(
     stub: Callable[..., Any], *, is_needed: bool = False, mechanism: str | None = None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Have kernels call what is defined, as for Numba's ``intrinsic``, where they name ``stub``.

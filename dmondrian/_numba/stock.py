@@ -1,7 +1,7 @@
 """Kernels compiled by Numba's public interface alone: later compiled, slower, the same results.
 
 ``DMONDRIAN_NUMBA_STOCK=1`` chooses it, and any version of Numba whose private parts were not
-tested. What :func:`dmondrian._numba.jit.instead_of` would replace by instructions of our own is
+tested. What :func:`dmondrian._numba.jit.intrinsic` would replace by instructions of our own is
 compiled from Python.
 
 Relies on ``njit``, ``overload`` and ``intrinsic``. Promises the results of

@@ -32,7 +32,7 @@ class _Kernel(CPUDispatcher):
     """A kernel as Python sees it; of one that was kept there is nothing that others could call."""
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
-        raise NumbaTypeError(f"{self.__name__} is a kernel: what is called by others is `inner`")
+        raise NumbaTypeError(f"{self.__name__} is a kernel: what is called by others is `inline`")
 
     def entry(self, arguments: tuple[Any, ...]) -> Any:
         """Return what is called with arguments of these types."""

@@ -100,7 +100,7 @@ class Lease:
         self.number = number
         self.is_asked_to_stop = is_asked_to_stop
         self._store = store
-        self._told: dict[str, Any] = {}
+        self._progress: dict[str, Any] = {}
         self._timeline: list[Sequence[float]] = []
         self._events: list[Mapping[str, Any]] = []
         self._count = 0
@@ -165,11 +165,11 @@ class Lease:
         timeline: Sequence[Sequence[float]] = (),
         events: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        """Say where the run stands, how it came there, and the newest events on the way.
+        """Set the progress of the run, its timeline, and the newest events.
 
         The next beat carries them.
         """
-        self._told, self._timeline, self._events = dict(progress), list(timeline), list(events)
+        self._progress, self._timeline, self._events = dict(progress), list(timeline), list(events)
 
     def end(self, outcome: str, error: str | None = None) -> None:
         """Say how it ended; the last beat carries it."""
@@ -215,7 +215,7 @@ class Lease:
 
     def _beat(self, state: str) -> None:
         self._count += 1
-        beat = {"count": self._count, "state": state, "at": time.time(), "told": self._told}
+        beat = {"count": self._count, "state": state, "at": time.time(), "told": self._progress}
         beat |= {"outcome": self._outcome, "error": self._error, "timeline": self._timeline}
         beat["events"] = self._events
         try:

@@ -19,7 +19,7 @@ from dmondrian.store import Store, open_store
 
 FORMAT = 1
 RUN_NAME = "run.json"
-# Says who wrote a run and may differ between the attempts of one run.
+# Versions of the packages that wrote a run; they may differ between the attempts of one run.
 VERSIONS_KEY = "created_by"
 PACKAGES = ("dmondrian", "numpy", "numba", "pyarrow", "obstore")
 ADVICE = "Restore it from a copy, or start again in another folder."

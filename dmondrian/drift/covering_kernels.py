@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._numba.intrinsics import borrow
-from dmondrian._numba.jit import inner, kernel
+from dmondrian._numba.intrinsics import unowned
+from dmondrian._numba.jit import inline, kernel
 from dmondrian.growth.range import Range
 from dmondrian.losses.discounted_kt import forecast_of_class
 from dmondrian.tree.address_table import tree_at
@@ -61,7 +61,7 @@ class Covering(NamedTuple):
     pause: bool  # do not split a leaf whose rows carry one label
 
 
-@inner
+@inline
 def exponent_at(covering, b):
     """Return nu of the tree born before row ``b``: it lives for 2^(nu + 1) rows."""
     if b == 0:
@@ -69,7 +69,7 @@ def exponent_at(covering, b):
     return min(np.int64(lowest_bit(np.uint64(b))), np.int64(covering.last))
 
 
-@inner
+@inline
 def place_at(covering, b):
     """Return the place of the tree born before row ``b``."""
     nu = exponent_at(covering, b)
@@ -78,13 +78,13 @@ def place_at(covering, b):
     return covering.last - covering.first + ((b >> np.int64(covering.last)) & np.int64(1))
 
 
-@inner
+@inline
 def born_in_octave(t, k):
     """Return the birth of the tree whose age before row ``t`` is in [2^k, 2^(k + 1)), or < 0."""
     return ((t >> k) - np.int64(1)) << k
 
 
-@inner
+@inline
 def octave_of(age):
     """Return k of the octave [2^k, 2^(k + 1)) of ``age`` > 0."""
     k = np.int64(0)
@@ -93,7 +93,7 @@ def octave_of(age):
     return k
 
 
-@inner
+@inline
 def forecast_way(loss, tree, x, y, own, out, noted, credits, visits):
     """Write the tree's forecast of ``x`` to ``out`` [K]; return its leaf and depth. O(depth K).
 
@@ -121,11 +121,11 @@ def forecast_way(loss, tree, x, y, own, out, noted, credits, visits):
             for c in range(n_classes):
                 out[c] += rest * share * own[c]
         if y >= 0:
-            told = own[y] if matters else forecast_of_class(loss, tree, u, y)
+            forecast = own[y] if matters else forecast_of_class(loss, tree, u, y)
             if depth > 0:
-                credits[column] += rest * (told - before)
+                credits[column] += rest * (forecast - before)
                 visits[column] += rest
-            before = told
+            before = forecast
         if is_leaf:
             return v, depth
         rest *= 1.0 - share
@@ -136,7 +136,7 @@ def forecast_way(loss, tree, x, y, own, out, noted, credits, visits):
         depth += 1
 
 
-@inner
+@inline
 def find_way(tree, x, noted):
     """Return the leaf of ``x`` and its depth; note the way as :func:`forecast_way` does."""
     v, depth = np.int64(tree.head_i[ROOT]), np.int64(0)
@@ -148,7 +148,7 @@ def find_way(tree, x, noted):
     return v, depth
 
 
-@inner
+@inline
 def empty(tree):
     """Take all nodes out of a tree; their memory stays."""
     for k in range(N_HEADER_INTS):
@@ -159,7 +159,7 @@ def empty(tree):
     tree.head_f[LABEL_MIN], tree.head_f[LABEL_MAX] = np.inf, -np.inf
 
 
-@inner
+@inline
 def take_credits(covering, buckets, decays, levels):
     """Add the credits since the last birth, float64 [S, 2, d], to each level [l, 2, d]; clear them.
 
@@ -175,7 +175,7 @@ def take_credits(covering, buckets, decays, levels):
                 levels[level, part, j] = levels[level, part, j] * decays[level] + total
 
 
-@inner
+@inline
 def write_scales(covering, credits, visits, scales):
     """Write feature scales, float32 [d], mean 1 or so, from columns' credits and visits [d].
 
@@ -188,19 +188,19 @@ def write_scales(covering, credits, visits, scales):
     prior = _PRIOR_SHARE * whole / d + _PRIOR_VISITS
     for j in range(d):
         largest = max(largest, credits[j] / (visits[j] + prior))
-    is_told = covering.power > 0 and whole >= _LEAST_VISITS and largest > 0.0
+    is_known = covering.power > 0 and whole >= _LEAST_VISITS and largest > 0.0
     for j in range(d):
-        if is_told:
+        if is_known:
             total += powered(credits[j] / (visits[j] + prior) / largest, covering.power)
     for j in range(d):
         scale = 1.0
-        if is_told:
+        if is_known:
             share = powered(credits[j] / (visits[j] + prior) / largest, covering.power) / total
             scale = covering.floor + (1.0 - covering.floor) * d * share
         scales[j] = np.float32(scale)
 
 
-@inner
+@inline
 def powered(rate, power):
     """Return ``rate``^``power``, 0 of rates below 0."""
     value = max(rate, 0.0)
@@ -210,11 +210,11 @@ def powered(rate, power):
     return result
 
 
-@inner
-def lacks_room(covering, table, columns, scratch, caps, births, replaced, m):
-    """Return the first place whose tree has no room for ``m`` rows more, or -1.
+@inline
+def full_place(covering, table, columns, scratch, caps, births, replaced, m):
+    """Return the first place whose tree cannot take ``m`` rows more, or -1.
 
-    The tree that is ``replaced`` does not count: a new one has room for 2^first rows.
+    The tree that is ``replaced`` does not count: a new one has capacity for 2^first rows.
     """
     for s in range(births.shape[0]):
         if births[s] >= 0 and s != replaced:
@@ -232,9 +232,9 @@ def learn_rows(
 ):  # fmt: skip
     """Forecast and learn rows from ``start`` on, in all trees of a member.
 
-    Writes what the tree of each octave said of a row just before it learned it to ``forecasts``
+    Writes the forecast by the tree of each octave, just before it learned the row, to ``forecasts``
     float64 [1 + k, n, K], from 1 on; where there is no such tree what stands in the first, that of
-    a permanent tree. Stops where a tree lacks room: ``reached`` int64 [2] takes the row, and the
+    a permanent tree. Stops where a tree is full: ``reached`` int64 [2] takes the row, and the
     place of that tree or -1. O(trees (depth K + nodes that leave the row out * d)) for a row.
 
     Parameters
@@ -267,12 +267,12 @@ def learn_rows(
     no_steps, no_bits = np.empty(0, np.int16), np.empty(0, np.uint64)
     step = np.int64(1) << np.int64(covering.first)
     while start < n:
-        scratch = borrow(lengths)
+        scratch = unowned(lengths)
         at = np.int64(t) + start
         into = at & (step - 1)
         m = min(step - into, n - start)
         replaced = place_at(covering, at) if into == 0 else np.int64(-1)
-        lacking = lacks_room(covering, table, columns, scratch, caps, births, replaced, m)
+        lacking = full_place(covering, table, columns, scratch, caps, births, replaced, m)
         if lacking >= 0:
             reached[0], reached[1] = start, lacking
             return
@@ -290,13 +290,13 @@ def learn_rows(
         for s in range(births.shape[0]):
             if births[s] < 0:
                 continue
-            own, noted, row = borrow(memory), borrow(notes), borrow(scaled)
-            tree = tree_at(table, s, columns, borrow(lengths))
+            own, noted, row = unowned(memory), unowned(notes), unowned(scaled)
+            tree = tree_at(table, s, columns, unowned(lengths))
             age = at - births[s]
             octave = octave_of(age) - covering.first + 1 if age >= step else np.int64(-1)
             growth = Range(covering.pause, False, caps[s], np.inf)
             own_key = row_key(mix(tree_key(seed, number) ^ _COVERING), np.uint64(births[s]))
-            x = Row(row, row, borrow(no_steps), borrow(no_bits))
+            x = Row(row, row, unowned(no_steps), unowned(no_bits))
             credits, visits = buckets[s, 0], buckets[s, 1]
             for r in range(start, start + m):
                 for j in range(d):
@@ -328,7 +328,12 @@ def forecast_rows(covering, loss, table, columns, births, scales, X, t, forecast
     memory, notes, nothing = np.empty(n_classes), np.empty(N_NOTED, np.int32), np.empty(0)
     no_steps, no_bits = np.empty(0, np.int16), np.empty(0, np.uint64)
     for k in range(covering.first, covering.last + 1):
-        own, noted, row, scratch = borrow(memory), borrow(notes), borrow(scaled), borrow(lengths)
+        own, noted, row, scratch = (
+            unowned(memory),
+            unowned(notes),
+            unowned(scaled),
+            unowned(lengths),
+        )
         out = forecasts[1 + k - covering.first]
         b = born_in_octave(np.int64(t), np.int64(k))
         if b < 0:
@@ -338,10 +343,10 @@ def forecast_rows(covering, loss, table, columns, births, scales, X, t, forecast
             continue
         s = place_at(covering, b)
         tree = tree_at(table, s, columns, scratch)
-        x = Row(row, row, borrow(no_steps), borrow(no_bits))
+        x = Row(row, row, unowned(no_steps), unowned(no_bits))
         for r in range(n):
             for j in range(d):
                 row[j] = X[r, j] * scales[s, j]
             forecast_way(
-                loss, tree, x, np.int64(-1), own, out[r], noted, borrow(nothing), borrow(nothing)
+                loss, tree, x, np.int64(-1), own, out[r], noted, unowned(nothing), unowned(nothing)
             )

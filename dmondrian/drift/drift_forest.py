@@ -79,9 +79,9 @@ class DriftForest(Forest):
     def begin(self, ages: Ages, delay: int) -> None:
         """Have new members and a new guard."""
         self.ages, self.delay, self.position = ages, int(delay), 0
-        told = self.tree_numbers.tolist()
-        self.members = [Member(self.parameters, number, ages) for number in told]
-        self.kinds = sorted({number % len(KINDS) for number in told})
+        numbers = self.tree_numbers.tolist()
+        self.members = [Member(self.parameters, number, ages) for number in numbers]
+        self.kinds = sorted({number % len(KINDS) for number in numbers})
         self.guard = make_guard(max(len(self.kinds), 1))
         self.waiting = self._no_rows()
 
@@ -242,17 +242,17 @@ class DriftForest(Forest):
         """Forecast and learn row after row; return the forecasts."""
         try:
             permanent = self._learn_permanent(X, y, w, n_threads)
-            told, scaled = np.empty(permanent.shape), self.prepare(X).values
+            of_members, scaled = np.empty(permanent.shape), self.prepare(X).values
 
             def learn(i: int) -> None:
                 member = self.members[i]
                 inputs = np.empty((member.n_inputs, *permanent.shape[1:]))
                 inputs[0] = permanent[i]
                 member.learn(inputs, scaled, y, w, self.position)
-                told[i] = member.mixer.mix_and_step(inputs, y, w)
+                of_members[i] = member.mixer.mix_and_step(inputs, y, w)
 
             run_threads(learn, range(len(self.members)), n_threads)
-            forecasts = self.guard.mix_and_step(self._guard_inputs(permanent, told), y, w)
+            forecasts = self.guard.mix_and_step(self._guard_inputs(permanent, of_members), y, w)
             self.position += len(y)
         except BaseException:
             self.store.is_torn = True
@@ -262,7 +262,7 @@ class DriftForest(Forest):
     def _learn_permanent(
         self, X: np.ndarray, y: np.ndarray, w: np.ndarray, n_threads: int
     ) -> np.ndarray:
-        """Let the permanent trees learn; return what each said before, float64 [T, n, K]."""
+        """Let the permanent trees learn; return the forecast of each before, float64 [T, n, K]."""
         n_classes = self.parameters.n_classes
         answers = np.empty((len(self.members), len(y), n_classes))
         first = 0 if self.position else 1  # no tree could answer
@@ -284,8 +284,8 @@ class DriftForest(Forest):
             guard = self.guard.copy()
             for part in self._pieces(len(block.y)):
                 y, w = block.y[part], block.w[part]
-                permanent, told = self._forecast(block.X[part], n_threads, (ahead, y, w))
-                inputs = self._guard_inputs(permanent, told)
+                permanent, of_members = self._forecast(block.X[part], n_threads, (ahead, y, w))
+                inputs = self._guard_inputs(permanent, of_members)
                 found.append(self.guard.mix(inputs))
                 guard.mix_and_step(inputs, y, w)
             for member, mixer in zip(self.members, ahead, strict=True):
@@ -323,7 +323,7 @@ class DriftForest(Forest):
         The mixers in ``ahead``, one for each member, then take steps to the labels beside them.
         """
         shape = len(self.members), len(X), self.parameters.n_classes
-        permanent, told = np.full(shape, 1.0 / shape[2]), np.empty(shape)
+        permanent, of_members = np.full(shape, 1.0 / shape[2]), np.empty(shape)
         if self.position:
             lives = np.array([np.inf])
             found = self.predictor.answers(X, self.policies, lives, self.predictor.width)
@@ -336,21 +336,21 @@ class DriftForest(Forest):
             inputs[0] = permanent[i]
             member.forecast(inputs, scaled, self.position)
             inputs[1 : 1 + self.ages.n_younger_than(self.delay)] = inputs[0]
-            told[i] = member.mixer.mix(inputs)
+            of_members[i] = member.mixer.mix(inputs)
             if ahead is not None:
                 ahead[0][i].mix_and_step(inputs, *ahead[1:])
 
         run_threads(forecast, range(len(self.members)), n_threads)
-        return permanent, told
+        return permanent, of_members
 
-    def _guard_inputs(self, permanent: np.ndarray, told: np.ndarray) -> np.ndarray:
+    def _guard_inputs(self, permanent: np.ndarray, of_members: np.ndarray) -> np.ndarray:
         """Return means, float64 [G, n, K], of members by kind, of permanent trees, of members.
 
         They are of whole numbers, whose sums do not depend on how members are cut into shards.
         """
         kind_of = self.tree_numbers % len(KINDS)
-        groups = [told[kind_of == kind] for kind in self.kinds]
-        return np.stack([_mean(group) for group in (*groups, permanent, told)])
+        groups = [of_members[kind_of == kind] for kind in self.kinds]
+        return np.stack([_mean(group) for group in (*groups, permanent, of_members)])
 
 
 def _mean(forecasts: np.ndarray) -> np.ndarray:

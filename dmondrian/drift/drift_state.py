@@ -65,9 +65,9 @@ def drift_state(
     The forest is a :class:`dmondrian.drift.drift_forest.DriftForest`.
     """
     header, trees = permanent
-    told = [{**arrays, **_no_memory(len(arrays["left"]))} for arrays in trees]
+    bundle = [{**arrays, **_no_memory(len(arrays["left"]))} for arrays in trees]
     for member in forest.members:
-        told += [_covering_fields(tree, forest.parameters.n_classes) for tree in member.trees]
+        bundle += [_covering_fields(tree, forest.parameters.n_classes) for tree in member.trees]
     rows = forest.waiting
     drift = {
         "version": VERSION,
@@ -79,7 +79,7 @@ def drift_state(
         "members": [_member_header(member) for member in forest.members],
         "waiting": [rows.X.tolist(), rows.y.tolist(), rows.w.tolist()],
     }
-    return {**header, "format": FOLLOWING, "drift": drift}, told
+    return {**header, "format": FOLLOWING, "drift": drift}, bundle
 
 
 def _no_memory(n_nodes: int) -> dict[str, np.ndarray]:
@@ -123,8 +123,8 @@ def read_header(header: dict[str, Any], trees: Sequence[dict[str, np.ndarray]]) 
     CorruptError
         If the header's entry ``drift`` is not that of such a forest.
     """
-    told = header.get("drift")
-    ages, delay, position, n = _checked_header(told, header, len(trees))
+    entry = header.get("drift")
+    ages, delay, position, n = _checked_header(entry, header, len(trees))
     plain = {k: v for k, v in header.items() if k != "drift"} | {"format": state.FORMAT}
     permanent = [dict(arrays) for arrays in trees[:n]]
     for arrays in permanent:
@@ -133,7 +133,7 @@ def read_header(header: dict[str, Any], trees: Sequence[dict[str, np.ndarray]]) 
             raise CorruptError("permanent trees should keep no memory beside their counts")
     starts = range(n, len(trees), ages.n_places)
     covering = [trees[start : start + ages.n_places] for start in starts]
-    return Stored(ages, delay, position, told, plain, permanent, covering)  # type: ignore[arg-type]  # checked
+    return Stored(ages, delay, position, entry, plain, permanent, covering)  # type: ignore[arg-type]  # checked
 
 
 def take_state(forest: Any, found: Stored) -> None:
@@ -154,27 +154,27 @@ def take_state(forest: Any, found: Stored) -> None:
     forest.position = found.position
     forest.guard.take_json(found.drift["guard"])
     forest.waiting = _waiting(found.drift["waiting"], its, found.delay)
-    told = zip(forest.members, found.drift["members"], found.covering, strict=True)
-    for member, entry, arrays in told:
+    states = zip(forest.members, found.drift["members"], found.covering, strict=True)
+    for member, entry, arrays in states:
         _fill(member, entry, arrays, its, found.position)
 
 
-def _checked_header(told: Any, header: dict[str, Any], n_trees: int) -> tuple[Ages, int, int, int]:
+def _checked_header(entry: Any, header: dict[str, Any], n_trees: int) -> tuple[Ages, int, int, int]:
     """Return ages, delay, position and the number of members."""
-    if not isinstance(told, dict) or set(told) != _KEYS or told["version"] != VERSION:
-        found = told.get("version") if isinstance(told, dict) else type(told).__name__
+    if not isinstance(entry, dict) or set(entry) != _KEYS or entry["version"] != VERSION:
+        found = entry.get("version") if isinstance(entry, dict) else type(entry).__name__
         raise CorruptError(
-            f"this version reads forests that follow a stream in version {VERSION}, this one says "
+            f"this version reads forests that follow a stream in version {VERSION}, this one is of "
             f"{str(found)[:40]!r}: use the version of dmondrian that wrote it"
         )
     names = ("first", "last", "delay", "position")
-    whole = all(type(told[name]) is int for name in names)
-    entries, members = header.get("trees"), told["members"]
+    whole = all(type(entry[name]) is int for name in names)
+    entries, members = header.get("trees"), entry["members"]
     if (
         not whole
-        or not 5 <= told["first"] <= told["last"] <= _LARGEST_AGE
-        or not 1 <= told["delay"] <= LARGEST_DELAY
-        or not 0 <= told["position"] <= _LARGEST_POSITION
+        or not 5 <= entry["first"] <= entry["last"] <= _LARGEST_AGE
+        or not 1 <= entry["delay"] <= LARGEST_DELAY
+        or not 0 <= entry["position"] <= _LARGEST_POSITION
         or not isinstance(entries, list)
         or not isinstance(members, list)
         or len(entries) != len(members)
@@ -182,34 +182,34 @@ def _checked_header(told: Any, header: dict[str, Any], n_trees: int) -> tuple[Ag
         or any(not isinstance(one, dict) or set(one) != _MEMBER_KEYS for one in members)
     ):
         raise CorruptError("the header of a forest that follows a stream is out of range")
-    ages = Ages(told["first"], told["last"])
+    ages = Ages(entry["first"], entry["last"])
     if n_trees != len(entries) * (1 + ages.n_places):
         raise CorruptError(f"{len(entries)} members should have {ages.n_places} trees each and one")
-    return ages, told["delay"], told["position"], len(entries)
+    return ages, entry["delay"], entry["position"], len(entries)
 
 
-def _numbers(told: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+def _numbers(lists: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """Return lists of finite numbers as an array of this shape."""
     try:
-        found = np.array(told, np.float64)
+        found = np.array(lists, np.float64)
     except (TypeError, ValueError, OverflowError):
         found = np.empty(0)
     if found.size == 0 and 0 in shape:
         found = found.reshape(shape)
     if found.shape != shape or not np.isfinite(found).all():
-        raise CorruptError(f"expected finite numbers of shape {shape}, found {str(told)[:80]}")
+        raise CorruptError(f"expected finite numbers of shape {shape}, found {str(lists)[:80]}")
     return found.astype(dtype)
 
 
-def _waiting(told: Any, parameters: ForestParameters, delay: int) -> Waiting:
+def _waiting(lists: Any, parameters: ForestParameters, delay: int) -> Waiting:
     """Return the rows of a block that is not full."""
-    if not isinstance(told, list) or len(told) != 3 or not isinstance(told[1], list):
+    if not isinstance(lists, list) or len(lists) != 3 or not isinstance(lists[1], list):
         raise CorruptError("rows that wait should be three lists")
-    n = len(told[1])
+    n = len(lists[1])
     if n >= delay:
         raise CorruptError(f"{n} rows wait for a block of {delay}")
-    X = _numbers(told[0], (n, parameters.n_features), np.float32)
-    y, w = _numbers(told[1], (n,), np.float64), _numbers(told[2], (n,), np.float64)
+    X = _numbers(lists[0], (n, parameters.n_features), np.float32)
+    y, w = _numbers(lists[1], (n,), np.float64), _numbers(lists[2], (n,), np.float64)
     is_class = (y >= 0) & (y < parameters.n_classes) & (y == np.floor(y))
     if not is_class.all() or not (w > 0.0).all() or not np.isfinite(X).all():
         raise CorruptError("rows that wait should have classes as labels, and weights > 0")
@@ -261,13 +261,13 @@ def _checked_memory(fields: dict[str, np.ndarray], n_classes: int, place: int) -
         raise CorruptError(f"the tree in place {place} should keep {width} numbers a node")
     if len(memory) != width * len(fields["left"]):
         raise CorruptError(f"the tree in place {place} has a memory of another length")
-    told = memory.reshape(-1, width)
-    is_sound = bool((told >= 0.0).all() and np.isfinite(told).all())
+    rows = memory.reshape(-1, width)
+    is_sound = bool((rows >= 0.0).all() and np.isfinite(rows).all())
     for k in range(N_MEMORIES - 1):
-        whole = told[:, k * size]
-        total = told[:, k * size + 1 : (k + 1) * size].sum(axis=1)
+        whole = rows[:, k * size]
+        total = rows[:, k * size + 1 : (k + 1) * size].sum(axis=1)
         is_sound = is_sound and bool((np.abs(total - whole) <= _SLACK * (1.0 + whole)).all())
-    weights = told[:, -N_MEMORIES:].sum(axis=1)
+    weights = rows[:, -N_MEMORIES:].sum(axis=1)
     if not is_sound or not (np.abs(weights - 1.0) <= _SLACK).all():
         raise CorruptError(f"the memory of the tree in place {place} is not one of any rows")
-    return told
+    return rows

@@ -175,12 +175,12 @@ class Member:
             if place < 0:
                 return
             tree = self.trees[place]
-            room = min(int(self.caps[place]), 3 * len(tree.i) // 2 + (2 << self.ages.first))
-            self.trees[place] = nodes.resize(tree, room)
+            capacity = min(int(self.caps[place]), 3 * len(tree.i) // 2 + (2 << self.ages.first))
+            self.trees[place] = nodes.resize(tree, capacity)
             self._table[place] = table_of(self.trees[place : place + 1])[0]
 
     def place(self, trees: list[nodes.Tree]) -> None:
-        """Take over trees, by place, each with room for the rows between two births."""
+        """Take over trees, by place, each with capacity for the rows between two births."""
         self.trees = [nodes.resize(tree, max(len(tree.i), 2 << self.ages.first)) for tree in trees]
         self._table = table_of(self.trees)
 

@@ -8,6 +8,7 @@ Shapes: G inputs, E experts, n rows, K classes.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
@@ -75,8 +76,7 @@ class Mixer:
 
     def copy(self) -> Self:
         """Return a mixer of the same weights, which goes on by itself."""
-        other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__)
+        other = copy.copy(self)
         other.weights, other.outer = self.weights.copy(), self.outer.copy()
         return other
 
@@ -84,7 +84,7 @@ class Mixer:
         """Return the weights as lists."""
         return {"weights": self.weights.tolist(), "outer": self.outer.tolist()}
 
-    def take_json(self, told: Any) -> None:
+    def take_json(self, stored: Any) -> None:
         """Take over the weights of :meth:`to_json`.
 
         Raises
@@ -93,7 +93,7 @@ class Mixer:
             If they are not those of such a mixer.
         """
         try:
-            weights, outer = (np.array(told[name], np.float64) for name in ("weights", "outer"))
+            weights, outer = (np.array(stored[name], np.float64) for name in ("weights", "outer"))
             is_sound = (
                 weights.shape == self.weights.shape
                 and outer.shape == self.outer.shape
@@ -108,6 +108,6 @@ class Mixer:
             raise CorruptError(
                 f"mixing weights should be {self.weights.shape[0]} rows of "
                 f"{self.weights.shape[1]} numbers and as many weights of sum 1; found "
-                f"{str(told)[:80]}"
+                f"{str(stored)[:80]}"
             )
         self.weights[:], self.outer[:] = weights, outer

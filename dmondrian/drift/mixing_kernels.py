@@ -3,7 +3,7 @@
 Each of E experts forecasts q_e(c) in proportion to exp(sum_g w_eg z_g(c)), z_g the logarithm of
 input g less its mean over classes; its weights descend the log loss, which is convex in them, by
 steps of a rate of its own (Zinkevich, 2003; geometric mixing as in Mattern, 2013, "Linear and
-geometric mixtures"). What is told is the mean of the experts by weights v_e, updated by the
+geometric mixtures"). The mixture is the mean of the experts by weights v_e, updated by the
 probability that each gave to the label, a share of them spread anew (Herbster, Warmuth, 1998).
 
 Inputs count as at least ``FLOOR``. Logarithms and exponentials are the library's own, and rows are
@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dmondrian._numba.intrinsics import borrow
-from dmondrian._numba.jit import inner, kernel
+from dmondrian._numba.intrinsics import unowned
+from dmondrian._numba.jit import inline, kernel
 from dmondrian.tree.keyed_random import exp, log
 
 FLOOR = 1e-5  # least probability of an input
@@ -25,7 +25,7 @@ _LEAST = 1e-7  # least probability of an expert, where its weight is updated
 _MOST_STEPS = 16  # of a row's weight; what is beyond moves no weights
 
 
-@inner
+@inline
 def write_centred_logs(inputs, r, logs):
     """Write the logarithms of row ``r`` of ``inputs`` [G, n, K], less their means, to ``logs``."""
     for g in range(logs.shape[0]):
@@ -38,7 +38,7 @@ def write_centred_logs(inputs, r, logs):
             logs[g, c] -= mean
 
 
-@inner
+@inline
 def write_experts(logs, weights, used, experts):
     """Write what each expert forecasts to ``experts`` [E, K]; ``used`` bool [E, G]."""
     for e in range(experts.shape[0]):
@@ -58,7 +58,7 @@ def write_experts(logs, weights, used, experts):
             experts[e, c] /= total
 
 
-@inner
+@inline
 def step_weights(logs, experts, used, rates, share, y, size, weights, outer):
     """Take one step of ``size`` <= 1 towards label ``y``."""
     n_experts, total = experts.shape[0], 0.0
@@ -77,7 +77,7 @@ def step_weights(logs, experts, used, rates, share, y, size, weights, outer):
         outer[e] = (1.0 - share) * outer[e] / total + share / n_experts
 
 
-@inner
+@inline
 def write_mean(experts, outer, out):
     """Write the mean of the experts to ``out`` [K]."""
     for c in range(out.shape[0]):
@@ -94,9 +94,9 @@ def mix_rows(inputs, weights, outer, used, out):
     ``weights`` float64 [E, G], ``outer`` [E]; expert e takes the inputs where ``used`` bool [E, G].
     """
     n_inputs, n_experts, n_classes = inputs.shape[0], outer.shape[0], out.shape[1]
-    memory, told = np.empty((n_inputs, n_classes)), np.empty((n_experts, n_classes))
+    memory, shares = np.empty((n_inputs, n_classes)), np.empty((n_experts, n_classes))
     for r in range(out.shape[0]):
-        logs, experts = borrow(memory), borrow(told)
+        logs, experts = unowned(memory), unowned(shares)
         write_centred_logs(inputs, r, logs)
         write_experts(logs, weights, used, experts)
         write_mean(experts, outer, out[r])
@@ -110,9 +110,9 @@ def mix_and_step(inputs, weights, outer, used, rates, share, y, w, out):
     ``w`` [n] or [0] weights > 0: a weight of so many steps is taken in as many, up to 16.
     """
     n_inputs, n_experts, n_classes = inputs.shape[0], outer.shape[0], out.shape[1]
-    memory, told = np.empty((n_inputs, n_classes)), np.empty((n_experts, n_classes))
+    memory, shares = np.empty((n_inputs, n_classes)), np.empty((n_experts, n_classes))
     for r in range(out.shape[0]):
-        logs, experts = borrow(memory), borrow(told)
+        logs, experts = unowned(memory), unowned(shares)
         write_centred_logs(inputs, r, logs)
         write_experts(logs, weights, used, experts)
         write_mean(experts, outer, out[r])

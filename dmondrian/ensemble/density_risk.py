@@ -73,12 +73,12 @@ def cells_at(
     time, parent = nodes.times_of(tree), tree.i[:m, nodes.PARENT]
     weight = tree.d[:m, nodes.STAT]
     birth = np.where(parent >= 0, time[parent], 0.0)
-    speaks = np.flatnonzero((weight > 0.0) & (birth <= lifetime) & (lifetime < time))
-    lower, upper = np.empty((len(speaks), d)), np.empty((len(speaks), d))
+    cells = np.flatnonzero((weight > 0.0) & (birth <= lifetime) & (lifetime < time))
+    lower, upper = np.empty((len(cells), d)), np.empty((len(cells), d))
     mine = tree._replace(scratch=np.empty(3 * d))  # other threads may read this tree
-    write_cells(mine, np.uint64(seed), np.uint64(number), speaks, lifetime, lower, upper)
+    write_cells(mine, np.uint64(seed), np.uint64(number), cells, lifetime, lower, upper)
     log_volume = np.log(upper - lower).sum(axis=1)
-    share = weight[speaks] / float(tree.head_f[nodes.TOTAL_WEIGHT])
+    share = weight[cells] / float(tree.head_f[nodes.TOTAL_WEIGHT])
     rest = max(1.0 - float(np.exp(log_volume).sum()), 0.0)
     level, shift = np.log(share) - log_volume, 0.0
     if cell_value == MINIMIZER:
@@ -88,7 +88,7 @@ def cells_at(
         there = np.arange(len(volume))
         shift = float(_swept(all_levels, volume, all_shares, there, splits, beta, cell_value)[1][0])
     values = np.clip(level + shift, -beta, beta)
-    return Cells(speaks, lower, upper, log_volume, rest, values)
+    return Cells(cells, lower, upper, log_volume, rest, values)
 
 
 def sweep_density(

@@ -30,13 +30,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from dmondrian._numba.jit import inner, kernel
+from dmondrian._numba.jit import inline, kernel
 from dmondrian.tree.keyed_random import exp, log
 
 VOLUME, SHARE, FREQUENCY = 0, 1, 2  # columns of the sums; the last is share x log density
 
 
-@inner
+@inline
 def put(sums, place, volume, share, level):
     """Write what the cell at a place has, 0 to take it away. O(log m)."""
     i = sums.shape[0] // 2 + place
@@ -48,7 +48,7 @@ def put(sums, place, volume, share, level):
             sums[i, k] = sums[2 * i, k] + sums[2 * i + 1, k]
 
 
-@inner
+@inline
 def summed(sums, first, last, column):
     """Return the sum over places first .. last - 1. O(log m)."""
     low, high = sums.shape[0] // 2 + first, sums.shape[0] // 2 + last
@@ -65,14 +65,14 @@ def summed(sums, first, last, column):
     return total
 
 
-@inner
+@inline
 def moved(levels, beta, shift):
     """Return (first place that is not moved to -beta, first that is moved to beta)."""
     low = np.searchsorted(levels, -beta - shift)
     return low, max(low, np.searchsorted(levels, beta - shift))
 
 
-@inner
+@inline
 def excess(levels, sums, beta, shift):
     """Return E of a shift."""
     low, high = moved(levels, beta, shift)
@@ -83,7 +83,7 @@ def excess(levels, sums, beta, shift):
     return found + exp(log(volume) + beta - shift) if volume > 0.0 else found
 
 
-@inner
+@inline
 def best_shift(levels, sums, beta):
     """Return the shift at which the risk is least, 0 if it is there."""
     at_zero = excess(levels, sums, beta, 0.0)
@@ -112,7 +112,7 @@ def best_shift(levels, sums, beta):
     return min(max(log_sum(at_low, -beta, at_high, beta, 0.0, 0.0) - log(share), below), above)
 
 
-@inner
+@inline
 def log_sum(a, x, b, y, c, z):
     """Return ln(a e^x + b e^y + c e^z) for factors >= 0, not all 0."""
     most = -np.inf
@@ -126,7 +126,7 @@ def log_sum(a, x, b, y, c, z):
     return most + log(total)
 
 
-@inner
+@inline
 def risk_of(levels, sums, beta, shift):
     """Return R of the cells' log densities + ``shift``, moved into the limits."""
     low, high = moved(levels, beta, shift)

@@ -48,8 +48,8 @@ from dmondrian.errors import ParameterError
 from dmondrian.stats.moments import PRICE
 from dmondrian.tree import nodes
 
-_GRID = 200  # lifetimes of a path that is told
-Swept = tuple[np.ndarray, np.ndarray]  # lifetimes and risks, as :func:`sweep` tells them
+_GRID = 200  # most lifetimes of a path that is returned
+Swept = tuple[np.ndarray, np.ndarray]  # lifetimes and risks, as :func:`sweep` returns them
 
 
 class LifetimePath(NamedTuple):
@@ -75,7 +75,7 @@ def sweep(tree: nodes.Tree, policy: Any, cost: Cost, own: np.ndarray | None = No
         With rows.
     policy : loss policy
     cost : Cost
-        Whose selection says which risk: "prequential", else the empirical one.
+        Its selection names the risk: "prequential", else the empirical one.
     own : float64 array of shape (m,), optional
         What the rows of each node lose, where the policy does not know.
 

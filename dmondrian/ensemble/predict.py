@@ -50,7 +50,7 @@ _NONE_3D, _NONE_1D = np.empty((0, 0, 0)), np.empty(0)
 class Output(NamedTuple):
     """Numbers that trees are asked for."""
 
-    loss: Any  # policy that says what a cell forecasts
+    loss: Any  # policy of what a cell forecasts
     n_sums: int  # numbers that are summed over trees
     width: int  # numbers of a tree's answer
 
@@ -397,6 +397,6 @@ def _with_messages(rule: Any, tree: nodes.Tree) -> nodes.Tree:
     """Return the tree with what the rule gathers from all its nodes."""
     used = int(tree.head_i[nodes.N_NODES])
     if used:
-        tree = tree._replace(messages=np.zeros((used + 2, nodes.N_TOLD)))
+        tree = tree._replace(messages=np.zeros((used + 2, nodes.MESSAGE_SIZE)))
         gather_all(rule, tree)
     return tree

@@ -25,7 +25,7 @@ from dmondrian.errors import ParameterError
 _MOST_AT_ONCE, _MOST_WHERE_SHARED = 2**19, 2**14
 _SOON = 0.05  # seconds that readers wait for a learner who waits for others to leave
 _MOST_OPENINGS = 16  # times that a learner then lets others in again, before it lets nobody in
-_LOOK_AGAIN = 0.1  # seconds; who was interrupted when it left may not have said so
+_LOOK_AGAIN = 0.1  # seconds; a thread that was interrupted as it left may have sent no signal
 
 
 def run_threads(work: Callable[[Any], Any], items: Sequence[Any], n_threads: int) -> None:
@@ -49,7 +49,7 @@ class _Stay:
     opened : Lock, optional
         Released when ``is_in`` is set, where the thread waits.
     left : SimpleQueue, optional
-        Where a learner waits to be told that the thread has left.
+        Where a learner waits for the thread to leave.
     """
 
     is_in = False
@@ -68,7 +68,7 @@ class Turns:
 
     One row alone takes microseconds, so it has a way without bookkeeping. Who holds ``mutex`` may
     read it where :attr:`is_taken` is false, and learn it where :attr:`is_occupied` is false too;
-    :attr:`at_row` says so meanwhile.
+    :attr:`at_row` names which meanwhile.
 
     Nobody becomes a reader, and no learner begins, without the mutex. Signal handlers may read and
     learn: they run on a thread that may be anywhere in this class, so the mutex is reentrant. An

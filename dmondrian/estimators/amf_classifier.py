@@ -289,9 +289,9 @@ class AMFClassifier(ForestClassifier):
             return
         for name, (allowed, why) in _FOLLOWING.items():
             if (value := getattr(self, name)) not in allowed:
-                told = " or ".join(repr(each) for each in allowed)
+                expected = " or ".join(repr(each) for each in allowed)
                 raise ParameterError(
-                    f'{name}={value!r} does not go with drift="follow": {why}; expected {told}'
+                    f'{name}={value!r} does not go with drift="follow": {why}; expected {expected}'
                 )
         if isinstance(self.feature_scales, str) and self.feature_scales == "learned":
             raise ParameterError(

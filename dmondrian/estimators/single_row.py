@@ -23,7 +23,7 @@ Of the forest         trees that are whole; to learn, the boxes' encoding is cho
                       (:meth:`SingleRow._n_free`); to predict, nothing has to be found out from
                       all nodes (:meth:`SingleRow._can_predict`)
 Of the row            finite, within the cube, and as boxes are encoded
-                      (:func:`dmondrian.ensemble.single_row_kernels.admit`); a label that is known
+                      (:func:`dmondrian.estimators.single_row_kernels.admit`); a label that is known
                       and not extremely large (:meth:`SingleRow.learn`)
 ====================  ============================================================================
 
@@ -43,9 +43,9 @@ from dmondrian._numba.jit import entry_of
 from dmondrian._numba.mode import uses
 from dmondrian.ensemble.predictor.predictor import key_of
 from dmondrian.ensemble.predictor.predictor_kernels import predict_frozen_alone
-from dmondrian.ensemble.single_row_kernels import admit
 from dmondrian.ensemble.tree_store import SINGLE_ROWS
 from dmondrian.estimators.one_state import one_state
+from dmondrian.estimators.single_row_kernels import admit
 from dmondrian.forest.forest import Forest
 from dmondrian.tree import nodes
 from dmondrian.tree.box_encoding import Columns, Rows, boxless, n_words, read_only
@@ -111,7 +111,7 @@ def comparing_names(estimator: Any, X: Any) -> Any:
 
 def copy_of(estimator: Any) -> Any:
     """Return an estimator of the same forest, attributes and turns."""
-    copy = object.__new__(type(estimator))
+    copy = type(estimator)(**estimator.get_params(deep=False))
     copy.__dict__.update(estimator.__dict__, _turns=estimator._turns)
     return copy
 

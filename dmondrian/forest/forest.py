@@ -75,7 +75,7 @@ class Forest(Ensemble):
         super().__init__(parameters, tree_numbers, trees)
         begun = kind_of(parameters.gives_label_variance)()
         self.calibration: Fitted | None = begun if calibrate else None
-        self.warmup = Warmup(auto, parameters.n_features, warmup_rows) if auto else None
+        self.warmup = Warmup.begun(auto, parameters.n_features, warmup_rows) if auto else None
         self.exact = exact_of(self)
 
     @property

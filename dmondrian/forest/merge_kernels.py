@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dmondrian._numba.intrinsics import borrow
+from dmondrian._numba.intrinsics import unowned
 from dmondrian._numba.jit import kernel
 from dmondrian.tree.box_encoding import row_of
 from dmondrian.tree.keyed_random import tree_key
@@ -29,7 +29,7 @@ def absorb(growth, stat, rule, tree, seed, number, points, statistics, start):
     for c in range(start, statistics.shape[0]):
         if tree.head_i[N_NODES] + 2 > tree.i.shape[0]:
             return c
-        hint = Hint(-1, 0, borrow(nothing), 0)
+        hint = Hint(-1, 0, unowned(nothing), 0)
         v = grow(growth, stat, rule, tree, row_of(points, c), 0.0, key, hint)[0]
         if v < 0:
             return c

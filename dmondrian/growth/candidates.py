@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dmondrian._numba.jit import inner
+from dmondrian._numba.jit import inline
 from dmondrian.tree.nodes import CANDIDATES, ESTIMATED, POOL_END, POOL_LIVE
 from dmondrian.tree.policies import note_gain, tally, tally_size
 
@@ -42,16 +42,16 @@ def section_size(n_points: int, size: int, beside: int) -> int:
     return 1 + n_points * (1 + size + size + beside)
 
 
-section = inner(section_size)
+section = inline(section_size)
 
 
-@inner
+@inline
 def place_of(tree, v):
     """Return where the block of node ``v`` begins, < 0 if it has none."""
     return np.int64(tree.i[v, CANDIDATES]) - FIRST
 
 
-@inner
+@inline
 def tidy(tree):
     """Move blocks to the pool's beginning, over those that were given up. O(pool)."""
     at, to = np.int64(0), np.int64(0)
@@ -67,7 +67,7 @@ def tidy(tree):
     tree.head_i[POOL_END] = to
 
 
-@inner
+@inline
 def open_block(tree, v, n_features, size):
     """Give leaf ``v`` a block of zeros; return its place, or -1 where the pool is full."""
     capacity = tree.pool.shape[0]
@@ -87,7 +87,7 @@ def open_block(tree, v, n_features, size):
     return place
 
 
-@inner
+@inline
 def give_up(tree, v):
     """Take node ``v`` out of the fringe, with its block."""
     place = place_of(tree, v)
@@ -97,7 +97,7 @@ def give_up(tree, v):
         tree.pool[place + NODE] = -1.0
 
 
-@inner
+@inline
 def add_point(stat, tree, place, n_points, x):
     """Make row ``x`` the next candidate point of a block."""
     s, e = tally_size(stat)
@@ -110,7 +110,7 @@ def add_point(stat, tree, place, n_points, x):
         tree.pool[at + 1 + n] = x.values[np.int64(tree.pool[at])]
 
 
-@inner
+@inline
 def add_estimation(stat, tree, place, n_points, x, y, w):
     """Count an estimation row in a block. O(c P)."""
     s, e = tally_size(stat)
@@ -123,7 +123,7 @@ def add_estimation(stat, tree, place, n_points, x, y, w):
         tally(stat, tree, at + 1 + n_points, n_points, n, at + 1, value, y, w)
 
 
-@inner
+@inline
 def add_structure(stat, tree, criterion, place, n_points, x, y, w):
     """Count a structure row in a block. O(c P)."""
     s, e = tally_size(stat)

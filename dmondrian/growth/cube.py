@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._numba.jit import implements, inner
+from dmondrian._numba.jit import implements, inline
 from dmondrian.tree.box import (
     bound,
     copy,
@@ -79,13 +79,13 @@ class Cube(NamedTuple):
     expected: bool  # where there is no end too, predict in the cell that the point would be given
 
 
-@inner
+@inline
 def child_key(key, goes_left):
     """Return the key of a cell's left or right child."""
     return mix(key ^ (_SIDES[0] if goes_left else _SIDES[1]))
 
 
-@inner
+@inline
 def whole_cube(tree):
     """Set the cell at hand, in the tree's scratch, to the cube. O(d)."""
     d = tree.n_features
@@ -93,7 +93,7 @@ def whole_cube(tree):
     tree.scratch[2 * d : 3 * d] = 1.0
 
 
-@inner
+@inline
 def narrow(tree, feature, threshold, goes_left):
     """Cut the cell at hand."""
     d = tree.n_features
@@ -103,7 +103,7 @@ def narrow(tree, feature, threshold, goes_left):
         tree.scratch[d + feature] = threshold
 
 
-@inner
+@inline
 def cell_of(tree, key, leaf, x):
     """Set the cell at hand to that of ``leaf``, on the way of ``x``; return its key."""
     whole_cube(tree)
@@ -117,7 +117,7 @@ def cell_of(tree, key, leaf, x):
     return key
 
 
-@inner
+@inline
 def side(lower, upper):
     """Return the length of a cell's side, or 0 where no row that it holds parts from another.
 
@@ -129,7 +129,7 @@ def side(lower, upper):
     return upper - lower if first == 0 or last - first > 1 else 0.0
 
 
-@inner
+@inline
 def draw_split(tree, key, born):
     """Return (time, feature, threshold) of the split of the cell at hand. O(d).
 
@@ -147,7 +147,7 @@ def draw_split(tree, key, born):
     return time, j, threshold_between(low, high, uniform(key, 3))
 
 
-@inner
+@inline
 def split_leaf(tree, v, time, feature, threshold):
     """Split leaf ``v``; all it knows is copied to the child with its point, returned. O(d + s)."""
     left = open_leaf(tree, v)
@@ -166,7 +166,7 @@ def split_leaf(tree, v, time, feature, threshold):
     return full
 
 
-@inner
+@inline
 def part(growth, rule, tree, key, v, x):
     """Split leaf ``v``, which holds one point, until ``x`` is apart from it or must not be.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dmondrian._numba.intrinsics import borrow
+from dmondrian._numba.intrinsics import unowned
 from dmondrian._numba.jit import kernel
 from dmondrian.growth.cube import cell_of, child_key, draw_split, narrow, split_leaf
 from dmondrian.tree.box import bound, copy, is_point
@@ -29,7 +29,7 @@ def split_to_the_end(tree, seed, number, lifetime):
     memory = np.empty(d, np.float32)
     v = 0
     while v < tree.head_i[N_NODES]:
-        corner = borrow(memory)
+        corner = unowned(memory)
         if tree.i[v, LEFT] < 0 and tree.d[v, STAT] > 0.0 and is_point(tree, v):
             for j in range(d):
                 corner[j] = bound(tree, v, j, False)
@@ -52,7 +52,7 @@ def write_cells(tree, seed, number, which, lifetime, lower, upper):
     first, d = tree_key(seed, number), tree.n_features
     memory = np.empty(d, np.float32)
     for c in range(which.shape[0]):
-        corner = borrow(memory)
+        corner = unowned(memory)
         v = which[c]
         for j in range(d):
             corner[j] = bound(tree, v, j, False)

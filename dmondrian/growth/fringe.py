@@ -33,7 +33,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._numba.jit import implements, inner
+from dmondrian._numba.jit import implements, inline
 from dmondrian.growth.candidates import (
     HEADER,
     N_FEATURES,
@@ -102,14 +102,14 @@ class Fringe(NamedTuple):
     ignored: float  # share of the rows that a tree ignores
 
 
-@inner
+@inline
 def depth_of(tree, v):
     """Return the depth of leaf ``v``."""
     parent = tree.i[v, PARENT]
     return np.int64(time_of(tree, parent)) if parent >= 0 else np.int64(0)
 
 
-@inner
+@inline
 def least_rows(growth, depth):
     """Return alpha of a depth, by multiplications alone."""
     alpha = growth.least
@@ -118,7 +118,7 @@ def least_rows(growth, depth):
     return alpha
 
 
-@inner
+@inline
 def draw_features(growth, tree, key, v, stat):
     """Open a block for leaf ``v`` and draw its features; return its place or -1. O(d + lambda)."""
     d = tree.n_features
@@ -143,7 +143,7 @@ def draw_features(growth, tree, key, v, stat):
     return place
 
 
-@inner
+@inline
 def best_split(growth, stat, tree, place, depth):
     """Return (section, point, gain) of the best valid candidate; section -1 if none. O(c P)."""
     s, e = tally_size(stat)
@@ -171,7 +171,7 @@ def best_split(growth, stat, tree, place, depth):
     return found, point, best
 
 
-@inner
+@inline
 def split(growth, stat, tree, v, at, point, gain, depth):
     """Split leaf ``v`` by a candidate, whose cells become leaves."""
     s, _ = tally_size(stat)
@@ -190,7 +190,7 @@ def split(growth, stat, tree, v, at, point, gain, depth):
         tree.d[child, last] = tree.pool[whole + 1 + point]
 
 
-@inner
+@inline
 def fill_fringe(growth, stat, tree, v):
     """Give the place of ``v``, which was split, to other leaves. O(depth) or as growth.waiting."""
     give_up(tree, v)
@@ -212,7 +212,7 @@ def fill_fringe(growth, stat, tree, v):
         tree.head_i[N_ACTIVE] += 1
 
 
-@inner
+@inline
 def look_at(growth, stat, tree, key, v, x, y, w):
     """Add a structure row to leaf ``v``, split if that is due; return whether capacity allowed."""
     if tree.i[v, CANDIDATES] <= NONE:
@@ -238,8 +238,8 @@ def look_at(growth, stat, tree, key, v, x, y, w):
     return True
 
 
-@inner
-def take_in(growth, stat, tree, key, x, y, w, hint):
+@inline
+def add_row(growth, stat, tree, key, x, y, w, hint):
     """Take one row, or one repeat of it, into the tree; return whether there was capacity."""
     if tree.head_i[ROOT] < 0:
         tree.head_i[ROOT] = open_leaf(tree, -1)
@@ -268,8 +268,8 @@ def learn_in_streams(growth, stat, loss, rule, tree, key, x, y, w, hint):
     n, unit = (int(w), 1.0) if is_whole else (1, w)
     for repeat in range(tree.head_i[REPEATS], n):
         prepare(loss, rule, tree, y)
-        has_room = tree.head_i[N_NODES] + 2 <= tree.i.shape[0]
-        if not has_room or not take_in(growth, stat, tree, key, x, y, unit, hint):
+        has_capacity = tree.head_i[N_NODES] + 2 <= tree.i.shape[0]
+        if not has_capacity or not add_row(growth, stat, tree, key, x, y, unit, hint):
             tree.head_i[REPEATS] = repeat
             return False
         tree.head_f[TOTAL_WEIGHT] += unit

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dmondrian._numba.jit import inner
+from dmondrian._numba.jit import inline
 from dmondrian.growth.candidates import NONE, OPEN
 from dmondrian.tree.nodes import (
     CANDIDATES,
@@ -40,13 +40,13 @@ from dmondrian.tree.policies import error
 WORTH = ODDS  # double of a waiting leaf; p e when last looked at
 
 
-@inner
+@inline
 def worth(stat, tree, v):
     """Return p e of leaf ``v``: p the share of estimation rows since its counts began."""
     return error(stat, tree, v) / (tree.head_f[ESTIMATED] - tree.d[v, STAT + tree.n_stats - 1])
 
 
-@inner
+@inline
 def is_better(tree, one, other):
     """Return whether the leaf of word ``one`` goes before that of ``other``, by what is stored."""
     if one >= NONE or other >= NONE:
@@ -55,7 +55,7 @@ def is_better(tree, one, other):
     return a > b or (a == b and ~one < ~other)
 
 
-@inner
+@inline
 def best_below(tree, v):
     """Return the word of the best leaf below internal node ``v``, NONE if none waits."""
     left, right = tree.i[tree.i[v, LEFT], CANDIDATES], tree.i[tree.i[v, RIGHT], CANDIDATES]
@@ -64,7 +64,7 @@ def best_below(tree, v):
     return right if right < NONE else np.int32(NONE)
 
 
-@inner
+@inline
 def lift(tree, v):
     """Let the ancestors of ``v`` know its best leaf, which got better. O(depth)."""
     best = tree.i[v, CANDIDATES]
@@ -77,7 +77,7 @@ def lift(tree, v):
         parent = tree.i[parent, PARENT]
 
 
-@inner
+@inline
 def sink(tree, v):
     """Let the ancestors of ``v`` know that its best leaf got worse, or waits no more. O(depth)."""
     parent = tree.i[v, PARENT]
@@ -86,7 +86,7 @@ def sink(tree, v):
         parent = tree.i[parent, PARENT]
 
 
-@inner
+@inline
 def note(stat, tree, v):
     """Take notice of what leaf ``v`` has counted. O(1), O(depth) if it got better."""
     if tree.i[v, CANDIDATES] < NONE:
@@ -96,14 +96,14 @@ def note(stat, tree, v):
             lift(tree, v)
 
 
-@inner
+@inline
 def queue(stat, tree, v):
     """Let leaf ``v`` wait, unknown to its ancestors as yet."""
     tree.i[v, CANDIDATES] = ~np.int32(v)
     tree.d[v, WORTH] = worth(stat, tree, v)
 
 
-@inner
+@inline
 def queue_all(stat, tree):
     """Write the words of all leaves that have no place, and of the nodes above. O(m)."""
     v = first_in_postorder(tree)
@@ -115,7 +115,7 @@ def queue_all(stat, tree):
         v = next_in_postorder(tree, v)
 
 
-@inner
+@inline
 def queue_children(stat, tree, v):
     """Let the leaves below ``v``, which was split, wait. O(depth), O(m) for a stored tree."""
     root = tree.head_i[ROOT]
@@ -129,7 +129,7 @@ def queue_children(stat, tree, v):
     lift(tree, v)
 
 
-@inner
+@inline
 def call_next(stat, tree):
     """Give the best of the waiting leaves a place. O(depth) for each one that is looked at."""
     root = tree.head_i[ROOT]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._numba.jit import implements, inner
+from dmondrian._numba.jit import implements, inline
 from dmondrian.tree.backward import next_above
 from dmondrian.tree.box import (
     bound,
@@ -66,7 +66,7 @@ class Range(NamedTuple):
     lifetime: float  # no split after this time; inf for none
 
 
-@inner
+@inline
 def climb(tree, leaf, newest, x, way):
     """Return the highest node on the way to ``leaf`` whose box leaves ``x`` out, or ~leaf.
 
@@ -95,7 +95,7 @@ def climb(tree, leaf, newest, x, way):
     return found, turn, end
 
 
-@inner
+@inline
 def first_outside(tree, hint, x):
     """Return what :func:`climb` finds from the leaf of ``x``; the tree has rows.
 
@@ -113,7 +113,7 @@ def first_outside(tree, hint, x):
     return found, end, np.int64(0)
 
 
-@inner
+@inline
 def split_above(tree, v, time, x, total, key, draw):
     """Insert a split at ``time`` above ``v`` that parts ``x``; return (parent, leaf)."""
     j = pick_feature(tree.scratch[: tree.n_features], uniform(key, draw) * total)

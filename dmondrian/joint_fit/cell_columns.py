@@ -97,7 +97,7 @@ def grow_columns(
     n_threads: int,
     n_columns: int,
 ) -> np.ndarray:
-    """Let the trees take rows in; return the columns of their cells, int64 [n, T].
+    """Split the trees for rows; return the columns of their cells, int64 [n, T].
 
     Cells without a number get those from ``n_columns`` on. Rows of weight 0 open no cell: their
     columns may be -1.
@@ -107,9 +107,9 @@ def grow_columns(
     if ensemble.total_weight == 0.0:
         return np.full((len(X), len(ensemble.store)), -1)
     trees = ensemble.store.trees
-    heard = np.arange(len(X)) if w is None else np.flatnonzero(w > 0.0)
+    learned = np.arange(len(X)) if w is None else np.flatnonzero(w > 0.0)
     columns = np.full((len(X), len(ensemble.store)), -1)
-    leaves = leaves_of(ensemble, X)[heard]
+    leaves = leaves_of(ensemble, X)[learned]
     marks = np.stack(
         [tree.d[leaves[:, t], MARK] for t, tree in enumerate(ensemble.store.trees)], axis=1
     )
@@ -125,5 +125,5 @@ def grow_columns(
     marks = np.stack(
         [tree.d[leaves[:, t], MARK] for t, tree in enumerate(ensemble.store.trees)], axis=1
     )
-    columns[heard] = marks.astype(np.int64) - 1
+    columns[learned] = marks.astype(np.int64) - 1
     return columns

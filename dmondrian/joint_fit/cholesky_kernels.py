@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dmondrian._numba.jit import inner, kernel
+from dmondrian._numba.jit import inline, kernel
 
 
 @kernel
@@ -37,7 +37,7 @@ def factorize(U, c):
             row[s] /= pivot
 
 
-@inner
+@inline
 def rotate(U, Z, c, first, x, y):
     """Make ``U`` the factor of A + x x', x [c] zero before ``first``; x is used up. O(c (c + r)).
 
@@ -67,7 +67,7 @@ def add_rank_one(U, c, x):
     rotate(U, U[:, :0], c, 0, x, none)
 
 
-@inner
+@inline
 def append_column(U, Z, c, a, diagonal):
     """Give the factor a last column with entries ``a`` [c] and a diagonal entry. O(c (c + r)).
 
@@ -90,7 +90,7 @@ def append_column(U, Z, c, a, diagonal):
         beside[r] /= pivot
 
 
-@inner
+@inline
 def remove_column(U, Z, c, at, x, y):
     """Take column ``at`` out of the factor; the columns behind it move up.
 
@@ -115,7 +115,7 @@ def remove_column(U, Z, c, at, x, y):
     rotate(U, Z, c - 1, at, x, y)
 
 
-@inner
+@inline
 def take_entry(U, Z, c, at, z, which):
     """Let right-hand sides lose a one in entry ``at``: those marked in ``which`` [r]. O(c (c + r)).
 
@@ -133,7 +133,7 @@ def take_entry(U, Z, c, at, z, which):
                 Z[i, r] -= z[i]
 
 
-@inner
+@inline
 def solve_into(U, c, b, z):
     """Write the solution of A z = b, both [c]; return b' A^{-1} b. O(c^2)."""
     for i in range(c):

@@ -1,8 +1,8 @@
-r"""The average over lifetimes: what cells say at all of them, weighted by the posterior.
+r"""The average over lifetimes: the predictions of cells at all of them, weighted by the posterior.
 
-The mean over lifetimes of what a tree says is a sum over the cells on the way of a row: of each,
-its values at the lifetimes at which it is whole, times their probabilities. So one tree, realised
-to the end, holds the average in its nodes.
+The mean over lifetimes of a tree's predictions is a sum over the cells on the way of a row: of
+each, its values at the lifetimes at which it is whole, times their probabilities. So one tree,
+realised to the end, holds the average in its nodes.
 
 **More rows.** The fits at all lifetimes are functions of the weights of rows in pairs of the finest
 cells, and of the sums of their labels. These are kept, and rows are added to them; the sweep over
@@ -96,7 +96,7 @@ class Averaged(Exact):
         y: np.ndarray,
         w: np.ndarray | None,
     ) -> None:
-        """Add rows to the sums; the trees have taken them in, split in full."""
+        """Add rows to the sums; the trees have been split for them, in full."""
         targets = as_targets(y, self._joint.n_outputs)
         weights = np.ones(len(y)) if w is None else np.array(w, np.float64)
         learned = np.flatnonzero(weights > 0.0)
@@ -148,11 +148,11 @@ class Averaged(Exact):
         return swept._replace(mean=mean, offsets=offsets)
 
     def variances(
-        self, ensemble: Ensemble, X: np.ndarray, said: np.ndarray
+        self, ensemble: Ensemble, X: np.ndarray, means: np.ndarray
     ) -> tuple[np.ndarray, float]:
         """Return the variance of the function at rows over the posterior, and of the noise.
 
-        Of the mixture over lifetimes, whose mean at rows is ``said`` [n]: float64 [n] and one
+        Of the mixture over lifetimes, whose mean at rows is ``means`` [n]: float64 [n] and one
         number. A sweep for each 1024 rows, O(c^3), and O(c^2) per row.
         """
         with self._lock:
@@ -162,10 +162,10 @@ class Averaged(Exact):
         assert shares is not None  # of an average
         shares = np.where(shares < _NEGLIGIBLE, 0.0, shares)
         found, noise = np.zeros(len(X)), np.zeros(1)
-        apart = said - self._moments[1] / self._moments[0]
+        centred = means - self._moments[1] / self._moments[0]
         for start in range(0, len(X), _ASKED):
             part, noise = slice(start, start + _ASKED), np.zeros(1)
-            spread = Spread(shares, np.ascontiguousarray(apart[part]), found[part], noise)
+            spread = Spread(shares, np.ascontiguousarray(centred[part]), found[part], noise)
             self._swept(ensemble, X[part], None, spread)
         return found, float(noise[0])
 
@@ -180,7 +180,7 @@ class Averaged(Exact):
         }
 
     @classmethod
-    def from_beside(cls, told: Any, joint: Joint, trees: Sequence[nodes.Tree]) -> Averaged:
+    def from_beside(cls, stored: Any, joint: Joint, trees: Sequence[nodes.Tree]) -> Averaged:
         """Return the sums of :meth:`beside`, checked.
 
         Raises
@@ -189,15 +189,15 @@ class Averaged(Exact):
             If they are not of these trees.
         """
         try:
-            if told["prior"] not in PRIORS:
+            if stored["prior"] not in PRIORS:
                 raise CorruptError("a kernel's prior of lifetimes is none")
-            made = cls(joint, len(trees), told["prior"])
-            sums = cls._restored(made, told["sums"], joint, len(trees))
-            cells = unpacked(told["cells"]).reshape(2, -1)
+            made = cls(joint, len(trees), stored["prior"])
+            sums = cls._restored(made, stored["sums"], joint, len(trees))
+            cells = unpacked(stored["cells"]).reshape(2, -1)
         except (KeyError, TypeError, ValueError, zlib.error, binascii.Error) as error:
             raise CorruptError(f"the sums of a kernel cannot be read: {error}") from None
         sums._cells = cells.astype(np.int64)
-        sums.take_beside(told)
+        sums.take_beside(stored)
         used = np.array([int(tree.head_i[nodes.N_NODES]) for tree in trees])
         is_whole = cells.shape[1] == sums.n_columns and (cells == np.floor(cells)).all()
         is_whole = is_whole and ((cells[0] >= 0) & (cells[0] < len(used)) & (cells[1] >= 0)).all()

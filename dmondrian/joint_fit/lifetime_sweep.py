@@ -59,7 +59,7 @@ class Swept(NamedTuple):
     """One sweep of exact fits."""
 
     lifetimes: np.ndarray  # float64 [L], 0 and the times of the cuts
-    told: np.ndarray  # float64 [L, 5], see :func:`dmondrian.joint_fit.lifetime_sweep_kernels.sweep`
+    table: np.ndarray  # float64 [L, 5], as written by lifetime_sweep_kernels.sweep
     cuts: Cuts
     fit: Fit  # at the last lifetime
     mean: np.ndarray  # float64 [k], subtracted from targets
@@ -70,13 +70,13 @@ class Swept(NamedTuple):
     @property
     def n_columns(self) -> np.ndarray:
         """Columns that hold learned rows, int64 [L]."""
-        told: np.ndarray = self.told[:, 2].astype(np.int64)
-        return told
+        n_columns: np.ndarray = self.table[:, 2].astype(np.int64)
+        return n_columns
 
     @property
     def log_likelihoods(self) -> np.ndarray:
         """Up to a constant, float64 [L]; 0 where trees are fitted each for itself."""
-        return self.told[:, 4]
+        return self.table[:, 4]
 
 
 def prior_of(times: np.ndarray, prior: str, end: float) -> np.ndarray:
@@ -89,11 +89,11 @@ def prior_of(times: np.ndarray, prior: str, end: float) -> np.ndarray:
     is_logarithmic = prior == "log_uniform" and len(times) > 1
     if is_logarithmic:
         ends[0] = 0.1 * times[1]
-    told = np.empty(len(times))
-    write_prior(ends, is_logarithmic, told)
-    if not told.any():
-        told[0] = 1.0  # no cut, no end
-    return told
+    shares = np.empty(len(times))
+    write_prior(ends, is_logarithmic, shares)
+    if not shares.any():
+        shares[0] = 1.0  # no cut, no end
+    return shares
 
 
 def sweep_cuts(
@@ -137,15 +137,15 @@ def sweep_cuts(
         np.zeros((n_trees, cuts.rows.shape[1]), np.int64), np.zeros((1 + k, m)), np.zeros((k, m)),
         np.zeros((3, most + 1)), np.zeros((most + 2, n_asked)),
     )  # fmt: skip
-    told, lifetimes = np.zeros((len(times) + 1, 5)), np.append(0.0, times)
+    table, lifetimes = np.zeros((len(times) + 1, 5)), np.append(0.0, times)
     average = Average(np.zeros(0), np.zeros(0), np.zeros((k, 0)))
     if prior is not None:
         chances = prior_of(lifetimes, prior, end)
         average = Average(chances, np.zeros(len(chances)), np.zeros((k, m)))
-    done = sweep(cuts, fit, labels, joint.ridge, joint.is_joint, told, average, spread)
+    done = sweep(cuts, fit, labels, joint.ridge, joint.is_joint, table, average, spread)
     end = float(times[done]) if done < len(times) else end
-    told, none = told[: done + 1], np.zeros(0, np.int64)
-    return Swept(lifetimes[: done + 1], told, cuts, fit, np.zeros(k), average, none, end)
+    table, none = table[: done + 1], np.zeros(0, np.int64)
+    return Swept(lifetimes[: done + 1], table, cuts, fit, np.zeros(k), average, none, end)
 
 
 def end_of(joint: Joint, cuts: Cuts, lives: tuple[np.ndarray, float], labels: Labels) -> float:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._numba.jit import inner, kernel
+from dmondrian._numba.jit import inline, kernel
 from dmondrian.joint_fit.cholesky_kernels import (
     append_column,
     remove_column,
@@ -138,7 +138,7 @@ def sort_rows(tree, leaves, first, last, order):
             last[leaves[r]] += 1
 
 
-@inner
+@inline
 def add_pairs_of_rows(cuts, fit, c, v, weights, a):
     """Add to ``a`` [c] the weights of the rows that node ``v`` shares with columns. O(T n_v)."""
     t = cuts.tree[v]
@@ -151,7 +151,7 @@ def add_pairs_of_rows(cuts, fit, c, v, weights, a):
                     a[column] += weights[r]
 
 
-@inner
+@inline
 def add_pairs_of_cells(cuts, fit, c, v, a):
     """Add to ``a`` [c] what :func:`add_pairs_of_rows` does, from the finest cells. O(p_v p)."""
     t, p = cuts.tree[v], cuts.pairs.shape[0]
@@ -166,7 +166,7 @@ def add_pairs_of_cells(cuts, fit, c, v, a):
                         a[column] += cuts.pairs[i, j]
 
 
-@inner
+@inline
 def open_column(cuts, fit, c, v, weights, ridge):
     """Give node ``v`` the column after the ``c`` there are. O(c^2 + T n_v)."""
     n_trees = cuts.roots.shape[0]
@@ -191,7 +191,7 @@ def open_column(cuts, fit, c, v, weights, ridge):
     fit.place[v] = c
 
 
-@inner
+@inline
 def close_column(fit, c, v):
     """Take the column of node ``v`` from the ``c`` there are. O(c^2)."""
     at = fit.place[v]
@@ -203,7 +203,7 @@ def close_column(fit, c, v):
         fit.place[fit.node_at[s]] = s
 
 
-@inner
+@inline
 def weight_of(cuts, v, weights):
     """Return the weight of the rows of node ``v``. O(n_v)."""
     t, weight = cuts.tree[v], 0.0
@@ -212,7 +212,7 @@ def weight_of(cuts, v, weights):
     return weight
 
 
-@inner
+@inline
 def move(cuts, cells, v, name, weights):
     """Write that the rows of node ``v`` are in it, by a ``name``; return their weight. O(n_v)."""
     t, weight = cuts.tree[v], 0.0
@@ -223,7 +223,7 @@ def move(cuts, cells, v, name, weights):
     return weight
 
 
-@inner
+@inline
 def enter(cuts, fit, v, labels):
     """Let node ``v`` hold its rows. O(n_v k)."""
     fit.sums[0, v] = move(cuts, fit.cell, v, v, labels.weights)
@@ -234,7 +234,7 @@ def enter(cuts, fit, v, labels):
             fit.sums[1 + j, v] += labels.weights[r] * labels.targets[r, j]
 
 
-@inner
+@inline
 def solve_values(fit, c, is_joint):
     """Write the values of all columns; return what they explain, and ln det of the matrix."""
     explained, log_det = 0.0, 0.0
@@ -252,13 +252,13 @@ def solve_values(fit, c, is_joint):
     return explained, log_det
 
 
-@inner
+@inline
 def left_of(labels, n_trees, explained):
     """Return the squares that a fit leaves, its price of the weights included, > 0."""
     return max(labels.squares - explained / n_trees, 2.2250738585072014e-308)
 
 
-@inner
+@inline
 def log_likelihood(labels, ridge, n_trees, explained, log_det, c):
     """Return the log marginal likelihood of a fit up to a constant (lifetime_search.py)."""
     left = left_of(labels, n_trees, explained)
@@ -269,7 +269,7 @@ def log_likelihood(labels, ridge, n_trees, explained, log_det, c):
     return -0.5 * log_det - 0.5 * k * labels.total * (log(left) - log(ridge))
 
 
-@inner
+@inline
 def held_out_error(fit, labels):
     """Return the summed squared error of the rows that are held out. O(a T k)."""
     n_trees, total = fit.cell.shape[0], 0.0
@@ -284,7 +284,7 @@ def held_out_error(fit, labels):
     return total
 
 
-@inner
+@inline
 def add_to(average, fit, c, stage, top, likelihood):
     """Add the values of ``c`` columns after a cut to an average; return the largest worth."""
     if average.prior[stage] <= 0.0:
@@ -306,7 +306,7 @@ def add_to(average, fit, c, stage, top, likelihood):
     return top
 
 
-@inner
+@inline
 def square_of_scale(labels, ridge, n_trees, explained):
     """Return s^2, or its posterior mean under p(s^2) = 1 / s^2: inf for up to two labels."""
     if labels.scale > 0.0:
@@ -315,7 +315,7 @@ def square_of_scale(labels, ridge, n_trees, explained):
     return left_of(labels, n_trees, explained) / ridge / (n - 2.0) if n > 2.0 else np.inf
 
 
-@inner
+@inline
 def add_spread(fit, c, share, square, ridge, spread):
     """Add a fit's variances of the function, and squared distances from the average. O(a (c + T)).
 
@@ -338,7 +338,7 @@ def add_spread(fit, c, share, square, ridge, spread):
     spread.noise[0] += share * square * ridge
 
 
-@inner
+@inline
 def finish(average, n_stages, top):
     """Make worths shares, which add up to one, and sums averages."""
     total = 0.0
@@ -353,7 +353,7 @@ def finish(average, n_stages, top):
             average.values[j, v] /= total
 
 
-@inner
+@inline
 def note(fit, c, stage, is_new, labels, ridge, is_joint, measures):
     """Write what the fit after a cut is worth: a row of ``measures``."""
     measures[stage, 2] = c
@@ -369,14 +369,14 @@ def note(fit, c, stage, is_new, labels, ridge, is_joint, measures):
     measures[stage, 3] = held_out_error(fit, labels)
 
 
-@inner
+@inline
 def settle(fit, v, ridge):
     """Write the value of a cell that is fitted for itself."""
     for j in range(fit.values.shape[0]):
         fit.values[j, v] = fit.sums[1 + j, v] / (fit.sums[0, v] + ridge)
 
 
-@inner
+@inline
 def leave_column(cuts, fit, c, at, empty):
     """Let the rows asked about in a cell that has no others be in no column. O(n_v + c (c + a))."""
     n_asked = fit.solved.shape[1]
@@ -393,7 +393,7 @@ def leave_column(cuts, fit, c, at, empty):
         take_entry(fit.factor, fit.solved, c, at, fit.work[1], which)
 
 
-@inner
+@inline
 def divide(cuts, fit, c, v, labels, ridge, is_joint):
     """Let the children of ``v`` take its place; return whether rows are parted that are learned."""
     left, right = cuts.left[v], cuts.right[v]

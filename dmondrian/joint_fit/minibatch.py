@@ -28,7 +28,7 @@ from dmondrian.ensemble.ensemble import Ensemble
 from dmondrian.ensemble.rows.prepared_rows import PreparedRows
 from dmondrian.ensemble.settings.kernel_settings import LARGEST_BATCH, Joint, as_targets
 from dmondrian.joint_fit.cell_columns import leaves_of
-from dmondrian.stats.cell_values import add_values, begin_at_roots, hear_rows
+from dmondrian.stats.cell_values import add_values, apply_residuals, begin_at_roots
 from dmondrian.tree import nodes
 
 _SHARE = 8  # a batch is at most one of so many parts of the rows before it
@@ -65,7 +65,7 @@ def learn_batches(
 ) -> None:
     """Learn rows in order, as :meth:`dmondrian.ensemble.ensemble.Ensemble.update` takes them.
 
-    Rows that were learned before can be learned ``again``: cells hear them once more.
+    Rows that were learned before can be learned ``again``: their residuals are applied once more.
     """
     X = ensemble.prepare(X)
     if again:  # no cell is split any more: one way through the trees for many batches
@@ -73,42 +73,42 @@ def learn_batches(
             part = slice(start, start + LARGEST_BATCH)
             cells = _cells_of(ensemble, X[part])
             own = None if w is None else w[part]
-            hear_again(ensemble, cells, np.arange(cells.shape[1]), y[part], own)
+            apply_in_batches(ensemble, cells, np.arange(cells.shape[1]), y[part], own)
         return
     for start, stop in pieces(n_rows_of(ensemble), len(y), joint_of(ensemble).batch_size):
         own = None if w is None else w[start:stop]
-        piece = take_in(ensemble, X[start:stop], own, n_threads)
-        teach(ensemble, piece, y[start:stop], own, piece.sums / len(ensemble.store))
+        piece = add_rows(ensemble, X[start:stop], own, n_threads)
+        apply_targets(ensemble, piece, y[start:stop], own, piece.sums / len(ensemble.store))
 
 
-def hear_again(
+def apply_in_batches(
     ensemble: Ensemble, cells: np.ndarray, rows: np.ndarray, y: np.ndarray, w: np.ndarray | None
 ) -> None:
-    """Let cells hear rows that the trees have taken in.
+    """Apply targets, batch by batch, of rows that the trees have been split for.
 
     ``cells`` int64 [T, .], ``rows`` int64 [n], places in it; ``y``, ``w`` [n].
     """
     for start, stop in pieces(n_rows_of(ensemble), len(y), joint_of(ensemble).batch_size):
         own = None if w is None else w[start:stop]
-        piece = said_of(ensemble, cells, rows[start:stop])
-        teach(ensemble, piece, y[start:stop], own, piece.sums / len(ensemble.store))
+        piece = predictions_of(ensemble, cells, rows[start:stop])
+        apply_targets(ensemble, piece, y[start:stop], own, piece.sums / len(ensemble.store))
 
 
 class Piece(NamedTuple):
-    """Rows of one batch that trees have taken in, but not heard yet."""
+    """Rows of one batch that trees were split for, whose targets are not applied yet."""
 
     cells: np.ndarray  # int64 [T, .]; -1 for rows of weight 0 where no other row is
     rows: np.ndarray  # int64 [n], their places in the cells
     sums: np.ndarray  # float64 [n, k], values of their cells at the start of the batch, summed
 
 
-def take_in(
+def add_rows(
     ensemble: Ensemble, X: np.ndarray | PreparedRows, w: np.ndarray | None, n_threads: int
 ) -> Piece:
-    """Let trees split their cells for rows of one batch; return what they say of them.
+    """Split cells for rows of one batch; return the sums of their predictions.
 
-    Sums of disjoint sets of trees add up, exactly, in any order. A new cell says what the root did.
-    There may be no rows: those without a target may have been dropped.
+    Sums of disjoint sets of trees add up, exactly, in any order. A new cell predicts what the root
+    did. There may be no rows: those without a target may have been dropped.
     """
     if not len(X):
         cells = np.empty((len(ensemble.store), 0), np.int64)
@@ -126,13 +126,13 @@ def take_in(
     Ensemble.update(ensemble, X[done:], np.zeros(len(X) - done), own, n_threads)
     for tree, first in zip(ensemble.store.trees, known, strict=True):
         _forget_above(tree, first)
-    return said_of(ensemble, _cells_of(ensemble, X), np.arange(len(X)))
+    return predictions_of(ensemble, _cells_of(ensemble, X), np.arange(len(X)))
 
 
 def _forget_above(tree: nodes.Tree, first: int) -> None:
     """Drop what inner nodes knew as leaves, where nodes from ``first`` on are new.
 
-    Whether they had heard rows of the batch depends on how it was cut into calls.
+    Whether they had residuals of the batch depends on how it was cut into calls.
     """
     links = tree.i[: tree.head_i[nodes.N_NODES]]
     near = links[first:, [nodes.PARENT, nodes.LEFT, nodes.RIGHT]].ravel()
@@ -148,10 +148,10 @@ def _cells_of(ensemble: Ensemble, X: np.ndarray | PreparedRows) -> np.ndarray:
     return np.ascontiguousarray(leaves_of(ensemble, X).T)
 
 
-def said_of(
+def predictions_of(
     ensemble: Ensemble, cells: np.ndarray, rows: np.ndarray, is_under_way: bool = True
 ) -> Piece:
-    """Return what trees say of ``rows`` int64 [n], places in ``cells`` int64 [T, .].
+    """Return the predictions for ``rows`` int64 [n], places in ``cells`` int64 [T, .].
 
     As they were at the start of the batch that is under way, or as they are now.
     """
@@ -167,10 +167,10 @@ def said_of(
     return Piece(cells, rows, sums * unit)
 
 
-def teach(
+def apply_targets(
     ensemble: Ensemble, piece: Piece, y: np.ndarray, w: np.ndarray | None, mean: np.ndarray
 ) -> None:
-    """Let cells hear the rows of a piece, given the mean over all trees of what they say [n, k].
+    """Apply the residuals of a piece; ``mean`` [n, k] are the predictions of all trees, averaged.
 
     The ensemble may hold some of the trees only.
     """
@@ -179,11 +179,11 @@ def teach(
     targets = as_targets(y, joint_of(ensemble).n_outputs)
     weights = np.ones(len(y)) if w is None else np.array(w, np.float64)
     stat = ensemble.policies.stat._replace(batch=_number(ensemble))
-    said = np.ascontiguousarray(mean)
+    forecasts = np.ascontiguousarray(mean)
     trees = ensemble.store.trees
-    hear_rows(
-        stat, ensemble.store.addresses, trees[0].columns, piece.cells, piece.rows, targets, said,
-        weights,
+    apply_residuals(
+        stat, ensemble.store.addresses, trees[0].columns, piece.cells, piece.rows, targets,
+        forecasts, weights,
     )  # fmt: skip
     note_rows(ensemble, len(y), targets[weights > 0.0])
     position = n_rows_of(ensemble)
@@ -229,6 +229,6 @@ def note_rows(ensemble: Ensemble, n: int, targets: np.ndarray) -> None:
 
 def _share(ensemble: Ensemble, head: np.ndarray) -> None:
     """Write what all trees' headers have in common."""
-    told = head[nodes.UNIT :]
+    common = head[nodes.UNIT :]
     for tree in ensemble.store.trees:
-        tree.head_f[nodes.UNIT :] = told
+        tree.head_f[nodes.UNIT :] = common

@@ -50,8 +50,8 @@ from dmondrian.stats.cell_values import MARK, VALUE, WEIGHT
 from dmondrian.tree import nodes
 
 _FRESH = 256  # rows of the stream from one factorisation to the next
-_FIRST_ROOM = 64
-AT_ONCE = 16_384  # rows taken in between two looks at the room
+_FIRST_SIZE = 64
+AT_ONCE = 16_384  # rows taken in between two checks of how many more fit
 _MOST_STORED = 2**28  # bytes of one array in a header
 
 
@@ -74,8 +74,8 @@ class Exact:
     def __init__(self, joint: Joint, n_trees: int) -> None:
         self.n_columns, self.n_rows, self.most = 0, 0, None
         self._joint, self._n_trees = joint, n_trees
-        self._sums = np.zeros((_FIRST_ROOM, _FIRST_ROOM))
-        self._targets = np.zeros((joint.n_outputs, _FIRST_ROOM))
+        self._sums = np.zeros((_FIRST_SIZE, _FIRST_SIZE))
+        self._targets = np.zeros((joint.n_outputs, _FIRST_SIZE))
         self._moments = np.zeros(1 + joint.n_outputs)  # weight of all rows, sums of targets
         self._factor = np.empty((0, 0))
         self._n_fresh = 0  # columns of the sums of the last round number of rows
@@ -100,10 +100,10 @@ class Exact:
         """Learn rows in order until one might pass ``max_columns`` ("auto"); return how many."""
         done = 0
         while done < len(y):
-            room = self._room()
-            if room <= 0:
+            most = self._n_learnable()
+            if most <= 0:
                 break
-            part = slice(done, done + min(room, len(y) - done))
+            part = slice(done, done + min(most, len(y) - done))
             own = None if w is None else w[part]
             columns = grow_columns(ensemble, X[part], own, n_threads, self.n_columns)
             targets = as_targets(y[part], self._joint.n_outputs)
@@ -114,7 +114,7 @@ class Exact:
         self.write_values(ensemble)
         return done
 
-    def _room(self) -> int:
+    def _n_learnable(self) -> int:
         """Return how many rows can be learned now, whatever cells they open."""
         if self._joint.solver == "auto":
             return (self._joint.max_columns - self.n_columns) // self._n_trees
@@ -137,12 +137,12 @@ class Exact:
         self._add_squares(targets, weights)
         fresh_rows = (self.n_rows + n) // _FRESH * _FRESH - self.n_rows
         self.n_columns = max(self.n_columns, int(columns.max(initial=-1)) + 1)
-        self._make_room()
+        self._grow_sums()
         cut = max(fresh_rows, 0)
         for part in (slice(0, cut), slice(cut, n)):
-            heard = np.flatnonzero(weights[part] > 0.0) + part.start
-            mine, w = np.ascontiguousarray(columns[heard]), weights[heard]
-            add_pairs(self._sums, self._targets, self._moments, mine, targets[heard], w)
+            learned = np.flatnonzero(weights[part] > 0.0) + part.start
+            mine, w = np.ascontiguousarray(columns[learned]), weights[learned]
+            add_pairs(self._sums, self._targets, self._moments, mine, targets[learned], w)
             if part.start == 0 and fresh_rows > 0:
                 c = max(fresh_columns, int(columns[part].max(initial=-1)) + 1)
                 self._n_fresh, self._fresh = c, self._sums[:c, :c].copy()
@@ -162,14 +162,14 @@ class Exact:
         # Running sums: those of NumPy's sum would depend on the cuts between calls.
         self._squares[1] = np.cumsum(np.concatenate([self._squares[1:], own]), axis=0)[-1]
 
-    def _make_room(self) -> None:
-        c, room = self.n_columns, len(self._sums)
-        if c > room:
-            size = max(c, 3 * room // 2)
+    def _grow_sums(self) -> None:
+        c, capacity = self.n_columns, len(self._sums)
+        if c > capacity:
+            size = max(c, 3 * capacity // 2)
             sums = np.zeros((size, size))
-            sums[:room, :room] = self._sums
+            sums[:capacity, :capacity] = self._sums
             self._sums, self._factor = sums, np.empty((0, 0))
-            self._targets = np.pad(self._targets, ((0, 0), (0, size - room)))
+            self._targets = np.pad(self._targets, ((0, 0), (0, size - capacity)))
             self._n_factored = -1
 
     def _update_factor(self) -> None:
@@ -227,7 +227,7 @@ class Exact:
         return max(math.fsum(self._squares[1]) - math.fsum(total * (mean - origin) ** 2), 0.0)
 
     def square_of_scale(self) -> float:
-        """Return s^2, or its posterior mean: inf for up to two labels, which tell no variance."""
+        """Return s^2, or its posterior mean: inf for up to two labels, too few for a variance."""
         if self._joint.scale is not None:
             return self._joint.scale**2
         squares, n = self.centred_squares(), float(self._moments[0]) * self._joint.n_outputs
@@ -237,11 +237,11 @@ class Exact:
         return left / self._joint.ridge / (n - 2.0) if n > 2.0 else math.inf
 
     def variances(
-        self, ensemble: Ensemble, X: np.ndarray, said: np.ndarray
+        self, ensemble: Ensemble, X: np.ndarray, means: np.ndarray
     ) -> tuple[np.ndarray, float]:
         """Return the posterior variance of the function at rows, float64 [n], and of the noise.
 
-        ``said`` [n] are the means there, which this does not depend on.
+        ``means`` [n] are the predictions there, which this does not depend on.
 
         Rows outside the range of the data are in cells of their own with the probability that the
         process parts them from those of the fitted rows: the variance is over that, too. O(c^3)
@@ -302,8 +302,8 @@ class Exact:
         """Return what is stored beside the state, JSON-able."""
         return {} if self._squares is None else {"squares": packed(self._squares)}
 
-    def take_beside(self, told: Any) -> None:
-        """Take what :meth:`beside` told, None from an earlier version.
+    def take_beside(self, stored: Any) -> None:
+        """Take what :meth:`beside` returned, None from an earlier version.
 
         Raises
         ------
@@ -312,8 +312,8 @@ class Exact:
         """
         self._squares = None
         try:
-            if told is not None and "squares" in told:
-                found = unpacked(told["squares"]).reshape(2, self._joint.n_outputs)
+            if stored is not None and "squares" in stored:
+                found = unpacked(stored["squares"]).reshape(2, self._joint.n_outputs)
                 if (found[1] < 0.0).any():
                     raise CorruptError("the sums of squares of a kernel are negative")
                 self._squares = found.copy()
@@ -321,7 +321,7 @@ class Exact:
             raise CorruptError(f"the sums of a kernel cannot be read: {error}") from None
 
     @classmethod
-    def from_json(cls, told: Any, joint: Joint, n_trees: int) -> Exact:
+    def from_json(cls, stored: Any, joint: Joint, n_trees: int) -> Exact:
         """Return the fit of :meth:`to_json`, checked.
 
         Raises
@@ -329,28 +329,28 @@ class Exact:
         CorruptError
             If it is none of these parameters.
         """
-        return cls._restored(cls(joint, n_trees), told, joint, n_trees)
+        return cls._restored(cls(joint, n_trees), stored, joint, n_trees)
 
     @classmethod
-    def _restored(cls, exact: Self, told: Any, joint: Joint, n_trees: int) -> Self:
+    def _restored(cls, exact: Self, stored: Any, joint: Joint, n_trees: int) -> Self:
         """Return a fit without rows with those of :meth:`to_json`."""
         try:
-            c, n_fresh, n_rows = (told[name] for name in ("n_columns", "n_fresh", "n_rows"))
+            c, n_fresh, n_rows = (stored[name] for name in ("n_columns", "n_fresh", "n_rows"))
             if any(type(n) is not int or not 0 <= n < 2**40 for n in (c, n_fresh, n_rows)):
                 raise CorruptError("its numbers of rows and columns")
             exact.n_columns, exact._n_fresh, exact.n_rows = c, n_fresh, n_rows
-            weights = unpacked(told["weights"])
-            rows = unpacked(told["rows"]).reshape(len(weights), n_trees)
+            weights = unpacked(stored["weights"])
+            rows = unpacked(stored["rows"]).reshape(len(weights), n_trees)
             whole = (rows == np.floor(rows)) & (rows >= 0) & (rows < c)
             if n_fresh > c or c * c > _MOST_STORED or len(weights) >= _FRESH or not whole.all():
                 raise CorruptError("the columns of its last rows")
-            exact._targets = unpacked(told["targets"]).reshape(joint.n_outputs, c)
-            exact._moments = unpacked(told["moments"]).reshape(1 + joint.n_outputs)
+            exact._targets = unpacked(stored["targets"]).reshape(joint.n_outputs, c)
+            exact._moments = unpacked(stored["moments"]).reshape(1 + joint.n_outputs)
             exact._fresh = np.zeros((n_fresh, n_fresh))
-            exact._fresh[np.triu_indices(n_fresh)] = unpacked(told["fresh"])
+            exact._fresh[np.triu_indices(n_fresh)] = unpacked(stored["fresh"])
         except (KeyError, TypeError, ValueError, zlib.error, binascii.Error) as error:
             raise CorruptError(f"the exact fit of a kernel cannot be read: {error}") from None
-        size = max(c, _FIRST_ROOM)
+        size = max(c, _FIRST_SIZE)
         exact._sums = np.zeros((size, size))
         exact._sums[:n_fresh, :n_fresh] = exact._fresh
         exact._targets = np.pad(exact._targets, ((0, 0), (0, size - c)))

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from dmondrian._numba.jit import inner, kernel
+from dmondrian._numba.jit import inline, kernel
 
 
-@inner
+@inline
 def score_of(mine, entry, weights):
     """Return w x of a row in the columns ``mine`` [T], -1 where it has none."""
     total = 0.0
@@ -27,7 +27,7 @@ def score_of(mine, entry, weights):
     return entry * total + weights[weights.shape[0] - 1]
 
 
-@inner
+@inline
 def add_row(mine, entry, step, weights):
     """Add ``step`` times a row to the weights."""
     for t in range(mine.shape[0]):

@@ -24,7 +24,7 @@ import numpy as np
 from dmondrian.ensemble.settings.kernel_settings import as_targets
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.forest.forest import Forest
-from dmondrian.joint_fit.minibatch import hear_again, joint_of, said_of
+from dmondrian.joint_fit.minibatch import apply_in_batches, joint_of, predictions_of
 from dmondrian.joint_fit.sweep_input import cuts_of, first_lifetime
 from dmondrian.kernel_machine.lifetime_grid_kernels import cut_cells
 from dmondrian.tree import nodes
@@ -122,11 +122,11 @@ class WarmSweep:
     def apply_rows(self, y: np.ndarray) -> None:
         """Apply the rows that are learned to their cells, once; ``y`` float64 [n]."""
         rows = self._learned
-        hear_again(self._forest, self._cells, rows, y[rows], self._weights[rows])
+        apply_in_batches(self._forest, self._cells, rows, y[rows], self._weights[rows])
 
     def forecasts(self, rows: np.ndarray) -> np.ndarray:
         """Return the predictions of ``rows`` int64 [a] of those given, float64 [a, k]."""
-        sums = said_of(self._forest, self._cells, rows, is_under_way=False).sums
+        sums = predictions_of(self._forest, self._cells, rows, is_under_way=False).sums
         mean: np.ndarray = sums / len(self._forest.store)
         return mean
 

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from dmondrian._numba.intrinsics import borrow
-from dmondrian._numba.jit import inner, kernel
+from dmondrian._numba.intrinsics import unowned
+from dmondrian._numba.jit import inline, kernel
 from dmondrian.joint_fit.lifetime_sweep_kernels import move
 from dmondrian.stats.cell_values import FIRST_VALUE, MARK, RESIDUAL, VALUE, WEIGHT, value_of
 from dmondrian.tree.address_table import tree_at
 from dmondrian.tree.nodes import LEFT, STAT
 
 
-@inner
+@inline
 def hand_on(tree, parent, v, w, whole):
     """Give ``v``, with ``w`` of the parent's weight ``whole``, the forecast of the parent. O(k)."""
     for s in range(STAT + 1, STAT + tree.n_stats):
@@ -43,7 +43,7 @@ def cut_cells(stat, table, columns, cuts, offsets, cells, weights, first, last):
     for at in range(first, last):
         v = cuts.nodes[at]
         t, left, right = cuts.tree[v], cuts.left[v], cuts.right[v]
-        tree, offset = tree_at(table, t, columns, borrow(scratch)), offsets[t]
+        tree, offset = tree_at(table, t, columns, unowned(scratch)), offsets[t]
         own = v - offset
         for c in range((tree.n_stats - FIRST_VALUE) // 2):
             tree.d[own, VALUE + 2 * c] = value_of(stat, tree, own, c)

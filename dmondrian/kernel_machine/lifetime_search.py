@@ -93,8 +93,8 @@ def choose_lifetime(
 
 def _chosen(swept: Swept, by: str, n_held: int) -> KernelPath:
     times, columns, end = swept.lifetimes, swept.n_columns, swept.end
-    errors = swept.told[:, 3] / n_held if n_held else None
-    likelihoods = swept.log_likelihoods if (swept.told[:, 1] != 0.0).any() else None
+    errors = swept.table[:, 3] / n_held if n_held else None
+    likelihoods = swept.log_likelihoods if (swept.table[:, 1] != 0.0).any() else None
     worth = errors if by == "validation" else -swept.log_likelihoods
     assert worth is not None  # rows were held out
     chosen = _within(times, int(np.argmin(worth)), end)

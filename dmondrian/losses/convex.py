@@ -45,7 +45,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._numba.jit import implements, inner
+from dmondrian._numba.jit import implements, inline
 from dmondrian.losses.constant import add_empty_solution, add_solution, solution
 from dmondrian.losses.repeats import in_parts
 from dmondrian.stats.moments import PRICE, SQUARES, SUM
@@ -93,14 +93,14 @@ class OfMean(NamedTuple):
     rate: float  # learning rate of the mixture over prunings; 0 without one
 
 
-@inner
+@inline
 def mean_label(loss, tree, v):
     """Return the mean label at ``v``, no further than labels can be from rounding."""
     mean = tree.head_f[OFFSET] + tree.d[v, SUM] / tree.d[v, STAT]
     return min(mean, 1.0) if loss.kind >= BERNOULLI else mean
 
 
-@inner
+@inline
 def log_ratio(a, b):
     """Return ln(``a`` / ``b``) of numbers >= 0, one of them positive."""
     if a <= 0.0:
@@ -108,7 +108,7 @@ def log_ratio(a, b):
     return log(a / b) if b > 0.0 else np.inf
 
 
-@inner
+@inline
 def best_constant(kind, mean):
     """Return the z of least total loss over labels of this mean, without limits."""
     if kind == POISSON:
@@ -128,7 +128,7 @@ def best_constant(kind, mean):
     return mean
 
 
-@inner
+@inline
 def limits(loss, tree):
     """Return the least and the largest z that a cell may forecast."""
     kind = loss.kind
@@ -150,7 +150,7 @@ def best_within_limits(loss, tree, v):
     return min(max(best_constant(loss.kind, mean_label(loss, tree, v)), low), high)
 
 
-@inner
+@inline
 def log_one_minus_exp(z):
     """Return ln(1 - e^``z``) for z < 0."""
     if z > -1e-5:
@@ -158,13 +158,13 @@ def log_one_minus_exp(z):
     return log(1.0 - exp(z))
 
 
-@inner
+@inline
 def softplus(z):
     """Return ln(1 + e^``z``)."""
     return max(z, 0.0) + log(1.0 + exp(-abs(z)))
 
 
-@inner
+@inline
 def cost_of_margin(kind, v):
     """Return the binary cost of v = -y z."""
     if kind == SQUARE:
@@ -182,7 +182,7 @@ def cost_of_margin(kind, v):
     return exp(v)
 
 
-@inner
+@inline
 def cost(kind, z, y):
     """Return loss(``z``, ``y``)."""
     if kind == SQUARED:
@@ -204,7 +204,7 @@ def prepare_of_mean(loss, rule, tree, y):
         tree.head_f[OFFSET] = y
 
 
-@inner
+@inline
 def charge(loss, tree, v, z, y, w):
     """Add to ``v`` what a row that finds ``z`` costs; return its price factor."""
     paid = w * cost(loss.kind, z, y)
@@ -236,7 +236,7 @@ implements(at_once, OfMean)(in_parts)
 implements(learn_above, OfMean)(node_by_node)
 
 
-@inner
+@inline
 def least_cost(kind, y):
     """Return the least loss of any z at label ``y``: what a likelihood costs that knows the label.
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._numba.jit import implements, inner
+from dmondrian._numba.jit import implements, inline
 from dmondrian.losses.repeats import all_at_once
 from dmondrian.stats.discounted_counts import N_MEMORIES, forecasts_of_class
 from dmondrian.tree.backward import node_by_node
@@ -64,10 +64,10 @@ def learn_above_discounted(loss, stat, rule, tree, leaf, q, kq, shift, y, w, way
     node_by_node_discounted(loss, stat, rule, tree, leaf, q, kq, shift, y, w, way)
 
 
-node_by_node_discounted = inner(node_by_node)
+node_by_node_discounted = inline(node_by_node)
 
 
-@inner
+@inline
 def factors(loss, tree, v, weight):
     """Return what the counts of each memory of ``v``, and alpha, are multiplied by in forecasts."""
     d, size, whole = tree.d, 1 + loss.n_classes, loss.n_classes * loss.alpha
@@ -79,7 +79,7 @@ def factors(loss, tree, v, weight):
     )
 
 
-@inner
+@inline
 def forecast_of_class(loss, tree, v, y):
     """Return what ``v`` forecasts of class ``y``, to the last bit as :func:`add_forecast` does."""
     p, q, r = factors(loss, tree, v, 1.0)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._numba.jit import implements, inner
+from dmondrian._numba.jit import implements, inline
 from dmondrian.losses.constant import add_empty_solution, add_solution, solution
 from dmondrian.losses.quantile import clipped
 from dmondrian.losses.repeats import in_parts
@@ -48,14 +48,14 @@ class Huber(NamedTuple):
     priced: bool  # whether nodes add up what their forecasts cost
 
 
-@inner
+@inline
 def huber(delta, z, y):
     """Return the loss of ``z`` at label ``y``."""
     error = abs(y - z)
     return 0.5 * error * error if error <= delta else delta * (error - 0.5 * delta)
 
 
-@inner
+@inline
 def slope_at(loss, row, z, close):
     """Return (derivative of the total loss at ``z``, curvature, ends of where it is flat).
 

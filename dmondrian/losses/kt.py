@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._numba.jit import apart, implements, inner
+from dmondrian._numba.jit import implements, inline, noinline
 from dmondrian.losses.repeats import all_at_once
 from dmondrian.tree.backward import node_by_node
 from dmondrian.tree.keyed_random import log, log_gamma, log_gamma_rise
@@ -40,7 +40,7 @@ class KT(NamedTuple):
     charge: bool  # whether the row that opens a leaf pays log K there
 
 
-@inner
+@inline
 def log_repeats(n_c, n, alpha, n_classes, w):
     """Return the log probability of ``w`` repeats of a class after ``n_c`` of ``n``."""
     a = n_c + alpha
@@ -74,7 +74,7 @@ def price_whole(loss, tree, v, y, w):
     return of_class, of_all, np.int64(0)
 
 
-@apart
+@noinline
 def learn_others(loss, stat, rule, tree, leaf, q, kq, shift, y, w, way):
     """Learn any row; apart, as its logarithms would take registers from the loop of most rows."""
     node_by_node_compiled(loss, stat, rule, tree, leaf, q, kq, shift, y, w, way)
@@ -89,7 +89,7 @@ def learn_above_kt(loss, stat, rule, tree, leaf, q, kq, shift, y, w, way):
         learn_others(loss, stat, rule, tree, leaf, q, kq, shift, y, w, way)
 
 
-node_by_node_compiled = inner(node_by_node)
+node_by_node_compiled = inline(node_by_node)
 
 
 @implements(price, KT)

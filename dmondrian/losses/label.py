@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dmondrian._numba.jit import implements, inner
+from dmondrian._numba.jit import implements, inline
 from dmondrian.stats.moments import SQUARES, SUM, squared_error
 from dmondrian.tree.nodes import OFFSET, PARENT, STAT
 from dmondrian.tree.policies import add_empty_forecast, add_forecast
@@ -27,13 +27,13 @@ class Label(NamedTuple):
     prior: bool  # whether the mean in an empty cell is 0
 
 
-@inner
+@inline
 def squared_deviations(tree, v):
     """Return the squared deviations of the labels at ``v`` from their mean, in all."""
     return squared_error(tree.d[v, STAT], tree.d[v, SUM], tree.d[v, SQUARES])
 
 
-@inner
+@inline
 def add_moments(loss, tree, v, center, weight, out):
     """Add two moments of a label with this mean, less ``OFFSET``, and the variance at ``v``."""
     n, u = tree.d[v, STAT], tree.i[v, PARENT]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._numba.jit import implements, inner
+from dmondrian._numba.jit import implements, inline
 from dmondrian.losses.repeats import in_parts
 from dmondrian.stats.labels import KEPT, Labels, places, weight_upto
 from dmondrian.stats.moments import PRICE, set_origin
@@ -46,13 +46,13 @@ class Pinball(NamedTuple):
     priced: bool  # whether nodes add up what their forecasts cost
 
 
-@inner
+@inline
 def clipped(bound, z):
     """Return ``z`` moved to the bound, where there is one."""
     return min(max(z, -bound), bound) if bound > 0.0 else z
 
 
-@inner
+@inline
 def quantile_from(loss, tree, v, level, i):
     """Return (quantile of the labels at ``v``, its label), looked for from label ``i`` on."""
     row, stat = tree.d[v], Labels(loss.size)
@@ -65,7 +65,7 @@ def quantile_from(loss, tree, v, level, i):
     return clipped(loss.bound, z), i
 
 
-@inner
+@inline
 def pinball(level, z, y):
     """Return the loss of quantile ``z`` at label ``y``."""
     return (y - z) * (level if y >= z else level - 1.0)
@@ -76,7 +76,7 @@ implements(at_once, Pinball)(in_parts)
 implements(learn_above, Pinball)(node_by_node)
 
 
-@inner
+@inline
 def pay(loss, tree, v, speaker, y, w):
     """Add to ``v`` what a row costs that finds the quantiles of ``speaker``, -1 for zeros."""
     i, paid = 0, 0.0

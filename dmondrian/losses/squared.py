@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._numba.jit import implements, inner
+from dmondrian._numba.jit import implements, inline
 from dmondrian.losses.repeats import all_at_once
 from dmondrian.stats.moments import PRICE, SQUARES, SUM
 from dmondrian.tree.backward import in_lots
@@ -60,7 +60,7 @@ class Squared(NamedTuple):
     bound: float  # B where it is known beforehand, else 0
 
 
-@inner
+@inline
 def take_rate_of_variance(loss, rule, tree):
     """Take the learning rate from the variance, if the total weight has passed a power of two."""
     head = tree.head_f
@@ -76,7 +76,7 @@ def take_rate_of_variance(loss, rule, tree):
             head[NEXT_ETA] *= 2.0
 
 
-@inner
+@inline
 def take_rate_of_range(loss, rule, tree):
     """Lower the learning rate if the range of the labels has made it too large."""
     head = tree.head_f
@@ -122,7 +122,7 @@ def exponent_squared(loss, tree, v, y, w):
     return -tree.head_f[ETA] * cost
 
 
-exponent_squared_compiled = inner(exponent_squared)
+exponent_squared_compiled = inline(exponent_squared)
 
 
 @implements(price, Squared)

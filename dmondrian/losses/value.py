@@ -11,7 +11,7 @@ import numpy as np
 
 from dmondrian._numba.jit import implements
 from dmondrian.losses.repeats import all_at_once
-from dmondrian.stats.cell_values import heard_value_of, value_of
+from dmondrian.stats.cell_values import value_of, value_or_root_value
 from dmondrian.tree.backward import node_by_node
 from dmondrian.tree.nodes import ROOT
 from dmondrian.tree.policies import (
@@ -57,7 +57,7 @@ def opening_price_value(loss, tree, v, y, w):
 @implements(add_forecast, Value)
 def add_value(loss, tree, v, depth, weight, out):
     for c in range(loss.n_outputs):
-        out[c] += weight * heard_value_of(loss, tree, v, c)
+        out[c] += weight * value_or_root_value(loss, tree, v, c)
 
 
 @implements(add_empty_forecast, Value)

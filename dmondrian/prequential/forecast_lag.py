@@ -3,7 +3,7 @@
 Each tree forecasts a row just before it learns it (:mod:`dmondrian.prequential.forecasts`). Three
 kinds of forest cannot do that at the price of a way through a tree:
 
-- the hierarchy of a regressor has to visit all nodes to know what one cell says. Its rows are
+- the hierarchy of a regressor has to visit all nodes for the forecast of one cell. Its rows are
   forecast in slices, by the forest before the slice (:func:`slices`);
 - a lifetime that is chosen from the tree is chosen from all nodes. Rows are forecast just before
   they are learned, but at lifetimes chosen before the slice;
@@ -51,11 +51,11 @@ def kind_of(parameters: ForestParameters) -> str:
 
 
 def in_words(kind: str, exact_from: int = 0) -> str:
-    """Say how rows were forecast; those before ``exact_from`` were forecast in slices."""
-    told = _IN_WORDS[kind]
+    """Return in words how rows were forecast; those before ``exact_from`` were so in slices."""
+    text = _IN_WORDS[kind]
     if exact_from:
-        told += f" (the first {exact_from:,} rows: by the forest of up to {LAG:,} rows before)"
-    return told
+        text += f" (the first {exact_from:,} rows: by the forest of up to {LAG:,} rows before)"
+    return text
 
 
 def marks(position: int, stop: int, least: int) -> Iterator[int]:

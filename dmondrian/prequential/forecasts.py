@@ -2,8 +2,8 @@
 
 A tree forecasts a row in the state just before it learns it, on one way through its nodes for both.
 Trees that learn a batch of rows do so one after the other, so there is no moment at which the whole
-forest has learned the rows before one and no other; the sum over trees of what each said then is
-the forecast of the forest of that moment all the same.
+forest has learned the rows before one and no other; the sum over trees of their forecasts
+then is the forecast of the forest of that moment all the same.
 
 Where that takes more than a way through a tree, rows are forecast earlier
 (:mod:`dmondrian.prequential.forecast_lag`).
@@ -42,7 +42,7 @@ Summed = np.ndarray | pairwise.Partial
 
 
 class Forecasts(NamedTuple):
-    """What trees said of rows before they learned them."""
+    """Forecasts of rows, made before they were learned."""
 
     sums: Summed
     sampled: Sampled | None  # those of the sample that calibrations are fitted to
@@ -60,7 +60,7 @@ def forecast_and_learn_all(
     samples: bool = False,
     dropped: np.ndarray | None = None,
 ) -> Forecasts:
-    """Let an ensemble learn rows in order; return what its trees said of each before.
+    """Let an ensemble learn rows in order; return the forecasts made just before.
 
     Rows before the first of positive weight are answered by no tree: all classes are as likely
     then, and numbers are 0.
@@ -87,7 +87,7 @@ def forecast_and_learn_all(
         sums = _by_slices(ensemble, X, y, w, n_threads, position, dropped)
         return Forecasts(sums, None)
     are_much = ensemble.are_much(y, w)
-    heard = _Heard(ensemble, y, w, n_trees, samples)
+    collector = _Collector(ensemble, y, w, n_trees, samples)
     per_row = max(1, len(ensemble.store) * ensemble.predictor.sample_output.width)
     most = min(_ROWS, max(_NUMBERS // per_row, 1))
     cuts = [(0, len(y))]
@@ -98,18 +98,18 @@ def forecast_and_learn_all(
         for start in range(first, last, most):
             part = slice(start, min(start + most, last))
             own = None if w is None else w[part]
-            rows, lifetimes = heard.begin(part, each)
+            rows, lifetimes = collector.begin(part, each)
             ensemble.ask_and_learn(
-                X[part], y[part], own, n_threads, rows - start, lifetimes, heard.take
+                X[part], y[part], own, n_threads, rows - start, lifetimes, collector.take
             )
-            heard.end()
+            collector.end()
     if are_much:
         ensemble.give_back()
-    return heard.forecasts()
+    return collector.forecasts()
 
 
 def mean_over_trees(parts: Sequence[Summed], n_trees: int) -> np.ndarray:
-    """Return the mean forecast, float64 [n, k], of what all ensembles of a forest said."""
+    """Return the mean forecast, float64 [n, k], over all ensembles of a forest."""
     partial = [part for part in parts if isinstance(part, dict)]
     if partial:
         return pairwise.total(pairwise.joined(partial)) / n_trees
@@ -119,8 +119,8 @@ def mean_over_trees(parts: Sequence[Summed], n_trees: int) -> np.ndarray:
     return whole / (n_trees * finest_one(n_trees))
 
 
-class _Heard:
-    """Collects what trees say of the rows of a call, piece by piece."""
+class _Collector:
+    """Collects the forecasts of the rows of a call, piece by piece."""
 
     def __init__(
         self, ensemble: Ensemble, y: np.ndarray, w: np.ndarray | None, n_trees: int, samples: bool
@@ -135,8 +135,8 @@ class _Heard:
         self._first = int(np.searchsorted(self._before, 0.0, side="right"))  # that trees answer
         self._hits, self._found = hits, np.flatnonzero(hits if samples else np.zeros(0))
         self._samples = samples
-        n_said = WORDS if its.gives_label_variance else k
-        self._sampled = np.zeros((len(self._found), n_said), np.int64)
+        n_summed = WORDS if its.gives_label_variance else k
+        self._sampled = np.zeros((len(self._found), n_summed), np.int64)
         self._known = np.zeros((len(self._found), KNOWN if its.gives_label_variance else 0))
         self._is_whole, self._one = its.gives_proba, finest_one(n_trees)
         self._whole = np.zeros((n if self._is_whole else 0, k), np.int64)
@@ -181,14 +181,14 @@ class _Heard:
             self._sums[key][self._part] = sums
 
     def forecasts(self) -> Forecasts:
-        """Return all that was said."""
+        """Return all forecasts."""
         summed = self._whole if self._is_whole else self._sums
         if not self._samples:
             return Forecasts(summed, None)
         origin, known = self._ensemble.store.origin, self._known
-        told = units(known, origin) if self._ensemble.parameters.gives_label_variance else known
+        of_sums = units(known, origin) if self._ensemble.parameters.gives_label_variance else known
         found = self._found
-        sampled = Sampled(found, self._before[found], self._hits[found], self._sampled, told)
+        sampled = Sampled(found, self._before[found], self._hits[found], self._sampled, of_sums)
         return Forecasts(summed, sampled)
 
 
@@ -213,7 +213,7 @@ def _by_slices(
 ) -> pairwise.Partial:
     """Forecast and learn rows slice by slice; return the sums.
 
-    The stream's first row of positive weight ends a slice: trees that know no label say 0.
+    The stream's first row of positive weight ends a slice: trees that know no label forecast 0.
     """
     ends = {0, *(stop for _, stop in slices(position, len(y), dropped))}
     if ensemble.total_weight == 0.0:
@@ -228,8 +228,8 @@ def _by_slices(
         if ensemble.total_weight > 0.0:
             life = ensemble.parameters.lifetime_at(ensemble.total_weight)
             chosen = ensemble.policies._replace(rule=GaussianHierarchy(life, False))
-            told = ensemble.answers(X[part], chosen, np.array([life]), ensemble.predictor.width)
-            answers = told[:, :, 0, :k]
+            found = ensemble.answers(X[part], chosen, np.array([life]), ensemble.predictor.width)
+            answers = found[:, :, 0, :k]
         for key, own in pairwise.partial_sums(numbers, list(answers)).items():
             sums[key][part] = own
         ensemble.update(X[part], y[part], None if w is None else w[part], n_threads)

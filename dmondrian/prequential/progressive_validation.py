@@ -25,7 +25,7 @@ Rows = tuple[np.ndarray, np.ndarray, np.ndarray]  # X float32 [n, d], y and w fl
 
 Given = tuple[np.ndarray | Arranged, np.ndarray, np.ndarray]  # the same, or X not yet scaled
 
-_CHUNKS = 16  # of the rows that are predicted, unless told otherwise
+_CHUNKS = 16  # of the rows that are predicted, by default
 
 
 class Trial:

@@ -2,7 +2,7 @@
 
 Relies on the marks of :mod:`dmondrian.prequential.stream_sample_kernels` and on whole sums.
 Promises that the trees learn what :meth:`dmondrian.ensemble.ensemble.Ensemble.update` learns; that
-which rows are forecast, and what is said of them, depends on the stream and the trees alone: not on
+which rows are forecast, and their forecasts, depend on the stream and the trees alone: not on
 the cuts between calls, the threads, or the cut of trees into ensembles whose sums are added; and a
 price that grows with the logarithm of the rows.
 
@@ -36,7 +36,7 @@ class Sampled(NamedTuple):
     sums: (
         np.ndarray
     )  # int64 [a, k], summed over trees, see :mod:`dmondrian.ensemble.sums.exact_sums`
-    units: np.ndarray  # float64 [a, 2] that moments of labels are told in; [a, 0] of probabilities
+    units: np.ndarray  # float64 [a, 2] of the moments of labels; [a, 0] of probabilities
 
 
 def by_octave(sampled: Sampled) -> Iterator[tuple[int, np.ndarray]]:
@@ -64,7 +64,7 @@ def forecast_and_learn(
     w: np.ndarray | None = None,
     n_threads: int = 1,
 ) -> Sampled:
-    """Let an ensemble learn rows in order; return what it said of a sample of them before.
+    """Let an ensemble learn rows in order; return forecasts of a sample, made just before.
 
     Parameters
     ----------

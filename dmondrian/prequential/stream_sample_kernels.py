@@ -16,12 +16,12 @@ import math
 
 import numpy as np
 
-from dmondrian._numba.jit import inner, kernel
+from dmondrian._numba.jit import inline, kernel
 from dmondrian.tree.keyed_random import power_of_two
 from dmondrian.tree.loops import MAX_REPEATS
 
 
-@inner
+@inline
 def marks_below(total, density):
     """Return how many marks are less than ``total``, as a whole float."""
     if total <= 1.0:
@@ -34,9 +34,9 @@ def marks_below(total, density):
     return before + np.ceil((total - start) / step)
 
 
-@inner
+@inline
 def total_after(total, w):
-    """Return the total weight after a row of weight ``w``, as ``learn_row`` adds it."""
+    """Return the total weight after a row of weight ``w``, as ``learn_in_parts`` adds it."""
     if w <= MAX_REPEATS and w == np.floor(w):
         for _ in range(int(w)):
             total += 1.0

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._numba.jit import allocating, implements, inner
+from dmondrian._numba.jit import allocating, implements, inline
 from dmondrian.rules.leaf import (
     add_cell_forecast,
     begin_empty,
@@ -132,7 +132,7 @@ def inherit_weight_aggregate(rule, tree, new, v, v_is_leaf):
 # of its root's own, so exponents stay within 2^30.
 
 
-@inner
+@inline
 def write_own(loss, tree, own, exponents, parents):
     """Write w_v = ``own`` [m + 8] 2^(256 ``exponents``) and the ``parents`` of all nodes. O(m)."""
     n = tree.head_i[N_NODES]

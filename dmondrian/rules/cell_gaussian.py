@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._numba.jit import implements, inner
+from dmondrian._numba.jit import implements, inline
 from dmondrian.rules.gaussian_components import add_gaussian
 from dmondrian.rules.leaf import (
     add_cell_forecast,
@@ -39,7 +39,7 @@ class Cells(NamedTuple):
     is_listed: bool  # always True
 
 
-@inner
+@inline
 def cell_variance(tree, v):
     """Return the variance of the labels at ``v``, which has rows."""
     n = tree.d[v, STAT]

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._numba.jit import implements, inner
+from dmondrian._numba.jit import implements, inline
 from dmondrian.rules.gaussian_components import add_gaussian
 from dmondrian.rules.leaf import (
     begin_empty,
@@ -87,14 +87,14 @@ implements(reads_siblings, GaussianHierarchy)(reads_way_alone)
 implements(ignores_above, GaussianHierarchy)(needs_all_above)
 
 
-@inner
+@inline
 def clock(messages, time):
     """Return the variance that the motion gathers until ``time``."""
     g1, g2 = messages[-1, 0], messages[-1, 1]
     return g1 / (1.0 + exp(-g2 * time))
 
 
-@inner
+@inline
 def write_scales(tree, lifetime):
     """Write m, s2, g1 and g2, and the clock at both ends."""
     root = tree.d[tree.head_i[ROOT]]
@@ -111,7 +111,7 @@ def write_scales(tree, lifetime):
     tree.messages[-1, 2] = clock(tree.messages, lifetime)
 
 
-@inner
+@inline
 def through(messages, v, span):
     """Return what the rows below ``v`` imply for the mean a variance ``span`` above its own."""
     scale = 1.0 / (1.0 + span * messages[v, 0])
@@ -142,21 +142,21 @@ def gather_gaussian(rule, tree):
         v = next_in_postorder(tree, v)
 
 
-@inner
+@inline
 def step(span, precision, pull, mean, variance):
     """Return the posterior (mean, variance) a variance ``span`` below a node that has these."""
     scale = 1.0 / (1.0 + span * precision)
     return scale * (mean + span * pull), scale * (scale * variance + span)
 
 
-@inner
+@inline
 def ends_of(tree, v):
     """Return the clock at birth and end of the cell of ``v``."""
     messages, parent = tree.messages, tree.i[v, PARENT]
     return messages[parent, 2] if parent >= 0 else messages[-2, 2], messages[v, 2]
 
 
-@inner
+@inline
 def below(tree, at, path):
     """Return the posterior (mean, variance) at the end of a node's cell."""
     messages = tree.messages
@@ -165,7 +165,7 @@ def below(tree, at, path):
     return step(span, messages[at.v, 0], messages[at.v, 1], path[0], path[1])
 
 
-@inner
+@inline
 def add_label(rule, tree, mean, variance, scale, out):
     """Add ``scale`` times a label, given less m and without noise, to ``out``."""
     origin = tree.head_f[OFFSET]

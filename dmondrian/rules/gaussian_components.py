@@ -17,7 +17,7 @@ import math
 
 import numpy as np
 
-from dmondrian._numba.jit import inner, kernel
+from dmondrian._numba.jit import inline, kernel
 from dmondrian.tree.keyed_random import exp
 
 LIST_HEAD, GAUSSIAN = 1, 3  # doubles of a list's head, and of each Gaussian
@@ -26,7 +26,7 @@ _DENSITY = 1.0 / math.sqrt(2.0 * math.pi)
 _ULPS = 2.0**-50
 
 
-@inner
+@inline
 def add_gaussian(is_listed, mean, origin, variance, weight, out):
     """Add a Gaussian to the list ``out``, or mean and square about ``origin`` to ``out`` [2]."""
     if not is_listed:
@@ -41,7 +41,7 @@ def add_gaussian(is_listed, mean, origin, variance, weight, out):
         out[place + 2] = np.sqrt(max(variance, 0.0))
 
 
-@inner
+@inline
 def distribution(lists, z):
     """Return weight up to ``z``, and density there, of the trees' lists [T, width] together."""
     below, density = 0.0, 0.0
@@ -59,7 +59,7 @@ def distribution(lists, z):
     return below, density
 
 
-@inner
+@inline
 def bracket(lists, score):
     """Return (low, high, weight of all): the quantile lies between those of the Gaussians.
 
@@ -77,7 +77,7 @@ def bracket(lists, score):
     return low, high, total
 
 
-@inner
+@inline
 def invert(lists, target, low, high):
     """Return where the weight below reaches ``target``, between ``low`` and ``high``.
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._numba.jit import implements, inner
+from dmondrian._numba.jit import implements, inline
 from dmondrian.rules.leaf import learns_nothing, second_moment_of_mean
 from dmondrian.tree.keyed_random import VANISHES, exp
 from dmondrian.tree.nodes import LEFT, RIGHT, STAT, span_of
@@ -49,7 +49,7 @@ learns_nothing(KneserNey)
 implements(second_moment, KneserNey)(second_moment_of_mean)
 
 
-@inner
+@inline
 def tables(tree, v, c):
     """Return tab of class ``c`` at ``v``."""
     return min(tree.d[v, STAT + 1 + c], 1.0)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._numba.jit import implements, inner
+from dmondrian._numba.jit import implements, inline
 from dmondrian.tree.nodes import OFFSET, PARENT, STAT, birth_of
 from dmondrian.tree.policies import (
     add_branch,
@@ -46,7 +46,7 @@ class Vote(NamedTuple):
     n_classes: int
 
 
-@inner
+@inline
 def add_cell_forecast(loss, tree, at, weight, out):
     """Add ``weight`` times the forecast of a leaf, which may have seen no row."""
     if tree.d[at.v, STAT] > 0.0:
@@ -134,7 +134,7 @@ def add_leaf_leaf(rule, loss, tree, at, scale, path, out):
         path[c] = 0.0
 
 
-@inner
+@inline
 def add_vote(path, scale, out):
     """Give ``scale`` to the first of the largest entries of ``path``, which is cleared."""
     best = 0

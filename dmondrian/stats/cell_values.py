@@ -28,8 +28,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._numba.intrinsics import borrow
-from dmondrian._numba.jit import implements, inner, kernel
+from dmondrian._numba.intrinsics import unowned
+from dmondrian._numba.jit import implements, inline, kernel
 from dmondrian.tree.address_table import tree_at
 from dmondrian.tree.nodes import LEFT, ROOT, STAT
 from dmondrian.tree.policies import count, is_pure, is_pure_with
@@ -40,14 +40,14 @@ FIRST_VALUE = 4  # statistics before the values
 
 
 class Values(NamedTuple):
-    """Values of cells; what rows teach them comes behind their way through the tree."""
+    """Values of cells; residuals are added after the rows have gone through the tree."""
 
     is_joint: bool  # trees are fitted together
     ridge: float
     batch: float  # number of the batch at hand, > 0; -1 for none: values as they are now
 
 
-@inner
+@inline
 def rate(weight, in_batch, ridge, is_joint):
     """Return the step per unit of summed residuals."""
     if is_joint:
@@ -55,14 +55,14 @@ def rate(weight, in_batch, ridge, is_joint):
     return 1.0 / (weight + ridge)
 
 
-@inner
+@inline
 def is_leaf_in_batch(tree, v):
     """Return whether ``v`` is a leaf, or a root that was one when its last batch began."""
     mark = tree.d[v, MARK]
     return tree.i[v, LEFT] < 0 or mark != np.floor(mark)
 
 
-@inner
+@inline
 def value_of(policy, tree, v, c):
     """Return the value of ``v``: at the start of the policy's batch if that is under way."""
     start = tree.d[v, VALUE + 2 * c]
@@ -73,27 +73,27 @@ def value_of(policy, tree, v, c):
     return start + step * tree.d[v, RESIDUAL + 2 * c]
 
 
-@inner
-def heard_value_of(stat, tree, v, c):
+@inline
+def value_or_root_value(stat, tree, v, c):
     """Return the value of ``v``, or of the root where ``v`` has learned nothing."""
     known = np.uint64(v) if tree.d[v, WEIGHT] > 0.0 else np.uint64(tree.head_i[ROOT])
     return value_of(stat, tree, known, c)
 
 
-@inner
+@inline
 def begin_batch(stat, tree, v, n_outputs):
     """Make the values of ``v`` those at the start of the batch at hand. O(k)."""
     if np.floor(tree.d[v, MARK]) == stat.batch:
         return
     for c in range(n_outputs):
-        tree.d[v, VALUE + 2 * c] = heard_value_of(stat, tree, v, c)
+        tree.d[v, VALUE + 2 * c] = value_or_root_value(stat, tree, v, c)
         tree.d[v, RESIDUAL + 2 * c] = 0.0
     tree.d[v, BATCH_WEIGHT] = 0.0
     is_only_leaf = tree.i[v, LEFT] < 0 and v == tree.head_i[ROOT]
     tree.d[v, MARK] = stat.batch + (0.5 if is_only_leaf else 0.0)
 
 
-@inner
+@inline
 def add_residuals(stat, tree, v, target, forecast, w):
     """Add a row's residuals at ``v``: of the forecast of all trees, if they are fitted jointly."""
     is_joint = stat.is_joint and is_leaf_in_batch(tree, v)
@@ -109,7 +109,7 @@ def begin_at_roots(stat, table, columns, n_outputs):
     """Begin the batch at roots that are leaves, before it splits them. O(T k)."""
     scratch = np.empty(0)
     for t in range(table.shape[0]):
-        tree = tree_at(table, t, columns, borrow(scratch))
+        tree = tree_at(table, t, columns, unowned(scratch))
         root = tree.head_i[ROOT]
         if root >= 0 and tree.i[root, LEFT] < 0:
             begin_batch(stat, tree, root, n_outputs)
@@ -123,17 +123,17 @@ def add_values(stat, table, columns, cells, rows, unit, sums):
     """
     scratch = np.empty(0)
     for t in range(table.shape[0]):
-        tree = tree_at(table, t, columns, borrow(scratch))
+        tree = tree_at(table, t, columns, unowned(scratch))
         for i in range(rows.shape[0]):
             v = cells[t, rows[i]]
             if v < 0:
                 v = tree.head_i[ROOT]
             for c in range(sums.shape[1]):
-                sums[i, c] += np.rint(heard_value_of(stat, tree, v, c) / unit)
+                sums[i, c] += np.rint(value_or_root_value(stat, tree, v, c) / unit)
 
 
 @kernel
-def hear_rows(stat, table, columns, cells, rows, targets, forecasts, weights):
+def apply_residuals(stat, table, columns, cells, rows, targets, forecasts, weights):
     """Add the residuals of rows to cells and roots, in order.
 
     ``cells`` and ``rows`` as in :func:`add_values`; ``targets`` and ``forecasts``, what all trees
@@ -142,7 +142,7 @@ def hear_rows(stat, table, columns, cells, rows, targets, forecasts, weights):
     """
     n_outputs, scratch = targets.shape[1], np.empty(0)
     for t in range(table.shape[0]):
-        tree = tree_at(table, t, columns, borrow(scratch))
+        tree = tree_at(table, t, columns, unowned(scratch))
         root = tree.head_i[ROOT]
         for i in range(rows.shape[0]):
             v, w = cells[t, rows[i]], weights[i]

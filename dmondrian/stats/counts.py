@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._numba.jit import implements, inner
+from dmondrian._numba.jit import implements, inline
 from dmondrian.stats.impurity import HELLINGER, hellinger, impurity, rise
 from dmondrian.stats.moments import add_sums
 from dmondrian.stats.tallies import add_where
@@ -62,7 +62,7 @@ def is_one_class(stat, tree, v):
 implements(add_statistics, Counts)(add_sums)
 
 
-@inner
+@inline
 def log_kt(stat, tree, v):
     """Return the log of the KT probability of the labels at ``v``."""
     half = 0.5 * stat.n_classes

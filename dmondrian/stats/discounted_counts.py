@@ -4,7 +4,7 @@ Each memory is the class counts of :mod:`dmondrian.stats.counts`, multiplied by 
 a row is counted, and forecasts as Krichevsky-Trofimov does. Their weights are those of the fixed
 share of Herbster and Warmuth (1998): multiplied by the probability that each gave to the row, over
 their sum, then moved to equal ones by ``share``. Rows of one label, of a cell, or of the whole
-stream of late: the memory that forecast a node's own rows best speaks for it.
+stream of late: the memory that forecast a node's own rows best weighs most.
 
 Statistics of a node, doubles: [n, n_1 .. n_K], the same twice more, discounted, then three weights.
 The first is not discounted, so that purity and the weight of the rows are as of other counts.
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dmondrian._numba.jit import implements, inner
+from dmondrian._numba.jit import implements, inline
 from dmondrian.tree.keyed_random import exp, log
 from dmondrian.tree.nodes import STAT
 from dmondrian.tree.policies import count, is_pure, is_pure_with
@@ -41,7 +41,7 @@ class DiscountedCounts(NamedTuple):
     share: float  # of the weights that is spread anew by a visit
 
 
-@inner
+@inline
 def forecasts_of_class(tree, v, y, n_classes, alpha):
     """Return the probability that each memory of ``v`` gives to class ``y``."""
     size, whole = 1 + n_classes, n_classes * alpha

@@ -16,7 +16,7 @@ import math
 
 import numpy as np
 
-from dmondrian._numba.jit import inner
+from dmondrian._numba.jit import inline
 from dmondrian.tree.keyed_random import log
 
 ENTROPY, GINI, HELLINGER = 0, 1, 2
@@ -32,7 +32,7 @@ _BITS = np.rint(_COUNTS * np.log(np.maximum(_COUNTS, 1.0)) * _SCALE)
 _STEPS = np.diff(_BITS)
 
 
-@inner
+@inline
 def concave(criterion, n):
     """Return f(``n``)."""
     if criterion != ENTROPY:
@@ -42,7 +42,7 @@ def concave(criterion, n):
     return np.rint(n * log(n) * _SCALE) if n > 0.0 else 0.0
 
 
-@inner
+@inline
 def rise(criterion, n, w):
     """Return f(``n + w``) - f(``n``)."""
     if criterion == ENTROPY and w == 1.0 and 0.0 <= n < _STEPS.shape[0] and n == np.floor(n):
@@ -50,7 +50,7 @@ def rise(criterion, n, w):
     return concave(criterion, n + w) - concave(criterion, n)
 
 
-@inner
+@inline
 def impurity(criterion, n, summed):
     """Return the impurity of rows of weight ``n`` > 0, times n."""
     if criterion == ENTROPY:
@@ -58,7 +58,7 @@ def impurity(criterion, n, summed):
     return n - summed / n
 
 
-@inner
+@inline
 def hellinger(first, second, first_left, second_left):
     """Return the distance between two classes' shares left and right, 0 if one has no rows."""
     if first <= 0.0 or second <= 0.0:

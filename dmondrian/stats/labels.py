@@ -36,7 +36,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._numba.jit import allocating, implements, inner
+from dmondrian._numba.jit import allocating, implements, inline
 from dmondrian.stats.moments import MOMENTS, SQUARES, SUM, gain_of_means, is_one_label
 from dmondrian.tree.nodes import OFFSET, STAT
 from dmondrian.tree.policies import add_statistics, count, gain, is_pure, is_pure_with
@@ -57,13 +57,13 @@ def n_labels_stats(size: int) -> int:
     return MOMENTS + 1 + 3 * (size + 1)
 
 
-@inner
+@inline
 def places(stat):
     """Return the doubles at which labels, ``below`` and ``upto`` start."""
     return _FIRST, _FIRST + stat.size + 1, _FIRST + 2 * (stat.size + 1)
 
 
-@inner
+@inline
 def first_from(row, start, k, y):
     """Return the index of the first of ``k`` labels that is >= ``y``; k if there is none."""
     low, high = 0, k
@@ -76,7 +76,7 @@ def first_from(row, start, k, y):
     return low
 
 
-@inner
+@inline
 def enter(row, at, i, k, y, below, upto):
     """Put a label at index ``i`` of ``k``."""
     for start in at:
@@ -85,7 +85,7 @@ def enter(row, at, i, k, y, below, upto):
     row[at[0] + i], row[at[1] + i], row[at[2] + i] = y, below, upto
 
 
-@inner
+@inline
 def forget_one(row, at, k):
     """Forget the label whose absence matters least, of ``k`` labels; the last place is cleared."""
     best, least = 1, row[at[1] + 2] - row[at[2]]
@@ -123,7 +123,7 @@ def count_ranked(stat, tree, v, y, w):
     row[SQUARES] += w * z * z
 
 
-@inner
+@inline
 def bounds_at(row, at, k, y):
     """Return (weight surely <= ``y``, weight at most < ``y``) of the rows of ``k`` labels."""
     i = first_from(row, at[0], k, y)
@@ -169,14 +169,14 @@ def add_ranked(stat, tree, v, others):
     unite(stat, tree, v, others)
 
 
-@inner
+@inline
 def _places_in(stat, others):
     """Return where labels, ``below`` and ``upto`` start in statistics apart from a node."""
     first, below, upto = places(stat)
     return first - STAT, below - STAT, upto - STAT
 
 
-@inner
+@inline
 def weight_upto(stat, row, i, k):
     """Return the estimate of F from label ``i`` of ``k`` to before the next, the middle."""
     at = places(stat)
@@ -185,7 +185,7 @@ def weight_upto(stat, row, i, k):
     return 0.5 * (row[at[2] + i] + row[at[1] + i + 1])
 
 
-@inner
+@inline
 def widest_gap(stat, row):
     """Return the largest gap of a node: twice the largest error of F, in weight of rows."""
     at, widest = places(stat), 0.0

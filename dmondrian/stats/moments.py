@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dmondrian._numba.jit import implements, inner
+from dmondrian._numba.jit import implements, inline
 from dmondrian.stats.tallies import add_where
 from dmondrian.tree.keyed_random import harmonic
 from dmondrian.tree.nodes import LEFT, OFFSET, RIGHT, STAT, TOTAL_WEIGHT
@@ -75,7 +75,7 @@ def add_sums(stat, tree, v, sums):
 implements(add_statistics, Moments)(add_sums)
 
 
-@inner
+@inline
 def sample_variance(tree, v):
     """Return s^2 of the labels at ``v``; 0 where one row determines nothing of it."""
     n = tree.d[v, STAT]
@@ -85,7 +85,7 @@ def sample_variance(tree, v):
     return max(squares, 0.0) / (n - 1.0)
 
 
-@inner
+@inline
 def mean_price(tree, v):
     """Return the squared error of forecasts by the mean so far, averaged over all orders."""
     n = tree.d[v, STAT]
@@ -100,7 +100,7 @@ def gain_of_means(stat, tree, v):
     return mean_price(tree, v) - below - sample_variance(tree, v)
 
 
-@inner
+@inline
 def squared_error(n, total, squares):
     """Return the squared error of the mean, in all."""
     return max(squares - total * total / n, 0.0) if n > 0.0 else 0.0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from dmondrian._numba.jit import inner
+from dmondrian._numba.jit import inline
 
 
-@inner
+@inline
 def add_where(tree, at, n, thresholds, value, amount):
     """Add ``amount`` to numbers ``at``.. of the pool whose threshold is not below ``value``."""
     at, thresholds = np.uint64(at), np.uint64(thresholds)  # no test for negative ones on the way

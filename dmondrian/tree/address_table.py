@@ -15,11 +15,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from dmondrian._numba.intrinsics import array_at
-from dmondrian._numba.jit import inner
+from dmondrian._numba.jit import inline
 from dmondrian.tree.nodes import (
+    MESSAGE_SIZE,
     N_HEADER_FLOATS,
     N_HEADER_INTS,
-    N_TOLD,
     STAT,
     Tree,
     has_time_beside_compiled,
@@ -41,13 +41,13 @@ def table_of(trees: Sequence[Tree]) -> np.ndarray:
     return table
 
 
-@inner
+@inline
 def words_at(table, t):
     """Return the words of all nodes of tree ``t``, one behind the other, int32 [m words]."""
     return array_at(table[t, _WORDS], (table[t, _N_WORDS],), np.int32)
 
 
-@inner
+@inline
 def tree_at(table, t, columns, scratch):
     """Return tree ``t``; ``scratch`` is the caller's."""
     row = table[t]
@@ -71,7 +71,7 @@ def tree_at(table, t, columns, scratch):
         array_at(row[_HEAD_I], (N_HEADER_INTS,), np.int64),
         array_at(row[_HEAD_F], (N_HEADER_FLOATS,), np.float64),
         scratch,
-        array_at(row[_MESSAGES], (row[_N_MESSAGES], N_TOLD), np.float64),
+        array_at(row[_MESSAGES], (row[_N_MESSAGES], MESSAGE_SIZE), np.float64),
         array_at(row[_POOL], (row[_N_POOL],), np.float64),
         array_at(times, (m, n_times), np.float64),
         d,

@@ -13,22 +13,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from dmondrian._numba.intrinsics import step_up
-from dmondrian._numba.jit import inner
+from dmondrian._numba.intrinsics import speculate
+from dmondrian._numba.jit import inline
 from dmondrian.tree.nodes import LEAST_SCRATCH, PARENT, ROOT
 from dmondrian.tree.policies import count, exponent, price, shift_near, shift_weight
 from dmondrian.tree.scaled_float import from_log, is_near
 from dmondrian.tree.simd.exp import write_exponentials
 
 
-@inner
+@inline
 def next_above(tree, way, v, level):
     """Return the parent of ``v``, -1 at the root, and which noted node is expected above that."""
     parent = np.int64(tree.i[v, PARENT])
     if parent < 0:
         return parent, level
     guess = np.int64(way.nodes[np.uint64(level)]) if level >= 0 else np.int64(tree.head_i[ROOT])
-    return step_up(parent, guess, level)
+    return speculate(parent, guess, level)
 
 
 def node_by_node(loss, stat, rule, tree, leaf, q, kq, shift, y, w, way):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dmondrian._numba.jit import apart, inner
+from dmondrian._numba.jit import inline, noinline
 from dmondrian.tree.box_encoding import steps_to, value_of
 from dmondrian.tree.nodes import n_bound_words_compiled
 from dmondrian.tree.simd.box_distance import SUM_LANES, beyond, extend, extend_steps, widen
@@ -21,7 +21,7 @@ from dmondrian.tree.simd.exp import lowest_bit
 _ROUGH = 2.0**-23  # twice what a rounding of float32 may take away
 
 
-@inner
+@inline
 def is_outside(tree, v, x):
     """Return whether row ``x`` lies outside the box of ``v``. O(d)."""
     v = np.uint64(v)
@@ -35,7 +35,7 @@ def is_outside(tree, v, x):
     return new != np.uint64(0)
 
 
-@inner
+@inline
 def measure_bound(tree, v, x):
     """Return at least what :func:`measure` does, and little more, or inf; 0 where it is. O(p + q).
 
@@ -61,7 +61,7 @@ def measure_bound(tree, v, x):
     return total * (1.0 + (tree.n_features + 16) * _ROUGH)
 
 
-@inner
+@inline
 def extension(lower, upper, x):
     """Return how far ``x`` lies outside [``lower``, ``upper``], exactly rounded, or in steps."""
     below = np.float64(lower) - np.float64(x)
@@ -70,7 +70,7 @@ def extension(lower, upper, x):
     return above if above > 0.0 else below
 
 
-@inner
+@inline
 def is_plain(tree, x):
     """Return whether ``x`` is written in floats alone, though boxes are not.
 
@@ -79,7 +79,7 @@ def is_plain(tree, x):
     return x.numeric.shape[0] > tree.columns.numeric.shape[0]
 
 
-@apart
+@noinline
 def measure_plain(tree, v, x, extensions):
     """Do what :func:`measure` does, bound after bound, of a row in floats alone. O(d)."""
     for j in range(tree.n_features):
@@ -88,7 +88,7 @@ def measure_plain(tree, v, x, extensions):
     return _sum_of_lanes(_lanes_of(extensions, tree.n_features), extensions, tree.n_features)
 
 
-@inner
+@inline
 def measure(tree, v, x, extensions):
     """Write how far ``x`` lies outside the box of ``v`` in each feature; return the sum. O(d).
 
@@ -109,7 +109,7 @@ def measure(tree, v, x, extensions):
     return _sum_of_lanes(extend(lower, upper, numeric, extensions), extensions, p)
 
 
-@inner
+@inline
 def _measure_steps(tree, v, x, extensions):
     """Do what :func:`measure` does where all features are stepped."""
     g, units, asked = x.steps.shape[0], tree.columns.units, x.steps
@@ -119,7 +119,7 @@ def _measure_steps(tree, v, x, extensions):
     return _sum_of_lanes(extend_steps(lower, upper, asked, units, extensions), extensions, g)
 
 
-@inner
+@inline
 def _write_mixed(tree, v, x, extensions):
     """Write extensions where features are of several kinds."""
     box, p = tree.box[v], x.numeric.shape[0]
@@ -149,7 +149,7 @@ def _write_mixed(tree, v, x, extensions):
             k += 1
 
 
-@inner
+@inline
 def _lanes_of(extensions, n):
     """Return what :func:`extend` does of extensions that are written."""
     l0 = l1 = l2 = l3 = l4 = l5 = l6 = l7 = 0.0
@@ -165,7 +165,7 @@ def _lanes_of(extensions, n):
     return l0, l1, l2, l3, l4, l5, l6, l7
 
 
-@inner
+@inline
 def _sum_of_lanes(lanes, extensions, n):
     """Return the sum of ``lanes`` and of the last n % 8 of ``n`` extensions."""
     l0, l1, l2, l3, l4, l5, l6, l7 = lanes
@@ -181,7 +181,7 @@ def _sum_of_lanes(lanes, extensions, n):
     return ((l0 + l4) + (l2 + l6)) + ((l1 + l5) + (l3 + l7))
 
 
-@inner
+@inline
 def distance_to(tree, v, x, memory):
     """Return what :func:`measure` does. O(p + g) if no binary feature extends, as at most leaves.
 
@@ -211,7 +211,7 @@ def distance_to(tree, v, x, memory):
     return left + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]))
 
 
-@inner
+@inline
 def pick_feature(extensions, target):
     """Return the first feature at which the running sum of extensions exceeds ``target`` >= 0.
 
@@ -229,7 +229,7 @@ def pick_feature(extensions, target):
     return last
 
 
-@inner
+@inline
 def bound(tree, v, j, is_upper):
     """Return the lower or upper bound of feature ``j`` of the box of ``v``, float32."""
     place, p = tree.columns.place[j], tree.columns.numeric.shape[0]
@@ -250,7 +250,7 @@ def bound(tree, v, j, is_upper):
     return np.float32(0.0)  # a cell without rows: see :func:`empty_box`
 
 
-@inner
+@inline
 def is_point(tree, v):
     """Return whether the box of ``v`` is a point. O(d)."""
     p, half = tree.columns.numeric.shape[0], tree.bits.shape[1] // 2
@@ -267,7 +267,7 @@ def is_point(tree, v):
     return both == np.uint64(0)
 
 
-@inner
+@inline
 def copy(values, out):
     """Write ``values`` to ``out``, which is as long. O(n).
 
@@ -277,7 +277,7 @@ def copy(values, out):
         out[j] = values[j]
 
 
-@inner
+@inline
 def copy_box(tree, v, out):
     """Give ``out`` the box of ``v``. O(d)."""
     n = n_bound_words_compiled(tree.columns)
@@ -285,7 +285,7 @@ def copy_box(tree, v, out):
     copy(tree.bits[v], tree.bits[out])
 
 
-@inner
+@inline
 def empty_box(tree, v):
     """Give ``v``, a cell without rows, the corner 0 of the cube, whose bits are none. O(d)."""
     p, g = tree.columns.numeric.shape[0], tree.columns.stepped.shape[0]
@@ -298,7 +298,7 @@ def empty_box(tree, v):
         tree.bits[v, k] = np.uint64(0)
 
 
-@inner
+@inline
 def enclose(tree, v, x):
     """Make ``x`` alone the box of ``v``. O(d)."""
     p = x.numeric.shape[0]
@@ -311,7 +311,7 @@ def enclose(tree, v, x):
     copy(x.bits, tree.bits[v])
 
 
-@inner
+@inline
 def stretch(tree, v, x):
     """Take ``x`` into the box of ``v``. O(d)."""
     widen(tree.box[np.uint64(v)], x.numeric, x.steps)

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from dmondrian._numba.jit import inner, kernel
+from dmondrian._numba.jit import inline, kernel
 from dmondrian.tree.box_encoding import read_only
 from dmondrian.tree.nodes import LEFT, RIGHT, Tree, bounds_of
 
 
-@inner
+@inline
 def _rank(bits):
     """Return an integer that rises with the float of these bits; the rank of a rank is the bits.
 
@@ -27,13 +27,13 @@ def _rank(bits):
     return bits ^ (bits >> 31 & 0x7FFFFFFF)
 
 
-@inner
+@inline
 def _least(bits, a, b, j):
     """Return the bits of the lower of two nodes' bounds."""
     return _rank(min(_rank(bits[a, j]), _rank(bits[b, j])))
 
 
-@inner
+@inline
 def _most(bits, a, b, j):
     """Return the bits of the higher of two nodes' bounds."""
     return _rank(max(_rank(bits[a, j]), _rank(bits[b, j])))
@@ -67,7 +67,7 @@ def take_differences(tree: Tree, lower: np.ndarray, upper: np.ndarray) -> None:
     _take_differences(links, bounds.view(np.int32), lower.view(np.int32), upper.view(np.int32))
 
 
-@inner
+@inline
 def _first_below(left, v):
     """Return the leaf that is reached from ``v`` by left children."""
     while left[v] >= 0:

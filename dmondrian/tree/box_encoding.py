@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._numba.jit import inner, kernel
+from dmondrian._numba.jit import inline, kernel
 
 _MOST_IN_ALL = 65_536  # stepped features whose steps are summed up in 32 bits
 
@@ -119,19 +119,19 @@ def read_only(array: np.ndarray) -> np.ndarray:
     return view
 
 
-@inner
+@inline
 def row_of(rows, r):
     """Return row ``r``."""
     return Row(rows.values[r], rows.numeric[r], rows.steps[r], rows.bits[r])
 
 
-@inner
+@inline
 def value_of(columns, k, steps):
     """Return the value, float32, that ``steps`` are of stepped feature ``k``."""
     return np.float32((np.float64(steps) + columns.origins[k]) * np.float64(columns.units[k]))
 
 
-@inner
+@inline
 def steps_to(columns, k, value):
     """Return how many steps ``value``, float32, is in stepped feature ``k``, float64.
 
@@ -144,8 +144,8 @@ def steps_to(columns, k, value):
     return units - columns.origins[k]
 
 
-@inner
-def has_room(steps):
+@inline
+def fits_int16(steps):
     """Return whether a number of steps can be written in 16 bits; nan cannot."""
     return -32768.0 <= steps <= 32767.0
 
@@ -173,7 +173,7 @@ def write_steps(X, columns, steps, others):
             others[k] |= (np.float64(whole) + origin != units) | is_negative_zero
 
 
-@inner
+@inline
 def write_bits_of_row(patterns, wanted, columns, bits, others):
     """Write ``bits`` uint64 [2 q] of one row; see :func:`write_bits`."""
     half = bits.shape[0] // 2
@@ -202,7 +202,7 @@ def write_bits(patterns, wanted, columns, bits, others):
         write_bits_of_row(patterns[r], wanted, columns, bits[r], others)
 
 
-@inner
+@inline
 def _take_values(row, features, values, counts, c):
     """Take one row's values of the first ``c`` features; return how many still fit."""
     kept = 0

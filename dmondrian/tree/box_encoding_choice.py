@@ -89,9 +89,9 @@ class Values:
         patterns = np.sort(self._values, axis=1)
         values = patterns.view(np.float32)
         # In a range 0 and -0 are one value, of the sign that came first: bits would hold two.
-        is_told = (values[:, 0] != values[:, 1]) | (patterns[:, 0] == patterns[:, 1])
-        is_told &= (is_told.sum() >= _LEAST) & uses("bits")
-        return self.features[is_told], values[is_told]
+        is_binary = (values[:, 0] != values[:, 1]) | (patterns[:, 0] == patterns[:, 1])
+        is_binary &= (is_binary.sum() >= _LEAST) & uses("bits")
+        return self.features[is_binary], values[is_binary]
 
 
 class Steps:
@@ -225,10 +225,11 @@ def loaded_bytes(trees: Sequence[nodes.Tree]) -> int:
 
 def alike(trees: Sequence[nodes.Tree]) -> bool:
     """Return whether all trees write their boxes the same way."""
-    return all(_same(tree.columns, trees[0].columns) for tree in trees)
+    return all(are_same(tree.columns, trees[0].columns) for tree in trees)
 
 
-def _same(a: Columns, b: Columns) -> bool:
+def are_same(a: Columns, b: Columns) -> bool:
+    """Return whether two box encodings are equal, also in the signs of zeros."""
     pairs: Iterable[tuple[Any, Any]] = zip(
         a._replace(values=_patterns(a)), b._replace(values=_patterns(b)), strict=True
     )
@@ -270,7 +271,7 @@ def fitted(trees: Sequence[nodes.Tree], X: np.ndarray) -> tuple[list[nodes.Tree]
         columns = found.columns()
         rows = rows_of(X, columns).rows
     laid_out = [
-        tree if _same(tree.columns, columns) else nodes.lay_out(tree, columns) for tree in trees
+        tree if are_same(tree.columns, columns) else nodes.lay_out(tree, columns) for tree in trees
     ]
     return laid_out, rows
 

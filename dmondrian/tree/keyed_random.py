@@ -19,7 +19,7 @@ from types import FunctionType
 
 import numpy as np
 
-from dmondrian._numba.jit import inner
+from dmondrian._numba.jit import inline
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -36,7 +36,7 @@ _SQRT2 = 1.4142135623730951
 TAYLOR = tuple(1.0 / math.factorial(n) for n in range(14))  # Taylor's coefficients of e^x
 
 
-@inner
+@inline
 def mix(z):
     """Return the SplitMix64 finaliser of ``z`` (uint64)."""
     z = (z ^ (z >> _S30)) * _MIX_1
@@ -44,26 +44,26 @@ def mix(z):
     return z ^ (z >> _S31)
 
 
-@inner
+@inline
 def tree_key(seed, tree):
     """Return the key of tree number ``tree`` (both uint64)."""
     return mix(mix(seed + _GOLDEN) + (tree + _ONE) * _GOLDEN)
 
 
-@inner
+@inline
 def row_key(key, total_bits):
     """Return the key of the row before which the total weight had these bits (uint64)."""
     return mix(key ^ mix(total_bits + _GOLDEN))
 
 
-@inner
+@inline
 def uniform(key, k):
     """Return draw ``k`` = 1, 2, ... of a row, in the open interval (0, 1)."""
     z = mix(key + np.uint64(k) * _GOLDEN)
     return (np.float64(z >> _S11) + 0.5) * 1.1102230246251565e-16  # 2^-53
 
 
-@inner
+@inline
 def log(x):
     """Return ln ``x`` of a positive float64; error below 1 ulp or so. NaN of inf and NaN.
 
@@ -95,7 +95,7 @@ def log(x):
     return k * LN2_HIGH + low + (x - x)  # NaN of what is not finite, whose bits mean nothing here
 
 
-@inner
+@inline
 def exp(x):
     """Return e^``x``; 0 below `VANISHES`, inf above 709; error below 1 ulp or so.
 
@@ -119,13 +119,13 @@ def exp(x):
     return total * power_of_two(half) * power_of_two(int(k) - half)
 
 
-@inner
+@inline
 def power_of_two(k):
     """Return 2^``k`` for |k| <= 1022, exactly."""
     return np.int64((np.int64(k) + 1023) << 52).view(np.float64)
 
 
-@inner
+@inline
 def _tail_of_stirling(x):
     """Return what ln Gamma(``x``) is more than by Stirling's formula, x >= 12."""
     y = 1.0 / x
@@ -133,7 +133,7 @@ def _tail_of_stirling(x):
     return y * (1.0 / 12.0 - z * (1.0 / 360.0 - z * (1.0 / 1260.0 - z * (1.0 / 1680.0))))
 
 
-@inner
+@inline
 def log_gamma_by_recurrence(x):
     """Return ln Gamma(``x``), x > 0: Stirling's series beyond 12, recurrence below."""
     shift = 0.0
@@ -153,7 +153,7 @@ def _halves(n: int) -> np.ndarray:
 _HALVES = _halves(24)  # most nodes hold few rows of a class
 
 
-@inner
+@inline
 def log_gamma(x):
     """Return ln Gamma(``x``), x > 0; from a table where it is of few rows and a half."""
     twice = x + x
@@ -162,7 +162,7 @@ def log_gamma(x):
     return log_gamma_by_recurrence(x)
 
 
-@inner
+@inline
 def log_gamma_rise(x, d):
     """Return ln Gamma(``x`` + ``d``) - ln Gamma(``x``), x and d > 0, to the digits of d ln(x + d).
 
@@ -174,14 +174,14 @@ def log_gamma_rise(x, d):
     return d * log(x + d) + (x - 0.5) * log_of_sum(d / x) - d + tails
 
 
-@inner
+@inline
 def log_of_sum(x):
     """Return ln(1 + ``x``), x >= 0, to the last digits, as Kahan does."""
     total = 1.0 + x
     return x if total == 1.0 else log(total) * x / (total - 1.0)
 
 
-@inner
+@inline
 def trigamma(x):
     """Return the second derivative of ln Gamma at ``x`` > 0."""
     shift = 0.0
@@ -194,7 +194,7 @@ def trigamma(x):
     return shift + y + z * (0.5 + y * series)
 
 
-@inner
+@inline
 def harmonic(x):
     """Return 1 + 1/2 + ... + 1/``x``, continued to all ``x`` > 0."""
     shift = 0.0

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dmondrian._numba.intrinsics import borrow
-from dmondrian._numba.jit import apart, hook, implements, inner, kernel
+from dmondrian._numba.intrinsics import unowned
+from dmondrian._numba.jit import hook, implements, inline, kernel, noinline
 from dmondrian.tree.address_table import tree_at
 from dmondrian.tree.box import measure
 from dmondrian.tree.box_encoding import row_of
@@ -55,12 +55,20 @@ from dmondrian.tree.policies import (
     reads_siblings,
     second_moment,
 )
-from dmondrian.tree.prefetch import N_AHEAD, N_NOTED, Hint, RowInTrees, RowsInTree, Way, look_on
+from dmondrian.tree.prefetch import (
+    N_AHEAD,
+    N_NOTED,
+    Hint,
+    RowInTrees,
+    RowsInTree,
+    Way,
+    prefetch_for,
+)
 
 MAX_REPEATS = 256  # integer weights up to this are learned as repeats, byte for byte
 
 
-@inner
+@inline
 def learn_path(stat, loss, rule, tree, leaf, opens, inserted, y, w, way):
     """Price, count and weigh one row from its leaf to the root. O(depth)."""
     v = np.uint64(leaf)  # uint64 like every node index: callees are compiled for one type
@@ -74,7 +82,7 @@ def learn_path(stat, loss, rule, tree, leaf, opens, inserted, y, w, way):
     learn_above(loss, stat, rule, tree, leaf, q, kq, shift, y, w, way)
 
 
-@apart
+@noinline
 def learn_in_parts(stat, loss, rule, tree, leaf, opens, inserted, y, w, way):
     """Learn a row of another weight than one: a whole number as repeats, else part by part."""
     repeats, done = w <= MAX_REPEATS and w == np.floor(w), 0.0
@@ -103,13 +111,13 @@ def learn_along_path(growth, stat, loss, rule, tree, key, x, y, w, hint):
     return True
 
 
-@inner
+@inline
 def branch_of(growth, stat, tree, key, at, x, is_apart):
     """Return the branch off the node of a visit; none where ``x`` is not apart from its rows."""
     return branch_off(growth, stat, tree, key, at, x) if is_apart else Branch(0.0, 0.0, 1)
 
 
-@inner
+@inline
 def first_needed(rule, tree, noted, parts_at, lifetime):
     """Return the number of the noted node, from 1 on, at which a way down may begin; 0: the root.
 
@@ -127,7 +135,7 @@ def first_needed(rule, tree, noted, parts_at, lifetime):
     return level
 
 
-@inner
+@inline
 def predict_row(
     growth, stat, loss, rule, tree, key, x, leaf, noted, lifetimes, path, branched, answers
 ):
@@ -229,7 +237,7 @@ def reads_beside_as_rule(asked, rule):
     return reads_siblings(rule)
 
 
-@inner
+@inline
 def n_still_there(tree, hint):
     """Return how many of the nodes noted on a row's way are on it still. O(depth)."""
     v, n = np.int32(tree.head_i[ROOT]), np.uint64(min(hint.depth, N_NOTED))
@@ -248,7 +256,7 @@ def answer_rows(asked, growth, stat, loss, rule, tree, key, x, row, hint):
     """Write the answer, if the row is one of those. O(depth)."""
     i = asked.n_answered[0]
     if i < asked.rows.shape[0] and asked.rows[i] == row:
-        work, lifetime = borrow(asked.work), borrow(asked.lifetimes)[i : i + 1]
+        work, lifetime = unowned(asked.work), unowned(asked.lifetimes)[i : i + 1]
         noted, leaf = hint.nodes[: n_still_there(tree, hint)], np.int64(-1)
         if reads_boxes(growth):  # else no leaf is looked at
             n = noted.shape[0]
@@ -265,11 +273,11 @@ def answer_rows(asked, growth, stat, loss, rule, tree, key, x, row, hint):
         asked.n_answered[0] = i + 1
 
 
-@inner
+@inline
 def learn_block(growth, stat, loss, rule, tree, key, rows, y, w, start, asked, at, noted):
     """Learn rows ``start``.. in one tree; return the row reached.
 
-    ``at`` and ``noted`` are scratch, as :func:`look_on` takes them; of a row that comes alone
+    ``at`` and ``noted`` are scratch, as :func:`prefetch_for` takes them; of a row that comes alone
     they hold its path already.
     """
     capacity = tree.i.shape[0]
@@ -278,7 +286,7 @@ def learn_block(growth, stat, loss, rule, tree, key, rows, y, w, start, asked, a
         age = (r - start) % N_AHEAD
         if n > 1:
             ways, n_ways = RowsInTree(tree, rows, r - age), min(n - r + age, N_AHEAD)
-            look_on(ways, age, n_ways, at, noted, True, reads_beside(asked, rule))
+            prefetch_for(ways, age, n_ways, at, noted, True, reads_beside(asked, rule))
         if tree.head_i[N_NODES] + 2 > capacity:
             return r
         x = row_of(rows, r)
@@ -307,11 +315,11 @@ def update(
     notes = np.empty((N_AHEAD, N_NOTED), np.int32)
     n, waiting = y.shape[0], 0
     for t in range(first, last):
-        scratch, at, noted = borrow(lengths), borrow(places), borrow(notes)
+        scratch, at, noted = unowned(lengths), unowned(places), unowned(notes)
         k = (t - first) % N_AHEAD if n == 1 else 0
         if n == 1:
             across = RowInTrees(table, columns, row_of(rows, 0), t - k, scratch)
-            look_on(across, k, min(last - t + k, N_AHEAD), at, noted, True, False)
+            prefetch_for(across, k, min(last - t + k, N_AHEAD), at, noted, True, False)
         if reached[t] < n:
             tree, key = tree_at(table, t, columns, scratch), tree_key(seed, numbers[t])
             reached[t] = learn_block(
@@ -351,18 +359,23 @@ def predict(
     n, n_trees, beside = total.shape[0], numbers.shape[0], reads_siblings(rule)
     boxes = n > 1 and (reads_boxes(growth) or distance.shape[0] > 0)
     for t in range(n_trees):
-        scratch, work, at, noted = borrow(lengths), borrow(memory), borrow(places), borrow(notes)
+        scratch, work, at, noted = (
+            unowned(lengths),
+            unowned(memory),
+            unowned(places),
+            unowned(notes),
+        )
         answers = work[2:]
         k = t % N_AHEAD if n == 1 else 0
         if n == 1:
             across = RowInTrees(table, columns, row_of(rows, 0), t - k, scratch)
-            look_on(across, k, min(n_trees - t + k, N_AHEAD), at, noted, boxes, beside)
+            prefetch_for(across, k, min(n_trees - t + k, N_AHEAD), at, noted, boxes, beside)
         tree, key = tree_at(table, t, columns, scratch), tree_key(seed, numbers[t])
         for r in range(n):
             b = k if n == 1 else r % N_AHEAD
             if n > 1:
                 ways, n_ways = RowsInTree(tree, rows, r - b), min(n - r + b, N_AHEAD)
-                look_on(ways, b, n_ways, at, noted, boxes, beside)
+                prefetch_for(ways, b, n_ways, at, noted, boxes, beside)
             x, end, n_noted = row_of(rows, r), at[b], min(at[N_AHEAD + b], N_NOTED)
             leaf = predict_row(
                 growth,
@@ -399,12 +412,17 @@ def collect(growth, stat, loss, rule, table, columns, seed, numbers, rows, lifet
     places, notes = np.empty(4 * N_AHEAD, np.int64), np.empty((N_AHEAD, N_NOTED), np.int32)
     n, boxes, beside = answers.shape[1], reads_boxes(growth), reads_siblings(rule)
     for t in range(numbers.shape[0]):
-        scratch, work, at, noted = borrow(lengths), borrow(memory), borrow(places), borrow(notes)
+        scratch, work, at, noted = (
+            unowned(lengths),
+            unowned(memory),
+            unowned(places),
+            unowned(notes),
+        )
         tree, key = tree_at(table, t, columns, scratch), tree_key(seed, numbers[t])
         for r in range(n):
             b = r % N_AHEAD
             ways, n_ways = RowsInTree(tree, rows, r - b), min(n - r + b, N_AHEAD)
-            look_on(ways, b, n_ways, at, noted, boxes, beside)
+            prefetch_for(ways, b, n_ways, at, noted, boxes, beside)
             way = noted[b, : min(at[N_AHEAD + b], N_NOTED)]
             predict_row(
                 growth, stat, loss, rule, tree, key, row_of(rows, r), at[b], way, lifetimes[t],

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dmondrian._numba.intrinsics import CACHE_LINE
-from dmondrian._numba.jit import inner, kernel
+from dmondrian._numba.jit import inline, kernel
 from dmondrian.tree.box_encoding import (
     Columns,
     has_boxes,
@@ -59,7 +59,7 @@ UNIT, N_ROWS = 1, 2  # in their places where cells are fitted jointly: unit of s
 OFFSET = 3  # header, float64: the first label; statistics are of y - OFFSET
 LABEL_MIN, LABEL_MAX = 4, 5  # header, float64: range of the labels seen, less OFFSET
 N_HEADER_FLOATS = 6
-N_TOLD = 3  # doubles of a message
+MESSAGE_SIZE = 3  # doubles of a message
 LEAST_SCRATCH = 48  # doubles, whole lots of 8: what rules/gaussian.py computes together, and prices
 
 _NOT_WEIGHED: dict[str, np.ndarray] = {
@@ -113,7 +113,7 @@ def n_bound_words(columns):
     return 2 * columns.numeric.shape[0] + columns.stepped.shape[0]
 
 
-has_time_beside_compiled, n_bound_words_compiled = inner(has_time_beside), inner(n_bound_words)
+has_time_beside_compiled, n_bound_words_compiled = inline(has_time_beside), inline(n_bound_words)
 
 
 def _boxes(columns: Columns, n_stats: int, capacity: int) -> tuple[np.ndarray, np.ndarray]:
@@ -133,38 +133,38 @@ def _with_views(tree: Tree) -> Tree:
     return tree._replace(f=tree.i.view(np.float32), d=d, steps=steps, times=times)
 
 
-@inner
+@inline
 def time_of(tree, v):
     """Return the split time of node ``v``, inf at a leaf."""
     return tree.times[np.uint64(v), np.uint64(tree.times.shape[1] - 1)]
 
 
-@inner
+@inline
 def birth_of(tree, v):
     """Return the time at which node ``v`` came into being."""
     parent = tree.i[v, PARENT]
     return time_of(tree, parent) if parent >= 0 else 0.0
 
 
-@inner
+@inline
 def end_of(tree, v, lifetime):
     """Return the time until which the cell of node ``v`` is whole: its split, or the lifetime."""
     return min(time_of(tree, v), lifetime)
 
 
-@inner
+@inline
 def span_of(tree, v, lifetime):
     """Return how long the cell of node ``v`` is whole."""
     return end_of(tree, v, lifetime) - birth_of(tree, v)
 
 
-@inner
+@inline
 def splits_after(tree, v, lifetime):
     """Return whether node ``v``, a split or a leaf, is whole at the lifetime."""
     return lifetime < np.inf and lifetime < time_of(tree, v)  # without a lifetime nothing is read
 
 
-@inner
+@inline
 def set_time(tree, v, time):
     """Write the split time of node ``v``."""
     tree.times[v, tree.times.shape[1] - 1] = time
@@ -180,7 +180,7 @@ def scratch_size(columns):
     return max(3 * columns.place.shape[0], LEAST_SCRATCH)
 
 
-scratch_size_compiled = inner(scratch_size)
+scratch_size_compiled = inline(scratch_size)
 
 
 def make_tree(columns: Columns, n_stats: int, capacity: int) -> Tree:
@@ -191,7 +191,7 @@ def make_tree(columns: Columns, n_stats: int, capacity: int) -> Tree:
     head_f = np.zeros(N_HEADER_FLOATS, np.float64)
     head_f[LABEL_MIN], head_f[LABEL_MAX] = np.inf, -np.inf
     scratch = np.zeros(scratch_size(columns))
-    messages, pool = np.zeros((0, N_TOLD)), np.zeros(0)
+    messages, pool = np.zeros((0, MESSAGE_SIZE)), np.zeros(0)
     width = STAT + n_stats + (not has_time_beside(columns, n_stats))
     i, (box, bits) = aligned(capacity, 2 * width, np.int32), _boxes(columns, n_stats, capacity)
     f, d = i.view(np.float32), i.view(np.float64)
@@ -203,7 +203,7 @@ def make_tree(columns: Columns, n_stats: int, capacity: int) -> Tree:
     return _with_views(tree)
 
 
-@inner
+@inline
 def child_of(tree, v, x):
     """Return the child of internal node ``v`` to which ``x`` goes."""
     u = np.uint64(v)  # a signed index costs a test for negative ones, on the way to the memory
@@ -211,7 +211,7 @@ def child_of(tree, v, x):
     return tree.i[u, LEFT] if goes_left else tree.i[u, RIGHT]
 
 
-@inner
+@inline
 def leaf_of(tree, v, x):
     """Return the leaf below ``v`` that ``x`` reaches."""
     while tree.i[np.uint64(v), LEFT] >= 0:
@@ -219,7 +219,7 @@ def leaf_of(tree, v, x):
     return v
 
 
-@inner
+@inline
 def first_in_postorder(tree):
     """Return the node visited first when children come before parents."""
     v = tree.head_i[ROOT]
@@ -228,7 +228,7 @@ def first_in_postorder(tree):
     return v
 
 
-@inner
+@inline
 def next_in_postorder(tree, v):
     """Return the node visited after ``v`` when children come before parents, or -1."""
     parent = tree.i[v, PARENT]

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._numba.intrinsics import in_a_row, prefetch, prefetch_word
-from dmondrian._numba.jit import apart, hook, implements, inner
+from dmondrian._numba.intrinsics import flat_view, prefetch, prefetch_word
+from dmondrian._numba.jit import hook, implements, inline, noinline
 from dmondrian._numba.mode import uses
 from dmondrian.tree.address_table import tree_at, words_at
 from dmondrian.tree.box_encoding import Columns, Row, Rows
@@ -28,7 +28,7 @@ _N_NEAR = 2  # of more ways those whose boxes are asked for ahead, to stay in th
 _BOXES = 8  # from a leaf up: about as many leave a new row out
 
 
-@inner
+@inline
 def fetch_boxes(tree, leaf, noted, depth):
     """Ask for the boxes that a row meets first, which is looked for from its leaf upwards.
 
@@ -93,13 +93,13 @@ def tree_of_rows(ways, b):
 @implements(words_on, RowsInTree)
 def words_of_tree(ways, b):
     """Return its words."""
-    return in_a_row(ways.tree.i)
+    return flat_view(ways.tree.i)
 
 
 @implements(values_on, RowsInTree)
 def values_of_rows(ways):
     """Return the rows' values."""
-    return in_a_row(ways.rows.values)
+    return flat_view(ways.rows.values)
 
 
 @implements(row_on, RowsInTree)
@@ -132,13 +132,13 @@ def place_of_only_row(ways, b):
     return np.uint64(0)
 
 
-@apart
+@noinline
 def look_ahead(ways, n, at, noted, with_boxes, with_siblings):
     """Write to ``at`` the leaves at the ends of ``n`` <= N_AHEAD ways; -1 in empty trees.
 
     ``at`` int64 [4 N_AHEAD] takes the depths behind them, the rest is scratch; ``noted`` int32
     [N_AHEAD, N_NOTED] takes the nodes below the root; ``with_boxes`` asks for the boxes above the
-    leaves, of many ways for those of the first two, before :func:`look_on` does for others;
+    leaves, of many ways for those of the first two, before :func:`prefetch_for` does for others;
     ``with_siblings`` asks for the nodes beside the ways too.
     """
     leaves, depths, moving, starts = (
@@ -148,7 +148,7 @@ def look_ahead(ways, n, at, noted, with_boxes, with_siblings):
         at[3 * N_AHEAD :],
     )
     one, n_noted, n_moving, depth = np.uint64(1), np.uint64(N_NOTED), np.uint64(0), np.uint64(0)
-    width, values, notes = np.int64(0), values_on(ways), in_a_row(noted)
+    width, values, notes = np.int64(0), values_on(ways), flat_view(noted)
     for number in range(n):
         tree = tree_on(ways, number)
         leaves[number], width = tree.head_i[ROOT], tree.i.shape[1]
@@ -193,8 +193,8 @@ def look_ahead(ways, n, at, noted, with_boxes, with_siblings):
         fetch_boxes(tree_on(ways, number), leaves[b], noted[b], depths[b])
 
 
-@inner
-def look_on(ways, number, n, at, noted, with_boxes, with_siblings):
+@inline
+def prefetch_for(ways, number, n, at, noted, with_boxes, with_siblings):
     """Get ready for way ``number`` of ``n`` <= N_AHEAD, which come in order.
 
     The first looks ahead for all; of many ways each asks for the boxes of the next but one: asked
@@ -224,7 +224,7 @@ class Way(NamedTuple):
     n: int  # how many of them; where it is wrong, or below 0, it costs time
 
 
-@inner
+@inline
 def newest_since(tree, hint):
     """Return the number from which on nodes may have come in since, two with a row."""
     return tree.head_i[N_NODES] - 2 * hint.age

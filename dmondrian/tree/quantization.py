@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dmondrian._numba.jit import inner, kernel
+from dmondrian._numba.jit import inline, kernel
 from dmondrian.tree.simd.exp import lowest_bit
 
 NO_STEP = 1000  # log2; of 0 alone, which is a multiple of any
@@ -22,7 +22,7 @@ def log2_above(values: np.ndarray) -> np.ndarray:
     return exponents - (fractions == 0.5)
 
 
-@inner
+@inline
 def rounded(value, unit, per_unit):
     """Return the multiple of ``unit`` that is nearest to ``value``, float32; never -0.
 
@@ -45,7 +45,7 @@ def round_rows(X, units, out):
             out[r, j] = rounded(X[r, j], units[j], per_unit[j])
 
 
-@inner
+@inline
 def log2_step(value):
     """Return the log2 of the largest power of two that ``value``, float32, is a multiple of."""
     pattern = np.int64(np.float32(value).view(np.int32))

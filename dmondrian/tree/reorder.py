@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from dmondrian._numba.intrinsics import in_a_row, prefetch_word
-from dmondrian._numba.jit import inner, kernel
+from dmondrian._numba.intrinsics import flat_view, prefetch_word
+from dmondrian._numba.jit import inline, kernel
 from dmondrian.tree.nodes import LEFT, N_NODES, PARENT, RIGHT, ROOT, STAT, Tree, make_tree
 
 _AHEAD = 16  # rows asked for before they are copied
 _WORDS = 8  # of a row moved at a time: more take less time, but more than half of a tree's memory
 
 
-@inner
+@inline
 def _find_heavier(links, stats, heavier, lighter):
     """Write the heavier and the lighter child of each node, -1 at leaves."""
     for v in range(heavier.shape[0]):
@@ -60,7 +60,7 @@ def find_order(links, stats, root, which, place, lighter):
             v = below
 
 
-@inner
+@inline
 def _move_rows(rows, width, which, scratch):
     """Put row ``which[p]`` of ``rows``, int32 [m width], at place p, for all p."""
     m, w = which.shape[0], np.uint64(width)
@@ -92,9 +92,9 @@ def move(words, boxes, bits, which, place, scratch):
         for link in (LEFT, RIGHT, PARENT):
             if words[v, link] >= 0:
                 words[v, link] = place[np.uint64(words[v, link])]
-    _move_rows(in_a_row(words), words.shape[1], which, scratch)
-    _move_rows(in_a_row(boxes), boxes.shape[1], which, scratch)
-    _move_rows(in_a_row(bits), bits.shape[1], which, scratch)
+    _move_rows(flat_view(words), words.shape[1], which, scratch)
+    _move_rows(flat_view(boxes), boxes.shape[1], which, scratch)
+    _move_rows(flat_view(bits), bits.shape[1], which, scratch)
 
 
 def order_along_heavy_paths(tree: Tree) -> Tree:

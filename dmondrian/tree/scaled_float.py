@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dmondrian._numba.jit import apart, inner
+from dmondrian._numba.jit import inline, noinline
 from dmondrian.tree.keyed_random import exp
 from dmondrian.tree.nodes import EXPONENT, ODDS
 from dmondrian.tree.simd.exp import quotients
@@ -33,7 +33,7 @@ _ROW_LIMIT = 2**29
 _LIMIT = LARGEST_EXPONENT = 2**30
 
 
-@inner
+@inline
 def normalise(m, k):
     """Return the same number with ``m`` in [2^-128, 2^128]; 0, inf and nan as they are."""
     while _BIG < m < np.inf:
@@ -45,13 +45,13 @@ def normalise(m, k):
     return m, k
 
 
-@inner
+@inline
 def is_near(value):
     """Return whether e^``value`` is (e^``value``, 0)."""
     return -_NEAR < value < _NEAR
 
 
-@inner
+@inline
 def from_log(value):
     """Return e^``value`` as (m, k)."""
     if is_near(value):  # as below, in fewer steps
@@ -64,7 +64,7 @@ def from_log(value):
     return exp(value - k * _LN_UP), k
 
 
-@inner
+@inline
 def add(m, k, n, j):
     """Return m 2^(256 k) + n 2^(256 j) as (m, k); m and n in [2^-400, 2^400]."""
     if k == j:
@@ -76,14 +76,14 @@ def add(m, k, n, j):
     return normalise(m, k)
 
 
-@inner
+@inline
 def _as_held(m, k):
     """Return odds as they are held."""
     m, k = normalise(m, k)
     return m, max(min(k, _LIMIT), -_LIMIT)
 
 
-@inner
+@inline
 def set_odds(tree, v, m, k):
     """Write the odds of node ``v``."""
     m, k = _as_held(m, k)
@@ -91,7 +91,7 @@ def set_odds(tree, v, m, k):
     tree.i[v, EXPONENT] = np.int32(k)
 
 
-@inner
+@inline
 def stop_probability(tree, v):
     """Return s, the posterior probability of stopping at internal node ``v``."""
     k = tree.i[v, EXPONENT]
@@ -101,13 +101,13 @@ def stop_probability(tree, v):
     return 1.0 if k > 0 else 0.0
 
 
-@inner
+@inline
 def is_held(m):
     """Return whether 2^-128 < ``m`` < 2^128; ``m`` not below +0, or nan."""
     return np.uint64(np.float64(m).view(np.int64) - _FIRST_BITS) < _N_BITS
 
 
-@inner
+@inline
 def mix_near(tree, v, n, d, q):
     """Do what :func:`mix_and_shift` does of factors whose exponents are 0, or nothing.
 
@@ -124,7 +124,7 @@ def mix_near(tree, v, n, d, q):
     return True, odds * go_on * p + go_on * q if k == 0 else handed
 
 
-@inner
+@inline
 def mix_and_shift(tree, v, n, d, kp, q, kq):
     """Learn one row at internal node ``v``: shift its odds, return q_v as (m, k).
 
@@ -136,7 +136,7 @@ def mix_and_shift(tree, v, n, d, kp, q, kq):
     return handed, kh
 
 
-@apart
+@noinline
 def _mixed(odds, k, p, kp, q, kq):
     """Return odds after a row as (m, k), and what the parent gets, as (m, k)."""
     go_on = 1.0 / (1.0 + odds)
@@ -156,7 +156,7 @@ def _mixed(odds, k, p, kp, q, kq):
     return m, e, handed, kh
 
 
-@inner
+@inline
 def inherit_odds(tree, new, v, v_is_leaf):
     """Give parent ``new``, inserted above ``v``, the odds w_v / W_v.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dmondrian._numba.jit import inner
+from dmondrian._numba.jit import inline
 from dmondrian.tree.box import copy, copy_box, enclose
 from dmondrian.tree.nodes import (
     EXPONENT,
@@ -21,7 +21,7 @@ from dmondrian.tree.nodes import (
 )
 
 
-@inner
+@inline
 def open_leaf(tree, parent):
     """Append a leaf with empty statistics, whose box is still to be written; return its id."""
     v = tree.head_i[N_NODES]
@@ -39,7 +39,7 @@ def open_leaf(tree, parent):
     return v
 
 
-@inner
+@inline
 def insert_parent(tree, v, time, feature, threshold, x):
     """Insert above ``v`` a split that parts ``x`` from it; return (parent, leaf).
 
@@ -71,7 +71,7 @@ def insert_parent(tree, v, time, feature, threshold, x):
     return new, leaf
 
 
-@inner
+@inline
 def threshold_between(low, high, u):
     """Return the point at ``u`` in (0, 1) between two float32 with low < high.
 

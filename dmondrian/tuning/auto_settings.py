@@ -195,27 +195,35 @@ class _Log:
         return log
 
 
+@dataclasses.dataclass(eq=False)
 class Warmup:
     """The first rows of a stream, kept until the open settings are chosen for good.
 
-    Never changed: :meth:`after` returns another one.
-
-    Parameters
-    ----------
-    auto : iterable of {"alpha", "charge_opening", "feature_scales", "feature_units"}
-        Settings to choose.
-    n_features : int
-    warmup_rows : int
-        Distinct rows from which they are chosen for good.
+    Never changed: :meth:`after` returns another one. :meth:`begun` returns one without rows.
     """
 
-    def __init__(self, auto: Iterable[str], n_features: int, warmup_rows: int = LAST) -> None:
-        self.auto = tuple(sorted(auto))
-        self.warmup_rows = rows_for(self.auto, warmup_rows)
-        self.n_rows = 0  # kept
-        self.n_distinct = 0  # rows kept that differ from the one before
-        self._stages = stages_of(self.warmup_rows)
-        self._log = _Log(n_features)
+    auto: tuple[str, ...]  # settings to choose
+    warmup_rows: int  # distinct rows from which they are chosen for good
+    n_rows: int  # kept
+    n_distinct: int  # rows kept that differ from the one before
+    _stages: list[int]  # distinct rows after which they are chosen
+    _log: _Log
+
+    @classmethod
+    def begun(cls, auto: Iterable[str], n_features: int, warmup_rows: int = LAST) -> Warmup:
+        """Return a warm-up without rows.
+
+        Parameters
+        ----------
+        auto : iterable of {"alpha", "charge_opening", "feature_scales", "feature_units"}
+            Settings to choose.
+        n_features : int
+        warmup_rows : int
+            Distinct rows from which they are chosen for good.
+        """
+        settings = tuple(sorted(auto))
+        last = rows_for(settings, warmup_rows)
+        return cls(settings, last, 0, 0, stages_of(last), _Log(n_features))
 
     @property
     def is_done(self) -> bool:
@@ -264,13 +272,11 @@ class Warmup:
     def _with(
         self, X: np.ndarray, y: np.ndarray | float, w: np.ndarray | float, n_distinct: int
     ) -> Warmup:
-        """Return the warm-up with these rows, so many of all of them distinct."""
-        more, end = object.__new__(Warmup), self.n_rows + len(X)
-        vars(more).update(vars(self))
+        """Return a copy extended by rows (X, y, w); ``n_distinct`` is the new total."""
+        end = self.n_rows + len(X)
         most = self._most if end > self.warmup_rows + 1 else self.warmup_rows + 1
-        more._log = self._log.after(self.n_rows, X, y, w, most)
-        more.n_rows, more.n_distinct = end, n_distinct
-        return more
+        log = self._log.after(self.n_rows, X, y, w, most)
+        return Warmup(self.auto, self.warmup_rows, end, n_distinct, self._stages, log)
 
     def chosen(
         self, parameters: ForestParameters, before: Warmup, n_threads: int
@@ -330,7 +336,7 @@ class Warmup:
             labels = (y >= 0) & (y < parameters.n_classes) & (y == np.floor(y))
         if not np.isfinite(X).all() or not labels.all() or not ((w > 0) & np.isfinite(w)).all():
             raise CorruptError("the rows of a warm-up have values that no forest learns")
-        warmup = cls(auto, d, last)
+        warmup = cls.begun(auto, d, last)
         warmup = warmup.after(X.reshape(n, d).astype(np.float32), y.astype(np.float64), w)
         if warmup.is_done:
             raise CorruptError(

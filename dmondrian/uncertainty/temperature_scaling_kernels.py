@@ -9,13 +9,13 @@ Shapes: n rows, K classes, g exponents.
 
 from __future__ import annotations
 
-from dmondrian._numba.jit import inner, kernel
+from dmondrian._numba.jit import inline, kernel
 from dmondrian.tree.keyed_random import exp, log
 
 FLOOR = 2.0**-40
 
 
-@inner
+@inline
 def write_logs(values, unit, logs):
     """Write log(max(``values`` * ``unit``, FLOOR)) to ``logs`` [K]; return the largest."""
     largest = log(FLOOR)

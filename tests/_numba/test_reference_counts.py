@@ -14,7 +14,7 @@ from numba.core.errors import TypingError
 from numba.core.runtime import _nrt_python, rtsys
 
 from dmondrian import AMFRegressor, GeneralizedMondrianForestRegressor
-from dmondrian._numba.jit import allocating, apart, inner, kernel
+from dmondrian._numba.jit import allocating, inline, kernel, noinline
 from dmondrian._numba.mode import is_stock
 
 pytestmark = pytest.mark.skipif(config.DISABLE_JIT or is_stock(), reason="our passes are not used")
@@ -36,12 +36,12 @@ def balance() -> Iterator[Callable[[], tuple[int, int]]]:
     _nrt_python.memsys_disable_stats()
 
 
-@inner
+@inline
 def making_one(n: int) -> Any:
     return np.empty(n)[0]
 
 
-@inner
+@inline
 def using_one(n: int) -> float:
     return float(making_one(n))
 
@@ -76,11 +76,11 @@ def test_a_part_apart_is_a_call_and_others_are_copies(
 ) -> None:
     monkeypatch.setenv("DMONDRIAN_CACHE_DIR", str(tmp_path))  # else an earlier run's code is found
 
-    @apart
+    @noinline
     def half(x: float) -> float:
         return x / 2.0
 
-    @inner
+    @inline
     def double(x: float) -> float:
         return x * 2.0
 
@@ -104,13 +104,13 @@ def test_an_array_that_nobody_would_hold_is_refused() -> None:
         return_an_array(np.zeros(3))
 
 
-@inner
+@inline
 def halves(array: Any) -> Any:
     middle = array.shape[0] // 2
     return array[:middle], (array[middle:], 1.0)
 
 
-@inner
+@inline
 def last_of(array: Any) -> Any:
     return array[array.shape[0] - 1 :]
 

@@ -214,7 +214,7 @@ def test_a_damaged_note_of_a_holder_hinders_nobody(store: Store, at: int) -> Non
         data = bytearray(store.get(name))
         data[at] ^= 1
         store.put(name, bytes(data))
-        with pytest.raises(FencedError, match="on a machine that its damaged note does not tell"):
+        with pytest.raises(FencedError, match="on a machine that its damaged note does not name"):
             Lease.take(store)
     assert [one.number for one in lease.holders(store)] == [1]
     with Lease.take(store) as held:

@@ -10,7 +10,7 @@ import pytest
 
 from dmondrian.forest.forest import Forest
 from dmondrian.joint_fit.cell_columns import leaves_of
-from dmondrian.joint_fit.minibatch import batch_at, learn_batches, pieces, take_in, teach
+from dmondrian.joint_fit.minibatch import add_rows, apply_targets, batch_at, learn_batches, pieces
 from dmondrian.kernel_machine.lifetime_grid import WarmSweep, held_out_errors
 from dmondrian.kernel_machine.lifetime_search import realised
 from dmondrian.tree import nodes
@@ -57,10 +57,10 @@ def test_cuts_between_calls_threads_and_shards_change_no_byte(domain: str) -> No
     assert state_of(whole) == state_of(parts)
     shards = [Forest(parameters(domain, **SGD), trees) for trees in (range(1), range(1, 6))]
     for start, stop in pieces(0, len(y), 64):
-        taken = [take_in(s, X[start:stop], w[start:stop], 1) for s in shards]
+        taken = [add_rows(s, X[start:stop], w[start:stop], 1) for s in shards]
         mean = (taken[0].sums + taken[1].sums) / 6
         for shard, piece in zip(shards, taken, strict=True):
-            teach(shard, piece, y[start:stop], w[start:stop], mean)
+            apply_targets(shard, piece, y[start:stop], w[start:stop], mean)
     joined = Forest.join(shards)
     assert state_of(joined)[1] == state_of(whole)[1]
     assert joined.state()[0]["trees"] == whole.state()[0]["trees"]

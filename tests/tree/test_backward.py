@@ -8,7 +8,7 @@ import numba
 import numpy as np
 import pytest
 
-from dmondrian._numba.jit import inner
+from dmondrian._numba.jit import inline
 from dmondrian.losses.kt import KT, learn_above_kt
 from dmondrian.losses.squared import Squared
 from dmondrian.rules.aggregate import Aggregate
@@ -35,7 +35,7 @@ LENGTHS = [0, 1, 7, 8, 47, 48, 49, 96, 130]
 
 def compiled(function: Any) -> Any:
     """Return one of the ways up as a kernel would call it."""
-    part = inner(function)
+    part = inline(function)
 
     @numba.njit(error_model="numpy")
     def call(loss, stat, rule, tree, leaf, q, kq, shift, y, w, way):  # type: ignore[no-untyped-def]  # compiled for what it is given

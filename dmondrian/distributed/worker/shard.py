@@ -21,7 +21,7 @@ from dmondrian.distributed.worker.messages import BlockAnswer, Step
 from dmondrian.ensemble.rows.prepared_rows import PreparedRows
 from dmondrian.errors import ClusterError
 from dmondrian.forest.forest import Forest
-from dmondrian.joint_fit.minibatch import Piece, take_in, teach
+from dmondrian.joint_fit.minibatch import Piece, add_rows, apply_targets
 from dmondrian.prequential.forecasts import forecast_and_learn_all
 from dmondrian.prequential.stream_sample import forecast_and_learn
 
@@ -85,10 +85,10 @@ def learn_jointly(chunk: Chunk, shard: Shard, prepared: PreparedChunk, order: St
     """Fit cell values to the rows of an order, given the mean prediction of all trees."""
     X, y, w = rows_between(chunk, prepared, order.start, order.stop)
     if shard.next_batch is None:
-        shard.next_batch = take_in(shard.forest, X, w, order.n_threads)
+        shard.next_batch = add_rows(shard.forest, X, w, order.n_threads)
     if order.mean is None or len(order.mean) != len(y) or len(shard.next_batch.rows) != len(y):
         raise ClusterError(f"rows {order.start} to {order.stop} were not added to these trees")
-    teach(shard.forest, shard.next_batch, y, w, order.mean)
+    apply_targets(shard.forest, shard.next_batch, y, w, order.mean)
     answer = BlockAnswer(order.start)
     if order.with_labels:
         answer.y, answer.weight = y, w

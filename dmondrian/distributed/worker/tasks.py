@@ -55,7 +55,7 @@ from dmondrian.ensemble.rows.prepared_rows import Preparation
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ClusterError, CorruptError, OutageError
 from dmondrian.forest.forest import Forest
-from dmondrian.joint_fit.minibatch import take_in
+from dmondrian.joint_fit.minibatch import add_rows
 
 PLUGIN = "dmondrian-shards"
 
@@ -267,7 +267,7 @@ def _sum_next_batch(held: HeldRun, shard: Shard, stop: int, n_threads: int) -> n
         return None
     chunk, prepared = held.read_at(shard.position)
     X, _, w = rows_between(chunk, prepared, shard.position, stop)
-    shard.next_batch = take_in(shard.forest, X, w, n_threads)
+    shard.next_batch = add_rows(shard.forest, X, w, n_threads)
     return shard.next_batch.sums
 
 

@@ -25,7 +25,7 @@ from dmondrian.tree import nodes
 from dmondrian.tree.box_encoding import Columns, Rows
 
 # What a row saves in a tree pays for some eight of its nodes, after what any tree costs. These two
-# decide when to freeze, never what is said.
+# decide when to freeze, and change no prediction.
 _NODES_PER_ROW = 8
 _ROWS_PER_TREE = 200
 _BYTES_PER_ROW = 48  # of a tree, to be brought into the cache anew: little beside a row's answer
@@ -34,10 +34,10 @@ _AT_ONCE = 2**18  # answers of one call, which no Ctrl-C breaks off
 
 
 class Kept(NamedTuple):
-    """Frozen trees, and what they say."""
+    """Frozen trees, and what they predict."""
 
     key: tuple[Any, ...]  # of loss, rule and lifetimes, see :func:`key_of`
-    grown: Sequence[nodes.Tree]  # what they were made of; leaves are told by their places there
+    grown: Sequence[nodes.Tree]  # what they were made of; leaves are numbered by their places there
     trees: list[FrozenTree]
     table: np.ndarray  # int64 [T, 5], where they lie, for the kernels
 
@@ -163,5 +163,5 @@ def ask_frozen(
 
 
 def key_of(loss: Any, rule: Any, lifetimes: np.ndarray) -> tuple[Any, ...]:
-    """Return what tells apart what frozen trees may say."""
+    """Return the key of what frozen trees predict."""
     return type(loss), loss, rule, lifetimes.tobytes()  # tuples of equal numbers are equal

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dmondrian._numba.intrinsics import array_at, borrow, bring, prefetch
-from dmondrian._numba.jit import allocating, hook, implements, inner, kernel
+from dmondrian._numba.intrinsics import array_at, prefetch, stream, unowned
+from dmondrian._numba.jit import allocating, hook, implements, inline, kernel
 from dmondrian.tree.address_table import tree_at
 from dmondrian.tree.box import distance_to
 from dmondrian.tree.box_encoding import row_of
@@ -89,7 +89,7 @@ def freeze(loss: Any, rule: Any, tree: Tree, width: int, lifetime: float) -> Fro
     return FrozenTree(kept, answers, leaves)
 
 
-@inner
+@inline
 def write_leaf(loss, rule, tree, lifetime, work, v, path, leaf):
     """Write what node ``v``, a leaf at the lifetime, forecasts: answer number ``leaf``."""
     width = work.answers.shape[1]
@@ -98,7 +98,7 @@ def write_leaf(loss, rule, tree, lifetime, work, v, path, leaf):
     work.leaves[leaf] = v
 
 
-@inner
+@inline
 def pass_split(loss, rule, tree, lifetime, v, path):
     """Take split ``v`` into ``path``: what is known, then depth and rest."""
     width = path.shape[0] - 2
@@ -107,14 +107,14 @@ def pass_split(loss, rule, tree, lifetime, v, path):
     path[width] += 1.0
 
 
-@inner
+@inline
 def begin_group(work, group):
     """Begin a group, of a way that goes on behind it."""
     work.groups[group, SIDES] = 1 << LANES
     work.groups[group, EXITS + LANES] = group + 1
 
 
-@inner
+@inline
 def prefetch_children(tree, v):
     """Ask for the children of ``v``."""
     if tree.i[v, LEFT] >= 0:
@@ -122,7 +122,7 @@ def prefetch_children(tree, v):
         prefetch(tree.i, tree.i[v, RIGHT])
 
 
-@inner
+@inline
 def write_way(loss, rule, tree, lifetime, work, v, group, n_waiting):
     """Write the way from node ``v`` at hand down to a leaf, from ``group`` on.
 
@@ -156,7 +156,7 @@ def write_way(loss, rule, tree, lifetime, work, v, group, n_waiting):
 @kernel
 def write(loss, rule, tree, lifetime, work):
     """Write groups and answers of the tree to ``work``; return how many. O(m w)."""
-    bring(tree.i[: tree.head_i[N_NODES]])
+    stream(tree.i[: tree.head_i[N_NODES]])
     width = work.answers.shape[1]
     path = work.paths[work.paths.shape[0] - 1]
     begin(rule, path[:width])
@@ -227,13 +227,13 @@ def frozen_table(frozen: Sequence[FrozenTree]) -> np.ndarray:
     return table
 
 
-@inner
+@inline
 def groups_at(place):
     """Return the groups of the tree that a row of :func:`frozen_table` describes."""
     return array_at(place[_GROUPS], (place[_N_GROUPS], WORDS), np.int32)
 
 
-@inner
+@inline
 def answers_at(place, width):
     """Return its answers, of ``width`` numbers."""
     return array_at(place[_ANSWERS], (place[_N_ANSWERS], width), np.float64)
@@ -264,7 +264,7 @@ def predict_frozen(rule, table, columns, frozen, width, rows, total, square, dis
     memory = np.empty(max(rows.values.shape[1], 8))
     found = np.empty(total.shape[0], np.int32)
     for t in range(frozen.shape[0]):
-        tree, leaves = tree_at(table, t, columns, borrow(lengths)), borrow(found)
+        tree, leaves = tree_at(table, t, columns, unowned(lengths)), unowned(found)
         groups, answers = groups_at(frozen[t]), answers_at(frozen[t], width)
         bring_for(groups, leaves.shape[0])
         find_leaves(FrozenRows(groups, rows.values), leaves)
@@ -278,10 +278,10 @@ def predict_frozen(rule, table, columns, frozen, width, rows, total, square, dis
                 if square.shape[0] > 0:
                     square[r, 0, c] += second_moment(rule, tree, out, c)
         if distance.shape[0] > 0:
-            add_distances(tree, frozen[t], rows, leaves, distance, borrow(memory))
+            add_distances(tree, frozen[t], rows, leaves, distance, unowned(memory))
 
 
-@inner
+@inline
 def add_distances(tree, place, rows, leaves, distance, extensions):
     """Add the extensions from the boxes of frozen ``leaves``, which become nodes, to the rows."""
     nodes = array_at(place[_LEAVES], (place[_N_ANSWERS],), np.int32)
@@ -294,11 +294,11 @@ def add_distances(tree, place, rows, leaves, distance, extensions):
         distance[r] += distance_to(tree, leaves[r], row_of(rows, r), extensions)
 
 
-@inner
+@inline
 def bring_for(array, n):
     """Bring ``array`` into the cache where ``n`` rows would bring much of it, in no order."""
     if array.size * array.itemsize <= n * _BYTES_PER_ROW:
-        bring(array)
+        stream(array)
 
 
 @allocating

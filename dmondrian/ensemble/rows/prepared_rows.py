@@ -30,7 +30,7 @@ from dmondrian.ensemble.rows.unit_cube import check_cube, clip_to_cube, scale_co
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ParameterError
 from dmondrian.tree.box_encoding import Columns, Rows, read_only
-from dmondrian.tree.box_encoding_choice import Written, _same, fitted, rows_of
+from dmondrian.tree.box_encoding_choice import Written, are_same, fitted, rows_of
 from dmondrian.tree.nodes import Tree
 from dmondrian.tree.quantization import round_rows
 
@@ -75,7 +75,7 @@ class _Encodings:
 
     def _find(self, columns: Columns) -> Written | None:
         for known, written in self._known:
-            if _same(known, columns):
+            if are_same(known, columns):
                 return written
         return None
 

@@ -1,9 +1,9 @@
-"""What trees say as whole numbers, whose sums do not depend on the order of additions.
+"""Predictions of trees as whole numbers, whose sums do not depend on the order of additions.
 
-Nor, then, on how trees are cut into shards and those spread over threads. Probabilities are told
-in units of 2^-40. Moments of a label are told about the mean of the labels learned before it, in
+Nor, then, on how trees are cut into shards and those spread over threads. Probabilities are
+in units of 2^-40. Moments of a label are about the mean of the labels learned before it, in
 units of their standard deviation, which all trees know alike; what is farther off than 256
-deviations counts as that far. Each is told in two numbers, the second for what the first rounds
+deviations counts as that far. Each is written as two numbers, the second for what the first rounds
 away, so that a cell's variance may be many orders of magnitude below that of all labels. A million
 trees fit.
 
@@ -82,8 +82,8 @@ def label_moments(
         Of :func:`units`.
     """
     center, scale = unit.T
-    told = sums[:, :2] + sums[:, 2:] / _FINER
-    mean = told[:, 0] / (n_trees * _ONE_MEAN)
-    square = told[:, 1] / (n_trees * _ONE_SQUARE)
+    moments = sums[:, :2] + sums[:, 2:] / _FINER
+    mean = moments[:, 0] / (n_trees * _ONE_MEAN)
+    square = moments[:, 1] / (n_trees * _ONE_SQUARE)
     variance = np.maximum(square - mean * mean, 0.0)
     return center + scale * mean, scale * scale * variance

@@ -19,7 +19,7 @@ class Sums(NamedTuple):
     """Predictions summed over trees in the order of their numbers."""
 
     total: np.ndarray  # float64 [n, k], or [L, n, k] where lifetimes were asked for
-    square: np.ndarray | None  # likewise, sums of second moments about the origin
+    square: np.ndarray | None  # same shape, sums of second moments about the origin
     distance: np.ndarray | None  # float64 [n], sum of extensions to the leaf's box
     n_trees: int
     origin: float = 0.0  # near the labels, so that a large common shift costs no digits

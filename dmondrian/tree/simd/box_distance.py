@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dmondrian._numba.jit import inner, instead_of
+from dmondrian._numba.jit import inline, intrinsic
 from dmondrian._numba.llvm import cgutils, ir, types
 from dmondrian.tree.simd.lanes import elements, vector_at
 
@@ -64,7 +64,7 @@ def in_lots(builder, p, width, do):
             builder.store(builder.add(first, some), start)
 
 
-@inner
+@inline
 def sums_of_lanes(values, n):
     """Return sums of those j < n - n % 8 with j % 8 = 0, 1, .. 7, each in order."""
     a, b, c, d, e, f, g, h = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
@@ -95,7 +95,7 @@ def extend(lower: Any, upper: Any, x: Any, extensions: Any) -> tuple[np.float64,
     return sums_of_lanes(extensions, len(x))
 
 
-@instead_of(extend, mechanism="simd")
+@intrinsic(extend, mechanism="simd")
 def _extend(typing_context, lower, upper, x, extensions):
     def generate(context, builder, signature, args):
         low, high, values, out = map(partial(elements, context, builder), signature.args, args)
@@ -145,7 +145,7 @@ def extend_steps(lower: Any, upper: Any, x: Any, units: Any, extensions: Any) ->
     return sums_of_lanes(extensions, len(x))
 
 
-@instead_of(extend_steps, mechanism="simd")
+@intrinsic(extend_steps, mechanism="simd")
 def _extend_steps(typing_context, lower, upper, x, units, extensions):
     def generate(context, builder, signature, args):
         low, high, values, each, out = map(
@@ -252,7 +252,7 @@ def beyond(box: Any, numeric: Any, steps: Any) -> bool:
     return False
 
 
-@instead_of(beyond, mechanism="simd")
+@intrinsic(beyond, mechanism="simd")
 def _beyond(typing_context, box, numeric, steps):
     def define(builder, *given):
         found = cgutils.alloca_once_value(builder, ir.Constant(_BIT, 0))
@@ -292,7 +292,7 @@ def widen(box: Any, numeric: Any, steps: Any) -> None:
             bounds[g + j] = step
 
 
-@instead_of(widen, mechanism="simd")
+@intrinsic(widen, mechanism="simd")
 def _widen(typing_context, box, numeric, steps):
     def define(builder, *given):
         def take_in(data, start, kind):

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dmondrian._numba.jit import instead_of
+from dmondrian._numba.jit import intrinsic
 from dmondrian._numba.llvm import cgutils, ir, types
 from dmondrian.tree.simd.box_distance import (
     AT_ONCE,
@@ -58,7 +58,7 @@ def rough_extension(box: Any, numeric: Any, steps: Any, units: Any, unit: Any) -
     return np.float32(total if total <= _LARGEST else np.inf)
 
 
-@instead_of(rough_extension, mechanism="simd")
+@intrinsic(rough_extension, mechanism="simd")
 def _rough_extension(typing_context, box, numeric, steps, units, unit):
     def define(builder, *given):
         *of_both, units, unit = given

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dmondrian._numba.jit import instead_of
+from dmondrian._numba.jit import intrinsic
 from dmondrian._numba.llvm import cgutils, ir, types
 from dmondrian.tree.keyed_random import LN2_HIGH, LN2_LOW, LOG2_E, TAYLOR, exp
 from dmondrian.tree.simd.lanes import elements, vector_at
@@ -60,7 +60,7 @@ def write_exponentials(values: Any, n: Any) -> None:
         values[j] = exp(values[j])
 
 
-@instead_of(write_exponentials, mechanism="simd")
+@intrinsic(write_exponentials, mechanism="simd")
 def _write_exponentials(typing_context, values, n):
     def generate(context, builder, signature, args):
         data = elements(context, builder, values, args[0])
@@ -81,7 +81,7 @@ def quotients(a: Any, b: Any, c: Any, d: Any) -> tuple[Any, Any]:
     return np.divide(a, c), np.divide(b, d)
 
 
-@instead_of(quotients, mechanism="simd")
+@intrinsic(quotients, mechanism="simd")
 def _quotients(typing_context, a, b, c, d):
     def generate(context, builder, signature, args):
         kind, word = ir.VectorType(ir.DoubleType(), 2), ir.IntType(32)
@@ -106,7 +106,7 @@ def lowest_bit(word: Any) -> Any:
     return k
 
 
-@instead_of(lowest_bit, mechanism="simd")
+@intrinsic(lowest_bit, mechanism="simd")
 def _lowest_bit(typing_context, word):
     def generate(context, builder, signature, args):
         return builder.cttz(args[0], ir.Constant(_BIT, 1))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dmondrian._numba.jit import instead_of
+from dmondrian._numba.jit import intrinsic
 from dmondrian._numba.llvm import ir, types
 
 LANES = 4
@@ -41,7 +41,7 @@ def way_on(groups: Any, group: Any, x: Any) -> int:
     return words[EXITS + LANES]
 
 
-@instead_of(way_on, mechanism="simd")
+@intrinsic(way_on, mechanism="simd")
 def _way_on(typing_context, groups, group, x):
     def generate(context, builder, signature, args):
         word, single = ir.IntType(32), ir.FloatType()

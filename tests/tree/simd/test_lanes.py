@@ -11,7 +11,7 @@ import pytest
 from numba.core import config
 from numba.core.errors import TypingError
 
-from dmondrian._numba.intrinsics import in_a_row, step_up
+from dmondrian._numba.intrinsics import flat_view, speculate
 from dmondrian._numba.mode import is_stock
 from dmondrian.tree.keyed_random import exp
 from dmondrian.tree.simd.exp import lowest_bit, quotients, write_exponentials
@@ -99,10 +99,10 @@ def test_two_quotients_are_those_of_each() -> None:
 
 @numba.njit
 def stepped(number, guess, level):  # type: ignore[no-untyped-def]  # as above
-    return step_up(number, guess, level)
+    return speculate(number, guess, level)
 
 
-@pytest.mark.parametrize("go", [stepped, step_up], ids=["compiled", "plain"])
+@pytest.mark.parametrize("go", [stepped, speculate], ids=["compiled", "plain"])
 def test_a_guess_changes_no_number(go: Any) -> None:
     assert go(7, 7, 4) == (7, 3)
     assert go(7, 8, 4) == (7, 4)
@@ -112,12 +112,12 @@ def test_a_guess_changes_no_number(go: Any) -> None:
 
 @numba.njit
 def flat(array):  # type: ignore[no-untyped-def]  # as above
-    return in_a_row(array).copy()
+    return flat_view(array).copy()
 
 
 @pytest.mark.skipif(config.DISABLE_JIT or is_stock(), reason="NumPy copies where it has to")
 def test_only_what_is_contiguous_is_taken_for_a_row() -> None:
     array = np.arange(6, dtype=np.int32).reshape(2, 3)
-    assert flat(array).tolist() == in_a_row(array).tolist() == [0, 1, 2, 3, 4, 5]
+    assert flat(array).tolist() == flat_view(array).tolist() == [0, 1, 2, 3, 4, 5]
     with pytest.raises(TypingError):
         flat(array.T)

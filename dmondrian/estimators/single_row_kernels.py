@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from dmondrian._numba.jit import kernel
-from dmondrian.tree.box_encoding import has_room, steps_to, write_bits_of_row
+from dmondrian.tree.box_encoding import fits_int16, steps_to, write_bits_of_row
 from dmondrian.tree.quantization import rounded
 
 
@@ -40,7 +40,7 @@ def admit(raw, scales, units, in_cube, columns, rows):
         rows.numeric[0, k] = x[columns.numeric[k]]
     for k in range(columns.stepped.shape[0]):
         steps = steps_to(columns, k, x[columns.stepped[k]])
-        if not has_room(steps):
+        if not fits_int16(steps):
             return False
         rows.steps[0, k] = np.int16(steps)
     others = np.zeros(columns.binary.shape[0], np.bool_)
