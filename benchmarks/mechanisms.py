@@ -1,6 +1,6 @@
 """What each mechanism that only saves time or memory is worth: with it, and without.
 
-`dmondrian._numba.mode.MECHANISMS` names them; `DMONDRIAN_WITHOUT` leaves some out, and
+`dmondrian._numba.mechanisms.MECHANISMS` names them; `DMONDRIAN_WITHOUT` leaves some out, and
 `DMONDRIAN_NUMBA_STOCK=1` compiles with Numba's public interface alone ("passes" below). Forests
 have the same bytes whichever are left out, which is checked here for every run.
 
@@ -42,7 +42,7 @@ from benchmarks.pages import Page, publish
 from benchmarks.records import MACHINE, RESULTS, Records, table
 from benchmarks.throughput import WORKLOADS, workload
 from dmondrian import AMFClassifier, AMFRegressor
-from dmondrian._numba.mode import MECHANISMS
+from dmondrian._numba.mechanisms import MECHANISMS
 
 ROOT = Path(__file__).parents[1]
 PASSES = "passes"  # of our own, in Numba's compiler

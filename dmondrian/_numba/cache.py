@@ -21,7 +21,7 @@ from typing import Any
 
 from numba import config
 
-from dmondrian._numba.mode import left_out_of_code
+from dmondrian._numba.mechanisms import left_out_of_code
 
 _fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None
 _PACKAGE = Path(__file__).parents[1]

@@ -21,7 +21,8 @@ from numba import config, types
 from numba.core.errors import NumbaError
 from numba.extending import overload
 
-from dmondrian._numba.mode import is_stock, uses
+from dmondrian._numba.mechanisms import uses
+from dmondrian._numba.mode import is_stock
 from dmondrian.errors import ParameterError
 
 if is_stock():

@@ -19,7 +19,7 @@ from typing import overload
 
 import numpy as np
 
-from dmondrian._numba.mode import uses
+from dmondrian._numba.mechanisms import uses
 from dmondrian.ensemble.rows.prepared_rows import PreparedRows
 from dmondrian.ensemble.settings.fringe_settings import LARGEST_POOL
 from dmondrian.ensemble.settings.parameters import ForestParameters

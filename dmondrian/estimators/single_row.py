@@ -40,7 +40,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dmondrian._numba.jit import entry_of
-from dmondrian._numba.mode import uses
+from dmondrian._numba.mechanisms import uses
 from dmondrian.ensemble.predictor.predictor import key_of
 from dmondrian.ensemble.predictor.predictor_kernels import predict_frozen_alone
 from dmondrian.ensemble.tree_store import SINGLE_ROWS

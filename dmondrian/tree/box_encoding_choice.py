@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dmondrian._numba.mode import uses
+from dmondrian._numba.mechanisms import uses
 from dmondrian.tree import nodes
 from dmondrian.tree.box_encoding import (
     Columns,

@@ -15,7 +15,7 @@ import numpy as np
 
 from dmondrian._numba.intrinsics import flat_view, prefetch, prefetch_word
 from dmondrian._numba.jit import hook, implements, inline, noinline
-from dmondrian._numba.mode import uses
+from dmondrian._numba.mechanisms import uses
 from dmondrian.tree.address_table import tree_at, words_at
 from dmondrian.tree.box_encoding import Columns, Row, Rows
 from dmondrian.tree.nodes import FEATURE, LEFT, N_NODES, PARENT, RIGHT, ROOT, THRESHOLD, Tree

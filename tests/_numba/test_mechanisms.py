@@ -13,7 +13,8 @@ import pytest
 from numba import config
 
 import dmondrian
-from dmondrian._numba import cache, mode
+from dmondrian._numba import cache, mechanisms
+from dmondrian._numba.mechanisms import MECHANISMS
 from dmondrian.errors import ParameterError
 
 ROOT = Path(dmondrian.__file__).parents[1]
@@ -78,7 +79,10 @@ def whole() -> dict[str, Any]:
 @pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled")
 @pytest.mark.parametrize(
     "without",
-    [*(name for name in mode.MECHANISMS if name not in COMPILED), ", ".join(mode.MECHANISMS)],
+    [
+        *(name for name in MECHANISMS if name not in COMPILED),
+        ", ".join(MECHANISMS),
+    ],
 )
 def test_a_forest_has_the_same_bytes_without(without: str, whole: dict[str, Any]) -> None:
     found, left_out = printed(without), without.split(", ")
@@ -93,28 +97,28 @@ def named(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def name(without: str) -> None:
         monkeypatch.setenv("DMONDRIAN_WITHOUT", without)
-        mode.left_out.cache_clear()
+        mechanisms.left_out.cache_clear()
 
     yield name
     monkeypatch.undo()
-    mode.left_out.cache_clear()
+    mechanisms.left_out.cache_clear()
 
 
 def test_what_is_left_out_is_named_by_the_environment(named: Any) -> None:
     named("bits, simd,,")
-    assert [name for name in mode.MECHANISMS if not mode.uses(name)] == ["simd", "bits"]
-    assert mode.left_out_of_code() == ["simd"]
+    assert [name for name in MECHANISMS if not mechanisms.uses(name)] == ["simd", "bits"]
+    assert mechanisms.left_out_of_code() == ["simd"]
     named("")
-    assert all(map(mode.uses, mode.MECHANISMS))
+    assert all(map(mechanisms.uses, MECHANISMS))
 
 
 def test_a_name_that_is_none_is_refused(named: Any) -> None:
     named("bits,preftech")
     with pytest.raises(ParameterError, match="names preftech: name some of look_ahead, prefetch"):
-        mode.uses("bits")
+        mechanisms.uses("bits")
     named("")
     with pytest.raises(KeyError):
-        mode.uses("preftech")
+        mechanisms.uses("preftech")
 
 
 def test_kernels_without_a_mechanism_are_kept_apart(named: Any) -> None:
