@@ -185,7 +185,7 @@ def test_parts_of_kernels_are_not_assembled_but_can_be_called(
 ) -> None:
     monkeypatch.setenv("DMONDRIAN_CACHE_DIR", str(tmp_path))  # else an earlier run's code is found
 
-    @jit.inner
+    @jit.inline
     def halve(x):
         return x / 2
 
@@ -236,7 +236,7 @@ def test_kernels_are_kept_without_what_they_were_assembled_from(
 def test_a_kernel_that_another_calls_is_refused() -> None:
     called = jit.kernel(lambda x: x + 1)
     caller = jit.kernel(lambda x: called(x))
-    with pytest.raises(TypingError, match="is a kernel: what is called by others is `inner`"):
+    with pytest.raises(TypingError, match="is a kernel: what is called by others is `inline`"):
         caller(1)
 
 
@@ -249,7 +249,7 @@ from dmondrian._numba import jit
 class Policy(NamedTuple):
     unit: float
 
-@jit.inner
+@jit.inline
 def part(policy, x, i):
     return x[i]
 

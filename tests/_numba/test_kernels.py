@@ -74,7 +74,7 @@ def borrowed(nodes: list[ast.stmt]) -> set[str]:
             found |= borrowed([*node.body, *node.orelse])
         elif not isinstance(node, ast.For | ast.While):
             calls = (each for each in ast.walk(node) if isinstance(each, ast.Call))
-            found |= {ast.unparse(c.args[0]) for c in calls if ast.unparse(c.func) == "borrow"}
+            found |= {ast.unparse(c.args[0]) for c in calls if ast.unparse(c.func) == "unowned"}
     return found
 
 
@@ -85,7 +85,7 @@ def handed_on(function: ast.FunctionDef, names: set[str]) -> set[str]:
     for call in ast.walk(function):
         if isinstance(call, ast.Call) and id(call) not in alone:
             to = ast.unparse(call.func)
-            if to != "borrow" and not to.startswith("np."):
+            if to != "unowned" and not to.startswith("np."):
                 found |= names & {ast.unparse(argument) for argument in call.args}
     return found
 
@@ -101,7 +101,7 @@ def test_arrays_of_a_kernels_own_outlive_their_use() -> None:
     assert any(made_by(function) for function in functions)
     for function in functions:
         early = made_by(function) & borrowed(function.body)
-        assert not early, f"{function.name}: borrow {early} within the loop"
+        assert not early, f"{function.name}: unowned {early} within the loop"
         if {"kernel", "allocating"} & {ast.unparse(each) for each in function.decorator_list}:
             viewed = handed_on(function, made_by(function))
-            assert not viewed, f"{function.name}: borrow {viewed} where it is handed on"
+            assert not viewed, f"{function.name}: unowned {viewed} where it is handed on"

@@ -31,7 +31,7 @@ from dmondrian.tree.prefetch import (
     Way,
     fetch_boxes,
     look_ahead,
-    look_on,
+    prefetch_for,
 )
 
 N = 500
@@ -142,7 +142,7 @@ def test_leaves_depths_and_ways_are_those_of_the_trees(n_rows: int, is_by_row: b
 def test_boxes_are_asked_for_once_and_before_their_turn(
     n_ways: int, with_boxes: bool, is_by_row: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = {f.__name__: getattr(f, "py_func", f) for f in (look_ahead, look_on)}
+    plain = {f.__name__: getattr(f, "py_func", f) for f in (look_ahead, prefetch_for)}
     asked: list[int] = []
     forest = Ensemble(AMFClassifier(random_state=0)._forest_parameters(2, 2), range(N_AHEAD))
     X = np.random.default_rng(0).random((N_AHEAD, 2)).astype(np.float32)
@@ -162,7 +162,7 @@ def test_boxes_are_asked_for_once_and_before_their_turn(
 
     monkeypatch.setattr(prefetch, "fetch_boxes", ask)
     for number in range(n_ways):
-        plain["look_on"](ways, number, n_ways, at, noted, with_boxes, False)
+        plain["prefetch_for"](ways, number, n_ways, at, noted, with_boxes, False)
         soon = n_ways if n_ways <= _FEW else min(number + _N_NEAR + 1, n_ways)
         assert sorted(asked) == sorted(at[: soon if with_boxes else 0])
     trees = forest.trees[:n_ways] if is_by_row else [tree] * n_ways
