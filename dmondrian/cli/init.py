@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -55,7 +56,7 @@ def init(arguments: argparse.Namespace, output: Output) -> int:
         output.text(text)
         return 0
     _write_new(file, text)
-    output.text(f"{file}: read it, then run `dmondrian train {file}`")
+    output.text(f"{file}: read it, then run `dmondrian train {shlex.quote(str(file))}`")
     return 0
 
 
@@ -116,7 +117,7 @@ def _job(
     lines = [
         *_comment(
             f"Made by `dmondrian init` of {counted(plan.n_rows, 'row')} in {files}.",
-            f"Train, resume or continue with it: dmondrian train {name}",
+            f"Train, resume or continue with it: dmondrian train {shlex.quote(name)}",
             "Relative paths are relative to this file. `dmondrian train --help` lists all keys.",
         ),
         "",

@@ -44,6 +44,7 @@ from dmondrian.tree.prefetch import N_NOTED, Hint
 from dmondrian.tree.scaled_float import stop_probability
 from dmondrian.tree.simd.exp import lowest_bit
 
+LARGEST_VALUE = float(np.finfo(np.float32).max)
 _COVERING = np.uint64(0xC0FE12A6_5EED1E55)  # parts these trees' draws from those of other trees
 _LEAST_SHARE = 2.0**-20  # of a node above the leaf in a forecast
 _LEAST_VISITS = 50.0  # of splits before credits are believed
@@ -176,6 +177,12 @@ def take_credits(covering, buckets, decays, levels):
 
 
 @inline
+def scaled_value(x, scale):
+    """Return a value times its feature scale, float32: the largest one where that is beyond it."""
+    return np.float32(max(-LARGEST_VALUE, min(np.float64(x) * np.float64(scale), LARGEST_VALUE)))
+
+
+@inline
 def write_scales(covering, credits, visits, scales):
     """Write feature scales, float32 [d], mean 1 or so, from columns' credits and visits [d].
 
@@ -300,7 +307,7 @@ def learn_rows(
             credits, visits = buckets[s, 0], buckets[s, 1]
             for r in range(start, start + m):
                 for j in range(d):
-                    row[j] = X[r, j] * scales[s, j]
+                    row[j] = scaled_value(X[r, j], scales[s, j])
                 leaf, depth = -1, 0
                 if tree.head_i[ROOT] >= 0:
                     if octave > 0:
@@ -346,7 +353,7 @@ def forecast_rows(covering, loss, table, columns, births, scales, X, t, forecast
         x = Row(row, row, unowned(no_steps), unowned(no_bits))
         for r in range(n):
             for j in range(d):
-                row[j] = X[r, j] * scales[s, j]
+                row[j] = scaled_value(X[r, j], scales[s, j])
             forecast_way(
                 loss, tree, x, np.int64(-1), own, out[r], noted, unowned(nothing), unowned(nothing)
             )

@@ -30,6 +30,7 @@ from dmondrian.drift.member import KINDS, Ages, Member
 from dmondrian.drift.mixer import Expert, Mixer
 from dmondrian.ensemble.ensemble import Ensemble
 from dmondrian.ensemble.rows.prepared_rows import PreparedRows
+from dmondrian.ensemble.settings.numeric_limits import check_weights
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.ensemble.sums.exact_sums import ONE, whole_shares
 from dmondrian.ensemble.threads import run_threads
@@ -157,6 +158,11 @@ class DriftForest(Forest):
             If no row was learned.
         """
         self.store.check_whole()
+        if not self.position and len(self.waiting.y):
+            raise ParameterError(
+                f"no row is learned yet: {len(self.waiting.y)} wait until their block of delay="
+                f"{self.delay} rows is full; fit more rows, or choose a smaller delay"
+            )
         self.predictor.check_learned()
         self.predictor.preparation.check_width(X)
         parts = [self._forecast(X[part], n_threads) for part in self._pieces(len(X))]
@@ -183,6 +189,10 @@ class DriftForest(Forest):
         self.predictor.preparation.check_width(X)
         found = list(self._follow((X, y, w), n_threads, nullcontext))
         return np.concatenate(found) if found else np.empty((0, self.parameters.n_classes))
+
+    def check_sizes(self, y: np.ndarray, w: np.ndarray | None) -> None:
+        """Refuse rows whose weights doubles cannot sum up, those of rows that wait included."""
+        check_weights(w, len(y), self.total_weight + float(self.waiting.w.sum()))
 
     def _update(
         self, rows: Rows, n_threads: int, alone: Callable[[], AbstractContextManager[None]]
@@ -217,8 +227,8 @@ class DriftForest(Forest):
             last = first + self.delay - len(self.waiting.y)
             block = self._with_waiting(X[first:last], y[first:last], w[first:last])
             with alone():
-                forecasts = self._learn_block(block, n_threads)
                 self.waiting = self._no_rows()
+                forecasts = self._learn_block(block, n_threads)
             yield forecasts
             first = last
         with alone():

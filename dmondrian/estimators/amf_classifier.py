@@ -302,6 +302,7 @@ class AMFClassifier(ForestClassifier):
 
     def _check_run(self) -> None:
         super()._check_run()
+        self._check_drift()
         if self.drift is not None:
             raise ParameterError(
                 f"drift={self.drift!r} is not trained on a cluster: leave it out of the job, or "

@@ -24,6 +24,7 @@ from dmondrian.tree.policies import count, is_pure, is_pure_with
 
 N_MEMORIES = 3
 _THIRD = 1.0 / 3.0
+_LEAST_TOTAL = 1e-290  # below it its inverse, or a share over it, may be none
 
 
 def n_stats_of(n_classes: int) -> int:
@@ -69,7 +70,7 @@ def count_discounted(stat, tree, v, y, w):
         p, q, r = d[v, weights] * p, d[v, weights + 1] * q, d[v, weights + 2] * r
         total = p + q + r
         kept, spread = 0.0, _THIRD
-        if total > 0.0:  # else no memory expected so heavy a row
+        if total > _LEAST_TOTAL:  # else no memory expected so heavy a row
             kept, spread = (1.0 - stat.share) / total, stat.share * _THIRD
         d[v, weights] = kept * p + spread
         d[v, weights + 1] = kept * q + spread

@@ -165,3 +165,38 @@ def test_no_row_was_learned_while_the_first_block_is_not_full() -> None:
     model = AMFClassifier(2, drift="follow", delay=100, random_state=0).fit(X, y)
     with pytest.raises(ParameterError, match="learned no row"):
         model.predict(X)
+
+
+@pytest.mark.parametrize("weight", [300.0, 1000.0, 1e30])
+def test_heavy_rows_leave_no_memory_without_a_number(weight: float) -> None:
+    X, y = switching(300)
+    model = AMFClassifier(2, drift="follow", random_state=0)
+    model.fit(X, np.random.default_rng(0).permutation(y), sample_weight=np.full(300, weight))
+    again = copy.deepcopy(model)
+    assert np.isfinite(model.predict_proba(X)).all()
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+
+
+def test_values_that_scales_of_young_trees_take_beyond_float32_are_kept_at_its_end() -> None:
+    X, y = switching(700)
+    large = np.concatenate([X * np.float32(3e38), np.full((1, 4), 3.4e38, np.float32)])
+    model = AMFClassifier(4, drift="follow", random_state=0).fit(large, [*y, 0])
+    again = copy.deepcopy(model)
+    np.testing.assert_array_equal(again.predict_proba(large), model.predict_proba(large))
+
+
+def test_a_weight_that_is_refused_leaves_rows_that_wait_as_they_were() -> None:
+    X, y = switching(20)
+    model = AMFClassifier(2, drift="follow", delay=4, random_state=0).fit(X[:9], y[:9])
+    model.partial_fit(X[9:10], y[9:10], sample_weight=[6e99])
+    with pytest.raises(ValueError, match="sum to at most"):
+        model.partial_fit(X[10:11], y[10:11], sample_weight=[6e99])
+    model.partial_fit(X[10:12], y[10:12])
+    assert model.forest_.position == 12
+
+
+def test_rows_that_all_wait_are_named_when_a_forecast_is_asked_for() -> None:
+    X, y = switching(20)
+    model = AMFClassifier(2, drift="follow", delay=64, random_state=0).fit(X, y)
+    with pytest.raises(ParameterError, match="20 wait until their block of delay=64 rows is full"):
+        model.predict(X)
