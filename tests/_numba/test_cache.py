@@ -149,7 +149,7 @@ def test_a_cache_that_cannot_be_written_costs_a_warning_only(
 
     with (
         _cache.locked(_cache.cache_folder() / "lock"),
-        pytest.warns(UserWarning, match="make room"),
+        pytest.warns(UserWarning, match="free some space"),
     ):
         assert thrice(2) == 6
     assert thrice(2) == 6
