@@ -155,7 +155,7 @@ def test_trees_that_were_written_differently_are_joined() -> None:
     short = grown(X[:300], y[:300], 300)
     other = Forest(short.parameters, [2])
     other.update(X[:300], y[:300])
-    other.trees = [nodes.lay_out(tree, all_numeric(X.shape[1])) for tree in other.trees]
+    other.store.encode_as(all_numeric(X.shape[1]))
     joined = Forest.join([short, other])
     assert bytes_of(joined) == bytes_of(short) + bytes_of(other)
     joined.update(X[300:], y[300:])

@@ -63,9 +63,7 @@ def test_scores_are_the_estimator_s_in_the_order_of_the_rows(
 def _one_tree(estimator: AMFClassifier, tree: int) -> Any:
     from dmondrian.forest.forest import Forest
 
-    one = Forest(estimator.forest_.parameters, [tree])
-    one.trees = [estimator.forest_.trees[tree]]
-    return one
+    return Forest(estimator.forest_.parameters, [tree], trees=[estimator.forest_.trees[tree]])
 
 
 def test_regression_scores_have_no_probabilities(
