@@ -70,13 +70,15 @@ def arm_kill(moment: str, nth: int, delay: float, is_after: bool = False) -> Non
 
 
 def arm_raise(nth: int) -> None:
-    """Fail half way through the n-th block learned: some trees have its rows, one is broken."""
+    """Fail amid the n-th block learned: the trees have learned rows that are none of the stream."""
     calls = iter(range(1, nth + 1))
 
     def make(before: Callable[..., Any]) -> Callable[..., Any]:
         def call(plan: Any, shard: Any, *arguments: Any) -> Any:
             if next(calls, None) == nth:
-                shard.forest.trees[-1] = None
+                n_features = shard.forest.parameters.n_features
+                shard.forest.update(np.full((3, n_features), 0.5, np.float32), np.zeros(3))
+                raise FloatingPointError("half way")
             return before(plan, shard, *arguments)
 
         return call

@@ -213,10 +213,18 @@ def test_a_state_that_was_passed_by_cannot_be_saved_any_more(worker: Worker) -> 
 
 
 def break_the_next_update() -> None:
-    """Give shard 0 a forest that fails half way through its trees."""
+    """Give shard 0 a forest that fails amid its next update, with rows learned."""
     registry = get_worker().plugins[PLUGIN].registry
     shard = next(iter(registry._runs.values())).shards[0]
-    shard.forest.trees[-1] = None
+    forest = shard.forest
+    n_features = forest.parameters.n_features
+
+    def fail(*_given: object, **_named: object) -> None:
+        del forest.ask_and_learn
+        forest.update(np.full((3, n_features), 0.5, np.float32), np.zeros(3))
+        raise FloatingPointError("half way")
+
+    forest.ask_and_learn = fail
 
 
 def test_a_failure_in_the_middle_makes_the_shard_dirty_until_it_is_restored(
