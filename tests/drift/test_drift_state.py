@@ -160,13 +160,6 @@ def test_parameters_that_were_set_since_do_not_change_the_forest() -> None:
             model.partial_fit(X, y)
 
 
-def test_no_row_was_learned_while_the_first_block_is_not_full() -> None:
-    X, y = switching(80)
-    model = AMFClassifier(2, drift="follow", delay=100, random_state=0).fit(X, y)
-    with pytest.raises(ParameterError, match="learned no row"):
-        model.predict(X)
-
-
 @pytest.mark.parametrize("weight", [300.0, 1000.0, 1e30])
 def test_heavy_rows_leave_no_memory_without_a_number(weight: float) -> None:
     X, y = switching(300)

@@ -250,7 +250,7 @@ def test_penalized_lifetimes_after_a_merge() -> None:
 def test_a_loss_that_is_not_finite_chooses_no_lifetime() -> None:
     loss = ConvexLoss(one_sided, solution=math.sin)  # whose price needs z > 0
     y = 4.0 + labels().clip(-0.5, 0.5)  # the sine of the mean is negative
-    with pytest.warns(UserWarning, match="is no minimum"):
+    with pytest.warns(UserWarning, match="are no minimum"):
         own = forest(loss, lifetime="penalized", max_lifetime=4.0).fit(rows(), y)
     with pytest.raises(ParameterError, match="loss of the rows learned is not a finite number"):
         own.predict(rows())
@@ -291,7 +291,7 @@ def test_held_out_rows_choose_by_finite_losses_only() -> None:
     own = ConvexLoss(one_sided, solution=math.sin)
     X, y = rows(), 4.0 + labels().clip(-0.5, 0.5)  # sin of the mean is negative
     with (
-        pytest.warns(UserWarning, match="is no minimum"),
+        pytest.warns(UserWarning, match="are no minimum"),
         pytest.raises(ParameterError, match="not a finite number at lifetime"),
     ):
         forest(own, lifetime="validation").fit(X, y)

@@ -253,7 +253,7 @@ def test_what_is_no_cost_of_classes_is_told() -> None:
         (ConvexLoss(ramp, ramp_slope), "curved downwards at z = "),
         (ConvexLoss(turned, turned_slope), "the sign of z is the class"),
         (ConvexLoss(exponential, half_slope), "the derivative is not that of the price"),
-        (ConvexLoss(square, solution=weighted_solution), "is no minimum"),
+        (ConvexLoss(square, solution=weighted_solution), "are no minimum"),
     ):
         with pytest.warns(UserWarning, match=match):
             forest(cost).fit(X, y)

@@ -176,8 +176,8 @@ def test_losses_of_numbers(rows, asked, settings) -> None:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: AMFClassifier(predict_extension="expected"), "answers change within a leaf"),
-        (lambda: MondrianForestClassifier(aggregation="hierarchy"), "answers change within a leaf"),
+        (lambda: AMFClassifier(predict_extension="expected"), "vary within a leaf"),
+        (lambda: MondrianForestClassifier(aggregation="hierarchy"), "vary within a leaf"),
         (lambda: AMFClassifier(domain="cube", clip=True), "no list of leaves"),
         (
             lambda: GeneralizedMondrianForestRegressor(
@@ -185,8 +185,8 @@ def test_losses_of_numbers(rows, asked, settings) -> None:
             ),
             "a Python function",
         ),
-        (lambda: MondrianKernelRegressor(lifetime=1.0), "the Mondrian kernel works out"),
-        (lambda: MondrianKernelClassifier(lifetime=1.0), "the Mondrian kernel works out"),
+        (lambda: MondrianKernelRegressor(lifetime=1.0), "the Mondrian kernel finds"),
+        (lambda: MondrianKernelClassifier(lifetime=1.0), "the Mondrian kernel finds"),
     ],
 )
 def test_what_is_no_tree_ensemble_is_refused_with_the_reason(rows, make, reason) -> None:
@@ -206,7 +206,7 @@ def test_a_cost_of_ones_own_is_refused_with_the_reason(rows) -> None:
 
 def test_what_has_no_labels_is_refused_with_the_reason(rows) -> None:
     X = rows[0][:300]
-    with pytest.raises(ParameterError, match="the Mondrian kernel works out"):
+    with pytest.raises(ParameterError, match="the Mondrian kernel finds"):
         to_onnx(MondrianFeatures(2, random_state=0).fit(X))
     density = MondrianDensity(n_estimators=1, clip=True, random_state=0).fit(X)
     with pytest.raises(ParameterError, match="a density divides"):
