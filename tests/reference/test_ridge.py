@@ -48,13 +48,13 @@ def test_the_sweep_is_a_model_from_scratch_at_every_lifetime(domain: str) -> Non
         phi = features(np.concatenate([cells, cells]))[: len(X)]
         is_heard = phi[weights > 0.0].any(axis=0)
         w, log_det, likelihood = weights_of(phi[:, is_heard], y - mean, weights, RIDGE)
-        assert swept.told[-1, 1] == pytest.approx(log_det, rel=1e-8)
+        assert swept.table[-1, 1] == pytest.approx(log_det, rel=1e-8)
         constant = whole.log_likelihoods[0] - first_likelihood(y, weights)
         assert swept.log_likelihoods[-1] - constant == pytest.approx(likelihood, rel=1e-8)
         values = swept.fit.values[0, swept.fit.cell].mean(axis=0)
         assert values == pytest.approx(phi[:, is_heard] @ w, abs=1e-8)
         error = ((y[held] - mean - phi[held][:, is_heard] @ w) ** 2).sum()
-        assert whole.told[stage, 3] == pytest.approx(error, rel=1e-8)
+        assert whole.table[stage, 3] == pytest.approx(error, rel=1e-8)
 
 
 def first_likelihood(y: np.ndarray, weights: np.ndarray) -> float:
