@@ -60,8 +60,8 @@ FILES = {
     "speculation": ("dmondrian/tree/backward.py", "tests/tree/test_backward.py"),
     "simd": ("dmondrian/tree/simd", "tests/tree/simd"),
     "reorder": (
-        "dmondrian/tree/reorder.py", "dmondrian/ensemble/node_order.py",
-        "tests/tree/test_reorder.py", "tests/ensemble/test_node_order.py",
+        "dmondrian/tree/reorder.py", "tests/tree/test_reorder.py",
+        "tests/ensemble/test_node_order.py",
     ),
     "int16": ("dmondrian/tree/quantization.py", "tests/tree/test_quantization.py"),
     "bits": (
