@@ -50,12 +50,35 @@ def kind_of(parameters: ForestParameters) -> str:
     return SLICES if parameters.has_gaussian_mixture else EACH
 
 
-def in_words(kind: str, exact_from: int = 0) -> str:
+def delay_of(parameters: ForestParameters) -> int:
+    """Return how far ahead a forest's rows are forecast, in rows: 1 where each label is known next.
+
+    It is the most from the last row that the forecast of a row knows to that row.
+    """
+    kind = kind_of(parameters)
+    if kind == BATCHES:
+        return parameters.joint.batch_size
+    return LAG if kind == SLICES else 1
+
+
+def in_words(kind: str, exact_from: int = 0, delay: int = 1) -> str:
     """Return in words how rows were forecast; those before ``exact_from`` were so in slices."""
     text = _IN_WORDS[kind]
+    if kind == EACH and delay > 1:
+        text = f"rows forecast {delay:,} at a time, before any of their labels was known"
     if exact_from:
         text += f" (the first {exact_from:,} rows: by the forest of up to {LAG:,} rows before)"
     return text
+
+
+def delay_in_words(delay: int | None) -> str:
+    """Return how far ahead rows are forecast: "delay 1 row", "delay up to 64 rows".
+
+    None is that of a mini-batch, whose size an earlier version did not store.
+    """
+    if delay is None:
+        return "delay up to a mini-batch"
+    return "delay 1 row" if delay == 1 else f"delay up to {delay:,} rows"
 
 
 def marks(position: int, stop: int, least: int) -> Iterator[int]:

@@ -17,15 +17,27 @@ from typing import Any
 
 import numpy as np
 
+from dmondrian.distributed.metrics.baselines import number_of
 from dmondrian.distributed.metrics.error_histogram import Outcomes, running
+from dmondrian.distributed.metrics.stream_metrics import StreamMetrics
 from dmondrian.errors import CorruptError
-from dmondrian.prequential.forecast_lag import EACH, KINDS, LIFETIMES, SLICES, in_words, marks
+from dmondrian.prequential.forecast_lag import (
+    EACH,
+    KINDS,
+    LAG,
+    LIFETIMES,
+    SLICES,
+    delay_in_words,
+    in_words,
+    marks,
+)
 
 CURVE_POINTS = 256
 """Most points of a learning curve; beyond, every second one is dropped."""
 
 _CURVE_LEAST = 32  # fewest rows between two points of a curve
 _STRETCH = 4096  # rows whose label moments are computed about one pivot
+_DELAYS = {EACH: 1, LIFETIMES: 1, SLICES: LAG}  # where it does not depend on the forest
 _WORSE_ROWS = 1000  # fewest rows for a warning about a negative R2
 
 WORSE = (
@@ -47,17 +59,34 @@ class Progressive:
         How rows are forecast, see :mod:`dmondrian.prequential.forecasts`.
     start : int
         Position of the first row counted; above 0 after a merge of runs.
+    delay : int, optional
+        How far ahead rows are forecast, see :func:`dmondrian.prequential.forecast_lag.delay_of`.
+    in_stream : bool, default=True
+        Whether rows come in the order of a stream: there are metrics of the last ones, and
+        baselines.
 
     Attributes
     ----------
     exact_from : int
         Rows before it were forecast in slices, by an earlier version.
+    stream : StreamMetrics or None
+        Metrics of the last rows, and baselines.
     """
 
-    def __init__(self, task: str, kind: str = EACH, start: int = 0) -> None:
+    def __init__(
+        self,
+        task: str,
+        kind: str = EACH,
+        start: int = 0,
+        delay: int | None = None,
+        *,
+        in_stream: bool = True,
+    ) -> None:
         self.task = task
         self.kind = kind
         self.start = start
+        self.delay = _DELAYS.get(kind) if delay is None else delay
+        self.stream = StreamMetrics(task, self.delay, start) if in_stream else None
         self.exact_from = 0
         self.rows = 0  # rows seen
         self.weight = 0.0  # their weight
@@ -71,24 +100,48 @@ class Progressive:
         self.curve: list[list[float]] = []  # rows and the two metrics
         self.outcomes = Outcomes(task)
 
-    def continue_as(self, kind: str) -> None:
+    def continue_as(self, kind: str, delay: int | None = None) -> None:
         """Set how rows are forecast from now on; the rows before may have been in slices."""
         if self.kind == SLICES and kind in (EACH, LIFETIMES):
             self.exact_from = self.rows
-        self.kind = kind
+        self.kind, before = kind, self.delay
+        self.delay = _DELAYS.get(kind) if delay is None else delay
+        if self.delay != before and self.stream is not None:
+            self.stream = StreamMetrics(self.task, self.delay, self.start, self.rows)
 
     @property
     def in_words(self) -> str:
         """Description of how rows were forecast."""
-        return in_words(self.kind, self.exact_from)
+        return in_words(self.kind, self.exact_from, self.delay or 1)
+
+    @property
+    def delay_in_words(self) -> str:
+        """How far ahead rows were forecast."""
+        return delay_in_words(self.delay)
 
     @property
     def is_worse_than_mean(self) -> bool:
         """Whether the R2 of a regression is negative over at least 1,000 rows."""
         return self.rows >= _WORSE_ROWS and self.totals().get("r2", 0.0) < 0.0
 
-    def add(self, mean: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> None:
-        """Add rows: `mean` float64 [n, K], `y` float64 [n], `weight` float64 [n] or None."""
+    def add(
+        self,
+        mean: np.ndarray,
+        y: np.ndarray,
+        weight: np.ndarray | None,
+        turns: Sequence[int] | None = None,
+    ) -> None:
+        """Add rows.
+
+        Parameters
+        ----------
+        mean : float64 [n, K]
+        y : float64 [n]
+        weight : float64 [n] or None
+        turns : sequence of int, optional
+            Places, 0 to n - 1, of rows that are forecast after the row before them was learned,
+            unlike those that follow. By default they follow from the delay.
+        """
         w = np.ones(len(y)) if weight is None else weight
         if self.task == "classification":
             loss, hit = _class_terms(mean, y)
@@ -101,17 +154,22 @@ class Progressive:
         sums = [running(self.sums[k], w * terms[k]) for k in range(2)]
         if self.task == "regression":
             self._add_moments(y, w, weights)
+        kept: list[int] = []
         for mark in marks(self.rows, self.rows + len(y), _CURVE_LEAST):
             at = mark - self.rows
             self.slice += 1
             if self.slice % self.stride == 0 and weights[at] > 0.0:
                 self.curve.append(self._point(mark, *(float(s[at] / weights[at]) for s in sums)))
+                kept.append(at)
                 if len(self.curve) > CURVE_POINTS:
                     self.stride *= 2
                     self.curve = self.curve[1::2]
         self.rows += len(y)
         self.weight = float(weights[-1])
         self.sums = [float(s[-1]) for s in sums]
+        if self.stream is not None:
+            self.stream.add(terms, y, w, mean.shape[1], kept, turns)
+            self.stream.keep({int(point[0]) for point in self.curve})
 
     def _point(self, rows: int, first: float, second: float) -> list[float]:
         """Return a point of the curve from the means of both sums."""
@@ -152,20 +210,25 @@ class Progressive:
         return {"rmse": first**0.5, "mae": second, "r2": explained}
 
     def report(self) -> dict[str, Any]:
-        """Return rows, totals, how rows were forecast, and the learning curve."""
+        """Return rows, totals, how rows were forecast, the last rows, baselines and curves."""
         totals = self.totals()
         names, points = ["rows", *totals][:3], list(self.curve)
         if totals and (not points or points[-1][0] < self.rows):
             points.append([self.rows, *totals.values()][:3])
         curve = [dict(zip(names, point, strict=True)) for point in points]
-        return {"rows": self.rows, **totals, "forecast": self.in_words, "curve": curve}
+        found = {"rows": self.rows, **totals, "forecast": self.in_words, "delay": self.delay}
+        if self.stream is not None and totals:
+            found |= self.stream.report(self._moments(self.weight)[1])
+        return {**found, "curve": curve}
 
     def to_json(self) -> dict[str, Any]:
         """Return all accumulators; floats survive JSON exactly."""
         return {"task": self.task, "rows": self.rows, "weight": self.weight, "sums": self.sums,
                 "moments": self.moments, "stride": self.stride, "slice": self.slice,
                 "curve": self.curve, "outcomes": self.outcomes.to_json(), "since": self.since,
-                "kind": self.kind, "exact_from": self.exact_from, "start": self.start}  # fmt: skip
+                "kind": self.kind, "exact_from": self.exact_from, "start": self.start,
+                "delay": self.delay,
+                "stream": None if self.stream is None else self.stream.to_json()}  # fmt: skip
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Progressive:
@@ -178,23 +241,29 @@ class Progressive:
         """
         try:
             # Versions that stored no kind forecast rows in slices.
-            self = cls(data["task"], data.get("kind", SLICES), int(data.get("start", 0)))
+            start, delay = int(data.get("start", 0)), data.get("delay")
+            self = cls(data["task"], data.get("kind", SLICES), start, delay)
             self.exact_from = int(data.get("exact_from", 0))
-            self.since = [_number(value) for value in data.get("since", self.since)]
-            self.rows, self.weight = int(data["rows"]), _number(data["weight"])
-            self.sums = [_number(value) for value in data["sums"]]
-            self.moments = [_number(value) for value in data["moments"]]
+            self.since = [number_of(value) for value in data.get("since", self.since)]
+            self.rows, self.weight = int(data["rows"]), number_of(data["weight"])
+            self.sums = [number_of(value) for value in data["sums"]]
+            self.moments = [number_of(value) for value in data["moments"]]
             self.stride, self.slice = int(data["stride"]), int(data["slice"])
-            self.curve = [[_number(value) for value in point] for point in data["curve"]]
+            self.curve = [[number_of(value) for value in point] for point in data["curve"]]
             for point in self.curve:
                 point[0] = int(point[0])
             self.outcomes = Outcomes.from_json(self.task, data.get("outcomes"))
+            # Versions that stored none measured no stream: it begins here.
+            self.stream = StreamMetrics(self.task, self.delay, self.start, self.rows)
+            if data.get("stream") is not None:
+                self.stream.take_json(data["stream"], self.rows)
         except (KeyError, TypeError, ValueError, OverflowError, IndexError) as error:
             text = repr(error)[:200]
             raise CorruptError(f"the stored metrics cannot be read: {text}") from error
         is_sound = self.task in ("classification", "regression") and self.stride >= 1
         is_sound = is_sound and self.kind in KINDS and 0 <= self.exact_from <= self.rows
         is_sound = is_sound and self.start >= 0
+        is_sound = is_sound and (self.delay is None or _is_delay(self.delay))
         sums = self.sums, self.moments, self.since
         lengths = {len(point) for point in self.curve} | {len(pair) + 1 for pair in sums}
         if not is_sound or lengths != {3} or len(self.curve) > CURVE_POINTS:
@@ -202,13 +271,8 @@ class Progressive:
         return self
 
 
-def _number(value: Any) -> float:
-    """Return a stored number; manifests store non-finite ones as null."""
-    if value is None:
-        return math.nan
-    if type(value) not in (int, float):
-        raise TypeError(f"{str(value)[:80]!r} is no number")
-    return float(value)
+def _is_delay(value: Any) -> bool:
+    return type(value) is int and value >= 1
 
 
 def read_counts(metrics: dict[str, Any]) -> dict[str, int]:
@@ -260,7 +324,7 @@ class HeldOut:
     """
 
     def __init__(self, task: str, levels: Sequence[float] = (), has_std: bool = False) -> None:
-        self._total = Progressive(task)
+        self._total = Progressive(task, in_stream=False)
         self._gaussian = [0.0, 0.0] if has_std else None  # nats, and labels within the interval
         self._levels = np.array(levels, np.float64)
         self._pinball = np.zeros(len(levels))

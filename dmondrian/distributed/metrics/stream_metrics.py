@@ -1,0 +1,210 @@
+"""Metrics of a stream: of its last rows and of rows that fade, beside baselines, and its drift.
+
+Relies on :mod:`dmondrian.distributed.metrics.windows`, of baselines and of the test for drift.
+Promises a pure function of the rows and forecasts in order, by row number: neither the cuts between
+calls nor JSON between them change a bit. A run of an earlier version, which kept none of this, has
+it from the row on at which it is resumed.
+
+Shapes: n rows, F forecasters: the forest, then the baselines; C = 1 + 2 F columns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dmondrian.distributed.metrics.baselines import Baselines, number_of
+from dmondrian.distributed.metrics.drift_test import FALSE_ALARMS, DriftTest, Rise
+from dmondrian.distributed.metrics.windows import HALF_LIFE, PANE, Sums, Windows
+
+Terms = tuple[np.ndarray, np.ndarray]
+
+
+class StreamMetrics:
+    """Sums over forecasts of one stream.
+
+    Parameters
+    ----------
+    task : {"classification", "regression"}
+    delay : int or None
+        How far ahead rows are forecast, in rows; None if that is not known.
+    start : int, default=0
+        Position of the stream's first row.
+    since : int, default=0
+        Rows that came before the first one counted.
+    """
+
+    def __init__(self, task: str, delay: int | None, start: int = 0, since: int = 0) -> None:
+        self.task, self.delay, self.since = task, delay, since
+        self.baselines = Baselines(task, has_delay=delay != 1)
+        self.windows = Windows(1 + len(self.baselines.names))
+        self.test = DriftTest(PANE, start + since)
+        self.numbered = 0  # rows of positive weight
+        # At points of the learning curve: rows, all sums so far, faded metrics of the forest.
+        self.points: list[list[float]] = []
+        self.newest_rise: Rise | None = None  # found by the last call of `add`
+
+    def add(
+        self,
+        terms: Terms,
+        y: np.ndarray,
+        w: np.ndarray,
+        n_classes: int,
+        marks: list[int],
+        turns: Sequence[int] | None = None,
+    ) -> None:
+        """Add rows.
+
+        Parameters
+        ----------
+        terms : two float64 [n]
+            Log loss and hits of the forest, or squared and absolute errors.
+        y, w : float64 [n]
+        n_classes : int
+        marks : list of int
+            How many of these rows are learned at points of the curve.
+        turns : sequence of int, optional
+            Rows that are forecast after the one before was learned; by default by the delay.
+        """
+        own = self.baselines.terms(y, w, n_classes, self._turns(w, turns))
+        self.newest_rise, before = None, self.windows.rows + self.since
+        columns = np.stack([term for pair in (terms, *own) for term in pair], axis=1)
+        for stop in self.windows.add(y, w, columns, marks):
+            if self.windows.rows % PANE == 0:
+                self._test_pane()
+            if stop in marks:
+                faded = self._metrics(self.windows.fade())[0]
+                kept = [faded.get(name, math.nan) for name in self._names[:2]]
+                self.points.append([before + stop, *self.windows.total.tolist(), *kept])
+
+    def _test_pane(self) -> None:
+        """Let the test for drift see the newest pane: its mean log loss or absolute error."""
+        columns = self.windows.panes[-1][0]
+        mean = columns[1 if self.task == "classification" else 2] / (columns[0] or math.nan)
+        if math.isfinite(mean):
+            self.newest_rise = self.test.add(float(mean)) or self.newest_rise
+
+    def _turns(self, w: np.ndarray, given: Sequence[int] | None) -> np.ndarray:
+        """Return which rows are forecast after the one before was learned, bool [n]."""
+        some = w > 0.0
+        numbers = self.numbered + np.cumsum(some) - some
+        self.numbered += int(np.count_nonzero(some))
+        if given is None:
+            return numbers % (self.delay or 1) == 0
+        turns = np.zeros(len(w), np.bool_)
+        turns[list(given)] = True
+        return turns
+
+    def keep(self, rows: set[int]) -> None:
+        """Keep the points at these numbers of rows alone."""
+        self.points = [point for point in self.points if int(point[0]) in rows]
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        if self.task == "classification":
+            return "log_loss", "accuracy"
+        return "rmse", "mae", "r2"
+
+    def _metrics(self, sums: Sums) -> list[dict[str, float]]:
+        """Return the metrics of each forecaster; empty where rows have no weight."""
+        columns, n = sums.columns.tolist(), self.windows.n_forecasters
+        weight = columns[0]
+        if not weight > 0.0:
+            return [{} for _ in range(n)]
+        pairs = [(columns[1 + 2 * f] / weight, columns[2 + 2 * f] / weight) for f in range(n)]
+        if self.task == "classification":
+            return [dict(zip(self._names, pair, strict=True)) for pair in pairs]
+        # Those who learn the weights of sums once more would divide by it again.
+        variance = sums.spread[2] / weight
+        explained = [1.0 - first / variance if variance > 0.0 else 0.0 for first, _ in pairs]
+        return [
+            dict(zip(self._names, (first**0.5, second, r2), strict=True))
+            for (first, second), r2 in zip(pairs, explained, strict=True)
+        ]
+
+    def _by_name(self, found: list[dict[str, float]]) -> dict[str, dict[str, float]]:
+        """Return the metrics of the baselines by their names."""
+        return dict(zip(self.baselines.names, found[1:], strict=True))
+
+    def report(self, squares: float) -> dict[str, Any]:
+        """Return "window", "faded", "baselines", "drift" and "windows".
+
+        ``squares`` are the squared deviations of all labels from their mean.
+        """
+        if not self.windows.rows:
+            return {}
+        report: dict[str, Any] = {}
+        for name, sums in (("window", self.windows.last()), ("faded", self.windows.fade())):
+            found = self._metrics(sums)
+            if found[0]:
+                about = {"rows": sums.rows} if name == "window" else {"half_life": HALF_LIFE}
+                report[name] = {**about, **found[0], "baselines": self._by_name(found)}
+        if self.since == 0:
+            weight = float(self.windows.total[0])
+            whole = Sums(self.windows.rows, self.windows.total, (weight, 0.0, squares))
+            report["baselines"] = self._by_name(self._metrics(whole))
+        report["drift"] = {
+            "found": self.test.n_found,
+            "rises": [rise._asdict() for rise in self.test.rises],
+            "false_alarms": FALSE_ALARMS,
+        }
+        report["windows"] = self.between_points()
+        return report
+
+    def between_points(self) -> list[dict[str, Any]]:
+        """Return the metrics of the rows between neighbouring points of the curve.
+
+        Each has "start" (rows before the first), "rows" (rows before the next), those of the
+        forest, "faded" at its end, and "baselines". There is no R2.
+        """
+        width, found = len(self.windows.total), []
+        before, start = np.zeros(width), self.since
+        for point in self.points:
+            sums = np.array(point[1 : 1 + width])
+            stop = int(point[0])
+            own = self._metrics(Sums(stop - start, sums - before, (0.0, 0.0, 0.0)))
+            if own[0]:
+                for each in own:
+                    each.pop("r2", None)
+                faded = dict(zip(self._names[:2], point[1 + width :], strict=True))
+                entry = {"start": start, "rows": stop, **own[0]}
+                found.append({**entry, "faded": faded, "baselines": self._by_name(own)})
+            before, start = sums, stop
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all sums; floats go through JSON exactly."""
+        return {
+            "since": self.since,
+            "numbered": self.numbered,
+            "baselines": self.baselines.to_json(),
+            "windows": self.windows.to_json(),
+            "test": self.test.to_json(),
+            "points": [list(point) for point in self.points],
+        }
+
+    def take_json(self, stored: Mapping[str, Any], rows: int) -> None:
+        """Take over what :meth:`to_json` returned, of ``rows`` rows and those before.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            If it is malformed.
+        """
+        self.since, self.numbered = stored["since"], stored["numbered"]
+        if type(self.since) is not int or type(self.numbered) is not int:
+            raise ValueError("numbers of rows")
+        self.baselines.take_json(stored["baselines"])
+        self.windows.take_json(stored["windows"])
+        self.test.take_json(stored["test"])
+        self.points = [[number_of(value) for value in point] for point in stored["points"]]
+        n_columns = 3 + len(self.windows.total)
+        is_sound = self.since >= 0 and 0 <= self.numbered <= self.windows.rows
+        is_sound = is_sound and self.since + self.windows.rows == rows
+        if not is_sound or any(len(point) != n_columns for point in self.points):
+            raise ValueError("metrics of a stream")
+        for point in self.points:
+            point[0] = int(point[0])

@@ -1,0 +1,218 @@
+"""Sums over all rows, over the last ones, and over rows that fade: of a stream, by row number.
+
+The last window are the rows since a multiple of ``PANE`` rows, ``WINDOW`` of them or up to a pane
+more. Faded sums count a row half once ``HALF_LIFE`` rows have come after it (Gama, Sebastiao,
+Rodrigues, 2013, "On evaluating stream learning algorithms", Machine Learning 90, section 3).
+
+Of numbers the spread of labels is kept about a label of each pane, and panes are put together by
+Chan, Golub, LeVeque (1983): labels far from zero lose no digits.
+
+Relies on NumPy alone. Promises sums that are added row by row, so that neither the cuts between
+calls nor JSON between them change a bit, and a size that does not grow with the rows.
+
+Shapes: n rows, F forecasters, C = 1 + 2 F columns: the weight, and two terms of each forecaster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dmondrian.distributed.metrics.baselines import number_of
+
+PANE = 128
+"""Rows by which the last window moves on."""
+
+WINDOW = 8 * PANE
+"""Least rows of the last window, once there are as many."""
+
+HALF_LIFE = 1024
+"""Rows after which a row counts half."""
+
+_Spread = tuple[float, float, float]  # weight, mean, sum of squared deviations
+_NONE: _Spread = (0.0, 0.0, 0.0)
+
+
+def _growth() -> np.ndarray:
+    """Return 2^(i / HALF_LIFE) for i up to PANE, float64 [PANE + 1].
+
+    By roots and products alone, which are rounded alike everywhere.
+    """
+    root = 2.0
+    for _ in range(HALF_LIFE.bit_length() - 1):
+        root **= 0.5
+    return np.multiply.accumulate(np.concatenate([[1.0], np.full(PANE, root)]))
+
+
+_GROWTH = _growth()
+
+
+class Sums(NamedTuple):
+    """Sums over some rows."""
+
+    rows: int
+    columns: np.ndarray  # float64 [C]
+    spread: _Spread  # of labels
+
+
+class Windows:
+    """Sums over a stream.
+
+    Parameters
+    ----------
+    n_forecasters : int
+    """
+
+    def __init__(self, n_forecasters: int) -> None:
+        n = 1 + 2 * n_forecasters
+        self.n_forecasters = n_forecasters
+        self.rows = 0
+        self.total, self.pane, self.fading = np.zeros(n), np.zeros(n), np.zeros(n)
+        self.faded = np.zeros(n)  # of full panes
+        self.panes: list[tuple[np.ndarray, _Spread]] = []  # the newest full ones
+        self.pivot = 0.0  # label that deviations in the pane are from
+        # Weighted deviations and their squares; the same growing with the row; weight growing.
+        self.deviations, self.faded_spread = np.zeros(4), _NONE
+
+    def add(
+        self, y: np.ndarray, w: np.ndarray, terms: np.ndarray, stops: list[int]
+    ) -> Iterator[int]:
+        """Add rows; yield at each of some places, ascending, and at the end of each pane.
+
+        Parameters
+        ----------
+        y, w : float64 [n]
+        terms : float64 [n, 2 F]
+        stops : list of int
+            Numbers of rows of these, 1 to n.
+
+        Yields
+        ------
+        int
+            Rows of these that were added.
+        """
+        weighted = np.concatenate([w[:, None], w[:, None] * terms], axis=1)
+        start, n = 0, len(y)
+        ends = set(range(PANE - self.rows % PANE, n + 1, PANE))
+        for stop in sorted(ends | set(stops) | ({n} if n else set())):
+            self._add_within_pane(y[start:stop], w[start:stop], weighted[start:stop])
+            if self.rows % PANE == 0:
+                self._end_pane()
+            if stop in ends or stop in stops:
+                yield stop
+            start = stop
+
+    def _add_within_pane(self, y: np.ndarray, w: np.ndarray, weighted: np.ndarray) -> None:
+        into = self.rows % PANE
+        growth = _GROWTH[into : into + len(y), None]
+        self.total, self.pane = _after(self.total, weighted), _after(self.pane, weighted)
+        self.fading = _after(self.fading, growth * weighted)
+        if not into:
+            self.pivot = float(y[0])
+        with np.errstate(over="ignore", invalid="ignore"):
+            deviation = y - self.pivot
+            first = w * deviation
+            both = np.stack([first, first * deviation], axis=1)
+            parts = np.concatenate([both, growth * both], axis=1)
+            self.deviations = _after(self.deviations, parts)
+        self.rows += len(y)
+
+    def _end_pane(self) -> None:
+        """Move the last window on, and let rows fade."""
+        self.panes = [*self.panes, (self.pane, self._pane_spread(self.pane[0], 0))][-8:]
+        faded = self._faded()
+        self.faded, self.faded_spread = faded.columns, faded.spread
+        self.pane, self.fading = np.zeros_like(self.pane), np.zeros_like(self.pane)
+        self.deviations = np.zeros(4)
+
+    def _pane_spread(self, weight: float, first: int) -> _Spread:
+        if not weight > 0.0:
+            return _NONE
+        step = float(self.deviations[first]) / weight
+        squares = float(self.deviations[first + 1]) - step * float(self.deviations[first])
+        return float(weight), self.pivot + step, max(squares, 0.0)
+
+    def last(self) -> Sums:
+        """Return the sums over the last window."""
+        columns, spread, into = np.zeros_like(self.total), _NONE, self.rows % PANE
+        for own, of_labels in self.panes:
+            columns, spread = columns + own, _joined(spread, of_labels)
+        if into:
+            columns = columns + self.pane
+            spread = _joined(spread, self._pane_spread(self.pane[0], 0))
+        return Sums(PANE * len(self.panes) + into, columns, spread)
+
+    def _faded(self) -> Sums:
+        """Return the faded sums of a pane that is not new: the newest row counts one."""
+        into = (self.rows - 1) % PANE + 1
+        scale = 1.0 / _GROWTH[into - 1]
+        weight, mean, squares = self.faded_spread
+        decay = 1.0 / _GROWTH[into]
+        own = self._pane_spread(self.fading[0], 2)
+        own = own[0] * scale, own[1], own[2] * scale
+        spread = _joined((weight * decay, mean, squares * decay), own)
+        return Sums(self.rows, self.faded * decay + self.fading * scale, spread)
+
+    def fade(self) -> Sums:
+        """Return the sums of rows that fade: the newest one counts one."""
+        if self.rows % PANE:
+            return self._faded()
+        return Sums(self.rows, self.faded, self.faded_spread)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all sums; floats go through JSON exactly."""
+        names = "total", "pane", "fading", "faded", "deviations"
+        return {
+            "rows": self.rows,
+            **{name: getattr(self, name).tolist() for name in names},
+            "panes": [[own.tolist(), list(spread)] for own, spread in self.panes],
+            "pivot": self.pivot,
+            "faded_spread": list(self.faded_spread),
+        }
+
+    def take_json(self, stored: Any) -> None:
+        """Take over what :meth:`to_json` returned.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            If it is malformed.
+        """
+        rows, n = stored["rows"], len(self.total)
+        if type(rows) is not int or not 0 <= rows <= 2**62:
+            raise ValueError("rows")
+        self.rows = rows
+        for name in ("total", "pane", "fading", "faded"):
+            setattr(self, name, _numbers(stored[name], n))
+        self.deviations = _numbers(stored["deviations"], 4)
+        self.pivot = number_of(stored["pivot"])
+        self.faded_spread = _spread(stored["faded_spread"])
+        self.panes = [(_numbers(own, n), _spread(spread)) for own, spread in stored["panes"]]
+        if len(self.panes) != min(rows // PANE, WINDOW // PANE):
+            raise ValueError("panes")
+
+
+def _after(start: np.ndarray, parts: np.ndarray) -> np.ndarray:
+    """Return sums after rows were added one by one, float64 [C]."""
+    return np.add.accumulate(np.concatenate([start[None], parts]), axis=0)[-1]
+
+
+def _joined(a: _Spread, b: _Spread) -> _Spread:
+    """Return weight, mean and squared deviations of both."""
+    if a[0] == 0.0 or b[0] == 0.0:
+        return b if a[0] == 0.0 else a
+    weight, step = a[0] + b[0], b[1] - a[1]
+    return weight, a[1] + step * b[0] / weight, a[2] + b[2] + step * step * a[0] * b[0] / weight
+
+
+def _numbers(stored: Any, n: int) -> np.ndarray:
+    if not isinstance(stored, list) or len(stored) != n:
+        raise ValueError(f"{str(stored)[:80]!r} are not {n} numbers")
+    return np.array([number_of(value) for value in stored], np.float64)
+
+
+def _spread(stored: Any) -> _Spread:
+    weight, mean, squares = _numbers(stored, 3).tolist()
+    return weight, mean, squares
