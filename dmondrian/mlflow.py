@@ -16,6 +16,7 @@ from dmondrian._optional import require
 from dmondrian.checkpoint import Run, look_at_model
 from dmondrian.checkpoint.copying import copy_model
 from dmondrian.data import Schema
+from dmondrian.distributed.metrics.curve import NAMES
 from dmondrian.distributed.metrics.progressive import Progressive
 from dmondrian.errors import DataError, ParameterError
 from dmondrian.frames import FrameModel, answer_names
@@ -108,7 +109,12 @@ def _metrics(stored: dict[str, Any], make: Any) -> list[Any]:
     if not stored.get("progressive"):
         return []
     report = Progressive.from_json(stored["progressive"]).report()
-    totals = {key: value for key, value in report.items() if key not in ("curve", "forecast")}
+    totals = {key: report[key] for key in ("rows", *NAMES, "r2") if key in report}
+    for span in ("window", "faded"):
+        some = {key: value for key, value in report.get(span, {}).items() if key in totals}
+        totals |= {f"{span}_{key}": value for key, value in some.items() if key != "rows"}
+    for baseline, own in report.get("baselines", {}).items():
+        totals |= {f"{baseline}_{key}": value for key, value in own.items()}
     points = [*report["curve"], totals]
     return [
         make(key, float(point[key]), 0, int(point["rows"]))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from dmondrian._text.wording import counted, size
 from dmondrian.cli.output import Output, shown, table
-from dmondrian.cli.score import metrics_table, one_or_list
+from dmondrian.cli.score import metrics_table, metrics_title, one_or_list, remarks_on
 from dmondrian.errors import CheckpointError, StoreError
 
 if TYPE_CHECKING:
@@ -93,12 +93,11 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
         lines = [(name, f"{share:.4f}") for name, share in ranked]
         output.text("importances of the columns:\n" + _indented(table(lines)))
     if facts["metrics"]:
-        from dmondrian.distributed.metrics.progressive import WORSE
-
-        title = f"metrics ({facts['metrics']['forecast']}):\n"
+        title = f"metrics ({metrics_title(facts['metrics'])}):\n"
         output.text(title + metrics_table(facts["metrics"], "  "))
-        if facts["metrics"].get("r2", 0.0) < 0.0:
-            output.remark(WORSE)
+        is_following = given.get("drift") is not None
+        for remark in remarks_on(facts["metrics"], facts["algorithm"], is_following):
+            output.remark(remark)
     if facts["counts"]:
         output.text("values met:\n" + _indented(table(facts["counts"].items())))
     return 0

@@ -10,7 +10,7 @@ import argparse
 from dmondrian._text.wording import counted, size
 from dmondrian.cli.cluster import connected
 from dmondrian.cli.output import Output
-from dmondrian.cli.score import metrics_table
+from dmondrian.cli.score import metrics_table, metrics_title
 from dmondrian.cli.tls import tls_of_arguments
 from dmondrian.cli.train import summary_line
 
@@ -29,12 +29,12 @@ def grow(arguments: argparse.Namespace, output: Output) -> int:
             **cluster,
         )
     output.close_bar()
-    metrics = {key: value for key, value in run.metrics.items() if key != "curve"}
     output.event("grown", {"run": run.run_url, "metrics": run.metrics, "summary": run.summary})
     trees = counted(arguments.n_estimators, "tree")
     output.text(f"{run.run_url} has {trees}\n  {summary_line(run.summary)}")
-    if metrics:
-        output.text("the new trees alone:\n" + metrics_table(metrics, "  "))
+    if run.metrics:
+        title = f"the new trees alone ({metrics_title(run.metrics)}):\n"
+        output.text(title + metrics_table(run.metrics, "  "))
     return 0
 
 

@@ -7,12 +7,12 @@ job file's ``[score]`` table runs after training.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dmondrian._text.wording import counted
 from dmondrian.cli.cluster import connected
-from dmondrian.cli.output import Output, table
+from dmondrian.cli.output import Output, shown, table
 from dmondrian.cli.tls import tls_of_arguments
 
 # Metrics by their names in results, and how a person calls them.
@@ -95,10 +95,59 @@ def _report_groups(result: Mapping[str, Any], output: Output) -> None:
         )
 
 
+def metrics_title(metrics: Mapping[str, Any]) -> str:
+    """Return how the rows of a run's metrics were forecast, and how far ahead."""
+    from dmondrian.prequential.forecast_lag import delay_in_words
+
+    return f"{metrics['forecast']}, {delay_in_words(metrics['delay'])}"
+
+
+def remarks_on(
+    metrics: Mapping[str, Any], algorithm: str | None, is_following: bool
+) -> Iterator[str]:
+    """Yield what a person should know of a run's metrics: that a stream drifts, say."""
+    from dmondrian.distributed.metrics.drift_test import drift_advice
+    from dmondrian.distributed.metrics.progressive import WORSE
+
+    if metrics.get("r2", 0.0) < 0.0:
+        yield WORSE
+    if text := metrics.get("drift", {}).get("text"):
+        yield text + drift_advice(algorithm, is_following)
+
+
 def metrics_table(metrics: Mapping[str, Any], indent: str = "") -> str:
-    """Return the common metrics, one a line."""
+    """Return the common metrics, one a line; of a stream in columns, with baselines below each."""
+    lines = _stream_lines(metrics) if metrics.get("window") else _plain_lines(metrics)
+    return "\n".join(indent + line for line in lines)
+
+
+def _plain_lines(metrics: Mapping[str, Any]) -> list[str]:
     rows = [(label, metrics[name]) for name, label in _METRICS.items() if name in metrics]
-    return "\n".join(indent + line for line in table(rows).split("\n"))
+    return table(rows).split("\n")
+
+
+def _stream_lines(metrics: Mapping[str, Any]) -> list[str]:
+    """Return a table: metrics so far, of the last rows and faded; baselines below each."""
+    from dmondrian.distributed.metrics.baselines import BASELINE_NAMES
+
+    window, faded = metrics["window"], metrics["faded"]
+    spans = [metrics, window, faded]
+    heads = ["so far", f"last {counted(window['rows'], 'row')}",
+             f"faded, half after {faded['half_life']:,} rows"]  # fmt: skip
+    rows = [["", *heads], ["rows", shown(metrics["rows"]), shown(window["rows"]), ""]]
+    for name, label in _METRICS.items():
+        if name == "rows" or name not in metrics:
+            continue
+        rows.append([label, *(shown(span.get(name, "")) for span in spans)])
+        for baseline in window["baselines"]:
+            of = [span.get("baselines", {}).get(baseline, {}).get(name) for span in spans]
+            values = ["" if value is None else shown(value) for value in of]
+            rows.append([f"  {BASELINE_NAMES[baseline]}", *values])
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    return [
+        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
 
 
 def _diagram(bins: list[dict[str, float]]) -> str:

@@ -14,7 +14,13 @@ from typing import Any
 from dmondrian.cli.cluster import LOCAL, connected
 from dmondrian.cli.job import Job, build_estimator, check_amounts, read_job
 from dmondrian.cli.output import Output
-from dmondrian.cli.score import metrics_table, run_evaluate, run_score
+from dmondrian.cli.score import (
+    metrics_table,
+    metrics_title,
+    remarks_on,
+    run_evaluate,
+    run_score,
+)
 from dmondrian.cli.tls import tls_of
 from dmondrian.errors import JobError, SchemaError
 
@@ -44,7 +50,8 @@ def train(arguments: argparse.Namespace, output: Output) -> int:
             **cluster,
         )
         output.close_bar()
-        _report_trained(run, output)
+        is_following = getattr(estimator, "drift", None) is not None
+        _report_trained(run, estimator.algorithm, is_following, output)
         if wanted is not None:
             _score(run.run_url, wanted, output, cluster)
     return 0
@@ -106,16 +113,13 @@ def _cluster(job: Job) -> Any:
     )
 
 
-def _report_trained(run: Any, output: Output) -> None:
-    from dmondrian.distributed.metrics.progressive import WORSE
-
-    metrics = {key: value for key, value in run.metrics.items() if key != "curve"}
+def _report_trained(run: Any, algorithm: str, is_following: bool, output: Output) -> None:
     output.event("trained", {"run": run.run_url, "metrics": run.metrics, "summary": run.summary})
     output.text(f"trained {run.run_url}\n  {summary_line(run.summary)}")
-    if metrics:
-        output.text(f"{metrics['forecast']}:\n" + metrics_table(metrics, "  "))
-    if metrics.get("r2", 0.0) < 0.0:
-        output.remark(WORSE)
+    if run.metrics:
+        output.text(f"{metrics_title(run.metrics)}:\n" + metrics_table(run.metrics, "  "))
+    for remark in remarks_on(run.metrics, algorithm, is_following):
+        output.remark(remark)
 
 
 def summary_line(summary: Mapping[str, Any]) -> str:

@@ -41,6 +41,7 @@ def line_chart(
     log_x: bool = False,
     counts: bool = False,
     ends: tuple[float, float] | None = None,
+    places: Sequence[tuple[float, str]] = (),
 ) -> Markup:
     """Return a chart of lines.
 
@@ -59,6 +60,8 @@ def line_chart(
         Whether the vertical axis has whole numbers alone.
     ends : pair of float, optional
         Of both axes, for charts of shares.
+    places : sequence of (float, str)
+        Places on the horizontal axis to mark, and what they are.
     """
     drawn = [line._replace(points=_finite(line)) for line in lines]
     values = [point for line in drawn for point in line.points]
@@ -71,6 +74,12 @@ def line_chart(
     x_low, x_high = ends or (min(xs), max(xs))
     scale_x = _Scale(x_low, x_high, _LEFT, WIDTH - _RIGHT, is_log=log_x)
     parts = [_axes(scale_x, scale_y, x_name, x_format, y_format)]
+    parts += [
+        f'<path class="place" d="M{scale_x(x):.1f} {_TOP}V{HEIGHT - _BOTTOM}">'
+        f"<title>{escape(name)}</title></path>"
+        for x, name in places
+        if x_low <= x <= x_high
+    ]
     for number, line in enumerate(drawn):
         if line.band:
             parts.append(_band(lines[number], number, scale_x, scale_y))

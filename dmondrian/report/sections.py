@@ -7,39 +7,49 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from markupsafe import Markup
 
 from dmondrian._text.wording import counted, size
 from dmondrian.distributed.cluster.progress import clock
-from dmondrian.distributed.metrics.curve import NAMES, band_of
+from dmondrian.distributed.metrics.baselines import BASELINE_NAMES
+from dmondrian.distributed.metrics.curve import NAMES, band_of, points_by_window
+from dmondrian.distributed.metrics.drift_test import FALSE_ALARMS, drift_advice
 from dmondrian.distributed.metrics.progressive import WORSE
+from dmondrian.distributed.metrics.windows import HALF_LIFE
 from dmondrian.report.charts import Line, bar_chart, line_chart, matrix_chart
 from dmondrian.report.facts import Facts
 from dmondrian.report.number_format import metric, number, percent, short
 from dmondrian.report.rendering import Figure, render
 from dmondrian.report.rerun_job import job_of
 
+METRICS = (*NAMES.items(), ("r2", "R2"))
 _SHOWN_COLUMNS = 200  # rows of a table of columns
 _SHOWN_BARS = 15
+
+
+class Tile(NamedTuple):
+    """A number of the run, what it is, and others to compare it with."""
+
+    value: str
+    name: str
+    others: tuple[tuple[str, str], ...] = ()
 
 
 def overview(facts: Facts) -> Markup:
     """Show what was trained on what, and its progress."""
     run = facts.run_json
     learned = 0 if facts.manifest is None else facts.manifest.position
-    tiles = [
-        (f"{learned:,}", f"of {counted(facts.n_rows, 'row')} learned"),
-        (f"{facts.n_trees or run.get('n_estimators', 0):,}", "trees"),
-        (f"{facts.n_nodes:,}", "nodes"),
-        (size(facts.n_bytes), "in memory"),
-    ]
+    tiles, measured = [
+        Tile(f"{learned:,}", f"of {counted(facts.n_rows, 'row')} learned"),
+        Tile(f"{facts.n_trees or run.get('n_estimators', 0):,}", "trees"),
+        Tile(f"{facts.n_nodes:,}", "nodes"),
+        Tile(size(facts.n_bytes), "in memory"),
+    ], []
     if facts.progressive is not None:
-        totals = facts.progressive.totals()
-        tiles += [(metric(totals[name]), f"{NAMES[name]}, {facts.progressive.in_words}")
-                  for name in NAMES if name in totals]  # fmt: skip
+        measured = _metric_tiles(facts.progressive.report(), facts.progressive.delay_in_words)
     beat = (facts.holders[-1].beat or {}) if facts.is_working else {}
     return render(
         "overview.html",
@@ -50,24 +60,104 @@ def overview(facts: Facts) -> Markup:
         has_checkpoint=facts.manifest is not None,
         is_final=facts.manifest is not None and facts.manifest.final,
         tiles=tiles,
+        measured=measured,
     )
 
 
+def _metric_tiles(report: dict[str, Any], delay: str) -> list[Tile]:
+    """Return the metrics so far, each above the last rows and the baselines."""
+    tiles = []
+    for name, label in METRICS:
+        if name not in report:
+            continue
+        lines, window = [], report.get("window", {})
+        if name in window and window["rows"] < report["rows"]:
+            lines.append((f"last {window['rows']:,} rows", metric(window[name])))
+        lines += [
+            (BASELINE_NAMES[baseline], metric(own[name]))
+            for baseline, own in report.get("baselines", {}).items()
+            if name in own
+        ]
+        tiles.append(Tile(metric(report[name]), f"{label} so far, {delay}", tuple(lines)))
+    return tiles
+
+
 def learning(facts: Facts) -> Markup:
-    """Draw the learning curve."""
+    """Draw the learning curve, so far and by window, and show metrics beside baselines."""
     if _is_density(facts):
         return Markup()
-    progressive, figures, worse = facts.progressive, [], ""
+    progressive, figures, worse, rows = facts.progressive, [], "", []
+    drift, head = "", []
     if progressive is not None and progressive.curve:
-        figures = _curves(progressive.report()["curve"])
-        worse = WORSE if progressive.totals().get("r2", 0.0) < 0.0 else ""
+        report = progressive.report()
+        figures = [*_curves(report["curve"]), *_window_curves(report)]
+        worse = WORSE if report.get("r2", 0.0) < 0.0 else ""
+        head, rows = _metrics_table(report)
+        drift = _drift(facts, report)
     return render(
         "learning.html",
         has_checkpoint=facts.manifest is not None,
         figures=figures,
         how="" if progressive is None else progressive.in_words,
+        delay="" if progressive is None else progressive.delay_in_words,
         worse=worse,
+        drift=drift,
+        false_alarms=f"{FALSE_ALARMS:.0%}",
+        half_life=f"{HALF_LIFE:,}",
+        head=head,
+        rows=rows,
     )
+
+
+def _drift(facts: Facts, report: dict[str, Any]) -> str:
+    """Return that the stream drifts, and what to do; "" if it does not."""
+    text = report.get("drift", {}).get("text", "")
+    run = facts.run_json
+    is_following = (run.get("estimator") or {}).get("drift") is not None
+    return text + drift_advice(run.get("algorithm"), is_following) if text else ""
+
+
+def _metrics_table(report: dict[str, Any]) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Return head and rows of a table: metrics by forecaster, so far, of the last rows and faded."""
+    window, faded = report.get("window"), report.get("faded")
+    if not window or not faded:
+        return [], []
+    head = ["", "so far", f"last {window['rows']:,} rows", "faded"]
+    spans, rows = (report, window, faded), []
+    for name, label in METRICS:
+        if name not in report:
+            continue
+        rows.append((label, *(_value(span.get(name)) for span in spans)))
+        for baseline in window["baselines"]:
+            of = (span.get("baselines", {}).get(baseline, {}).get(name) for span in spans)
+            rows.append((f"{label}, {BASELINE_NAMES[baseline]}", *map(_value, of)))
+    return head, rows
+
+
+def _value(found: float | None) -> str:
+    return "" if found is None else metric(found)
+
+
+def _window_curves(report: dict[str, Any]) -> list[Figure]:
+    """Return curves of windows for each metric: of the forest and of the baselines."""
+    windows = report.get("windows", [])
+    places = [
+        (float(rise["start"]), f"a drift is found in the rows from {rise['start'] + 1:,} on")
+        for rise in report.get("drift", {}).get("rises", [])
+    ]
+    if len(windows) < 2:
+        return []
+    figures = []
+    for name in (name for name in NAMES if name in windows[0]):
+        lines = [Line("forest", points_by_window(windows, name))]
+        lines += [
+            Line(BASELINE_NAMES[baseline], points_by_window(windows, name, baseline))
+            for baseline in windows[0]["baselines"]
+        ]
+        chart = line_chart(lines, "rows", short, number, places=places)
+        keys = tuple(line.name for line in lines)
+        figures.append(Figure(f"{NAMES[name]} by window of the stream", chart, keys))
+    return figures
 
 
 def _curves(curve: list[dict[str, Any]]) -> list[Figure]:
@@ -114,6 +204,7 @@ def outcomes(facts: Facts) -> Markup:
         figures=figures,
         rows=found.rows,
         how=progressive.in_words,
+        delay=progressive.delay_in_words,
         is_partial=found.rows < progressive.rows,
         bias=bias,
         calibrated=facts.calibrated,

@@ -45,6 +45,17 @@ class Progress:
         Position at which it stops; None without a request, and in records of earlier versions.
     stops_at_once : bool
         The next Ctrl-C in this process stops it at once.
+    window : dict of str to float
+        Progressive metrics of the last rows, and "rows", how many these are.
+    faded : dict of str to float
+        The same of rows that fade, and "half_life", after how many rows one counts half.
+    baselines, window_baselines : dict of str to float
+        Metrics of forecasts that know labels alone, of the rows so far and of the last ones, by the
+        name of the baseline and of the metric.
+    delay : int or None
+        How far ahead rows are forecast, in rows; None if that is not known.
+    has_drifted : bool
+        The loss of some rows was clearly above that of those before.
     """
 
     rows: int
@@ -59,6 +70,12 @@ class Progress:
     is_stopping: bool = False
     stopping_at: int | None = None
     stops_at_once: bool = False
+    window: dict[str, float] = field(default_factory=dict)
+    faded: dict[str, float] = field(default_factory=dict)
+    baselines: dict[str, float] = field(default_factory=dict)
+    window_baselines: dict[str, float] = field(default_factory=dict)
+    delay: int | None = None
+    has_drifted: bool = False
 
     def line(self) -> str:
         """Return the record as one line."""
@@ -100,11 +117,29 @@ class Progress:
     @property
     def _others(self) -> list[str]:
         parts = [f"saved at {self.durable:,}"]
-        parts += [f"{name} {value:.4g}" for name, value in self.metrics.items()]
+        parts += self._measured
         if self.tree_groups > 1:
             parts.append(f"trees in {self.tree_groups} groups")
         if self.recoveries:
             parts.append(f"{counted(self.recoveries, 'shard')} recovered")
+        return parts
+
+    @property
+    def _measured(self) -> list[str]:
+        """Return metrics so far, of the last rows and of the first baseline."""
+        parts, n = [], int(self.window.get("rows", 0))
+        first = next(iter(self.baselines), "").removesuffix(f"_{next(iter(self.metrics), '')}")
+        for name, value in self.metrics.items():
+            text = f"{name} {value:.4g}"
+            if name in self.window and n < self.rows:
+                text += f" ({self.window[name]:.4g} of the last {n:,} rows)"
+            parts.append(text)
+        name = next(iter(self.metrics), "")
+        if first and f"{first}_{name}" in self.baselines:
+            words = first.replace("_", " ")
+            parts.append(f"{words}: {name} {self.baselines[f'{first}_{name}']:.4g}")
+        if self.metrics and self.delay is not None:
+            parts.append(f"delay {self.delay:,}")
         return parts
 
     @property

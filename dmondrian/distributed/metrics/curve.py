@@ -7,11 +7,15 @@ Shapes: p points of a curve.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from dmondrian.distributed.metrics.windows import PANE, WINDOW
+
 NAMES = {"log_loss": "log loss", "accuracy": "accuracy", "rmse": "RMSE", "mae": "MAE"}
+_FEWEST = 32  # points of a curve by window, where there are rows enough
 _SQUARED = ("rmse",)  # roots of means
 
 
@@ -34,6 +38,30 @@ def band_of(
     mean = values.mean(axis=0)
     error = 2.0 * values.std(axis=0, ddof=1) / np.sqrt(len(values))
     return rows, mean, mean - error, mean + error
+
+
+def points_by_window(
+    windows: Sequence[Mapping[str, Any]], metric: str, baseline: str | None = None
+) -> list[tuple[float, float]]:
+    """Return the end of each window of a curve, in rows, and the metric of the rows in it.
+
+    Neighbouring windows of few rows are put together: a mean of few rows says little. ``windows`` are those of
+    :meth:`dmondrian.distributed.metrics.progressive.Progressive.report`; a ``baseline`` is one of
+    theirs.
+    """
+    if not windows:
+        return []
+    least = min(WINDOW, max(PANE, int(windows[-1]["rows"]) // _FEWEST))
+    power = 2.0 if metric in _SQUARED else 1.0
+    points, rows, total = [], 0, 0.0
+    for window in windows:
+        n = int(window["rows"]) - int(window["start"])
+        own = window if baseline is None else window["baselines"][baseline]
+        rows, total = rows + n, total + n * float(own[metric]) ** power
+        if rows >= least:
+            points.append((float(window["rows"]), (total / rows) ** (1.0 / power)))
+            rows, total = 0, 0.0
+    return points
 
 
 def standard_errors(rows: np.ndarray, means: np.ndarray) -> np.ndarray:

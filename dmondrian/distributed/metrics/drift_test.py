@@ -1,9 +1,10 @@
 """A test for drift: whether the loss of a stream's last rows is clearly above that before.
 
 Losses are averaged over panes of rows. Windows of 8, 16, 32, ... panes follow each other; each is
-compared with the one before it by Welch's t-test, one-sided: a loss that falls, as while a forest
-learns, is no alarm. Windows of several lengths, as in ADWIN (Bifet, Gavalda, 2007, "Learning from
-time-changing data with adaptive windowing", SDM), find sudden drifts soon and slow ones at all.
+compared with the one but before it, so that a drift within the one between blurs neither, by
+Welch's t-test, one-sided: a loss that falls, as while a forest learns, is no alarm. Windows of
+several lengths, as in ADWIN (Bifet, Gavalda, 2007, "Learning from time-changing data with adaptive
+windowing", SDM), find sudden drifts soon and slow ones at all.
 
 False alarms: of a stream whose losses are independent and do not rise, at most ``FALSE_ALARMS`` of
 all runs give one, however long they are. Test j of windows of the i-th length, from 1, is at the
@@ -26,17 +27,22 @@ FALSE_ALARMS = 0.01
 LEAST_PANES = 8
 """Panes of the shortest window."""
 
+FOLLOWING = ("amf-classifier",)
+"""Algorithms that can follow a stream that drifts."""
+
+_LOSSES = {"classification": "log loss", "regression": "absolute error"}
 _RISE = 0.02  # least part by which the loss rises: what is less is not clearly worse
 _LEVELS = 40  # doublings of a window
 _KEPT = 8  # newest rises that are kept
 
 
 class Rise(NamedTuple):
-    """A loss that rose from a window of rows to the next."""
+    """A loss that was clearly higher in a window of rows than in the one but before."""
 
-    start: int  # first row of the first window
-    middle: int  # first row of the second
-    stop: int  # row behind it
+    before_start: int  # rows before the first window
+    before_stop: int  # rows before its end
+    start: int  # the same of the second
+    stop: int
     before: float  # mean loss
     after: float
 
@@ -62,9 +68,10 @@ class DriftTest:
     Attributes
     ----------
     rises : list of Rise
-        The newest ones.
+        The newest ones, each as it was found first.
     n_found : int
-        Rises, those counted as one whose windows overlap.
+        Rises; one counts where its first window is behind the start of the second of the one found
+        before.
     """
 
     def __init__(self, pane: int, start: int = 0) -> None:
@@ -73,7 +80,8 @@ class DriftTest:
         self.rises: list[Rise] = []
         self.n_found = 0
         self._open: list[float] = []  # means since the last window
-        self._levels: list[tuple[int, _Window]] = []  # windows so far, and the last one
+        # Windows so far, the last one, and the one before it once there is one.
+        self._levels: list[tuple[int, _Window, _Window]] = []
 
     def add(self, mean: float) -> Rise | None:
         """Add the mean loss of the next pane; return the rise that is found by it."""
@@ -85,27 +93,28 @@ class DriftTest:
         self._open = []
         while True:
             if level == len(self._levels):
-                self._levels.append((1, window))
+                self._levels.append((1, window, window))
                 break
-            count, before = self._levels[level]
-            self._levels[level] = count + 1, window
-            if _is_rise(before, window, FALSE_ALARMS / (2.0 ** (level + 1) * count * (count + 1))):
-                found = self._note(before, window)
-            if (count + 1) % 2 or level + 1 == _LEVELS:
+            count, last, earlier = self._levels[level]
+            if count > 1 and _is_rise(earlier, window, _level_of(level + 1, count - 1)):
+                found = self._note(earlier, window) or found
+            self._levels[level] = count + 1, window, last
+            if count % 2 == 0 or level + 1 == _LEVELS:
                 break
-            window, level = _joined(before, window), level + 1
+            window, level = _joined(last, window), level + 1
         return found
 
-    def _note(self, before: _Window, after: _Window) -> Rise:
+    def _note(self, before: _Window, after: _Window) -> Rise | None:
+        """Return the rise if it is new."""
         stop = self.start + self.n_panes * self.pane
-        middle = stop - after.n * self.pane
-        rise = Rise(middle - before.n * self.pane, middle, stop, before.mean, after.mean)
-        if not self.rises or rise.start >= self.rises[-1].stop:
-            self.n_found += 1
-            self.rises.append(rise)
-        else:
-            self.rises[-1] = rise  # the same one in longer windows, or going on
-        self.rises = self.rises[-_KEPT:]
+        start = stop - after.n * self.pane
+        before_stop = start - after.n * self.pane
+        before_start = before_stop - before.n * self.pane
+        if self.rises and before_start < self.rises[-1].start:
+            return None
+        rise = Rise(before_start, before_stop, start, stop, before.mean, after.mean)
+        self.n_found += 1
+        self.rises = [*self.rises, rise][-_KEPT:]
         return rise
 
     def to_json(self) -> dict[str, Any]:
@@ -114,7 +123,7 @@ class DriftTest:
             "n_panes": self.n_panes,
             "start": self.start,
             "open": list(self._open),
-            "levels": [[count, *window] for count, window in self._levels],
+            "levels": [[count, *last, *before] for count, last, before in self._levels],
             "rises": [list(rise) for rise in self.rises],
             "n_found": self.n_found,
         }
@@ -131,19 +140,45 @@ class DriftTest:
         self.n_found = _count(stored["n_found"])
         self._open = [number_of(mean) for mean in stored["open"]]
         self._levels = [
-            (_count(count), _Window(_count(n), number_of(mean), number_of(squares)))
-            for count, n, mean, squares in stored["levels"]
+            (_count(count), _stored_window(numbers[:3]), _stored_window(numbers[3:]))
+            for count, *numbers in stored["levels"]
         ]
         self.rises = [
-            Rise(*(_count(row) for row in rise[:3]), *(number_of(mean) for mean in rise[3:]))
+            Rise(*map(_count, rise[:4]), *map(number_of, rise[4:]))
             for rise in stored["rises"]
         ]
         is_sound = len(self._open) < LEAST_PANES and len(self._levels) <= _LEVELS
         is_sound = is_sound and len(self.rises) == min(self.n_found, _KEPT)
         sizes = [LEAST_PANES << level for level in range(len(self._levels))]
-        is_sound = is_sound and [window.n for _, window in self._levels] == sizes
-        if not is_sound or any(count < 1 for count, _ in self._levels):
+        for which in (1, 2):
+            is_sound = is_sound and [level[which].n for level in self._levels] == sizes
+        if not is_sound or any(level[0] < 1 for level in self._levels):
             raise ValueError("windows of a test for drift")
+
+
+def drift_in_words(test: DriftTest, task: str) -> str:
+    """Return that a stream drifts, and where; "" if no rise was found."""
+    if not test.rises:
+        return ""
+    rise = test.rises[-1]
+    text = (
+        f"the stream drifts: the mean {_LOSSES[task]} of rows {rise.start + 1:,} to "
+        f"{rise.stop:,} is {rise.after:.4g}, that of rows {rise.before_start + 1:,} to "
+        f"{rise.before_stop:,} was {rise.before:.4g}"
+    )
+    return text if test.n_found == 1 else f"{text} (the last of {test.n_found:,} such rises)"
+
+
+def drift_advice(algorithm: str | None, is_following: bool) -> str:
+    """Return what to do about a drift, behind its description; "" if nothing can be done."""
+    if is_following or algorithm not in FOLLOWING:
+        return ""
+    return '; a forest with drift="follow" forgets what does not hold any more'
+
+
+def _level_of(length: int, number: int) -> float:
+    """Return the level of a test, counted from 1, of windows of the ``length``-th length, from 1."""
+    return FALSE_ALARMS / (2.0**length * number * (number + 1))
 
 
 def _window(means: list[float]) -> _Window:
@@ -171,6 +206,11 @@ def _is_rise(a: _Window, b: _Window, level: float) -> bool:
     shares = (error / variance for error in errors)
     freedom = 1.0 / sum(share**2 / (w.n - 1) for share, w in zip(shares, (a, b), strict=True))
     return bool(stdtr(freedom, -step / math.sqrt(variance)) < level)
+
+
+def _stored_window(stored: Any) -> _Window:
+    n, mean, squares = stored
+    return _Window(_count(n), number_of(mean), number_of(squares))
 
 
 def _count(stored: Any) -> int:

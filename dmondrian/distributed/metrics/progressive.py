@@ -120,6 +120,11 @@ class Progressive:
         return delay_in_words(self.delay)
 
     @property
+    def has_drifted(self) -> bool:
+        """Whether the loss of some rows was clearly above that of those before."""
+        return self.stream is not None and self.stream.test.n_found > 0
+
+    @property
     def is_worse_than_mean(self) -> bool:
         """Whether the R2 of a regression is negative over at least 1,000 rows."""
         return self.rows >= _WORSE_ROWS and self.totals().get("r2", 0.0) < 0.0
@@ -208,6 +213,28 @@ class Progressive:
         spread = self._moments(self.weight)[1]
         explained = 1.0 - self.sums[0] / spread if spread > 0 else 0.0
         return {"rmse": first**0.5, "mae": second, "r2": explained}
+
+    def recent(self) -> dict[str, Any]:
+        """Return what a record of progress has beside the totals."""
+        if self.stream is None or self.weight == 0.0:
+            return {}
+        found = self.stream.report(self._moments(self.weight)[1], with_curve=False)
+        plain = {name: dict(found.get(name, {})) for name in ("window", "faded")}
+        baselines = {name: own.pop("baselines", {}) for name, own in plain.items()}
+        so_far = found.get("baselines", {})
+        return {
+            **plain,
+            "baselines": {
+                f"{baseline}_{metric}": value
+                for baseline, own in so_far.items() for metric, value in own.items()
+            },
+            "window_baselines": {
+                f"{baseline}_{metric}": value
+                for baseline, own in baselines["window"].items() for metric, value in own.items()
+            },
+            "delay": self.delay,
+            "has_drifted": self.has_drifted,
+        }  # fmt: skip
 
     def report(self) -> dict[str, Any]:
         """Return rows, totals, how rows were forecast, the last rows, baselines and curves."""

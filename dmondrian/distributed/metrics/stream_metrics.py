@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from dmondrian.distributed.metrics.baselines import Baselines, number_of
-from dmondrian.distributed.metrics.drift_test import FALSE_ALARMS, DriftTest, Rise
+from dmondrian.distributed.metrics.drift_test import FALSE_ALARMS, DriftTest, Rise, drift_in_words
 from dmondrian.distributed.metrics.windows import HALF_LIFE, PANE, Sums, Windows
 
 Terms = tuple[np.ndarray, np.ndarray]
@@ -129,8 +129,8 @@ class StreamMetrics:
         """Return the metrics of the baselines by their names."""
         return dict(zip(self.baselines.names, found[1:], strict=True))
 
-    def report(self, squares: float) -> dict[str, Any]:
-        """Return "window", "faded", "baselines", "drift" and "windows".
+    def report(self, squares: float, *, with_curve: bool = True) -> dict[str, Any]:
+        """Return "window", "faded", "baselines", "drift" and "windows" (the curve).
 
         ``squares`` are the squared deviations of all labels from their mean.
         """
@@ -150,8 +150,10 @@ class StreamMetrics:
             "found": self.test.n_found,
             "rises": [rise._asdict() for rise in self.test.rises],
             "false_alarms": FALSE_ALARMS,
+            "text": drift_in_words(self.test, self.task),
         }
-        report["windows"] = self.between_points()
+        if with_curve:
+            report["windows"] = self.between_points()
         return report
 
     def between_points(self) -> list[dict[str, Any]]:

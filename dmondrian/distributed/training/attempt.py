@@ -150,9 +150,10 @@ class Attempt:
             saved = metrics.get("progressive")
             task = self.plan.schema.task
             made = forecast_lag.kind_of(self.parameters)
-            fresh = Progressive(task, made, position)
+            delay = forecast_lag.delay_of(self.parameters)
+            fresh = Progressive(task, made, position, delay)
             progressive = Progressive.from_json(saved) if saved else fresh
-            progressive.continue_as(made)
+            progressive.continue_as(made, delay)
         calibration = None
         if self.run.run_json["estimator"].get("calibrate"):
             stored = metrics.get("calibration")

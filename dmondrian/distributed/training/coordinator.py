@@ -164,7 +164,9 @@ class Coordinator:
         rows = learned // len(self._states)
         speed = self._speed.after(rows)
         left = (self._n_rows - rows) / speed if speed > 0 else None
-        totals = self._ledger.progressive.totals() if self._ledger.progressive else {}
+        progressive = self._ledger.progressive
+        totals = progressive.totals() if progressive else {}
+        recent = progressive.recent() if progressive else {}
         workers = len(self._workers.threads)
         return Progress(
             rows,
@@ -178,6 +180,7 @@ class Coordinator:
             is_stopping=self._stop is not None,
             stopping_at=None if self._stop is None else self._row(self._stop + 1),
             stops_at_once=self._interrupts is not None and self._interrupts.is_requested,
+            **recent,
         )
 
     def _row(self, unit: int) -> int:

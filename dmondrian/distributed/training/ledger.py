@@ -15,13 +15,15 @@ from typing import Any
 import numpy as np
 
 from dmondrian.checkpoint.summary import Summary, total
+from dmondrian.distributed.metrics.drift_test import drift_advice, drift_in_words
 from dmondrian.distributed.metrics.progressive import WORSE, Progressive
 from dmondrian.distributed.metrics.sortedness import Sortedness
 from dmondrian.distributed.training.minibatch_barrier import MinibatchBarrier
 from dmondrian.distributed.worker.messages import Answer, BlockAnswer
 from dmondrian.distributed.worker.work_units import Unit
 from dmondrian.ensemble.settings.parameters import ForestParameters
-from dmondrian.prequential.forecast_lag import BATCHES
+from dmondrian.joint_fit.minibatch import batch_at
+from dmondrian.prequential.forecast_lag import BATCHES, SLICES, slices
 from dmondrian.prequential.forecasts import mean_over_trees
 from dmondrian.prequential.stream_sample import Sampled, add
 from dmondrian.uncertainty.temperature_scaling import Fitted, calibrated, tells_labels
@@ -79,6 +81,8 @@ class Ledger:
         self._barrier = MinibatchBarrier(n_shards, n_trees) if parameters.learns_jointly else None
         self._answers: dict[int, dict[int, Answer]] = {}
         self._is_warned = False  # about forecasts worse than the mean label
+        self._is_warned_of_drift = progressive is not None and progressive.has_drifted
+        self._is_following = False
 
     def has(self, shard: int, unit: int) -> bool:
         """Return whether this shard's answer for this unit is pending or settled."""
@@ -157,10 +161,33 @@ class Ledger:
             return
         mean = self._calibrated(self._parameters.forecasts(mean), first.y, drawn)
         mean = self._without_first(mean, first.y, first.weight)
-        self.progressive.add(mean, first.y, first.weight)
+        self.progressive.add(mean, first.y, first.weight, self._turns(first))
+        self._warn_of_drift()
         if self.progressive.is_worse_than_mean and not self._is_warned:
             self._is_warned = True
             _log.warning(WORSE)
+
+    def _turns(self, block: BlockAnswer) -> list[int] | None:
+        """Return which rows of a block are forecast after the one before them was learned.
+
+        None where the delay tells it.
+        """
+        assert self.progressive is not None and block.y is not None  # checked by the caller
+        if self.progressive.kind == SLICES:
+            return [start for start, _ in slices(block.start, len(block.y), block.dropped)]
+        if self.progressive.kind == BATCHES:
+            begins = batch_at(block.start, self._parameters.joint.batch_size)[0] == block.start
+            return [0] if begins and len(block.y) else []
+        return None
+
+    def _warn_of_drift(self) -> None:
+        """Warn, once, if the last rows show that the stream drifts."""
+        stream = self.progressive.stream if self.progressive is not None else None
+        if stream is None or stream.newest_rise is None or self._is_warned_of_drift:
+            return
+        self._is_warned_of_drift = True
+        what = drift_in_words(stream.test, stream.task)
+        _log.warning("%s%s", what, drift_advice(self._parameters.algorithm, self._is_following))
 
     def _without_first(
         self, mean: np.ndarray, y: np.ndarray, weight: np.ndarray | None

@@ -67,6 +67,7 @@ class BlockAnswer:
     weight: np.ndarray | None = None  # float64 [n]
     counts: dict[str, int] = field(default_factory=dict)  # values clipped, unseen, dropped
     next_sums: np.ndarray | None = None  # float64 [m, k], predictions of the next mini-batch
+    dropped: np.ndarray | None = None  # int64, places of rows that are not among the n
 
 
 OK = "ok"  # done, now or in an earlier call of the same order

@@ -77,6 +77,7 @@ def learn_block(chunk: Chunk, shard: Shard, prepared: PreparedChunk, order: Step
         forest.update(*rows, n_threads=order.n_threads)
     if order.with_labels:
         answer.y, answer.weight, answer.counts = about.y, about.weight, dict(about.counts)
+        answer.dropped = about.dropped
     shard.answers[first] = answer
     shard.position = last
 
