@@ -1,9 +1,13 @@
-"""Numbers of things and of bytes, as people read them.
+"""Numbers of things and of bytes, and names from outside, as people read them.
 
 Relies on nothing.
 """
 
 from __future__ import annotations
+
+_ENDS = (0x2028, 0x2029)  # of lines and paragraphs, which some terminals heed
+_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
+_ESCAPES |= {9: "\\t", 10: "\\n", 13: "\\r"} | {code: f"\\u{code:x}" for code in _ENDS}
 
 
 def counted(number: int, what: str, plural: str | None = None) -> str:
@@ -17,3 +21,11 @@ def size(n_bytes: float) -> str:
         if n_bytes >= scale:
             return f"{n_bytes / scale:.3g} {unit}"
     return f"{n_bytes:.0f} B"
+
+
+def on_one_line(text: str) -> str:
+    r"""Return a text with line ends and other control characters escaped, as ``\n``.
+
+    A name from outside, of a column or a class, shall not end a line of a table.
+    """
+    return text.translate(_ESCAPES)

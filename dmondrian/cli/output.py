@@ -18,6 +18,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TextIO
 
 from dmondrian._text.progress_bar import ProgressBar
+from dmondrian._text.wording import on_one_line
 
 if TYPE_CHECKING:
     from dmondrian.distributed import Progress
@@ -143,8 +144,8 @@ def printable(text: str) -> str:
 
 
 def table(rows: Iterable[tuple[str, Any]]) -> str:
-    """Return names and values in two columns."""
-    pairs = [(name, shown(value)) for name, value in rows]
+    """Return names and values in two columns, one pair a line."""
+    pairs = [(on_one_line(name), on_one_line(shown(value))) for name, value in rows]
     width = max((len(name) for name, _ in pairs), default=0)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in pairs)
 

@@ -29,7 +29,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
 
-from dmondrian._text.wording import counted
+from dmondrian._text.wording import counted, on_one_line
 from dmondrian.errors import SchemaError
 
 NULL_LEVEL = "<null>"
@@ -208,6 +208,7 @@ class Schema:
             for column in self.columns
         ]
         rows += [(name, "-", "-", "0", f"left out: {why}") for name, why in self.left_out]
+        rows = [tuple(on_one_line(cell) for cell in row) for row in rows]  # type: ignore[misc]
         widths = [max(len(row[i]) for row in rows) for i in range(4)]
         lines = [
             "  ".join(

@@ -9,6 +9,7 @@ scikit-learn's own displays take these estimators too:
 the calibration of forecasts made before their rows were learned.
 """
 
+from dmondrian.displays.age_weights_display import AgeWeightsDisplay
 from dmondrian.displays.depth import WeightedDepthDisplay
 from dmondrian.displays.importances import ImportancesDisplay
 from dmondrian.displays.learning_curve import LearningCurveDisplay, stream_predictions
@@ -16,6 +17,7 @@ from dmondrian.displays.lifetime_path import LifetimePathDisplay
 from dmondrian.displays.partition import PartitionDisplay
 
 __all__ = [
+    "AgeWeightsDisplay",
     "ImportancesDisplay",
     "LearningCurveDisplay",
     "LifetimePathDisplay",

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from dmondrian.drift.age_weights import age_shares, exponents_of
 from dmondrian.drift.drift_state import FOLLOWING, Waiting, drift_state, read_header, take_state
 from dmondrian.drift.member import KINDS, Ages, Member
 from dmondrian.drift.mixer import Expert, Mixer
@@ -168,6 +169,15 @@ class DriftForest(Forest):
         parts = [self._forecast(X[part], n_threads) for part in self._pieces(len(X))]
         mixed = [self.guard.mix(self._guard_inputs(*part)) for part in parts]
         return np.concatenate(mixed) if mixed else np.empty((0, self.parameters.n_classes))
+
+    def age_shares(self) -> np.ndarray:
+        """Return the share of each age in the forecasts, float64 [1 + k], sum 1.
+
+        The first is of the trees that never forget, the next of the youngest octave.
+        """
+        found = np.stack([exponents_of(member.mixer) for member in self.members])
+        numbers = self.tree_numbers.tolist()
+        return age_shares(found, numbers, self.guard, self.ages, self.position, self.delay)
 
     def forecast_and_learn(
         self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None = None, n_threads: int = 1

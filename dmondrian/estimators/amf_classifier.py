@@ -132,6 +132,9 @@ class AMFClassifier(ForestClassifier):
         Share of each feature in what the splits are worth.
     calibration_exponent_ : float
         Power b in use, 1/4 to 16; 1 without ``calibrate``.
+    age_weights_ : float64 array of shape (1 + 11,), only with ``drift="follow"``
+        Shares in the forecasts of the trees that never forget, then of those of each octave of
+        age, from 32 to 64 rows on (:mod:`dmondrian.drift.age_weights`).
 
     Notes
     -----
@@ -326,6 +329,17 @@ class AMFClassifier(ForestClassifier):
                 rows = self._check_rows(X)
                 return forest.predict_proba(rows, self._n_threads(len(rows)))
         return super()._mean_prediction(X)
+
+    @property
+    def age_weights_(self) -> np.ndarray:
+        """Shares of trees by their age."""
+        with self._turns.reading():
+            forest = self.__dict__.get("forest_")
+            if not isinstance(forest, DriftForest):
+                raise AttributeError(
+                    f'{type(self).__name__} has age_weights_ once it is fitted with drift="follow"'
+                )
+            return forest.age_shares()
 
     @property
     def alpha_(self) -> float:

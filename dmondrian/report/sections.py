@@ -42,12 +42,15 @@ def overview(facts: Facts) -> Markup:
     """Show what was trained on what, and its progress."""
     run = facts.run_json
     learned = 0 if facts.manifest is None else facts.manifest.position
-    tiles, measured = [
-        Tile(f"{learned:,}", f"of {counted(facts.n_rows, 'row')} learned"),
-        Tile(f"{facts.n_trees or run.get('n_estimators', 0):,}", "trees"),
-        Tile(f"{facts.n_nodes:,}", "nodes"),
-        Tile(size(facts.n_bytes), "in memory"),
-    ], []
+    tiles, measured = (
+        [
+            Tile(f"{learned:,}", f"of {counted(facts.n_rows, 'row')} learned"),
+            Tile(f"{facts.n_trees or run.get('n_estimators', 0):,}", "trees"),
+            Tile(f"{facts.n_nodes:,}", "nodes"),
+            Tile(size(facts.n_bytes), "in memory"),
+        ],
+        [],
+    )
     if facts.progressive is not None:
         measured = _metric_tiles(facts.progressive.report(), facts.progressive.delay_in_words)
     beat = (facts.holders[-1].beat or {}) if facts.is_working else {}
@@ -70,14 +73,14 @@ def _metric_tiles(report: dict[str, Any], delay: str) -> list[Tile]:
     for name, label in METRICS:
         if name not in report:
             continue
-        lines, window = [], report.get("window", {})
-        if name in window and window["rows"] < report["rows"]:
-            lines.append((f"last {window['rows']:,} rows", metric(window[name])))
-        lines += [
+        window = report.get("window", {})
+        lines = [
             (BASELINE_NAMES[baseline], metric(own[name]))
             for baseline, own in report.get("baselines", {}).items()
             if name in own
         ]
+        if name in window and window["rows"] < report["rows"]:
+            lines.append((f"forest, last {window['rows']:,} rows", metric(window[name])))
         tiles.append(Tile(metric(report[name]), f"{label} so far, {delay}", tuple(lines)))
     return tiles
 

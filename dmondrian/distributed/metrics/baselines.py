@@ -100,7 +100,9 @@ class Baselines:
         n, some = len(y), w > 0.0
         start, known = (np.nan if label is None else label for label in self.last)
         labels = np.concatenate([[start], y])
-        newest = np.maximum.accumulate(np.concatenate([[0], np.where(some, np.arange(1, n + 1), 0)]))
+        newest = np.maximum.accumulate(
+            np.concatenate([[0], np.where(some, np.arange(1, n + 1), 0)])
+        )
         after = labels[newest]  # float64 [1 + n], the newest label before and after each row
         before = after[:-1]
         at = np.maximum.accumulate(np.where(turns, np.arange(n), -1))

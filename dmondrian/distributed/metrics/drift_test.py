@@ -144,8 +144,7 @@ class DriftTest:
             for count, *numbers in stored["levels"]
         ]
         self.rises = [
-            Rise(*map(_count, rise[:4]), *map(number_of, rise[4:]))
-            for rise in stored["rises"]
+            Rise(*map(_count, rise[:4]), *map(number_of, rise[4:])) for rise in stored["rises"]
         ]
         is_sound = len(self._open) < LEAST_PANES and len(self._levels) <= _LEVELS
         is_sound = is_sound and len(self.rises) == min(self.n_found, _KEPT)

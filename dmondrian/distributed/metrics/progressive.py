@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from dmondrian.distributed.metrics.age_curve import AgeCurve
 from dmondrian.distributed.metrics.baselines import number_of
 from dmondrian.distributed.metrics.error_histogram import Outcomes, running
 from dmondrian.distributed.metrics.stream_metrics import StreamMetrics
@@ -71,6 +72,8 @@ class Progressive:
         Rows before it were forecast in slices, by an earlier version.
     stream : StreamMetrics or None
         Metrics of the last rows, and baselines.
+    ages : AgeCurve
+        Shares of trees by their age, of a forest that follows the stream.
     """
 
     def __init__(
@@ -99,6 +102,7 @@ class Progressive:
         self.slice = 0  # marks passed
         self.curve: list[list[float]] = []  # rows and the two metrics
         self.outcomes = Outcomes(task)
+        self.ages = AgeCurve()
 
     def continue_as(self, kind: str, delay: int | None = None) -> None:
         """Set how rows are forecast from now on; the rows before may have been in slices."""
@@ -246,6 +250,8 @@ class Progressive:
         found = {"rows": self.rows, **totals, "forecast": self.in_words, "delay": self.delay}
         if self.stream is not None and totals:
             found |= self.stream.report(self._moments(self.weight)[1])
+        if self.ages.points:
+            found["ages"] = [{"rows": point[0], "shares": point[1:]} for point in self.ages.points]
         return {**found, "curve": curve}
 
     def to_json(self) -> dict[str, Any]:
@@ -254,7 +260,7 @@ class Progressive:
                 "moments": self.moments, "stride": self.stride, "slice": self.slice,
                 "curve": self.curve, "outcomes": self.outcomes.to_json(), "since": self.since,
                 "kind": self.kind, "exact_from": self.exact_from, "start": self.start,
-                "delay": self.delay,
+                "delay": self.delay, "ages": self.ages.to_json(),
                 "stream": None if self.stream is None else self.stream.to_json()}  # fmt: skip
 
     @classmethod
@@ -280,6 +286,8 @@ class Progressive:
             for point in self.curve:
                 point[0] = int(point[0])
             self.outcomes = Outcomes.from_json(self.task, data.get("outcomes"))
+            if data.get("ages") is not None:
+                self.ages.take_json(data["ages"])
             # Versions that stored none measured no stream: it begins here.
             self.stream = StreamMetrics(self.task, self.delay, self.start, self.rows)
             if data.get("stream") is not None:

@@ -1,0 +1,72 @@
+"""Shares of trees by their age along a stream, for forests that follow it.
+
+Relies on shares that are computed at the marks of the learning curve. Promises points at fixed
+positions, thinned by their number alone.
+
+Shapes: k octaves of age.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dmondrian.distributed.metrics.baselines import number_of
+
+AGE_POINTS = 128
+"""Most points; beyond, every second one is dropped."""
+
+FOREVER = "all rows"
+FIRST_OCTAVE = 5
+
+
+class AgeCurve:
+    """Points of a curve.
+
+    Attributes
+    ----------
+    points : list of list of float
+        Rows, then the share of trees that never forget and of each octave, the youngest first.
+    """
+
+    def __init__(self) -> None:
+        self.points: list[list[float]] = []
+        self._stride, self._number = 1, 0
+
+    def add(self, rows: int, shares: Sequence[float]) -> None:
+        """Add the shares after so many rows, at the next mark."""
+        self._number += 1
+        if self._number % self._stride:
+            return
+        self.points.append([rows, *map(float, shares)])
+        if len(self.points) > AGE_POINTS:
+            self._stride *= 2
+            self.points = self.points[1::2]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the points; floats go through JSON exactly."""
+        return {"points": self.points, "stride": self._stride, "number": self._number}
+
+    def take_json(self, stored: Any) -> None:
+        """Take over what :meth:`to_json` returned.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            If it is malformed.
+        """
+        self._stride, self._number = stored["stride"], stored["number"]
+        self.points = [[number_of(value) for value in point] for point in stored["points"]]
+        counts = self._stride, self._number
+        is_sound = all(type(count) is int for count in counts) and self._stride >= 1
+        is_sound = is_sound and self._number >= 0 and len(self.points) <= AGE_POINTS
+        if not is_sound or len({len(point) for point in self.points}) > 1:
+            raise ValueError("shares of ages")
+        for point in self.points:
+            point[0] = int(point[0])
+
+
+def age_names(n_octaves: int, first: int = FIRST_OCTAVE) -> list[str]:
+    """Return the ages of trees in words: those that never forget, then each octave."""
+    octaves = (1 << (first + k) for k in range(n_octaves))
+    return [FOREVER, *(f"{start:,} to {2 * start:,} rows" for start in octaves)]
