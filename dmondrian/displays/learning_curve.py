@@ -11,9 +11,9 @@ band: 2 standard errors of the mean so far. It does not cover other orders of ro
 **Band of several runs** under one label, such as seeds: the mean over runs, and 2 standard errors
 of it.
 
-**Spans.** ``span="so_far"`` is of all rows up to a point. ``"window"`` is of the rows since the point
-before, or since an earlier one where these are few; ``"faded"`` of rows that count half once 1,024
-have come after them. These two have no band for one run.
+**Spans.** ``span="so_far"`` is of all rows up to a point. ``"window"`` is of the rows since the
+point before, or since an earlier one where these are few; ``"faded"`` of rows that count half once
+1,024 have come after them. These two have no band for one run.
 
 **Delay.** The axis says how far ahead rows were forecast: metrics at different delays are of
 different tasks.
@@ -259,7 +259,8 @@ def stream_predictions(estimator: Any, X: Any, y: Any) -> np.ndarray:
     takes long for estimators that look at all nodes before they predict: those that choose their
     lifetime from the trees, regressors with ``aggregation="hierarchy"``, and the Mondrian kernel.
     They forecast in slices: up to an eighth of the rows before, and up to 4,096 rows, are predicted
-    together and then learned. A forest with ``drift="follow"`` is asked for ``delay`` rows at a time.
+    together and then learned. A forest with ``drift="follow"`` is asked for ``delay`` rows at
+    once.
 
     Parameters
     ----------

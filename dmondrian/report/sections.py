@@ -89,8 +89,9 @@ def learning(facts: Facts) -> Markup:
     """Draw the learning curve, so far and by window, and show metrics beside baselines."""
     if _is_density(facts):
         return Markup()
-    progressive, figures, worse, rows = facts.progressive, [], "", []
-    drift, head = "", []
+    progressive, figures, worse, drift = facts.progressive, [], "", ""
+    head: list[str] = []
+    rows: list[tuple[str, ...]] = []
     if progressive is not None and progressive.curve:
         report = progressive.report()
         figures = [*_curves(report["curve"]), *_window_curves(report)]
@@ -121,7 +122,7 @@ def _drift(facts: Facts, report: dict[str, Any]) -> str:
 
 
 def _metrics_table(report: dict[str, Any]) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Return head and rows of a table: metrics by forecaster, so far, of the last rows and faded."""
+    """Return a table's head and rows: metrics so far, of the last rows and faded, by forecaster."""
     window, faded = report.get("window"), report.get("faded")
     if not window or not faded:
         return [], []

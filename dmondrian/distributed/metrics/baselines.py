@@ -17,8 +17,8 @@ Of classes:
 Of numbers the first is ``mean``, the mean label of the rows before; the others forecast that label.
 
 Frequencies, means and shares of repeats are of all rows before, known or not: they do not look
-worse for a delay. Rows of weight 0 are scored and not remembered. A row before the first of positive
-weight is forecast as the forest does: all classes alike, or its own number.
+worse for a delay. Rows of weight 0 are scored and not remembered. A row before the first of
+positive weight is forecast as the forest does: all classes alike, or its own number.
 
 Relies on NumPy alone. Promises that neither the cuts between calls nor JSON between them change a
 bit.
@@ -261,6 +261,6 @@ def number_of(stored: Any) -> float:
     """
     if stored is None:
         return math.nan
-    if type(stored) not in (int, float):
+    if isinstance(stored, bool) or not isinstance(stored, (int, float)):
         raise TypeError(f"{str(stored)[:80]!r} is no number")
     return float(stored)

@@ -45,9 +45,9 @@ def points_by_window(
 ) -> list[tuple[float, float]]:
     """Return the end of each window of a curve, in rows, and the metric of the rows in it.
 
-    Neighbouring windows of few rows are put together: a mean of few rows says little. ``windows`` are those of
-    :meth:`dmondrian.distributed.metrics.progressive.Progressive.report`; a ``baseline`` is one of
-    theirs.
+    Neighbouring windows of few rows are put together: a mean of few rows means little. ``windows``
+    are those of :meth:`dmondrian.distributed.metrics.progressive.Progressive.report`; a
+    ``baseline`` is one of theirs.
     """
     if not windows:
         return []

@@ -149,8 +149,8 @@ class DriftTest:
         is_sound = len(self._open) < LEAST_PANES and len(self._levels) <= _LEVELS
         is_sound = is_sound and len(self.rises) == min(self.n_found, _KEPT)
         sizes = [LEAST_PANES << level for level in range(len(self._levels))]
-        for which in (1, 2):
-            is_sound = is_sound and [level[which].n for level in self._levels] == sizes
+        is_sound = is_sound and [last.n for _, last, _ in self._levels] == sizes
+        is_sound = is_sound and [before.n for _, _, before in self._levels] == sizes
         if not is_sound or any(level[0] < 1 for level in self._levels):
             raise ValueError("windows of a test for drift")
 
@@ -176,7 +176,7 @@ def drift_advice(algorithm: str | None, is_following: bool) -> str:
 
 
 def _level_of(length: int, number: int) -> float:
-    """Return the level of a test, counted from 1, of windows of the ``length``-th length, from 1."""
+    """Return the level of the test of this number, of windows of this length; both from 1."""
     return FALSE_ALARMS / (2.0**length * number * (number + 1))
 
 

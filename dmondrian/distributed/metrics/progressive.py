@@ -247,7 +247,8 @@ class Progressive:
         if totals and (not points or points[-1][0] < self.rows):
             points.append([self.rows, *totals.values()][:3])
         curve = [dict(zip(names, point, strict=True)) for point in points]
-        found = {"rows": self.rows, **totals, "forecast": self.in_words, "delay": self.delay}
+        found: dict[str, Any] = {"rows": self.rows, **totals}
+        found |= {"forecast": self.in_words, "delay": self.delay}
         if self.stream is not None and totals:
             found |= self.stream.report(self._moments(self.weight)[1])
         if self.ages.points:

@@ -152,7 +152,8 @@ class Windows:
         decay = 1.0 / _GROWTH[into]
         own = self._pane_spread(self.fading[0], 2)
         own = own[0] * scale, own[1], own[2] * scale
-        spread = _joined((weight * decay, mean, squares * decay), own)
+        weight, mean, squares = _joined((weight * decay, mean, squares * decay), own)
+        spread = float(weight), float(mean), float(squares)
         return Sums(self.rows, self.faded * decay + self.fading * scale, spread)
 
     def fade(self) -> Sums:

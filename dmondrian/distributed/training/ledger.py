@@ -172,7 +172,8 @@ class Ledger:
 
         None where the delay tells it.
         """
-        assert self.progressive is not None and block.y is not None  # checked by the caller
+        assert self.progressive is not None  # both are checked by the caller
+        assert block.y is not None
         if self.progressive.kind == SLICES:
             return [start for start, _ in slices(block.start, len(block.y), block.dropped)]
         if self.progressive.kind == BATCHES:

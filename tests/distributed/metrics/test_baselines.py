@@ -1,0 +1,161 @@
+"""Baselines forecast as their definitions, row by row, and know no label too soon."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+
+from dmondrian.distributed.metrics.baselines import Baselines
+
+Terms = list[list[tuple[float, float]]]
+
+
+def slow_class_terms(
+    y: list[int], w: list[float], k: int, turns: list[bool], has_delay: bool
+) -> Terms:
+    """Log loss and hit of each forecast, for each row, from the words of the module."""
+    counts, leader, weight = [0.0] * k, 0, 0.0
+    newest: int | None = None
+    known: int | None = None
+    repeats = {"last": [0.0, 0.0], "known": [0.0, 0.0]}
+    told = []
+    for label, own, is_turn in zip(y, w, turns, strict=True):
+        if is_turn:
+            known = newest
+        share = (counts[label] + 0.5) / (weight + 0.5 * k)
+        found = [(-math.log(share), float(leader == label))]
+        for name, before in (("last", newest), ("known", known))[: 2 if has_delay else 1]:
+            if before is None:
+                found.append(found[0])
+                continue
+            rows, same = repeats[name]
+            repeat = (same + 0.5) / (rows + 1.0)
+            others = weight - counts[before] + 0.5 * (k - 1)
+            one = repeat if label == before else (1.0 - repeat) * (counts[label] + 0.5) / others
+            found.append((-math.log(one if k > 1 else 1.0), float(label == before)))
+            repeats[name][0] += own
+            repeats[name][1] += own * (label == before)
+        told.append(found)
+        counts[label] += own
+        weight += own
+        if counts[label] > counts[leader]:
+            leader = label
+        if own > 0.0:
+            newest = label
+    return told
+
+
+def slow_number_terms(y: list[float], w: list[float], turns: list[bool], has_delay: bool) -> Terms:
+    """Squared and absolute error of each forecast, for each row."""
+    total = weight = 0.0
+    newest: float | None = None
+    known: float | None = None
+    told = []
+    for label, own, is_turn in zip(y, w, turns, strict=True):
+        if is_turn:
+            known = newest
+        mean = total / weight if weight else label
+        forecasts = [mean, newest, known][: 3 if has_delay else 2]
+        errors = [0.0 if f is None or not weight else f - label for f in forecasts]
+        told.append([(error * error, abs(error)) for error in errors])
+        total, weight = total + own * label, weight + own
+        if own > 0.0:
+            newest = label
+    return told
+
+
+def rows_of(task: str, n: int, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Labels that repeat themselves at times, weights with zeros, and turns."""
+    draw = np.random.default_rng(k)
+    y = draw.integers(0, k, n).astype(float)
+    for i in np.flatnonzero(draw.random(n) < 0.5):
+        y[i] = y[i - 1] if i else y[i]
+    w = draw.choice([0.0, 0.5, 1.0, 2.7], n)
+    w[:3] = 0.0
+    return (y if task == "classification" else 100.0 + y**2), w, draw.random(n) < 0.2
+
+
+@pytest.mark.parametrize("has_delay", [False, True])
+@pytest.mark.parametrize("k", [1, 2, 7])
+def test_classes_are_forecast_as_defined_whatever_the_cuts(k: int, has_delay: bool) -> None:
+    n = 500
+    y, w, turns = rows_of("classification", n, k)
+    wanted = slow_class_terms(y.astype(int).tolist(), w.tolist(), k, turns.tolist(), has_delay)
+    parts = []
+    for cuts in ([], [1, 3, 4, 250, 499], range(7, n, 7)):
+        made, parts = Baselines("classification", has_delay), []
+        for start, stop in itertools.pairwise([0, *cuts, n]):
+            part = slice(start, stop)
+            parts.append(made.terms(y[part], w[part], k, turns[part]))
+            stored, made = json.loads(json.dumps(made.to_json())), Baselines(made.task, has_delay)
+            made.take_json(stored)
+        for f in range(2 + has_delay):
+            for term in range(2):
+                told = np.concatenate([part[f][term] for part in parts])
+                np.testing.assert_allclose(told, [row[f][term] for row in wanted], rtol=1e-12)
+
+
+@pytest.mark.parametrize("has_delay", [False, True])
+def test_numbers_are_forecast_as_defined_whatever_the_cuts(has_delay: bool) -> None:
+    n = 500
+    y, w, turns = rows_of("regression", n, 9)
+    wanted = slow_number_terms(y.tolist(), w.tolist(), turns.tolist(), has_delay)
+    for cuts in ([], [1, 3, 4, 250, 499], range(7, n, 7)):
+        made, parts = Baselines("regression", has_delay), []
+        for start, stop in itertools.pairwise([0, *cuts, n]):
+            part = slice(start, stop)
+            parts.append(made.terms(y[part], w[part], 1, turns[part]))
+            stored, made = json.loads(json.dumps(made.to_json())), Baselines(made.task, has_delay)
+            made.take_json(stored)
+        for f in range(2 + has_delay):
+            for term in range(2):
+                told = np.concatenate([part[f][term] for part in parts])
+                np.testing.assert_allclose(told, [row[f][term] for row in wanted], atol=1e-7)
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_no_forecast_knows_a_label_of_its_own_row_or_a_later_one(task: str) -> None:
+    n, k = 300, 3
+    y, w, turns = rows_of(task, n, k)
+    other = y.copy()
+    other[200:] = y[200:][::-1]
+    told = [Baselines(task, True).terms(labels, w, k, turns) for labels in (y, other)]
+    for f in range(3):
+        np.testing.assert_array_equal(told[0][f][0][:200], told[1][f][0][:200])
+    assert not np.array_equal(told[0][0][0][200:], told[1][0][0][200:])
+
+
+def test_labels_that_always_repeat_are_known_and_those_that_never_do_are_not() -> None:
+    n = 2000
+    sorted_labels, alternating = np.repeat([0.0, 1.0], n // 2), np.arange(n) % 2 * 1.0
+    every = np.ones(n, np.bool_)
+    for y, accuracy in ((sorted_labels, (n - 2) / n), (alternating, 0.0)):
+        _, (loss, hits) = Baselines("classification").terms(y, np.ones(n), 2, every)
+        assert hits[1:].mean() == pytest.approx(accuracy, abs=1e-3)
+        assert loss[1:].mean() < 0.01  # that labels alternate is known as well
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"weight": -1.0},
+        {"weight": "x"},
+        {"last": [0.0]},
+        {"last": [7.0, None]},
+        {"counts": [-1.0]},
+        {"leader": 0.5},
+        {"repeats": [[1.0, 2.0], [0.0, 0.0]]},
+        {"repeats": [[1.0], [0.0, 0.0]]},
+    ],
+)
+def test_damaged_baselines_are_refused(change: dict) -> None:
+    made = Baselines("classification")
+    y, w, turns = rows_of("classification", 50, 3)
+    made.terms(y, w, 3, turns)
+    Baselines("classification").take_json(made.to_json())
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        Baselines("classification").take_json({**made.to_json(), **change})
