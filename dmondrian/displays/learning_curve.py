@@ -15,7 +15,7 @@ of it.
 point before, or since an earlier one where these are few; ``"faded"`` of rows that count half once
 1,024 have come after them. These two have no band for one run.
 
-**Delay.** The axis says how far ahead rows were forecast: metrics at different delays are of
+**Delay.** The axis names how far ahead rows were forecast: metrics at different delays are of
 different tasks.
 
 Shapes: p points of a curve, n rows, K classes.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 
 import matplotlib as mpl
@@ -21,6 +22,7 @@ from dmondrian import (
     ParameterError,
 )
 from dmondrian.displays import (
+    AgeWeightsDisplay,
     ImportancesDisplay,
     LearningCurveDisplay,
     LifetimePathDisplay,
@@ -217,3 +219,76 @@ def test_without_matplotlib_the_extra_is_named(rows, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingPackageError, match=r"dmondrian\[plots\]"):
         ImportancesDisplay.from_estimator(forest)
+
+
+def test_a_forest_with_a_delay_is_asked_for_a_block_before_it_knows_a_label_of_it(
+    rows, axes
+) -> None:
+    X, y = rows
+    forest = AMFClassifier(n_estimators=2, drift="follow", delay=64, random_state=0)
+    told = stream_predictions(forest, X, y)
+    assert (told[:64] == 0.5).all()
+    for block in (1, 5):
+        by_hand = AMFClassifier(n_estimators=2, drift="follow", delay=64, random_state=0)
+        by_hand.partial_fit(X[: 64 * block], y[: 64 * block], classes=[0, 1])
+        part = slice(64 * block, 64 * block + 64)
+        np.testing.assert_array_equal(told[part], by_hand.predict_proba(X[part]))
+    shown = LearningCurveDisplay.from_estimator(forest, X, y, ax=axes)
+    assert shown.delays == {"AMFClassifier": 64}
+    assert axes.get_ylabel() == "log loss of the rows so far, delay up to 64 rows"
+    assert shown.lines_[0].get_data()[0][-1] == len(y)
+    late = AMFClassifier(n_estimators=1, drift="follow", delay=1000, random_state=0)
+    assert (stream_predictions(late, X, y) == 0.5).all()  # no block is ever full
+
+
+def test_a_curve_by_window_has_baselines_and_one_that_fades_forgets(rows, axes) -> None:
+    X, y = rows
+    forest = AMFClassifier(n_estimators=2, random_state=0)
+    shown = LearningCurveDisplay.from_estimator(
+        forest, X, y, metric="accuracy", span="window", baselines=True, ax=axes
+    )
+    told = stream_predictions(forest, X, y).argmax(axis=1) == y
+    seen, values = shown.lines_[0].get_data()
+    bounds = [0, *seen.astype(int).tolist()]
+    wanted = [told[a:b].mean() for a, b in itertools.pairwise(bounds)]
+    np.testing.assert_allclose(values, wanted)
+    assert list(shown.curves) == ["AMFClassifier", "class frequencies", "last label"]
+    assert shown.bands_ == []
+    assert axes.get_ylabel() == "accuracy by window of the stream, delay 1 row"
+    faded = LearningCurveDisplay.from_estimator(forest, X, y, span="faded", ax=axes)
+    assert faded.lines_[0].get_data()[0][-1] <= len(y)
+    with pytest.raises(ParameterError, match="expected one of"):
+        LearningCurveDisplay.from_estimator(forest, X, y, span="all")
+    with pytest.raises(ParameterError, match="span='window' too"):
+        LearningCurveDisplay.from_estimator(forest, X, y, baselines=True)
+    with pytest.raises(ParameterError, match="no metrics by window"):
+        LearningCurveDisplay.from_estimator(forest, X[:20], y[:20], span="window")
+
+
+def test_delays_that_differ_are_told_apart() -> None:
+    curve = np.array([1.0, 2.0, 3.0]), np.array([0.5, 0.4, 0.3])
+    shown = LearningCurveDisplay({"a": [curve], "b": [curve]}, "log_loss", delays={"a": 1, "b": 9})
+    shown.plot()
+    labels = [text.get_text() for text in shown.ax_.get_legend().get_texts()]
+    assert labels == ["a, delay 1 row", "b, delay up to 9 rows"]
+    assert shown.ax_.get_ylabel() == "log loss of the rows so far"
+    pyplot.close(shown.figure_)
+
+
+def test_weights_of_ages_are_drawn_as_areas_that_fill_the_axes(rows, axes) -> None:
+    X, y = rows
+    forest = AMFClassifier(n_estimators=2, drift="follow", random_state=0)
+    shown = AgeWeightsDisplay.from_estimator(forest, X, y, ax=axes)
+    assert shown.rows.tolist() == [256, 512, 600]
+    by_hand = AMFClassifier(n_estimators=2, drift="follow", random_state=0)
+    by_hand.fit(X[:512], y[:512])
+    np.testing.assert_array_equal(shown.shares[1], by_hand.age_weights_)
+    np.testing.assert_allclose(shown.shares.sum(axis=1), 1.0)
+    assert len(shown.areas_) == shown.shares.shape[1]
+    tops = shown.areas_[0].get_paths()[0].vertices[:, 1]  # the youngest on top
+    assert tops.max() == pytest.approx(1.0)
+    legend = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert legend[0] == "32 to 64 rows"
+    assert legend[-1] == "all rows"
+    with pytest.raises(ParameterError, match='drift="follow"'):
+        AgeWeightsDisplay.from_estimator(AMFRegressor(), X, y)

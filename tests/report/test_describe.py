@@ -67,3 +67,43 @@ def test_a_model_of_arrays(tmp_path) -> None:
     told = lines_of(call("describe", tmp_path / "m")[0])
     assert "data" not in told
     assert told["nodes"] == "3 (3 per tree)"
+
+
+def test_metrics_stand_beside_the_last_rows_baselines_and_the_delay(classified, of_numbers) -> None:
+    text, _ = call("describe", classified.run_url)
+    (event,) = events(call("describe", classified.run_url, "--json")[0])
+    told = event["metrics"]
+    assert told["delay"] == 1
+    assert "metrics (each row forecast just before it was learned, delay 1 row):\n" in text
+    lines = text.split("delay 1 row):\n")[1].splitlines()
+    columns = [re.split(r"\s{2,}", line.strip()) for line in lines]
+    assert columns[0] == ["so far", f"last {told['window']['rows']:,} rows",
+                          "faded, half after 1,024 rows"]  # fmt: skip
+    assert columns[2] == ["log loss", *(f"{span['log_loss']:.4f}" for span in
+                                        (told, told["window"], told["faded"]))]  # fmt: skip
+    assert columns[4][0] == "last label"
+    assert columns[4][2] == f"{told['window']['baselines']['last_label']['log_loss']:.4f}"
+    assert told["baselines"]["class_frequencies"]["log_loss"] > told["log_loss"]
+    assert told["drift"]["found"] == 0
+    text, _ = call("describe", of_numbers.run_url)
+    assert re.search(r"\n    mean so far +[\d,.]+ +[\d,.]+ +[\d,.]+\n", text)
+
+
+def test_line_ends_in_names_end_no_line(tmp_path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.table({"a\nb": [0.0, 1.0] * 40, "y": ["one\nline", "tab\there"] * 40})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    (tmp_path / "job.toml").write_text(
+        f'[data]\npath = "{tmp_path}/rows.parquet"\ntarget = "y"\n[forest]\nalgorithm = '
+        f'"mondrian-forest-classifier"\nn_estimators = 1\n[run]\npath = "{tmp_path}/run"\n'
+        "[cluster]\nworkers = 1\n"
+    )
+    call("train", tmp_path / "job.toml")
+    text, _ = call("describe", tmp_path / "run", "--importances", "--features")
+    assert r"2: one\nline, tab\there" in text
+    assert r"a\nb" in text
+    assert "a\nb" not in text
+    text, _ = call("schema", tmp_path / "run")
+    assert "\na\\nb  number" in text

@@ -114,3 +114,19 @@ def test_a_log_shows_the_last_record_and_none_twice() -> None:
         "5 of 10 rows (50%), 1 rows/s, 0:05 left, saved at 5",
         "10 of 10 rows (100%), 1 rows/s, 0:00 left, saved at 10",
     ]
+
+
+def test_a_line_says_the_last_rows_a_baseline_and_the_delay() -> None:
+    progress = Progress(
+        5000, 9000, 0.0, 0, None, 1, 0, {"log_loss": 0.5, "accuracy": 0.75},
+        window={"rows": 1030, "log_loss": 0.25, "accuracy": 0.875},
+        baselines={"class_frequencies_log_loss": 0.69, "class_frequencies_accuracy": 0.5,
+                   "last_label_log_loss": 0.6},
+        delay=64,
+    )  # fmt: skip
+    assert progress.line().endswith(
+        "log_loss 0.5 (0.25 of the last 1,030 rows), accuracy 0.75 (0.875 of the last 1,030 rows), "
+        "class frequencies: log_loss 0.69, delay 64"
+    )
+    early = Progress(900, 9000, 0.0, 0, None, 1, 0, {"rmse": 2.0}, window={"rows": 900, "rmse": 2})
+    assert early.line().endswith("saved at 0, rmse 2")

@@ -281,7 +281,7 @@ def test_forecasts_that_are_worse_than_the_mean_are_warned_of_once(
     assert [record.message for record in caplog.records].count(WORSE) == 1
     assert main(["describe", run.run_url]) == 0
     shown = capsys.readouterr()
-    assert "metrics (each row forecast just before it was learned):" in shown.out
+    assert "metrics (each row forecast just before it was learned, delay 1 row):" in shown.out
     assert f"note: {WORSE}\n" in shown.err
     page = html.unescape(write_report(run.run_url, tmp_path / "page.html").read_text())
     assert "R2 is below 0" in page

@@ -62,7 +62,7 @@ def test_each_span_is_what_scikit_learn_says_of_its_rows(task: str, n: int) -> N
 @pytest.mark.parametrize("task", TASKS)
 def test_baselines_are_scored_on_the_rows_they_stand_beside(task: str) -> None:
     n = 3000
-    mean, y, w = rows_of(task, n)
+    _, y, w = rows_of(task, n)
     report = measured(task, n).report()
     forecasts = np.roll(y, 1)
     for i in range(1, n):  # rows of weight 0 are not remembered
@@ -154,7 +154,7 @@ def test_windows_of_few_rows_are_drawn_as_one() -> None:
     points = points_by_window(report["windows"], "rmse")
     steps = np.diff([0.0, *(rows for rows, _ in points)])
     assert 10 <= len(points) <= 32
-    assert (steps >= 600).all()
+    assert (steps >= 500).all()
     # Weights of rows are not known between points: they are as good as equal here.
     weights = np.array([window["rows"] - window["start"] for window in report["windows"]])
     squares = np.array([window["rmse"] for window in report["windows"]]) ** 2
