@@ -106,4 +106,4 @@ def test_line_ends_in_names_end_no_line(tmp_path) -> None:
     assert r"a\nb" in text
     assert "a\nb" not in text
     text, _ = call("schema", tmp_path / "run")
-    assert "\na\\nb  number" in text
+    assert "\na\\nb    number" in text
