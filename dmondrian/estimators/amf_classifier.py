@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dmondrian.drift.drift_forest import DriftForest
-from dmondrian.drift.drift_state import LARGEST_DELAY
+from dmondrian.ensemble.settings.drift_settings import LARGEST_DELAY, DriftSettings
 from dmondrian.ensemble.settings.numeric_limits import LARGEST_ALPHA, LEAST_ALPHA
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ParameterError
@@ -270,6 +270,7 @@ class AMFClassifier(ForestClassifier):
             learning_rate=1.0 if self.learning_rate == "auto" else float(self.learning_rate),
             charge_opening=self.charge_opening != "auto" and bool(self.charge_opening),
             split_pure=bool(self.split_pure),
+            drift=None if self.drift is None else DriftSettings(delay=int(self.delay)),
         )
 
     def _auto_settings(self, n_features: int, n_classes: int) -> tuple[str, ...]:
@@ -317,7 +318,7 @@ class AMFClassifier(ForestClassifier):
         check_memory(parameters, int(self.n_estimators))
         self._begun_with = self._lasting_params()
         self.__dict__.pop("_is_of_run", None)
-        return DriftForest(parameters, range(self.n_estimators), delay=int(self.delay))
+        return DriftForest(parameters, range(self.n_estimators))
 
     def _mean_prediction(self, X: Any) -> np.ndarray:
         with self._turns.reading():

@@ -1,0 +1,153 @@
+"""The guard of a forest that follows a stream: a mixture over what kinds of members forecast.
+
+It mixes the means of the members' forecasts by kind, the mean of all and that of the permanent
+trees, and raises them to powers: where nothing changes it is not behind the forest without
+members, by more than the price of its weights.
+
+Members do not know of it, so what they forecast may be added up in any order, as whole numbers, on
+as many machines as hold them (:data:`Shares`), and the guard is stepped later, row by row.
+
+Relies on :mod:`dmondrian.drift.delayed_mixer`. Promises that its weights are a pure function of the
+shares, labels and weights of rows in order, whatever the cuts between calls.
+
+Shapes: n rows, K classes, G inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from dmondrian.drift.delayed_mixer import DelayedMixer, cut_blocks
+from dmondrian.drift.member import KINDS
+from dmondrian.drift.mixer import Expert, Mixer
+from dmondrian.ensemble.settings.parameters import ForestParameters
+from dmondrian.ensemble.sums.exact_sums import ONE, whole_shares
+from dmondrian.errors import CorruptError
+
+Shares = dict[int, np.ndarray]
+"""Forecasts summed as whole numbers, int64 [n, K], by kind of member, and of permanent trees."""
+
+PERMANENT = -1  # key of the permanent trees' shares
+_POWER_RATE, _KIND_RATES = 0.003, (0.001, 0.004)  # of the guard's experts
+
+
+def shares_of(numbers: Iterable[int], permanent: np.ndarray, of_members: np.ndarray) -> Shares:
+    """Return the shares of members of these numbers; forecasts are float64 [T, n, K]."""
+    shares = {PERMANENT: np.zeros(permanent.shape[1:], np.int64)}
+    for number, first, mixed in zip(numbers, permanent, of_members, strict=True):
+        kind = number % len(KINDS)
+        shares.setdefault(kind, np.zeros(permanent.shape[1:], np.int64))
+        shares[kind] += whole_shares(mixed)
+        shares[PERMANENT] += whole_shares(first)
+    return shares
+
+
+def added(parts: Iterable[Shares]) -> Shares:
+    """Return the sum of shares of the same rows, in any order."""
+    total: Shares = {}
+    for part in parts:
+        for key, whole in part.items():
+            total[key] = total[key] + whole if key in total else whole
+    return total
+
+
+def joined_shares(parts: list[Shares]) -> Shares:
+    """Return shares of rows that follow each other, by the same members, as one."""
+    return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+
+
+class Guard:
+    """Weights of kinds of members and of permanent trees.
+
+    Parameters
+    ----------
+    parameters : ForestParameters
+        Of a forest that ``follows_stream``.
+    numbers : iterable of int
+        Of all members.
+
+    Attributes
+    ----------
+    position : int
+        Rows that it was stepped by.
+    """
+
+    def __init__(self, parameters: ForestParameters, numbers: Iterable[int]) -> None:
+        assert parameters.drift is not None  # as documented
+        self._delay, self.position = parameters.drift.delay, 0
+        kinds = [number % len(KINDS) for number in numbers]
+        self._counts = {kind: kinds.count(kind) for kind in sorted(set(kinds))}
+        self._mixer = DelayedMixer(_mixer(max(len(self._counts), 1)), self._delay)
+
+    def mix(self, shares: Shares) -> np.ndarray:
+        """Return the forecasts of the forest, float64 [n, K]."""
+        return self._mixer.mix(self._inputs(shares))
+
+    def mix_and_step(self, shares: Shares, y: np.ndarray, w: np.ndarray) -> np.ndarray:
+        """Return the forecasts of the rows that come next, and learn their labels.
+
+        Parameters
+        ----------
+        shares : Shares
+        y : float64 [n]
+            Classes.
+        w : float64 [n] or [0]
+            Weights > 0, or none for weights of one.
+        """
+        inputs = self._inputs(shares)
+        mixed = np.empty(inputs.shape[1:])
+        for part, is_end in cut_blocks(self.position, len(y), self._delay):
+            own = w[part] if len(w) else w
+            mixed[part] = self._mixer.mix_and_step(inputs[:, part], y[part], own)
+            if is_end:
+                self._mixer.end_block()
+        self.position += len(y)
+        return mixed
+
+    def _inputs(self, shares: Shares) -> np.ndarray:
+        """Return means, float64 [G, n, K], of members by kind, of permanent trees, of members."""
+        n_all = sum(self._counts.values())
+        means = [shares[kind] / (count * ONE) for kind, count in self._counts.items()]
+        everyone = sum(shares[kind] for kind in self._counts)
+        return np.stack([*means, shares[PERMANENT] / (n_all * ONE), everyone / (n_all * ONE)])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what it has learned."""
+        return {"position": self.position, **self._mixer.to_json()}
+
+    def take_json(self, stored: Any, position: int | None = None) -> None:
+        """Take over what :meth:`to_json` wrote, after ``position`` rows if that is known.
+
+        Raises
+        ------
+        CorruptError
+            If it is not that of such a guard.
+        """
+        found = stored.get("position") if isinstance(stored, dict) else None
+        is_count = isinstance(found, int) and 0 <= found <= 2**53
+        if not is_count or found != (found if position is None else position):
+            expected = "some" if position is None else f"{position}"
+            raise CorruptError(
+                f"a guard should have the weights after {expected} rows, found {str(stored)[:80]}"
+            )
+        self._mixer.take_json(stored)
+        self.position = int(found or 0)
+
+
+def _mixer(n_kinds: int) -> Mixer:
+    """Return the mixer of a guard of so many kinds of members."""
+    permanent, everyone = n_kinds, n_kinds + 1
+    some = (*range(n_kinds), permanent)
+    equal = (*(1.0 / n_kinds,) * n_kinds, 0.0)
+    return Mixer(
+        n_kinds + 2,
+        [
+            Expert((everyone,), (1.0,), _POWER_RATE),
+            *(Expert(some, equal, rate) for rate in _KIND_RATES),
+            Expert((permanent,), (1.0,), _POWER_RATE),
+            Expert((permanent,), (1.0,), 0.0),
+        ],
+    )
