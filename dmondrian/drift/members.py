@@ -209,13 +209,13 @@ class Members(Forest):
                 own = weights[part] if len(weights) else weights
                 with alone():
                     try:
-                        told = learn(prepared[part], y[part], own, n_threads)
+                        answer = learn(prepared[part], y[part], own, n_threads)
                         if self.delay > 1 and is_end and part.stop == block.stop:
                             self._end_block(n_threads)
                     except BaseException:
                         self.store.is_torn = True
                         raise
-                yield told
+                yield answer
 
     def _settle(self, shares: Shares, y: np.ndarray, w: np.ndarray) -> Any:
         """Return what becomes of the shares of rows whose labels are ``y``: nothing here."""
@@ -241,9 +241,9 @@ class Members(Forest):
             of_members[i] = member.mixer.mix_and_step(inputs, y, w)
 
         run_threads(learn, range(len(self.members)), n_threads)
-        told = self._settle(self._shares(permanent, of_members), y, w)
+        answer = self._settle(self._shares(permanent, of_members), y, w)
         self.position += len(y)
-        return told
+        return answer
 
     def _learn_permanent(
         self, X: PreparedRows, y: np.ndarray, w: np.ndarray, n_threads: int
@@ -265,11 +265,11 @@ class Members(Forest):
     def _wait(self, X: PreparedRows, y: np.ndarray, w: np.ndarray, n_threads: int) -> Any:
         """Forecast rows of a block, by the state before it; let them wait for its end."""
         permanent, of_members = self._forecast(X, n_threads, (y, w))
-        told = self._settle(self._shares(permanent, of_members), y, w)
+        answer = self._settle(self._shares(permanent, of_members), y, w)
         more = Waiting(X.values, y, w if len(w) else np.ones(len(y)))
         both = zip(self.waiting, more, strict=True)
         self.waiting = Waiting(*(np.concatenate(pair) for pair in both))
-        return told
+        return answer
 
     def _end_block(self, n_threads: int) -> None:
         """Let trees learn the rows that wait; use the weights of mixtures that know them."""
