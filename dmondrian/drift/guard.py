@@ -31,6 +31,7 @@ Shares = dict[int, np.ndarray]
 """Forecasts summed as whole numbers, int64 [n, K], by kind of member, and of permanent trees."""
 
 PERMANENT = -1  # key of the permanent trees' shares
+MOST_SHARES = 1 + len(KINDS)  # of a row, each of K numbers
 _POWER_RATE, _KIND_RATES = 0.003, (0.001, 0.004)  # of the guard's experts
 
 

@@ -185,7 +185,7 @@ class AMFClassifier(ForestClassifier):
     A covering tree takes 16 MiB at most, so that a member is bounded, whatever the number of rows
     and classes: then its cells are split no more. ``nodes``, ``weighted_depth`` and
     ``feature_importances_`` are of the trees that never forget. Such forests cannot be
-    exported to ONNX, merged, grown or trained on a cluster.
+    exported to ONNX, merged or grown.
 
     References
     ----------
@@ -304,11 +304,6 @@ class AMFClassifier(ForestClassifier):
     def _check_run(self) -> None:
         super()._check_run()
         self._check_drift()
-        if self.drift is not None:
-            raise ParameterError(
-                f"drift={self.drift!r} is not trained on a cluster: leave it out of the job, or "
-                "fit the estimator on arrays"
-            )
 
     def _new_forest(self, n_features: int, n_classes: int) -> Forest:
         self._check_drift()

@@ -16,7 +16,7 @@ from dmondrian import AMFClassifier
 from dmondrian.checkpoint import decode_forest, encode_forest
 from dmondrian.drift.drift_forest import DriftForest, forest_from_state
 from dmondrian.drift.drift_state import packed
-from dmondrian.errors import CorruptError, DMondrianError, ParameterError
+from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.export.plain_trees import plain_trees
 from dmondrian.forest.forest import Forest
 from tests.drift.streams import switching
@@ -161,8 +161,6 @@ def test_what_needs_sums_over_trees_is_refused_with_the_reason() -> None:
         model.forest_.predict_sums(X)
     with pytest.raises(ParameterError, match="cannot be joined"):
         DriftForest.join([])
-    with pytest.raises(DMondrianError, match="cluster"):
-        model._check_run()
 
 
 def test_parameters_that_were_set_since_do_not_change_the_forest() -> None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from dmondrian.checkpoint.summary import Summary
+    from dmondrian.drift.guard import Shares
     from dmondrian.prequential.forecasts import Summed
     from dmondrian.prequential.stream_sample import Sampled
 
@@ -62,11 +63,17 @@ class BlockAnswer:
 
     start: int  # position of the first row
     total: Summed | None = None  # forecasts [n, K] summed over the shard's trees
+    shares: Shares | None = None  # forecasts by kind of member, of rows of positive weight
     sampled: Sampled | None = None  # forecasts of a sample of rows, summed as integers
     y: np.ndarray | None = None  # float64 [n]
     weight: np.ndarray | None = None  # float64 [n]
     counts: dict[str, int] = field(default_factory=dict)  # values clipped, unseen, dropped
     next_sums: np.ndarray | None = None  # float64 [m, k], predictions of the next mini-batch
+
+    @property
+    def has_forecasts(self) -> bool:
+        """Whether rows were forecast."""
+        return self.total is not None or self.shares is not None
 
 
 OK = "ok"  # done, now or in an earlier call of the same order

@@ -66,7 +66,9 @@ def learn_block(chunk: Chunk, shard: Shard, prepared: PreparedChunk, order: Step
     assert about.y is not None  # as prepared
     forest, rows = shard.forest, (X, about.y, about.weight)
     answer = BlockAnswer(first)
-    if order.forecasts:
+    if order.forecasts and forest.parameters.follows_stream:
+        answer.shares = forest.share_and_learn(*rows, n_threads=order.n_threads)
+    elif order.forecasts:
         answer.total, answer.sampled = forecast_and_learn_all(
             forest, *rows, order.n_threads, position=first, n_trees=shard.n_trees,
             samples=order.samples, dropped=about.dropped,
