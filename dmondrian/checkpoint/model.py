@@ -138,7 +138,8 @@ def load_model(url: str | os.PathLike[str]) -> tuple[Forest, dict[str, Any], Man
     if forest.parameters.follows_stream and manifest.metrics.get(GUARD) is not None:  # as above
         from dmondrian.drift.drift_forest import DriftForest
 
-        forest = DriftForest.of(forest, manifest.metrics[GUARD])
+        members: Any = forest
+        forest = DriftForest.of(members, manifest.metrics[GUARD])
     return forest, model_json, manifest
 
 

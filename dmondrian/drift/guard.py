@@ -78,10 +78,15 @@ class Guard:
 
     def __init__(self, parameters: ForestParameters, numbers: Iterable[int]) -> None:
         assert parameters.drift is not None  # as documented
+        self._about = parameters, tuple(numbers)
         self._delay, self.position = parameters.drift.delay, 0
-        kinds = [number % len(KINDS) for number in numbers]
+        kinds = [number % len(KINDS) for number in self._about[1]]
         self._counts = {kind: kinds.count(kind) for kind in sorted(set(kinds))}
         self._mixer = DelayedMixer(_mixer(max(len(self._counts), 1)), self._delay)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Be copied and pickled as JSON: kernels take arrays of a new one alone."""
+        return guard_of, (*self._about, self.to_json())
 
     def mix(self, shares: Shares) -> np.ndarray:
         """Return the forecasts of the forest, float64 [n, K]."""
@@ -136,6 +141,19 @@ class Guard:
             )
         self._mixer.take_json(stored)
         self.position = int(found or 0)
+
+
+def guard_of(parameters: ForestParameters, numbers: Iterable[int], stored: Any) -> Guard:
+    """Return the guard of a forest of members of these numbers, from its JSON.
+
+    Raises
+    ------
+    CorruptError
+        If it is not that of such a guard.
+    """
+    guard = Guard(parameters, numbers)
+    guard.take_json(stored)
+    return guard
 
 
 def _mixer(n_kinds: int) -> Mixer:

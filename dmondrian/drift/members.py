@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,6 +40,13 @@ from dmondrian.tree import nodes
 
 _MOST_ROWS, _LEAST_ROWS, _MOST_NUMBERS = 1024, 32, 2**20  # of a piece: rows, inputs of a member
 _NONE = np.empty(0)
+
+
+class Forecast(NamedTuple):
+    """What members forecast of rows."""
+
+    shares: Shares
+    of_members: np.ndarray  # float64 [T, n, K]
 
 
 class Members(Forest):
@@ -140,6 +147,22 @@ class Members(Forest):
         return Waiting(np.empty((0, self.parameters.n_features), np.float32), _NONE, _NONE)
 
     @property
+    def covering_trees(self) -> list[nodes.Tree]:
+        """The trees that are alive around the permanent ones."""
+        return [
+            tree
+            for member in self.members
+            for tree, birth in zip(member.trees, member.births.tolist(), strict=True)
+            if birth >= 0
+        ]
+
+    @property
+    def n_nodes(self) -> int:
+        """Nodes in use over all trees."""
+        covering = sum(int(tree.head_i[nodes.N_NODES]) for tree in self.covering_trees)
+        return super().n_nodes + covering
+
+    @property
     def n_bytes(self) -> int:
         """Bytes of memory held by all trees."""
         return super().n_bytes + sum(member.n_bytes for member in self.members)
@@ -154,6 +177,10 @@ class Members(Forest):
         ParameterError
             If no row was learned.
         """
+        return self.share_each(X, n_threads).shares
+
+    def share_each(self, X: np.ndarray | PreparedRows, n_threads: int = 1) -> Forecast:
+        """Return what :meth:`share` does, and what each member forecast."""
         self.store.check_whole()
         if not self.position and len(self.waiting.y):
             raise ParameterError(
@@ -162,8 +189,10 @@ class Members(Forest):
             )
         self.predictor.check_learned()
         rows = self.prepare(X)
+        none = np.empty((len(self.members), 0, self.parameters.n_classes))
         parts = [self._forecast(rows[part], n_threads) for part in self._pieces(len(rows))]
-        return self._joined([self._shares(*part) for part in parts])
+        of_members = np.concatenate([none, *(part[1] for part in parts)], axis=1)
+        return Forecast(self._joined([self._shares(*part) for part in parts]), of_members)
 
     def share_and_learn(
         self,
