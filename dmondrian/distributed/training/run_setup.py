@@ -30,6 +30,9 @@ NOTED = {"is_remark": True}
 MOST_SHARDS = 12
 """Default number of shards: enough to spread over a small cluster, few enough to share reads."""
 
+MOST_SHARDS_OF_MEMBERS = 64
+"""The same for a forest that follows the stream: each of its trees has ten or so around it."""
+
 IN_MEMORY = (
     "a run reads its rows again where it goes on, and on other machines, so write them as Parquet "
     "(pandas: frame.to_parquet(path)) and give the path, or as a Dask collection; to learn them "
@@ -123,7 +126,9 @@ def prepare_run(
         _log.info(note, extra=NOTED)
     if on_plan is not None:
         on_plan(plan)
-    about = {**_about(estimator, began, url), **_trees(estimator, **run_options)}
+    about = _about(estimator, began, url)
+    most = MOST_SHARDS_OF_MEMBERS if follows_stream(about["parameters"]) else MOST_SHARDS
+    about |= _trees(estimator, most, **run_options)
     if run_options["n_shards"] is None:
         about["shards"] = _stored_shards(url, about["shards"])
     try:
@@ -222,12 +227,12 @@ def _known_then(params: dict[str, Any], defaults: dict[str, Any], url: str) -> d
 
 
 def _trees(
-    estimator: Any, n_shards: int | None, first_tree: int, progressive: bool
+    estimator: Any, most: int, n_shards: int | None, first_tree: int, progressive: bool
 ) -> dict[str, Any]:
-    """Return the entries of run.json about trees."""
+    """Return the entries of run.json about trees; ``most`` are the shards by default."""
     n_trees = int(estimator.n_estimators)
     if n_shards is None:
-        n_shards = min(n_trees, MOST_SHARDS)
+        n_shards = min(n_trees, most)
     if isinstance(n_shards, bool) or not 1 <= n_shards <= n_trees:
         raise ParameterError(f"n_shards is {n_shards!r}; expected 1 to {n_trees}, the trees")
     if isinstance(first_tree, bool) or not 0 <= first_tree < MOST_TREES:
