@@ -7,7 +7,7 @@ members, by more than the price of its weights.
 Members do not know of it, so what they forecast may be added up in any order, as whole numbers, on
 as many machines as hold them (:data:`Shares`), and the guard is stepped later, row by row.
 
-Relies on :mod:`dmondrian.drift.delayed_mixer`. Promises that its weights are a pure function of the
+Relies on :mod:`dmondrian.drift.mixer`. Promises that its weights are a pure function of the
 shares, labels and weights of rows in order, whatever the cuts between calls.
 
 Shapes: n rows, K classes, G inputs.
@@ -15,14 +15,14 @@ Shapes: n rows, K classes, G inputs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from dmondrian.drift.delayed_mixer import DelayedMixer, cut_blocks
 from dmondrian.drift.member import KINDS
-from dmondrian.drift.mixer import Expert, Mixer
+from dmondrian.drift.mixer import Expert, Mixer, cut_blocks
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.ensemble.sums.exact_sums import ONE, whole_shares
 from dmondrian.errors import CorruptError
@@ -32,7 +32,8 @@ Shares = dict[int, np.ndarray]
 
 PERMANENT = -1  # key of the permanent trees' shares
 MOST_SHARES = 1 + len(KINDS)  # of a row, each of K numbers
-_POWER_RATE, _KIND_RATES = 0.003, (0.001, 0.004)  # of the guard's experts
+_POWER_RATE, _KIND_RATES = 0.003, (0.001, 0.004)  # of the guard's experts, at a delay of 1
+_MOVING_SHARE = 0.6  # of the experts with members at first, at a delay of 1
 
 
 def shares_of(numbers: Iterable[int], permanent: np.ndarray, of_members: np.ndarray) -> Shares:
@@ -82,7 +83,7 @@ class Guard:
         self._delay, self.position = parameters.drift.delay, 0
         kinds = [number % len(KINDS) for number in self._about[1]]
         self._counts = {kind: kinds.count(kind) for kind in sorted(set(kinds))}
-        self._mixer = DelayedMixer(_mixer(max(len(self._counts), 1)), self._delay)
+        self._mixer = _mixer(max(len(self._counts), 1), self._delay)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Be copied and pickled as JSON: kernels take arrays of a new one alone."""
@@ -156,17 +157,21 @@ def guard_of(parameters: ForestParameters, numbers: Iterable[int], stored: Any) 
     return guard
 
 
-def _mixer(n_kinds: int) -> Mixer:
-    """Return the mixer of a guard of so many kinds of members."""
+def _mixer(n_kinds: int, delay: int) -> Mixer:
+    """Return the mixer of a guard of so many kinds of members.
+
+    The longer the delay, the slower its steps, and the more it begins with permanent trees alone.
+    """
     permanent, everyone = n_kinds, n_kinds + 1
     some = (*range(n_kinds), permanent)
     equal = (*(1.0 / n_kinds,) * n_kinds, 0.0)
-    return Mixer(
-        n_kinds + 2,
-        [
-            Expert((everyone,), (1.0,), _POWER_RATE),
-            *(Expert(some, equal, rate) for rate in _KIND_RATES),
-            Expert((permanent,), (1.0,), _POWER_RATE),
-            Expert((permanent,), (1.0,), 0.0),
-        ],
-    )
+    slower = math.sqrt(delay)
+    experts = [
+        Expert((everyone,), (1.0,), _POWER_RATE / slower),
+        *(Expert(some, equal, rate / slower) for rate in _KIND_RATES),
+        Expert((permanent,), (1.0,), _POWER_RATE / slower),
+        Expert((permanent,), (1.0,), 0.0),
+    ]
+    moving = _MOVING_SHARE / math.sqrt(slower)
+    shares = [moving / 3.0] * 3 + [(1.0 - moving) / 2.0] * 2
+    return Mixer(n_kinds + 2, experts, delay, shares)

@@ -19,7 +19,6 @@ from typing import NamedTuple
 import numpy as np
 
 from dmondrian.drift.covering_kernels import Covering, forecast_rows, learn_rows
-from dmondrian.drift.delayed_mixer import DelayedMixer
 from dmondrian.drift.mixer import Expert, Mixer
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.losses.discounted_kt import DiscountedKT
@@ -126,8 +125,8 @@ class Member:
         everything = tuple(range(1 + ages.n_octaves))
         equal = (1.0 / len(everything),) * len(everything)
         experts = [Expert(everything, equal, rate) for rate in RATES]
-        mixer = Mixer(len(everything), [*experts, Expert((0,), (1.0,), 0.0)])
-        self.mixer = DelayedMixer(mixer, delay)
+        experts.append(Expert((0,), (1.0,), 0.0))
+        self.mixer = Mixer(len(everything), experts, delay)
 
     @property
     def n_inputs(self) -> int:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dmondrian.drift.delayed_mixer import cut_blocks
+from dmondrian.drift.mixer import cut_blocks
 from dmondrian.drift.drift_state import Waiting, drift_state, read_header, take_state
 from dmondrian.drift.guard import Guard, Shares, joined_shares, shares_of
 from dmondrian.drift.member import Ages, Member
