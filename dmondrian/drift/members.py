@@ -24,10 +24,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dmondrian.drift.mixer import cut_blocks
 from dmondrian.drift.drift_state import Waiting, drift_state, read_header, take_state
 from dmondrian.drift.guard import Guard, Shares, joined_shares, shares_of
 from dmondrian.drift.member import Ages, Member
+from dmondrian.drift.mixer import cut_blocks
 from dmondrian.ensemble.ensemble import Ensemble
 from dmondrian.ensemble.rows.prepared_rows import PreparedRows
 from dmondrian.ensemble.settings.numeric_limits import check_weights
