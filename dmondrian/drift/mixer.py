@@ -3,8 +3,8 @@
 Labels come ``delay`` rows at a time. Rows of a block are mixed by the weights before it; others go
 through it row by row, as if each label were known at once, and their mean over the block is what
 the next one is mixed by, and begins with. Experts are believed the less the longer the delay:
-their weights take the probability of a label to the power ``delay``^-1/2, as what many rows of one
-block say is said by one state of the trees.
+their weights take the probability of a label to the power ``delay``^-1/2, as many rows of one
+block are evidence of one state of the trees.
 
 Relies on :mod:`dmondrian.drift.mixing_kernels`. Promises that no forecast knows a label of its own
 block, and that the weights are a pure function of the rows in order, whatever the cuts between

@@ -115,10 +115,10 @@ def take_logs(inputs):
 
 
 @inline
-def write_experts(logs, weights, r, told):
-    """Write what each expert forecasts of row ``r`` to ``told`` [E, K]."""
-    n_inputs, n_classes = logs.shape[0], told.shape[1]
-    for e in range(told.shape[0]):
+def write_experts(logs, weights, r, answers):
+    """Write what each expert forecasts of row ``r`` to ``answers`` [E, K]."""
+    n_inputs, n_classes = logs.shape[0], answers.shape[1]
+    for e in range(answers.shape[0]):
         if n_classes == 2:
             value = 0.0
             for g in range(n_inputs):
@@ -126,39 +126,39 @@ def write_experts(logs, weights, r, told):
             odds = exp(-2.0 * abs(value))
             likely = 1.0 / (1.0 + odds)
             first = 0 if value >= 0.0 else 1
-            told[e, first] = likely
-            told[e, 1 - first] = odds * likely
+            answers[e, first] = likely
+            answers[e, 1 - first] = odds * likely
             continue
         largest, total = -np.inf, 0.0
         for c in range(n_classes):
             value = 0.0
             for g in range(n_inputs):
                 value += weights[e, g] * logs[g, r, c]
-            told[e, c] = value
+            answers[e, c] = value
             largest = max(largest, value)
         for c in range(n_classes):
-            told[e, c] = exp(told[e, c] - largest)
-            total += told[e, c]
+            answers[e, c] = exp(answers[e, c] - largest)
+            total += answers[e, c]
         for c in range(n_classes):
-            told[e, c] /= total
+            answers[e, c] /= total
 
 
 @inline
-def step_weights(experts, logs, told, r, y, size, weights):
+def step_weights(experts, logs, answers, r, y, size, weights):
     """Take one step of ``size`` <= 1 towards label ``y`` of row ``r``."""
-    n_inputs, n_experts, n_classes = logs.shape[0], told.shape[0], told.shape[1]
+    n_inputs, n_experts, n_classes = logs.shape[0], answers.shape[0], answers.shape[1]
     total, power = 0.0, size * experts.power
     for e in range(n_experts):
-        likelihood = max(told[e, y], _LEAST)
+        likelihood = max(answers[e, y], _LEAST)
         weights.experts[e] *= likelihood if power == 1.0 else exp(power * log(likelihood))
         total += weights.experts[e]
         for g in range(n_inputs):
             if n_classes == 2:
-                slope = (2.0 * told[e, 0] if y == 1 else -2.0 * told[e, 1]) * logs[g, r, 0]
+                slope = (2.0 * answers[e, 0] if y == 1 else -2.0 * answers[e, 1]) * logs[g, r, 0]
             else:
                 slope = -logs[g, r, y]
                 for c in range(n_classes):
-                    slope += told[e, c] * logs[g, r, c]
+                    slope += answers[e, c] * logs[g, r, c]
             weights.inputs[e, g] -= experts.rates[e, g] * size * slope
     for e in range(n_experts):
         weights.experts[e] = (1.0 - experts.share) * (weights.experts[e] / total)
@@ -177,12 +177,12 @@ def add_weights(steps, size):
 
 
 @inline
-def write_mean(told, weights, out):
+def write_mean(answers, weights, out):
     """Write the mean of the experts to ``out`` [K]."""
     for c in range(out.shape[0]):
         value = 0.0
-        for e in range(told.shape[0]):
-            value += weights[e] * told[e, c]
+        for e in range(answers.shape[0]):
+            value += weights[e] * answers[e, c]
         out[c] = value
 
 
@@ -195,9 +195,9 @@ def mix_rows(weights, inputs, out):
     memory = np.empty((weights.experts.shape[0], out.shape[1]))
     take_logs(inputs)
     for r in range(out.shape[0]):
-        told = unowned(memory)
-        write_experts(inputs, weights.inputs, r, told)
-        write_mean(told, weights.experts, out[r])
+        answers = unowned(memory)
+        write_experts(inputs, weights.inputs, r, answers)
+        write_mean(answers, weights.experts, out[r])
 
 
 @kernel
@@ -212,20 +212,20 @@ def mix_and_step(experts, weights, steps, inputs, y, w, out):
     is_ahead = steps.weights.experts.shape[0] > 0
     take_logs(inputs)
     for r in range(out.shape[0]):
-        told, moved = unowned(memory), weights
-        write_experts(inputs, weights.inputs, r, told)
-        write_mean(told, weights.experts, out[r])
+        answers, moved = unowned(memory), weights
+        write_experts(inputs, weights.inputs, r, answers)
+        write_mean(answers, weights.experts, out[r])
         if is_ahead:
             moved = steps.weights
-            write_experts(inputs, moved.inputs, r, told)
+            write_experts(inputs, moved.inputs, r, answers)
         rest = min(w[r] if w.shape[0] > 0 else 1.0, np.float64(_MOST_STEPS))
         label = np.int64(y[r])
         while True:
             size = min(rest, 1.0)
-            step_weights(experts, inputs, told, r, label, size, moved)
+            step_weights(experts, inputs, answers, r, label, size, moved)
             if is_ahead:
                 add_weights(steps, size)
             rest -= size
             if rest <= 0.0:
                 break
-            write_experts(inputs, moved.inputs, r, told)
+            write_experts(inputs, moved.inputs, r, answers)
