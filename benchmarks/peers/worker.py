@@ -390,12 +390,7 @@ def in_calls(args, X, y, n_classes):
     found = np.full((len(X), n_classes), 1.0 / n_classes)
     clock = time.process_time()
     if hasattr(forest, "forecast_and_learn"):
-        first = 1 if forest.position else 0  # it waits for its block, and is forecast with it
-        past = forest.forecast_and_learn(rows, labels)
-        found[first : first + len(past)] = past
-        rest = X[first + len(past) :]  # of a block that is not full
-        if forest.position and len(rest):
-            found[first + len(past) :] = forest.predict_proba(rest)
+        found[1:] = forest.forecast_and_learn(rows, labels)
     else:
         n_trees = args.trees
         sums = forecast_and_learn_all(forest, rows, labels, position=1, n_trees=n_trees).sums

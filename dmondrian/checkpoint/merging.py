@@ -20,7 +20,7 @@ from dmondrian.checkpoint.opening import VERSIONS_KEY
 from dmondrian.checkpoint.parts import is_whole, open_whole, parts_of
 from dmondrian.checkpoint.run import Run
 from dmondrian.checkpoint.summary import total
-from dmondrian.ensemble.settings.stored_parameters import learns_jointly
+from dmondrian.ensemble.settings.stored_parameters import follows_stream, learns_jointly
 from dmondrian.errors import CheckpointError, ParameterError
 
 # What may differ between runs that belong together.
@@ -69,6 +69,12 @@ def merge(
         raise ParameterError(
             f"{sources[0].url} is of {sources[0].run_json['algorithm']}, whose trees are fitted "
             "together: those of other runs were fitted without them"
+        )
+    if follows_stream(sources[0].run_json["parameters"]):
+        raise ParameterError(
+            f"{sources[0].url} follows the stream: what its trees count was learned, row by row, "
+            "from their own forecasts alone, not from those of other runs. Train one run of all "
+            "trees"
         )
     position = _common_position(sources)
     pairs = sorted(

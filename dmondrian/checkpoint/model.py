@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # Rows learned; in a run folder this is the manifest's position, so it is not stored twice.
 ROWS_KEY = "n_seen"
-CALIBRATION = "calibration"  # entry of a manifest's metrics
+CALIBRATION, GUARD = "calibration", "guard"  # entries of a manifest's metrics
 
 
 @dataclass(frozen=True)
@@ -135,6 +135,11 @@ def load_model(url: str | os.PathLike[str]) -> tuple[Forest, dict[str, Any], Man
 
         kind = kind_of(forest.parameters.gives_label_variance)
         forest.calibration = kind.from_json(manifest.metrics[CALIBRATION])
+    if forest.parameters.follows_stream and manifest.metrics.get(GUARD) is not None:  # as above
+        from dmondrian.drift.drift_forest import DriftForest
+
+        members: Any = forest
+        forest = DriftForest.of(members, manifest.metrics[GUARD])
     return forest, model_json, manifest
 
 

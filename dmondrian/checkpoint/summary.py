@@ -20,18 +20,20 @@ from dmondrian.ensemble.feature_importances import shares_of, tree_gains, why_no
 if TYPE_CHECKING:
     from dmondrian.forest.forest import Forest
 
+_COVERING = "trees", "nodes", "memory_bytes"
 Exact = tuple[float, ...]  # a sum that no rounding has changed: floats, each rounding the rest
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Summary of the trees that a manifest names."""
+    """Summary of the trees that a manifest names; covering trees are counted among all."""
 
     nodes: int
     memory_bytes: int  # of the nodes, once they are loaded
     gains: tuple[Exact, ...] | None  # worth of the splits on each feature; None where splits have
     # no worth, or one that float64 does not hold
     parameters: Mapping[str, Any] | None = None  # in use, where run.json does not have them
+    covering: Mapping[str, int] | None = None  # trees, nodes and bytes of those that are replaced
 
     @classmethod
     def of(cls, forest: Forest) -> Summary:
@@ -41,7 +43,14 @@ class Summary:
         gains: tuple[Exact, ...] | None = None
         if why_none(forest.parameters.to_json()) is None:
             gains = _sums(zip(*(own.tolist() for own in tree_gains(forest)), strict=True))
-        return cls(int(forest.n_nodes), loaded_bytes(forest.store.trees), gains)
+        n_bytes, covering = loaded_bytes(forest.store.trees), None
+        if forest.covering_trees is not None:
+            own = loaded_bytes(forest.covering_trees)
+            n_nodes = int(forest.n_nodes) - forest.store.n_nodes
+            counts = len(forest.covering_trees), n_nodes, own
+            covering = dict(zip(_COVERING, counts, strict=True))
+            n_bytes += own
+        return cls(int(forest.n_nodes), n_bytes, gains, covering=covering)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values; floats go through JSON exactly."""
@@ -49,6 +58,8 @@ class Summary:
         values["gains"] = None if self.gains is None else [list(gain) for gain in self.gains]
         if self.parameters is not None:
             values["parameters"] = dict(self.parameters)
+        if self.covering is not None:
+            values["covering"] = dict(self.covering)
         return values
 
     @classmethod
@@ -70,8 +81,13 @@ class Summary:
             raise ValueError("gains should be lists of numbers, or null")
         if parameters is not None and not isinstance(parameters, dict):
             raise ValueError("parameters should be an object")
+        covering = values.get("covering")
+        if covering is not None:
+            is_object = isinstance(covering, dict) and set(covering) == set(_COVERING)
+            if not is_object or not all(type(n) is int and n >= 0 for n in covering.values()):
+                raise ValueError(f"covering should be counts of {', '.join(_COVERING)}, or null")
         own = None if gains is None else tuple(tuple(map(float, gain)) for gain in gains)
-        return cls(values["nodes"], values["memory_bytes"], own, parameters)
+        return cls(values["nodes"], values["memory_bytes"], own, parameters, covering)
 
     def importances(self) -> list[float] | None:
         """Return the share of each feature in the gains of all splits; zeros if none pays."""
@@ -91,7 +107,9 @@ def total(parts: Sequence[Summary | None]) -> Summary | None:
         columns = zip(*(part.gains or () for part in known), strict=True)
         gains = _sums(chain.from_iterable(column) for column in columns)
     nodes, memory = sum(p.nodes for p in known), sum(p.memory_bytes for p in known)
-    return Summary(nodes, memory, gains, known[0].parameters)
+    covering = [part.covering for part in known if part.covering is not None]
+    counts = {name: sum(own[name] for own in covering) for name in _COVERING} if covering else None
+    return Summary(nodes, memory, gains, known[0].parameters, counts)
 
 
 def _sums(columns: Iterable[Iterable[float]]) -> tuple[Exact, ...] | None:

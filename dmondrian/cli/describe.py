@@ -41,8 +41,8 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
         ("algorithm", facts["algorithm"]),
         ("rows learned", f"{facts['rows']:,}" + ("" if facts["final"] else " (unfinished)")),
         ("features", facts["features"]),
-        ("trees", about["trees"]),
-        ("nodes", f"{about['nodes']:,} ({about['nodes'] / about['trees']:,.0f} per tree)"),
+        ("trees", _trees(about)),
+        ("nodes", f"{about['nodes']:,}{_per_tree(about)}"),
         ("in memory", at_most + _bytes_and_per_node(about["memory_bytes"], about["nodes"])),
         ("stored", _bytes_and_per_node(about["stored_bytes"], about["nodes"])),
         ("on disk", f"{size(about['on_disk_bytes'])}, with all checkpoints"),
@@ -165,6 +165,7 @@ def _facts(model: str, with_importances: bool) -> dict[str, Any]:
         "no_importances": why,
         "size": {
             "trees": trees.n_trees,
+            "covering": None if summary.covering is None else dict(summary.covering),
             "nodes": summary.nodes,
             "memory_bytes": summary.memory_bytes,
             "stored_bytes": sum(int(shard["bytes"]) for shard in manifest.shards.values()),
@@ -318,6 +319,24 @@ def _is_model(text: str) -> bool:
     except CheckpointError:
         return False
     return True
+
+
+def _trees(about: Mapping[str, Any]) -> str:
+    """Return how many trees there are, and how many of all ages around them."""
+    covering = about["covering"]
+    if covering is None:
+        return str(about["trees"])
+    part = counted(covering["nodes"], "node")
+    return (
+        f"{about['trees']} that never forget, and {covering['trees']:,} of all ages that follow "
+        f"the stream, with {part} in {size(covering['memory_bytes'])}"
+    )
+
+
+def _per_tree(about: Mapping[str, Any]) -> str:
+    """Return how many nodes a tree has, where trees are alike."""
+    alike = about["covering"] is None
+    return f" ({about['nodes'] / about['trees']:,.0f} per tree)" if alike else ""
 
 
 def _bytes_and_per_node(n_bytes: int, n_nodes: int) -> str:

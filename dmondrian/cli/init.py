@@ -142,6 +142,7 @@ def _job(
         f"{_key(algorithm=algorithm)} # {ALGORITHMS[algorithm]}",
         "n_estimators = 10 # trees: more are more accurate, and take more time and memory",
         "random_state = 0 # the seed: the same job gives the same forest, byte for byte",
+        *_drift_lines(algorithm),
         "",
         "[run]",
         f"{_key(path=run)} # checkpoints, and in the end the model",
@@ -163,6 +164,16 @@ _REASONS = {
     "null_target": "leave out rows whose target is missing",
     "infinite": "put infinite numbers at the nearest finite bound of their column",
 }
+
+
+def _drift_lines(algorithm: str) -> list[str]:
+    """Return lines about streams that change, where the algorithm can follow them."""
+    if algorithm != "amf-classifier":
+        return []
+    return [
+        '# drift = "follow" # where the world changes along the rows: ten times the time',
+        "# delay = 1 # with it: rows that are predicted before the first of their labels is known",
+    ]
 
 
 def _advises_shuffle(plan: Plan) -> bool:

@@ -23,7 +23,10 @@ DOMAINS = ("range", "cube")
 # Parameters that choose a policy, and so kernels of its own, beside the domain: the products of
 # each group.
 CHOICES: dict[str, tuple[dict[str, tuple[Any, ...]], ...]] = {
-    "amf-classifier": ({"use_aggregation": (True, False), "calibrate": (False, True)},),
+    "amf-classifier": (
+        {"use_aggregation": (True, False), "calibrate": (False, True)},
+        {"drift": ("follow",)},
+    ),
     "amf-regressor": ({"use_aggregation": (True, False), "calibrate": (False, True)},),
     "generalized-mondrian-forest-classifier": (
         {},
@@ -91,6 +94,8 @@ def _kinds(
                 del choices["domain"]
             for values in itertools.product(*choices.values()):
                 chosen = dict(zip(choices, values, strict=True))
+                if chosen.get("drift") is not None and chosen["domain"] == "cube":
+                    continue  # young trees split the range of their own rows
                 if algorithm != _ON_THE_CUBE or chosen.pop("domain") == "cube":
                     yield algorithm, chosen
 
@@ -117,6 +122,9 @@ def _use(algorithm: str, chosen: dict[str, Any]) -> None:
         return
     if algorithm.startswith("mondrian-kernel"):
         _use_kernel(kind, X, chosen)
+        return
+    if chosen.get("drift") is not None:
+        _use_following(kind, X, chosen)
         return
     settings: dict[str, Any] = {}
     if algorithm not in _WITHOUT_DOMAIN:
@@ -155,6 +163,21 @@ def _use(algorithm: str, chosen: dict[str, Any]) -> None:
         forecast_and_learn_all(
             forest.forest_, X, y.astype(np.float64), w, position=len(X), n_trees=2
         )
+
+
+def _use_following(kind: Any, X: Any, chosen: dict[str, Any]) -> None:
+    """Train forests that follow the stream, with labels that come at once and in blocks."""
+    import numpy as np
+
+    y = (X[:, 0] > X[:, 1]).astype(int)
+    for delay, w in itertools.product((1, 4), (None, np.ones(len(X)))):
+        model = kind(2, delay=delay, random_state=0, **chosen).fit(X, y, sample_weight=w)
+        for _ in range(2):  # a tree of an octave of age forecasts
+            model.partial_fit(X, y, sample_weight=w)
+        model.predict(X)
+        model.predict(X[:1])
+        model.weighted_depth(X)
+        _store(model)
 
 
 def _use_kernel(kind: Any, X: Any, chosen: dict[str, Any]) -> None:

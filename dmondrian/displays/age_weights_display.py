@@ -14,10 +14,8 @@ from sklearn.utils import column_or_1d
 
 from dmondrian.displays.axes import axes_of
 from dmondrian.distributed.metrics.age_curve import age_names
+from dmondrian.drift.age_weights import cut_at_marks
 from dmondrian.errors import ParameterError
-from dmondrian.prequential.forecast_lag import marks
-
-_LEAST = 256  # fewest rows between two points
 
 
 class AgeWeightsDisplay:
@@ -72,15 +70,14 @@ class AgeWeightsDisplay:
                 f"{type(estimator).__name__} has no trees of other ages than its own: choose "
                 'drift="follow", where it has that'
             )
-        forest, rows, shares, start = clone(estimator), [], [], 0
+        forest, rows, shares = clone(estimator), [], []
         known: dict[str, Any] = {}
         if is_classifier(estimator):
             known["classes"] = np.unique(column_or_1d(y))
-        for stop in [*marks(0, len(X) - 1, _LEAST), len(X)]:
-            forest.partial_fit(X[start:stop], y[start:stop], **known)
-            rows.append(stop)
+        for part, _ in cut_at_marks(0, len(X)):
+            forest.partial_fit(X[part], y[part], **known)
+            rows.append(part.stop)
             shares.append(forest.age_weights_)
-            start = stop
         return cls(rows, shares, age_names(len(shares[0]) - 1)).plot(ax)
 
     @classmethod

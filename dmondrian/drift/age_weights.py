@@ -16,54 +16,65 @@ Shapes: T members, G = 1 + k inputs of a member: a permanent tree, then octaves 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
-from dmondrian.drift.member import KINDS, Ages
 from dmondrian.drift.mixer import Mixer
+from dmondrian.prequential.forecast_lag import marks
+
+LEAST_ROWS = 256
+"""Fewest rows between two marks."""
+
+
+def cut_at_marks(position: int, n: int) -> Iterator[tuple[slice, bool]]:
+    """Yield slices of ``n`` rows from row ``position`` on; whether weights are noted at their end.
+
+    Marks are those of the learning curve, :func:`dmondrian.prequential.forecast_lag.marks`.
+    """
+    start = 0
+    for mark in marks(position, position + n, LEAST_ROWS):
+        yield slice(start, mark - position), True
+        start = mark - position
+    if start < n:
+        yield slice(start, n), False
 
 
 def exponents_of(mixer: Mixer) -> np.ndarray:
     """Return the exponent of each input in a mixture, float64 [G]: the mean over its experts."""
-    summed = np.zeros(mixer.weights.shape[1])
-    for share, weights in zip(mixer.outer, mixer.weights, strict=True):  # in order, no BLAS
+    inputs, experts = mixer.weights
+    summed = np.zeros(inputs.shape[1])
+    for share, weights in zip(experts, inputs, strict=True):  # in order, without BLAS
         summed += share * weights
     return summed
 
 
-def age_shares(
-    of_members: np.ndarray, numbers: Sequence[int], guard: Mixer, ages: Ages, position: int,
-    delay: int = 1,
-) -> np.ndarray:  # fmt: skip
+def shares_of_ages(
+    of_members: np.ndarray, kinds: np.ndarray, of_guard: np.ndarray, n_known: int, n_young: int
+) -> np.ndarray:
     """Return the share of each age in a forest's forecasts, float64 [G], sum 1.
 
     Parameters
     ----------
     of_members : float64 [T, G]
-        Exponents of each member's inputs, see :func:`exponents_of`, by their numbers.
-    numbers : sequence of int
+        Exponents of each member's inputs, see :func:`exponents_of`.
+    kinds : int [T]
         Of the members.
-    guard : Mixer
-        Its inputs are means of members by kind, the permanent trees, and all members.
-    ages : Ages
-    position : int
-        Rows learned.
-    delay : int, default=1
-        Rows whose labels come together.
+    of_guard : float64 [kinds + 2]
+        Exponents of the guard's inputs: members by kind, permanent trees, all members.
+    n_known : int
+        Octaves of which there is a tree.
+    n_young : int
+        Youngest octaves, which are not mixed.
     """
-    kind_of = np.array(numbers) % len(KINDS)
-    kinds = sorted(set(kind_of.tolist()))
-    of_guard = exponents_of(guard)
     summed = of_guard[-1] * _mean(of_members)
     summed[0] += of_guard[-2]
-    for kind, exponent in zip(kinds, of_guard, strict=False):
-        summed += exponent * _mean(of_members[kind_of == kind])
-    for octave in range(ages.n_octaves):
-        start = 1 << (ages.first + octave)
-        if start > position or start < delay:
-            summed[0] += summed[1 + octave]
-            summed[1 + octave] = 0.0
+    for kind, exponent in zip(np.unique(kinds), of_guard[:-2], strict=True):
+        summed += exponent * _mean(of_members[kinds == kind])
+    for i in range(1, len(summed)):
+        if i <= n_young or i > n_known:
+            summed[0] += summed[i]
+            summed[i] = 0.0
     shares = np.maximum(summed, 0.0)
     whole = float(np.add.accumulate(shares)[-1])
     if not whole > 0.0:

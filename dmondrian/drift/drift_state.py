@@ -3,7 +3,8 @@
 The arrays are those of the permanent trees, then those of each member's covering trees by place, in
 one bundle: nodes have the fields of other forests, and a list ``memory`` of the statistics that
 only covering trees keep. The header is that of the permanent trees, of another format, with an
-entry ``drift`` of a version of its own. Births follow from the number of rows learned.
+entry ``drift`` of a version of its own; the guard in it is none in a shard of a run. Births follow
+from the number of rows learned.
 
 Relies on :mod:`dmondrian.forest.state`. Promises that a forest that is stored and read goes on to
 the byte, and that nothing reaches a kernel unchecked.
@@ -13,12 +14,14 @@ Shapes: m nodes, d features, K classes, S places, l levels of credit.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dmondrian.drift.member import Ages, Member
+from dmondrian.ensemble.settings.drift_settings import DriftSettings
 from dmondrian.ensemble.settings.numeric_limits import LARGEST_SCALE
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import CorruptError
@@ -27,20 +30,19 @@ from dmondrian.stats.discounted_counts import N_MEMORIES
 from dmondrian.tree import nodes
 from dmondrian.tree.box_encoding import all_numeric
 
-LARGEST_DELAY = 1024  # with 4096 a forest that never forgets was better: electricity .575 to .611
 FOLLOWING = 4  # format of a header that has an entry "drift"
-VERSION = 1  # of that entry
+VERSION = 2  # of that entry; 1 had ages and delay, raw rows that wait, mixers before the block
 _LARGEST_POSITION = 2**53
-_LARGEST_AGE = 40
 _SLACK = 1e-6  # of sums that were rounded
-_KEYS = {"version", "first", "last", "delay", "position", "guard", "members", "waiting"}
+_KEYS = {"version", "position", "guard", "members", "waiting"}
+_FIRST_KEYS = _KEYS | {"first", "last", "delay"}  # of version 1
 _MEMBER_KEYS = {"mixer", "scales", "buckets", "levels", "trees"}
 
 
 class Waiting(NamedTuple):
     """Rows of a block that is not full."""
 
-    X: np.ndarray  # float32 [n, d], as they came
+    X: np.ndarray  # float32 [n, d], prepared
     y: np.ndarray  # float64 [n]
     w: np.ndarray  # float64 [n]
 
@@ -48,13 +50,12 @@ class Waiting(NamedTuple):
 class Stored(NamedTuple):
     """A state in parts; nothing but the header was checked."""
 
-    ages: Ages
-    delay: int
     position: int
     drift: dict[str, Any]  # entry of the header
     permanent_header: dict[str, Any]
     permanent: list[dict[str, np.ndarray]]
     covering: list[Sequence[dict[str, np.ndarray]]]  # of each member, by place
+    raw: Any  # rows that wait in a state of version 1, which are to be forecast
 
 
 def drift_state(
@@ -62,7 +63,7 @@ def drift_state(
 ) -> tuple[dict[str, Any], list[dict[str, np.ndarray]]]:
     """Return header and arrays, copies, of a ``forest`` whose ``permanent`` trees have this state.
 
-    The forest is a :class:`dmondrian.drift.drift_forest.DriftForest`.
+    The forest are :class:`dmondrian.drift.members.Members`, with or without a guard.
     """
     header, trees = permanent
     bundle = [{**arrays, **_no_memory(len(arrays["left"]))} for arrays in trees]
@@ -71,15 +72,17 @@ def drift_state(
     rows = forest.waiting
     drift = {
         "version": VERSION,
-        "first": forest.ages.first,
-        "last": forest.ages.last,
-        "delay": forest.delay,
         "position": forest.position,
-        "guard": forest.guard.to_json(),
+        "guard": None if forest.guard is None else forest.guard.to_json(),
         "members": [_member_header(member) for member in forest.members],
-        "waiting": [rows.X.tolist(), rows.y.tolist(), rows.w.tolist()],
+        "waiting": [packed(rows.X), packed(rows.y), packed(rows.w)],
     }
     return {**header, "format": FOLLOWING, "drift": drift}, bundle
+
+
+def packed(numbers: np.ndarray) -> str:
+    """Return an array's bytes as text: few for many numbers, and quickly read."""
+    return base64.b64encode(numbers.astype(numbers.dtype.newbyteorder("<")).tobytes()).decode()
 
 
 def _no_memory(n_nodes: int) -> dict[str, np.ndarray]:
@@ -101,9 +104,9 @@ def _member_header(member: Member) -> dict[str, Any]:
     """Return what is known of a member beside its trees' nodes."""
     return {
         "mixer": member.mixer.to_json(),
-        "scales": member.scales.tolist(),
-        "buckets": member.buckets.tolist(),
-        "levels": member.levels.tolist(),
+        "scales": packed(member.scales),
+        "buckets": packed(member.buckets),
+        "levels": packed(member.levels),
         "trees": [
             {
                 "number": place,
@@ -123,8 +126,9 @@ def read_header(header: dict[str, Any], trees: Sequence[dict[str, np.ndarray]]) 
     CorruptError
         If the header's entry ``drift`` is not that of such a forest.
     """
-    entry = header.get("drift")
-    ages, delay, position, n = _checked_header(entry, header, len(trees))
+    header, raw = _of_newest_version(header)
+    entry = header["drift"]
+    ages, n = _checked_header(entry, header, len(trees))
     plain = {k: v for k, v in header.items() if k != "drift"} | {"format": state.FORMAT}
     permanent = [dict(arrays) for arrays in trees[:n]]
     for arrays in permanent:
@@ -133,7 +137,41 @@ def read_header(header: dict[str, Any], trees: Sequence[dict[str, np.ndarray]]) 
             raise CorruptError("permanent trees should keep no memory beside their counts")
     starts = range(n, len(trees), ages.n_places)
     covering = [trees[start : start + ages.n_places] for start in starts]
-    return Stored(ages, delay, position, entry, plain, permanent, covering)  # type: ignore[arg-type]  # checked
+    return Stored(entry["position"], entry, plain, permanent, covering, raw)
+
+
+def has_guard(header: dict[str, Any]) -> bool:
+    """Return whether the state of a header is that of a whole forest, and no shard's."""
+    entry = header.get("drift")
+    return not isinstance(entry, dict) or entry.get("guard") is not None
+
+
+def _of_newest_version(header: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+    """Return a header as this version writes it, and the rows that wait in one of version 1.
+
+    That version forecast the rows of a block at its end, and kept them as they came.
+    """
+    entry = header.get("drift")
+    version: Any = entry.get("version") if isinstance(entry, dict) else type(entry).__name__
+    if not isinstance(entry, dict) or set(entry) != {1: _FIRST_KEYS, VERSION: _KEYS}.get(version):
+        raise CorruptError(
+            f"this version reads forests that follow a stream in versions 1 and {VERSION}, this "
+            f"one is of {str(version)[:40]!r}: use the version of dmondrian that wrote it"
+        )
+    if version == VERSION:
+        return header, None
+    settings = {name: entry[name] for name in ("first", "last", "delay")}
+    guard, position = entry["guard"], entry["position"]
+    later = {
+        "version": VERSION,
+        "position": position,
+        "guard": {"position": position, **(guard if isinstance(guard, dict) else {})},
+        "members": entry["members"],
+        "waiting": ["", "", ""],
+    }
+    parameters = header.get("parameters")
+    known = {**(parameters if isinstance(parameters, dict) else {}), "drift": settings}
+    return {**header, "parameters": known, "drift": later}, entry["waiting"]
 
 
 def take_state(forest: Any, found: Stored) -> None:
@@ -145,35 +183,34 @@ def take_state(forest: Any, found: Stored) -> None:
         If it is not one that such a forest can have.
     """
     its = forest.parameters
-    if its.algorithm != "amf-classifier" or its.domain != "range" or forest.warmup is not None:
-        raise CorruptError(f"forests of {its.algorithm} on the {its.domain} do not follow a stream")
+    if its.algorithm != "amf-classifier" or forest.warmup is not None:
+        raise CorruptError(f"forests of {its.algorithm} do not follow a stream")
     if (forest.total_weight > 0.0) != (found.position > 0):
         raise CorruptError(
             f"a forest of {found.position} rows has total weight {forest.total_weight!r}"
         )
     forest.position = found.position
-    forest.guard.take_json(found.drift["guard"])
-    forest.waiting = _waiting(found.drift["waiting"], its, found.delay)
+    forest.waiting = _waiting(found.drift["waiting"], its)
+    if forest.guard is not None:
+        forest.guard.take_json(found.drift["guard"], found.position + len(forest.waiting.y))
     states = zip(forest.members, found.drift["members"], found.covering, strict=True)
     for member, entry, arrays in states:
         _fill(member, entry, arrays, its, found.position)
+    if found.raw is not None:
+        rows = _waiting(found.raw, its)
+        if len(rows.y):
+            forest.update(rows.X, rows.y, rows.w)
 
 
-def _checked_header(entry: Any, header: dict[str, Any], n_trees: int) -> tuple[Ages, int, int, int]:
-    """Return ages, delay, position and the number of members."""
-    if not isinstance(entry, dict) or set(entry) != _KEYS or entry["version"] != VERSION:
-        found = entry.get("version") if isinstance(entry, dict) else type(entry).__name__
-        raise CorruptError(
-            f"this version reads forests that follow a stream in version {VERSION}, this one is of "
-            f"{str(found)[:40]!r}: use the version of dmondrian that wrote it"
-        )
-    names = ("first", "last", "delay", "position")
-    whole = all(type(entry[name]) is int for name in names)
+def _checked_header(
+    entry: dict[str, Any], header: dict[str, Any], n_trees: int
+) -> tuple[Ages, int]:
+    """Return ages and the number of members."""
+    parameters = header.get("parameters")
+    settings = DriftSettings.from_json((parameters or {}).get("drift"))
     entries, members = header.get("trees"), entry["members"]
     if (
-        not whole
-        or not 5 <= entry["first"] <= entry["last"] <= _LARGEST_AGE
-        or not 1 <= entry["delay"] <= LARGEST_DELAY
+        type(entry["position"]) is not int
         or not 0 <= entry["position"] <= _LARGEST_POSITION
         or not isinstance(entries, list)
         or not isinstance(members, list)
@@ -182,34 +219,41 @@ def _checked_header(entry: Any, header: dict[str, Any], n_trees: int) -> tuple[A
         or any(not isinstance(one, dict) or set(one) != _MEMBER_KEYS for one in members)
     ):
         raise CorruptError("the header of a forest that follows a stream is out of range")
-    ages = Ages(entry["first"], entry["last"])
+    ages = Ages(settings.first, settings.last)
     if n_trees != len(entries) * (1 + ages.n_places):
         raise CorruptError(f"{len(entries)} members should have {ages.n_places} trees each and one")
-    return ages, entry["delay"], entry["position"], len(entries)
+    return ages, len(entries)
 
 
-def _numbers(lists: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Return lists of finite numbers as an array of this shape."""
+def _numbers(stored: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Return finite numbers of :func:`packed`, or lists of them, as an array of this shape."""
     try:
-        found = np.array(lists, np.float64)
+        if isinstance(stored, str):
+            kind = np.dtype(dtype).newbyteorder("<")
+            found = np.frombuffer(base64.b64decode(stored, validate=True), kind).reshape(shape)
+        else:
+            found = np.array(stored, np.float64)
     except (TypeError, ValueError, OverflowError):
         found = np.empty(0)
     if found.size == 0 and 0 in shape:
         found = found.reshape(shape)
     if found.shape != shape or not np.isfinite(found).all():
-        raise CorruptError(f"expected finite numbers of shape {shape}, found {str(lists)[:80]}")
+        raise CorruptError(f"expected finite numbers of shape {shape}, found {str(stored)[:80]}")
     return found.astype(dtype)
 
 
-def _waiting(lists: Any, parameters: ForestParameters, delay: int) -> Waiting:
+def _waiting(stored: Any, parameters: ForestParameters) -> Waiting:
     """Return the rows of a block that is not full."""
-    if not isinstance(lists, list) or len(lists) != 3 or not isinstance(lists[1], list):
-        raise CorruptError("rows that wait should be three lists")
-    n = len(lists[1])
+    if not isinstance(stored, list) or len(stored) != 3 or not isinstance(stored[1], (list, str)):
+        raise CorruptError("rows that wait should be three lists of numbers")
+    # A double is 8 bytes, 4 letters are 3 bytes.
+    labels = stored[1]
+    n = len(labels) if isinstance(labels, list) else len(labels) * 3 // 4 // 8
+    delay = parameters.drift.delay  # type: ignore[union-attr]  # checked
     if n >= delay:
         raise CorruptError(f"{n} rows wait for a block of {delay}")
-    X = _numbers(lists[0], (n, parameters.n_features), np.float32)
-    y, w = _numbers(lists[1], (n,), np.float64), _numbers(lists[2], (n,), np.float64)
+    X = _numbers(stored[0], (n, parameters.n_features), np.float32)
+    y, w = _numbers(stored[1], (n,), np.float64), _numbers(stored[2], (n,), np.float64)
     is_class = (y >= 0) & (y < parameters.n_classes) & (y == np.floor(y))
     if not is_class.all() or not (w > 0.0).all() or not np.isfinite(X).all():
         raise CorruptError("rows that wait should have classes as labels, and weights > 0")

@@ -90,9 +90,13 @@ class Member:
     number : int
         Of the member and of its permanent tree.
     ages : Ages
+    delay : int
+        Rows whose labels come together.
     """
 
-    def __init__(self, parameters: ForestParameters, number: int, ages: Ages) -> None:
+    def __init__(
+        self, parameters: ForestParameters, number: int, ages: Ages, delay: int = 1
+    ) -> None:
         its, d = parameters, parameters.n_features
         self.number, self.ages = number, ages
         power, floor = KINDS[number % len(KINDS)]
@@ -121,7 +125,8 @@ class Member:
         everything = tuple(range(1 + ages.n_octaves))
         equal = (1.0 / len(everything),) * len(everything)
         experts = [Expert(everything, equal, rate) for rate in RATES]
-        self.mixer = Mixer(len(everything), [*experts, Expert((0,), (1.0,), 0.0)])
+        experts.append(Expert((0,), (1.0,), 0.0))
+        self.mixer = Mixer(len(everything), experts, delay)
 
     @property
     def n_inputs(self) -> int:

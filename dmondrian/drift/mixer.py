@@ -1,24 +1,31 @@
 """The weights of a mixture of forecasts: what a member, and the forest, learn about experts.
 
-Relies on :mod:`dmondrian.drift.mixing_kernels`. Promises that the weights are a pure function of
-the rows in order, whatever the cuts between calls.
+Labels come ``delay`` rows at a time. Rows of a block are mixed by the weights before it; others go
+through it row by row, as if each label were known at once, and their mean over the block is what
+the next one is mixed by, and begins with. Experts are believed the less the longer the delay:
+their weights take the probability of a label to the power ``delay``^-1/2, as many rows of one
+block are evidence of one state of the trees.
+
+Relies on :mod:`dmondrian.drift.mixing_kernels`. Promises that no forecast knows a label of its own
+block, and that the weights are a pure function of the rows in order, whatever the cuts between
+calls.
 
 Shapes: G inputs, E experts, n rows, K classes.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Self
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from dmondrian.drift.mixing_kernels import mix_and_step, mix_rows
+from dmondrian.drift.mixing_kernels import Experts, Steps, Weights, mix_and_step, mix_rows
 from dmondrian.errors import CorruptError
 from dmondrian.tree.box_encoding import read_only
 
-SHARE = 0.0005  # of the experts' weights that is spread anew by a row
+SHARE = 0.0005  # of the experts' weights that a row moves to those at first
 LARGEST_WEIGHT = 1e9  # of an input, of a state from outside
 
 
@@ -33,31 +40,57 @@ class Expert(NamedTuple):
 class Mixer:
     """Experts on ``n_inputs`` inputs and their weights.
 
+    Parameters
+    ----------
+    n_inputs : int
+    experts : sequence of Expert
+    delay : int
+        Rows of a block.
+    shares : sequence of float or None
+        Weights of the experts at first, and those to which rows move a share; equal for None.
+
     Attributes
     ----------
-    weights : float64 [E, G]
-        Of the inputs in each expert; 0 where it does not take an input.
-    outer : float64 [E]
-        Of the experts, sum 1.
+    weights : Weights
+        That mix.
     """
 
-    def __init__(self, n_inputs: int, experts: Sequence[Expert]) -> None:
-        shape = len(experts), n_inputs
-        self.weights, self._used = np.zeros(shape), np.zeros(shape, np.bool_)
-        self._rates = read_only(np.array([expert.rate for expert in experts]))
+    def __init__(
+        self,
+        n_inputs: int,
+        experts: Sequence[Expert],
+        delay: int = 1,
+        shares: Sequence[float] | None = None,
+    ) -> None:
+        n = len(experts)
+        inputs, rates, used = np.zeros((n, n_inputs)), np.zeros((n, n_inputs)), []
         for e, expert in enumerate(experts):
-            self.weights[e, list(expert.inputs)] = expert.start
-            self._used[e, list(expert.inputs)] = True
-        self.outer = np.full(len(experts), 1.0 / len(experts))
+            inputs[e, list(expert.inputs)] = expert.start
+            rates[e, list(expert.inputs)] = expert.rate
+            used.append(np.isin(np.arange(n_inputs), expert.inputs))
+        start = np.full(n, 1.0 / n) if shares is None else np.array(shares, np.float64)
+        power = 1.0 / math.sqrt(delay)
+        self._experts = Experts(read_only(rates), read_only(start), SHARE, power)
+        self._used, self._is_delayed = np.array(used), delay > 1
+        self.weights = Weights(inputs, start.copy())
+        self._begin_block()
+
+    def _begin_block(self) -> None:
+        """Let the weights that take steps begin with those that mix."""
+        inputs, experts = self.weights
+        n = len(experts) if self._is_delayed else 0
+        ahead = Weights(inputs[:n].copy(), experts[:n].copy())
+        total = Weights(np.zeros_like(ahead.inputs), np.zeros_like(ahead.experts))
+        self._steps = Steps(ahead, total, np.zeros(1))
 
     def mix(self, inputs: np.ndarray) -> np.ndarray:
         """Return the mixture, float64 [n, K], of ``inputs`` float64 [G, n, K]."""
         out = np.empty(inputs.shape[1:])
-        mix_rows(inputs, self.weights, self.outer, self._used, out)
+        mix_rows(self.weights, np.array(inputs, order="C"), out)
         return out
 
     def mix_and_step(self, inputs: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
-        """Return what :meth:`mix` does; before the next row the weights take a step to each label.
+        """Return what :meth:`mix` does of rows of one block; take a step to each label.
 
         Parameters
         ----------
@@ -69,45 +102,77 @@ class Mixer:
         """
         out = np.empty(inputs.shape[1:])
         mix_and_step(
-            inputs, self.weights, self.outer, self._used, self._rates, SHARE, read_only(y),
+            self._experts, self.weights, self._steps, np.array(inputs, order="C"), read_only(y),
             read_only(w), out,
         )  # fmt: skip
         return out
 
-    def copy(self) -> Self:
-        """Return a mixer of the same weights, which goes on by itself."""
-        other = copy.copy(self)
-        other.weights, other.outer = self.weights.copy(), self.outer.copy()
-        return other
+    def end_block(self) -> None:
+        """Mix by the mean of the weights that went through the block."""
+        n = self._steps.n[0]
+        if n > 0.0:
+            self.weights = Weights(*(part / n for part in self._steps.total))
+        self._begin_block()
 
     def to_json(self) -> dict[str, Any]:
         """Return the weights as lists."""
-        return {"weights": self.weights.tolist(), "outer": self.outer.tolist()}
+        found = _lists(self.weights)
+        if self._is_delayed:
+            found["ahead"] = _lists(self._steps.weights)
+            found["sum"] = _lists(self._steps.total) | {"n": float(self._steps.n[0])}
+        return found
 
     def take_json(self, stored: Any) -> None:
-        """Take over the weights of :meth:`to_json`.
+        """Take over the weights of :meth:`to_json`, or those of a mixer at the end of a block.
 
         Raises
         ------
         CorruptError
             If they are not those of such a mixer.
         """
+        self.weights = self._read(stored, 1.0)
+        self._begin_block()
+        if self._is_delayed and "ahead" in stored:
+            n = stored["sum"].get("n") if isinstance(stored.get("sum"), dict) else None
+            if not isinstance(n, float) or not 0.0 <= n < math.inf:
+                raise CorruptError(f"steps of mixing weights should be a number, found {n!r}")
+            ahead, total = self._read(stored["ahead"], 1.0), self._read(stored["sum"], n)
+            self._steps = Steps(ahead, total, np.array([n]))
+
+    def _read(self, stored: Any, whole: float) -> Weights:
+        """Return the weights of lists; those of experts add up to ``whole``."""
+        shape = self.weights.inputs.shape
         try:
-            weights, outer = (np.array(stored[name], np.float64) for name in ("weights", "outer"))
+            inputs, experts = (np.array(stored[name], np.float64) for name in ("weights", "outer"))
             is_sound = (
-                weights.shape == self.weights.shape
-                and outer.shape == self.outer.shape
-                and bool((np.abs(weights) <= LARGEST_WEIGHT).all())
-                and not weights[~self._used].any()
-                and bool((outer > 0.0).all())
-                and abs(outer.sum() - 1.0) < 1e-9
+                inputs.shape == shape
+                and experts.shape == shape[:1]
+                and bool((np.abs(inputs) <= LARGEST_WEIGHT * max(whole, 1.0)).all())
+                and not inputs[~self._used].any()
+                and bool((experts > 0.0).all() if whole else not experts.any())
+                and abs(experts.sum() - whole) <= 1e-9 * whole
             )
         except (KeyError, TypeError, ValueError):
             is_sound = False
         if not is_sound:
             raise CorruptError(
-                f"mixing weights should be {self.weights.shape[0]} rows of "
-                f"{self.weights.shape[1]} numbers and as many weights of sum 1; found "
-                f"{str(stored)[:80]}"
+                f"mixing weights should be {shape[0]} rows of {shape[1]} numbers and as many "
+                f"weights of sum {whole:g}; found {str(stored)[:80]}"
             )
-        self.weights[:], self.outer[:] = weights, outer
+        return Weights(inputs, experts)
+
+
+def _lists(weights: Weights) -> dict[str, Any]:
+    return {"weights": weights.inputs.tolist(), "outer": weights.experts.tolist()}
+
+
+def cut_blocks(position: int, n: int, delay: int) -> Iterator[tuple[slice, bool]]:
+    """Yield slices of ``n`` rows from row ``position`` on, within blocks; whether one ends there.
+
+    Blocks of one row are one slice.
+    """
+    start = 0
+    while start < n:
+        stop = n if delay == 1 else min(n, start + delay - (position + start) % delay)
+        yield slice(start, stop), (position + stop) % delay == 0
+        start = stop

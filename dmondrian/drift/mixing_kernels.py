@@ -4,124 +4,228 @@ Each of E experts forecasts q_e(c) in proportion to exp(sum_g w_eg z_g(c)), z_g 
 input g less its mean over classes; its weights descend the log loss, which is convex in them, by
 steps of a rate of its own (Zinkevich, 2003; geometric mixing as in Mattern, 2013, "Linear and
 geometric mixtures"). The mixture is the mean of the experts by weights v_e, updated by the
-probability that each gave to the label, a share of them spread anew (Herbster, Warmuth, 1998).
+probability that each gave to the label, to a power, a share of them moved to what they were at
+first (Herbster, Warmuth, 1998).
+
+Where labels come many at a time the rows of a block are mixed by the weights before it, while
+other weights go through the block step by step; their mean is what the next block is mixed by
+(Polyak, Juditsky, 1992: the mean of the steps, not the last, is near what suits all rows alike).
 
 Inputs count as at least ``FLOOR``. Logarithms and exponentials are the library's own, and rows are
-taken in their order: the cuts between calls change no byte.
+taken in their order: the cuts between calls change no byte. Sums are over inputs, classes and
+experts in their order, from 0.
 
 Shapes: G inputs, E experts, n rows, K classes.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from dmondrian._numba.intrinsics import unowned
 from dmondrian._numba.jit import inline, kernel
-from dmondrian.tree.keyed_random import exp, log
+from dmondrian.tree.keyed_random import LN2_HIGH, LN2_LOW, exp, log
 
 FLOOR = 1e-5  # least probability of an input
 _LEAST = 1e-7  # least probability of an expert, where its weight is updated
 _MOST_STEPS = 16  # of a row's weight; what is beyond moves no weights
+_SQRT2 = 1.4142135623730951
+_FRACTION, _OF_ONE = np.int64((1 << 52) - 1), np.int64(1023 << 52)  # bits of a float64
+_OF_2_52, _2_52 = np.int64(1075 << 52), 2.0**52
+
+
+class Experts(NamedTuple):
+    """What experts take, and how their weights move."""
+
+    rates: np.ndarray  # float64 [E, G], of steps; 0 where an input is not taken, or a weight stays
+    start: np.ndarray  # float64 [E], weights of the experts at first, sum 1
+    share: float  # of the experts' weights that is moved to these by a row
+    power: float  # of the probability of a label by which they are multiplied
+
+
+class Weights(NamedTuple):
+    """Weights of a mixture."""
+
+    inputs: np.ndarray  # float64 [E, G]; 0 of inputs that an expert does not take
+    experts: np.ndarray  # float64 [E], sum 1
+
+
+class Steps(NamedTuple):
+    """Weights that go through a block of rows, and their sum over the steps."""
+
+    weights: Weights
+    total: Weights
+    n: np.ndarray  # float64 [1], steps, those of part of a row's weight in part
 
 
 @inline
-def write_centred_logs(inputs, r, logs):
-    """Write the logarithms of row ``r`` of ``inputs`` [G, n, K], less their means, to ``logs``."""
-    for g in range(logs.shape[0]):
+def log_of_normal(x):
+    """Return ln ``x`` as :func:`dmondrian.tree.keyed_random.log`, to the last bit.
+
+    ``x`` must not be subnormal, infinite or NaN: then no step is a jump, and loops over many
+    numbers take several at once.
+    """
+    bits = np.float64(x).view(np.int64)
+    k = np.int64((bits >> 52) | _OF_2_52).view(np.float64) - _2_52 - 1023.0
+    m = np.int64((bits & _FRACTION) | _OF_ONE).view(np.float64)
+    is_large = m > _SQRT2
+    m = m * 0.5 if is_large else m
+    k = k + 1.0 if is_large else k
+    s = (m - 1.0) / (m + 1.0)
+    z = s * s
+    tail = 1.0 / 23.0
+    tail = tail * z + 1.0 / 21.0
+    tail = tail * z + 1.0 / 19.0
+    tail = tail * z + 1.0 / 17.0
+    tail = tail * z + 1.0 / 15.0
+    tail = tail * z + 1.0 / 13.0
+    tail = tail * z + 1.0 / 11.0
+    tail = tail * z + 1.0 / 9.0
+    tail = tail * z + 1.0 / 7.0
+    tail = tail * z + 1.0 / 5.0
+    tail = tail * z + 1.0 / 3.0
+    low = 2.0 * s + (2.0 * s * z * tail + k * LN2_LOW)
+    return k * LN2_HIGH + low
+
+
+@inline
+def take_logs(inputs):
+    """Write in the place of ``inputs`` [G, n, K] their logarithms, less their means over classes.
+
+    Of two classes, half the difference and its negative.
+    """
+    n_classes = inputs.shape[2]
+    flat = inputs.reshape(-1)
+    for i in range(flat.shape[0]):
+        flat[i] = log_of_normal(max(flat[i], FLOOR))
+    if n_classes == 2:
+        for i in range(0, flat.shape[0], 2):
+            half = (flat[i] - flat[i + 1]) * 0.5
+            flat[i], flat[i + 1] = half, -half
+        return
+    for i in range(0, flat.shape[0], n_classes):
         mean = 0.0
-        for c in range(logs.shape[1]):
-            logs[g, c] = log(max(inputs[g, r, c], FLOOR))
-            mean += logs[g, c]
-        mean /= logs.shape[1]
-        for c in range(logs.shape[1]):
-            logs[g, c] -= mean
+        for c in range(n_classes):
+            mean += flat[i + c]
+        mean /= n_classes
+        for c in range(n_classes):
+            flat[i + c] -= mean
 
 
 @inline
-def write_experts(logs, weights, used, experts):
-    """Write what each expert forecasts to ``experts`` [E, K]; ``used`` bool [E, G]."""
-    for e in range(experts.shape[0]):
-        largest = -np.inf
-        for c in range(experts.shape[1]):
+def write_experts(logs, weights, r, answers):
+    """Write what each expert forecasts of row ``r`` to ``answers`` [E, K]."""
+    n_inputs, n_classes = logs.shape[0], answers.shape[1]
+    for e in range(answers.shape[0]):
+        if n_classes == 2:
             value = 0.0
-            for g in range(logs.shape[0]):
-                if used[e, g]:
-                    value += weights[e, g] * logs[g, c]
-            experts[e, c] = value
+            for g in range(n_inputs):
+                value += weights[e, g] * logs[g, r, 0]
+            odds = exp(-2.0 * abs(value))
+            likely = 1.0 / (1.0 + odds)
+            first = 0 if value >= 0.0 else 1
+            answers[e, first] = likely
+            answers[e, 1 - first] = odds * likely
+            continue
+        largest, total = -np.inf, 0.0
+        for c in range(n_classes):
+            value = 0.0
+            for g in range(n_inputs):
+                value += weights[e, g] * logs[g, r, c]
+            answers[e, c] = value
             largest = max(largest, value)
-        total = 0.0
-        for c in range(experts.shape[1]):
-            experts[e, c] = exp(experts[e, c] - largest)
-            total += experts[e, c]
-        for c in range(experts.shape[1]):
-            experts[e, c] /= total
+        for c in range(n_classes):
+            answers[e, c] = exp(answers[e, c] - largest)
+            total += answers[e, c]
+        for c in range(n_classes):
+            answers[e, c] /= total
 
 
 @inline
-def step_weights(logs, experts, used, rates, share, y, size, weights, outer):
-    """Take one step of ``size`` <= 1 towards label ``y``."""
-    n_experts, total = experts.shape[0], 0.0
+def step_weights(experts, logs, answers, r, y, size, weights):
+    """Take one step of ``size`` <= 1 towards label ``y`` of row ``r``."""
+    n_inputs, n_experts, n_classes = logs.shape[0], answers.shape[0], answers.shape[1]
+    total, power = 0.0, size * experts.power
     for e in range(n_experts):
-        likelihood = max(experts[e, y], _LEAST)
-        outer[e] *= likelihood if size == 1.0 else exp(size * log(likelihood))
-        total += outer[e]
-        if rates[e] > 0.0:
-            for g in range(logs.shape[0]):
-                if used[e, g]:
-                    slope = -logs[g, y]
-                    for c in range(logs.shape[1]):
-                        slope += experts[e, c] * logs[g, c]
-                    weights[e, g] -= rates[e] * size * slope
+        likelihood = max(answers[e, y], _LEAST)
+        weights.experts[e] *= likelihood if power == 1.0 else exp(power * log(likelihood))
+        total += weights.experts[e]
+        for g in range(n_inputs):
+            if n_classes == 2:
+                slope = (2.0 * answers[e, 0] if y == 1 else -2.0 * answers[e, 1]) * logs[g, r, 0]
+            else:
+                slope = -logs[g, r, y]
+                for c in range(n_classes):
+                    slope += answers[e, c] * logs[g, r, c]
+            weights.inputs[e, g] -= experts.rates[e, g] * size * slope
     for e in range(n_experts):
-        outer[e] = (1.0 - share) * outer[e] / total + share / n_experts
+        weights.experts[e] = (1.0 - experts.share) * (weights.experts[e] / total)
+        weights.experts[e] += experts.share * experts.start[e]
 
 
 @inline
-def write_mean(experts, outer, out):
+def add_weights(steps, size):
+    """Add the weights that go through a block to their sum."""
+    weights, total = steps.weights, steps.total
+    for e in range(weights.experts.shape[0]):
+        total.experts[e] += size * weights.experts[e]
+        for g in range(weights.inputs.shape[1]):
+            total.inputs[e, g] += size * weights.inputs[e, g]
+    steps.n[0] += size
+
+
+@inline
+def write_mean(answers, weights, out):
     """Write the mean of the experts to ``out`` [K]."""
     for c in range(out.shape[0]):
         value = 0.0
-        for e in range(experts.shape[0]):
-            value += outer[e] * experts[e, c]
+        for e in range(answers.shape[0]):
+            value += weights[e] * answers[e, c]
         out[c] = value
 
 
 @kernel
-def mix_rows(inputs, weights, outer, used, out):
+def mix_rows(weights, inputs, out):
     """Write the mixture of ``inputs`` float64 [G, n, K] to ``out`` [n, K]. O(n K E G).
 
-    ``weights`` float64 [E, G], ``outer`` [E]; expert e takes the inputs where ``used`` bool [E, G].
+    ``inputs`` is written to.
     """
-    n_inputs, n_experts, n_classes = inputs.shape[0], outer.shape[0], out.shape[1]
-    memory, shares = np.empty((n_inputs, n_classes)), np.empty((n_experts, n_classes))
+    memory = np.empty((weights.experts.shape[0], out.shape[1]))
+    take_logs(inputs)
     for r in range(out.shape[0]):
-        logs, experts = unowned(memory), unowned(shares)
-        write_centred_logs(inputs, r, logs)
-        write_experts(logs, weights, used, experts)
-        write_mean(experts, outer, out[r])
+        answers = unowned(memory)
+        write_experts(inputs, weights.inputs, r, answers)
+        write_mean(answers, weights.experts, out[r])
 
 
 @kernel
-def mix_and_step(inputs, weights, outer, used, rates, share, y, w, out):
-    """Write each row's mixture to ``out`` [n, K], then let the weights take a step to its label.
+def mix_and_step(experts, weights, steps, inputs, y, w, out):
+    """Write each row's mixture to ``out`` [n, K], then take a step to its label.
 
-    ``rates`` float64 [E] are of steps, 0 for weights that stay; ``y`` float64 [n] are classes and
-    ``w`` [n] or [0] weights > 0: a weight of so many steps is taken in as many, up to 16.
+    Where ``steps`` has no weights those that mix take the steps; else its weights do, and are added
+    up. ``y`` float64 [n] are classes and ``w`` [n] or [0] weights > 0: a weight of so many steps is
+    taken in as many, up to 16. ``inputs`` float64 [G, n, K] is written to.
     """
-    n_inputs, n_experts, n_classes = inputs.shape[0], outer.shape[0], out.shape[1]
-    memory, shares = np.empty((n_inputs, n_classes)), np.empty((n_experts, n_classes))
+    memory = np.empty((weights.experts.shape[0], out.shape[1]))
+    is_ahead = steps.weights.experts.shape[0] > 0
+    take_logs(inputs)
     for r in range(out.shape[0]):
-        logs, experts = unowned(memory), unowned(shares)
-        write_centred_logs(inputs, r, logs)
-        write_experts(logs, weights, used, experts)
-        write_mean(experts, outer, out[r])
+        answers, moved = unowned(memory), weights
+        write_experts(inputs, weights.inputs, r, answers)
+        write_mean(answers, weights.experts, out[r])
+        if is_ahead:
+            moved = steps.weights
+            write_experts(inputs, moved.inputs, r, answers)
         rest = min(w[r] if w.shape[0] > 0 else 1.0, np.float64(_MOST_STEPS))
         label = np.int64(y[r])
         while True:
             size = min(rest, 1.0)
-            step_weights(logs, experts, used, rates, share, label, size, weights, outer)
+            step_weights(experts, inputs, answers, r, label, size, moved)
+            if is_ahead:
+                add_weights(steps, size)
             rest -= size
             if rest <= 0.0:
                 break
-            write_experts(logs, weights, used, experts)
+            write_experts(inputs, moved.inputs, r, answers)

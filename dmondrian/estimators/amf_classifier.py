@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dmondrian.drift.drift_forest import DriftForest
-from dmondrian.drift.drift_state import LARGEST_DELAY
+from dmondrian.ensemble.settings.drift_settings import LARGEST_DELAY, DriftSettings
 from dmondrian.ensemble.settings.numeric_limits import LARGEST_ALPHA, LEAST_ALPHA
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ParameterError
@@ -188,7 +188,7 @@ class AMFClassifier(ForestClassifier):
     A covering tree takes 16 MiB at most, so that a member is bounded, whatever the number of rows
     and classes: then its cells are split no more. ``nodes``, ``weighted_depth`` and
     ``feature_importances_`` are of the trees that never forget. Such forests cannot be
-    exported to ONNX, merged, grown or trained on a cluster.
+    exported to ONNX, merged or grown.
 
     References
     ----------
@@ -273,6 +273,7 @@ class AMFClassifier(ForestClassifier):
             learning_rate=1.0 if self.learning_rate == "auto" else float(self.learning_rate),
             charge_opening=self.charge_opening != "auto" and bool(self.charge_opening),
             split_pure=bool(self.split_pure),
+            drift=None if self.drift is None else DriftSettings(delay=int(self.delay)),
         )
 
     def _auto_settings(self, n_features: int, n_classes: int) -> tuple[str, ...]:
@@ -306,11 +307,6 @@ class AMFClassifier(ForestClassifier):
     def _check_run(self) -> None:
         super()._check_run()
         self._check_drift()
-        if self.drift is not None:
-            raise ParameterError(
-                f"drift={self.drift!r} is not trained on a cluster: leave it out of the job, or "
-                "fit the estimator on arrays"
-            )
 
     def _new_forest(self, n_features: int, n_classes: int) -> Forest:
         self._check_drift()
@@ -320,7 +316,7 @@ class AMFClassifier(ForestClassifier):
         check_memory(parameters, int(self.n_estimators))
         self._begun_with = self._lasting_params()
         self.__dict__.pop("_is_of_run", None)
-        return DriftForest(parameters, range(self.n_estimators), delay=int(self.delay))
+        return DriftForest(parameters, range(self.n_estimators))
 
     def _mean_prediction(self, X: Any) -> np.ndarray:
         with self._turns.reading():

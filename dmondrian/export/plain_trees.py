@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from dmondrian.drift.drift_forest import DriftForest
 from dmondrian.ensemble.predictor.predictor_kernels import FrozenTree
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ParameterError
@@ -58,11 +57,12 @@ def plain_trees(estimator: Any) -> list[PlainTree]:
     with one_state(estimator):
         forest = estimator.forest_
         parameters = forest.parameters
-        if isinstance(forest, DriftForest):
+        if parameters.follows_stream:
             raise ParameterError(
-                'a forest with drift="follow" mixes logarithms of what trees of all ages forecast '
-                "by weights of its own, which no tree ensemble of ONNX does: fit with drift=None "
-                "to export"
+                'a forest with drift="follow" mixes what trees of all ages forecast by weights of '
+                "its own, which no tree ensemble does, neither of ONNX nor of "
+                "shap.TreeExplainer: fit with drift=None to export; shap.Explainer takes any "
+                "function, such as predict_proba"
             )
         _check_leafwise(parameters)
         forest.check_learned()

@@ -83,6 +83,11 @@ class Forest(Ensemble):
         """Whether its trees alone learn a row and predict it, as :class:`SingleRow` has them do."""
         return True
 
+    @property
+    def covering_trees(self) -> list[nodes.Tree] | None:
+        """Trees that follow the stream, and are replaced when they are old; None for no such."""
+        return None
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Be copied and pickled as the state: trees are views of memory that no copy shares."""
         header, trees = self.state()

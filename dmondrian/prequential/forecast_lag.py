@@ -55,6 +55,8 @@ def delay_of(parameters: ForestParameters) -> int:
 
     It is the most from the last row that the forecast of a row knows to that row.
     """
+    if parameters.drift is not None:
+        return parameters.drift.delay
     kind = kind_of(parameters)
     if kind == BATCHES:
         return parameters.joint.batch_size

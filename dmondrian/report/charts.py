@@ -94,6 +94,47 @@ def line_chart(
     return _svg("".join(parts), f"{', '.join(line.name for line in lines)} against {x_name}")
 
 
+def area_chart(
+    names: Sequence[str],
+    points: Sequence[tuple[float, Sequence[float]]],
+    x_name: str,
+    x_format: Format,
+) -> Markup:
+    """Return areas upon each other, the first name on top: shares, of sum 1 at each point.
+
+    Parameters
+    ----------
+    names : sequence of str
+    points : sequence of (float, sequence of float)
+        Place on the horizontal axis, and the share of each name there.
+    x_name : str
+    x_format : callable
+    """
+    if len(points) < 2:
+        return Markup()
+    xs = [x for x, _ in points]
+    scale_x = _Scale(xs[0], xs[-1], _LEFT, WIDTH - _RIGHT)
+    scale_y = _Scale(0.0, 1.0, HEIGHT - _BOTTOM, _TOP)
+    parts, above = [], [1.0] * len(points)
+    for number, name in enumerate(names):
+        below = [top - shares[number] for top, (_, shares) in zip(above, points, strict=True)]
+        there = "L".join(
+            f"{scale_x(x):.1f} {scale_y(y):.1f}" for x, y in zip(xs, above, strict=True)
+        )
+        back = "L".join(
+            f"{scale_x(x):.1f} {scale_y(max(y, 0.0)):.1f}"
+            for x, y in zip(reversed(xs), reversed(below), strict=True)
+        )
+        last = f"{points[-1][1][number]:.0%}"
+        parts.append(
+            f'<path class="a{number} area" d="M{there}L{back}Z">'
+            f"<title>{escape(name)}: {last} at the end</title></path>"
+        )
+        above = below
+    parts.append(_axes(scale_x, scale_y, x_name, x_format, lambda value: f"{value:.0%}"))
+    return _svg("".join(parts), f"shares of {', '.join(names)} against {x_name}")
+
+
 def bar_chart(bars: Sequence[tuple[str, float]], y_format: Format) -> Markup:
     """Return horizontal bars with their names, the first on top."""
     if not bars:

@@ -19,6 +19,7 @@ class Figure(NamedTuple):
     title: str
     chart: Markup
     series: tuple[str, ...] = ()  # names for a key, where there are several
+    colours: str = "s"  # first letter of the key's classes
 
 
 def render(template: str, **values: Any) -> Markup:

@@ -6,25 +6,23 @@ import numpy as np
 import pytest
 
 from dmondrian import AMFClassifier
-from dmondrian.drift.age_weights import age_shares, exponents_of
-from dmondrian.drift.drift_forest import DriftForest, make_guard
+from dmondrian.drift.age_weights import cut_at_marks, exponents_of, shares_of_ages
+from dmondrian.drift.drift_forest import DriftForest
 from dmondrian.drift.member import KINDS, Ages
 from dmondrian.drift.mixer import Expert, Mixer
 from tests.drift.streams import switching
 from tests.drift.test_drift_forest import forest_of
 
-AGES = Ages(5, 7)
-
 
 def slow_shares(forest: DriftForest) -> list[float]:
     """The sum over the ways from a tree through member, expert and guard, of their weights."""
-    n_inputs, guard = 1 + forest.ages.n_octaves, forest.guard
+    n_inputs, guard = 1 + forest.ages.n_octaves, forest.guard._mixer.weights
     total = [0.0] * n_inputs
     numbers = forest.tree_numbers.tolist()
     kinds = sorted({number % len(KINDS) for number in numbers})
-    for e in range(len(guard.outer)):
+    for e in range(len(guard.experts)):
         for g, group in enumerate([*kinds, "permanent", "everyone"]):
-            weight = guard.outer[e] * guard.weights[e, g]
+            weight = guard.experts[e] * guard.inputs[e, g]
             if group == "permanent":
                 total[0] += weight
                 continue
@@ -32,14 +30,14 @@ def slow_shares(forest: DriftForest) -> list[float]:
                 n for n in range(len(numbers)) if group in ("everyone", numbers[n] % len(KINDS))
             ]
             for n in some:
-                mixer = forest.members[n].mixer
-                for expert in range(len(mixer.outer)):
+                mixer = forest.members[n].mixer.weights
+                for expert in range(len(mixer.experts)):
                     for i in range(n_inputs):
-                        own = mixer.outer[expert] * mixer.weights[expert, i]
+                        own = mixer.experts[expert] * mixer.inputs[expert, i]
                         total[i] += weight * own / len(some)
     for i in range(1, n_inputs):
         first = 2 ** (forest.ages.first + i - 1)
-        if first > forest.position or first < forest.delay:
+        if first > forest.guard.position or first < forest.delay:
             total[0] += total[i]
             total[i] = 0.0
     clipped = [max(value, 0.0) for value in total]
@@ -61,23 +59,49 @@ def test_shares_are_sums_over_all_ways_through_the_mixtures(n: int, delay: int) 
 
 
 def test_a_mixture_of_one_age_has_that_age_alone() -> None:
+    kinds = np.array([0, 1])
+    members, permanent = np.array([0.0, 0.0, 0.0, 1.0]), np.array([0.0, 0.0, 1.0, 0.0])
     for g in range(4):
-        mixer = Mixer(4, [Expert((g,), (0.7,), 0.0)])
-        guard = make_guard(2)
-        guard.weights[:] = 0.0
-        guard.weights[0, -1] = 1.0  # all members
-        own = np.stack([exponents_of(mixer)] * 2)
-        shares = age_shares(own, [0, 1], guard, AGES, 1000)
-        assert shares.tolist() == np.eye(4)[g].tolist()
-        guard.weights[:] = 0.0
-        guard.weights[0, -2] = 1.0  # permanent trees
-        assert age_shares(own, [0, 1], guard, AGES, 1000).tolist() == [1.0, 0.0, 0.0, 0.0]
+        own = np.stack([exponents_of(Mixer(4, [Expert((g,), (0.7,), 0.0)]))] * 2)
+        assert shares_of_ages(own, kinds, members, 3, 0).tolist() == np.eye(4)[g].tolist()
+        assert shares_of_ages(own, kinds, permanent, 3, 0).tolist() == [1.0, 0.0, 0.0, 0.0]
+        # Where there is no such tree yet, or it is not mixed, that which never forgets stands in.
+        wanted = np.eye(4)[g if g == 2 else 0].tolist()
+        assert shares_of_ages(own, kinds, members, 2, 1).tolist() == wanted
 
 
 def test_weights_below_zero_alone_leave_what_never_forgets() -> None:
-    mixer = Mixer(4, [Expert((1,), (-1.0,), 0.0)])
-    shares = age_shares(exponents_of(mixer)[None], [0], make_guard(1), AGES, 1000)
+    own = exponents_of(Mixer(4, [Expert((1,), (-1.0,), 0.0)]))[None]
+    shares = shares_of_ages(own, np.array([0]), np.array([0.0, 0.0, 1.0]), 3, 0)
     assert shares.tolist() == [1.0, 0.0, 0.0, 0.0]
+
+
+def test_rows_are_cut_at_marks_wherever_they_begin() -> None:
+    whole = {part.stop for part, is_mark in cut_at_marks(0, 9000) if is_mark}
+    assert sorted(whole)[:3] == [256, 512, 768]
+    found, position = set(), 0
+    for n in (1, 255, 1, 0, 700, 8043):
+        parts = list(cut_at_marks(position, n))
+        assert sum(part.stop - part.start for part, _ in parts) == n
+        found |= {position + part.stop for part, is_mark in parts if is_mark}
+        position += n
+    assert found == whole
+
+
+@pytest.mark.parametrize("delay", [1, 100])
+def test_what_is_noted_at_marks_does_not_depend_on_cuts(delay: int) -> None:
+    X, y = switching(1100)
+    w = np.random.default_rng(0).choice([0.0, 1.0, 2.0], 1100)
+    whole, parts = forest_of(delay=delay), forest_of(delay=delay)
+    whole.forecast_and_learn(X, y.astype(float), w)
+    found = {}
+    for start in range(0, 1100, 90):
+        part = slice(start, start + 90)
+        parts.forecast_and_learn(X[part], y[part].astype(float), w[part])
+        found |= parts.ages_noted
+    assert sorted(found) == sorted(whole.ages_noted) == [256, 512]
+    for number, exponents in found.items():
+        np.testing.assert_array_equal(exponents, whole.ages_noted[number])
 
 
 def test_weight_moves_to_young_trees_where_the_stream_changes() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import itertools
+import json
 import pickle
 from typing import Any
 
@@ -10,12 +12,16 @@ import numpy as np
 import pytest
 
 from dmondrian import AMFClassifier
-from dmondrian.drift import drift_forest
+from dmondrian.checkpoint import decode_forest, encode_forest
 from dmondrian.drift import member as member_module
-from dmondrian.drift.drift_forest import DriftForest
+from dmondrian.drift import members as members_module
+from dmondrian.drift.drift_forest import DriftForest, forest_from_state
+from dmondrian.drift.guard import Guard, added
 from dmondrian.drift.member import Ages, Member
+from dmondrian.drift.members import Members
+from dmondrian.ensemble.settings.drift_settings import DriftSettings
 from dmondrian.ensemble.settings.parameters import ForestParameters
-from dmondrian.errors import ParameterError
+from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.forest.forest import Forest
 from dmondrian.tree import nodes
 from tests.drift.streams import switching
@@ -30,7 +36,8 @@ def parameters(n_classes: int = 2, **others: Any) -> ForestParameters:
 
 
 def forest_of(n_members: int = 5, delay: int = 1, n_classes: int = 2) -> DriftForest:
-    return DriftForest(parameters(n_classes), range(n_members), Ages(5, 7), delay)
+    drift = DriftSettings(5, 7, delay)
+    return DriftForest(parameters(n_classes, drift=drift), range(n_members))
 
 
 def learned(X: np.ndarray, y: np.ndarray, **settings: Any) -> tuple[DriftForest, np.ndarray]:
@@ -105,11 +112,39 @@ def test_a_block_is_forecast_by_the_state_before_it() -> None:
 
 
 @pytest.mark.parametrize("delay", [1, 40])
+def test_members_in_shards_with_a_guard_apart_are_the_forest(delay: int) -> None:
+    X, y = switching(330)
+    w = np.random.default_rng(1).choice([0.0, 0.5, 1.0, 3.0], 330)
+    whole = forest_of(delay=delay)
+    told = whole.forecast_and_learn(X, y.astype(float), w)
+    settings = whole.parameters
+    shards = [Members(settings, numbers) for numbers in ([0, 3], [4], [1, 2])]
+    guard, found = Guard(settings, range(5)), []
+    for a, b in itertools.pairwise([0, 7, 64, 65, 70, 230, 330]):
+        rows = X[a:b], y[a:b].astype(float), w[a:b]
+        shares = added([shard.share_and_learn(*rows) for shard in shards])
+        kept = rows[2] > 0.0
+        found.append(guard.mix_and_step(shares, rows[1][kept], rows[2][kept]))
+    np.testing.assert_array_equal(np.concatenate(found), told)
+    stored = [encode_forest(*shard.stored()) for shard in shards]
+    read: Any = [forest_from_state(*decode_forest(data)) for data in stored]
+    assert [type(one) for one in read] == [Members] * 3
+    joined = DriftForest.of(Members.join(read), json.loads(json.dumps(guard.to_json())))
+    assert pickle.dumps(joined.state()) == pickle.dumps(whole.state())
+    np.testing.assert_array_equal(joined.predict_proba(X), whole.predict_proba(X))
+    with pytest.raises(CorruptError, match="guard"):
+        DriftForest.of(Members.join(read), {**guard.to_json(), "position": 3})
+    shards[0].update(X, y.astype(float))
+    with pytest.raises(ParameterError, match="other rows"):
+        Members.join(shards)
+
+
+@pytest.mark.parametrize("delay", [1, 40])
 def test_the_size_of_pieces_changes_nothing(monkeypatch: pytest.MonkeyPatch, delay: int) -> None:
     X, y = switching(200)
     forest, told = learned(X, y, delay=delay)
-    monkeypatch.setattr(drift_forest, "_LEAST_ROWS", 7)
-    monkeypatch.setattr(drift_forest, "_MOST_ROWS", 7)
+    monkeypatch.setattr(members_module, "_LEAST_ROWS", 7)
+    monkeypatch.setattr(members_module, "_MOST_ROWS", 7)
     other, found = learned(X, y, delay=delay)
     np.testing.assert_array_equal(found, told)
     assert pickle.dumps(other.state()) == pickle.dumps(forest.state())

@@ -73,9 +73,9 @@ def test_a_weight_is_so_many_steps() -> None:
     weighted.mix_and_step(inputs, y, np.array([3.0]))
     for _ in range(3):
         repeated.mix_and_step(inputs, y, NONE)
-    np.testing.assert_array_equal(weighted.weights, repeated.weights)
-    np.testing.assert_array_equal(weighted.outer, repeated.outer)
+    np.testing.assert_array_equal(weighted.weights.inputs, repeated.weights.inputs)
+    np.testing.assert_array_equal(weighted.weights.experts, repeated.weights.experts)
     heavy, most = (Mixer(2, [Expert((0, 1), (0.5, 0.5), 0.1)]) for _ in range(2))
     heavy.mix_and_step(inputs, y, np.array([1e9]))
     most.mix_and_step(inputs, y, np.array([16.0]))
-    np.testing.assert_array_equal(heavy.weights, most.weights)
+    np.testing.assert_array_equal(heavy.weights.inputs, most.weights.inputs)

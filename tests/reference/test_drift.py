@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from dmondrian.drift.drift_forest import DriftForest
 from dmondrian.drift.member import Ages
+from dmondrian.ensemble.settings.drift_settings import DriftSettings
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.tree import nodes
 from tests.reference.drift import ReferenceDriftForest
@@ -27,8 +28,9 @@ def stream(n: int, n_classes: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 def parameters(n_classes: int, seed: int = 11) -> ForestParameters:
     return ForestParameters(
-        "amf-classifier", 3, n_classes, seed, alpha=0.5 / n_classes, charge_opening=False
-    )
+        "amf-classifier", 3, n_classes, seed, alpha=0.5 / n_classes, charge_opening=False,
+        drift=DriftSettings(5, 7),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("n_classes", "weighted"), [(2, False), (3, True)])
@@ -36,8 +38,7 @@ def test_forecasts_and_trees_are_those_of_the_reference(n_classes: int, weighted
     n = 400
     X, y = stream(n, n_classes, 5)
     w = np.random.default_rng(2).choice([1.0, 2.0, 0.5], n) if weighted else None
-    ages = Ages(5, 7)
-    forest = DriftForest(parameters(n_classes), range(5), ages)
+    forest = DriftForest(parameters(n_classes), range(5))
     told = forest.forecast_and_learn(X, y, w)
     reference = ReferenceDriftForest(11, 5, 3, n_classes, 0.5 / n_classes, 5, 7)
     weights = np.ones(n) if w is None else w

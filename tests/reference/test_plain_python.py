@@ -19,7 +19,7 @@ from dmondrian import (
     OnlineRandomForestRegressor,
 )
 from dmondrian.drift.drift_forest import DriftForest
-from dmondrian.drift.member import Ages
+from dmondrian.ensemble.settings.drift_settings import DriftSettings
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.tree.nodes import N_NODES
 from tests.drift.streams import switching
@@ -56,8 +56,11 @@ def following() -> bytes:
     """Return forecasts and the state of a small forest that follows a stream."""
     X, y = switching(140, n_classes=3)
     w = np.random.default_rng(0).choice([0.5, 1.0, 2.0], len(y))
-    settings = ForestParameters("amf-classifier", 4, 3, 5, alpha=0.2, charge_opening=False)
-    forest = DriftForest(settings, range(2), Ages(5, 6))
+    drift = DriftSettings(5, 6)
+    settings = ForestParameters(
+        "amf-classifier", 4, 3, 5, alpha=0.2, charge_opening=False, drift=drift
+    )
+    forest = DriftForest(settings, range(2))
     told = forest.forecast_and_learn(X, y.astype(float), w)
     header, trees = forest.state()
     arrays = [tree[name].tobytes() for tree in trees for name in sorted(tree)]

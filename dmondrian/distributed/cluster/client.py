@@ -27,6 +27,8 @@ from distributed.security import Security
 from dmondrian.checkpoint import encode_forest
 from dmondrian.checkpoint.summary import Summary
 from dmondrian.distributed.cluster.interrupt import DeferredInterrupt, without_sigint
+from dmondrian.drift.drift_forest import DriftForest
+from dmondrian.ensemble.settings.drift_settings import LARGEST_DELAY
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ClusterError, ParameterError
 from dmondrian.forest.forest import Forest
@@ -306,6 +308,9 @@ def _local(size: dict[str, Any]) -> Iterator[Client]:
 
 def warm(parameters: ForestParameters, calibrate: bool = False, progressive: bool = True) -> None:
     """Compile the kernels of training and saving, so that worker processes load them from disk."""
+    if parameters.follows_stream:
+        _warm_members(parameters)
+        return
     forest = Forest(parameters, [0], calibrate=calibrate)
     X = np.zeros((2, parameters.n_features), dtype=np.float32)
     X[1] = 1.0
@@ -320,5 +325,18 @@ def warm(parameters: ForestParameters, calibrate: bool = False, progressive: boo
     if progressive and not parameters.learns_jointly:
         for w in (None, np.ones(2)):
             forecast_and_learn_all(forest, X, y, w, position=4, n_trees=1, samples=calibrate)
+    encode_forest(*forest.stored())
+    Summary.of(forest)
+
+
+def _warm_members(parameters: ForestParameters) -> None:
+    """Do what :func:`warm` does, for a forest that follows the stream."""
+    forest = DriftForest(parameters, [0])
+    X = np.random.default_rng(0).random((100, parameters.n_features), dtype=np.float32)
+    X[:50] = X[:50] > 0.5  # boxes whose columns are stored as bits, and later are not
+    for w in (None, np.ones(len(X))):
+        for _ in range(1 + LARGEST_DELAY // len(X)):  # a block becomes full
+            forest.update(X, np.zeros(len(X)), w)
+    forest.predict_proba(X)
     encode_forest(*forest.stored())
     Summary.of(forest)

@@ -68,5 +68,9 @@ class AgeCurve:
 
 def age_names(n_octaves: int, first: int = FIRST_OCTAVE) -> list[str]:
     """Return the ages of trees in words: those that never forget, then each octave."""
-    octaves = (1 << (first + k) for k in range(n_octaves))
-    return [FOREVER, *(f"{start:,} to {2 * start:,} rows" for start in octaves)]
+    return [FOREVER, *(span_of_ages(k, k + 1, first) for k in range(n_octaves))]
+
+
+def span_of_ages(start: int, stop: int, first: int = FIRST_OCTAVE) -> str:
+    """Return the ages from one octave up to another, both counted from 0, in words."""
+    return f"{1 << (first + start):,} to {1 << (first + stop):,} rows"

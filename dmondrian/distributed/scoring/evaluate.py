@@ -25,6 +25,7 @@ from dmondrian.distributed.scoring.memory_plan import parse_limit, row_needs
 from dmondrian.distributed.scoring.model_info import open_model
 from dmondrian.distributed.scoring.tree_pipeline import connected_pipeline
 from dmondrian.distributed.worker import work_units
+from dmondrian.drift.guard import Guard
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.ensemble.sums.prediction_sums import Sums
 from dmondrian.errors import DataError
@@ -49,6 +50,7 @@ class Part:
     )
     calibration: Fitted | None
     parameters: ForestParameters
+    guard: Guard | None = None
     is_detailed = False
 
     @property
@@ -73,6 +75,8 @@ class Part:
         for encoded, sums in summed:
             y = np.zeros(len(encoded.X)) if encoded.y is None else encoded.y  # of a density
             mean = calibrated(self.parameters.forecasts(sums.mean), self.calibration)
+            if self.guard is not None and sums.shares is not None:
+                mean = self.guard.mix(dict(sums.shares))
             if self.parameters.levels:
                 mean = np.concatenate([mean, sums.mean], axis=1)
             if self.tells_labels:
@@ -148,10 +152,11 @@ def evaluate(
             Plan(plan.schema, plan.blocks[part.first : part.last]),
             model.calibration,
             model.parameters,
+            model.guard,
         )
         for part in join(plan.blocks, max_rows=work_units.UNIT_ROWS, max_blocks=None)
     ]
-    k, width = model.n_outputs, len(plan.schema.feature_names)
+    k, width = model.sum_width, len(plan.schema.feature_names)
     # A result is copied once when it is sent, and has target and weight. For a generalised forest
     # it has one forecast more than sums: the other class, or the point forecast beside quantiles;
     # for a calibrated regressor the standard deviation.

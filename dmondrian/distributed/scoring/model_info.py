@@ -18,6 +18,7 @@ from dmondrian.checkpoint.stream import MAX_PLAN_BYTES
 from dmondrian.data import Plan, Schema
 from dmondrian.data.single_flight_cache import SingleFlightCache
 from dmondrian.distributed.scoring.memory_plan import Stored, stored
+from dmondrian.drift.guard import MOST_SHARES, Guard, guard_of
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import CorruptError, DataError
 from dmondrian.store import open_store
@@ -42,6 +43,12 @@ class Model:
     calibration: Fitted | None = None  # of its predictions
     n_draws: int | None = None  # draws that normalise a density, which needs all trees at once
     has_distance: bool = True  # whether nodes have boxes
+    guard: Guard | None = None  # of a forest that follows the stream
+
+    @property
+    def sum_width(self) -> int:
+        """Numbers of a row that are summed over trees, without details."""
+        return self.n_outputs * (1 if self.guard is None else 1 + MOST_SHARES)
 
 
 _plans: SingleFlightCache[Plan] = SingleFlightCache(_KEPT, seconds=READ_SECONDS)
@@ -83,6 +90,10 @@ def open_model(url: str) -> Model:
         kind = kind_of(parameters.gives_label_variance)
         calibration = kind.from_json(manifest.metrics["calibration"])
         content["calibration"] = calibration.to_json()
+    guard = None
+    if parameters.follows_stream:
+        content["guard"] = manifest.metrics.get("guard")
+        guard = guard_of(parameters, numbers, content["guard"])
     n_draws = None
     if parameters.is_density:
         n_draws = content["n_draws"] = _draws_of(about, url)
@@ -99,7 +110,7 @@ def open_model(url: str) -> Model:
     )
     k, has_boxes = parameters.n_outputs, parameters.has_boxes
     return Model(
-        trees, k, has_label_std, schema, digest, parameters, calibration, n_draws, has_boxes
+        trees, k, has_label_std, schema, digest, parameters, calibration, n_draws, has_boxes, guard
     )
 
 

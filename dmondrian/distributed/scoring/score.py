@@ -48,6 +48,7 @@ from dmondrian.distributed.scoring.output_folder import (
     verify,
 )
 from dmondrian.distributed.scoring.tree_pipeline import TreePipeline, connected_pipeline
+from dmondrian.drift.guard import Guard
 from dmondrian.ensemble.settings.loss_settings import quantile_names, responses
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.ensemble.sums.prediction_sums import Sums
@@ -84,6 +85,7 @@ class Part:
     details: tuple[str, ...]  # names of the columns of deviation and distance, if requested
     calibration: Fitted | None
     parameters: ForestParameters
+    guard: Guard | None = None
 
     @property
     def is_detailed(self) -> bool:
@@ -125,7 +127,7 @@ class Part:
 
     def _table(self, encoded: Encoded, sums: Sums) -> pa.Table:
         names = _score_names(self.classes, self.parameters, self.details)
-        arrays = score_arrays(sums, self.classes, self.calibration, self.parameters)
+        arrays = score_arrays(sums, self.classes, self.calibration, self.parameters, self.guard)
         scores = dict(zip(names, arrays, strict=True))
         kept = encoded.keep
         return pa.table(
@@ -223,7 +225,7 @@ def score(
     classes = None if model.schema.classes is None else tuple(model.schema.classes)
     parts = [
         Part(store.url, request, plan.digest, part_name(one.index), one.first, one.last, keep,
-             classes, columns, model.calibration, model.parameters)
+             classes, columns, model.calibration, model.parameters, model.guard)
         for one in join(plan.blocks, max_rows=FILE_ROWS, max_blocks=None)
     ]  # fmt: skip
     result: dict[str, Any] = {"rows": plan.n_rows, "files": len(parts), "written": 0}
@@ -255,7 +257,7 @@ def _warn_mended(names: Sequence[str], url: str) -> None:
 
 
 def _needs(model: Model, plan: Plan, parts: Sequence[Part]) -> Needs:
-    k, columns = model.n_outputs, len(plan.schema.columns) + len(parts[0].keep)
+    k, columns = model.sum_width, len(plan.schema.columns) + len(parts[0].keep)
     columns = len(parts[0].details)
     return row_needs(
         (plan.blocks[part.first : part.last] for part in parts),
@@ -333,6 +335,7 @@ def score_arrays(
     classes: Sequence[Any] | None,
     calibration: Fitted | None,
     parameters: ForestParameters,
+    guard: Guard | None = None,
 ) -> list[pa.Array]:
     """Return the columns of scores, in order, from the sums over all trees.
 
@@ -347,6 +350,8 @@ def score_arrays(
     if classes is None:
         return [pa.array(mean[:, 0]), *_detail_arrays(sums, calibration, 0)]
     proba = calibrated(parameters.forecasts(mean), calibration)
+    if guard is not None and sums.shares is not None:
+        proba = guard.mix(dict(sums.shares))
     best = proba.argmax(axis=1)
     probabilities = [pa.array(np.ascontiguousarray(proba[:, k])) for k in range(mean.shape[1])]
     prediction = pa.array(list(classes)).take(pa.array(best))

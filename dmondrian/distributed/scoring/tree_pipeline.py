@@ -43,6 +43,7 @@ from dmondrian.distributed.scoring.memory_plan import (
 from dmondrian.distributed.scoring.model_info import Model
 from dmondrian.distributed.scoring.task_pool import TaskChain, TaskPool
 from dmondrian.distributed.scoring.tree_cache import TreeCache
+from dmondrian.drift.member_sums import MemberSums
 from dmondrian.ensemble.sums.prediction_sums import Sums, joined
 from dmondrian.errors import ClusterError
 from dmondrian.forest.forest import Forest
@@ -51,6 +52,10 @@ from dmondrian.uncertainty.density import DensityAnswers
 _TICK = 0.1
 
 _tree_cache = TreeCache()
+
+
+Summing = Forest | DensityAnswers | MemberSums
+"""What sums predictions over trees."""
 
 
 class Part(Protocol):
@@ -112,14 +117,16 @@ def run_stage(stage: Stage, before: list[Sums] | Done | None) -> list[Sums] | Do
         return Done(part.finish(summed)) if stage.is_last else [sums for _, sums in summed]
 
 
-def _load(blobs: tuple[Blob, ...], n_draws: int | None) -> Forest | DensityAnswers:
+def _load(blobs: tuple[Blob, ...], n_draws: int | None) -> Summing:
     """Return the predictor of stored trees: their forest, or the density of `n_draws`."""
-    forest = load_trees(blobs)
+    forest: Any = load_trees(blobs)
+    if forest.parameters.follows_stream:
+        return MemberSums(forest)
     return forest if n_draws is None else DensityAnswers(forest, n_draws)
 
 
 def _summed(
-    forest: Forest | DensityAnswers, part: Part, before: list[Sums] | None
+    forest: Summing, part: Part, before: list[Sums] | None
 ) -> Iterator[tuple[Encoded, Sums]]:
     """Yield each block of the part with its sums."""
     detailed, labels, done = part.is_detailed, part.tells_labels, 0
@@ -134,7 +141,7 @@ def _summed(
 
 
 def _batches(
-    forest: Forest | DensityAnswers, blocks: Iterator[Encoded]
+    forest: Summing, blocks: Iterator[Encoded]
 ) -> Iterator[tuple[list[Encoded], np.ndarray]]:
     """Yield consecutive blocks to predict together, and all their rows.
 

@@ -22,7 +22,7 @@ from dmondrian.distributed.cluster.progress import Listener
 from dmondrian.distributed.training.attempt import AttemptOptions, attempt_options, finish
 from dmondrian.distributed.training.run_setup import MOST_TREES, cut_trees
 from dmondrian.distributed.training.train import TrainedRun
-from dmondrian.ensemble.settings.stored_parameters import learns_jointly
+from dmondrian.ensemble.settings.stored_parameters import follows_stream, learns_jointly
 from dmondrian.errors import CheckpointError, ParameterError
 
 _OWN = ("format", VERSIONS_KEY)  # entries of run.json that each part sets itself
@@ -83,6 +83,13 @@ def grow(
         raise ParameterError(
             f"{base.url} is of {base.run_json['algorithm']}, whose trees are fitted together: new "
             "ones would change what the others learned. Train a run with more trees"
+        )
+    if follows_stream(base.run_json["parameters"]):
+        raise ParameterError(
+            f"{base.url} follows the stream: what each tree counts was learned, row by row, from "
+            "the forecasts of them all, so that more of them would change it from the first row "
+            f"on. Train a run of {n_estimators} trees in another folder: the trees will be those "
+            "of this run and the new ones"
         )
     with ExitStack() as stack:
         connect = Connection(stack, client, n_workers, threads)

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from distributed import Client
@@ -38,6 +39,7 @@ from dmondrian.distributed.training.ledger import Ledger
 from dmondrian.distributed.training.shard_state import Limits
 from dmondrian.distributed.worker.tasks import ShardHolder
 from dmondrian.distributed.worker.work_units import Unit, chunks_of, cut, cut_jointly
+from dmondrian.drift.guard import MOST_SHARES, Guard
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ClusterError, DataError, ParameterError
 from dmondrian.prequential import forecast_lag
@@ -172,7 +174,18 @@ class Attempt:
             settled,
             self.parameters,
             self._sortedness(),
+            self._guard(metrics.get("guard")),
         )
+
+    def _guard(self, stored: Any) -> Guard | None:
+        """Return the guard of a forest that follows the stream, as a checkpoint has it."""
+        if not self.parameters.follows_stream:
+            return None
+        ranges = self.run.run_json["shards"]
+        guard = Guard(self.parameters, chain.from_iterable(range(*one) for one in ranges))
+        if stored is not None:
+            guard.take_json(stored)
+        return guard
 
     def _sortedness(self) -> Sortedness | None:
         """Return the detector of a sorted target; None if there is no target, or it is known."""
@@ -191,6 +204,8 @@ class Attempt:
         if self.run.run_json.get("progressive"):
             n_outputs = self.parameters.n_outputs
             is_sliced = forecast_lag.kind_of(self.parameters) in forecast_lag.SLICED_KINDS
+        if self.parameters.follows_stream:
+            n_outputs = self.parameters.n_classes * MOST_SHARES
         return cut(chunks, None, interval, (position,), n_outputs, is_sliced)
 
     def drive(self, client: Client, manifest: Manifest | None, lease: Lease) -> Manifest | None:

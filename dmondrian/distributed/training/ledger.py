@@ -21,6 +21,8 @@ from dmondrian.distributed.metrics.sortedness import Sortedness
 from dmondrian.distributed.training.minibatch_barrier import MinibatchBarrier
 from dmondrian.distributed.worker.messages import Answer, BlockAnswer
 from dmondrian.distributed.worker.work_units import Unit
+from dmondrian.drift.age_weights import cut_at_marks
+from dmondrian.drift.guard import Guard, added
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.joint_fit.minibatch import batch_at
 from dmondrian.prequential.forecast_lag import BATCHES, SLICES, slices
@@ -54,6 +56,8 @@ class Ledger:
         Parameters of the forest. With a joint fit, shards learn each mini-batch together.
     sortedness : Sortedness or None
         Receives the targets.
+    guard : Guard or None
+        Of a forest that follows the stream, as it was after the units settled before.
     """
 
     def __init__(
@@ -67,11 +71,13 @@ class Ledger:
         settled: int,
         parameters: ForestParameters,
         sortedness: Sortedness | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self.units = units
         self.settled = settled
         self.progressive = progressive
         self.calibration = calibration
+        self.guard = guard
         self.counts = dict(counts)
         self.summary: Summary | None = None  # of the trees saved with the last settled unit
         self._n_shards = n_shards
@@ -82,7 +88,6 @@ class Ledger:
         self._answers: dict[int, dict[int, Answer]] = {}
         self._is_warned = False  # about forecasts worse than the mean label
         self._is_warned_of_drift = progressive is not None and progressive.has_drifted
-        self._is_following = False
 
     def has(self, shard: int, unit: int) -> bool:
         """Return whether this shard's answer for this unit is pending or settled."""
@@ -91,7 +96,8 @@ class Ledger:
     @property
     def needs_forecasts(self) -> bool:
         """Whether shards must forecast rows before learning them."""
-        return self.progressive is not None and self._barrier is None
+        is_scored = self.progressive is not None and self._barrier is None
+        return is_scored or self.guard is not None
 
     def can_learn(self, unit: int) -> bool:
         """Return whether shards can learn a unit: joint fits need the mean prediction first."""
@@ -156,6 +162,8 @@ class Ledger:
         totals = [block.total for block in blocks if block.total is not None]
         if mean is None and totals:
             mean = mean_over_trees(totals, self._n_trees)
+        if self.guard is not None:
+            mean = self._guarded(self.guard, blocks)
         if self.progressive is None or mean is None:
             self._calibrate(drawn, first.y)
             return
@@ -188,7 +196,31 @@ class Ledger:
             return
         self._is_warned_of_drift = True
         what = drift_in_words(stream.test, stream.task)
-        _log.warning("%s%s", what, drift_advice(self._parameters.algorithm, self._is_following))
+        its = self._parameters
+        _log.warning("%s%s", what, drift_advice(its.algorithm, its.follows_stream))
+
+    def _guarded(self, guard: Guard, blocks: tuple[BlockAnswer, ...]) -> np.ndarray:
+        """Return the forecasts of consecutive rows by a guard, which learns their labels.
+
+        Rows of weight 0 have none, and count nothing: all classes are as likely there.
+        """
+        y, w = blocks[0].y, blocks[0].weight
+        assert y is not None  # checked by the caller
+        shares = added([block.shares for block in blocks if block.shares is not None])
+        kept = np.ones(len(y), np.bool_) if w is None else w > 0.0
+        weights = np.empty(0) if w is None else w[kept]
+        start, found, n_rows = guard.position, [], int(np.count_nonzero(kept))
+        for part, is_mark in cut_at_marks(start, n_rows):
+            own = {key: whole[part] for key, whole in shares.items()}
+            found.append(guard.mix_and_step(own, y[kept][part], weights[part]))
+            if is_mark and self.progressive is not None:
+                of_members = np.concatenate([block.ages[start + part.stop] for block in blocks])
+                shares_now = guard.age_shares(of_members)
+                self.progressive.ages.add(start + part.stop, shares_now.tolist())
+        mean = np.full((len(y), self._parameters.n_classes), 1.0 / self._parameters.n_classes)
+        if found:
+            mean[kept] = np.concatenate(found)
+        return mean
 
     def _without_first(
         self, mean: np.ndarray, y: np.ndarray, weight: np.ndarray | None
@@ -233,4 +265,6 @@ class Ledger:
             metrics["progressive"] = self.progressive.to_json()
         if self.calibration is not None:
             metrics["calibration"] = self.calibration.to_json()
+        if self.guard is not None:
+            metrics["guard"] = self.guard.to_json()
         return metrics

@@ -19,6 +19,7 @@ from dmondrian.checkpoint.parts import parts_of
 from dmondrian.data import Plan, extend_plan, make_plan
 from dmondrian.distributed.training.job_difference import job_differences
 from dmondrian.distributed.training.resolve_settings import resolve_parameters
+from dmondrian.ensemble.settings.stored_parameters import follows_stream
 from dmondrian.errors import CheckpointError, CorruptError, NotFoundError, ParameterError
 from dmondrian.store import open_store
 
@@ -28,6 +29,9 @@ NOTED = {"is_remark": True}
 
 MOST_SHARDS = 12
 """Default number of shards: enough to spread over a small cluster, few enough to share reads."""
+
+MOST_SHARDS_OF_MEMBERS = 64
+"""The same for a forest that follows the stream: each of its trees has ten or so around it."""
 
 IN_MEMORY = (
     "a run reads its rows again where it goes on, and on other machines, so write them as Parquet "
@@ -122,7 +126,9 @@ def prepare_run(
         _log.info(note, extra=NOTED)
     if on_plan is not None:
         on_plan(plan)
-    about = {**_about(estimator, began, url), **_trees(estimator, **run_options)}
+    about = _about(estimator, began, url)
+    most = MOST_SHARDS_OF_MEMBERS if follows_stream(about["parameters"]) else MOST_SHARDS
+    about |= _trees(estimator, most, **run_options)
     if run_options["n_shards"] is None:
         about["shards"] = _stored_shards(url, about["shards"])
     try:
@@ -139,7 +145,7 @@ def prepare_run(
                 "in:" + "".join(f"\n  {line}" for line in lines) + "\nChoose another folder, or "
                 "take the settings back to go on with that run."
             )
-        if n_trees > there["n_estimators"]:
+        if n_trees > there["n_estimators"] and not follows_stream(there["parameters"]):
             text += f" To add trees to that run: `dmondrian grow {url} --n-estimators {n_trees}`."
         raise CheckpointError(text) from None
 
@@ -221,12 +227,12 @@ def _known_then(params: dict[str, Any], defaults: dict[str, Any], url: str) -> d
 
 
 def _trees(
-    estimator: Any, n_shards: int | None, first_tree: int, progressive: bool
+    estimator: Any, most: int, n_shards: int | None, first_tree: int, progressive: bool
 ) -> dict[str, Any]:
-    """Return the entries of run.json about trees."""
+    """Return the entries of run.json about trees; ``most`` are the shards by default."""
     n_trees = int(estimator.n_estimators)
     if n_shards is None:
-        n_shards = min(n_trees, MOST_SHARDS)
+        n_shards = min(n_trees, most)
     if isinstance(n_shards, bool) or not 1 <= n_shards <= n_trees:
         raise ParameterError(f"n_shards is {n_shards!r}; expected 1 to {n_trees}, the trees")
     if isinstance(first_tree, bool) or not 0 <= first_tree < MOST_TREES:

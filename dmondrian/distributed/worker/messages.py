@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from dmondrian.checkpoint.summary import Summary
+    from dmondrian.drift.guard import Shares
     from dmondrian.prequential.forecasts import Summed
     from dmondrian.prequential.stream_sample import Sampled
 
@@ -62,12 +63,20 @@ class BlockAnswer:
 
     start: int  # position of the first row
     total: Summed | None = None  # forecasts [n, K] summed over the shard's trees
+    shares: Shares | None = None  # forecasts by kind of member, of rows of positive weight
+    # float64 [T, 1 + k] by rows learned: exponents of each member's inputs
+    ages: dict[int, np.ndarray] = field(default_factory=dict)
     sampled: Sampled | None = None  # forecasts of a sample of rows, summed as integers
     y: np.ndarray | None = None  # float64 [n]
     weight: np.ndarray | None = None  # float64 [n]
     counts: dict[str, int] = field(default_factory=dict)  # values clipped, unseen, dropped
     next_sums: np.ndarray | None = None  # float64 [m, k], predictions of the next mini-batch
     dropped: np.ndarray | None = None  # int64, places of rows that are not among the n
+
+    @property
+    def has_forecasts(self) -> bool:
+        """Whether rows were forecast."""
+        return self.total is not None or self.shares is not None
 
 
 OK = "ok"  # done, now or in an earlier call of the same order

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -66,7 +67,11 @@ def learn_block(chunk: Chunk, shard: Shard, prepared: PreparedChunk, order: Step
     assert about.y is not None  # as prepared
     forest, rows = shard.forest, (X, about.y, about.weight)
     answer = BlockAnswer(first)
-    if order.forecasts:
+    if order.forecasts and forest.parameters.follows_stream:
+        members: Any = forest
+        answer.shares = members.share_and_learn(*rows, n_threads=order.n_threads)
+        answer.ages = members.ages_noted
+    elif order.forecasts:
         answer.total, answer.sampled = forecast_and_learn_all(
             forest, *rows, order.n_threads, position=first, n_trees=shard.n_trees,
             samples=order.samples, dropped=about.dropped,

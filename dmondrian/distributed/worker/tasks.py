@@ -51,6 +51,7 @@ from dmondrian.distributed.worker.shard import (
     rows_between,
 )
 from dmondrian.distributed.worker.work_units import chunks_of
+from dmondrian.drift.drift_forest import empty_shard, forest_from_state
 from dmondrian.ensemble.rows.prepared_rows import Preparation
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ClusterError, CorruptError, OutageError
@@ -282,8 +283,8 @@ def _check_code(order: Restore) -> None:
 def _forest(held: HeldRun, order: Restore) -> Forest:
     numbers = held.ranges[order.shard]
     if order.digest is None:
-        return Forest(held.parameters, np.array(numbers))
-    forest = Forest.from_state(*decode_forest(held.run.get_blob(order.digest)))
+        return empty_shard(held.parameters, numbers)
+    forest = forest_from_state(*decode_forest(held.run.get_blob(order.digest)))
     if forest.parameters != held.parameters or list(forest.tree_numbers) != list(numbers):
         raise CorruptError(
             f"blob {order.digest} of {order.run} holds trees {list(forest.tree_numbers)} or "
@@ -399,7 +400,7 @@ def _finish(held: HeldRun, shard: Shard, order: Step) -> Answer:
     found = [shard.answers[start] for start in starts if start in shard.answers]
     is_whole = len(found) == len(starts)
     if order.forecasts:
-        is_whole = is_whole and all(block.total is not None for block in found)
+        is_whole = is_whole and all(block.has_forecasts for block in found)
     if order.samples:
         is_whole = is_whole and all(block.sampled is not None for block in found)
     if order.next_stop:

@@ -214,6 +214,10 @@ class Preparation:
             round_rows(raw, self._units, X)
         return PreparedRows(self._key, _Encodings(read_only(X)), None, was_clipped)
 
+    def as_prepared(self, values: np.ndarray) -> PreparedRows:
+        """Return rows from values that this made before, float32 [n, d]."""
+        return PreparedRows(self._key, _Encodings(read_only(values)))
+
     def encoded(self, columns: Columns, rows: Rows) -> PreparedRows:
         """Return rows that were prepared and encoded elsewhere, for forests like this one."""
         encodings = _Encodings(rows.values)

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from dmondrian.ensemble.settings.drift_settings import DriftSettings
 from dmondrian.ensemble.settings.fringe_settings import FringeSettings
 from dmondrian.ensemble.settings.kernel_settings import Joint
 from dmondrian.ensemble.settings.lifetime import Lifetime, lifetime_from_json, lifetime_to_json
@@ -52,11 +53,14 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "fringe": (dict, type(None)),
     "feature_units": (list, type(None)),
     "target_range": (list, type(None)),
+    "drift": (dict, type(None)),
 }
-_PARTS: dict[str, Any] = {"cost": Cost, "joint": Joint, "fringe": FringeSettings}
+_PARTS: dict[str, Any] = {
+    "cost": Cost, "joint": Joint, "fringe": FringeSettings, "drift": DriftSettings,
+}  # fmt: skip
 _LISTS = ("feature_scales", "feature_units", "target_range")
 # Left out where they are None: the bytes are those of versions that knew none of them.
-_LATER_KEYS = ("horizon", "cost", "fringe", "joint", "feature_units", "target_range")
+_LATER_KEYS = ("horizon", "cost", "fringe", "joint", "feature_units", "target_range", "drift")
 # Keys of the first parameters ever stored: all others may be missing.
 _FIRST_KEYS = (
     set(_KINDS)
@@ -159,7 +163,17 @@ class ForestParameters(TreeSettings):
         """Candidates of a forest that ``has_fringe``; others raise AttributeError."""
         return self.system.fringe
 
+    @property
+    def drift(self) -> DriftSettings | None:
+        """How a forest that ``follows_stream`` does so; None for others."""
+        return self.system.drift
+
     # What a forest can do.
+
+    @property
+    def follows_stream(self) -> bool:
+        """Whether trees of all ages follow the stream, mixed by what they forecast: ``drift``."""
+        return self.drift is not None
 
     @property
     def has_boxes(self) -> bool:

@@ -15,6 +15,11 @@ def learns_jointly(parameters: Mapping[str, Any]) -> bool:
     return parameters.get("joint") is not None
 
 
+def follows_stream(parameters: Mapping[str, Any]) -> bool:
+    """Return whether trees of all ages follow the stream, mixed by what they forecast."""
+    return parameters.get("drift") is not None
+
+
 def is_density(parameters: Mapping[str, Any]) -> bool:
     """Return whether rows have no labels, and predictions are densities."""
     return (parameters.get("cost") or {}).get("loss") == "density"

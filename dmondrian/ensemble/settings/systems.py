@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dmondrian.ensemble.settings.drift_settings import DriftSettings
 from dmondrian.ensemble.settings.fringe_settings import FringeSettings
 from dmondrian.ensemble.settings.kernel_settings import Joint, proba_of
 from dmondrian.ensemble.settings.lifetime import Lifetime, PowerLifetime, end_of, lifetime_at
@@ -90,6 +91,7 @@ class System:
     joint: Joint
     fringe: FringeSettings
     target_range: tuple[float, ...] | None = None
+    drift: DriftSettings | None = None
 
     # What forests of the system can do: see the properties of ForestParameters.
     has_boxes = True
@@ -181,6 +183,8 @@ class Amf(System):
         Mix over all prunings; else a prediction is that of the leaf.
     target_range : tuple of two floats or None
         Between which all labels lie, where that is known before the first (regression).
+    drift : DriftSettings or None
+        How trees of all ages follow the stream; None where none do.
     """
 
     alpha: float = 0.5
@@ -188,6 +192,7 @@ class Amf(System):
     charge_opening: bool = True
     use_aggregation: bool = True
     target_range: tuple[float, ...] | None = None
+    drift: DriftSettings | None = None
 
     @property
     def aggregates_prunings(self) -> bool:
@@ -213,6 +218,8 @@ class Amf(System):
             bound = self.target_bound(trees.empty_prior) if is_known else math.nan
             if not _LEAST_BOUND <= bound <= LARGEST_TARGET:
                 yield "target_range"
+        if self.drift is not None and (trees.domain != "range" or not self.use_aggregation):
+            yield "drift"
 
     def policies(self, trees: TreeSettings) -> Policies:
         """Return the policies of the trees."""

@@ -7,7 +7,7 @@ Shapes: n rows, k outputs, L lifetimes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +23,7 @@ class Sums(NamedTuple):
     distance: np.ndarray | None  # float64 [n], sum of extensions to the leaf's box
     n_trees: int
     origin: float = 0.0  # near the labels, so that a large common shift costs no digits
+    shares: Mapping[int, np.ndarray] | None = None  # more sums, of a forest that has a guard
 
     @property
     def mean(self) -> np.ndarray:
@@ -40,7 +41,10 @@ class Sums(NamedTuple):
         """Return the sums of some rows, of sums at one lifetime."""
         square = None if self.square is None else self.square[rows]
         distance = None if self.distance is None else self.distance[rows]
-        return self._replace(total=self.total[rows], square=square, distance=distance)
+        shares = None if self.shares is None else {k: v[rows] for k, v in self.shares.items()}
+        return self._replace(
+            total=self.total[rows], square=square, distance=distance, shares=shares
+        )
 
     def beside(self) -> Sums:
         """Return two sums in one, [n, 2]: of a mean, and of second moments."""
@@ -67,7 +71,11 @@ def joined(parts: Sequence[Sums]) -> Sums:
         return parts[0]
     squares = [part.square for part in parts if part.square is not None]
     distances = [part.distance for part in parts if part.distance is not None]
+    shares = [part.shares for part in parts if part.shares is not None]
+    keys = shares[0] if shares else ()
+    joint = {key: np.concatenate([own[key] for own in shares]) for key in keys}
     return parts[0]._replace(
+        shares=joint if shares else None,
         total=np.concatenate([part.total for part in parts]),
         square=np.concatenate(squares) if squares else None,
         distance=np.concatenate(distances) if distances else None,

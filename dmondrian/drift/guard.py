@@ -1,0 +1,198 @@
+"""The guard of a forest that follows a stream: a mixture over what kinds of members forecast.
+
+It mixes the means of the members' forecasts by kind, the mean of all and that of the permanent
+trees, and raises them to powers: where nothing changes it is not behind the forest without
+members, by more than the price of its weights.
+
+Members do not know of it, so what they forecast may be added up in any order, as whole numbers, on
+as many machines as hold them (:data:`Shares`), and the guard is stepped later, row by row.
+
+Relies on :mod:`dmondrian.drift.mixer`. Promises that its weights are a pure function of the
+shares, labels and weights of rows in order, whatever the cuts between calls.
+
+Shapes: n rows, K classes, G inputs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from dmondrian.drift.age_weights import exponents_of, shares_of_ages
+from dmondrian.drift.member import KINDS, Ages
+from dmondrian.drift.mixer import Expert, Mixer, cut_blocks
+from dmondrian.ensemble.settings.parameters import ForestParameters
+from dmondrian.ensemble.sums.exact_sums import ONE, whole_shares
+from dmondrian.errors import CorruptError
+
+Shares = dict[int, np.ndarray]
+"""Forecasts summed as whole numbers, int64 [n, K], by kind of member, and of permanent trees."""
+
+PERMANENT = -1  # key of the permanent trees' shares
+MOST_SHARES = 1 + len(KINDS)  # of a row, each of K numbers
+_POWER_RATE, _KIND_RATES = 0.003, (0.001, 0.004)  # of the guard's experts, at a delay of 1
+_MOVING_SHARE = 0.6  # of the experts with members at first, at a delay of 1
+
+
+def shares_of(numbers: Iterable[int], permanent: np.ndarray, of_members: np.ndarray) -> Shares:
+    """Return the shares of members of these numbers; forecasts are float64 [T, n, K]."""
+    shares = {PERMANENT: np.zeros(permanent.shape[1:], np.int64)}
+    for number, first, mixed in zip(numbers, permanent, of_members, strict=True):
+        kind = number % len(KINDS)
+        shares.setdefault(kind, np.zeros(permanent.shape[1:], np.int64))
+        shares[kind] += whole_shares(mixed)
+        shares[PERMANENT] += whole_shares(first)
+    return shares
+
+
+def added(parts: Iterable[Shares]) -> Shares:
+    """Return the sum of shares of the same rows, in any order."""
+    total: Shares = {}
+    for part in parts:
+        for key, whole in part.items():
+            total[key] = total[key] + whole if key in total else whole
+    return total
+
+
+def joined_shares(parts: list[Shares]) -> Shares:
+    """Return shares of rows that follow each other, by the same members, as one."""
+    return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+
+
+class Guard:
+    """Weights of kinds of members and of permanent trees.
+
+    Parameters
+    ----------
+    parameters : ForestParameters
+        Of a forest that ``follows_stream``.
+    numbers : iterable of int
+        Of all members.
+
+    Attributes
+    ----------
+    position : int
+        Rows that it was stepped by.
+    """
+
+    def __init__(self, parameters: ForestParameters, numbers: Iterable[int]) -> None:
+        assert parameters.drift is not None  # as documented
+        self._about = parameters, tuple(numbers)
+        self._delay, self.position = parameters.drift.delay, 0
+        kinds = [number % len(KINDS) for number in self._about[1]]
+        self._counts = {kind: kinds.count(kind) for kind in sorted(set(kinds))}
+        self._mixer = _mixer(max(len(self._counts), 1), self._delay)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Be copied and pickled as JSON: kernels take arrays of a new one alone."""
+        return guard_of, (*self._about, self.to_json())
+
+    def mix(self, shares: Shares) -> np.ndarray:
+        """Return the forecasts of the forest, float64 [n, K]."""
+        return self._mixer.mix(self._inputs(shares))
+
+    def mix_and_step(self, shares: Shares, y: np.ndarray, w: np.ndarray) -> np.ndarray:
+        """Return the forecasts of the rows that come next, and learn their labels.
+
+        Parameters
+        ----------
+        shares : Shares
+        y : float64 [n]
+            Classes.
+        w : float64 [n] or [0]
+            Weights > 0, or none for weights of one.
+        """
+        inputs = self._inputs(shares)
+        mixed = np.empty(inputs.shape[1:])
+        for part, is_end in cut_blocks(self.position, len(y), self._delay):
+            own = w[part] if len(w) else w
+            mixed[part] = self._mixer.mix_and_step(inputs[:, part], y[part], own)
+            if is_end:
+                self._mixer.end_block()
+        self.position += len(y)
+        return mixed
+
+    def age_shares(self, of_members: np.ndarray) -> np.ndarray:
+        """Return the share of each age in the forecasts, float64 [1 + k], sum 1.
+
+        The first is of the trees that never forget, the next of the youngest octave.
+
+        Parameters
+        ----------
+        of_members : float64 [T, 1 + k]
+            Exponents of the inputs of all members, by their numbers, after as many rows; see
+            :func:`dmondrian.drift.age_weights.exponents_of`.
+        """
+        parameters, numbers = self._about
+        assert parameters.drift is not None  # as documented
+        ages = Ages(parameters.drift.first, parameters.drift.last)
+        kinds, of_guard = np.array(numbers) % len(KINDS), exponents_of(self._mixer)
+        n_known = ages.n_younger_than(self.position + 1)
+        return shares_of_ages(
+            of_members, kinds, of_guard, n_known, ages.n_younger_than(self._delay)
+        )
+
+    def _inputs(self, shares: Shares) -> np.ndarray:
+        """Return means, float64 [G, n, K], of members by kind, of permanent trees, of members."""
+        n_all = sum(self._counts.values())
+        means = [shares[kind] / (count * ONE) for kind, count in self._counts.items()]
+        everyone = sum(shares[kind] for kind in self._counts)
+        return np.stack([*means, shares[PERMANENT] / (n_all * ONE), everyone / (n_all * ONE)])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what it has learned."""
+        return {"position": self.position, **self._mixer.to_json()}
+
+    def take_json(self, stored: Any, position: int | None = None) -> None:
+        """Take over what :meth:`to_json` wrote, after ``position`` rows if that is known.
+
+        Raises
+        ------
+        CorruptError
+            If it is not that of such a guard.
+        """
+        found = stored.get("position") if isinstance(stored, dict) else None
+        is_count = isinstance(found, int) and 0 <= found <= 2**53
+        if not is_count or found != (found if position is None else position):
+            expected = "some" if position is None else f"{position}"
+            raise CorruptError(
+                f"a guard should have the weights after {expected} rows, found {str(stored)[:80]}"
+            )
+        self._mixer.take_json(stored)
+        self.position = int(found or 0)
+
+
+def guard_of(parameters: ForestParameters, numbers: Iterable[int], stored: Any) -> Guard:
+    """Return the guard of a forest of members of these numbers, from its JSON.
+
+    Raises
+    ------
+    CorruptError
+        If it is not that of such a guard.
+    """
+    guard = Guard(parameters, numbers)
+    guard.take_json(stored)
+    return guard
+
+
+def _mixer(n_kinds: int, delay: int) -> Mixer:
+    """Return the mixer of a guard of so many kinds of members.
+
+    The longer the delay, the slower its steps, and the more it begins with permanent trees alone.
+    """
+    permanent, everyone = n_kinds, n_kinds + 1
+    some = (*range(n_kinds), permanent)
+    equal = (*(1.0 / n_kinds,) * n_kinds, 0.0)
+    slower = math.sqrt(delay)
+    experts = [
+        Expert((everyone,), (1.0,), _POWER_RATE / slower),
+        *(Expert(some, equal, rate / slower) for rate in _KIND_RATES),
+        Expert((permanent,), (1.0,), _POWER_RATE / slower),
+        Expert((permanent,), (1.0,), 0.0),
+    ]
+    moving = _MOVING_SHARE / math.sqrt(slower)
+    shares = [moving / 3.0] * 3 + [(1.0 - moving) / 2.0] * 2
+    return Mixer(n_kinds + 2, experts, delay, shares)

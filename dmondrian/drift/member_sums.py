@@ -1,0 +1,70 @@
+"""Members as the predictor of a part of a model: sums of what they forecast, to be gone on from.
+
+Relies on :mod:`dmondrian.drift.members`. Promises sums that do not depend, to the last bit, on how
+members are cut into groups.
+
+Shapes: n rows, d features, k outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dmondrian.drift.guard import added
+from dmondrian.drift.members import Members
+from dmondrian.ensemble.sums.prediction_sums import Sums, begun
+
+
+class MemberSums:
+    """Members that predict for the guard of their forest, which others hold."""
+
+    def __init__(self, members: Members) -> None:
+        self._members = members
+
+    def check_domain(self, X: np.ndarray, names: Sequence[str] | None = None) -> None:
+        """Refuse no row: trees split the range of their rows."""
+        self._members.check_domain(X, names)
+
+    def predict_sums(
+        self,
+        X: np.ndarray,
+        n_threads: int = 1,
+        spread: bool = False,
+        distance: bool = False,
+        onto: Sums | None = None,
+        labels: bool = False,
+    ) -> Sums:
+        """Sum what members forecast, in the order of their numbers, and what the guard needs.
+
+        Parameters
+        ----------
+        X : float32 [n, d], C-contiguous
+        n_threads : int
+        spread : bool
+            Also sum squares of the members' forecasts.
+        distance : bool
+            Also sum the extensions to the leaves' boxes of the trees that never forget.
+        onto : Sums, optional
+            Sums over members with lower numbers, to go on from.
+        labels : bool
+            Not asked for: the guard knows the variance of labels.
+        """
+        found = self._members.share_each(X, n_threads)
+        shape, is_new = found.of_members.shape[1:], onto is None
+        total = begun(onto and onto.total, shape, is_new)
+        square = begun(onto and onto.square, shape, is_new) if spread else None
+        for each in found.of_members:
+            total += each
+            if square is not None:
+                square += each * each
+        far = None
+        if distance:
+            none = Sums(np.zeros(shape), None, onto and onto.distance, 0)
+            far = self._members.predictor.predict_sums(
+                X, n_threads, distance=True, onto=None if is_new else none
+            ).distance
+        shares = found.shares if onto is None else added([dict(onto.shares or {}), found.shares])
+        n_members = len(found.of_members) + (0 if onto is None else onto.n_trees)
+        return Sums(total, square, far, n_members, shares=shares)

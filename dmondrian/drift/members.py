@@ -1,0 +1,382 @@
+"""Members of a forest that follows the stream, on one machine: permanent trees and those around.
+
+The permanent trees are those of a forest that never forgets, to the byte. Each belongs to a member
+(:mod:`dmondrian.drift.member`), which mixes it with trees of all ages. What members forecast goes
+out as shares, for the guard of the whole forest (:mod:`dmondrian.drift.guard`), of which they know
+nothing: a shard of a run holds some members, and is this class.
+
+Labels come ``delay`` rows at a time: the rows of a block [i delay, (i + 1) delay) are forecast in
+the state before it, weights of mixtures included, as they come, and learned after its last row.
+Until then they wait. In place of trees younger than ``delay`` the permanent one is mixed.
+
+Relies on :class:`dmondrian.forest.forest.Forest`. Promises that the state is a pure function of
+the parameters, the seed, the numbers of the members and the rows in order, whatever the cuts
+between calls and the number of threads.
+
+Shapes: n rows, d features, K classes, T members, G inputs of a member's mixture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dmondrian.drift.age_weights import cut_at_marks, exponents_of
+from dmondrian.drift.drift_state import Waiting, drift_state, read_header, take_state
+from dmondrian.drift.guard import Guard, Shares, joined_shares, shares_of
+from dmondrian.drift.member import Ages, Member
+from dmondrian.drift.mixer import cut_blocks
+from dmondrian.ensemble.ensemble import Ensemble
+from dmondrian.ensemble.rows.prepared_rows import PreparedRows
+from dmondrian.ensemble.settings.numeric_limits import check_weights
+from dmondrian.ensemble.settings.parameters import ForestParameters
+from dmondrian.ensemble.threads import run_threads
+from dmondrian.errors import ParameterError
+from dmondrian.forest.forest import Forest
+from dmondrian.joint_fit.fit import Rows
+from dmondrian.tree import nodes
+
+_MOST_ROWS, _LEAST_ROWS, _MOST_NUMBERS = 1024, 32, 2**20  # of a piece: rows, inputs of a member
+_NONE = np.empty(0)
+
+
+class Forecast(NamedTuple):
+    """What members forecast of rows."""
+
+    shares: Shares
+    of_members: np.ndarray  # float64 [T, n, K]
+
+
+class Members(Forest):
+    """Members that follow a stream, without the guard of their forest.
+
+    Parameters
+    ----------
+    parameters : ForestParameters
+        Of a forest that ``follows_stream``.
+    numbers : iterable of int
+        Of the members, distinct, >= 0.
+    trees : list of Tree, optional
+        The permanent ones, as an ensemble's.
+
+    Attributes
+    ----------
+    members : list of Member
+    position : int
+        Rows of positive weight that trees have learned.
+    waiting : Waiting
+        Rows that came after those.
+    guard : Guard or None
+        Of a whole forest.
+    ages_noted : dict of int to float64 [T, 1 + k]
+        By the number of rows learned at marks of the last call, exponents of each member's inputs.
+    """
+
+    guard: Guard | None = None
+
+    def __init__(
+        self,
+        parameters: ForestParameters,
+        numbers: Iterable[int],
+        trees: list[nodes.Tree] | None = None,
+    ) -> None:
+        super().__init__(parameters, numbers, trees=trees)
+        its = parameters.drift
+        assert its is not None  # as documented
+        self.ages, self.delay, self.position = Ages(its.first, its.last), its.delay, 0
+        self.members = [
+            Member(parameters, number, self.ages, its.delay)
+            for number in self.tree_numbers.tolist()
+        ]
+        self.waiting = self._no_rows()
+        self.ages_noted: dict[int, np.ndarray] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Be copied and pickled as the state."""
+        return type(self).from_state, self.state()
+
+    def state(self, copy: bool = True) -> tuple[dict[str, Any], list[dict[str, np.ndarray]]]:
+        """Return (JSON-able header, one dict of arrays per tree): always copies."""
+        return drift_state(super().state(), self)
+
+    def stored(
+        self,
+    ) -> tuple[dict[str, Any], Iterable[dict[str, np.ndarray]], list[int] | None]:
+        """Return the state as checkpoints hold it."""
+        return *self.state(), None
+
+    @classmethod
+    def from_state(cls, header: dict[str, Any], trees: Sequence[dict[str, np.ndarray]]) -> Members:
+        """Return the members of a :meth:`state`, every index and value checked.
+
+        Raises
+        ------
+        CorruptError
+            If the state is not one that such a forest can have.
+        """
+        found = read_header(header, trees)
+        made: Any = super().from_state(found.permanent_header, found.permanent)
+        take_state(made, found)
+        return made
+
+    @classmethod
+    def join(cls, forests: Any) -> Members:
+        """Return members of several shards, which learned the same rows, as one."""
+        made: Any = super().join(forests)
+        first = forests[0]
+        rows = {(one.position, len(one.waiting.y)) for one in forests}
+        if len(rows) > 1:
+            raise ParameterError("members that learned other rows cannot be joined")
+        members = [member for one in forests for member in one.members]
+        made.members = sorted(members, key=lambda member: member.number)
+        made.position, made.waiting = first.position, first.waiting
+        return made
+
+    def predict_sums(self, *args: Any, **named: Any) -> Any:
+        """Refuse: what members forecast is no sum over trees."""
+        raise ParameterError(
+            'a forest with drift="follow" mixes logarithms of the forecasts of trees, which are no '
+            "sums over trees: ask predict or predict_proba of the estimator"
+        )
+
+    @property
+    def takes_single_rows(self) -> bool:
+        """False: what members learn of a row is learned together."""
+        return False
+
+    def _no_rows(self) -> Waiting:
+        return Waiting(np.empty((0, self.parameters.n_features), np.float32), _NONE, _NONE)
+
+    @property
+    def covering_trees(self) -> list[nodes.Tree]:
+        """The trees that are alive around the permanent ones."""
+        return [
+            tree
+            for member in self.members
+            for tree, birth in zip(member.trees, member.births.tolist(), strict=True)
+            if birth >= 0
+        ]
+
+    @property
+    def n_nodes(self) -> int:
+        """Nodes in use over all trees."""
+        covering = sum(int(tree.head_i[nodes.N_NODES]) for tree in self.covering_trees)
+        return super().n_nodes + covering
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of memory held by all trees."""
+        return super().n_bytes + sum(member.n_bytes for member in self.members)
+
+    def share(self, X: np.ndarray | PreparedRows, n_threads: int = 1) -> Shares:
+        """Return what members forecast of rows float32 [n, d], by kind.
+
+        Rows that wait for their block are not known yet.
+
+        Raises
+        ------
+        ParameterError
+            If no row was learned.
+        """
+        return self.share_each(X, n_threads).shares
+
+    def share_each(self, X: np.ndarray | PreparedRows, n_threads: int = 1) -> Forecast:
+        """Return what :meth:`share` does, and what each member forecast."""
+        self.store.check_whole()
+        if not self.position and len(self.waiting.y):
+            raise ParameterError(
+                f"no row is learned yet: {len(self.waiting.y)} wait until their block of delay="
+                f"{self.delay} rows is full; fit more rows, or choose a smaller delay"
+            )
+        self.predictor.check_learned()
+        rows = self.prepare(X)
+        none = np.empty((len(self.members), 0, self.parameters.n_classes))
+        parts = [self._forecast(rows[part], n_threads) for part in self._pieces(len(rows))]
+        of_members = np.concatenate([none, *(part[1] for part in parts)], axis=1)
+        return Forecast(self._joined([self._shares(*part) for part in parts]), of_members)
+
+    def share_and_learn(
+        self,
+        X: np.ndarray | PreparedRows,
+        y: np.ndarray,
+        w: np.ndarray | None = None,
+        n_threads: int = 1,
+    ) -> Shares:
+        """Learn rows in order; return the shares of the forecasts that were made of them before.
+
+        Parameters
+        ----------
+        X, y, w, n_threads
+            As in :meth:`dmondrian.ensemble.ensemble.Ensemble.update`. Rows of weight 0 are left out
+            of the shares.
+        """
+        self.check_sizes(y, w)
+        return self._joined(list(self._follow((X, y, w), n_threads, nullcontext)))
+
+    def check_sizes(self, y: np.ndarray, w: np.ndarray | None) -> None:
+        """Refuse rows whose weights doubles cannot sum up, those of rows that wait included."""
+        check_weights(w, len(y), self.total_weight + float(self.waiting.w.sum()))
+
+    def _update(
+        self, rows: Rows, n_threads: int, alone: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        for _ in self._follow(rows, n_threads, alone):
+            pass
+
+    def _follow(
+        self, rows: Rows, n_threads: int, alone: Callable[[], AbstractContextManager[None]]
+    ) -> Iterator[Any]:
+        """Learn rows X, y, w, piece by piece; yield what :meth:`_settle` returns of each."""
+        X, y, w = rows[0], np.asarray(rows[1], np.float64), rows[2]
+        if w is not None and not (kept := w > 0.0).all():
+            X, y, w = X[kept], y[kept], w[kept]
+        weights, prepared = _NONE if w is None else np.asarray(w, np.float64), self.prepare(X)
+        learn = self._learn_at_once if self.delay == 1 else self._wait
+        number, self.ages_noted = self.position + len(self.waiting.y), {}
+        for block, is_end in cut_blocks(number, len(y), self.delay):
+            for part, is_mark in self._parts(number, block):
+                own = weights[part] if len(weights) else weights
+                with alone():
+                    try:
+                        answer = learn(prepared[part], y[part], own, n_threads)
+                        if self.delay > 1 and is_end and part.stop == block.stop:
+                            self._end_block(n_threads)
+                        if is_mark:
+                            self.ages_noted[number + part.stop] = self.age_exponents()
+                    except BaseException:
+                        self.store.is_torn = True
+                        raise
+                yield answer
+
+    def _parts(self, number: int, block: slice) -> Iterator[tuple[slice, bool]]:
+        """Yield pieces of a block of rows, and whether weights of ages are noted at their end.
+
+        ``number`` is that of row 0.
+        """
+        for cut, is_mark in cut_at_marks(number + block.start, block.stop - block.start):
+            first = block.start + cut.start
+            for piece in self._pieces(cut.stop - cut.start):
+                is_last = piece.stop == cut.stop - cut.start
+                yield slice(first + piece.start, first + piece.stop), is_mark and is_last
+
+    def age_exponents(self) -> np.ndarray:
+        """Return the exponents of each member's inputs, float64 [T, 1 + k]."""
+        return np.stack([exponents_of(member.mixer) for member in self.members])
+
+    def _settle(self, shares: Shares, y: np.ndarray, w: np.ndarray) -> Any:
+        """Return what becomes of the shares of rows whose labels are ``y``: nothing here."""
+        return shares
+
+    def _pieces(self, n: int) -> Iterator[slice]:
+        """Yield slices of n rows, of which a member's inputs stay in the cache."""
+        width = (1 + self.ages.n_octaves) * self.parameters.n_classes
+        size = max(_LEAST_ROWS, min(_MOST_ROWS, _MOST_NUMBERS // width))
+        for first in range(0, n, size):
+            yield slice(first, min(first + size, n))
+
+    def _learn_at_once(self, X: PreparedRows, y: np.ndarray, w: np.ndarray, n_threads: int) -> Any:
+        """Forecast and learn row after row."""
+        permanent = self._learn_permanent(X, y, w, n_threads)
+        of_members = np.empty(permanent.shape)
+
+        def learn(i: int) -> None:
+            member = self.members[i]
+            inputs = np.empty((member.n_inputs, *permanent.shape[1:]))
+            inputs[0] = permanent[i]
+            member.learn(inputs, X.values, y, w, self.position)
+            of_members[i] = member.mixer.mix_and_step(inputs, y, w)
+
+        run_threads(learn, range(len(self.members)), n_threads)
+        answer = self._settle(self._shares(permanent, of_members), y, w)
+        self.position += len(y)
+        return answer
+
+    def _learn_permanent(
+        self, X: PreparedRows, y: np.ndarray, w: np.ndarray, n_threads: int
+    ) -> np.ndarray:
+        """Let the permanent trees learn; return the forecast of each before, float64 [T, n, K]."""
+        n_classes = self.parameters.n_classes
+        answers = np.empty((len(self.members), len(y), n_classes))
+        first = 0 if self.position else 1  # no tree could answer
+        answers[:, :first] = 1.0 / n_classes
+        rows = np.arange(first, len(y))
+
+        def take(t: int, found: np.ndarray, known: np.ndarray) -> None:
+            answers[t, first:] = found[:, :n_classes]
+
+        weights = w if len(w) else None
+        self.ask_and_learn(X, y, weights, n_threads, rows, np.full(len(rows), np.inf), take)
+        return answers
+
+    def _wait(self, X: PreparedRows, y: np.ndarray, w: np.ndarray, n_threads: int) -> Any:
+        """Forecast rows of a block, by the state before it; let them wait for its end."""
+        permanent, of_members = self._forecast(X, n_threads, (y, w))
+        answer = self._settle(self._shares(permanent, of_members), y, w)
+        more = Waiting(X.values, y, w if len(w) else np.ones(len(y)))
+        both = zip(self.waiting, more, strict=True)
+        self.waiting = Waiting(*(np.concatenate(pair) for pair in both))
+        return answer
+
+    def _end_block(self, n_threads: int) -> None:
+        """Let trees learn the rows that wait; use the weights of mixtures that know them."""
+        rows, self.waiting = self.waiting, self._no_rows()
+        whole = self.predictor.preparation.as_prepared(rows.X)
+        for part in self._pieces(len(rows.y)):
+            self._learn_trees(whole[part], rows.y[part], rows.w[part], n_threads)
+        for member in self.members:
+            member.mixer.end_block()
+
+    def _learn_trees(self, X: PreparedRows, y: np.ndarray, w: np.ndarray, n_threads: int) -> None:
+        """Let trees learn rows, and no mixture."""
+        Ensemble.update(self, X, y, w, n_threads)
+
+        def learn(i: int) -> None:
+            member = self.members[i]
+            inputs = np.empty((member.n_inputs, len(y), self.parameters.n_classes))
+            inputs[0] = 0.0
+            member.learn(inputs, X.values, y, w, self.position)
+
+        run_threads(learn, range(len(self.members)), n_threads)
+        self.position += len(y)
+
+    def _forecast(
+        self,
+        X: PreparedRows,
+        n_threads: int,
+        labels: tuple[np.ndarray, np.ndarray] | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return what permanent trees and members forecast, float64 [T, n, K] each.
+
+        Mixers then take steps to the labels and weights, where these are given.
+        """
+        shape = len(self.members), len(X), self.parameters.n_classes
+        permanent, of_members = np.full(shape, 1.0 / shape[2]), np.empty(shape)
+        if self.position:
+            lives = np.array([np.inf])
+            found = self.predictor.answers(X, self.policies, lives, self.predictor.width)
+            permanent[:] = found[:, :, 0, : shape[2]]
+
+        def forecast(i: int) -> None:
+            member = self.members[i]
+            inputs = np.empty((member.n_inputs, *shape[1:]))
+            inputs[0] = permanent[i]
+            member.forecast(inputs, X.values, self.position)
+            inputs[1 : 1 + self.ages.n_younger_than(self.delay)] = inputs[0]
+            mixer = member.mixer
+            of_members[i] = (
+                mixer.mix(inputs) if labels is None else mixer.mix_and_step(inputs, *labels)
+            )
+
+        run_threads(forecast, range(len(self.members)), n_threads)
+        return permanent, of_members
+
+    def _shares(self, permanent: np.ndarray, of_members: np.ndarray) -> Shares:
+        return shares_of(self.tree_numbers.tolist(), permanent, of_members)
+
+    def _joined(self, parts: list[Shares]) -> Shares:
+        """Return shares of rows that follow each other as one; of none where there is none."""
+        none = np.empty((len(self.members), 0, self.parameters.n_classes))
+        return joined_shares([self._shares(none, none), *parts])

@@ -1,0 +1,76 @@
+"""A run that follows its stream records how far back it looks, as an estimator would."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from matplotlib import pyplot
+
+from dmondrian import AMFClassifier, ParameterError
+from dmondrian.displays import AgeWeightsDisplay, LearningCurveDisplay
+from dmondrian.distributed import train
+from dmondrian.drift.age_weights import cut_at_marks
+from dmondrian.report import write_report
+from tests.cli.command import call
+
+N = 2100
+
+
+def rows() -> tuple[np.ndarray, np.ndarray]:
+    draw = np.random.default_rng(0)
+    X = draw.random((N, 3)).astype(np.float32)
+    return X, np.where(np.arange(N) < 1024, X[:, 0] > 0.5, X[:, 1] > 0.5)
+
+
+@pytest.mark.parametrize("delay", [1, 50])
+def test_a_run_records_what_an_estimator_has_at_the_same_rows(client, tmp_path, delay) -> None:
+    X, y = rows()
+    table = pa.table({f"x{j}": X[:, j].astype(float) for j in range(3)} | {"y": y})
+    pq.write_table(table, tmp_path / "rows.parquet", row_group_size=300)
+    forest = AMFClassifier(n_estimators=3, drift="follow", delay=delay, random_state=0)
+    told = []
+    for n_shards, every in ((1, None), (3, "500 rows")):
+        run = train(
+            forest, tmp_path / "rows.parquet", target="y", run=tmp_path / f"run{n_shards}",
+            client=client, n_shards=n_shards, checkpoint_every=every,
+        )  # fmt: skip
+        told.append(run.metrics)
+    assert told[0] == told[1]
+    assert told[0]["delay"] == delay
+    ages = told[0]["ages"]
+    by_hand = AMFClassifier(n_estimators=3, drift="follow", delay=delay, random_state=0)
+    marks = []
+    for part, is_mark in cut_at_marks(0, N):
+        by_hand.partial_fit(X[part], y[part], classes=[False, True])
+        if is_mark:
+            marks.append((part.stop, by_hand.age_weights_))
+    assert [point["rows"] for point in ages] == [rows for rows, _ in marks]
+    for point, (_, shares) in zip(ages, marks, strict=True):
+        np.testing.assert_allclose(point["shares"], shares, rtol=1e-9)
+    shown = AgeWeightsDisplay.from_run(tmp_path / "run1")
+    assert shown.rows.tolist() == [rows for rows, _ in marks]
+    pyplot.close(shown.figure_)
+    curve = LearningCurveDisplay.from_runs(tmp_path / "run1")
+    words = "delay 1 row" if delay == 1 else "delay up to 50 rows"
+    assert curve.ax_.get_ylabel() == f"log loss of the rows so far, {words}"
+    pyplot.close(curve.figure_)
+    page = write_report(tmp_path / "run1", tmp_path / "page.html").read_text()
+    assert "How far back the forest looks" in page
+    assert f"so far, {words}" in page
+    text, _ = call("describe", tmp_path / "run1")
+    assert f"{words}):" in text
+    assert ("last label known" in text) is (delay > 1)
+
+
+def test_a_run_that_never_forgets_has_none(client, tmp_path: Path) -> None:
+    X, y = rows()
+    pq.write_table(pa.table({"x": X[:400, 0].astype(float), "y": y[:400]}), tmp_path / "r.parquet")
+    forest = AMFClassifier(n_estimators=1, random_state=0)
+    run = train(forest, tmp_path / "r.parquet", target="y", run=tmp_path / "run", client=client)
+    assert "ages" not in run.metrics
+    with pytest.raises(ParameterError, match="no weights of ages"):
+        AgeWeightsDisplay.from_run(tmp_path / "run")

@@ -1,0 +1,243 @@
+"""Forests that follow the stream, on a cluster: the bytes of one process, whatever happens."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import dask.dataframe as dd
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from distributed import Client
+
+from dmondrian import AMFClassifier, load
+from dmondrian.checkpoint import Manifest, Run
+from dmondrian.checkpoint.merging import merge
+from dmondrian.distributed import TrainedRun, evaluate, grow, predict_proba, score, train
+from dmondrian.distributed.scoring.model_info import open_model
+from dmondrian.distributed.worker import work_units
+from dmondrian.drift.drift_forest import DriftForest
+from dmondrian.errors import CheckpointError, CorruptError, ParameterError
+from dmondrian.frames import FrameModel
+from tests.distributed.conftest import ROWS, Fit, Grow, Once, digests, resize, table_of
+from tests.distributed.scoring.test_tree_pipeline import limit_of, manifest, plan_small
+from tests.distributed.training.test_generalized import rows_of
+from tests.distributed.training.test_stream import StopError, stop_after
+
+DELAYS = [1, 64]
+
+
+def following(n_estimators: int = 5, delay: int = 1, **others: Any) -> AMFClassifier:
+    return AMFClassifier(n_estimators, drift="follow", delay=delay, random_state=7, **others)
+
+
+def state_of(model: Any) -> bytes:
+    return pickle.dumps(model.forest_.state())
+
+
+def alone(run: TrainedRun, estimator: AMFClassifier, n: int = ROWS) -> Any:
+    """Return the estimator fitted to the first rows of a run, on arrays, in two calls."""
+    X, y = rows_of(run)
+    labels = np.array(run.plan.schema.classes)[y.astype(int)]
+    half = n // 2 + 3
+    estimator.partial_fit(X[:half], labels[:half], classes=list(run.plan.schema.classes or ()))
+    return estimator.partial_fit(X[half:n], labels[half:n])
+
+
+@pytest.fixture(scope="module", params=DELAYS)
+def run(
+    request: pytest.FixtureRequest, adult: Path, client: Client,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> TrainedRun:  # fmt: skip
+    """A run that nothing disturbs, of five members."""
+    folder = tmp_path_factory.mktemp("following") / "run"
+    return train(
+        following(delay=request.param), adult, target="income", run=folder, client=client,
+        checkpoint_every="700 rows",
+    )  # fmt: skip
+
+
+def delay_of(run: TrainedRun) -> int:
+    return int(Run.open(run.run_url).run_json["estimator"]["delay"])
+
+
+def test_a_run_is_the_forest_of_one_process(run: TrainedRun) -> None:
+    shared, estimator = run.to_local(), alone(run, following(delay=delay_of(run)))
+    assert isinstance(shared.forest_, DriftForest)
+    assert state_of(shared) == state_of(estimator)
+    X, _ = rows_of(run)
+    np.testing.assert_array_equal(shared.predict_proba(X), estimator.predict_proba(X))
+
+
+def test_metrics_are_those_of_every_forecast_of_the_guard(run: TrainedRun) -> None:
+    X, y = rows_of(run)
+    forest = DriftForest(run.to_local().forest_.parameters, range(5))
+    told = forest.forecast_and_learn(X.to_numpy(), y)
+    assert len(told) == ROWS
+    losses = -np.log(told[np.arange(ROWS), y.astype(int)])
+    assert run.metrics["log_loss"] == pytest.approx(losses.mean(), rel=1e-12)
+    assert run.metrics["accuracy"] == (told.argmax(axis=1) == y).mean()
+
+
+def test_any_checkpoint_goes_on_amid_a_block_too(run: TrainedRun) -> None:
+    X, y = rows_of(run)
+    positions = Run.open(run.run_url).manifests()
+    assert positions[:2] == [700, 1400]
+    whole = state_of(run.to_local())
+    for position in positions[:2]:
+        before = load(f"{run.run_url}@{position}")
+        assert len(before.forest_.waiting.y) == position % delay_of(run)
+        before.partial_fit(X[position:], before.classes_[y[position:].astype(int)])
+        assert state_of(before) == whole
+
+
+@pytest.mark.parametrize("n_shards", [1, 2])
+def test_shards_and_checkpoints_change_no_byte(run: TrainedRun, fit: Fit, n_shards: int) -> None:
+    other = fit(estimator=following(delay=delay_of(run)), n_shards=n_shards, checkpoint_every=None)
+    assert len(digests(other)) == n_shards
+    assert state_of(other.to_local()) == state_of(run.to_local())
+    assert other.metrics == run.metrics
+
+
+@pytest.mark.usefixtures("talkative")
+def test_a_killed_worker_changes_no_byte(run: TrainedRun, fit: Fit, pair: Client) -> None:
+    pid = min(pair.run(os.getpid).values())
+    kill = Once(partial(os.kill, pid, signal.SIGKILL))
+    options = {"estimator": following(delay=delay_of(run)), "checkpoint_every": "700 rows"}
+    other = fit(client=pair, progress=kill, **options)
+    assert kill.is_done
+    assert other.summary["recoveries"] >= 1
+    assert digests(other) == digests(run)
+    assert other.metrics == run.metrics
+
+
+@pytest.mark.usefixtures("talkative")
+def test_a_worker_that_joins_takes_members_over(run: TrainedRun, fit: Fit, cluster: Grow) -> None:
+    workers, client = cluster(1)
+    join = Once(lambda: resize(workers, client, 2))
+    options = {"estimator": following(delay=delay_of(run)), "checkpoint_every": "700 rows"}
+    other = fit(client=client, progress=join, **options)
+    assert other.summary["workers"] == 2
+    assert digests(other) == digests(run)
+
+
+@pytest.mark.usefixtures("talkative")
+def test_a_stopped_run_goes_on_amid_a_block(run: TrainedRun, fit: Fit) -> None:
+    options = {"estimator": following(delay=delay_of(run)), "checkpoint_every": "700 rows"}
+    with pytest.raises(StopError):
+        fit(progress=stop_after(1400), **options)
+    again = fit(**options)
+    assert 0 < again.summary["resumed_at"] < ROWS
+    assert digests(again) == digests(run)
+    assert again.metrics == run.metrics
+
+
+def test_what_a_worker_sends_at_once_is_bounded_by_classes(run: TrainedRun) -> None:
+    from dmondrian.distributed.training.attempt import Attempt, attempt_options
+
+    attempt = Attempt(Run.open(run.run_url), run.plan, attempt_options(None, 4, None))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(work_units, "UNIT_NUMBERS", 5000)  # five kinds of sums, of two classes
+        assert max(unit.rows for unit in attempt._cut()) == 500
+
+
+def test_scores_predictions_and_metrics_of_other_rows(
+    run: TrainedRun, adult: Path, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan_small(monkeypatch)
+    shared, frame = run.to_local(), pq.read_table(adult).to_pandas()
+    X, y = rows_of(run)
+    expected = shared.predict_proba(X)
+    assert score(run.run_url, adult, tmp_path / "whole", client=client)["trees_sharded"] == 1
+    limit = limit_of(open_model(run.run_url), 2)
+    parts = score(run.run_url, adult, tmp_path / "parts", client=client, memory_limit=limit)
+    assert parts["trees_sharded"] > 1
+    assert manifest(tmp_path / "parts") == manifest(tmp_path / "whole")
+    told = table_of(tmp_path / "whole")
+    assert told.column_names == [
+        "prediction", "proba_<=50K", "proba_>50K", "spread", "distance",
+    ]  # fmt: skip
+    np.testing.assert_array_equal(told["proba_>50K"].to_numpy(), expected[:, 1])
+    assert told["prediction"].to_pylist() == shared.predict(X).tolist()
+    each = shared.forest_.share_each(X.to_numpy()).of_members
+    best = expected.argmax(axis=1)
+    spread = each[:, np.arange(ROWS), best].std(axis=0)
+    np.testing.assert_allclose(told["spread"].to_numpy(), spread, atol=1e-7)
+    assert (told["distance"].to_numpy() >= 0.0).all()
+    measured = evaluate(run.run_url, adult, client=client)
+    assert measured["accuracy"] == (best == y).mean()
+    losses = -np.log(expected[np.arange(ROWS), y.astype(int)])
+    assert measured["log_loss"] == pytest.approx(losses.mean(), rel=1e-12)
+    np.testing.assert_array_equal(FrameModel(run.run_url).predict_proba(frame), expected)
+    lazy = predict_proba(run.run_url, dd.from_pandas(frame, npartitions=3))
+    np.testing.assert_array_equal(lazy.compute(scheduler=client).to_numpy(), expected)
+
+
+def test_rows_without_label_or_weight_have_no_number(client: Client, tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    a, b = draw.random((2, 900))
+    a[:2], b[:2] = [0.0, 1.0], [1.0, 0.0]  # columns are scaled by their range
+    y = np.where(draw.random(900) < 0.1, None, np.where(a > b, "yes", "no"))
+    w = draw.choice([0.0, 0.5, 2.0], 900)
+    table = pa.table({"a": a, "b": b, "y": pa.array(y.tolist()), "w": w})
+    pq.write_table(table, tmp_path / "rows.parquet", row_group_size=100)
+    estimator = following(3, delay=40)
+    run = train(
+        estimator, tmp_path / "rows.parquet", target="y", weight="w", null_target="drop",
+        run=tmp_path / "run", client=client, checkpoint_every="130 rows",
+    )  # fmt: skip
+    known = np.array([label is not None for label in y])
+    X = np.stack([a, b], axis=1)[known]
+    one = following(3, delay=40).partial_fit(
+        X, y[known].astype(str), classes=["no", "yes"], sample_weight=w[known]
+    )
+    shared = run.to_local()
+    assert state_of(shared) == state_of(one)
+    kept = w[known] > 0.0
+    assert shared.forest_.guard.position == kept.sum()
+    forest = DriftForest(shared.forest_.parameters, range(3))
+    labels = (y[known] == "yes").astype(float)
+    told = forest.forecast_and_learn(X.astype(np.float32), labels, w[known])
+    losses = -np.log(told[np.arange(len(told)), labels[kept].astype(int)])
+    mean = np.average(losses, weights=w[known][kept])
+    assert run.metrics["log_loss"] == pytest.approx(mean, rel=1e-12)
+
+
+def test_a_run_without_metrics_has_a_guard_all_the_same(run: TrainedRun, fit: Fit) -> None:
+    other = fit(estimator=following(delay=delay_of(run)), progressive=False)
+    assert other.metrics == {}
+    assert state_of(other.to_local()) == state_of(run.to_local())
+
+
+def test_more_trees_and_other_runs_are_refused_with_what_to_do(
+    run: TrainedRun, fit: Fit, adult: Path, client: Client, tmp_path: Path
+) -> None:
+    with pytest.raises(ParameterError, match=r"follows the stream.*run of 9 trees"):
+        grow(run.run_url, 9, client=client)
+    other = fit("other", estimator=following(2, delay=delay_of(run)), first_tree=5)
+    with pytest.raises(ParameterError, match="follows the stream"):
+        merge([run.run_url, other.run_url], tmp_path / "merged")
+    with pytest.raises(CheckpointError, match="another job") as told:
+        train(following(6, delay=delay_of(run)), adult, target="income", run=run.run_url,
+              client=client)  # fmt: skip
+    assert "grow" not in str(told.value)
+
+
+def test_a_manifest_whose_guard_is_of_other_rows_is_refused(run: TrainedRun) -> None:
+    read = Manifest.from_bytes
+
+    def changed(data: bytes, name: str) -> Manifest:
+        found = read(data, name)
+        found.metrics["guard"]["position"] -= 1
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Manifest, "from_bytes", changed)
+        with pytest.raises(CorruptError, match="guard"):
+            load(run.run_url)
