@@ -132,7 +132,8 @@ def build_estimator(job: Job) -> Any:
     Raises
     ------
     JobError
-        For an unknown algorithm, an unknown parameter, or a value the estimator refuses.
+        For an unknown algorithm, an unknown parameter, or values the estimator refuses, alone or
+        together.
     """
     from dmondrian.estimators import ALGORITHMS
 
@@ -159,7 +160,14 @@ def build_estimator(job: Job) -> Any:
         raise JobError("\n".join(mistakes))
     if "random_state" in valid:
         parameters.setdefault("random_state", _DEFAULT_RANDOM_STATE)
-    return ALGORITHMS[algorithm](**parameters)
+    estimator = ALGORITHMS[algorithm](**parameters)
+    try:
+        estimator._check_run()
+    except ParameterError as error:
+        name = str(error).partition("=")[0]
+        key = ("forest", name) if name in parameters else ("forest",)
+        raise JobError(f"{place(*key)}: [forest] {error}") from error
+    return estimator
 
 
 def check_amounts(job: Job) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,15 +32,20 @@ OPTIONS = {
     "target": "income",
     "checkpoint_every": f"{INTERVAL} rows",
     "unit_rows": 500,
-    "forest": {"n_estimators": 6, "random_state": 7, **SETTLED},
 }
+FORESTS: dict[str, dict[str, Any]] = {
+    "never forgets": {"n_estimators": 6, "random_state": 7, **SETTLED},
+    "follows": {"n_estimators": 4, "random_state": 7, "drift": "follow", "delay": 64},
+}
+CASES = [("never forgets", seed) for seed in SEEDS] + [("follows", seed) for seed in SEEDS[:1]]
 
 
 @pytest.fixture(scope="module")
-def place(adult: Path) -> Iterator[Place]:
+def place(request: pytest.FixtureRequest, adult: Path) -> Iterator[Place]:
     pytest.importorskip("boto3")
     files = {file.name: file.read_bytes() for file in adult.iterdir()}
-    with set_up(files, OPTIONS, LIMIT) as found:
+    options = {**OPTIONS, "forest": FORESTS[request.param]}
+    with set_up(files, options, LIMIT) as found:
         yield found
 
 
@@ -51,7 +57,7 @@ def calm(place: Place) -> Outcome:
     return outcome
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("place", "seed"), CASES, indirect=["place"])
 def test_chaos_changes_no_byte_and_replays_lost_shards_alone(
     place: Place, calm: Outcome, seed: int
 ) -> None:

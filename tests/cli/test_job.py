@@ -327,11 +327,26 @@ def test_zero_workers_are_refused(tmp_path):
         ("warmup_rows=1000", "warmup_rows", 1000),
         ("calibrate=true", "calibrate", True),
         ("n_jobs=2", "n_jobs", 2),
+        ("drift=follow", "drift", "follow"),
+        ("drift=none", "drift", None),
     ],
 )
 def test_every_parameter_of_the_estimator_can_be_set(tmp_path, override, name, value):
     job = read_job(write(tmp_path, GOOD), [f"forest.{override}"])
     assert build_estimator(job).get_params()[name] == value
+
+
+def test_a_delay_is_of_a_forest_that_follows_the_stream(tmp_path):
+    job = read_job(write(tmp_path, GOOD), ["forest.drift=follow", "forest.delay=64"])
+    assert build_estimator(job).delay == 64
+    for overrides, message in (
+        (["forest.delay=64"], r"--set forest.delay=64: \[forest\] delay=64 is of drift"),
+        (["forest.drift=follow", "forest.calibrate=true"], r"forest.calibrate=true: .*go with"),
+        (["forest.drift=follow", "forest.delay=0"], r"--set forest.delay=0: \[forest\] delay"),
+        (["forest.drift=adwin"], r"--set forest.drift=adwin: \[forest\] drift"),
+    ):
+        with pytest.raises(JobError, match=message):
+            build_estimator(read_job(write(tmp_path, GOOD), overrides))
 
 
 @pytest.mark.parametrize(

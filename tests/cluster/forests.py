@@ -27,7 +27,8 @@ from dmondrian import (
 )
 from dmondrian._numba.jit import compilations
 
-N, D = 600, 40  # wide enough for loops over columns to fill the registers of any processor
+N, LEARNED = 600, 500
+D = 40  # wide enough for loops over columns to fill the registers of any processor
 CLASSES: dict[str, Any] = {
     "alpha": 0.25,
     "charge_opening": True,
@@ -36,12 +37,15 @@ CLASSES: dict[str, Any] = {
     "calibrate": True,
     "random_state": 0,
 }
+FOLLOWING: dict[str, Any] = {"drift": "follow", "random_state": 0}
 LABELS: dict[str, Any] = {
     "feature_scales": "learned", "warmup_rows": 64, "calibrate": True, "random_state": 0,
 }  # fmt: skip
 FORESTS = {
     "amf-classifier": AMFClassifier(3, **CLASSES, feature_units=None),
     "amf-classifier, rounded": AMFClassifier(3, **CLASSES, warmup_rows=64),
+    "amf-classifier, following": AMFClassifier(6, **FOLLOWING),
+    "amf-classifier, following in blocks": AMFClassifier(6, delay=64, **FOLLOWING),
     "amf-regressor": AMFRegressor(3, **LABELS, feature_units=None),
     "amf-regressor, rounded": AMFRegressor(3, **LABELS),
     "mondrian-forest-classifier": MondrianForestClassifier(
@@ -74,14 +78,27 @@ FORESTS = {
 }
 
 
-def digest(name: str) -> str:
-    """Return the digest of what a forest learned and says."""
+def rows_of(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the rows that a forest learns, and says something about: X, y and weights."""
     draw = np.random.default_rng(0)
     X = draw.random((N, D), dtype=np.float32)
     w = draw.choice([0.0, 0.5, 1.0, 3.0], N)  # passed over, scaled, plain and repeated
     signal = X @ np.linspace(1.0, 0.0, D, dtype=np.float32) > 0.25 * D
     y = signal if "classifier" in name else signal + draw.integers(0, 1000, N) / 256.0
-    forest = FORESTS[name].fit(X[:500], y[:500], sample_weight=w[:500])
+    if "following" in name:  # the range of columns by which jobs scale them
+        X[:2] = [[0.0], [1.0]]
+    return X, y, w
+
+
+def digest(name: str) -> str:
+    """Return the digest of what a forest learned and says."""
+    X, y, w = rows_of(name)
+    forest = FORESTS[name].fit(X[:LEARNED], y[:LEARNED], sample_weight=w[:LEARNED])
+    return digest_of(forest, X)
+
+
+def digest_of(forest: Any, X: np.ndarray) -> str:
+    """Return the digest of what an estimator has learned, and says of rows."""
     header, trees = forest.forest_.state()
     found = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
     for tree in trees:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from distributed import Client
 
-from dmondrian import load
+from dmondrian import AMFClassifier, load
 from dmondrian.data.source import SourceFile
 from dmondrian.distributed import TrainedRun, evaluate, grow, score, train
 from dmondrian.distributed.scoring.model_info import open_model
@@ -51,6 +51,11 @@ def test_a_job_whose_files_are_all_in_a_bucket(
         run.run_url, f"{bucket}/data", f"{bucket}/sharded", client=client, memory_limit=limit
     )
     assert sharded["trees_sharded"] > 1
+    follows = AMFClassifier(3, drift="follow", delay=64, random_state=7)
+    run = train(follows, f"{bucket}/data", run=f"{bucket}/follows", **options)
+    assert load(run.run_url).forest_.guard.position == ROWS
+    assert train(follows, f"{bucket}/data", run=run.run_url, **options).metrics == run.metrics
+    assert score(run.run_url, f"{bucket}/data", f"{bucket}/told", client=client)["rows"] == ROWS
     parts = [name for name in store.list("scores") if name.endswith(".parquet")]
     assert parts
     for name in parts:

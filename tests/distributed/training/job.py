@@ -13,6 +13,7 @@ from dmondrian import AMFClassifier, OnlineRandomForestClassifier
 from dmondrian.distributed import Progress, train
 from dmondrian.distributed.cluster import progress
 
+FOLLOWING = {"drift": "follow", "delay": 64, "random_state": 7}
 BOUNDED = {"max_fringe": 40, "min_samples_leaf": 3.0, "random_state": 7}
 
 
@@ -30,6 +31,8 @@ def main() -> None:
     )
     if algorithm == ["online-forest-classifier"]:
         estimator = OnlineRandomForestClassifier(4, **BOUNDED)
+    if algorithm == ["following"]:
+        estimator = AMFClassifier(5, **FOLLOWING)
     train(
         estimator, data, target="income", run=run, n_workers=1, threads=1,
         checkpoint_every="500 rows", progress=listen,

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from dmondrian import OnlineRandomForestClassifier
+from dmondrian import AMFClassifier, OnlineRandomForestClassifier
 from dmondrian.checkpoint import Run, lease
 from dmondrian.distributed import TrainedRun
 from dmondrian.errors import FencedError
 from tests.distributed.conftest import PATIENCE, ROWS, Fit, digests, wait_until
-from tests.distributed.training.job import BOUNDED
+from tests.distributed.training.job import BOUNDED, FOLLOWING
 
 JOB = Path(__file__).with_name("job.py")
 ROOT = Path(__file__).parents[3]
@@ -89,6 +89,23 @@ def test_a_killed_job_of_candidates_run_again_ends_with_the_same_blobs(
     position = Run.open(tmp_path / "run").manifests()[-1]
     assert 0 < position < ROWS
     estimator = OnlineRandomForestClassifier(4, **BOUNDED)
+    run, whole = fit(estimator=estimator), fit("undisturbed", estimator=estimator)
+    assert run.summary["resumed_at"] == position
+    assert digests(run) == digests(whole)
+    assert run.metrics == whole.metrics
+
+
+def test_a_killed_job_that_follows_the_stream_goes_on_amid_a_block(
+    start: Start, tmp_path: Path, fit: Fit
+) -> None:
+    process = start("following")
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait(timeout=PATIENCE)
+    wait_until(lambda: not group_of(process.pid))
+    position = Run.open(tmp_path / "run").manifests()[-1]
+    assert 0 < position < ROWS
+    assert position % FOLLOWING["delay"] > 0
+    estimator = AMFClassifier(5, **FOLLOWING)
     run, whole = fit(estimator=estimator), fit("undisturbed", estimator=estimator)
     assert run.summary["resumed_at"] == position
     assert digests(run) == digests(whole)
