@@ -80,7 +80,8 @@ def run_evaluate(
     metrics = distributed.evaluate(model, data, **cluster)
     _report_groups(metrics, output)
     output.event("evaluated", {"model": model, "metrics": metrics})
-    output.text(f"evaluated {model} on {_named(data)}:\n{metrics_table(metrics, '  ')}")
+    how = f" ({metrics_title(metrics)})" if "forecast" in metrics else ""
+    output.text(f"evaluated {model} on {_named(data)}{how}:\n{metrics_table(metrics, '  ')}")
     if "reliability" in metrics:
         output.text(
             "how sure, the share of rows, how often right:\n" + _diagram(metrics["reliability"])

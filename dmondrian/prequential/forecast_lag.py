@@ -80,6 +80,8 @@ def delay_in_words(delay: int | None) -> str:
     """
     if delay is None:
         return "delay up to a mini-batch"
+    if delay == 0:
+        return "no delay"
     return "delay 1 row" if delay == 1 else f"delay up to {delay:,} rows"
 
 

@@ -20,6 +20,7 @@ from dmondrian.data import Encoded, Plan, make_scoring_plan, read_blocks
 from dmondrian.data.chunks import join
 from dmondrian.data.paths import check_paths
 from dmondrian.distributed.metrics.progressive import HeldOut, Likelihood
+from dmondrian.distributed.scoring.delay_warning import warn_of_delay
 from dmondrian.distributed.scoring.learned_rows import count_learned
 from dmondrian.distributed.scoring.memory_plan import parse_limit, row_needs
 from dmondrian.distributed.scoring.model_info import open_model
@@ -122,7 +123,8 @@ def evaluate(
         labels within 1.645 standard deviations, and "nll", the mean negative log density of the
         label under the Gaussian, in nats); or of a density, whose data need no target,
         "log_likelihood", the mean log density of a row as it is encoded. Weighted if the model was
-        trained with weights. And "trees_sharded", the number of groups of trees, if no worker can
+        trained with weights. "forecast" is how rows were forecast, in words, and "delay" how many
+        of them the model forecasts before it knows a label. And "trees_sharded", the number of groups of trees, if no worker can
         hold the whole model.
 
     Raises
@@ -147,6 +149,7 @@ def evaluate(
             share,
             counted(plan.n_rows, "row"),
         )
+    warn_of_delay(model.parameters, plan.n_rows - n_learned)
     parts = [
         Part(
             Plan(plan.schema, plan.blocks[part.first : part.last]),
@@ -185,4 +188,9 @@ def evaluate(
             )
         raise DataError(f"no row of the data has {lacks}: there is nothing to measure")
     sharded = {"trees_sharded": pipeline.n_groups} if pipeline.n_groups > 1 else {}
-    return {**total.report(), **sharded}
+    how: dict[str, Any] = {}
+    if model.n_draws is None:
+        known = "no label" if not n_learned else f"the labels of {n_learned:,}"
+        how["forecast"] = f"all forecast by the model as it is, which knows {known} of these rows"
+        how["delay"] = max(plan.n_rows - n_learned, 0)
+    return {**total.report(), **sharded, **how}

@@ -32,6 +32,7 @@ from dmondrian.distributed.cluster.progress import (
     Speed,
     listener,
 )
+from dmondrian.distributed.scoring.delay_warning import warn_of_delay
 from dmondrian.distributed.scoring.memory_plan import Needs, parse_limit, row_needs
 from dmondrian.distributed.scoring.model_info import Model, open_model, plan_here
 from dmondrian.distributed.scoring.output_folder import (
@@ -214,6 +215,7 @@ def score(
     model = open_model(os.fspath(model_url))
     check_out(out)
     plan = make_scoring_plan(data, model.schema, keep)
+    warn_of_delay(model.parameters, plan.n_rows)
     columns = _details(model) if details else ()
     _check_names(model, columns, keep)
     store = open_store(out)

@@ -1,0 +1,36 @@
+"""A warning about forests that follow the stream, asked for more rows than they wait for labels.
+
+Relies on nothing that learns. Promises to warn of a delay that is clearly longer alone.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from dmondrian.ensemble.settings.drift_settings import LARGEST_DELAY
+from dmondrian.ensemble.settings.parameters import ForestParameters
+
+_log = logging.getLogger("dmondrian")
+_CLEARLY = 4  # times the delay
+
+
+def warn_of_delay(parameters: ForestParameters, n_rows: int) -> None:
+    """Warn if rows are forecast far later than the weights of a forest's mixtures were learned for.
+
+    Parameters
+    ----------
+    parameters : ForestParameters
+    n_rows : int
+        Rows to forecast, none of whose labels is known to the forest.
+    """
+    if parameters.drift is None or n_rows <= _CLEARLY * parameters.drift.delay:
+        return
+    delay = parameters.drift.delay
+    _log.warning(
+        "this forest learned to mix its trees for labels that are known %s, and forecasts %s "
+        "before any of their labels: young trees may have too much weight. For such files train it "
+        "with delay=%d (in a job file: delay = %d), or without drift",
+        "at once" if delay == 1 else f"{delay:,} rows later",
+        f"{n_rows:,} rows",
+        *(2 * (min(n_rows, LARGEST_DELAY),)),
+    )

@@ -1,0 +1,32 @@
+"""Whoever scores many rows with a forest that waits for few is told so."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import pytest
+
+from dmondrian.distributed.scoring.delay_warning import warn_of_delay
+from dmondrian.ensemble.settings.drift_settings import DriftSettings
+from dmondrian.ensemble.settings.parameters import ForestParameters
+
+PLAIN = ForestParameters("amf-classifier", 2, 2, 0, alpha=0.25, charge_opening=False)
+
+
+@pytest.mark.parametrize(
+    ("delay", "n_rows", "words"),
+    [
+        (None, 10**6, None),
+        (1, 4, None),
+        (64, 256, None),
+        (1, 5, "known at once, and forecasts 5 rows before any of their labels"),
+        (64, 1000, "known 64 rows later, and forecasts 1,000 rows before"),
+        (1, 10**6, "train it with delay=32768"),
+    ],
+)
+def test_a_delay_that_is_clearly_longer_is_warned_of(caplog, delay, n_rows, words) -> None:
+    drift = None if delay is None else DriftSettings(delay=delay)
+    with caplog.at_level(logging.WARNING):
+        warn_of_delay(replace(PLAIN, drift=drift), n_rows)
+    assert (words in caplog.text) if words else not caplog.records
