@@ -124,8 +124,8 @@ def evaluate(
         label under the Gaussian, in nats); or of a density, whose data need no target,
         "log_likelihood", the mean log density of a row as it is encoded. Weighted if the model was
         trained with weights. "forecast" is how rows were forecast, in words, and "delay" how many
-        of them the model forecasts before it knows a label. And "trees_sharded", the number of groups of trees, if no worker can
-        hold the whole model.
+        of them the model forecasts before it knows a label. And "trees_sharded", the number of
+        groups of trees, if no worker can hold the whole model.
 
     Raises
     ------
