@@ -1,4 +1,4 @@
-"""A run whose stream drifts is told so, once; baselines know what a forecast knows, whatever it is."""
+"""A drift of a run is reported once; baselines know what a forecast knows, however it is made."""
 
 from __future__ import annotations
 
