@@ -173,15 +173,16 @@ class Ledger:
     def _guarded(self, guard: Guard, blocks: tuple[BlockAnswer, ...]) -> np.ndarray:
         """Return the forecasts of consecutive rows by a guard, which learns their labels.
 
-        Rows of weight 0 have none, and count nothing: all classes are as likely there.
+        Rows of weight 0 have none, and count nothing: all classes are as likely there, numbers 0.
         """
         y, w = blocks[0].y, blocks[0].weight
         assert y is not None  # checked by the caller
         shares = added([block.shares for block in blocks if block.shares is not None])
         kept = np.ones(len(y), np.bool_) if w is None else w > 0.0
         weights = np.empty(0) if w is None else w[kept]
-        mean = np.full((len(y), self._parameters.n_classes), 1.0 / self._parameters.n_classes)
-        mean[kept] = guard.mix_and_step(shares, y[kept], weights)
+        k, n_classes = self._parameters.n_outputs, self._parameters.n_classes
+        mean = np.full((len(y), k), 1.0 / n_classes if n_classes else 0.0)
+        mean[kept] = guard.mix_and_step(shares, y[kept], weights)[:, :k]  # of numbers the mean
         return mean
 
     def _without_first(
