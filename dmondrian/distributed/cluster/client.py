@@ -28,7 +28,6 @@ from dmondrian.checkpoint import encode_forest
 from dmondrian.checkpoint.summary import Summary
 from dmondrian.distributed.cluster.interrupt import DeferredInterrupt, without_sigint
 from dmondrian.drift.drift_forest import DriftForest
-from dmondrian.ensemble.settings.drift_settings import LARGEST_DELAY
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ClusterError, ParameterError
 from dmondrian.forest.forest import Forest
@@ -335,7 +334,7 @@ def _warm_members(parameters: ForestParameters) -> None:
     X = np.random.default_rng(0).random((100, parameters.n_features), dtype=np.float32)
     X[:50] = X[:50] > 0.5  # boxes whose columns are stored as bits, and later are not
     for w in (None, np.ones(len(X))):
-        for _ in range(1 + LARGEST_DELAY // len(X)):  # a block becomes full
+        for _ in range(1 + forest.delay // len(X)):  # a block becomes full
             forest.update(X, np.zeros(len(X)), w)
     forest.predict_proba(X)
     encode_forest(*forest.stored())
