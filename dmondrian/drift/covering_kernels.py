@@ -103,7 +103,6 @@ class Room(NamedTuple):
     """Scratch for rows that are taken at once."""
 
     lengths: np.ndarray  # float64, a tree's scratch
-    own: np.ndarray  # float64 [K]
     scaled: Rows  # times a tree's scales
     at: np.ndarray  # int64 [4 N_AHEAD], see :func:`dmondrian.tree.prefetch.prefetch_for`
     noted: np.ndarray  # int32 [N_AHEAD, N_NOTED]
@@ -159,12 +158,12 @@ def step_down(tree, v, x, hint, depth):
 
 
 @inline
-def forecast_way(loss, tree, x, y, own, out, hint, credits, visits):
+def forecast_way(loss, tree, x, y, out, hint, credits, visits):
     """Write the tree's forecast of ``x`` to ``out`` [K]; return its leaf and depth. O(depth K).
 
     The tree must not be empty. Nodes above the leaf whose share of the mixture is below 2^-20 are
     left out: the forecast goes into logarithms less their mean, so that its sum does not matter.
-    ``own`` [K] is scratch; the nodes of ``hint`` become those of the way. With p_i the
+    The nodes of ``hint`` become those of the way. With p_i the
     forecast of node i on the way and F that of the mixture, F(y) - p_0(y) is the sum over i of W_i
     (p_{i+1}(y) - p_i(y)), W_i the posterior probability that a pruning goes on below node i: each
     term is added to ``credits`` of the column split there, W_i to its ``visits``, float64 [d]; not
@@ -178,15 +177,10 @@ def forecast_way(loss, tree, x, y, own, out, hint, credits, visits):
         u = np.uint64(v)
         is_leaf = tree.i[u, LEFT] < 0
         share = 1.0 if is_leaf else stop_probability(tree, u)
-        matters = is_leaf or rest * share >= _LEAST_SHARE
-        if matters:
-            for c in range(n_classes):
-                own[c] = 0.0
-            add_forecast(loss, tree, u, np.float64(depth), 1.0, own)
-            for c in range(n_classes):
-                out[c] += rest * share * own[c]
+        if is_leaf or rest * share >= _LEAST_SHARE:
+            add_forecast(loss, tree, u, np.float64(depth), rest * share, out)
         if y >= 0:
-            forecast = own[y] if matters else forecast_of_class(loss, tree, u, y)
+            forecast = forecast_of_class(loss, tree, u, y)
             if depth > 0:
                 credits[np.uint64(column)] += rest * (forecast - before)
                 visits[np.uint64(column)] += rest
@@ -199,13 +193,12 @@ def forecast_way(loss, tree, x, y, own, out, hint, credits, visits):
         depth += 1
 
 
-def room_for(columns: Columns, n_outputs: int) -> Room:
+def room_for(columns: Columns) -> Room:
     """Return scratch for rows of these columns."""
     scaled = np.empty((_AT_ONCE, len(columns.place)), np.float32)
     no_steps, no_bits = np.empty((_AT_ONCE, 0), np.int16), np.empty((_AT_ONCE, 0), np.uint64)
     return Room(
         np.empty(scratch_size(columns)),
-        np.empty(n_outputs),
         Rows(scaled, scaled, no_steps, no_bits),
         np.empty(4 * N_AHEAD, np.int64),
         np.empty((N_AHEAD, N_NOTED), np.int32),
@@ -217,8 +210,7 @@ def lent(room):
     """Return the scratch, borrowed for a loop; see :func:`dmondrian._numba.intrinsics.unowned`."""
     values, its = unowned(room.scaled.values), room.scaled
     rows = Rows(values, values, unowned(its.steps), unowned(its.bits))
-    lengths, own = unowned(room.lengths), unowned(room.own)
-    return Room(lengths, own, rows, unowned(room.at), unowned(room.noted))
+    return Room(unowned(room.lengths), rows, unowned(room.at), unowned(room.noted))
 
 
 @inline
@@ -382,7 +374,7 @@ def learn_rows(
                         leaf, depth = forecast_way(
                             policies.loss, tree, x,
                             np.int64(y[r]) if covering.power > 0 else np.int64(-1),
-                            its.own, forecasts[octave, r], hint, worths, visits,
+                            forecasts[octave, r], hint, worths, visits,
                         )  # fmt: skip
                         hint = Hint(leaf, 0, hint.nodes, depth)
                     weight = w[r] if w.shape[0] > 0 else 1.0
@@ -403,7 +395,7 @@ def forecast_rows(covering, loss, columns, places, room, X, t, forecasts):
     n, n_classes = X.shape[0], forecasts.shape[2]
     for k in range(covering.first, covering.last + 1):
         its = lent(room)
-        none = its.own[:0]
+        none = its.lengths[:0]
         out = forecasts[1 + k - covering.first]
         b = born_in_octave(np.int64(t), np.int64(k))
         if b < 0:
@@ -418,4 +410,4 @@ def forecast_rows(covering, loss, columns, places, room, X, t, forecasts):
             scale_rows(X, first, n_rows, places.scales[s], its.scaled.values)
             for i in range(n_rows):
                 x, hint = row_of(its.scaled, i), look_for(tree, its, i, n_rows)
-                forecast_way(loss, tree, x, np.int64(-1), its.own, out[first + i], hint, none, none)
+                forecast_way(loss, tree, x, np.int64(-1), out[first + i], hint, none, none)

@@ -163,7 +163,7 @@ class Member:
         """
         forecast_rows(
             self._covering, self._policies.loss, self._columns, self._places,
-            room_for(self._columns, inputs.shape[2]), read_only(X), position, inputs,
+            room_for(self._columns), read_only(X), position, inputs,
         )  # fmt: skip
 
     def learn(
@@ -181,7 +181,7 @@ class Member:
             Weights > 0, or none for weights of one.
         """
         rows, reached = Labelled(read_only(X), read_only(y), read_only(w)), np.zeros(2, np.int64)
-        room = room_for(self._columns, inputs.shape[2])
+        room = room_for(self._columns)
         while True:
             learn_rows(
                 self._covering, self._policies, self._columns, self._places, self._credits, room,
