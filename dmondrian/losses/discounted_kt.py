@@ -2,7 +2,8 @@
 
 What it forecasts is the mean of the memories' forecasts by their weights, of which
 :mod:`dmondrian.stats.discounted_counts` keeps factors; the price factor of a row is the probability
-that this mean gave to its label, to the power of the row's weight. The row that opens a leaf is free.
+that this mean gave to its label, to the power of the row's weight. The row that opens a leaf is
+free.
 """
 
 from __future__ import annotations
