@@ -99,7 +99,7 @@ class Labelled(NamedTuple):
     w: np.ndarray  # float64 [n] or [0], weights > 0; [0] for weights of one
 
 
-class Room(NamedTuple):
+class Work(NamedTuple):
     """Scratch for rows that are taken at once."""
 
     lengths: np.ndarray  # float64, a tree's scratch
@@ -193,11 +193,11 @@ def forecast_way(loss, tree, x, y, out, hint, credits, visits):
         depth += 1
 
 
-def room_for(columns: Columns) -> Room:
+def make_work(columns: Columns) -> Work:
     """Return scratch for rows of these columns."""
     scaled = np.empty((_AT_ONCE, len(columns.place)), np.float32)
     no_steps, no_bits = np.empty((_AT_ONCE, 0), np.int16), np.empty((_AT_ONCE, 0), np.uint64)
-    return Room(
+    return Work(
         np.empty(scratch_size(columns)),
         Rows(scaled, scaled, no_steps, no_bits),
         np.empty(4 * N_AHEAD, np.int64),
@@ -206,18 +206,18 @@ def room_for(columns: Columns) -> Room:
 
 
 @inline
-def lent(room):
+def lent(work):
     """Return the scratch, borrowed for a loop; see :func:`dmondrian._numba.intrinsics.unowned`."""
-    values, its = unowned(room.scaled.values), room.scaled
+    values, its = unowned(work.scaled.values), work.scaled
     rows = Rows(values, values, unowned(its.steps), unowned(its.bits))
-    return Room(unowned(room.lengths), rows, unowned(room.at), unowned(room.noted))
+    return Work(unowned(work.lengths), rows, unowned(work.at), unowned(work.noted))
 
 
 @inline
-def look_for(tree, room, i, m):
+def look_for(tree, work, i, m):
     """Return where row ``i`` of ``m`` that are taken at once was found; the first looks for all."""
-    prefetch_for(RowsInTree(tree, room.scaled, 0), i, m, room.at, room.noted, True, False)
-    return Hint(room.at[i], i, room.noted[i], room.at[N_AHEAD + i])
+    prefetch_for(RowsInTree(tree, work.scaled, 0), i, m, work.at, work.noted, True, False)
+    return Hint(work.at[i], i, work.noted[i], work.at[N_AHEAD + i])
 
 
 @inline
@@ -322,7 +322,7 @@ def give_birth(covering, places, credits, columns, scratch, place, at):
 
 @kernel
 def learn_rows(
-    covering, policies, columns, places, credits, room, rows, t, start, forecasts, reached
+    covering, policies, columns, places, credits, work, rows, t, start, forecasts, reached
 ):
     """Forecast and learn rows from ``start`` on, in all trees of a member.
 
@@ -339,7 +339,7 @@ def learn_rows(
     own_key = tree_key(covering.seed, covering.number) ^ _COVERING
     step = np.int64(1) << np.int64(covering.first)
     while start < n:
-        scratch = unowned(room.lengths)
+        scratch = unowned(work.lengths)
         at = np.int64(t) + start
         into = at & (step - 1)
         m = min(step - into, n - start)
@@ -358,7 +358,7 @@ def learn_rows(
         for s in range(places.births.shape[0]):
             if places.births[s] < 0:
                 continue
-            its = lent(room)
+            its = lent(work)
             tree = tree_at(places.table, s, columns, its.lengths)
             age = at - places.births[s]
             octave = octave_of(age) - covering.first + 1 if age >= step else np.int64(-1)
@@ -387,14 +387,14 @@ def learn_rows(
 
 
 @kernel
-def forecast_rows(covering, loss, columns, places, room, X, t, forecasts):
+def forecast_rows(covering, loss, columns, places, work, X, t, forecasts):
     """Write what the tree of each octave forecasts to ``forecasts``; see :func:`learn_rows`.
 
     The trees are as they are before row number ``t``.
     """
     n, n_classes = X.shape[0], forecasts.shape[2]
     for k in range(covering.first, covering.last + 1):
-        its = lent(room)
+        its = lent(work)
         none = its.lengths[:0]
         out = forecasts[1 + k - covering.first]
         b = born_in_octave(np.int64(t), np.int64(k))

@@ -26,7 +26,7 @@ from dmondrian.drift.covering_kernels import (
     Policies,
     forecast_rows,
     learn_rows,
-    room_for,
+    make_work,
 )
 from dmondrian.drift.mixer import Expert, Mixer
 from dmondrian.ensemble.settings.parameters import ForestParameters
@@ -163,7 +163,7 @@ class Member:
         """
         forecast_rows(
             self._covering, self._policies.loss, self._columns, self._places,
-            room_for(self._columns), read_only(X), position, inputs,
+            make_work(self._columns), read_only(X), position, inputs,
         )  # fmt: skip
 
     def learn(
@@ -181,10 +181,10 @@ class Member:
             Weights > 0, or none for weights of one.
         """
         rows, reached = Labelled(read_only(X), read_only(y), read_only(w)), np.zeros(2, np.int64)
-        room = room_for(self._columns)
+        work = make_work(self._columns)
         while True:
             learn_rows(
-                self._covering, self._policies, self._columns, self._places, self._credits, room,
+                self._covering, self._policies, self._columns, self._places, self._credits, work,
                 rows, position, int(reached[0]), inputs, reached,
             )  # fmt: skip
             place = int(reached[1])
