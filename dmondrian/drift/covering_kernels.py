@@ -16,7 +16,7 @@ Shapes: n rows, d features, K classes, S places, k octaves of age, l levels of c
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from dmondrian._numba.jit import inline, kernel
 from dmondrian.growth.range import Range
 from dmondrian.losses.discounted_kt import forecast_of_class
 from dmondrian.tree.address_table import tree_at
-from dmondrian.tree.box_encoding import Row
+from dmondrian.tree.box_encoding import Columns, Rows, row_of
 from dmondrian.tree.keyed_random import mix, row_key, tree_key
 from dmondrian.tree.nodes import (
     FEATURE,
@@ -35,24 +35,26 @@ from dmondrian.tree.nodes import (
     N_HEADER_FLOATS,
     N_HEADER_INTS,
     N_NODES,
+    PARENT,
     ROOT,
     child_of,
-    scratch_size_compiled,
+    scratch_size,
 )
 from dmondrian.tree.policies import add_forecast, learn
-from dmondrian.tree.prefetch import N_NOTED, Hint
+from dmondrian.tree.prefetch import N_AHEAD, N_NOTED, Hint, RowsInTree, prefetch_for
 from dmondrian.tree.scaled_float import stop_probability
 from dmondrian.tree.simd.exp import lowest_bit
 
-LARGEST_VALUE = float(np.finfo(np.float32).max)
+LARGEST_VALUE = np.float64(np.finfo(np.float32).max)
 _COVERING = np.uint64(0xC0FE12A6_5EED1E55)  # parts these trees' draws from those of other trees
+_AT_ONCE = min(32, N_AHEAD)  # rows that are looked for ahead together
 _LEAST_SHARE = 2.0**-20  # of a node above the leaf in a forecast
 _LEAST_VISITS = 50.0  # of splits before credits are believed
 _PRIOR_SHARE, _PRIOR_VISITS = 0.02, 5.0  # what shrinks the credit of columns that split rarely
 
 
 class Covering(NamedTuple):
-    """When trees of a member are born, and what scales they begin with."""
+    """When trees of a member are born, and what they begin with."""
 
     first: int  # a tree is born every 2^first rows
     last: int  # none lives longer than 2^(last + 1)
@@ -60,6 +62,50 @@ class Covering(NamedTuple):
     floor: float  # least scale, the mean being 1
     n_levels: int  # of credits, which forget at different rates
     pause: bool  # do not split a leaf whose rows carry one label
+    seed: np.uint64  # of the forest
+    number: np.uint64  # of the member
+
+
+class Policies(NamedTuple):
+    """What nodes keep, how they forecast, and how a path of them is mixed."""
+
+    stat: Any
+    loss: Any
+    rule: Any
+
+
+class Places(NamedTuple):
+    """Trees of a member, by place."""
+
+    table: np.ndarray  # see :mod:`dmondrian.tree.address_table`
+    caps: np.ndarray  # int64 [S], most nodes
+    births: np.ndarray  # int64 [S], row before which each was born; -1 for none yet
+    scales: np.ndarray  # float32 [S, d]
+
+
+class Credits(NamedTuple):
+    """What splits on each column were worth, and how often they were met."""
+
+    buckets: np.ndarray  # float64 [S, 2, d], since the last birth
+    levels: np.ndarray  # float64 [l, 2, d], before
+    decays: np.ndarray  # float64 [l], of levels from birth to birth
+
+
+class Labelled(NamedTuple):
+    """Rows to learn."""
+
+    X: np.ndarray  # float32 [n, d]
+    y: np.ndarray  # float64 [n], classes
+    w: np.ndarray  # float64 [n] or [0], weights > 0; [0] for weights of one
+
+
+class Work(NamedTuple):
+    """Scratch for rows that are taken at once."""
+
+    lengths: np.ndarray  # float64, a tree's scratch
+    scaled: Rows  # times a tree's scales
+    at: np.ndarray  # int64 [4 N_AHEAD], see :func:`dmondrian.tree.prefetch.prefetch_for`
+    noted: np.ndarray  # int32 [N_AHEAD, N_NOTED]
 
 
 @inline
@@ -95,12 +141,29 @@ def octave_of(age):
 
 
 @inline
-def forecast_way(loss, tree, x, y, own, out, noted, credits, visits):
+def step_down(tree, v, x, hint, depth):
+    """Return the child of ``v``, at this depth, to which ``x`` goes; note it.
+
+    The noted one, if it is below ``v`` still: ``x`` went there, and thresholds stay.
+    """
+    u = np.uint64(depth)
+    if depth < min(hint.depth, N_NOTED):
+        child = np.int64(hint.nodes[u])
+        if np.int64(tree.i[np.uint64(child), PARENT]) == v:
+            return child
+    child = np.int64(child_of(tree, v, x))
+    if depth < N_NOTED:
+        hint.nodes[u] = np.int32(child)
+    return child
+
+
+@inline
+def forecast_way(loss, tree, x, y, out, hint, credits, visits):
     """Write the tree's forecast of ``x`` to ``out`` [K]; return its leaf and depth. O(depth K).
 
     The tree must not be empty. Nodes above the leaf whose share of the mixture is below 2^-20 are
     left out: the forecast goes into logarithms less their mean, so that its sum does not matter.
-    ``own`` [K] is scratch; ``noted`` int32 [N_NOTED] takes the nodes below the root. With p_i the
+    The nodes of ``hint`` become those of the way. With p_i the
     forecast of node i on the way and F that of the mixture, F(y) - p_0(y) is the sum over i of W_i
     (p_{i+1}(y) - p_i(y)), W_i the posterior probability that a pruning goes on below node i: each
     term is added to ``credits`` of the column split there, W_i to its ``visits``, float64 [d]; not
@@ -114,39 +177,47 @@ def forecast_way(loss, tree, x, y, own, out, noted, credits, visits):
         u = np.uint64(v)
         is_leaf = tree.i[u, LEFT] < 0
         share = 1.0 if is_leaf else stop_probability(tree, u)
-        matters = is_leaf or rest * share >= _LEAST_SHARE
-        if matters:
-            for c in range(n_classes):
-                own[c] = 0.0
-            add_forecast(loss, tree, u, np.float64(depth), 1.0, own)
-            for c in range(n_classes):
-                out[c] += rest * share * own[c]
+        if is_leaf or rest * share >= _LEAST_SHARE:
+            add_forecast(loss, tree, u, np.float64(depth), rest * share, out)
         if y >= 0:
-            forecast = own[y] if matters else forecast_of_class(loss, tree, u, y)
+            forecast = forecast_of_class(loss, tree, u, y)
             if depth > 0:
-                credits[column] += rest * (forecast - before)
-                visits[column] += rest
+                credits[np.uint64(column)] += rest * (forecast - before)
+                visits[np.uint64(column)] += rest
             before = forecast
         if is_leaf:
             return v, depth
         rest *= 1.0 - share
         column = np.int64(tree.i[u, FEATURE])
-        v = np.int64(child_of(tree, u, x))
-        if depth < N_NOTED:
-            noted[np.uint64(depth)] = np.int32(v)
+        v = step_down(tree, v, x, hint, depth)
         depth += 1
+
+
+def make_work(columns: Columns) -> Work:
+    """Return scratch for rows of these columns."""
+    scaled = np.empty((_AT_ONCE, len(columns.place)), np.float32)
+    no_steps, no_bits = np.empty((_AT_ONCE, 0), np.int16), np.empty((_AT_ONCE, 0), np.uint64)
+    return Work(
+        np.empty(scratch_size(columns)),
+        Rows(scaled, scaled, no_steps, no_bits),
+        np.empty(4 * N_AHEAD, np.int64),
+        np.empty((N_AHEAD, N_NOTED), np.int32),
+    )
 
 
 @inline
-def find_way(tree, x, noted):
-    """Return the leaf of ``x`` and its depth; note the way as :func:`forecast_way` does."""
-    v, depth = np.int64(tree.head_i[ROOT]), np.int64(0)
-    while tree.i[np.uint64(v), LEFT] >= 0:
-        v = np.int64(child_of(tree, v, x))
-        if depth < N_NOTED:
-            noted[np.uint64(depth)] = np.int32(v)
-        depth += 1
-    return v, depth
+def lent(work):
+    """Return the scratch, borrowed for a loop; see :func:`dmondrian._numba.intrinsics.unowned`."""
+    values, its = unowned(work.scaled.values), work.scaled
+    rows = Rows(values, values, unowned(its.steps), unowned(its.bits))
+    return Work(unowned(work.lengths), rows, unowned(work.at), unowned(work.noted))
+
+
+@inline
+def look_for(tree, work, i, m):
+    """Return where row ``i`` of ``m`` that are taken at once was found; the first looks for all."""
+    prefetch_for(RowsInTree(tree, work.scaled, 0), i, m, work.at, work.noted, True, False)
+    return Hint(work.at[i], i, work.noted[i], work.at[N_AHEAD + i])
 
 
 @inline
@@ -161,11 +232,12 @@ def empty(tree):
 
 
 @inline
-def take_credits(covering, buckets, decays, levels):
-    """Add the credits since the last birth, float64 [S, 2, d], to each level [l, 2, d]; clear them.
+def take_credits(credits):
+    """Add the credits since the last birth to each level; clear them.
 
     Level l forgets half within as many rows as a tree of its exponent lives.
     """
+    buckets, levels, decays = credits.buckets, credits.levels, credits.decays
     for part in range(2):
         for j in range(buckets.shape[2]):
             total = 0.0
@@ -177,9 +249,14 @@ def take_credits(covering, buckets, decays, levels):
 
 
 @inline
-def scaled_value(x, scale):
-    """Return a value times its feature scale, float32: the largest one where that is beyond it."""
-    return np.float32(max(-LARGEST_VALUE, min(np.float64(x) * np.float64(scale), LARGEST_VALUE)))
+def scale_rows(X, first, m, scales, scaled):
+    """Write rows times feature scales to ``scaled``: the largest value where that is beyond it."""
+    for i in range(m):
+        for j in range(X.shape[1]):
+            value = np.float64(X[first + i, j]) * np.float64(scales[j])
+            value = value if value < LARGEST_VALUE else LARGEST_VALUE
+            value = value if value > -LARGEST_VALUE else -LARGEST_VALUE
+            scaled[i, j] = np.float32(value)
 
 
 @inline
@@ -218,129 +295,107 @@ def powered(rate, power):
 
 
 @inline
-def full_place(covering, table, columns, scratch, caps, births, replaced, m):
+def full_place(places, columns, scratch, replaced, m):
     """Return the first place whose tree cannot take ``m`` rows more, or -1.
 
     The tree that is ``replaced`` does not count: a new one has capacity for 2^first rows.
     """
-    for s in range(births.shape[0]):
-        if births[s] >= 0 and s != replaced:
-            tree = tree_at(table, s, columns, scratch)
-            needed = min(tree.head_i[N_NODES] + 2 * m, caps[s])
+    for s in range(places.births.shape[0]):
+        if places.births[s] >= 0 and s != replaced:
+            tree = tree_at(places.table, s, columns, scratch)
+            needed = min(tree.head_i[N_NODES] + 2 * m, places.caps[s])
             if tree.i.shape[0] < needed:
                 return np.int64(s)
     return np.int64(-1)
 
 
+@inline
+def give_birth(covering, places, credits, columns, scratch, place, at):
+    """Have a new tree, of scales from credits, born before row ``at``."""
+    take_credits(credits)
+    level = min(exponent_at(covering, at) - covering.first, covering.n_levels - 1)
+    known = credits.levels[level]
+    write_scales(covering, known[0], known[1], places.scales[place])
+    places.births[place] = at
+    empty(tree_at(places.table, place, columns, scratch))
+
+
 @kernel
 def learn_rows(
-    covering, stat, loss, rule, table, columns, seed, number, caps, decays,
-    births, scales, buckets, levels, X, y, w, t, start, forecasts, reached,
-):  # fmt: skip
+    covering, policies, columns, places, credits, work, rows, t, start, forecasts, reached
+):
     """Forecast and learn rows from ``start`` on, in all trees of a member.
 
     Writes the forecast by the tree of each octave, just before it learned the row, to ``forecasts``
     float64 [1 + k, n, K], from 1 on; where there is no such tree what stands in the first, that of
     a permanent tree. Stops where a tree is full: ``reached`` int64 [2] takes the row, and the
-    place of that tree or -1. O(trees (depth K + nodes that leave the row out * d)) for a row.
+    place of that tree or -1. Row number ``t`` of the stream is the first.
 
-    Parameters
-    ----------
-    covering, stat, loss, rule
-        Policies.
-    table, columns
-        The trees, by place; see :mod:`dmondrian.tree.address_table`.
-    seed, number : uint64
-        Of the forest, and of the member.
-    caps : int64 [S]
-        Most nodes of the tree in each place.
-    decays : float64 [l]
-    births : int64 [S]
-        Row before which each was born; -1 for none yet.
-    scales : float32 [S, d]
-    buckets, levels : float64 [S, 2, d], [l, 2, d]
-        Credits and visits of columns since the last birth, and before.
-    X : float32 [n, d]
-    y : float64 [n]
-        Classes.
-    w : float64 [n] or [0]
-        Weights > 0; [0] for weights of one.
-    t : int
-        Number of the first row in the stream.
+    O(trees (depth K + nodes that leave the row out * d)) for a row. Rows are looked for ahead, some
+    at a time, in one tree after the other.
     """
-    n, d, n_classes = X.shape[0], X.shape[1], forecasts.shape[2]
-    lengths, scaled = np.empty(scratch_size_compiled(columns)), np.empty(d, np.float32)
-    memory, notes = np.empty(n_classes), np.empty(N_NOTED, np.int32)
-    no_steps, no_bits = np.empty(0, np.int16), np.empty(0, np.uint64)
+    X, y, w = rows.X, rows.y, rows.w
+    n, n_classes = X.shape[0], forecasts.shape[2]
+    own_key = tree_key(covering.seed, covering.number) ^ _COVERING
     step = np.int64(1) << np.int64(covering.first)
     while start < n:
-        scratch = unowned(lengths)
+        scratch = unowned(work.lengths)
         at = np.int64(t) + start
         into = at & (step - 1)
         m = min(step - into, n - start)
         replaced = place_at(covering, at) if into == 0 else np.int64(-1)
-        lacking = full_place(covering, table, columns, scratch, caps, births, replaced, m)
+        lacking = full_place(places, columns, scratch, replaced, m)
         if lacking >= 0:
             reached[0], reached[1] = start, lacking
             return
         if into == 0:
-            take_credits(covering, buckets, decays, levels)
-            level = min(exponent_at(covering, at) - covering.first, covering.n_levels - 1)
-            write_scales(covering, levels[level, 0], levels[level, 1], scales[replaced])
-            births[replaced] = at
-            empty(tree_at(table, replaced, columns, scratch))
+            give_birth(covering, places, credits, columns, scratch, replaced, at)
         for k in range(covering.first, covering.last + 1):
             if born_in_octave(at, np.int64(k)) < 0:
                 for r in range(start, start + m):
                     for c in range(n_classes):
                         forecasts[1 + k - covering.first, r, c] = forecasts[0, r, c]
-        for s in range(births.shape[0]):
-            if births[s] < 0:
+        for s in range(places.births.shape[0]):
+            if places.births[s] < 0:
                 continue
-            own, noted, row = unowned(memory), unowned(notes), unowned(scaled)
-            tree = tree_at(table, s, columns, unowned(lengths))
-            age = at - births[s]
+            its = lent(work)
+            tree = tree_at(places.table, s, columns, its.lengths)
+            age = at - places.births[s]
             octave = octave_of(age) - covering.first + 1 if age >= step else np.int64(-1)
-            growth = Range(covering.pause, False, caps[s], np.inf)
-            own_key = row_key(mix(tree_key(seed, number) ^ _COVERING), np.uint64(births[s]))
-            x = Row(row, row, unowned(no_steps), unowned(no_bits))
-            credits, visits = buckets[s, 0], buckets[s, 1]
-            for r in range(start, start + m):
-                for j in range(d):
-                    row[j] = scaled_value(X[r, j], scales[s, j])
-                leaf, depth = -1, 0
-                if tree.head_i[ROOT] >= 0:
-                    if octave > 0:
+            growth = Range(covering.pause, False, places.caps[s], np.inf)
+            key = row_key(mix(own_key), np.uint64(places.births[s]))
+            worths, visits = credits.buckets[s, 0], credits.buckets[s, 1]
+            for first in range(start, start + m, _AT_ONCE):
+                n_rows = min(_AT_ONCE, start + m - first)
+                scale_rows(X, first, n_rows, places.scales[s], its.scaled.values)
+                for i in range(n_rows):
+                    r, x, hint = first + i, row_of(its.scaled, i), look_for(tree, its, i, n_rows)
+                    if octave > 0 and tree.head_i[ROOT] >= 0:
                         leaf, depth = forecast_way(
-                            loss, tree, x, np.int64(y[r]) if covering.power > 0 else np.int64(-1),
-                            own, forecasts[octave, r], noted, credits, visits,
+                            policies.loss, tree, x,
+                            np.int64(y[r]) if covering.power > 0 else np.int64(-1),
+                            forecasts[octave, r], hint, worths, visits,
                         )  # fmt: skip
-                    else:
-                        leaf, depth = find_way(tree, x, noted)
-                hint = Hint(leaf, 0, noted, depth)
-                weight = w[r] if w.shape[0] > 0 else 1.0
-                learn(growth, stat, loss, rule, tree, own_key, x, y[r], weight, hint)
+                        hint = Hint(leaf, 0, hint.nodes, depth)
+                    weight = w[r] if w.shape[0] > 0 else 1.0
+                    learn(
+                        growth, policies.stat, policies.loss, policies.rule, tree, key, x, y[r],
+                        weight, hint,
+                    )  # fmt: skip
         start += m
     reached[0], reached[1] = start, -1
 
 
 @kernel
-def forecast_rows(covering, loss, table, columns, births, scales, X, t, forecasts):
+def forecast_rows(covering, loss, columns, places, work, X, t, forecasts):
     """Write what the tree of each octave forecasts to ``forecasts``; see :func:`learn_rows`.
 
     The trees are as they are before row number ``t``.
     """
-    n, d, n_classes = X.shape[0], X.shape[1], forecasts.shape[2]
-    lengths, scaled = np.empty(scratch_size_compiled(columns)), np.empty(d, np.float32)
-    memory, notes, nothing = np.empty(n_classes), np.empty(N_NOTED, np.int32), np.empty(0)
-    no_steps, no_bits = np.empty(0, np.int16), np.empty(0, np.uint64)
+    n, n_classes = X.shape[0], forecasts.shape[2]
     for k in range(covering.first, covering.last + 1):
-        own, noted, row, scratch = (
-            unowned(memory),
-            unowned(notes),
-            unowned(scaled),
-            unowned(lengths),
-        )
+        its = lent(work)
+        none = its.lengths[:0]
         out = forecasts[1 + k - covering.first]
         b = born_in_octave(np.int64(t), np.int64(k))
         if b < 0:
@@ -349,11 +404,10 @@ def forecast_rows(covering, loss, table, columns, births, scales, X, t, forecast
                     out[r, c] = forecasts[0, r, c]
             continue
         s = place_at(covering, b)
-        tree = tree_at(table, s, columns, scratch)
-        x = Row(row, row, unowned(no_steps), unowned(no_bits))
-        for r in range(n):
-            for j in range(d):
-                row[j] = scaled_value(X[r, j], scales[s, j])
-            forecast_way(
-                loss, tree, x, np.int64(-1), own, out[r], noted, unowned(nothing), unowned(nothing)
-            )
+        tree = tree_at(places.table, s, columns, its.lengths)
+        for first in range(0, n, _AT_ONCE):
+            n_rows = min(_AT_ONCE, n - first)
+            scale_rows(X, first, n_rows, places.scales[s], its.scaled.values)
+            for i in range(n_rows):
+                x, hint = row_of(its.scaled, i), look_for(tree, its, i, n_rows)
+                forecast_way(loss, tree, x, np.int64(-1), out[first + i], hint, none, none)

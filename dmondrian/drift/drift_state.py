@@ -31,11 +31,13 @@ from dmondrian.tree import nodes
 from dmondrian.tree.box_encoding import all_numeric
 
 FOLLOWING = 4  # format of a header that has an entry "drift"
-VERSION = 2  # of that entry; 1 had ages and delay, raw rows that wait, mixers before the block
+VERSION = 3  # of that entry; 1 had ages and delay, raw rows that wait, mixers before the block
+_OF_WEIGHTS = (1, 2)  # had weights of memories in place of factors
 _LARGEST_POSITION = 2**53
 _SLACK = 1e-6  # of sums that were rounded
 _KEYS = {"version", "position", "guard", "members", "waiting"}
 _FIRST_KEYS = _KEYS | {"first", "last", "delay"}  # of version 1
+_KEYS_OF: dict[Any, set[str]] = {1: _FIRST_KEYS, 2: _KEYS, VERSION: _KEYS}
 _MEMBER_KEYS = {"mixer", "scales", "buckets", "levels", "trees"}
 
 
@@ -153,17 +155,17 @@ def _of_newest_version(header: dict[str, Any]) -> tuple[dict[str, Any], Any]:
     """
     entry = header.get("drift")
     version: Any = entry.get("version") if isinstance(entry, dict) else type(entry).__name__
-    if not isinstance(entry, dict) or set(entry) != {1: _FIRST_KEYS, VERSION: _KEYS}.get(version):
+    if not isinstance(entry, dict) or set(entry) != _KEYS_OF.get(version):
         raise CorruptError(
-            f"this version reads forests that follow a stream in versions 1 and {VERSION}, this "
+            f"this version reads forests that follow a stream in versions 1 to {VERSION}, this "
             f"one is of {str(version)[:40]!r}: use the version of dmondrian that wrote it"
         )
-    if version == VERSION:
+    if version != 1:
         return header, None
     settings = {name: entry[name] for name in ("first", "last", "delay")}
     guard, position = entry["guard"], entry["position"]
     later = {
-        "version": VERSION,
+        "version": version,
         "position": position,
         "guard": {"position": position, **(guard if isinstance(guard, dict) else {})},
         "members": entry["members"],
@@ -193,9 +195,10 @@ def take_state(forest: Any, found: Stored) -> None:
     forest.waiting = _waiting(found.drift["waiting"], its)
     if forest.guard is not None:
         forest.guard.take_json(found.drift["guard"], found.position + len(forest.waiting.y))
+    has_weights = found.drift["version"] in _OF_WEIGHTS
     states = zip(forest.members, found.drift["members"], found.covering, strict=True)
     for member, entry, arrays in states:
-        _fill(member, entry, arrays, its, found.position)
+        _fill(member, entry, arrays, its, found.position, has_weights)
     if found.raw is not None:
         rows = _waiting(found.raw, its)
         if len(rows.y):
@@ -266,6 +269,7 @@ def _fill(
     arrays: Sequence[dict[str, np.ndarray]],
     parameters: ForestParameters,
     position: int,
+    has_weights: bool,
 ) -> None:
     """Give a member its trees, scales, credits and weights, checked."""
     ages, d = member.ages, parameters.n_features
@@ -283,7 +287,7 @@ def _fill(
     built = []
     for one, given, birth in zip(entries, arrays, member.births.tolist(), strict=True):
         fields = dict(given)
-        memory = _checked_memory(fields, parameters.n_classes, one["number"])
+        memory = _checked_memory(fields, parameters, one["number"], has_weights)
         state.check_arrays(one, fields, state.FORMAT, parameters)
         if (one["root"] >= 0) != (birth >= 0):
             raise CorruptError(f"the tree in place {one['number']} has rows of another time")
@@ -294,8 +298,14 @@ def _fill(
     member.place(built)
 
 
-def _checked_memory(fields: dict[str, np.ndarray], n_classes: int, place: int) -> np.ndarray:
-    """Take the memory out of a covering tree's fields, float64 [m, 2 (K + 1) + 3], checked."""
+def _checked_memory(
+    fields: dict[str, np.ndarray], parameters: ForestParameters, place: int, has_weights: bool
+) -> np.ndarray:
+    """Take the memory out of a covering tree's fields, float64 [m, 2 (K + 1) + 3], checked.
+
+    Its last numbers are factors, or weights of memories.
+    """
+    n_classes = parameters.n_classes
     none = np.empty(0)
     memory, sizes = fields.pop("memory", none), fields.pop("memory_size", none)
     size = 1 + n_classes
@@ -311,7 +321,15 @@ def _checked_memory(fields: dict[str, np.ndarray], n_classes: int, place: int) -
         whole = rows[:, k * size]
         total = rows[:, k * size + 1 : (k + 1) * size].sum(axis=1)
         is_sound = is_sound and bool((np.abs(total - whole) <= _SLACK * (1.0 + whole)).all())
-    weights = rows[:, -N_MEMORIES:].sum(axis=1)
+    stat = fields.get("stat", none)
+    if stat.shape != (len(rows), size) or stat.dtype != np.float64:
+        raise CorruptError(f"the tree in place {place} should count {n_classes} classes a node")
+    whole = np.stack([stat[:, 0], rows[:, 0], rows[:, size]], axis=1)
+    whole += n_classes * float(parameters.alpha)
+    if has_weights:
+        rows = rows.copy()
+        rows[:, -N_MEMORIES:] /= whole
+    weights = (rows[:, -N_MEMORIES:] * whole).sum(axis=1)
     if not is_sound or not (np.abs(weights - 1.0) <= _SLACK).all():
         raise CorruptError(f"the memory of the tree in place {place} is not one of any rows")
     return rows

@@ -32,7 +32,7 @@ Shares = dict[int, np.ndarray]
 """Forecasts summed as whole numbers, int64 [n, K], by kind of member, and of permanent trees."""
 
 PERMANENT = -1  # key of the permanent trees' shares
-MOST_SHARES = 1 + len(KINDS)  # of a row, each of K numbers
+_LEAST_WIDTH = 5  # of a share: that of a number takes four, and a part of its unit
 _POWER_RATE, _KIND_RATES = 0.003, (0.001, 0.004)  # of the guard's experts, at a delay of 1
 _MOVING_SHARE = 0.6  # of the experts with members at first, at a delay of 1
 
@@ -46,6 +46,11 @@ def shares_of(numbers: Iterable[int], permanent: np.ndarray, of_members: np.ndar
         shares[kind] += whole_shares(mixed)
         shares[PERMANENT] += whole_shares(first)
     return shares
+
+
+def share_width(parameters: ForestParameters) -> int:
+    """Return the most numbers that a shard has in the shares of a row."""
+    return (1 + len(KINDS)) * max(parameters.n_classes, _LEAST_WIDTH)
 
 
 def added(parts: Iterable[Shares]) -> Shares:

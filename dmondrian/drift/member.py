@@ -18,7 +18,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian.drift.covering_kernels import Covering, forecast_rows, learn_rows
+from dmondrian.drift.covering_kernels import (
+    Covering,
+    Credits,
+    Labelled,
+    Places,
+    Policies,
+    forecast_rows,
+    learn_rows,
+    make_work,
+)
 from dmondrian.drift.mixer import Expert, Mixer
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.losses.discounted_kt import DiscountedKT
@@ -101,27 +110,30 @@ class Member:
         self.number, self.ages = number, ages
         power, floor = KINDS[number % len(KINDS)]
         self._covering = Covering(
-            ages.first, ages.last, power, floor, ages.n_levels, not its.split_pure
+            ages.first, ages.last, power, floor, ages.n_levels, not its.split_pure,
+            np.uint64(its.seed), np.uint64(number),
+        )  # fmt: skip
+        self._policies = Policies(
+            DiscountedCounts(its.n_classes, float(its.alpha), SLOW, FAST, NODE_SHARE),
+            DiscountedKT(float(its.alpha), its.n_classes),
+            Aggregate(True),
         )
-        self._stat = DiscountedCounts(its.n_classes, float(its.alpha), SLOW, FAST, NODE_SHARE)
-        self._loss = DiscountedKT(float(its.alpha), its.n_classes)
-        self._seed = np.uint64(its.seed)
         self._columns = all_numeric(d)
         n_stats, n_places = n_stats_of(its.n_classes), ages.n_places
         self.trees = [
             nodes.make_tree(self._columns, n_stats, 2 << ages.first) for _ in range(n_places)
         ]
-        self._table = table_of(self.trees)
         self.caps = read_only(_caps(self.trees[0], ages, its.max_nodes))
+        self.births = np.full(n_places, -1, np.int64)
+        self.scales = np.ones((n_places, d), np.float32)
         # They halve within as many rows as a tree lives: 2^(level + 1) births.
         halves = [0.5]
         for _ in range(ages.n_levels):
             halves.append(math.sqrt(halves[-1]))  # a root is rounded alike everywhere
-        self._decays = read_only(np.array(halves[1:]))
-        self.births = np.full(n_places, -1, np.int64)
-        self.scales = np.ones((n_places, d), np.float32)
         self.buckets = np.zeros((n_places, 2, d))
         self.levels = np.zeros((ages.n_levels, 2, d))
+        self._credits = Credits(self.buckets, self.levels, read_only(np.array(halves[1:])))
+        self.place(self.trees)
         everything = tuple(range(1 + ages.n_octaves))
         equal = (1.0 / len(everything),) * len(everything)
         experts = [Expert(everything, equal, rate) for rate in RATES]
@@ -150,8 +162,8 @@ class Member:
             Rows learned so far.
         """
         forecast_rows(
-            self._covering, self._loss, self._table, self._columns, self.births, self.scales,
-            read_only(X), position, inputs,
+            self._covering, self._policies.loss, self._columns, self._places,
+            make_work(self._columns), read_only(X), position, inputs,
         )  # fmt: skip
 
     def learn(
@@ -168,13 +180,12 @@ class Member:
         w : float64 [n] or [0]
             Weights > 0, or none for weights of one.
         """
-        rows, reached = (read_only(X), read_only(y), read_only(w)), np.zeros(2, np.int64)
+        rows, reached = Labelled(read_only(X), read_only(y), read_only(w)), np.zeros(2, np.int64)
+        work = make_work(self._columns)
         while True:
             learn_rows(
-                self._covering, self._stat, self._loss, Aggregate(True), self._table,
-                self._columns, self._seed, np.uint64(self.number), self.caps, self._decays,
-                self.births, self.scales, self.buckets, self.levels, *rows, position,
-                int(reached[0]), inputs, reached,
+                self._covering, self._policies, self._columns, self._places, self._credits, work,
+                rows, position, int(reached[0]), inputs, reached,
             )  # fmt: skip
             place = int(reached[1])
             if place < 0:
@@ -182,12 +193,12 @@ class Member:
             tree = self.trees[place]
             capacity = min(int(self.caps[place]), 3 * len(tree.i) // 2 + (2 << self.ages.first))
             self.trees[place] = nodes.resize(tree, capacity)
-            self._table[place] = table_of(self.trees[place : place + 1])[0]
+            self._places.table[place] = table_of(self.trees[place : place + 1])[0]
 
     def place(self, trees: list[nodes.Tree]) -> None:
         """Take over trees, by place, each with capacity for the rows between two births."""
         self.trees = [nodes.resize(tree, max(len(tree.i), 2 << self.ages.first)) for tree in trees]
-        self._table = table_of(self.trees)
+        self._places = Places(table_of(self.trees), self.caps, self.births, self.scales)
 
 
 def _caps(tree: nodes.Tree, ages: Ages, max_nodes: int | None) -> np.ndarray:

@@ -100,13 +100,15 @@ class AMFClassifier(ForestClassifier):
         that are "auto" are not chosen from the first rows: ``alpha`` is 0.5 / K, columns have no
         scales but those that young trees find for themselves, and no units.
     delay : int, default=1
-        With ``drift="follow"``, how many rows get their labels together: the weights of mixtures
-        are learned from forecasts that know no label of the same block of ``delay`` rows. Say
-        how the forest will be asked: 1 where each label is known before the next row is
-        predicted, the rows of a batch where a batch is predicted before any of its labels is
-        known. Trees younger than ``delay`` are not mixed. 1 to 1024: weights that were learned
-        at one delay do not suit a longer one, and a file of many more rows is better predicted
-        by ``drift=None``.
+        With ``drift="follow"``, how many rows get their labels together, 1 to 32768. Rows count
+        from 0: those of a block, ``[i * delay, (i + 1) * delay)``, are forecast by trees and
+        weights that know no label of it, and learned after its last row. Say how the forest will
+        be asked: 1 where each label is known before the next row is predicted; for a file that is
+        predicted before its labels are known, as tables that are scored later, the rows of such a
+        file. Labels that each come a constant number of rows late are no blocks: predicted at
+        ages of 1 to ``delay`` rows, the mean of a block is half as old. Trees younger than
+        ``delay`` are not mixed; the longer it is, the slower the weights move from the forest
+        that never forgets.
     random_state : int, RandomState instance or None, default=None
         Seed of all draws. With an int, the forest is a pure function of the parameters
         and the rows in order, whatever the cuts between calls or the number of threads.

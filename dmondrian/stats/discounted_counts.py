@@ -6,7 +6,9 @@ share of Herbster and Warmuth (1998): multiplied by the probability that each ga
 their sum, then moved to equal ones by ``share``. Rows of one label, of a cell, or of the whole
 stream of late: the memory that forecast a node's own rows best weighs most.
 
-Statistics of a node, doubles: [n, n_1 .. n_K], the same twice more, discounted, then three weights.
+Statistics of a node, doubles: [n, n_1 .. n_K], the same twice more, discounted, then three factors:
+weight / (n + K alpha), so that a memory's share in the forecast of class c is its factor times
+n_c + alpha, and nothing is divided to forecast.
 The first is not discounted, so that purity and the weight of the rows are as of other counts.
 
 References: Herbster, Warmuth (1998), "Tracking the best
@@ -43,41 +45,52 @@ class DiscountedCounts(NamedTuple):
 
 
 @inline
-def forecasts_of_class(tree, v, y, n_classes, alpha):
-    """Return the probability that each memory of ``v`` gives to class ``y``."""
-    size, whole = 1 + n_classes, n_classes * alpha
-    first, second, third = STAT, STAT + size, STAT + size + size
-    c = 1 + int(y)
+def shares_of_class(tree, v, y, n_classes, alpha):
+    """Return the shares of the memories of ``v`` in what it forecasts of class ``y``."""
+    size, d = 1 + n_classes, tree.d
+    k, factors = STAT + 1 + int(y), STAT + N_MEMORIES * size
     return (
-        (tree.d[v, first + c] + alpha) / (tree.d[v, first] + whole),
-        (tree.d[v, second + c] + alpha) / (tree.d[v, second] + whole),
-        (tree.d[v, third + c] + alpha) / (tree.d[v, third] + whole),
+        d[v, factors] * (d[v, k] + alpha),
+        d[v, factors + 1] * (d[v, k + size] + alpha),
+        d[v, factors + 2] * (d[v, k + 2 * size] + alpha),
+    )
+
+
+@inline
+def shares_of_repeats(tree, v, y, n_classes, alpha, w):
+    """Return weights of memories times the probability of class ``y`` to the power ``w``."""
+    size, whole, d = 1 + n_classes, n_classes * alpha, tree.d
+    k, factors = STAT + 1 + int(y), STAT + N_MEMORIES * size
+    first, second = d[v, STAT] + whole, d[v, STAT + size] + whole
+    third = d[v, STAT + 2 * size] + whole
+    p, q = (d[v, k] + alpha) / first, (d[v, k + size] + alpha) / second
+    r = (d[v, k + 2 * size] + alpha) / third
+    return (
+        d[v, factors] * first * exp(w * log(p)),
+        d[v, factors + 1] * second * exp(w * log(q)),
+        d[v, factors + 2] * third * exp(w * log(r)),
     )
 
 
 @implements(count, DiscountedCounts)
 def count_discounted(stat, tree, v, y, w):
-    d, size = tree.d, 1 + stat.n_classes
-    second, third, weights = STAT + size, STAT + 2 * size, STAT + 3 * size
+    d, size, whole = tree.d, 1 + stat.n_classes, stat.n_classes * stat.alpha
+    second, third, factors = STAT + size, STAT + 2 * size, STAT + 3 * size
     c = 1 + int(y)
-    if d[v, STAT] == 0.0:
-        for k in range(N_MEMORIES):
-            d[v, weights + k] = _THIRD
-    else:
-        p, q, r = forecasts_of_class(tree, v, y, stat.n_classes, stat.alpha)
-        if w != 1.0:
-            p, q, r = exp(w * log(p)), exp(w * log(q)), exp(w * log(r))
-        p, q, r = d[v, weights] * p, d[v, weights + 1] * q, d[v, weights + 2] * r
+    first_weight, second_weight, third_weight = _THIRD, _THIRD, _THIRD
+    if d[v, STAT] != 0.0:
+        if w == 1.0:
+            p, q, r = shares_of_class(tree, v, y, stat.n_classes, stat.alpha)
+        else:
+            p, q, r = shares_of_repeats(tree, v, y, stat.n_classes, stat.alpha, w)
         total = p + q + r
-        kept, spread = 0.0, _THIRD
         if total > _LEAST_TOTAL:  # else no memory expected so heavy a row
             kept, spread = (1.0 - stat.share) / total, stat.share * _THIRD
-        d[v, weights] = kept * p + spread
-        d[v, weights + 1] = kept * q + spread
-        d[v, weights + 2] = kept * r + spread
+            first_weight, second_weight = kept * p + spread, kept * q + spread
+            third_weight = kept * r + spread
         for k in range(second, third):
             d[v, k] *= stat.slow
-        for k in range(third, weights):
+        for k in range(third, factors):
             d[v, k] *= stat.fast
     d[v, STAT] += w
     d[v, STAT + c] += w
@@ -85,6 +98,9 @@ def count_discounted(stat, tree, v, y, w):
     d[v, second + c] += w
     d[v, third] += w
     d[v, third + c] += w
+    d[v, factors] = first_weight / (d[v, STAT] + whole)
+    d[v, factors + 1] = second_weight / (d[v, second] + whole)
+    d[v, factors + 2] = third_weight / (d[v, third] + whole)
 
 
 @implements(is_pure_with, DiscountedCounts)

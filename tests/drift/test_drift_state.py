@@ -67,7 +67,7 @@ def changed(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     "change",
     [
-        changed("version", 3),
+        changed("version", 4),
         changed("position", 161),
         changed("position", -1),
         changed("position", 0),

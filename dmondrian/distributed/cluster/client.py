@@ -24,11 +24,10 @@ import numpy as np
 from distributed import Client, LocalCluster, Worker, WorkerPlugin
 from distributed.security import Security
 
-from dmondrian.checkpoint import encode_forest
+from dmondrian.checkpoint import decode_forest, encode_forest
 from dmondrian.checkpoint.summary import Summary
 from dmondrian.distributed.cluster.interrupt import DeferredInterrupt, without_sigint
-from dmondrian.drift.drift_forest import DriftForest
-from dmondrian.ensemble.settings.drift_settings import LARGEST_DELAY
+from dmondrian.drift.drift_forest import DriftForest, forest_from_state
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ClusterError, ParameterError
 from dmondrian.forest.forest import Forest
@@ -333,10 +332,11 @@ def _warm_members(parameters: ForestParameters) -> None:
     """Do what :func:`warm` does, for a forest that follows the stream."""
     forest = DriftForest(parameters, [0])
     X = np.random.default_rng(0).random((100, parameters.n_features), dtype=np.float32)
-    X[:50] = X[:50] > 0.5  # boxes whose columns are stored as bits, and later are not
+    X[:, 1:] = X[:, 1:] > 0.5  # boxes whose columns are stored as bits, and later are not
     for w in (None, np.ones(len(X))):
-        for _ in range(1 + LARGEST_DELAY // len(X)):  # a block becomes full
-            forest.update(X, np.zeros(len(X)), w)
+        for _ in range(1 + forest.delay // len(X)):  # a block becomes full
+            forest.update(forest.prepare(X), np.zeros(len(X)), w)
+        X[:, 1:] *= 0.5
     forest.predict_proba(X)
-    encode_forest(*forest.stored())
+    forest_from_state(*decode_forest(encode_forest(*forest.stored())))
     Summary.of(forest)

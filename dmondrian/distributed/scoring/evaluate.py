@@ -75,9 +75,12 @@ class Part:
         measured: Measured = []
         for encoded, sums in summed:
             y = np.zeros(len(encoded.X)) if encoded.y is None else encoded.y  # of a density
-            mean = calibrated(self.parameters.forecasts(sums.mean), self.calibration)
-            if self.guard is not None and sums.shares is not None:
-                mean = self.guard.mix(dict(sums.shares))
+            if self.guard is not None:
+                mean = self.guard.mix(dict(sums.shares or {}))
+                if not self.parameters.n_classes:  # mean and variance of the label
+                    mean[:, 1] = np.sqrt(mean[:, 1])
+            else:
+                mean = calibrated(self.parameters.forecasts(sums.mean), self.calibration)
             if self.parameters.levels:
                 mean = np.concatenate([mean, sums.mean], axis=1)
             if self.tells_labels:
@@ -164,12 +167,14 @@ def evaluate(
     # it has one forecast more than sums: the other class, or the point forecast beside quantiles;
     # for a calibrated regressor the standard deviation.
     its = model.parameters
-    has_more = its.minimises_loss or its.learns_jointly or tells_labels(model.calibration)
+    has_std = tells_labels(model.calibration)
+    has_std = has_std or (model.guard is not None and its.gives_label_variance)
+    has_more = its.minimises_loss or its.learns_jointly or has_std
     widths = {"sums": k + int(tells_labels(model.calibration)), "result": k + 2 + int(has_more)}
     needs = row_needs((p.plan.blocks for p in parts), width, len(plan.schema.columns) + 2, widths)
     total: Likelihood | HeldOut = Likelihood()
     if model.n_draws is None:
-        total = HeldOut(model.schema.task, its.levels, tells_labels(model.calibration))
+        total = HeldOut(model.schema.task, its.levels, has_std)
 
     def add(measured: Measured) -> None:
         for mean, y, weight in measured:

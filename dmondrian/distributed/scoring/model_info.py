@@ -18,7 +18,7 @@ from dmondrian.checkpoint.stream import MAX_PLAN_BYTES
 from dmondrian.data import Plan, Schema
 from dmondrian.data.single_flight_cache import SingleFlightCache
 from dmondrian.distributed.scoring.memory_plan import Stored, stored
-from dmondrian.drift.guard import MOST_SHARES, Guard, guard_of
+from dmondrian.drift.guard import Guard, guard_of, share_width
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import CorruptError, DataError
 from dmondrian.store import open_store
@@ -48,7 +48,9 @@ class Model:
     @property
     def sum_width(self) -> int:
         """Numbers of a row that are summed over trees, without details."""
-        return self.n_outputs * (1 if self.guard is None else 1 + MOST_SHARES)
+        if self.guard is None:
+            return self.n_outputs
+        return 1 + self.n_outputs + share_width(self.parameters)
 
 
 _plans: SingleFlightCache[Plan] = SingleFlightCache(_KEPT, seconds=READ_SECONDS)
@@ -106,7 +108,7 @@ def open_model(url: str) -> Model:
             f"classes, the forest has {shape[0]} and {shape[1]}"
         )
     has_label_std = parameters.has_gaussian_mixture or (
-        calibration is not None and parameters.gives_label_variance
+        (calibration is not None or guard is not None) and parameters.gives_label_variance
     )
     k, has_boxes = parameters.n_outputs, parameters.has_boxes
     return Model(

@@ -349,11 +349,14 @@ def score_arrays(
     if parameters.minimises_loss:
         columns = _generalized_arrays(mean, classes, parameters)
         return [*columns, *_detail_arrays(sums, None, parameters.cost.middle)]
+    known = None if guard is None else guard.mix(dict(sums.shares or {}))
+    if classes is None and known is not None:  # mean and variance of the label
+        std = [] if sums.square is None else [pa.array(np.sqrt(known[:, 1]))]
+        distances = _detail_arrays(sums._replace(square=None), None, 0)
+        return [pa.array(known[:, 0].copy()), *std, *distances]
     if classes is None:
         return [pa.array(mean[:, 0]), *_detail_arrays(sums, calibration, 0)]
-    proba = calibrated(parameters.forecasts(mean), calibration)
-    if guard is not None and sums.shares is not None:
-        proba = guard.mix(dict(sums.shares))
+    proba = calibrated(parameters.forecasts(mean), calibration) if known is None else known
     best = proba.argmax(axis=1)
     probabilities = [pa.array(np.ascontiguousarray(proba[:, k])) for k in range(mean.shape[1])]
     prediction = pa.array(list(classes)).take(pa.array(best))

@@ -39,7 +39,7 @@ from dmondrian.distributed.training.ledger import Ledger
 from dmondrian.distributed.training.shard_state import Limits
 from dmondrian.distributed.worker.tasks import ShardHolder
 from dmondrian.distributed.worker.work_units import Unit, chunks_of, cut, cut_jointly
-from dmondrian.drift.guard import MOST_SHARES, Guard
+from dmondrian.drift.guard import Guard, share_width
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ClusterError, DataError, ParameterError
 from dmondrian.prequential import forecast_lag
@@ -205,7 +205,7 @@ class Attempt:
             n_outputs = self.parameters.n_outputs
             is_sliced = forecast_lag.kind_of(self.parameters) in forecast_lag.SLICED_KINDS
         if self.parameters.follows_stream:
-            n_outputs = self.parameters.n_classes * MOST_SHARES
+            n_outputs = share_width(self.parameters)
         return cut(chunks, None, interval, (position,), n_outputs, is_sliced)
 
     def drive(self, client: Client, manifest: Manifest | None, lease: Lease) -> Manifest | None:

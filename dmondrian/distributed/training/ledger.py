@@ -202,7 +202,7 @@ class Ledger:
     def _guarded(self, guard: Guard, blocks: tuple[BlockAnswer, ...]) -> np.ndarray:
         """Return the forecasts of consecutive rows by a guard, which learns their labels.
 
-        Rows of weight 0 have none, and count nothing: all classes are as likely there.
+        Rows of weight 0 have none, and count nothing: all classes are as likely there, numbers 0.
         """
         y, w = blocks[0].y, blocks[0].weight
         assert y is not None  # checked by the caller
@@ -217,9 +217,10 @@ class Ledger:
                 of_members = np.concatenate([block.ages[start + part.stop] for block in blocks])
                 shares_now = guard.age_shares(of_members)
                 self.progressive.ages.add(start + part.stop, shares_now.tolist())
-        mean = np.full((len(y), self._parameters.n_classes), 1.0 / self._parameters.n_classes)
+        k, n_classes = self._parameters.n_outputs, self._parameters.n_classes
+        mean = np.full((len(y), k), 1.0 / n_classes if n_classes else 0.0)
         if found:
-            mean[kept] = np.concatenate(found)
+            mean[kept] = np.concatenate(found)[:, :k]  # of numbers the mean
         return mean
 
     def _without_first(

@@ -124,10 +124,10 @@ def train(
         3 % of the time to the next; a forest that still grows pays more than that.
     progressive : bool
         Forecast each row just before it is learned, for metrics and a learning curve; costs a
-        prediction per row. Regressors with ``aggregation="hierarchy"`` forecast in slices, and
-        trees that choose their lifetime do so between slices, of up to 4,096 rows, which end at
-        fixed positions of the stream and where row groups do; the Mondrian kernel forecasts
-        mini-batches.
+        prediction per row, but with ``drift="follow"``, which forecasts all rows in any case.
+        Regressors with ``aggregation="hierarchy"`` forecast in slices, and trees that choose their
+        lifetime do so between slices, of up to 4,096 rows, which end at fixed positions of the
+        stream and where row groups do; the Mondrian kernel forecasts mini-batches.
     window : int
         Steps that the fastest shard may be ahead of the slowest.
     progress : callable, bool or None

@@ -63,15 +63,15 @@ class BlockAnswer:
 
     start: int  # position of the first row
     total: Summed | None = None  # forecasts [n, K] summed over the shard's trees
-    shares: Shares | None = None  # forecasts by kind of member, of rows of positive weight
-    # float64 [T, 1 + k] by rows learned: exponents of each member's inputs
-    ages: dict[int, np.ndarray] = field(default_factory=dict)
     sampled: Sampled | None = None  # forecasts of a sample of rows, summed as integers
     y: np.ndarray | None = None  # float64 [n]
     weight: np.ndarray | None = None  # float64 [n]
     counts: dict[str, int] = field(default_factory=dict)  # values clipped, unseen, dropped
     next_sums: np.ndarray | None = None  # float64 [m, k], predictions of the next mini-batch
     dropped: np.ndarray | None = None  # int64, places of rows that are not among the n
+    shares: Shares | None = None  # forecasts by kind of member, of rows of positive weight
+    # float64 [T, 1 + k] by rows learned: exponents of each member's inputs
+    ages: dict[int, np.ndarray] = field(default_factory=dict)
 
     @property
     def has_forecasts(self) -> bool:

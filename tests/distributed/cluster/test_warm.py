@@ -60,3 +60,51 @@ def test_workers_find_all_kernels(algorithm: str, calibrates: bool) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == []
+
+
+FOLLOWING = """
+import json, sys
+import numpy as np
+from dmondrian._numba import jit
+from dmondrian.checkpoint import decode_forest, encode_forest
+from dmondrian.checkpoint.summary import Summary
+from dmondrian.distributed.cluster.client import warm
+from dmondrian.drift.drift_forest import empty_shard, forest_from_state
+from dmondrian.ensemble.settings.parameters import ForestParameters
+
+parameters = ForestParameters.from_json(
+    ForestParameters("amf-classifier", 6, 2, 0).to_json() | json.loads(sys.argv[1])
+)
+warm(parameters)
+compiled = {kernel.__qualname__: set(kernel.signatures) for kernel in jit._KERNELS}
+rng = np.random.default_rng(0)
+X = (rng.random((400, 6)) > 0.5).astype(np.float32)
+X[:, 0] = rng.random(400)
+y = (X[:, 0] > 0.5).astype(np.float64)
+shard = empty_shard(parameters, [0, 1])
+for w in (np.ones(400), None):
+    rows = shard.prepare(X)
+    shard.share_and_learn(rows[:333], y[:333], None if w is None else w[:333], n_threads=2)
+    shard = forest_from_state(*decode_forest(encode_forest(*shard.stored())))
+    X[:, 1:4] = 0.5
+Summary.of(shard)
+print(json.dumps([
+    name for kernel in jit._KERNELS
+    if set(kernel.signatures) - compiled.get(name := kernel.__qualname__, set())
+]))
+"""
+
+
+@pytest.mark.parametrize("delay", [1, 48])
+def test_workers_find_all_kernels_that_follow_the_stream(delay: int) -> None:
+    given = {"drift": {"first": 5, "last": 7, "delay": delay}}
+    done = subprocess.run(
+        [sys.executable, "-c", FOLLOWING, json.dumps(given)],
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == []

@@ -285,7 +285,7 @@ def test_forecasts_that_are_worse_than_the_mean_are_warned_of_once(
     assert f"note: {WORSE}\n" in shown.err
     page = html.unescape(write_report(run.run_url, tmp_path / "page.html").read_text())
     assert "R2 is below 0" in page
-    assert "Each row forecast just before it was learned: no held-out rows" in page
+    assert "Each row forecast just before it was learned (delay 1 row): no held-out rows" in page
     caplog.clear()
     told["target"] = "x"
     mixed = draw.permutation(np.arange(3000.0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import signal
 from functools import partial
 from pathlib import Path
@@ -143,7 +144,7 @@ def test_what_a_worker_sends_at_once_is_bounded_by_classes(run: TrainedRun) -> N
 
     attempt = Attempt(Run.open(run.run_url), run.plan, attempt_options(None, 4, None))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(work_units, "UNIT_NUMBERS", 5000)  # five kinds of sums, of two classes
+        patch.setattr(work_units, "UNIT_NUMBERS", 12_500)  # five sums, of five numbers at least
         assert max(unit.rows for unit in attempt._cut()) == 500
 
 
@@ -207,6 +208,20 @@ def test_rows_without_label_or_weight_have_no_number(client: Client, tmp_path: P
     losses = -np.log(told[np.arange(len(told)), labels[kept].astype(int)])
     mean = np.average(losses, weights=w[known][kept])
     assert run.metrics["log_loss"] == pytest.approx(mean, rel=1e-12)
+
+
+def test_files_that_come_later_go_on_amid_a_block(fit: Fit, adult: Path, tmp_path: Path) -> None:
+    first, second = sorted(adult.iterdir())
+    data = tmp_path / "data"
+    data.mkdir()
+    shutil.copy(first, data)
+    fit(data=data, estimator=following(3, delay=64))
+    shutil.copy(second, data)
+    run = fit(data=data, estimator=following(3, delay=64))
+    assert run.summary["resumed_at"] == ROWS // 2
+    assert (ROWS // 2) % 64 > 0
+    assert state_of(run.to_local()) == state_of(alone(run, following(3, delay=64)))
+    assert run.metrics["rows"] == ROWS
 
 
 def test_a_run_without_metrics_has_a_guard_all_the_same(run: TrainedRun, fit: Fit) -> None:
