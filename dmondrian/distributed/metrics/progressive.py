@@ -275,8 +275,9 @@ class Progressive:
         """
         try:
             # Versions that stored no kind forecast rows in slices.
+            task = data["task"]
             start, delay = int(data.get("start", 0)), data.get("delay")
-            self = cls(data["task"], data.get("kind", SLICES), start, delay)
+            self = cls(task, data.get("kind", SLICES), start, delay)
             self.exact_from = int(data.get("exact_from", 0))
             self.since = [number_of(value) for value in data.get("since", self.since)]
             self.rows, self.weight = int(data["rows"]), number_of(data["weight"])
