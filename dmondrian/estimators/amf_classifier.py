@@ -105,10 +105,10 @@ class AMFClassifier(ForestClassifier):
         weights that know no label of it, and learned after its last row. Say how the forest will
         be asked: 1 where each label is known before the next row is predicted; for a file that is
         predicted before its labels are known, as tables that are scored later, the rows of such a
-        file. Labels that each come a constant number of rows late are no blocks: predicted at
-        ages of 1 to ``delay`` rows, the mean of a block is half as old. Trees younger than
-        ``delay`` are not mixed; the longer it is, the slower the weights move from the forest
-        that never forgets.
+        file. Labels that each come so many rows late are no blocks: learn rows when their labels
+        are known, with a quarter of these rows as the delay, since what waits for its block
+        makes predictions older still. Trees younger than ``delay`` are not mixed; the longer it
+        is, the slower the weights move from the forest that never forgets.
     random_state : int, RandomState instance or None, default=None
         Seed of all draws. With an int, the forest is a pure function of the parameters
         and the rows in order, whatever the cuts between calls or the number of threads.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dmondrian.drift.mixer import SHARE, Expert, Mixer
-from dmondrian.drift.mixing_kernels import FLOOR
+from dmondrian.drift.mixing_kernels import FLOOR, log_of_normal
+from dmondrian.tree.keyed_random import log
 
 NONE = np.empty(0)
 
@@ -26,7 +29,7 @@ def fixed(inputs: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return powers / powers.sum(axis=1, keepdims=True)
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(
     st.integers(0, 2**32 - 1),
     st.lists(st.integers(0, 2), min_size=1, max_size=60),
@@ -51,7 +54,7 @@ def test_one_expert_keeps_the_bound_of_gradient_descent(
         assert gap <= bound + 1e-9
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.lists(st.integers(0, 1), min_size=2, max_size=80))
 def test_the_mixture_keeps_up_with_the_best_expert_of_any_interval(
     seed: int, labels: list[int]
@@ -64,6 +67,40 @@ def test_the_mixture_keeps_up_with_the_best_expert_of_any_interval(
     each = [losses(fixed(inputs, np.eye(3)[g]), y)[first:].sum() for g in range(3)]
     price = np.log(3 / SHARE) + 2 * SHARE * (len(y) - first)
     assert losses(told, y)[first:].sum() <= min(each) + price
+
+
+@settings(deadline=None)  # the first call compiles
+@given(st.floats(FLOOR, 1.0))
+def test_logarithms_without_a_jump_are_those_of_the_library(value: float) -> None:
+    assert log_of_normal(value) == log(value)
+
+
+def test_a_block_is_mixed_by_the_mean_of_the_weights_in_the_one_before() -> None:
+    rng = np.random.default_rng(0)
+    inputs, y = rng.dirichlet([1.0] * 3, (2, 12)), rng.integers(0, 3, 12).astype(float)
+    experts = [Expert((0, 1), (0.5, 0.5), 0.1), Expert((0,), (1.0,), 0.0)]
+    one, late = Mixer(2, experts), Mixer(2, experts, delay=6)
+    first = late.mix_and_step(inputs[:, :6], y[:6], NONE)
+    np.testing.assert_array_equal(first, Mixer(2, experts).mix(inputs[:, :6]))
+    late.end_block()
+    steps = []
+    for t in range(6):
+        one.mix_and_step(inputs[:, t : t + 1], y[t : t + 1], NONE)
+        steps.append(one.weights.inputs.copy())
+    np.testing.assert_allclose(late.weights.inputs, np.mean(steps, axis=0), rtol=1e-14)
+    assert abs(late.weights.experts.sum() - 1.0) < 1e-14
+    # Experts move less by a label the longer the delay.
+    assert 0.5 < late.weights.experts.max() < one.weights.experts.max()
+    again = Mixer(2, experts, delay=6)
+    again.mix_and_step(inputs[:, :6], y[:6], NONE)
+    again.end_block()
+    again.mix_and_step(inputs[:, 6:8], y[6:8], NONE)
+    other = Mixer(2, experts, delay=6)
+    other.take_json(json.loads(json.dumps(again.to_json())))
+    for mixer in (again, other):
+        mixer.mix_and_step(inputs[:, 8:], y[8:], NONE)
+        mixer.end_block()
+    np.testing.assert_array_equal(again.weights.inputs, other.weights.inputs)
 
 
 def test_a_weight_is_so_many_steps() -> None:
