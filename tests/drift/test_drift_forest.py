@@ -24,9 +24,7 @@ from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.forest.forest import Forest
 from dmondrian.tree import nodes
-from tests.drift.streams import switching
-
-CUTS = [(0, 1), (1, 3), (3, 64), (64, 65), (65, 201), (201, 450)]
+from tests.drift.streams import CUTS, switching
 
 
 def parameters(n_classes: int = 2, **others: Any) -> ForestParameters:

@@ -336,12 +336,15 @@ class ReferenceMember:
             level += since
         self.trees = [tree for tree in self.trees if tree.birth + tree.life > b]
         scales = self.scales(*self.levels[min(nu - self.first, len(self.levels) - 1)])
-        memory = Memories(self.n_classes, self.alpha)
-        tree = CoveringTree(memory, self.seed, self.number, split_pure=False)  # type: ignore[arg-type]
+        tree = self.new_tree()
         tree.birth, tree.life, tree.scales = b, 1 << (nu + 1), scales
         tree.place = nu - self.first + (nu == self.last and (b >> self.last) % 2)
         tree.since = np.zeros((2, self.d))
         self.trees.append(tree)
+
+    def new_tree(self) -> CoveringTree:
+        memory = Memories(self.n_classes, self.alpha)
+        return CoveringTree(memory, self.seed, self.number, split_pure=False)  # type: ignore[arg-type]
 
     def scales(self, credits: np.ndarray, visits: np.ndarray) -> list[np.float32]:
         power, floor = POWERS[self.number % 4], FLOORS[self.number % 4]
