@@ -167,10 +167,10 @@ def forecast_way(loss, tree, x, y, is_credited, out, hint, credits, visits):
     """Write the tree's forecast of ``x`` to ``out`` [k]; return its leaf and depth. O(depth k).
 
     The tree must not be empty. Nodes above the leaf whose share of the mixture is below 2^-20 are
-    left out, and the loss is told what is left. The nodes of ``hint`` become those of the way. With
-    p_i what the forecast of node i on the way is worth at label ``y``, its mean over prunings is p_0
-    and the sum over i of W_i (p_{i+1} - p_i), W_i the posterior probability that a pruning goes on
-    below node i: each term is added to ``credits`` of the column split there, W_i to its
+    left out; the loss knows how much is left. The nodes of ``hint`` become those of the way. With
+    p_i what the forecast of node i on the way is worth at label ``y``, the mean over prunings is
+    p_0 and the sum over i of W_i (p_{i+1} - p_i), W_i the posterior probability that a pruning goes
+    on below node i: each term is added to ``credits`` of the column split there, W_i to its
     ``visits``, float64 [d], where the way ``is_credited``.
     """
     for c in range(out.shape[0]):
