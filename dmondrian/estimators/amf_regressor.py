@@ -65,7 +65,7 @@ class AMFRegressor(StreamFollowing, ForestRegressor):
         they forecast of late; see Notes. It takes many times as long. Columns have no scales but
         those that young trees find for themselves, and no units.
     delay : int, default=1
-        With ``drift="follow"``, how many rows get their labels together; 1 to 1024, see
+        With ``drift="follow"``, how many rows get their labels together; see
         :class:`dmondrian.AMFClassifier`.
     use_aggregation, predict_extension, domain, clip, max_nodes
     feature_scales, feature_units, warmup_rows, random_state, n_jobs

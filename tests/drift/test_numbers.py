@@ -18,7 +18,7 @@ from dmondrian.checkpoint import decode_forest, encode_forest
 from dmondrian.drift.drift_forest import DriftForest, forest_from_state
 from dmondrian.drift.guard import Guard, added
 from dmondrian.drift.members import Members
-from dmondrian.ensemble.settings.drift_settings import DriftSettings
+from dmondrian.ensemble.settings.drift_settings import LARGEST_DELAY, DriftSettings
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import CorruptError, DMondrianError, ParameterError
 from dmondrian.export.plain_trees import plain_trees
@@ -267,7 +267,7 @@ def test_a_delay_without_drift_and_values_out_of_range_are_refused() -> None:
     X, y = numbers(50)
     with pytest.raises(ParameterError, match="delay=3"):
         AMFRegressor(2, delay=3).fit(X, y)
-    for wrong in ({"delay": 0}, {"delay": 1025}, {"drift": "adwin"}):
+    for wrong in ({"delay": 0}, {"delay": LARGEST_DELAY + 1}, {"drift": "adwin"}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             AMFRegressor(2, **{"drift": "follow", **wrong}).fit(X, y)  # type: ignore[arg-type]
 
