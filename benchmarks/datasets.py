@@ -182,6 +182,21 @@ def stored(name: str, folder: str | Path | None = None, max_rows: int | None = N
     return _finish(name, X, target, rows[:max_rows], rows[:0], is_classification, "none")
 
 
+def of_target(
+    name: str, folder: str | Path | None, target: str, drop: tuple[str, ...]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows of a real set, as they are stored, that have another target, a number.
+
+    Columns of ``drop`` are left out where there are such; none is scaled. Errors are those of
+    `load`.
+    """
+    frame, _ = _read(_folder(name, folder))
+    y = frame.pop(target)
+    X = _encode(frame.drop(columns=[each for each in drop if each in frame]))
+    known = y.notna().to_numpy()
+    return X[known], y[known].to_numpy(np.float64)
+
+
 def _matrix(
     name: str, folder: str | Path | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

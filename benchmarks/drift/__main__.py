@@ -57,7 +57,7 @@ def forecasts_of(
         return found, {"cpu_seconds": time.process_time() - clock}
     options: dict[str, Any] = arrival._asdict() if arrival.in_blocks else {"delay": arrival.delay}
     if learner.kind == OWN:
-        options |= {"parameters": json.dumps(parameters_of(learner, arrival.delay))}
+        options |= {"parameters": json.dumps(parameters_of(learner, *arrival))}
         options |= {"warm_rows": WARM_ROWS}
     if learner.in_calls and (arrival.delay == 1 or arrival.in_blocks):
         options |= {"in_calls": True}

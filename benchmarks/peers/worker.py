@@ -130,7 +130,9 @@ class RowByRow:
         self.model.learn_one(row, label)
 
     def forecast_one(self, row):
-        """Return class probabilities of a row, of any sum."""
+        """Return class probabilities of a row, of any sum; of numbers the mean."""
+        if not self.n_classes:
+            return [self.model.predict_one(row)]
         found = self.model.predict_proba_one(row)
         return [found.get(k, 0.0) for k in range(self.n_classes)]
 
@@ -176,7 +178,11 @@ def river_hoeffding(args, n_classes):
 def river_hat(args, n_classes):
     from river import tree
 
-    return RowByRow(tree.HoeffdingAdaptiveTreeClassifier(seed=args.seed), n_classes)
+    classifier, regressor = (
+        tree.HoeffdingAdaptiveTreeClassifier,
+        tree.HoeffdingAdaptiveTreeRegressor,
+    )
+    return RowByRow((classifier if n_classes else regressor)(seed=args.seed), n_classes)
 
 
 def river_srp(args, n_classes):
@@ -241,7 +247,8 @@ class SingleRows:
     """scikit-learn's interface, for ``--delay``: arrays of one row."""
 
     def __init__(self, model, n_classes):
-        self.model, self.more = model, {"classes": np.arange(n_classes)}
+        self.model, self.n_classes = model, n_classes
+        self.more = {"classes": np.arange(n_classes)} if n_classes else {}
 
     @staticmethod
     def prepare(X):
@@ -254,9 +261,14 @@ class SingleRows:
         self.more = {}
 
     def forecast_one(self, row):
-        """Return class probabilities of a row; None where all rows so far wait for their block."""
+        """Return class probabilities of a row, or [its mean].
+
+        None where all rows so far wait for their block.
+        """
         if getattr(self.model.forest_, "position", None) == 0:
             return None
+        if not self.n_classes:
+            return self.model.predict(row)
         return self.model.predict_proba(row)[0]
 
 
@@ -341,7 +353,8 @@ def prequential(args, X, y, X_test, n_classes):
     """Forecast each row of a stream with the labels that are known by then, once.
 
     Returns no predictions of test rows; forecasts of all rows, each of sum 1, where classes are
-    alike before the first label, and where a model has no forecast; processor seconds, and the
+    alike before the first label, and where a model has no forecast (of numbers means, 0 there);
+    processor seconds, and the
     most MiB beyond those before. Of this package's forests, at a delay of one row, also the seconds
     in which they do it in calls of many rows.
     """
@@ -355,13 +368,18 @@ def prequential(args, X, y, X_test, n_classes):
     return X_test[:0], found, times
 
 
+def unknown(n, n_classes):
+    """Return forecasts of n rows of which nothing is known."""
+    return np.full((n, n_classes), 1.0 / n_classes) if n_classes else np.zeros((n, 1))
+
+
 def row_by_row(args, X, y, n_classes):
     """Return forecasts as `prequential` does, and seconds; rows come one at a time."""
     model = PEERS[args.peer](args, n_classes)
     if not hasattr(model, "forecast_one"):
         model = SingleRows(model, n_classes)
     rows, labels, known = model.prepare(X), y.tolist(), 0
-    found = np.full((len(X), n_classes), 1.0 / n_classes)
+    found = unknown(len(X), n_classes)
     clock = time.process_time()
     for t in range(len(X)):
         until = t // args.delay * args.delay if args.in_blocks else t + 1 - args.delay
@@ -370,7 +388,9 @@ def row_by_row(args, X, y, n_classes):
         known = max(known, until)
         forecast = model.forecast_one(rows[t]) if known else None
         total = 0.0 if forecast is None else sum(forecast)
-        if total > 0.0:
+        if not n_classes and forecast is not None:
+            found[t] = total
+        elif total > 0.0:
             found[t] = forecast
             found[t] /= total
     return found, {"cpu_seconds": time.process_time() - clock}
@@ -385,12 +405,12 @@ def in_calls(args, X, y, n_classes):
     from dmondrian.prequential.forecasts import forecast_and_learn_all, mean_over_trees
 
     model = dmondrian(args, n_classes)
-    model.partial_fit(X[:1], y[:1], classes=np.arange(n_classes))
+    model.partial_fit(X[:1], y[:1], **({"classes": np.arange(n_classes)} if n_classes else {}))
     forest, rows, labels = model.forest_, X[1:], y[1:].astype(np.float64)
-    found = np.full((len(X), n_classes), 1.0 / n_classes)
+    found = unknown(len(X), n_classes)
     clock = time.process_time()
     if hasattr(forest, "forecast_and_learn"):
-        found[1:] = forest.forecast_and_learn(rows, labels)
+        found[1:] = forest.forecast_and_learn(rows, labels)[:, : max(n_classes, 1)]
     else:
         n_trees = args.trees
         sums = forecast_and_learn_all(forest, rows, labels, position=1, n_trees=n_trees).sums

@@ -23,7 +23,6 @@ import numpy as np
 from dmondrian._numba.intrinsics import unowned
 from dmondrian._numba.jit import inline, kernel
 from dmondrian.growth.range import Range
-from dmondrian.losses.discounted_kt import forecast_of_class
 from dmondrian.tree.address_table import tree_at
 from dmondrian.tree.box_encoding import Columns, Rows, row_of
 from dmondrian.tree.keyed_random import mix, row_key, tree_key
@@ -40,7 +39,13 @@ from dmondrian.tree.nodes import (
     child_of,
     scratch_size,
 )
-from dmondrian.tree.policies import add_forecast, learn
+from dmondrian.tree.policies import (
+    add_forecast,
+    complete_forecast,
+    learn,
+    note_forecast,
+    worth,
+)
 from dmondrian.tree.prefetch import N_AHEAD, N_NOTED, Hint, RowsInTree, prefetch_for
 from dmondrian.tree.scaled_float import stop_probability
 from dmondrian.tree.simd.exp import lowest_bit
@@ -158,34 +163,35 @@ def step_down(tree, v, x, hint, depth):
 
 
 @inline
-def forecast_way(loss, tree, x, y, out, hint, credits, visits):
-    """Write the tree's forecast of ``x`` to ``out`` [K]; return its leaf and depth. O(depth K).
+def forecast_way(loss, tree, x, y, is_credited, out, hint, credits, visits):
+    """Write the tree's forecast of ``x`` to ``out`` [k]; return its leaf and depth. O(depth k).
 
     The tree must not be empty. Nodes above the leaf whose share of the mixture is below 2^-20 are
-    left out: the forecast goes into logarithms less their mean, so that its sum does not matter.
-    The nodes of ``hint`` become those of the way. With p_i the
-    forecast of node i on the way and F that of the mixture, F(y) - p_0(y) is the sum over i of W_i
-    (p_{i+1}(y) - p_i(y)), W_i the posterior probability that a pruning goes on below node i: each
-    term is added to ``credits`` of the column split there, W_i to its ``visits``, float64 [d]; not
-    if ``y`` is -1.
+    left out; the loss knows how much is left. The nodes of ``hint`` become those of the way. With
+    p_i what the forecast of node i on the way is worth at label ``y``, the mean over prunings is
+    p_0 and the sum over i of W_i (p_{i+1} - p_i), W_i the posterior probability that a pruning goes
+    on below node i: each term is added to ``credits`` of the column split there, W_i to its
+    ``visits``, float64 [d], where the way ``is_credited``.
     """
-    n_classes = out.shape[0]
-    for c in range(n_classes):
+    for c in range(out.shape[0]):
         out[c] = 0.0
-    v, depth, rest, before, column = np.int64(tree.head_i[ROOT]), np.int64(0), 1.0, 0.0, np.int64(0)
+    v, depth, column = np.int64(tree.head_i[ROOT]), np.int64(0), np.int64(0)
+    rest, total, before = 1.0, 0.0, 0.0
     while True:
         u = np.uint64(v)
         is_leaf = tree.i[u, LEFT] < 0
         share = 1.0 if is_leaf else stop_probability(tree, u)
         if is_leaf or rest * share >= _LEAST_SHARE:
             add_forecast(loss, tree, u, np.float64(depth), rest * share, out)
-        if y >= 0:
-            forecast = forecast_of_class(loss, tree, u, y)
+            total += rest * share
+        if is_credited:
+            found = worth(loss, tree, u, y)
             if depth > 0:
-                credits[np.uint64(column)] += rest * (forecast - before)
+                credits[np.uint64(column)] += rest * (found - before)
                 visits[np.uint64(column)] += rest
-            before = forecast
+            before = found
         if is_leaf:
+            complete_forecast(loss, tree, total, out)
             return v, depth
         rest *= 1.0 - share
         column = np.int64(tree.i[u, FEATURE])
@@ -372,10 +378,10 @@ def learn_rows(
                     r, x, hint = first + i, row_of(its.scaled, i), look_for(tree, its, i, n_rows)
                     if octave > 0 and tree.head_i[ROOT] >= 0:
                         leaf, depth = forecast_way(
-                            policies.loss, tree, x,
-                            np.int64(y[r]) if covering.power > 0 else np.int64(-1),
+                            policies.loss, tree, x, y[r], covering.power > 0,
                             forecasts[octave, r], hint, worths, visits,
                         )  # fmt: skip
+                        note_forecast(policies.loss, tree, forecasts[octave, r], y[r])
                         hint = Hint(leaf, 0, hint.nodes, depth)
                     weight = w[r] if w.shape[0] > 0 else 1.0
                     learn(
@@ -410,4 +416,4 @@ def forecast_rows(covering, loss, columns, places, work, X, t, forecasts):
             scale_rows(X, first, n_rows, places.scales[s], its.scaled.values)
             for i in range(n_rows):
                 x, hint = row_of(its.scaled, i), look_for(tree, its, i, n_rows)
-                forecast_way(loss, tree, x, np.int64(-1), out[first + i], hint, none, none)
+                forecast_way(loss, tree, x, 0.0, False, out[first + i], hint, none, none)

@@ -5,7 +5,7 @@ is a pure function of the parameters, the seed, the numbers of the members and t
 whatever the cuts between calls and the number of threads, and equal to that of members which
 learned the rows in shards, with a guard that got the sum of their shares.
 
-Shapes: n rows, d features, K classes.
+Shapes: n rows, d features, k outputs: K classes, or mean and variance of the label.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class DriftForest(Members):
             "forecasts of their own members alone. Fit one forest of more members."
         )
 
-    def predict_proba(self, X: np.ndarray | PreparedRows, n_threads: int = 1) -> np.ndarray:
-        """Return class probabilities, float64 [n, K], of rows X float32 [n, d].
+    def predict_mixture(self, X: np.ndarray | PreparedRows, n_threads: int = 1) -> np.ndarray:
+        """Return the outputs, float64 [n, k], of rows X float32 [n, d].
 
         Rows that wait for their block are not known yet.
 
@@ -93,6 +93,10 @@ class DriftForest(Members):
         """
         return self.guard.age_shares(self.age_exponents())
 
+    def predict_proba(self, X: np.ndarray | PreparedRows, n_threads: int = 1) -> np.ndarray:
+        """Return class probabilities, float64 [n, K]; see :meth:`predict_mixture`."""
+        return self.predict_mixture(X, n_threads)
+
     def forecast_and_learn(
         self,
         X: np.ndarray | PreparedRows,
@@ -109,12 +113,12 @@ class DriftForest(Members):
 
         Returns
         -------
-        float64 [n', K]
+        float64 [n', k]
             Rows of weight 0 are left out.
         """
         self.check_sizes(y, w)
         found = list(self._follow((X, y, w), n_threads, nullcontext))
-        return np.concatenate(found) if found else np.empty((0, self.parameters.n_classes))
+        return np.concatenate(found) if found else np.empty((0, self.task.n_outputs))
 
     def _settle(self, shares: Shares, y: np.ndarray, w: np.ndarray) -> np.ndarray:
         """Return the forest's forecasts of rows; let the guard learn their labels ``y``."""

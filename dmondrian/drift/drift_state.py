@@ -21,8 +21,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dmondrian.drift.member import Ages, Member
+from dmondrian.drift.task import Task
 from dmondrian.ensemble.settings.drift_settings import DriftSettings
-from dmondrian.ensemble.settings.numeric_limits import LARGEST_SCALE
+from dmondrian.ensemble.settings.numeric_limits import LARGEST_SCALE, LARGEST_TARGET
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import CorruptError
 from dmondrian.forest import state
@@ -70,7 +71,7 @@ def drift_state(
     header, trees = permanent
     bundle = [{**arrays, **_no_memory(len(arrays["left"]))} for arrays in trees]
     for member in forest.members:
-        bundle += [_covering_fields(tree, forest.parameters.n_classes) for tree in member.trees]
+        bundle += [_covering_fields(tree, forest.task) for tree in member.trees]
     rows = forest.waiting
     drift = {
         "version": VERSION,
@@ -92,12 +93,15 @@ def _no_memory(n_nodes: int) -> dict[str, np.ndarray]:
     return {"memory": np.empty(0), "memory_size": np.zeros(n_nodes, np.int32)}
 
 
-def _covering_fields(tree: nodes.Tree, n_classes: int) -> dict[str, np.ndarray]:
+def _covering_fields(tree: nodes.Tree, task: Task) -> dict[str, np.ndarray]:
     """Return the arrays of a covering tree."""
     arrays = nodes.fields(tree)
     stat = arrays["stat"]
-    memory = np.ascontiguousarray(stat[:, 1 + n_classes :])
-    arrays["stat"] = np.ascontiguousarray(stat[:, : 1 + n_classes])
+    memory = np.ascontiguousarray(stat[:, task.n_known :])
+    known = stat[:, : task.n_known]
+    if task.is_regression:  # it keeps no price
+        known = np.concatenate([known, np.zeros((len(known), 1))], axis=1)
+    arrays["stat"] = np.ascontiguousarray(known)
     sizes = np.full(len(stat), memory.shape[1], np.int32)
     return {**arrays, "memory": memory.reshape(-1), "memory_size": sizes}
 
@@ -185,7 +189,7 @@ def take_state(forest: Any, found: Stored) -> None:
         If it is not one that such a forest can have.
     """
     its = forest.parameters
-    if its.algorithm != "amf-classifier" or forest.warmup is not None:
+    if its.algorithm not in ("amf-classifier", "amf-regressor") or forest.warmup is not None:
         raise CorruptError(f"forests of {its.algorithm} do not follow a stream")
     if (forest.total_weight > 0.0) != (found.position > 0):
         raise CorruptError(
@@ -198,7 +202,7 @@ def take_state(forest: Any, found: Stored) -> None:
     has_weights = found.drift["version"] in _OF_WEIGHTS
     states = zip(forest.members, found.drift["members"], found.covering, strict=True)
     for member, entry, arrays in states:
-        _fill(member, entry, arrays, its, found.position, has_weights)
+        _fill(member, entry, arrays, forest.task, its, found.position, has_weights)
     if found.raw is not None:
         rows = _waiting(found.raw, its)
         if len(rows.y):
@@ -257,9 +261,11 @@ def _waiting(stored: Any, parameters: ForestParameters) -> Waiting:
         raise CorruptError(f"{n} rows wait for a block of {delay}")
     X = _numbers(stored[0], (n, parameters.n_features), np.float32)
     y, w = _numbers(stored[1], (n,), np.float64), _numbers(stored[2], (n,), np.float64)
-    is_class = (y >= 0) & (y < parameters.n_classes) & (y == np.floor(y))
-    if not is_class.all() or not (w > 0.0).all() or not np.isfinite(X).all():
-        raise CorruptError("rows that wait should have classes as labels, and weights > 0")
+    is_label = np.abs(y) <= LARGEST_TARGET
+    if parameters.n_classes:
+        is_label = (y >= 0) & (y < parameters.n_classes) & (y == np.floor(y))
+    if not is_label.all() or not (w > 0.0).all() or not np.isfinite(X).all():
+        raise CorruptError("rows that wait should have labels of their kind, and weights > 0")
     return Waiting(X, y, w)
 
 
@@ -267,6 +273,7 @@ def _fill(
     member: Member,
     entry: dict[str, Any],
     arrays: Sequence[dict[str, np.ndarray]],
+    task: Task,
     parameters: ForestParameters,
     position: int,
     has_weights: bool,
@@ -287,45 +294,65 @@ def _fill(
     built = []
     for one, given, birth in zip(entries, arrays, member.births.tolist(), strict=True):
         fields = dict(given)
-        memory = _checked_memory(fields, parameters, one["number"], has_weights)
+        memory = _checked_memory(fields, task, parameters, one["number"], has_weights)
         state.check_arrays(one, fields, state.FORMAT, parameters)
         if (one["root"] >= 0) != (birth >= 0):
             raise CorruptError(f"the tree in place {one['number']} has rows of another time")
         if birth >= 0 and len(fields["left"]) >= 2 * (position - birth):
             raise CorruptError(f"the tree in place {one['number']} has more nodes than rows allow")
-        fields["stat"] = np.concatenate([fields["stat"], memory], axis=1)
+        fields["stat"] = np.concatenate([fields["stat"][:, : task.n_known], memory], axis=1)
         built.append(nodes.from_fields(fields, one, all_numeric(d)))
+        if task.is_regression:
+            _check_scale(built[-1].head_f, one["number"])
     member.place(built)
 
 
-def _checked_memory(
-    fields: dict[str, np.ndarray], parameters: ForestParameters, place: int, has_weights: bool
-) -> np.ndarray:
-    """Take the memory out of a covering tree's fields, float64 [m, 2 (K + 1) + 3], checked.
+def _check_scale(floats: np.ndarray, place: int) -> None:
+    """Refuse a covering tree whose scale of errors is that of no rows."""
+    scale, n_forecasts, origin = floats[[nodes.ETA, nodes.NEXT_ETA, nodes.OFFSET]]
+    is_sound = 0.0 <= scale < np.inf and 0.0 <= n_forecasts < np.inf
+    if not is_sound or not abs(origin) <= LARGEST_TARGET:
+        raise CorruptError(f"the tree in place {place} has errors of no rows")
 
-    Its last numbers are factors, or weights of memories.
+
+def _checked_memory(
+    fields: dict[str, np.ndarray],
+    task: Task,
+    parameters: ForestParameters,
+    place: int,
+    has_weights: bool,
+) -> np.ndarray:
+    """Take the memory out of a covering tree's fields, float64 [m, M], checked.
+
+    After two memories, each of the size of what other trees know, come three factors, or weights
+    of memories, as those of numbers are.
     """
-    n_classes = parameters.n_classes
     none = np.empty(0)
     memory, sizes = fields.pop("memory", none), fields.pop("memory_size", none)
-    size = 1 + n_classes
-    width = (N_MEMORIES - 1) * size + N_MEMORIES
+    size = task.n_known
+    width = task.n_stats - size
     is_given = "left" in fields and sizes.shape == fields["left"].shape
     if not is_given or memory.dtype != np.float64 or not (sizes == width).all():
         raise CorruptError(f"the tree in place {place} should keep {width} numbers a node")
     if len(memory) != width * len(fields["left"]):
         raise CorruptError(f"the tree in place {place} has a memory of another length")
     rows = memory.reshape(-1, width)
-    is_sound = bool((rows >= 0.0).all() and np.isfinite(rows).all())
+    is_sound = bool(np.isfinite(rows).all()) and bool((rows[:, -N_MEMORIES:] >= 0.0).all())
     for k in range(N_MEMORIES - 1):
-        whole = rows[:, k * size]
-        total = rows[:, k * size + 1 : (k + 1) * size].sum(axis=1)
-        is_sound = is_sound and bool((np.abs(total - whole) <= _SLACK * (1.0 + whole)).all())
-    stat = fields.get("stat", none)
-    if stat.shape != (len(rows), size) or stat.dtype != np.float64:
-        raise CorruptError(f"the tree in place {place} should count {n_classes} classes a node")
-    whole = np.stack([stat[:, 0], rows[:, 0], rows[:, size]], axis=1)
-    whole += n_classes * float(parameters.alpha)
+        one = rows[:, k * size : (k + 1) * size]
+        if task.is_regression:  # weight, sum, sum of squares
+            is_sound = is_sound and bool((one[:, 0] > 0.0).all() and (one[:, 2] >= 0.0).all())
+            continue
+        apart = np.abs(one[:, 1:].sum(axis=1) - one[:, 0])
+        is_near = bool((apart <= _SLACK * (1.0 + one[:, 0])).all())
+        is_sound = is_sound and is_near and bool((one >= 0.0).all())
+    whole = np.ones((len(rows), N_MEMORIES))
+    if not task.is_regression:
+        n_classes, stat = parameters.n_classes, fields.get("stat", none)
+        if stat.shape != (len(rows), size) or stat.dtype != np.float64:
+            raise CorruptError(f"the tree in place {place} should count {n_classes} classes a node")
+        whole = np.stack([stat[:, 0], rows[:, 0], rows[:, size]], axis=1)
+        whole += n_classes * float(parameters.alpha)
     if has_weights:
         rows = rows.copy()
         rows[:, -N_MEMORIES:] /= whole

@@ -1,7 +1,7 @@
 """The guard of a forest that follows a stream: a mixture over what kinds of members forecast.
 
 It mixes the means of the members' forecasts by kind, the mean of all and that of the permanent
-trees, and raises them to powers: where nothing changes it is not behind the forest without
+trees, and raises probabilities to powers: where nothing changes it is not behind the forest without
 members, by more than the price of its weights.
 
 Members do not know of it, so what they forecast may be added up in any order, as whole numbers, on
@@ -10,7 +10,7 @@ as many machines as hold them (:data:`Shares`), and the guard is stepped later, 
 Relies on :mod:`dmondrian.drift.mixer`. Promises that its weights are a pure function of the
 shares, labels and weights of rows in order, whatever the cuts between calls.
 
-Shapes: n rows, K classes, G inputs.
+Shapes: n rows, k outputs (K classes, or mean and variance), G inputs, s whole numbers of outputs.
 """
 
 from __future__ import annotations
@@ -24,27 +24,47 @@ import numpy as np
 from dmondrian.drift.age_weights import exponents_of, shares_of_ages
 from dmondrian.drift.member import KINDS, Ages
 from dmondrian.drift.mixer import Expert, Mixer, cut_blocks
+from dmondrian.drift.task import Task, task_of
 from dmondrian.ensemble.settings.parameters import ForestParameters
-from dmondrian.ensemble.sums.exact_sums import ONE, whole_shares
+from dmondrian.ensemble.sums.exact_sums import ONE, WORDS, label_moments, whole_laws, whole_shares
 from dmondrian.errors import CorruptError
 
 Shares = dict[int, np.ndarray]
-"""Forecasts summed as whole numbers, int64 [n, K], by kind of member, and of permanent trees."""
+"""Forecasts summed as whole numbers, int64 [n, s], by kind of member, and of permanent trees.
 
-PERMANENT = -1  # key of the permanent trees' shares
+Those of numbers are in units of the labels before the row, float64 [n, 2], which all members know.
+"""
+
+PERMANENT, UNIT = -1, -2  # keys of the permanent trees' shares, and of units
 _LEAST_WIDTH = 5  # of a share: that of a number takes four, and a part of its unit
 _POWER_RATE, _KIND_RATES = 0.003, (0.001, 0.004)  # of the guard's experts, at a delay of 1
 _MOVING_SHARE = 0.6  # of the experts with members at first, at a delay of 1
+_LINEAR_RATES = 0.02, 0.08  # for numbers
 
 
-def shares_of(numbers: Iterable[int], permanent: np.ndarray, of_members: np.ndarray) -> Shares:
-    """Return the shares of members of these numbers; forecasts are float64 [T, n, K]."""
-    shares = {PERMANENT: np.zeros(permanent.shape[1:], np.int64)}
+def shares_of(
+    numbers: Iterable[int],
+    permanent: np.ndarray,
+    of_members: np.ndarray,
+    unit: np.ndarray | None = None,
+) -> Shares:
+    """Return the shares of members of these numbers; forecasts are float64 [T, n, k].
+
+    ``unit`` is that of labels that are numbers, float64 [n, 2]; None for classes.
+    """
+
+    def whole(forecasts: np.ndarray) -> np.ndarray:
+        return whole_shares(forecasts) if unit is None else whole_laws(forecasts, unit)
+
+    size = permanent.shape[1:] if unit is None else (permanent.shape[1], WORDS)
+    shares = {PERMANENT: np.zeros(size, np.int64)}
+    if unit is not None:
+        shares[UNIT] = unit
     for number, first, mixed in zip(numbers, permanent, of_members, strict=True):
         kind = number % len(KINDS)
-        shares.setdefault(kind, np.zeros(permanent.shape[1:], np.int64))
-        shares[kind] += whole_shares(mixed)
-        shares[PERMANENT] += whole_shares(first)
+        shares.setdefault(kind, np.zeros(size, np.int64))
+        shares[kind] += whole(mixed)
+        shares[PERMANENT] += whole(first)
     return shares
 
 
@@ -58,7 +78,7 @@ def added(parts: Iterable[Shares]) -> Shares:
     total: Shares = {}
     for part in parts:
         for key, whole in part.items():
-            total[key] = total[key] + whole if key in total else whole
+            total[key] = total[key] + whole if key in total and key != UNIT else whole
     return total
 
 
@@ -89,14 +109,14 @@ class Guard:
         self._delay, self.position = parameters.drift.delay, 0
         kinds = [number % len(KINDS) for number in self._about[1]]
         self._counts = {kind: kinds.count(kind) for kind in sorted(set(kinds))}
-        self._mixer = _mixer(max(len(self._counts), 1), self._delay)
+        self._mixer = _mixer(max(len(self._counts), 1), self._delay, task_of(parameters))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Be copied and pickled as JSON: kernels take arrays of a new one alone."""
         return guard_of, (*self._about, self.to_json())
 
     def mix(self, shares: Shares) -> np.ndarray:
-        """Return the forecasts of the forest, float64 [n, K]."""
+        """Return the forecasts of the forest, float64 [n, k]."""
         return self._mixer.mix(self._inputs(shares))
 
     def mix_and_step(self, shares: Shares, y: np.ndarray, w: np.ndarray) -> np.ndarray:
@@ -106,7 +126,7 @@ class Guard:
         ----------
         shares : Shares
         y : float64 [n]
-            Classes.
+            Classes, or labels.
         w : float64 [n] or [0]
             Weights > 0, or none for weights of one.
         """
@@ -141,11 +161,17 @@ class Guard:
         )
 
     def _inputs(self, shares: Shares) -> np.ndarray:
-        """Return means, float64 [G, n, K], of members by kind, of permanent trees, of members."""
-        n_all = sum(self._counts.values())
-        means = [shares[kind] / (count * ONE) for kind, count in self._counts.items()]
-        everyone = sum(shares[kind] for kind in self._counts)
-        return np.stack([*means, shares[PERMANENT] / (n_all * ONE), everyone / (n_all * ONE)])
+        """Return means, float64 [G, n, k], of members by kind, of permanent trees, of members."""
+        n_all, unit = sum(self._counts.values()), shares.get(UNIT)
+
+        def mean(whole: np.ndarray, count: int) -> np.ndarray:
+            if unit is None:
+                return whole / (count * ONE)
+            return np.stack(label_moments(whole, count, unit), axis=1)
+
+        means = [mean(shares[kind], count) for kind, count in self._counts.items()]
+        everyone: np.ndarray = sum(shares[kind] for kind in self._counts)  # type: ignore[assignment]
+        return np.stack([*means, mean(shares[PERMANENT], n_all), mean(everyone, n_all)])
 
     def to_json(self) -> dict[str, Any]:
         """Return what it has learned."""
@@ -183,15 +209,23 @@ def guard_of(parameters: ForestParameters, numbers: Iterable[int], stored: Any) 
     return guard
 
 
-def _mixer(n_kinds: int, delay: int) -> Mixer:
+def _mixer(n_kinds: int, delay: int, task: Task) -> Mixer:
     """Return the mixer of a guard of so many kinds of members.
 
     The longer the delay, the slower its steps, and the more it begins with permanent trees alone.
     """
     permanent, everyone = n_kinds, n_kinds + 1
     some = (*range(n_kinds), permanent)
-    equal = (*(1.0 / n_kinds,) * n_kinds, 0.0)
     slower = math.sqrt(delay)
+    if task.mixing is not None:  # means have no powers; the guard learns how sure the forest is
+        start = (1.0 / len(some),) * len(some)
+        experts = [
+            Expert((everyone,), (1.0,), 0.0),
+            *(Expert(some, start, rate / slower) for rate in _LINEAR_RATES),
+            Expert((permanent,), (1.0,), 0.0),
+        ]
+        return Mixer(n_kinds + 2, experts, delay, kind=task.mixing._replace(is_scaled=True))
+    equal = (*(1.0 / n_kinds,) * n_kinds, 0.0)
     experts = [
         Expert((everyone,), (1.0,), _POWER_RATE / slower),
         *(Expert(some, equal, rate / slower) for rate in _KIND_RATES),

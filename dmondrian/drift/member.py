@@ -8,7 +8,7 @@ Relies on :mod:`dmondrian.drift.covering_kernels`. Promises bounded memory: a tr
 takes the place, and the memory, of one that dies, and none has more nodes than its rows allow or
 than ``MOST_BYTES`` hold.
 
-Shapes: n rows, d features, K classes, S places, k octaves of age, G = 1 + k inputs.
+Shapes: n rows, d features, k outputs (K classes, or mean and variance), S places, G inputs.
 """
 
 from __future__ import annotations
@@ -29,16 +29,13 @@ from dmondrian.drift.covering_kernels import (
     make_work,
 )
 from dmondrian.drift.mixer import Expert, Mixer
+from dmondrian.drift.task import task_of
 from dmondrian.ensemble.settings.parameters import ForestParameters
-from dmondrian.losses.discounted_kt import DiscountedKT
 from dmondrian.rules.aggregate import Aggregate
-from dmondrian.stats.discounted_counts import DiscountedCounts, n_stats_of
 from dmondrian.tree import nodes
 from dmondrian.tree.address_table import table_of
 from dmondrian.tree.box_encoding import all_numeric, read_only
 
-SLOW, FAST, NODE_SHARE = 0.9, 0.6, 0.01  # discounts by a visit of a node; share of its memories
-RATES = (0.002, 0.006, 0.02)  # of a member's experts
 KINDS = ((0, 1.0), (1, 0.1), (2, 0.05), (3, 0.03))  # power and floor of feature scales, by number
 LARGEST_LEVEL = 12  # exponent of the births beyond which credits are remembered alike
 MOST_BYTES = 2**24  # of a covering tree's nodes
@@ -113,15 +110,12 @@ class Member:
             ages.first, ages.last, power, floor, ages.n_levels, not its.split_pure,
             np.uint64(its.seed), np.uint64(number),
         )  # fmt: skip
-        self._policies = Policies(
-            DiscountedCounts(its.n_classes, float(its.alpha), SLOW, FAST, NODE_SHARE),
-            DiscountedKT(float(its.alpha), its.n_classes),
-            Aggregate(True),
-        )
+        task = task_of(its)
+        self._policies = Policies(task.stat, task.loss, Aggregate(True))
         self._columns = all_numeric(d)
-        n_stats, n_places = n_stats_of(its.n_classes), ages.n_places
+        n_places = ages.n_places
         self.trees = [
-            nodes.make_tree(self._columns, n_stats, 2 << ages.first) for _ in range(n_places)
+            nodes.make_tree(self._columns, task.n_stats, 2 << ages.first) for _ in range(n_places)
         ]
         self.caps = read_only(_caps(self.trees[0], ages, its.max_nodes))
         self.births = np.full(n_places, -1, np.int64)
@@ -136,9 +130,9 @@ class Member:
         self.place(self.trees)
         everything = tuple(range(1 + ages.n_octaves))
         equal = (1.0 / len(everything),) * len(everything)
-        experts = [Expert(everything, equal, rate) for rate in RATES]
+        experts = [Expert(everything, equal, rate) for rate in task.rates]
         experts.append(Expert((0,), (1.0,), 0.0))
-        self.mixer = Mixer(len(everything), experts, delay)
+        self.mixer = Mixer(len(everything), experts, delay, kind=task.mixing)
 
     @property
     def n_inputs(self) -> int:
@@ -155,7 +149,7 @@ class Member:
 
         Parameters
         ----------
-        inputs : float64 [G, n, K]
+        inputs : float64 [G, n, k]
             The first is the forecast of the permanent tree.
         X : float32 [n, d]
         position : int
@@ -176,7 +170,7 @@ class Member:
         inputs, X, position
             As in :meth:`forecast`.
         y : float64 [n]
-            Classes.
+            Classes, or labels.
         w : float64 [n] or [0]
             Weights > 0, or none for weights of one.
         """

@@ -13,7 +13,8 @@ Relies on :class:`dmondrian.forest.forest.Forest`. Promises that the state is a 
 the parameters, the seed, the numbers of the members and the rows in order, whatever the cuts
 between calls and the number of threads.
 
-Shapes: n rows, d features, K classes, T members, G inputs of a member's mixture.
+Shapes: n rows, d features, k outputs (K classes, or mean and variance), T members, G inputs of a
+member's mixture.
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ from dmondrian.drift.drift_state import Waiting, drift_state, read_header, take_
 from dmondrian.drift.guard import Guard, Shares, joined_shares, shares_of
 from dmondrian.drift.member import Ages, Member
 from dmondrian.drift.mixer import cut_blocks
+from dmondrian.drift.task import task_of
 from dmondrian.ensemble.ensemble import Ensemble
 from dmondrian.ensemble.rows.prepared_rows import PreparedRows
-from dmondrian.ensemble.settings.numeric_limits import check_weights
+from dmondrian.ensemble.settings.numeric_limits import check_targets, check_weights
 from dmondrian.ensemble.settings.parameters import ForestParameters
+from dmondrian.ensemble.sums.exact_sums import KNOWN, units
 from dmondrian.ensemble.threads import run_threads
 from dmondrian.errors import ParameterError
 from dmondrian.forest.forest import Forest
@@ -87,6 +90,7 @@ class Members(Forest):
         its = parameters.drift
         assert its is not None  # as documented
         self.ages, self.delay, self.position = Ages(its.first, its.last), its.delay, 0
+        self.task = task_of(parameters)
         self.members = [
             Member(parameters, number, self.ages, its.delay)
             for number in self.tree_numbers.tolist()
@@ -138,8 +142,8 @@ class Members(Forest):
     def predict_sums(self, *args: Any, **named: Any) -> Any:
         """Refuse: what members forecast is no sum over trees."""
         raise ParameterError(
-            'a forest with drift="follow" mixes logarithms of the forecasts of trees, which are no '
-            "sums over trees: ask predict or predict_proba of the estimator"
+            'what a forest with drift="follow" mixes are no sums over trees: ask predict or '
+            "predict_proba of the estimator"
         )
 
     @property
@@ -193,7 +197,7 @@ class Members(Forest):
             )
         self.predictor.check_learned()
         rows = self.prepare(X)
-        none = np.empty((len(self.members), 0, self.parameters.n_classes))
+        none = np.empty((len(self.members), 0, self.task.n_outputs))
         parts = [self._forecast(rows[part], n_threads) for part in self._pieces(len(rows))]
         of_members = np.concatenate([none, *(part[1] for part in parts)], axis=1)
         return Forecast(self._joined([self._shares(*part) for part in parts]), of_members)
@@ -218,7 +222,10 @@ class Members(Forest):
 
     def check_sizes(self, y: np.ndarray, w: np.ndarray | None) -> None:
         """Refuse rows whose weights doubles cannot sum up, those of rows that wait included."""
-        check_weights(w, len(y), self.total_weight + float(self.waiting.w.sum()))
+        total = check_weights(w, len(y), self.total_weight + float(self.waiting.w.sum()))
+        if self.task.is_regression:
+            for known in (y, self.waiting.y):
+                check_targets(known, total)
 
     def _update(
         self, rows: Rows, n_threads: int, alone: Callable[[], AbstractContextManager[None]]
@@ -272,14 +279,14 @@ class Members(Forest):
 
     def _pieces(self, n: int) -> Iterator[slice]:
         """Yield slices of n rows, of which a member's inputs stay in the cache."""
-        width = (1 + self.ages.n_octaves) * self.parameters.n_classes
+        width = (1 + self.ages.n_octaves) * self.task.n_outputs
         size = max(_LEAST_ROWS, min(_MOST_ROWS, _MOST_NUMBERS // width))
         for first in range(0, n, size):
             yield slice(first, min(first + size, n))
 
     def _learn_at_once(self, X: PreparedRows, y: np.ndarray, w: np.ndarray, n_threads: int) -> Any:
         """Forecast and learn row after row."""
-        permanent = self._learn_permanent(X, y, w, n_threads)
+        permanent, unit = self._learn_permanent(X, y, w, n_threads)
         of_members = np.empty(permanent.shape)
 
         def learn(i: int) -> None:
@@ -290,31 +297,36 @@ class Members(Forest):
             of_members[i] = member.mixer.mix_and_step(inputs, y, w)
 
         run_threads(learn, range(len(self.members)), n_threads)
-        answer = self._settle(self._shares(permanent, of_members), y, w)
+        answer = self._settle(self._shares(permanent, of_members, unit), y, w)
         self.position += len(y)
         return answer
 
     def _learn_permanent(
         self, X: PreparedRows, y: np.ndarray, w: np.ndarray, n_threads: int
-    ) -> np.ndarray:
-        """Let the permanent trees learn; return the forecast of each before, float64 [T, n, K]."""
-        n_classes = self.parameters.n_classes
-        answers = np.empty((len(self.members), len(y), n_classes))
-        first = 0 if self.position else 1  # no tree could answer
-        answers[:, :first] = 1.0 / n_classes
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Let the permanent trees learn; return what each forecast before, float64 [T, n, k].
+
+        And the units of labels that are numbers, float64 [n, 2].
+        """
+        task, first = self.task, 0 if self.position else 1  # the first row no tree could answer
+        answers = np.empty((len(self.members), len(y), task.n_outputs))
+        answers[:, :first] = task.unknown
+        unit = np.zeros((len(y), 2)) if task.is_regression else None
         rows = np.arange(first, len(y))
 
         def take(t: int, found: np.ndarray, known: np.ndarray) -> None:
-            answers[t, first:] = found[:, :n_classes]
+            origin = float(self.store.trees[t].head_f[nodes.OFFSET])
+            answers[t, first:] = task.forecasts(found, origin)
+            if unit is not None:
+                unit[first:] = units(known, origin)  # equal in all trees
 
         weights = w if len(w) else None
         self.ask_and_learn(X, y, weights, n_threads, rows, np.full(len(rows), np.inf), take)
-        return answers
+        return answers, unit
 
     def _wait(self, X: PreparedRows, y: np.ndarray, w: np.ndarray, n_threads: int) -> Any:
         """Forecast rows of a block, by the state before it; let them wait for its end."""
-        permanent, of_members = self._forecast(X, n_threads, (y, w))
-        answer = self._settle(self._shares(permanent, of_members), y, w)
+        answer = self._settle(self._shares(*self._forecast(X, n_threads, (y, w))), y, w)
         more = Waiting(X.values, y, w if len(w) else np.ones(len(y)))
         both = zip(self.waiting, more, strict=True)
         self.waiting = Waiting(*(np.concatenate(pair) for pair in both))
@@ -335,7 +347,7 @@ class Members(Forest):
 
         def learn(i: int) -> None:
             member = self.members[i]
-            inputs = np.empty((member.n_inputs, len(y), self.parameters.n_classes))
+            inputs = np.empty((member.n_inputs, len(y), self.task.n_outputs))
             inputs[0] = 0.0
             member.learn(inputs, X.values, y, w, self.position)
 
@@ -347,17 +359,23 @@ class Members(Forest):
         X: PreparedRows,
         n_threads: int,
         labels: tuple[np.ndarray, np.ndarray] | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return what permanent trees and members forecast, float64 [T, n, K] each.
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Return what permanent trees and members forecast, float64 [T, n, k] each, and units.
 
         Mixers then take steps to the labels and weights, where these are given.
         """
-        shape = len(self.members), len(X), self.parameters.n_classes
-        permanent, of_members = np.full(shape, 1.0 / shape[2]), np.empty(shape)
+        shape = len(self.members), len(X), self.task.n_outputs
+        permanent, of_members = np.full(shape, self.task.unknown), np.empty(shape)
+        unit = np.zeros((len(X), 2)) if self.task.is_regression else None
         if self.position:
-            lives = np.array([np.inf])
-            found = self.predictor.answers(X, self.policies, lives, self.predictor.width)
-            permanent[:] = found[:, :, 0, : shape[2]]
+            output, lives = self.predictor.sample_output, np.array([np.inf])
+            chosen = self.policies._replace(loss=output.loss)
+            found = self.predictor.answers(X, chosen, lives, output.width)
+            permanent[:] = self.task.forecasts(found[:, :, 0], self.store.origin)
+            if unit is not None:
+                tree = self.store.trees[0]
+                root = tree.d[tree.head_i[nodes.ROOT], nodes.STAT : nodes.STAT + KNOWN]
+                unit[:] = units(root[None], self.store.origin)
 
         def forecast(i: int) -> None:
             member = self.members[i]
@@ -371,12 +389,15 @@ class Members(Forest):
             )
 
         run_threads(forecast, range(len(self.members)), n_threads)
-        return permanent, of_members
+        return permanent, of_members, unit
 
-    def _shares(self, permanent: np.ndarray, of_members: np.ndarray) -> Shares:
-        return shares_of(self.tree_numbers.tolist(), permanent, of_members)
+    def _shares(
+        self, permanent: np.ndarray, of_members: np.ndarray, unit: np.ndarray | None
+    ) -> Shares:
+        return shares_of(self.tree_numbers.tolist(), permanent, of_members, unit)
 
     def _joined(self, parts: list[Shares]) -> Shares:
         """Return shares of rows that follow each other as one; of none where there is none."""
-        none = np.empty((len(self.members), 0, self.parameters.n_classes))
-        return joined_shares([self._shares(none, none), *parts])
+        none = np.empty((len(self.members), 0, self.task.n_outputs))
+        unit = np.empty((0, 2)) if self.task.is_regression else None
+        return joined_shares([self._shares(none, none, unit), *parts])

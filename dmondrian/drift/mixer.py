@@ -10,7 +10,7 @@ Relies on :mod:`dmondrian.drift.mixing_kernels`. Promises that no forecast knows
 block, and that the weights are a pure function of the rows in order, whatever the cuts between
 calls.
 
-Shapes: G inputs, E experts, n rows, K classes.
+Shapes: G inputs, E experts, n rows, k outputs: K classes, or mean and variance.
 """
 
 from __future__ import annotations
@@ -21,16 +21,27 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dmondrian.drift.linear_mixing_kernels import FIRST_SCALE, LinearExperts
 from dmondrian.drift.mixing_kernels import Experts, Steps, Weights, mix_and_step, mix_rows
 from dmondrian.errors import CorruptError
 from dmondrian.tree.box_encoding import read_only
 
 SHARE = 0.0005  # of the experts' weights that a row moves to those at first
 LARGEST_WEIGHT = 1e9  # of an input, of a state from outside
+_LARGEST_SCALE = 1e300  # a squared error
+
+
+class Linear(NamedTuple):
+    """Settings of linear mixtures; fields as of :class:`LinearExperts`."""
+
+    input_share: float = 5e-5
+    rate: float = 0.1
+    rows: float = 256.0
+    is_scaled: bool = False
 
 
 class Expert(NamedTuple):
-    """A geometric mixture of some inputs."""
+    """A mixture of some inputs."""
 
     inputs: tuple[int, ...]
     start: tuple[float, ...]  # their weights at first
@@ -48,6 +59,8 @@ class Mixer:
         Rows of a block.
     shares : sequence of float or None
         Weights of the experts at first, and those to which rows move a share; equal for None.
+    kind : Linear or None
+        Of mixtures of means and variances; None for geometric mixtures of probabilities.
 
     Attributes
     ----------
@@ -61,6 +74,7 @@ class Mixer:
         experts: Sequence[Expert],
         delay: int = 1,
         shares: Sequence[float] | None = None,
+        kind: Linear | None = None,
     ) -> None:
         n = len(experts)
         inputs, rates, used = np.zeros((n, n_inputs)), np.zeros((n, n_inputs)), []
@@ -70,23 +84,24 @@ class Mixer:
             used.append(np.isin(np.arange(n_inputs), expert.inputs))
         start = np.full(n, 1.0 / n) if shares is None else np.array(shares, np.float64)
         power = 1.0 / math.sqrt(delay)
-        self._experts = Experts(read_only(rates), read_only(start), SHARE, power)
+        own = read_only(rates), read_only(start), SHARE, power
+        self._experts = Experts(*own) if kind is None else LinearExperts(*own, *kind)
         self._used, self._is_delayed = np.array(used), delay > 1
-        self.weights = Weights(inputs, start.copy())
+        self.weights = Weights(inputs, start.copy(), np.array(() if kind is None else FIRST_SCALE))
         self._begin_block()
 
     def _begin_block(self) -> None:
         """Let the weights that take steps begin with those that mix."""
-        inputs, experts = self.weights
+        inputs, experts, scale = self.weights
         n = len(experts) if self._is_delayed else 0
-        ahead = Weights(inputs[:n].copy(), experts[:n].copy())
-        total = Weights(np.zeros_like(ahead.inputs), np.zeros_like(ahead.experts))
+        ahead = Weights(inputs[:n].copy(), experts[:n].copy(), scale.copy())
+        total = Weights(*(np.zeros_like(part) for part in ahead))
         self._steps = Steps(ahead, total, np.zeros(1))
 
     def mix(self, inputs: np.ndarray) -> np.ndarray:
-        """Return the mixture, float64 [n, K], of ``inputs`` float64 [G, n, K]."""
+        """Return the mixture, float64 [n, k], of ``inputs`` float64 [G, n, k]."""
         out = np.empty(inputs.shape[1:])
-        mix_rows(self.weights, np.array(inputs, order="C"), out)
+        mix_rows(self._experts, self.weights, np.array(inputs, order="C"), out)
         return out
 
     def mix_and_step(self, inputs: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
@@ -94,9 +109,9 @@ class Mixer:
 
         Parameters
         ----------
-        inputs : float64 [G, n, K]
+        inputs : float64 [G, n, k]
         y : float64 [n]
-            Classes.
+            Classes, or labels.
         w : float64 [n] or [0]
             Weights > 0, or none for weights of one.
         """
@@ -111,7 +126,8 @@ class Mixer:
         """Mix by the mean of the weights that went through the block."""
         n = self._steps.n[0]
         if n > 0.0:
-            self.weights = Weights(*(part / n for part in self._steps.total))
+            total, scale = self._steps.total, self._steps.weights.scale
+            self.weights = Weights(total.inputs / n, total.experts / n, scale)
         self._begin_block()
 
     def to_json(self) -> dict[str, Any]:
@@ -152,18 +168,28 @@ class Mixer:
                 and bool((experts > 0.0).all() if whole else not experts.any())
                 and abs(experts.sum() - whole) <= 1e-9 * whole
             )
-        except (KeyError, TypeError, ValueError):
+            scale = np.array(stored.get("scale", ()), np.float64)
+            is_sound = is_sound and scale.shape == self.weights.scale.shape
+            if is_sound and len(scale):
+                is_sound = bool(
+                    ((scale >= 0.0) & (scale <= _LARGEST_SCALE)).all()
+                    and (inputs >= 0.0).all()
+                    and (inputs[self._used] > 0.0).all() == (whole > 0.0)
+                    and (np.abs(inputs.sum(axis=1) - whole) <= 1e-9 * whole).all()
+                )
+        except (AttributeError, KeyError, TypeError, ValueError):
             is_sound = False
         if not is_sound:
             raise CorruptError(
                 f"mixing weights should be {shape[0]} rows of {shape[1]} numbers and as many "
                 f"weights of sum {whole:g}; found {str(stored)[:80]}"
             )
-        return Weights(inputs, experts)
+        return Weights(inputs, experts, scale)
 
 
 def _lists(weights: Weights) -> dict[str, Any]:
-    return {"weights": weights.inputs.tolist(), "outer": weights.experts.tolist()}
+    found = {"weights": weights.inputs.tolist(), "outer": weights.experts.tolist()}
+    return found | ({"scale": weights.scale.tolist()} if len(weights.scale) else {})
 
 
 def cut_blocks(position: int, n: int, delay: int) -> Iterator[tuple[slice, bool]]:

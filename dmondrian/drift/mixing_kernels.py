@@ -1,10 +1,14 @@
-"""Geometric mixtures of forecasts, and a mixture of these: weights that follow the stream.
+"""Mixtures of forecasts, and a mixture of these: weights that follow the stream.
 
-Each of E experts forecasts q_e(c) in proportion to exp(sum_g w_eg z_g(c)), z_g the logarithm of
-input g less its mean over classes; its weights descend the log loss, which is convex in them, by
-steps of a rate of its own (Zinkevich, 2003; geometric mixing as in Mattern, 2013, "Linear and
-geometric mixtures"). The mixture is the mean of the experts by weights v_e, updated by the
-probability that each gave to the label, to a power, a share of them moved to what they were at
+The loops are for any kind of mixture: what a policy answers to the hooks of this module. Here is
+the geometric kind, :class:`Experts`, for probabilities; that for numbers is in
+:mod:`dmondrian.drift.linear_mixing_kernels`.
+
+Each of E geometric experts forecasts q_e(c) in proportion to exp(sum_g w_eg z_g(c)), z_g the
+logarithm of input g less its mean over classes; its weights descend the log loss, which is convex
+in them, by steps of a rate of its own (Zinkevich, 2003; geometric mixing as in Mattern, 2013,
+"Linear and geometric mixtures"). The mixture is the mean of the experts by weights v_e, updated by
+the probability that each gave to the label, to a power, a share of them moved to what they were at
 first (Herbster, Warmuth, 1998).
 
 Where labels come many at a time the rows of a block are mixed by the weights before it, while
@@ -15,7 +19,7 @@ Inputs count as at least ``FLOOR``. Logarithms and exponentials are the library'
 taken in their order: the cuts between calls change no byte. Sums are over inputs, classes and
 experts in their order, from 0.
 
-Shapes: G inputs, E experts, n rows, K classes.
+Shapes: G inputs, E experts, n rows, k outputs: K classes, or mean and variance.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dmondrian._numba.intrinsics import unowned
-from dmondrian._numba.jit import inline, kernel
+from dmondrian._numba.jit import hook, implements, inline, kernel
 from dmondrian.tree.keyed_random import LN2_HIGH, LN2_LOW, exp, log
 
 FLOOR = 1e-5  # least probability of an input
@@ -37,7 +41,7 @@ _OF_2_52, _2_52 = np.int64(1075 << 52), 2.0**52
 
 
 class Experts(NamedTuple):
-    """What experts take, and how their weights move."""
+    """What geometric experts take, and how their weights move."""
 
     rates: np.ndarray  # float64 [E, G], of steps; 0 where an input is not taken, or a weight stays
     start: np.ndarray  # float64 [E], weights of the experts at first, sum 1
@@ -50,6 +54,7 @@ class Weights(NamedTuple):
 
     inputs: np.ndarray  # float64 [E, G]; 0 of inputs that an expert does not take
     experts: np.ndarray  # float64 [E], sum 1
+    scale: np.ndarray  # float64 [3], what a kind knows of its errors, or [0]
 
 
 class Steps(NamedTuple):
@@ -58,6 +63,26 @@ class Steps(NamedTuple):
     weights: Weights
     total: Weights
     n: np.ndarray  # float64 [1], steps, those of part of a row's weight in part
+
+
+@hook
+def take_inputs(experts, inputs):
+    """Write in the place of ``inputs`` [G, n, k] what experts take of them."""
+
+
+@hook
+def write_experts(experts, inputs, weights, r, answers):
+    """Write what each expert forecasts of row ``r`` to ``answers`` [E, k]."""
+
+
+@hook
+def write_mixture(experts, answers, weights, out):
+    """Write the mixture of the experts to ``out`` [k]."""
+
+
+@hook
+def step_weights(experts, inputs, answers, r, y, size, weights, work):
+    """Take one step of ``size`` <= 1 towards label ``y`` of row ``r``; ``work`` [k] is scratch."""
 
 
 @inline
@@ -90,8 +115,8 @@ def log_of_normal(x):
     return k * LN2_HIGH + low
 
 
-@inline
-def take_logs(inputs):
+@implements(take_inputs, Experts)
+def take_logs(experts, inputs):
     """Write in the place of ``inputs`` [G, n, K] their logarithms, less their means over classes.
 
     Of two classes, half the difference and its negative.
@@ -114,15 +139,15 @@ def take_logs(inputs):
             flat[i + c] -= mean
 
 
-@inline
-def write_experts(logs, weights, r, answers):
-    """Write what each expert forecasts of row ``r`` to ``answers`` [E, K]."""
+@implements(write_experts, Experts)
+def write_geometric_experts(experts, logs, weights, r, answers):
+    """Write the geometric mixture of each expert. O(E G K)."""
     n_inputs, n_classes = logs.shape[0], answers.shape[1]
     for e in range(answers.shape[0]):
         if n_classes == 2:
             value = 0.0
             for g in range(n_inputs):
-                value += weights[e, g] * logs[g, r, 0]
+                value += weights.inputs[e, g] * logs[g, r, 0]
             odds = exp(-2.0 * abs(value))
             likely = 1.0 / (1.0 + odds)
             first = 0 if value >= 0.0 else 1
@@ -133,7 +158,7 @@ def write_experts(logs, weights, r, answers):
         for c in range(n_classes):
             value = 0.0
             for g in range(n_inputs):
-                value += weights[e, g] * logs[g, r, c]
+                value += weights.inputs[e, g] * logs[g, r, c]
             answers[e, c] = value
             largest = max(largest, value)
         for c in range(n_classes):
@@ -143,9 +168,10 @@ def write_experts(logs, weights, r, answers):
             answers[e, c] /= total
 
 
-@inline
-def step_weights(experts, logs, answers, r, y, size, weights):
-    """Take one step of ``size`` <= 1 towards label ``y`` of row ``r``."""
+@implements(step_weights, Experts)
+def step_geometric_weights(experts, logs, answers, r, label, size, weights, work):
+    """Descend the log loss of each expert; multiply the experts by what each gave. O(E G K)."""
+    y = np.int64(label)
     n_inputs, n_experts, n_classes = logs.shape[0], answers.shape[0], answers.shape[1]
     total, power = 0.0, size * experts.power
     for e in range(n_experts):
@@ -176,56 +202,55 @@ def add_weights(steps, size):
     steps.n[0] += size
 
 
-@inline
-def write_mean(answers, weights, out):
-    """Write the mean of the experts to ``out`` [K]."""
+@implements(write_mixture, Experts)
+def write_mean(experts, answers, weights, out):
+    """Write the mean of the experts. O(E K)."""
     for c in range(out.shape[0]):
         value = 0.0
         for e in range(answers.shape[0]):
-            value += weights[e] * answers[e, c]
+            value += weights.experts[e] * answers[e, c]
         out[c] = value
 
 
 @kernel
-def mix_rows(weights, inputs, out):
-    """Write the mixture of ``inputs`` float64 [G, n, K] to ``out`` [n, K]. O(n K E G).
+def mix_rows(experts, weights, inputs, out):
+    """Write the mixture of ``inputs`` float64 [G, n, k] to ``out`` [n, k]. O(n k E G).
 
     ``inputs`` is written to.
     """
     memory = np.empty((weights.experts.shape[0], out.shape[1]))
-    take_logs(inputs)
+    take_inputs(experts, inputs)
     for r in range(out.shape[0]):
         answers = unowned(memory)
-        write_experts(inputs, weights.inputs, r, answers)
-        write_mean(answers, weights.experts, out[r])
+        write_experts(experts, inputs, weights, r, answers)
+        write_mixture(experts, answers, weights, out[r])
 
 
 @kernel
 def mix_and_step(experts, weights, steps, inputs, y, w, out):
-    """Write each row's mixture to ``out`` [n, K], then take a step to its label.
+    """Write each row's mixture to ``out`` [n, k], then take a step to its label.
 
     Where ``steps`` has no weights those that mix take the steps; else its weights do, and are added
-    up. ``y`` float64 [n] are classes and ``w`` [n] or [0] weights > 0: a weight of so many steps is
-    taken in as many, up to 16. ``inputs`` float64 [G, n, K] is written to.
+    up. ``y`` float64 [n] are labels and ``w`` [n] or [0] weights > 0: a weight of so many steps is
+    taken in as many, up to 16. ``inputs`` float64 [G, n, k] is written to.
     """
-    memory = np.empty((weights.experts.shape[0], out.shape[1]))
+    memory, scratch = np.empty((weights.experts.shape[0], out.shape[1])), np.empty(out.shape[1])
     is_ahead = steps.weights.experts.shape[0] > 0
-    take_logs(inputs)
+    take_inputs(experts, inputs)
     for r in range(out.shape[0]):
-        answers, moved = unowned(memory), weights
-        write_experts(inputs, weights.inputs, r, answers)
-        write_mean(answers, weights.experts, out[r])
+        answers, work, moved = unowned(memory), unowned(scratch), weights
+        write_experts(experts, inputs, weights, r, answers)
+        write_mixture(experts, answers, weights, out[r])
         if is_ahead:
             moved = steps.weights
-            write_experts(inputs, moved.inputs, r, answers)
+            write_experts(experts, inputs, moved, r, answers)
         rest = min(w[r] if w.shape[0] > 0 else 1.0, np.float64(_MOST_STEPS))
-        label = np.int64(y[r])
         while True:
             size = min(rest, 1.0)
-            step_weights(experts, inputs, answers, r, label, size, moved)
+            step_weights(experts, inputs, answers, r, y[r], size, moved, work)
             if is_ahead:
                 add_weights(steps, size)
             rest -= size
             if rest <= 0.0:
                 break
-            write_experts(inputs, moved.inputs, r, answers)
+            write_experts(experts, inputs, moved, r, answers)

@@ -5,37 +5,25 @@ Shapes: n rows, d features, K classes, T trees.
 
 from __future__ import annotations
 
-from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from numbers import Real
+from typing import Any, ClassVar, Literal
 
-import numpy as np
 from numpy.typing import ArrayLike
 
-from dmondrian.drift.drift_forest import DriftForest
-from dmondrian.ensemble.settings.drift_settings import LARGEST_DELAY, DriftSettings
 from dmondrian.ensemble.settings.numeric_limits import LARGEST_ALPHA, LEAST_ALPHA
 from dmondrian.ensemble.settings.parameters import ForestParameters
-from dmondrian.errors import ParameterError
 from dmondrian.estimators._sklearn_private import Interval, StrOptions
 from dmondrian.estimators.classifier import ForestClassifier
-from dmondrian.estimators.memory_check import check_memory
+from dmondrian.estimators.stream_following import (
+    DRIFT_CONSTRAINTS,
+    FOLLOWING,
+    Allowed,
+    StreamFollowing,
+)
 from dmondrian.tuning.auto_settings import LAST, START_ALPHA
 
-if TYPE_CHECKING:
-    from dmondrian.forest.forest import Forest
 
-# What a forest that follows a stream takes beside "auto", and why no more.
-_FOLLOWING: dict[str, tuple[tuple[Any, ...], str]] = {
-    "learning_rate": (("auto", 1), "mixtures over prunings are exact"),
-    "charge_opening": (("auto", False), "leaves of young trees are opened freely"),
-    "use_aggregation": ((True,), "trees mix over their prunings"),
-    "predict_extension": (("leaf",), "rows are forecast from the leaf that they fall in"),
-    "domain": (("range",), "trees split the range of their own rows"),
-    "calibrate": ((False,), "its guard learns an exponent already"),
-}
-
-
-class AMFClassifier(ForestClassifier):
+class AMFClassifier(StreamFollowing, ForestClassifier):
     """Aggregated Mondrian forest classifier, learning row by row.
 
     Each tree is a Mondrian tree on the range of the data; each prediction mixes, with
@@ -105,10 +93,10 @@ class AMFClassifier(ForestClassifier):
         weights that know no label of it, and learned after its last row. Say how the forest will
         be asked: 1 where each label is known before the next row is predicted; for a file that is
         predicted before its labels are known, as tables that are scored later, the rows of such a
-        file. Labels that each come a constant number of rows late are no blocks: predicted at
-        ages of 1 to ``delay`` rows, the mean of a block is half as old. Trees younger than
-        ``delay`` are not mixed; the longer it is, the slower the weights move from the forest
-        that never forgets.
+        file. Labels that each come so many rows late are no blocks: learn rows when their labels
+        are known, with a quarter of these rows as the delay, since what waits for its block
+        makes predictions older still. Trees younger than ``delay`` are not mixed; the longer it
+        is, the slower the weights move from the forest that never forgets.
     random_state : int, RandomState instance or None, default=None
         Seed of all draws. With an int, the forest is a pure function of the parameters
         and the rows in order, whatever the cuts between calls or the number of threads.
@@ -221,8 +209,12 @@ class AMFClassifier(ForestClassifier):
         "learning_rate": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
         "split_pure": ["boolean"],
         "use_aggregation": ["boolean"],
-        "drift": [StrOptions({"follow"}), None],
-        "delay": [Interval(Integral, 1, LARGEST_DELAY, closed="both")],
+        **DRIFT_CONSTRAINTS,
+    }
+    _following: ClassVar[Allowed] = {
+        "learning_rate": (("auto", 1), "mixtures over prunings are exact"),
+        **FOLLOWING,
+        "calibrate": ((False,), "its guard learns an exponent already"),
     }
 
     def __init__(
@@ -275,69 +267,16 @@ class AMFClassifier(ForestClassifier):
             learning_rate=1.0 if self.learning_rate == "auto" else float(self.learning_rate),
             charge_opening=self.charge_opening != "auto" and bool(self.charge_opening),
             split_pure=bool(self.split_pure),
-            drift=None if self.drift is None else DriftSettings(delay=int(self.delay)),
+            drift=self._drift_settings(),
         )
 
     def _auto_settings(self, n_features: int, n_classes: int) -> tuple[str, ...]:
         # All settings are alike where there is one class.
-        if self.drift is not None:
-            return ()
         return super()._auto_settings(n_features, n_classes) if n_classes > 1 else ()
-
-    def _check_drift(self) -> None:
-        """Refuse parameters that do not go with ``drift``."""
-        if self.drift is None:
-            if self.delay != 1:
-                raise ParameterError(
-                    f'delay={self.delay} is of drift="follow": weights of mixtures are learned at '
-                    "that delay, and this forest learns none; leave it at 1"
-                )
-            return
-        for name, (allowed, why) in _FOLLOWING.items():
-            if (value := getattr(self, name)) not in allowed:
-                expected = " or ".join(repr(each) for each in allowed)
-                raise ParameterError(
-                    f'{name}={value!r} does not go with drift="follow": {why}; expected {expected}'
-                )
-        if isinstance(self.feature_scales, str) and self.feature_scales == "learned":
-            raise ParameterError(
-                'feature_scales="learned" does not go with drift="follow": scales that are found '
-                "once are those of the first rows, and young trees find their own; expected "
-                '"auto", None or numbers'
-            )
 
     def _check_run(self) -> None:
         super()._check_run()
         self._check_drift()
-
-    def _new_forest(self, n_features: int, n_classes: int) -> Forest:
-        self._check_drift()
-        if self.drift is None:
-            return super()._new_forest(n_features, n_classes)
-        parameters = self._forest_parameters(n_features, n_classes)
-        check_memory(parameters, int(self.n_estimators))
-        self._begun_with = self._lasting_params()
-        self.__dict__.pop("_is_of_run", None)
-        return DriftForest(parameters, range(self.n_estimators))
-
-    def _mean_prediction(self, X: Any) -> np.ndarray:
-        with self._turns.reading():
-            forest = self.__dict__.get("forest_")
-            if isinstance(forest, DriftForest):  # whatever ``drift`` was set to since
-                rows = self._check_rows(X)
-                return forest.predict_proba(rows, self._n_threads(len(rows)))
-        return super()._mean_prediction(X)
-
-    @property
-    def age_weights_(self) -> np.ndarray:
-        """Shares of trees by their age."""
-        with self._turns.reading():
-            forest = self.__dict__.get("forest_")
-            if not isinstance(forest, DriftForest):
-                raise AttributeError(
-                    f'{type(self).__name__} has age_weights_ once it is fitted with drift="follow"'
-                )
-            return forest.age_shares()
 
     @property
     def alpha_(self) -> float:

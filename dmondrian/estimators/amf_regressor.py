@@ -16,6 +16,12 @@ from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ParameterError
 from dmondrian.estimators._sklearn_private import Interval, StrOptions
 from dmondrian.estimators.regressor import ForestRegressor
+from dmondrian.estimators.stream_following import (
+    DRIFT_CONSTRAINTS,
+    FOLLOWING,
+    Allowed,
+    StreamFollowing,
+)
 from dmondrian.tuning.auto_settings import LAST
 from dmondrian.uncertainty.temperature_scaling import calibrated_std
 from dmondrian.uncertainty.variance_scaling import VarianceFactor
@@ -23,7 +29,7 @@ from dmondrian.uncertainty.variance_scaling import VarianceFactor
 AUTO_RATE = 8.0  # learning rate x variance; see benchmarks/reports/ablation.md
 
 
-class AMFRegressor(ForestRegressor):
+class AMFRegressor(StreamFollowing, ForestRegressor):
     """Aggregated Mondrian forest regressor, learning row by row.
 
     Shifting or scaling the target changes nothing, unless ``target_range`` or
@@ -54,6 +60,13 @@ class AMFRegressor(ForestRegressor):
         their rows were learned, so that ``predict(X, return_std=True)`` is right on average
         (:mod:`dmondrian.uncertainty.variance_scaling`). Means stay as they are. What it costs grows
         with the logarithm of the rows.
+    drift : {"follow"} or None, default=None
+        None never forgets. "follow" surrounds each tree with trees of all ages, mixed by what
+        they forecast of late; see Notes. It takes many times as long. Columns have no scales but
+        those that young trees find for themselves, and no units.
+    delay : int, default=1
+        With ``drift="follow"``, how many rows get their labels together; see
+        :class:`dmondrian.AMFClassifier`.
     use_aggregation, predict_extension, domain, clip, max_nodes
     feature_scales, feature_units, warmup_rows, random_state, n_jobs
         As in :class:`dmondrian.AMFClassifier`. There is no ``split_pure``: labels are continuous.
@@ -68,9 +81,33 @@ class AMFRegressor(ForestRegressor):
     feature_scales_, feature_units_, feature_importances_
         As in :class:`dmondrian.AMFClassifier`.
 
+    Notes
+    -----
+    With ``drift="follow"`` ages, births, credits for feature scales, ``delay``, weights of rows and
+    memory are those of :class:`dmondrian.AMFClassifier`, with squared loss in place of log loss
+    (:mod:`dmondrian.drift.task` has the whole). A member forecasts a mean of its trees' means, by
+    weights that are multiplied by exponentials of the slope of the loss, at three rates; the
+    forest is a mean of members by kind and of the trees that never forget. All losses are in units
+    of the errors made of late, so that shifting or scaling the target changes nothing. A forecast
+    never lies outside of those of the trees, and a label that is far off moves weights by a bounded
+    step; but trees that learned it, and the unit in which members are added up, 2^-72 of the
+    standard deviation of all labels, keep it.
+
+    With ``drift="follow"`` the standard deviation that ``predict(X, return_std=True)`` returns is
+    that of a label drawn from the same mixture of trees, prunings and the late labels of their
+    cells, times a factor: the mean of (y - forecast)^2 over the variance, of the last rows. So it
+    follows noise that grows or falls, and is right on average over late rows, not at each place.
+    ``calibrate`` is not needed. It has no quantiles; such forests cannot be exported to ONNX, as
+    weights of their mixture change with each row, nor merged, grown or trained on a cluster.
+
     References
     ----------
     Mourtada, Gaiffas, Scornet (2021), Equation 4 and Corollary 2.
+
+    Daniely, Gonen, Shalev-Shwartz (2015), "Strongly adaptive online learning", ICML, section 3
+    (covering intervals). Kivinen, Warmuth (1997), "Exponentiated gradient versus gradient descent
+    for linear predictors", Information and Computation 132. Herbster, Warmuth (1998), "Tracking
+    the best expert", Machine Learning 32 (fixed share).
 
     Examples
     --------
@@ -95,6 +132,14 @@ class AMFRegressor(ForestRegressor):
         ],
         "target_range": ["array-like", None],
         "empty_cell": [StrOptions({"parent", "prior"})],
+        **DRIFT_CONSTRAINTS,
+    }
+    _following: ClassVar[Allowed] = {
+        "learning_rate": (("auto",), "rates follow the errors that each tree makes of late"),
+        "target_range": ((None,), "rates follow the errors that each tree makes of late"),
+        **FOLLOWING,
+        "empty_cell": (("parent",), "a number far from the labels would be no forecast"),
+        "calibrate": ((False,), "variances are those of late labels and of trees that differ"),
     }
 
     def __init__(
@@ -106,6 +151,8 @@ class AMFRegressor(ForestRegressor):
         charge_opening: bool = False,
         empty_cell: Literal["parent", "prior"] = "parent",
         calibrate: bool = False,
+        drift: Literal["follow"] | None = None,
+        delay: int = 1,
         use_aggregation: bool = True,
         predict_extension: Literal["leaf", "expected"] = "leaf",
         domain: Literal["range", "cube"] = "range",
@@ -123,6 +170,8 @@ class AMFRegressor(ForestRegressor):
         self.charge_opening = charge_opening
         self.empty_cell = empty_cell
         self.calibrate = calibrate
+        self.drift = drift
+        self.delay = delay
         self.use_aggregation = use_aggregation
         self.predict_extension = predict_extension
         self.domain = domain
@@ -146,7 +195,17 @@ class AMFRegressor(ForestRegressor):
             empty_prior=self.empty_cell == "prior",
             target_range=self._given_range(),
             split_pure=True,
+            drift=self._drift_settings(),
         )
+
+    def _check_run(self) -> None:
+        super()._check_run()
+        self._check_drift()
+        if self.drift is not None:
+            raise ParameterError(
+                f"drift={self.drift!r} of a regressor is not trained on a cluster: leave it out of "
+                "the job, or fit the estimator on arrays"
+            )
 
     def _given_range(self) -> tuple[float, float] | None:
         """Return the range of labels that was given, checked."""
@@ -174,9 +233,10 @@ class AMFRegressor(ForestRegressor):
         X : array-like of shape (n, d)
         return_std : bool, default=False
             Also return the standard deviation of a label at each row, its noise included: by the
-            law of total variance over trees, prunings and the labels of their cells, times the
-            root of ``variance_factor_``. Cells keep sums of squares about the first label learned:
-            deviations below about 1e-8 of the largest distance from it are lost in rounding.
+            law of total variance over trees, prunings and the labels of their cells, times the root
+            of ``variance_factor_``; see Notes for ``drift="follow"``. Cells keep sums of squares
+            about the first label learned: deviations below about 1e-8 of the largest distance from
+            it are lost in rounding.
 
         Returns
         -------
@@ -184,6 +244,8 @@ class AMFRegressor(ForestRegressor):
         """
         if not return_std:
             return super().predict(X)
+        if (found := self._following_outputs(X)) is not None:
+            return found[:, 0], np.sqrt(found[:, 1])
         with self._turns.reading():
             X = self._check_rows(X)
             self.forest_.check_learned()

@@ -21,10 +21,13 @@ from dmondrian.tree.nodes import STAT
 from dmondrian.tree.policies import (
     add_forecast,
     at_once,
+    complete_forecast,
     learn_above,
+    note_forecast,
     opening_price,
     prepare,
     price,
+    worth,
 )
 from dmondrian.tree.scaled_float import from_log
 
@@ -84,3 +87,18 @@ def add_forecast_discounted(loss, tree, v, depth, weight, out):
         out[c] += (
             p * (d[v, k] + alpha) + q * (d[v, k + size] + alpha) + r * (d[v, k + 2 * size] + alpha)
         )
+
+
+@implements(complete_forecast, DiscountedKT)
+def complete_forecast_discounted(loss, tree, share, out):
+    pass  # it goes into logarithms less their mean: the sum does not matter
+
+
+@implements(worth, DiscountedKT)
+def worth_of_class(loss, tree, v, y):
+    return forecast_of_class(loss, tree, v, np.int64(y))
+
+
+@implements(note_forecast, DiscountedKT)
+def note_no_forecast(loss, tree, out, y):
+    pass

@@ -213,6 +213,21 @@ def add_empty_forecast(loss, tree, v, depth, weight, out):
 
 
 @hook
+def complete_forecast(loss, tree, share, out):
+    """Make ``out``, to which nodes that share ``share`` of a mixture have added, its forecast."""
+
+
+@hook
+def worth(loss, tree, v, y):
+    """Return what ``v``'s forecast is worth at label ``y``, more for a better one."""
+
+
+@hook
+def note_forecast(loss, tree, out, y):
+    """Take in what the tree has forecast of a row of label ``y``, before it learns the row."""
+
+
+@hook
 def forecast_loss(loss, total, n_trees, y):
     """Return the loss, >= 0, at label ``y`` of the averaged forecast ``total`` / ``n_trees``."""
 

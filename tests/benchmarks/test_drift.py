@@ -291,8 +291,11 @@ def test_learners_that_cannot_be_run_say_why(
 
 
 def test_the_delay_of_the_stream_is_that_of_the_forest() -> None:
-    assert parameters_of(LEARNERS["AMF follow 10"], 64) == {"drift": "follow", "delay": 64}
-    assert parameters_of(LEARNERS["AMF calibrated 10"], 64) == {"calibrate": True}
+    follow = LEARNERS["AMF follow 10"]
+    assert parameters_of(follow, 64, True) == {"drift": "follow", "delay": 64}
+    assert parameters_of(follow, 64, False) == {"drift": "follow", "delay": 16}
+    assert parameters_of(follow, 1, False) == {"drift": "follow", "delay": 1}
+    assert parameters_of(LEARNERS["AMF calibrated 10"], 64, False) == {"calibrate": True}
 
 
 def test_every_learner_has_a_worker() -> None:

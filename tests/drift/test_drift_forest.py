@@ -24,9 +24,7 @@ from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.forest.forest import Forest
 from dmondrian.tree import nodes
-from tests.drift.streams import switching
-
-CUTS = [(0, 1), (1, 3), (3, 64), (64, 65), (65, 201), (201, 450)]
+from tests.drift.streams import CUTS, switching
 
 
 def parameters(n_classes: int = 2, **others: Any) -> ForestParameters:
@@ -183,6 +181,51 @@ def test_it_follows_a_change() -> None:
     plain.fit(X[:2300], y[:2300])
     assert (told[late].argmax(axis=1) == y[late]).mean() > 0.88
     assert plain.score(X[late], y[late]) < 0.8
+
+
+@pytest.mark.parametrize("delay", [64, 256, 2048])
+def test_no_delay_makes_it_worse_than_the_forest_that_never_forgets(delay: int) -> None:
+    """Two rules by turns, which change within the blocks: the last block says nothing of the next.
+
+    At the longest delay the last of four blocks is the first that weights could be learned for.
+    """
+    rng, n = np.random.default_rng(0), 8192
+    X = rng.random((n, 4)).astype(np.float32)
+    is_reversed = np.arange(n) * 7 // n % 2 == 1
+    y = ((X[:, 0] + X[:, 1] > 1.0) != is_reversed).astype(int)
+    forest = DriftForest(parameters(drift=DriftSettings(delay=delay)), range(4))
+    told = forest.forecast_and_learn(X, y.astype(float))
+    plain, rows = Forest(parameters(), range(4)), np.arange(n)
+    expected = np.full((n, 2), 0.5)
+    for start in range(0, n, delay):
+        part = slice(start, start + delay)
+        if start:
+            expected[part] = plain.predict_sums(X[part]).mean
+        plain.update(X[part], y[part].astype(float))
+    ours, theirs = (-np.log(q[rows, y]).mean() for q in (told, expected))
+    assert ours <= (1.01 if delay > 1000 else 0.9) * theirs, (ours, theirs)
+
+
+def test_nodes_are_no_more_than_the_ages_of_trees_allow() -> None:
+    rng = np.random.default_rng(0)
+    X, y = rng.random((1500, 4)).astype(np.float32), rng.integers(0, 2, 1500).astype(float)
+    forest = forest_of(2)
+    for start in range(0, 1500, 50):
+        forest.update(X[start : start + 50], y[start : start + 50])
+        for member in forest.members:
+            n_nodes = sum(int(tree.head_i[nodes.N_NODES]) for tree in member.trees)
+            assert n_nodes <= 2 ** (member.ages.last + 3) + 2 ** (member.ages.first + 1)
+
+
+def test_a_thousand_classes_in_bounded_memory() -> None:
+    X, y = switching(400, n_classes=1000)
+    forest, told = learned(X, y, n_members=2, n_classes=1000)
+    np.testing.assert_allclose(told.sum(axis=1), 1.0)
+    for member in forest.members:
+        assert (member.caps < 2**24 // (8 * 3 * 1000)).all()
+        assert member.n_bytes <= len(member.trees) * 2**24
+        for tree, cap in zip(member.trees, member.caps, strict=True):
+            assert tree.head_i[nodes.N_NODES] <= cap
 
 
 def test_many_classes_and_one() -> None:

@@ -46,7 +46,7 @@ def test_forecasts_and_trees_are_those_of_the_reference(n_classes: int, weighted
         reference.forecast_and_learn(list(x), int(label), float(weight))
         for x, label, weight in zip(X, y, weights, strict=True)
     ]
-    np.testing.assert_allclose(told, expected, rtol=1e-8)
+    np.testing.assert_array_equal(told, expected)
     for member, known in zip(forest.members, reference.members, strict=True):
         alive = {tree.birth: tree for tree in known.trees}
         assert sorted(alive) == sorted(b for b in member.births.tolist() if b >= 0)
@@ -56,9 +56,19 @@ def test_forecasts_and_trees_are_those_of_the_reference(n_classes: int, weighted
             arrays, tree = nodes.fields(member.trees[place]), alive[birth]
             assert arrays["feature"].tolist() == [node.feature for node in tree.nodes]
             thresholds = [node.threshold or 0.0 for node in tree.nodes]
-            np.testing.assert_allclose(arrays["threshold"], thresholds, rtol=1e-6)
-            np.testing.assert_allclose(member.scales[place], tree.scales, rtol=1e-6)
-        np.testing.assert_allclose(member.levels, known.levels, rtol=1e-7, atol=1e-12)
+            np.testing.assert_array_equal(arrays["threshold"], np.float32(thresholds))
+            factors = [node.memory.factors for node in tree.nodes]
+            np.testing.assert_array_equal(arrays["stat"][:, -3:], factors)
+            odds = [tree.odds.get(node.number, (1.0, 0)) for node in tree.nodes]
+            np.testing.assert_array_equal(arrays["odds"], [m for m, _ in odds])
+            np.testing.assert_array_equal(arrays["odds_exponent"], [k for _, k in odds])
+            np.testing.assert_array_equal(member.scales[place], tree.scales)
+        np.testing.assert_array_equal(member.levels, known.levels)
+        np.testing.assert_array_equal(member.mixer.weights.experts, known.mixer.outer)
+        for e, takes in enumerate(known.mixer.takes):
+            np.testing.assert_array_equal(
+                member.mixer.weights.inputs[e, takes], known.mixer.weights[e]
+            )
 
 
 @pytest.mark.parametrize("ages", [Ages(5, 5), Ages(5, 7), Ages(6, 9)])

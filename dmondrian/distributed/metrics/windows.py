@@ -75,6 +75,7 @@ class Windows:
         self.pivot = 0.0  # label that deviations in the pane are from
         # Weighted deviations and their squares; the same growing with the row; weight growing.
         self.deviations, self.faded_spread = np.zeros(4), _NONE
+        self._pivots = np.zeros(0)  # of the rows that are added
 
     def add(
         self, y: np.ndarray, w: np.ndarray, terms: np.ndarray, stops: list[int]
@@ -93,31 +94,47 @@ class Windows:
         int
             Rows of these that were added.
         """
+        n, width = len(y), len(self.total)
+        if not n:
+            return
         weighted = np.concatenate([w[:, None], w[:, None] * terms], axis=1)
-        start, n = 0, len(y)
-        ends = set(range(PANE - self.rows % PANE, n + 1, PANE))
-        for stop in sorted(ends | set(stops) | ({n} if n else set())):
-            self._add_within_pane(y[start:stop], w[start:stop], weighted[start:stop])
-            if self.rows % PANE == 0:
+        rows, ends = self._rows_in_panes(y, w, weighted)
+        whole = np.add.accumulate(np.concatenate([self.total[None], weighted]), axis=0)
+        # Sums of full panes, at once: they begin with nothing.
+        first, last = ends[0] if ends else n, ends[-1] if ends else n
+        panes = rows[first:last].reshape(-1, PANE, rows.shape[1])
+        full = np.add.accumulate(np.pad(panes, ((0, 0), (1, 0), (0, 0))), axis=1)[:, -1]
+        start = 0
+        for stop in sorted({*ends, *stops, n}):
+            self.rows += stop - start
+            if start < first or stop > last or stop not in ends or start not in ends:
+                sums = np.concatenate([self.pane, self.fading, self.deviations])
+                sums = _after(sums, rows[start:stop])
+            else:
+                sums = full[(start - first) // PANE]
+            self.pane, self.fading = sums[:width], sums[width : 2 * width]
+            self.deviations, self.total = sums[2 * width :], whole[stop]
+            self.pivot = float(self._pivots[stop - 1])
+            if stop in ends:
                 self._end_pane()
             if stop in ends or stop in stops:
                 yield stop
             start = stop
 
-    def _add_within_pane(self, y: np.ndarray, w: np.ndarray, weighted: np.ndarray) -> None:
-        into = self.rows % PANE
-        growth = _GROWTH[into : into + len(y), None]
-        self.total, self.pane = _after(self.total, weighted), _after(self.pane, weighted)
-        self.fading = _after(self.fading, growth * weighted)
-        if not into:
-            self.pivot = float(y[0])
+    def _rows_in_panes(
+        self, y: np.ndarray, w: np.ndarray, weighted: np.ndarray
+    ) -> tuple[np.ndarray, list[int]]:
+        """Return what each row adds to the sums of its pane, and where panes end."""
+        n, into = len(y), self.rows % PANE
+        places = (into + np.arange(n)) % PANE
+        starts = np.arange(n) - places
+        self._pivots = np.where(starts >= 0, y[np.maximum(starts, 0)], self.pivot)
+        growth = _GROWTH[places][:, None]
         with np.errstate(over="ignore", invalid="ignore"):
-            deviation = y - self.pivot
-            first = w * deviation
-            both = np.stack([first, first * deviation], axis=1)
-            parts = np.concatenate([both, growth * both], axis=1)
-            self.deviations = _after(self.deviations, parts)
-        self.rows += len(y)
+            deviation = y - self._pivots
+            both = np.stack([w * deviation, w * deviation * deviation], axis=1)
+            parts = [weighted, growth * weighted, both, growth * both]
+        return np.concatenate(parts, axis=1), list(range(PANE - into, n + 1, PANE))
 
     def _end_pane(self) -> None:
         """Move the last window on, and let rows fade."""

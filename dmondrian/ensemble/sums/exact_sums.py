@@ -59,8 +59,23 @@ def whole_moments(answers: np.ndarray, offset: float, known: np.ndarray) -> np.n
     center, scale = units(known).T
     mean = answers[:, 0] - offset
     square = answers[:, 1] - center * (2.0 * mean - center)
-    apart = np.zeros((2, len(answers)))
-    np.divide(mean - center, scale, out=apart[0], where=scale > 0.0)
+    return _whole(mean - center, square, scale)
+
+
+def whole_laws(laws: np.ndarray, unit: np.ndarray) -> np.ndarray:
+    """Return means and variances of labels, float64 [a, 2], as int64 [a, 4].
+
+    ``unit`` float64 [a, 2] is that of :func:`units`; :func:`label_moments` reads the sums.
+    """
+    center, scale = unit.T
+    apart = laws[:, 0] - center
+    return _whole(apart, laws[:, 1] + apart * apart, scale)
+
+
+def _whole(mean: np.ndarray, square: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Return a mean and second moment about the unit's mean, float64 [a], as int64 [a, 4]."""
+    apart = np.zeros((2, len(mean)))
+    np.divide(mean, scale, out=apart[0], where=scale > 0.0)
     np.divide(square, scale * scale, out=apart[1], where=scale * scale > 0.0)
     apart[0] = np.clip(apart[0], -_FARTHEST, _FARTHEST) * _ONE_MEAN
     apart[1] = np.clip(apart[1], 0.0, _FARTHEST**2) * _ONE_SQUARE

@@ -1,0 +1,114 @@
+"""What estimators of AMF have in common that may follow a stream: ``drift`` and ``delay``.
+
+Relies on :mod:`dmondrian.drift`. Promises that parameters which do not go with it are refused
+before a row is learned, each with the reason.
+
+Shapes: n rows, k outputs.
+"""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from dmondrian.drift.drift_forest import DriftForest
+from dmondrian.ensemble.settings.drift_settings import LARGEST_DELAY, DriftSettings
+from dmondrian.errors import ParameterError
+from dmondrian.estimators._sklearn_private import Interval, StrOptions
+from dmondrian.estimators.base import BaseForest
+from dmondrian.estimators.memory_check import check_memory
+
+if TYPE_CHECKING:
+    from dmondrian.forest.forest import Forest
+
+DRIFT_CONSTRAINTS: dict[str, list[Any]] = {
+    "drift": [StrOptions({"follow"}), None],
+    "delay": [Interval(Integral, 1, LARGEST_DELAY, closed="both")],
+}
+Allowed = dict[str, tuple[tuple[Any, ...], str]]
+"""Values of parameters that go with ``drift``, and why no others."""
+
+FOLLOWING: Allowed = {
+    "charge_opening": (("auto", False), "leaves of young trees are opened freely"),
+    "use_aggregation": ((True,), "trees mix over their prunings"),
+    "predict_extension": (("leaf",), "rows are forecast from the leaf that they fall in"),
+    "domain": (("range",), "trees split the range of their own rows"),
+}
+
+
+class StreamFollowing(BaseForest):
+    """Base of the estimators that may follow a stream; not to be used directly."""
+
+    drift: Literal["follow"] | None
+    delay: int
+    _following: ClassVar[Allowed] = FOLLOWING
+
+    def _drift_settings(self) -> DriftSettings | None:
+        """Return how a new forest follows the stream, if it does."""
+        return None if self.drift is None else DriftSettings(delay=int(self.delay))
+
+    def _check_drift(self) -> None:
+        """Refuse parameters that do not go with ``drift``."""
+        if self.drift is None:
+            if self.delay != 1:
+                raise ParameterError(
+                    f'delay={self.delay} is of drift="follow": weights of mixtures are learned at '
+                    "that delay, and this forest learns none; leave it at 1"
+                )
+            return
+        for name, (allowed, why) in self._following.items():
+            value = getattr(self, name)
+            is_plain = value is None or isinstance(value, (str, int, float, np.generic))
+            if not is_plain or value not in allowed:
+                expected = " or ".join(repr(each) for each in allowed)
+                raise ParameterError(
+                    f'{name}={value!r} does not go with drift="follow": {why}; expected {expected}'
+                )
+        if isinstance(self.feature_scales, str) and self.feature_scales == "learned":
+            raise ParameterError(
+                'feature_scales="learned" does not go with drift="follow": scales that are found '
+                "once are those of the first rows, and young trees find their own; expected "
+                '"auto", None or numbers'
+            )
+
+    def _auto_settings(self, n_features: int, n_classes: int) -> tuple[str, ...]:
+        return () if self.drift is not None else super()._auto_settings(n_features, n_classes)
+
+    def _new_forest(self, n_features: int, n_classes: int) -> Forest:
+        self._check_drift()
+        if self.drift is None:
+            return super()._new_forest(n_features, n_classes)
+        parameters = self._forest_parameters(n_features, n_classes)
+        check_memory(parameters, int(self.n_estimators))
+        self._begun_with = self._lasting_params()
+        self.__dict__.pop("_is_of_run", None)
+        return DriftForest(parameters, range(self.n_estimators))
+
+    def _following_outputs(self, X: Any) -> np.ndarray | None:
+        """Return the outputs, float64 [n, k], of a forest that follows a stream, else None.
+
+        Whatever ``drift`` was set to since.
+        """
+        with self._turns.reading():
+            forest = self.__dict__.get("forest_")
+            if not isinstance(forest, DriftForest):
+                return None
+            rows = self._check_rows(X)
+            return forest.predict_mixture(rows, self._n_threads(len(rows)))
+
+    def _mean_prediction(self, X: Any) -> np.ndarray:
+        found = self._following_outputs(X)
+        return super()._mean_prediction(X) if found is None else found
+
+    @property
+    def age_weights_(self) -> np.ndarray:
+        """Shares of trees by their age."""
+        with self._turns.reading():
+            forest = self.__dict__.get("forest_")
+            if not isinstance(forest, DriftForest):
+                raise AttributeError(
+                    f'{type(self).__name__} has age_weights_ once it is fitted with drift="follow"'
+                )
+            return forest.age_shares()
