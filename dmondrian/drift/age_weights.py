@@ -42,7 +42,7 @@ def cut_at_marks(position: int, n: int) -> Iterator[tuple[slice, bool]]:
 
 def exponents_of(mixer: Mixer) -> np.ndarray:
     """Return the exponent of each input in a mixture, float64 [G]: the mean over its experts."""
-    inputs, experts = mixer.weights
+    inputs, experts = mixer.weights.inputs, mixer.weights.experts
     summed = np.zeros(inputs.shape[1])
     for share, weights in zip(experts, inputs, strict=True):  # in order, without BLAS
         summed += share * weights

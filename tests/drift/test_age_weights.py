@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dmondrian import AMFClassifier
+from dmondrian import AMFClassifier, AMFRegressor
 from dmondrian.drift.age_weights import cut_at_marks, exponents_of, shares_of_ages
 from dmondrian.drift.drift_forest import DriftForest
 from dmondrian.drift.member import KINDS, Ages
@@ -117,6 +117,17 @@ def test_weight_moves_to_young_trees_where_the_stream_changes() -> None:
     assert before[[0, 5, 6]].sum() > 0.3
     assert after[[0, 5, 6]].sum() < 0.5 * before[[0, 5, 6]].sum()
     assert before.shape == (1 + Ages().n_octaves,)
+
+
+def test_forests_of_numbers_have_ages_too() -> None:
+    draw = np.random.default_rng(0)
+    X = draw.random((900, 3)).astype(np.float32)
+    forest = AMFRegressor(n_estimators=3, drift="follow", random_state=0).fit(X, X[:, 0])
+    told = forest.age_weights_
+    assert told.sum() == pytest.approx(1.0)
+    assert (told >= 0.0).all()
+    assert told[1:6].sum() > 0.0  # of 32 to 1,024 rows
+    assert not told[6:].any()  # there are no older ones
 
 
 def test_forests_that_do_not_follow_have_no_ages() -> None:
