@@ -27,7 +27,10 @@ CHOICES: dict[str, tuple[dict[str, tuple[Any, ...]], ...]] = {
         {"use_aggregation": (True, False), "calibrate": (False, True)},
         {"drift": ("follow",)},
     ),
-    "amf-regressor": ({"use_aggregation": (True, False), "calibrate": (False, True)},),
+    "amf-regressor": (
+        {"use_aggregation": (True, False), "calibrate": (False, True)},
+        {"drift": ("follow",)},
+    ),
     "generalized-mondrian-forest-classifier": (
         {},
         {
