@@ -59,10 +59,6 @@ FILES = {
     "prefetch": (),
     "speculation": ("dmondrian/tree/backward.py", "tests/tree/test_backward.py"),
     "simd": ("dmondrian/tree/simd", "tests/tree/simd"),
-    "reorder": (
-        "dmondrian/tree/reorder.py", "tests/tree/test_reorder.py",
-        "tests/ensemble/test_node_order.py",
-    ),
     "int16": ("dmondrian/tree/quantization.py", "tests/tree/test_quantization.py"),
     "bits": (
         "dmondrian/tree/box_encoding.py", "dmondrian/tree/box_encoding_choice.py",

@@ -257,9 +257,9 @@ class SingleRow:
         self.begun: _Begun | None = None
         self._predict: _Predict | None = None
         self._learn: _Learn | None = None
-        # Rows that are learned before the forest is looked at again, of so many; and of which
-        # call to learn other rows that was found out.
-        self._n_left = self._n_given = 0
+        # Rows that are learned before the forest is looked at again, and of which call to learn
+        # other rows that was found out.
+        self._n_left = 0
         self._n_calls = -1
 
     def mean(self, X: np.ndarray) -> np.ndarray | None:
@@ -353,14 +353,9 @@ class SingleRow:
         forest, n_free = self.forest, self._n_free()
         if not n_free or forest.store.is_torn:
             return None
-        n_learned, self._n_given = self._n_given - self._n_left, 0
-        self._n_left = 0
-        if self._learn is not None and forest.store.may_move:
-            with forest.changing():
-                forest.store.move_for_single_rows(n_learned)
         if self._learn is None or not self._learn.holds(forest):
             self._learn = _Learn(forest)
-        self._n_left = self._n_given = n_free
+        self._n_left = n_free
         self._n_calls = forest.n_calls
         return self._learn
 

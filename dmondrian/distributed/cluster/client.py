@@ -318,7 +318,6 @@ def warm(parameters: ForestParameters, calibrate: bool = False, progressive: boo
     forest.update(X, y, None)
     forest.update(X, y, np.ones(2))
     forest.predict_sums(X)
-    forest.move_nodes()  # as large forests do
     forest.freeze()  # as forecasts of many rows do
     forest.predict_sums(X)
     forest.update(0.5 * X, y, None)  # re-encodes boxes whose columns were stored as bits
