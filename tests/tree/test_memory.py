@@ -69,7 +69,7 @@ def test_spare_capacity_of_large_arrays_takes_no_memory():
     assert bytes_held(large, 10**6) == large.nbytes
     middle = aligned(10**5, 16, np.int32)
     assert bytes_held(middle, 1) == mmap.PAGESIZE
-    assert bytes_held(middle, 10**5) == middle.nbytes
+    assert 0 <= bytes_held(middle, 10**5) - middle.nbytes < mmap.PAGESIZE
     assert bytes_held(small, 1) == small.nbytes
     assert not is_spacious(large, 1)
     assert is_spacious(small, 50)
