@@ -25,7 +25,6 @@ from dmondrian.tree.box_encoding import Columns, Rows, all_numeric, boxless
 from dmondrian.tree.box_encoding_choice import fitted, suited, without_boxes
 from dmondrian.tree.memory import next_capacity
 
-SINGLE_ROWS = 256  # rows learned one by one before the forest is asked again
 FIRST_CAPACITY, _FIRST_POOL = 64, 1024  # nodes; doubles
 MAX_CAPACITY = 2**31 - 2  # node ids are int32
 _EARLY_CAPACITY = 1024  # nodes that a tree gets at once where as many rows are to come

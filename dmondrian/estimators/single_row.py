@@ -43,7 +43,6 @@ from dmondrian._numba.jit import entry_of
 from dmondrian._numba.mechanisms import uses
 from dmondrian.ensemble.predictor.predictor import key_of
 from dmondrian.ensemble.predictor.predictor_kernels import predict_frozen_alone
-from dmondrian.ensemble.tree_store import SINGLE_ROWS
 from dmondrian.estimators.one_state import one_state
 from dmondrian.estimators.single_row_kernels import admit
 from dmondrian.forest.forest import Forest
@@ -372,7 +371,7 @@ class SingleRow:
         labels = () if its.n_classes else store.trees[0].head_f[nodes.OFFSET :].tolist()
         if any(_SMALL < abs(label) < np.inf for label in labels):
             return 0
-        n_free = int(max(0.0, min(_FEW_ROWS + 1.0 - store.total_weight, SINGLE_ROWS)))
+        n_free = int(max(0.0, _FEW_ROWS + 1.0 - store.total_weight))
         if warmup is None:
             return n_free
         return 0 if warmup.may_choose else min(n_free, 1)
