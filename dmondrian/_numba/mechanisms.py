@@ -16,7 +16,6 @@ MECHANISMS = {
     "prefetch": "instructions that ask for cache lines ahead of their use",
     "speculation": "the noted path is followed before the parent links confirm it",
     "simd": "vector instructions written in LLVM's language",
-    "reorder": "nodes are moved along heavy paths",
     "int16": "bounds of rounded columns take 16 bits",
     "bits": "bounds of columns of two values take two bits",
     "single_row": "one plain row goes past the conversion of its arguments",

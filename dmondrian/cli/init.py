@@ -168,7 +168,7 @@ _REASONS = {
 
 def _drift_lines(algorithm: str) -> list[str]:
     """Return lines about streams that change, where the algorithm can follow them."""
-    if algorithm != "amf-classifier":
+    if algorithm not in ("amf-classifier", "amf-regressor"):
         return []
     return [
         '# drift = "follow" # where the world changes along the rows: ten times the time',

@@ -27,7 +27,10 @@ CHOICES: dict[str, tuple[dict[str, tuple[Any, ...]], ...]] = {
         {"use_aggregation": (True, False), "calibrate": (False, True)},
         {"drift": ("follow",)},
     ),
-    "amf-regressor": ({"use_aggregation": (True, False), "calibrate": (False, True)},),
+    "amf-regressor": (
+        {"use_aggregation": (True, False), "calibrate": (False, True)},
+        {"drift": ("follow",)},
+    ),
     "generalized-mondrian-forest-classifier": (
         {},
         {
@@ -135,7 +138,6 @@ def _use(algorithm: str, chosen: dict[str, Any]) -> None:
     forest.fit(X, y)
     forest.predict(X)
     forest.predict(X[:1])  # one row has its own kernels, and others once the trees are compiled
-    forest.forest_.move_nodes()  # as large forests do
     forest.forest_.freeze()  # and its compiled predictor
     forest.predict(X)
     forest.predict(X[:1])

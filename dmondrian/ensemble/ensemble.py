@@ -108,8 +108,15 @@ class Ensemble:
 
     @property
     def trees(self) -> Sequence[nodes.Tree]:
-        """The trees with each node at its id; see ``TreeStore.in_insertion_order``."""
-        return self.store.in_insertion_order
+        """The trees, read-only; a node's index is its id.
+
+        Raises
+        ------
+        ParameterError
+            If they have learned different rows.
+        """
+        self.store.check_whole()
+        return self.store.trees
 
     @property
     def n_nodes(self) -> int:
@@ -151,16 +158,6 @@ class Ensemble:
             Threads over trees.
         """
         self.ask_and_learn(X, y, w, n_threads, _NO_ROWS, _NONE_1D, None)
-
-    def move_nodes(self) -> None:
-        """Move the nodes of trees along heavy paths now; large trees do so by themselves.
-
-        Nothing but time changes by it; see :mod:`dmondrian.ensemble.tree_store`.
-        """
-        self.store.check_whole()
-        if self.store.may_move:
-            with self.changing():
-                self.store.move_nodes()
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[None]:

@@ -32,7 +32,6 @@ from dmondrian.ensemble.sums.prediction_sums import Sums, begun, stacked
 from dmondrian.ensemble.threads import run_threads
 from dmondrian.ensemble.tree_store import TreeStore
 from dmondrian.errors import ParameterError
-from dmondrian.losses.cell import Cell
 from dmondrian.losses.depth import Depth
 from dmondrian.losses.label import ROWS_ABOVE, Label
 from dmondrian.rules.gaussian import GaussianHierarchy
@@ -41,7 +40,6 @@ from dmondrian.tree.address_table import table_of
 from dmondrian.tree.box_encoding import Rows, read_only
 from dmondrian.tree.box_encoding_choice import without_boxes
 from dmondrian.tree.loops import collect, gather_all, predict
-from dmondrian.tree.reorder import ids_at
 
 _CHUNK = 4096  # rows of a prediction task: enough to keep a tree in cache
 _NONE_3D, _NONE_1D = np.empty((0, 0, 0)), np.empty(0)
@@ -370,8 +368,6 @@ class Predictor:
         rows, columns = self._encoded(prepared, False), trees[0].columns
         seed, numbers = np.uint64(self.parameters.seed), self.tree_numbers.astype(np.uint64)
         collect(*chosen, table, columns, seed, numbers, rows, lives, found)
-        for tree, own in zip(trees, found, strict=True) if isinstance(chosen.loss, Cell) else ():
-            own[:] = ids_at(tree, own)
         return found
 
     def weighted_depth(self, X: np.ndarray | PreparedRows) -> np.ndarray:

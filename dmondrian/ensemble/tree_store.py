@@ -1,25 +1,20 @@
-"""The trees of an ensemble in memory: where they lie, how much they hold, in what order nodes lie.
+"""The trees of an ensemble in memory: where they lie, and how much they hold.
 
-Nodes lie in the order of insertion, so that a node's index is its id, until a tree is large enough
-for an order along heavy paths to pay (:mod:`dmondrian.tree.reorder`). Spare capacity is taken
-before rows are learned that may need it, and given back after all there are.
+Spare capacity is taken before rows are learned that may need it, and given back after all there
+are.
 
-Relies on :mod:`dmondrian.tree.nodes`. Promises that what trees learn and predict depends neither on
-where their nodes lie nor on their capacity, and that the address table is that of the trees
-whenever a kernel reads it.
+Relies on :mod:`dmondrian.tree.nodes`. Promises that what trees learn and predict does not depend on
+their capacity, and that the address table is that of the trees whenever a kernel reads it.
 
 Shapes: n rows, d features, m nodes, T trees.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Sequence
-from typing import overload
+from collections.abc import Iterable
 
 import numpy as np
 
-from dmondrian._numba.mechanisms import uses
 from dmondrian.ensemble.rows.prepared_rows import PreparedRows
 from dmondrian.ensemble.settings.fringe_settings import LARGEST_POOL
 from dmondrian.ensemble.settings.parameters import ForestParameters
@@ -29,40 +24,13 @@ from dmondrian.tree.address_table import table_of
 from dmondrian.tree.box_encoding import Columns, Rows, all_numeric, boxless
 from dmondrian.tree.box_encoding_choice import fitted, suited, without_boxes
 from dmondrian.tree.memory import next_capacity
-from dmondrian.tree.reorder import in_order_of_ids, order_along_heavy_paths
 
-SINGLE_ROWS = 256  # rows learned one by one before the forest is asked again
 FIRST_CAPACITY, _FIRST_POOL = 64, 1024  # nodes; doubles
 MAX_CAPACITY = 2**31 - 2  # node ids are int32
 _EARLY_CAPACITY = 1024  # nodes that a tree gets at once where as many rows are to come
 _MOST_RESERVED = 2**23  # bytes
 _MOST_TIMES = 64  # as many nodes as there are, for rows that may be all there are
 _SPARE = 16  # the expected nodes divided by this are spare capacity; below FIRST_CAPACITY
-
-# Nodes of a tree from which on they are moved whenever they have doubled. Rows that come one by one
-# wait for each node, so that moving pays for them sooner.
-_LEAST, _LEAST_ALONE = 1 << 17, 1 << 14
-_DEEP = 40.0  # nodes passed by a row times rows per node, below which moving costs what it saves
-_PER_ROW = 400  # nodes moved for each single row, at most: they take about two rows' time
-
-
-class _InsertionOrder(Sequence[nodes.Tree]):
-    """Lazy view of trees with nodes in the order of insertion; copies one tree at a time."""
-
-    def __init__(self, trees: Sequence[nodes.Tree]) -> None:
-        self._trees = trees
-
-    def __len__(self) -> int:
-        return len(self._trees)
-
-    @overload
-    def __getitem__(self, t: int) -> nodes.Tree: ...
-    @overload
-    def __getitem__(self, t: slice) -> Sequence[nodes.Tree]: ...
-    def __getitem__(self, t: int | slice) -> nodes.Tree | Sequence[nodes.Tree]:
-        if isinstance(t, slice):
-            return _InsertionOrder(self._trees[t])
-        return in_order_of_ids(self._trees[t])
 
 
 class TreeStore:
@@ -77,8 +45,8 @@ class TreeStore:
     Attributes
     ----------
     trees : list of Tree
-        In the order of their numbers, nodes wherever they lie: for those who follow links alone.
-        To be changed by :meth:`replace` and :meth:`assign`, which keep the addresses.
+        In the order of their numbers, to be changed by :meth:`replace` and :meth:`assign`, which
+        keep the addresses.
     addresses : int64 [T, ..]
         Where the trees lie, for the kernels.
     is_torn : bool
@@ -86,16 +54,12 @@ class TreeStore:
         was interrupted.
     is_encoded : bool
         Whether the encoding of boxes was chosen by rows.
-    may_move : bool
-        Whether nodes may be moved: nothing knows them by their places.
     """
 
     def __init__(self, parameters: ForestParameters, trees: list[nodes.Tree]) -> None:
         self._max_nodes = parameters.max_nodes or MAX_CAPACITY
         self._has_boxes = parameters.has_boxes
-        self.may_move = parameters.reorders_nodes and uses("reorder")
         self.is_torn = self.is_encoded = self.is_reserved = False
-        self._n_alone = 0  # rows that came one by one since nodes were moved for them
         self.trees = trees
         self.addresses = table_of(trees)
 
@@ -143,15 +107,6 @@ class TreeStore:
             self.is_encoded = True
             encoded = rows.keep(trees[0].columns, together)
         return encoded
-
-    @property
-    def in_insertion_order(self) -> Sequence[nodes.Tree]:
-        """The trees with each node where it was inserted: its index is its id. Read-only.
-
-        Trees whose nodes were moved are copied, each when it is asked for.
-        """
-        self.check_whole()
-        return _InsertionOrder(self.trees) if any(len(t.ids) for t in self.trees) else self.trees
 
     @property
     def n_nodes(self) -> int:
@@ -232,9 +187,6 @@ class TreeStore:
         if int(tree.head_i[nodes.N_NODES]) + 2 <= len(tree.i):  # it is the candidates that lack it
             self._grow_pool(t)
             return
-        # Up to this many nodes; from there on nodes may be moved again.
-        end = self._move_if_deep(t) if self.may_move else MAX_CAPACITY
-        tree = self.trees[t]
         capacity = len(tree.i)
         if capacity >= MAX_CAPACITY:
             raise ParameterError("a tree reached 2^31 nodes: set max_nodes")
@@ -247,8 +199,8 @@ class TreeStore:
         if may_be_all:  # what is left of it is given back
             wanted = min(max(wanted, min(half, _MOST_TIMES * capacity)), whole + whole // _SPARE)
         early = min(capacity + n_rows, _EARLY_CAPACITY, most)
-        wanted = min(max(wanted, early, FIRST_CAPACITY), end, MAX_CAPACITY)
-        self.replace(t, nodes.resize(tree, wanted))
+        wanted = min(max(wanted, early, FIRST_CAPACITY), MAX_CAPACITY)
+        self.replace(t, nodes.resize(tree, wanted, may_be_all))
 
     def _grow_pool(self, t: int) -> None:
         """Give tree ``t`` more capacity for candidate splits."""
@@ -257,51 +209,3 @@ class TreeStore:
             raise ParameterError("candidates of a tree take 16 GiB: use a smaller max_fringe")
         wanted = max(3 * len(tree.pool) // 2, _FIRST_POOL)
         self.replace(t, nodes.widen_pool(tree, min(wanted, LARGEST_POOL)))
-
-    def move_nodes(self) -> None:
-        """Move the nodes of all trees along heavy paths, where they may be moved."""
-        for t in range(len(self.trees)) if self.may_move else ():
-            if self.used(t):
-                self._move(t)
-
-    def _move_if_deep(self, t: int) -> int:
-        """Move the nodes of tree ``t`` if it pays; return how many it may have until it may again.
-
-        Between rows, and while nobody else asks the tree.
-        """
-        used, due = self.used(t), self._due(t, _LEAST)
-        if used + 2 <= due:
-            return due
-        if _is_deep(self.trees[t]):
-            self._move(t)
-        return 2 * used
-
-    def move_for_single_rows(self, n: int) -> None:
-        """Move the nodes of trees that ``n`` more rows, which came one by one, pay for."""
-        self._n_alone += n
-        if not self.may_move or self._n_alone * _PER_ROW < _LEAST_ALONE:
-            return
-        turn = [t for t in range(len(self.trees)) if self.used(t) >= self._due(t, _LEAST_ALONE)]
-        for t in turn:
-            if self._n_alone * _PER_ROW < self.used(t):
-                return
-            self._n_alone -= -(-self.used(t) // _PER_ROW)
-            self._move(t)
-        self._n_alone = 0  # no tree waits for its turn
-
-    def _due(self, t: int, least: int) -> int:
-        """Return from how many nodes on tree ``t`` may be moved."""
-        return max(least, 2 * len(self.trees[t].ids))
-
-    def _move(self, t: int) -> None:
-        """Move the nodes of tree ``t``, unless memory is short; its arrays stay where they are."""
-        with contextlib.suppress(MemoryError):
-            self.trees[t] = order_along_heavy_paths(self.trees[t])
-
-
-def _is_deep(tree: nodes.Tree) -> bool:
-    """Return whether rows (of weight one) pass so many nodes that it pays to move these."""
-    used = int(tree.head_i[nodes.N_NODES])
-    weights = tree.d[:used, nodes.STAT]
-    passed = weights.sum() / float(weights.max()) - 1.0  # a row is at one leaf
-    return bool(passed * float(tree.head_f[nodes.TOTAL_WEIGHT]) / used >= _DEEP)

@@ -78,7 +78,7 @@ class AMFRegressor(StreamFollowing, ForestRegressor):
     forest_ : Forest
     variance_factor_ : float
         Factor in use, 0 to 100; 1 without ``calibrate``.
-    feature_scales_, feature_units_, feature_importances_
+    feature_scales_, feature_units_, feature_importances_, age_weights_
         As in :class:`dmondrian.AMFClassifier`.
 
     Notes
@@ -98,7 +98,7 @@ class AMFRegressor(StreamFollowing, ForestRegressor):
     cells, times a factor: the mean of (y - forecast)^2 over the variance, of the last rows. So it
     follows noise that grows or falls, and is right on average over late rows, not at each place.
     ``calibrate`` is not needed. It has no quantiles; such forests cannot be exported to ONNX, as
-    weights of their mixture change with each row, nor merged, grown or trained on a cluster.
+    weights of their mixture change with each row, nor merged or grown.
 
     References
     ----------
@@ -201,11 +201,6 @@ class AMFRegressor(StreamFollowing, ForestRegressor):
     def _check_run(self) -> None:
         super()._check_run()
         self._check_drift()
-        if self.drift is not None:
-            raise ParameterError(
-                f"drift={self.drift!r} of a regressor is not trained on a cluster: leave it out of "
-                "the job, or fit the estimator on arrays"
-            )
 
     def _given_range(self) -> tuple[float, float] | None:
         """Return the range of labels that was given, checked."""

@@ -43,7 +43,6 @@ from dmondrian._numba.jit import entry_of
 from dmondrian._numba.mechanisms import uses
 from dmondrian.ensemble.predictor.predictor import key_of
 from dmondrian.ensemble.predictor.predictor_kernels import predict_frozen_alone
-from dmondrian.ensemble.tree_store import SINGLE_ROWS
 from dmondrian.estimators.one_state import one_state
 from dmondrian.estimators.single_row_kernels import admit
 from dmondrian.forest.forest import Forest
@@ -257,9 +256,9 @@ class SingleRow:
         self.begun: _Begun | None = None
         self._predict: _Predict | None = None
         self._learn: _Learn | None = None
-        # Rows that are learned before the forest is looked at again, of so many; and of which
-        # call to learn other rows that was found out.
-        self._n_left = self._n_given = 0
+        # Rows that are learned before the forest is looked at again, and of which call to learn
+        # other rows that was found out.
+        self._n_left = 0
         self._n_calls = -1
 
     def mean(self, X: np.ndarray) -> np.ndarray | None:
@@ -353,14 +352,9 @@ class SingleRow:
         forest, n_free = self.forest, self._n_free()
         if not n_free or forest.store.is_torn:
             return None
-        n_learned, self._n_given = self._n_given - self._n_left, 0
-        self._n_left = 0
-        if self._learn is not None and forest.store.may_move:
-            with forest.changing():
-                forest.store.move_for_single_rows(n_learned)
         if self._learn is None or not self._learn.holds(forest):
             self._learn = _Learn(forest)
-        self._n_left = self._n_given = n_free
+        self._n_left = n_free
         self._n_calls = forest.n_calls
         return self._learn
 
@@ -377,7 +371,7 @@ class SingleRow:
         labels = () if its.n_classes else store.trees[0].head_f[nodes.OFFSET :].tolist()
         if any(_SMALL < abs(label) < np.inf for label in labels):
             return 0
-        n_free = int(max(0.0, min(_FEW_ROWS + 1.0 - store.total_weight, SINGLE_ROWS)))
+        n_free = int(max(0.0, _FEW_ROWS + 1.0 - store.total_weight))
         if warmup is None:
             return n_free
         return 0 if warmup.may_choose else min(n_free, 1)

@@ -30,7 +30,6 @@ from dmondrian.tree import nodes
 from dmondrian.tree.box_delta import take_differences
 from dmondrian.tree.box_encoding import Columns, boxless
 from dmondrian.tree.box_encoding_choice import alike, find_columns, fitted
-from dmondrian.tree.reorder import ids_at
 from dmondrian.tuning.auto_settings import LAST, Warmup
 from dmondrian.uncertainty.temperature_scaling import Fitted, kind_of
 
@@ -211,7 +210,7 @@ class Forest(Ensemble):
         scalars = [
             {
                 "number": int(number),
-                "root": int(ids_at(tree, tree.head_i[nodes.ROOT : nodes.ROOT + 1])[0]),
+                "root": int(tree.head_i[nodes.ROOT]),
                 "floats": [state.encode_float(value) for value in tree.head_f],
             }
             for number, tree in zip(self.tree_numbers, self.store.trees, strict=True)

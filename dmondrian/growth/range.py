@@ -171,7 +171,7 @@ def grow_range(growth, stat, rule, tree, x, y, key, hint):
 def parting_range(growth, tree, leaf, x):
     if not growth.expected:
         return np.int64(-1)
-    way = Way(tree.ids, 0)  # no node is noted
+    way = Way(tree.i[0], 0)  # no node is noted
     found, _, _ = climb(tree, leaf, tree.head_i[N_NODES], x, way)
     return max(found, np.int64(-1))
 

@@ -14,10 +14,9 @@ import numpy as np
 
 from dmondrian._numba.jit import implements, inline
 from dmondrian.losses.repeats import all_at_once
-from dmondrian.stats.discounted_counts import N_MEMORIES, shares_of_class
+from dmondrian.stats.discounted_counts import places_of, shares_of_class
 from dmondrian.tree.backward import node_by_node
 from dmondrian.tree.keyed_random import log
-from dmondrian.tree.nodes import STAT
 from dmondrian.tree.policies import (
     add_forecast,
     at_once,
@@ -79,13 +78,17 @@ def forecast_of_class(loss, tree, v, y):
 
 @implements(add_forecast, DiscountedKT)
 def add_forecast_discounted(loss, tree, v, depth, weight, out):
-    d, size, alpha = tree.d, 1 + loss.n_classes, loss.alpha
-    factors = STAT + N_MEMORIES * size
-    p, q, r = weight * d[v, factors], weight * d[v, factors + 1], weight * d[v, factors + 2]
+    d, alpha, one = tree.d, loss.alpha, np.uint64(1)
+    first, _, _, factors = places_of(0, loss.n_classes)
+    size = np.uint64(1 + loss.n_classes)
+    p, q = weight * d[v, factors], weight * d[v, factors + one]
+    r = weight * d[v, factors + one + one]
     for c in range(loss.n_classes):
-        k = STAT + 1 + c
+        k = first + np.uint64(c)
         out[c] += (
-            p * (d[v, k] + alpha) + q * (d[v, k + size] + alpha) + r * (d[v, k + 2 * size] + alpha)
+            p * (d[v, k] + alpha)
+            + q * (d[v, k + size] + alpha)
+            + r * (d[v, k + size + size] + alpha)
         )
 
 

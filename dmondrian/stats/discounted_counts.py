@@ -19,6 +19,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from dmondrian._numba.jit import implements, inline
 from dmondrian.tree.keyed_random import exp, log
 from dmondrian.tree.nodes import STAT
@@ -45,14 +47,24 @@ class DiscountedCounts(NamedTuple):
 
 
 @inline
+def places_of(y, n_classes):
+    """Return where the counts of class ``y`` are in the three memories, then where factors are.
+
+    A signed index costs a test for negative ones.
+    """
+    k, size = np.uint64(STAT + 1 + int(y)), np.uint64(1 + n_classes)
+    return k, k + size, k + size + size, np.uint64(STAT + N_MEMORIES * (1 + n_classes))
+
+
+@inline
 def shares_of_class(tree, v, y, n_classes, alpha):
     """Return the shares of the memories of ``v`` in what it forecasts of class ``y``."""
-    size, d = 1 + n_classes, tree.d
-    k, factors = STAT + 1 + int(y), STAT + N_MEMORIES * size
+    first, second, third, factors = places_of(y, n_classes)
+    d, one = tree.d, np.uint64(1)
     return (
-        d[v, factors] * (d[v, k] + alpha),
-        d[v, factors + 1] * (d[v, k + size] + alpha),
-        d[v, factors + 2] * (d[v, k + 2 * size] + alpha),
+        d[v, factors] * (d[v, first] + alpha),
+        d[v, factors + one] * (d[v, second] + alpha),
+        d[v, factors + one + one] * (d[v, third] + alpha),
     )
 
 
@@ -74,11 +86,12 @@ def shares_of_repeats(tree, v, y, n_classes, alpha, w):
 
 @implements(count, DiscountedCounts)
 def count_discounted(stat, tree, v, y, w):
-    d, size, whole = tree.d, 1 + stat.n_classes, stat.n_classes * stat.alpha
-    second, third, factors = STAT + size, STAT + 2 * size, STAT + 3 * size
-    c = 1 + int(y)
+    d, whole, one = tree.d, stat.n_classes * stat.alpha, np.uint64(1)
+    of_first, of_second, of_third, factors = places_of(y, stat.n_classes)
+    first, size = np.uint64(STAT), np.uint64(1 + stat.n_classes)
+    second, third = first + size, first + size + size
     first_weight, second_weight, third_weight = _THIRD, _THIRD, _THIRD
-    if d[v, STAT] != 0.0:
+    if d[v, first] != 0.0:
         if w == 1.0:
             p, q, r = shares_of_class(tree, v, y, stat.n_classes, stat.alpha)
         else:
@@ -88,19 +101,19 @@ def count_discounted(stat, tree, v, y, w):
             kept, spread = (1.0 - stat.share) / total, stat.share * _THIRD
             first_weight, second_weight = kept * p + spread, kept * q + spread
             third_weight = kept * r + spread
-        for k in range(second, third):
+        for c in range(1 + stat.n_classes):
+            k = second + np.uint64(c)
             d[v, k] *= stat.slow
-        for k in range(third, factors):
-            d[v, k] *= stat.fast
-    d[v, STAT] += w
-    d[v, STAT + c] += w
+            d[v, k + size] *= stat.fast
+    d[v, first] += w
+    d[v, of_first] += w
     d[v, second] += w
-    d[v, second + c] += w
+    d[v, of_second] += w
     d[v, third] += w
-    d[v, third + c] += w
-    d[v, factors] = first_weight / (d[v, STAT] + whole)
-    d[v, factors + 1] = second_weight / (d[v, second] + whole)
-    d[v, factors + 2] = third_weight / (d[v, third] + whole)
+    d[v, of_third] += w
+    d[v, factors] = first_weight / (d[v, first] + whole)
+    d[v, factors + one] = second_weight / (d[v, second] + whole)
+    d[v, factors + one + one] = third_weight / (d[v, third] + whole)
 
 
 @implements(is_pure_with, DiscountedCounts)

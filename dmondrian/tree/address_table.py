@@ -76,5 +76,4 @@ def tree_at(table, t, columns, scratch):
         array_at(times, (m, n_times), np.float64),
         d,
         n_stats,
-        array_at(row[_WORDS], (0,), np.int32),  # kernels follow links
     )

@@ -37,7 +37,7 @@ from dmondrian.tree.box_encoding import (
     read_only,
     write_bounds,
 )
-from dmondrian.tree.memory import aligned, bytes_held, is_spacious, resized
+from dmondrian.tree.memory import aligned, bytes_held, is_spacious, release, resized
 
 LEFT, RIGHT, PARENT, FEATURE = 0, 1, 2, 3  # words, int32; -1 where there is none
 THRESHOLD = 4  # word, float32; rows with x <= threshold go left
@@ -87,9 +87,6 @@ class Tree(NamedTuple):
     times: np.ndarray  # float64 [m, ..], d or box as doubles; the last of a row is the split time
     n_features: int  # d
     n_stats: int  # s
-    ids: (
-        np.ndarray
-    )  # int32 [m or fewer], of the first nodes if these were moved; see tree/reorder.py
 
     def __eq__(self, other: object) -> bool:
         """Return whether it is the same object: arrays compare by element."""
@@ -198,7 +195,7 @@ def make_tree(columns: Columns, n_stats: int, capacity: int) -> Tree:
     steps = box.view(np.int16)
     tree = Tree(
         i, f, d, box, steps, bits, columns, head_i, head_f, scratch, messages, pool, d, n_features,
-        n_stats, np.empty(0, np.int32),
+        n_stats,
     )  # fmt: skip
     return _with_views(tree)
 
@@ -240,21 +237,27 @@ def next_in_postorder(tree, v):
     return v
 
 
-def resize(tree: Tree, capacity: int) -> Tree:
+def resize(tree: Tree, capacity: int, is_filled_soon: bool = False) -> Tree:
     """Return the tree with capacity for ``capacity`` nodes (at least those in use).
 
-    It shares the header with the tree that is given, which is not to be used any more.
+    It shares the header with the tree that is given, which is not to be used any more. Where it
+    ``is_filled_soon`` the system gives the memory sooner, in larger pieces.
     """
     used = int(tree.head_i[N_NODES])
     capacity = max(capacity, used)
-    i, box, bits = (resized(array, used, capacity) for array in (tree.i, tree.box, tree.bits))
+    soon = capacity if is_filled_soon else used
+    i, box, bits = (resized(array, used, capacity, soon) for array in (tree.i, tree.box, tree.bits))
     return _with_views(tree._replace(i=i, box=box, bits=bits))
 
 
 def give_back(tree: Tree) -> Tree:
     """Return the tree without capacity for more nodes, unless that takes little memory."""
     used = int(tree.head_i[N_NODES])
-    return resize(tree, used) if is_spacious(tree.i, used) else tree
+    if is_spacious(tree.i, used):
+        return resize(tree, used)
+    for array in (tree.i, tree.box, tree.bits):
+        release(array, used)
+    return tree
 
 
 def widen_pool(tree: Tree, capacity: int) -> Tree:
@@ -386,4 +389,4 @@ def tree_bytes(tree: Tree) -> int:
     """Return the bytes of memory that the nodes take, spare capacity included."""
     used = int(tree.head_i[N_NODES])
     held = sum(bytes_held(array, used) for array in (tree.i, tree.box, tree.bits))
-    return held + tree.pool.nbytes + tree.ids.nbytes
+    return held + tree.pool.nbytes

@@ -22,12 +22,9 @@ FORESTS = """
 import hashlib, json
 import numpy as np
 from dmondrian import AMFClassifier
-from dmondrian.ensemble import tree_store
 from dmondrian.estimators import single_row
 from dmondrian.tree import prefetch
 
-tree_store._LEAST = tree_store._LEAST_ALONE = 64
-tree_store._DEEP = 0.0
 passed = []
 learn = single_row.SingleRow.learn
 single_row.SingleRow.learn = lambda *given: passed.append(0) or learn(*given)
@@ -48,7 +45,6 @@ print(json.dumps({
     "digest": hashlib.sha256(b"".join(both)).hexdigest(),
     "bits": len(tree.columns.binary) > 0,
     "int16": len(tree.columns.stepped) > 0,
-    "reorder": len(tree.ids) > 0,
     "single_row": len(passed) > 0,
     "flat": forest.forest_.predictor.frozen.kept is not None,
     "look_ahead": prefetch.N_AHEAD > 1,
@@ -124,7 +120,7 @@ def test_a_name_that_is_none_is_refused(named: Any) -> None:
 def test_kernels_without_a_mechanism_are_kept_apart(named: Any) -> None:
     """But for those that compiled code does not depend on."""
     found = []
-    for without in ["", "bits,int16,reorder,single_row,flat", *COMPILED]:
+    for without in ["", "bits,int16,single_row,flat", *COMPILED]:
         named(without)
         found.append(cache.source_digest.__wrapped__())
     assert found[0] == found[1]

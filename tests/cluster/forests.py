@@ -47,6 +47,8 @@ FORESTS = {
     "amf-classifier, following": AMFClassifier(6, **FOLLOWING),
     "amf-classifier, following in blocks": AMFClassifier(6, delay=64, **FOLLOWING),
     "amf-regressor": AMFRegressor(3, **LABELS, feature_units=None),
+    "amf-regressor, following": AMFRegressor(6, **FOLLOWING),
+    "amf-regressor, following in blocks": AMFRegressor(6, delay=64, **FOLLOWING),
     "amf-regressor, rounded": AMFRegressor(3, **LABELS),
     "mondrian-forest-classifier": MondrianForestClassifier(
         3, aggregation="hierarchy", domain="cube", random_state=0

@@ -134,7 +134,7 @@ def stepped(mixer: Mixer, inputs: np.ndarray, y: np.ndarray) -> tuple[np.ndarray
     return np.array(found), np.array(scales)
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(
     st.integers(0, 2**32 - 1),
     st.lists(st.floats(-20.0, 20.0), min_size=2, max_size=60),
@@ -160,7 +160,7 @@ def test_an_expert_of_means_keeps_the_bound_of_exponentiated_gradient(
         assert (gap / scales)[first:].sum() <= bound + 1e-9
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(2, 80))
 def test_the_mixture_of_means_keeps_up_with_the_best_expert_of_any_interval(
     seed: int, n: int

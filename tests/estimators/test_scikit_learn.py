@@ -18,6 +18,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import dmondrian
 from dmondrian import (
     AMFClassifier,
+    AMFRegressor,
     MondrianDensity,
     MondrianFeatures,
 )
@@ -33,7 +34,11 @@ UNORDERED = MondrianDensity, MondrianFeatures  # have no weights, or cells of th
 
 
 @parametrize_with_checks(
-    [kind(clip=True) if kind is MondrianDensity else kind() for kind in ALGORITHMS.values()],
+    [
+        *(kind(clip=True) if kind is MondrianDensity else kind() for kind in ALGORITHMS.values()),
+        AMFClassifier(2, drift="follow"),
+        AMFRegressor(2, drift="follow"),
+    ],
     expected_failed_checks=lambda e: {} if isinstance(e, UNORDERED) else SHUFFLES_ROWS,
 )
 def test_scikit_learn_checks(estimator, check) -> None:

@@ -1,11 +1,21 @@
 """Arrays of nodes grow by copies, and keep what was written."""
 
 import mmap
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dmondrian.tree.memory import aligned, bytes_held, is_spacious, next_capacity, resized
+from dmondrian.tree.memory import (
+    aligned,
+    bytes_held,
+    is_spacious,
+    next_capacity,
+    release,
+    resized,
+)
+
+HUGE = 1 << 21  # bytes of a huge page
 
 
 def _filled(capacity: int) -> np.ndarray:
@@ -29,9 +39,11 @@ def test_arrays_are_zeros_that_begin_with_a_cache_line(capacity, used, width, dt
 @pytest.mark.parametrize(
     ("used", "capacity"), [(3, 7), (7, 7), (5000, 5001), (0, 4), (40_000, 60_000), (40_000, 9)]
 )
-def test_what_was_written_is_kept_and_zeros_follow(used, capacity):
+@pytest.mark.parametrize("is_filled_soon", [False, True])
+def test_what_was_written_is_kept_and_zeros_follow(used, capacity, is_filled_soon):
     array, used = _filled(max(used, 5)), min(used, capacity)
-    longer = resized(array, used, capacity)
+    soon = capacity if is_filled_soon else used
+    longer = resized(array, used, capacity, soon)
     assert longer.shape == (capacity, 16)
     assert np.array_equal(longer[:used], array[:used])
     assert not longer[used:].any()
@@ -53,12 +65,44 @@ def test_capacities_grow_by_a_share_of_themselves():
 def test_spare_capacity_of_large_arrays_takes_no_memory():
     large, small = aligned(10**6, 16, np.int32), aligned(100, 16, np.int32)
     assert bytes_held(large, 0) == 0
-    assert bytes_held(large, 1) == mmap.PAGESIZE
+    assert bytes_held(large, 1) == HUGE
     assert bytes_held(large, 10**6) == large.nbytes
+    middle = aligned(10**5, 16, np.int32)
+    assert bytes_held(middle, 1) == mmap.PAGESIZE
+    assert 0 <= bytes_held(middle, 10**5) - middle.nbytes < mmap.PAGESIZE
     assert bytes_held(small, 1) == small.nbytes
     assert not is_spacious(large, 1)
     assert is_spacious(small, 50)
     assert not is_spacious(small, 99)
+
+
+def _resident(array: np.ndarray) -> int:
+    """Return the bytes of the array's pages that are in memory, by the kernel's own account."""
+    first, found, is_ours = array.ctypes.data, 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        words = line.split()
+        if "-" in words[0] and not words[0].endswith(":"):
+            start, end = (int(word, 16) for word in words[0].split("-"))
+            is_ours = start < first + array.nbytes and end > first
+        elif words[0] == "Rss:" and is_ours:
+            found += 1024 * int(words[1])
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="Linux tells what is resident")
+@pytest.mark.parametrize("rows", [100_000, 400_000])  # one below, one above the size of all huge
+def test_released_memory_goes_back_and_what_was_written_stays(rows):
+    array, used = aligned(rows, 16, np.int32, rows), rows // 2 + 1
+    array[:] = 7
+    assert _resident(array) >= array.nbytes
+    array[used:] = 0
+    release(array, used)
+    assert (array[:used] == 7).all()
+    assert _resident(array) <= used * 64 + mmap.PAGESIZE
+    assert not array[used:].any()
+    array[used:] = 9  # it can be filled again
+    assert (array[used:] == 9).all()
+    release(aligned(10, 16, np.int32), 5)  # a small one has no pages of its own
 
 
 def test_an_array_that_the_system_has_no_memory_for():

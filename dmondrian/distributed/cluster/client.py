@@ -16,6 +16,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -317,7 +318,6 @@ def warm(parameters: ForestParameters, calibrate: bool = False, progressive: boo
     forest.update(X, y, None)
     forest.update(X, y, np.ones(2))
     forest.predict_sums(X)
-    forest.move_nodes()  # as large forests do
     forest.freeze()  # as forecasts of many rows do
     forest.predict_sums(X)
     forest.update(0.5 * X, y, None)  # re-encodes boxes whose columns were stored as bits
@@ -330,12 +330,13 @@ def warm(parameters: ForestParameters, calibrate: bool = False, progressive: boo
 
 def _warm_members(parameters: ForestParameters) -> None:
     """Do what :func:`warm` does, for a forest that follows the stream."""
-    forest = DriftForest(parameters, [0])
+    assert parameters.drift is not None  # asked for
+    delay = min(parameters.drift.delay, 64)  # a long block has no kernels of its own
+    forest = DriftForest(parameters.replace(drift=replace(parameters.drift, delay=delay)), [0])
     X = np.random.default_rng(0).random((100, parameters.n_features), dtype=np.float32)
     X[:, 1:] = X[:, 1:] > 0.5  # boxes whose columns are stored as bits, and later are not
     for w in (None, np.ones(len(X))):
-        for _ in range(1 + forest.delay // len(X)):  # a block becomes full
-            forest.update(forest.prepare(X), np.zeros(len(X)), w)
+        forest.update(forest.prepare(X), np.zeros(len(X)), w)
         X[:, 1:] *= 0.5
     forest.predict_proba(X)
     forest_from_state(*decode_forest(encode_forest(*forest.stored())))

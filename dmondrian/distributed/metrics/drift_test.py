@@ -27,8 +27,8 @@ FALSE_ALARMS = 0.01
 LEAST_PANES = 8
 """Panes of the shortest window."""
 
-FOLLOWING = {"amf-classifier": "", "amf-regressor": " (fitted on arrays)"}
-"""Algorithms that can follow a stream that drifts, and where."""
+FOLLOWING = ("amf-classifier", "amf-regressor")
+"""Algorithms that can follow a stream that drifts."""
 
 _LOSSES = {"classification": "log loss", "regression": "absolute error"}
 _RISE = 0.02  # least part by which the loss rises: what is less is not clearly worse
@@ -170,10 +170,9 @@ def drift_in_words(test: DriftTest, task: str) -> str:
 
 def drift_advice(algorithm: str | None, is_following: bool) -> str:
     """Return what to do about a drift, behind its description; "" if nothing can be done."""
-    if is_following or algorithm is None or algorithm not in FOLLOWING:
+    if is_following or algorithm not in FOLLOWING:
         return ""
-    where = FOLLOWING[algorithm]
-    return f'; a forest with drift="follow"{where} forgets what does not hold any more'
+    return '; a forest with drift="follow" forgets what does not hold any more'
 
 
 def _level_of(length: int, number: int) -> float:

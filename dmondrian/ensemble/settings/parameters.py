@@ -256,11 +256,6 @@ class ForestParameters(TreeSettings):
         return self.domain == "range" and not self.expected_extension
 
     @property
-    def reorders_nodes(self) -> bool:
-        """Whether nodes may change places in memory: nothing refers to them by their places."""
-        return self.system.reorders_nodes
-
-    @property
     def n_outputs(self) -> int:
         """Numbers of a prediction: classes, or values of a cell."""
         return self.system.n_outputs(self)

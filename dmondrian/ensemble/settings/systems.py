@@ -98,7 +98,6 @@ class System:
     minimises_loss = False
     learns_jointly = False
     has_fringe = False
-    reorders_nodes = True
 
     @property
     def aggregates_prunings(self) -> bool:
@@ -302,7 +301,6 @@ class Generalized(System):
     horizon: float | None = None
 
     minimises_loss = True
-    reorders_nodes = False
 
     def lifetime_at(self, total_weight: float) -> float:
         """Return the lifetime that held-out rows chose, else that after rows of a weight."""
@@ -357,7 +355,6 @@ class Kernel(System):
 
     aggregation = "mean"
     learns_jointly = True
-    reorders_nodes = False
 
     def n_outputs(self, trees: TreeSettings) -> int:
         """Return the values of a cell."""
@@ -403,7 +400,6 @@ class Online(System):
 
     has_boxes = False
     has_fringe = True
-    reorders_nodes = False
 
     def n_stats(self, trees: TreeSettings) -> int:
         """Return the statistics of a node, in doubles."""

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from distributed import Client
 
-from dmondrian import AMFClassifier, load
+from dmondrian import AMFClassifier, AMFRegressor, load
 from dmondrian.checkpoint import Manifest, Run
 from dmondrian.checkpoint.merging import merge
 from dmondrian.distributed import TrainedRun, evaluate, grow, predict_proba, score, train
@@ -228,6 +228,29 @@ def test_a_run_without_metrics_has_a_guard_all_the_same(run: TrainedRun, fit: Fi
     other = fit(estimator=following(delay=delay_of(run)), progressive=False)
     assert other.metrics == {}
     assert state_of(other.to_local()) == state_of(run.to_local())
+
+
+@pytest.mark.parametrize("delay", DELAYS)
+def test_numbers_are_followed_with_their_deviation(
+    fit: Fit, adult: Path, client: Client, tmp_path: Path, delay: int
+) -> None:
+    settings: dict[str, Any] = {"drift": "follow", "delay": delay, "random_state": 7}
+    run = fit(estimator=AMFRegressor(3, **settings), target="age", checkpoint_every="700 rows")
+    X, y = rows_of(run)
+    one = AMFRegressor(3, **settings).partial_fit(X[:3003], y[:3003])
+    shared = run.to_local()
+    assert state_of(shared) == state_of(one.partial_fit(X[3003:], y[3003:]))
+    forest = DriftForest(shared.forest_.parameters, range(3))
+    errors = (forest.forecast_and_learn(X.to_numpy(), y)[:, 0] - y)[1:]  # the first has no forecast
+    assert run.metrics["rmse"] == pytest.approx((errors @ errors / ROWS) ** 0.5, rel=1e-9)
+    assert score(run.run_url, adult, tmp_path / "out", client=client)["rows"] == ROWS
+    told, (mean, std) = table_of(tmp_path / "out"), shared.predict(X, return_std=True)
+    assert told.column_names == ["prediction", "std", "distance"]
+    np.testing.assert_array_equal(told["prediction"].to_numpy(), mean)
+    np.testing.assert_array_equal(told["std"].to_numpy(), std)
+    measured = evaluate(run.run_url, adult, client=client)
+    assert measured["mae"] == pytest.approx(np.abs(mean - y).mean(), rel=1e-9)
+    assert 0.85 < measured["coverage_90"] < 0.99
 
 
 def test_more_trees_and_other_runs_are_refused_with_what_to_do(
