@@ -111,4 +111,5 @@ class StreamFollowing(BaseForest):
                 raise AttributeError(
                     f'{type(self).__name__} has age_weights_ once it is fitted with drift="follow"'
                 )
+            forest.store.check_whole()
             return forest.age_shares()

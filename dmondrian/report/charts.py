@@ -63,7 +63,9 @@ def line_chart(
     places : sequence of (float, str)
         Places on the horizontal axis to mark, and what they are.
     """
-    drawn = [line._replace(points=_finite(line)) for line in lines]
+    kept = [(line, _finite(line)) for line in lines]
+    lines = [line for line, points in kept if points]
+    drawn = [line._replace(points=points) for line, points in kept if points]
     values = [point for line in drawn for point in line.points]
     bands = [end for line in lines for pair in line.band for end in pair if math.isfinite(end)]
     if not values:

@@ -80,7 +80,7 @@ ASKS: dict[str, Answer] = {
     **{
         name: lambda f, name=name: getattr(f, name)  # type: ignore[misc]  # bound here
         for name in (
-            "alpha_", "calibration_exponent_", "charge_opening_", "empty_mass_",
+            "age_weights_", "alpha_", "calibration_exponent_", "charge_opening_", "empty_mass_",
             "feature_importances_", "feature_scales_", "feature_units_", "lifetime_",
             "lifetime_path_", "lifetimes_", "n_clipped_", "n_columns_", "normalization_error_",
             "variance_factor_",
@@ -135,6 +135,12 @@ AMF: dict[str, Any] = {**SMALL, "warmup_rows": 32, "feature_scales": None}
 CASES: dict[str, tuple[Any, np.ndarray, list[str]]] = {
     "amf-classifier": (AMFClassifier(**AMF, calibrate=True), LABELS, ["shap", "onnx"]),
     "amf-classifier, rows alone": (AMFClassifier(**SMALL, alpha=0.5), LABELS, []),
+    "amf-classifier, following": (AMFClassifier(**SMALL, drift="follow"), LABELS, []),
+    "amf-regressor, following": (
+        AMFRegressor(**SMALL, drift="follow", delay=5),
+        TARGETS,
+        ["return_std"],
+    ),
     "amf-regressor": (AMFRegressor(**AMF, calibrate=True), TARGETS, ["return_std"]),
     "mondrian-classifier": (MondrianForestClassifier(**SMALL), LABELS, ["cells"]),
     "mondrian-regressor": (MondrianForestRegressor(**CUBE), TARGETS, ["return_std"]),

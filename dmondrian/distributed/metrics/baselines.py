@@ -18,7 +18,8 @@ Of numbers the first is ``mean``, the mean label of the rows before; the others 
 
 Frequencies, means and shares of repeats are of all rows before, known or not: they do not look
 worse for a delay. Rows of weight 0 are scored and not remembered. A row before the first of
-positive weight is forecast as the forest does: all classes alike, or its own number.
+positive weight is forecast as the forest does: all classes alike, or its own number. Later rows for
+which no label is known yet are forecast by the frequencies, or as the first label.
 
 Relies on NumPy alone. Promises that neither the cuts between calls nor JSON between them change a
 bit.
@@ -124,7 +125,8 @@ class Baselines:
         self.weight, self.mean[1] = float(weights[-1]), float(sums[-1])
         found = []
         for forecast in (self.mean[0] + share, *labels):
-            error = np.where(is_first | np.isnan(forecast), 0.0, forecast - y)
+            known = np.where(np.isnan(forecast), self.mean[0], forecast)
+            error = np.where(is_first, 0.0, known - y)
             found.append((error * error, np.abs(error)))
         return found
 

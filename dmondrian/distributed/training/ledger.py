@@ -229,15 +229,36 @@ class Ledger:
         """Return regression forecasts with the first weighted row of the stream set to its label.
 
         An empty forest predicts 0, whose error may exceed all later ones, so the first row counts
-        as a row without error; so do the other rows of its mini-batch.
+        as a row without error; so do the other rows of its mini-batch. Rows that follow it within
+        the first ``delay`` of a forest that follows the stream are forecast with that label.
         """
         totals = self.progressive
         assert totals is not None  # checked by the caller
-        if totals.task != "regression" or totals.start > 0 or totals.weight > 0.0:
+        if totals.task != "regression" or totals.start > 0:
+            return mean
+        if self.guard is not None:
+            mean = self._with_first_label(mean, y, weight, self.guard.position)
+        if totals.weight > 0.0:
             return mean
         known = np.flatnonzero(np.ones(len(y)) if weight is None else weight)
         stop = int(known[0]) + 1 if len(known) and totals.kind != BATCHES else len(y)
         return np.concatenate([y[:stop, None], mean[stop:]])
+
+    def _with_first_label(
+        self, mean: np.ndarray, y: np.ndarray, weight: np.ndarray | None, position: int
+    ) -> np.ndarray:
+        """Return forecasts with those of the first ``delay`` weighted rows set to the first label.
+
+        ``position`` is how many weighted rows there were, these included.
+        """
+        drift, stream = self._parameters.drift, self.progressive and self.progressive.stream
+        kept = np.ones(len(y), np.bool_) if weight is None else weight > 0.0
+        before = position - int(np.count_nonzero(kept))
+        if drift is None or stream is None or before >= drift.delay or not position:
+            return mean
+        label = stream.baselines.mean[0] if before else y[np.argmax(kept)]
+        is_early = before + np.cumsum(kept) <= drift.delay
+        return np.where(is_early[:, None], label, mean)
 
     def _calibrated(self, mean: np.ndarray, y: np.ndarray, drawn: Sampled | None) -> np.ndarray:
         """Return a block's forecasts, each calibrated by the rows before it."""
