@@ -54,13 +54,15 @@ def slow_number_terms(y: list[float], w: list[float], turns: list[bool], has_del
     total = weight = 0.0
     newest: float | None = None
     known: float | None = None
+    first = next((label for label, own in zip(y, w, strict=True) if own > 0.0), 0.0)
     told = []
     for label, own, is_turn in zip(y, w, turns, strict=True):
         if is_turn:
             known = newest
         mean = total / weight if weight else label
         forecasts = [mean, newest, known][: 3 if has_delay else 2]
-        errors = [0.0 if f is None or not weight else f - label for f in forecasts]
+        forecasts = [first if f is None else f for f in forecasts]
+        errors = [f - label if weight else 0.0 for f in forecasts]
         told.append([(error * error, abs(error)) for error in errors])
         total, weight = total + own * label, weight + own
         if own > 0.0:
