@@ -20,7 +20,7 @@ from dmondrian.drift.guard import Guard, added
 from dmondrian.drift.members import Members
 from dmondrian.ensemble.settings.drift_settings import LARGEST_DELAY, DriftSettings
 from dmondrian.ensemble.settings.parameters import ForestParameters
-from dmondrian.errors import CorruptError, DMondrianError, ParameterError
+from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.export.plain_trees import plain_trees
 from dmondrian.forest.forest import Forest
 from dmondrian.tree import nodes
@@ -279,8 +279,6 @@ def test_what_needs_sums_over_trees_is_refused_with_the_reason() -> None:
         plain_trees(model)
     with pytest.raises(ParameterError, match="sum"):
         model.forest_.predict_sums(X)
-    with pytest.raises(DMondrianError, match="cluster"):
-        model._check_run()
 
 
 def test_parameters_that_were_set_since_do_not_change_the_forest() -> None:

@@ -352,6 +352,8 @@ def test_evaluation_is_scikit_learn_s(
     assert sum(b["share"] * b["confidence"] for b in bins) == pytest.approx(
         np.maximum(share, 1.0 - share).mean()
     )
+    assert found.pop("delay") == 3000
+    assert found.pop("forecast").startswith("all forecast by the model as it is")
     assert found == {
         "rows": 3000,
         "ece": pytest.approx(sum(gaps)),
