@@ -121,7 +121,7 @@ GIVEN = [
     MondrianForestRegressor(lifetime=None),
     MondrianForestRegressor(lifetime=PowerLifetime(2.0, 0.2)),
     OnlineRandomForestClassifier(max_fringe=None),
-    MondrianKernelRegressor(lifetime="validation", max_lifetime=8.0),
+    MondrianKernelRegressor(lifetime=4.0, solver="sgd"),
     GeneralizedMondrianForestRegressor(loss="quantile", quantile=[0.1, 0.9]),
     *(kind() for kind in ALGORITHMS.values()),
 ]

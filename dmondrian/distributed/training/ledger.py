@@ -251,7 +251,8 @@ class Ledger:
 
         ``position`` is how many weighted rows there were, these included.
         """
-        drift, stream = self._parameters.drift, self.progressive and self.progressive.stream
+        drift = self._parameters.drift
+        stream = None if self.progressive is None else self.progressive.stream
         kept = np.ones(len(y), np.bool_) if weight is None else weight > 0.0
         before = position - int(np.count_nonzero(kept))
         if drift is None or stream is None or before >= drift.delay or not position:
