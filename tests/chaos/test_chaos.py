@@ -49,9 +49,15 @@ def place(request: pytest.FixtureRequest, adult: Path) -> Iterator[Place]:
         yield found
 
 
+def folder_of(place: Place) -> str:
+    """Return the folder of a forest's runs: all servers of a process have the same buckets."""
+    (name,) = (name for name, forest in FORESTS.items() if forest is place.options["forest"])
+    return name.replace(" ", "-")
+
+
 @pytest.fixture(scope="module")
 def calm(place: Place) -> Outcome:
-    outcome = place.run("calm", [])
+    outcome = place.run(f"{folder_of(place)}/calm", [])
     assert complaints(outcome, outcome, INTERVAL) == []
     assert outcome.losses == []
     return outcome
@@ -62,6 +68,6 @@ def test_chaos_changes_no_byte_and_replays_lost_shards_alone(
     place: Place, calm: Outcome, seed: int
 ) -> None:
     faults = schedule.draw(seed)
-    outcome = place.run(f"seed-{seed}", faults)
+    outcome = place.run(f"{folder_of(place)}/seed-{seed}", faults)
     assert outcome.struck
     assert complaints(outcome, calm, INTERVAL) == []
