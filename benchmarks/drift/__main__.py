@@ -36,10 +36,11 @@ from benchmarks.drift.learners import (
     why_not,
 )
 from benchmarks.drift.page import PAGE
+from benchmarks.drift.picture import draw
 from benchmarks.drift.streams import ARRIVALS, STREAMS, Arrival, Rows, load
 from benchmarks.pages import publish
 from benchmarks.peers.runner import PeerFailedError, started
-from benchmarks.records import RESULTS, Records
+from benchmarks.records import REPORTS, RESULTS, Records
 
 # Feature scales are chosen when 4,096 rows have been learned: what compiles then is not timed.
 WARM_ROWS = 4200
@@ -175,6 +176,7 @@ def main() -> None:
     if (least := min([1, *args.delays, *args.blocks])) < 1:
         parser.error(f"labels are known 1 row later or more, not {least}: a row is forecast first")
     failed = run(args)
+    draw(REPORTS if args.out.parent == RESULTS else args.out.parent, args.max_rows)
     publish("drift", Records(args.out, PAGE.identity))
     if failed:
         sys.exit(f"failed: {'; '.join(failed)}")

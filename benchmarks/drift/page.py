@@ -11,6 +11,7 @@ from typing import Any
 
 from benchmarks.drift.blocks import BLOCK, FLOOR, Difference, difference
 from benchmarks.drift.learners import BASELINE, LEARNERS, OWN, PEER
+from benchmarks.drift.picture import NAME
 from benchmarks.drift.streams import ARRIVALS, STREAMS, Arrival
 from benchmarks.pages import Page
 from benchmarks.peers.build import RECIPES
@@ -298,4 +299,5 @@ PAGE = Page(
     " are late?",
     identity=("stream", "learner", "delay", "in_blocks", "rows", MACHINE),
     body=body,
+    pictures=(NAME,),
 )

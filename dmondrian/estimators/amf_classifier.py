@@ -84,7 +84,7 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
         that disagree is less sure than it should be. See Notes.
     drift : {"follow"} or None, default=None
         None never forgets. "follow" surrounds each tree with trees of all ages, mixed by what
-        they forecast of late; see Notes. It takes nine to thirteen times as long, and settings
+        they forecast of late; see Notes. It takes several times as long, and settings
         that are "auto" are not chosen from the first rows: ``alpha`` is 0.5 / K, columns have no
         scales but those that young trees find for themselves, and no units.
     delay : int, default=1
