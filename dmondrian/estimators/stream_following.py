@@ -19,6 +19,7 @@ from dmondrian.errors import ParameterError
 from dmondrian.estimators._sklearn_private import Interval, StrOptions
 from dmondrian.estimators.base import BaseForest
 from dmondrian.estimators.memory_check import check_memory
+from dmondrian.estimators.one_state import in_one_state
 
 if TYPE_CHECKING:
     from dmondrian.forest.forest import Forest
@@ -98,6 +99,7 @@ class StreamFollowing(BaseForest):
             rows = self._check_rows(X)
             return forest.predict_mixture(rows, self._n_threads(len(rows)))
 
+    @in_one_state
     def _mean_prediction(self, X: Any) -> np.ndarray:
         found = self._following_outputs(X)
         return super()._mean_prediction(X) if found is None else found
