@@ -34,6 +34,7 @@ class AMFRegressor(StreamFollowing, ForestRegressor):
 
     Shifting or scaling the target changes nothing, unless ``target_range`` or
     ``empty_cell="prior"`` fixes its location: the learning rate is in units of the labels seen.
+    ``drift="follow"`` is an exception where errors are as small as rounding, see Notes.
 
     Parameters
     ----------
@@ -88,10 +89,12 @@ class AMFRegressor(StreamFollowing, ForestRegressor):
     (:mod:`dmondrian.drift.task` has the whole). A member forecasts a mean of its trees' means, by
     weights that are multiplied by exponentials of the slope of the loss, at three rates; the
     forest is a mean of members by kind and of the trees that never forget. All losses are in units
-    of the errors made of late, so that shifting or scaling the target changes nothing. A forecast
-    never lies outside of those of the trees, and a label that is far off moves weights by a bounded
-    step; but trees that learned it, and the unit in which members are added up, 2^-72 of the
-    standard deviation of all labels, keep it.
+    of the errors made of late, so that the scale of the target does not matter; where errors are
+    as small as what rounding leaves of labels far from 0, it does, and weights then stay as they
+    are or move by rounding: take an offset off such a target. A forecast never lies outside of
+    those of the trees, and a label that is far off moves weights by a bounded step; but trees that
+    learned it, and the unit in which members are added up, 2^-72 of the standard deviation of all
+    labels, keep it.
 
     With ``drift="follow"`` the standard deviation that ``predict(X, return_std=True)`` returns is
     that of a label drawn from the same mixture of trees, prunings and the late labels of their
