@@ -8,8 +8,9 @@ the mean of the experts by weights v_e, multiplied by exp(-rate (y - q_e)^2 / V)
 spread anew (Herbster, Warmuth, 1998).
 
 V is the mean squared error of the mixture over the last rows or so, this one included, each at most
-32 times what V was: labels that are shifted or scaled shift and scale forecasts and change no
-weight, and no label, however far off, takes more than a bounded step. What has no more weight than
+32 times what V was: labels that are scaled scale forecasts and change no weight, nor do labels that
+are shifted, unless errors are as small as rounding; and no label, however far off, takes more than
+a bounded step. What has no more weight than
 sharing keeps up is left out of mixtures: an input may be far off, and part of that far too much. A
 row of which all inputs forecast the same teaches nothing.
 

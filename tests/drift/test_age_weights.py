@@ -10,6 +10,7 @@ from dmondrian.drift.age_weights import cut_at_marks, exponents_of, shares_of_ag
 from dmondrian.drift.drift_forest import DriftForest
 from dmondrian.drift.member import KINDS, Ages
 from dmondrian.drift.mixer import Expert, Mixer
+from dmondrian.errors import ParameterError
 from tests.drift.streams import switching
 from tests.drift.test_drift_forest import forest_of
 
@@ -52,10 +53,10 @@ def test_shares_are_sums_over_all_ways_through_the_mixtures(n: int, delay: int) 
     X, y = switching(n)
     forest = forest_of(n_members=6, delay=delay)
     forest.forecast_and_learn(X, y.astype(float))
-    told = forest.age_shares()
-    np.testing.assert_allclose(told, slow_shares(forest), rtol=1e-12)
-    assert told.sum() == pytest.approx(1.0)
-    assert (told >= 0.0).all()
+    result = forest.age_shares()
+    np.testing.assert_allclose(result, slow_shares(forest), rtol=1e-12)
+    assert result.sum() == pytest.approx(1.0)
+    assert (result >= 0.0).all()
 
 
 def test_a_mixture_of_one_age_has_that_age_alone() -> None:
@@ -123,11 +124,11 @@ def test_forests_of_numbers_have_ages_too() -> None:
     draw = np.random.default_rng(0)
     X = draw.random((900, 3)).astype(np.float32)
     forest = AMFRegressor(n_estimators=3, drift="follow", random_state=0).fit(X, X[:, 0])
-    told = forest.age_weights_
-    assert told.sum() == pytest.approx(1.0)
-    assert (told >= 0.0).all()
-    assert told[1:6].sum() > 0.0  # of 32 to 1,024 rows
-    assert not told[6:].any()  # there are no older ones
+    result = forest.age_weights_
+    assert result.sum() == pytest.approx(1.0)
+    assert (result >= 0.0).all()
+    assert result[1:6].sum() > 0.0  # of 32 to 1,024 rows
+    assert not result[6:].any()  # there are no older ones
 
 
 def test_forests_that_do_not_follow_have_no_ages() -> None:
@@ -135,4 +136,12 @@ def test_forests_that_do_not_follow_have_no_ages() -> None:
     assert not hasattr(forest, "age_weights_")
     forest.fit([[0.0], [1.0]], [0, 1])
     with pytest.raises(AttributeError, match='drift="follow"'):
+        _ = forest.age_weights_
+
+
+def test_a_forest_whose_learning_was_interrupted_has_no_ages() -> None:
+    forest = AMFClassifier(n_estimators=1, random_state=0, drift="follow")
+    forest.fit([[0.0], [1.0]], [0, 1])
+    forest.forest_.store.is_torn = True
+    with pytest.raises(ParameterError, match="learning was interrupted"):
         _ = forest.age_weights_

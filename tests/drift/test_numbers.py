@@ -57,21 +57,21 @@ def test_neither_cuts_nor_threads_change_a_byte(delay: int) -> None:
     X, y = numbers(450)
     w = np.random.default_rng(1).choice([0.0, 0.5, 1.0, 3.0], 450)
     whole, parts = forest_of(delay=delay), forest_of(delay=delay)
-    told = whole.forecast_and_learn(X, y, w)
+    result = whole.forecast_and_learn(X, y, w)
     found = [parts.forecast_and_learn(X[a:b], y[a:b], w[a:b], n_threads=2) for a, b in CUTS]
-    np.testing.assert_array_equal(np.concatenate(found), told)
+    np.testing.assert_array_equal(np.concatenate(found), result)
     assert pickle.dumps(parts.state()) == pickle.dumps(whole.state())
 
 
 @pytest.mark.parametrize("delay", [1, 40])
 def test_members_in_shards_and_a_guard_are_the_forest(delay: int) -> None:
     X, y = numbers(200)
-    whole, told = learned(X, y, delay=delay)
+    whole, result = learned(X, y, delay=delay)
     shards = [Members(whole.parameters, some) for some in ([0, 3], [1], [2, 4])]
     guard = Guard(whole.parameters, range(5))
     shares = added([shard.share_and_learn(X, y) for shard in shards])
     found = guard.mix_and_step(shares, y, np.empty(0))
-    np.testing.assert_array_equal(found, told)
+    np.testing.assert_array_equal(found, result)
     joined = DriftForest.of(Members.join(shards), json.loads(json.dumps(guard.to_json())))
     np.testing.assert_array_equal(joined.predict_mixture(X), whole.predict_mixture(X))
     assert pickle.dumps(joined.state()) == pickle.dumps(whole.state())
@@ -79,64 +79,66 @@ def test_members_in_shards_and_a_guard_are_the_forest(delay: int) -> None:
 
 def test_a_forecast_is_what_the_forest_predicts_before_it_learns_the_row() -> None:
     X, y = numbers(100)
-    _, told = learned(X, y)
-    assert told[0].tolist() == [0.0, 0.0]  # of what no label is known
+    _, result = learned(X, y)
+    assert result[0].tolist() == [0.0, 0.0]  # of what no label is known
     again = forest_of()
     again.update(X[:1], y[:1])
     for t in range(1, 100):
-        np.testing.assert_array_equal(again.predict_mixture(X[t : t + 1]), told[t : t + 1])
+        np.testing.assert_array_equal(again.predict_mixture(X[t : t + 1]), result[t : t + 1])
         again.update(X[t : t + 1], y[t : t + 1])
 
 
 @pytest.mark.parametrize("delay", [1, 40])
 def test_forecasts_know_no_label_of_their_block_or_later(delay: int) -> None:
     X, y = numbers(400)
-    _, told = learned(X, y, delay=delay)
+    _, result = learned(X, y, delay=delay)
     start = 200
     _, other = learned(X, np.where(np.arange(400) < start, y, 50.0 - y), delay=delay)
-    np.testing.assert_array_equal(other[: start + delay], told[: start + delay])
-    assert not np.array_equal(other[start + delay :], told[start + delay :])
+    np.testing.assert_array_equal(other[: start + delay], result[: start + delay])
+    assert not np.array_equal(other[start + delay :], result[start + delay :])
     later = X.copy()
     later[start + 1 :] = 1 - X[start + 1 :]
-    np.testing.assert_array_equal(learned(later, y, delay=delay)[1][: start + 1], told[: start + 1])
+    np.testing.assert_array_equal(
+        learned(later, y, delay=delay)[1][: start + 1], result[: start + 1]
+    )
 
 
 def test_shifting_and_scaling_labels_does_so_to_forecasts() -> None:
     X, y = numbers(300)
     y = np.round(y * 1024) / 1024  # then a shift is exact
-    _, told = learned(X, y)
+    _, result = learned(X, y)
     _, other = learned(X, 4.0 * (y + 512.0))
-    np.testing.assert_allclose(other[1:, 0], 4.0 * (told[1:, 0] + 512.0), rtol=1e-9)
-    np.testing.assert_allclose(other[1:, 1], 16.0 * told[1:, 1], rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(other[1:, 0], 4.0 * (result[1:, 0] + 512.0), rtol=1e-9)
+    np.testing.assert_allclose(other[1:, 1], 16.0 * result[1:, 1], rtol=1e-6, atol=1e-9)
 
 
 def test_it_follows_a_change_and_knows_how_sure_it_is() -> None:
     X, y = numbers(3000)
-    _, told = learned(X, y, n_members=10)
+    _, result = learned(X, y, n_members=10)
     late = np.arange(2300, 3000)
     plain = AMFRegressor(10, random_state=0, feature_scales=None).fit(X[:2300], y[:2300])
-    error = y[late] - told[late, 0]
+    error = y[late] - result[late, 0]
     assert 3.0 * np.mean(error**2) < np.mean((y[late] - plain.predict(X[late])) ** 2)
-    within = np.abs(error) < 1.96 * np.sqrt(told[late, 1])
+    within = np.abs(error) < 1.96 * np.sqrt(result[late, 1])
     assert 0.9 < within.mean() < 0.985
 
 
 def test_permuted_labels_cost_little_more_than_their_variance() -> None:
     X, _ = numbers(2000)
     y = np.random.default_rng(4).normal(size=2000)
-    _, told = learned(X, y)
-    assert 0.97 < np.mean((y - told[:, 0])[100:] ** 2) / y[100:].var() < 1.1
+    _, result = learned(X, y)
+    assert 0.97 < np.mean((y - result[:, 0])[100:] ** 2) / y[100:].var() < 1.1
 
 
 @pytest.mark.parametrize("position", [0, 1, 33, 100, 256])
 def test_a_stored_forest_goes_on_from_any_position(position: int) -> None:
     X, y = numbers(330)
-    whole, told = learned(X, y)
+    whole, result = learned(X, y)
     part = forest_of()
     part.update(X[:position], y[:position])
     again: Any = forest_from_state(*decode_forest(encode_forest(*part.stored())))
     rest = again.forecast_and_learn(X[position:], y[position:])
-    np.testing.assert_array_equal(rest, told[position:])
+    np.testing.assert_array_equal(rest, result[position:])
     assert pickle.dumps(again.state()) == pickle.dumps(whole.state())
 
 
@@ -214,10 +216,10 @@ def test_labels_of_any_size(size: float) -> None:
 
 def test_a_label_far_off_is_got_over() -> None:
     X, y = numbers(1200)
-    _, told = learned(X, y)
+    _, result = learned(X, y)
     y[600] = 1e12
     _, other = learned(X, y)
-    error, usual = (np.median(np.abs(y - each[:, 0])[900:]) for each in (other, told))
+    error, usual = (np.median(np.abs(y - each[:, 0])[900:]) for each in (other, result))
     assert error < 2.0 * usual
 
 
@@ -285,8 +287,8 @@ def test_parameters_that_were_set_since_do_not_change_the_forest() -> None:
     X, y = numbers(80)
     for before, since in (("follow", None), (None, "follow")):
         model = AMFRegressor(2, drift=before, random_state=0).fit(X, y)
-        told = model.predict(X, return_std=True)[1]
+        result = model.predict(X, return_std=True)[1]
         model.set_params(drift=since)
-        np.testing.assert_array_equal(model.predict(X, return_std=True)[1], told)
+        np.testing.assert_array_equal(model.predict(X, return_std=True)[1], result)
         with pytest.raises(ParameterError, match="parameters changed"):
             model.partial_fit(X, y)

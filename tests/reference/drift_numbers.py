@@ -197,11 +197,11 @@ class Linear:
         self.square, self.n, self.factor, self.is_scaled = 0.0, 0.0, 1.0, False
 
     def _mixed(self, inputs: list[list[float]]) -> tuple[list[list[float]], list[float]]:
-        told = [
+        result = [
             self._without_the_least(weights, [inputs[g] for g in takes], INPUT_SHARE)
             for weights, takes in zip(self.weights, self.takes, strict=True)
         ]
-        return told, self._without_the_least(self.outer, told, SHARE)
+        return result, self._without_the_least(self.outer, result, SHARE)
 
     def _without_the_least(
         self, weights: list[float], laws: list[list[float]], share: float
@@ -223,7 +223,7 @@ class Linear:
         means = [law[0] for law in inputs]
         if max(means) - min(means) <= 2.0**-40 * max(abs(min(means)), abs(max(means))):
             return
-        told, (mean, variance) = self._mixed(inputs)
+        result, (mean, variance) = self._mixed(inputs)
         self.n = min(self.n + size, ROWS)
         square = (y - mean) ** 2
         if self.n > 8.0 and self.square > 0.0:
@@ -234,7 +234,7 @@ class Linear:
             self.factor += size / (self.n + 8.0) * (found - self.factor)
         if self.square == 0.0:
             return
-        losses = [(y - law[0]) ** 2 / self.square for law in told]
+        losses = [(y - law[0]) ** 2 / self.square for law in result]
         moved = [
             v * math.exp(-size * min(OUTER_RATE * (loss - min(losses)), MOST))
             for v, loss in zip(self.outer, losses, strict=True)
@@ -244,8 +244,8 @@ class Linear:
         for e, takes in enumerate(self.takes):
             if self.rates[e] == 0.0:
                 continue
-            slope = 2.0 * self.rates[e] * size * (y - told[e][0]) / self.square
-            gains = [slope * (means[g] - told[e][0]) for g in takes]
+            slope = 2.0 * self.rates[e] * size * (y - result[e][0]) / self.square
+            gains = [slope * (means[g] - result[e][0]) for g in takes]
             moved = [
                 w * math.exp(max(gain - max(gains), -MOST))
                 for w, gain in zip(self.weights[e], gains, strict=True)
@@ -274,26 +274,26 @@ class NumberMember(ReferenceMember):
 
     def inputs(self, x: Sequence[np.float32], y: float) -> list[list[float]]:
         """Return all forecasts; take credits and errors."""
-        told = [[0.0, 0.0]]
+        result = [[0.0, 0.0]]
         if self.permanent.root is not None:
             shares, path = way(self.permanent, x)
-            told = [mixture_of_laws(shares, laws_of(path))]
+            result = [mixture_of_laws(shares, laws_of(path))]
         for k in range(self.first, self.last + 1):
             tree = self.in_octave(k)
             if tree is None:
-                told.append(told[0])
+                result.append(result[0])
                 continue
             shares, path = way(tree, tree.scaled(x))
             last, laws = len(shares) - 1, laws_of(path)
             kept = [i for i, s in enumerate(shares) if i == last or s >= LEAST_SHARE]
-            told.append(mixture_of_laws([shares[i] for i in kept], [laws[i] for i in kept]))
+            result.append(mixture_of_laws([shares[i] for i in kept], [laws[i] for i in kept]))
             if POWERS[self.number % 4]:
                 worth = [node.memory.worth(y) for node in path]
                 for i in range(last):
                     beyond = sum(shares[i + 1 :])
                     tree.since[:, path[i].feature] += beyond * (worth[i + 1] - worth[i]), beyond
-            tree.note_forecast(told[-1][0], y)
-        return told
+            tree.note_forecast(result[-1][0], y)
+        return result
 
 
 class ReferenceNumberForest:
@@ -312,11 +312,11 @@ class ReferenceNumberForest:
         self, x: Sequence[np.float32], y: float, weight: float = 1.0
     ) -> list[float]:
         both = [member.forecast_and_learn(x, y, weight) for member in self.members]
-        permanent, told = ([list(one) for one in part] for part in zip(*both, strict=True))
-        k = min(len(told), 4)
+        permanent, result = ([list(one) for one in part] for part in zip(*both, strict=True))
+        k = min(len(result), 4)
         inputs = [
             mixture_of_laws([1.0 / len(group)] * len(group), group)
-            for group in (*(told[i::4] for i in range(k)), permanent, told)
+            for group in (*(result[i::4] for i in range(k)), permanent, result)
         ]
         mixed = self.guard.mix(inputs)
         self.guard.learn(inputs, y, weight)

@@ -25,14 +25,14 @@ def test_forecasts_and_trees_are_those_of_the_reference(weighted: bool) -> None:
         drift=DriftSettings(5, 7),
     )  # fmt: skip
     forest = DriftForest(parameters, range(5))
-    told = forest.forecast_and_learn(X, y, w)
+    result = forest.forecast_and_learn(X, y, w)
     reference = ReferenceNumberForest(11, 5, 3, 5, 7)
     weights = np.ones(n) if w is None else w
     expected = [
         reference.forecast_and_learn(list(x), label, float(weight))
         for x, label, weight in zip(X, y.tolist(), weights, strict=True)
     ]
-    np.testing.assert_allclose(told, expected, rtol=1e-7, atol=1e-20)
+    np.testing.assert_allclose(result, expected, rtol=1e-7, atol=1e-20)
     for member, known in zip(forest.members, reference.members, strict=True):
         alive = {tree.birth: tree for tree in known.trees}
         assert sorted(alive) == sorted(b for b in member.births.tolist() if b >= 0)

@@ -211,3 +211,10 @@ def test_the_command(classified, tmp_path) -> None:
     call("report", classified.run_url, "-o", file)  # a report may be written again
     with pytest.raises(CheckpointError, match="There is no folder"):
         write_report(tmp_path / "nothing", file)
+
+
+def test_a_line_without_points_is_left_out_of_a_chart() -> None:
+    line = Line("right", [(0.0, 0.0), (1.0, 1.0)])
+    alone = line_chart([line], "how sure", percent, percent)
+    for empty in (Line("none", []), Line("not finite", [(0.5, float("nan"))])):
+        assert line_chart([empty, line], "how sure", percent, percent) == alone

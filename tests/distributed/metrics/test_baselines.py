@@ -22,7 +22,7 @@ def slow_class_terms(
     newest: int | None = None
     known: int | None = None
     repeats = {"last": [0.0, 0.0], "known": [0.0, 0.0]}
-    told = []
+    result = []
     for label, own, is_turn in zip(y, w, turns, strict=True):
         if is_turn:
             known = newest
@@ -39,14 +39,14 @@ def slow_class_terms(
             found.append((-math.log(one if k > 1 else 1.0), float(label == before)))
             repeats[name][0] += own
             repeats[name][1] += own * (label == before)
-        told.append(found)
+        result.append(found)
         counts[label] += own
         weight += own
         if counts[label] > counts[leader]:
             leader = label
         if own > 0.0:
             newest = label
-    return told
+    return result
 
 
 def slow_number_terms(y: list[float], w: list[float], turns: list[bool], has_delay: bool) -> Terms:
@@ -55,7 +55,7 @@ def slow_number_terms(y: list[float], w: list[float], turns: list[bool], has_del
     newest: float | None = None
     known: float | None = None
     first = next((label for label, own in zip(y, w, strict=True) if own > 0.0), 0.0)
-    told = []
+    result = []
     for label, own, is_turn in zip(y, w, turns, strict=True):
         if is_turn:
             known = newest
@@ -63,11 +63,11 @@ def slow_number_terms(y: list[float], w: list[float], turns: list[bool], has_del
         forecasts = [mean, newest, known][: 3 if has_delay else 2]
         forecasts = [first if f is None else f for f in forecasts]
         errors = [f - label if weight else 0.0 for f in forecasts]
-        told.append([(error * error, abs(error)) for error in errors])
+        result.append([(error * error, abs(error)) for error in errors])
         total, weight = total + own * label, weight + own
         if own > 0.0:
             newest = label
-    return told
+    return result
 
 
 def rows_of(task: str, n: int, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -97,8 +97,8 @@ def test_classes_are_forecast_as_defined_whatever_the_cuts(k: int, has_delay: bo
             made.take_json(stored)
         for f in range(2 + has_delay):
             for term in range(2):
-                told = np.concatenate([part[f][term] for part in parts])
-                np.testing.assert_allclose(told, [row[f][term] for row in wanted], rtol=1e-12)
+                result = np.concatenate([part[f][term] for part in parts])
+                np.testing.assert_allclose(result, [row[f][term] for row in wanted], rtol=1e-12)
 
 
 @pytest.mark.parametrize("has_delay", [False, True])
@@ -115,8 +115,8 @@ def test_numbers_are_forecast_as_defined_whatever_the_cuts(has_delay: bool) -> N
             made.take_json(stored)
         for f in range(2 + has_delay):
             for term in range(2):
-                told = np.concatenate([part[f][term] for part in parts])
-                np.testing.assert_allclose(told, [row[f][term] for row in wanted], atol=1e-7)
+                result = np.concatenate([part[f][term] for part in parts])
+                np.testing.assert_allclose(result, [row[f][term] for row in wanted], atol=1e-7)
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
@@ -125,10 +125,10 @@ def test_no_forecast_knows_a_label_of_its_own_row_or_a_later_one(task: str) -> N
     y, w, turns = rows_of(task, n, k)
     other = y.copy()
     other[200:] = y[200:][::-1]
-    told = [Baselines(task, True).terms(labels, w, k, turns) for labels in (y, other)]
+    result = [Baselines(task, True).terms(labels, w, k, turns) for labels in (y, other)]
     for f in range(3):
-        np.testing.assert_array_equal(told[0][f][0][:200], told[1][f][0][:200])
-    assert not np.array_equal(told[0][0][0][200:], told[1][0][0][200:])
+        np.testing.assert_array_equal(result[0][f][0][:200], result[1][f][0][:200])
+    assert not np.array_equal(result[0][0][0][200:], result[1][0][0][200:])
 
 
 def test_labels_that_always_repeat_are_known_and_those_that_never_do_are_not() -> None:

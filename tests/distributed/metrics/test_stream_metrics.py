@@ -55,8 +55,8 @@ def test_each_span_is_what_scikit_learn_says_of_its_rows(task: str, n: int) -> N
         "faded": metrics_of(task, mean, y, fading * w),
     }
     for span, wanted in spans.items():
-        told = {name: report[span][name] for name in wanted}
-        assert told == pytest.approx(wanted, rel=1e-8)
+        result = {name: report[span][name] for name in wanted}
+        assert result == pytest.approx(wanted, rel=1e-8)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -73,32 +73,32 @@ def test_baselines_are_scored_on_the_rows_they_stand_beside(task: str) -> None:
     for span in (report, report["window"], report["faded"]):
         assert list(span["baselines"])[1:] == ["last_label"]
     rows = slice(n - report["window"]["rows"], n)
-    told = report["window"]["baselines"]["last_label"]
+    result = report["window"]["baselines"]["last_label"]
     if task == "classification":
-        assert told["accuracy"] == pytest.approx(
+        assert result["accuracy"] == pytest.approx(
             sk.accuracy_score(y[rows], forecasts[rows], sample_weight=known[rows])
         )
         frequencies = report["baselines"]["class_frequencies"]["log_loss"]
         assert 1.09 < frequencies < 1.12  # three classes, drawn alike
     else:
         wanted = metrics_of(task, forecasts[rows, None], y[rows], known[rows])
-        assert told == pytest.approx(wanted, rel=1e-8)
+        assert result == pytest.approx(wanted, rel=1e-8)
         assert report["baselines"]["mean"]["r2"] == pytest.approx(0.0, abs=0.01)
 
 
 @pytest.mark.parametrize("delay", [1, 64, 1000])
 @pytest.mark.parametrize("task", TASKS)
 def test_neither_cuts_nor_json_between_them_change_a_bit(task: str, delay: int) -> None:
-    n, told = 6000, []
+    n, result = 6000, []
     mean, y, w = rows_of(task, n)
     for cuts in ([], [1, 2, 40, 4095, 4096, 4097, 5999], range(700, n, 700)):
         total = Progressive(task, delay=delay)
         for start, stop in itertools.pairwise([0, *cuts, n]):
             total.add(mean[start:stop], y[start:stop], w[start:stop])
             total = Progressive.from_json(json.loads(json.dumps(total.to_json())))
-        told.append(total.to_json())
-    assert told[0] == told[1] == told[2]
-    assert told[0]["stream"]["points"]
+        result.append(total.to_json())
+    assert result[0] == result[1] == result[2]
+    assert result[0]["stream"]["points"]
 
 
 @pytest.mark.parametrize("delay", [2, 64])
@@ -107,13 +107,13 @@ def test_a_label_by_delay_is_that_of_the_block_before(delay: int) -> None:
     y = np.random.default_rng(0).integers(0, 2, n).astype(float)
     total = Progressive("classification", delay=delay)
     total.add(np.full((n, 2), 0.5), y, None)
-    told = total.report()["baselines"]
+    result = total.report()["baselines"]
     known = np.repeat(y[delay - 1 :: delay][:-1], delay)
-    assert list(told) == ["class_frequencies", "last_label", "last_label_by_delay"]
+    assert list(result) == ["class_frequencies", "last_label", "last_label_by_delay"]
     hits = (known == y[delay:]).sum()  # the first block is forecast as classes alike: class 0
-    first = told["last_label_by_delay"]["accuracy"] * n - hits
+    first = result["last_label_by_delay"]["accuracy"] * n - hits
     assert 0 <= first <= delay
-    assert told["last_label"]["accuracy"] * n - (y[1:] == y[:-1]).sum() in (0, 1)
+    assert result["last_label"]["accuracy"] * n - (y[1:] == y[:-1]).sum() in (0, 1)
 
 
 def test_blocks_count_rows_of_weight_alone() -> None:
@@ -205,9 +205,9 @@ def test_where_rows_are_forecast_in_slices_or_batches_the_delay_is_theirs() -> N
     assert batches.delay_in_words == "delay up to 256 rows"
     y = np.arange(8.0)
     batches.add(y[:, None], y, None, turns=[0, 4])
-    told = batches.report()["baselines"]
-    assert told["last_label"]["mae"] == 7 / 8
-    assert told["last_label_by_delay"]["mae"] == (0 + 1 + 2 + 3 + 1 + 2 + 3 + 4) / 8
+    result = batches.report()["baselines"]
+    assert result["last_label"]["mae"] == 7 / 8
+    assert result["last_label_by_delay"]["mae"] == (0 + 1 + 2 + 3 + 1 + 2 + 3 + 4) / 8
     blocks = Progressive("classification", delay=64)
     assert blocks.in_words == "rows forecast 64 at a time, before any of their labels was known"
     old = Progressive.from_json({**batches.to_json(), "delay": None, "stream": None})

@@ -44,7 +44,7 @@ def test_sums_are_those_of_their_rows(n: int) -> None:
 def test_neither_cuts_nor_json_between_them_change_a_bit() -> None:
     n = 4000
     y, w, terms = rows_of(n)
-    told, yielded = [], []
+    result, yielded = [], []
     for cuts in ([], [1, PANE, PANE + 1, 1000, 3999], range(37, n, 37)):
         windows, stops = Windows(2), []
         for start, stop in itertools.pairwise([0, *cuts, n]):
@@ -54,9 +54,9 @@ def test_neither_cuts_nor_json_between_them_change_a_bit() -> None:
             stops += [start + place for place in found]
             stored, windows = json.loads(json.dumps(windows.to_json())), Windows(2)
             windows.take_json(stored)
-        told.append(windows.to_json())
+        result.append(windows.to_json())
         yielded.append(stops)
-    assert told[0] == told[1] == told[2]
+    assert result[0] == result[1] == result[2]
     assert yielded[0] == yielded[1] == yielded[2] == sorted({*range(PANE, n, PANE), 500, 2500})
 
 

@@ -32,16 +32,16 @@ def test_a_run_records_what_an_estimator_has_at_the_same_rows(client, tmp_path, 
     table = pa.table({f"x{j}": X[:, j].astype(float) for j in range(3)} | {"y": y})
     pq.write_table(table, tmp_path / "rows.parquet", row_group_size=300)
     forest = AMFClassifier(n_estimators=3, drift="follow", delay=delay, random_state=0)
-    told = []
+    result = []
     for n_shards, every in ((1, None), (3, "500 rows")):
         run = train(
             forest, tmp_path / "rows.parquet", target="y", run=tmp_path / f"run{n_shards}",
             client=client, n_shards=n_shards, checkpoint_every=every,
         )  # fmt: skip
-        told.append(run.metrics)
-    assert told[0] == told[1]
-    assert told[0]["delay"] == delay
-    ages = told[0]["ages"]
+        result.append(run.metrics)
+    assert result[0] == result[1]
+    assert result[0]["delay"] == delay
+    ages = result[0]["ages"]
     by_hand = AMFClassifier(n_estimators=3, drift="follow", delay=delay, random_state=0)
     marks = []
     for part, is_mark in cut_at_marks(0, N):

@@ -26,7 +26,7 @@ def test_a_drift_is_reported_once_and_advice_given(client, tmp_path, caplog) -> 
     y = np.where(np.arange(9000) < 4500, x[:, 0] > 0.5, x[:, 1] > 0.5)
     table = pa.table({"a": x[:, 0], "b": x[:, 1], "y": y})
     pq.write_table(table, tmp_path / "rows.parquet", row_group_size=1000)
-    told = []
+    result = []
     for name, every in (("whole", None), ("parts", "700 rows")):
         caplog.clear()
         with caplog.at_level(logging.WARNING):
@@ -35,9 +35,9 @@ def test_a_drift_is_reported_once_and_advice_given(client, tmp_path, caplog) -> 
                 target="y", run=tmp_path / name, client=client, checkpoint_every=every,
             )  # fmt: skip
         (warning,) = [r.message for r in caplog.records if "the stream drifts" in r.message]
-        told.append((run.metrics["drift"], warning))
-    assert told[0] == told[1]
-    drift, warning = told[0]
+        result.append((run.metrics["drift"], warning))
+    assert result[0] == result[1]
+    drift, warning = result[0]
     assert drift["found"] == 1
     (rise,) = drift["rises"]
     assert rise["before_stop"] <= 4500 < rise["stop"] <= 9000
@@ -73,7 +73,7 @@ def test_the_label_that_is_known_is_that_before_the_slice_or_batch(client, tmp_p
     for start, stop in zip(starts, [*starts[1:], n], strict=True):
         known[start:stop] = y[start - 1] if start else np.nan
     error = np.where(np.isnan(known), 0.0, known - y)
-    told = run.metrics["baselines"]
-    assert told["last_label_by_delay"]["mae"] == pytest.approx(np.abs(error).mean(), rel=1e-9)
-    assert told["last_label"]["mae"] == pytest.approx(np.abs(np.diff(y)).sum() / n, rel=1e-9)
+    result = run.metrics["baselines"]
+    assert result["last_label_by_delay"]["mae"] == pytest.approx(np.abs(error).mean(), rel=1e-9)
+    assert result["last_label"]["mae"] == pytest.approx(np.abs(np.diff(y)).sum() / n, rel=1e-9)
     assert f"delay up to {delay:,} rows" in call("describe", tmp_path / "run")[0]

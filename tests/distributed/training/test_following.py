@@ -79,11 +79,11 @@ def test_a_run_is_the_forest_of_one_process(run: TrainedRun) -> None:
 def test_metrics_are_those_of_every_forecast_of_the_guard(run: TrainedRun) -> None:
     X, y = rows_of(run)
     forest = DriftForest(run.to_local().forest_.parameters, range(5))
-    told = forest.forecast_and_learn(X.to_numpy(), y)
-    assert len(told) == ROWS
-    losses = -np.log(told[np.arange(ROWS), y.astype(int)])
+    result = forest.forecast_and_learn(X.to_numpy(), y)
+    assert len(result) == ROWS
+    losses = -np.log(result[np.arange(ROWS), y.astype(int)])
     assert run.metrics["log_loss"] == pytest.approx(losses.mean(), rel=1e-12)
-    assert run.metrics["accuracy"] == (told.argmax(axis=1) == y).mean()
+    assert run.metrics["accuracy"] == (result.argmax(axis=1) == y).mean()
 
 
 def test_any_checkpoint_goes_on_amid_a_block_too(run: TrainedRun) -> None:
@@ -160,17 +160,17 @@ def test_scores_predictions_and_metrics_of_other_rows(
     parts = score(run.run_url, adult, tmp_path / "parts", client=client, memory_limit=limit)
     assert parts["trees_sharded"] > 1
     assert manifest(tmp_path / "parts") == manifest(tmp_path / "whole")
-    told = table_of(tmp_path / "whole")
-    assert told.column_names == [
+    result = table_of(tmp_path / "whole")
+    assert result.column_names == [
         "prediction", "proba_<=50K", "proba_>50K", "spread", "distance",
     ]  # fmt: skip
-    np.testing.assert_array_equal(told["proba_>50K"].to_numpy(), expected[:, 1])
-    assert told["prediction"].to_pylist() == shared.predict(X).tolist()
+    np.testing.assert_array_equal(result["proba_>50K"].to_numpy(), expected[:, 1])
+    assert result["prediction"].to_pylist() == shared.predict(X).tolist()
     each = shared.forest_.share_each(X.to_numpy()).of_members
     best = expected.argmax(axis=1)
     spread = each[:, np.arange(ROWS), best].std(axis=0)
-    np.testing.assert_allclose(told["spread"].to_numpy(), spread, atol=1e-7)
-    assert (told["distance"].to_numpy() >= 0.0).all()
+    np.testing.assert_allclose(result["spread"].to_numpy(), spread, atol=1e-7)
+    assert (result["distance"].to_numpy() >= 0.0).all()
     measured = evaluate(run.run_url, adult, client=client)
     assert measured["accuracy"] == (best == y).mean()
     losses = -np.log(expected[np.arange(ROWS), y.astype(int)])
@@ -204,8 +204,8 @@ def test_rows_without_label_or_weight_have_no_number(client: Client, tmp_path: P
     assert shared.forest_.guard.position == kept.sum()
     forest = DriftForest(shared.forest_.parameters, range(3))
     labels = (y[known] == "yes").astype(float)
-    told = forest.forecast_and_learn(X.astype(np.float32), labels, w[known])
-    losses = -np.log(told[np.arange(len(told)), labels[kept].astype(int)])
+    result = forest.forecast_and_learn(X.astype(np.float32), labels, w[known])
+    losses = -np.log(result[np.arange(len(result)), labels[kept].astype(int)])
     mean = np.average(losses, weights=w[known][kept])
     assert run.metrics["log_loss"] == pytest.approx(mean, rel=1e-12)
 
@@ -245,10 +245,10 @@ def test_numbers_are_followed_with_their_deviation(
     errors[:delay] = y[0] - y[:delay]  # rows that no label is known for
     assert run.metrics["rmse"] == pytest.approx((errors @ errors / ROWS) ** 0.5, rel=1e-9)
     assert score(run.run_url, adult, tmp_path / "out", client=client)["rows"] == ROWS
-    told, (mean, std) = table_of(tmp_path / "out"), shared.predict(X, return_std=True)
-    assert told.column_names == ["prediction", "std", "distance"]
-    np.testing.assert_array_equal(told["prediction"].to_numpy(), mean)
-    np.testing.assert_array_equal(told["std"].to_numpy(), std)
+    result, (mean, std) = table_of(tmp_path / "out"), shared.predict(X, return_std=True)
+    assert result.column_names == ["prediction", "std", "distance"]
+    np.testing.assert_array_equal(result["prediction"].to_numpy(), mean)
+    np.testing.assert_array_equal(result["std"].to_numpy(), std)
     measured = evaluate(run.run_url, adult, client=client)
     assert measured["mae"] == pytest.approx(np.abs(mean - y).mean(), rel=1e-9)
     assert 0.85 < measured["coverage_90"] < 0.99
@@ -262,10 +262,10 @@ def test_more_trees_and_other_runs_are_refused_with_what_to_do(
     other = fit("other", estimator=following(2, delay=delay_of(run)), first_tree=5)
     with pytest.raises(ParameterError, match="follows the stream"):
         merge([run.run_url, other.run_url], tmp_path / "merged")
-    with pytest.raises(CheckpointError, match="another job") as told:
+    with pytest.raises(CheckpointError, match="another job") as result:
         train(following(6, delay=delay_of(run)), adult, target="income", run=run.run_url,
               client=client)  # fmt: skip
-    assert "grow" not in str(told.value)
+    assert "grow" not in str(result.value)
 
 
 def test_a_manifest_whose_guard_is_of_other_rows_is_refused(run: TrainedRun) -> None:
