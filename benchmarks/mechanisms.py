@@ -126,7 +126,7 @@ def digest(forest: Any) -> str:
 def measure(dataset: Dataset, n: int, trees: int) -> dict[str, Any]:
     """Return all figures of one workload at one size; times in microseconds per row and tree."""
     X, y = dataset.X_train, dataset.y_train
-    alone = range(n, n + ALONE)
+    alone = range(n, min(n + ALONE, len(X)))
     stream, stream_seconds = learned(dataset, trees, n, BATCH)
     found: dict[str, Any] = {"stream": 1e6 * stream_seconds / n / trees}
     found["bytes_stream"] = stream.forest_.n_bytes / stream.forest_.n_nodes
