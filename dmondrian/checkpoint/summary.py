@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dmondrian.forest.forest import Forest
 
 _COVERING = "trees", "nodes", "memory_bytes"
+_ROWS = "learned", "waiting"
 Exact = tuple[float, ...]  # a sum that no rounding has changed: floats, each rounding the rest
 
 
@@ -34,6 +35,7 @@ class Summary:
     # no worth, or one that float64 does not hold
     parameters: Mapping[str, Any] | None = None  # in use, where run.json does not have them
     covering: Mapping[str, int] | None = None  # trees, nodes and bytes of those that are replaced
+    rows: Mapping[str, int] | None = None  # learned and waiting, of a forest that follows a stream
 
     @classmethod
     def of(cls, forest: Forest) -> Summary:
@@ -50,7 +52,8 @@ class Summary:
             counts = len(forest.covering_trees), n_nodes, own
             covering = dict(zip(_COVERING, counts, strict=True))
             n_bytes += own
-        return cls(int(forest.n_nodes), n_bytes, gains, covering=covering)
+        rows = getattr(forest, "rows_so_far", None)
+        return cls(int(forest.n_nodes), n_bytes, gains, covering=covering, rows=rows)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values; floats go through JSON exactly."""
@@ -60,6 +63,8 @@ class Summary:
             values["parameters"] = dict(self.parameters)
         if self.covering is not None:
             values["covering"] = dict(self.covering)
+        if self.rows is not None:
+            values["rows"] = dict(self.rows)
         return values
 
     @classmethod
@@ -81,13 +86,15 @@ class Summary:
             raise ValueError("gains should be lists of numbers, or null")
         if parameters is not None and not isinstance(parameters, dict):
             raise ValueError("parameters should be an object")
-        covering = values.get("covering")
-        if covering is not None:
-            is_object = isinstance(covering, dict) and set(covering) == set(_COVERING)
-            if not is_object or not all(type(n) is int and n >= 0 for n in covering.values()):
-                raise ValueError(f"covering should be counts of {', '.join(_COVERING)}, or null")
+        for name, names in (("covering", _COVERING), ("rows", _ROWS)):
+            found = values.get(name, None)
+            if found is not None:
+                is_object = isinstance(found, dict) and set(found) == set(names)
+                if not is_object or not all(type(n) is int and n >= 0 for n in found.values()):
+                    raise ValueError(f"{name} should be counts of {', '.join(names)}, or null")
+        covering, rows = values.get("covering"), values.get("rows")
         own = None if gains is None else tuple(tuple(map(float, gain)) for gain in gains)
-        return cls(values["nodes"], values["memory_bytes"], own, parameters, covering)
+        return cls(values["nodes"], values["memory_bytes"], own, parameters, covering, rows)
 
     def importances(self) -> list[float] | None:
         """Return the share of each feature in the gains of all splits; zeros if none pays."""
@@ -109,7 +116,7 @@ def total(parts: Sequence[Summary | None]) -> Summary | None:
     nodes, memory = sum(p.nodes for p in known), sum(p.memory_bytes for p in known)
     covering = [part.covering for part in known if part.covering is not None]
     counts = {name: sum(own[name] for own in covering) for name in _COVERING} if covering else None
-    return Summary(nodes, memory, gains, known[0].parameters, counts)
+    return Summary(nodes, memory, gains, known[0].parameters, counts, known[0].rows)
 
 
 def _sums(columns: Iterable[Iterable[float]]) -> tuple[Exact, ...] | None:

@@ -39,7 +39,7 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
     rows: list[tuple[str, Any]] = [
         ("model", facts["model"]),
         ("algorithm", facts["algorithm"]),
-        ("rows learned", f"{facts['rows']:,}" + ("" if facts["final"] else " (unfinished)")),
+        ("rows learned", _rows_learned(facts)),
         ("features", facts["features"]),
         ("trees", _trees(about)),
         ("nodes", f"{about['nodes']:,}{_per_tree(about)}"),
@@ -67,12 +67,16 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
         rows.append(("calibrated", facts["calibrated"]))
     rows.append(("checkpoints", f"at {_some(facts['checkpoints'])} rows"))
     output.text(table(rows))
-    given, in_use = dict(facts["parameters"]), dict(facts["in_use"])
+    given, in_use = _of_use(facts["parameters"]), dict(facts["in_use"])
     scales = in_use.pop("feature_scales", None)
     if isinstance(given.get("feature_scales"), list):
         scales, given["feature_scales"] = given["feature_scales"], "given"
     units = in_use.pop("feature_units", None)
-    chosen = {name: f"{given[name]}, now {shown(value)}" for name, value in in_use.items()}
+    chosen = {
+        name: f"{given[name]}, now {shown(value)}"
+        for name, value in in_use.items()
+        if name in given
+    }
     if units is not None:
         rounded = f"{sum(unit > 0.0 for unit in units):,} of {counted(len(units), 'feature')}"
         chosen["feature_units"] = f"{given['feature_units']}, now {rounded} rounded"
@@ -92,6 +96,10 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
         ranked = sorted(facts["importances"].items(), key=lambda pair: -pair[1])
         lines = [(name, f"{share:.4f}") for name, share in ranked]
         output.text("importances of the columns:\n" + _indented(table(lines)))
+    if facts["waiting"] and not facts["learned"]:
+        from dmondrian.drift.waiting_rows import nothing_learned
+
+        output.remark(nothing_learned(facts["waiting"], int(given.get("delay", 1))))
     if facts["metrics"]:
         title = f"metrics ({metrics_title(facts['metrics'])}):\n"
         output.text(title + metrics_table(facts["metrics"], "  "))
@@ -135,7 +143,7 @@ def _facts(model: str, with_importances: bool) -> dict[str, Any]:
 
     trees, stored, manifest = known_trees(model)
     run = Run.open(model)
-    summary = trees.summary
+    summary, rows = trees.summary, trees.summary.rows
     given = stored.get("estimator", {})
     why = why_none(trees.parameters) if with_importances else None
     shares = None
@@ -150,6 +158,8 @@ def _facts(model: str, with_importances: bool) -> dict[str, Any]:
         "parameters": given,
         "in_use": _in_use(trees.parameters, given),
         "rows": manifest.position,
+        "learned": None if rows is None else rows["learned"],
+        "waiting": None if rows is None else rows["waiting"],
         "final": manifest.final,
         "target": stored.get("target"),
         "features": trees.parameters["n_features"],
@@ -204,6 +214,24 @@ def _trained(run: Run) -> dict[str, Any] | None:
         "seconds": sum(float(note["summary"].get("seconds", 0.0)) for note in notes),
         "attempts": len(notes),
     }
+
+
+def _of_use(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of an estimator that mean something beside its ``drift``."""
+    if "drift" not in given:
+        return dict(given)
+    without = ("delay",) if given["drift"] is None else ("learning_rate", "warmup_rows")
+    return {name: value for name, value in given.items() if name not in without}
+
+
+def _rows_learned(facts: Mapping[str, Any]) -> str:
+    """Return how many rows trees have learned, and how many wait for their labels."""
+    end, waiting = "" if facts["final"] else " (unfinished)", facts["waiting"] or 0
+    if not waiting:
+        return f"{facts['rows']:,}{end}"
+    delay = facts["parameters"].get("delay", 1)
+    verb = "waits for its label" if waiting == 1 else "wait for their labels"
+    return f"{facts['learned']:,}; {waiting:,} more {verb} (delay {delay:,}){end}"
 
 
 def _when(trained: Mapping[str, Any]) -> str:

@@ -27,6 +27,7 @@ from dmondrian.cli.other_names import algorithm_meant, key_meant
 from dmondrian.cli.tls import KEYS as TLS_KEYS
 from dmondrian.cli.tls import tls_mistakes
 from dmondrian.cli.toml_lines import line_of
+from dmondrian.cli.toml_words import in_toml
 from dmondrian.errors import JobError, ParameterError
 
 # Keys whose relative paths are resolved against the place where they were written.
@@ -166,7 +167,7 @@ def build_estimator(job: Job) -> Any:
     except ParameterError as error:
         name = str(error).partition("=")[0]
         key = ("forest", name) if name in parameters else ("forest",)
-        raise JobError(f"{place(*key)}: [forest] {error}") from error
+        raise JobError(f"{place(*key)}: [forest] {in_toml(str(error))}") from error
     return estimator
 
 
@@ -356,7 +357,7 @@ def _refusal(estimator: type, name: str, value: Any) -> str:
     try:
         estimator(**{name: value})._validate_params()
     except (ValueError, TypeError) as error:
-        return str(error)
+        return in_toml(str(error))
     return ""
 
 

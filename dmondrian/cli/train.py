@@ -125,6 +125,7 @@ def _report_trained(run: Any, algorithm: str, is_following: bool, output: Output
 def summary_line(summary: Mapping[str, Any]) -> str:
     """Return a line on how long an attempt took, and which losses it had."""
     from dmondrian.distributed.cluster.progress import clock
+    from dmondrian.drift.waiting_rows import waiting_in_words
 
     parts = [
         f"{summary['rows']:,} rows in {clock(summary['seconds'])}",
@@ -136,7 +137,9 @@ def summary_line(summary: Mapping[str, Any]) -> str:
             f"{summary['recoveries']} shards recovered ({summary['rows_replayed']:,} rows learned "
             "again)"
         )
-    return ", ".join(parts) if summary["rows"] else "there was nothing to do"
+    text = ", ".join(parts) if summary["rows"] else "there was nothing to do"
+    waiting = waiting_in_words(summary) if "waiting" in summary else ""
+    return f"{text}; {waiting}" if waiting else text
 
 
 def _counted(n: int, what: str) -> str:

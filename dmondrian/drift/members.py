@@ -31,6 +31,7 @@ from dmondrian.drift.guard import Guard, Shares, joined_shares, shares_of
 from dmondrian.drift.member import Ages, Member
 from dmondrian.drift.mixer import cut_blocks
 from dmondrian.drift.task import task_of
+from dmondrian.drift.waiting_rows import check_learned
 from dmondrian.ensemble.ensemble import Ensemble
 from dmondrian.ensemble.rows.prepared_rows import PreparedRows
 from dmondrian.ensemble.settings.numeric_limits import check_targets, check_weights
@@ -155,6 +156,16 @@ class Members(Forest):
         return Waiting(np.empty((0, self.parameters.n_features), np.float32), _NONE, _NONE)
 
     @property
+    def waiting_weight(self) -> float:
+        """Weight of the rows that wait for their labels."""
+        return float(self.waiting.w.sum())
+
+    @property
+    def rows_so_far(self) -> dict[str, int]:
+        """Rows of positive weight that came: "learned" by trees, and "waiting" for their labels."""
+        return {"learned": self.position, "waiting": len(self.waiting.y)}
+
+    @property
     def covering_trees(self) -> list[nodes.Tree]:
         """The trees that are alive around the permanent ones."""
         return [
@@ -190,11 +201,7 @@ class Members(Forest):
     def share_each(self, X: np.ndarray | PreparedRows, n_threads: int = 1) -> Forecast:
         """Return what :meth:`share` does, and what each member forecast."""
         self.store.check_whole()
-        if not self.position and len(self.waiting.y):
-            raise ParameterError(
-                f"no row is learned yet: {len(self.waiting.y)} wait until their block of delay="
-                f"{self.delay} rows is full; fit more rows, or choose a smaller delay"
-            )
+        check_learned(self.position + len(self.waiting.y), self.delay)
         self.predictor.check_learned()
         rows = self.prepare(X)
         none = np.empty((len(self.members), 0, self.task.n_outputs))
@@ -222,7 +229,7 @@ class Members(Forest):
 
     def check_sizes(self, y: np.ndarray, w: np.ndarray | None) -> None:
         """Refuse rows whose weights doubles cannot sum up, those of rows that wait included."""
-        total = check_weights(w, len(y), self.total_weight + float(self.waiting.w.sum()))
+        total = check_weights(w, len(y), self.total_weight + self.waiting_weight)
         if self.task.is_regression:
             for known in (y, self.waiting.y):
                 check_targets(known, total)

@@ -274,10 +274,6 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
         # All settings are alike where there is one class.
         return super()._auto_settings(n_features, n_classes) if n_classes > 1 else ()
 
-    def _check_run(self) -> None:
-        super()._check_run()
-        self._check_drift()
-
     @property
     def alpha_(self) -> float:
         """Pseudo-count in use."""

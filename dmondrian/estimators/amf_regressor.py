@@ -201,10 +201,6 @@ class AMFRegressor(StreamFollowing, ForestRegressor):
             drift=self._drift_settings(),
         )
 
-    def _check_run(self) -> None:
-        super()._check_run()
-        self._check_drift()
-
     def _given_range(self) -> tuple[float, float] | None:
         """Return the range of labels that was given, checked."""
         if self.target_range is None:

@@ -36,7 +36,7 @@ def save_estimator(estimator: Any, path: str | PathLike[str]) -> None:
         "classes": None if classes is None else _label_list(classes),
         "label_dtype": None if classes is None else classes.dtype.str,
         "feature_names": None if names is None else [str(name) for name in names],
-        "n_seen": int(forest.total_weight),
+        "n_seen": int(forest.total_weight + forest.waiting_weight),
     }
     if hasattr(estimator, "interval_scores_"):
         model["interval_scores"] = [encode_float(score) for score in estimator.interval_scores_]

@@ -8,12 +8,14 @@ Shapes: n rows, k outputs.
 
 from __future__ import annotations
 
+import warnings
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
 from dmondrian.drift.drift_forest import DriftForest
+from dmondrian.drift.waiting_rows import nothing_learned
 from dmondrian.ensemble.settings.drift_settings import LARGEST_DELAY, DriftSettings
 from dmondrian.errors import ParameterError
 from dmondrian.estimators._sklearn_private import Interval, StrOptions
@@ -55,8 +57,9 @@ class StreamFollowing(BaseForest):
         if self.drift is None:
             if self.delay != 1:
                 raise ParameterError(
-                    f'delay={self.delay} is of drift="follow": weights of mixtures are learned at '
-                    "that delay, and this forest learns none; leave it at 1"
+                    f'delay={self.delay} goes with drift="follow" alone: a forest that never '
+                    "forgets learns each row as it comes, and no weights of mixtures at a delay; "
+                    'leave delay out, or add drift="follow"'
                 )
             return
         for name, (allowed, why) in self._following.items():
@@ -73,6 +76,10 @@ class StreamFollowing(BaseForest):
                 "once are those of the first rows, and young trees find their own; expected "
                 '"auto", None or numbers'
             )
+
+    def _check_run(self) -> None:
+        super()._check_run()
+        self._check_drift()
 
     def _auto_settings(self, n_features: int, n_classes: int) -> tuple[str, ...]:
         return () if self.drift is not None else super()._auto_settings(n_features, n_classes)
@@ -99,10 +106,25 @@ class StreamFollowing(BaseForest):
             rows = self._check_rows(X)
             return forest.predict_mixture(rows, self._n_threads(len(rows)))
 
+    def _learn_all(
+        self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None, n_classes: int
+    ) -> None:
+        super()._learn_all(X, y, w, n_classes)
+        rows = getattr(self.forest_, "rows_so_far", None)
+        if rows is not None and not rows["learned"] and rows["waiting"]:
+            warnings.warn(nothing_learned(rows["waiting"], int(self.delay)), stacklevel=2)
+
     @in_one_state
     def _mean_prediction(self, X: Any) -> np.ndarray:
         found = self._following_outputs(X)
         return super()._mean_prediction(X) if found is None else found
+
+    @property
+    def n_waiting_(self) -> int:
+        """Rows learned whose labels have not come: predictions do not know them yet."""
+        with self._turns.reading():
+            rows = getattr(self._fitted_forest(), "rows_so_far", None)
+            return 0 if rows is None else int(rows["waiting"])
 
     @property
     def age_weights_(self) -> np.ndarray:

@@ -61,8 +61,8 @@ def plain_trees(estimator: Any) -> list[PlainTree]:
             raise ParameterError(
                 'a forest with drift="follow" mixes what trees of all ages forecast by weights of '
                 "its own, which no tree ensemble does, neither of ONNX nor of "
-                "shap.TreeExplainer: fit with drift=None to export; shap.Explainer takes any "
-                "function, such as predict_proba"
+                "shap.TreeExplainer: train a forest without drift to export it; shap.Explainer "
+                "takes any function, such as predict_proba"
             )
         _check_leafwise(parameters)
         forest.check_learned()

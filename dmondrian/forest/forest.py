@@ -87,6 +87,11 @@ class Forest(Ensemble):
         """Trees that follow the stream, and are replaced when they are old; None for no such."""
         return None
 
+    @property
+    def waiting_weight(self) -> float:
+        """Weight of rows that came and are not learned yet; 0 here."""
+        return 0.0
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Be copied and pickled as the state: trees are views of memory that no copy shares."""
         header, trees = self.state()

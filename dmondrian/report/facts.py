@@ -48,6 +48,12 @@ class Facts:
         return bool(self.holders) and not self.holders[-1].is_over
 
     @property
+    def n_waiting(self) -> int:
+        """Rows at the newest checkpoint that wait for their labels; 0 where that is not stored."""
+        summary = None if self.manifest is None else self.manifest.forest
+        return 0 if summary is None or summary.rows is None else int(summary.rows["waiting"])
+
+    @property
     def n_rows(self) -> int:
         """Rows of the stream; those learned where no plan is known."""
         if self.plan is not None:

@@ -43,9 +43,11 @@ def overview(facts: Facts) -> Markup:
     """Show what was trained on what, and its progress."""
     run = facts.run_json
     learned = 0 if facts.manifest is None else facts.manifest.position
+    waiting = facts.n_waiting
     tiles, measured = (
         [
-            Tile(f"{learned:,}", f"of {counted(facts.n_rows, 'row')} learned"),
+            Tile(f"{learned - waiting:,}", f"of {counted(facts.n_rows, 'row')} learned"),
+            *([Tile(f"{waiting:,}", "rows wait for their labels")] if waiting else []),
             Tile(f"{facts.n_trees or run.get('n_estimators', 0):,}", "trees"),
             Tile(f"{facts.n_nodes:,}", "nodes"),
             Tile(size(facts.n_bytes), "in memory"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import os
+import re
 import textwrap
 from pathlib import Path
 
@@ -340,7 +341,7 @@ def test_a_delay_is_of_a_forest_that_follows_the_stream(tmp_path):
     job = read_job(write(tmp_path, GOOD), ["forest.drift=follow", "forest.delay=64"])
     assert build_estimator(job).delay == 64
     for overrides, message in (
-        (["forest.delay=64"], r"--set forest.delay=64: \[forest\] delay=64 is of drift"),
+        (["forest.delay=64"], r"--set forest.delay=64: \[forest\] delay = 64 goes with"),
         (["forest.drift=follow", "forest.calibrate=true"], r"forest.calibrate=true: .*go with"),
         (["forest.drift=follow", "forest.delay=0"], r"--set forest.delay=0: \[forest\] delay"),
         (["forest.drift=adwin"], r"--set forest.drift=adwin: \[forest\] drift"),
@@ -399,3 +400,25 @@ def test_a_home_that_is_not_there_is_told_by_commands(words, code):
     _, stderr = call(*words, code=code)
     assert "~nouser/" in stderr
     assert "unexpected" not in stderr
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["forest.delay=9"], '[forest] delay = 9 goes with drift = "follow" alone'),
+        (["forest.drift=other"], "or \"none\". Got 'other'"),
+        (
+            ["forest.drift=follow", "forest.calibrate=true"],
+            'calibrate = true does not go with drift = "follow"',
+        ),
+        (
+            ["forest.drift=follow", "forest.use_aggregation=false"],
+            "trees mix over their prunings; expected true",
+        ),
+    ],
+)
+def test_estimators_name_values_as_a_job_file_writes_them(tmp_path, overrides, words):
+    with pytest.raises(JobError) as refused:
+        build_estimator(read_job(write(tmp_path, GOOD), overrides))
+    assert words in str(refused.value)
+    assert not re.search(r"\b(None|True|False)\b", str(refused.value))

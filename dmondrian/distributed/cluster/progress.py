@@ -56,6 +56,8 @@ class Progress:
         How far ahead rows are forecast, in rows; None if that is not known.
     has_drifted : bool
         The loss of some rows was clearly above that of those before.
+    waiting : int
+        Rows among those learned that wait for their labels, with ``drift="follow"``.
     """
 
     rows: int
@@ -76,6 +78,7 @@ class Progress:
     window_baselines: dict[str, float] = field(default_factory=dict)
     delay: int | None = None
     has_drifted: bool = False
+    waiting: int = 0
 
     def line(self) -> str:
         """Return the record as one line."""
@@ -140,6 +143,8 @@ class Progress:
             parts.append(f"{words}: {name} {self.baselines[f'{first}_{name}']:.4g}")
         if self.metrics and self.delay is not None:
             parts.append(f"delay {self.delay:,}")
+        if self.waiting:
+            parts.append(f"{counted(self.waiting, 'row')} waiting for labels")
         return parts
 
     @property

@@ -45,7 +45,8 @@ def points_by_window(
 ) -> list[tuple[float, float]]:
     """Return the end of each window of a curve, in rows, and the metric of the rows in it.
 
-    Neighbouring windows of few rows are put together: a mean of few rows means little. ``windows``
+    Rows count by their weight. Neighbouring windows of few rows are put together: a mean of few
+    rows means little. ``windows``
     are those of :meth:`dmondrian.distributed.metrics.progressive.Progressive.report`; a
     ``baseline`` is one of theirs.
     """
@@ -53,14 +54,15 @@ def points_by_window(
         return []
     least = min(WINDOW, max(PANE, int(windows[-1]["rows"]) // _FEWEST))
     power = 2.0 if metric in _SQUARED else 1.0
-    points, rows, total = [], 0, 0.0
+    points, rows, weight, mean = [], 0, 0.0, 0.0
     for window in windows:
-        n = int(window["rows"]) - int(window["start"])
+        rows += int(window["rows"]) - int(window["start"])
         own = window if baseline is None else window["baselines"][baseline]
-        rows, total = rows + n, total + n * float(own[metric]) ** power
+        weight += float(window["weight"])
+        mean += (float(own[metric]) ** power - mean) * (float(window["weight"]) / weight)
         if rows >= least:
-            points.append((float(window["rows"]), (total / rows) ** (1.0 / power)))
-            rows, total = 0, 0.0
+            points.append((float(window["rows"]), mean ** (1.0 / power)))
+            rows, weight, mean = 0, 0.0, 0.0
     return points
 
 

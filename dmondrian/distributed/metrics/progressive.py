@@ -163,22 +163,22 @@ class Progressive:
         sums = [running(self.sums[k], w * terms[k]) for k in range(2)]
         if self.task == "regression":
             self._add_moments(y, w, weights)
-        kept: list[int] = []
+        kept: dict[int, set[int] | None] = {}
         for mark in marks(self.rows, self.rows + len(y), _CURVE_LEAST):
             at = mark - self.rows
             self.slice += 1
             if self.slice % self.stride == 0 and weights[at] > 0.0:
                 self.curve.append(self._point(mark, *(float(s[at] / weights[at]) for s in sums)))
-                kept.append(at)
+                kept[at] = None
                 if len(self.curve) > CURVE_POINTS:
                     self.stride *= 2
                     self.curve = self.curve[1::2]
+                    kept[at] = {int(point[0]) for point in self.curve}
         self.rows += len(y)
         self.weight = float(weights[-1])
         self.sums = [float(s[-1]) for s in sums]
         if self.stream is not None:
             self.stream.add(terms, y, w, mean.shape[1], kept, turns)
-            self.stream.keep({int(point[0]) for point in self.curve})
 
     def _point(self, rows: int, first: float, second: float) -> list[float]:
         """Return a point of the curve from the means of both sums."""

@@ -43,8 +43,10 @@ class StreamMetrics:
         self.windows = Windows(1 + len(self.baselines.names))
         self.test = DriftTest(PANE, start + since)
         self.numbered = 0  # rows of positive weight
-        # At points of the learning curve: rows, all sums so far, faded metrics of the forest.
+        # At points of the learning curve: rows, sums since the point before, faded metrics of the
+        # forest. Differences of sums so far would lose what is small beside all rows before.
         self.points: list[list[float]] = []
+        self.dropped = np.zeros(len(self.windows.total))  # sums up to a last point that was dropped
         self.newest_rise: Rise | None = None  # found by the last call of `add`
 
     def add(
@@ -53,7 +55,7 @@ class StreamMetrics:
         y: np.ndarray,
         w: np.ndarray,
         n_classes: int,
-        marks: list[int],
+        marks: Mapping[int, set[int] | None],
         turns: Sequence[int] | None = None,
     ) -> None:
         """Add rows.
@@ -64,21 +66,26 @@ class StreamMetrics:
             Log loss and hits of the forest, or squared and absolute errors.
         y, w : float64 [n]
         n_classes : int
-        marks : list of int
-            How many of these rows are learned at points of the curve.
+        marks : mapping of int to set of int or None
+            How many of these rows are learned at points of the curve, and the rows of the points
+            that are kept from there on, None for all. Sums of others go to the next point.
         turns : sequence of int, optional
             Rows that are forecast after the one before was learned; by default by the delay.
         """
         own = self.baselines.terms(y, w, n_classes, self._turns(w, turns))
         self.newest_rise, before = None, self.windows.rows + self.since
         columns = np.stack([term for pair in (terms, *own) for term in pair], axis=1)
-        for stop in self.windows.add(y, w, columns, marks):
+        for stop in self.windows.add(y, w, columns, list(marks)):
             if self.windows.rows % PANE == 0:
                 self._test_pane()
             if stop in marks:
                 faded = self._metrics(self.windows.fade())[0]
                 kept = [faded.get(name, math.nan) for name in self._names[:2]]
-                self.points.append([before + stop, *self.windows.total.tolist(), *kept])
+                sums = self.dropped + self.windows.since
+                self.points.append([before + stop, *sums.tolist(), *kept])
+                self.dropped = np.zeros_like(sums)
+                if (kept := marks[stop]) is not None:
+                    self._keep(kept)
 
     def _test_pane(self) -> None:
         """Let the test for drift see the newest pane: its mean log loss or absolute error."""
@@ -98,9 +105,17 @@ class StreamMetrics:
         turns[list(given)] = True
         return turns
 
-    def keep(self, rows: set[int]) -> None:
-        """Keep the points at these numbers of rows alone."""
-        self.points = [point for point in self.points if int(point[0]) in rows]
+    def _keep(self, rows: set[int]) -> None:
+        """Keep the points at these numbers of rows alone; sums of others go to the next point."""
+        width = len(self.dropped)
+        points, carried = [], np.zeros(width)
+        for point in self.points:
+            sums = carried + np.array(point[1 : 1 + width])
+            if int(point[0]) in rows:
+                points.append([point[0], *sums.tolist(), *point[1 + width :]])
+                sums = np.zeros(width)
+            carried = sums
+        self.points, self.dropped = points, carried + self.dropped
 
     @property
     def _names(self) -> tuple[str, ...]:
@@ -159,22 +174,20 @@ class StreamMetrics:
     def between_points(self) -> list[dict[str, Any]]:
         """Return the metrics of the rows between neighbouring points of the curve.
 
-        Each has "start" (rows before the first), "rows" (rows before the next), those of the
-        forest, "faded" at its end, and "baselines". There is no R2.
+        Each has "start" (rows before the first), "rows" (rows before the next), "weight" (of the
+        rows between), those of the forest, "faded" at its end, and "baselines". There is no R2.
         """
-        width, found = len(self.windows.total), []
-        before, start = np.zeros(width), self.since
+        width, found, start = len(self.windows.total), [], self.since
         for point in self.points:
-            sums = np.array(point[1 : 1 + width])
-            stop = int(point[0])
-            own = self._metrics(Sums(stop - start, sums - before, (0.0, 0.0, 0.0)))
+            sums, stop = np.array(point[1 : 1 + width]), int(point[0])
+            own = self._metrics(Sums(stop - start, sums, (0.0, 0.0, 0.0)))
             if own[0]:
                 for each in own:
                     each.pop("r2", None)
                 faded = dict(zip(self._names[:2], point[1 + width :], strict=True))
-                entry = {"start": start, "rows": stop, **own[0]}
+                entry = {"start": start, "rows": stop, "weight": float(sums[0]), **own[0]}
                 found.append({**entry, "faded": faded, "baselines": self._by_name(own)})
-            before, start = sums, stop
+            start = stop
         return found
 
     def to_json(self) -> dict[str, Any]:
@@ -186,6 +199,7 @@ class StreamMetrics:
             "windows": self.windows.to_json(),
             "test": self.test.to_json(),
             "points": [list(point) for point in self.points],
+            "dropped": self.dropped.tolist(),
         }
 
     def take_json(self, stored: Mapping[str, Any], rows: int) -> None:
@@ -210,3 +224,18 @@ class StreamMetrics:
             raise ValueError("metrics of a stream")
         for point in self.points:
             point[0] = int(point[0])
+        if "dropped" in stored:
+            self.dropped = np.array([number_of(value) for value in stored["dropped"]])
+            if self.dropped.shape != self.windows.total.shape:
+                raise ValueError("sums since a point of the curve")
+        else:
+            self._take_sums_so_far()
+
+    def _take_sums_so_far(self) -> None:
+        """Take the differences of points of an earlier version, which had sums over all rows."""
+        width, before = len(self.windows.total), np.zeros(len(self.windows.total))
+        for point in self.points:
+            sums = np.array(point[1 : 1 + width])
+            point[1 : 1 + width] = (sums - before).tolist()
+            before = sums
+        self.windows.since = self.windows.total - before

@@ -70,6 +70,7 @@ class Windows:
         self.n_forecasters = n_forecasters
         self.rows = 0
         self.total, self.pane, self.fading = np.zeros(n), np.zeros(n), np.zeros(n)
+        self.since = np.zeros(n)  # of rows since the last of the places asked for
         self.faded = np.zeros(n)  # of full panes
         self.panes: list[tuple[np.ndarray, _Spread]] = []  # the newest full ones
         self.pivot = 0.0  # label that deviations in the pane are from
@@ -100,6 +101,7 @@ class Windows:
         weighted = np.concatenate([w[:, None], w[:, None] * terms], axis=1)
         rows, ends = self._rows_in_panes(y, w, weighted)
         whole = np.add.accumulate(np.concatenate([self.total[None], weighted]), axis=0)
+        since = self._since_places(weighted, stops)
         # Sums of full panes, at once: they begin with nothing.
         first, last = ends[0] if ends else n, ends[-1] if ends else n
         panes = rows[first:last].reshape(-1, PANE, rows.shape[1])
@@ -117,9 +119,21 @@ class Windows:
             self.pivot = float(self._pivots[stop - 1])
             if stop in ends:
                 self._end_pane()
+            if stop in since:
+                self.since = since[stop]
             if stop in ends or stop in stops:
                 yield stop
+            if stop in stops:
+                self.since = np.zeros(width)
             start = stop
+
+    def _since_places(self, weighted: np.ndarray, stops: list[int]) -> dict[int, np.ndarray]:
+        """Return by each place, and the end, the sums since the place before."""
+        found, begun, start = {}, self.since, 0
+        for stop in sorted({*stops, len(weighted)}):
+            found[stop] = _after(begun, weighted[start:stop])
+            begun, start = np.zeros_like(begun), stop
+        return found
 
     def _rows_in_panes(
         self, y: np.ndarray, w: np.ndarray, weighted: np.ndarray
@@ -181,7 +195,7 @@ class Windows:
 
     def to_json(self) -> dict[str, Any]:
         """Return all sums; floats go through JSON exactly."""
-        names = "total", "pane", "fading", "faded", "deviations"
+        names = "total", "since", "pane", "fading", "faded", "deviations"
         return {
             "rows": self.rows,
             **{name: getattr(self, name).tolist() for name in names},
@@ -204,6 +218,8 @@ class Windows:
         self.rows = rows
         for name in ("total", "pane", "fading", "faded"):
             setattr(self, name, _numbers(stored[name], n))
+        if "since" in stored:  # earlier versions kept sums so far alone
+            self.since = _numbers(stored["since"], n)
         self.deviations = _numbers(stored["deviations"], 4)
         self.pivot = number_of(stored["pivot"])
         self.faded_spread = _spread(stored["faded_spread"])

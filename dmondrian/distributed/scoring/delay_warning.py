@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 
+from dmondrian.drift.waiting_rows import SHARE, longest_delay
 from dmondrian.ensemble.settings.drift_settings import LARGEST_DELAY
 from dmondrian.ensemble.settings.parameters import ForestParameters
 
@@ -14,7 +15,7 @@ _log = logging.getLogger("dmondrian")
 _CLEARLY = 4  # times the delay
 
 
-def warn_of_delay(parameters: ForestParameters, n_rows: int) -> None:
+def warn_of_delay(parameters: ForestParameters, n_rows: int, n_trained: int) -> None:
     """Warn if rows are forecast far later than the weights of a forest's mixtures were learned for.
 
     Parameters
@@ -22,15 +23,25 @@ def warn_of_delay(parameters: ForestParameters, n_rows: int) -> None:
     parameters : ForestParameters
     n_rows : int
         Rows to forecast, none of whose labels is known to the forest.
+    n_trained : int
+        Rows that it was trained on, which a longer delay would cut into fewer blocks.
     """
     if parameters.drift is None or n_rows <= _CLEARLY * parameters.drift.delay:
         return
     delay = parameters.drift.delay
+    better = min(n_rows, LARGEST_DELAY, longest_delay(n_trained))
+    advice = f"with delay = {better}, or without drift"
+    if better < min(n_rows, LARGEST_DELAY):
+        advice += (
+            f" (a longer delay would leave its {n_trained:,} rows in fewer than {SHARE} blocks)"
+        )
+    if better <= delay:
+        advice = f"on more than its {n_trained:,} rows, for a longer delay, or without drift"
     _log.warning(
         "this forest learned to mix its trees for labels that are known %s, and forecasts %s "
         "before any of their labels: young trees may have too much weight. For such files train it "
-        "with delay=%d (in a job file: delay = %d), or without drift",
+        "%s",
         "at once" if delay == 1 else f"{delay:,} rows later",
         f"{n_rows:,} rows",
-        *(2 * (min(n_rows, LARGEST_DELAY),)),
+        advice,
     )

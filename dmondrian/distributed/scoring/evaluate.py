@@ -152,7 +152,7 @@ def evaluate(
             share,
             counted(plan.n_rows, "row"),
         )
-    warn_of_delay(model.parameters, plan.n_rows - n_learned)
+    warn_of_delay(model.parameters, plan.n_rows - n_learned, model.n_trained)
     parts = [
         Part(
             Plan(plan.schema, plan.blocks[part.first : part.last]),

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.parts import pieces
-from dmondrian.data import Block, stored_plan
+from dmondrian.data import Block, Plan, stored_plan
 from dmondrian.errors import CheckpointError, StoreError
 
 RowGroup = tuple[tuple[str | int, ...], int]  # identity of a file, and the row group's number
@@ -21,28 +21,35 @@ RowGroup = tuple[tuple[str | int, ...], int]  # identity of a file, and the row 
 def count_learned(model_url: str, blocks: Iterable[Block]) -> int:
     """Return how many rows of some blocks a model has learned, by the plan of its run.
 
-    0 if there is no readable plan: evaluation does not need it.
+    Rows that wait for their labels are not learned. 0 if there is no readable plan: evaluation does
+    not need it.
     """
     run = Run.open(model_url)
     if run.run_json.get("plan") is None:
         return 0
     try:
-        plan, position = stored_plan(run.stream), pieces(run)[0][1].position
+        plan, manifest = stored_plan(run.stream), pieces(run)[0][1]
     except (CheckpointError, StoreError):
         return 0
-    learned = _rows(plan.blocks_before(position))
+    rows = None if manifest.forest is None else manifest.forest.rows
+    waiting = 0 if rows is None else int(rows["waiting"])
+    learned = _rows_before(plan, max(manifest.position - waiting, 0))
     return sum(
         min(rows, max(learned[group] for group in groups))
         for groups, rows in _rows_of_groups(blocks).items()
     )
 
 
-def _rows(blocks: Iterable[Block]) -> Counter[RowGroup]:
-    """Return the rows of each row group, under each of its identities."""
+def _rows_before(plan: Plan, position: int) -> Counter[RowGroup]:
+    """Return the rows of each row group before a position, under each of its identities.
+
+    Of rows that are shuffled, all of the blocks that some of these are mixed from.
+    """
     found: Counter[RowGroup] = Counter()
-    for block in blocks:
+    for block in plan.blocks_before(position):
+        rows = block.rows if plan.bands else min(block.rows, position - block.position)
         for group in _groups(block):
-            found[group] += block.rows
+            found[group] += rows
     return found
 
 

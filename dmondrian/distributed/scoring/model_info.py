@@ -19,8 +19,10 @@ from dmondrian.data import Plan, Schema
 from dmondrian.data.single_flight_cache import SingleFlightCache
 from dmondrian.distributed.scoring.memory_plan import Stored, stored
 from dmondrian.drift.guard import Guard, guard_of, share_width
+from dmondrian.drift.waiting_rows import check_learned
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import CorruptError, DataError
+from dmondrian.prequential.forecast_lag import delay_of
 from dmondrian.store import open_store
 from dmondrian.uncertainty.temperature_scaling import Fitted, kind_of
 
@@ -46,6 +48,11 @@ class Model:
     guard: Guard | None = None  # of a forest that follows the stream
 
     @property
+    def n_trained(self) -> int:
+        """Rows that a forest which follows the stream was trained on; 0 for others."""
+        return 0 if self.guard is None else self.guard.position
+
+    @property
     def sum_width(self) -> int:
         """Numbers of a row that are summed over trees, without details."""
         if self.guard is None:
@@ -65,6 +72,8 @@ def open_model(url: str) -> Model:
         There is no model, or its metadata are damaged.
     DataError
         The model was fitted on arrays, and has no schema to encode the columns of a file.
+    ParameterError
+        All rows of a model that follows its stream wait for their labels: it has learned none.
     """
     blobs, about, manifest = look_at_model(url)
     if about.get("schema") is None:
@@ -96,6 +105,7 @@ def open_model(url: str) -> Model:
     if parameters.follows_stream:
         content["guard"] = manifest.metrics.get("guard")
         guard = guard_of(parameters, numbers, content["guard"])
+        check_learned(guard.position, delay_of(parameters), f"{url}: ")
     n_draws = None
     if parameters.is_density:
         n_draws = content["n_draws"] = _draws_of(about, url)

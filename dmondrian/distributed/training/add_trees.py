@@ -86,10 +86,11 @@ def grow(
         )
     if follows_stream(base.run_json["parameters"]):
         raise ParameterError(
-            f"{base.url} follows the stream: what each tree counts was learned, row by row, from "
-            "the forecasts of them all, so that more of them would change it from the first row "
-            f"on. Train a run of {n_estimators} trees in another folder: the trees will be those "
-            "of this run and the new ones"
+            f"{base.url} follows the stream: the weights by which its members are mixed were "
+            "learned, row by row, from the forecasts of them all, which are not kept, so that more "
+            "members would change these weights from the first row on. Train a run of "
+            f"{n_estimators} trees in another folder: its members will be those of this run and "
+            "the new ones"
         )
     with ExitStack() as stack:
         connect = Connection(stack, client, n_workers, threads)

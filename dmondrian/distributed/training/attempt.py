@@ -7,6 +7,7 @@ and losses, however it ends.
 
 from __future__ import annotations
 
+import logging
 import socket
 import time
 import warnings
@@ -40,10 +41,13 @@ from dmondrian.distributed.training.shard_state import Limits
 from dmondrian.distributed.worker.tasks import ShardHolder
 from dmondrian.distributed.worker.work_units import Unit, chunks_of, cut, cut_jointly
 from dmondrian.drift.guard import Guard, share_width
+from dmondrian.drift.waiting_rows import learned_and_waiting, nothing_learned
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ClusterError, DataError, ParameterError
 from dmondrian.prequential import forecast_lag
 from dmondrian.uncertainty.temperature_scaling import kind_of
+
+_log = logging.getLogger("dmondrian")
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,9 @@ def finish(run: Run, plan: Plan, options: AttemptOptions, connect: Callable[[], 
             f"no row of the data has a positive weight ({plan.schema.weight!r}): there is nothing "
             "to learn"
         )
+    rows = attempt.rows_so_far
+    if rows and not rows["learned"] and rows["waiting"]:
+        _log.warning(nothing_learned(rows["waiting"], forecast_lag.delay_of(attempt.parameters)))
     return attempt
 
 
@@ -138,6 +145,17 @@ class Attempt:
         """Progressive metrics; empty if no rows were forecast."""
         progressive = self.ledger.progressive if self.ledger is not None else None
         return progressive.report() if progressive is not None and progressive.weight else {}
+
+    @property
+    def rows_so_far(self) -> dict[str, int]:
+        """Rows of positive weight, "learned" by trees and "waiting" for their labels.
+
+        Empty for forests that learn each row as it comes.
+        """
+        guard = self.ledger.guard if self.ledger is not None else None
+        if guard is None:
+            return {}
+        return learned_and_waiting(guard.position, forecast_lag.delay_of(self.parameters))
 
     def is_end(self, manifest: Manifest | None) -> bool:
         """Return whether a checkpoint is at the end of the stream."""

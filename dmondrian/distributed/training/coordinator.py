@@ -180,6 +180,7 @@ class Coordinator:
             is_stopping=self._stop is not None,
             stopping_at=None if self._stop is None else self._row(self._stop + 1),
             stops_at_once=self._interrupts is not None and self._interrupts.is_requested,
+            waiting=self._ledger.n_waiting,
             **recent,
         )
 

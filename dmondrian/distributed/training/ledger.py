@@ -23,9 +23,10 @@ from dmondrian.distributed.worker.messages import Answer, BlockAnswer
 from dmondrian.distributed.worker.work_units import Unit
 from dmondrian.drift.age_weights import cut_at_marks
 from dmondrian.drift.guard import Guard, added
+from dmondrian.drift.waiting_rows import learned_and_waiting
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.joint_fit.minibatch import batch_at
-from dmondrian.prequential.forecast_lag import BATCHES, SLICES, slices
+from dmondrian.prequential.forecast_lag import BATCHES, SLICES, delay_of, slices
 from dmondrian.prequential.forecasts import mean_over_trees
 from dmondrian.prequential.stream_sample import Sampled, add
 from dmondrian.uncertainty.temperature_scaling import Fitted, calibrated, tells_labels
@@ -98,6 +99,13 @@ class Ledger:
         """Whether shards must forecast rows before learning them."""
         is_scored = self.progressive is not None and self._barrier is None
         return is_scored or self.guard is not None
+
+    @property
+    def n_waiting(self) -> int:
+        """How many of the rows settled wait for their labels, and are not learned by trees yet."""
+        if self.guard is None:
+            return 0
+        return learned_and_waiting(self.guard.position, delay_of(self._parameters))["waiting"]
 
     def can_learn(self, unit: int) -> bool:
         """Return whether shards can learn a unit: joint fits need the mean prediction first."""

@@ -44,7 +44,9 @@ class TrainedRun:
         Progressive metrics, of rows forecast just before they were learned; with the "curve",
         and in "forecast" how rows were forecast.
     summary : dict
-        Rows, seconds, recoveries and other facts of this attempt.
+        Rows, seconds, recoveries and other facts of this attempt. Of a forest that follows the
+        stream also "learned" and "waiting": rows of the run that trees have learned, and rows that
+        wait for their labels.
     """
 
     run_url: str
@@ -182,4 +184,5 @@ def bring_to_end(
         for name in ("rows", "seconds", "checkpoints", "recoveries", "rows_replayed"):
             summary[name] += other[name]
         summary["workers"] = max(summary["workers"], other["workers"])
+    summary |= attempts[0].rows_so_far
     return TrainedRun(run.url, plan, attempts[0].metrics, summary)

@@ -11,6 +11,7 @@ import pytest
 from sklearn import metrics as sk
 
 from dmondrian import CorruptError
+from dmondrian.distributed.metrics import progressive
 from dmondrian.distributed.metrics.curve import points_by_window
 from dmondrian.distributed.metrics.progressive import Progressive
 from dmondrian.distributed.metrics.windows import HALF_LIFE, WINDOW
@@ -155,13 +156,87 @@ def test_windows_of_few_rows_are_drawn_as_one() -> None:
     steps = np.diff([0.0, *(rows for rows, _ in points)])
     assert 10 <= len(points) <= 32
     assert (steps >= 500).all()
-    # Weights of rows are not known between points: they are as good as equal here.
-    weights = np.array([window["rows"] - window["start"] for window in report["windows"]])
-    squares = np.array([window["rmse"] for window in report["windows"]]) ** 2
-    end = points[-1][0]
-    used = np.array([window["rows"] <= end for window in report["windows"]])
-    whole = np.average(squares[used], weights=weights[used])
-    assert np.average(np.square([v for _, v in points]), weights=steps) == pytest.approx(whole)
+    mean, y, w = rows_of("regression", 20_000)
+    for (start, _), (stop, value) in itertools.pairwise([(0.0, 0.0), *points]):
+        part = slice(int(start), int(stop))
+        wanted = metrics_of("regression", mean[part], y[part], w[part])["rmse"]
+        assert value == pytest.approx(wanted, rel=1e-9)
+
+
+def test_windows_count_rows_by_their_weight() -> None:
+    n = 4096
+    y, w = np.zeros(n), np.where(np.arange(n) % 128 < 64, 9.0, 1.0)
+    mean = np.where(w == 9.0, 1.0, 3.0)[:, None]  # rows of weight 9 have an error of 1, others 3
+    for at_once in (n, 32):
+        total = Progressive("regression")
+        for i in range(0, n, at_once):
+            part = slice(i, i + at_once)
+            total.add(mean[part], y[part], w[part])
+        points = points_by_window(total.report()["windows"], "mae")
+        assert points[-1][1] == pytest.approx((9 * 1.0 + 1 * 3.0) / 10)
+
+
+def test_a_huge_error_changes_no_window_but_its_own() -> None:
+    n = 8000
+    mean, y, w = rows_of("regression", n)
+    far = mean.copy()
+    far[700] = 1e60
+    reports = []
+    for forecasts in (mean, far):
+        total = Progressive("regression")
+        total.add(forecasts, y, w)
+        reports.append(total.report()["windows"])
+    for plain, beside in zip(*reports, strict=True):
+        if beside["start"] <= 700 < beside["rows"]:
+            assert beside["mae"] > 1e50
+            continue
+        assert beside["rmse"] == plain["rmse"] > 0.0
+        assert beside["mae"] == plain["mae"]
+        assert beside["baselines"] == plain["baselines"]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_curve_that_is_thinned_has_the_rows_of_dropped_points(
+    task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n, result = 20_000, []
+    monkeypatch.setattr(progressive, "CURVE_POINTS", 8)
+    mean, y, w = rows_of(task, n)
+    for cuts in ([], [1, 333, 4095, 4096, 4097, 11_000], range(512, n, 512)):
+        total = Progressive(task)
+        for start, stop in itertools.pairwise([0, *cuts, n]):
+            total.add(mean[start:stop], y[start:stop], w[start:stop])
+            total = Progressive.from_json(json.loads(json.dumps(total.to_json())))
+        result.append(total.to_json())
+    assert result[0] == result[1] == result[2]
+    windows = total.report()["windows"]
+    assert 2 <= len(windows) <= 8
+    assert windows[0]["start"] == 0
+    for window in windows:
+        part = slice(window["start"], window["rows"])
+        wanted = metrics_of(task, mean[part], y[part], w[part])
+        wanted.pop("r2", None)
+        assert {name: window[name] for name in wanted} == pytest.approx(wanted, rel=1e-9)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_sums_so_far_of_an_earlier_version_go_on_as_windows(task: str) -> None:
+    mean, y, w = rows_of(task, 5000)
+    old = Progressive(task)
+    old.add(mean[:3000], y[:3000], w[:3000])
+    stored = json.loads(json.dumps(old.to_json()))
+    stream, total = stored["stream"], np.zeros(len(stored["stream"]["windows"]["total"]))
+    del stream["dropped"], stream["windows"]["since"]
+    for point in stream["points"]:
+        total = total + point[1 : 1 + len(total)]
+        point[1 : 1 + len(total)] = total.tolist()
+    resumed = Progressive.from_json(stored)
+    resumed.add(mean[3000:], y[3000:], w[3000:])
+    for own, plain in zip(
+        resumed.report()["windows"], measured(task, 5000).report()["windows"], strict=True
+    ):
+        for name in ("weight", "rows", *(("rmse",) if task == "regression" else ("log_loss",))):
+            assert own[name] == pytest.approx(plain[name], rel=1e-9)
 
 
 def test_a_long_curve_keeps_windows_of_its_points_alone() -> None:

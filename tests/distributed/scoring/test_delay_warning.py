@@ -15,18 +15,25 @@ PLAIN = ForestParameters("amf-classifier", 2, 2, 0, alpha=0.25, charge_opening=F
 
 
 @pytest.mark.parametrize(
-    ("delay", "n_rows", "words"),
+    ("delay", "n_rows", "n_trained", "words"),
     [
-        (None, 10**6, None),
-        (1, 4, None),
-        (64, 256, None),
-        (1, 5, "known at once, and forecasts 5 rows before any of their labels"),
-        (64, 1000, "known 64 rows later, and forecasts 1,000 rows before"),
-        (1, 10**6, "train it with delay=32768"),
+        (None, 10**6, 0, None),
+        (1, 4, 10**6, None),
+        (64, 256, 10**6, None),
+        (1, 5, 10**6, "known at once, and forecasts 5 rows before any of their labels"),
+        (64, 1000, 10**6, "known 64 rows later, and forecasts 1,000 rows before"),
+        (1, 10**6, 10**6, "train it with delay = 32768, or without drift"),
+        # More would leave nothing, or little, to learn.
+        (1, 10**6, 8000, "train it with delay = 2000, or without drift (a longer delay would"),
+        (1, 1000, 3999, "train it with delay = 999, or without"),
+        (64, 1000, 256, "train it on more than its 256 rows, for a longer delay, or without drift"),
+        (1, 1000, 3, "train it on more than its 3 rows"),
     ],
 )
-def test_a_delay_that_is_clearly_longer_is_warned_of(caplog, delay, n_rows, words) -> None:
+def test_a_delay_that_is_clearly_longer_is_warned_of(
+    caplog, delay, n_rows, n_trained, words
+) -> None:
     drift = None if delay is None else DriftSettings(delay=delay)
     with caplog.at_level(logging.WARNING):
-        warn_of_delay(replace(PLAIN, drift=drift), n_rows)
+        warn_of_delay(replace(PLAIN, drift=drift), n_rows, n_trained)
     assert (words in caplog.text) if words else not caplog.records
