@@ -10,9 +10,11 @@ spread anew (Herbster, Warmuth, 1998).
 V is the mean squared error of the mixture over the last rows or so, this one included, each at most
 32 times what V was: labels that are scaled scale forecasts and change no weight, nor do labels that
 are shifted, unless errors are as small as rounding; and no label, however far off, takes more than
-a bounded step. What has no more weight than
-sharing keeps up is left out of mixtures: an input may be far off, and part of that far too much. A
-row of which all inputs forecast the same teaches nothing.
+a bounded step. What has no more weight than sharing keeps up is left out of mixtures: an input may
+be far off, and part of that far too much. A row of which all inputs forecast the same, up to 16
+units in the last place, teaches nothing: means are mixed as they are, so that weights move where
+labels differ by more than rounding, however far they are from 0. Means less the first label would
+be rounded less, but otherwise: weights of all forests of now would be others in their last bits.
 
 An input is a law of the label, with mean m_g and variance u_g. The variance of expert e is that of
 the mixture of these laws, sum_g p_eg (u_g + (m_g - q_e)^2), and that of the mixture is of the
@@ -43,7 +45,7 @@ from dmondrian.tree.keyed_random import exp
 FIRST_SCALE = (0.0, 0.0, 1.0)  # mean squared error, of how many rows, factor of variances
 _PRIOR_ROWS = 8.0  # that a factor of one counts as
 _LEFT_OUT = 2.0  # weights, of those that sharing alone keeps up, that are not mixed
-_ALIKE = 2.0**-40  # of the size of means
+_ALIKE = 2.0**-48  # of the size of means, what rounding leaves of equal ones
 _MOST = 32.0  # exponent by which an expert falls behind in a step; error in units of a variance
 
 

@@ -11,7 +11,8 @@ Until then they wait. In place of trees younger than ``delay`` the permanent one
 
 Relies on :class:`dmondrian.forest.forest.Forest`. Promises that the state is a pure function of
 the parameters, the seed, the numbers of the members and the rows in order, whatever the cuts
-between calls and the number of threads.
+between calls and the number of threads; and that Ctrl-C is raised between two pieces of rows, where
+the forest is whole (:mod:`dmondrian.drift.held_interrupts`).
 
 Shapes: n rows, d features, k outputs (K classes, or mean and variance), T members, G inputs of a
 member's mixture.
@@ -28,6 +29,7 @@ import numpy as np
 from dmondrian.drift.age_weights import cut_at_marks, exponents_of
 from dmondrian.drift.drift_state import Waiting, drift_state, read_header, take_state
 from dmondrian.drift.guard import Guard, Shares, joined_shares, shares_of
+from dmondrian.drift.held_interrupts import interrupts_held
 from dmondrian.drift.member import Ages, Member
 from dmondrian.drift.mixer import cut_blocks
 from dmondrian.drift.task import task_of
@@ -245,21 +247,23 @@ class Members(Forest):
     ) -> Iterator[Any]:
         """Learn rows X, y, w, piece by piece; yield what :meth:`_settle` returns of each."""
         X, y, w = rows[0], np.asarray(rows[1], np.float64), rows[2]
+        ends, self.n_done = np.arange(1, len(y) + 1), 0
         if w is not None and not (kept := w > 0.0).all():
-            X, y, w = X[kept], y[kept], w[kept]
+            X, y, w, ends = X[kept], y[kept], w[kept], ends[kept]
         weights, prepared = _NONE if w is None else np.asarray(w, np.float64), self.prepare(X)
         learn = self._learn_at_once if self.delay == 1 else self._wait
         number, self.ages_noted = self.position + len(self.waiting.y), {}
         for block, is_end in cut_blocks(number, len(y), self.delay):
             for part, is_mark in self._parts(number, block):
                 own = weights[part] if len(weights) else weights
-                with alone():
+                with alone(), interrupts_held():
                     try:
                         answer = learn(prepared[part], y[part], own, n_threads)
                         if self.delay > 1 and is_end and part.stop == block.stop:
                             self._end_block(n_threads)
                         if is_mark:
                             self.ages_noted[number + part.stop] = self.age_exponents()
+                        self.n_done = int(ends[part.stop - 1])
                     except BaseException:
                         self.store.is_torn = True
                         raise

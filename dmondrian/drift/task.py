@@ -29,7 +29,11 @@ Guard
     The same, over means of members by kind, of all, and of permanent trees, the last of which is
     an expert that never moves: far from it the forest never is for long.
 Variance
-    Of the mixture of laws, times a factor that the guard learns.
+    Of the mixture of laws, times a factor that the guard learns. A label that is far off stays in
+    the variance of the cells that hold it, until their trees have no weight left or are replaced;
+    so the deviation is too large meanwhile. Variances are not bounded by the errors made of late:
+    where noise is large in few places, these are seldom met, and the forest would be too sure
+    there.
 
 Relies on the statistics and losses of covering trees.
 

@@ -94,7 +94,10 @@ class AMFRegressor(StreamFollowing, ForestRegressor):
     are or move by rounding: take an offset off such a target. A forecast never lies outside of
     those of the trees, and a label that is far off moves weights by a bounded step; but trees that
     learned it, and the unit in which members are added up, 2^-72 of the standard deviation of all
-    labels, keep it.
+    labels, keep it. So does ``std``: the variance of cells that hold such a label is mixed until
+    their trees have no weight left or are replaced, 65,536 rows later at most, and of trees that
+    never forget for as long as these have weight. A label that is thousands of standard deviations
+    off makes ``std`` too large for thousands of rows: clip such labels before they are learned.
 
     With ``drift="follow"`` the standard deviation that ``predict(X, return_std=True)`` returns is
     that of a label drawn from the same mixture of trees, prunings and the late labels of their

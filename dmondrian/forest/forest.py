@@ -76,6 +76,7 @@ class Forest(Ensemble):
         self.calibration: Fitted | None = begun if calibrate else None
         self.warmup = Warmup.begun(auto, parameters.n_features, warmup_rows) if auto else None
         self.exact = exact_of(self)
+        self.n_done = 0  # rows of a part that were learned before the rest of it failed
 
     @property
     def takes_single_rows(self) -> bool:
@@ -136,13 +137,13 @@ class Forest(Ensemble):
                 self._n_later = n - part.stop
                 own = None if w is None else w[part]
                 self._update((X[part], y[part], own), n_threads, turns.alone)
-                done = part.stop
+                done, self.n_done = part.stop, 0
         except BaseException as error:
-            if done:
+            if done := done + self.n_done:
                 error.add_note(f"the forest has learned the first {done} of the {n} rows")
             raise
         finally:
-            self._n_later, self._may_be_all = 0, None
+            self._n_later, self._may_be_all, self.n_done = 0, None, 0
 
     def _update(
         self, rows: Rows, n_threads: int, alone: Callable[[], AbstractContextManager[None]]

@@ -6,6 +6,8 @@ import copy
 import itertools
 import json
 import pickle
+import signal
+import threading
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from dmondrian.drift import member as member_module
 from dmondrian.drift import members as members_module
 from dmondrian.drift.drift_forest import DriftForest, forest_from_state
 from dmondrian.drift.guard import Guard, added
+from dmondrian.drift.held_interrupts import interrupts_held
 from dmondrian.drift.member import Ages, Member
 from dmondrian.drift.members import Members
 from dmondrian.ensemble.settings.drift_settings import DriftSettings
@@ -274,3 +277,66 @@ def test_an_interrupted_forest_says_so_and_a_copy_goes_on(monkeypatch: pytest.Mo
     monkeypatch.undo()
     before.update(X[200:], y[200:].astype(float))
     assert pickle.dumps(before.state()) == pickle.dumps(learned(X, y)[0].state())
+
+
+@pytest.mark.parametrize(("delay", "at"), [(1, 0), (1, 4), (40, 1), (40, 3)])
+def test_a_ctrl_c_waits_for_the_end_of_a_piece_and_costs_no_row(
+    monkeypatch: pytest.MonkeyPatch, delay: int, at: int
+) -> None:
+    """The signal comes amid a row of a member; another thread's would come between any two."""
+    X, y = switching(450)
+    w = np.random.default_rng(1).choice([0.0, 1.0, 2.0], 450)
+    settings: dict[str, Any] = {"drift": "follow", "delay": delay, "random_state": 0}
+    whole = AMFClassifier(3, **settings)
+    whole.partial_fit(X[:5], y[:5], classes=[0, 1])
+    model = copy.deepcopy(whole)
+    whole.partial_fit(X, y, sample_weight=w)
+    learn, n_calls = Member.learn, itertools.count()
+
+    def interrupted(*args: Any) -> None:
+        if next(n_calls) == at:
+            signal.raise_signal(signal.SIGINT)
+        learn(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Member, "learn", interrupted)
+        patch.setattr(members_module, "_MOST_ROWS", 64)
+        with pytest.raises(KeyboardInterrupt) as stopped:
+            model.partial_fit(X, y, sample_weight=w)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    (note,) = stopped.value.__notes__
+    n = int(note.split(" first ")[1].split()[0])
+    assert 0 < n < 450
+    assert note == f"the forest has learned the first {n} of the 450 rows"
+    assert len(model.predict(X[:3])) == 3
+    model.partial_fit(X[n:], y[n:], sample_weight=w[n:])
+    assert pickle.dumps(model.forest_.state()) == pickle.dumps(whole.forest_.state())
+
+
+def test_an_error_amid_a_piece_still_tears_and_other_threads_are_let_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    X, y = switching(100)
+    model = AMFClassifier(2, drift="follow", random_state=0).fit(X, y)
+
+    def fail(*args: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Member, "learn", fail)
+        with pytest.raises(KeyboardInterrupt) as stopped:
+            model.partial_fit(X, y)
+    assert isinstance(stopped.value.__context__, MemoryError)
+    with pytest.raises(ParameterError, match="interrupted"):
+        model.predict(X)
+    found: list[Any] = []
+
+    def elsewhere() -> None:
+        with interrupts_held():
+            found.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert found == [signal.default_int_handler]

@@ -15,6 +15,7 @@ import pytest
 import dmondrian
 from dmondrian import AMFRegressor
 from dmondrian.checkpoint import decode_forest, encode_forest
+from dmondrian.drift.age_weights import exponents_of
 from dmondrian.drift.drift_forest import DriftForest, forest_from_state
 from dmondrian.drift.guard import Guard, added
 from dmondrian.drift.members import Members
@@ -221,6 +222,38 @@ def test_a_label_far_off_is_got_over() -> None:
     _, other = learned(X, y)
     error, usual = (np.median(np.abs(y - each[:, 0])[900:]) for each in (other, result))
     assert error < 2.0 * usual
+
+
+def test_a_label_far_off_stays_in_the_deviation_for_long() -> None:
+    """As documented: a label of some hundred deviations is got over, one far beyond is not."""
+    X, y = numbers(3000)
+    _, result = learned(X, y)
+    late = slice(2000, 3000)
+
+    def ratio(far: float) -> float:
+        labels = y.copy()
+        labels[1000] += far * y.std()
+        _, other = learned(X, labels)
+        return float(np.median(np.sqrt(other[late, 1] / result[late, 1])))
+
+    assert 0.5 < ratio(100.0) < 2.0
+    assert ratio(1e8) > 10.0
+
+
+@pytest.mark.parametrize("offset", [1e13, 1e14])
+def test_labels_far_from_0_are_mixed_as_well(offset: float) -> None:
+    X, y = numbers(1500)
+    _, result = learned(X, y)
+    _, other = learned(X, y + offset)
+    errors = [
+        np.sqrt(np.mean((labels - found[:, 0])[300:] ** 2))
+        for labels, found in ((y, result), (y + offset, other))
+    ]
+    assert errors[1] == pytest.approx(errors[0], rel=0.02)
+    weights = [
+        exponents_of(each.guard._mixer) for each in (learned(X, y)[0], learned(X, y + offset)[0])
+    ]
+    np.testing.assert_allclose(weights[1], weights[0], atol=0.05)
 
 
 def test_one_label_for_all_rows_and_one_row() -> None:

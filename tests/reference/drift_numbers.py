@@ -221,7 +221,7 @@ class Linear:
 
     def _step(self, inputs: list[list[float]], y: float, size: float) -> None:
         means = [law[0] for law in inputs]
-        if max(means) - min(means) <= 2.0**-40 * max(abs(min(means)), abs(max(means))):
+        if max(means) - min(means) <= 2.0**-48 * max(abs(min(means)), abs(max(means))):
             return
         result, (mean, variance) = self._mixed(inputs)
         self.n = min(self.n + size, ROWS)

@@ -84,8 +84,8 @@ class StreamMetrics:
                 sums = self.dropped + self.windows.since
                 self.points.append([before + stop, *sums.tolist(), *kept])
                 self.dropped = np.zeros_like(sums)
-                if (kept := marks[stop]) is not None:
-                    self._keep(kept)
+                if (rows := marks[stop]) is not None:
+                    self._keep(rows)
 
     def _test_pane(self) -> None:
         """Let the test for drift see the newest pane: its mean log loss or absolute error."""

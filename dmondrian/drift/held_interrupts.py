@@ -1,0 +1,46 @@
+"""Ctrl-C that waits: a step that must be done as a whole ends before KeyboardInterrupt is raised.
+
+A forest that never forgets learns calls of up to 64 rows in one compiled call, which no interrupt
+breaks off; one that is interrupted amid a longer part of its rows is torn, and refuses to go on. A
+forest that follows the stream takes many steps of Python for a row, so it holds off interrupts
+while a piece of at most 1,024 rows is learned, or the rows of a block that is full: it is never
+torn by them, and goes on from the row after that piece.
+
+Relies on signal handlers running on the main thread alone. Promises that the handler of before is
+called, once, after the step, and that other threads, where no interrupt is raised, are let alone.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+
+@contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Hold off Ctrl-C and other signals that a program handles, until the block has ended."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[tuple[int, FrameType | None]] = []
+    before: dict[int, Any] = {}
+
+    def note(number: int, frame: FrameType | None) -> None:
+        came.append((number, frame))
+
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            handler = signal.getsignal(number)
+            if callable(handler):  # by default SIGTERM ends the process at once
+                before[number] = handler
+                signal.signal(number, note)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if came:
+            before[came[0][0]](*came[0])
