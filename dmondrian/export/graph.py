@@ -73,7 +73,8 @@ class Graph:
         if name in self._taken:
             raise ParameterError(
                 f"a column is called {name!r} like an output of the model, and names are unique in "
-                "ONNX: rename the column, or export with columns=False"
+                "ONNX: rename the column, or export with columns=False (on the command line "
+                "--encoded)"
             )
         self._taken.add(name)
 

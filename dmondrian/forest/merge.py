@@ -51,7 +51,8 @@ def merge(forests: Sequence[Forest]) -> Forest:
     if any(forest.calibration is not None for forest in forests):
         raise ParameterError(
             "calibrated forests cannot be merged: each was calibrated on its own rows, by fewer "
-            "than the merged one has; train the parts with calibrate=False"
+            "than the merged one has; train the parts with calibrate=False (in a job file: "
+            "calibrate = false)"
         )
     if parameters.selects_lifetimes and parameters.cost.selection == "prequential":
         raise ParameterError(

@@ -204,6 +204,7 @@ def test_a_weight_that_is_refused_leaves_rows_that_wait_as_they_were() -> None:
 
 def test_rows_that_all_wait_are_named_when_a_forecast_is_asked_for() -> None:
     X, y = switching(20)
-    model = AMFClassifier(2, drift="follow", delay=64, random_state=0).fit(X, y)
-    with pytest.raises(ParameterError, match="20 wait until their block of delay=64 rows is full"):
+    model = AMFClassifier(2, drift="follow", delay=64, random_state=0)
+    model.partial_fit(X, y, classes=[0, 1])
+    with pytest.raises(ParameterError, match=r"all 20 rows that came wait .* \(delay = 64\)"):
         model.predict(X)
