@@ -40,7 +40,7 @@ def interrupts_held() -> Iterator[None]:
                 signal.signal(number, note)
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for held, handler in before.items():
+            signal.signal(held, handler)
         if came:
             before[came[0][0]](*came[0])
