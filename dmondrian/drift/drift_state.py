@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dmondrian.drift.member import Ages, Member
+from dmondrian.drift.stored_rows import VERSION_APART, taken_in
 from dmondrian.drift.task import Task
 from dmondrian.ensemble.settings.drift_settings import DriftSettings
 from dmondrian.ensemble.settings.numeric_limits import LARGEST_SCALE, LARGEST_TARGET
@@ -32,13 +33,15 @@ from dmondrian.tree import nodes
 from dmondrian.tree.box_encoding import all_numeric
 
 FOLLOWING = 4  # format of a header that has an entry "drift"
-VERSION = 3  # of that entry; 1 had ages and delay, raw rows that wait, mixers before the block
+# Of that entry in a state; 1 had ages and delay, raw rows that wait, mixers before the block. Rows
+# that wait are stored apart, see `stored_rows`.
+VERSION = 3
 _OF_WEIGHTS = (1, 2)  # had weights of memories in place of factors
 _LARGEST_POSITION = 2**53
 _SLACK = 1e-6  # of sums that were rounded
 _KEYS = {"version", "position", "guard", "members", "waiting"}
 _FIRST_KEYS = _KEYS | {"first", "last", "delay"}  # of version 1
-_KEYS_OF: dict[Any, set[str]] = {1: _FIRST_KEYS, 2: _KEYS, VERSION: _KEYS}
+_KEYS_OF: dict[Any, set[str]] = {1: _FIRST_KEYS, 2: _KEYS, VERSION: _KEYS, VERSION_APART: _KEYS}
 _MEMBER_KEYS = {"mixer", "scales", "buckets", "levels", "trees"}
 
 
@@ -133,6 +136,8 @@ def read_header(header: dict[str, Any], trees: Sequence[dict[str, np.ndarray]]) 
         If the header's entry ``drift`` is not that of such a forest.
     """
     header, raw = _of_newest_version(header)
+    if header["drift"]["version"] == VERSION_APART:
+        header, trees = taken_in(header, trees, VERSION)
     entry = header["drift"]
     ages, n = _checked_header(entry, header, len(trees))
     plain = {k: v for k, v in header.items() if k != "drift"} | {"format": state.FORMAT}
@@ -161,8 +166,9 @@ def _of_newest_version(header: dict[str, Any]) -> tuple[dict[str, Any], Any]:
     version: Any = entry.get("version") if isinstance(entry, dict) else type(entry).__name__
     if not isinstance(entry, dict) or set(entry) != _KEYS_OF.get(version):
         raise CorruptError(
-            f"this version reads forests that follow a stream in versions 1 to {VERSION}, this "
-            f"one is of {str(version)[:40]!r}: use the version of dmondrian that wrote it"
+            "this version reads forests that follow a stream in versions 1 to "
+            f"{VERSION_APART}, this one is of {str(version)[:40]!r}: use the version of dmondrian "
+            "that wrote it"
         )
     if version != 1:
         return header, None
@@ -251,11 +257,12 @@ def _numbers(stored: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 def _waiting(stored: Any, parameters: ForestParameters) -> Waiting:
     """Return the rows of a block that is not full."""
-    if not isinstance(stored, list) or len(stored) != 3 or not isinstance(stored[1], (list, str)):
+    kinds = list, str, np.ndarray
+    if not isinstance(stored, list) or len(stored) != 3 or not isinstance(stored[1], kinds):
         raise CorruptError("rows that wait should be three lists of numbers")
     # A double is 8 bytes, 4 letters are 3 bytes.
     labels = stored[1]
-    n = len(labels) if isinstance(labels, list) else len(labels) * 3 // 4 // 8
+    n = len(labels) * 3 // 4 // 8 if isinstance(labels, str) else len(labels)
     delay = parameters.drift.delay  # type: ignore[union-attr]  # checked
     if n >= delay:
         raise CorruptError(f"{n} rows wait for a block of {delay}")

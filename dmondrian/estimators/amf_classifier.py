@@ -122,6 +122,8 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
         Share of each feature in what the splits are worth.
     calibration_exponent_ : float
         Power b in use, 1/4 to 16; 1 without ``calibrate``.
+    n_waiting_ : int
+        Rows that came and wait for their labels, with a ``delay`` > 1.
     age_weights_ : float64 array of shape (1 + 11,), only with ``drift="follow"``
         Shares in the forecasts of the trees that never forget, then of those of each octave of
         age, from 32 to 64 rows on (:mod:`dmondrian.drift.age_weights`).
@@ -173,7 +175,13 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
     most. Rows count from the first: with ``delay`` > 1 rows of a block that is not
     full wait (they are part of the state), and predictions do not know them. The cut of rows
     into calls of ``partial_fit`` changes nothing, and is not a delay: of a chunk each row is
-    forecast with all labels before its block known.
+    forecast with all labels before its block known. Where all rows wait, nothing can be predicted,
+    and ``fit`` warns.
+
+    Ctrl-C amid ``partial_fit`` waits for the end of at most 1,024 rows, or of a block whose labels
+    came; a note of the ``KeyboardInterrupt`` has how many of the rows are learned, and the forest
+    goes on from there. (A forest that never forgets is whole after an interrupt amid 64 rows at
+    most; one amid more may find its trees at different rows, and then they learn no more.)
 
     A covering tree takes 16 MiB at most, so that a member is bounded, whatever the number of rows
     and classes: then its cells are split no more. ``nodes``, ``weighted_depth`` and

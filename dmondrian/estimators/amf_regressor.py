@@ -79,7 +79,7 @@ class AMFRegressor(StreamFollowing, ForestRegressor):
     forest_ : Forest
     variance_factor_ : float
         Factor in use, 0 to 100; 1 without ``calibrate``.
-    feature_scales_, feature_units_, feature_importances_, age_weights_
+    feature_scales_, feature_units_, feature_importances_, n_waiting_, age_weights_
         As in :class:`dmondrian.AMFClassifier`.
 
     Notes

@@ -14,6 +14,7 @@ import pytest
 import dmondrian
 from dmondrian import AMFClassifier
 from dmondrian.checkpoint import decode_forest, encode_forest
+from dmondrian.drift import stored_rows
 from dmondrian.drift.drift_forest import DriftForest, forest_from_state
 from dmondrian.drift.drift_state import packed
 from dmondrian.errors import CorruptError, ParameterError
@@ -53,6 +54,61 @@ def test_pickles_and_checkpoints_of_the_estimator(tmp_path: Path, delay: int) ->
         assert other.predict(X[:5]).tolist() == model.predict(X[:5]).tolist()
 
 
+def waiting_forest(n: int = 190) -> DriftForest:
+    X, y = switching(n)
+    w = np.random.default_rng(2).choice([0.5, 1.0, 3.0], n)
+    forest = forest_of(3, delay=100)
+    forest.update(X, y.astype(float), w)
+    return forest
+
+
+@pytest.mark.parametrize("n", [40, 190])
+def test_rows_that_wait_are_stored_as_arrays_beside_a_short_header(n: int) -> None:
+    forest = waiting_forest(n)
+    header, trees, _ = forest.stored()
+    plain, own = forest.state()
+    n_waiting = len(forest.waiting.y)
+    assert n_waiting in (40, 90)
+    assert header["drift"]["waiting"] == n_waiting
+    assert len(list(trees)) == len(own) + 1
+    for again in (encode_forest(*forest.stored()), encode_forest(plain, own)):  # so, and as before
+        read = forest_from_state(*decode_forest(again))
+        assert pickle.dumps(read.state()) == pickle.dumps(forest.state())
+    rest = switching(n + 50)
+    for one in (forest, read):
+        one.update(rest[0][n:], rest[1][n:].astype(float))
+    assert pickle.dumps(read.state()) == pickle.dumps(forest.state())
+
+
+def test_rows_of_many_numbers_take_several_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_rows, "_MOST_ITEMS", 64)
+    forest = waiting_forest()
+    read = forest_from_state(*decode_forest(encode_forest(*forest.stored())))
+    assert pickle.dumps(read.state()) == pickle.dumps(forest.state())
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda entry, last: entry.update(waiting=89),
+        lambda entry, last: entry.update(waiting=0),
+        lambda entry, last: entry.update(waiting=True),
+        lambda entry, last: entry.update(waiting=["", "", ""]),
+        lambda entry, last: last.pop("memory"),
+        lambda entry, last: last.update(memory=last["memory"][:-1]),
+        lambda entry, last: last.update(memory=np.full(len(last["memory"]), np.nan)),
+        lambda entry, last: last["memory"].__setitem__(-1, 0.0),  # a weight
+        lambda entry, last: last["memory"].__setitem__(-91, 0.5),  # a class
+    ],
+)
+def test_damaged_rows_that_wait_are_refused(damage: Callable[[Any, Any], Any]) -> None:
+    header, trees, _ = waiting_forest().stored()
+    entry, (*others, last) = dict(header["drift"]), trees
+    damage(entry, last)
+    with pytest.raises(CorruptError):
+        forest_from_state({**header, "drift": entry}, [*others, last])
+
+
 def changed(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
     def change(header: dict[str, Any]) -> None:
         at: Any = header["drift"]
@@ -68,6 +124,7 @@ def changed(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
     "change",
     [
         changed("version", 4),
+        changed("version", 5),
         changed("position", 161),
         changed("position", -1),
         changed("position", 0),
