@@ -63,8 +63,11 @@ class LinearExperts(NamedTuple):
 
 
 @implements(take_inputs, LinearExperts)
-def take_laws(experts, inputs):
-    """Leave means and variances as they are."""
+def take_laws(experts, inputs, r, row):
+    """Take means and variances as they are."""
+    for g in range(inputs.shape[0]):
+        for c in range(inputs.shape[2]):
+            row.taken[g, c] = inputs[g, r, c]
 
 
 @inline
@@ -98,11 +101,11 @@ def write_law(laws, weights, least, out):
 
 
 @implements(write_experts, LinearExperts)
-def write_linear_experts(experts, laws, weights, r, answers):
+def write_linear_experts(experts, row, weights):
     """Write the mixture of laws of each expert. O(E G)."""
-    for e in range(answers.shape[0]):
+    for e in range(row.answers.shape[0]):
         least = _LEFT_OUT * experts.input_share / n_taken(weights.inputs[e])
-        write_law(laws[:, r], weights.inputs[e], least, answers[e])
+        write_law(row.taken, weights.inputs[e], least, row.answers[e])
 
 
 @inline
@@ -120,11 +123,11 @@ def write_scaled_mixture(experts, answers, weights, out):
 
 
 @inline
-def are_alike(laws, r):
-    """Return whether all means of row ``r`` are the same, but for rounding."""
-    low, high = laws[0, r, 0], laws[0, r, 0]
+def are_alike(laws):
+    """Return whether all means of a row are the same, but for rounding."""
+    low, high = laws[0, 0], laws[0, 0]
     for g in range(1, laws.shape[0]):
-        low, high = min(low, laws[g, r, 0]), max(high, laws[g, r, 0])
+        low, high = min(low, laws[g, 0]), max(high, laws[g, 0])
     return high - low <= _ALIKE * max(abs(low), abs(high))
 
 
@@ -142,16 +145,16 @@ def take_error(experts, law, y, size, scale):
 
 
 @inline
-def multiply_inputs(experts, laws, r, e, mean, slope, weights):
+def multiply_inputs(experts, laws, e, mean, slope, weights):
     """Multiply the weights [G] of inputs of expert ``e`` by exponentials of what each gained."""
     best, n_used, total = -np.inf, 0, 0.0
     for g in range(laws.shape[0]):
         if weights[g] > 0.0:
-            best = max(best, experts.rates[e, g] * slope * (laws[g, r, 0] - mean))
+            best = max(best, experts.rates[e, g] * slope * (laws[g, 0] - mean))
             n_used += 1
     for g in range(laws.shape[0]):
         if weights[g] > 0.0:
-            gain = experts.rates[e, g] * slope * (laws[g, r, 0] - mean)
+            gain = experts.rates[e, g] * slope * (laws[g, 0] - mean)
             weights[g] *= exp(max(gain - best, -_MOST))
             total += weights[g]
     share = experts.input_share
@@ -161,12 +164,13 @@ def multiply_inputs(experts, laws, r, e, mean, slope, weights):
 
 
 @implements(step_weights, LinearExperts)
-def step_linear_weights(experts, laws, answers, r, y, size, weights, work):
+def step_linear_weights(experts, row, y, size, weights):
     """Multiply weights by exponentials of what they gained, of inputs and of experts. O(E G)."""
-    if are_alike(laws, r):
+    laws, answers, mixture = row.taken, row.answers, row.powers
+    if are_alike(laws):
         return
-    write_mixture_of_laws(experts, answers, weights, work)
-    take_error(experts, work, y, size, weights.scale)
+    write_mixture_of_laws(experts, answers, weights, mixture)
+    take_error(experts, mixture, y, size, weights.scale)
     unit, n_experts = weights.scale[0], answers.shape[0]
     if unit == 0.0:
         return
@@ -180,7 +184,7 @@ def step_linear_weights(experts, laws, answers, r, y, size, weights, work):
         weights.experts[e] *= exp(-power * min(behind, _MOST))
         total += weights.experts[e]
         slope = 2.0 * size * (error / unit)
-        multiply_inputs(experts, laws, r, e, answers[e, 0], slope, weights.inputs[e])
+        multiply_inputs(experts, laws, e, answers[e, 0], slope, weights.inputs[e])
     for e in range(n_experts):
         weights.experts[e] = (1.0 - experts.share) * (weights.experts[e] / total)
         weights.experts[e] += experts.share * experts.start[e]

@@ -185,8 +185,8 @@ class Member:
             if place < 0:
                 return
             tree = self.trees[place]
-            capacity = min(int(self.caps[place]), 3 * len(tree.i) // 2 + (2 << self.ages.first))
-            self.trees[place] = nodes.resize(tree, capacity)
+            capacity = min(int(self.caps[place]), 4 * len(tree.i))
+            self.trees[place] = nodes.resize(tree, capacity, is_filled_soon=True)
             self._places.table[place] = table_of(self.trees[place : place + 1])[0]
 
     def place(self, trees: list[nodes.Tree]) -> None:

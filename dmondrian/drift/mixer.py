@@ -22,7 +22,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dmondrian.drift.linear_mixing_kernels import FIRST_SCALE, LinearExperts
-from dmondrian.drift.mixing_kernels import Experts, Steps, Weights, mix_and_step, mix_rows
+from dmondrian.drift.mixing_kernels import (
+    Experts,
+    Steps,
+    Weights,
+    make_row,
+    mix_and_step,
+    mix_rows,
+)
 from dmondrian.errors import CorruptError
 from dmondrian.tree.box_encoding import read_only
 
@@ -101,7 +108,8 @@ class Mixer:
     def mix(self, inputs: np.ndarray) -> np.ndarray:
         """Return the mixture, float64 [n, k], of ``inputs`` float64 [G, n, k]."""
         out = np.empty(inputs.shape[1:])
-        mix_rows(self._experts, self.weights, np.array(inputs, order="C"), out)
+        row = make_row(self.weights, out.shape[1])
+        mix_rows(self._experts, self.weights, row, np.ascontiguousarray(inputs), out)
         return out
 
     def mix_and_step(self, inputs: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
@@ -117,8 +125,8 @@ class Mixer:
         """
         out = np.empty(inputs.shape[1:])
         mix_and_step(
-            self._experts, self.weights, self._steps, np.array(inputs, order="C"), read_only(y),
-            read_only(w), out,
+            self._experts, self.weights, make_row(self.weights, out.shape[1]), self._steps,
+            np.ascontiguousarray(inputs), read_only(y), read_only(w), out,
         )  # fmt: skip
         return out
 

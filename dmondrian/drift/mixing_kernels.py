@@ -30,14 +30,13 @@ import numpy as np
 
 from dmondrian._numba.intrinsics import unowned
 from dmondrian._numba.jit import hook, implements, inline, kernel
-from dmondrian.tree.keyed_random import LN2_HIGH, LN2_LOW, exp, log
+from dmondrian.tree.keyed_random import exp, log, log_of_normal
+from dmondrian.tree.simd.exp import write_exponentials
 
 FLOOR = 1e-5  # least probability of an input
 _LEAST = 1e-7  # least probability of an expert, where its weight is updated
 _MOST_STEPS = 16  # of a row's weight; what is beyond moves no weights
-_SQRT2 = 1.4142135623730951
-_FRACTION, _OF_ONE = np.int64((1 << 52) - 1), np.int64(1023 << 52)  # bits of a float64
-_OF_2_52, _2_52 = np.int64(1075 << 52), 2.0**52
+_LEAST_EXPONENT = -700.0  # of those that are taken many at once
 
 
 class Experts(NamedTuple):
@@ -65,14 +64,22 @@ class Steps(NamedTuple):
     n: np.ndarray  # float64 [1], steps, those of part of a row's weight in part
 
 
-@hook
-def take_inputs(experts, inputs):
-    """Write in the place of ``inputs`` [G, n, k] what experts take of them."""
+class Row(NamedTuple):
+    """What is computed of a row."""
+
+    taken: np.ndarray  # float64 [G, k], what experts take of the inputs
+    answers: np.ndarray  # float64 [E, k], what each expert forecasts
+    powers: np.ndarray  # float64 [E k or more, whole lots of 8], scratch
 
 
 @hook
-def write_experts(experts, inputs, weights, r, answers):
-    """Write what each expert forecasts of row ``r`` to ``answers`` [E, k]."""
+def take_inputs(experts, inputs, r, row):
+    """Write what experts take of row ``r`` of ``inputs`` [G, n, k]."""
+
+
+@hook
+def write_experts(experts, row, weights):
+    """Write what each expert forecasts."""
 
 
 @hook
@@ -81,97 +88,107 @@ def write_mixture(experts, answers, weights, out):
 
 
 @hook
-def step_weights(experts, inputs, answers, r, y, size, weights, work):
-    """Take one step of ``size`` <= 1 towards label ``y`` of row ``r``; ``work`` [k] is scratch."""
+def step_weights(experts, row, y, size, weights):
+    """Take one step of ``size`` <= 1 towards label ``y``; the forecasts of experts are written."""
+
+
+def make_row(weights: Weights, n_outputs: int) -> Row:
+    """Return scratch for a row of ``n_outputs``."""
+    n_experts, n_inputs = weights.inputs.shape
+    return Row(
+        np.empty((n_inputs, n_outputs)),
+        np.empty((n_experts, n_outputs)),
+        np.zeros((n_experts * n_outputs + 7) // 8 * 8),
+    )
 
 
 @inline
-def log_of_normal(x):
-    """Return ln ``x`` as :func:`dmondrian.tree.keyed_random.log`, to the last bit.
-
-    ``x`` must not be subnormal, infinite or NaN: then no step is a jump, and loops over many
-    numbers take several at once.
-    """
-    bits = np.float64(x).view(np.int64)
-    k = np.int64((bits >> 52) | _OF_2_52).view(np.float64) - _2_52 - 1023.0
-    m = np.int64((bits & _FRACTION) | _OF_ONE).view(np.float64)
-    is_large = m > _SQRT2
-    m = m * 0.5 if is_large else m
-    k = k + 1.0 if is_large else k
-    s = (m - 1.0) / (m + 1.0)
-    z = s * s
-    tail = 1.0 / 23.0
-    tail = tail * z + 1.0 / 21.0
-    tail = tail * z + 1.0 / 19.0
-    tail = tail * z + 1.0 / 17.0
-    tail = tail * z + 1.0 / 15.0
-    tail = tail * z + 1.0 / 13.0
-    tail = tail * z + 1.0 / 11.0
-    tail = tail * z + 1.0 / 9.0
-    tail = tail * z + 1.0 / 7.0
-    tail = tail * z + 1.0 / 5.0
-    tail = tail * z + 1.0 / 3.0
-    low = 2.0 * s + (2.0 * s * z * tail + k * LN2_LOW)
-    return k * LN2_HIGH + low
+def lent(row):
+    """Return the scratch, borrowed for a loop; see :func:`dmondrian._numba.intrinsics.unowned`."""
+    return Row(unowned(row.taken), unowned(row.answers), unowned(row.powers))
 
 
 @implements(take_inputs, Experts)
-def take_logs(experts, inputs):
-    """Write in the place of ``inputs`` [G, n, K] their logarithms, less their means over classes.
+def take_logs(experts, inputs, r, row):
+    """Write the logarithms of the inputs, less their means over classes.
 
     Of two classes, half the difference and its negative.
     """
-    n_classes = inputs.shape[2]
-    flat = inputs.reshape(-1)
+    logs, n_classes = row.taken, inputs.shape[2]
+    for g in range(inputs.shape[0]):
+        for c in range(n_classes):
+            logs[g, c] = inputs[g, r, c]
+    flat = logs.reshape(-1)
     for i in range(flat.shape[0]):
         flat[i] = log_of_normal(max(flat[i], FLOOR))
-    if n_classes == 2:
-        for i in range(0, flat.shape[0], 2):
-            half = (flat[i] - flat[i + 1]) * 0.5
-            flat[i], flat[i + 1] = half, -half
-        return
-    for i in range(0, flat.shape[0], n_classes):
+    for g in range(inputs.shape[0]):
+        if n_classes == 2:
+            half = (logs[g, 0] - logs[g, 1]) * 0.5
+            logs[g, 0], logs[g, 1] = half, -half
+            continue
         mean = 0.0
         for c in range(n_classes):
-            mean += flat[i + c]
+            mean += logs[g, c]
         mean /= n_classes
         for c in range(n_classes):
-            flat[i + c] -= mean
+            logs[g, c] -= mean
+
+
+@inline
+def exponentiate(powers, n, least):
+    """Write e^x in the place of the first ``n`` x <= 0 of ``powers``, none below ``least``."""
+    if least > _LEAST_EXPONENT:
+        write_exponentials(powers, np.uint64(n))
+        return
+    for i in range(n):
+        powers[i] = exp(powers[i])
 
 
 @implements(write_experts, Experts)
-def write_geometric_experts(experts, logs, weights, r, answers):
+def write_geometric_experts(experts, row, weights):
     """Write the geometric mixture of each expert. O(E G K)."""
-    n_inputs, n_classes = logs.shape[0], answers.shape[1]
-    for e in range(answers.shape[0]):
-        if n_classes == 2:
+    logs, answers, powers = row.taken, row.answers, row.powers
+    n_inputs, n_experts, n_classes = logs.shape[0], answers.shape[0], answers.shape[1]
+    least = 0.0
+    if n_classes == 2:
+        for e in range(n_experts):
             value = 0.0
             for g in range(n_inputs):
-                value += weights.inputs[e, g] * logs[g, r, 0]
-            odds = exp(-2.0 * abs(value))
+                value += weights.inputs[e, g] * logs[g, 0]
+            answers[e, 0] = value
+            powers[e] = -2.0 * abs(value)
+            least = min(least, powers[e])
+        exponentiate(powers, n_experts, least)
+        for e in range(n_experts):
+            odds, first = powers[e], 0 if answers[e, 0] >= 0.0 else 1
             likely = 1.0 / (1.0 + odds)
-            first = 0 if value >= 0.0 else 1
             answers[e, first] = likely
             answers[e, 1 - first] = odds * likely
-            continue
-        largest, total = -np.inf, 0.0
+        return
+    for e in range(n_experts):
+        largest, at = -np.inf, e * n_classes
         for c in range(n_classes):
             value = 0.0
             for g in range(n_inputs):
-                value += weights.inputs[e, g] * logs[g, r, c]
-            answers[e, c] = value
+                value += weights.inputs[e, g] * logs[g, c]
+            powers[at + c] = value
             largest = max(largest, value)
         for c in range(n_classes):
-            answers[e, c] = exp(answers[e, c] - largest)
-            total += answers[e, c]
+            powers[at + c] -= largest
+            least = min(least, powers[at + c])
+    exponentiate(powers, n_experts * n_classes, least)
+    for e in range(n_experts):
+        total, at = 0.0, e * n_classes
         for c in range(n_classes):
-            answers[e, c] /= total
+            total += powers[at + c]
+        for c in range(n_classes):
+            answers[e, c] = powers[at + c] / total
 
 
 @implements(step_weights, Experts)
-def step_geometric_weights(experts, logs, answers, r, label, size, weights, work):
+def step_geometric_weights(experts, row, label, size, weights):
     """Descend the log loss of each expert; multiply the experts by what each gave. O(E G K)."""
-    y = np.int64(label)
+    y, logs, answers = np.int64(label), row.taken, row.answers
     n_inputs, n_experts, n_classes = logs.shape[0], answers.shape[0], answers.shape[1]
     total, power = 0.0, size * experts.power
     for e in range(n_experts):
@@ -179,12 +196,14 @@ def step_geometric_weights(experts, logs, answers, r, label, size, weights, work
         weights.experts[e] *= likelihood if power == 1.0 else exp(power * log(likelihood))
         total += weights.experts[e]
         for g in range(n_inputs):
+            if experts.rates[e, g] == 0.0:
+                continue
             if n_classes == 2:
-                slope = (2.0 * answers[e, 0] if y == 1 else -2.0 * answers[e, 1]) * logs[g, r, 0]
+                slope = (2.0 * answers[e, 0] if y == 1 else -2.0 * answers[e, 1]) * logs[g, 0]
             else:
-                slope = -logs[g, r, y]
+                slope = -logs[g, y]
                 for c in range(n_classes):
-                    slope += answers[e, c] * logs[g, r, c]
+                    slope += answers[e, c] * logs[g, c]
             weights.inputs[e, g] -= experts.rates[e, g] * size * slope
     for e in range(n_experts):
         weights.experts[e] = (1.0 - experts.share) * (weights.experts[e] / total)
@@ -213,44 +232,43 @@ def write_mean(experts, answers, weights, out):
 
 
 @kernel
-def mix_rows(experts, weights, inputs, out):
+def mix_rows(experts, weights, memory, inputs, out):
     """Write the mixture of ``inputs`` float64 [G, n, k] to ``out`` [n, k]. O(n k E G).
 
-    ``inputs`` is written to.
+    ``memory`` is of :func:`make_row`.
     """
-    memory = np.empty((weights.experts.shape[0], out.shape[1]))
-    take_inputs(experts, inputs)
     for r in range(out.shape[0]):
-        answers = unowned(memory)
-        write_experts(experts, inputs, weights, r, answers)
-        write_mixture(experts, answers, weights, out[r])
+        row = lent(memory)
+        take_inputs(experts, inputs, r, row)
+        write_experts(experts, row, weights)
+        write_mixture(experts, row.answers, weights, out[r])
 
 
 @kernel
-def mix_and_step(experts, weights, steps, inputs, y, w, out):
+def mix_and_step(experts, weights, memory, steps, inputs, y, w, out):
     """Write each row's mixture to ``out`` [n, k], then take a step to its label.
 
     Where ``steps`` has no weights those that mix take the steps; else its weights do, and are added
     up. ``y`` float64 [n] are labels and ``w`` [n] or [0] weights > 0: a weight of so many steps is
-    taken in as many, up to 16. ``inputs`` float64 [G, n, k] is written to.
+    taken in as many, up to 16. ``inputs`` are float64 [G, n, k], ``memory`` is of
+    :func:`make_row`.
     """
-    memory, scratch = np.empty((weights.experts.shape[0], out.shape[1])), np.empty(out.shape[1])
     is_ahead = steps.weights.experts.shape[0] > 0
-    take_inputs(experts, inputs)
     for r in range(out.shape[0]):
-        answers, work, moved = unowned(memory), unowned(scratch), weights
-        write_experts(experts, inputs, weights, r, answers)
-        write_mixture(experts, answers, weights, out[r])
+        row, moved = lent(memory), weights
+        take_inputs(experts, inputs, r, row)
+        write_experts(experts, row, weights)
+        write_mixture(experts, row.answers, weights, out[r])
         if is_ahead:
             moved = steps.weights
-            write_experts(experts, inputs, moved, r, answers)
+            write_experts(experts, row, moved)
         rest = min(w[r] if w.shape[0] > 0 else 1.0, np.float64(_MOST_STEPS))
         while True:
             size = min(rest, 1.0)
-            step_weights(experts, inputs, answers, r, y[r], size, moved, work)
+            step_weights(experts, row, y[r], size, moved)
             if is_ahead:
                 add_weights(steps, size)
             rest -= size
             if rest <= 0.0:
                 break
-            write_experts(experts, inputs, moved, r, answers)
+            write_experts(experts, row, moved)

@@ -32,6 +32,7 @@ LN2_HIGH = 6.93147180369123816490e-01  # ln 2 to 33 bits, so that k * LN2_HIGH i
 LN2_LOW = 1.90821492927058770002e-10  # ln 2 - LN2_HIGH
 _FRACTION, _OF_ONE = np.int64((1 << 52) - 1), np.int64(1023 << 52)  # bits of a float64
 _LEAST_NORMAL = 2.0**-1022
+_OF_2_52, _2_52 = np.int64(1075 << 52), 2.0**52
 _SQRT2 = 1.4142135623730951
 TAYLOR = tuple(1.0 / math.factorial(n) for n in range(14))  # Taylor's coefficients of e^x
 
@@ -78,6 +79,25 @@ def log(x):
     if m > _SQRT2:
         m = m * 0.5
         k = k + 1
+    return _log_of(m, np.float64(k)) + (x - x)  # NaN of what is not finite, of meaningless bits
+
+
+@inline
+def log_of_normal(x):
+    """Return what :func:`log` does, to the last bit, without a jump.
+
+    ``x`` must not be subnormal, infinite or NaN. Loops over many numbers take several at once.
+    """
+    bits = np.float64(x).view(np.int64)
+    k = np.int64((bits >> 52) | _OF_2_52).view(np.float64) - _2_52 - 1023.0
+    m = np.int64((bits & _FRACTION) | _OF_ONE).view(np.float64)
+    is_large = m > _SQRT2
+    return _log_of(m * 0.5 if is_large else m, k + 1.0 if is_large else k)
+
+
+@inline
+def _log_of(m, k):
+    """Return ln(``m`` 2^``k``), m in [1/sqrt 2, sqrt 2]."""
     s = (m - 1.0) / (m + 1.0)
     z = s * s
     tail = 1.0 / 23.0
@@ -92,7 +112,7 @@ def log(x):
     tail = tail * z + 1.0 / 5.0
     tail = tail * z + 1.0 / 3.0
     low = 2.0 * s + (2.0 * s * z * tail + k * LN2_LOW)
-    return k * LN2_HIGH + low + (x - x)  # NaN of what is not finite, whose bits mean nothing here
+    return k * LN2_HIGH + low
 
 
 @inline
@@ -145,9 +165,11 @@ def log_gamma_by_recurrence(x):
 
 def _halves(n: int) -> np.ndarray:
     """Return ln Gamma(k / 2) for k below ``n``, by the recurrence without a compiler."""
-    plain = {name: getattr(part, "py_func", part) for name, part in globals().items()}
-    recurrence = FunctionType(plain["log_gamma_by_recurrence"].__code__, plain)
-    return np.array([np.inf, *(recurrence(0.5 * k) for k in range(1, n))])
+    plain = dict(globals())
+    for name, part in globals().items():
+        if hasattr(part, "py_func"):
+            plain[name] = FunctionType(part.py_func.__code__, plain)
+    return np.array([np.inf, *(plain["log_gamma_by_recurrence"](0.5 * k) for k in range(1, n))])
 
 
 _HALVES = _halves(24)  # most nodes hold few rows of a class

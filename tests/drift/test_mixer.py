@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dmondrian.drift.mixer import SHARE, Expert, Linear, Mixer
-from dmondrian.drift.mixing_kernels import FLOOR, log_of_normal
-from dmondrian.tree.keyed_random import log
+from dmondrian.drift.mixing_kernels import FLOOR
+from dmondrian.tree.keyed_random import log, log_of_normal
 
 NONE = np.empty(0)
 
