@@ -108,7 +108,7 @@ class Mixer:
     def mix(self, inputs: np.ndarray) -> np.ndarray:
         """Return the mixture, float64 [n, k], of ``inputs`` float64 [G, n, k]."""
         out = np.empty(inputs.shape[1:])
-        row = make_row(self.weights, out.shape[1])
+        row = make_row(self.weights, inputs.shape[2])
         mix_rows(self._experts, self.weights, row, np.ascontiguousarray(inputs), out)
         return out
 
@@ -125,7 +125,7 @@ class Mixer:
         """
         out = np.empty(inputs.shape[1:])
         mix_and_step(
-            self._experts, self.weights, make_row(self.weights, out.shape[1]), self._steps,
+            self._experts, self.weights, make_row(self.weights, inputs.shape[2]), self._steps,
             np.ascontiguousarray(inputs), read_only(y), read_only(w), out,
         )  # fmt: skip
         return out
