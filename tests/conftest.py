@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
+import dask
 import pytest
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background of a shell
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+SPAWNED = ("cluster/", "chaos/", "cli/test_signals.py")  # as users' workers are
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -21,6 +27,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that hold slow tests, so that none of them is alone at the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forked_workers(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fork Dask's workers from a process that has imported it, as Dask's own tests do.
+
+    Tests of clusters take two fifths less of the processor's time. Users' workers are spawned: so
+    are those of SPAWNED.
+    """
+    place = request.path.relative_to(Path(__file__).parent).as_posix()
+    how = "spawn" if place.startswith(SPAWNED) else "forkserver"
+    setting = "distributed.worker.multiprocessing-method"
+    with pytest.MonkeyPatch.context() as patch, dask.config.set({setting: how}):
+        patch.setenv(f"DASK_{setting.upper().replace('.', '__').replace('-', '_')}", how)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def logs_are_captured(caplog: pytest.LogCaptureFixture) -> None:
+    """Undo what an open cluster that silences Dask's logs does to pytest's handler."""
+    caplog.handler.setLevel(logging.NOTSET)
 
 
 @pytest.fixture(autouse=True)
