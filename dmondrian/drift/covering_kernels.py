@@ -53,6 +53,7 @@ from dmondrian.tree.simd.exp import lowest_bit
 LARGEST_VALUE = np.float64(np.finfo(np.float32).max)
 _COVERING = np.uint64(0xC0FE12A6_5EED1E55)  # parts these trees' draws from those of other trees
 _AT_ONCE = min(32, N_AHEAD)  # rows that are looked for ahead together
+_FEW = 256  # nodes of a tree up to which its rows are not looked for ahead
 _LEAST_SHARE = 2.0**-20  # of a node above the leaf in a forecast
 _LEAST_VISITS = 50.0  # of splits before credits are believed
 _PRIOR_SHARE, _PRIOR_VISITS = 0.02, 5.0  # what shrinks the credit of columns that split rarely
@@ -220,8 +221,13 @@ def lent(work):
 
 
 @inline
-def look_for(tree, work, i, m):
-    """Return where row ``i`` of ``m`` that are taken at once was found; the first looks for all."""
+def look_for(tree, work, i, m, is_small):
+    """Return where row ``i`` of ``m`` that are taken at once was found; the first looks for all.
+
+    In a tree that ``is_small`` nobody looks: its nodes are in the nearest cache as it is.
+    """
+    if is_small:
+        return Hint(np.int64(-1), i, work.noted[i], np.int64(0))
     prefetch_for(RowsInTree(tree, work.scaled, 0), i, m, work.at, work.noted, True, False)
     return Hint(work.at[i], i, work.noted[i], work.at[N_AHEAD + i])
 
@@ -373,9 +379,11 @@ def learn_rows(
             worths, visits = credits.buckets[s, 0], credits.buckets[s, 1]
             for first in range(start, start + m, _AT_ONCE):
                 n_rows = min(_AT_ONCE, start + m - first)
+                is_small = octave > 0 and tree.head_i[N_NODES] < _FEW
                 scale_rows(X, first, n_rows, places.scales[s], its.scaled.values)
                 for i in range(n_rows):
-                    r, x, hint = first + i, row_of(its.scaled, i), look_for(tree, its, i, n_rows)
+                    r, x = first + i, row_of(its.scaled, i)
+                    hint = look_for(tree, its, i, n_rows, is_small)
                     if octave > 0 and tree.head_i[ROOT] >= 0:
                         leaf, depth = forecast_way(
                             policies.loss, tree, x, y[r], covering.power > 0,
@@ -412,8 +420,8 @@ def forecast_rows(covering, loss, columns, places, work, X, t, forecasts):
         s = place_at(covering, b)
         tree = tree_at(places.table, s, columns, its.lengths)
         for first in range(0, n, _AT_ONCE):
-            n_rows = min(_AT_ONCE, n - first)
+            n_rows, is_small = min(_AT_ONCE, n - first), tree.head_i[N_NODES] < _FEW
             scale_rows(X, first, n_rows, places.scales[s], its.scaled.values)
             for i in range(n_rows):
-                x, hint = row_of(its.scaled, i), look_for(tree, its, i, n_rows)
+                x, hint = row_of(its.scaled, i), look_for(tree, its, i, n_rows, is_small)
                 forecast_way(loss, tree, x, 0.0, False, out[first + i], hint, none, none)

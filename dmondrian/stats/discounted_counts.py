@@ -25,6 +25,7 @@ from dmondrian._numba.jit import implements, inline
 from dmondrian.tree.keyed_random import exp, log
 from dmondrian.tree.nodes import STAT
 from dmondrian.tree.policies import count, is_pure, is_pure_with
+from dmondrian.tree.simd.exp import three_quotients
 
 N_MEMORIES = 3
 _THIRD = 1.0 / 3.0
@@ -111,9 +112,10 @@ def count_discounted(stat, tree, v, y, w):
     d[v, of_second] += w
     d[v, third] += w
     d[v, of_third] += w
-    d[v, factors] = first_weight / (d[v, first] + whole)
-    d[v, factors + one] = second_weight / (d[v, second] + whole)
-    d[v, factors + one + one] = third_weight / (d[v, third] + whole)
+    d[v, factors], d[v, factors + one], d[v, factors + one + one] = three_quotients(
+        first_weight, second_weight, third_weight,
+        d[v, first] + whole, d[v, second] + whole, d[v, third] + whole,
+    )  # fmt: skip
 
 
 @implements(is_pure_with, DiscountedCounts)

@@ -6,7 +6,7 @@ each and then of 16, and a row of bits for features of two values
 (:mod:`dmondrian.tree.box_encoding`). ``Tree`` is these arrays (the words as int32, float32 and
 float64 views of the same memory, the bounds as float32 and int16) and a small header.
 
-The split time is last in the node's row; but where the row is a cache line without it, as for
+The split time is last in the node's row; but where the row is whole cache lines without it, as for
 labels that are numbers and for three classes, it stands behind the bounds, with which it is read.
 
 Where growth does not look at boxes, none are written (``boxless`` columns). Where it keeps
@@ -102,7 +102,7 @@ class Tree(NamedTuple):
 def has_time_beside(columns, n_stats):
     """Return whether split times stand behind the bounds; see above."""
     n_written = columns.numeric.shape[0] + columns.stepped.shape[0] + columns.binary.shape[0]
-    return n_written > 0 and 8 * (STAT + n_stats) == CACHE_LINE
+    return n_written > 0 and 8 * (STAT + n_stats) % CACHE_LINE == 0
 
 
 def n_bound_words(columns):

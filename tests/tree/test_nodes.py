@@ -10,6 +10,7 @@ from dmondrian.tree.box import copy_box, empty_box
 from dmondrian.tree.box_encoding import Columns, all_numeric, boxless, make_columns
 
 D, LABELS = 5, 4  # features; statistics that fill a cache line with the words before them
+MEMORIES = 12  # those that fill two
 
 
 def two_valued() -> Columns:
@@ -29,15 +30,15 @@ def filled(columns: Columns, n_stats: int, m: int = 7) -> nodes.Tree:
 
 
 @pytest.mark.parametrize("columns", [all_numeric(D), two_valued()], ids=["numeric", "bits"])
-@pytest.mark.parametrize("n_stats", [1, 3, LABELS, 5])
-def test_a_row_that_is_a_cache_line_without_it_has_the_time_beside(
+@pytest.mark.parametrize("n_stats", [1, 3, LABELS, 5, MEMORIES])
+def test_a_row_that_is_whole_cache_lines_without_it_has_the_time_beside(
     columns: Columns, n_stats: int
 ) -> None:
     tree = filled(columns, n_stats)
-    is_beside = n_stats == LABELS
+    is_beside = n_stats in (LABELS, MEMORIES)
     assert np.shares_memory(tree.times, tree.box) == is_beside
     assert np.shares_memory(tree.times, tree.i) != is_beside
-    assert tree.i[0].nbytes == (64 if is_beside else 8 * (nodes.STAT + n_stats + 1))
+    assert tree.i[0].nbytes == 8 * (nodes.STAT + n_stats + (not is_beside))
     whole = tree.i[0].nbytes + tree.box[0].nbytes
     assert whole == 8 * (nodes.STAT + n_stats + 1) + 8 * len(columns.numeric)
     assert np.array_equal(nodes.times_of(tree), 0.5 + np.arange(7))

@@ -98,6 +98,30 @@ def _quotients(typing_context, a, b, c, d):
     return pair(types.float64, types.float64, types.float64, types.float64), generate
 
 
+def three_quotients(a: Any, b: Any, c: Any, d: Any, e: Any, f: Any) -> tuple[Any, Any, Any]:
+    """Return ``a`` / ``d``, ``b`` / ``e`` and ``c`` / ``f``, as :func:`quotients` does two."""
+    return np.divide(a, d), np.divide(b, e), np.divide(c, f)
+
+
+@intrinsic(three_quotients, mechanism="simd")
+def _three_quotients(typing_context, a, b, c, d, e, f):
+    def generate(context, builder, signature, args):
+        kind, word = ir.VectorType(ir.DoubleType(), 4), ir.IntType(32)
+
+        def all_three(values):
+            whole = ir.Constant(kind, [1.0] * 4)
+            for k, value in enumerate(values):
+                whole = builder.insert_element(whole, value, word(k))
+            return whole
+
+        found = builder.fdiv(all_three(args[:3]), all_three(args[3:]))
+        parts = [builder.extract_element(found, word(k)) for k in range(3)]
+        return context.make_tuple(builder, signature.return_type, parts)
+
+    triple = types.containers.UniTuple(types.float64, 3)
+    return triple(*[types.float64] * 6), generate
+
+
 def lowest_bit(word: Any) -> Any:
     """Return the place of the lowest bit of ``word``, uint64, that is set; one must be."""
     k = np.uint64(0)

@@ -14,7 +14,7 @@ from numba.core.errors import TypingError
 from dmondrian._numba.intrinsics import flat_view, speculate
 from dmondrian._numba.mode import is_stock
 from dmondrian.tree.keyed_random import exp
-from dmondrian.tree.simd.exp import lowest_bit, quotients, write_exponentials
+from dmondrian.tree.simd.exp import lowest_bit, quotients, three_quotients, write_exponentials
 from dmondrian.tree.simd.lanes import LANES, WORDS, way_on
 
 
@@ -86,6 +86,21 @@ def test_exponentials_are_those_of_one_number_to_the_last_bit(way: Callable[...,
 @numba.njit
 def divided(a, b, c, d):  # type: ignore[no-untyped-def]  # compiled for what it is given
     return quotients(a, b, c, d)
+
+
+@numba.njit
+def divided_thrice(a, b, c, d, e, f):  # type: ignore[no-untyped-def]
+    return three_quotients(a, b, c, d, e, f)
+
+
+def test_three_quotients_are_those_of_each() -> None:
+    odd = [0.0, 1.0, 3.0, 0.1, 1e-310, 1e300, 5e-324]
+    for a, c in [(a, c) for a in odd for c in odd if c]:
+        with np.errstate(over="ignore"):
+            pairs = (a, c), (c, 3.0), (7.0, c)
+            expected = tuple(np.float64(one) / np.float64(other) for one, other in pairs)
+            assert three_quotients(a, c, 7.0, c, 3.0, c) == expected
+            assert divided_thrice(a, c, 7.0, c, 3.0, c) == expected
 
 
 def test_two_quotients_are_those_of_each() -> None:
