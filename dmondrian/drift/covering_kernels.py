@@ -227,7 +227,8 @@ def look_for(tree, work, i, m, is_small):
     In a tree that ``is_small`` nobody looks: its nodes are in the nearest cache as it is.
     """
     if is_small:
-        return Hint(np.int64(-1), i, work.noted[i], np.int64(0))
+        nowhere: Any = np.int64(-1)
+        return Hint(nowhere, i, work.noted[i], nowhere + 1)
     prefetch_for(RowsInTree(tree, work.scaled, 0), i, m, work.at, work.noted, True, False)
     return Hint(work.at[i], i, work.noted[i], work.at[N_AHEAD + i])
 
