@@ -97,7 +97,7 @@ def test_nothing_is_compiled_once_all_kernels_are_there(
     data, model = PROJECT / "jobs" / "data" / "california_housing", tmp_path / "run"
     job.write_text(
         f'[forest]\nalgorithm = "{ALGORITHM}"\nn_estimators = 2\n'
-        f'[data]\npath = "{data}"\ntarget = "MedHouseVal"\n'
+        f'[data]\npath = "{data}"\ntarget = "medianHouseValue"\n'
         f"[cluster]\nworkers = 1\nthreads = 2\n"
         f'[run]\npath = "{model}"\ncheckpoint_every = "10000 rows"\n'
     )
