@@ -1,0 +1,1 @@
+"""Sets of boosted trees that are fitted to rows kept of a stream."""

@@ -1,0 +1,119 @@
+"""A set of boosted trees: fitted to labelled rows at once, and never changed.
+
+Relies on :mod:`dmondrian.boosting.boosting_kernels`. Promises a pure function of the settings and
+the rows in order, to the last bit on every machine, and probabilities above 0.
+
+Shapes: n rows, d columns, K classes, L leaves at most, T trees.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dmondrian.boosting.boosting_kernels import (
+    Binned,
+    Growing,
+    Space,
+    Trees,
+    answer_rows,
+    fit_rounds,
+)
+from dmondrian.boosting.column_bins import column_bins
+from dmondrian.tree.box_encoding import read_only
+from dmondrian.tree.keyed_random import log
+
+_PRIOR = 0.5  # weight of each class beside its rows
+_LARGEST_SUM = 59  # exponent of sums of gradients, in units: far from the end of an int64
+_LARGEST_EXPONENT = 1000  # of what gradients are multiplied by
+
+
+class BoostedSet:
+    """Trees whose answers add up to log odds of classes.
+
+    Parameters
+    ----------
+    trees : Trees
+    thresholds : float32 [T, L - 1]
+        Of splits: rows at or below go left.
+    first_scores : float64 [K]
+        Log odds without trees.
+    """
+
+    def __init__(self, trees: Trees, thresholds: np.ndarray, first_scores: np.ndarray) -> None:
+        self.trees, self.thresholds, self.first_scores = trees, thresholds, first_scores
+
+    @classmethod
+    def fit(
+        cls, X: np.ndarray, y: np.ndarray, w: np.ndarray, n_classes: int, growing: Growing
+    ) -> BoostedSet:
+        """Return a set fitted to rows.
+
+        Parameters
+        ----------
+        X : float32 [n, d], n > 0
+        y : float64 [n]
+            Classes.
+        w : float64 [n]
+            Weights > 0.
+        n_classes : int
+            K > 1.
+        growing : Growing
+        """
+        labels = y.astype(np.int64)
+        totals = np.zeros(n_classes)
+        np.add.at(totals, labels, w)  # in the order of rows
+        shares = (totals + _PRIOR) / (np.add.accumulate(totals)[-1] + _PRIOR * n_classes)
+        first = np.array([log(share) for share in shares.tolist()])
+        present = np.flatnonzero(np.bincount(labels, minlength=n_classes)).astype(np.int64)
+        outputs = present if len(present) > 1 else present[:0]  # one class: nothing to learn
+        if n_classes == 2:
+            first = np.array([0.0, first[1] - first[0]])
+            outputs = outputs[1:]
+        bins, n = column_bins(X), len(X)
+        exponent = _LARGEST_SUM - math.frexp(float(np.add.accumulate(w)[-1]))[1]
+        exponent = min(exponent, _LARGEST_EXPONENT)
+        binned = Binned(
+            bins.of_rows, bins.starts, labels, read_only(w),
+            math.ldexp(1.0, -exponent), math.ldexp(1.0, exponent),
+        )  # fmt: skip
+        trees = _empty_trees(np.tile(outputs, growing.n_rounds), growing.n_leaves)
+        scores = np.tile(first, (n, 1))
+        space = _space(n, growing.n_leaves, len(bins.ends))
+        n_rounds = fit_rounds(growing, binned, outputs, scores, trees, space)
+        trees = Trees(*(part[: n_rounds * len(outputs)] for part in trees))
+        thresholds = bins.ends[bins.starts[trees.columns] + trees.bins]
+        return cls(trees, thresholds, first)
+
+    def answer(self, X: np.ndarray) -> np.ndarray:
+        """Return the probabilities of classes, float64 [n, K], of rows float32 [n, d]."""
+        out = np.empty((len(X), len(self.first_scores)))
+        answer_rows(self.trees, self.thresholds, self.first_scores, read_only(X), out)
+        return out
+
+
+def _empty_trees(outputs: np.ndarray, n_leaves: int) -> Trees:
+    """Return trees of ``outputs`` without splits."""
+    n, m = len(outputs), n_leaves - 1
+    return Trees(
+        outputs,
+        np.zeros(n, np.int64),
+        np.zeros((n, m), np.int32),
+        np.zeros((n, m), np.int32),
+        np.zeros((n, m, 2), np.int32),
+        np.zeros((n, n_leaves)),
+    )
+
+
+def _space(n: int, n_leaves: int, n_bins: int) -> Space:
+    """Return scratch of a fit."""
+
+    def numbers(*shape: int) -> np.ndarray:
+        return np.empty(shape, np.int64)
+
+    return Space(
+        *(numbers(n) for _ in range(6)), numbers(n_leaves, n_bins, 3), numbers(n_leaves),
+        numbers(n_leaves), numbers(n_leaves, 2), np.empty(n_leaves), numbers(n_leaves, 2),
+        numbers(n_leaves, 2), np.empty(n), np.empty(n),
+    )  # fmt: skip

@@ -1,0 +1,332 @@
+"""Gradient boosting: small trees that are grown on histograms, and the sum of what they answer.
+
+A round grows a tree for the log odds of two classes, or one for each of more that have rows, to the
+gradients of the log loss at the scores of the rounds before (Friedman, 2001, "Greedy function
+approximation", Annals of Statistics 29; second order as in Chen, Guestrin, 2016, "XGBoost", KDD).
+A tree grows leaf by leaf: the next split is that of most gain over all leaves,
+
+    G_l^2 / (H_l + l2) + G_r^2 / (H_r + l2) - G^2 / (H + l2),
+
+G and H the sums of gradients and second derivatives times weights; of equals the one of the first
+leaf, column and bin. A leaf answers -rate G / (H + l2).
+
+Gradients are whole numbers of a unit, so that their sums are exact in any order, the histogram of
+a leaf is that of its parent less its sibling's, and no machine differs. Exponentials and logarithms
+are the library's own.
+
+Shapes: n rows, d columns, B bins of all columns, K classes, L leaves at most, T trees.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dmondrian._numba.jit import inline, kernel
+from dmondrian.tree.keyed_random import exp
+
+
+class Growing(NamedTuple):
+    """How trees grow."""
+
+    n_rounds: int
+    n_leaves: int
+    rate: float  # of a leaf's best answer that it gives
+    l2: float
+    least_rows: int  # of a leaf
+    least_curvature: float  # sum of second derivatives in a leaf
+
+
+class Binned(NamedTuple):
+    """Rows in bins, with labels; see :class:`dmondrian.boosting.column_bins.ColumnBins`."""
+
+    of_rows: np.ndarray  # uint8 [d, n]
+    starts: np.ndarray  # int64 [d + 1]
+    y: np.ndarray  # int64 [n], classes
+    w: np.ndarray  # float64 [n], > 0
+    unit: float  # a power of two that gradients are multiples of
+    per_unit: float  # 1 / unit
+
+
+class Trees(NamedTuple):
+    """Trees in the order in which their answers are added up.
+
+    A tree's splits are numbered as they were made; a child is the number of a split, or -1 less the
+    number of a leaf.
+    """
+
+    outputs: np.ndarray  # int64 [T], what each is added to: a class, of two the second
+    n_splits: np.ndarray  # int64 [T]
+    columns: np.ndarray  # int32 [T, L - 1]
+    bins: np.ndarray  # int32 [T, L - 1], the last that goes left
+    children: np.ndarray  # int32 [T, L - 1, 2]
+    answers: np.ndarray  # float64 [T, L]
+
+
+class Space(NamedTuple):
+    """Scratch of a fit."""
+
+    rows: np.ndarray  # int64 [n], by leaf
+    aside: np.ndarray  # int64 [n]
+    gradients: np.ndarray  # int64 [n]
+    curvatures: np.ndarray  # int64 [n]
+    own_gradients: np.ndarray  # int64 [n], of a leaf's rows in their order
+    own_curvatures: np.ndarray  # int64 [n]
+    histograms: np.ndarray  # int64 [L, B, 3]: rows, gradients, curvatures
+    starts: np.ndarray  # int64 [L], of a leaf's rows
+    counts: np.ndarray  # int64 [L]
+    sums: np.ndarray  # int64 [L, 2]
+    gains: np.ndarray  # float64 [L], of each leaf's best split
+    splits: np.ndarray  # int64 [L, 2], its column and bin
+    parents: np.ndarray  # int64 [L, 2], split and side that lead to a leaf
+    tops: np.ndarray  # float64 [n], largest score of a row
+    totals: np.ndarray  # float64 [n], sum of exponentials of scores less that
+
+
+@inline
+def whole(value, per_unit):
+    """Return a number as the nearest whole number of units."""
+    return np.int64(np.floor(value * per_unit + 0.5))
+
+
+@inline
+def write_gradients(binned, scores, output, n_classes, space):
+    """Write gradients and second derivatives of the log loss by the score of one output. O(n)."""
+    factor = n_classes / (n_classes - 1.0)  # the scores of K classes have one too many
+    for r in range(binned.y.shape[0]):
+        w = binned.w[r]
+        if n_classes == 2:
+            p = 1.0 / (1.0 + exp(-scores[r, 1]))
+            curvature = p * (1.0 - p)
+        else:
+            p = exp(scores[r, output] - space.tops[r]) / space.totals[r]
+            curvature = p * (1.0 - p) * factor
+        gradient = p - 1.0 if binned.y[r] == output else p
+        space.gradients[r] = whole(w * gradient, binned.per_unit)
+        space.curvatures[r] = whole(w * curvature, binned.per_unit)
+
+
+@inline
+def write_totals(scores, space):
+    """Write the largest score of each row, and the sum of exponentials of scores less it."""
+    for r in range(scores.shape[0]):
+        top, total = scores[r, 0], 0.0
+        for c in range(1, scores.shape[1]):
+            top = max(top, scores[r, c])
+        for c in range(scores.shape[1]):
+            total += exp(scores[r, c] - top)
+        space.tops[r], space.totals[r] = top, total
+
+
+@inline
+def write_histogram(binned, space, leaf):
+    """Write what the rows of a leaf add up to in each bin. O(d rows + B)."""
+    start, n = space.starts[leaf], space.counts[leaf]
+    histograms = space.histograms
+    for b in range(histograms.shape[1]):
+        histograms[leaf, b, 0] = 0
+        histograms[leaf, b, 1] = 0
+        histograms[leaf, b, 2] = 0
+    for i in range(n):
+        r = space.rows[start + i]
+        space.own_gradients[i] = space.gradients[r]
+        space.own_curvatures[i] = space.curvatures[r]
+    for j in range(binned.of_rows.shape[0]):
+        first = binned.starts[j]
+        for i in range(n):
+            b = first + np.int64(binned.of_rows[j, space.rows[start + i]])
+            histograms[leaf, b, 0] += 1
+            histograms[leaf, b, 1] += space.own_gradients[i]
+            histograms[leaf, b, 2] += space.own_curvatures[i]
+
+
+@inline
+def take_histogram(histograms, whole_leaf, part):
+    """Take the histogram of one leaf out of that of another."""
+    for b in range(histograms.shape[1]):
+        histograms[whole_leaf, b, 0] -= histograms[part, b, 0]
+        histograms[whole_leaf, b, 1] -= histograms[part, b, 1]
+        histograms[whole_leaf, b, 2] -= histograms[part, b, 2]
+
+
+@inline
+def swap_histograms(histograms, one, other):
+    """Let two leaves change their histograms."""
+    for b in range(histograms.shape[1]):
+        for k in range(3):
+            kept = histograms[one, b, k]
+            histograms[one, b, k] = histograms[other, b, k]
+            histograms[other, b, k] = kept
+
+
+@inline
+def find_split(growing, binned, space, leaf):
+    """Write the best split of a leaf, and its gain, 0 for none. O(B)."""
+    histograms, unit, l2 = space.histograms, binned.unit, growing.l2
+    n, all_g, all_h = space.counts[leaf], space.sums[leaf, 0], space.sums[leaf, 1]
+    g = all_g * unit
+    own = g * g / (all_h * unit + l2)
+    best, column, bin_ = 0.0, np.int64(0), np.int64(0)
+    for j in range(binned.of_rows.shape[0]):
+        first, last = binned.starts[j], binned.starts[j + 1] - 1
+        left_n, left_g, left_h = np.int64(0), np.int64(0), np.int64(0)
+        for b in range(first, last):
+            here = histograms[leaf, b, 0]
+            if here == 0:
+                continue
+            left_n += here
+            left_g += histograms[leaf, b, 1]
+            left_h += histograms[leaf, b, 2]
+            if n - left_n < growing.least_rows:
+                break
+            low, high = left_h * unit, (all_h - left_h) * unit
+            is_small = left_n < growing.least_rows or low < growing.least_curvature
+            if is_small or high < growing.least_curvature:
+                continue
+            a, c = left_g * unit, (all_g - left_g) * unit
+            gain = a * a / (low + l2) + c * c / (high + l2) - own
+            if gain > best:
+                best, column, bin_ = gain, np.int64(j), b - first
+    space.gains[leaf], space.splits[leaf, 0], space.splits[leaf, 1] = best, column, bin_
+
+
+@inline
+def part_rows(binned, space, leaf, new):
+    """Move the rows of a leaf that go right to a new leaf, both in their order. O(rows)."""
+    start, n = space.starts[leaf], space.counts[leaf]
+    column, last = space.splits[leaf, 0], space.splits[leaf, 1]
+    n_left, n_right = 0, 0
+    g, h = np.int64(0), np.int64(0)
+    for i in range(n):
+        r = space.rows[start + i]
+        if np.int64(binned.of_rows[column, r]) <= last:
+            space.rows[start + n_left] = r
+            n_left += 1
+            g += space.gradients[r]
+            h += space.curvatures[r]
+        else:
+            space.aside[n_right] = r
+            n_right += 1
+    for i in range(n_right):
+        space.rows[start + n_left + i] = space.aside[i]
+    space.counts[leaf], space.starts[new], space.counts[new] = n_left, start + n_left, n_right
+    space.sums[new, 0], space.sums[new, 1] = space.sums[leaf, 0] - g, space.sums[leaf, 1] - h
+    space.sums[leaf, 0], space.sums[leaf, 1] = g, h
+
+
+@inline
+def grow_tree(growing, binned, trees, t, space):
+    """Grow tree number ``t`` to the gradients; return its splits. O(L (d n / 2 + B)) at most."""
+    n = binned.y.shape[0]
+    space.starts[0], space.counts[0] = 0, n
+    space.sums[0, 0], space.sums[0, 1] = 0, 0
+    for r in range(n):
+        space.rows[r] = r
+        space.sums[0, 0] += space.gradients[r]
+        space.sums[0, 1] += space.curvatures[r]
+    space.parents[0, 0], space.parents[0, 1] = -1, 0
+    write_histogram(binned, space, np.int64(0))
+    find_split(growing, binned, space, np.int64(0))
+    n_leaves = 1
+    while n_leaves < growing.n_leaves:
+        leaf = np.int64(0)
+        for k in range(1, n_leaves):
+            if space.gains[k] > space.gains[leaf]:
+                leaf = np.int64(k)
+        if not space.gains[leaf] > 0.0:
+            break
+        split, new = n_leaves - 1, np.int64(n_leaves)
+        trees.columns[t, split] = space.splits[leaf, 0]
+        trees.bins[t, split] = space.splits[leaf, 1]
+        if space.parents[leaf, 0] >= 0:
+            trees.children[t, space.parents[leaf, 0], space.parents[leaf, 1]] = split
+        trees.children[t, split, 0], trees.children[t, split, 1] = -1 - leaf, -1 - new
+        part_rows(binned, space, leaf, new)
+        space.parents[leaf, 0], space.parents[leaf, 1] = split, 0
+        space.parents[new, 0], space.parents[new, 1] = split, 1
+        n_leaves += 1
+        if n_leaves == growing.n_leaves:
+            break
+        if space.counts[new] <= space.counts[leaf]:
+            write_histogram(binned, space, new)
+            take_histogram(space.histograms, leaf, new)
+        else:  # the sibling's place takes the parent's, less what is counted anew
+            swap_histograms(space.histograms, leaf, new)
+            write_histogram(binned, space, leaf)
+            take_histogram(space.histograms, new, leaf)
+        find_split(growing, binned, space, leaf)
+        find_split(growing, binned, space, new)
+    trees.n_splits[t] = n_leaves - 1
+    for k in range(n_leaves):
+        g, h = space.sums[k, 0] * binned.unit, space.sums[k, 1] * binned.unit
+        trees.answers[t, k] = -growing.rate * g / (h + growing.l2)
+    return n_leaves
+
+
+@kernel
+def fit_rounds(growing, binned, outputs, scores, trees, space):
+    """Grow trees, round by round; return how many rounds had a split.
+
+    Parameters
+    ----------
+    growing : Growing
+    binned : Binned
+    outputs : int64 [m]
+        What a round grows trees for: class 1 of two, or classes that have rows.
+    scores : float64 [n, K]
+        Of each row before the first round; of two classes the second counts. Written to.
+    trees : Trees
+        Of capacity for all rounds; ``outputs`` is given.
+    space : Space
+    """
+    n_classes = scores.shape[1]
+    for turn in range(growing.n_rounds):
+        if n_classes > 2:
+            write_totals(scores, space)
+        has_split = False
+        for k in range(outputs.shape[0]):
+            output, t = outputs[k], turn * outputs.shape[0] + k
+            write_gradients(binned, scores, output, n_classes, space)
+            n_leaves = grow_tree(growing, binned, trees, t, space)
+            has_split = has_split or n_leaves > 1
+            for leaf in range(n_leaves):
+                start, answer = space.starts[leaf], trees.answers[t, leaf]
+                for i in range(space.counts[leaf]):
+                    scores[space.rows[start + i], output] += answer
+        if not has_split:
+            return turn
+    return growing.n_rounds
+
+
+@kernel
+def answer_rows(trees, thresholds, first_scores, X, out):
+    """Write the probabilities of classes of rows float32 [n, d] to ``out`` float64 [n, K].
+
+    ``thresholds`` float32 [T, L - 1] are of splits: rows at or below go left. Scores begin as
+    ``first_scores`` float64 [K]. O(trees depth) for a row.
+    """
+    n_classes = out.shape[1]
+    for r in range(X.shape[0]):
+        for c in range(n_classes):
+            out[r, c] = first_scores[c]
+        for t in range(trees.outputs.shape[0]):
+            at = np.int64(0) if trees.n_splits[t] > 0 else np.int64(-1)
+            while at >= 0:
+                side = 0 if X[r, trees.columns[t, at]] <= thresholds[t, at] else 1
+                at = np.int64(trees.children[t, at, side])
+            out[r, trees.outputs[t]] += trees.answers[t, -1 - at]
+        if n_classes == 2:
+            odds = exp(-abs(out[r, 1]))
+            likely = 1.0 / (1.0 + odds)
+            first = 1 if out[r, 1] >= 0.0 else 0
+            out[r, first], out[r, 1 - first] = likely, odds * likely
+            continue
+        top, total = out[r, 0], 0.0
+        for c in range(1, n_classes):
+            top = max(top, out[r, c])
+        for c in range(n_classes):
+            out[r, c] = exp(out[r, c] - top)
+            total += out[r, c]
+        for c in range(n_classes):
+            out[r, c] /= total

@@ -1,0 +1,100 @@
+"""Boosted sets are what their definition says, to the last bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dmondrian.boosting import column_bins
+from dmondrian.boosting.boosted_set import BoostedSet
+from dmondrian.boosting.boosting_kernels import Growing
+from tests.reference.boosting import ReferenceBoostedSet, Settings, cuts_of
+
+GROWING = Growing(4, 6, 0.3, 1.0, 2, 0.01)
+
+
+def rows(n: int, n_classes: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows with ties, a constant column and one that is another's double; labels; weights."""
+    rng = np.random.default_rng(seed)
+    X = rng.random((n, 5)).astype(np.float32)
+    X[:, 1] = np.round(X[:, 1] * 3)
+    X[:, 2] = 0.5
+    X[:, 3] = 2.0 * X[:, 0]
+    y = np.minimum((X[:, 0] + X[:, 1] > 1.2) + (X[:, 4] > 0.6), n_classes - 1)
+    y = np.where(rng.random(n) < 0.2, rng.integers(0, n_classes, n), y).astype(np.float64)
+    return X, y, rng.choice([0.25, 1.0, 3.0], n)
+
+
+def assert_equal(X: np.ndarray, y: np.ndarray, w: np.ndarray, k: int, its: Growing) -> BoostedSet:
+    fitted = BoostedSet.fit(X, y, w, k, its)
+    lists = X.tolist(), y.astype(int).tolist(), w.tolist()
+    reference = ReferenceBoostedSet(*lists, k, Settings(*its), column_bins.n_bins_of(X.shape[1]))
+    assert len(reference.trees) == len(fitted.trees.outputs)
+    asked = np.concatenate([X, X + np.float32(0.01), -X])
+    expected = [reference.answer(x) for x in asked.tolist()]
+    np.testing.assert_array_equal(fitted.answer(asked), expected)
+    return fitted
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("n_classes", [2, 3, 5])
+def test_sets_are_those_of_the_reference(n_classes: int, weighted: bool) -> None:
+    X, y, w = rows(120, n_classes, n_classes)
+    fitted = assert_equal(X, y, w if weighted else np.ones(len(w)), n_classes, GROWING)
+    assert fitted.trees.n_splits.max() == GROWING.n_leaves - 1
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    n=st.integers(1, 25),
+    d=st.integers(1, 3),
+    n_classes=st.integers(2, 4),
+    seed=st.integers(0, 2**32 - 1),
+    scale=st.sampled_from([1e-12, 1.0, 1e9]),
+    least_rows=st.integers(1, 4),
+)
+def test_small_sets_are_those_of_the_reference(
+    n: int, d: int, n_classes: int, seed: int, scale: float, least_rows: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    X = rng.integers(0, 5, (n, d)).astype(np.float32)
+    y = rng.integers(0, n_classes, n).astype(np.float64)
+    w = scale * rng.choice([0.5, 1.0, 100.0], n)
+    its = GROWING._replace(n_rounds=2, least_rows=least_rows)
+    assert_equal(X, y, w, n_classes, its)
+
+
+def test_columns_are_cut_at_quantiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    X = np.stack(
+        [rng.random(500), np.round(rng.random(500) * 40), rng.random(500) ** 9, np.full(500, 7.0)],
+        axis=1,
+    ).astype(np.float32)
+    monkeypatch.setattr(column_bins, "MOST_BINS", 16)
+    found = column_bins.column_bins(X)
+    for j in range(X.shape[1]):
+        cuts = cuts_of(X[:, j].tolist(), 16)
+        own = found.ends[found.starts[j] : found.starts[j + 1]]
+        assert own.tolist() == [*cuts, np.inf]
+        expected = [sum(cut < x for cut in cuts) for x in X[:, j].tolist()]
+        assert found.of_rows[j].tolist() == expected
+        if j < 3:  # no bin has twice its share, but where a value has
+            assert np.bincount(found.of_rows[j]).max() <= 2 * 500 // 16 + 2
+
+
+def test_neighbours_among_numbers_are_parted() -> None:
+    low = np.float32(1.0)
+    X = np.array([[low], [np.nextafter(low, np.float32(2))]], np.float32)
+    found = column_bins.column_bins(X)
+    assert found.ends.tolist() == [1.0, np.inf]
+    assert found.of_rows.tolist() == [[0, 1]]
+    huge = np.array([[-3.4e38], [3.4e38]], np.float32)
+    assert column_bins.column_bins(huge).ends.tolist() == [0.0, np.inf]
+
+
+def test_bins_of_all_columns_are_bounded() -> None:
+    assert column_bins.n_bins_of(1024) == 256
+    assert column_bins.n_bins_of(1025) == 128
+    assert column_bins.n_bins_of(10**7) == 2
