@@ -29,6 +29,8 @@ this list, and within a folder there is no circle of imports (``tests/test_layer
     Settings that are chosen from the first rows.
 ``forest``
     The forest as checked data, merged forests, a convex loss of the user's own.
+``boosting``
+    Sets of boosted trees that are fitted to rows kept of a stream.
 ``drift``
     Forests that follow a stream: trees of all ages, mixed by what they forecast.
 ``kernel_machine``

@@ -9,6 +9,7 @@ Shapes: n rows, d columns, K classes, L leaves at most, T trees.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -21,12 +22,15 @@ from dmondrian.boosting.boosting_kernels import (
     fit_rounds,
 )
 from dmondrian.boosting.column_bins import column_bins
+from dmondrian.errors import CorruptError
+from dmondrian.forest.packed_arrays import packed, unpacked
 from dmondrian.tree.box_encoding import read_only
 from dmondrian.tree.keyed_random import log
 
 _PRIOR = 0.5  # weight of each class beside its rows
 _LARGEST_SUM = 59  # exponent of sums of gradients, in units: far from the end of an int64
 _LARGEST_EXPONENT = 1000  # of what gradients are multiplied by
+_LARGEST_SCORE = 1e6  # of a state from outside
 
 
 class BoostedSet:
@@ -35,14 +39,12 @@ class BoostedSet:
     Parameters
     ----------
     trees : Trees
-    thresholds : float32 [T, L - 1]
-        Of splits: rows at or below go left.
     first_scores : float64 [K]
         Log odds without trees.
     """
 
-    def __init__(self, trees: Trees, thresholds: np.ndarray, first_scores: np.ndarray) -> None:
-        self.trees, self.thresholds, self.first_scores = trees, thresholds, first_scores
+    def __init__(self, trees: Trees, first_scores: np.ndarray) -> None:
+        self.trees, self.first_scores = trees, first_scores
 
     @classmethod
     def fit(
@@ -75,22 +77,68 @@ class BoostedSet:
         exponent = _LARGEST_SUM - math.frexp(float(np.add.accumulate(w)[-1]))[1]
         exponent = min(exponent, _LARGEST_EXPONENT)
         binned = Binned(
-            bins.of_rows, bins.starts, labels, read_only(w),
-            math.ldexp(1.0, -exponent), math.ldexp(1.0, exponent),
-        )  # fmt: skip
+            *bins, labels, read_only(w), math.ldexp(1.0, -exponent), math.ldexp(1.0, exponent)
+        )
         trees = _empty_trees(np.tile(outputs, growing.n_rounds), growing.n_leaves)
         scores = np.tile(first, (n, 1))
         space = _space(n, growing.n_leaves, len(bins.ends))
         n_rounds = fit_rounds(growing, binned, outputs, scores, trees, space)
-        trees = Trees(*(part[: n_rounds * len(outputs)] for part in trees))
-        thresholds = bins.ends[bins.starts[trees.columns] + trees.bins]
-        return cls(trees, thresholds, first)
+        n_trees = n_rounds * len(outputs)
+        return cls(Trees(*(np.ascontiguousarray(part[:n_trees]) for part in trees)), first)
 
     def answer(self, X: np.ndarray) -> np.ndarray:
         """Return the probabilities of classes, float64 [n, K], of rows float32 [n, d]."""
         out = np.empty((len(X), len(self.first_scores)))
-        answer_rows(self.trees, self.thresholds, self.first_scores, read_only(X), out)
+        answer_rows(self.trees, self.first_scores, read_only(X), out)
         return out
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the set as text."""
+        found: dict[str, Any] = {name: packed(part) for name, part in self.trees._asdict().items()}
+        return found | {"n": len(self.trees.outputs), "first_scores": packed(self.first_scores)}
+
+    @classmethod
+    def from_json(cls, stored: Any, d: int, n_classes: int, growing: Growing) -> BoostedSet:
+        """Return the set of :meth:`to_json`, every number checked.
+
+        Raises
+        ------
+        CorruptError
+            If it is not one of rows of ``d`` columns.
+        """
+        names = {*Trees._fields, "n", "first_scores"}
+        n = stored.get("n") if isinstance(stored, dict) and set(stored) == names else None
+        most = growing.n_rounds * n_classes
+        if type(n) is not int or not 0 <= n <= most:
+            raise CorruptError(f"a boosted set should have 0 to {most} trees: {str(stored)[:80]}")
+        shapes = _empty_trees(np.zeros(n, np.int64), growing.n_leaves)
+        trees = Trees(
+            *(
+                unpacked(stored[name], part.shape, part.dtype)
+                for name, part in shapes._asdict().items()
+            )
+        )
+        first = unpacked(stored["first_scores"], (n_classes,), np.float64)
+        if not _are_sound(trees, d, n_classes) or not (np.abs(first) <= _LARGEST_SCORE).all():
+            raise CorruptError("a boosted set has splits or leaves that no rows could make")
+        return cls(trees, first)
+
+
+def _are_sound(trees: Trees, d: int, n_classes: int) -> bool:
+    """Return whether kernels may walk down trees: children are later splits, or leaves."""
+    n_splits, least = trees.n_splits[:, None], 1 if n_classes == 2 else 0
+    if not ((n_splits >= 0) & (n_splits <= trees.columns.shape[1])).all():
+        return False
+    number = np.arange(trees.columns.shape[1])[None, :]
+    is_used, children = number < n_splits, trees.children
+    later = (children > number[:, :, None]) & (children < n_splits[:, :, None])
+    leaf = (children < 0) & (children >= -1 - n_splits[:, :, None])
+    return bool(
+        ((trees.outputs >= least) & (trees.outputs < n_classes)).all()
+        and ((trees.columns >= 0) & (trees.columns < d))[is_used].all()
+        and (later | leaf)[is_used].all()
+        and (np.abs(trees.answers) <= _LARGEST_SCORE).all()
+    )
 
 
 def _empty_trees(outputs: np.ndarray, n_leaves: int) -> Trees:
@@ -100,7 +148,7 @@ def _empty_trees(outputs: np.ndarray, n_leaves: int) -> Trees:
         outputs,
         np.zeros(n, np.int64),
         np.zeros((n, m), np.int32),
-        np.zeros((n, m), np.int32),
+        np.zeros((n, m), np.float32),
         np.zeros((n, m, 2), np.int32),
         np.zeros((n, n_leaves)),
     )

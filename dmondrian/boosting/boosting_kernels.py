@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dmondrian._numba.jit import inline, kernel
-from dmondrian.tree.keyed_random import exp
+from dmondrian.tree.keyed_random import exp, mix
 
 
 class Growing(NamedTuple):
@@ -43,6 +43,7 @@ class Binned(NamedTuple):
 
     of_rows: np.ndarray  # uint8 [d, n]
     starts: np.ndarray  # int64 [d + 1]
+    ends: np.ndarray  # float32 [B]
     y: np.ndarray  # int64 [n], classes
     w: np.ndarray  # float64 [n], > 0
     unit: float  # a power of two that gradients are multiples of
@@ -59,7 +60,7 @@ class Trees(NamedTuple):
     outputs: np.ndarray  # int64 [T], what each is added to: a class, of two the second
     n_splits: np.ndarray  # int64 [T]
     columns: np.ndarray  # int32 [T, L - 1]
-    bins: np.ndarray  # int32 [T, L - 1], the last that goes left
+    thresholds: np.ndarray  # float32 [T, L - 1]: rows at or below go left
     children: np.ndarray  # int32 [T, L - 1, 2]
     answers: np.ndarray  # float64 [T, L]
 
@@ -237,8 +238,9 @@ def grow_tree(growing, binned, trees, t, space):
         if not space.gains[leaf] > 0.0:
             break
         split, new = n_leaves - 1, np.int64(n_leaves)
-        trees.columns[t, split] = space.splits[leaf, 0]
-        trees.bins[t, split] = space.splits[leaf, 1]
+        column = space.splits[leaf, 0]
+        trees.columns[t, split] = column
+        trees.thresholds[t, split] = binned.ends[binned.starts[column] + space.splits[leaf, 1]]
         if space.parents[leaf, 0] >= 0:
             trees.children[t, space.parents[leaf, 0], space.parents[leaf, 1]] = split
         trees.children[t, split, 0], trees.children[t, split, 1] = -1 - leaf, -1 - new
@@ -300,11 +302,10 @@ def fit_rounds(growing, binned, outputs, scores, trees, space):
 
 
 @kernel
-def answer_rows(trees, thresholds, first_scores, X, out):
+def answer_rows(trees, first_scores, X, out):
     """Write the probabilities of classes of rows float32 [n, d] to ``out`` float64 [n, K].
 
-    ``thresholds`` float32 [T, L - 1] are of splits: rows at or below go left. Scores begin as
-    ``first_scores`` float64 [K]. O(trees depth) for a row.
+    Scores begin as ``first_scores`` float64 [K]. O(trees depth) for a row.
     """
     n_classes = out.shape[1]
     for r in range(X.shape[0]):
@@ -313,7 +314,7 @@ def answer_rows(trees, thresholds, first_scores, X, out):
         for t in range(trees.outputs.shape[0]):
             at = np.int64(0) if trees.n_splits[t] > 0 else np.int64(-1)
             while at >= 0:
-                side = 0 if X[r, trees.columns[t, at]] <= thresholds[t, at] else 1
+                side = 0 if X[r, trees.columns[t, at]] <= trees.thresholds[t, at] else 1
                 at = np.int64(trees.children[t, at, side])
             out[r, trees.outputs[t]] += trees.answers[t, -1 - at]
         if n_classes == 2:
@@ -330,3 +331,10 @@ def answer_rows(trees, thresholds, first_scores, X, out):
             total += out[r, c]
         for c in range(n_classes):
             out[r, c] /= total
+
+
+@kernel
+def write_keys(key, numbers, out):
+    """Write the keys of rows of these numbers, int64 [n], all distinct, to ``out`` uint64 [n]."""
+    for i in range(out.shape[0]):
+        out[i] = mix(mix(np.uint64(numbers[i])) ^ key)

@@ -62,6 +62,7 @@ class DriftForest(Members):
         made = cls(members.parameters, [])
         made.predictor, made.members = members.predictor, members.members
         made.position, made.waiting = members.position, members.waiting
+        made.boosted = members.boosted
         made.guard = Guard(members.parameters, members.tree_numbers.tolist())
         made.guard.take_json(guard, made.position + len(made.waiting.y))
         return made

@@ -14,20 +14,20 @@ Shapes: m nodes, d features, K classes, S places, l levels of credit.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dmondrian.drift.member import Ages, Member
-from dmondrian.drift.stored_rows import VERSION_APART, taken_in
+from dmondrian.drift.stored_rows import apart, taken_in
 from dmondrian.drift.task import Task
 from dmondrian.ensemble.settings.drift_settings import DriftSettings
 from dmondrian.ensemble.settings.numeric_limits import LARGEST_SCALE, LARGEST_TARGET
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import CorruptError
 from dmondrian.forest import state
+from dmondrian.forest.packed_arrays import packed, unpacked
 from dmondrian.stats.discounted_counts import N_MEMORIES
 from dmondrian.tree import nodes
 from dmondrian.tree.box_encoding import all_numeric
@@ -36,12 +36,17 @@ FOLLOWING = 4  # format of a header that has an entry "drift"
 # Of that entry in a state; 1 had ages and delay, raw rows that wait, mixers before the block. Rows
 # that wait are stored apart, see `stored_rows`.
 VERSION = 3
+OF_BOOSTED = 5  # the same, of a forest with boosted sets, which have an entry
 _OF_WEIGHTS = (1, 2)  # had weights of memories in place of factors
 _LARGEST_POSITION = 2**53
 _SLACK = 1e-6  # of sums that were rounded
 _KEYS = {"version", "position", "guard", "members", "waiting"}
 _FIRST_KEYS = _KEYS | {"first", "last", "delay"}  # of version 1
-_KEYS_OF: dict[Any, set[str]] = {1: _FIRST_KEYS, 2: _KEYS, VERSION: _KEYS, VERSION_APART: _KEYS}
+_BOOSTED_KEYS = _KEYS | {"boosted"}
+_KEYS_OF: dict[Any, set[str]] = {
+    1: _FIRST_KEYS, 2: _KEYS, VERSION: _KEYS, apart(VERSION): _KEYS, OF_BOOSTED: _BOOSTED_KEYS,
+    apart(OF_BOOSTED): _BOOSTED_KEYS,
+}  # fmt: skip
 _MEMBER_KEYS = {"mixer", "scales", "buckets", "levels", "trees"}
 
 
@@ -83,12 +88,9 @@ def drift_state(
         "members": [_member_header(member) for member in forest.members],
         "waiting": [packed(rows.X), packed(rows.y), packed(rows.w)],
     }
+    if forest.boosted is not None:
+        drift |= {"version": OF_BOOSTED, "boosted": forest.boosted.to_json()}
     return {**header, "format": FOLLOWING, "drift": drift}, bundle
-
-
-def packed(numbers: np.ndarray) -> str:
-    """Return an array's bytes as text: few for many numbers, and quickly read."""
-    return base64.b64encode(numbers.astype(numbers.dtype.newbyteorder("<")).tobytes()).decode()
 
 
 def _no_memory(n_nodes: int) -> dict[str, np.ndarray]:
@@ -136,8 +138,9 @@ def read_header(header: dict[str, Any], trees: Sequence[dict[str, np.ndarray]]) 
         If the header's entry ``drift`` is not that of such a forest.
     """
     header, raw = _of_newest_version(header)
-    if header["drift"]["version"] == VERSION_APART:
-        header, trees = taken_in(header, trees, VERSION)
+    for version in (VERSION, OF_BOOSTED):
+        if header["drift"]["version"] == apart(version):
+            header, trees = taken_in(header, trees, version)
     entry = header["drift"]
     ages, n = _checked_header(entry, header, len(trees))
     plain = {k: v for k, v in header.items() if k != "drift"} | {"format": state.FORMAT}
@@ -167,7 +170,7 @@ def _of_newest_version(header: dict[str, Any]) -> tuple[dict[str, Any], Any]:
     if not isinstance(entry, dict) or set(entry) != _KEYS_OF.get(version):
         raise CorruptError(
             "this version reads forests that follow a stream in versions 1 to "
-            f"{VERSION_APART}, this one is of {str(version)[:40]!r}: use the version of dmondrian "
+            f"{max(_KEYS_OF)}, this one is of {str(version)[:40]!r}: use the version of dmondrian "
             "that wrote it"
         )
     if version != 1:
@@ -203,6 +206,10 @@ def take_state(forest: Any, found: Stored) -> None:
         )
     forest.position = found.position
     forest.waiting = _waiting(found.drift["waiting"], its)
+    if (forest.boosted is not None) != ("boosted" in found.drift):
+        raise CorruptError("boosted sets should be stored of a forest that has them, and no other")
+    if forest.boosted is not None:
+        forest.boosted.take_json(found.drift["boosted"], found.position)
     if forest.guard is not None:
         forest.guard.take_json(found.drift["guard"], found.position + len(forest.waiting.y))
     has_weights = found.drift["version"] in _OF_WEIGHTS
@@ -238,23 +245,6 @@ def _checked_header(
     return ages, len(entries)
 
 
-def _numbers(stored: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Return finite numbers of :func:`packed`, or lists of them, as an array of this shape."""
-    try:
-        if isinstance(stored, str):
-            kind = np.dtype(dtype).newbyteorder("<")
-            found = np.frombuffer(base64.b64decode(stored, validate=True), kind).reshape(shape)
-        else:
-            found = np.array(stored, np.float64)
-    except (TypeError, ValueError, OverflowError):
-        found = np.empty(0)
-    if found.size == 0 and 0 in shape:
-        found = found.reshape(shape)
-    if found.shape != shape or not np.isfinite(found).all():
-        raise CorruptError(f"expected finite numbers of shape {shape}, found {str(stored)[:80]}")
-    return found.astype(dtype)
-
-
 def _waiting(stored: Any, parameters: ForestParameters) -> Waiting:
     """Return the rows of a block that is not full."""
     kinds = list, str, np.ndarray
@@ -266,8 +256,8 @@ def _waiting(stored: Any, parameters: ForestParameters) -> Waiting:
     delay = parameters.drift.delay  # type: ignore[union-attr]  # checked
     if n >= delay:
         raise CorruptError(f"{n} rows wait for a block of {delay}")
-    X = _numbers(stored[0], (n, parameters.n_features), np.float32)
-    y, w = _numbers(stored[1], (n,), np.float64), _numbers(stored[2], (n,), np.float64)
+    X = unpacked(stored[0], (n, parameters.n_features), np.float32)
+    y, w = unpacked(stored[1], (n,), np.float64), unpacked(stored[2], (n,), np.float64)
     is_label = np.abs(y) <= LARGEST_TARGET
     if parameters.n_classes:
         is_label = (y >= 0) & (y < parameters.n_classes) & (y == np.floor(y))
@@ -288,9 +278,9 @@ def _fill(
     """Give a member its trees, scales, credits and weights, checked."""
     ages, d = member.ages, parameters.n_features
     member.mixer.take_json(entry["mixer"])
-    member.scales[:] = _numbers(entry["scales"], member.scales.shape, np.float32)
-    member.buckets[:] = _numbers(entry["buckets"], member.buckets.shape, np.float64)
-    member.levels[:] = _numbers(entry["levels"], member.levels.shape, np.float64)
+    member.scales[:] = unpacked(entry["scales"], member.scales.shape, np.float32)
+    member.buckets[:] = unpacked(entry["buckets"], member.buckets.shape, np.float64)
+    member.levels[:] = unpacked(entry["levels"], member.levels.shape, np.float64)
     if not ((member.scales > 0.0) & (member.scales <= LARGEST_SCALE)).all():
         raise CorruptError("feature scales of a covering tree should be numbers > 0")
     if (member.buckets[:, 1] < 0.0).any() or (member.levels[:, 1] < 0.0).any():

@@ -2,7 +2,8 @@
 
 A member is a pure function of the parameters, the seed, its number and the rows in order. Its
 inputs are kinds of experts: the forecasts of one permanent tree, which it is given, then those of a
-tree in each octave of age. Members never look at each other.
+tree in each octave of age, and last, where the forest has boosted sets, what these answer, which it
+is given too. Members never look at each other.
 
 Relies on :mod:`dmondrian.drift.covering_kernels`. Promises bounded memory: a tree that is born
 takes the place, and the memory, of one that dies, and none has more nodes than its rows allow or
@@ -39,6 +40,7 @@ from dmondrian.tree.box_encoding import all_numeric, read_only
 KINDS = ((0, 1.0), (1, 0.1), (2, 0.05), (3, 0.03))  # power and floor of feature scales, by number
 LARGEST_LEVEL = 12  # exponent of the births beyond which credits are remembered alike
 MOST_BYTES = 2**24  # of a covering tree's nodes
+BOOSTED_RATE = 0.003  # of the expert that raises what a boosted set answers to a power
 
 
 class Ages(NamedTuple):
@@ -105,6 +107,7 @@ class Member:
     ) -> None:
         its, d = parameters, parameters.n_features
         self.number, self.ages = number, ages
+        self._has_boosted = its.drift is not None and its.drift.boosted
         power, floor = KINDS[number % len(KINDS)]
         self._covering = Covering(
             ages.first, ages.last, power, floor, ages.n_levels, not its.split_pure,
@@ -128,16 +131,18 @@ class Member:
         self.levels = np.zeros((ages.n_levels, 2, d))
         self._credits = Credits(self.buckets, self.levels, read_only(np.array(halves[1:])))
         self.place(self.trees)
-        everything = tuple(range(1 + ages.n_octaves))
+        everything = tuple(range(self.n_inputs))
         equal = (1.0 / len(everything),) * len(everything)
         experts = [Expert(everything, equal, rate) for rate in task.rates]
         experts.append(Expert((0,), (1.0,), 0.0))
+        if self._has_boosted:
+            experts.append(Expert(everything[-1:], (1.0,), BOOSTED_RATE))
         self.mixer = Mixer(len(everything), experts, delay, kind=task.mixing)
 
     @property
     def n_inputs(self) -> int:
         """Inputs of the mixture."""
-        return 1 + self.ages.n_octaves
+        return 1 + self.ages.n_octaves + self._has_boosted
 
     @property
     def n_bytes(self) -> int:
@@ -150,7 +155,7 @@ class Member:
         Parameters
         ----------
         inputs : float64 [G, n, k]
-            The first is the forecast of the permanent tree.
+            The first is the forecast of the permanent tree; what boosted sets answer stays.
         X : float32 [n, d]
         position : int
             Rows learned so far.

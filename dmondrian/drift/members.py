@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dmondrian.boosting.boosted_stream import BoostedStream, next_birth
 from dmondrian.drift.age_weights import cut_at_marks, exponents_of
 from dmondrian.drift.drift_state import Waiting, drift_state, read_header, take_state
 from dmondrian.drift.guard import Guard, Shares, joined_shares, shares_of
@@ -78,6 +79,8 @@ class Members(Forest):
         Rows that came after those.
     guard : Guard or None
         Of a whole forest.
+    boosted : BoostedStream or None
+        Boosted sets that all members mix, where the forest has such.
     ages_noted : dict of int to float64 [T, 1 + k]
         By the number of rows learned at marks of the last call, exponents of each member's inputs.
     """
@@ -100,6 +103,10 @@ class Members(Forest):
             for number in self.tree_numbers.tolist()
         ]
         self.waiting = self._no_rows()
+        has_boosted, d = its.boosted, parameters.n_features
+        self.boosted = (
+            BoostedStream(d, parameters.n_classes, parameters.seed) if has_boosted else None
+        )
         self.ages_noted: dict[int, np.ndarray] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -140,7 +147,7 @@ class Members(Forest):
             raise ParameterError("members that learned other rows cannot be joined")
         members = [member for one in forests for member in one.members]
         made.members = sorted(members, key=lambda member: member.number)
-        made.position, made.waiting = first.position, first.waiting
+        made.position, made.waiting, made.boosted = first.position, first.waiting, first.boosted
         return made
 
     def predict_sums(self, *args: Any, **named: Any) -> Any:
@@ -277,7 +284,7 @@ class Members(Forest):
         """
         for cut, is_mark in cut_at_marks(number + block.start, block.stop - block.start):
             first = block.start + cut.start
-            for piece in self._pieces(cut.stop - cut.start):
+            for piece in self._pieces(cut.stop - cut.start, number + first):
                 is_last = piece.stop == cut.stop - cut.start
                 yield slice(first + piece.start, first + piece.stop), is_mark and is_last
 
@@ -289,29 +296,53 @@ class Members(Forest):
         """Return what becomes of the shares of rows whose labels are ``y``: nothing here."""
         return shares
 
-    def _pieces(self, n: int) -> Iterator[slice]:
-        """Yield slices of n rows, of which a member's inputs stay in the cache."""
+    def _pieces(self, n: int, number: int | None = None) -> Iterator[slice]:
+        """Yield slices of n rows, of which a member's inputs stay in the cache.
+
+        Of rows from row ``number`` of the stream on those of a slice have the same boosted set.
+        """
         width = (1 + self.ages.n_octaves) * self.task.n_outputs
         size = max(_LEAST_ROWS, min(_MOST_ROWS, _MOST_NUMBERS // width))
-        for first in range(0, n, size):
-            yield slice(first, min(first + size, n))
+        first = 0
+        while first < n:
+            stop = min(first + size, n)
+            if self.boosted is not None and number is not None:
+                stop = min(stop, next_birth(number + first) - number)
+            yield slice(first, stop)
+            first = stop
 
     def _learn_at_once(self, X: PreparedRows, y: np.ndarray, w: np.ndarray, n_threads: int) -> Any:
         """Forecast and learn row after row."""
         permanent, unit = self._learn_permanent(X, y, w, n_threads)
         of_members = np.empty(permanent.shape)
+        boosted = None if self.boosted is None else self.boosted.answer(X.values)
 
         def learn(i: int) -> None:
             member = self.members[i]
             inputs = np.empty((member.n_inputs, *permanent.shape[1:]))
             inputs[0] = permanent[i]
             member.learn(inputs, X.values, y, w, self.position)
+            self._add_boosted(inputs, boosted)
             of_members[i] = member.mixer.mix_and_step(inputs, y, w)
 
         run_threads(learn, range(len(self.members)), n_threads)
         answer = self._settle(self._shares(permanent, of_members, unit), y, w)
-        self.position += len(y)
+        self._count(X, y, w)
         return answer
+
+    def _add_boosted(self, inputs: np.ndarray, answers: np.ndarray | None) -> None:
+        """Write what the boosted set answers behind a member's other inputs, if there are any.
+
+        Until the first set is born the permanent tree takes its place.
+        """
+        if self.boosted is not None:
+            inputs[-1] = inputs[0] if answers is None else answers
+
+    def _count(self, X: PreparedRows, y: np.ndarray, w: np.ndarray) -> None:
+        """Count rows that all trees have learned, and let boosted sets know them."""
+        if self.boosted is not None:
+            self.boosted.learn(X.values, y, w)
+        self.position += len(y)
 
     def _learn_permanent(
         self, X: PreparedRows, y: np.ndarray, w: np.ndarray, n_threads: int
@@ -364,7 +395,7 @@ class Members(Forest):
             member.learn(inputs, X.values, y, w, self.position)
 
         run_threads(learn, range(len(self.members)), n_threads)
-        self.position += len(y)
+        self._count(X, y, w)
 
     def _forecast(
         self,
@@ -389,12 +420,15 @@ class Members(Forest):
                 root = tree.d[tree.head_i[nodes.ROOT], nodes.STAT : nodes.STAT + KNOWN]
                 unit[:] = units(root[None], self.store.origin)
 
+        boosted = None if self.boosted is None else self.boosted.answer(X.values)
+
         def forecast(i: int) -> None:
             member = self.members[i]
             inputs = np.empty((member.n_inputs, *shape[1:]))
             inputs[0] = permanent[i]
             member.forecast(inputs, X.values, self.position)
             inputs[1 : 1 + self.ages.n_younger_than(self.delay)] = inputs[0]
+            self._add_boosted(inputs, boosted)
             mixer = member.mixer
             of_members[i] = (
                 mixer.mix(inputs) if labels is None else mixer.mix_and_step(inputs, *labels)

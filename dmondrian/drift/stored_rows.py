@@ -20,11 +20,13 @@ import numpy as np
 
 from dmondrian.errors import CorruptError
 
-VERSION_APART = 4
-"""Version of the entry "drift" of a header whose rows are stored apart."""
-
 _MOST_ITEMS = 2**30  # of a node's memory, whose size is an int32
 Arrays = dict[str, np.ndarray]
+
+
+def apart(version: int) -> int:
+    """Return the version of a header whose rows are stored apart, of a state of ``version``."""
+    return version + 1
 
 
 def stored_apart(
@@ -40,7 +42,7 @@ def stored_apart(
     sizes[-1] = len(numbers) - (n_nodes - 1) * _MOST_ITEMS
     last = {name: np.zeros((n_nodes, *own.shape[1:]), own.dtype) for name, own in trees[0].items()}
     last |= {"memory": numbers, "memory_size": sizes}
-    drift = {**header["drift"], "version": VERSION_APART, "waiting": n}
+    drift = {**header["drift"], "version": apart(header["drift"]["version"]), "waiting": n}
     return {**header, "drift": drift}, [*trees, last]
 
 

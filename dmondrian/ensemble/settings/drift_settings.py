@@ -26,15 +26,21 @@ class DriftSettings:
         Octaves of age that trees cover.
     delay : int
         Rows whose labels come together.
+    boosted : bool
+        Whether members mix boosted sets beside trees, of two classes or more.
     """
 
     first: int = 5
     last: int = 15
     delay: int = 1
+    boosted: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings as a JSON-able dict."""
-        return dataclasses.asdict(self)
+        values = dataclasses.asdict(self)
+        if not self.boosted:  # as before there were any
+            del values["boosted"]
+        return values
 
     @classmethod
     def from_json(cls, values: Any) -> DriftSettings:
@@ -45,9 +51,10 @@ class DriftSettings:
         CorruptError
             If they are none.
         """
-        names = [field.name for field in dataclasses.fields(cls)]
-        is_sound = isinstance(values, dict) and set(values) == set(names)
+        names = [field.name for field in dataclasses.fields(cls) if field.name != "boosted"]
+        is_sound = isinstance(values, dict) and set(values) - {"boosted"} == set(names)
         is_sound = is_sound and all(type(values[name]) is int for name in names)
+        is_sound = is_sound and values.get("boosted", True) is True
         if (
             not is_sound
             or not _LEAST_AGE <= values["first"] <= values["last"] <= LARGEST_AGE

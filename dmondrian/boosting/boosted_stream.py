@@ -1,0 +1,111 @@
+"""Boosted sets along a stream: one after the other, each fitted to rows kept before its birth.
+
+A set is born before row number b where b is a multiple of a quarter of the largest power of two
+not above it, from ``FIRST_BIRTH`` on, and of ``LONGEST_LIFE`` rows at most: four times in each
+doubling of the stream, then at every so many rows. It answers until the next is born. What it
+answers a row was fitted to rows before alone, so that mixtures find out what it is worth.
+
+Relies on :mod:`dmondrian.boosting.kept_rows` and :mod:`dmondrian.boosting.boosted_set`. Promises a
+pure function of the seed and the numbered rows, whatever the cuts between calls.
+
+Shapes: n rows, d columns, K classes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dmondrian.boosting.boosted_set import BoostedSet
+from dmondrian.boosting.boosting_kernels import Growing
+from dmondrian.boosting.kept_rows import KeptRows, Labelled
+from dmondrian.errors import CorruptError
+
+FIRST_BIRTH, LONGEST_LIFE = 64, 4096  # rows
+_ROUNDS, _LEAVES, _RATE, _L2, _LEAST_ROWS, _LEAST_CURVATURE = 60, 15, 0.2, 1.0, 5, 1e-3
+_MANY, _ROUNDS_OF_MANY = 10, 30  # classes, and rounds from so many on
+
+
+def growing_of(n_classes: int) -> Growing:
+    """Return how the trees of sets grow."""
+    n_rounds = _ROUNDS if n_classes < _MANY else _ROUNDS_OF_MANY
+    return Growing(n_rounds, _LEAVES, _RATE, _L2, _LEAST_ROWS, _LEAST_CURVATURE)
+
+
+def next_birth(position: int) -> int:
+    """Return the number of the first row after row ``position`` before which a set is born."""
+    if position < FIRST_BIRTH:
+        return FIRST_BIRTH
+    step = min(LONGEST_LIFE, 1 << max(position.bit_length() - 3, 0))
+    return (position // step + 1) * step
+
+
+class BoostedStream:
+    """The boosted set of a stream's rows so far, if there is one yet.
+
+    Parameters
+    ----------
+    d, n_classes, seed : int
+
+    Attributes
+    ----------
+    newest : BoostedSet or None
+        That answers.
+    """
+
+    def __init__(self, d: int, n_classes: int, seed: int) -> None:
+        self._d, self._n_classes, self._growing = d, n_classes, growing_of(n_classes)
+        self._kept = KeptRows(d, seed)
+        self.newest: BoostedSet | None = None
+
+    def answer(self, X: np.ndarray) -> np.ndarray | None:
+        """Return class probabilities, float64 [n, K], of rows float32 [n, d]; None of no set."""
+        return None if self.newest is None else self.newest.answer(X)
+
+    def learn(self, X: np.ndarray, y: np.ndarray, w: np.ndarray) -> None:
+        """Take the rows that come next; fit the sets that are born among them, or behind them.
+
+        Parameters
+        ----------
+        X : float32 [n, d]
+        y : float64 [n]
+            Classes.
+        w : float64 [n] or [0]
+            Weights > 0, or none for weights of one.
+        """
+        rows = Labelled(X, y, w if len(w) else np.ones(len(y)))
+        start, n = 0, len(y)
+        while start < n:
+            left = next_birth(self._kept.position) - self._kept.position
+            self._kept.add(rows.taken(slice(start, min(n, start + left))))
+            if start + left <= n:
+                known = self._kept.rows()
+                self.newest = BoostedSet.fit(*known, self._n_classes, self._growing)
+            start += left
+
+    def to_json(self) -> dict[str, Any]:
+        """Return kept rows and set as text."""
+        newest = None if self.newest is None else self.newest.to_json()
+        return {"kept": self._kept.to_json(), "set": newest}
+
+    def take_json(self, stored: Any, position: int) -> None:
+        """Take over what :meth:`to_json` wrote after ``position`` rows.
+
+        Raises
+        ------
+        CorruptError
+            If it is not that of such a stream.
+        """
+        has_set = position >= FIRST_BIRTH
+        is_whole = isinstance(stored, dict) and set(stored) == {"kept", "set"}
+        if not is_whole or (stored["set"] is not None) != has_set:
+            raise CorruptError(
+                f"after {position} rows there should be kept rows and {'a' if has_set else 'no'} "
+                f"boosted set, found {str(stored)[:80]}"
+            )
+        self._kept.take_json(stored["kept"], position, self._n_classes)
+        if has_set:
+            self.newest = BoostedSet.from_json(
+                stored["set"], self._d, self._n_classes, self._growing
+            )
