@@ -161,7 +161,7 @@ def _space(n: int, n_leaves: int, n_bins: int) -> Space:
         return np.empty(shape, np.int64)
 
     return Space(
-        *(numbers(n) for _ in range(6)), numbers(n_leaves, n_bins, 3), numbers(n_leaves),
+        *(numbers(n) for _ in range(4)), numbers(n_leaves, n_bins, 3), numbers(n_leaves),
         numbers(n_leaves), numbers(n_leaves, 2), np.empty(n_leaves), numbers(n_leaves, 2),
         numbers(n_leaves, 2), np.empty(n), np.empty(n),
     )  # fmt: skip

@@ -44,6 +44,9 @@ class Binned(NamedTuple):
     of_rows: np.ndarray  # uint8 [d, n]
     starts: np.ndarray  # int64 [d + 1]
     ends: np.ndarray  # float32 [B]
+    usual: np.ndarray  # int64 [d]
+    entries: np.ndarray  # int32
+    rows_at: np.ndarray  # int64 [n + 1]
     y: np.ndarray  # int64 [n], classes
     w: np.ndarray  # float64 [n], > 0
     unit: float  # a power of two that gradients are multiples of
@@ -72,8 +75,6 @@ class Space(NamedTuple):
     aside: np.ndarray  # int64 [n]
     gradients: np.ndarray  # int64 [n]
     curvatures: np.ndarray  # int64 [n]
-    own_gradients: np.ndarray  # int64 [n], of a leaf's rows in their order
-    own_curvatures: np.ndarray  # int64 [n]
     histograms: np.ndarray  # int64 [L, B, 3]: rows, gradients, curvatures
     starts: np.ndarray  # int64 [L], of a leaf's rows
     counts: np.ndarray  # int64 [L]
@@ -122,24 +123,31 @@ def write_totals(scores, space):
 
 @inline
 def write_histogram(binned, space, leaf):
-    """Write what the rows of a leaf add up to in each bin. O(d rows + B)."""
-    start, n = space.starts[leaf], space.counts[leaf]
-    histograms = space.histograms
+    """Write what the rows of a leaf add up to in each bin. O(entries of rows + B)."""
+    histograms, start = space.histograms, space.starts[leaf]
     for b in range(histograms.shape[1]):
         histograms[leaf, b, 0] = 0
         histograms[leaf, b, 1] = 0
         histograms[leaf, b, 2] = 0
-    for i in range(n):
+    for i in range(space.counts[leaf]):
         r = space.rows[start + i]
-        space.own_gradients[i] = space.gradients[r]
-        space.own_curvatures[i] = space.curvatures[r]
-    for j in range(binned.of_rows.shape[0]):
-        first = binned.starts[j]
-        for i in range(n):
-            b = first + np.int64(binned.of_rows[j, space.rows[start + i]])
+        g, h = space.gradients[r], space.curvatures[r]
+        for k in range(binned.rows_at[r], binned.rows_at[r + 1]):
+            b = binned.entries[k]
             histograms[leaf, b, 0] += 1
-            histograms[leaf, b, 1] += space.own_gradients[i]
-            histograms[leaf, b, 2] += space.own_curvatures[i]
+            histograms[leaf, b, 1] += g
+            histograms[leaf, b, 2] += h
+    for j in range(binned.usual.shape[0]):
+        usual = binned.usual[j]
+        if usual < 0:
+            continue
+        n, g, h = space.counts[leaf], space.sums[leaf, 0], space.sums[leaf, 1]
+        for b in range(binned.starts[j], binned.starts[j + 1]):
+            n -= histograms[leaf, b, 0]
+            g -= histograms[leaf, b, 1]
+            h -= histograms[leaf, b, 2]
+        histograms[leaf, usual, 0], histograms[leaf, usual, 1] = n, g
+        histograms[leaf, usual, 2] = h
 
 
 @inline

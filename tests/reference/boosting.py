@@ -49,16 +49,21 @@ class Split:
 
 
 def cuts_of(values: Sequence[float], most: int) -> list[float]:
-    """Return where a column is cut: between distinct values, at quantiles if there are many."""
+    """Return where a column is cut: at quantiles if there are many values; large ones alone."""
     ordered = sorted(values)
     n = len(ordered)
     ends = [i for i in range(n - 1) if ordered[i] < ordered[i + 1]]
     if len(ends) >= most:
-        chosen = set()
-        for k in range(1, most):
-            behind = [i for i in ends if i >= k * n // most - 1]
-            chosen.add(behind[0] if behind else ends[-1])
-        ends = sorted(chosen)
+        rows = {value: ordered.count(value) for value in set(ordered)}
+        large = {value for value in rows if rows[value] >= 4 * n / most}
+        others = [value for value in ordered if value not in large]
+        n_parts = most - 2 * len(large)
+        part = {value: others.index(value) * n_parts // len(others) for value in set(others)}
+        ends = [
+            i
+            for i in ends
+            if {ordered[i], ordered[i + 1]} & large or part[ordered[i]] < part[ordered[i + 1]]
+        ]
     found = []
     for i in ends:
         middle = float(np.float32((ordered[i] + ordered[i + 1]) * 0.5))

@@ -69,7 +69,13 @@ def test_small_sets_are_those_of_the_reference(
 def test_columns_are_cut_at_quantiles(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     X = np.stack(
-        [rng.random(500), np.round(rng.random(500) * 40), rng.random(500) ** 9, np.full(500, 7.0)],
+        [
+            rng.random(500),
+            np.round(rng.random(500) * 40),
+            rng.random(500) ** 9,
+            np.full(500, 7.0),
+            np.maximum(rng.normal(size=500) - 1.5, 0.0),
+        ],
         axis=1,
     ).astype(np.float32)
     monkeypatch.setattr(column_bins, "MOST_BINS", 16)
@@ -80,8 +86,19 @@ def test_columns_are_cut_at_quantiles(monkeypatch: pytest.MonkeyPatch) -> None:
         assert own.tolist() == [*cuts, np.inf]
         expected = [sum(cut < x for cut in cuts) for x in X[:, j].tolist()]
         assert found.of_rows[j].tolist() == expected
-        if j < 3:  # no bin has twice its share, but where a value has
-            assert np.bincount(found.of_rows[j]).max() <= 2 * 500 // 16 + 2
+        counts = np.bincount(found.of_rows[j], minlength=len(own))
+        assert len(counts) <= 16
+        if j < 3:
+            assert counts.max() <= 2 * 500 // 16 + 2
+        has_usual = bool(counts.max() > 250)
+        assert has_usual == (j > 2) == (found.usual[j] >= 0)
+    zeros = found.of_rows[4] == 0  # bins are for the other rows
+    assert zeros.sum() > 400
+    assert np.bincount(found.of_rows[4])[1:].max() <= 10
+    for r in range(len(X)):
+        listed = found.entries[found.rows_at[r] : found.rows_at[r + 1]]
+        every = found.of_rows[:, r] + found.starts[:-1]
+        assert listed.tolist() == every[every != found.usual].tolist()
 
 
 def test_neighbours_among_numbers_are_parted() -> None:
@@ -97,4 +114,4 @@ def test_neighbours_among_numbers_are_parted() -> None:
 def test_bins_of_all_columns_are_bounded() -> None:
     assert column_bins.n_bins_of(1024) == 256
     assert column_bins.n_bins_of(1025) == 128
-    assert column_bins.n_bins_of(10**7) == 2
+    assert column_bins.n_bins_of(10**7) == 8
