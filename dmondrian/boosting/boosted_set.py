@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from dmondrian.boosting.boosting_kernels import (
+    SUM_BITS,
     Binned,
     Growing,
     Space,
@@ -28,7 +29,6 @@ from dmondrian.tree.box_encoding import read_only
 from dmondrian.tree.keyed_random import log
 
 _PRIOR = 0.5  # weight of each class beside its rows
-_LARGEST_SUM = 59  # exponent of sums of gradients, in units: far from the end of an int64
 _LARGEST_EXPONENT = 1000  # of what gradients are multiplied by
 _LARGEST_SCORE = 1e6  # of a state from outside
 
@@ -54,7 +54,7 @@ class BoostedSet:
 
         Parameters
         ----------
-        X : float32 [n, d], n > 0
+        X : float32 [n, d], 0 < n <= MOST_ROWS
         y : float64 [n]
             Classes.
         w : float64 [n]
@@ -74,7 +74,7 @@ class BoostedSet:
             first = np.array([0.0, first[1] - first[0]])
             outputs = outputs[1:]
         bins, n = column_bins(X), len(X)
-        exponent = _LARGEST_SUM - math.frexp(float(np.add.accumulate(w)[-1]))[1]
+        exponent = SUM_BITS - math.frexp(float(np.add.accumulate(w)[-1]))[1]
         exponent = min(exponent, _LARGEST_EXPONENT)
         binned = Binned(
             *bins, labels, read_only(w), math.ldexp(1.0, -exponent), math.ldexp(1.0, exponent)
@@ -161,7 +161,7 @@ def _space(n: int, n_leaves: int, n_bins: int) -> Space:
         return np.empty(shape, np.int64)
 
     return Space(
-        *(numbers(n) for _ in range(4)), numbers(n_leaves, n_bins, 3), numbers(n_leaves),
+        *(numbers(n) for _ in range(4)), numbers(n_leaves, n_bins, 2), numbers(n_leaves),
         numbers(n_leaves), numbers(n_leaves, 2), np.empty(n_leaves), numbers(n_leaves, 2),
         numbers(n_leaves, 2), np.empty(n), np.empty(n),
     )  # fmt: skip

@@ -11,8 +11,9 @@ G and H the sums of gradients and second derivatives times weights; of equals th
 leaf, column and bin. A leaf answers -rate G / (H + l2).
 
 Gradients are whole numbers of a unit, so that their sums are exact in any order, the histogram of
-a leaf is that of its parent less its sibling's, and no machine differs. Exponentials and logarithms
-are the library's own.
+a leaf is that of its parent less its sibling's, and no machine differs. A second derivative has the
+count of its rows in its lowest bits, so that both are one sum. Exponentials and logarithms are the
+library's own.
 
 Shapes: n rows, d columns, B bins of all columns, K classes, L leaves at most, T trees.
 """
@@ -25,6 +26,11 @@ import numpy as np
 
 from dmondrian._numba.jit import inline, kernel
 from dmondrian.tree.keyed_random import exp, mix
+
+SUM_BITS, _ROW_BITS = 46, 15  # of sums of gradients in units, of counts: together below 64
+_ROWS = np.int64((1 << _ROW_BITS) - 1)
+MOST_ROWS = int(_ROWS)
+"""Rows that a set can be fitted to."""
 
 
 class Growing(NamedTuple):
@@ -74,11 +80,11 @@ class Space(NamedTuple):
     rows: np.ndarray  # int64 [n], by leaf
     aside: np.ndarray  # int64 [n]
     gradients: np.ndarray  # int64 [n]
-    curvatures: np.ndarray  # int64 [n]
-    histograms: np.ndarray  # int64 [L, B, 3]: rows, gradients, curvatures
+    curvatures: np.ndarray  # int64 [n], with a row's count
+    histograms: np.ndarray  # int64 [L, B, 2]: gradients, curvatures with counts
     starts: np.ndarray  # int64 [L], of a leaf's rows
     counts: np.ndarray  # int64 [L]
-    sums: np.ndarray  # int64 [L, 2]
+    sums: np.ndarray  # int64 [L, 2], as of a histogram
     gains: np.ndarray  # float64 [L], of each leaf's best split
     splits: np.ndarray  # int64 [L, 2], its column and bin
     parents: np.ndarray  # int64 [L, 2], split and side that lead to a leaf
@@ -106,7 +112,7 @@ def write_gradients(binned, scores, output, n_classes, space):
             curvature = p * (1.0 - p) * factor
         gradient = p - 1.0 if binned.y[r] == output else p
         space.gradients[r] = whole(w * gradient, binned.per_unit)
-        space.curvatures[r] = whole(w * curvature, binned.per_unit)
+        space.curvatures[r] = (whole(w * curvature, binned.per_unit) << _ROW_BITS) + 1
 
 
 @inline
@@ -128,26 +134,22 @@ def write_histogram(binned, space, leaf):
     for b in range(histograms.shape[1]):
         histograms[leaf, b, 0] = 0
         histograms[leaf, b, 1] = 0
-        histograms[leaf, b, 2] = 0
     for i in range(space.counts[leaf]):
         r = space.rows[start + i]
         g, h = space.gradients[r], space.curvatures[r]
         for k in range(binned.rows_at[r], binned.rows_at[r + 1]):
             b = binned.entries[k]
-            histograms[leaf, b, 0] += 1
-            histograms[leaf, b, 1] += g
-            histograms[leaf, b, 2] += h
+            histograms[leaf, b, 0] += g
+            histograms[leaf, b, 1] += h
     for j in range(binned.usual.shape[0]):
         usual = binned.usual[j]
         if usual < 0:
             continue
-        n, g, h = space.counts[leaf], space.sums[leaf, 0], space.sums[leaf, 1]
+        g, h = space.sums[leaf, 0], space.sums[leaf, 1]
         for b in range(binned.starts[j], binned.starts[j + 1]):
-            n -= histograms[leaf, b, 0]
-            g -= histograms[leaf, b, 1]
-            h -= histograms[leaf, b, 2]
-        histograms[leaf, usual, 0], histograms[leaf, usual, 1] = n, g
-        histograms[leaf, usual, 2] = h
+            g -= histograms[leaf, b, 0]
+            h -= histograms[leaf, b, 1]
+        histograms[leaf, usual, 0], histograms[leaf, usual, 1] = g, h
 
 
 @inline
@@ -156,14 +158,13 @@ def take_histogram(histograms, whole_leaf, part):
     for b in range(histograms.shape[1]):
         histograms[whole_leaf, b, 0] -= histograms[part, b, 0]
         histograms[whole_leaf, b, 1] -= histograms[part, b, 1]
-        histograms[whole_leaf, b, 2] -= histograms[part, b, 2]
 
 
 @inline
 def swap_histograms(histograms, one, other):
     """Let two leaves change their histograms."""
     for b in range(histograms.shape[1]):
-        for k in range(3):
+        for k in range(2):
             kept = histograms[one, b, k]
             histograms[one, b, k] = histograms[other, b, k]
             histograms[other, b, k] = kept
@@ -175,21 +176,22 @@ def find_split(growing, binned, space, leaf):
     histograms, unit, l2 = space.histograms, binned.unit, growing.l2
     n, all_g, all_h = space.counts[leaf], space.sums[leaf, 0], space.sums[leaf, 1]
     g = all_g * unit
-    own = g * g / (all_h * unit + l2)
+    own = g * g / ((all_h >> _ROW_BITS) * unit + l2)
     best, column, bin_ = 0.0, np.int64(0), np.int64(0)
     for j in range(binned.of_rows.shape[0]):
         first, last = binned.starts[j], binned.starts[j + 1] - 1
-        left_n, left_g, left_h = np.int64(0), np.int64(0), np.int64(0)
+        left_g, left_h = np.int64(0), np.int64(0)
         for b in range(first, last):
-            here = histograms[leaf, b, 0]
+            here = histograms[leaf, b, 1]
             if here == 0:
                 continue
-            left_n += here
-            left_g += histograms[leaf, b, 1]
-            left_h += histograms[leaf, b, 2]
+            left_g += histograms[leaf, b, 0]
+            left_h += here
+            left_n = left_h & _ROWS
             if n - left_n < growing.least_rows:
                 break
-            low, high = left_h * unit, (all_h - left_h) * unit
+            low = (left_h >> _ROW_BITS) * unit
+            high = ((all_h - left_h) >> _ROW_BITS) * unit
             is_small = left_n < growing.least_rows or low < growing.least_curvature
             if is_small or high < growing.least_curvature:
                 continue
@@ -269,7 +271,8 @@ def grow_tree(growing, binned, trees, t, space):
         find_split(growing, binned, space, new)
     trees.n_splits[t] = n_leaves - 1
     for k in range(n_leaves):
-        g, h = space.sums[k, 0] * binned.unit, space.sums[k, 1] * binned.unit
+        g = space.sums[k, 0] * binned.unit
+        h = (space.sums[k, 1] >> _ROW_BITS) * binned.unit
         trees.answers[t, k] = -growing.rate * g / (h + growing.l2)
     return n_leaves
 

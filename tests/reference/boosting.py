@@ -80,7 +80,7 @@ class ReferenceBoostedSet:
     ) -> None:  # fmt: skip
         self.X, self.y, self.w, self.n_classes, self.its = X, y, w, n_classes, its
         self.cuts = [cuts_of(column, most_bins) for column in zip(*X, strict=True)]
-        self.per_unit = 2.0 ** min(59 - math.frexp(self.total(w))[1], 1000)
+        self.per_unit = 2.0 ** min(46 - math.frexp(self.total(w))[1], 1000)
         weights = [self.total(v for v, c in zip(w, y, strict=True) if c == k) for k in
                    range(n_classes)]  # fmt: skip
         whole = self.total(weights) + 0.5 * n_classes
