@@ -161,7 +161,17 @@ def _space(n: int, n_leaves: int, n_bins: int) -> Space:
         return np.empty(shape, np.int64)
 
     return Space(
-        *(numbers(n) for _ in range(4)), numbers(n_leaves, n_bins, 2), numbers(n_leaves),
-        numbers(n_leaves), numbers(n_leaves, 2), np.empty(n_leaves), numbers(n_leaves, 2),
-        numbers(n_leaves, 2), np.empty(n), np.empty(n),
-    )  # fmt: skip
+        rows=numbers(n),
+        aside=numbers(n),
+        gradients=numbers(n),
+        curvatures=numbers(n),
+        histograms=numbers(n_leaves, n_bins, 2),
+        starts=numbers(n_leaves),
+        counts=numbers(n_leaves),
+        sums=numbers(n_leaves, 2),
+        gains=np.empty(n_leaves),
+        splits=numbers(n_leaves, 2),
+        parents=numbers(n_leaves, 2),
+        tops=np.empty(n),
+        totals=np.empty(n),
+    )

@@ -1,4 +1,4 @@
-"""Rows that are kept of a stream: all while there are few, then a sample of old ones and the newest.
+"""Rows that are kept of a stream: all while there are few, then some old ones and the newest.
 
 The newest ``n_newest`` rows are kept, and of those before as many by keyed draws: those whose keys
 are the smallest, which is a uniform sample without replacement (Vitter's reservoirs draw the same

@@ -17,6 +17,8 @@ from dmondrian.distributed.metrics.age_curve import age_names
 from dmondrian.drift.age_weights import cut_at_marks
 from dmondrian.errors import ParameterError
 
+BOOSTED = "boosted sets"
+
 
 class AgeWeightsDisplay:
     """Shares of trees of each age in a forest's forecasts, against the rows learned.
@@ -29,9 +31,10 @@ class AgeWeightsDisplay:
     rows : array-like of shape (p,)
         Numbers of rows learned.
     shares : array-like of shape (p, 1 + k)
-        Shares of the trees that never forget, then of each octave of age, the youngest first.
+        Shares of the trees that never forget, then of each octave of age, the youngest first; last
+        of boosted sets, if there are any.
     names : sequence of str
-        Of the 1 + k ages.
+        Of the 1 + k inputs.
 
     Attributes
     ----------
@@ -78,7 +81,9 @@ class AgeWeightsDisplay:
             forest.partial_fit(X[part], y[part], **known)
             rows.append(part.stop)
             shares.append(forest.age_weights_)
-        return cls(rows, shares, age_names(len(shares[0]) - 1)).plot(ax)
+        boosted = [] if forest.forest_.boosted is None else [BOOSTED]
+        names = [*age_names(len(shares[0]) - 1 - len(boosted)), *boosted]
+        return cls(rows, shares, names).plot(ax)
 
     @classmethod
     def from_run(cls, run: Any, *, ax: Any = None) -> Self:

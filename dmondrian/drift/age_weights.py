@@ -7,11 +7,11 @@ out, over their sum. (Means of members are of probabilities, not of logarithms: 
 differ, shares describe the mixture, and do not determine it.)
 
 Where there is no tree of an age yet, or it is younger than the delay, the tree that never forgets
-takes its place, and its weight.
+takes its place, and its weight. Boosted sets, where a forest has these, are one more input.
 
 Relies on :mod:`dmondrian.drift.mixer`. Promises a pure function of the mixers' weights.
 
-Shapes: T members, G = 1 + k inputs of a member: a permanent tree, then octaves of age.
+Shapes: T members, G inputs of a member: a permanent tree, k octaves of age, boosted sets if any.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def exponents_of(mixer: Mixer) -> np.ndarray:
 
 
 def shares_of_ages(
-    of_members: np.ndarray, kinds: np.ndarray, of_guard: np.ndarray, n_known: int, n_young: int
+    of_members: np.ndarray, kinds: np.ndarray, of_guard: np.ndarray, is_mixed: np.ndarray
 ) -> np.ndarray:
-    """Return the share of each age in a forest's forecasts, float64 [G], sum 1.
+    """Return the share of each input in a forest's forecasts, float64 [G], sum 1.
 
     Parameters
     ----------
@@ -62,17 +62,15 @@ def shares_of_ages(
         Of the members.
     of_guard : float64 [kinds + 2]
         Exponents of the guard's inputs: members by kind, permanent trees, all members.
-    n_known : int
-        Octaves of which there is a tree.
-    n_young : int
-        Youngest octaves, which are not mixed.
+    is_mixed : bool [G]
+        Inputs that members mix; in place of others that which never forgets.
     """
     summed = of_guard[-1] * _mean(of_members)
     summed[0] += of_guard[-2]
     for kind, exponent in zip(np.unique(kinds), of_guard[:-2], strict=True):
         summed += exponent * _mean(of_members[kinds == kind])
     for i in range(1, len(summed)):
-        if i <= n_young or i > n_known:
+        if not is_mixed[i]:
             summed[0] += summed[i]
             summed[i] = 0.0
     shares = np.maximum(summed, 0.0)

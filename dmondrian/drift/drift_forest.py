@@ -88,9 +88,10 @@ class DriftForest(Members):
         return self.guard.mix(self.share(X, n_threads))
 
     def age_shares(self) -> np.ndarray:
-        """Return the share of each age in the forecasts, float64 [1 + k], sum 1.
+        """Return the share of each age in the forecasts, float64 [G], sum 1.
 
-        The first is of the trees that never forget, the next of the youngest octave.
+        The first is of the trees that never forget, the next of the youngest octave; the last of
+        boosted sets, where there are such.
         """
         return self.guard.age_shares(self.age_exponents())
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from dmondrian.boosting.boosted_stream import FIRST_BIRTH
 from dmondrian.drift.age_weights import exponents_of, shares_of_ages
 from dmondrian.drift.member import KINDS, Ages
 from dmondrian.drift.mixer import Expert, Mixer, cut_blocks
@@ -141,13 +142,14 @@ class Guard:
         return mixed
 
     def age_shares(self, of_members: np.ndarray) -> np.ndarray:
-        """Return the share of each age in the forecasts, float64 [1 + k], sum 1.
+        """Return the share of each age in the forecasts, float64 [G], sum 1.
 
-        The first is of the trees that never forget, the next of the youngest octave.
+        The first is of the trees that never forget, the next of the youngest octave; the last of
+        boosted sets, where there are such.
 
         Parameters
         ----------
-        of_members : float64 [T, 1 + k]
+        of_members : float64 [T, G]
             Exponents of the inputs of all members, by their numbers, after as many rows; see
             :func:`dmondrian.drift.age_weights.exponents_of`.
         """
@@ -155,10 +157,13 @@ class Guard:
         assert parameters.drift is not None  # as documented
         ages = Ages(parameters.drift.first, parameters.drift.last)
         kinds, of_guard = np.array(numbers) % len(KINDS), exponents_of(self._mixer)
-        n_known = ages.n_younger_than(self.position + 1)
-        return shares_of_ages(
-            of_members, kinds, of_guard, n_known, ages.n_younger_than(self._delay)
-        )
+        is_mixed = np.zeros(of_members.shape[1], np.bool_)
+        is_mixed[0] = True
+        known = ages.n_younger_than(self._delay), ages.n_younger_than(self.position + 1)
+        is_mixed[1 + known[0] : 1 + known[1]] = True
+        if parameters.drift.boosted:
+            is_mixed[-1] = self.position - self.position % self._delay >= FIRST_BIRTH
+        return shares_of_ages(of_members, kinds, of_guard, is_mixed)
 
     def _inputs(self, shares: Shares) -> np.ndarray:
         """Return means, float64 [G, n, k], of members by kind, of permanent trees, of members."""

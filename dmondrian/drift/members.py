@@ -81,7 +81,7 @@ class Members(Forest):
         Of a whole forest.
     boosted : BoostedStream or None
         Boosted sets that all members mix, where the forest has such.
-    ages_noted : dict of int to float64 [T, 1 + k]
+    ages_noted : dict of int to float64 [T, G]
         By the number of rows learned at marks of the last call, exponents of each member's inputs.
     """
 
@@ -289,7 +289,7 @@ class Members(Forest):
                 yield slice(first + piece.start, first + piece.stop), is_mark and is_last
 
     def age_exponents(self) -> np.ndarray:
-        """Return the exponents of each member's inputs, float64 [T, 1 + k]."""
+        """Return the exponents of each member's inputs, float64 [T, G]."""
         return np.stack([exponents_of(member.mixer) for member in self.members])
 
     def _settle(self, shares: Shares, y: np.ndarray, w: np.ndarray) -> Any:

@@ -5,6 +5,7 @@ Shapes: n rows, d features, K classes, T trees.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from numbers import Real
 from typing import Any, ClassVar, Literal
 
@@ -97,6 +98,11 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
         are known, with a quarter of these rows as the delay, since what waits for its block
         makes predictions older still. Trees younger than ``delay`` are not mixed; the longer it
         is, the slower the weights move from the forest that never forgets.
+    experts : {("mondrian",), ("mondrian", "boosted")}, default=("mondrian",)
+        What members of a forest with ``drift="follow"`` mix. With "boosted", one input more: sets
+        of small trees, fitted by gradient boosting to rows kept of those before; see Notes. They
+        look at labels to find their splits, which pays where few of many columns matter, or
+        columns act together. On arrays alone: not in runs on a cluster.
     random_state : int, RandomState instance or None, default=None
         Seed of all draws. With an int, the forest is a pure function of the parameters
         and the rows in order, whatever the cuts between calls or the number of threads.
@@ -126,7 +132,8 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
         Rows that came and wait for their labels, with a ``delay`` > 1.
     age_weights_ : float64 array of shape (1 + 11,), only with ``drift="follow"``
         Shares in the forecasts of the trees that never forget, then of those of each octave of
-        age, from 32 to 64 rows on (:mod:`dmondrian.drift.age_weights`).
+        age, from 32 to 64 rows on (:mod:`dmondrian.drift.age_weights`); behind them that of boosted
+        sets, where ``experts`` has these.
 
     Notes
     -----
@@ -183,6 +190,15 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
     goes on from there. (A forest that never forgets is whole after an interrupt amid 64 rows at
     most; one amid more may find its trees at different rows, and then they learn no more.)
 
+    Boosted sets are fitted four times in each doubling of the stream, from row 64 on, and later
+    before every 4,096th row; one answers until the next is fitted, and is the same for all members.
+    It has 60 rounds (30 of ten classes or more) of trees of 15 leaves for the log odds, one for
+    each class of more than two, grown on histograms of 256 bins a column. Rows are kept for it,
+    also in checkpoints: all of the first 16,384, later the newest 8,192 and as many of the others
+    by keyed draws; fewer of more than 256 columns. Sums of gradients are of whole numbers, so that
+    sets, too, are a pure function of the parameters and the rows in order. What a set answers each
+    row was fitted to earlier rows alone, so that weights find out what it is worth.
+
     A covering tree takes 16 MiB at most, so that a member is bounded, whatever the number of rows
     and classes: then its cells are split no more. ``nodes``, ``weighted_depth`` and
     ``feature_importances_`` are of the trees that never forget. Such forests cannot be
@@ -197,7 +213,9 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
     (covering intervals). Herbster, Warmuth (1998), "Tracking the best expert", Machine Learning
     32 (fixed share). Zinkevich (2003), "Online convex programming and generalized infinitesimal
     gradient ascent", ICML, theorem 1. Mattern (2013), "Linear and geometric mixtures - analysis",
-    DCC, section 4.
+    DCC, section 4. Friedman (2001), "Greedy function approximation: a gradient boosting machine",
+    Annals of Statistics 29. Chen, Guestrin (2016), "XGBoost: a scalable tree boosting system", KDD,
+    section 2.
 
     Examples
     --------
@@ -218,6 +236,7 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
         "split_pure": ["boolean"],
         "use_aggregation": ["boolean"],
         **DRIFT_CONSTRAINTS,
+        "experts": [tuple, list],
     }
     _following: ClassVar[Allowed] = {
         "learning_rate": (("auto", 1), "mixtures over prunings are exact"),
@@ -244,6 +263,7 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
         calibrate: bool = False,
         drift: Literal["follow"] | None = None,
         delay: int = 1,
+        experts: Sequence[str] = ("mondrian",),
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -263,6 +283,7 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
         self.calibrate = calibrate
         self.drift = drift
         self.delay = delay
+        self.experts = experts
         self.random_state = random_state
         self.n_jobs = n_jobs
 
@@ -275,7 +296,7 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
             learning_rate=1.0 if self.learning_rate == "auto" else float(self.learning_rate),
             charge_opening=self.charge_opening != "auto" and bool(self.charge_opening),
             split_pure=bool(self.split_pure),
-            drift=self._drift_settings(),
+            drift=self._drift_settings(n_classes),
         )
 
     def _auto_settings(self, n_features: int, n_classes: int) -> tuple[str, ...]:

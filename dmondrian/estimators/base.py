@@ -316,6 +316,8 @@ class BaseForest(BaseEstimator):
                 params[name] = numbers_per_column(params[name], name).tolist()
         if isinstance(params.get("lifetime"), dict):  # a dict may be changed in place
             params["lifetime"] = dict(params["lifetime"])
+        if isinstance(params.get("experts"), list):  # as a list may
+            params["experts"] = tuple(params["experts"])
         return {name: params[name] for name in params if name not in ("n_jobs", "random_state")}
 
     def _check_unchanged(self) -> None:

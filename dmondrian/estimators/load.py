@@ -35,6 +35,8 @@ def estimator_of(algorithm: str, params: dict[str, Any]) -> Any:
     kind = ALGORITHMS[algorithm]
     if isinstance(params.get("lifetime"), dict):
         params["lifetime"] = lifetime_from_json(params["lifetime"])
+    if isinstance(params.get("experts"), list):  # JSON has no tuples
+        params["experts"] = tuple(params["experts"])
     if "feature_units" in signature(kind).parameters:
         params.setdefault("feature_units", None)  # a model saved before the parameter existed
     return kind(**params)

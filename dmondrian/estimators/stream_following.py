@@ -1,4 +1,4 @@
-"""What estimators of AMF have in common that may follow a stream: ``drift`` and ``delay``.
+"""What estimators of AMF have in common that may follow a stream: ``drift``, ``delay``, experts.
 
 Relies on :mod:`dmondrian.drift`. Promises that parameters which do not go with it are refused
 before a row is learned, each with the reason.
@@ -9,6 +9,7 @@ Shapes: n rows, k outputs.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -30,6 +31,9 @@ DRIFT_CONSTRAINTS: dict[str, list[Any]] = {
     "drift": [StrOptions({"follow"}), None],
     "delay": [Interval(Integral, 1, LARGEST_DELAY, closed="both")],
 }
+EXPERTS = ("mondrian", "boosted")
+"""What members of a forest that follows the stream may mix; the first they always do."""
+
 Allowed = dict[str, tuple[tuple[Any, ...], str]]
 """Values of parameters that go with ``drift``, and why no others."""
 
@@ -46,14 +50,47 @@ class StreamFollowing(BaseForest):
 
     drift: Literal["follow"] | None
     delay: int
+    experts: Sequence[str] = EXPERTS[:1]
     _following: ClassVar[Allowed] = FOLLOWING
 
-    def _drift_settings(self) -> DriftSettings | None:
-        """Return how a new forest follows the stream, if it does."""
-        return None if self.drift is None else DriftSettings(delay=int(self.delay))
+    def _drift_settings(self, n_classes: int = 0) -> DriftSettings | None:
+        """Return how a new forest follows the stream, if it does.
+
+        Of one class there is nothing to fit.
+        """
+        if self.drift is None:
+            return None
+        boosted = "boosted" in self.experts and n_classes > 1
+        return DriftSettings(delay=int(self.delay), boosted=boosted)
+
+    def _check_experts(self) -> None:
+        """Refuse experts that there are not, or not in this forest."""
+        given = tuple(self.experts)
+        if given not in (EXPERTS[:1], EXPERTS):
+            raise ParameterError(
+                f"experts={given!r} are not experts of a forest: expected {EXPERTS[:1]!r}, or "
+                f"{EXPERTS!r} for boosted sets beside Mondrian trees"
+            )
+        if self.drift is None and given != EXPERTS[:1]:
+            raise ParameterError(
+                f'experts={given!r} is of drift="follow": boosted sets are mixed with trees by '
+                "weights that follow the stream, and this forest has none; choose "
+                f'drift="follow", or leave experts at {EXPERTS[:1]!r}'
+            )
+
+    def _check_run(self) -> None:
+        super()._check_run()
+        self._check_drift()
+        if "boosted" in self.experts:
+            raise ParameterError(
+                f"experts={tuple(self.experts)!r} does not go with runs on a cluster: their shards "
+                "keep no rows that boosted sets could be fitted to; fit the estimator on arrays, "
+                f"or train with experts={EXPERTS[:1]!r}"
+            )
 
     def _check_drift(self) -> None:
         """Refuse parameters that do not go with ``drift``."""
+        self._check_experts()
         if self.drift is None:
             if self.delay != 1:
                 raise ParameterError(

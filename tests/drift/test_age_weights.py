@@ -64,16 +64,18 @@ def test_a_mixture_of_one_age_has_that_age_alone() -> None:
     members, permanent = np.array([0.0, 0.0, 0.0, 1.0]), np.array([0.0, 0.0, 1.0, 0.0])
     for g in range(4):
         own = np.stack([exponents_of(Mixer(4, [Expert((g,), (0.7,), 0.0)]))] * 2)
-        assert shares_of_ages(own, kinds, members, 3, 0).tolist() == np.eye(4)[g].tolist()
-        assert shares_of_ages(own, kinds, permanent, 3, 0).tolist() == [1.0, 0.0, 0.0, 0.0]
+        every = np.ones(4, np.bool_)
+        assert shares_of_ages(own, kinds, members, every).tolist() == np.eye(4)[g].tolist()
+        assert shares_of_ages(own, kinds, permanent, every).tolist() == [1.0, 0.0, 0.0, 0.0]
         # Where there is no such tree yet, or it is not mixed, that which never forgets stands in.
         wanted = np.eye(4)[g if g == 2 else 0].tolist()
-        assert shares_of_ages(own, kinds, members, 2, 1).tolist() == wanted
+        some = np.array([True, False, True, False])
+        assert shares_of_ages(own, kinds, members, some).tolist() == wanted
 
 
 def test_weights_below_zero_alone_leave_what_never_forgets() -> None:
     own = exponents_of(Mixer(4, [Expert((1,), (-1.0,), 0.0)]))[None]
-    shares = shares_of_ages(own, np.array([0]), np.array([0.0, 0.0, 1.0]), 3, 0)
+    shares = shares_of_ages(own, np.array([0]), np.array([0.0, 0.0, 1.0]), np.ones(4, np.bool_))
     assert shares.tolist() == [1.0, 0.0, 0.0, 0.0]
 
 

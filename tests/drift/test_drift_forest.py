@@ -36,8 +36,10 @@ def parameters(n_classes: int = 2, **others: Any) -> ForestParameters:
     )
 
 
-def forest_of(n_members: int = 5, delay: int = 1, n_classes: int = 2) -> DriftForest:
-    drift = DriftSettings(5, 7, delay)
+def forest_of(
+    n_members: int = 5, delay: int = 1, n_classes: int = 2, boosted: bool = False
+) -> DriftForest:
+    drift = DriftSettings(5, 7, delay, boosted)
     return DriftForest(parameters(n_classes, drift=drift), range(n_members))
 
 
@@ -56,11 +58,12 @@ def test_permanent_trees_are_those_of_a_forest_that_does_not_follow() -> None:
         assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
 
 
+@pytest.mark.parametrize("boosted", [False, True])
 @pytest.mark.parametrize("delay", [1, 40, 500])
-def test_neither_cuts_nor_threads_change_a_byte(delay: int) -> None:
+def test_neither_cuts_nor_threads_change_a_byte(delay: int, boosted: bool) -> None:
     X, y = switching(450)
     w = np.random.default_rng(1).choice([0.0, 0.5, 1.0, 3.0], 450)
-    whole, parts = forest_of(delay=delay), forest_of(delay=delay)
+    whole, parts = (forest_of(delay=delay, boosted=boosted) for _ in range(2))
     told = whole.forecast_and_learn(X, y.astype(float), w)
     found = [
         parts.forecast_and_learn(X[a:b], y[a:b].astype(float), w[a:b], n_threads=2) for a, b in CUTS
@@ -91,17 +94,19 @@ def test_a_forecast_is_what_the_forest_predicts_before_it_learns_the_row() -> No
     assert pickle.dumps(again.state()) == pickle.dumps(forest.state())
 
 
+@pytest.mark.parametrize("boosted", [False, True])
 @pytest.mark.parametrize("delay", [1, 40])
-def test_forecasts_know_no_label_of_their_block_or_later(delay: int) -> None:
+def test_forecasts_know_no_label_of_their_block_or_later(delay: int, boosted: bool) -> None:
     X, y = switching(400)
-    _, told = learned(X, y, delay=delay)
+    settings: Any = {"delay": delay, "boosted": boosted}
+    _, told = learned(X, y, **settings)
     start = 200
-    _, other = learned(X, np.where(np.arange(400) < start, y, 1 - y), delay=delay)
+    _, other = learned(X, np.where(np.arange(400) < start, y, 1 - y), **settings)
     np.testing.assert_array_equal(other[: start + delay], told[: start + delay])
     assert not np.array_equal(other[start + delay :], told[start + delay :])
     later = X.copy()
     later[start + 1 :] = 1 - X[start + 1 :]
-    np.testing.assert_array_equal(learned(later, y, delay=delay)[1][: start + 1], told[: start + 1])
+    np.testing.assert_array_equal(learned(later, y, **settings)[1][: start + 1], told[: start + 1])
 
 
 def test_a_block_is_forecast_by_the_state_before_it() -> None:
@@ -112,11 +117,11 @@ def test_a_block_is_forecast_by_the_state_before_it() -> None:
     np.testing.assert_array_equal(before.predict_proba(X[120:]), told[120:])
 
 
-@pytest.mark.parametrize("delay", [1, 40])
-def test_members_in_shards_with_a_guard_apart_are_the_forest(delay: int) -> None:
+@pytest.mark.parametrize(("delay", "boosted"), [(1, False), (40, False), (40, True)])
+def test_members_in_shards_with_a_guard_apart_are_the_forest(delay: int, boosted: bool) -> None:
     X, y = switching(330)
     w = np.random.default_rng(1).choice([0.0, 0.5, 1.0, 3.0], 330)
-    whole = forest_of(delay=delay)
+    whole = forest_of(delay=delay, boosted=boosted)
     told = whole.forecast_and_learn(X, y.astype(float), w)
     settings = whole.parameters
     shards = [Members(settings, numbers) for numbers in ([0, 3], [4], [1, 2])]
@@ -140,13 +145,15 @@ def test_members_in_shards_with_a_guard_apart_are_the_forest(delay: int) -> None
         Members.join(shards)
 
 
-@pytest.mark.parametrize("delay", [1, 40])
-def test_the_size_of_pieces_changes_nothing(monkeypatch: pytest.MonkeyPatch, delay: int) -> None:
+@pytest.mark.parametrize(("delay", "boosted"), [(1, False), (40, False), (1, True), (40, True)])
+def test_the_size_of_pieces_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, delay: int, boosted: bool
+) -> None:
     X, y = switching(200)
-    forest, told = learned(X, y, delay=delay)
+    forest, told = learned(X, y, delay=delay, boosted=boosted)
     monkeypatch.setattr(members_module, "_LEAST_ROWS", 7)
     monkeypatch.setattr(members_module, "_MOST_ROWS", 7)
-    other, found = learned(X, y, delay=delay)
+    other, found = learned(X, y, delay=delay, boosted=boosted)
     np.testing.assert_array_equal(found, told)
     assert pickle.dumps(other.state()) == pickle.dumps(forest.state())
 
@@ -186,8 +193,12 @@ def test_it_follows_a_change() -> None:
     assert plain.score(X[late], y[late]) < 0.8
 
 
-@pytest.mark.parametrize("delay", [64, 256, 2048])
-def test_no_delay_makes_it_worse_than_the_forest_that_never_forgets(delay: int) -> None:
+@pytest.mark.parametrize(
+    ("delay", "boosted"), [(64, False), (256, False), (2048, False), (2048, True)]
+)
+def test_no_delay_makes_it_worse_than_the_forest_that_never_forgets(
+    delay: int, boosted: bool
+) -> None:
     """Two rules by turns, which change within the blocks: the last block says nothing of the next.
 
     At the longest delay the last of four blocks is the first that weights could be learned for.
@@ -196,7 +207,7 @@ def test_no_delay_makes_it_worse_than_the_forest_that_never_forgets(delay: int) 
     X = rng.random((n, 4)).astype(np.float32)
     is_reversed = np.arange(n) * 7 // n % 2 == 1
     y = ((X[:, 0] + X[:, 1] > 1.0) != is_reversed).astype(int)
-    forest = DriftForest(parameters(drift=DriftSettings(delay=delay)), range(4))
+    forest = DriftForest(parameters(drift=DriftSettings(delay=delay, boosted=boosted)), range(4))
     told = forest.forecast_and_learn(X, y.astype(float))
     plain, rows = Forest(parameters(), range(4)), np.arange(n)
     expected = np.full((n, 2), 0.5)

@@ -16,19 +16,23 @@ from dmondrian import AMFClassifier
 from dmondrian.checkpoint import decode_forest, encode_forest
 from dmondrian.drift import stored_rows
 from dmondrian.drift.drift_forest import DriftForest, forest_from_state
-from dmondrian.drift.drift_state import packed
 from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.export.plain_trees import plain_trees
 from dmondrian.forest.forest import Forest
+from dmondrian.forest.packed_arrays import packed
 from tests.drift.streams import switching
 from tests.drift.test_drift_forest import forest_of, learned
 
 
-@pytest.mark.parametrize("position", [0, 1, 31, 32, 33, 63, 64, 100, 256])
-def test_a_stored_forest_goes_on_from_any_position(position: int) -> None:
+@pytest.mark.parametrize(
+    ("position", "boosted"),
+    [*((n, False) for n in (0, 1, 31, 32, 33, 63, 64, 100, 256)),
+     *((n, True) for n in (0, 63, 64, 65, 79, 100))],
+)  # fmt: skip
+def test_a_stored_forest_goes_on_from_any_position(position: int, boosted: bool) -> None:
     X, y = switching(330)
-    whole, told = learned(X, y)
-    part = forest_of()
+    whole, told = learned(X, y, boosted=boosted)
+    part = forest_of(boosted=boosted)
     part.update(X[:position], y[:position].astype(float))
     again = forest_from_state(*decode_forest(encode_forest(*part.stored())))
     assert isinstance(again, DriftForest)

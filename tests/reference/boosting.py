@@ -200,3 +200,15 @@ def leaves_in_order(tree: Leaf | Split) -> list[float]:
     if isinstance(tree, Leaf):
         return [tree.answer]
     return list(itertools.chain(leaves_in_order(tree.left), leaves_in_order(tree.right)))
+
+
+def births_until(n: int) -> list[int]:
+    """Return the rows before which sets are born, of the first ``n``: by the rule as it stands."""
+    found = []
+    for b in range(64, n + 1):
+        power = 1
+        while 2 * power <= b:
+            power *= 2
+        if b % min(4096, power // 4) == 0:
+            found.append(b)
+    return found

@@ -305,8 +305,9 @@ class ReferenceMember:
     """A permanent tree, covering trees and their mixture."""
 
     def __init__(
-        self, seed: int, number: int, d: int, n_classes: int, alpha: float, first: int, last: int
-    ) -> None:
+        self, seed: int, number: int, d: int, n_classes: int, alpha: float, first: int, last: int,
+        has_boosted: bool = False,
+    ) -> None:  # fmt: skip
         self.seed, self.number, self.d = seed, number, d
         self.n_classes, self.alpha, self.first, self.last = n_classes, alpha, first, last
         memory = ExactCounts(n_classes, alpha, False)
@@ -315,11 +316,14 @@ class ReferenceMember:
         self.t = 0
         n_levels = min(last, 12) - first + 1
         self.levels = np.zeros((n_levels, 2, d))
-        g = 2 + last - first
+        g = 2 + last - first + has_boosted
         everything = list(range(g))
-        self.mixer = Geometric(
-            [[1.0 / g] * g for _ in RATES] + [[1.0]], [everything] * 3 + [[0]], [*RATES, 0.0]
-        )
+        weights, takes, rates = [[1.0 / g] * g for _ in RATES], [everything] * 3, [*RATES]
+        weights, takes, rates = [*weights, [1.0]], [*takes, [0]], [*rates, 0.0]
+        if has_boosted:
+            weights, takes, rates = [*weights, [1.0]], [*takes, [g - 1]], [*rates, 0.003]
+        self.has_boosted = has_boosted
+        self.mixer = Geometric(weights, takes, rates)
 
     def give_birth(self) -> None:
         b, nu = self.t, self.last
@@ -383,12 +387,21 @@ class ReferenceMember:
         return told
 
     def forecast_and_learn(
-        self, x: Sequence[np.float32], y: int, weight: float = 1.0
+        self,
+        x: Sequence[np.float32],
+        y: int,
+        weight: float = 1.0,
+        boosted: list[float] | None = None,
     ) -> tuple[list[float], list[float]]:
-        """Return what the permanent tree and the member forecast."""
+        """Return what the permanent tree and the member forecast.
+
+        ``boosted`` is what the boosted set answers, None while there is none.
+        """
         if self.t % (1 << self.first) == 0:
             self.give_birth()
         inputs = self.inputs(x, y)
+        if self.has_boosted:
+            inputs.append(inputs[0] if boosted is None else boosted)
         told = self.mixer.mix(inputs)
         self.mixer.learn(inputs, y, weight)
         self.permanent.learn(x, y, weight)
@@ -402,10 +415,13 @@ class ReferenceDriftForest:
     """Members and their guard."""
 
     def __init__(
-        self, seed: int, n: int, d: int, n_classes: int, alpha: float, first: int, last: int
-    ) -> None:
-        numbers = range(n)
-        self.members = [ReferenceMember(seed, i, d, n_classes, alpha, first, last) for i in numbers]
+        self, seed: int, n: int, d: int, n_classes: int, alpha: float, first: int, last: int,
+        has_boosted: bool = False,
+    ) -> None:  # fmt: skip
+        self.members = [
+            ReferenceMember(seed, i, d, n_classes, alpha, first, last, has_boosted)
+            for i in range(n)
+        ]
         k = min(n, 4)
         some, equal = list(range(k + 1)), [1.0 / k] * k + [0.0]
         self.guard = Geometric(
@@ -416,9 +432,13 @@ class ReferenceDriftForest:
         )
 
     def forecast_and_learn(
-        self, x: Sequence[np.float32], y: int, weight: float = 1.0
+        self,
+        x: Sequence[np.float32],
+        y: int,
+        weight: float = 1.0,
+        boosted: list[float] | None = None,
     ) -> list[float]:
-        both = [member.forecast_and_learn(x, y, weight) for member in self.members]
+        both = [member.forecast_and_learn(x, y, weight, boosted) for member in self.members]
         permanent, told = (
             [[round(p * ONE) for p in one] for one in part] for part in zip(*both, strict=True)
         )

@@ -1,0 +1,162 @@
+"""Boosted sets of a stream: born by row number, fitted to rows before, stored to the byte."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dmondrian.boosting.boosted_set import BoostedSet
+from dmondrian.boosting.boosted_stream import BoostedStream, growing_of, next_birth
+from dmondrian.boosting.boosting_kernels import Growing
+from dmondrian.errors import CorruptError
+from dmondrian.forest.packed_arrays import packed, unpacked
+from tests.drift.streams import switching
+from tests.reference.boosting import births_until
+
+
+def test_births_are_four_in_each_doubling_and_then_at_every_so_many_rows() -> None:
+    found, position = [], 0
+    while (position := next_birth(position)) <= 40_000:
+        found.append(position)
+    assert found == births_until(40_000)
+    assert next_birth(10**6) - 10**6 <= 4096
+    assert [next_birth(n) for n in range(64)] == [64] * 64
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_a_set_is_fitted_to_the_rows_before_its_birth(n_classes: int) -> None:
+    X, y = switching(200, n_classes)
+    w = np.random.default_rng(0).choice([0.5, 1.0, 3.0], 200)
+    stream = BoostedStream(4, n_classes, 3)
+    stream.learn(X[:63], y[:63].astype(float), w[:63])
+    assert stream.answer(X) is None
+    stream.learn(X[63:], y[63:].astype(float), w[63:])
+    fitted = BoostedSet.fit(
+        X[:192], y[:192].astype(float), w[:192], n_classes, growing_of(n_classes)
+    )
+    np.testing.assert_array_equal(stream.answer(X), fitted.answer(X))
+
+
+@settings(deadline=None, max_examples=25)
+@given(n=st.integers(0, 150), data=st.data())
+def test_neither_cuts_nor_a_copy_in_between_change_a_byte(n: int, data: st.DataObject) -> None:
+    X, y = switching(150, 3)
+    cuts = sorted(data.draw(st.lists(st.integers(0, n), max_size=5)))
+    whole, parts = BoostedStream(4, 3, 1), BoostedStream(4, 3, 1)
+    whole.learn(X[:n], y[:n].astype(float), np.empty(0))
+    copied = data.draw(st.integers(0, len(cuts)))
+    for number, (a, b) in enumerate(itertools.pairwise([0, *cuts, n])):
+        if number == copied:
+            stored = json.loads(json.dumps(parts.to_json()))
+            parts = BoostedStream(4, 3, 1)
+            parts.take_json(stored, a)
+        parts.learn(X[a:b], y[a:b].astype(float), np.ones(b - a))
+    assert parts.to_json() == whole.to_json()
+
+
+def test_one_class_of_those_that_may_come_is_forecast_by_its_share() -> None:
+    X, _ = switching(40)
+    for n_classes in (2, 3):
+        fitted = BoostedSet.fit(X, np.ones(40), np.ones(40), n_classes, growing_of(n_classes))
+        assert len(fitted.trees.outputs) == 0
+        others = 0.5 / (40 + 0.5 * n_classes)
+        expected = np.full(n_classes, others)
+        expected[1] = 1.0 - others * (n_classes - 1)
+        np.testing.assert_allclose(fitted.answer(X[:1])[0], expected, rtol=1e-12)
+
+
+def test_it_finds_what_columns_do_together() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.random((2000, 10)).astype(np.float32)
+    y = ((X[:, 2] > 0.5) ^ (X[:, 7] > 0.5)).astype(float)
+    fitted = BoostedSet.fit(X[:1500], y[:1500], np.ones(1500), 2, growing_of(2))
+    told = fitted.answer(X[1500:])
+    assert (told.argmax(axis=1) == y[1500:]).mean() > 0.97
+
+
+def test_weights_are_as_repeated_rows() -> None:
+    X, y = switching(80)
+    w = np.random.default_rng(0).integers(1, 4, 80)
+    growing = growing_of(2)._replace(least_rows=1, n_rounds=3)
+    weighted = BoostedSet.fit(X, y.astype(float), w.astype(float), 2, growing)
+    rows = np.repeat(np.arange(80), w)
+    repeated = BoostedSet.fit(X[rows], y[rows].astype(float), np.ones(len(rows)), 2, growing)
+    np.testing.assert_allclose(weighted.answer(X), repeated.answer(X), rtol=1e-9)
+
+
+def test_a_sum_of_weights_of_any_size_is_exact() -> None:
+    X, y = switching(60)
+    growing = Growing(3, 4, 0.3, 0.0, 2, 0.0)
+    for scale in (2.0**-300, 2.0**300):
+        scaled = BoostedSet.fit(X, y.astype(float), np.full(60, scale), 2, growing)
+        assert scaled.trees.n_splits.all()
+        assert np.isfinite(scaled.answer(X)).all()
+
+
+def damaged(name: str, change: Callable[[np.ndarray], Any]) -> Callable[[dict[str, Any]], None]:
+    def damage(stored: dict[str, Any]) -> None:
+        shapes = {
+            "outputs": ((180,), np.int64), "n_splits": ((180,), np.int64),
+            "columns": ((180, 14), np.int32), "thresholds": ((180, 14), np.float32),
+            "children": ((180, 14, 2), np.int32), "answers": ((180, 15), np.float64),
+            "first_scores": ((3,), np.float64),
+        }  # fmt: skip
+        array = unpacked(stored["set"][name], *shapes[name])
+        change(array)
+        stored["set"][name] = packed(array)
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        damaged("outputs", lambda a: a.__setitem__(0, 3)),
+        damaged("outputs", lambda a: a.__setitem__(0, -1)),
+        damaged("n_splits", lambda a: a.__setitem__(0, 15)),
+        damaged("n_splits", lambda a: a.__setitem__(0, -1)),
+        damaged("columns", lambda a: a.__setitem__((0, 0), 4)),
+        damaged("columns", lambda a: a.__setitem__((0, 0), -1)),
+        damaged("children", lambda a: a.__setitem__((0, 0, 0), 0)),  # for ever
+        damaged("children", lambda a: a.__setitem__((0, 0, 1), 14)),
+        damaged("children", lambda a: a.__setitem__((0, 0, 1), -16)),
+        damaged("thresholds", lambda a: a.__setitem__((0, 0), np.nan)),
+        damaged("answers", lambda a: a.__setitem__((0, 0), np.inf)),
+        damaged("answers", lambda a: a.__setitem__((0, 0), 1e9)),
+        damaged("first_scores", lambda a: a.__setitem__(0, -1e9)),
+        lambda stored: stored.update(set=None),
+        lambda stored: stored.update(more=1),
+        lambda stored: stored["set"].update(n=181),
+        lambda stored: stored["set"].update(n="1"),
+        lambda stored: stored["set"].pop("n"),
+        lambda stored: stored["kept"].pop("y"),
+    ],
+)
+def test_a_set_that_no_rows_could_make_is_refused(damage: Callable[[Any], None]) -> None:
+    X, y = switching(200, 3)
+    stream = BoostedStream(4, 3, 1)
+    stream.learn(X, y.astype(float), np.empty(0))
+    stored = json.loads(json.dumps(stream.to_json()))
+    BoostedStream(4, 3, 1).take_json(stored, 200)
+    damage(stored)
+    with pytest.raises(CorruptError):
+        BoostedStream(4, 3, 1).take_json(stored, 200)
+
+
+def test_the_second_of_two_classes_alone_has_trees() -> None:
+    X, y = switching(100)
+    stream = BoostedStream(4, 2, 1)
+    stream.learn(X, y.astype(float), np.empty(0))
+    stored = stream.to_json()
+    outputs = unpacked(stored["set"]["outputs"], (60,), np.int64)
+    assert outputs.tolist() == [1] * 60
+    stored["set"]["outputs"] = packed(0 * outputs)
+    with pytest.raises(CorruptError):
+        BoostedStream(4, 2, 1).take_json(stored, 100)

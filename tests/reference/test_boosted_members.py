@@ -1,0 +1,41 @@
+"""Members that mix boosted sets are what the design says, row by row."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dmondrian.boosting.boosted_set import BoostedSet
+from dmondrian.boosting.boosted_stream import growing_of
+from dmondrian.drift.drift_forest import DriftForest
+from dmondrian.ensemble.settings.drift_settings import DriftSettings
+from dmondrian.ensemble.settings.parameters import ForestParameters
+from tests.reference.boosting import births_until
+from tests.reference.drift import ReferenceDriftForest
+from tests.reference.test_drift import stream
+
+
+@pytest.mark.parametrize(("n_classes", "weighted"), [(2, True), (3, False)])
+def test_forecasts_are_those_of_the_reference(n_classes: int, weighted: bool) -> None:
+    n = 230
+    X, y = stream(n, n_classes, 5)
+    w = np.random.default_rng(2).choice([1.0, 2.0, 0.5], n) if weighted else np.ones(n)
+    parameters = ForestParameters(
+        "amf-classifier", 3, n_classes, 11, alpha=0.5 / n_classes, charge_opening=False,
+        drift=DriftSettings(5, 7, boosted=True),
+    )  # fmt: skip
+    forest = DriftForest(parameters, range(5))
+    told = forest.forecast_and_learn(X, y, w if weighted else None)
+    births = births_until(n)
+    assert births == [64, 80, 96, 112, 128, 160, 192, 224]
+    answers: list[list[float] | None] = [None] * n
+    for birth, end in zip(births, [*births[1:], n], strict=True):
+        past = X[:birth], y[:birth], w[:birth]
+        known = BoostedSet.fit(*past, n_classes, growing_of(n_classes))
+        answers[birth:end] = known.answer(X[birth:end]).tolist()
+    reference = ReferenceDriftForest(11, 5, 3, n_classes, 0.5 / n_classes, 5, 7, True)
+    expected = [
+        reference.forecast_and_learn(list(x), int(label), float(weight), answer)
+        for x, label, weight, answer in zip(X, y, w, answers, strict=True)
+    ]
+    np.testing.assert_array_equal(told, expected)
