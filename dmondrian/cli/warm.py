@@ -25,7 +25,7 @@ DOMAINS = ("range", "cube")
 CHOICES: dict[str, tuple[dict[str, tuple[Any, ...]], ...]] = {
     "amf-classifier": (
         {"use_aggregation": (True, False), "calibrate": (False, True)},
-        {"drift": ("follow",)},
+        {"drift": ("follow",), "experts": (("mondrian",), ("mondrian", "boosted"))},
     ),
     "amf-regressor": (
         {"use_aggregation": (True, False), "calibrate": (False, True)},

@@ -344,6 +344,10 @@ def test_a_delay_is_of_a_forest_that_follows_the_stream(tmp_path):
         (["forest.delay=64"], r"--set forest.delay=64: \[forest\] delay = 64 goes with"),
         (["forest.drift=follow", "forest.calibrate=true"], r"forest.calibrate=true: .*go with"),
         (["forest.drift=follow", "forest.delay=0"], r"--set forest.delay=0: \[forest\] delay"),
+        (
+            ["forest.drift=follow", 'forest.experts=["mondrian", "boosted"]'],
+            r"forest.experts=.*: \[forest\] experts=.* does not go with runs on a cluster",
+        ),
         (["forest.drift=adwin"], r"--set forest.drift=adwin: \[forest\] drift"),
     ):
         with pytest.raises(JobError, match=message):

@@ -137,6 +137,11 @@ CASES: dict[str, tuple[Any, np.ndarray, list[str]]] = {
     "amf-classifier": (AMFClassifier(**AMF, calibrate=True), LABELS, ["shap", "onnx"]),
     "amf-classifier, rows alone": (AMFClassifier(**SMALL, alpha=0.5), LABELS, []),
     "amf-classifier, following": (AMFClassifier(**SMALL, drift="follow"), LABELS, []),
+    "amf-classifier, boosted": (
+        AMFClassifier(**SMALL, drift="follow", experts=("mondrian", "boosted")),
+        LABELS,
+        [],
+    ),
     "amf-regressor, following": (
         AMFRegressor(**SMALL, drift="follow", delay=5),
         TARGETS,

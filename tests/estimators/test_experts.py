@@ -1,0 +1,200 @@
+"""Boosted sets as experts of the classifier that follows a stream: its face, and where it ends."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+import dmondrian
+from dmondrian import AMFClassifier
+from dmondrian.boosting.boosted_set import BoostedSet
+from dmondrian.drift.drift_forest import DriftForest, forest_from_state
+from dmondrian.errors import CorruptError, DataError, ParameterError
+from dmondrian.export.plain_trees import plain_trees
+from tests.drift.streams import switching
+
+BOTH = ("mondrian", "boosted")
+
+
+def together(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows of 12 columns, two of which matter, and only together."""
+    rng = np.random.default_rng(0)
+    X = rng.random((n, 12)).astype(np.float32)
+    return X, ((X[:, 3] > 0.5) ^ (X[:, 8] > 0.5)).astype(int)
+
+
+def model(**settings: Any) -> AMFClassifier:
+    return AMFClassifier(3, **{"drift": "follow", "experts": BOTH, "random_state": 0, **settings})
+
+
+def test_parameters_are_as_given() -> None:
+    assert AMFClassifier().get_params()["experts"] == ("mondrian",)
+    for given in (BOTH, list(BOTH)):
+        asked = model(experts=given)
+        assert clone(asked).get_params() == asked.get_params()
+        assert asked.fit(*together(70)).get_params()["experts"] == given
+
+
+def test_it_is_worth_most_where_columns_act_together() -> None:
+    X, y = together(1500)
+    plain = model(experts=("mondrian",)).fit(X[:1000], y[:1000])
+    boosted = model().fit(X[:1000], y[:1000])
+    assert boosted.score(X[1000:], y[1000:]) > 0.95
+    assert plain.score(X[1000:], y[1000:]) < 0.8
+    assert boosted.age_weights_.shape == (13,)
+    assert boosted.age_weights_[-1] > 0.5
+
+
+def test_permanent_and_covering_trees_are_those_without_boosted_sets() -> None:
+    X, y = switching(300)
+    plain, boosted = model(experts=("mondrian",)).fit(X, y), model().fit(X, y)
+    (_, ours), (_, theirs) = boosted.forest_.state(), plain.forest_.state()
+    assert pickle.dumps(ours) == pickle.dumps(theirs)
+    assert not np.array_equal(boosted.predict_proba(X), plain.predict_proba(X))
+
+
+def test_a_forest_without_boosted_sets_is_stored_as_before() -> None:
+    header, _ = model(experts=("mondrian",)).fit(*switching(100)).forest_.state()
+    assert header["drift"]["version"] == 3
+    assert "boosted" not in header["drift"]
+    assert set(header["parameters"]["drift"]) == {"first", "last", "delay"}
+
+
+@pytest.mark.parametrize("delay", [1, 50])
+def test_it_is_a_function_of_the_rows_in_order(tmp_path: Path, delay: int) -> None:
+    X, y = switching(330, n_classes=3)
+    names = np.array(["a", "b", "c"])
+    whole = model(delay=delay, n_jobs=2).fit(X, names[y])
+    part = model(delay=delay)
+    part.partial_fit(X[:1], names[y[:1]], classes=names)
+    part.partial_fit(X[1:217], names[y[1:217]])
+    part.save(tmp_path / "model")
+    others = [pickle.loads(pickle.dumps(part)), copy.deepcopy(part)]
+    others.append(dmondrian.load(tmp_path / "model"))
+    expected = whole.predict_proba(X)
+    for other in others:
+        assert tuple(other.experts) == BOTH
+        other.partial_fit(X[217:], names[y[217:]])
+        np.testing.assert_array_equal(other.predict_proba(X), expected)
+        np.testing.assert_array_equal(other.age_weights_, whole.age_weights_)
+        assert other.predict(X[:5]).tolist() == whole.predict(X[:5]).tolist()
+    part.experts = list(BOTH)
+    part.partial_fit(X[217:], names[y[217:]])
+    np.testing.assert_array_equal(part.predict_proba(X[0:1]), expected[0:1])
+    part.experts = ("mondrian",)
+    with pytest.raises(ParameterError, match="parameters changed"):
+        part.partial_fit(X, names[y])
+
+
+def test_one_class_and_one_row_and_none_of_one_class_yet() -> None:
+    X, y = switching(120)
+    one = model().fit(X, np.zeros(120))
+    np.testing.assert_allclose(one.predict_proba(X), 1.0)
+    assert one.age_weights_.shape == (12,)
+    row = model().fit(X[:1], y[:1])
+    assert row.predict_proba(X[:2]).shape == (2, 1)
+    late = model().partial_fit(X, np.zeros(120), classes=[0, 1])
+    proba = late.predict_proba(X)
+    assert (proba[:, 0] > 0.9).all()
+    assert (proba[:, 1] > 0.0).all()
+    late.partial_fit(X, y)
+    assert late.score(X, y) > 0.7
+
+
+def test_rows_that_are_no_numbers_are_refused_and_nothing_is_learned() -> None:
+    X, y = switching(100)
+    fitted = model().fit(X, y)
+    before = fitted.__getstate__()["forest_"]
+    for value in (np.nan, np.inf):
+        bad = X.copy()
+        bad[50, 1] = value
+        with pytest.raises(ValueError, match="contains"):
+            fitted.partial_fit(bad, y)
+    with pytest.raises(DataError):
+        fitted.partial_fit(X, y + 5)
+    assert fitted.__getstate__()["forest_"] == before
+
+
+def test_weights_of_zero_are_as_rows_that_did_not_come() -> None:
+    X, y = switching(300)
+    w = np.random.default_rng(1).choice([0.0, 1.0, 2.0], 300)
+    some = model().fit(X, y, w)
+    others = model().fit(X[w > 0], y[w > 0], w[w > 0])
+    np.testing.assert_array_equal(some.predict_proba(X), others.predict_proba(X))
+
+
+def test_an_interrupted_fit_of_a_set_is_said_and_a_copy_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    X, y = switching(200)
+    fitted = model().fit(X[:120], y[:120])
+    before = copy.deepcopy(fitted)
+
+    def stop(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(BoostedSet, "fit", stop)
+    with pytest.raises(KeyboardInterrupt):
+        fitted.partial_fit(X[120:], y[120:])
+    with pytest.raises(ParameterError, match="interrupted"):
+        fitted.predict_proba(X)
+    monkeypatch.undo()
+    before.partial_fit(X[120:], y[120:])
+    expected = model().fit(X, y).predict_proba(X)
+    np.testing.assert_array_equal(before.predict_proba(X), expected)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"drift": None}, 'is of drift="follow"'),
+        ({"experts": ()}, "not experts of a forest"),
+        ({"experts": ("boosted",)}, "not experts of a forest"),
+        ({"experts": ("mondrian", "boosting")}, "not experts of a forest"),
+        ({"experts": ["mondrian", "boosted", "boosted"]}, "not experts of a forest"),
+        ({"experts": "boosted"}, "experts"),
+        ({"experts": None}, "experts"),
+    ],
+)
+def test_other_experts_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        model(**settings).fit(*switching(80))
+
+
+def test_what_takes_no_boosted_sets_says_so() -> None:
+    asked = model()
+    with pytest.raises(ParameterError, match="does not go with runs on a cluster"):
+        asked._check_run()
+    model(experts=["mondrian"])._check_run()
+    with pytest.raises(ParameterError, match="drift=None to export"):
+        plain_trees(asked.fit(*switching(80)))
+    forest = asked.forest_
+    assert isinstance(forest, DriftForest)
+    with pytest.raises(ParameterError, match="cannot be joined"):
+        DriftForest.join([forest, forest])
+
+
+def test_a_state_with_boosted_sets_says_so_in_both_places() -> None:
+    header, trees = model().fit(*switching(100)).forest_.state()
+    assert header["drift"]["version"] == 4
+    forest_from_state(json.loads(json.dumps(header)), trees)
+    for change in (
+        lambda header: header["parameters"]["drift"].pop("boosted"),
+        lambda header: header["parameters"]["drift"].update(boosted=False),
+        lambda header: header["parameters"]["drift"].update(boosted=1),
+        lambda header: header["drift"].pop("boosted"),
+        lambda header: header["drift"].update(version=3),
+        lambda header: header["drift"].update(boosted=None),
+        lambda header: header["drift"]["boosted"].update(set=None),
+    ):
+        damaged = json.loads(json.dumps(header))
+        change(damaged)
+        with pytest.raises(CorruptError):
+            forest_from_state(damaged, trees)
