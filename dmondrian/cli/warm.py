@@ -25,7 +25,7 @@ DOMAINS = ("range", "cube")
 CHOICES: dict[str, tuple[dict[str, tuple[Any, ...]], ...]] = {
     "amf-classifier": (
         {"use_aggregation": (True, False), "calibrate": (False, True)},
-        {"drift": ("follow",), "experts": (("mondrian",), ("mondrian", "boosted"))},
+        {"drift": ("follow",), "experts": (("mondrian", "boosted"),)},  # all that others need
     ),
     "amf-regressor": (
         {"use_aggregation": (True, False), "calibrate": (False, True)},

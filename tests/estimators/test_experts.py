@@ -24,9 +24,9 @@ BOTH = ("mondrian", "boosted")
 
 
 def together(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows of 12 columns, two of which matter, and only together."""
+    """Return rows of 40 columns, two of which matter, and only together."""
     rng = np.random.default_rng(0)
-    X = rng.random((n, 12)).astype(np.float32)
+    X = rng.random((n, 40)).astype(np.float32)
     return X, ((X[:, 3] > 0.5) ^ (X[:, 8] > 0.5)).astype(int)
 
 
@@ -47,7 +47,7 @@ def test_it_is_worth_most_where_columns_act_together() -> None:
     plain = model(experts=("mondrian",)).fit(X[:1000], y[:1000])
     boosted = model().fit(X[:1000], y[:1000])
     assert boosted.score(X[1000:], y[1000:]) > 0.95
-    assert plain.score(X[1000:], y[1000:]) < 0.8
+    assert plain.score(X[1000:], y[1000:]) < 0.7
     assert boosted.age_weights_.shape == (13,)
     assert boosted.age_weights_[-1] > 0.5
 
