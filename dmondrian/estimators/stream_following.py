@@ -114,10 +114,6 @@ class StreamFollowing(BaseForest):
                 '"auto", None or numbers'
             )
 
-    def _check_run(self) -> None:
-        super()._check_run()
-        self._check_drift()
-
     def _auto_settings(self, n_features: int, n_classes: int) -> tuple[str, ...]:
         return () if self.drift is not None else super()._auto_settings(n_features, n_classes)
 
