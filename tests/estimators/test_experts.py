@@ -173,7 +173,7 @@ def test_what_takes_no_boosted_sets_says_so() -> None:
     with pytest.raises(ParameterError, match="does not go with runs on a cluster"):
         asked._check_run()
     model(experts=["mondrian"])._check_run()
-    with pytest.raises(ParameterError, match="drift=None to export"):
+    with pytest.raises(ParameterError, match="no tree ensemble does"):
         plain_trees(asked.fit(*switching(80)))
     forest = asked.forest_
     assert isinstance(forest, DriftForest)
