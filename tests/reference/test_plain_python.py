@@ -18,6 +18,8 @@ from dmondrian import (
     OnlineRandomForestClassifier,
     OnlineRandomForestRegressor,
 )
+from dmondrian.boosting.boosted_set import BoostedSet
+from dmondrian.boosting.boosting_kernels import Growing, write_keys
 from dmondrian.drift.drift_forest import DriftForest
 from dmondrian.ensemble.settings.drift_settings import DriftSettings
 from dmondrian.ensemble.settings.parameters import ForestParameters
@@ -49,6 +51,7 @@ def digest(generalized_forests: slice) -> str:
         found.update(with_a_fringe(kind))
     found.update(row_by_row())
     found.update(following())
+    found.update(boosted())
     return found.hexdigest()
 
 
@@ -65,6 +68,20 @@ def following() -> bytes:
     header, trees = forest.state()
     arrays = [tree[name].tobytes() for tree in trees for name in sorted(tree)]
     return b"".join([told.tobytes(), json.dumps(header).encode(), *arrays])
+
+
+def boosted() -> bytes:
+    """Return the trees and answers of small boosted sets, and the keys of rows."""
+    found = []
+    for n_classes in (2, 3):
+        X, y = switching(50, n_classes)
+        w = np.random.default_rng(0).choice([0.5, 1.0, 2.0], 50)
+        fitted = BoostedSet.fit(X, y.astype(float), w, n_classes, Growing(2, 4, 0.3, 1.0, 2, 0.01))
+        assert fitted.trees.n_splits.any()
+        found += [part.tobytes() for part in (*fitted.trees, fitted.answer(X))]
+    keys = np.empty(5, np.uint64)
+    write_keys(np.uint64(3), np.arange(5), keys)
+    return b"".join([*found, keys.tobytes()])
 
 
 GENERALIZED: list[dict[str, Any]] = [
