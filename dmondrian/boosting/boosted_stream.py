@@ -25,11 +25,14 @@ from dmondrian.errors import CorruptError
 FIRST_BIRTH, LONGEST_LIFE = 64, 4096  # rows
 _ROUNDS, _LEAVES, _RATE, _L2, _LEAST_ROWS, _LEAST_CURVATURE = 60, 15, 0.2, 1.0, 5, 1e-3
 _MANY, _ROUNDS_OF_MANY = 10, 30  # classes, and rounds from so many on
+_MOST_TREES, _LEAST_ROUNDS = 900, 5  # of still more classes, each of which takes a tree a round
 
 
 def growing_of(n_classes: int) -> Growing:
     """Return how the trees of sets grow."""
-    n_rounds = _ROUNDS if n_classes < _MANY else _ROUNDS_OF_MANY
+    n_rounds = _ROUNDS
+    if n_classes >= _MANY:
+        n_rounds = max(_LEAST_ROUNDS, min(_ROUNDS_OF_MANY, _MOST_TREES // n_classes))
     return Growing(n_rounds, _LEAVES, _RATE, _L2, _LEAST_ROWS, _LEAST_CURVATURE)
 
 

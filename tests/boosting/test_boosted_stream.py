@@ -30,6 +30,18 @@ def test_births_are_four_in_each_doubling_and_then_at_every_so_many_rows() -> No
     assert [next_birth(n) for n in range(64)] == [64] * 64
 
 
+def test_the_trees_of_a_set_are_bounded_where_there_are_many_classes() -> None:
+    rounds = [growing_of(k).n_rounds for k in (2, 9, 10, 30, 90, 1000)]
+    assert rounds == [60, 60, 30, 30, 10, 5]
+    X, y = switching(70, n_classes=300)
+    stream = BoostedStream(4, 300, 1)
+    stream.learn(X, y.astype(float), np.empty(0))
+    told = stream.answer(X)
+    assert told is not None
+    np.testing.assert_allclose(told.sum(axis=1), 1.0)
+    assert told.min() > 0.0
+
+
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_a_set_is_fitted_to_the_rows_before_its_birth(n_classes: int) -> None:
     X, y = switching(200, n_classes)
