@@ -193,11 +193,12 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
     Boosted sets are fitted four times in each doubling of the stream, from row 64 on, and later
     before every 4,096th row; one answers until the next is fitted, and is the same for all members.
     It has 60 rounds (30 of ten classes or more, and 5 to 30 of more than 30) of trees of 15 leaves
-    for the log odds, one for each class of more than two, grown on histograms of 256 bins a column. Rows are kept for it,
-    also in checkpoints: all of the first 16,384, later the newest 8,192 and as many of the others
-    by keyed draws; fewer of more than 256 columns. Sums of gradients are of whole numbers, so that
-    sets, too, are a pure function of the parameters and the rows in order. What a set answers each
-    row was fitted to earlier rows alone, so that weights find out what it is worth.
+    for the log odds, one for each class of more than two, grown on histograms of 256 bins a column.
+    Rows are kept for it, also in checkpoints: all of the first 16,384, later the newest 8,192 and
+    as many of the others by keyed draws; fewer of more than 256 columns. Gradients are added up as
+    whole numbers, so that sets, too, are a pure function of the parameters and the rows in order.
+    What a set answers a row was fitted to earlier rows alone, so that weights find out what it is
+    worth.
 
     A covering tree takes 16 MiB at most, so that a member is bounded, whatever the number of rows
     and classes: then its cells are split no more. ``nodes``, ``weighted_depth`` and
