@@ -183,7 +183,7 @@ def test_what_takes_no_boosted_sets_says_so() -> None:
 
 def test_a_state_with_boosted_sets_says_so_in_both_places() -> None:
     header, trees = model().fit(*switching(100)).forest_.state()
-    assert header["drift"]["version"] == 4
+    assert header["drift"]["version"] == 5
     forest_from_state(json.loads(json.dumps(header)), trees)
     for change in (
         lambda header: header["parameters"]["drift"].pop("boosted"),
