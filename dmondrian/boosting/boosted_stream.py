@@ -87,6 +87,10 @@ class BoostedStream:
                 self.newest = BoostedSet.fit(*known, self._n_classes, self._growing)
             start += left
 
+    def kept_rows(self) -> Labelled:
+        """Return the rows that are kept for the next sets."""
+        return self._kept.rows()
+
     def to_json(self) -> dict[str, Any]:
         """Return kept rows and set as text."""
         newest = None if self.newest is None else self.newest.to_json()

@@ -127,7 +127,7 @@ class KeptRows:
         }
 
     def take_json(self, stored: Any, position: int, n_classes: int) -> None:
-        """Take over the rows of :meth:`to_json`, kept of ``position``.
+        """Take over the rows of :meth:`to_json`, or arrays in their place, kept of ``position``.
 
         Raises
         ------

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dmondrian.drift.member import Ages, Member
-from dmondrian.drift.stored_rows import apart, taken_in
+from dmondrian.drift.stored_rows import apart, kept_taken_in, taken_in
 from dmondrian.drift.task import Task
 from dmondrian.ensemble.settings.drift_settings import DriftSettings
 from dmondrian.ensemble.settings.numeric_limits import LARGEST_SCALE, LARGEST_TARGET
@@ -138,6 +138,7 @@ def read_header(header: dict[str, Any], trees: Sequence[dict[str, np.ndarray]]) 
         If the header's entry ``drift`` is not that of such a forest.
     """
     header, raw = _of_newest_version(header)
+    header, trees = kept_taken_in(header, trees)
     for version in (VERSION, OF_BOOSTED):
         if header["drift"]["version"] == apart(version):
             header, trees = taken_in(header, trees, version)

@@ -33,7 +33,7 @@ from dmondrian.drift.guard import Guard, Shares, joined_shares, shares_of
 from dmondrian.drift.held_interrupts import interrupts_held
 from dmondrian.drift.member import Ages, Member
 from dmondrian.drift.mixer import cut_blocks
-from dmondrian.drift.stored_rows import stored_apart
+from dmondrian.drift.stored_rows import kept_apart, stored_apart
 from dmondrian.drift.task import task_of
 from dmondrian.drift.waiting_rows import check_learned
 from dmondrian.ensemble.ensemble import Ensemble
@@ -121,7 +121,10 @@ class Members(Forest):
         self,
     ) -> tuple[dict[str, Any], Iterable[dict[str, np.ndarray]], list[int] | None]:
         """Return the state as checkpoints hold it."""
-        return *stored_apart(*self.state(), self.waiting), None
+        header, trees = stored_apart(*self.state(), self.waiting)
+        if self.boosted is not None:
+            header, trees = kept_apart(header, trees, self.boosted.kept_rows())
+        return header, trees, None
 
     @classmethod
     def from_state(cls, header: dict[str, Any], trees: Sequence[dict[str, np.ndarray]]) -> Members:

@@ -15,6 +15,7 @@ from sklearn.base import clone
 import dmondrian
 from dmondrian import AMFClassifier
 from dmondrian.boosting.boosted_set import BoostedSet
+from dmondrian.checkpoint import decode_forest, encode_forest
 from dmondrian.drift.drift_forest import DriftForest, forest_from_state
 from dmondrian.errors import CorruptError, DataError, ParameterError
 from dmondrian.export.plain_trees import plain_trees
@@ -179,6 +180,44 @@ def test_what_takes_no_boosted_sets_says_so() -> None:
     assert isinstance(forest, DriftForest)
     with pytest.raises(ParameterError, match="cannot be joined"):
         DriftForest.join([forest, forest])
+
+
+@pytest.mark.parametrize(("n", "delay"), [(1, 1), (100, 1), (190, 100), (40, 100)])
+def test_kept_rows_are_stored_as_arrays_beside_a_short_header(n: int, delay: int) -> None:
+    X, y = switching(n)
+    forest = model(delay=delay).partial_fit(X, y, classes=[0, 1]).forest_
+    header, trees, _ = forest.stored()
+    plain, own = forest.state()
+    n_kept, n_waiting = n // delay * delay, n % delay
+    assert len(list(trees)) - len(own) == (n_kept > 0) + (n_waiting > 0)
+    if n_kept:
+        assert header["drift"]["boosted"]["kept"]["n"] == n_kept
+    assert header["drift"]["version"] == (6 if n_waiting else 5)
+    for stored in (encode_forest(*forest.stored()), encode_forest(plain, own)):
+        read = forest_from_state(*decode_forest(stored))
+        assert pickle.dumps(read.state()) == pickle.dumps(forest.state())
+
+
+def test_damaged_kept_rows_are_refused() -> None:
+    header, trees, _ = model().fit(*switching(100)).forest_.stored()
+    *others, last = trees
+    numbers = last["memory"]
+    for n, memory in (
+        (99, numbers),
+        (0, numbers),
+        (True, numbers),
+        (100, numbers[:-1]),
+        (100, None),
+        (100, np.full(len(numbers), np.nan)),
+        (100, np.append(numbers[:-1], 0.0)),  # a weight
+        (99, numbers[: 99 * 6]),
+    ):
+        damaged = json.loads(json.dumps(header))
+        damaged["drift"]["boosted"]["kept"]["n"] = n
+        with pytest.raises(CorruptError):
+            forest_from_state(damaged, [*others, {**last, "memory": memory}])
+    with pytest.raises(CorruptError):
+        forest_from_state(header, others)
 
 
 def test_a_state_with_boosted_sets_says_so_in_both_places() -> None:
