@@ -126,6 +126,7 @@ TRAITS = {
 }
 LEARN = {"fit", "partial_fit", "fit_transform", "calibrate_intervals", "choose_lifetime"}
 OF_CLASS = {"algorithm", "aggregation", "calibrate", "clip", "criterion", "domain", "empty_cell",
+            "experts",
             "feature_scales", "feature_units", "max_nodes", "n_estimators", "predict_extension",
             "warmup_rows", "set_output"}  # fmt: skip
 
