@@ -46,6 +46,9 @@ FORESTS = {
     "amf-classifier, rounded": AMFClassifier(3, **CLASSES, warmup_rows=64),
     "amf-classifier, following": AMFClassifier(6, **FOLLOWING),
     "amf-classifier, following in blocks": AMFClassifier(6, delay=64, **FOLLOWING),
+    "amf-classifier, boosted": AMFClassifier(
+        6, experts=("mondrian", "boosted"), delay=64, **FOLLOWING
+    ),
     "amf-regressor": AMFRegressor(3, **LABELS, feature_units=None),
     "amf-regressor, following": AMFRegressor(6, **FOLLOWING),
     "amf-regressor, following in blocks": AMFRegressor(6, delay=64, **FOLLOWING),
