@@ -169,6 +169,19 @@ CLAIMS = (
         "intervals",
         "calibrated",
     ),
+    Claim(
+        "drift-streams",
+        "drifting streams on which ten AMF members that follow the stream have the lowest log loss"
+        " of all learners, labels known at once",
+        "drift",
+        "won",
+    ),
+    Claim(
+        "drift-electricity",
+        "per cent of the rows of electricity that they forecast right",
+        "drift",
+        "electricity",
+    ),
 )
 
 

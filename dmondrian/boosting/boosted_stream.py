@@ -24,6 +24,7 @@ from dmondrian.errors import CorruptError
 
 FIRST_BIRTH, LONGEST_LIFE = 64, 4096  # rows
 _ROUNDS, _LEAVES, _RATE, _L2, _LEAST_ROWS, _LEAST_CURVATURE = 60, 15, 0.2, 1.0, 5, 1e-3
+_LARGEST_STEP = 10.0  # log odds; the steps of all rounds leave probabilities above 0
 _MANY, _ROUNDS_OF_MANY = 10, 30  # classes, and rounds from so many on
 _MOST_TREES, _LEAST_ROUNDS = 900, 5  # of still more classes, each of which takes a tree a round
 
@@ -33,7 +34,7 @@ def growing_of(n_classes: int) -> Growing:
     n_rounds = _ROUNDS
     if n_classes >= _MANY:
         n_rounds = max(_LEAST_ROUNDS, min(_ROUNDS_OF_MANY, _MOST_TREES // n_classes))
-    return Growing(n_rounds, _LEAVES, _RATE, _L2, _LEAST_ROWS, _LEAST_CURVATURE)
+    return Growing(n_rounds, _LEAVES, _RATE, _L2, _LEAST_ROWS, _LEAST_CURVATURE, _LARGEST_STEP)
 
 
 def next_birth(position: int) -> int:
@@ -67,7 +68,9 @@ class BoostedStream:
         return None if self.newest is None else self.newest.answer(X)
 
     def learn(self, X: np.ndarray, y: np.ndarray, w: np.ndarray) -> None:
-        """Take the rows that come next; fit the sets that are born among them, or behind them.
+        """Take the rows that come next; fit the last set born among them, or behind them.
+
+        Those born before would answer no row.
 
         Parameters
         ----------
@@ -80,9 +83,10 @@ class BoostedStream:
         rows = Labelled(X, y, w if len(w) else np.ones(len(y)))
         start, n = 0, len(y)
         while start < n:
-            left = next_birth(self._kept.position) - self._kept.position
+            birth = next_birth(self._kept.position)
+            left = birth - self._kept.position
             self._kept.add(rows.taken(slice(start, min(n, start + left))))
-            if start + left <= n:
+            if start + left <= n < start + left + next_birth(birth) - birth:
                 known = self._kept.rows()
                 self.newest = BoostedSet.fit(*known, self._n_classes, self._growing)
             start += left

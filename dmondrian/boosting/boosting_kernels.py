@@ -42,6 +42,7 @@ class Growing(NamedTuple):
     l2: float
     least_rows: int  # of a leaf
     least_curvature: float  # sum of second derivatives in a leaf
+    largest_step: float  # of a leaf's best answer
 
 
 class Binned(NamedTuple):
@@ -273,7 +274,9 @@ def grow_tree(growing, binned, trees, t, space):
     for k in range(n_leaves):
         g = space.sums[k, 0] * binned.unit
         h = (space.sums[k, 1] >> _ROW_BITS) * binned.unit
-        trees.answers[t, k] = -growing.rate * g / (h + growing.l2)
+        step = -g / (h + growing.l2)
+        step = max(-growing.largest_step, min(growing.largest_step, step))
+        trees.answers[t, k] = growing.rate * step
     return n_leaves
 
 

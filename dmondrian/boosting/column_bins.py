@@ -17,7 +17,7 @@ import numpy as np
 
 MOST_BINS = 256  # of a column: a byte
 _LEAST_BINS = 8
-_MOST_IN_ALL = 2**18  # bins of all columns, so that histograms stay within some MiB
+_MOST_IN_ALL = 2**18  # bins of all columns, 16 bytes each in a leaf's histogram; more beyond 32,768
 
 
 class ColumnBins(NamedTuple):

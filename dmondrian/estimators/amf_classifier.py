@@ -133,7 +133,7 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
     age_weights_ : float64 array of shape (1 + 11,), only with ``drift="follow"``
         Shares in the forecasts of the trees that never forget, then of those of each octave of
         age, from 32 to 64 rows on (:mod:`dmondrian.drift.age_weights`); behind them that of boosted
-        sets, where ``experts`` has these.
+        sets, where ``experts`` has these and there are two classes or more.
 
     Notes
     -----
@@ -179,7 +179,8 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
     Rows are numbered by their order alone; rows of weight 0 have no number. A row of weight w is
     learned by trees as w rows would be (whole weights up to 256; others in one piece, priced by the
     forecast before it), but takes one number, and moves the weights of mixtures w times, 16 at
-    most. Rows count from the first: with ``delay`` > 1 rows of a block that is not
+    most: divide weights whose size has no meaning, as those of surveys, by their mean. Rows count
+    from the first: with ``delay`` > 1 rows of a block that is not
     full wait (they are part of the state), and predictions do not know them. The cut of rows
     into calls of ``partial_fit`` changes nothing, and is not a delay: of a chunk each row is
     forecast with all labels before its block known. Where all rows wait, nothing can be predicted,
@@ -193,9 +194,14 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
     Boosted sets are fitted four times in each doubling of the stream, from row 64 on, and later
     before every 4,096th row; one answers until the next is fitted, and is the same for all members.
     It has 60 rounds (30 of ten classes or more, and 5 to 30 of more than 30) of trees of 15 leaves
-    for the log odds, one for each class of more than two, grown on histograms of 256 bins a column.
-    Rows are kept for it, also in checkpoints: all of the first 16,384, later the newest 8,192 and
-    as many of the others by keyed draws; fewer of more than 256 columns. Gradients are added up as
+    for the log odds, one for each class of more than two, grown on histograms of 256 bins a column,
+    fewer of more than 1,024 columns; it ends with a round that finds no split. A row of weight w
+    has w times its gradient, and is one of the five rows of the smallest leaf. A set is fitted by
+    one thread, within the row before which it is born, in time that is in proportion to rows kept,
+    columns and classes: where there are hundreds of these it is most of the forest's, and readers
+    and Ctrl-C wait for it.
+    Rows are kept for it, also in checkpoints: all of the first 16,384, later the newest 8,192 to
+    9,215 and 8,192 others by keyed draws; fewer of more than 256 columns. Gradients are added up as
     whole numbers, so that sets, too, are a pure function of the parameters and the rows in order.
     What a set answers a row was fitted to earlier rows alone, so that weights find out what it is
     worth.

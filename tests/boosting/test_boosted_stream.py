@@ -105,11 +105,38 @@ def test_weights_are_as_repeated_rows() -> None:
 
 def test_a_sum_of_weights_of_any_size_is_exact() -> None:
     X, y = switching(60)
-    growing = Growing(3, 4, 0.3, 0.0, 2, 0.0)
+    growing = Growing(3, 4, 0.3, 0.0, 2, 0.0, 10.0)
     for scale in (2.0**-300, 2.0**300):
         scaled = BoostedSet.fit(X, y.astype(float), np.full(60, scale), 2, growing)
         assert scaled.trees.n_splits.all()
         assert np.isfinite(scaled.answer(X)).all()
+
+
+@pytest.mark.parametrize("weight", [1.0, 100.0, 1e4, 1e12])
+def test_rare_labels_of_large_weights_are_no_leap(weight: float) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.random((4000, 3)).astype(np.float32)
+    y = ((X[:, 0] > 0.99) & (rng.random(4000) < 0.5)).astype(float)
+    stream = BoostedStream(3, 2, 0)
+    stream.learn(X, y, np.full(4000, weight))
+    assert stream.newest is not None
+    assert (stream.newest.answer(X) > 0.0).all()
+    again = BoostedStream(3, 2, 0)
+    again.take_json(json.loads(json.dumps(stream.to_json())), 4000)
+    np.testing.assert_array_equal(again.answer(X), stream.answer(X))
+
+
+def test_sets_that_would_answer_no_row_are_not_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = switching(1000)
+    fitted, fit = [], BoostedSet.fit
+    monkeypatch.setattr(BoostedSet, "fit", lambda *its: fitted.append(len(its[0])) or fit(*its))
+    whole, parts = BoostedStream(4, 2, 1), BoostedStream(4, 2, 1)
+    whole.learn(X, y.astype(float), np.empty(0))
+    assert fitted == [896]
+    for rows in np.split(np.arange(1000), [100, 600, 897]):
+        parts.learn(X[rows], y[rows].astype(float), np.empty(0))
+    assert fitted == [896, 96, 512, 896]
+    assert parts.to_json() == whole.to_json()
 
 
 def damaged(name: str, change: Callable[[np.ndarray], Any]) -> Callable[[dict[str, Any]], None]:

@@ -31,6 +31,7 @@ class Settings:
     l2: float
     least_rows: int
     least_curvature: float
+    largest_step: float
 
 
 @dataclass
@@ -154,7 +155,8 @@ class ReferenceBoostedSet:
             leaves.append(right)
         for leaf in leaves:
             up, down = (sum(part[r] for r in leaf.rows) / self.per_unit for part in (g, h))
-            leaf.answer = -self.its.rate * up / (down + self.its.l2)
+            step, most = -up / (down + self.its.l2), self.its.largest_step
+            leaf.answer = self.its.rate * max(-most, min(most, step))
         return root, leaves
 
     def best(self, rows: list[int], g: list[int], h: list[int]) -> tuple[float, int, float]:

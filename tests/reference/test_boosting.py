@@ -12,7 +12,7 @@ from dmondrian.boosting.boosted_set import BoostedSet
 from dmondrian.boosting.boosting_kernels import Growing
 from tests.reference.boosting import ReferenceBoostedSet, Settings, cuts_of
 
-GROWING = Growing(4, 6, 0.3, 1.0, 2, 0.01)
+GROWING = Growing(4, 6, 0.3, 1.0, 2, 0.01, 1.5)  # steps that are beyond it, and others
 
 
 def rows(n: int, n_classes: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

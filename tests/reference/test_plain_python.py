@@ -76,7 +76,9 @@ def boosted() -> bytes:
     for n_classes in (2, 3):
         X, y = switching(50, n_classes)
         w = np.random.default_rng(0).choice([0.5, 1.0, 2.0], 50)
-        fitted = BoostedSet.fit(X, y.astype(float), w, n_classes, Growing(2, 4, 0.3, 1.0, 2, 0.01))
+        fitted = BoostedSet.fit(
+            X, y.astype(float), w, n_classes, Growing(2, 4, 0.3, 1.0, 2, 0.01, 1.0)
+        )
         assert fitted.trees.n_splits.any()
         found += [part.tobytes() for part in (*fitted.trees, fitted.answer(X))]
     keys = np.empty(5, np.uint64)
