@@ -220,7 +220,7 @@ def _of_use(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters of an estimator that mean something beside its ``drift``."""
     if "drift" not in given:
         return dict(given)
-    without = ("delay",) if given["drift"] is None else ("learning_rate", "warmup_rows")
+    without = ("delay", "experts") if given["drift"] is None else ("learning_rate", "warmup_rows")
     return {name: value for name, value in given.items() if name not in without}
 
 
