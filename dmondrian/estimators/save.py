@@ -68,6 +68,8 @@ def _plain(value: Any) -> Any:
         return dataclasses.asdict(value)
     if isinstance(value, np.ndarray):
         return value.tolist()
+    if isinstance(value, tuple):
+        return list(value)
     return value.item() if isinstance(value, np.generic) else value
 
 
