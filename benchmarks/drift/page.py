@@ -151,16 +151,12 @@ def aims(cells: Cells) -> list[list[str]]:
     late = [Arrival(at.delay, in_blocks=True) for at in shares if at != AT_ONCE]
     shares |= {at: 0.75 for at in late if at in measured}
     rows = [lowest(cells, at, share) for at, share in shares.items()]
-    rows.append(
-        ratio(
-            cells,
-            "stationary: log loss at most 1.01 of calibrated AMF's",
-            CALIBRATED,
-            "log_loss",
-            1.01,
-            drifts=False,
-        )
-    )
+    if BOOSTED in learners_in(cells, OWN):
+        rows.insert(1, lowest(cells, AT_ONCE, shares[AT_ONCE], BOOSTED))
+    title = "stationary: log loss at most 1.01 of calibrated AMF's"
+    for name in (OURS, BOOSTED):
+        if name in learners_in(cells, OWN):
+            rows.append(ratio(cells, title, CALIBRATED, "log_loss", 1.01, False, name))
     title = "electricity, all rows: accuracy at least 0.93"
     ours = cells.get((AT_ONCE, "electricity", OURS))
     if ours is None or ours["rows"] < STREAMS["electricity"].rows:
@@ -182,17 +178,18 @@ def cost(cells: Cells, stream: str, name: str, key: str) -> float:
     return value
 
 
-def lowest(cells: Cells, at: Arrival, share: float) -> list[str]:
+def lowest(cells: Cells, at: Arrival, share: float, name: str = OURS) -> list[str]:
     """Return the row of an aim: the lowest log loss of all on a share of the drifting streams."""
     title = f"lowest log loss on {100 * share:.0f} % of the drifting streams, {at}"
-    streams = [s for s in streams_in(cells, at, drifts=True) if (at, s, OURS) in cells]
+    title += f": {name}" * (name != OURS)
+    streams = [s for s in streams_in(cells, at, drifts=True) if (at, s, name) in cells]
     others = [name for name in learners_in(cells, OWN, PEER, BASELINE) if name not in FOLLOWING]
     peers = learners_in(cells, PEER)
     streams = [s for s in streams if best(cells, at, s, peers)]
     if not streams:
-        return [title, f"no stream with records of {OURS} and of a peer", "open"]
-    won = [s for s in streams if best(cells, at, s, [OURS, *others]) == OURS]
-    clear = [s for s in streams if is_below(cells, at, s, best(cells, at, s, others))]
+        return [title, f"no stream with records of {name} and of a peer", "open"]
+    won = [s for s in streams if best(cells, at, s, [name, *others]) == name]
+    clear = [s for s in streams if is_below(cells, at, s, name, best(cells, at, s, others))]
     fresh = [s for s in streams if STREAMS[s].untouched]
     kept = f"{sum(s in won for s in fresh)} of {len(fresh)} untouched"
     is_whole = len(streams) == sum(stream.drifts for stream in STREAMS.values())
@@ -201,24 +198,31 @@ def lowest(cells: Cells, at: Arrival, share: float) -> list[str]:
     return [title, text, met if is_whole else f"{met} so far"]
 
 
-def is_below(cells: Cells, at: Arrival, stream: str, other: str | None) -> bool:
+def is_below(cells: Cells, at: Arrival, stream: str, name: str, other: str | None) -> bool:
     """Whether the whole interval of the difference to another learner is below 0."""
-    found = to(cells, at, stream, OURS, other) if other else None
+    found = to(cells, at, stream, name, other) if other else None
     return found is not None and found.high < 0.0
 
 
 def ratio(
-    cells: Cells, title: str, other: str, key: str, most: float, drifts: bool | None = None
+    cells: Cells,
+    title: str,
+    other: str,
+    key: str,
+    most: float,
+    drifts: bool | None = None,
+    name: str = OURS,
 ) -> list[str]:
     """Return the row of an aim: at most a multiple of another learner's value, on every stream."""
+    title += f": {name}" * (name != OURS)
     streams = [
         s
         for s in streams_in(cells, AT_ONCE, drifts)
-        if (AT_ONCE, s, OURS) in cells and (AT_ONCE, s, other) in cells
+        if (AT_ONCE, s, name) in cells and (AT_ONCE, s, other) in cells
     ]
     if not streams:
-        return [title, f"no stream with records of {OURS} and {other}", "open"]
-    each = {s: cost(cells, s, OURS, key) / cost(cells, s, other, key) for s in streams}
+        return [title, f"no stream with records of {name} and {other}", "open"]
+    each = {s: cost(cells, s, name, key) / cost(cells, s, other, key) for s in streams}
     worst = max(each, key=each.__getitem__)
     text = f"at most {each[worst]:.2f} times, on {worst}; {len(streams)} streams"
     is_whole = len(streams) == sum(drifts in (None, its.drifts) for its in STREAMS.values())

@@ -389,7 +389,6 @@ STREAMS: dict[str, Stream] = {
     "satimage, relabelled": Stream(
         relabelled,
         "satellite image in random order, classes renumbered at each quarter",
-        untouched=True,
         rows=5_104,
         real="satimage",
     ),

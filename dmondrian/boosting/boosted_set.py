@@ -1,7 +1,7 @@
 """A set of boosted trees: fitted to labelled rows at once, and never changed.
 
-The Newton step of a leaf is bounded, as XGBoost's `max_delta_step` does it: rows of large weights
-that are forecast almost surely, and wrongly, would else be answered by thousands.
+The Newton step of a leaf is bounded, as XGBoost does it where "max_delta_step" is set: rows of
+large weights that are forecast almost surely, and wrongly, would else be answered by thousands.
 
 Relies on :mod:`dmondrian.boosting.boosting_kernels`. Promises a pure function of the settings and
 the rows in order, to the last bit on every machine, and probabilities above 0.
