@@ -173,7 +173,7 @@ CLAIMS = (
     Claim(
         "drift-streams",
         "drifting streams on which ten AMF members that follow the stream have the lowest log loss"
-        " of all learners, labels known at once",
+        " of all others that were tried, labels known at once",
         "drift",
         "won",
     ),

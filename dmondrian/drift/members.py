@@ -330,7 +330,9 @@ class Members(Forest):
 
         run_threads(learn, range(len(self.members)), n_threads)
         answer = self._settle(self._shares(permanent, of_members, unit), y, w)
-        self._count(X, y, w)
+        if self.boosted is not None:
+            self.boosted.learn(X.values, y, w)
+        self.position += len(y)
         return answer
 
     def _add_boosted(self, inputs: np.ndarray, answers: np.ndarray | None) -> None:
@@ -340,12 +342,6 @@ class Members(Forest):
         """
         if self.boosted is not None:
             inputs[-1] = inputs[0] if answers is None else answers
-
-    def _count(self, X: PreparedRows, y: np.ndarray, w: np.ndarray) -> None:
-        """Count rows that all trees have learned, and let boosted sets know them."""
-        if self.boosted is not None:
-            self.boosted.learn(X.values, y, w)
-        self.position += len(y)
 
     def _learn_permanent(
         self, X: PreparedRows, y: np.ndarray, w: np.ndarray, n_threads: int
@@ -384,6 +380,8 @@ class Members(Forest):
         whole = self.predictor.preparation.as_prepared(rows.X)
         for part in self._pieces(len(rows.y)):
             self._learn_trees(whole[part], rows.y[part], rows.w[part], n_threads)
+        if self.boosted is not None:  # all at once: of the sets born in a block the last answers
+            self.boosted.learn(whole.values, rows.y, rows.w)
         for member in self.members:
             member.mixer.end_block()
 
@@ -398,7 +396,7 @@ class Members(Forest):
             member.learn(inputs, X.values, y, w, self.position)
 
         run_threads(learn, range(len(self.members)), n_threads)
-        self._count(X, y, w)
+        self.position += len(y)
 
     def _forecast(
         self,

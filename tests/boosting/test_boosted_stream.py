@@ -36,10 +36,10 @@ def test_the_trees_of_a_set_are_bounded_where_there_are_many_classes() -> None:
     X, y = switching(70, n_classes=300)
     stream = BoostedStream(4, 300, 1)
     stream.learn(X, y.astype(float), np.empty(0))
-    told = stream.answer(X)
-    assert told is not None
-    np.testing.assert_allclose(told.sum(axis=1), 1.0)
-    assert told.min() > 0.0
+    forecasts = stream.answer(X)
+    assert forecasts is not None
+    np.testing.assert_allclose(forecasts.sum(axis=1), 1.0)
+    assert forecasts.min() > 0.0
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
@@ -89,8 +89,8 @@ def test_it_finds_what_columns_do_together() -> None:
     X = rng.random((2000, 10)).astype(np.float32)
     y = ((X[:, 2] > 0.5) ^ (X[:, 7] > 0.5)).astype(float)
     fitted = BoostedSet.fit(X[:1500], y[:1500], np.ones(1500), 2, growing_of(2))
-    told = fitted.answer(X[1500:])
-    assert (told.argmax(axis=1) == y[1500:]).mean() > 0.97
+    forecasts = fitted.answer(X[1500:])
+    assert (forecasts.argmax(axis=1) == y[1500:]).mean() > 0.97
 
 
 def test_weights_are_as_repeated_rows() -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from dmondrian import AMFClassifier
+from dmondrian.boosting.boosted_set import BoostedSet
 from dmondrian.checkpoint import decode_forest, encode_forest
 from dmondrian.drift import member as member_module
 from dmondrian.drift import members as members_module
@@ -64,11 +65,11 @@ def test_neither_cuts_nor_threads_change_a_byte(delay: int, boosted: bool) -> No
     X, y = switching(450)
     w = np.random.default_rng(1).choice([0.0, 0.5, 1.0, 3.0], 450)
     whole, parts = (forest_of(delay=delay, boosted=boosted) for _ in range(2))
-    told = whole.forecast_and_learn(X, y.astype(float), w)
+    forecasts = whole.forecast_and_learn(X, y.astype(float), w)
     found = [
         parts.forecast_and_learn(X[a:b], y[a:b].astype(float), w[a:b], n_threads=2) for a, b in CUTS
     ]
-    np.testing.assert_array_equal(np.concatenate(found), told)
+    np.testing.assert_array_equal(np.concatenate(found), forecasts)
     assert pickle.dumps(parts.state()) == pickle.dumps(whole.state())
     assert whole.position == (w > 0).sum() // delay * delay
     assert len(whole.waiting.y) == (w > 0).sum() % delay
@@ -85,11 +86,11 @@ def test_rows_of_weight_zero_are_as_if_they_had_not_come() -> None:
 
 def test_a_forecast_is_what_the_forest_predicts_before_it_learns_the_row() -> None:
     X, y = switching(150)
-    forest, told = learned(X, y)
+    forest, forecasts = learned(X, y)
     again = forest_of()
     again.update(X[:1], y[:1].astype(float))
     for t in range(1, 150):
-        np.testing.assert_array_equal(again.predict_proba(X[t : t + 1]), told[t : t + 1])
+        np.testing.assert_array_equal(again.predict_proba(X[t : t + 1]), forecasts[t : t + 1])
         again.update(X[t : t + 1], y[t : t + 1].astype(float))
     assert pickle.dumps(again.state()) == pickle.dumps(forest.state())
 
@@ -99,22 +100,34 @@ def test_a_forecast_is_what_the_forest_predicts_before_it_learns_the_row() -> No
 def test_forecasts_know_no_label_of_their_block_or_later(delay: int, boosted: bool) -> None:
     X, y = switching(400)
     settings: Any = {"delay": delay, "boosted": boosted}
-    _, told = learned(X, y, **settings)
+    _, forecasts = learned(X, y, **settings)
     start = 200
     _, other = learned(X, np.where(np.arange(400) < start, y, 1 - y), **settings)
-    np.testing.assert_array_equal(other[: start + delay], told[: start + delay])
-    assert not np.array_equal(other[start + delay :], told[start + delay :])
+    np.testing.assert_array_equal(other[: start + delay], forecasts[: start + delay])
+    assert not np.array_equal(other[start + delay :], forecasts[start + delay :])
     later = X.copy()
     later[start + 1 :] = 1 - X[start + 1 :]
-    np.testing.assert_array_equal(learned(later, y, **settings)[1][: start + 1], told[: start + 1])
+    np.testing.assert_array_equal(
+        learned(later, y, **settings)[1][: start + 1], forecasts[: start + 1]
+    )
 
 
 def test_a_block_is_forecast_by_the_state_before_it() -> None:
     X, y = switching(160)
-    _, told = learned(X, y, delay=40)
+    _, forecasts = learned(X, y, delay=40)
     before = forest_of(delay=40)
     before.update(X[:120], y[:120].astype(float))
-    np.testing.assert_array_equal(before.predict_proba(X[120:]), told[120:])
+    np.testing.assert_array_equal(before.predict_proba(X[120:]), forecasts[120:])
+
+
+def test_of_the_sets_born_in_a_block_the_last_alone_is_fitted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    X, y = switching(4100)  # blocks of several pieces
+    fitted, fit = [], BoostedSet.fit
+    monkeypatch.setattr(BoostedSet, "fit", lambda *its: fitted.append(len(its[0])) or fit(*its))
+    learned(X, y, n_members=1, delay=2000, boosted=True)
+    assert fitted == [1792, 3584]
 
 
 @pytest.mark.parametrize(("delay", "boosted"), [(1, False), (40, False), (40, True)])
@@ -122,7 +135,7 @@ def test_members_in_shards_with_a_guard_apart_are_the_forest(delay: int, boosted
     X, y = switching(330)
     w = np.random.default_rng(1).choice([0.0, 0.5, 1.0, 3.0], 330)
     whole = forest_of(delay=delay, boosted=boosted)
-    told = whole.forecast_and_learn(X, y.astype(float), w)
+    forecasts = whole.forecast_and_learn(X, y.astype(float), w)
     settings = whole.parameters
     shards = [Members(settings, numbers) for numbers in ([0, 3], [4], [1, 2])]
     guard, found = Guard(settings, range(5)), []
@@ -131,7 +144,7 @@ def test_members_in_shards_with_a_guard_apart_are_the_forest(delay: int, boosted
         shares = added([shard.share_and_learn(*rows) for shard in shards])
         kept = rows[2] > 0.0
         found.append(guard.mix_and_step(shares, rows[1][kept], rows[2][kept]))
-    np.testing.assert_array_equal(np.concatenate(found), told)
+    np.testing.assert_array_equal(np.concatenate(found), forecasts)
     stored = [encode_forest(*shard.stored()) for shard in shards]
     read: Any = [forest_from_state(*decode_forest(data)) for data in stored]
     assert [type(one) for one in read] == [Members] * 3
@@ -150,11 +163,11 @@ def test_the_size_of_pieces_changes_nothing(
     monkeypatch: pytest.MonkeyPatch, delay: int, boosted: bool
 ) -> None:
     X, y = switching(200)
-    forest, told = learned(X, y, delay=delay, boosted=boosted)
+    forest, forecasts = learned(X, y, delay=delay, boosted=boosted)
     monkeypatch.setattr(members_module, "_LEAST_ROWS", 7)
     monkeypatch.setattr(members_module, "_MOST_ROWS", 7)
     other, found = learned(X, y, delay=delay, boosted=boosted)
-    np.testing.assert_array_equal(found, told)
+    np.testing.assert_array_equal(found, forecasts)
     assert pickle.dumps(other.state()) == pickle.dumps(forest.state())
 
 
@@ -162,7 +175,7 @@ def test_trees_younger_than_the_delay_are_not_mixed(monkeypatch: pytest.MonkeyPa
     X, y = switching(256)
     forest, _ = learned(X, y, delay=64)
     assert Ages(5, 7).n_younger_than(64) == 1
-    told = forest.predict_proba(X[:5])
+    forecasts = forest.predict_proba(X[:5])
     forecast = Member.forecast
 
     def without_the_youngest(self: Member, inputs: np.ndarray, *others: Any) -> None:
@@ -171,25 +184,25 @@ def test_trees_younger_than_the_delay_are_not_mixed(monkeypatch: pytest.MonkeyPa
         inputs[1] = np.nan
 
     monkeypatch.setattr(Member, "forecast", without_the_youngest)
-    np.testing.assert_array_equal(forest.predict_proba(X[:5]), told)
+    np.testing.assert_array_equal(forest.predict_proba(X[:5]), forecasts)
 
 
 def test_permuted_labels_cost_their_entropy() -> None:
     X, _ = switching(2000)
     y = (np.random.default_rng(4).random(2000) < 0.3).astype(int)
-    _, told = learned(X, y)
+    _, forecasts = learned(X, y)
     entropy = -(0.3 * np.log(0.3) + 0.7 * np.log(0.7))
-    loss = -np.log(told[np.arange(2000), y]).mean()
+    loss = -np.log(forecasts[np.arange(2000), y]).mean()
     assert entropy * 0.97 < loss < entropy * 1.06
 
 
 def test_it_follows_a_change() -> None:
     X, y = switching(3000)
-    _, told = learned(X, y)
+    _, forecasts = learned(X, y)
     plain = AMFClassifier(10, random_state=0, feature_scales=None)
     late = np.arange(2300, 3000)
     plain.fit(X[:2300], y[:2300])
-    assert (told[late].argmax(axis=1) == y[late]).mean() > 0.88
+    assert (forecasts[late].argmax(axis=1) == y[late]).mean() > 0.88
     assert plain.score(X[late], y[late]) < 0.8
 
 
@@ -208,7 +221,7 @@ def test_no_delay_makes_it_worse_than_the_forest_that_never_forgets(
     is_reversed = np.arange(n) * 7 // n % 2 == 1
     y = ((X[:, 0] + X[:, 1] > 1.0) != is_reversed).astype(int)
     forest = DriftForest(parameters(drift=DriftSettings(delay=delay, boosted=boosted)), range(4))
-    told = forest.forecast_and_learn(X, y.astype(float))
+    forecasts = forest.forecast_and_learn(X, y.astype(float))
     plain, rows = Forest(parameters(), range(4)), np.arange(n)
     expected = np.full((n, 2), 0.5)
     for start in range(0, n, delay):
@@ -216,7 +229,7 @@ def test_no_delay_makes_it_worse_than_the_forest_that_never_forgets(
         if start:
             expected[part] = plain.predict_sums(X[part]).mean
         plain.update(X[part], y[part].astype(float))
-    ours, theirs = (-np.log(q[rows, y]).mean() for q in (told, expected))
+    ours, theirs = (-np.log(q[rows, y]).mean() for q in (forecasts, expected))
     assert ours <= (1.01 if delay > 1000 else 0.9) * theirs, (ours, theirs)
 
 
@@ -233,8 +246,8 @@ def test_nodes_are_no_more_than_the_ages_of_trees_allow() -> None:
 
 def test_a_thousand_classes_in_bounded_memory() -> None:
     X, y = switching(400, n_classes=1000)
-    forest, told = learned(X, y, n_members=2, n_classes=1000)
-    np.testing.assert_allclose(told.sum(axis=1), 1.0)
+    forest, forecasts = learned(X, y, n_members=2, n_classes=1000)
+    np.testing.assert_allclose(forecasts.sum(axis=1), 1.0)
     for member in forest.members:
         assert (member.caps < 2**24 // (8 * 3 * 1000)).all()
         assert member.n_bytes <= len(member.trees) * 2**24
@@ -244,8 +257,8 @@ def test_a_thousand_classes_in_bounded_memory() -> None:
 
 def test_many_classes_and_one() -> None:
     X, y = switching(120, n_classes=300)
-    forest, told = learned(X, y, n_members=2, n_classes=300)
-    np.testing.assert_allclose(told.sum(axis=1), 1.0)
+    forest, forecasts = learned(X, y, n_members=2, n_classes=300)
+    np.testing.assert_allclose(forecasts.sum(axis=1), 1.0)
     assert forest.predict_proba(X[:3]).shape == (3, 300)
     one = AMFClassifier(2, drift="follow", random_state=0).fit(X, np.zeros(120))
     np.testing.assert_allclose(one.predict_proba(X), 1.0)

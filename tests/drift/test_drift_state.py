@@ -31,13 +31,13 @@ from tests.drift.test_drift_forest import forest_of, learned
 )  # fmt: skip
 def test_a_stored_forest_goes_on_from_any_position(position: int, boosted: bool) -> None:
     X, y = switching(330)
-    whole, told = learned(X, y, boosted=boosted)
+    whole, forecasts = learned(X, y, boosted=boosted)
     part = forest_of(boosted=boosted)
     part.update(X[:position], y[:position].astype(float))
     again = forest_from_state(*decode_forest(encode_forest(*part.stored())))
     assert isinstance(again, DriftForest)
     rest = again.forecast_and_learn(X[position:], y[position:].astype(float))
-    np.testing.assert_array_equal(rest, told[position:])
+    np.testing.assert_array_equal(rest, forecasts[position:])
     assert pickle.dumps(again.state()) == pickle.dumps(whole.state())
 
 
@@ -162,13 +162,13 @@ def test_a_state_of_version_1_goes_on() -> None:
     assert isinstance(again, DriftForest)
     assert (again.position, len(again.waiting.y), again.guard.position) == (150, 20, 170)
     X, y = switching(330, n_classes=3)
-    told = np.load(folder / "version_1.npy")
-    np.testing.assert_allclose(again.predict_proba(X[:20]), told[0], rtol=1e-9)
+    forecasts = np.load(folder / "version_1.npy")
+    np.testing.assert_allclose(again.predict_proba(X[:20]), forecasts[0], rtol=1e-9)
     copied = forest_from_state(*again.state())
     for forest in (again, copied):
         forest.update(X[170:], y[170:].astype(float))
     assert pickle.dumps(copied.state()) == pickle.dumps(again.state())
-    np.testing.assert_allclose(again.predict_proba(X[:20]), told[1], rtol=1e-9)
+    np.testing.assert_allclose(again.predict_proba(X[:20]), forecasts[1], rtol=1e-9)
 
 
 @pytest.mark.parametrize("value", [np.nan, -1.0, 1e9])
@@ -228,9 +228,9 @@ def test_parameters_that_were_set_since_do_not_change_the_forest() -> None:
     X, y = switching(80)
     for before, since in (("follow", None), (None, "follow")):
         model = AMFClassifier(2, drift=before, random_state=0).fit(X, y)
-        told = model.predict_proba(X)
+        forecasts = model.predict_proba(X)
         model.set_params(drift=since)
-        np.testing.assert_array_equal(model.predict_proba(X), told)
+        np.testing.assert_array_equal(model.predict_proba(X), forecasts)
         with pytest.raises(ParameterError, match="parameters changed"):
             model.partial_fit(X, y)
 

@@ -15,8 +15,8 @@ from dmondrian.tree.keyed_random import log, log_of_normal
 NONE = np.empty(0)
 
 
-def losses(told: np.ndarray, y: np.ndarray) -> np.ndarray:
-    return -np.log(told[np.arange(len(y)), y])
+def losses(forecasts: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return -np.log(forecasts[np.arange(len(y)), y])
 
 
 def centred(inputs: np.ndarray) -> np.ndarray:
@@ -42,11 +42,11 @@ def test_one_expert_keeps_the_bound_of_gradient_descent(
     inputs = rng.dirichlet([0.3] * 3, (4, len(y)))
     start = np.full(4, 0.25)
     mixer = Mixer(4, [Expert((0, 1, 2, 3), tuple(start), rate)])
-    told, logs, rows = [], centred(inputs), np.arange(len(y))
+    forecasts, logs, rows = [], centred(inputs), np.arange(len(y))
     for t in rows:
         one = np.ascontiguousarray(inputs[:, t : t + 1])
-        told.append(mixer.mix_and_step(one, y[t : t + 1].astype(float), NONE)[0])
-    found = np.array(told)
+        forecasts.append(mixer.mix_and_step(one, y[t : t + 1].astype(float), NONE)[0])
+    found = np.array(forecasts)
     slopes = np.einsum("tc,gtc->tg", found, logs) - logs[:, rows, y].T
     for weights in (np.zeros(4), np.eye(4)[seed % 4], 2 * np.eye(4)[seed % 3], rng.normal(size=4)):
         gap = losses(found, y).sum() - losses(fixed(inputs, weights), y).sum()
@@ -62,11 +62,11 @@ def test_the_mixture_keeps_up_with_the_best_expert_of_any_interval(
     rng, y = np.random.default_rng(seed), np.array(labels)
     inputs = rng.dirichlet([1.0] * 2, (3, len(y)))
     mixer = Mixer(3, [Expert((g,), (1.0,), 0.0) for g in range(3)])
-    told = mixer.mix_and_step(inputs, y.astype(float), NONE)
+    forecasts = mixer.mix_and_step(inputs, y.astype(float), NONE)
     first = int(rng.integers(0, len(y)))
     each = [losses(fixed(inputs, np.eye(3)[g]), y)[first:].sum() for g in range(3)]
     price = np.log(3 / SHARE) + 2 * SHARE * (len(y) - first)
-    assert losses(told, y)[first:].sum() <= min(each) + price
+    assert losses(forecasts, y)[first:].sum() <= min(each) + price
 
 
 @settings(deadline=None)  # the first call compiles
@@ -146,8 +146,8 @@ def test_an_expert_of_means_keeps_the_bound_of_exponentiated_gradient(
     rng, y = np.random.default_rng(seed), np.array(labels)
     inputs, kind = laws(rng, 4, len(y)), Linear()
     mixer = Mixer(4, [Expert((0, 1, 2, 3), (0.25,) * 4, rate)], kind=kind)
-    told, scales = stepped(mixer, inputs, y)
-    mean, first = told[:, 0], int(rng.integers(0, len(y)))
+    forecasts, scales = stepped(mixer, inputs, y)
+    mean, first = forecasts[:, 0], int(rng.integers(0, len(y)))
     slopes = -2.0 * (y - mean) * (inputs[:, :, 0] - mean) / scales
     reach = (slopes.max(axis=0) - slopes.min(axis=0))[first:]
     for weights in (np.full(4, 0.25), np.eye(4)[seed % 4], rng.dirichlet([1.0] * 4)):
@@ -168,30 +168,30 @@ def test_the_mixture_of_means_keeps_up_with_the_best_expert_of_any_interval(
     rng, kind = np.random.default_rng(seed), Linear(rate=0.5)
     inputs, y = laws(rng, 3, n), 5.0 + rng.normal(size=n)
     mixer = Mixer(3, [Expert((g,), (1.0,), 0.0) for g in range(3)], kind=kind)
-    told, scales = stepped(mixer, inputs, y)
+    forecasts, scales = stepped(mixer, inputs, y)
     first = int(rng.integers(0, n))
     each = ((y - inputs[:, :, 0]) ** 2 / scales)[:, first:]
     reach = each.max(axis=0) - each.min(axis=0)
     price = np.log(3 / SHARE) + 2 * SHARE * (n - first)
     bound = price / kind.rate + kind.rate / 8.0 * (reach**2).sum() + 10.0 * SHARE * reach.sum()
-    assert ((y - told[:, 0]) ** 2 / scales)[first:].sum() <= each.sum(axis=1).min() + bound
+    assert ((y - forecasts[:, 0]) ** 2 / scales)[first:].sum() <= each.sum(axis=1).min() + bound
 
 
 def test_a_mixture_of_laws_has_their_mean_and_variance() -> None:
     inputs = laws(np.random.default_rng(0), 3, 5)
     weights = np.array([0.5, 0.3, 0.2])
     mixer = Mixer(3, [Expert((0, 1, 2), tuple(weights), 0.0)], kind=Linear())
-    told = mixer.mix(inputs)
+    forecasts = mixer.mix(inputs)
     mean = weights @ inputs[:, :, 0]
-    np.testing.assert_allclose(told[:, 0], mean)
+    np.testing.assert_allclose(forecasts[:, 0], mean)
     square = weights @ (inputs[:, :, 1] + (inputs[:, :, 0] - mean) ** 2)
-    np.testing.assert_allclose(told[:, 1], square)
+    np.testing.assert_allclose(forecasts[:, 1], square)
 
 
 def test_an_input_far_off_is_left_out_after_one_row() -> None:
     inputs = laws(np.random.default_rng(0), 3, 22)
     inputs[2, 20:] = [1e50, 1.0]
     mixer = Mixer(3, [Expert((0, 1, 2), (1 / 3,) * 3, 0.08)], kind=Linear())
-    told = mixer.mix_and_step(inputs, np.full(22, 5.0), NONE)
-    assert told[20, 0] > 1e49
-    assert abs(told[21, 0] - 5.0) < 3.0
+    forecasts = mixer.mix_and_step(inputs, np.full(22, 5.0), NONE)
+    assert forecasts[20, 0] > 1e49
+    assert abs(forecasts[21, 0] - 5.0) < 3.0

@@ -25,7 +25,7 @@ def test_forecasts_are_those_of_the_reference(n_classes: int, weighted: bool) ->
         drift=DriftSettings(5, 7, boosted=True),
     )  # fmt: skip
     forest = DriftForest(parameters, range(5))
-    told = forest.forecast_and_learn(X, y, w if weighted else None)
+    forecasts = forest.forecast_and_learn(X, y, w if weighted else None)
     births = births_until(n)
     assert births == [64, 80, 96, 112, 128, 160, 192, 224]
     answers: list[list[float] | None] = [None] * n
@@ -38,4 +38,4 @@ def test_forecasts_are_those_of_the_reference(n_classes: int, weighted: bool) ->
         reference.forecast_and_learn(list(x), int(label), float(weight), answer)
         for x, label, weight, answer in zip(X, y, w, answers, strict=True)
     ]
-    np.testing.assert_array_equal(told, expected)
+    np.testing.assert_array_equal(forecasts, expected)

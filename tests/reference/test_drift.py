@@ -39,14 +39,14 @@ def test_forecasts_and_trees_are_those_of_the_reference(n_classes: int, weighted
     X, y = stream(n, n_classes, 5)
     w = np.random.default_rng(2).choice([1.0, 2.0, 0.5], n) if weighted else None
     forest = DriftForest(parameters(n_classes), range(5))
-    told = forest.forecast_and_learn(X, y, w)
+    forecasts = forest.forecast_and_learn(X, y, w)
     reference = ReferenceDriftForest(11, 5, 3, n_classes, 0.5 / n_classes, 5, 7)
     weights = np.ones(n) if w is None else w
     expected = [
         reference.forecast_and_learn(list(x), int(label), float(weight))
         for x, label, weight in zip(X, y, weights, strict=True)
     ]
-    np.testing.assert_array_equal(told, expected)
+    np.testing.assert_array_equal(forecasts, expected)
     for member, known in zip(forest.members, reference.members, strict=True):
         alive = {tree.birth: tree for tree in known.trees}
         assert sorted(alive) == sorted(b for b in member.births.tolist() if b >= 0)
