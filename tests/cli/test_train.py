@@ -194,7 +194,8 @@ def test_ctrl_c_twice_stops_at_once(undisturbed, keys, shared, tmp_path):
     time.sleep(0.1)
     os.killpg(process.pid, signal.SIGINT)
     process.communicate(timeout=TIMEOUT)
-    assert process.returncode == 130
+    # The second may come as the command ends, and end it by itself: a shell shows 130 for both.
+    assert process.returncode in (130, -signal.SIGINT)
     call(*train_words(run, *keys, f"cluster.scheduler={shared}"))
     assert digests(run) == digests(undisturbed[0])
 
