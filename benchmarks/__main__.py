@@ -88,12 +88,12 @@ NAMES = tuple(run.script for run in RUNS)
 
 def command(run: Run, args: argparse.Namespace) -> list[str]:
     """Return the command line of one script."""
-    told = [sys.executable, "-m", f"benchmarks.{run.script}"]
+    reported = [sys.executable, "-m", f"benchmarks.{run.script}"]
     if run.takes_data:
-        told += ["--data", args.data]
+        reported += ["--data", args.data]
     if run.takes_peers and args.peers is not None:
-        told += ["--peers", args.peers]
-    return told + shlex.split((run.small if args.small else run.whole) or "")
+        reported += ["--peers", args.peers]
+    return reported + shlex.split((run.small if args.small else run.whole) or "")
 
 
 def main() -> None:

@@ -229,12 +229,12 @@ def by_set(records: list[dict[str, Any]], default: dict[str, Any]) -> str:
     head = ["set", "rows", "K", *(["chosen"] if default == AUTO else [])]
     for side in ("progressive", "held-out"):
         head += [f"{side}, default", "best fixed", "%", "by"]
-    told = "; ".join(
+    reported = "; ".join(
         f"{side.replace('_', '-')} {np.mean(values):.1f} % over the best fixed setting on average,"
         f" {max(values):.1f} % at worst"
         for side, values in over.items()
     )
-    return f"**The default by set** ({json.dumps(default)}): {told}.\n\n" + table(head, rows)
+    return f"**The default by set** ({json.dumps(default)}): {reported}.\n\n" + table(head, rows)
 
 
 def body(records: Records) -> str:

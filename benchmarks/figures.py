@@ -345,13 +345,13 @@ def run_script(
 ) -> None:
     """Run a script that has figures of its own, with the arguments of the reported run."""
     (run,) = (run for run in RUNS if run.script == script)
-    told = [sys.executable, "-m", f"benchmarks.{script}"]
+    reported = [sys.executable, "-m", f"benchmarks.{script}"]
     if run.takes_data:
-        told += ["--data", args.data]
+        reported += ["--data", args.data]
     environment = dict(os.environ)
     if folder is not None:
         environment[RESULTS_VARIABLE] = str(folder.resolve())
-    subprocess.run([*told, *(more or shlex.split(run.whole))], env=environment, check=True)
+    subprocess.run([*reported, *(more or shlex.split(run.whole))], env=environment, check=True)
 
 
 def report_d13(args: argparse.Namespace, folder: Path) -> None:

@@ -98,17 +98,17 @@ def figure_7(args: argparse.Namespace, path: Path) -> Table:
     test = X[300:], y[300:]
     forest = amf()
     figure, axes = plt.subplots(1, len(STEPS), figsize=(11, 3), layout="constrained")
-    done, told = 0, []
+    done, reported = 0, []
     for axis, n in zip(axes, STEPS, strict=True):
         forest.partial_fit(X[done:n], y[done:n], classes=[0, 1])
         done = n
         auc = float(roc_auc_score(test[1], forest.predict_proba(test[0])[:, 1]))
-        told.append(auc)
+        reported.append(auc)
         PartitionDisplay.from_estimator(forest, X, resolution=GRID, ax=axis, draw_cells=False)
         axis.scatter(*X[:n].T, c=y[:n], cmap="RdBu", edgecolor="white", linewidth=0.3, s=12)
         axis.set(title=f"{n} rows, AUC {auc:.3f}", xlabel="", ylabel="", xticks=[], yticks=[])
     figure.savefig(path, dpi=90)
-    return ["", *(f"n = {n}" for n in STEPS)], [["held-out AUC", *told]]
+    return ["", *(f"n = {n}" for n in STEPS)], [["held-out AUC", *reported]]
 
 
 def signal(name: str, x: np.ndarray) -> np.ndarray:
@@ -203,14 +203,14 @@ def figure_10(args: argparse.Namespace, path: Path) -> Table:
     rows = []
     for axis, name in zip(axes.flat, STREAMS, strict=True):
         dataset = datasets.load(name, args.data, args.m21_rows)
-        told = []
+        reported = []
         for label, make in ONLINE.items():
             seen, means = stream(dataset, make)
             axis.plot(seen, means, label=label, linewidth=1.2)
-            told.append(float(means[-1]))
+            reported.append(float(means[-1]))
         axis.set_title(f"{name} (n = {len(dataset.X_train):,})", fontsize=9)
-        axis.set_ylim(0.0, min(2.0, max(told[-1], told[0]) * 1.8))
-        rows.append([name, len(dataset.X_train), *told])
+        axis.set_ylim(0.0, min(2.0, max(reported[-1], reported[0]) * 1.8))
+        rows.append([name, len(dataset.X_train), *reported])
     figure.supxlabel("rows learned")
     figure.supylabel("average log loss")
     figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
@@ -231,7 +231,7 @@ def figure_11(args: argparse.Namespace, path: Path) -> Table:
     for axis, name in zip(axes, BINARY, strict=True):
         dataset = datasets.load(name, args.data, args.m21_rows)
         X, y = dataset.X_train, dataset.y_train
-        told: list[Any] = []
+        reported: list[Any] = []
         for label in ("AMF", "AMF, defaults", "Mondrian forest"):
             model, found = FORESTS[label](TREES), []
             steps = np.linspace(0, len(X), 9).astype(int)
@@ -239,13 +239,13 @@ def figure_11(args: argparse.Namespace, path: Path) -> Table:
                 model.partial_fit(X[start:stop], y[start:stop], classes=[0, 1])
                 found.append(auc(model, dataset))
             axis.plot(steps[1:], found, label=label, marker=".")
-            told.append(found[-1])
+            reported.append(found[-1])
         for label, style in (("random forest", ":"), ("extra trees", "--")):
             value = auc(FORESTS[label](TREES).fit(X, y), dataset)
             axis.axhline(value, linestyle=style, color="grey", label=label)
-            told.append(value)
+            reported.append(value)
         axis.set_title(name, fontsize=10)
-        rows.append([name, len(X), *told])
+        rows.append([name, len(X), *reported])
     figure.supxlabel("rows learned")
     figure.supylabel("held-out AUC")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=5)

@@ -38,12 +38,12 @@ def lines() -> list[str]:
 
 def timed(commands: list[str], folder: Path) -> tuple[list[list[float]], str]:
     """Run commands in one shell; return the seconds of each, and all that they wrote."""
-    told = "\n".join(f"{{ time {{ {line}; }} 2>&1; }} 2>> ../clock" for line in commands)
+    reported = "\n".join(f"{{ time {{ {line}; }} 2>&1; }} 2>> ../clock" for line in commands)
     variables = {"DMONDRIAN_CACHE_DIR": str(folder / "cache"), "PIP_QUIET": "1"}
     variables["TIMEFORMAT"] = "%R %U %S"
     environment = {key: os.environ[key] for key in os.environ if not key.startswith("PYTHON")}
     done = subprocess.run(
-        ["bash", "-e", "-c", f"cd clone\n{told}"],
+        ["bash", "-e", "-c", f"cd clone\n{reported}"],
         cwd=folder, env={**environment, **variables}, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
     )  # fmt: skip
@@ -79,13 +79,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         subprocess.run(["git", "clone", "-q", str(ROOT), "clone"], cwd=folder, check=True)
-        seconds, told = timed(commands, folder)
-        told = told.replace(f"{folder}/", "")
+        seconds, reported = timed(commands, folder)
+        reported = reported.replace(f"{folder}/", "")
     rows = [
         [f"`{line}`", *map(round, spent)] for line, spent in zip(commands, seconds, strict=True)
     ]
     whole = [round(sum(column)) for column in zip(*seconds, strict=True)]
-    kept = "\n".join(line for line in told.splitlines() if not line.startswith("WARNING"))
+    kept = "\n".join(line for line in reported.splitlines() if not line.startswith("WARNING"))
     busy = f"Load of the machine: {before:.1f} before, {os.getloadavg()[1]:.1f} at the end."
     records = Records(RESULTS / "first_screen.json", PAGE.identity)
     head = ["line", "seconds on the clock", "of processors"]

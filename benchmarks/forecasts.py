@@ -83,24 +83,24 @@ def learn(forest: Ensemble, X: np.ndarray, y: np.ndarray) -> None:
 def forecast(forest: Ensemble, X: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Forecast each row just before it is learned; return the forecasts."""
     trees = len(forest.trees)
-    told = forecast_and_learn_all(forest, X, y, position=0, n_trees=trees)
-    return mean_over_trees([told.sums], trees)
+    reported = forecast_and_learn_all(forest, X, y, position=0, n_trees=trees)
+    return mean_over_trees([reported.sums], trees)
 
 
 def by_slices(forest: Ensemble, X: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Predict rows slice by slice, and then learn them; return the forecasts."""
-    told = []
+    reported = []
     for start, stop in slices(0, len(y)):
-        told.append(forest.predict_sums(X[start:stop]).mean)
+        reported.append(forest.predict_sums(X[start:stop]).mean)
         forest.update(X[start:stop], y[start:stop])
-    return np.concatenate(told)
+    return np.concatenate(reported)
 
 
-def loss_of(told: np.ndarray, y: np.ndarray, n_classes: int) -> float:
+def loss_of(reported: np.ndarray, y: np.ndarray, n_classes: int) -> float:
     """Return the log loss, or the root of the mean squared error; without the first row."""
     if not n_classes:
-        return float(np.sqrt(((told[1:, 0] - y[1:]) ** 2).mean()))
-    share = told[np.arange(len(y)), y.astype(np.int64)]
+        return float(np.sqrt(((reported[1:, 0] - y[1:]) ** 2).mean()))
+    share = reported[np.arange(len(y)), y.astype(np.int64)]
     return float(-np.log(np.clip(share[1:], 1e-15, 1.0)).mean())
 
 
@@ -119,10 +119,10 @@ def measure(name: str, forest_name: str, args: argparse.Namespace) -> dict[str, 
     for _ in range(args.repeats):
         for label, way in ways.items():
             forest, began = Ensemble(its, range(args.trees)), time.process_time()
-            told = way(forest, X, y)
+            reported = way(forest, X, y)
             seconds[label].append(time.process_time() - began)
-            if told is not None:
-                losses[label] = loss_of(told, y, n_classes)
+            if reported is not None:
+                losses[label] = loss_of(reported, y, n_classes)
     rates = {way: len(y) * args.trees / statistics.median(seconds[way]) for way in WAYS}
     per_turn = zip(seconds["forecast"], seconds["slices"], strict=True)
     saved = statistics.median(one / other for one, other in per_turn)

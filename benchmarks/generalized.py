@@ -68,22 +68,26 @@ def quantiles(args: argparse.Namespace) -> list[dict[str, Any]]:
         dataset = datasets.load(name, args.data, args.max_rows)
         X, y, query = dataset.X_train, dataset.y_train, dataset.X_test
         mine = _quantile_forest().fit(X, y)
-        all_told = {
+        all_reported = {
             "Mondrian, 50 trees": mine.predict(query),
             "Mondrian, mixture of labels": mine.predict_quantiles(query, LEVELS),
         }
-        all_told.update({k: predict(X, y, query) for k, predict in _quantile_peers().items()})
+        all_reported.update({k: predict(X, y, query) for k, predict in _quantile_peers().items()})
         calibrated += [[name, *row] for row in _calibrated(X, y, query, dataset.y_test)]
-        for label, told in all_told.items():
+        for label, reported in all_reported.items():
             losses = [
-                mean_pinball_loss(dataset.y_test, told[:, i], alpha=level)
+                mean_pinball_loss(dataset.y_test, reported[:, i], alpha=level)
                 for i, level in enumerate(LEVELS)
             ]
             inside = [
-                float(((told[:, i] <= dataset.y_test) & (dataset.y_test <= told[:, -1 - i])).mean())
+                float(
+                    (
+                        (reported[:, i] <= dataset.y_test) & (dataset.y_test <= reported[:, -1 - i])
+                    ).mean()
+                )
                 for i in range(2)
             ]
-            crossed = float((np.diff(told, axis=1) < 0.0).any(axis=1).mean())
+            crossed = float((np.diff(reported, axis=1) < 0.0).any(axis=1).mean())
             spread = float(np.std(y))
             scaled = [loss / spread for loss in losses]
             rows.append([name, label, *scaled, float(np.mean(scaled)), *inside, crossed])
@@ -183,11 +187,14 @@ def counts(args: argparse.Namespace) -> list[dict[str, Any]]:
     }
     for name, model in models.items():
         if model is None:
-            told = np.full((~learned).sum(), y[order].mean())
+            reported = np.full((~learned).sum(), y[order].mean())
         else:
-            told = model.fit(X[order], y[order]).predict(X[~learned])
-        told = np.maximum(told, 1e-6)
-        losses = mean_poisson_deviance(y[~learned], told), float(np.mean((told - y[~learned]) ** 2))
+            reported = model.fit(X[order], y[order]).predict(X[~learned])
+        reported = np.maximum(reported, 1e-6)
+        losses = (
+            mean_poisson_deviance(y[~learned], reported),
+            float(np.mean((reported - y[~learned]) ** 2)),
+        )
         rows.append([name, *losses, getattr(model, "lifetime_", None)])
     head = ["model", "Poisson deviance", "squared error", "lifetime"]
     title = f"Hourly pick-ups of {ZONES} zones: {learned.sum()} rows learned"
@@ -211,8 +218,8 @@ def robust(args: argparse.Namespace) -> list[dict[str, Any]]:
         }.items():
             errors = []
             for labels in (y, bad):
-                told = Forest(**settings(**options)).fit(X, labels).predict(dataset.X_test)
-                error = (told - dataset.y_test) / spread
+                reported = Forest(**settings(**options)).fit(X, labels).predict(dataset.X_test)
+                error = (reported - dataset.y_test) / spread
                 errors += [float(np.sqrt(np.mean(error**2))), float(np.mean(np.abs(error)))]
             rows.append([name, label, *errors])
     head = ["set", "loss", "RMSE, clean", "MAE, clean", "RMSE, 5 % off", "MAE, 5 % off"]
@@ -239,11 +246,11 @@ def lifetimes(args: argparse.Namespace) -> list[dict[str, Any]]:
         y = truth(X) + rng.normal(0.0, noise, 5000)
         query = rng.random((5000, d)).astype(np.float32)
 
-        def error(told: np.ndarray, query: np.ndarray = query, f: Any = truth) -> float:
-            return float(np.mean((told - f(query)) ** 2))
+        def error(reported: np.ndarray, query: np.ndarray = query, f: Any = truth) -> float:
+            return float(np.mean((reported - f(query)) ** 2))
 
         free = Forest(TREES, lifetime=None, max_lifetime=1000.0, random_state=0).fit(X, y)
-        risks = [error(told) for told in free.staged_predict(query, grid)]
+        risks = [error(reported) for reported in free.staged_predict(query, grid)]
         row: list[Any] = [name, float(grid[np.argmin(risks)]), min(risks)]
         curves[name] = grid, np.array(risks), {}
         for way in ("penalized", "prequential", "validation"):
@@ -309,8 +316,8 @@ def density(args: argparse.Namespace) -> list[dict[str, Any]]:
         peer = kernel.fit(X).best_estimator_
         label = f"KernelDensity, bandwidth {peer.bandwidth:.3g}"
         rows.append([name, label, peer.score(query) / len(query), None])
-        told = {k: _histogram(X[:cut], X[cut:], k).mean() for k in range(2, 65)}
-        best = max(told, key=lambda k: told[k])
+        reported = {k: _histogram(X[:cut], X[cut:], k).mean() for k in range(2, 65)}
+        best = max(reported, key=lambda k: reported[k])
         likelihood = float(_histogram(X, query, best).mean())
         rows.append([name, f"histogram, {best} x {best}", likelihood, None])
         for trees in (1, 10, 100):
@@ -343,8 +350,8 @@ def _draw_density(fitted: MondrianDensity, X: np.ndarray) -> None:
     points = np.stack(np.meshgrid(at, at), axis=-1).reshape(-1, 2).astype(np.float32)
     figure, axes = plt.subplots(1, 2, figsize=(11, 5))
     axes[0].plot(*X.T, ".", markersize=1.5)
-    told = np.exp(fitted.score_samples(points)).reshape(300, 300)
-    axes[1].imshow(told, origin="lower", extent=(0, 1, 0, 1), cmap="magma")
+    reported = np.exp(fitted.score_samples(points)).reshape(300, 300)
+    axes[1].imshow(reported, origin="lower", extent=(0, 1, 0, 1), cmap="magma")
     axes[0].set(xlim=(0, 1), ylim=(0, 1), aspect="equal", title="bananas, rows learned")
     axes[1].set(title=f"MondrianDensity, {fitted.n_estimators} trees")
     figure.tight_layout()
@@ -395,8 +402,8 @@ def choices(args: argparse.Namespace) -> list[dict[str, Any]]:
         row = [name]
         for way in WAYS.values():
             forest = Forest(TREES, lifetime=way, random_state=0, **options)
-            told = forest.fit(X, y).predict(query)
-            row += [forest.lifetime_, float(expectile.prices(told, y_query).mean())]
+            reported = forest.fit(X, y).predict(query)
+            row += [forest.lifetime_, float(expectile.prices(reported, y_query).mean())]
         losses.append(row)
     pairs = [title for way in WAYS for title in (way, "held out")]
     titles = (

@@ -136,18 +136,18 @@ def measure(name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     records = []
     for n, model, added, seconds in course(X, y, of_classes, args, len(X)):
         taken[n].append(seconds)
-        told, grown = n // TOLD, model.forest_
+        reported, grown = n // TOLD, model.forest_
         tree = grown.trees[0]
         records.append(
             {
                 "stream": name,
                 "rows": n,
                 "trees": args.trees,
-                "told": told,
+                "told": reported,
                 "nodes": grown.n_nodes / args.trees,
-                "added": added / told / args.trees,
-                "microseconds": 1e6 * float(np.median(taken[n])) / told / args.trees,
-                "depth": depth_of(model, X[n - told : n : max(1, told // BLOCK)]),
+                "added": added / reported / args.trees,
+                "microseconds": 1e6 * float(np.median(taken[n])) / reported / args.trees,
+                "depth": depth_of(model, X[n - reported : n : max(1, reported // BLOCK)]),
                 "bytes_per_node": grown.n_bytes / grown.n_nodes,
                 "row_bytes": int(tree.i[0].nbytes),
                 "box_bytes": int(tree.box[0].nbytes + tree.bits[0].nbytes),

@@ -111,8 +111,8 @@ def accuracies(forest: Any, X: np.ndarray, y: np.ndarray) -> tuple[float, float,
     said = inner.answers(X, inner.policies.learning, np.array([np.inf]), inner.n_outputs)[:, :, 0]
     best = said.argmax(axis=2)
     votes = np.stack([(best == c).sum(axis=0) for c in range(inner.n_outputs)], axis=1)
-    told = (votes.argmax(axis=1) == y).mean(), (said.mean(axis=0).argmax(axis=1) == y).mean()
-    return float(told[0]), float(told[1]), float((best == y).mean())
+    reported = (votes.argmax(axis=1) == y).mean(), (said.mean(axis=0).argmax(axis=1) == y).mean()
+    return float(reported[0]), float(reported[1]), float((best == y).mean())
 
 
 def gaussians(args: argparse.Namespace) -> None:
@@ -196,9 +196,16 @@ def memory(args: argparse.Namespace) -> None:
             held.append(sum(tree.pool.nbytes for tree in forest.forest_.trees) / 10 / 2**20)
         rate = n * 10 / (time.process_time() - began)
         leaves = np.mean([(int(t.head_i[N_NODES]) + 1) / 2 for t in forest.forest_.trees])
-        told = metrics.classification(data.y_test, forest.predict_proba(data.X_test))
+        reported = metrics.classification(data.y_test, forest.predict_proba(data.X_test))
         lines.append(
-            [limit, *held, round(leaves), told["log_loss"], told["accuracy"], round(rate / 1e3)]
+            [
+                limit,
+                *held,
+                round(leaves),
+                reported["log_loss"],
+                reported["accuracy"],
+                round(rate / 1e3),
+            ]
         )
     head = ["max_fringe", *(f"MiB after {q} rows" for q in quarters[1:])]
     note = (
@@ -230,13 +237,13 @@ def speech(args: argparse.Namespace) -> None:
     lines = []
     for name in args.sets:
         data = datasets.load(name, args.data, args.max_rows)
-        told = []
+        reported = []
         for aggregation in ("mean", "vote"):
             forest = OnlineRandomForestClassifier(50, aggregation=aggregation, random_state=0)
             forest.partial_fit(data.X_train, data.y_train, classes=range(data.n_classes))
             found = metrics.classification(data.y_test, forest.predict_proba(data.X_test))
-            told += [found["log_loss"], found["accuracy"]]
-        lines.append([name, len(data.y_train), *told])
+            reported += [found["log_loss"], found["accuracy"]]
+        lines.append([name, len(data.y_train), *reported])
     head = ["set", "n", "mean, log loss", "mean, accuracy", "vote, log loss", "vote, accuracy"]
     _add("speech", head, lines, "50 trees, held-out rows.")
 
@@ -288,8 +295,10 @@ def _beside(records: list[dict[str, Any]]) -> str:
             if r is not None:
                 ratio = None if slow is None or "forest" not in label else r["rate"] / slow
                 about = [name, r["n_train"], r["d"], r["K"], label]
-                told = [r.get(column) for column in COLUMNS]
-                lines.append([*about, *told, f"{r['rate'] / 1e3:,.1f}", ratio and f"{ratio:.0f}"])
+                reported = [r.get(column) for column in COLUMNS]
+                lines.append(
+                    [*about, *reported, f"{r['rate'] / 1e3:,.1f}", ratio and f"{ratio:.0f}"]
+                )
     head = ["set", "n", "d", "K", "model", "progressive log loss", "progressive accuracy"]
     return (
         "Progressive: rows in 20 parts, each predicted, then learned. Rates are thousands of rows "

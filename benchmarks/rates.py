@@ -230,8 +230,8 @@ def batch(args: argparse.Namespace) -> dict[str, Any]:
         for settings, make in makers.items():
             found = converted(dataset, make, args.states)
             unit = 1.0 if dataset.is_classification else float(dataset.y_test.var())
-            told = [value / unit for value in found.values()]
-            rows.append([name, len(dataset.X_train), settings, *told])
+            reported = [value / unit for value in found.values()]
+            rows.append([name, len(dataset.X_train), settings, *reported])
             print(rows[-1], flush=True)
     head = ["set", "n", "settings", "average of states", "a state drawn", "last state"]
     about = (

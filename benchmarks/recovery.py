@@ -143,8 +143,8 @@ def checkpoints(args: argparse.Namespace, every: str) -> dict[str, Any]:
             for name, interval in (("some", every), ("none", None)):
                 before = used(client)
                 summary = learn(client, data, args, checkpoint_every=interval).summary
-                told = [summary["saving_seconds"], summary["checkpoints"]]
-                found[name].append(spent(before, used(client)) + told)
+                reported = [summary["saving_seconds"], summary["checkpoints"]]
+                found[name].append(spent(before, used(client)) + reported)
     return {
         "part": "checkpoints", "every": every, "rows": args.rows, "trees": args.trees,
         "workers": args.workers, **found,

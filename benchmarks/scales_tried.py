@@ -56,18 +56,18 @@ def forecast(data: Dataset, fitted: Any, X: np.ndarray) -> np.ndarray:
     return fitted.predict_proba(X) if data.is_classification else fitted.predict(X)
 
 
-def losses(data: Dataset, told: np.ndarray, y: np.ndarray) -> np.ndarray:
+def losses(data: Dataset, reported: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return each row's log loss, or its squared error over the variance of the labels."""
     if data.is_classification:
-        return row_losses(y, told)
-    return (told - y) ** 2 / data.y_train.var()
+        return row_losses(y, reported)
+    return (reported - y) ** 2 / data.y_train.var()
 
 
-def score(data: Dataset, told: np.ndarray) -> float:
+def score(data: Dataset, reported: np.ndarray) -> float:
     """Return the held-out log loss, or R2."""
     if data.is_classification:
-        return float(losses(data, told, data.y_test).mean())
-    return 1.0 - float(((told - data.y_test) ** 2).mean() / data.y_test.var())
+        return float(losses(data, reported, data.y_test).mean())
+    return 1.0 - float(((reported - data.y_test) ** 2).mean() / data.y_test.var())
 
 
 def progressive(data: Dataset, X: np.ndarray, **given: Any) -> tuple[float, Any]:
@@ -105,8 +105,8 @@ def measure(data: Dataset) -> list[float | str | None]:
     apply, found = quantile_map(data.X_train), {}
     for name, share in (("minmax", 0.0), ("quantile", 1.0), ("half", 0.5)):
         total, forest = progressive(data, apply(data.X_train, share))
-        told = forecast(data, forest, apply(data.X_test, share))
-        found[name] = (total, score(data, told), forest.feature_scales_)
+        reported = forecast(data, forest, apply(data.X_test, share))
+        found[name] = (total, score(data, reported), forest.feature_scales_)
     plain = model(data, feature_scales=None).fit(data.X_train, data.y_train)
     plainly = score(data, forecast(data, plain, data.X_test))
     chosen = min(found.values(), key=lambda one: one[0])[1]
@@ -116,8 +116,10 @@ def measure(data: Dataset) -> list[float | str | None]:
     ]
     totals = np.array([total for total, _ in groups])
     weights = np.exp(totals.min() - totals)
-    told = sum(w * forecast(data, g[1], data.X_test) for w, g in zip(weights, groups, strict=True))
-    mixed = score(data, told / weights.sum())
+    reported = sum(
+        w * forecast(data, g[1], data.X_test) for w, g in zip(weights, groups, strict=True)
+    )
+    mixed = score(data, reported / weights.sum())
     three = [found[name][1] for name in ("minmax", "quantile", "half")]
     return [data.name, len(data.y_train), plainly, *three, chosen, mixed]
 
@@ -190,8 +192,8 @@ def of_bank(data: Dataset) -> list[list[float | str | None]]:
     for kind in (RandomForestClassifier, ExtraTreesClassifier):
         for least in (1, 5):
             batch = kind(100, min_samples_leaf=least, random_state=0)
-            told = batch.fit(data.X_train, data.y_train).predict_proba(data.X_test)
-            rows.append([f"{kind.__name__}, leaves of {least} or more", score(data, told)])
+            reported = batch.fit(data.X_train, data.y_train).predict_proba(data.X_test)
+            rows.append([f"{kind.__name__}, leaves of {least} or more", score(data, reported)])
     return rows
 
 
@@ -222,8 +224,8 @@ def by_group(data: Dataset) -> list[float | str | None]:
     for group in groups:
         scales[group] = scales[group].mean()
     shared = model(data, feature_scales=scales).fit(data.X_train, data.y_train)
-    told = [score(data, forecast(data, one, data.X_test)) for one in (own, shared)]
-    return [data.name, len(data.y_train), len(groups), *told]
+    reported = [score(data, forecast(data, one, data.X_test)) for one in (own, shared)]
+    return [data.name, len(data.y_train), len(groups), *reported]
 
 
 def by_warmup(data: Dataset) -> list[float | str | None]:
@@ -236,8 +238,8 @@ def by_warmup(data: Dataset) -> list[float | str | None]:
     for times in (1, 2, 4, 8):
         has_rows = times * FIRST <= 2 * len(data.y_train) // 3
         fitted = model(data, warmup_rows=times * FIRST) if has_rows else None
-        told = fitted and forecast(data, fitted.fit(data.X_train, data.y_train), data.X_test)
-        found.append(None if told is None else score(data, told))
+        reported = fitted and forecast(data, fitted.fit(data.X_train, data.y_train), data.X_test)
+        found.append(None if reported is None else score(data, reported))
     return found
 
 

@@ -94,8 +94,8 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     parquet: dict[str, list[float]] = {said: [] for said in SAID}
     starts, steps = [], []
     for _ in range(args.repeats):
-        for said, told in SAID.items():
-            memory[said].append(work / seconds(partial(forest.predict_sums, X, **told)))
+        for said, reported in SAID.items():
+            memory[said].append(work / seconds(partial(forest.predict_sums, X, **reported)))
             took = {}
             for name in ("one", "many"):
                 how = {"details": said == ALL, "progress": False, **ONE}
@@ -131,8 +131,8 @@ def report(records: Records) -> str:
         + table(head, lines)
     )
     for r in records:
-        told = ", ".join(f"{name} {100 * share:.0f} %" for name, share in r["shares"].items())
-        said += f"\n{r['set']}, {r['rows']} rows, {r['trees']} trees: {told}; "
+        reported = ", ".join(f"{name} {100 * share:.0f} %" for name, share in r["shares"].items())
+        said += f"\n{r['set']}, {r['rows']} rows, {r['trees']} trees: {reported}; "
         said += f"start and end of the cluster {r['start_seconds']:.1f} s.\n"
     return said
 

@@ -50,7 +50,7 @@ def test_asking_whether_a_file_can_be_written_leaves_nothing(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("out", "told"),
+    ("out", "reported"),
     [
         ("none/page", "there is no folder .*none: make it"),
         ("", "cannot be written .Is a directory."),
@@ -58,10 +58,10 @@ def test_asking_whether_a_file_can_be_written_leaves_nothing(tmp_path: Path) -> 
         ("/proc/page", "cannot be written"),  # which nobody can write in, whoever asks
     ],
 )
-def test_where_nothing_can_be_written_is_told(tmp_path: Path, out: str, told: str) -> None:
-    with pytest.raises(ParameterError, match=told):
+def test_where_nothing_can_be_written_is_reported(tmp_path: Path, out: str, reported: str) -> None:
+    with pytest.raises(ParameterError, match=reported):
         check_whole(tmp_path / out, "a page", b"<p>")
-    with pytest.raises(ParameterError, match=told):
+    with pytest.raises(ParameterError, match=reported):
         write(tmp_path / out, b"<p>1")
 
 

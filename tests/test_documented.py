@@ -66,11 +66,11 @@ def test_each_parameter_is_documented(name: str) -> None:
     thing = THINGS[name]
     doc = inspect.getdoc(thing) or ""
     assert doc, f"{name} says nothing of itself"
-    told = documented(doc, "Attributes" if dataclasses.is_dataclass(thing) else "Parameters")
+    reported = documented(doc, "Attributes" if dataclasses.is_dataclass(thing) else "Parameters")
     if not ELSEWHERE.search(doc):
-        missing = [name for name in parameters(thing) if name not in told]
+        missing = [name for name in parameters(thing) if name not in reported]
         assert not missing, f"{name} does not document {missing}"
-    unknown = told - set(parameters(thing))
+    unknown = reported - set(parameters(thing))
     assert not unknown, f"{name} documents {sorted(unknown)}, which it does not take"
 
 

@@ -79,9 +79,9 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_kinds_of_columns_are_encoded_alike(of_people, people, kind) -> None:
     some = people.iloc[100:200].reset_index(drop=True)
-    told = of_people.predict_proba(KINDS[kind](some))
-    told = told.to_pandas() if isinstance(told, pa.Table) else told
-    np.testing.assert_array_equal(told.to_numpy(), of_people.predict_proba(some).to_numpy())
+    reported = of_people.predict_proba(KINDS[kind](some))
+    reported = reported.to_pandas() if isinstance(reported, pa.Table) else reported
+    np.testing.assert_array_equal(reported.to_numpy(), of_people.predict_proba(some).to_numpy())
 
 
 def test_a_category_that_training_did_not_have_is_other_in_all_frames(of_people, people) -> None:
@@ -142,8 +142,8 @@ def test_stored_models_find_columns_by_name_and_answer_in_kind(model, rows) -> N
     assert by_polars.columns == ["proba_no", "proba_yes"]
     assert (by_pandas.index == index).all()
     wanted = model.estimator.predict_proba(pd.DataFrame(X, columns=NAMES))
-    for told in (by_pandas.to_numpy(), by_polars.to_numpy(), by_arrow.to_pandas().to_numpy()):
-        np.testing.assert_array_equal(told, wanted)
+    for reported in (by_pandas.to_numpy(), by_polars.to_numpy(), by_arrow.to_pandas().to_numpy()):
+        np.testing.assert_array_equal(reported, wanted)
     labels = model.estimator.predict(pd.DataFrame(X, columns=NAMES)).tolist()
     by_pandas = model.predict(pd.DataFrame(columns, index=index))
     assert isinstance(by_pandas, pd.Series)
@@ -165,8 +165,8 @@ def test_models_without_names_take_columns_in_their_order(rows, tmp_path: Path) 
     forest = AMFRegressor(n_estimators=1, random_state=0).fit(X, X[:, 0])
     forest.save(tmp_path / "model")
     stored = FrameModel(tmp_path / "model")
-    told = stored.predict(pl.DataFrame(X, schema=["z", "y", "x"]))
-    np.testing.assert_array_equal(told.to_numpy(), forest.predict(X))
+    reported = stored.predict(pl.DataFrame(X, schema=["z", "y", "x"]))
+    np.testing.assert_array_equal(reported.to_numpy(), forest.predict(X))
     with pytest.raises(SchemaError, match="2 columns; expected the 3"):
         stored.predict(pd.DataFrame(X[:, :2]))
     with pytest.raises(ParameterError, match=r"no predict_proba here: it has \['predict'\]"):
@@ -174,7 +174,7 @@ def test_models_without_names_take_columns_in_their_order(rows, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("frame", "error", "told"),
+    ("frame", "error", "reported"),
     [
         (pd.DataFrame({"a": [1.0], "c": [1.0]}), SchemaError, r"lacks the columns \['b'\]"),
         (pl.DataFrame({"a": ["1"], "b": [1], "c": [1]}), SchemaError, r"in 'a' \(\w*string\)"),
@@ -194,8 +194,8 @@ def test_models_without_names_take_columns_in_their_order(rows, tmp_path: Path) 
         ([[1.0, 2.0, 3.0]], ParameterError, "got list"),
     ],
 )
-def test_what_is_no_frame_of_the_model_is_refused(model, frame, error, told) -> None:
-    with pytest.raises(error, match=told):
+def test_what_is_no_frame_of_the_model_is_refused(model, frame, error, reported) -> None:
+    with pytest.raises(error, match=reported):
         model.predict(frame)
 
 

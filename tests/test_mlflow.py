@@ -79,14 +79,14 @@ def test_a_logged_model_answers_as_the_run(tracked, frame, runs, target) -> None
         info = log_run(runs[target])
     loaded = tracked.pyfunc.load_model(info.model_uri)
     rows = frame.drop(columns=target)
-    told, model = loaded.predict(rows), FrameModel(runs[target])
-    pd.testing.assert_series_equal(told["prediction"], model.predict(rows))
+    reported, model = loaded.predict(rows), FrameModel(runs[target])
+    pd.testing.assert_series_equal(reported["prediction"], model.predict(rows))
     if target == "income":
-        proba = told.drop(columns="prediction")
+        proba = reported.drop(columns="prediction")
         pd.testing.assert_frame_equal(proba, model.predict_proba(rows))
     signature = loaded.metadata.signature
     assert set(signature.inputs.input_names()) == set(rows.columns)
-    assert signature.outputs.input_names() == list(told.columns)
+    assert signature.outputs.input_names() == list(reported.columns)
     with pytest.raises(tracked.exceptions.MlflowException, match="hours-per-week"):
         loaded.predict(rows.drop(columns="hours-per-week"))
     client = tracked.MlflowClient()
@@ -106,9 +106,9 @@ def test_a_logged_model_answers_as_the_run(tracked, frame, runs, target) -> None
 def test_several_quantiles_have_a_column_each(tracked, frame, runs) -> None:
     run = runs["hours-per-week"]
     loaded = tracked.pyfunc.load_model(log_run(run).model_uri)
-    told = loaded.predict(frame.drop(columns="hours-per-week"))
+    reported = loaded.predict(frame.drop(columns="hours-per-week"))
     assert loaded.metadata.signature.outputs.input_names() == ["q_0.1", "q_0.9"]
-    pd.testing.assert_frame_equal(told, FrameModel(run).predict(frame))
+    pd.testing.assert_frame_equal(reported, FrameModel(run).predict(frame))
 
 
 def test_a_run_of_its_own_is_begun_and_ended(tracked, runs) -> None:

@@ -33,9 +33,9 @@ KINDS = {"Mondrian": mondrian, "Fourier": fourier, "binning": binning}
 def worst(kind: Any, n: int, seed: int) -> float:
     X = np.random.default_rng(seed).random((POINTS, 2))
     phi = kind(X, X[:1], n, LIFETIME, seed)[0]
-    told = phi @ phi.T
-    told = told if isinstance(told, np.ndarray) else told.toarray()
-    return float(np.abs(told - laplace(X, X, LIFETIME)).max())
+    reported = phi @ phi.T
+    reported = reported if isinstance(reported, np.ndarray) else reported.toarray()
+    return float(np.abs(reported - laplace(X, X, LIFETIME)).max())
 
 
 PAGE = Page(

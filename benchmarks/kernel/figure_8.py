@@ -46,45 +46,45 @@ def ours(split: Split, n: int) -> Path:
     held = np.arange(len(split.y), len(X))
     weights[held] = 0.0
     model = MondrianKernelRegressor(n, solver="sgd", regularization=RIDGE, random_state=0)
-    parameters, told, best = model._forest_parameters(X.shape[1]), Path(), np.inf
+    parameters, reported, best = model._forest_parameters(X.shape[1]), Path(), np.inf
     size, began = np.linalg.norm(split.y_test), time.process_time()
     sweep = WarmSweep(parameters, n, X, weights, 1, LAST)
     for lifetime, _, squares in sweep.errors(y, held):
         error = 100.0 * float(np.sqrt(len(held) * squares) / size)
-        told.append((time.process_time() - began, lifetime, error))
+        reported.append((time.process_time() - began, lifetime, error))
         best = min(best, error)
         if error > 1.5 * best:
             break
-    return told
+    return reported
 
 
 def search(fit: Callable[[float], float]) -> Path:
     """Return what the search of B16 tries with features that are made anew."""
-    began, found, told = time.process_time(), {}, Path()
+    began, found, reported = time.process_time(), {}, Path()
 
     def error(lifetime: float) -> float:
         if lifetime not in found:
             found[lifetime] = fit(lifetime)
-            told.append((time.process_time() - began, lifetime, found[lifetime]))
+            reported.append((time.process_time() - began, lifetime, found[lifetime]))
         return found[lifetime]
 
     low = high = 1.0
     error(1.0)
-    while len(told) < TRIES:
+    while len(reported) < TRIES:
         best = min(found, key=lambda at: found[at])
-        if best == low or len(told) == 1:
+        if best == low or len(reported) == 1:
             low = low / 2.0
             error(low)
-        if best == high and len(told) < TRIES:
+        if best == high and len(reported) < TRIES:
             high = high * 2.0
             error(high)
         if low < best < high:
             tried = sorted(found)
             at = tried.index(best)
             error(float(np.sqrt(tried[at] * tried[at - 1])))
-            if len(told) < TRIES:
+            if len(reported) < TRIES:
                 error(float(np.sqrt(tried[at] * tried[at + 1])))
-    return told
+    return reported
 
 
 def with_features(split: Split, kind: Any, n: int) -> Callable[[float], float]:

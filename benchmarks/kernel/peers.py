@@ -53,11 +53,11 @@ def fourier(X: np.ndarray, Z: np.ndarray, n: int, lifetime: float, seed: int) ->
     """Return Fourier features of two sets of rows, [., n] each."""
     random = np.random.default_rng(seed)
     w = lifetime * random.standard_cauchy((X.shape[1], -(-n // 2)))
-    told = []
+    reported = []
     for rows in (X, Z):
         phase = rows @ w
-        told.append(np.hstack([np.cos(phase), np.sin(phase)])[:, :n] / np.sqrt(w.shape[1]))
-    return told[0], told[1]
+        reported.append(np.hstack([np.cos(phase), np.sin(phase)])[:, :n] / np.sqrt(w.shape[1]))
+    return reported[0], reported[1]
 
 
 def binning(X: np.ndarray, Z: np.ndarray, n: int, lifetime: float, seed: int) -> tuple[Any, Any]:

@@ -66,8 +66,8 @@ def build(name: str, place: Path, interpreter: str, garden: str) -> None:
     """Make one environment of the given Python and check that its peer imports."""
     subprocess.run([interpreter, "-m", "venv", "--clear", place], check=True)
     python = place / "bin" / "python"
-    for told in RECIPES[name]:
-        packages = [package.replace("{garden}", garden) for package in told]
+    for reported in RECIPES[name]:
+        packages = [package.replace("{garden}", garden) for package in reported]
         subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
     if not _succeeds(python, PROOFS[name]):
         sys.exit(f"{name}: installed in {place}, but `{PROOFS[name]}` fails there")

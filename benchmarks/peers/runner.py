@@ -168,11 +168,11 @@ def score(peer: str, rows: Path, *, peers: str | Path | None = None, **options: 
     data = np.load(rows)
     with started(peer, rows, peers=peers, **options) as worker:
         times = worker.measure()
-        told = worker.predictions()
+        reported = worker.predictions()
     measure = metrics.classification if int(data["n_classes"]) else metrics.regression
-    found = measure(data["y_test"][: len(told["predictions"])], told["predictions"])
-    if "before" in told:
-        late = measure(data["y_train"][-len(told["before"]) :], told["before"])
+    found = measure(data["y_test"][: len(reported["predictions"])], reported["predictions"])
+    if "before" in reported:
+        late = measure(data["y_train"][-len(reported["before"]) :], reported["before"])
         found |= {f"progressive_{name}": value for name, value in late.items()}
     return {**found, **times}
 

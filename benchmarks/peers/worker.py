@@ -458,8 +458,8 @@ def main():
         predictions, before, times = way(args, X, y, X_test, n_classes)
         answers.write(json.dumps({**times, "n_train": len(X), "n_test": len(X_test)}) + "\n")
         answers.flush()
-    told = {} if before is None else {"before": before}
-    np.savez(args.output, predictions=predictions, **told)
+    reported = {} if before is None else {"before": before}
+    np.savez(args.output, predictions=predictions, **reported)
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ def test_processes_that_compile_at_once_do_not_mix_up_their_code(
     env["DMONDRIAN_NUMBA_STOCK"] = stock
     expected = {"i": "4", "f": "4.0", "c": "(4+0j)"}
 
-    def told() -> dict[str, list[str]]:
+    def reported() -> dict[str, list[str]]:
         processes = {
             kind: subprocess.Popen(
                 [sys.executable, str(script), kind], env=env, stdout=subprocess.PIPE, text=True
@@ -65,8 +65,10 @@ def test_processes_that_compile_at_once_do_not_mix_up_their_code(
         assert all(p.returncode == 0 for p in processes.values())
         return outputs
 
-    assert {kind: words[0] for kind, words in told().items()} == expected
-    assert told() == {kind: [value, "1"] for kind, value in expected.items()}  # all from the cache
+    assert {kind: words[0] for kind, words in reported().items()} == expected
+    assert reported() == {
+        kind: [value, "1"] for kind, value in expected.items()
+    }  # all from the cache
 
 
 TOGETHER = """
@@ -108,8 +110,8 @@ def test_processes_that_need_the_same_code_at_once_compile_it_once(tmp_path: Pat
         )
         for number in range(3)
     ]  # fmt: skip
-    told = [process.communicate(timeout=120)[0].strip() for process in processes]
-    assert sorted(told) == ["0", "0", "1"]
+    reported = [process.communicate(timeout=120)[0].strip() for process in processes]
+    assert sorted(reported) == ["0", "0", "1"]
 
 
 @OURS
@@ -295,25 +297,25 @@ print(jit.compilations())
 
 
 @pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled")
-def test_whoever_waits_for_a_compilation_is_told_once(tmp_path: Path) -> None:
+def test_whoever_waits_for_a_compilation_is_reported_once(tmp_path: Path) -> None:
     script = tmp_path / "kernels.py"
     script.write_text(ANNOUNCED)
     root = str(Path(dmondrian.__file__).parents[1])
 
-    def told(cache: str, level: str) -> tuple[str, str]:
+    def reported(cache: str, level: str) -> tuple[str, str]:
         env = {**os.environ, "DMONDRIAN_CACHE_DIR": str(tmp_path / cache), "PYTHONPATH": root}
         command = [sys.executable, "-W", "error", str(script), level]
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip(), done.stderr
 
-    compiled, said = told("cache", "WARNING")
+    compiled, said = reported("cache", "WARNING")
     assert compiled == "{'__main__.<lambda>': 3}"
     assert said.startswith("compiling kernels for this machine, once")
     assert len(said.splitlines()) == 1
     assert str(tmp_path / "cache") in said
-    assert told("cache", "WARNING") == ("{}", "")
-    assert told("other", "ERROR") == (compiled, "")
+    assert reported("cache", "WARNING") == ("{}", "")
+    assert reported("other", "ERROR") == (compiled, "")
 
 
 def test_a_policy_without_an_answer_is_named() -> None:

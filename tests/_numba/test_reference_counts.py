@@ -27,12 +27,12 @@ def balance() -> Iterator[Callable[[], tuple[int, int]]]:
     _nrt_python.memsys_enable_stats()
     before = rtsys.get_allocation_stats()
 
-    def told() -> tuple[int, int]:
+    def reported() -> tuple[int, int]:
         now = rtsys.get_allocation_stats()
         made, freed = now.mi_alloc - before.mi_alloc, now.mi_free - before.mi_free
         return made, made - freed
 
-    yield told
+    yield reported
     _nrt_python.memsys_disable_stats()
 
 

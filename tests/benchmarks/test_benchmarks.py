@@ -31,9 +31,13 @@ def test_all_scripts_are_run_by_the_one_command() -> None:
 
 @pytest.mark.parametrize("name", [run.script for run in RUNS if run.small is not None])
 def test_a_benchmark_runs(name: str, tmp_path: Path) -> None:
-    told = [sys.executable, "-m", "benchmarks", name, "--small", "--data", "jobs/data"]
+    reported = [sys.executable, "-m", "benchmarks", name, "--small", "--data", "jobs/data"]
     done = subprocess.run(
-        [*told, "--results", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
+        [*reported, "--results", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     # Each prints the page that it writes from its records.
@@ -55,7 +59,7 @@ def test_figures_that_other_scripts_have_are_drawn_where_asked(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("rows", "told"),
+    ("rows", "reported"),
     [
         (1_000_000, [10_000, 30_000, 100_000, 300_000, 1_000_000]),
         (581_012, [10_000, 30_000, 100_000, 300_000, 581_012]),
@@ -64,8 +68,8 @@ def test_figures_that_other_scripts_have_are_drawn_where_asked(tmp_path: Path) -
         (8_000, [8_000]),
     ],
 )
-def test_growth_is_told_at_the_end_of_a_stream(rows: int, told: list[int]) -> None:
-    assert stages(rows) == told
+def test_growth_is_reported_at_the_end_of_a_stream(rows: int, reported: list[int]) -> None:
+    assert stages(rows) == reported
 
 
 def test_rows_are_learned_in_the_order_in_which_they_are_stored() -> None:

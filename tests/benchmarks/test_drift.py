@@ -262,8 +262,8 @@ def test_losses_are_clipped_and_compared_block_by_block() -> None:
     assert scores(y, sure)["log_loss"] == pytest.approx(-np.log(FLOOR))
     assert scores(y, sure)["accuracy"] == 0.0
     share = draw.uniform(0.1, 0.9, (2, len(y)))
-    told = [scores(y, np.stack([own, 1.0 - own], axis=1)) for own in share]
-    one, other = (its["block_losses"] for its in told)
+    reported = [scores(y, np.stack([own, 1.0 - own], axis=1)) for own in share]
+    one, other = (its["block_losses"] for its in reported)
     assert len(one) == 6
     found = difference(one, other)
     assert found is not None

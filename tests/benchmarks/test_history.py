@@ -31,10 +31,10 @@ def environment(home: Path) -> dict[str, str]:
     return {**kept, **own}
 
 
-def git(folder: Path, *told: str) -> str:
+def git(folder: Path, *reported: str) -> str:
     name = ("-c", "user.name=nobody", "-c", "user.email=nobody@example.org")
     done = subprocess.run(
-        ["git", *name, *told],
+        ["git", *name, *reported],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -44,7 +44,7 @@ def git(folder: Path, *told: str) -> str:
     return done.stdout.strip()
 
 
-def asv(folder: Path, *told: str) -> subprocess.CompletedProcess[str]:
+def asv(folder: Path, *reported: str) -> subprocess.CompletedProcess[str]:
     """Run asv as the repository says, but on what is installed, and with its files in a folder."""
     repository = folder / "repository"
     if not repository.exists():
@@ -58,7 +58,7 @@ def asv(folder: Path, *told: str) -> subprocess.CompletedProcess[str]:
     given["repo"] = str(repository)
     path = folder / "asv.conf.json"
     path.write_text(json.dumps(given))
-    command = [sys.executable, "-m", "asv", "--config", str(path), *told]
+    command = [sys.executable, "-m", "asv", "--config", str(path), *reported]
     return subprocess.run(
         command,
         env=environment(folder),
@@ -103,10 +103,10 @@ def test_the_package_that_asv_installed_is_measured_or_nothing(
     is_installed: bool, tmp_path: Path
 ) -> None:
     package = Path(dmondrian.__file__).parents[1]
-    told = {"ASV_ENV_DIR": str(package if is_installed else tmp_path)}
+    reported = {"ASV_ENV_DIR": str(package if is_installed else tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", "import history"],
-        env={**environment(tmp_path), **told, "PYTHONPATH": f"{package}:{ROOT / 'benchmarks'}"},
+        env={**environment(tmp_path), **reported, "PYTHONPATH": f"{package}:{ROOT / 'benchmarks'}"},
         cwd=tmp_path, capture_output=True, text=True, check=False,
         timeout=PATIENCE,
     )  # fmt: skip
@@ -116,7 +116,7 @@ def test_the_package_that_asv_installed_is_measured_or_nothing(
 
 def test_benchmarks_do_without_the_checkouts_packages(tmp_path: Path) -> None:
     # As asv imports them, from another folder. Parameters may lack in old commits, not in this one.
-    told = f"""
+    reported = f"""
 import sys
 from asv_runner.discovery import list_benchmarks
 list_benchmarks({str(ROOT / "benchmarks/history")!r}, sys.stderr)
@@ -125,7 +125,7 @@ from history.rows import LATER, AMFClassifier
 assert set(LATER) <= set(AMFClassifier().get_params())
 """
     done = subprocess.run(
-        [sys.executable, "-c", told],
+        [sys.executable, "-c", reported],
         env=environment(tmp_path), cwd=tmp_path, capture_output=True, text=True, check=False,
         timeout=PATIENCE,
     )  # fmt: skip

@@ -56,7 +56,7 @@ def peers(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("workload", ["synthetic_d100_k5", "friedman1"])
-def test_throughput_is_told_beside_scikit_garden(
+def test_throughput_is_reported_beside_scikit_garden(
     workload: str, peers: Path, tmp_path: Path
 ) -> None:
     args = Namespace(data=None, peers=peers, max_rows=700, trees=2, repeats=1, at_hand=1)
@@ -73,13 +73,13 @@ def test_throughput_is_told_beside_scikit_garden(
         for line in report(records).splitlines()
         if line.startswith("|")
     ]
-    told = [dict(zip(head, row, strict=True)) for row in rows]
-    assert [row["model"] for row in told] == ["dmondrian", "scikit-garden"]
-    assert [row["ratio, learn"].split()[0] for row in told] == [
+    reported = [dict(zip(head, row, strict=True)) for row in rows]
+    assert [row["model"] for row in reported] == ["dmondrian", "scikit-garden"]
+    assert [row["ratio, learn"].split()[0] for row in reported] == [
         "1.00",
         f"{its['fit_ratio'][1]:.2f}",
     ]
-    assert all(int(row["n"]) == 700 for row in told)
+    assert all(int(row["n"]) == 700 for row in reported)
 
 
 def test_each_record_names_the_run_that_it_is_of(
@@ -165,9 +165,11 @@ def test_the_other_peers_do_not_need_python_3_8(tmp_path: Path) -> None:
 
 
 def _build(folder: Path, python38: str, *names: str) -> subprocess.CompletedProcess[str]:
-    told = [sys.executable, "-m", "benchmarks.peers.build", str(folder), "--python38", python38]
+    reported = [sys.executable, "-m", "benchmarks.peers.build", str(folder), "--python38", python38]
     root = Path(__file__).parents[2]
-    return subprocess.run([*told, *names], cwd=root, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [*reported, *names], cwd=root, capture_output=True, text=True, check=False
+    )
 
 
 def test_scikit_garden_is_taken_from_a_clone_or_an_address(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ class _Job:
         self.process.stdin.write((json.dumps(command) + "\n").encode())
         self.process.stdin.flush()
 
-    def told(self) -> str:
+    def reported(self) -> str:
         """Return the end of what it wrote to stderr."""
         self._errors.seek(0)
         return self._errors.read().decode()[-4000:]
@@ -261,7 +261,7 @@ def _hang(job: _Job, strike: _Strike, what: str) -> HangError:
     return HangError(
         f"{what}; attempt {out.attempts}, struck by {out.struck}, still to come {strike.left}, "
         f"stopped {strike.workers.stopped}, living {strike.workers.living()}, losses "
-        f"{out.losses}; the job said:\n{job.told()}"
+        f"{out.losses}; the job said:\n{job.reported()}"
     )
 
 

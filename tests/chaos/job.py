@@ -39,9 +39,9 @@ def say(**about: Any) -> None:
     sys.stdout.flush()
 
 
-def listen(told: Progress) -> None:
+def listen(reported: Progress) -> None:
     """Say where the run stands, and do what the harness wants."""
-    say(rows=told.rows, n_rows=told.n_rows, durable=told.durable)
+    say(rows=reported.rows, n_rows=reported.n_rows, durable=reported.durable)
     line = sys.stdin.readline()
     if not line:
         raise RuntimeError("the harness has gone")

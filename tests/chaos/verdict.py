@@ -42,7 +42,7 @@ def _replays(outcome: Outcome, interval: int) -> list[str]:
             found.append(f"shard {loss['lost']} learned {loss['rows']} rows again")
     counted = [loss for loss in outcome.last_losses if loss["is_held"] and not loss["is_move"]]
     there = len(counted), sum(loss["rows"] for loss in counted)
-    told = outcome.summary["recoveries"], outcome.summary["rows_replayed"]
-    if told != there:
-        found.append(f"the summary counts {told} recoveries and rows, there were {there}")
+    reported = outcome.summary["recoveries"], outcome.summary["rows_replayed"]
+    if reported != there:
+        found.append(f"the summary counts {reported} recoveries and rows, there were {there}")
     return found

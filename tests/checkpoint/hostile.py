@@ -106,8 +106,8 @@ def forged(
 ) -> bytes:
     """A well-formed Arrow file of whatever columns the trees have; arrays of any dtype."""
     columns = [{name: as_arrow(values) for name, values in sorted(tree.items())} for tree in trees]
-    told = [len(next(iter(tree.values()))) for tree in columns] if rows is None else rows
-    document = dump_json({"format": 1, "header": header, "rows": told})
+    reported = [len(next(iter(tree.values()))) for tree in columns] if rows is None else rows
+    document = dump_json({"format": 1, "header": header, "rows": reported})
     schema = pa.schema(
         [pa.field(name, values.type, nullable=False) for name, values in columns[0].items()],
         metadata={METADATA_KEY: document},
@@ -279,8 +279,8 @@ def use(made: Forest) -> str:
 
 def main() -> None:
     rng = random.Random(int(sys.argv[1]))
-    told = [react(changed(sound(rng.choice(SOUND)), rng)) for _ in range(int(sys.argv[2]))]
-    print(told.count("used"), told.count("refused"))  # noqa: T201 - read by the test
+    reported = [react(changed(sound(rng.choice(SOUND)), rng)) for _ in range(int(sys.argv[2]))]
+    print(reported.count("used"), reported.count("refused"))  # noqa: T201 - read by the test
 
 
 if __name__ == "__main__":

@@ -50,11 +50,13 @@ def test_trees_one_by_one_in_the_same_memory(trees: Trees) -> None:
             used[0] = {name: array.copy() for name, array in tree.items()}
             yield used[0]
 
-    told = [len(next(iter(tree.values()))) for tree in trees]
+    sizes = [len(next(iter(tree.values()))) for tree in trees]
     assert len(trees) > 1
-    assert encode_forest({}, each(), told) == encode_forest({}, trees)
-    with pytest.raises(ParameterError, match=f"{told[1] + 1} nodes and has {told[1]}: it learned"):
-        encode_forest({}, iter(trees), [told[0], told[1] + 1, *told[2:]])
+    assert encode_forest({}, each(), sizes) == encode_forest({}, trees)
+    with pytest.raises(
+        ParameterError, match=f"{sizes[1] + 1} nodes and has {sizes[1]}: it learned"
+    ):
+        encode_forest({}, iter(trees), [sizes[0], sizes[1] + 1, *sizes[2:]])
 
 
 def test_no_trees() -> None:

@@ -20,15 +20,15 @@ def names(run: Run) -> set[str]:
 def test_the_newest_stay_and_a_dry_run_deletes_nothing(run: Run) -> None:
     positions, before = run.manifests(), names(run)
     assert positions == [10, 20, 30]
-    (told,) = prune(run, keep=2, dry_run=True)
+    (reported,) = prune(run, keep=2, dry_run=True)
     assert names(run) == before
     assert not run.store.list("lease")
-    assert told.positions == [10]
-    assert told.kept == [20, 30]
-    assert len(told.blobs) == 2
-    assert told.n_bytes == sum(len(run.store.get(name)) for name in told.blobs)
-    assert prune(run, keep=2) == [told]
-    assert names(run) == before - {*told.blobs, "manifests/000000000010.json"}
+    assert reported.positions == [10]
+    assert reported.kept == [20, 30]
+    assert len(reported.blobs) == 2
+    assert reported.n_bytes == sum(len(run.store.get(name)) for name in reported.blobs)
+    assert prune(run, keep=2) == [reported]
+    assert names(run) == before - {*reported.blobs, "manifests/000000000010.json"}
     for position in (20, 30):
         run.manifest(position, verify=True)
     assert prune(run, keep=2)[0].positions == []
@@ -45,8 +45,8 @@ def test_a_blob_that_a_later_manifest_names_too_stays(run: Run) -> None:
 
 def test_blobs_that_no_checkpoint_ever_named_go(run: Run) -> None:
     digest = run.put_blob(b"of an attempt that was killed")
-    (told,) = prune(run, keep=3)
-    assert told.blobs == [f"blobs/{digest}"]
+    (reported,) = prune(run, keep=3)
+    assert reported.blobs == [f"blobs/{digest}"]
 
 
 def test_a_damaged_manifest_stops_it_before_anything_is_gone(run: Run) -> None:
@@ -76,8 +76,8 @@ def test_what_is_committed_while_it_waits_stays(run: Run, monkeypatch: pytest.Mo
         return take(store)  # type: ignore[arg-type]  # a store
 
     monkeypatch.setattr(Lease, "take", take_late)
-    (told,) = prune(run, keep=1)
-    assert told.kept == run.manifests() == [40]
+    (reported,) = prune(run, keep=1)
+    assert reported.kept == run.manifests() == [40]
     run.manifest(40, verify=True)
 
 
@@ -87,8 +87,8 @@ def test_a_part_that_lags_behind_keeps_what_the_model_needs(run: Run) -> None:
     commit(part, 15, 10)
     commit(part, 20, 15)
     commit(part, 25, 20)
-    told = prune(run, keep=1)
-    assert [one.kept for one in told] == [[20, 30], [10, 20, 25]]
+    reported = prune(run, keep=1)
+    assert [one.kept for one in reported] == [[20, 30], [10, 20, 25]]
     assert [manifest.position for _, manifest in pieces(run)] == [20, 20]
 
 
@@ -96,8 +96,8 @@ def test_parts_keep_the_positions_they_share_with_the_run(run: Run) -> None:
     part = Run.create(part_url(run, 3, 4), {**ASKED, "shards": [[3, 4], [4, 5]]})
     commit(part, 10)
     commit(part, 20, 10, final=True)  # it lags behind
-    told = prune(run, keep=1)
-    assert [one.kept for one in told] == [[20, 30], [20]]
+    reported = prune(run, keep=1)
+    assert [one.kept for one in reported] == [[20, 30], [20]]
     assert run.manifests() == [20, 30]
     assert part.manifests() == [20]
 

@@ -23,11 +23,11 @@ from tests.checkpoint.test_model import forest
 
 def test_sums_are_exact_in_any_order() -> None:
     values = (np.random.default_rng(0).standard_normal(200) * 10.0 ** np.arange(-100, 100)).tolist()
-    told = exact_sum(values)
-    assert told[0] == math.fsum(values)
-    assert told == exact_sum(values[::-1])
+    reported = exact_sum(values)
+    assert reported[0] == math.fsum(values)
+    assert reported == exact_sum(values[::-1])
     parts = [*exact_sum(values[::3]), *exact_sum(values[1::3]), *exact_sum(values[2::3])]
-    assert told == exact_sum(parts)
+    assert reported == exact_sum(parts)
     assert exact_sum([1.0, 2.0**-80]) == (1.0, 2.0**-80)
     assert exact_sum([0.1, -0.1]) == exact_sum([]) == ()
 
@@ -69,7 +69,7 @@ def test_a_saved_estimator_tells_it_without_its_trees(algorithm: str, tmp_path: 
 
 
 @pytest.mark.parametrize("factor", [1e304, 2e306])
-def test_gains_that_no_double_holds_are_not_told(factor: float) -> None:
+def test_gains_that_no_double_holds_are_not_reported(factor: float) -> None:
     """Of one tree, or of all together: weights this large can be stored."""
     header, arrays = forest(50, range(400)).state()
     header["trees"] = [
@@ -98,8 +98,8 @@ def test_one_that_cannot_be_is_refused(tmp_path: Path, key: str, value: object) 
     model = AMFClassifier(n_estimators=1, random_state=0, feature_scales=None)
     model.fit([[0.0], [1.0]], [0, 1]).save(tmp_path / "m")
     (file,) = (tmp_path / "m" / "manifests").iterdir()
-    told = document.unseal(file.read_bytes(), "")
-    told["forest"][key] = value
-    file.write_bytes(document.seal(told))
+    reported = document.unseal(file.read_bytes(), "")
+    reported["forest"][key] = value
+    file.write_bytes(document.seal(reported))
     with pytest.raises(CorruptError, match=r"forest is .* expected a summary of its trees"):
         Run.open(tmp_path / "m").manifest(2)

@@ -73,7 +73,7 @@ def test_no_command_is_a_usage_error():
     assert "usage: dmondrian" in finish(code=2)[1]
 
 
-def test_mistakes_in_tables_are_told_without_loading_a_cluster_or_a_store():
+def test_mistakes_in_tables_are_reported_without_loading_a_cluster_or_a_store():
     program = (
         "import sys; from dmondrian.cli import main\n"
         f"code = main(['train', {str(JOB)!r}, '--set', 'dta.path=x'])\n"
@@ -84,7 +84,7 @@ def test_mistakes_in_tables_are_told_without_loading_a_cluster_or_a_store():
     subprocess.run([sys.executable, "-c", program], cwd=PROJECT, check=True, timeout=60)
 
 
-def test_misspelt_algorithm_is_told_with_line_and_nearest_name(capsys, tmp_path):
+def test_misspelt_algorithm_is_reported_with_line_and_nearest_name(capsys, tmp_path):
     job = edited_job(tmp_path, "amf-classifier", "amf-clasifier")
     code, stdout, stderr = run(capsys, "train", job)
     line = JOB.read_text().split("\n").index('algorithm = "amf-classifier"') + 1
@@ -94,7 +94,7 @@ def test_misspelt_algorithm_is_told_with_line_and_nearest_name(capsys, tmp_path)
     assert "did you mean 'amf-classifier'?" in stderr
 
 
-def test_misspelt_parameter_is_told_with_line_and_nearest_name(capsys, tmp_path):
+def test_misspelt_parameter_is_reported_with_line_and_nearest_name(capsys, tmp_path):
     job = edited_job(tmp_path, "n_estimators", "n_estimatrs")
     code, _, stderr = run(capsys, "train", job)
     assert code == 2
@@ -160,24 +160,24 @@ def test_describe_tells_the_size_of_a_saved_model(capsys, model):
 
 def test_describe_as_json_is_one_line(capsys, model):
     _, stdout, _ = run(capsys, "describe", model, "--json")
-    told = json.loads(stdout)
-    assert told["event"] == "model"
-    assert told["rows"] == 300
-    assert told["classes"] == ["left", "right"]
-    assert told["size"]["trees"] == 3
-    assert told["size"]["nodes"] > 3
-    assert told["size"]["memory_bytes"] > 0
-    assert told["size"]["stored_bytes"] > 0
-    assert told["checkpoints"] == [300]
+    reported = json.loads(stdout)
+    assert reported["event"] == "model"
+    assert reported["rows"] == 300
+    assert reported["classes"] == ["left", "right"]
+    assert reported["size"]["trees"] == 3
+    assert reported["size"]["nodes"] > 3
+    assert reported["size"]["memory_bytes"] > 0
+    assert reported["size"]["stored_bytes"] > 0
+    assert reported["checkpoints"] == [300]
 
 
 def test_describe_tells_importances_when_asked(capsys, model):
     _, stdout, _ = run(capsys, "describe", model, "--json")
     assert json.loads(stdout)["importances"] is None
     _, stdout, _ = run(capsys, "describe", model, "--json", "--importances")
-    told = json.loads(stdout)["importances"]
+    reported = json.loads(stdout)["importances"]
     shares = dmondrian.load(model).feature_importances_.tolist()
-    assert told == dict(zip("012", shares, strict=True))
+    assert reported == dict(zip("012", shares, strict=True))
     code, stdout, _ = run(capsys, "describe", model, "--importances")
     assert code == 0
     assert "importances of the columns:" in stdout
@@ -200,10 +200,10 @@ def test_schema_of_data(capsys):
 
 def test_schema_of_data_as_json(capsys):
     _, stdout, _ = run(capsys, "schema", TRAIN_FILE, "--target", "income", "--json")
-    told = json.loads(stdout)
-    assert told["event"] == "schema"
-    assert told["classes"] == ["<=50K", ">50K"]
-    assert [column["name"] for column in told["columns"]][:2] == ["age", "workclass"]
+    reported = json.loads(stdout)
+    assert reported["event"] == "schema"
+    assert reported["classes"] == ["<=50K", ">50K"]
+    assert [column["name"] for column in reported["columns"]][:2] == ["age", "workclass"]
 
 
 def test_schema_of_a_model_fitted_on_arrays(capsys, model):

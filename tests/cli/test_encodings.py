@@ -95,8 +95,8 @@ def test_every_command_escapes_what_cannot_be_written(
 
 def test_json_and_files_hold_the_names_themselves(run: Path, tmp_path: Path) -> None:
     stdout, _ = written("ascii", "describe", run, "--json")
-    (told,) = events(stdout)
-    assert sorted(told["classes"]) == sorted(LABELS)
+    (reported,) = events(stdout)
+    assert sorted(reported["classes"]) == sorted(LABELS)
     page = tmp_path / "page.html"
     written("ascii", "report", run, "-o", page)
     assert "日本" in page.read_text(encoding="utf-8")

@@ -42,9 +42,9 @@ def test_the_file_trains_as_it_is(shared: str, tmp_path: Path, monkeypatch: Any)
     stdout, _ = call("init", "adult.parquet", "--target", "income")
     job = tmp_path / "job.toml"
     job.write_text(stdout)
-    told = tomllib.loads(stdout)
-    assert told["data"] == {"path": "adult.parquet", "target": "income"}
-    assert told["forest"]["algorithm"] == "amf-classifier"
+    reported = tomllib.loads(stdout)
+    assert reported["data"] == {"path": "adult.parquet", "target": "income"}
+    assert reported["forest"]["algorithm"] == "amf-classifier"
     assert "1,500 rows in 1 file" in stdout
     assert "# 2 classes: <=50K, >50K" in stdout
     call("train", job, "--set", f"cluster.scheduler={shared}", "--set", "forest.n_estimators=2")
@@ -92,8 +92,10 @@ def test_the_algorithm_is_that_of_the_target(kind: str, tmp_path: Path) -> None:
 
 def test_another_algorithm_may_be_asked_for(tmp_path: Path) -> None:
     data = written(tmp_path, x=DRAW.random(N), y=DRAW.integers(0, 5, N))
-    told = made(data, "--target", "y", "--algorithm", "online-forest-regressor", folder=tmp_path)
-    assert told["forest"]["algorithm"] == "online-forest-regressor"
+    reported = made(
+        data, "--target", "y", "--algorithm", "online-forest-regressor", folder=tmp_path
+    )
+    assert reported["forest"]["algorithm"] == "online-forest-regressor"
 
 
 def test_without_a_target_the_density_is_learned(tmp_path: Path) -> None:
@@ -111,9 +113,9 @@ def test_data_that_need_it_are_read_with_what_they_need(shared: str, tmp_path: P
     x[3] = np.inf
     y = [None, *np.sort(DRAW.random(N - 1)).tolist()]
     data = written(tmp_path, x=x, y=y)
-    told = made(data, "--target", "y", folder=tmp_path)
+    reported = made(data, "--target", "y", folder=tmp_path)
     expected = {"null_target": "drop", "infinite": "clip", "shuffle": True}
-    assert told["data"] == {"path": "rows.parquet", "target": "y", **expected}
+    assert reported["data"] == {"path": "rows.parquet", "target": "y", **expected}
     text = (tmp_path / "job.toml").read_text()
     assert "# Note: 1 row with a target 'y' that is null or NaN: dropped" in text
     call("train", tmp_path / "job.toml", "--set", f"cluster.scheduler={shared}")
@@ -123,8 +125,8 @@ def test_data_that_need_it_are_read_with_what_they_need(shared: str, tmp_path: P
 def test_names_are_text_of_toml(tmp_path: Path) -> None:
     name = 'a "b" \\ \n[run]\x7f\x1b # ü日'
     data = written(tmp_path, x=DRAW.random(N), **{name: DRAW.choice(["k\ny = 1", "l"], N)})
-    told = made(data, "--target", name, folder=tmp_path)
-    assert told["data"] == {"path": "rows.parquet", "target": name}
+    reported = made(data, "--target", name, folder=tmp_path)
+    assert reported["data"] == {"path": "rows.parquet", "target": name}
 
 
 def test_what_is_there_is_not_overwritten(tmp_path: Path) -> None:
@@ -138,7 +140,7 @@ def test_what_is_there_is_not_overwritten(tmp_path: Path) -> None:
     assert "cannot be written (No such file or directory)" in stderr
 
 
-def test_mistakes_are_told(tmp_path: Path) -> None:
+def test_mistakes_are_reported(tmp_path: Path) -> None:
     data = written(tmp_path, x=DRAW.random(N), y=DRAW.random(N))
     _, stderr = call("init", data, "--target", "yy", code=3)
     assert "yy" in stderr
@@ -160,6 +162,6 @@ def test_the_algorithms_of_the_help_are_those_that_can_be_trained() -> None:
 
 def test_as_json(tmp_path: Path) -> None:
     data = written(tmp_path, x=DRAW.random(N), y=DRAW.random(N))
-    (told,) = events(call("init", data, "--target", "y", "--json")[0])
-    assert (told["event"], told["algorithm"]) == ("job", "amf-regressor")
-    assert tomllib.loads(told["text"])["data"]["target"] == "y"
+    (reported,) = events(call("init", data, "--target", "y", "--json")[0])
+    assert (reported["event"], reported["algorithm"]) == ("job", "amf-regressor")
+    assert tomllib.loads(reported["text"])["data"]["target"] == "y"

@@ -100,19 +100,19 @@ def test_the_last_override_wins(tmp_path):
     assert job.cluster == {"workers": 2}
 
 
-def test_misspelt_key_is_told_with_line_and_nearest_name(tmp_path):
+def test_misspelt_key_is_reported_with_line_and_nearest_name(tmp_path):
     message = refusal(tmp_path, GOOD.replace("target", "tarjet"))
     assert (
         f"{tmp_path / 'job.toml'}:5: [data] has no key 'tarjet'; did you mean 'target'?" in message
     )
 
 
-def test_misspelt_table_is_told_with_line_and_nearest_name(tmp_path):
+def test_misspelt_table_is_reported_with_line_and_nearest_name(tmp_path):
     message = refusal(tmp_path, GOOD + "[clutser]\nworkers = 2\n")
     assert "job.toml:12: no such table [clutser]; did you mean 'cluster'?" in message
 
 
-def test_wrong_type_is_told_with_line(tmp_path):
+def test_wrong_type_is_reported_with_line(tmp_path):
     message = refusal(tmp_path, GOOD.replace('target = "y"', "target = 3"))
     assert "job.toml:5: [data] target: expected a string, got the integer 3" in message
 
@@ -123,7 +123,7 @@ def test_number_for_boolean_and_boolean_for_number_are_refused(tmp_path):
     assert "--set cluster.workers=true: [cluster] workers: expected an integer" in message
 
 
-def test_all_mistakes_are_told_at_once(tmp_path):
+def test_all_mistakes_are_reported_at_once(tmp_path):
     text = GOOD.replace("target", "tarjet").replace('"../run"', "7")
     message = refusal(tmp_path, text)
     assert "'tarjet'" in message
@@ -157,7 +157,7 @@ def test_lines_are_right_after_values_over_several_lines(tmp_path):
     assert "job.toml:11: [data] has no key 'sede'; did you mean 'seed'?" in refusal(tmp_path, text)
 
 
-def test_a_value_over_several_lines_is_told_by_its_first(tmp_path):
+def test_a_value_over_several_lines_is_reported_by_its_first(tmp_path):
     text = GOOD.replace('target = "y"', 'target = "y"\nexclude = [\n "a",\n 1\n]')
     assert "job.toml:6: [data] exclude: expected a list of strings" in refusal(tmp_path, text)
 
@@ -175,7 +175,7 @@ def test_missing_tables_are_named(tmp_path):
         assert f"the table [{table}] is missing" in message
 
 
-def test_a_missing_algorithm_is_told(tmp_path):
+def test_a_missing_algorithm_is_reported(tmp_path):
     text = GOOD.replace("algorithm", "# algorithm")
     assert "job.toml:7: [forest] algorithm is missing" in refusal(tmp_path, text)
 
@@ -190,7 +190,7 @@ def test_key_outside_of_tables_is_refused(tmp_path):
     assert "job.toml:1: no such table [seed]" in refusal(tmp_path, "seed = 1\n" + GOOD)
 
 
-def test_invalid_toml_is_told_with_line(tmp_path):
+def test_invalid_toml_is_reported_with_line(tmp_path):
     assert "at line 5, column" in refusal(tmp_path, GOOD.replace('"y"', "y"))
 
 
@@ -381,12 +381,12 @@ def test_generalised_forests_are_described_by_their_loss(tmp_path):
         build_estimator(read_job(write(tmp_path, GOOD), [*overrides, "forest.loss=cubic"]))
 
 
-def test_a_home_that_is_not_there_is_told_with_its_line(tmp_path):
-    told = refusal(tmp_path, GOOD.replace("../run", "~nouser/run"))
-    assert "[run] path: ~nouser/run: the home folder" in told
-    assert "write the path out in full" in told
-    told = refusal(tmp_path, GOOD, "data.path=~nouser/rows")
-    assert "--set data.path=~nouser/rows: [data] path: ~nouser/rows: the home folder" in told
+def test_a_home_that_is_not_there_is_reported_with_its_line(tmp_path):
+    reported = refusal(tmp_path, GOOD.replace("../run", "~nouser/run"))
+    assert "[run] path: ~nouser/run: the home folder" in reported
+    assert "write the path out in full" in reported
+    reported = refusal(tmp_path, GOOD, "data.path=~nouser/rows")
+    assert "--set data.path=~nouser/rows: [data] path: ~nouser/rows: the home folder" in reported
 
 
 @pytest.mark.parametrize(
@@ -400,7 +400,7 @@ def test_a_home_that_is_not_there_is_told_with_its_line(tmp_path):
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else None,
 )
-def test_a_home_that_is_not_there_is_told_by_commands(words, code):
+def test_a_home_that_is_not_there_is_reported_by_commands(words, code):
     _, stderr = call(*words, code=code)
     assert "~nouser/" in stderr
     assert "unexpected" not in stderr

@@ -63,9 +63,9 @@ def test_a_run_is_grown_merged_and_pruned(
         "grow", grown, "--n-estimators", 6, "--shards", 2, "--scheduler", shared, "--json"
     )
     assert events(stdout)[-1]["event"] == "grown"
-    told = events(call("describe", grown, "--json")[0])[0]
-    assert told["size"]["trees"] == told["parameters"]["n_estimators"] == 6
-    assert told["parts"] == [{"trees": [4, 6], "rows": ROWS, "final": True}]
+    reported = events(call("describe", grown, "--json")[0])[0]
+    assert reported["size"]["trees"] == reported["parameters"]["n_estimators"] == 6
+    assert reported["parts"] == [{"trees": [4, 6], "rows": ROWS, "final": True}]
     assert "trees 4 to 5, 12,288 rows" in call("describe", grown)[0]
     other = tmp_path / "other"
     keys = ("forest.n_estimators=2", "run.first_tree=4", "run.n_shards=2")
@@ -76,8 +76,8 @@ def test_a_run_is_grown_merged_and_pruned(
     assert list(digests(merged).values()) == both
     n_before = len(manifests(grown))
     assert n_before > 3
-    told = events(call("prune", grown, "--keep", 2, "--dry-run", "--json")[0])[0]
-    assert told["dry_run"] is True
+    reported = events(call("prune", grown, "--keep", 2, "--dry-run", "--json")[0])[0]
+    assert reported["dry_run"] is True
     assert len(manifests(grown)) == n_before
     stdout, _ = call("prune", grown, "--keep", 2)
     assert f"deleted {n_before - 2} checkpoints" in stdout
@@ -142,7 +142,7 @@ def wait_for_end_of_job(run: Path) -> None:
         time.sleep(0.1)
 
 
-def test_new_files_are_told(rows: Path, shared: str, tmp_path: Path) -> None:
+def test_new_files_are_reported(rows: Path, shared: str, tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     table = pq.read_table(rows)
@@ -162,8 +162,8 @@ def test_a_command_in_a_terminal_keeps_to_its_width(
     words = train_words(tmp_path / "run", f"data.path={rows}", f"cluster.scheduler={shared}")
     with terminal(80) as (stream, shown), redirect_stderr(stream), redirect_stdout(io.StringIO()):
         assert main(words) == 0
-        told = shown()
-    lines = [line for line in re.split("[\r\n]+", told) if " rows, " in line]
+        reported = shown()
+    lines = [line for line in re.split("[\r\n]+", reported) if " rows, " in line]
     assert lines[-1].startswith("100%|")
     assert "12,288 of 12,288 rows" in lines[-1]
     assert max(map(len, lines)) < 80

@@ -35,14 +35,14 @@ def test_json_lines_hold_no_nan_and_no_numpy():
     stdout = io.StringIO()
     values = {"nan": float("nan"), "inf": [np.float64(np.inf)], "n": np.int64(3), "a": np.ones(2)}
     Output(True, stdout).event("x", values)
-    told = json.loads(stdout.getvalue(), parse_constant=lambda name: 1 / 0)
-    assert told == {"event": "x", "nan": None, "inf": [None], "n": 3, "a": [1.0, 1.0]}
+    reported = json.loads(stdout.getvalue(), parse_constant=lambda name: 1 / 0)
+    assert reported == {"event": "x", "nan": None, "inf": [None], "n": 3, "a": [1.0, 1.0]}
 
 
 def test_tables_tell_values_as_a_person_would_write_them():
     rows = [("a", {"c": 1.0, "p": 0.25}), ("b", (1, 2)), ("c", None), ("d", True), ("e", 12345)]
-    told = [line.split(maxsplit=1)[1] for line in table(rows).splitlines()]
-    assert told == ["c = 1.0000, p = 0.2500", "1, 2", "none", "yes", "12,345"]
+    reported = [line.split(maxsplit=1)[1] for line in table(rows).splitlines()]
+    assert reported == ["c = 1.0000, p = 0.2500", "1, 2", "none", "yes", "12,345"]
 
 
 def test_with_json_stdout_has_nothing_but_events():
@@ -248,7 +248,7 @@ def test_what_the_library_logs_is_remarked_on():
     assert stderr.getvalue() == "note: compiling kernels\nchoosing alpha\nchoosing alpha\n"
 
 
-def test_what_comes_as_a_warning_and_in_the_log_is_told_once() -> None:
+def test_what_comes_as_a_warning_and_in_the_log_is_reported_once() -> None:
     stderr = io.StringIO()
     output = Output(False, io.StringIO(), stderr)
     with output.logged():

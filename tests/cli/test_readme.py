@@ -49,9 +49,9 @@ def test_the_job_in_the_readme_is_good(tmp_path):
 
 def test_the_job_in_the_readme_is_the_ready_one():
     (text,) = blocks("toml")
-    told, ready = tomllib.loads(text), tomllib.loads((PROJECT / "jobs/adult.toml").read_text())
+    reported, ready = tomllib.loads(text), tomllib.loads((PROJECT / "jobs/adult.toml").read_text())
     for table in ("data", "forest", "run"):
-        assert told[table] == ready[table]
+        assert reported[table] == ready[table]
 
 
 def test_all_blocks_are_of_kinds_that_are_run():
@@ -109,7 +109,7 @@ def test_continuous_integration_runs_the_set_up():
         assert command in script
 
 
-def test_all_commands_and_estimators_are_told():
+def test_all_commands_and_estimators_are_reported():
     (choices,) = (action.choices for action in _parser()._actions if action.choices)
     assert [name for name in choices if f"`dmondrian {name}" not in README] == []
     classes = [kind.__name__ for kind in ALGORITHMS.values()]

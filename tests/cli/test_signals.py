@@ -53,7 +53,7 @@ def has_worker(process: subprocess.Popen[str]) -> bool:
     return False
 
 
-def told_after(
+def reported_after(
     process: subprocess.Popen[str], is_time: Callable[[], bool], send: Callable[[int], object]
 ) -> str:
     """Send a signal when it is time; return what the command said on its way to 130."""
@@ -76,7 +76,9 @@ def told_after(
 @pytest.mark.parametrize("number", ENDING)
 def test_training_that_has_not_begun_to_learn(number: signal.Signals, tmp_path: Path) -> None:
     process = start(*train_words(tmp_path / "run", "cluster.workers=1"))
-    stderr = told_after(process, lambda: catches(process, number), lambda pid: os.kill(pid, number))
+    stderr = reported_after(
+        process, lambda: catches(process, number), lambda pid: os.kill(pid, number)
+    )
     assert stderr == "interrupted: run the same command again to go on\n"
     assert not (tmp_path / "run" / "manifests").exists()
 
@@ -84,7 +86,7 @@ def test_training_that_has_not_begun_to_learn(number: signal.Signals, tmp_path: 
 @LINUX
 def test_ctrl_c_while_the_local_workers_start(tmp_path: Path) -> None:
     process = start(*train_words(tmp_path / "run", "cluster.workers=1"))
-    stderr = told_after(
+    stderr = reported_after(
         process, lambda: has_worker(process), lambda pid: os.killpg(pid, signal.SIGINT)
     )
     assert stderr == "interrupted: run the same command again to go on\n"
@@ -105,7 +107,7 @@ def test_scoring(
             began.append(time.monotonic())
         return bool(began) and time.monotonic() - began[0] >= seconds
 
-    stderr = told_after(process, is_time, lambda pid: os.kill(pid, number))
+    stderr = reported_after(process, is_time, lambda pid: os.kill(pid, number))
     where = r"(stopped with \d+ of \d+ files of scores written; )?"
     assert re.search(rf"^interrupted: {where}run the same command again to go on", stderr, re.M)
     assert not (tmp_path / "scores" / "_manifest.json").exists()

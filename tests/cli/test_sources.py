@@ -72,10 +72,10 @@ def test_table_of_a_format_is_refused_by_every_command_and_learned_by_its_live_f
     assert not (tmp_path / "run/run.json").exists()
     command = re.search(r"python (-c .*)$", stderr.replace("\n", " ").strip())
     assert command is not None
-    told = subprocess.run(
+    reported = subprocess.run(
         [sys.executable, *shlex.split(command[1])], capture_output=True, text=True, check=True
     )
-    live = json.loads(told.stdout)
+    live = json.loads(reported.stdout)
     stdout, _ = train(write_job(tmp_path, live), shared)
     n_live = DeltaTable(str(table)).to_pyarrow_table().num_rows
     assert n_live < 200

@@ -80,25 +80,25 @@ def test_every_checkpoint_is_there_and_only_the_last_is_final(undisturbed):
 
 
 def test_describe_tells_of_the_run(undisturbed):
-    (told,) = events(call("describe", undisturbed[0], "--json")[0])
-    assert told["rows"] == ROWS
-    assert told["final"] is True
-    assert told["size"]["trees"] == 4
-    assert told["target"] == "income"
-    assert told["metrics"]["accuracy"] > 0.76  # the share of the greater class
-    assert told["checkpoints"][-1] == ROWS
+    (reported,) = events(call("describe", undisturbed[0], "--json")[0])
+    assert reported["rows"] == ROWS
+    assert reported["final"] is True
+    assert reported["size"]["trees"] == 4
+    assert reported["target"] == "income"
+    assert reported["metrics"]["accuracy"] > 0.76  # the share of the greater class
+    assert reported["checkpoints"][-1] == ROWS
 
 
 def test_importances_are_those_of_the_columns_of_the_file(undisturbed):
-    (told,) = events(finish("describe", undisturbed[0], "--json", "--importances")[0])
+    (reported,) = events(finish("describe", undisturbed[0], "--json", "--importances")[0])
     forest = dmondrian.load(undisturbed[0])
     shares = dict(zip(forest.feature_names_in_, forest.feature_importances_, strict=True))
-    assert set(told["importances"]) == set(pq.read_schema(TEST_FILE).names) - {"income"}
+    assert set(reported["importances"]) == set(pq.read_schema(TEST_FILE).names) - {"income"}
     levels = [share for name, share in shares.items() if name.startswith("marital-status=")]
     assert len(levels) > 3
-    assert told["importances"]["marital-status"] == pytest.approx(sum(levels), rel=1e-12)
-    assert told["importances"]["age"] == shares["age"]
-    assert sum(told["importances"].values()) == pytest.approx(1.0)
+    assert reported["importances"]["marital-status"] == pytest.approx(sum(levels), rel=1e-12)
+    assert reported["importances"]["age"] == shares["age"]
+    assert sum(reported["importances"].values()) == pytest.approx(1.0)
 
 
 def test_an_earlier_checkpoint_is_a_model_too(undisturbed, tmp_path):
@@ -111,8 +111,8 @@ def test_a_limit_of_memory_that_cannot_do_is_refused_with_one_that_would(undistu
     words = ("score", undisturbed[0], TEST_FILE, tmp_path / "a", "--json")
     call(*words)
     limited = ("score", undisturbed[0], TEST_FILE, tmp_path / "b", "--json", "--workers", "1")
-    _, told = call(*limited, "--threads", "1", "--memory-limit", "100MiB", code=5)
-    enough = re.search(r"([0-9,]+) MiB would do", told)[1].replace(",", "")
+    _, reported = call(*limited, "--threads", "1", "--memory-limit", "100MiB", code=5)
+    enough = re.search(r"([0-9,]+) MiB would do", reported)[1].replace(",", "")
     stdout, _ = call(*limited, "--threads", "1", "--memory-limit", f"{enough}MiB")
     scored = events(stdout)[-1]
     assert (scored["event"], scored["rows"]) == ("scored", scores(tmp_path / "a").num_rows)
@@ -139,8 +139,8 @@ def test_score_keeps_the_order_and_the_columns_asked_for(undisturbed, tmp_path):
 
 
 def test_evaluate_tells_the_metrics_of_the_test_file(undisturbed):
-    (told,) = events(call("evaluate", undisturbed[0], TEST_FILE, "--json")[0])
-    metrics = told["metrics"]
+    (reported,) = events(call("evaluate", undisturbed[0], TEST_FILE, "--json")[0])
+    metrics = reported["metrics"]
     assert metrics["rows"] == TEST_ROWS
     assert metrics["auc"] > 0.8  # four trees; the benchmarks hold the real bounds
     assert metrics["log_loss"] < 0.5
@@ -212,12 +212,12 @@ def test_a_folder_of_another_job_is_refused(undisturbed, keys):
 def test_a_job_with_a_score_table_trains_scores_and_evaluates(tmp_path):
     run, out = tmp_path / "run", tmp_path / "scores"
     words = train_words(run, "forest.n_estimators=2", f"score.out={out}", job=JOB)
-    told = events(finish(*words, "--json")[0])
-    names = [event["event"] for event in told]
+    reported = events(finish(*words, "--json")[0])
+    names = [event["event"] for event in reported]
     assert [name for name in names if name != "progress"] == ["trained", "scored", "evaluated"]
-    last = told[names.index("trained") - 1]
+    last = reported[names.index("trained") - 1]
     assert last["rows"] == last["n_rows"] == last["durable"] == 32_561
-    assert told[-1]["metrics"]["rows"] == TEST_ROWS
+    assert reported[-1]["metrics"]["rows"] == TEST_ROWS
     again = tmp_path / "again"
     call("score", run, TEST_FILE, again)
     assert scores(out).equals(scores(again))
@@ -262,16 +262,16 @@ def test_the_ready_job_of_a_kernel_trains_scores_and_evaluates(tmp_path):
     pq.write_table(table.slice(0, 900), file, row_group_size=300)
     given = [f"data.path={file}", f"score.path={file}", "forest.n_estimators=4"]
     given += ["run.checkpoint_every=400 rows"]
-    told = []
+    reported = []
     for n in (1, 2):
         run, out = tmp_path / f"run-{n}", tmp_path / f"scores-{n}"
         own = [*given, f"score.out={out}", f"cluster.workers={n}", f"run.n_shards={n}"]
         lines = events(finish(*train_words(run, *own, job=job), "--json")[0])
-        told.append((lines[-1]["metrics"], scores(out)))
+        reported.append((lines[-1]["metrics"], scores(out)))
         assert [manifest["final"] for manifest in manifests(run)] == [False, False, True]
         assert manifests(run)[-1]["position"] == 900
-    assert told[0] == told[1]
-    metrics, forecasts = told[0]
+    assert reported[0] == reported[1]
+    metrics, forecasts = reported[0]
     y = table["medianHouseValue"].to_numpy()[:900]
     rmse = np.sqrt(np.mean((forecasts["prediction"].to_numpy() - y) ** 2))
     assert metrics["rmse"] == pytest.approx(rmse)

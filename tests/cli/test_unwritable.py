@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(
 TRAINED = ADULT / "part-0000-train.parquet"
 
 
-def told(*words: object, code: int) -> str:
+def reported(*words: object, code: int) -> str:
     stderr = call(*words, code=code)[1]
     return stderr.strip().splitlines()[-1]
 
@@ -44,14 +44,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("out", ["/proc/scores", "/sys"], ids=["a new folder", "a folder"])
 def test_scores(model: Path, out: str) -> None:
-    line = told("score", model, model / "no data", out, code=4)
+    line = reported("score", model, model / "no data", out, code=4)
     assert out in line
     assert "no data" not in line
 
 
 @pytest.mark.parametrize("out", ["/proc/run", "/sys"], ids=["a new folder", "a folder"])
 def test_runs(tmp_path: Path, out: str) -> None:
-    line = told(*train_words(out, f"data.path={tmp_path}/none"), code=4)
+    line = reported(*train_words(out, f"data.path={tmp_path}/none"), code=4)
     assert out in line
     assert "none" not in line
 
@@ -59,7 +59,7 @@ def test_runs(tmp_path: Path, out: str) -> None:
 @pytest.mark.parametrize("out", ["/proc/scores", "/sys"], ids=["a new folder", "a folder"])
 def test_scores_of_a_job_before_it_trains(tmp_path: Path, out: str) -> None:
     words = train_words(tmp_path / "run", f"data.path={TRAINED}")
-    line = told(*words, f"--set=score.path={TRAINED}", f"--set=score.out={out}", code=4)
+    line = reported(*words, f"--set=score.path={TRAINED}", f"--set=score.out={out}", code=4)
     assert out in line
     assert not (tmp_path / "run").exists()
 
@@ -68,7 +68,9 @@ def test_scores_of_a_job_whose_folder_holds_other_parquet(tmp_path: Path) -> Non
     (tmp_path / "out").mkdir()
     pq.write_table(pa.table({"a": [1]}), tmp_path / "out/mine.parquet")
     words = train_words(tmp_path / "run", f"data.path={TRAINED}")
-    line = told(*words, f"--set=score.path={TRAINED}", f"--set=score.out={tmp_path}/out", code=4)
+    line = reported(
+        *words, f"--set=score.path={TRAINED}", f"--set=score.out={tmp_path}/out", code=4
+    )
     assert "mine.parquet" in line
     assert not (tmp_path / "run").exists()
 
@@ -77,12 +79,12 @@ def test_scores_of_a_job_whose_folder_holds_other_parquet(tmp_path: Path) -> Non
 def test_files(tmp_path: Path, command: str) -> None:
     if command == "export":
         pytest.importorskip("onnx")
-    line = told(command, tmp_path / "no run", "--out", "/proc/file", code=2)
+    line = reported(command, tmp_path / "no run", "--out", "/proc/file", code=2)
     assert "/proc/file cannot be written" in line
-    line = told(command, tmp_path / "no run", "--out", tmp_path / "none/file", code=2)
+    line = reported(command, tmp_path / "no run", "--out", tmp_path / "none/file", code=2)
     assert "there is no folder" in line
     (tmp_path / "mine").write_text("mine")
-    line = told(command, tmp_path / "no run", "--out", tmp_path / "mine", code=2)
+    line = reported(command, tmp_path / "no run", "--out", tmp_path / "mine", code=2)
     assert "is there and is not" in line
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
@@ -94,7 +96,7 @@ def test_the_folder_of_a_cluster() -> None:
 
 
 def test_nothing_is_left_where_the_work_cannot_begin(model: Path, tmp_path: Path) -> None:
-    told("score", model, tmp_path / "no data", tmp_path / "new/scores", code=3)
+    reported("score", model, tmp_path / "no data", tmp_path / "new/scores", code=3)
     for command in ("report", "export"):
-        told(command, tmp_path / "no run", "--out", tmp_path / "file", code=4)
+        reported(command, tmp_path / "no run", "--out", tmp_path / "file", code=4)
     assert list(tmp_path.iterdir()) == []

@@ -53,31 +53,31 @@ def run(tmp_path: Path) -> Run:
     return made
 
 
-def told(command: object, run: Run) -> str:
+def reported(command: object, run: Run) -> str:
     text = io.StringIO()
     output = Output(as_json=False, stdout=text, stderr=text)
     assert command(Namespace(model=run.url), output) == 0  # type: ignore[operator]  # a command
     return text.getvalue()
 
 
-def test_a_failed_job_is_told_until_another_attempt_comes_after_it(run: Run) -> None:
+def test_a_failed_job_is_reported_until_another_attempt_comes_after_it(run: Run) -> None:
     with Lease.take(run.store) as lease:
         lease.end("finished")
     jobs.end(run.store, jobs.hand_over(run.store), "DataError: a column is gone")
     with pytest.raises(ClusterError, match="a column is gone"):
-        told(follow, run)
+        reported(follow, run)
     with Lease.take(run.store) as lease:
         lease.end("finished")
-    assert "finished; its last checkpoint is at position 10" in told(follow, run)
+    assert "finished; its last checkpoint is at position 10" in reported(follow, run)
 
 
 def test_a_job_that_waits_is_cancelled_and_one_that_is_done_is_not(run: Run) -> None:
-    assert "nobody works on" in told(cancel, run)
+    assert "nobody works on" in reported(cancel, run)
     job = jobs.hand_over(run.store)
-    assert "will not begin" in told(cancel, run)
+    assert "will not begin" in reported(cancel, run)
     assert jobs.is_asked_to_stop(run.store, job)
     jobs.end(run.store, job)
-    assert "nobody works on" in told(cancel, run)
+    assert "nobody works on" in reported(cancel, run)
 
 
 def test_a_checkpoint_is_neither_followed_nor_cancelled(run: Run) -> None:
@@ -98,7 +98,7 @@ STANDS = {
 
 
 @pytest.mark.parametrize(
-    ("beat", "is_told"),
+    ("beat", "is_reported"),
     [
         ({**STANDS, "a field of another version": 3}, True),
         ({**STANDS, "seconds_left": None}, True),
@@ -109,17 +109,17 @@ STANDS = {
     ],
     ids=["more", "no estimate", "less", "text for a number", "text for a metric", "for ever"],
 )
-def test_a_beat_of_another_version_is_told_as_far_as_it_is_known(
-    run: Run, beat: dict[str, Any], is_told: bool
+def test_a_beat_of_another_version_is_reported_as_far_as_it_is_known(
+    run: Run, beat: dict[str, Any], is_reported: bool
 ) -> None:
     with ThreadPoolExecutor(1) as pool:
         with Lease.take(run.store) as lease:
-            following = pool.submit(told, follow, run)
+            following = pool.submit(reported, follow, run)
             lease.tell(beat)
             time.sleep(2.2 * BEAT_SECONDS)
             lease.end("finished")
         text = following.result()
-    assert ("5 of 10 rows (50%), 2 rows/s" in text) is is_told
+    assert ("5 of 10 rows (50%), 2 rows/s" in text) is is_reported
     assert "finished; its last checkpoint is at position 10" in text
 
 
@@ -139,7 +139,7 @@ def test_a_job_that_scores_is_asked_to_stop_and_waited_for(run: Run, is_stopped:
     with ThreadPoolExecutor(1) as pool:
         scoring = pool.submit(score)
         wait_until(lambda: jobs.find(run.store, job).scoring is not None)
-        text = told(cancel, run)
+        text = reported(cancel, run)
         assert jobs.find(run.store, job).is_done
         scoring.result()
     assert "the job has trained and scores: asked it to stop" in text
@@ -215,7 +215,7 @@ def test_a_job_that_nobody_starts_again_is_given_up_with_what_to_do(
     monkeypatch.setattr(watch, "_RESTART", 2.0)
     pid = kill_a_holder(run, jobs.hand_over(run.store))
     with pytest.raises(ClusterError) as raised:
-        told(follow, run)
+        reported(follow, run)
     assert f"process {pid} on" in str(raised.value)
     assert "was lost and nobody took its place" in str(raised.value)
     assert "last checkpoint is at position 10" in str(raised.value)
@@ -225,18 +225,18 @@ def test_a_job_that_nobody_starts_again_is_given_up_with_what_to_do(
 def test_a_process_that_was_killed_is_not_said_to_have_ended(run: Run) -> None:
     pid = kill_a_holder(run)
     with pytest.raises(ClusterError, match=f"process {pid} on .* was killed"):
-        told(follow, run)
-    assert "nobody works on" in told(cancel, run)
+        reported(follow, run)
+    assert "nobody works on" in reported(cancel, run)
 
 
 def test_a_lost_job_that_is_cancelled_does_not_go_on(run: Run) -> None:
     job = jobs.hand_over(run.store)
     kill_a_holder(run, job)
-    assert "will not go on" in told(cancel, run)
+    assert "will not go on" in reported(cancel, run)
     assert Lease.take(run.store, job).is_asked_to_stop
 
 
-def test_events_of_the_run_are_told_to_who_follows_it(run: Run) -> None:
+def test_events_of_the_run_are_reported_to_who_follows_it(run: Run) -> None:
     event = {"number": 1, "event": "worker_lost", "text": "lost worker a", "at": 0.0}
     with Lease.take(run.store) as lease:
         lease.tell(STANDS, events=[event])
@@ -260,7 +260,7 @@ def test_events_of_the_run_are_told_to_who_follows_it(run: Run) -> None:
 def test_cancelling_tells_how_it_ended(run: Run, outcome: str, said: str) -> None:
     with ThreadPoolExecutor(1) as pool:
         with Lease.take(run.store) as lease:
-            cancelling = pool.submit(told, cancel, run)
+            cancelling = pool.submit(reported, cancel, run)
             wait_until(lambda: list(Path(run.url, "lease").glob("*.stop")))
             lease.end(outcome)
         text = cancelling.result(PATIENCE)
@@ -288,7 +288,7 @@ def test_a_detached_job_stops_in_the_middle_of_its_scores(
         blocker = client.submit(pass_the_gate, priority=10, pure=False)
         store = Run.open(tmp_path / "run").store
         wait_until(lambda: jobs.newest(store).scoring is not None)  # type: ignore[union-attr]  # it is there
-        cancelling = pool.submit(told, cancel, Run.open(tmp_path / "run"))
+        cancelling = pool.submit(reported, cancel, Run.open(tmp_path / "run"))
         wait_until(lambda: list((tmp_path / "run/jobs").glob("*.stop")))
         time.sleep(2 * BEAT_SECONDS)  # until the job has looked
         assert not cancelling.done()

@@ -24,11 +24,11 @@ class Running:
     """A running command, and what it told of its cluster."""
 
     process: subprocess.Popen[str]
-    told: dict[str, Any]
+    reported: dict[str, Any]
 
     @property
     def tls(self) -> Tls:
-        return Tls(*(self.told[name] for name in ("tls_ca", "tls_cert", "tls_key")))
+        return Tls(*(self.reported[name] for name in ("tls_ca", "tls_cert", "tls_key")))
 
     def overrides(self) -> list[str]:
         """The lines of a job file, as overrides of the train command."""

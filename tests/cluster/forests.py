@@ -109,9 +109,9 @@ def digest_of(forest: Any, X: np.ndarray) -> str:
     for tree in trees:
         for field in sorted(tree):
             found.update(np.ascontiguousarray(tree[field]).tobytes())
-    for told in getattr(forest, "lifetime_path_", ()):
-        if told is not None:
-            found.update(np.ascontiguousarray(told).tobytes())
+    for reported in getattr(forest, "lifetime_path_", ()):
+        if reported is not None:
+            found.update(np.ascontiguousarray(reported).tobytes())
     ask = forest.predict_proba if hasattr(forest, "predict_proba") else forest.predict
     said = ask(X)
     for alone in (X[:1], X[:1].astype(np.float64)):  # a way of their own
@@ -124,9 +124,9 @@ def main() -> None:
     with event.install_recorder("numba:compile") as made:
         digests = {name: digest(name) for name in sys.argv[1:] or FORESTS}
     processor = list(cpu_target.target_context.codegen().magic_tuple())
-    told = {"digests": digests, "compiled": compilations(), "processor": processor}
-    told["is_idle"] = not made.buffer  # nothing beside kernels either
-    sys.stdout.write(json.dumps(told) + "\n")
+    reported = {"digests": digests, "compiled": compilations(), "processor": processor}
+    reported["is_idle"] = not made.buffer  # nothing beside kernels either
+    sys.stdout.write(json.dumps(reported) + "\n")
 
 
 if __name__ == "__main__":

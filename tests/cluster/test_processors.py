@@ -72,10 +72,10 @@ def warmed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     env = {**PLAIN, "DMONDRIAN_CACHE_DIR": str(tmp_path_factory.mktemp("cache"))}
     words = ["warm", "--json", "--algorithm", ALGORITHM, "--domain", "range"]
     stdout, stderr = run(arguments(*words), env)
-    told = json.loads(stdout)
-    assert told["event"] == "warmed"
-    assert told["algorithms"] == [ALGORITHM]
-    assert told["compiled"] == len(kept(env)) > 0
+    reported = json.loads(stdout)
+    assert reported["event"] == "warmed"
+    assert reported["algorithms"] == [ALGORITHM]
+    assert reported["compiled"] == len(kept(env)) > 0
     assert stderr.count("note: compiling kernels for this machine") == 1
     return env
 
@@ -88,9 +88,9 @@ def test_nothing_is_compiled_once_all_kernels_are_there(
     stdout, stderr = run(arguments("warm", "--algorithm", ALGORITHM, "--domain", "range"), warmed)
     assert stdout.startswith("nothing to compile")
     assert "compiling kernels" not in stderr
-    told, stderr = forests(warmed, ALGORITHM)
-    assert told["compiled"] == {}
-    assert told["is_idle"]
+    reported, stderr = forests(warmed, ALGORITHM)
+    assert reported["compiled"] == {}
+    assert reported["is_idle"]
     assert stderr == ""
 
     job = tmp_path / "job.toml"

@@ -54,8 +54,8 @@ def refusal(job: Path, *overrides: str) -> str:
 
 
 def test_paths_are_relative_to_the_job_file(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = read_job(job).cluster
-    assert [told[f"tls_{name}"] for name in ("ca", "cert", "key")] == [
+    reported = read_job(job).cluster
+    assert [reported[f"tls_{name}"] for name in ("ca", "cert", "key")] == [
         str(job.parent / "keys" / f"{name}.pem") for name in ("ca", "cert", "key")
     ]
     monkeypatch.chdir(job.parent / "keys")
@@ -64,38 +64,40 @@ def test_paths_are_relative_to_the_job_file(job: Path, monkeypatch: pytest.Monke
 
 def test_all_three_or_none(job: Path) -> None:
     job.write_text(JOB.replace('tls_cert = "keys/cert.pem"\n', ""))
-    told = refusal(job)
-    assert f"{job}:10: [cluster] tls_ca: given without tls_cert; expected tls_ca, tls_cert" in told
+    reported = refusal(job)
+    assert (
+        f"{job}:10: [cluster] tls_ca: given without tls_cert; expected tls_ca, tls_cert" in reported
+    )
     job.write_text(JOB.split("tls_ca")[0])
     assert "tls_ca" not in read_job(job).cluster
 
 
-def test_a_missing_file_is_told_with_its_line(job: Path) -> None:
+def test_a_missing_file_is_reported_with_its_line(job: Path) -> None:
     (job.parent / "keys" / "key.pem").unlink()
-    told = refusal(job)
-    assert f"{job}:12: [cluster] tls_key: cannot read {job.parent}/keys/key.pem" in told
+    reported = refusal(job)
+    assert f"{job}:12: [cluster] tls_key: cannot read {job.parent}/keys/key.pem" in reported
 
 
-def test_files_that_are_no_certificates_are_told(job: Path) -> None:
+def test_files_that_are_no_certificates_are_reported(job: Path) -> None:
     other = job.parent / "keys" / "other.pem"
     other.write_text("no certificate\n")
     assert "tls_ca: expected PEM certificates" in refusal(job, f"cluster.tls_ca={other}")
     assert "tls_cert: expected a PEM certificate" in refusal(job, f"cluster.tls_cert={other}")
 
 
-def test_a_key_of_another_certificate_is_told(job: Path, strangers: Tls) -> None:
-    told = refusal(job, f"cluster.tls_key={strangers.key}")
-    assert f"tls_key: {strangers.key} is not the key of" in told
+def test_a_key_of_another_certificate_is_reported(job: Path, strangers: Tls) -> None:
+    reported = refusal(job, f"cluster.tls_key={strangers.key}")
+    assert f"tls_key: {strangers.key} is not the key of" in reported
 
 
-def test_an_encrypted_key_is_told_and_nobody_is_asked(job: Path) -> None:
+def test_an_encrypted_key_is_reported_and_nobody_is_asked(job: Path) -> None:
     if shutil.which("openssl") is None:
         pytest.skip("needs the command openssl to encrypt a key")
     key = job.parent / "keys" / "key.pem"
     words = ["openssl", "pkey", "-in", key, "-aes128", "-passout", "pass:secret", "-out", "e.pem"]
     subprocess.run(words, cwd=job.parent, check=True, capture_output=True)
-    told = refusal(job, f"cluster.tls_key={job.parent / 'e.pem'}")
-    assert "is encrypted; expected a key without a password" in told
+    reported = refusal(job, f"cluster.tls_key={job.parent / 'e.pem'}")
+    assert "is encrypted; expected a key without a password" in reported
 
 
 def test_options_are_checked_as_the_keys_are(
@@ -172,18 +174,18 @@ def test_a_plaintext_scheduler_elsewhere_is_warned_about_once(
         warnings.showwarning = lambda message, *_, **__: output.remark(str(message))
         warn_if_plaintext(address)  # when connecting, and again for each piece of work
         warn_if_plaintext(address)
-    told = capsys.readouterr().err
-    assert told.count(f"the connection to the scheduler {address} is not encrypted") == 1
-    assert "can run any code on the workers" in told
+    reported = capsys.readouterr().err
+    assert reported.count(f"the connection to the scheduler {address} is not encrypted") == 1
+    assert "can run any code on the workers" in reported
 
 
 def test_python_tells_the_warning_once_by_default() -> None:
     vars(cluster).pop("__warningregistry__", None)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("default")
         for _ in range(3):
             warn_if_plaintext("tcp://10.0.0.8:8786")
-    assert len(told) == 1
+    assert len(reported) == 1
 
 
 @pytest.mark.parametrize(
@@ -211,12 +213,14 @@ def test_the_command_warns_before_it_connects(
     monkeypatch.setattr("dmondrian.cli.cluster._CONNECT_TIMEOUT", 0.5)
     job.write_text(JOB.split("tls_ca")[0].replace("tls://scheduler", "tcp://192.0.2.1"))
     assert main(["train", str(job)]) == 5
-    told = capsys.readouterr().err
-    assert told.count("is not encrypted") == 1
-    assert "no Dask scheduler at 'tcp://192.0.2.1:8786'" in told
+    reported = capsys.readouterr().err
+    assert reported.count("is not encrypted") == 1
+    assert "no Dask scheduler at 'tcp://192.0.2.1:8786'" in reported
 
 
-def test_a_missing_scheduler_file_is_told(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_scheduler_file_is_reported(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ["train", str(job), "--set", f"cluster.scheduler={job.parent / 'scheduler.json'}"]
     assert main(words) == 2
     assert "scheduler.json does not exist" in capsys.readouterr().err

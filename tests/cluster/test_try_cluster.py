@@ -48,8 +48,8 @@ def test_a_job_is_trained_encrypted_and_compiles_nothing(
 ) -> None:
     tls = running.tls
     security = encrypted(tls.ca, tls.cert, tls.key)
-    assert running.told["address"].startswith("tls://127.0.0.1:")
-    with Client(running.told["address"], security=security, set_as_default=False) as client:
+    assert running.reported["address"].startswith("tls://127.0.0.1:")
+    with Client(running.reported["address"], security=security, set_as_default=False) as client:
         folders = {address: str(path) for address, path in client.run(cache_folder).items()}
         assert len(set(folders.values())) == 2  # a kernel cache for each of two processes
         before = {folder: compiled(folder) for folder in folders.values()}
@@ -61,8 +61,8 @@ def test_a_job_is_trained_encrypted_and_compiles_nothing(
     assert digests(run) == alone
 
 
-def test_its_dashboard_is_told_where_there_is_one(running: Running) -> None:
-    address = running.told["dashboard"]
+def test_its_dashboard_is_reported_where_there_is_one(running: Running) -> None:
+    address = running.reported["dashboard"]
     if importlib.util.find_spec("bokeh") is None:
         assert address is None
         return
@@ -72,19 +72,19 @@ def test_its_dashboard_is_told_where_there_is_one(running: Running) -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "told"),
+    ("address", "reported"),
     [(None, "it needs the package bokeh"), ("http://127.0.0.1:1/status", "127.0.0.1:1")],
 )
-def test_a_dashboard_in_words(address: str | None, told: str) -> None:
-    assert told in _dashboard(address)
+def test_a_dashboard_in_words(address: str | None, reported: str) -> None:
+    assert reported in _dashboard(address)
 
 
 def test_nobody_is_let_in_without_certificates(running: Running, strangers: Tls) -> None:
     with pytest.raises(ClusterError, match="give tls_ca, tls_cert and tls_key"):
-        connected(running.told["address"], None, None).__enter__()
+        connected(running.reported["address"], None, None).__enter__()
     with pytest.raises(ClusterError, match="not by the authority in tls_ca"):
-        connected(running.told["scheduler"], None, None, strangers).__enter__()
-    plain = running.told["address"].replace("tls://", "tcp://")
+        connected(running.reported["scheduler"], None, None, strangers).__enter__()
+    plain = running.reported["address"].replace("tls://", "tcp://")
     with pytest.raises(ClusterError, match="no Dask scheduler at"):
         connected(plain, None, None).__enter__()
     with pytest.raises(JobError, match="does not encrypt"):
@@ -165,7 +165,7 @@ def test_a_killed_command_leaves_no_worker() -> None:
         kill(process)
 
 
-def test_an_unknown_certificate_is_told_before_anything_starts(tmp_path: Path) -> None:
+def test_an_unknown_certificate_is_reported_before_anything_starts(tmp_path: Path) -> None:
     process = start("cluster", "--tls-ca", tmp_path / "none.pem", "--tls-cert", tmp_path / "c.pem")
     _, stderr = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 2

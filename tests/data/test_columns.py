@@ -92,8 +92,8 @@ def test_a_target_or_weight_that_is_there_twice_is_refused(tmp_path: Path, name:
         named(tmp_path / "a.parquet", "x", "c", "y", "w"),
         named(tmp_path / "b.parquet", "x", "c", "y", "w", name),
     ]
-    told = rf"b\.parquet has the column '{name}' more than once.*rename or remove"
-    with pytest.raises(SchemaError, match=told):
+    reported = rf"b\.parquet has the column '{name}' more than once.*rename or remove"
+    with pytest.raises(SchemaError, match=reported):
         make_plan(files, target="y", weight="w", task="regression")
 
 
@@ -128,7 +128,7 @@ def test_column_names_with_dots_are_plain_names(write: Write) -> None:
     assert read_block(plan, plan.blocks[0]).X.tolist() == [[0, 1], [0.5, 0.5], [1, 0]]
 
 
-def test_names_that_collide_after_encoding_are_told_apart(write: Write) -> None:
+def test_names_that_collide_after_encoding_are_kept_apart(write: Write) -> None:
     columns = {"a": ["b=c", "d", "d"], "a=b": ["c", "d", "d"]}
     names = make_plan(write(columns)).schema.feature_names
     assert len(set(names)) == len(names) == 6
@@ -316,8 +316,8 @@ class TestScoring:
         write(self.good(city=city, age=[4.0, 1.0], note=[2, 1]), "two/2.parquet")
         make_scoring_plan(first.parent, schema, keep=["id", "when"])
         for name in ("age", "city", "note"):
-            told = f"column '{name}', asked for to be kept, is .*1.parquet but .*2.parquet"
-            with pytest.raises(SchemaError, match=told):
+            reported = f"column '{name}', asked for to be kept, is .*1.parquet but .*2.parquet"
+            with pytest.raises(SchemaError, match=reported):
                 make_scoring_plan(first.parent, schema, keep=["id", name])
 
     @pytest.mark.parametrize(

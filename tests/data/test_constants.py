@@ -60,11 +60,11 @@ def test_a_constant_that_varies_later_is_warned_of(write: Write, what: str) -> N
     first, second = later(write, *VARIED[what])
     plan = make_plan(first)
     assert dict(plan.schema.left_out).keys() == {"c"}
-    told = r"a column left out .* has other values now: 'c' \((always|all null).*b\.parquet\)"
-    with pytest.warns(UserWarning, match=told) as caught:
+    reported = r"a column left out .* has other values now: 'c' \((always|all null).*b\.parquet\)"
+    with pytest.warns(UserWarning, match=reported) as caught:
         scored = make_scoring_plan(second, plan.schema)
     assert scored.notes == (str(caught[0].message),)
-    with pytest.warns(UserWarning, match=told):
+    with pytest.warns(UserWarning, match=reported):
         longer = extend_plan(plan, first.parent)
     assert longer.notes[-1] == scored.notes[0]
     assert longer.schema == plan.schema

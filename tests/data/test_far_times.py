@@ -35,8 +35,10 @@ def encoded(path: Path, **options: object) -> np.ndarray:
 @pytest.mark.parametrize("name", TIMES)
 def test_infinite_times_of_DuckDB_are_refused_by_place(duckdb: Path, name: str) -> None:
     others = [other for other in TIMES if other != name]
-    told = rf"'{name}' holds 2 infinite values, the first at .*infinity\.parquet, row 3: .*times"
-    with pytest.raises(DataError, match=told):
+    reported = (
+        rf"'{name}' holds 2 infinite values, the first at .*infinity\.parquet, row 3: .*times"
+    )
+    with pytest.raises(DataError, match=reported):
         make_plan(duckdb, target="y", exclude=others)
 
 

@@ -174,5 +174,7 @@ def test_the_index_of_an_Arrow_table_is_no_feature_of_a_model_without_names(tmp_
     forest = AMFClassifier(n_estimators=1, random_state=0).fit(X, X[:, 0] > 0.5)
     forest.save(tmp_path / "model")
     rows = pd.DataFrame(X, columns=["a", "b"], index=range(20, 0, -1)).sample(frac=1)
-    told = FrameModel(tmp_path / "model").predict(pa.Table.from_pandas(rows))
-    np.testing.assert_array_equal(told.to_numpy(zero_copy_only=False), forest.predict(rows.values))
+    reported = FrameModel(tmp_path / "model").predict(pa.Table.from_pandas(rows))
+    np.testing.assert_array_equal(
+        reported.to_numpy(zero_copy_only=False), forest.predict(rows.values)
+    )

@@ -164,7 +164,7 @@ def test_the_rows_in_another_order_are_another_file(
     assert rows(extend_plan(plan, tmp_path / "copy")) == there
 
 
-def test_small_files_of_like_values_are_told_apart(write: Write, tmp_path: Path) -> None:
+def test_small_files_of_like_values_are_kept_apart(write: Write, tmp_path: Path) -> None:
     """Many have the footer and the size of another one, and none its fingerprint."""
     rng = np.random.default_rng(0)
     prints: dict[str, tuple[bytes, str]] = {}
@@ -192,7 +192,7 @@ def test_a_fingerprint_costs_few_requests_however_long_the_file(write: Write) ->
     assert sum(asked) < 200_000
 
 
-def test_files_of_one_name_are_told_apart_by_their_folders(old: Path, tmp_path: Path) -> None:
+def test_files_of_one_name_are_kept_apart_by_their_folders(old: Path, tmp_path: Path) -> None:
     plan = stored(make_plan([old / "more", old / "data/k=2", old / "data/k=1"]))
     there = rows(plan)
     shutil.move(old / "more", tmp_path / "x/deep/more")
@@ -202,7 +202,7 @@ def test_files_of_one_name_are_told_apart_by_their_folders(old: Path, tmp_path: 
     assert moved.digest == plan.digest
 
 
-def test_a_file_that_the_source_leaves_out_is_told_to_be_there(old: Path) -> None:
+def test_a_file_that_the_source_leaves_out_is_reported_to_be_there(old: Path) -> None:
     plan = stored(make_plan(old / "data"))
     with pytest.raises(PlanError, match="not among the files that are named now, although it is"):
         extend_plan(plan, old / "data/k=1")

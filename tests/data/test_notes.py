@@ -43,7 +43,7 @@ def test_notes_are_logged_before_there_is_a_run(
 
 
 @pytest.mark.parametrize(
-    ("labels", "told"),
+    ("labels", "reported"),
     [
         (np.arange(N), "3,000 classes in 3,000 rows (all different)"),
         (np.arange(N) // 2, "1,500 classes in 3,000 rows (2.0 a class)"),
@@ -54,12 +54,12 @@ def test_notes_are_logged_before_there_is_a_run(
     ],
     ids=str,
 )
-def test_a_target_of_many_classes_may_be_an_id(write: Write, labels, told: str | None) -> None:
+def test_a_target_of_many_classes_may_be_an_id(write: Write, labels, reported: str | None) -> None:
     draw = np.random.default_rng(0)
     mixed = draw.permutation(labels)
     found = notes(write({"x": draw.random(len(labels)), "y": mixed}), target="y")
-    assert ("is it an id? A number to predict needs a regressor" in found) == (told is not None)
-    assert (told or "") in found
+    assert ("is it an id? A number to predict needs a regressor" in found) == (reported is not None)
+    assert (reported or "") in found
     assert notes(write({"x": draw.random(len(labels)), "y": mixed}), target="y",
                  task="regression") == ""  # fmt: skip
 

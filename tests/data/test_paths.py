@@ -51,20 +51,20 @@ def test_frames_are_no_files(tmp_path: Path, write: Write, kind: str) -> None:
     frame = {**FRAMES, **OTHERS}[kind]
     name = kind.split()[-1]
     schema = make_plan(write({"x": [1, 2]})).schema
-    told = rf"^data is an? (\w+ )*\S*{name}, whose rows are in memory: expected Parquet"
+    reported = rf"^data is an? (\w+ )*\S*{name}, whose rows are in memory: expected Parquet"
     for ask in (
         lambda: make_plan(frame),
         lambda: make_scoring_plan(frame, schema),
         lambda: score(tmp_path / "run", frame, tmp_path / "scores"),
         lambda: evaluate(tmp_path / "run", frame),
     ):
-        with pytest.raises(ParameterError, match=told):
+        with pytest.raises(ParameterError, match=reported):
             ask()
     assert not (tmp_path / "scores").exists()
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "reported"),
     [
         (None, "data is a NoneType; expected Parquet by its path"),
         (3, "data is an int; expected"),
@@ -76,8 +76,8 @@ def test_frames_are_no_files(tmp_path: Path, write: Write, kind: str) -> None:
     ],
     ids=["none", "int", "bytes", "set", "iterator", "list of others", "list of frames"],
 )
-def test_what_names_no_files_is_refused(data: object, told: str) -> None:
-    with pytest.raises(ParameterError, match=told):
+def test_what_names_no_files_is_refused(data: object, reported: str) -> None:
+    with pytest.raises(ParameterError, match=reported):
         make_plan(data)
 
 

@@ -202,17 +202,17 @@ def with_flipped(write: Write, column: int, **options: Any) -> tuple[Path, Plan]
 
 @pytest.mark.parametrize("use_dictionary", [True, False])
 @pytest.mark.parametrize("column", [0, 1, 2])
-def test_a_flipped_bit_is_told_where_pages_have_checksums(
+def test_a_flipped_bit_is_reported_where_pages_have_checksums(
     write: Write, column: int, use_dictionary: bool
 ) -> None:
     path, plan = with_flipped(
         write, column, use_dictionary=use_dictionary, write_page_checksum=True
     )
-    told = r"a\.parquet, row group 0, cannot be decoded \(.*CRC checksum.*write it again"
-    with pytest.raises(DataError, match=told):
+    reported = r"a\.parquet, row group 0, cannot be decoded \(.*CRC checksum.*write it again"
+    with pytest.raises(DataError, match=reported):
         read_block(plan, plan.blocks[0])
     if column == 1:  # its levels are learned from its pages
-        with pytest.raises(DataError, match=told):
+        with pytest.raises(DataError, match=reported):
             regression(path)
 
 

@@ -122,7 +122,7 @@ class TestFinerListing:
         etag = bucket.head_object(Bucket="fine", Key="k=1/a.parquet")["ETag"]
         assert plans[0].blocks[0].stamp == etag
 
-    def test_same_size_and_second_are_told_apart_by_etags(self, folder: Path, bucket: Any) -> None:
+    def test_same_size_and_second_are_kept_apart_by_etags(self, folder: Path, bucket: Any) -> None:
         plan = make_plan("s3://fine", target="y")
         body = bytearray((folder / "k=1/a.parquet").read_bytes())
         bucket.put_object(Bucket="fine", Key="k=1/a.parquet", Body=bytes(body))

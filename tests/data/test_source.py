@@ -127,9 +127,9 @@ def test_a_file_url_names_all_of_its_path(write: Write, tmp_path: Path) -> None:
     for name in ("d/one.parquet", "d#1/two.parquet", "d #1 ü/three.parquet"):
         write({"a": [1]}, name)
     url = tmp_path.as_uri()
-    told = {"d": "one", "d#1": "two", "d%231": "two", "d%20%231%20%C3%BC": "three"}
-    told |= {"d/on?.parquet": "one", "?#1": "two"}
-    for name, file in told.items():
+    reported = {"d": "one", "d#1": "two", "d%231": "two", "d%20%231%20%C3%BC": "three"}
+    reported |= {"d/on?.parquet": "one", "?#1": "two"}
+    for name, file in reported.items():
         found = list_source(f"{url}/{name}")[0]
         assert [Path(one.uri).stem for one in found] == [file], name
     local = url.replace("file://", "file://localhost")
@@ -206,13 +206,13 @@ def test_circle_of_two_links_is_refused(linked: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "told"),
+    ("target", "reported"),
     [(ANNEX, "`git annex get`"), ("../.dvc/cache/0a", "`dvc pull`"), ("/gone", "bring the target")],
 )
-def test_what_fetches_the_target_is_told(linked: Path, target: str, told: str) -> None:
+def test_what_fetches_the_target_is_reported(linked: Path, target: str, reported: str) -> None:
     (linked / "c.parquet").symlink_to(target)
     for source in (linked, linked / "c.parquet"):
-        with pytest.raises(DataError, match=told):
+        with pytest.raises(DataError, match=reported):
             list_source(source)
 
 

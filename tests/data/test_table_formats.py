@@ -92,9 +92,9 @@ def test_every_way_to_read_data_refuses_a_table(delta: Path) -> None:
 def test_command_of_the_message_lists_the_live_files(delta: Path) -> None:
     with pytest.raises(DataError) as caught:
         list_source(delta)
-    told = run(command_of(caught.value))
-    assert told.returncode == 0, told.stderr
-    live = json.loads(told.stdout)
+    reported = run(command_of(caught.value))
+    assert reported.returncode == 0, reported.stderr
+    live = json.loads(reported.stdout)
     assert rows_of(live) == LIVE
     assert len(live) < len(list(delta.glob("*/*.parquet")))
     cities = {dict(file.partition)["city"] for file in list_source(live)[0]}
@@ -152,10 +152,10 @@ def test_command_refuses_a_table_with_deletion_vectors(write: Write) -> None:
     log.write_text("\n".join(map(json.dumps, lines)))
     with pytest.raises(DataError) as caught:
         list_source(file.parent)
-    told = run(command_of(caught.value))
-    assert told.returncode != 0
-    assert told.stdout == ""
-    assert "rows of live files are deleted" in told.stderr
+    reported = run(command_of(caught.value))
+    assert reported.returncode != 0
+    assert reported.stdout == ""
+    assert "rows of live files are deleted" in reported.stderr
 
 
 FORMATS = {
@@ -291,9 +291,9 @@ class TestObjectStore:
     def test_command_of_the_message_lists_the_live_files(self, table: str) -> None:
         with pytest.raises(DataError) as caught:
             list_source(table)
-        told = run(command_of(caught.value))
-        assert told.returncode == 0, told.stderr
-        assert rows_of(json.loads(told.stdout)) == LIVE
+        reported = run(command_of(caught.value))
+        assert reported.returncode == 0, reported.stderr
+        assert rows_of(json.loads(reported.stdout)) == LIVE
 
     def test_keys_of_objects_are_found_as_they_are(self, table: str) -> None:
         keys = sorted(entry["Key"] for entry in objects() if "New%20York" in entry["Key"])

@@ -81,27 +81,27 @@ def test_encrypted_columns_are_refused_by_name_and_others_are_read(
     tmp_path: Path, hidden: list[str], others: list[str]
 ) -> None:
     path = write_encrypted(tmp_path / "a.parquet", table(), hidden, plain_footer=True)
-    told = run(PLANS, path, json.dumps({"all": [], "some": [*hidden, "inside"]}))
-    assert str(told["all"]).startswith(f"{path}: the column")
-    assert all(repr(name) in str(told["all"]) for name in hidden)
+    reported = run(PLANS, path, json.dumps({"all": [], "some": [*hidden, "inside"]}))
+    assert str(reported["all"]).startswith(f"{path}: the column")
+    assert all(repr(name) in str(reported["all"]) for name in hidden)
     for word in ("encrypted", "`exclude`"):
-        assert word in str(told["all"])
-    assert AGAIN not in str(told["all"])
-    names, rows = told["some"]  # type: ignore[misc]  # JSON
+        assert word in str(reported["all"])
+    assert AGAIN not in str(reported["all"])
+    names, rows = reported["some"]  # type: ignore[misc]  # JSON
     assert (sorted(names), rows) == (others, N)
 
 
 def test_an_encrypted_target_is_refused(tmp_path: Path) -> None:
     path = write_encrypted(tmp_path / "a.parquet", table(), ["y"], plain_footer=True)
-    told = run(PLANS, path, json.dumps({"all": []}))
-    assert "the column 'y' is encrypted" in str(told["all"])
+    reported = run(PLANS, path, json.dumps({"all": []}))
+    assert "the column 'y' is encrypted" in str(reported["all"])
 
 
 def test_a_field_of_a_column_may_be_encrypted(tmp_path: Path) -> None:
     path = write_encrypted(tmp_path / "a.parquet", table(), ["inside.b"], plain_footer=True)
-    told = run(PLANS, path, json.dumps({"all": [], "some": ["inside"]}))
-    assert told["all"] == told["some"]
-    assert told["some"][1] == N  # type: ignore[index]  # JSON
+    reported = run(PLANS, path, json.dumps({"all": [], "some": ["inside"]}))
+    assert reported["all"] == reported["some"]
+    assert reported["some"][1] == N  # type: ignore[index]  # JSON
 
 
 def test_every_way_to_read_data_knows_encrypted_columns(tmp_path: Path) -> None:
@@ -110,14 +110,14 @@ def test_every_way_to_read_data_knows_encrypted_columns(tmp_path: Path) -> None:
     whole = make_plan(plain, target="y", exclude=["inside"])
     some = make_plan(plain, target="y", exclude=["inside", "secret"])
     path = write_encrypted(tmp_path / "a.parquet", table(), ["secret"], plain_footer=True)
-    told = r"a\.parquet: the column 'secret' is encrypted"
-    with pytest.raises(DataError, match=told):
+    reported = r"a\.parquet: the column 'secret' is encrypted"
+    with pytest.raises(DataError, match=reported):
         make_scoring_plan(path, whole.schema)
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=reported):
         make_scoring_plan(path, some.schema, ["secret"])
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=reported):
         extend_plan(whole, [plain, path])
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=reported):
         make_plan([plain, path], target="y")
     assert extend_plan(some, [plain, path]).n_rows == 2 * N
     plan = make_scoring_plan(path, some.schema, ["x"])
@@ -191,10 +191,10 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str, bool]] = {
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_a_file_is_is_said(tmp_path: Path, name: str) -> None:
-    make, told, is_damage = BROKEN[name]
+    make, reported, is_damage = BROKEN[name]
     path = tmp_path / "a.parquet"
     make(path)
-    with pytest.raises(DataError, match=re.escape(told)) as caught:
+    with pytest.raises(DataError, match=re.escape(reported)) as caught:
         make_plan(path)
     assert str(path) in str(caught.value)
     assert ("write it again" in str(caught.value)) is is_damage
@@ -238,12 +238,12 @@ def test_files_that_this_user_may_not_read_are_named(what: str) -> None:
         pq.write_table(table().select(["x"]), path)
         for one in (folder, folder / "data", path):
             os.chmod(one, 0o755)
-        told = run(FORBIDDEN, path, path if what == "file" else folder / "data")
+        reported = run(FORBIDDEN, path, path if what == "file" else folder / "data")
         os.chmod(folder / "data", 0o755)
-    assert "ermission denied" in str(told["plan"])
-    assert "ermission denied" in str(told["read"])
-    assert str(path) in str(told["plan"])
-    for message in told.values():
+    assert "ermission denied" in str(reported["plan"])
+    assert "ermission denied" in str(reported["read"])
+    assert str(path) in str(reported["plan"])
+    for message in reported.values():
         assert AGAIN not in str(message)
 
 

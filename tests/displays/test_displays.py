@@ -66,9 +66,9 @@ def test_cells_part_the_frame_and_each_is_answered_by_one_leaf(rows, axes, fores
     assert len(shown.cells) > 10
     inside = np.random.default_rng(1).uniform(0.01, 0.99, (20, len(left), 2))
     points = np.stack([left, bottom], -1) + inside * np.stack([right - left, top - bottom], -1)
-    told = forest.predict_proba(points.reshape(-1, 2).astype(np.float32))[:, 1]
+    reported = forest.predict_proba(points.reshape(-1, 2).astype(np.float32))[:, 1]
     if forest.domain == "range":  # on the cube a leaf may hold cells that no row opened yet
-        assert (np.ptp(told.reshape(20, -1), axis=0) == 0.0).all()
+        assert (np.ptp(reported.reshape(20, -1), axis=0) == 0.0).all()
     assert shown.ax_ is axes
     assert (shown.xx0.shape, shown.response.shape) == ((30, 30), (30, 30))
     np.testing.assert_array_equal(shown.surface_.get_array().ravel(), shown.response.ravel())
@@ -90,9 +90,9 @@ def test_importances_are_sorted_named_and_summed_up(rows, axes) -> None:
     widths = [bar.get_width() for bar in shown.bars_]
     ranked = np.sort(forest.feature_importances_)[::-1]
     np.testing.assert_allclose(widths, [*ranked[:2], ranked[2:].sum()])
-    told = [label.get_text() for label in axes.get_yticklabels()]
+    reported = [label.get_text() for label in axes.get_yticklabels()]
     best = frame.columns[np.argsort(-forest.feature_importances_, kind="stable")[:2]]
-    assert told == [*best, "2 others"]
+    assert reported == [*best, "2 others"]
     assert shown.bars_[0].get_facecolor() == (1.0, 0.0, 0.0, 1.0)
 
 
@@ -154,14 +154,14 @@ def test_lifetimes_of_a_kernel_are_drawn(rows, axes, by, of, name) -> None:
 def test_stream_predictions_are_made_before_their_rows_are_learned(rows) -> None:
     X, y = rows
     forest = AMFClassifier(n_estimators=2, random_state=0)
-    told = stream_predictions(forest, X, y)
+    reported = stream_predictions(forest, X, y)
     assert not hasattr(forest, "classes_")
-    assert (told[0] == 0.5).all()
+    assert (reported[0] == 0.5).all()
     for row in (1, 33, len(y) - 1):
         by_hand = AMFClassifier(n_estimators=2, random_state=0)
         by_hand.partial_fit(X[:row], y[:row], classes=[False, True])
-        np.testing.assert_array_equal(told[row], by_hand.predict_proba(X[row : row + 1])[0])
-    shown = CalibrationDisplay.from_predictions(y, told[:, 1], n_bins=5)
+        np.testing.assert_array_equal(reported[row], by_hand.predict_proba(X[row : row + 1])[0])
+    shown = CalibrationDisplay.from_predictions(y, reported[:, 1], n_bins=5)
     assert len(shown.prob_true) > 2
     pyplot.close(shown.figure_)
 
@@ -170,8 +170,8 @@ def test_a_learning_curve_is_the_mean_loss_so_far(rows, axes) -> None:
     X, y = rows
     forest = AMFClassifier(n_estimators=2, random_state=0)
     shown = LearningCurveDisplay.from_estimator(forest, X, y, metric="accuracy", ax=axes)
-    told = stream_predictions(forest, X, y)
-    hits = told.argmax(axis=1) == y
+    reported = stream_predictions(forest, X, y)
+    hits = reported.argmax(axis=1) == y
     seen, values = shown.lines_[0].get_data()
     np.testing.assert_allclose(values, [hits[: int(n)].mean() for n in seen])
     assert seen[-1] == len(y)
@@ -226,13 +226,13 @@ def test_a_forest_with_a_delay_is_asked_for_a_block_before_it_knows_a_label_of_i
 ) -> None:
     X, y = rows
     forest = AMFClassifier(n_estimators=2, drift="follow", delay=64, random_state=0)
-    told = stream_predictions(forest, X, y)
-    assert (told[:64] == 0.5).all()
+    reported = stream_predictions(forest, X, y)
+    assert (reported[:64] == 0.5).all()
     for block in (1, 5):
         by_hand = AMFClassifier(n_estimators=2, drift="follow", delay=64, random_state=0)
         by_hand.partial_fit(X[: 64 * block], y[: 64 * block], classes=[0, 1])
         part = slice(64 * block, 64 * block + 64)
-        np.testing.assert_array_equal(told[part], by_hand.predict_proba(X[part]))
+        np.testing.assert_array_equal(reported[part], by_hand.predict_proba(X[part]))
     shown = LearningCurveDisplay.from_estimator(forest, X, y, ax=axes)
     assert shown.delays == {"AMFClassifier": 64}
     assert axes.get_ylabel() == "log loss of the rows so far, delay up to 64 rows"
@@ -247,10 +247,10 @@ def test_a_curve_by_window_has_baselines_and_one_that_fades_forgets(rows, axes) 
     shown = LearningCurveDisplay.from_estimator(
         forest, X, y, metric="accuracy", span="window", baselines=True, ax=axes
     )
-    told = stream_predictions(forest, X, y).argmax(axis=1) == y
+    reported = stream_predictions(forest, X, y).argmax(axis=1) == y
     seen, values = shown.lines_[0].get_data()
     bounds = [0, *seen.astype(int).tolist()]
-    wanted = [told[a:b].mean() for a, b in itertools.pairwise(bounds)]
+    wanted = [reported[a:b].mean() for a, b in itertools.pairwise(bounds)]
     np.testing.assert_allclose(values, wanted)
     assert list(shown.curves) == ["AMFClassifier", "class frequencies", "last label"]
     assert shown.bands_ == []
@@ -265,7 +265,7 @@ def test_a_curve_by_window_has_baselines_and_one_that_fades_forgets(rows, axes) 
         LearningCurveDisplay.from_estimator(forest, X[:20], y[:20], span="window")
 
 
-def test_delays_that_differ_are_told_apart() -> None:
+def test_delays_that_differ_are_kept_apart() -> None:
     curve = np.array([1.0, 2.0, 3.0]), np.array([0.5, 0.4, 0.3])
     shown = LearningCurveDisplay({"a": [curve], "b": [curve]}, "log_loss", delays={"a": 1, "b": 9})
     shown.plot()

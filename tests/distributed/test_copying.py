@@ -19,8 +19,8 @@ def test_a_grown_run_is_copied_whole(fit: Fit, client, adult, tmp_path) -> None:
     run = fit(estimator=forest(n_estimators=2), data=adult / "part-0.parquet")
     grow(run.run_url, 3, client=client)
     copy = copy_model(run.run_url, tmp_path / "copy")
-    told = [load_model(url)[2].state for url in (run.run_url, copy.url)]
-    assert told[0] == told[1]
+    reported = [load_model(url)[2].state for url in (run.run_url, copy.url)]
+    assert reported[0] == reported[1]
     assert len(load(copy.url).forest_.trees) == 3
     names = copy.store.list()
     assert len([name for name in names if name.startswith("manifests/")]) == 1
@@ -96,8 +96,8 @@ def test_a_copy_that_was_stopped_anywhere_is_no_model_and_can_be_made_again(
         with pytest.raises(CheckpointError):
             load_model(folder)
         copy_model(run.run_url, folder)
-        told = [load_model(url)[2].state for url in (run.run_url, folder)]
-        assert told[0] == told[1]
+        reported = [load_model(url)[2].state for url in (run.run_url, folder)]
+        assert reported[0] == reported[1]
         assert len(load(folder).forest_.trees) == 3
 
 

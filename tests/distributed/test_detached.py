@@ -141,7 +141,7 @@ def test_a_job_that_waits_for_a_worker_can_be_stopped_before_it_begins(
     assert not Run.open(tmp_path / "run").manifests()
 
 
-def test_any_failure_of_a_job_is_told(rows: Path, tmp_path: Path) -> None:
+def test_any_failure_of_a_job_is_reported(rows: Path, tmp_path: Path) -> None:
     out = tmp_path / "scores"
     out.mkdir()
     (out / "_score.json").write_bytes(document.seal({"model": "another"}))
@@ -156,7 +156,7 @@ def test_any_failure_of_a_job_is_told(rows: Path, tmp_path: Path) -> None:
     assert "holds other scores" in job.error
 
 
-def test_mistakes_are_told_before_it_is_handed_over(
+def test_mistakes_are_reported_before_it_is_handed_over(
     pair: Client, rows: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(DataError, match="nothing there"):
@@ -184,7 +184,7 @@ def test_mistakes_are_told_before_it_is_handed_over(
             submit(forest(), rows, target="income", run=tmp_path, client=pair, score=asked)
 
 
-def test_a_failure_is_told_in_the_run_folder(pair: Client, rows: Path, tmp_path: Path) -> None:
+def test_a_failure_is_reported_in_the_run_folder(pair: Client, rows: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.parquet"
     copy.write_bytes(rows.read_bytes())
     data = bytearray(rows.read_bytes())

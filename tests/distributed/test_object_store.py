@@ -43,8 +43,8 @@ def test_a_job_whose_files_are_all_in_a_bucket(
     again = train(forest(), f"{bucket}/data", run=f"{bucket}/run", **options)
     assert again.metrics == run.metrics == undisturbed.metrics
     assert load(run.run_url).n_estimators == 6
-    told = score(run.run_url, f"{bucket}/data", f"{bucket}/scores", client=client)
-    assert told["rows"] == ROWS
+    reported = score(run.run_url, f"{bucket}/data", f"{bucket}/scores", client=client)
+    assert reported["rows"] == ROWS
     assert score(run.run_url, f"{bucket}/data", f"{bucket}/scores", client=client)["written"] == 0
     limit = limit_of(open_model(run.run_url), 2)
     sharded = score(

@@ -114,14 +114,14 @@ def test_a_job_says_no_secret(
     for file in adult.iterdir():
         store.put(f"data/{file.name}", file.read_bytes())
 
-    def listen(told: Progress) -> None:
-        overheard.add("progress", repr(told))
+    def listen(reported: Progress) -> None:
+        overheard.add("progress", repr(reported))
 
     options: dict[str, Any] = {"target": "income", "client": client, "progress": listen}
     run = train(forest(), f"{folder}/data", run=f"{folder}/run", **options)
-    told = score(run.run_url, f"{folder}/data", f"{folder}/scores", client=client)
+    reported = score(run.run_url, f"{folder}/data", f"{folder}/scores", client=client)
     opened, estimator = Run.open(run.run_url), load(run.run_url)
-    for thing in (run, told, opened, estimator, store, store.address, opened.run_json):
+    for thing in (run, reported, opened, estimator, store, store.address, opened.run_json):
         overheard.add("repr", repr(thing))
         overheard.add("pickle", cloudpickle.dumps(thing))
     for name in store.list():

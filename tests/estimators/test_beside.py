@@ -261,7 +261,7 @@ def check_beside_a_learner(case: str, asks: dict[str, Answer]) -> None:
         beside = clone(alone)
         found = read_beside(beside, work, asks)
         strange = {name: found[name] - allowed[name] for name in asks}
-        assert not {name: told for name, told in strange.items() if told}
+        assert not {name: reported for name, reported in strange.items() if reported}
         assert whole(beside) == whole(alone)
 
 
@@ -298,7 +298,7 @@ def test_a_fit_is_seen_when_it_has_ended_and_at_once(case: str) -> None:
 
     found = read_beside(one, work, asks)
     strange = {name: found[name] - allowed[name] for name in asks}
-    assert not {name: told for name, told in strange.items() if told}
+    assert not {name: reported for name, reported in strange.items() if reported}
 
 
 @pytest.mark.parametrize(
@@ -318,11 +318,11 @@ def test_a_fit_that_ends_amid_an_answer_changes_no_part_of_it(
 
     def ask_and_fit(self: Any, *given: Any) -> np.ndarray:
         nonlocal is_first
-        told: np.ndarray = ask(self, *given)
+        reported: np.ndarray = ask(self, *given)
         if is_first:
             is_first = False
             begun(lambda: forest.fit(X, OTHERS)).join(60)
-        return told
+        return reported
 
     monkeypatch.setattr(type(forest), inner, ask_and_fit)
     assert (forest.predict(NEW) == other.predict(NEW)).all()
@@ -396,7 +396,7 @@ def test_who_reads_for_long_keeps_no_reader_waiting() -> None:
         assert learner.is_alive()
     learner.join()
     assert len(answers) == 20
-    assert all((told == before).all() for told in answers)
+    assert all((reported == before).all() for reported in answers)
     assert (forest.predict(NEW) != before).any()
 
 
@@ -496,7 +496,7 @@ def test_a_signal_handler_reads_amid_learning(
     handle_once(monkeypatch, where, handle)
     in_time(lambda: forest.partial_fit(X[:n], TARGETS[:n]))
     assert len(answers) == 2
-    assert all((told == before).all() for told in answers)
+    assert all((reported == before).all() for reported in answers)
     assert whole(forest) == whole(expected)
 
 
@@ -872,8 +872,10 @@ def test_no_kernel_leaves_its_arrays_beside_a_learner() -> None:
 def with_bounds() -> None:
     """Ask an estimator whose kernels other tests of bounds compile too."""
     case = "amf-classifier, rows alone"
-    told = "predict_proba", "predict_proba of a row", "weighted_depth", "nodes", "pickle"
-    check_beside_a_learner(case, {name: ask for name, ask in asks_of(case).items() if name in told})
+    reported = "predict_proba", "predict_proba of a row", "weighted_depth", "nodes", "pickle"
+    check_beside_a_learner(
+        case, {name: ask for name, ask in asks_of(case).items() if name in reported}
+    )
 
 
 def run_here(function: str, flags: dict[str, str]) -> None:

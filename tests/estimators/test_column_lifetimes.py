@@ -99,9 +99,9 @@ def test_they_are_kept_and_compared(tmp_path) -> None:
         folder = tmp_path / type(lifetimes).__name__
         begun.save(folder)
         again = [begun, dmondrian.load(folder), pickle.loads(pickle.dumps(begun))]
-        told = [each.partial_fit(X[100:], y[100:]).predict_proba(X) for each in again]
-        assert np.array_equal(told[0], told[1])
-        assert np.array_equal(told[0], told[2])
+        reported = [each.partial_fit(X[100:], y[100:]).predict_proba(X) for each in again]
+        assert np.array_equal(reported[0], reported[1])
+        assert np.array_equal(reported[0], reported[2])
     given = np.array(LIFETIMES)
     changed = MondrianForestClassifier(2, lifetime=given, random_state=0).fit(X, y)
     given[1] = 2.0
@@ -110,7 +110,7 @@ def test_they_are_kept_and_compared(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "options", "told"),
+    ("kind", "options", "reported"),
     [
         (MondrianForestClassifier, {"lifetime": [1.0, 2.0]}, r"lifetime has shape \(2,\)"),
         (MondrianForestClassifier, {"lifetime": [1.0, 2.0, 0.0]}, r"lifetime\[2\] is"),
@@ -123,8 +123,8 @@ def test_they_are_kept_and_compared(tmp_path) -> None:
         (GeneralizedMondrianForestRegressor, {"feature_scales": "learned"}, "give one of the two"),
     ],
 )
-def test_what_is_refused(kind: type, options: dict[str, Any], told: str) -> None:
-    with pytest.raises(ParameterError, match=told):
+def test_what_is_refused(kind: type, options: dict[str, Any], reported: str) -> None:
+    with pytest.raises(ParameterError, match=reported):
         kind(**{"lifetime": LIFETIMES, **options}).fit(*rows(30))
 
 

@@ -108,17 +108,17 @@ def test_expectiles_and_held_out_lifetimes() -> None:
     loss = ConvexLoss(expectile, expectile_slope)
     own = forest(loss, lifetime="validation", max_rows_per_leaf=512).fit(rows(), labels())
     assert own.lifetime_ == own.lifetime_path_.chosen[0] > 0.0
-    told = own.nodes(0)
-    root = told["root"]
+    reported = own.nodes(0)
+    root = reported["root"]
     mine = labels()[np.arange(1, 301) % 10 != 0]
-    assert told["n_rows"][root] == len(mine) == 270
-    z = told["forecast"][root, 0]
+    assert reported["n_rows"][root] == len(mine) == 270
+    z = reported["forecast"][root, 0]
     assert (np.where(mine > z, 0.9, 0.1) * (mine - z)).sum() == pytest.approx(0.0, abs=1e-9)
     again = pickle.loads(pickle.dumps(own))
     assert np.array_equal(again.predict(rows()), own.predict(rows()))
 
 
-def test_a_loss_that_is_not_convex_is_told() -> None:
+def test_a_loss_that_is_not_convex_is_reported() -> None:
     with pytest.warns(UserWarning, match="curved downwards at z = "):
         forest(ConvexLoss(waves, waves_slope)).fit(rows(), labels())
     with warnings.catch_warnings():
@@ -145,23 +145,25 @@ def test_what_a_loss_of_your_own_cannot_do(tmp_path) -> None:
         forest(own)._check_run()
 
 
-def brute_force(told: dict[str, Any], X: np.ndarray, y: np.ndarray, least: Any) -> Any:
+def brute_force(reported: dict[str, Any], X: np.ndarray, y: np.ndarray, least: Any) -> Any:
     """Return all split times of a tree, and the mean loss of its pruning at each, cell by cell.
 
     ``least`` returns the least total loss of a constant over labels.
     """
 
     def total(v: int, rows: np.ndarray, lifetime: float) -> float:
-        if told["left"][v] < 0 or told["time"][v] > lifetime:
+        if reported["left"][v] < 0 or reported["time"][v] > lifetime:
             return float(least(y[rows])) if len(rows) else 0.0
-        goes_left = X[rows, told["feature"][v]] <= told["threshold"][v]
-        return total(told["left"][v], rows[goes_left], lifetime) + total(
-            told["right"][v], rows[~goes_left], lifetime
+        goes_left = X[rows, reported["feature"][v]] <= reported["threshold"][v]
+        return total(reported["left"][v], rows[goes_left], lifetime) + total(
+            reported["right"][v], rows[~goes_left], lifetime
         )
 
-    times = np.sort(told["time"][np.isfinite(told["time"])])
+    times = np.sort(reported["time"][np.isfinite(reported["time"])])
     times = np.concatenate([[0.0], times])
-    return times, np.array([total(told["root"], np.arange(len(y)), at) for at in times]) / len(y)
+    return times, np.array([total(reported["root"], np.arange(len(y)), at) for at in times]) / len(
+        y
+    )
 
 
 def least_expectile(y: np.ndarray) -> float:
@@ -194,8 +196,8 @@ def test_penalized_lifetimes_are_those_of_brute_force(name: str, domain: str, pe
     path = own.lifetime_path_
     z = np.zeros(60)
     for t, chosen in enumerate(own.lifetimes_):
-        told = own.nodes(t)
-        times, risks = brute_force(told, X, y, least)
+        reported = own.nodes(t)
+        times, risks = brute_force(reported, X, y, least)
         if penalty is not None:
             (at,) = np.flatnonzero(times == chosen)
             objective = risks + penalty * times
@@ -204,11 +206,11 @@ def test_penalized_lifetimes_are_those_of_brute_force(name: str, domain: str, pe
         mine = risks[np.searchsorted(times, path.lifetimes, side="right") - 1] - shift
         np.testing.assert_allclose(path.risks[t], mine, rtol=0.0, atol=1e-9)
         for i, x in enumerate(X):
-            v = told["root"]
-            while told["left"][v] >= 0 and told["time"][v] <= chosen:
-                goes_left = x[told["feature"][v]] <= told["threshold"][v]
-                v = told["left"][v] if goes_left else told["right"][v]
-            z[i] += told["forecast"][v, 0] / 3.0
+            v = reported["root"]
+            while reported["left"][v] >= 0 and reported["time"][v] <= chosen:
+                goes_left = x[reported["feature"][v]] <= reported["threshold"][v]
+                v = reported["left"][v] if goes_left else reported["right"][v]
+            z[i] += reported["forecast"][v, 0] / 3.0
     np.testing.assert_allclose(own.predict(X), z, rtol=1e-12, atol=1e-12)
     assert path.chosen.tolist() == own.lifetimes_.tolist()
 
@@ -264,7 +266,7 @@ def one_sided_slope(z: float, y: float) -> float:
     return 1.0 - y / z if z != 0.0 else math.nan
 
 
-def test_a_derivative_that_falls_is_told() -> None:
+def test_a_derivative_that_falls_is_reported() -> None:
     X, y = np.zeros((3, 1), np.float32), [1.0, 2.0, 3.0]
     with pytest.warns(UserWarning, match="the derivative falls before z = "):
         own = forest(ConvexLoss(one_sided, one_sided_slope)).fit(X, y)
@@ -276,15 +278,15 @@ def log(mean: float) -> float:
     return math.log(mean)
 
 
-def test_cells_without_a_best_constant_are_told() -> None:
+def test_cells_without_a_best_constant_are_reported() -> None:
     X, y = np.zeros((3, 1), np.float32), [0.0, 0.0, 0.0]
     with pytest.raises(ParameterError, match="no z is best: give a bound"):
         forest(ConvexLoss(poisson, poisson_slope)).fit(X, y).predict(X)
     with pytest.raises(ParameterError, match=r"solution\(0\) is -inf, expected a finite"):
         forest(ConvexLoss(poisson, solution=log)).fit(X, y).predict(X)
     for loss in (ConvexLoss(poisson, poisson_slope), ConvexLoss(poisson, solution=log)):
-        told = forest(loss, bound=2.0).fit(X, y).predict(X)
-        assert told == pytest.approx(np.full(3, -2.0), rel=1e-14)
+        reported = forest(loss, bound=2.0).fit(X, y).predict(X)
+        assert reported == pytest.approx(np.full(3, -2.0), rel=1e-14)
 
 
 def test_held_out_rows_choose_by_finite_losses_only() -> None:
@@ -310,7 +312,7 @@ def square(z: float, y: float) -> float:
 
 
 @pytest.mark.parametrize("shift", [0.0, 1e6])
-def test_a_derivative_of_another_price_is_told(shift: float) -> None:
+def test_a_derivative_of_another_price_is_reported(shift: float) -> None:
     y = shift + labels()
     with pytest.warns(UserWarning, match="the derivative is not that of the price: at y = "):
         forest(ConvexLoss(expectile, half_expectile_slope)).fit(rows(), y)
@@ -340,7 +342,7 @@ def never(z: float, y: float) -> float:
     return math.nan
 
 
-def test_functions_that_are_no_losses_are_told() -> None:
+def test_functions_that_are_no_losses_are_reported() -> None:
     X, y = rows(), labels()
     compiled = "cannot be compiled" if not config.DISABLE_JIT else "failed for some floats"
     with pytest.raises(ParameterError, match=f"your function lists {compiled}"):
@@ -362,10 +364,10 @@ def test_what_is_set_after_learning_changes_no_prediction() -> None:
         (own, ConvexLoss(square, solution=float)),
     ):
         fitted = forest(before).fit(X, y)
-        told, nodes = fitted.predict(X), fitted.nodes(0)
+        reported, nodes = fitted.predict(X), fitted.nodes(0)
         fitted.set_params(loss=after, bound=0.1, empty_cell="prior")
-        assert np.array_equal(fitted.predict(X), told)
+        assert np.array_equal(fitted.predict(X), reported)
         assert np.array_equal(fitted.nodes(0)["forecast"], nodes["forecast"])
         with pytest.raises(ParameterError, match="parameters changed"):
             fitted.partial_fit(X, y)
-        assert not np.array_equal(fitted.fit(X, y).predict(X), told)
+        assert not np.array_equal(fitted.fit(X, y).predict(X), reported)

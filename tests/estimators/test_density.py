@@ -66,10 +66,10 @@ def test_one_tree_is_the_formula_over_all_of_its_cells(d, lifetime, bound) -> No
     beta = np.log1p(60) if bound is None else bound
     shorter = MondrianDensity(1, lifetime=lifetime, bound=bound, random_state=5).fit(X)
     for fitted in (shorter, density):  # realised to its lifetime, and further
-        told = fitted._at(lifetime)
+        reported = fitted._at(lifetime)
         expected = by_hand(full_partition(fitted, X, 0, lifetime), 60, beta, query)
-        np.testing.assert_allclose(told.log_density(query), expected, rtol=1e-9, atol=1e-9)
-        assert told.error == 0.0
+        np.testing.assert_allclose(reported.log_density(query), expected, rtol=1e-9, atol=1e-9)
+        assert reported.error == 0.0
     assert shorter.normalization_error_ == 0.0
     assert (shorter.score_samples(query) == shorter._at(lifetime).log_density(query)).all()
 
@@ -97,12 +97,12 @@ def test_a_forest_has_integral_one_within_its_error(d: int) -> None:
 
 def test_the_error_is_that_of_the_draws() -> None:
     X = rows(300)
-    told = [
+    reported = [
         MondrianDensity(4, lifetime=8.0, n_draws=500, random_state=1).fit(X)._at(8.0)
     ]  # fmt: skip
     exact = MondrianDensity(4, lifetime=8.0, n_draws=200_000, random_state=1).fit(X)._at(8.0)
-    assert exact.error < 0.06 * told[0].error
-    assert abs(told[0].log_normalizer - exact.log_normalizer) < 4.0 * told[0].error
+    assert exact.error < 0.06 * reported[0].error
+    assert abs(reported[0].log_normalizer - exact.log_normalizer) < 4.0 * reported[0].error
     rng = np.random.default_rng(0)
     repeated = [
         np.exp(
@@ -110,7 +110,7 @@ def test_the_error_is_that_of_the_draws() -> None:
         ).mean()
         for _ in range(200)
     ]
-    assert np.std(repeated) / np.mean(repeated) == pytest.approx(told[0].error, rel=0.25)
+    assert np.std(repeated) / np.mean(repeated) == pytest.approx(reported[0].error, rel=0.25)
 
 
 def test_draws_follow_the_density() -> None:
@@ -168,15 +168,17 @@ def altered(tmp_path: Path, density: MondrianDensity, change: Callable[[dict], o
 def test_a_density_without_a_lifetime_is_refused(tmp_path) -> None:
     fixed = MondrianDensity(2, lifetime=4.0, random_state=0).fit(rows())
     with pytest.raises(CorruptError, match=r"of a density have no lifetime.*restore"):
-        dmondrian.load(altered(tmp_path, fixed, lambda told: told.pop("lifetime")))
+        dmondrian.load(altered(tmp_path, fixed, lambda reported: reported.pop("lifetime")))
     chosen = MondrianDensity(2, lifetime="validation", n_draws=100, random_state=0).fit(rows())
     no_choice = {"lifetime": None}
     with pytest.raises(CorruptError, match="of a density have no lifetime"):
-        dmondrian.load(altered(tmp_path / "c", chosen, lambda told: told["cost"].update(no_choice)))
+        dmondrian.load(
+            altered(tmp_path / "c", chosen, lambda reported: reported["cost"].update(no_choice))
+        )
     until = MondrianDensity(2, lifetime=None, max_lifetime=4.0, random_state=0).fit(rows())
     until.save(tmp_path / "until")
-    told = dmondrian.load(tmp_path / "until").score_samples(rows(5))
-    assert np.array_equal(told, until.score_samples(rows(5)))
+    reported = dmondrian.load(tmp_path / "until").score_samples(rows(5))
+    assert np.array_equal(reported, until.score_samples(rows(5)))
 
 
 def test_held_out_rows_choose_the_lifetime(tmp_path) -> None:
@@ -188,8 +190,8 @@ def test_held_out_rows_choose_the_lifetime(tmp_path) -> None:
     density.save(tmp_path / "m")
     loaded = dmondrian.load(tmp_path / "m")
     assert loaded.lifetime_ == density.lifetime_
-    for told, stored in zip(loaded.lifetime_path_, path, strict=True):
-        assert np.array_equal(told, stored)
+    for reported, stored in zip(loaded.lifetime_path_, path, strict=True):
+        assert np.array_equal(reported, stored)
     with pytest.raises(AttributeError, match="no lifetime was chosen from rows"):
         _ = MondrianDensity(2, random_state=0).fit(X).lifetime_path_
     for lifetime in (path.lifetimes[0], path.lifetimes[-1]):
@@ -237,14 +239,14 @@ def test_rows_without_weight_choose_no_lifetime() -> None:
     assert not hasattr(density, "lifetime_path_")
 
 
-def test_a_density_that_is_close_to_uniform_is_told() -> None:
+def test_a_density_that_is_close_to_uniform_is_reported() -> None:
     X = np.clip(np.random.default_rng(0).normal(0.5, 0.05, (300, 20)), 0.0, 1.0)
     cut = MondrianDensity(2, lifetime=8.0, n_draws=200, random_state=0).fit(X)
     with pytest.warns(UserWarning, match=r"cells without rows have .*% of the probability"):
-        told = cut.score_samples(X)
+        reported = cut.score_samples(X)
     assert cut.empty_mass_ > 0.5
     cut.set_params(bound=200.0)
-    assert (cut.score_samples(X) > told + 5.0).all()
+    assert (cut.score_samples(X) > reported + 5.0).all()
     assert cut.empty_mass_ < 0.01
     tree = cut._now.trees[0]
     assert tree.mass[-1] == pytest.approx(1.0 - tree.mass[:-1].sum(), abs=1e-12)
@@ -262,24 +264,24 @@ def test_each_tree_chooses_its_lifetime_and_is_stored(cell_value: str, tmp_path)
     assert len(np.unique(path.chosen)) > 1
     assert density.lifetime_ == np.median(path.chosen)
     assert (path.objective.argmin(axis=1) == np.searchsorted(path.lifetimes, path.chosen)).all()
-    told = density.score_samples(query)
+    reported = density.score_samples(query)
     # The geometric mean of trees, each of its own lifetime.
     by_tree = [density._at(at)._by_tree(query)[t] for t, at in enumerate(path.chosen)]
     mean = np.mean(by_tree, axis=0) - density._now.log_normalizer
-    np.testing.assert_allclose(told, mean, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(reported, mean, rtol=1e-12, atol=1e-12)
     parts = MondrianDensity(4, **options)
     for start in range(0, 400, 90):
         parts.partial_fit(X[start : start + 90])
         assert len(parts.lifetimes_) == 4  # between rows, and forgotten
-    assert np.array_equal(parts.score_samples(query), told)
+    assert np.array_equal(parts.score_samples(query), reported)
     parts.save(tmp_path / "m")
     loaded = dmondrian.load(tmp_path / "m")
     assert loaded.get_params() == density.get_params()
-    assert np.array_equal(loaded.score_samples(query), told)
+    assert np.array_equal(loaded.score_samples(query), reported)
     merged = MondrianDensity(4, **options).fit(X[:100])
     merged = merged.merge(MondrianDensity(4, **options).fit(X[100:]))
     np.testing.assert_allclose(merged.lifetimes_, density.lifetimes_, rtol=1e-12)
-    np.testing.assert_allclose(merged.score_samples(query), told, atol=0.01)
+    np.testing.assert_allclose(merged.score_samples(query), reported, atol=0.01)
     held = density.choose_lifetime(query)
     assert (held.lifetimes_ == held.lifetime_).all()
     dear = MondrianDensity(2, penalty=1e6, **options).fit(X)

@@ -120,7 +120,7 @@ def test_targets_beyond_any_square_are_refused() -> None:
 
 
 @pytest.mark.parametrize("tree", [2, -1, "0", 1.0, None])
-def test_trees_that_are_not_there_are_told(tree) -> None:
+def test_trees_that_are_not_there_are_reported(tree) -> None:
     with pytest.raises(ParameterError, match=r"integer in 0\.\.1"):
         fitted().nodes(tree)
 

@@ -82,9 +82,9 @@ def test_the_score_of_several_quantiles_is_their_share_of_pinball_loss() -> None
     X, y = rows(), np.random.default_rng(0).standard_t(2, 300)
     levels, w = [0.9, 0.2], np.arange(300) % 3
     forest = Regressor(3, loss="quantile", quantile=levels, max_rows_per_leaf=16, random_state=0)
-    told = forest.fit(X, y).predict(X)
+    reported = forest.fit(X, y).predict(X)
     shares = []
-    for level, q in zip(levels, told.T, strict=True):
+    for level, q in zip(levels, reported.T, strict=True):
         least = min((y - c) * (level - (y < c)) @ w for c in y)
         shares.append(1.0 - (y - q) * (level - (y < q)) @ w / least)
     assert forest.score(X, y, w) == pytest.approx(np.mean(shares), rel=1e-9)
@@ -111,10 +111,10 @@ def test_the_sweep_is_the_risk_of_forests_trained_at_each_lifetime(loss, domain)
     assert (np.diff(times) > 0.0).all()
     for at in [0.01, 0.8, 2.5, 6.0, 12.0]:
         short = kind(lifetime=at, **options).fit(X, y)
-        told = short.nodes(0)
-        leaves = told["left"] < 0
+        reported = short.nodes(0)
+        leaves = reported["left"] < 0
         i = np.searchsorted(times, at, side="right") - 1
-        assert risks[i] == pytest.approx(told["risk"][leaves].sum() / 300, rel=1e-9)
+        assert risks[i] == pytest.approx(reported["risk"][leaves].sum() / 300, rel=1e-9)
         assert np.array_equal(short.predict(X), long.predict(X, lifetime=at))
         z = getattr(short, ask)(X)
         assert price(z, y).mean() == pytest.approx(risks[i], rel=1e-9)
@@ -133,14 +133,14 @@ def test_prequential_risks_are_losses_of_forecasts_made_before() -> None:
         for i in range(1, 120):
             before = online.predict_link(X[i : i + 1])[0]
             online.partial_fit(X[i : i + 1], y[i : i + 1])
-            told = online.nodes(0)
-            v = told["root"]
-            while told["left"][v] >= 0:
-                goes_left = X[i, told["feature"][v]] <= told["threshold"][v]
-                parent, v = v, told["left"][v] if goes_left else told["right"][v]
-            if told["n_rows"][v] == 1.0:  # it opened a cell, which had its parent's forecast
-                rest = told["n_rows"][parent] - 1.0
-                mean = (told["mean"][parent] * (rest + 1.0) - y[i]) / rest
+            reported = online.nodes(0)
+            v = reported["root"]
+            while reported["left"][v] >= 0:
+                goes_left = X[i, reported["feature"][v]] <= reported["threshold"][v]
+                parent, v = v, reported["left"][v] if goes_left else reported["right"][v]
+            if reported["n_rows"][v] == 1.0:  # it opened a cell, which had its parent's forecast
+                rest = reported["n_rows"][parent] - 1.0
+                mean = (reported["mean"][parent] * (rest + 1.0) - y[i]) / rest
                 before = np.clip(np.log(max(mean, 1e-300)), -2.0, 2.0)
             total += np.exp(before) - y[i] * before
         i = np.searchsorted(times, at, side="right") - 1
@@ -193,8 +193,8 @@ def test_held_out_rows_choose_one_lifetime(tmp_path) -> None:
     plain = Regressor(lifetime=None, **options).fit(X[~held], y[~held])
     path, z = forest.lifetime_path_, None
     losses = []
-    for told in plain.staged_predict(X[held], path.lifetimes):
-        z = np.log(told)
+    for reported in plain.staged_predict(X[held], path.lifetimes):
+        z = np.log(reported)
         least = y[held] - y[held] * np.log(np.maximum(y[held], 1.0))  # of a forecast of the label
         losses.append((np.exp(z) - y[held] * z - least).mean())
     np.testing.assert_allclose(path.risks[0], losses, rtol=1e-9)
@@ -207,8 +207,8 @@ def test_held_out_rows_choose_one_lifetime(tmp_path) -> None:
     forest.partial_fit(X[:9], y[:9]).save(tmp_path / "m")
     loaded = dmondrian.load(tmp_path / "m")
     assert loaded.lifetime_ == path.chosen[0]
-    for told, stored in zip(loaded.lifetime_path_, path, strict=True):
-        assert np.array_equal(told, stored)
+    for reported, stored in zip(loaded.lifetime_path_, path, strict=True):
+        assert np.array_equal(reported, stored)
     with pytest.raises(AttributeError, match="no lifetime was chosen"):
         _ = plain.lifetime_path_
     refitted = forest.set_params(lifetime="penalized").fit(X, y)
@@ -342,8 +342,8 @@ def test_each_loss_knows_weights_and_merges(loss: str) -> None:
     ]
     merged = parts[0].merge(parts[1])
     ask = "decision_function" if loss in BINARY else "predict_link"
-    told, expected = getattr(merged, ask)(query), getattr(weighted, ask)(query)
-    np.testing.assert_allclose(told, expected, rtol=1e-12, atol=1e-12)
+    reported, expected = getattr(merged, ask)(query), getattr(weighted, ask)(query)
+    np.testing.assert_allclose(reported, expected, rtol=1e-12, atol=1e-12)
     assert not np.allclose(getattr(parts[0], ask)(query), expected, rtol=1e-3)
 
 
@@ -382,5 +382,5 @@ def test_predictions_are_of_the_loss_learned_whatever_is_set_since() -> None:
     for changed in ({"quantile": [0.1, 0.9]}, {"quantile": 0.5}, {"loss": "squared"}):
         assert np.array_equal(quantiles.set_params(**changed).predict(X), before)
     shares = Classifier(2, loss="logistic", random_state=0).fit(X, labels(Classifier))
-    told = shares.predict_proba(X)
-    assert np.array_equal(shares.set_params(loss="exponential").predict_proba(X), told)
+    reported = shares.predict_proba(X)
+    assert np.array_equal(shares.set_params(loss="exponential").predict_proba(X), reported)

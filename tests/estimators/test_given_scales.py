@@ -71,7 +71,7 @@ def test_learned_scales_can_be_given() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scales", "told"),
+    ("scales", "reported"),
     [
         ([1.0, 1.0], r"shape \(2,\), expected \(3,\)"),
         ([[1.0, 1.0, 1.0]], r"shape \(1, 3\)"),
@@ -87,10 +87,10 @@ def test_learned_scales_can_be_given() -> None:
         (2.0, "'feature_scales' parameter"),
     ],
 )
-def test_impossible_scales_are_refused(scales: object, told: str) -> None:
+def test_impossible_scales_are_refused(scales: object, reported: str) -> None:
     X, y = rows(20)
     forest = AMFRegressor(feature_scales=scales)
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=reported):
         forest.fit(X, y)
     assert not hasattr(forest, "forest_")
 
@@ -104,7 +104,7 @@ def test_a_product_beyond_float32_is_refused() -> None:
             call(X)
 
 
-def test_a_row_goes_the_same_way_by_the_thresholds_that_are_told() -> None:
+def test_a_row_goes_the_same_way_by_the_thresholds_that_are_reported() -> None:
     rng = np.random.default_rng(2)
     n = 20_000
     scales = (rng.random(n) * 10.0 ** rng.integers(-6, 7, n)).astype(np.float32)
@@ -124,11 +124,11 @@ def test_a_row_goes_the_same_way_by_the_thresholds_that_are_told() -> None:
             scaled, each = x * scales, np.where(units > 0.0, units, 1.0)
             return np.where((units > 0.0) & is_rounded, round_to(scaled, each), scaled)
 
-        told = thresholds_of_rows(thresholds, np.arange(n), given)
-        assert told.dtype == np.float32
-        assert (seen(told) <= thresholds).all()
-        assert (seen(np.nextafter(told, np.float32(np.inf))) > thresholds).all()
-        assert (told != thresholds / scales).any()  # else the quotient would do
+        reported = thresholds_of_rows(thresholds, np.arange(n), given)
+        assert reported.dtype == np.float32
+        assert (seen(reported) <= thresholds).all()
+        assert (seen(np.nextafter(reported, np.float32(np.inf))) > thresholds).all()
+        assert (reported != thresholds / scales).any()  # else the quotient would do
 
 
 def test_nodes_route_rows_in_the_units_of_the_data() -> None:

@@ -141,7 +141,7 @@ def test_a_classifier_turns_to_batches_at_the_same_row_however_rows_come(is_weig
     labels = np.digitize(y, [0.0, 1.0])
     w = np.random.default_rng(1).choice([0.0, 0.5, 2.0], len(y)) if is_weighted else None
     given = {"lifetime": 4.0, "max_columns": 60, "batch_size": 32, "random_state": 0}
-    told = set()
+    reported = set()
     for cuts in ([], [1, 2, 3], [37, 64, 211], list(range(10, 400, 10))):
         model, kinds = MondrianKernelClassifier(6, **given), set()
         for part in np.split(np.arange(400), cuts):
@@ -150,9 +150,9 @@ def test_a_classifier_turns_to_batches_at_the_same_row_however_rows_come(is_weig
             kinds.add(model.forest_.exact is None)
         header, trees = model.forest_.state()
         arrays = (tree[name].tobytes() for tree in trees for name in sorted(tree))
-        told.add((json.dumps(header, sort_keys=True), b"".join(arrays)))
+        reported.add((json.dumps(header, sort_keys=True), b"".join(arrays)))
     assert kinds == {False, True}  # exact in the first parts, not in the last
-    assert len(told) == 1
+    assert len(reported) == 1
 
 
 @pytest.mark.parametrize("solver", ["cholesky", "sgd"])

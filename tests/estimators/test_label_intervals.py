@@ -31,13 +31,13 @@ def slow_mixture(forest: Regressor, x: np.ndarray, levels: list[float]) -> list[
     values: list[float] = []
     shares: list[float] = []
     for t, lifetime in enumerate(forest.lifetimes_):
-        told = forest.nodes(t)
+        reported = forest.nodes(t)
 
-        def cell(row: np.ndarray, told: dict = told, at: float = lifetime) -> int:
-            v = told["root"]
-            while told["left"][v] >= 0 and told["time"][v] <= at:
-                goes_left = row[told["feature"][v]] <= told["threshold"][v]
-                v = told["left"][v] if goes_left else told["right"][v]
+        def cell(row: np.ndarray, reported: dict = reported, at: float = lifetime) -> int:
+            v = reported["root"]
+            while reported["left"][v] >= 0 and reported["time"][v] <= at:
+                goes_left = row[reported["feature"][v]] <= reported["threshold"][v]
+                v = reported["left"][v] if goes_left else reported["right"][v]
             return int(v)
 
         mine = [label for row, label in zip(X, y, strict=True) if cell(row) == cell(x)]
@@ -105,8 +105,8 @@ def test_empty_cells_that_say_zero_are_labels_of_zero() -> None:
     query = rows(200, seed=2)[:, :2]
     share = 1.0 - prior.predict(query) / 5.0  # of trees that say 0
     for level in (0.2, 0.5, 0.9):
-        told = prior.predict_quantiles(query, [level])[:, 0]
-        assert np.array_equal(told, np.where(share > level, 0.0, 5.0))
+        reported = prior.predict_quantiles(query, [level])[:, 0]
+        assert np.array_equal(reported, np.where(share > level, 0.0, 5.0))
 
 
 def test_losses_without_labels_have_no_quantiles() -> None:
@@ -116,5 +116,5 @@ def test_losses_without_labels_have_no_quantiles() -> None:
         fitted().predict_quantiles(rows(), [0.5, 0.2])
     own = ConvexLoss(lambda z, y: abs(z - y), lambda z, y: 1.0 if z > y else -1.0)
     mine, built_in = fitted(loss=own, lifetime=3.0), fitted(lifetime=3.0)
-    told = mine.predict_quantiles(rows(), [0.3])
-    assert np.array_equal(told, built_in.predict_quantiles(rows(), [0.3]))
+    reported = mine.predict_quantiles(rows(), [0.3])
+    assert np.array_equal(reported, built_in.predict_quantiles(rows(), [0.3]))

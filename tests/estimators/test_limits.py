@@ -74,12 +74,12 @@ def test_targets_within_the_limits_are_learned_and_restored(
 @pytest.mark.parametrize("w", [1e-101, 1e-300, 5e-324, 1e101, 1e300, 1e308])
 def test_weights_beyond_the_limits_change_nothing(kind: Any, w: float) -> None:
     X, y = rows()
-    told = "1e.100|does not change"
-    with pytest.raises(ParameterError, match=told):
+    reported = "1e.100|does not change"
+    with pytest.raises(ParameterError, match=reported):
         learned(kind, y, np.full(N, w))
     made = learned(kind, y, None)
     before = made.predict(X)
-    with pytest.raises(ParameterError, match=told):
+    with pytest.raises(ParameterError, match=reported):
         made.partial_fit(X, y, sample_weight=np.append(np.ones(N - 1), w))
     assert made.forest_.total_weight == N
     assert np.array_equal(made.predict(X), before)
@@ -106,8 +106,10 @@ def test_labels_of_a_regressor_are_numbers() -> None:
     X = np.random.default_rng(0).random((20, 2))
     texts = np.array([f"{value:.3f}" for value in X[:, 0]])
     for kind in (AMFRegressor, MondrianForestRegressor):
-        told = kind(2, random_state=0).fit(X, texts).predict(X)
-        assert np.array_equal(told, kind(2, random_state=0).fit(X, texts.astype(float)).predict(X))
+        reported = kind(2, random_state=0).fit(X, texts).predict(X)
+        assert np.array_equal(
+            reported, kind(2, random_state=0).fit(X, texts.astype(float)).predict(X)
+        )
         for other in (np.where(texts > "0.5", "yes", "no"), X[:, 0].astype("M8[s]")):
             with pytest.raises(DataError, match="a regressor learns numbers"):
                 kind(2, random_state=0).fit(X, other)

@@ -42,7 +42,7 @@ def test_a_module_that_never_was_is_not_found() -> None:
 def test_an_old_estimator_is_read_by_a_new_process() -> None:
     X = np.random.default_rng(0).random((30, 2))
     forest = MondrianForestRegressor(2, lifetime=PowerLifetime(1.0, 0.25), random_state=1)
-    told = forest.fit(X, X[:, 0]).predict(X[:5]).tolist()
+    reported = forest.fit(X, X[:, 0]).predict(X[:5]).tolist()
     new = PowerLifetime.__module__.encode()
     data = pickle.dumps(forest, protocol=0)
     assert data.count(b"c" + new + b"\n") == 1
@@ -54,4 +54,4 @@ def test_an_old_estimator_is_read_by_a_new_process() -> None:
         "print(forest.predict(X[:5]).tolist())\n"
     )
     run = subprocess.run((sys.executable, "-c", script), input=old, capture_output=True, check=True)
-    assert run.stdout.decode().strip() == str(told)
+    assert run.stdout.decode().strip() == str(reported)

@@ -90,8 +90,8 @@ def test_a_vote_is_for_the_first_of_the_largest_classes(X) -> None:
     trees = [OnlineRandomForestClassifier(1, **QUICK)._adopt(
         type(votes.forest_)._of(votes.forest_.parameters, [t], [tree]), votes.classes_
     ).predict(X) for t, tree in enumerate(votes.forest_.trees)]  # fmt: skip
-    told = np.stack([(np.array(trees) == c).mean(axis=0) for c in range(3)], axis=1)
-    assert np.array_equal(votes.predict_proba(X), told)
+    reported = np.stack([(np.array(trees) == c).mean(axis=0) for c in range(3)], axis=1)
+    assert np.array_equal(votes.predict_proba(X), reported)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -112,10 +112,10 @@ def test_the_fringe_bounds_memory(kind) -> None:
     sizes = {}
     for limit in (1, 20, None):
         forest = kind(1, max_fringe=limit, **how).fit(X, y)
-        told = forest.nodes(0)
-        n_leaves = int((told["left"] < 0).sum())
-        assert told["fringe"].sum() == min(n_leaves, limit or n_leaves)
-        assert forest.forest_.trees[0].head_i[N_ACTIVE] == told["fringe"].sum()
+        reported = forest.nodes(0)
+        n_leaves = int((reported["left"] < 0).sum())
+        assert reported["fringe"].sum() == min(n_leaves, limit or n_leaves)
+        assert forest.forest_.trees[0].head_i[N_ACTIVE] == reported["fringe"].sum()
         sizes[limit] = forest.forest_.trees[0].pool.nbytes
     assert sizes[1] < sizes[20] < sizes[None]
     block = 8 * forest.forest_.parameters.fringe.section(forest.forest_.parameters.n_classes)
@@ -126,9 +126,9 @@ def test_max_nodes_gives_candidates_up(X) -> None:
     y = labels(X, KINDS[0])
     forest = OnlineRandomForestClassifier(2, max_nodes=9, **QUICK).fit(X, y)
     for tree in range(2):
-        told = forest.nodes(tree)
-        assert len(told["left"]) == 9
-        assert not told["fringe"].any()
+        reported = forest.nodes(tree)
+        assert len(reported["left"]) == 9
+        assert not reported["fringe"].any()
     before = forest.nodes(0)["n_rows"].sum()
     forest.partial_fit(X, y)
     assert len(forest.nodes(0)["left"]) == 9
@@ -137,15 +137,15 @@ def test_max_nodes_gives_candidates_up(X) -> None:
 
 def test_importances_are_the_gains_of_splits(X) -> None:
     forest = OnlineRandomForestClassifier(5, **QUICK).fit(X, labels(X, KINDS[0]))
-    told = forest.feature_importances_
+    reported = forest.feature_importances_
     gains = np.zeros(X.shape[1])
     for tree in range(5):
         arrays = forest.nodes(tree)
         inside = arrays["left"] >= 0
         np.add.at(gains, arrays["feature"][inside], arrays["gain"][inside])
         assert (arrays["gain"][~inside] == 0).all()
-    np.testing.assert_allclose(told, gains / gains.sum(), rtol=1e-12)
-    assert told[:2].sum() > told[2:].sum()
+    np.testing.assert_allclose(reported, gains / gains.sum(), rtol=1e-12)
+    assert reported[:2].sum() > reported[2:].sum()
     assert not OnlineRandomForestClassifier().fit(X[:4], [0, 1, 0, 1]).feature_importances_.any()
 
 
@@ -161,11 +161,11 @@ def test_passes_are_numbered_on(X) -> None:
 def test_ignored_rows_count_nowhere(X) -> None:
     y = labels(X, KINDS[0])
     forest = OnlineRandomForestClassifier(1, structure_share=0.2, ignore_share=0.5, random_state=0)
-    told = forest.fit(X, y).nodes(0)
-    leaves = told["left"] < 0
+    reported = forest.fit(X, y).nodes(0)
+    leaves = reported["left"] < 0
     # Rows that came before a candidate are counted above it.
-    assert told["n_rows"][leaves].sum() <= 0.35 * len(X)
-    assert told["n_rows"].max() > 0
+    assert reported["n_rows"][leaves].sum() <= 0.35 * len(X)
+    assert reported["n_rows"].max() > 0
 
 
 def test_gains_below_zero_by_rounding_are_stored_as_none() -> None:
@@ -193,7 +193,7 @@ def test_other_criteria_find_the_rule_too(X, criterion) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "reported"),
     [
         ({"n_thresholds": 0}, "'n_thresholds' parameter .* in the range \\[1"),
         ({"max_fringe": 0}, "'max_fringe' parameter .* in the range \\[1"),
@@ -208,10 +208,10 @@ def test_other_criteria_find_the_rule_too(X, criterion) -> None:
         ({"ignore_share": False}, "'ignore_share' parameter .* must be a number. Got False"),
     ],
 )
-def test_impossible_settings_are_refused(kind, X, changes, told) -> None:
+def test_impossible_settings_are_refused(kind, X, changes, reported) -> None:
     for learn in ("fit", "partial_fit"):
         more = {"classes": [0, 1]} if kind is KINDS[0] and learn == "partial_fit" else {}
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=reported):
             getattr(kind(**changes), learn)(X, labels(X, kind), **more)
 
 
@@ -223,8 +223,8 @@ def test_large_weights_are_stored_and_impossible_ones_change_nothing(kind, X, tm
     forest.save(tmp_path / "model")
     assert same_forest(forest, load(tmp_path / "model"))
     refused = {-1.0: "Negative", np.nan: "not a finite", 1.0: "does not change", 1e300: "1e.100"}
-    for wrong, told in refused.items():
-        with pytest.raises(ValueError, match=told):
+    for wrong, reported in refused.items():
+        with pytest.raises(ValueError, match=reported):
             forest.partial_fit(X, y, sample_weight=np.full(len(X), wrong))
     assert same_forest(forest, other)
     with pytest.raises(ValueError, match="at least one non-zero"):

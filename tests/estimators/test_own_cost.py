@@ -247,7 +247,7 @@ def of_one(z: float) -> float:
     return z
 
 
-def test_what_is_no_cost_of_classes_is_told() -> None:
+def test_what_is_no_cost_of_classes_is_reported() -> None:
     X, y = rows(), labels()
     for cost, match in (
         (ConvexLoss(ramp, ramp_slope), "curved downwards at z = "),

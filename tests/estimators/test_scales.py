@@ -111,7 +111,7 @@ def leaves_of(nodes: dict[str, np.ndarray], X: np.ndarray) -> np.ndarray:
     return at
 
 
-def test_nodes_are_told_in_the_units_of_the_data() -> None:
+def test_nodes_are_reported_in_the_units_of_the_data() -> None:
     X, y = wave(SHORT + 1)
     forest = AMFRegressor(
         1, feature_scales="learned", warmup_rows=SHORT, use_aggregation=False, random_state=0
@@ -212,7 +212,7 @@ def test_scales_are_learned_unasked_where_that_is_quick() -> None:
 
 @pytest.mark.parametrize("scales", [[1.0], [1.0, 1e39], [1.0, 0.0], [1.0, float("nan")], [1, 1]])
 def test_impossible_scales_are_refused(scales: list[float]) -> None:
-    told = AMFRegressor(random_state=0)._forest_parameters(2).to_json()
-    ForestParameters.from_json({**told, "feature_scales": [1.0, 0.5]})
+    reported = AMFRegressor(random_state=0)._forest_parameters(2).to_json()
+    ForestParameters.from_json({**reported, "feature_scales": [1.0, 0.5]})
     with pytest.raises(CorruptError):
-        ForestParameters.from_json({**told, "feature_scales": scales})
+        ForestParameters.from_json({**reported, "feature_scales": scales})

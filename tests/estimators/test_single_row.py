@@ -294,7 +294,7 @@ def test_scores_of_intervals_are_forgotten_after_a_row_alone() -> None:
     assert not hasattr(forest, "interval_scores_")
 
 
-def test_threads_that_ask_at_once_are_told_the_same() -> None:
+def test_threads_that_ask_at_once_are_reported_the_same() -> None:
     X = rows()
     forest = begun(AMFClassifier(10, **FIXED), X, (X[:, 0] > 0.5).astype(int))
     expected = forest.predict_proba(X)

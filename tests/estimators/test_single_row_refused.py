@@ -78,7 +78,7 @@ def test_names_weights_and_classes_are_looked_at() -> None:
     assert plain.forest_.total_weight == weight + 3.0
 
 
-def test_classes_told_again_take_no_longer_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_classes_reported_again_take_no_longer_way(monkeypatch: pytest.MonkeyPatch) -> None:
     X = rows()
     y = np.where(X[:, 0] > 0.5, "yes", "no")
     forest = begun(AMFClassifier(2, **FIXED), X, y)

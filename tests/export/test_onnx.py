@@ -54,31 +54,31 @@ def answers(model, feed) -> dict[str, np.ndarray]:
     return dict(zip(names, session.run(names, feed), strict=True))
 
 
-def check_labels(told, wanted, proba) -> None:
+def check_labels(reported, wanted, proba) -> None:
     """Compare labels where the first two classes are apart, in float32."""
     top = np.sort(proba, axis=1)
     is_clear = top[:, -1] - top[:, -2] > 1e-6
-    assert (told == wanted)[is_clear].all()
+    assert (reported == wanted)[is_clear].all()
     assert is_clear.mean() > 0.8
 
 
 def test_probabilities_are_equal_to_the_last_bit_of_float32(rows, asked) -> None:
     forest = AMFClassifier(random_state=0, feature_scales=SCALES).fit(*rows)
-    told = answers(to_onnx(forest), {"X": asked})
+    reported = answers(to_onnx(forest), {"X": asked})
     proba = forest.predict_proba(asked)
     # Another order of additions decides where a sum lies half-way between two float32 numbers.
-    assert (told["probabilities"] != proba.astype(np.float32)).sum() <= 2
-    np.testing.assert_allclose(told["probabilities"], proba, rtol=2.0**-23, atol=0.0)
-    check_labels(told["label"], forest.predict(asked), proba)
+    assert (reported["probabilities"] != proba.astype(np.float32)).sum() <= 2
+    np.testing.assert_allclose(reported["probabilities"], proba, rtol=2.0**-23, atol=0.0)
+    check_labels(reported["label"], forest.predict(asked), proba)
 
 
 def test_means_of_labels_are_equal_to_the_last_bit_of_float32(rows, asked) -> None:
     X, y = rows
     forest = AMFRegressor(random_state=0).fit(X, X[:, 0] * y + 1e3)
-    told = answers(to_onnx(forest), {"X": asked})["prediction"]
+    reported = answers(to_onnx(forest), {"X": asked})["prediction"]
     mean = forest.predict(asked)
-    assert (told[:, 0] != mean.astype(np.float32)).sum() <= 2
-    np.testing.assert_allclose(told[:, 0], mean, rtol=2.0**-23, atol=0.0)
+    assert (reported[:, 0] != mean.astype(np.float32)).sum() <= 2
+    np.testing.assert_allclose(reported[:, 0], mean, rtol=2.0**-23, atol=0.0)
 
 
 @pytest.mark.parametrize(
@@ -94,14 +94,14 @@ def test_forests_with_a_lifetime_and_calibrated_ones(rows, asked, settings) -> N
     X, y = rows
     names = np.array(["left", "middle", "right"])
     forest = MondrianForestClassifier(random_state=0, **settings).fit(X, names[y])
-    told = answers(to_onnx(forest), {"X": asked[:5000]})
+    reported = answers(to_onnx(forest), {"X": asked[:5000]})
     proba = forest.predict_proba(asked[:5000])
     # A power multiplies relative rounding by its exponent.
     rounding = 2.0**-22 * (1.0 + forest.calibration_exponent_)
-    np.testing.assert_allclose(told["probabilities"], proba, rtol=rounding, atol=1e-37)
+    np.testing.assert_allclose(reported["probabilities"], proba, rtol=rounding, atol=1e-37)
     assert settings.get("calibrate", False) == (forest.calibration_exponent_ != 1.0)
-    assert told["label"].dtype == object
-    check_labels(told["label"], forest.predict(asked[:5000]), proba)
+    assert reported["label"].dtype == object
+    check_labels(reported["label"], forest.predict(asked[:5000]), proba)
 
 
 def test_a_gaussian_hierarchy_tells_its_mean(rows, asked) -> None:
@@ -109,8 +109,8 @@ def test_a_gaussian_hierarchy_tells_its_mean(rows, asked) -> None:
     forest = MondrianForestRegressor(
         random_state=0, aggregation="hierarchy", predict_extension="leaf", lifetime=None
     ).fit(X, y)
-    told = answers(to_onnx(forest), {"X": asked[:5000]})["prediction"]
-    np.testing.assert_allclose(told[:, 0], forest.predict(asked[:5000]), rtol=2.0**-23)
+    reported = answers(to_onnx(forest), {"X": asked[:5000]})["prediction"]
+    np.testing.assert_allclose(reported[:, 0], forest.predict(asked[:5000]), rtol=2.0**-23)
 
 
 @pytest.mark.parametrize("aggregation", ["mean", "vote"])
@@ -118,23 +118,23 @@ def test_online_random_forests_of_classes(rows, asked, aggregation) -> None:
     X, y = rows
     forest = OnlineRandomForestClassifier(random_state=0, aggregation=aggregation).fit(X, y)
     assert forest.forest_.n_nodes > 50
-    told = answers(to_onnx(forest), {"X": asked[:5000]})
+    reported = answers(to_onnx(forest), {"X": asked[:5000]})
     proba = forest.predict_proba(asked[:5000])
     assert len(np.unique(proba, axis=0)) > 20
-    np.testing.assert_allclose(told["probabilities"], proba, rtol=2.0**-23, atol=0.0)
+    np.testing.assert_allclose(reported["probabilities"], proba, rtol=2.0**-23, atol=0.0)
     top = np.sort(proba, axis=1)
     is_clear = top[:, -1] - top[:, -2] > 1e-6  # votes of ten trees are often level
-    assert (told["label"] == forest.predict(asked[:5000]))[is_clear].all()
+    assert (reported["label"] == forest.predict(asked[:5000]))[is_clear].all()
     assert is_clear.mean() > 0.5
 
 
 def test_online_random_forests_of_numbers(rows, asked) -> None:
     X, _ = rows
     forest = OnlineRandomForestRegressor(random_state=0).fit(X, 10.0 * X[:, 0] + X[:, 1])
-    told = answers(to_onnx(forest), {"X": asked[:5000]})["prediction"]
+    reported = answers(to_onnx(forest), {"X": asked[:5000]})["prediction"]
     mean = forest.predict(asked[:5000])
     assert len(np.unique(mean)) > 20
-    np.testing.assert_allclose(told[:, 0], mean, rtol=2.0**-23, atol=1e-12)
+    np.testing.assert_allclose(reported[:, 0], mean, rtol=2.0**-23, atol=1e-12)
 
 
 @pytest.mark.parametrize("loss", BINARY)
@@ -142,16 +142,16 @@ def test_binary_losses(rows, asked, loss) -> None:
     X, y = rows
     forest = GeneralizedMondrianForestClassifier(loss=loss, random_state=0, lifetime=4.0)
     forest.fit(X, y > 0)
-    told = answers(to_onnx(forest), {"X": asked[:5000]})
+    reported = answers(to_onnx(forest), {"X": asked[:5000]})
     decision = forest.decision_function(asked[:5000])
-    np.testing.assert_allclose(told["decision"][:, 0], decision, rtol=2.0**-23, atol=1e-12)
+    np.testing.assert_allclose(reported["decision"][:, 0], decision, rtol=2.0**-23, atol=1e-12)
     is_clear = np.abs(decision) > 1e-7
-    assert (told["label"] == forest.predict(asked[:5000]))[is_clear].all()
+    assert (reported["label"] == forest.predict(asked[:5000]))[is_clear].all()
     if loss == "hinge":
-        assert "probabilities" not in told
+        assert "probabilities" not in reported
     else:
         proba = forest.predict_proba(asked[:5000])
-        np.testing.assert_allclose(told["probabilities"], proba, rtol=1e-6, atol=3e-7)
+        np.testing.assert_allclose(reported["probabilities"], proba, rtol=1e-6, atol=3e-7)
 
 
 @pytest.mark.parametrize(
@@ -168,9 +168,9 @@ def test_losses_of_numbers(rows, asked, settings) -> None:
     X, y = rows
     forest = GeneralizedMondrianForestRegressor(random_state=0, **settings)
     forest.fit(X, y.astype(np.float64) + (settings["loss"] == "geometric"))
-    told = answers(to_onnx(forest), {"X": asked[:5000]})["prediction"]
-    mean = forest.predict(asked[:5000]).reshape(told.shape)
-    np.testing.assert_allclose(told, mean, rtol=2e-6, atol=1e-37)
+    reported = answers(to_onnx(forest), {"X": asked[:5000]})["prediction"]
+    mean = forest.predict(asked[:5000]).reshape(reported.shape)
+    np.testing.assert_allclose(reported, mean, rtol=2e-6, atol=1e-37)
 
 
 @pytest.mark.parametrize(
@@ -215,8 +215,8 @@ def test_what_has_no_labels_is_refused_with_the_reason(rows) -> None:
 
 def test_a_forest_beyond_the_largest_file_is_refused(rows, monkeypatch) -> None:
     forest = AMFClassifier(n_estimators=2, random_state=0).fit(rows[0][:300], rows[1][:300])
-    told = len(to_onnx(forest).SerializeToString())
-    monkeypatch.setattr("dmondrian.export.onnx.LARGEST_FILE", told - 1)
+    reported = len(to_onnx(forest).SerializeToString())
+    monkeypatch.setattr("dmondrian.export.onnx.LARGEST_FILE", reported - 1)
     with pytest.raises(ParameterError, match=r"holds 2\.1 GB"):
         to_onnx(forest)
 
@@ -232,16 +232,16 @@ def test_the_command_writes_a_file_or_says_why_not(rows, tmp_path: Path) -> None
     forest.save(tmp_path / "model")
     file = tmp_path / "forest.onnx"
     stdout, _ = call("export", tmp_path / "model", "--to", "onnx", "-o", file, "--json")
-    (told,) = events(stdout)
-    assert (told["inputs"], told["outputs"]) == (["X"], ["label", "probabilities"])
-    assert told["bytes"] == file.stat().st_size
+    (reported,) = events(stdout)
+    assert (reported["inputs"], reported["outputs"]) == (["X"], ["label", "probabilities"])
+    assert reported["bytes"] == file.stat().st_size
     session = onnxruntime.InferenceSession(file)
     about = session.get_modelmeta().custom_metadata_map
     assert "not part of this model" in about["inputs"]
     assert about["dmondrian"] == dmondrian.__version__
     assert json.loads(about.get("feature_names", "null")) is None
-    told = session.run(["probabilities"], {"X": rows[0]})[0]
-    assert (told == forest.predict_proba(rows[0]).astype(np.float32)).mean() > 0.9999
+    reported = session.run(["probabilities"], {"X": rows[0]})[0]
+    assert (reported == forest.predict_proba(rows[0]).astype(np.float32)).mean() > 0.9999
     _, stderr = call("export", tmp_path / "model", "-o", tmp_path / "none" / "x.onnx", code=2)
     assert "there is no folder" in stderr
     _, stderr = call("export", tmp_path / "model", "-o", tmp_path, code=2)

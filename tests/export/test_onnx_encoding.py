@@ -91,11 +91,11 @@ def test_infinite_numbers_and_spans_beyond_float64() -> None:
     plain = Column("plain", "number", "double", 0.0, 4.0, ("value",))
     ends = np.array([[-np.inf], [-1.5e308], [0.0], [1.5e308], [np.inf]])
     feed = {"wide": ends, "plain": np.array([[-np.inf], [0.0], [1.0], [5.0], [np.inf]])}
-    told = features(Schema((wide, plain), infinite="clip"), feed)
-    np.testing.assert_array_equal(told[:, 0], np.float32([0.0, 0.0, 0.5, 1.0, 1.0]))
-    np.testing.assert_array_equal(told[:, 1], np.float32([0.0, 0.0, 0.25, 1.25, 1.0]))
-    told = features(Schema((plain,)), {"plain": feed["plain"]})
-    np.testing.assert_array_equal(told[:, 0], np.float32([-1e6, 0.0, 0.25, 1.25, 1e6]))
+    reported = features(Schema((wide, plain), infinite="clip"), feed)
+    np.testing.assert_array_equal(reported[:, 0], np.float32([0.0, 0.0, 0.5, 1.0, 1.0]))
+    np.testing.assert_array_equal(reported[:, 1], np.float32([0.0, 0.0, 0.25, 1.25, 1.0]))
+    reported = features(Schema((plain,)), {"plain": feed["plain"]})
+    np.testing.assert_array_equal(reported[:, 0], np.float32([-1e6, 0.0, 0.25, 1.25, 1e6]))
 
 
 def test_a_column_named_as_an_output_is_refused() -> None:

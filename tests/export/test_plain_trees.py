@@ -57,18 +57,18 @@ def test_rows_of_a_split_are_those_of_its_leaves(explainer) -> None:
     forest = OnlineRandomForestClassifier(3, min_samples_leaf=2.0, random_state=0).fit(X, y)
     trees = shap_trees(forest)
     for number, tree in enumerate(trees["trees"]):
-        told, weight = forest.nodes(number), tree["node_sample_weight"]
+        reported, weight = forest.nodes(number), tree["node_sample_weight"]
         left, right = tree["children_left"], tree["children_right"]
         inside = left >= 0
-        assert inside.sum() == (told["left"] >= 0).sum() > 3
+        assert inside.sum() == (reported["left"] >= 0).sum() > 3
         assert np.array_equal(weight[inside], weight[left[inside]] + weight[right[inside]])
-        leaves = told["n_rows"][told["left"] < 0]
+        leaves = reported["n_rows"][reported["left"] < 0]
         assert np.array_equal(np.sort(weight[~inside]), np.sort(leaves))
-        assert weight[0] == leaves.sum() != told["n_rows"][0]
+        assert weight[0] == leaves.sum() != reported["n_rows"][0]
     explained = explainer(trees)
     whole = explained.shap_values(X[:40].astype(np.float64)).sum(axis=1)
-    told = forest.predict_proba(X[:40])
-    np.testing.assert_allclose(whole + explained.expected_value, told, atol=1e-12)
+    reported = forest.predict_proba(X[:40])
+    np.testing.assert_allclose(whole + explained.expected_value, reported, atol=1e-12)
 
 
 def expected(tree, known, x, v=0) -> float:
@@ -89,7 +89,7 @@ def test_values_are_those_of_shapley_by_his_formula(explainer) -> None:
     forest = MondrianForestRegressor(n_estimators=2, lifetime=3.0, random_state=0)
     trees = shap_trees(forest.fit(X, X[:, 0] * X[:, 1]))
     values = explainer(trees).shap_values(X[:5].astype(np.float64))
-    for x, told in zip(X[:5], values, strict=True):
+    for x, reported in zip(X[:5], values, strict=True):
         for j in range(3):
             others = [i for i in range(3) if i != j]
             share = 0.0
@@ -99,7 +99,7 @@ def test_values_are_those_of_shapley_by_his_formula(explainer) -> None:
                     for tree in trees["trees"]:
                         gain = expected(tree, {*known, j}, x) - expected(tree, set(known), x)
                         share += weight * gain
-            assert abs(told[j] - share) < 1e-12
+            assert abs(reported[j] - share) < 1e-12
 
 
 def test_with_a_background_values_sum_to_the_prediction_on_many_sparse_columns() -> None:

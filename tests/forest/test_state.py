@@ -124,7 +124,7 @@ def test_faults_are_those_that_are_there(n_classes: int, domain: str) -> None:
         if turn % 5 == 4:
             a = {**a, "fringe": np.zeros(0, np.int32)}
         is_counts, signed, may = n_classes > 0, turn % 2 == 0, domain == "cube"
-        told = [
+        reported = [
             (wrong_links(entry, a), said(state.check_links, entry, a, D)),
             (wrong_values(a), said(state.check_values, entry, a)),
             (
@@ -132,7 +132,7 @@ def test_faults_are_those_that_are_there(n_classes: int, domain: str) -> None:
                 said(state.check_statistics, entry, a, is_counts, may, has_signed_prices=signed),
             ),
         ]
-        for expected, message in told:
+        for expected, message in reported:
             assert (expected in message) if expected else (message == ""), (turn, expected, message)
             found.add(expected)
     kinds = {"root", "binary tree", "features outside", "increase downward", "split time inf"}

@@ -31,9 +31,9 @@ def test_the_values_of_a_density_s_cells_are_stored_where_they_are_not_the_first
 
 
 def test_forests_without_a_cost_say_nothing_of_it() -> None:
-    told = ForestParameters("amf-regressor", 3, 0, 1).to_json()
-    assert not {"cost", "horizon"} & set(told)
-    assert not ForestParameters.from_json(told).minimises_loss
+    reported = ForestParameters("amf-regressor", 3, 0, 1).to_json()
+    assert not {"cost", "horizon"} & set(reported)
+    assert not ForestParameters.from_json(reported).minimises_loss
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_impossible_costs_are_refused(wrong: dict[str, Any]) -> None:
     ],
 )
 def test_a_cost_fits_its_algorithm(algorithm: str, n_classes: int, cost: Cost | None) -> None:
-    told = ForestParameters("amf-regressor", 3, n_classes, 1).to_json()
-    told |= {"algorithm": algorithm, "aggregation": "mean"}
-    told |= {} if cost is None else {"cost": cost.to_json()}
+    reported = ForestParameters("amf-regressor", 3, n_classes, 1).to_json()
+    reported |= {"algorithm": algorithm, "aggregation": "mean"}
+    reported |= {} if cost is None else {"cost": cost.to_json()}
     with pytest.raises(CorruptError, match=r"out of range|should have cost|have no cost"):
-        ForestParameters.from_json(told)
+        ForestParameters.from_json(reported)

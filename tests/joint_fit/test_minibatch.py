@@ -146,10 +146,10 @@ def test_the_sweep_is_its_slow_reference(domain: str) -> None:
     held = np.flatnonzero(weights == 0.0)
     sweep = WarmSweep(parameters(domain, **SGD), 6, X, weights, 1, 24.0)
     slow = SlowSweep(y, weights, RIDGE, SGD["batch_size"])
-    told = list(sweep.errors(y, held))
-    assert told[0][0] < 1.0
-    assert told[-1][0] == 24.0
-    for lifetime, n_columns, error in told:
+    reported = list(sweep.errors(y, held))
+    assert reported[0][0] < 1.0
+    assert reported[-1][0] == 24.0
+    for lifetime, n_columns, error in reported:
         fresh = realised(parameters(domain), 6, X, weights, 1, lifetime, None)
         is_cut = [bool(t.i[t.head_i[nodes.ROOT], nodes.LEFT] >= 0) for t in fresh.trees]
         for _ in range(2):  # passes over the rows

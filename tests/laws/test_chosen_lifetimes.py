@@ -30,7 +30,7 @@ def best_lifetime(waves: float) -> tuple[float, float]:
     query = np.linspace(0.001, 0.999, 2000, dtype=np.float32)[:, None]
     truth = np.sin(2.0 * np.pi * waves * query[:, 0])
     free = forest(lifetime=None, max_lifetime=1000.0).fit(X, y)
-    errors = [((told - truth) ** 2).mean() for told in free.staged_predict(query, grid)]
+    errors = [((reported - truth) ** 2).mean() for reported in free.staged_predict(query, grid)]
     return float(grid[np.argmin(errors)]), float(min(errors))
 
 

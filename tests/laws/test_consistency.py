@@ -139,8 +139,8 @@ def test_the_cost_of_a_tree_bounds_its_splits(max_fringe: int | None) -> None:
     for n in (2000, 20_000):
         forest = on_noise(n, max_fringe)
         for t in range(4):
-            told = forest.nodes(t)
-            depth = told["depth"][told["left"] >= 0]
+            reported = forest.nodes(t)
+            depth = reported["depth"][reported["left"] >= 0]
             n_rows = float(forest.forest_.trees[t].head_f[ESTIMATED])
             assert len(depth) > 5
             assert (2.0 * 3.0 * 1.3**depth).sum() <= n_rows

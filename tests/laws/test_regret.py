@@ -213,8 +213,8 @@ def test_an_empty_cell_forecasts_0_where_the_prior_does() -> None:
             1, domain="cube", empty_cell=empty_cell, use_aggregation=False,
             predict_extension="expected", random_state=1,
         ).fit(X, y)  # fmt: skip
-        told = forest.nodes(0)
-        assert (told["n_rows"] == 0.0).any()
+        reported = forest.nodes(0)
+        assert (reported["n_rows"] == 0.0).any()
         said = forest.predict([[0.95]])
         assert said[0] == pytest.approx(expected)
         assert forest.predict([[0.95]], return_std=True)[0][0] == pytest.approx(expected)
@@ -242,15 +242,15 @@ def play_signs(seed: int, n: int, d: int) -> tuple[AMFRegressor, np.ndarray, np.
     return forest, X, y, loss
 
 
-def rows_below(told: dict[str, Any], X: np.ndarray) -> dict[int, list[int]]:
+def rows_below(reported: dict[str, Any], X: np.ndarray) -> dict[int, list[int]]:
     """Return the rows of each node, in the order in which they came."""
     below: dict[int, list[int]] = {}
     for i, x in enumerate(X):
-        v = int(told["root"])
+        v = int(reported["root"])
         while v >= 0:
             below.setdefault(v, []).append(i)
-            side = "left" if x[told["feature"][v]] <= told["threshold"][v] else "right"
-            v = int(told[side][v])
+            side = "left" if x[reported["feature"][v]] <= reported["threshold"][v] else "right"
+            v = int(reported[side][v])
     return below
 
 
@@ -264,10 +264,10 @@ def regret_of_the_mean(y: np.ndarray) -> float:
 def test_the_regret_of_a_node_is_that_of_the_running_mean(d: int) -> None:
     """M21, Lemma 6: at most 8 B^2 (1 + log n), for the labels of each node."""
     forest, X, y, _ = play_signs(0, 150, d)
-    told = forest.nodes(0)
+    reported = forest.nodes(0)
     price = forest.forest_.state()[1][0]["stat"][:, PRICE - STAT]
     n_large = 0
-    for v, rows in rows_below(told, X).items():
+    for v, rows in rows_below(reported, X).items():
         mine = y[rows]
         regret = price[v] - ((mine - mine.mean()) ** 2).sum()
         assert regret == pytest.approx(regret_of_the_mean(mine), abs=1e-9)
@@ -293,12 +293,12 @@ def test_no_lifetime_is_better_by_more_than_its_price(d: int) -> None:
     sides = {lifetime: [] for lifetime in lifetimes}
     for seed in range(12):
         forest, X, y, loss = play_signs(seed, n, d)
-        told = forest.nodes(0)
-        below = rows_below(told, X)
-        born = np.where(told["parent"] >= 0, told["time"][told["parent"]], 0.0)
+        reported = forest.nodes(0)
+        below = rows_below(reported, X)
+        born = np.where(reported["parent"] >= 0, reported["time"][reported["parent"]], 0.0)
         for lifetime in lifetimes:
             nodes = [v for v in below if born[v] <= lifetime]
-            cells = [v for v in nodes if told["time"][v] > lifetime]
+            cells = [v for v in nodes if reported["time"][v] > lifetime]
             best = sum(best_of_labels(y[below[v]]) for v in cells)
             # Prunings have empty cells too: of all nodes but leaves both children count.
             n_nodes = 2 * (len(nodes) - len(cells)) + 1

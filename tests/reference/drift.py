@@ -374,17 +374,17 @@ class ReferenceMember:
     def inputs(self, x: Sequence[np.float32], y: int | None) -> list[list[float]]:
         """Return all forecasts; take credits if there is a label."""
         equal = [1.0 / self.n_classes] * self.n_classes
-        told = [self.permanent.forecast(x, self.n_classes, 0.0) if self.t else equal]
+        reported = [self.permanent.forecast(x, self.n_classes, 0.0) if self.t else equal]
         for k in range(self.first, self.last + 1):
             tree = self.in_octave(k)
             if tree is None:
-                told.append(told[0])
+                reported.append(reported[0])
                 continue
             scaled = tree.scaled(x)
-            told.append(tree.forecast(scaled, self.n_classes, LEAST_SHARE))
+            reported.append(tree.forecast(scaled, self.n_classes, LEAST_SHARE))
             if y is not None and POWERS[self.number % 4]:
                 tree.take_credits(scaled, y)
-        return told
+        return reported
 
     def forecast_and_learn(
         self,
@@ -402,13 +402,13 @@ class ReferenceMember:
         inputs = self.inputs(x, y)
         if self.has_boosted:
             inputs.append(inputs[0] if boosted is None else boosted)
-        told = self.mixer.mix(inputs)
+        reported = self.mixer.mix(inputs)
         self.mixer.learn(inputs, y, weight)
         self.permanent.learn(x, y, weight)
         for tree in self.trees:
             tree.learn(tree.scaled(x), y, weight)
         self.t += 1
-        return inputs[0], told
+        return inputs[0], reported
 
 
 class ReferenceDriftForest:
@@ -439,11 +439,11 @@ class ReferenceDriftForest:
         boosted: list[float] | None = None,
     ) -> list[float]:
         both = [member.forecast_and_learn(x, y, weight, boosted) for member in self.members]
-        permanent, told = (
+        permanent, reported = (
             [[round(p * ONE) for p in one] for one in part] for part in zip(*both, strict=True)
         )
-        k = min(len(told), 4)
-        groups = [*(told[i::4] for i in range(k)), permanent, told]
+        k = min(len(reported), 4)
+        groups = [*(reported[i::4] for i in range(k)), permanent, reported]
         inputs = [
             [sum(c) / (len(group) * ONE) for c in zip(*group, strict=True)] for group in groups
         ]

@@ -85,11 +85,11 @@ class SlowSweep:
         return min(max(octave // 8, 1), self.batch_size)
 
     def _said(self, r: int) -> list[float]:
-        told = []
+        reported = []
         for t, known in enumerate(self.known):
             value, heard = known.get(self.cells[r, t], (0.0, 0.0))
-            told.append(value if heard > 0.0 or t not in self.means else self.means[t][0])
-        return told
+            reported.append(value if heard > 0.0 or t not in self.means else self.means[t][0])
+        return reported
 
     def _hear(self, rows: list[int]) -> None:
         said = {r: self._said(r) for r in rows}

@@ -45,16 +45,16 @@ def fitted(loss: str, bound: float | None = None, **options: Any) -> tuple[Any, 
 
 def cells(forest: Any, y: np.ndarray) -> list[tuple[int, np.ndarray]]:
     """Return each node of tree 0 with rows and the labels of these, found by routing them anew."""
-    told = forest.nodes(0)
+    reported = forest.nodes(0)
     members: dict[int, list[float]] = {}
     for x, label in zip(data(forest.loss)[0], y, strict=True):
-        v = told["root"]
+        v = reported["root"]
         while True:
             members.setdefault(v, []).append(label)
-            if told["left"][v] < 0:
+            if reported["left"][v] < 0:
                 break
-            goes_left = x[told["feature"][v]] <= told["threshold"][v]
-            v = told["left"][v] if goes_left else told["right"][v]
+            goes_left = x[reported["feature"][v]] <= reported["threshold"][v]
+            v = reported["left"][v] if goes_left else reported["right"][v]
     return [(v, np.array(labels)) for v, labels in members.items()]
 
 
@@ -62,11 +62,11 @@ def cells(forest: Any, y: np.ndarray) -> list[tuple[int, np.ndarray]]:
 @pytest.mark.parametrize("loss", sorted(LOSSES))
 def test_cells_say_what_scipy_finds(loss: str, bound: float | None) -> None:
     forest, y = fitted(loss, bound)
-    told = forest.nodes(0)
+    reported = forest.nodes(0)
     low, high = limits(loss, bound, y, N_ROWS)
     n_clipped = 0
     for v, labels in cells(forest, y):
-        z = told["forecast"][v, 0]
+        z = reported["forecast"][v, 0]
 
         def total(at: float, mine: np.ndarray = labels) -> float:
             return LOSSES[loss](at, mine).sum()
@@ -79,7 +79,7 @@ def test_cells_say_what_scipy_finds(loss: str, bound: float | None) -> None:
         least = min(found.fun, total(low), total(high))
         assert low - 1e-9 <= z <= high + 1e-9
         assert total(z) <= least + 1e-8 * max(1.0, abs(least))
-        assert told["risk"][v] == pytest.approx(total(z), rel=1e-9, abs=1e-9)
+        assert reported["risk"][v] == pytest.approx(total(z), rel=1e-9, abs=1e-9)
         n_clipped += int(z in (low, high))
         if loss in SLOPES and slope(low) < 0.0 < slope(high):
             assert z == pytest.approx(brentq(slope, low, high, xtol=1e-13), abs=1e-8)
@@ -90,20 +90,20 @@ def test_cells_say_what_scipy_finds(loss: str, bound: float | None) -> None:
 @pytest.mark.parametrize("bound", BOUNDS)
 def test_cells_say_the_quantiles_of_least_loss(bound: float | None) -> None:
     forest, y = fitted("quantile", bound)
-    told = forest.nodes(0)
-    assert told["forecast"].shape[1] == len(LEVELS)
+    reported = forest.nodes(0)
+    assert reported["forecast"].shape[1] == len(LEVELS)
     low, high = limits("quantile", bound, y, N_ROWS)
     for v, labels in cells(forest, y):
-        assert (np.diff(told["forecast"][v]) >= 0.0).all()
+        assert (np.diff(reported["forecast"][v]) >= 0.0).all()
         at_stake = 0.0
-        for level, z in zip(LEVELS, told["forecast"][v], strict=True):
+        for level, z in zip(LEVELS, reported["forecast"][v], strict=True):
             loss = pinball(level)
             candidates = np.clip(labels, low, high)  # a minimum is at a label or a limit
             least = min(loss(c, labels).sum() for c in candidates)
             assert loss(z, labels).sum() == pytest.approx(least, abs=1e-8)
             assert low <= z <= high
             at_stake += loss(z, labels).sum()
-        assert told["risk"][v] == pytest.approx(at_stake, abs=1e-8)
+        assert reported["risk"][v] == pytest.approx(at_stake, abs=1e-8)
 
 
 def test_the_middle_of_an_interval_of_minima() -> None:
@@ -130,13 +130,13 @@ def test_the_forest_is_the_mean_over_trees() -> None:
         X = data(loss)[0]
         by_tree = []
         for tree in range(2):
-            told = forest.nodes(tree)
+            reported = forest.nodes(tree)
             for i, x in enumerate(X[:40]):
-                v = told["root"]
-                while told["left"][v] >= 0:
-                    goes_left = x[told["feature"][v]] <= told["threshold"][v]
-                    v = told["left"][v] if goes_left else told["right"][v]
-                by_tree.append((i, told["forecast"][v]))
+                v = reported["root"]
+                while reported["left"][v] >= 0:
+                    goes_left = x[reported["feature"][v]] <= reported["threshold"][v]
+                    v = reported["left"][v] if goes_left else reported["right"][v]
+                by_tree.append((i, reported["forecast"][v]))
         mean = np.mean([[z for j, z in by_tree if j == i] for i in range(40)], axis=1)
         found = forest.predict_link(X[:40])
         np.testing.assert_allclose(found.reshape(40, -1), mean, rtol=1e-13)
@@ -154,8 +154,8 @@ def test_losses_are_convex(loss: str) -> None:
         out = np.empty(len(z))
         for i, at in enumerate(z):
             write_losses(policy, np.array([[2.0 * at]]), 2, np.array([label]), out[i : i + 1])
-        told = LOSSES[loss](z, label)  # to a constant of the label: losses here are >= 0
-        np.testing.assert_allclose(out - out[7], told - told[7], rtol=1e-9, atol=1e-9)
+        reported = LOSSES[loss](z, label)  # to a constant of the label: losses here are >= 0
+        np.testing.assert_allclose(out - out[7], reported - reported[7], rtol=1e-9, atol=1e-9)
         assert (np.diff(out, 2) >= -1e-9).all()
         assert (out >= 0.0).all()
         best = {"poisson": np.log, "geometric": lambda m: np.log(m / (1.0 + m))}
@@ -205,11 +205,11 @@ def test_a_large_weight_is_priced_as_its_repeats(loss: str, w: float) -> None:
     parts = [1.0] * int(w) + ([w % 1.0] if w % 1.0 else [])
     repeated.partial_fit(np.repeat(X[:1], len(parts), 0), [7.0] * len(parts), parts)
     whole.partial_fit(X[:1], [7.0])
-    told, expected, first = (
+    reported, expected, first = (
         forest.forest_.trees[0].d[0, PRICE] - before for forest in (once, repeated, whole)
     )
     least = w * whole_price(loss, 7.0)
-    assert abs(told - expected) <= 0.01 * (expected - first - least) + 1e-9
+    assert abs(reported - expected) <= 0.01 * (expected - first - least) + 1e-9
     if w < 256:
         assert same_forest(once, repeated)
     np.testing.assert_allclose(once.predict(X[:1]), repeated.predict(X[:1]), rtol=1e-12)

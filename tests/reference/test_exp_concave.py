@@ -29,8 +29,8 @@ def test_the_rate_is_the_largest_that_is_exp_concave(loss: str) -> None:
 
     def curvature(at: float) -> float:
         """Largest second difference of exp(-at loss), in units of its own size."""
-        told = [np.exp(-at * (LOSSES[loss](z, y) - LOSSES[loss](z, y).min())) for y in labels]
-        return max((np.diff(values, 2) / values[1:-1]).max() for values in told)
+        reported = [np.exp(-at * (LOSSES[loss](z, y) - LOSSES[loss](z, y).min())) for y in labels]
+        return max((np.diff(values, 2) / values[1:-1]).max() for values in reported)
 
     assert curvature(rate) < 1e-9
     assert curvature(1.05 * rate) > 0.0 or loss.endswith("square")
@@ -72,12 +72,12 @@ def test_what_a_mixture_needs() -> None:
         ).fit(X, [0, -4] * 10)
 
 
-def prunings(told: dict[str, Any], v: int) -> list[tuple[list[int], float]]:
+def prunings(reported: dict[str, Any], v: int) -> list[tuple[list[int], float]]:
     """Return the leaves of every pruning of the subtree of ``v``, and its prior weight."""
-    if told["left"][v] < 0:
+    if reported["left"][v] < 0:
         return [([v], 1.0)]
     found = [([v], 0.5)]
-    sides = (prunings(told, told[side][v]) for side in ("left", "right"))
+    sides = (prunings(reported, reported[side][v]) for side in ("left", "right"))
     for (left, p), (right, q) in itertools.product(*sides):
         found.append((left + right, 0.5 * p * q))
     return found
@@ -96,19 +96,21 @@ def test_the_mixture_is_the_posterior_mean_over_all_prunings(loss: str) -> None:
     else:
         forest = GeneralizedMondrianForestRegressor(**options).fit(X, y)
         ask = forest.predict_link
-    told = forest.nodes(0)
+    reported = forest.nodes(0)
     price = forest.forest_.state()[1][0]["stat"][:, 3]
     assert 3 <= len(price) <= 17
     assert (price != 0.0).sum() > 1
-    every = prunings(told, told["root"])
+    every = prunings(reported, reported["root"])
     weights = np.array([p * np.exp(-0.8 * price[leaves].sum()) for leaves, p in every])
     for x in rng.random((12, 2)).astype(np.float32):
-        path, v = [], told["root"]
+        path, v = [], reported["root"]
         while v >= 0:
             path.append(v)
-            goes_left = x[told["feature"][v]] <= told["threshold"][v]
-            v = told["left"][v] if goes_left else told["right"][v]
-        says = [next(told["forecast"][u, 0] for u in path if u in leaves) for leaves, _ in every]
+            goes_left = x[reported["feature"][v]] <= reported["threshold"][v]
+            v = reported["left"][v] if goes_left else reported["right"][v]
+        says = [
+            next(reported["forecast"][u, 0] for u in path if u in leaves) for leaves, _ in every
+        ]
         assert ask(x[None])[0] == pytest.approx((weights * says).sum() / weights.sum(), rel=1e-10)
 
 

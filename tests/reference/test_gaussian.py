@@ -57,7 +57,7 @@ def test_far_from_all_rows_the_prior_speaks() -> None:
     assert sums.variance[0, 0] == pytest.approx(y.var(), rel=0.01)
 
 
-def test_labels_without_variance_are_told_as_they_are() -> None:
+def test_labels_without_variance_are_reported_as_they_are() -> None:
     case = dataclasses.replace(targets(1), y=np.full(len(targets(1).X), 7.0), w=None)
     forest = kernel_forest(case, regression=True, **changes(True, "hierarchy"))
     sums = forest.predict_sums(case.X, spread=True)

@@ -145,8 +145,8 @@ def averages(
     for start, stop, chance in zip(ends[:-1], ends[1:], chances, strict=True):
         if chance > 0.0:
             cells = cells_of(np.vstack([X, asked]), float(0.5 * (start + stop)), 4)
-            learned, told = cells[: len(X)], cells[len(X) :]
-            parts.append(posterior(learned, y, w, told, RIDGE, given["signal_std"]))
+            learned, reported = cells[: len(X)], cells[len(X) :]
+            parts.append(posterior(learned, y, w, reported, RIDGE, given["signal_std"]))
             kept.append(chance)
     return mixture(parts, np.array(kept))
 
@@ -217,7 +217,7 @@ def test_states_of_earlier_versions_are_read() -> None:
     X, y = rows(100)
     given: dict[str, Any] = {"domain": "cube", "regularization": RIDGE, "random_state": 2}
     average: dict[str, Any] = {"lifetime": "average", "max_columns": 60}
-    for kind, told in (
+    for kind, reported in (
         ({"lifetime": 2.0}, "no sum of squared labels"), (average, "an exact fit of all rows")
     ):  # fmt: skip
         model = MondrianKernelRegressor(5, **kind, **given).fit(X, y)
@@ -226,7 +226,7 @@ def test_states_of_earlier_versions_are_read() -> None:
         assert "beside" not in header  # those bytes are as they were
         model.forest_ = Forest.from_state(header, trees)
         assert np.array_equal(model.predict(X), before)
-        with pytest.raises(ParameterError, match=told):
+        with pytest.raises(ParameterError, match=reported):
             model.predict(X, return_std=True)
     with pytest.raises(ParameterError, match="stored by an earlier version"):
         model.partial_fit(X, y)

@@ -123,7 +123,7 @@ def test_quantiles_of_cells_on_the_cube(number: int, lifetime: float) -> None:
         assert std == pytest.approx(math.sqrt(variance), rel=1e-9, abs=1e-7 * float(np.ptp(y)))
 
 
-def test_points_are_told_as_points() -> None:
+def test_points_are_reported_as_points() -> None:
     """Cells of one row each: the quantiles are labels, the least that reach the level."""
     rng = np.random.default_rng(0)
     X, y = rng.random((40, 2)).astype(np.float32), rng.normal(size=40)

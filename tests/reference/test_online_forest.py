@@ -96,9 +96,12 @@ def assert_same(forest: Forest, reference: ReferenceTree) -> None:
             assert found[v, -1] == pytest.approx(node.gain, rel=1e-8)  # two kinds of log
         else:
             assert found[v, -1] == node.begun
-        told = node.estimation
-        moments = [told.total, told.squares]
-        assert found[v, :-1].tolist() == [told.n, *(told.classes if p.n_classes else moments)]
+        reported = node.estimation
+        moments = [reported.total, reported.squares]
+        assert found[v, :-1].tolist() == [
+            reported.n,
+            *(reported.classes if p.n_classes else moments),
+        ]
         block = arrays["candidates"][starts[v] : starts[v] + arrays["candidates_size"][v]]
         assert_same_candidates(block, node, p)
 
@@ -123,8 +126,8 @@ def assert_same_candidates(block: np.ndarray, node: Node, p: Settings) -> None:
             whole = rows[0, first : first + size, k]
             part = rows[1 + s, first : first + size, k]
             for tally, numbers in ((left, part), (right, whole - part)):
-                told = tally.classes if p.n_classes else [tally.total, tally.squares]
-                assert numbers.tolist() == [tally.n, *told]
+                reported = tally.classes if p.n_classes else [tally.total, tally.squares]
+                assert numbers.tolist() == [tally.n, *reported]
 
 
 @pytest.mark.parametrize("regression", [False, True], ids=["classes", "targets"])

@@ -64,10 +64,10 @@ def following() -> bytes:
         "amf-classifier", 4, 3, 5, alpha=0.2, charge_opening=False, drift=drift
     )
     forest = DriftForest(settings, range(2))
-    told = forest.forecast_and_learn(X, y.astype(float), w)
+    reported = forest.forecast_and_learn(X, y.astype(float), w)
     header, trees = forest.state()
     arrays = [tree[name].tobytes() for tree in trees for name in sorted(tree)]
-    return b"".join([told.tobytes(), json.dumps(header).encode(), *arrays])
+    return b"".join([reported.tobytes(), json.dumps(header).encode(), *arrays])
 
 
 def boosted() -> bytes:
@@ -121,13 +121,13 @@ def row_by_row() -> bytes:
     X, y = rng.random((140, 3)).astype(np.float32), rng.integers(0, 2, 140)
     how = {"feature_scales": None, "alpha": 0.5, "charge_opening": True, "random_state": 0}
     forest = AMFClassifier(2, **how).partial_fit(X[:100], y[:100], classes=[0, 1])
-    told = []
+    reported = []
     for r in range(100, 140):  # while they fill their rooms
-        told.append(forest.predict_proba(X[r : r + 1]))
+        reported.append(forest.predict_proba(X[r : r + 1]))
         forest.partial_fit(X[r : r + 1], y[r : r + 1])
     rooms = [tree.head_i[N_NODES] / len(tree.i) for tree in forest.forest_.trees]
     assert max(rooms) > 0.5
-    return np.concatenate(told).tobytes()
+    return np.concatenate(reported).tobytes()
 
 
 # With bounds checks all is compiled anew: labels and mixtures once each, the cube too if

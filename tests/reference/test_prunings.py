@@ -133,7 +133,7 @@ def test_one_row_costs_minus_log_of_what_the_extended_tree_said() -> None:
 
 def test_an_insertion_changes_a_subtree_weight_by_a_factor_within_half() -> None:
     """And the ancestors must be told: keeping their old odds is not the sum over prunings."""
-    told_and_untold_differ = 0
+    reported_and_unreported_differ = 0
     for number in range(30):
         case = random_case(number)
         memory = Counts(case.n_classes, case.alpha, charge_opening=True)
@@ -155,9 +155,9 @@ def test_an_insertion_changes_a_subtree_weight_by_a_factor_within_half() -> None
                 else:
                     stop = math.exp(node.log_stop)
                     assert factor == pytest.approx(stop + 0.5, rel=1e-9)
-                    told_and_untold_differ += above.parent is not None
+                    reported_and_unreported_differ += above.parent is not None
             tree.learn(list(x), y)
-    assert told_and_untold_differ > 50
+    assert reported_and_unreported_differ > 50
 
 
 def test_kt_regret_is_at_most_half_of_k_minus_1_log_4n() -> None:

@@ -66,9 +66,9 @@ class Page:
 
     def evaluate(self, expression: str) -> Any:
         """Return the value of a JavaScript expression."""
-        told = self.ask("Runtime.evaluate", expression=expression, returnByValue=True)
-        assert "exceptionDetails" not in told, told
-        return told["result"].get("value")
+        reported = self.ask("Runtime.evaluate", expression=expression, returnByValue=True)
+        assert "exceptionDetails" not in reported, reported
+        return reported["result"].get("value")
 
     def screenshot(self, file: Path) -> None:
         """Write the whole page as a PNG."""

@@ -12,20 +12,20 @@ from tests.cli.command import call, events
 
 
 def lines_of(text: str) -> dict[str, str]:
-    """The first table: what is told, by name."""
+    """The first table: what is reported, by name."""
     rows = [line.split("  ", 1) for line in text.split("\nparameters:")[0].splitlines()]
     return {name.strip(): value.strip() for name, value in rows}
 
 
 def test_it_tells_data_dates_duration_versions_and_size(classified) -> None:
     text, _ = call("describe", classified.run_url)
-    told = lines_of(text)
+    reported = lines_of(text)
     (file,) = {block.uri for block in classified.plan.blocks}
-    assert told["data"] == f"3,000 rows in {file}"
+    assert reported["data"] == f"3,000 rows in {file}"
     pattern = r"\d{4}-\d\d-\d\d \d\d:\d\d( to .*)? UTC, [0-9.:]+( s)? of work in 1 attempt"
-    assert re.fullmatch(pattern, told["trained"])
-    assert f"dmondrian {dmondrian.__version__}, " in told["written by"]
-    assert "pyarrow" in told["written by"]
+    assert re.fullmatch(pattern, reported["trained"])
+    assert f"dmondrian {dmondrian.__version__}, " in reported["written by"]
+    assert "pyarrow" in reported["written by"]
     (event,) = events(call("describe", classified.run_url, "--json")[0])
     stored = [one for one in Path(classified.run_url).rglob("*") if one.is_file()]
     assert event["size"]["on_disk_bytes"] == sum(one.stat().st_size for one in stored)
@@ -34,7 +34,7 @@ def test_it_tells_data_dates_duration_versions_and_size(classified) -> None:
     assert 0.0 < event["trained"]["seconds"] <= event["trained"]["ended"]
 
 
-def test_units_are_counted_and_told_by_feature_where_asked_for(of_numbers) -> None:
+def test_units_are_counted_and_reported_by_feature_where_asked_for(of_numbers) -> None:
     text, _ = call("describe", of_numbers.run_url)
     assert "feature_units     " in text
     assert "auto, now 3 of 3 features rounded" in text
@@ -52,10 +52,10 @@ def test_a_plan_or_note_that_is_damaged_hides_nothing_else(classified, tmp_path)
     (note,) = (copy / "attempts").iterdir()
     note.write_bytes(b"{")
     (copy / "plan.parquet").write_bytes(b"PAR1")
-    told = lines_of(call("describe", copy)[0])
-    assert "data" not in told
-    assert "trained" not in told
-    assert told["rows learned"] == "3,000"
+    reported = lines_of(call("describe", copy)[0])
+    assert "data" not in reported
+    assert "trained" not in reported
+    assert reported["rows learned"] == "3,000"
     note.write_bytes(document.seal({"outcome": "finished"}))  # of another version
     assert Run.open(copy).attempts() == [{"outcome": "finished"}]
     assert "trained" not in lines_of(call("describe", copy)[0])
@@ -64,27 +64,27 @@ def test_a_plan_or_note_that_is_damaged_hides_nothing_else(classified, tmp_path)
 def test_a_model_of_arrays(tmp_path) -> None:
     model = dmondrian.AMFClassifier(n_estimators=1, random_state=0)
     model.fit([[0.0], [1.0]], [0, 1]).save(tmp_path / "m")
-    told = lines_of(call("describe", tmp_path / "m")[0])
-    assert "data" not in told
-    assert told["nodes"] == "3 (3 per tree)"
+    reported = lines_of(call("describe", tmp_path / "m")[0])
+    assert "data" not in reported
+    assert reported["nodes"] == "3 (3 per tree)"
 
 
 def test_metrics_stand_beside_the_last_rows_baselines_and_the_delay(classified, of_numbers) -> None:
     text, _ = call("describe", classified.run_url)
     (event,) = events(call("describe", classified.run_url, "--json")[0])
-    told = event["metrics"]
-    assert told["delay"] == 1
+    reported = event["metrics"]
+    assert reported["delay"] == 1
     assert "metrics (each row forecast just before it was learned, delay 1 row):\n" in text
     lines = text.split("delay 1 row):\n")[1].splitlines()
     columns = [re.split(r"\s{2,}", line.strip()) for line in lines]
-    assert columns[0] == ["so far", f"last {told['window']['rows']:,} rows",
+    assert columns[0] == ["so far", f"last {reported['window']['rows']:,} rows",
                           "faded, half after 1,024 rows"]  # fmt: skip
-    assert columns[2] == ["log loss", *(f"{span['log_loss']:.4f}" for span in
-                                        (told, told["window"], told["faded"]))]  # fmt: skip
+    spans = (reported, reported["window"], reported["faded"])
+    assert columns[2] == ["log loss", *(f"{span['log_loss']:.4f}" for span in spans)]
     assert columns[4][0] == "last label"
-    assert columns[4][2] == f"{told['window']['baselines']['last_label']['log_loss']:.4f}"
-    assert told["baselines"]["class_frequencies"]["log_loss"] > told["log_loss"]
-    assert told["drift"]["found"] == 0
+    assert columns[4][2] == f"{reported['window']['baselines']['last_label']['log_loss']:.4f}"
+    assert reported["baselines"]["class_frequencies"]["log_loss"] > reported["log_loss"]
+    assert reported["drift"]["found"] == 0
     text, _ = call("describe", of_numbers.run_url)
     assert re.search(r"\n    mean so far +[\d,.]+ +[\d,.]+ +[\d,.]+\n", text)
 

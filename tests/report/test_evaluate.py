@@ -36,8 +36,8 @@ def remarks(run: str, data: object, cluster: tuple[str, str]) -> list[str]:
 
 def test_rows_that_were_learned_are_counted(of_numbers, cluster, tmp_path) -> None:
     run, file = of_numbers.run_url, rows_file(of_numbers)
-    (told,) = remarks(run, file, cluster)
-    assert told.startswith("note: all 2,000 rows were learned")
+    (reported,) = remarks(run, file, cluster)
+    assert reported.startswith("note: all 2,000 rows were learned")
     link = tmp_path / "link.parquet"
     link.symlink_to(file)
     assert len(remarks(run, link, cluster)) == 1
@@ -46,8 +46,8 @@ def test_rows_that_were_learned_are_counted(of_numbers, cluster, tmp_path) -> No
     shutil.copy2(file, folder / file.name)  # with its times
     table = pq.read_table(file)
     pq.write_table(table.slice(0, 500), folder / "others.parquet")  # that nobody can know
-    (told,) = remarks(run, folder, cluster)
-    assert told.startswith("note: 2,000 of the 2,500 rows were learned")
+    (reported,) = remarks(run, folder, cluster)
+    assert reported.startswith("note: 2,000 of the 2,500 rows were learned")
 
 
 def test_other_rows_are_not(of_numbers, cluster, tmp_path) -> None:
@@ -65,8 +65,8 @@ def test_rows_behind_a_checkpoint_are_not(classified, cluster) -> None:
     """Row groups of 500 rows: at a checkpoint only those before it were learned."""
     file = rows_file(classified)
     for position in (1000, 2000):
-        (told,) = remarks(f"{classified.run_url}@{position}", file, cluster)
-        assert told.startswith(f"note: {position:,} of the 3,000 rows were learned")
+        (reported,) = remarks(f"{classified.run_url}@{position}", file, cluster)
+        assert reported.startswith(f"note: {position:,} of the 3,000 rows were learned")
 
 
 def test_without_a_plan_it_measures_all_the_same(of_numbers, cluster, tmp_path) -> None:

@@ -39,10 +39,12 @@ PUSHED_OUT = """[...document.querySelectorAll("table:not(.many)")].filter(table 
 @pytest.fixture(scope="module")
 def chromium(tmp_path_factory) -> Iterator[Page]:
     if browser() is None:
-        told = f"NO BROWSER LOOKED AT THE PAGE: install one of {', '.join(NAMES)}, or set CHROMIUM"
+        reported = (
+            f"NO BROWSER LOOKED AT THE PAGE: install one of {', '.join(NAMES)}, or set CHROMIUM"
+        )
         if os.environ.get("CI"):
-            pytest.fail(f"{told}; .ci/run should have")
-        pytest.skip(told)
+            pytest.fail(f"{reported}; .ci/run should have")
+        pytest.skip(reported)
     with open_browser(tmp_path_factory.mktemp("profile")) as page:
         yield page
 
@@ -84,7 +86,7 @@ def test_the_browser_would_complain(chromium, tmp_path) -> None:
     assert chromium.evaluate("document.documentElement.scrollWidth") > 1280
     assert chromium.evaluate(OUTSIDE) == ["cut off"]
     assert chromium.evaluate(PUSHED_OUT) == 1
-    assert any("hello" in told for told in chromium.complaints)
+    assert any("hello" in reported for reported in chromium.complaints)
     assert any("x.png" in url for url in chromium.requests)
 
 
@@ -93,7 +95,7 @@ def test_it_tells_what_the_run_says(classified, tmp_path) -> None:
     run = Run.open(classified.run_url)
     manifest = run.latest()
     assert len(classified.plan.schema.left_out) == 1
-    told = [
+    reported = [
         f"{classified.metrics['log_loss']:.4f}",
         f"{classified.metrics['accuracy']:.4f}",
         f"{classified.to_local().forest_.n_nodes:,}",
@@ -104,7 +106,7 @@ def test_it_tells_what_the_run_says(classified, tmp_path) -> None:
         "ECE",
         *(str(shard["digest"]) for shard in manifest.shards.values()),
     ]
-    assert [text for text in told if text not in page] == []
+    assert [text for text in reported if text not in page] == []
     rows, nodes, stored = gather(classified.run_url).growth[-1]
     assert (rows, nodes) == (3000, classified.to_local().forest_.n_nodes)
     assert stored == sum(shard["bytes"] for shard in manifest.shards.values())
@@ -159,10 +161,10 @@ def test_a_density_and_a_kernel_say_what_they_have_not(density, kernel, tmp_path
     page = page_of(kernel, tmp_path).read_text()
     assert "<h2>Learning curve</h2>" in page
     assert "no split has its own worth" in page
-    told, _ = call("describe", kernel.run_url, "--importances")
-    assert "importances: none; the cells of a Mondrian kernel are fitted together" in told
-    told, _ = call("describe", density.run_url, "--importances")
-    assert "importances: none; a density has no labels" in told
+    reported, _ = call("describe", kernel.run_url, "--importances")
+    assert "importances: none; the cells of a Mondrian kernel are fitted together" in reported
+    reported, _ = call("describe", density.run_url, "--importances")
+    assert "importances: none; a density has no labels" in reported
 
 
 def test_numbers_are_as_long_as_they_are_read() -> None:
@@ -176,8 +178,8 @@ def test_numbers_are_as_long_as_they_are_read() -> None:
 
 def test_no_two_labels_of_a_chart_read_the_same() -> None:
     long = [f"a column with quite a long name, number {j}" for j in range(3)]
-    told = shortened([*long, "short"], 19)
-    assert told == [*(f"a column … number {j}" for j in range(3)), "short"]
+    reported = shortened([*long, "short"], 19)
+    assert reported == [*(f"a column … number {j}" for j in range(3)), "short"]
     assert shortened(["aaaabbbb", "aaaacbbb", "aaaadbbb"], 3) == ["a…1", "a…2", "a…3"]
     assert shortened(["one", "two", "two"], 5) == ["one", "two", "two"]  # they are the same
     bars = bar_chart([(name, 0.5) for name in long], percent)
@@ -198,8 +200,8 @@ def test_no_two_labels_of_a_chart_read_the_same() -> None:
 def test_the_command(classified, tmp_path) -> None:
     file = tmp_path / "out.html"
     stdout, _ = call("report", classified.run_url, "-o", file, "--json")
-    (told,) = events(stdout)
-    assert told["bytes"] == file.stat().st_size
+    (reported,) = events(stdout)
+    assert reported["bytes"] == file.stat().st_size
     _, stderr = call("report", classified.run_url, "-o", tmp_path / "none" / "x.html", code=2)
     assert "there is no folder" in stderr
     _, stderr = call("report", classified.run_url, "-o", tmp_path, code=2)

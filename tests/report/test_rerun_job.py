@@ -111,8 +111,8 @@ def test_of_a_run_that_has_grown(client, numbers, tmp_path) -> None:
     assert "n_shards" not in job["run"]
     again(run, tmp_path)
     frame = pq.read_table(numbers)
-    told = [FrameModel(f"{run.run_url}{end}").predict(frame) for end in ("", "-again")]
-    assert told[0].equals(told[1])
+    reported = [FrameModel(f"{run.run_url}{end}").predict(frame) for end in ("", "-again")]
+    assert reported[0].equals(reported[1])
 
 
 GIVEN = [

@@ -37,10 +37,10 @@ def test_an_estimator_of_frames_warns_as_those_of_scikit_learn_do(tmp_path) -> N
         dmondrian.load(tmp_path / "m").predict(frame.to_numpy())
 
 
-def test_a_run_is_told_in_a_line(classified) -> None:
-    told = repr(classified)
-    assert told.startswith(f"TrainedRun({classified.run_url!r}, 3,000 rows, log_loss=0.")
-    assert len(told) - len(classified.run_url) < 100
+def test_a_run_is_reported_in_a_line(classified) -> None:
+    reported = repr(classified)
+    assert reported.startswith(f"TrainedRun({classified.run_url!r}, 3,000 rows, log_loss=0.")
+    assert len(reported) - len(classified.run_url) < 100
     plan = repr(classified.plan)
     assert plan.startswith("Plan(3,000 rows, 1 file, Schema(")
     assert plan.endswith("target='income'))")

@@ -33,19 +33,19 @@ def without_blobs(url: str, folder: Path) -> Path:
     return copy
 
 
-def told(url: object) -> dict[str, Any]:
+def reported(url: object) -> dict[str, Any]:
     (event,) = events(call("describe", url, "--importances", "--json")[0])
     del event["model"], event["size"]["on_disk_bytes"]
     return event
 
 
 @pytest.mark.parametrize("name", ["classified", "of_numbers", "density", "kernel"])
-def test_all_that_is_told_is_known_without_the_trees(request, name, tmp_path) -> None:
+def test_all_that_is_reported_is_known_without_the_trees(request, name, tmp_path) -> None:
     run = request.getfixturevalue(name)
     copy = without_blobs(run.run_url, tmp_path)
-    assert told(copy) == told(run.run_url)
+    assert reported(copy) == reported(run.run_url)
     wanted = run.to_local().forest_
-    assert told(copy)["size"]["nodes"] == wanted.n_nodes
+    assert reported(copy)["size"]["nodes"] == wanted.n_nodes
     facts, whole = gather(str(copy)), gather(run.run_url)
     assert (facts.importances, facts.growth) == (whole.importances, whole.growth)
     assert facts.growth[-1][1] == wanted.n_nodes
@@ -75,7 +75,7 @@ def test_a_run_that_an_earlier_version_wrote(classified, tmp_path) -> None:
         content = document.unseal(file.read_bytes(), "")
         del content["forest"]
         file.write_bytes(document.seal(content))
-    was, now = told(classified.run_url), told(copy)
+    was, now = reported(classified.run_url), reported(copy)
     assert now["importances"] == was["importances"]  # found in the trees
     for entry in ("nodes", "trees", "stored_bytes"):
         assert now["size"][entry] == was["size"][entry]

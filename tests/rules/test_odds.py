@@ -79,9 +79,9 @@ def test_factors_near_one_are_mixed_as_all_are_or_not_at_all(k: int) -> None:
             is_done, near = mix_near(tree, 0, n, d, q)
             m, exponent = mix_and_shift(other, 0, n, d, np.int64(0), q, np.int64(0))
             held = SMALLEST_ODDS < odds * (n / d) / np.float64(q) < LARGEST_ODDS
-            told = k == 0 or SMALLEST_ODDS < (n / d if k > 0 else q) < LARGEST_ODDS
+            reported = k == 0 or SMALLEST_ODDS < (n / d if k > 0 else q) < LARGEST_ODDS
         done += is_done
-        assert is_done == (held and told)
+        assert is_done == (held and reported)
         if is_done:
             assert np.array([near, 0.0]).tobytes() == np.array([m, exponent * 1.0]).tobytes()
             assert tree.d[0].tobytes() == other.d[0].tobytes()

@@ -72,12 +72,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, code: int, headers: dict[str, str], content: bytes) -> None:
         self.send_response(code)
-        told = {name.lower(): value for name, value in headers.items()}
-        for name, value in told.items():
+        reported = {name.lower(): value for name, value in headers.items()}
+        for name, value in reported.items():
             if name not in _OWN:
                 self.send_header(name, value)
         is_head = self.command == "HEAD"
-        length = told.get("content-length") if is_head else None
+        length = reported.get("content-length") if is_head else None
         self.send_header("Content-Length", length or str(len(content)))
         self.end_headers()
         if not is_head:

@@ -49,10 +49,10 @@ def _with_milliseconds_in_lists(app: Any) -> Any:
     def answer(environ: dict[str, Any], start_response: Any) -> Any:
         if "list-type" not in environ.get("QUERY_STRING", ""):
             return app(environ, start_response)
-        told: list[Any] = []
-        parts = app(environ, lambda status, headers, *_: told.append((status, headers)))
+        reported: list[Any] = []
+        parts = app(environ, lambda status, headers, *_: reported.append((status, headers)))
         body = b"".join(parts).replace(b".000Z</LastModified>", b".123Z</LastModified>")
-        start_response(*told[0])
+        start_response(*reported[0])
         return [body]
 
     return answer

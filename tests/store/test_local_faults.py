@@ -27,11 +27,11 @@ def test_folder_below_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["run", "run/deep/er"])
 def test_link_to_nothing_in_the_place_of_a_folder(tmp_path: Path, name: str) -> None:
     (tmp_path / "run").symlink_to("/gone/run")
-    told = f"{tmp_path}/run is a link to /gone/run, which is not there"
+    reported = f"{tmp_path}/run is a link to /gone/run, which is not there"
     for opens in (open_store, check_writable):
-        with pytest.raises(StoreError, match=rf"{told}.*Bring its target back"):
+        with pytest.raises(StoreError, match=rf"{reported}.*Bring its target back"):
             opens(tmp_path / name)
-    with pytest.raises(CheckpointError, match=rf"There is no folder .*{told}"):
+    with pytest.raises(CheckpointError, match=rf"There is no folder .*{reported}"):
         Run.open(tmp_path / name)
     (tmp_path / "there").mkdir()
     (tmp_path / "run").unlink()

@@ -183,11 +183,11 @@ def test_plain_http_to_another_host_needs_leave(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("told", "advice"),
+    ("reported", "advice"),
     [
         ("GET http://127.0.0.1:40371/b/x: HTTP error: error sending request", "the endpoint"),
         ("GET http://127.0.0.1:9000/b/x: Server returned 403 Forbidden", "the credentials"),
     ],
 )
-def test_a_port_is_no_status(told: str, advice: str) -> None:
-    assert f"Check {advice}" in str(translate(OSError(told), "reading", "x", "s3://b"))
+def test_a_port_is_no_status(reported: str, advice: str) -> None:
+    assert f"Check {advice}" in str(translate(OSError(reported), "reading", "x", "s3://b"))

@@ -54,7 +54,7 @@ def as_rows(columns: Columns, X: np.ndarray) -> Rows:
     return Rows(X, numeric, np.ascontiguousarray(steps, np.int16), bits)
 
 
-def told(columns: Columns, X: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def reported(columns: Columns, X: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return measures of ``x`` and their bounds for boxes of pairs of rows of ``X``."""
     tree, row = nodes.make_tree(columns, 1, 1), as_rows(columns, x[None])
     found = measured(tree, as_rows(columns, X), Row(*(part[0] for part in row)))
@@ -79,8 +79,8 @@ def test_bounds_are_above_and_near() -> None:
         X[:, written] = np.rint(X[:, written] / units) * units + 0.0
         X[:, binary] = values[np.arange(n_binary), rng.integers(2, size=(201, n_binary))]
         X[:50] = X[-1]  # boxes of which some hold the row
-        total, bound = told(columns, X[:-1], X[-1])
-        assert total.tobytes() == told(all_numeric(d), X[:-1], X[-1])[0].tobytes()
+        total, bound = reported(columns, X[:-1], X[-1])
+        assert total.tobytes() == reported(all_numeric(d), X[:-1], X[-1])[0].tobytes()
         assert 25 <= np.count_nonzero(total == 0.0) < 100
         assert (total[bound == 0.0] == 0.0).all()
         assert (bound >= total).all()
@@ -92,7 +92,7 @@ def test_bounds_are_above_where_float32_loses_most() -> None:
     d = 16 * 200
     x = np.ones(d, np.float32)
     x[:16] = 2.0**24
-    (total,), (bound,) = told(all_numeric(d), np.zeros((2, d), np.float32), x)
+    (total,), (bound,) = reported(all_numeric(d), np.zeros((2, d), np.float32), x)
     assert total == 16 * 2.0**24 + d - 16
     assert bound >= total
 

@@ -49,10 +49,10 @@ def differences(tree: nodes.Tree) -> tuple[np.ndarray, np.ndarray]:
 def test_what_is_stored_is_what_was(name: str) -> None:
     forest = grown(name)
     header, trees = forest.state()
-    told, stored = decode_forest(encode_forest(*forest.stored()))
-    assert told == {**header, "format": 3}
-    again = Forest.from_state(told, stored)
-    assert told == header
+    reported, stored = decode_forest(encode_forest(*forest.stored()))
+    assert reported == {**header, "format": 3}
+    again = Forest.from_state(reported, stored)
+    assert reported == header
     for mine, read, theirs in zip(trees, stored, again.state()[1], strict=True):
         assert {key: array.tobytes() for key, array in mine.items()} == {
             key: array.tobytes() for key, array in theirs.items()
@@ -65,15 +65,15 @@ def test_what_is_stored_is_what_was(name: str) -> None:
 def test_boxes_that_nest_differ_by_nothing(name: str) -> None:
     for tree in grown(name).trees:
         lower, upper = (array.view(np.int32) for array in differences(tree))
-        told = nodes.fields(tree)
-        inside = told["left"] >= 0
+        reported = nodes.fields(tree)
+        inside = reported["left"] >= 0
         assert inside.sum() > 15
         # Zeros of both signs are one number, and which of them a box has is not for boxes to say.
-        for array, end in ((lower, told["lower"]), (upper, told["upper"])):
+        for array, end in ((lower, reported["lower"]), (upper, reported["upper"])):
             assert not array[inside[:, None] & (end != 0.0)].any()
             assert (array[inside] & 0x7FFFFFFF == 0).all()
-        assert lower[~inside].tobytes() == told["lower"][~inside].tobytes()
-        is_point = told["lower"] == told["upper"]
+        assert lower[~inside].tobytes() == reported["lower"][~inside].tobytes()
+        is_point = reported["lower"] == reported["upper"]
         assert not upper[~inside[:, None] & is_point].any()
         assert upper[~inside].any() == (name == "leaves of several rows")
 
@@ -100,9 +100,9 @@ def test_any_bounds_come_back() -> None:
 
 
 def test_bounds_are_written_where_their_differences_were() -> None:
-    told, stored = decode_forest(encode_forest(*grown("classifier").stored()))
+    reported, stored = decode_forest(encode_forest(*grown("classifier").stored()))
     given = [(tree["lower"], tree["upper"]) for tree in stored]
-    Forest.from_state(told, stored)
+    Forest.from_state(reported, stored)
     for tree, (lower, upper) in zip(stored, given, strict=True):
         assert np.shares_memory(tree["lower"], lower)
         assert np.shares_memory(tree["upper"], upper)
@@ -125,9 +125,9 @@ def test_either_child_may_be_the_left_one() -> None:
     tree.i[:, nodes.LEFT], tree.i[:, nodes.RIGHT] = [1, -1, -1], [2, -1, -1]
     for _ in range(20):
         tree.box[:] = rng.choice(ODD, (3, 2 * D))
-        told = [end.tobytes() for end in differences(tree)]
+        reported = [end.tobytes() for end in differences(tree)]
         tree.i[0, [nodes.LEFT, nodes.RIGHT]] = tree.i[0, [nodes.RIGHT, nodes.LEFT]]
-        assert told == [end.tobytes() for end in differences(tree)]
+        assert reported == [end.tobytes() for end in differences(tree)]
 
 
 @pytest.mark.skipif(
@@ -147,13 +147,15 @@ def test_the_processor_may_take_small_numbers_for_zero() -> None:
         assert libm.fesetenv(other) == 0
         assert np.float32(1e-45) == 0.0
         found = encode_forest(*forest.stored())
-        told = add_differences(decode_forest(plain)[1][0], int(forest.trees[0].head_i[nodes.ROOT]))
+        reported = add_differences(
+            decode_forest(plain)[1][0], int(forest.trees[0].head_i[nodes.ROOT])
+        )
     finally:
         assert libm.fesetenv(own) == 0
     assert found == plain
     mine = nodes.fields(forest.trees[0])
-    assert {name: end.tobytes() for name, end in told.items()} == {
-        name: mine[name].tobytes() for name in told
+    assert {name: end.tobytes() for name, end in reported.items()} == {
+        name: mine[name].tobytes() for name in reported
     }
 
 
@@ -180,10 +182,10 @@ def test_a_deep_tree() -> None:
     links = {"left": left, "right": right, "parent": parent}
     ends = np.zeros((2 * n - 1, D), np.float32)
     ends[left < 0] = np.arange(n, dtype=np.float32)[:, None]
-    told = add_differences({**links, "lower": ends, "upper": np.zeros_like(ends)}, 0)
-    assert (told["lower"][0] == 0.0).all()
-    assert (told["upper"][0] == n - 1).all()
-    assert (told["lower"] <= told["upper"]).all()
+    reported = add_differences({**links, "lower": ends, "upper": np.zeros_like(ends)}, 0)
+    assert (reported["lower"][0] == 0.0).all()
+    assert (reported["upper"][0] == n - 1).all()
+    assert (reported["lower"] <= reported["upper"]).all()
 
 
 def shape(n_leaves: int, rng: np.random.Generator) -> dict[str, np.ndarray]:

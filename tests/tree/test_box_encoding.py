@@ -189,9 +189,9 @@ def test_boxes_are_read_as_they_were_written() -> None:
         lower, upper = np.minimum(*ends), np.maximum(*ends)
         tree.bits[:] = ~np.uint64(0)  # what was there before
         nodes.write_boxes(tree, slice(10, 200), lower[10:], upper[10:])
-        told = nodes.read_boxes(tree, slice(10, 200))
-        assert told[0].tobytes() == lower[10:].tobytes()
-        assert told[1].tobytes() == upper[10:].tobytes()
+        reported = nodes.read_boxes(tree, slice(10, 200))
+        assert reported[0].tobytes() == lower[10:].tobytes()
+        assert reported[1].tobytes() == upper[10:].tobytes()
         assert (tree.bits[:10] == ~np.uint64(0)).all()
 
 
@@ -261,10 +261,10 @@ def test_columns_take_in_a_second_value_above_the_first_alone() -> None:
         changed[0, feature] = value
         return box_encoding_choice.extended(columns, np.concatenate([row, changed]))
 
-    told = with_value(0, 0.5)
-    assert told is not None
-    assert told.binary.tolist() == [0, 2, 4]
-    assert told.values.tolist() == [[0.0, 0.5], [0.0, 1.0], [-1.0, -1.0]]
+    reported = with_value(0, 0.5)
+    assert reported is not None
+    assert reported.binary.tolist() == [0, 2, 4]
+    assert reported.values.tolist() == [[0.0, 0.5], [0.0, 1.0], [-1.0, -1.0]]
     same = with_value(1, 3.0)  # a numeric one
     assert same is not None
     assert same.values.tolist() == columns.values.tolist()

@@ -83,8 +83,10 @@ def test_ways_that_are_noted_are_those_that_splits_tell(
     for i in (0, 30, N - 1, N, 2 * N - 1):  # of rows that are learned next no way is noted
         other, _ = chain(estimator)
         first = np.zeros(1, np.int64)
-        told, _ = other.answer_and_learn(asked[i : i + 1], np.zeros(1), None, 1, first, lifetime)
-        assert (told[0] == sum(whole_shares(answer[i : i + 1])[0] for answer in by_tree)).all()
+        reported, _ = other.answer_and_learn(
+            asked[i : i + 1], np.zeros(1), None, 1, first, lifetime
+        )
+        assert (reported[0] == sum(whole_shares(answer[i : i + 1])[0] for answer in by_tree)).all()
 
 
 @numba.njit(error_model="numpy")
@@ -166,10 +168,10 @@ def test_boxes_are_asked_for_once_and_before_their_turn(
         soon = n_ways if n_ways <= _FEW else min(number + _N_NEAR + 1, n_ways)
         assert sorted(asked) == sorted(at[: soon if with_boxes else 0])
     trees = forest.trees[:n_ways] if is_by_row else [tree] * n_ways
-    told = X[:1].repeat(n_ways, axis=0) if is_by_row else X[:n_ways]
-    leaves = [way_in(t, x)[-1] for t, x in zip(trees, told, strict=True)]
+    reported = X[:1].repeat(n_ways, axis=0) if is_by_row else X[:n_ways]
+    leaves = [way_in(t, x)[-1] for t, x in zip(trees, reported, strict=True)]
     assert sorted(asked) == (sorted(leaves) if with_boxes else [])
-    ends = [len(way_in(t, x)) for t, x in zip(trees, told, strict=True)]
+    ends = [len(way_in(t, x)) for t, x in zip(trees, reported, strict=True)]
     assert sorted(depths) == (sorted(ends) if with_boxes else [])
 
 
@@ -268,11 +270,11 @@ def test_boxes_are_looked_at_on_the_way_up_that_was_noted(monkeypatch: pytest.Mo
         known[: len(way)] = way[:N_NOTED]
         others = known.copy()
         others[::3] = 0
-        told = [
+        reported = [
             find(tree, Hint(way[-1], 0, nodes_on, np.int64(len(way))), x)
             for nodes_on in (known, others, np.zeros_like(known))
         ]
-        assert told[0] == told[1] == told[2]
+        assert reported[0] == reported[1] == reported[2]
         assert len(wrong[-3]) == max(len(way) - 1 - N_NOTED, 0)  # those that are not noted
         assert len(wrong[-1]) >= len(way) - 2
-        assert new[r] > 0.0 or told[0][0] == tree.head_i[nodes.ROOT]
+        assert new[r] > 0.0 or reported[0][0] == tree.head_i[nodes.ROOT]

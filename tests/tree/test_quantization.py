@@ -102,8 +102,8 @@ def test_a_feature_is_written_in_steps_where_16_bits_hold_them() -> None:
         assert written.fit_steps, name
         if is_stepped:
             steps = written.rows.steps[:, 0].astype(float)
-            told = (steps + columns.origins[0]) * columns.units[0]
-            assert told.astype(np.float32).tobytes() == X.tobytes(), name
+            reported = (steps + columns.origins[0]) * columns.units[0]
+            assert reported.astype(np.float32).tobytes() == X.tobytes(), name
 
 
 def test_steps_leave_room_for_wider_rows_where_values_allow() -> None:
@@ -115,8 +115,8 @@ def test_steps_leave_room_for_wider_rows_where_values_allow() -> None:
         ([0.001], False),
         ([-0.0], False),
     ):
-        told = read_only(np.array(values, np.float32)[:, None])
-        assert box_encoding_choice.rows_of(told, columns).fit_steps == fits
+        reported = read_only(np.array(values, np.float32)[:, None])
+        assert box_encoding_choice.rows_of(reported, columns).fit_steps == fits
 
 
 def test_distances_are_added_up_in_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,18 +128,18 @@ def test_distances_are_added_up_in_one_order(monkeypatch: pytest.MonkeyPatch) ->
     asked = np.where(is_whole, np.rint(asked), asked)
     y = (X[:, 0] > np.median(X[:, 0])).astype(np.float64)
 
-    def told() -> tuple[Forest, np.ndarray, np.ndarray]:
+    def reported() -> tuple[Forest, np.ndarray, np.ndarray]:
         forest = grown(X, y, 600)
         forest.freeze()
         together = forest.predict_sums(asked, distance=True).distance
         alone = [forest.predict_sums(row[None], distance=True).distance for row in asked]
         return forest, together, np.concatenate(alone)
 
-    forest, together, alone = told()
+    forest, together, alone = reported()
     columns = forest.trees[0].columns
     assert len(columns.stepped) == len(columns.numeric) == 24
     without_steps(monkeypatch)
-    assert together.tobytes() == alone.tobytes() == told()[1].tobytes()
+    assert together.tobytes() == alone.tobytes() == reported()[1].tobytes()
 
 
 @pytest.mark.parametrize("changes", CASES, ids=["classes", "labels", "expected", "cube"])

@@ -80,7 +80,7 @@ def test_nodes_that_are_passed_over_change_no_bit(
         for row in X:
             rows = asked(row[None], tree.columns)
             way = way_of(tree, row)
-            told = []
+            reported = []
             for noted in (way[1:], way[1 : len(way) // 2], []):  # of the last, all nodes are passed
                 answers = np.zeros((len(lives), K))
                 first, cell = answered(
@@ -89,8 +89,8 @@ def test_nodes_that_are_passed_over_change_no_bit(
                 )  # fmt: skip
                 assert first <= len(noted)
                 found += first > 0
-                told.append((answers.tobytes(), int(cell)))
-            assert told[0] == told[1] == told[2]
+                reported.append((answers.tobytes(), int(cell)))
+            assert reported[0] == reported[1] == reported[2]
     assert (found > 0) == is_shortened
 
 

@@ -269,9 +269,9 @@ def test_a_warmup_of_impossible_length_is_refused(rows: object) -> None:
 
 def test_a_stored_warmup_of_the_default_length_does_not_tell_it() -> None:
     X, y = mixture(50)
-    for rows, told in ((auto_settings.LAST, False), (auto_settings.LAST - 1, True)):
+    for rows, reported in ((auto_settings.LAST, False), (auto_settings.LAST - 1, True)):
         forest = AMFClassifier(1, warmup_rows=rows).fit(X, y).forest_
-        assert ("warmup_rows" in forest.state()[0]["warmup"]) == told
+        assert ("warmup_rows" in forest.state()[0]["warmup"]) == reported
 
 
 @pytest.mark.usefixtures("short")

@@ -86,8 +86,8 @@ def test_columns_alone_are_tried_as_among_columns_of_zeros(estimator: Any) -> No
         return late_loss(drawn, range(2), (alone, y, rows[2]), n_chunks=2)
 
     losses = [among_zeros(j) for j in range(4)]  # the last is that without columns
-    told = _losses_alone(drawn, np.array([True, False, True]), rows, 1)
-    assert told.tolist() == [losses[0], np.inf, losses[2], losses[3]]
+    reported = _losses_alone(drawn, np.array([True, False, True]), rows, 1)
+    assert reported.tolist() == [losses[0], np.inf, losses[2], losses[3]]
 
 
 def test_room_is_reserved_for_nodes_that_there_may_be() -> None:
@@ -191,7 +191,7 @@ def test_columns_that_help_together_alone_stay() -> None:
     assert scales[:2].min() >= 2.0**3 * scales[2:].max()
 
 
-def told_together(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def reported_together(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Rows of 40 columns whose first five tell the class, some of them beside others only."""
     X, y = make_classification(
         LAST, 40, n_informative=5, n_redundant=0, n_clusters_per_class=3, shuffle=False,
@@ -202,7 +202,7 @@ def told_together(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def test_columns_that_tell_more_together_than_alone_are_not_left_out() -> None:
-    drawn, rows = AMFClassifier(random_state=0)._forest_parameters(40, 2), told_together(5)
+    drawn, rows = AMFClassifier(random_state=0)._forest_parameters(40, 2), reported_together(5)
     assert _idle(drawn, np.ones(40, bool), rows, 2)[:5].sum() == 4
     scales = np.array(learn_scales(drawn, rows, n_threads=2))
     assert scales[:5].min() >= 2.0**-6
@@ -219,7 +219,7 @@ def test_evidence_ends_with_the_second_small_gain_in_a_row(
         return relevances(forest)
 
     monkeypatch.setattr("dmondrian.tuning.feature_scales.relevances", relevances_seen)
-    drawn, rows = AMFClassifier(random_state=0)._forest_parameters(40, 2), told_together(5)
+    drawn, rows = AMFClassifier(random_state=0)._forest_parameters(40, 2), reported_together(5)
     varies, least = np.ones(40, bool), np.full(40, -12.0)
     plain = _judge(drawn, np.zeros(40), rows, 2)
     found = _by_evidence(drawn, plain, varies, least, rows, 2)

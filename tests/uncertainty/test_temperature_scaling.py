@@ -87,23 +87,23 @@ def by_hand(n: int, density: int) -> tuple[list[np.ndarray], list[int], AMFClass
     forest = AMFClassifier(3, **FIXED)
     forest.partial_fit(X[:1], y[:1], classes=[0, 1, 2])
     asked = sorted(marks(n, density))
-    told = []
+    reported = []
     for t, end in zip(asked, [*asked[1:], n], strict=True):
-        told.append(forest.predict_proba(X[t : t + 1])[0])
+        reported.append(forest.predict_proba(X[t : t + 1])[0])
         forest.partial_fit(X[t:end], y[t:end])
-    return told, asked, forest
+    return reported, asked, forest
 
 
 def test_slopes_are_those_of_forecasts_made_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dmondrian.prequential.stream_sample.DENSITY", 64.0)
     n = 500
     X, y = rows(n)
-    told, asked, plain = by_hand(n, 64)
+    reported, asked, plain = by_hand(n, 64)
     forest = AMFClassifier(3, calibrate=True, **FIXED).fit(X, y)
     assert same_forest(bare(forest), plain)
     slopes = [0.0] * len(EXPONENTS)
     octave = 0
-    for t, proba in zip(asked, told, strict=True):
+    for t, proba in zip(asked, reported, strict=True):
         now = t.bit_length() - 1
         slopes = [slope * 0.25 ** (now - octave) for slope in slopes]
         octave = now
@@ -154,11 +154,11 @@ def test_the_exponent_is_near_the_batch_optimum_of_the_last_octave(n: int) -> No
     forest = AMFClassifier(5, calibrate=True, **FIXED).fit(X, y)
     start = n // 2
     anew = AMFClassifier(5, **FIXED).partial_fit(X[:start], y[:start], classes=[0, 1, 2])
-    told = []  # of all rows, in small steps, by another way than the sample's
+    reported = []  # of all rows, in small steps, by another way than the sample's
     for at in range(start, n, 50):
-        told.append(anew.predict_proba(X[at : at + 50]))
+        reported.append(anew.predict_proba(X[at : at + 50]))
         anew.partial_fit(X[at : at + 50], y[at : at + 50])
-    proba, labels = np.concatenate(told), y[start:]
+    proba, labels = np.concatenate(reported), y[start:]
     ones = np.ones(len(labels))
     best = minimize_scalar(
         lambda b: power_loss(proba, labels, b, ones), bounds=(0.25, 16.0), method="bounded"
@@ -259,19 +259,19 @@ def test_what_cannot_be_calibrated_is_refused() -> None:
     with pytest.raises(ParameterError, match="calibrate=False"):
         merge([part, part])
     header, trees = part.state()
-    told = header["calibration"]
+    reported = header["calibration"]
     for damage in (
         3,
         {},
-        {**told, "octave": -1},
-        {**told, "octave": 1.5},
-        {**told, "slopes": told["slopes"][1:]},
-        {**told, "slopes": [math.nan, *told["slopes"][1:]]},
-        {**told, "slopes": ["0", *told["slopes"][1:]]},
+        {**reported, "octave": -1},
+        {**reported, "octave": 1.5},
+        {**reported, "slopes": reported["slopes"][1:]},
+        {**reported, "slopes": [math.nan, *reported["slopes"][1:]]},
+        {**reported, "slopes": ["0", *reported["slopes"][1:]]},
     ):
         with pytest.raises(CorruptError, match="calibration"):
             Forest.from_state({**header, "calibration": damage}, trees)
     with pytest.raises(ValueError, match="'calibrate' parameter"):
         AMFClassifier(calibrate="yes").fit(X, y)
-    assert dataclasses.replace(Calibration.from_json(told)) == part.calibration
+    assert dataclasses.replace(Calibration.from_json(reported)) == part.calibration
     assert 2.0 ** round(math.log2(DENSITY)) == DENSITY  # marks are whole numbers only then

@@ -115,8 +115,8 @@ def test_the_factor_is_that_of_forecasts_made_by_hand(
             fading = 0.25 ** (now - octave)
             octave = now
             error = abs(y[t] - mean[0])
-            told = 100.0 if error >= 10.0 * std[0] else (error / std[0]) ** 2
-            weight, squares = fading * weight + 1.0, fading * squares + told
+            reported = 100.0 if error >= 10.0 * std[0] else (error / std[0]) ** 2
+            weight, squares = fading * weight + 1.0, fading * squares + reported
         plain_one.partial_fit(X[t : t + 1], y[t : t + 1])
     forest = AMFRegressor(3, calibrate=True, **FIXED).fit(X, y)
     found = forest.forest_.calibration
@@ -212,8 +212,8 @@ def test_whole_numbers_tell_a_moment_as_well_as_a_double_does() -> None:
     offset, exact = 3.0, np.array([0.5, 1.0 / 3.0, -200.0, 1e-9, 7.25])
     variance = np.array([1e-10, 1e-3, 2.0, 1e-12, 0.0])
     answers = np.stack([offset + exact, exact * exact + variance], axis=1)
-    told = whole_moments(answers, offset, known)
-    mean, found = label_moments(3 * told, 3, units(known, offset))
+    reported = whole_moments(answers, offset, known)
+    mean, found = label_moments(3 * reported, 3, units(known, offset))
     np.testing.assert_allclose(mean, offset + exact, rtol=1e-14)
     assert (np.abs(found - variance) <= 1e-15 * (1.0 + exact**2)).all()
     far = whole_moments(np.array([[1e9, 1e18], [np.nan, np.inf]]), offset, known[:2])
@@ -224,16 +224,16 @@ def test_whole_numbers_tell_a_moment_as_well_as_a_double_does() -> None:
 def test_sums_of_shards_are_those_of_all_trees() -> None:
     X, y = rows(900)
     parameters = AMFRegressor(5, **FIXED).fit(X[:2], y[:2]).forest_.parameters
-    told: list[Sampled] = []
+    reported: list[Sampled] = []
     for numbers in (range(5), [0, 3], [1], [2, 4]):
-        told.append(forecast_and_learn(Ensemble(parameters, numbers), X, y))
-    joined = add(told[1:])
+        reported.append(forecast_and_learn(Ensemble(parameters, numbers), X, y))
+    joined = add(reported[1:])
     for name in Sampled._fields:
-        assert (getattr(joined, name) == getattr(told[0], name)).all(), name
-    for part in told[1:]:
-        assert (part.units == told[0].units).all()
+        assert (getattr(joined, name) == getattr(reported[0], name)).all(), name
+    for part in reported[1:]:
+        assert (part.units == reported[0].units).all()
     factor = VarianceFactor()
-    assert factor.after(joined, y, 5) == factor.after(told[0], y, 5)
+    assert factor.after(joined, y, 5) == factor.after(reported[0], y, 5)
 
 
 @pytest.mark.parametrize("label", [0.0, 7.0])
@@ -263,7 +263,7 @@ def test_what_no_forest_can_tell_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "reported",
     [
         None,
         {"octave": 1, "weight": 1.0},
@@ -275,6 +275,6 @@ def test_what_no_forest_can_tell_is_refused() -> None:
         {"octave": 0, "slopes": [0.0] * 25},
     ],
 )
-def test_what_no_forest_has_is_refused(told: object) -> None:
+def test_what_no_forest_has_is_refused(reported: object) -> None:
     with pytest.raises(CorruptError, match="variance factor"):
-        VarianceFactor.from_json(told)
+        VarianceFactor.from_json(reported)

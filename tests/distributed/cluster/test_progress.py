@@ -41,9 +41,9 @@ def test_tasks_say_what_they_do(fit: Fit, client, adult, tmp_path) -> None:
     score(run.run_url, adult / "part-1.parquet", tmp_path / "scores", client=client)
     X = da.from_array(np.zeros((10, run.to_local().n_features_in_), np.float32), chunks=5)
     client.compute(predict(run.run_url, X), sync=True)
-    told = set(client.cluster.scheduler.task_prefixes)
+    reported = set(client.cluster.scheduler.task_prefixes)
     names = {"dmondrian-restore", "dmondrian-step", "dmondrian-output-file", "dmondrian-predict"}
-    assert names <= told
+    assert names <= reported
 
 
 def test_a_timeline_is_thinned_and_ends_now(monkeypatch) -> None:
@@ -53,11 +53,11 @@ def test_a_timeline_is_thinned_and_ends_now(monkeypatch) -> None:
     for second in range(1000):
         now[0] = float(second)
         timeline.add(Progress(second, 1000, 1.0, 0, None, 2, second // 500))
-    told = timeline.all_points()
-    assert len(told) <= Timeline.most + 1
-    assert told[0] == [0.0, 0, 2, 0, 0]
-    assert told[-1] == [999.0, 999, 2, 1, 0]
-    gaps = np.diff([point[0] for point in told[:-1]])
+    reported = timeline.all_points()
+    assert len(reported) <= Timeline.most + 1
+    assert reported[0] == [0.0, 0, 2, 0, 0]
+    assert reported[-1] == [999.0, 999, 2, 1, 0]
+    gaps = np.diff([point[0] for point in reported[:-1]])
     assert gaps.min() >= 8.0
     assert gaps.max() <= 17.0
 
@@ -97,9 +97,9 @@ def test_a_pace_that_is_asked_for_often_keeps_a_point_a_second() -> None:
 
 @pytest.mark.usefixtures("talkative")
 def test_rows_move_with_each_shard_and_not_only_when_all_have_learned(fit: Fit) -> None:
-    told: list[Progress] = []
-    fit(progress=told.append)
-    rows = [progress.rows for progress in told]
+    reported: list[Progress] = []
+    fit(progress=reported.append)
+    rows = [progress.rows for progress in reported]
     assert rows == sorted(rows)
     assert rows[-1] == ROWS
     assert any(row % GROUP for row in rows)

@@ -29,7 +29,7 @@ def tasks_known(client: Client) -> set[str]:
     return client.run_on_scheduler(lambda dask_scheduler: set(map(str, dask_scheduler.tasks)))
 
 
-def test_results_come_with_what_was_told_about_them(client: Client) -> None:
+def test_results_come_with_what_was_reported_about_them(client: Client) -> None:
     queue = ResultQueue(client)
     for i in range(20):
         queue.watch(client.submit(pow, i, 2, pure=False), i)

@@ -86,18 +86,18 @@ def test_a_shard_moves_only_where_that_lightens_the_load() -> None:
     assert workers.better_place("gone", {"gone": 3}) is None
 
 
-told: list[tuple[str, int]] = []
+reported: list[tuple[str, int]] = []
 
 
 async def note(value: int, dask_worker: Any) -> None:
-    told.append((dask_worker.address, value))
+    reported.append((dask_worker.address, value))
 
 
-def test_workers_are_told_and_who_cannot_be_reached_is_passed_over(client: Client) -> None:
-    told.clear()
+def test_workers_are_reported_and_who_cannot_be_reached_is_passed_over(client: Client) -> None:
+    reported.clear()
     addresses = workers_of(client)
     workers = Workers(client)
     workers.notify([addresses[0], "inproc://nobody/1/1"], note, 7)
     workers.notify([], note, 8)
-    wait_until(lambda: told)
-    assert told == [(addresses[0], 7)]
+    wait_until(lambda: reported)
+    assert reported == [(addresses[0], 7)]

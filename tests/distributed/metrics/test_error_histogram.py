@@ -42,10 +42,10 @@ def test_confusion_is_that_of_all_rows(classes) -> None:
     wanted = confusion_matrix(y, mean.argmax(axis=1), sample_weight=weight)
     np.testing.assert_allclose(found.confusion, wanted)
     assert found.rows == 500
-    told = found.reliability.report()["reliability"]
+    reported = found.reliability.report()["reliability"]
     hit = mean.argmax(axis=1) == y
     sure = mean.max(axis=1)
-    for one in told:
+    for one in reported:
         inside = (sure > one["above"]) & (sure <= one["up_to"])
         assert np.isclose(one["accuracy"], np.average(hit[inside], weights=weight[inside]))
 

@@ -119,11 +119,11 @@ def metrics_of(
         forest = Forest(its, trees)
         for unit, (start, stop) in zip(units, bounds, strict=True):
             own = None if w is None else w[start:stop]
-            told = forecast_and_learn_all(
+            reported = forecast_and_learn_all(
                 forest, rows[start:stop], y[start:stop], own, n_threads,
                 position=start, n_trees=TREES, samples=calibrate,
             )  # fmt: skip
-            block = BlockAnswer(start, *told)
+            block = BlockAnswer(start, *reported)
             if number == 0:
                 block.y, block.weight = y[start:stop], own
             answer = Answer(OK, number, "here", stop, [block])
@@ -143,10 +143,10 @@ CUTS: list[tuple[list[list[int]], list[int], int]] = [
 @pytest.mark.parametrize("name", ROW_BY_ROW)
 def test_metrics_are_those_of_a_forest_that_is_asked_before_each_row(name: str) -> None:
     estimator, y = ROW_BY_ROW[name]
-    told = [metrics_of(estimator, y, shards, cuts, None, n) for shards, cuts, n in CUTS]
-    assert told[0] == told[1] == told[2]  # to the last bit
+    reported = [metrics_of(estimator, y, shards, cuts, None, n) for shards, cuts, n in CUTS]
+    assert reported[0] == reported[1] == reported[2]  # to the last bit
     slow, answers = estimator.__sklearn_clone__(), []
-    is_class = told[0]["progressive"]["task"] == "classification"
+    is_class = reported[0]["progressive"]["task"] == "classification"
     classes = np.unique(y)
     for i in range(N):
         row, label = X[i : i + 1], y[i : i + 1]
@@ -169,36 +169,36 @@ def test_metrics_are_those_of_a_forest_that_is_asked_before_each_row(name: str) 
             "r2": 1.0 - ((y - mean) ** 2).sum() / ((y - y.mean()) ** 2).sum(),
         }  # fmt: skip
     # Sums over trees are rounded in another order here.
-    assert told[0]["totals"] == pytest.approx(wanted, rel=1e-9)
+    assert reported[0]["totals"] == pytest.approx(wanted, rel=1e-9)
 
 
 def test_weights_are_heard_and_rows_of_none_at_the_start_are_forecast_by_nobody() -> None:
     w = DRAW.integers(0, 3, N) * 0.5
     w[:40] = 0.0
     y = NUMBERS
-    told = [metrics_of(AMFRegressor(**PLAIN), y, shards, cuts, w) for shards, cuts, _ in CUTS]
-    assert told[0] == told[1] == told[2]
+    reported = [metrics_of(AMFRegressor(**PLAIN), y, shards, cuts, w) for shards, cuts, _ in CUTS]
+    assert reported[0] == reported[1] == reported[2]
     forest, error = Forest(parameters_of(AMFRegressor(**PLAIN), y), range(TREES)), np.zeros(N)
     for i in range(N):
         if forest.total_weight > 0.0:
             error[i] = forest.predict_sums(X[i : i + 1]).mean[0, 0] - y[i]
         forest.update(X[i : i + 1], y[i : i + 1], w[i : i + 1])
-    assert told[0]["totals"]["rmse"] == pytest.approx(np.sqrt(np.average(error**2, weights=w)))
+    assert reported[0]["totals"]["rmse"] == pytest.approx(np.sqrt(np.average(error**2, weights=w)))
 
 
 def test_a_calibrated_forecast_knows_the_exponent_of_the_rows_before_it() -> None:
     y = CLASSES
-    told = [metrics_of(AMFClassifier(**AMF), y, *cut, calibrate=True) for cut in with_samples()]
-    assert told[0] == told[1] == told[2]
+    reported = [metrics_of(AMFClassifier(**AMF), y, *cut, calibrate=True) for cut in with_samples()]
+    assert reported[0] == reported[1] == reported[2]
     slow = AMFClassifier(calibrate=True, **AMF)
     loss = np.full(N, np.log(3.0))
     for i in range(N):
         if i:
             loss[i] = -np.log(slow.predict_proba(X[i : i + 1])[0, int(y[i])])
         slow.partial_fit(X[i : i + 1], y[i : i + 1], classes=np.unique(y))
-    assert told[0]["calibration"] == slow.forest_.calibration.to_json()
-    assert told[0]["totals"]["log_loss"] == pytest.approx(loss.mean(), rel=1e-9)
-    assert Calibration.from_json(told[0]["calibration"]).exponent != 1.0
+    assert reported[0]["calibration"] == slow.forest_.calibration.to_json()
+    assert reported[0]["totals"]["log_loss"] == pytest.approx(loss.mean(), rel=1e-9)
+    assert Calibration.from_json(reported[0]["calibration"]).exponent != 1.0
 
 
 def with_samples() -> list[tuple[list[list[int]], list[int], None, int]]:
@@ -207,11 +207,11 @@ def with_samples() -> list[tuple[list[list[int]], list[int], None, int]]:
 
 def test_the_factor_of_a_regressor_is_fitted_beside_the_metrics() -> None:
     given = AMFRegressor(calibrate=True, **PLAIN)
-    told = [metrics_of(given, NUMBERS, *cut, calibrate=True) for cut in with_samples()]
-    assert told[0] == told[1] == told[2]
-    assert told[0]["totals"] == metrics_of(given, NUMBERS, *CUTS[0][:2])["totals"]
+    reported = [metrics_of(given, NUMBERS, *cut, calibrate=True) for cut in with_samples()]
+    assert reported[0] == reported[1] == reported[2]
+    assert reported[0]["totals"] == metrics_of(given, NUMBERS, *CUTS[0][:2])["totals"]
     fitted = given.__sklearn_clone__().fit(X, NUMBERS).forest_.calibration
-    assert told[0]["calibration"] == fitted.to_json()
+    assert reported[0]["calibration"] == fitted.to_json()
 
 
 def test_a_hierarchy_of_numbers_is_forecast_in_slices_and_says_so() -> None:
@@ -245,7 +245,7 @@ def test_lifetimes_that_trees_choose_are_those_before_a_slice_and_cells_those_be
                 given = np.unique(lives)
                 each = forest.answers(row, forest.policies, given, 1)[:, 0, :, 0]
                 places = np.searchsorted(given, lives)
-                said = np.array([told[at] for told, at in zip(each, places, strict=True)])
+                said = np.array([reported[at] for reported, at in zip(each, places, strict=True)])
             mean[i] = said.mean()
             forest.update(row, NUMBERS[i : i + 1])
     assert one["totals"]["mae"] == pytest.approx(mean_absolute_error(NUMBERS, mean), rel=1e-9)
@@ -274,9 +274,9 @@ def test_forecasts_that_are_worse_than_the_mean_are_warned_of_once(
     draw = np.random.default_rng(0)
     noise = pa.table({"x": draw.random(3000), "y": draw.normal(size=3000)})
     pq.write_table(noise, tmp_path / "noise.parquet", row_group_size=500)
-    told: dict[str, Any] = {"target": "y", "client": client, "checkpoint_every": "1000 rows"}
+    reported: dict[str, Any] = {"target": "y", "client": client, "checkpoint_every": "1000 rows"}
     estimator = AMFRegressor(n_estimators=1, use_aggregation=False, random_state=0)
-    run = train(estimator, tmp_path / "noise.parquet", run=tmp_path / "run", **told)
+    run = train(estimator, tmp_path / "noise.parquet", run=tmp_path / "run", **reported)
     assert run.metrics["r2"] < -0.5
     assert [record.message for record in caplog.records].count(WORSE) == 1
     assert main(["describe", run.run_url]) == 0
@@ -287,13 +287,13 @@ def test_forecasts_that_are_worse_than_the_mean_are_warned_of_once(
     assert "R2 is below 0" in page
     assert "Each row forecast just before it was learned (delay 1 row): no held-out rows" in page
     caplog.clear()
-    told["target"] = "x"
+    reported["target"] = "x"
     mixed = draw.permutation(np.arange(3000.0))
     better = pa.table({"x": mixed, "y": mixed // 100})
     pq.write_table(better, tmp_path / "better.parquet", row_group_size=500)
     run = train(
         AMFRegressor(n_estimators=1, random_state=0), tmp_path / "better.parquet",
-        run=tmp_path / "better", **told,
+        run=tmp_path / "better", **reported,
     )  # fmt: skip
     assert run.metrics["r2"] > 0.0
     assert WORSE not in [record.message for record in caplog.records]

@@ -65,15 +65,15 @@ def rows_of(task: str, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
 def test_neither_cuts_nor_json_between_them_change_a_bit(task: str) -> None:
-    n, told = 10_000, []
+    n, reported = 10_000, []
     mean, y, w = rows_of(task, n)
     for cuts in ([], [1, 2, 40, 4095, 4096, 4097, 9999], range(700, n, 700)):
         total = Progressive(task)
         for start, stop in itertools.pairwise([0, *cuts, n]):
             total.add(mean[start:stop], y[start:stop], w[start:stop])
             total = Progressive.from_json(json.loads(json.dumps(total.to_json())))
-        told.append(total.to_json())
-    assert told[0] == told[1] == told[2]
+        reported.append(total.to_json())
+    assert reported[0] == reported[1] == reported[2]
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
@@ -162,9 +162,9 @@ def test_reliability_is_confidence_against_accuracy_by_bins() -> None:
     total = HeldOut("classification")
     for start in range(0, 400, 90):
         total.add(*(column[start : start + 90] for column in (mean, y, w)))
-    told = total.report()
+    reported = total.report()
     error = 0.0
-    for b in told["reliability"]:
+    for b in reported["reliability"]:
         rows = [
             r for r in range(400) if b["above"] < max(mean[r]) <= b["up_to"] and w[r] > 0
         ]  # fmt: skip
@@ -174,8 +174,8 @@ def test_reliability_is_confidence_against_accuracy_by_bins() -> None:
         assert b["share"] == pytest.approx(weight / w.sum())
         assert (b["confidence"], b["accuracy"]) == pytest.approx((sure, right))
         error += weight / w.sum() * abs(sure - right)
-    assert sum(b["share"] for b in told["reliability"]) == pytest.approx(1.0)
-    assert told["ece"] == pytest.approx(error)
+    assert sum(b["share"] for b in reported["reliability"]) == pytest.approx(1.0)
+    assert reported["ece"] == pytest.approx(error)
     assert error > 0.01
 
 

@@ -23,7 +23,7 @@ def main() -> None:
     model, data, out, limit, go = sys.argv[1:]
     end = time.monotonic() + 600.0
 
-    def listen(told: Progress) -> None:
+    def listen(reported: Progress) -> None:
         Path(f"{go}-{os.getpid()}").touch()
         while not Path(go).exists() and time.monotonic() < end:
             time.sleep(0.01)
@@ -37,10 +37,10 @@ def main() -> None:
         LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0") as own,
         Client(own) as client,
     ):
-        told = score(
+        reported = score(
             model, data, out, client=client, progress=listen, memory_limit=int(limit) or None
         )
-    assert told["trees_sharded"] != (1 if int(limit) else 6)  # 0 where another job did it all
+    assert reported["trees_sharded"] != (1 if int(limit) else 6)  # 0 where another job did it all
 
 
 if __name__ == "__main__":

@@ -55,9 +55,9 @@ def test_arrays_are_predicted_block_by_block(client, rows, forest, model) -> Non
     label, proba = predict(model, blocks), predict_proba(model, blocks)
     assert (label.shape, proba.shape) == ((3000,), (3000, 3))
     assert (label.dtype, proba.dtype) == (forest.classes_.dtype, np.float64)
-    told = client.compute([label, proba], sync=True)
-    np.testing.assert_array_equal(told[0], forest.predict(X))
-    np.testing.assert_array_equal(told[1], forest.predict_proba(X))
+    reported = client.compute([label, proba], sync=True)
+    np.testing.assert_array_equal(reported[0], forest.predict(X))
+    np.testing.assert_array_equal(reported[1], forest.predict_proba(X))
 
 
 def test_the_graph_holds_no_model(forest, model) -> None:
@@ -93,8 +93,8 @@ def test_frames_of_a_run_are_encoded_as_it_did(client, undisturbed, adult) -> No
     label, proba = predict(undisturbed.run_url, frame), predict_proba(undisturbed.run_url, frame)
     assert list(proba.columns) == ["proba_<=50K", "proba_>50K"]
     wanted = FrameModel(undisturbed.run_url)
-    told = client.compute(proba, sync=True)
-    pd.testing.assert_frame_equal(told, wanted.predict_proba(plain))
+    reported = client.compute(proba, sync=True)
+    pd.testing.assert_frame_equal(reported, wanted.predict_proba(plain))
     pd.testing.assert_series_equal(client.compute(label, sync=True), wanted.predict(plain))
     none = predict(undisturbed.run_url, frame[frame["age"] < 0])
     assert len(client.compute(none, sync=True)) == 0
@@ -110,10 +110,10 @@ def test_quantiles_are_columns(rows, tmp_path) -> None:
     forest.save(tmp_path / "model")
     frame = dd.from_pandas(pd.DataFrame(X[:50]), npartitions=2)
     with dask.config.set(scheduler="threads"):
-        told = predict(tmp_path / "model", frame).compute()
+        reported = predict(tmp_path / "model", frame).compute()
         block = predict(tmp_path / "model", da.from_array(X[:50], chunks=(20, D))).compute()
-    assert list(told.columns) == ["q_0.9", "q_0.1"]
-    np.testing.assert_array_equal(told.to_numpy(), forest.predict(X[:50]))
+    assert list(reported.columns) == ["q_0.9", "q_0.1"]
+    np.testing.assert_array_equal(reported.to_numpy(), forest.predict(X[:50]))
     np.testing.assert_array_equal(block, forest.predict(X[:50]))
 
 
@@ -129,13 +129,13 @@ def test_a_model_that_changed_since_is_refused(rows, tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ask", "told"),
+    ("ask", "reported"),
     [
         (lambda model, forest, X: predict(forest, X), "save it first"),
         (lambda model, forest, X: predict(model, np.zeros((3, D))), "expected a Dask DataFrame"),
         (lambda model, forest, X: predict(model, X[:, :2]), "have 2 columns, the model 4"),
     ],
 )
-def test_what_cannot_be_predicted_is_refused(model, forest, rows, ask, told) -> None:
-    with pytest.raises(ParameterError, match=told):
+def test_what_cannot_be_predicted_is_refused(model, forest, rows, ask, reported) -> None:
+    with pytest.raises(ParameterError, match=reported):
         ask(model, forest, da.from_array(rows[0], chunks=(1000, D)))

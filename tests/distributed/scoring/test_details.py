@@ -47,9 +47,9 @@ def test_the_other_columns_are_the_same(
 ) -> None:  # fmt: skip
     run = fit("run", estimator=estimator, target=target)
     score(run.run_url, adult, tmp_path / "all", client=client)
-    told = score(run.run_url, adult, tmp_path / "plain", client=client, details=False)
+    reported = score(run.run_url, adult, tmp_path / "plain", client=client, details=False)
     whole, plain = table_of(tmp_path / "all"), table_of(tmp_path / "plain")
-    assert told["rows"] == plain.num_rows == ROWS
+    assert reported["rows"] == plain.num_rows == ROWS
     assert len(DETAILS & set(whole.column_names)) == n_details
     assert plain.equals(whole.drop_columns([*DETAILS & set(whole.column_names)]))
 

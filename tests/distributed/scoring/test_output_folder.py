@@ -63,8 +63,8 @@ def test_a_file_that_is_not_as_written_is_scored_again(
     DAMAGES[damage](file)
     assert file.read_bytes() != before[file]
     with pytest.warns(UserWarning, match=f"^{file.name} in .* is written again$"):
-        told = score(undisturbed.run_url, adult, begun, client=client)
-    assert told["written"] == 2
+        reported = score(undisturbed.run_url, adult, begun, client=client)
+    assert reported["written"] == 2
     assert {file: file.read_bytes() for file in before} == before
     assert table_of(begun).num_rows == ROWS
     assert score(undisturbed.run_url, adult, begun)["written"] == 0

@@ -38,8 +38,10 @@ pytestmark = pytest.mark.usefixtures("small_files")
 def test_scores_are_the_estimator_s_in_the_order_of_the_rows(
     adult: Path, client: Client, tmp_path: Path, undisturbed: TrainedRun
 ) -> None:
-    told = score(undisturbed.run_url, adult, tmp_path / "out", keep=["age", "sex"], client=client)
-    assert (told["rows"], told["files"], told["written"]) == (ROWS, 6, 6)
+    reported = score(
+        undisturbed.run_url, adult, tmp_path / "out", keep=["age", "sex"], client=client
+    )
+    assert (reported["rows"], reported["files"], reported["written"]) == (ROWS, 6, 6)
     assert carries_checksums((tmp_path / "out/part-000000.parquet").read_bytes())
     scores = table_of(tmp_path / "out")
     expected_names = ["age", "sex", "prediction", "proba_<=50K", "proba_>50K", "spread", "distance"]
@@ -144,8 +146,8 @@ def test_a_killed_job_is_finished_by_repeating_it(
         score(undisturbed.run_url, adult, out, client=client, progress=StopAfter(out, 2))
     assert not (out / "_manifest.json").exists()
     there = len(list(out.glob("part-*.parquet")))
-    told = score(undisturbed.run_url, adult, out, client=client)
-    assert told["written"] <= 6 - 2
+    reported = score(undisturbed.run_url, adult, out, client=client)
+    assert reported["written"] <= 6 - 2
     assert there >= 2
     assert table_of(out).equals(table_of(whole))
     assert (out / "_manifest.json").read_bytes() == (whole / "_manifest.json").read_bytes()
@@ -210,16 +212,16 @@ def test_workers_that_join_and_leave_change_no_file(
         if sizes:
             resize(workers, own, sizes.pop(0))
 
-    told = score(undisturbed.run_url, adult, tmp_path / "a", client=own, progress=change)
+    reported = score(undisturbed.run_url, adult, tmp_path / "a", client=own, progress=change)
     assert sizes == []
-    assert told["files"] == 6
-    assert told["written"] in (5, 6)  # a worker that left may have written a part unheard
+    assert reported["files"] == 6
+    assert reported["written"] in (5, 6)  # a worker that left may have written a part unheard
     score(undisturbed.run_url, adult, tmp_path / "b", client=client)
     manifests = [(tmp_path / name / "_manifest.json").read_bytes() for name in "ab"]
     assert manifests[0] == manifests[1]
 
 
-def test_a_cluster_without_workers_is_told_after_a_while(
+def test_a_cluster_without_workers_is_reported_after_a_while(
     adult: Path, cluster: Grow, tmp_path: Path, undisturbed: TrainedRun,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -255,16 +257,16 @@ def test_scores_of_data_that_changed_since_are_refused_with_the_name_of_the_file
         shutil.copy(adult / name, data / name)
     score(undisturbed.run_url, data, tmp_path / "out", client=client)
     last = data / "part-1.parquet"
-    told = rf"{last} changed \({last.stat().st_size} bytes then, written again since\)"
+    reported = rf"{last} changed \({last.stat().st_size} bytes then, written again since\)"
     if change == "touched":
         os.utime(last, (1.0e9, 1.0e9))
     elif change == "gone":
         last.unlink()
-        told = f"{last} is gone"
+        reported = f"{last} is gone"
     else:
         shutil.copy(last, data / "part-2.parquet")
-        told = f"{data / 'part-2.parquet'} came since"
-    with pytest.raises(CheckpointError, match=f"(?s)other scores.*data: .*{told}"):
+        reported = f"{data / 'part-2.parquet'} came since"
+    with pytest.raises(CheckpointError, match=f"(?s)other scores.*data: .*{reported}"):
         score(undisturbed.run_url, data, tmp_path / "out", client=client)
 
 

@@ -40,7 +40,7 @@ def _settings() -> tuple[str | None, bool, float, float]:
 
 
 @pytest.mark.parametrize("given", [None, "65536"])
-def test_local_workers_keep_pages_unless_told_otherwise(
+def test_local_workers_keep_pages_unless_reported_otherwise(
     given: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
@@ -50,11 +50,11 @@ def test_local_workers_keep_pages_unless_told_otherwise(
         assert [*client.run(_settings).values()] == [(given or str(16 << 20), False, 1.0, 0.5)]
 
 
-async def _told_without_scheduler(dask_worker: Worker) -> list[str]:
+async def _reported_without_scheduler(dask_worker: Worker) -> list[str]:
     """Return what a worker logs where its heartbeat finds the scheduler gone, then a warning."""
-    told: list[str] = []
+    reported: list[str] = []
     handler, logger = logging.Handler(), logging.getLogger("distributed.worker")
-    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    handler.emit = lambda record: reported.append(record.getMessage())  # type: ignore[method-assign]
     scheduler, dask_worker.scheduler = dask_worker.scheduler, _Gone()  # type: ignore[assignment]
     logger.addHandler(handler)
     try:
@@ -63,17 +63,17 @@ async def _told_without_scheduler(dask_worker: Worker) -> list[str]:
     finally:
         logger.removeHandler(handler)
         dask_worker.scheduler = scheduler
-    return told
+    return reported
 
 
 class _Gone:
-    async def heartbeat_worker(self, **told: object) -> None:
+    async def heartbeat_worker(self, **reported: object) -> None:
         raise CommClosedError("nobody there")
 
 
 def test_a_local_worker_says_nothing_of_a_scheduler_that_ended_first() -> None:
     with connected(None, 1, 1) as client:
-        assert [*client.run(_told_without_scheduler).values()] == [["something else"]]
+        assert [*client.run(_reported_without_scheduler).values()] == [["something else"]]
 
 
 @pytest.fixture
@@ -127,8 +127,8 @@ def test_two_jobs_at_once_one_killed_and_repeated(
     wait_until(lambda: is_on_its_way(again), START)
     (tmp_path / "go").touch()
     for process in (rival, again):
-        _, told = process.communicate(timeout=START)
-        assert process.returncode == 0, told
+        _, reported = process.communicate(timeout=START)
+        assert process.returncode == 0, reported
     monkeypatch.setattr("dmondrian.distributed.scoring.score.FILE_ROWS", 500)
     score(undisturbed.run_url, adult, tmp_path / "whole", client=client)
     assert [file.name for file in parts_of(out)] == [
@@ -160,7 +160,7 @@ def test_workers_stay_below_a_limit_that_the_model_exceeds(
     monkeypatch.setattr("dmondrian.distributed.scoring.score.FILE_ROWS", 500)
     data = write_rows(tmp_path / "data.parquet", n_rows=2000, n_features=60, group=500)
     write_model(tmp_path / "run", data, n_shards=22, trees=10)
-    peaks, told = {}, {}
+    peaks, reported = {}, {}
     for limit, n_workers in ((LIMIT, 2), (8 * LIMIT, 1)):
         with (
             LocalCluster(
@@ -174,11 +174,11 @@ def test_workers_stay_below_a_limit_that_the_model_exceeds(
         ):
             own.wait_for_workers(n_workers, timeout=PATIENCE)
             before = own.run(os.getpid)
-            told[limit] = score(tmp_path / "run", data, tmp_path / str(limit), client=own)
+            reported[limit] = score(tmp_path / "run", data, tmp_path / str(limit), client=own)
             peaks[limit] = max(own.run(peak_bytes).values())
             assert own.run(os.getpid) == before  # no worker was killed for its memory
-    assert told[LIMIT]["trees_sharded"] > 1
-    assert told[8 * LIMIT]["trees_sharded"] == 1
+    assert reported[LIMIT]["trees_sharded"] > 1
+    assert reported[8 * LIMIT]["trees_sharded"] == 1
     assert peaks[LIMIT] < memory_plan.USABLE * LIMIT < LIMIT < peaks[8 * LIMIT]
     manifests = [(tmp_path / str(n) / "_manifest.json").read_bytes() for n in peaks]
     assert manifests[0] == manifests[1]

@@ -67,8 +67,8 @@ def whole(
     out = tmp_path_factory.mktemp("whole") / "out"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dmondrian.distributed.scoring.score.FILE_ROWS", 500)
-        told = score(undisturbed.run_url, adult, out, keep=["age"], client=client)
-    assert (told["files"], told["trees_sharded"]) == (12, 1)
+        reported = score(undisturbed.run_url, adult, out, keep=["age"], client=client)
+    assert (reported["files"], reported["trees_sharded"]) == (12, 1)
     return out
 
 
@@ -81,12 +81,12 @@ def test_bytes_do_not_depend_on_groups_and_passes(
     n_workers: int, trees: int, groups: int,
 ) -> None:  # fmt: skip
     limit = limit_of(model, trees)
-    told = score(
+    reported = score(
         undisturbed.run_url, adult, tmp_path / "out", keep=["age"], client=cluster(n_workers)[1],
         memory_limit=limit,
     )  # fmt: skip
-    assert told["trees_sharded"] == groups
-    assert told["written"] == 12
+    assert reported["trees_sharded"] == groups
+    assert reported["written"] == 12
     assert manifest(tmp_path / "out") == manifest(whole)
 
 
@@ -109,10 +109,10 @@ def test_bytes_do_not_depend_on_blocks_answered_together(
             asked.clear()
             monkeypatch.setattr(tree_pipeline, "TOGETHER", values)
             out = tmp_path / f"{limit}-{values}"
-            told = score(
+            reported = score(
                 undisturbed.run_url, adult, out, keep=["age"], client=client, memory_limit=limit
             )
-            assert (told["files"], told["trees_sharded"] > 1) == (4, limit is not None)
+            assert (reported["files"], reported["trees_sharded"] > 1) == (4, limit is not None)
             assert max(asked) == rows
             found.add(manifest(out))
     assert len(found) == 1
@@ -209,11 +209,11 @@ def test_sizes_are_those_of_the_forest(undisturbed: TrainedRun) -> None:
     for blob, contents in zip(blobs, peek_blobs(blobs), strict=True):
         forest = load_trees([blob])
         assert contents.numbers == tuple(forest.tree_numbers)
-        told = sum(contents.sizes)  # at most: features of two values take less in memory
-        assert told / 2 < forest.n_bytes <= told
+        reported = sum(contents.sizes)  # at most: features of two values take less in memory
+        assert reported / 2 < forest.n_bytes <= reported
 
 
-def test_a_beginning_that_is_damaged_is_told(undisturbed: TrainedRun, tmp_path: Path) -> None:
+def test_a_beginning_that_is_damaged_is_reported(undisturbed: TrainedRun, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(undisturbed.run_url, copy)
     blobs, _, _ = look_at_model(copy)
@@ -228,7 +228,7 @@ def test_a_beginning_that_is_damaged_is_told(undisturbed: TrainedRun, tmp_path: 
         open_model(str(copy))
 
 
-def test_damage_further_behind_is_told_by_the_workers(
+def test_damage_further_behind_is_reported_by_the_workers(
     adult: Path, client: Client, undisturbed: TrainedRun, model: Model, tmp_path: Path
 ) -> None:
     copy = tmp_path / "copy"
@@ -273,12 +273,12 @@ def test_a_worker_killed_on_the_way_changes_no_byte(
 ) -> None:  # fmt: skip
     pids = sorted(pair.run(os.getpid).values())
     kill = Once(lambda: os.kill(pids[0], signal.SIGKILL), is_scoring=True)
-    told = score(
+    reported = score(
         undisturbed.run_url, adult, tmp_path / "out", keep=["age"], client=pair, progress=kill,
         memory_limit=limit_of(model, trees),
     )  # fmt: skip
     assert kill.is_done
-    assert told["trees_sharded"] > 1
+    assert reported["trees_sharded"] > 1
     assert manifest(tmp_path / "out") == manifest(whole)
 
 

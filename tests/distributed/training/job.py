@@ -21,8 +21,8 @@ def main() -> None:
     data, run, go, *algorithm = sys.argv[1:]
     end = time.monotonic() + 600.0
 
-    def listen(told: Progress) -> None:
-        while told.durable and not Path(go).exists() and time.monotonic() < end:
+    def listen(reported: Progress) -> None:
+        while reported.durable and not Path(go).exists() and time.monotonic() < end:
             time.sleep(0.01)
 
     progress.ProgressReporter.interval = 0.0  # listen at every turn

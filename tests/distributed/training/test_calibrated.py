@@ -102,8 +102,10 @@ def test_scores_and_metrics_are_calibrated(
     proba = calibrated.to_local().predict_proba(X)
     score(calibrated.run_url, adult, tmp_path / "out", client=client)
     files = sorted((tmp_path / "out").glob("part-*.parquet"))
-    told = np.concatenate([pq.read_table(file).column("proba_>50K").to_numpy() for file in files])
-    assert np.array_equal(told, proba[:, 1])
+    reported = np.concatenate(
+        [pq.read_table(file).column("proba_>50K").to_numpy() for file in files]
+    )
+    assert np.array_equal(reported, proba[:, 1])
     metrics = evaluate(calibrated.run_url, adult, client=client)
     share = proba[np.arange(ROWS), (labels == ">50K").astype(int)]
     assert metrics["log_loss"] == pytest.approx(-np.log(share).mean(), rel=1e-12)

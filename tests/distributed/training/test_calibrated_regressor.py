@@ -46,9 +46,9 @@ def test_a_run_has_the_factor_of_one_process(calibrated: TrainedRun, fit: Fit) -
     shared = calibrated.to_local()
     assert shared.forest_.calibration == alone.forest_.calibration
     assert shared.variance_factor_ != 1.0
-    told = _facts(calibrated.run_url, False)
-    assert told["variance_factor"] == alone.variance_factor_
-    assert told["calibrated"] == f"variances of the label times {alone.variance_factor_:.3f}"
+    reported = _facts(calibrated.run_url, False)
+    assert reported["variance_factor"] == alone.variance_factor_
+    assert reported["calibrated"] == f"variances of the label times {alone.variance_factor_:.3f}"
     other = fit("other", estimator=forest(), target=TARGET, n_shards=1, checkpoint_every=None)
     assert other.to_local().forest_.calibration == alone.forest_.calibration
     assert other.metrics == calibrated.metrics
@@ -74,12 +74,12 @@ def test_scores_and_metrics_tell_the_deviation(
 
 
 def test_a_merged_run_begins_with_the_mean_of_its_parts(fit: Fit, tmp_path: Path) -> None:
-    told = []
+    reported = []
     for name, first in (("a", 0), ("b", 2)):
         fit(name, estimator=forest(n_estimators=2), target=TARGET, first_tree=first)
         manifest = Run.open(tmp_path / name).latest()
         assert manifest is not None
-        told.append(manifest.metrics["calibration"]["squares"])
+        reported.append(manifest.metrics["calibration"]["squares"])
     _, manifest = merge([tmp_path / "a", tmp_path / "b"], tmp_path / "merged")
-    assert told[0] != told[1]
-    assert manifest.metrics["calibration"]["squares"] == pytest.approx(sum(told) / 2, rel=1e-14)
+    assert reported[0] != reported[1]
+    assert manifest.metrics["calibration"]["squares"] == pytest.approx(sum(reported) / 2, rel=1e-14)

@@ -129,9 +129,9 @@ def test_a_stopped_coordinator_is_taken_over_and_gives_way_when_it_wakes(
     assert digests(run) == digests(undisturbed)
     (tmp_path / "go").touch()
     os.kill(process.pid, signal.SIGCONT)
-    _, told = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 1, told
-    assert b"another process took over" in told
+    _, reported = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1, reported
+    assert b"another process took over" in reported
     assert digests(run) == digests(undisturbed)
     assert run.metrics == undisturbed.metrics
     wait_until(lambda: not group_of(process.pid))
@@ -143,12 +143,12 @@ def test_ctrl_c_in_a_terminal_saves_and_ends_all_processes(
     process = start()
     os.killpg(process.pid, signal.SIGINT)
     (tmp_path / "go").touch()
-    _, told = process.communicate(timeout=PATIENCE)
-    assert process.returncode in (130, -signal.SIGINT), told
-    assert b"run the same command again to go on" in told
+    _, reported = process.communicate(timeout=PATIENCE)
+    assert process.returncode in (130, -signal.SIGINT), reported
+    assert b"run the same command again to go on" in reported
     position = Run.open(tmp_path / "run").manifests()[-1]
     assert 0 < position < ROWS
-    assert f"stopped at row {position:,} of {ROWS:,}, which is saved".encode() in told
+    assert f"stopped at row {position:,} of {ROWS:,}, which is saved".encode() in reported
     wait_until(lambda: not group_of(process.pid))
     run = fit()
     assert run.summary["resumed_at"] == position

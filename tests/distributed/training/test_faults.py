@@ -116,8 +116,8 @@ def test_a_shard_that_loses_workers_too_often_ends_the_run_with_its_position(
 ) -> None:
     address, pid = min(pair.run(os.getpid).items())
     kill = Once(lambda: os.kill(pid, signal.SIGKILL))
-    told = f"lost its worker 1 times without getting past position \\d+, last {address}"
-    with pytest.raises(ClusterError, match=told):
+    reported = f"lost its worker 1 times without getting past position \\d+, last {address}"
+    with pytest.raises(ClusterError, match=reported):
         fit(client=pair, progress=kill)
     assert kill.is_done
 
@@ -223,7 +223,7 @@ def test_workers_with_other_code_are_refused(fit: Fit, monkeypatch: pytest.Monke
         fit()
 
 
-def test_a_cluster_without_workers_is_told_after_a_while(
+def test_a_cluster_without_workers_is_reported_after_a_while(
     fit: Fit, cluster: Grow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Workers, "__init__", giving_up_after(0.5))

@@ -53,8 +53,8 @@ def test_quantiles_have_columns_of_their_own(
     assert shared.quantile == [0.95, 0.05, 0.5]
     table = scores_of(run, adult, tmp_path / "out", client)
     assert table.column_names == ["q_0.05", "q_0.5", "q_0.95", "spread", "distance"]
-    told = np.stack([table.column(k).to_numpy() for k in range(3)], axis=1)
-    assert np.array_equal(told, alone.predict(X)[:, [1, 2, 0]])
+    reported = np.stack([table.column(k).to_numpy() for k in range(3)], axis=1)
+    assert np.array_equal(reported, alone.predict(X)[:, [1, 2, 0]])
     measured = evaluate(run.run_url, adult, client=client)
     errors = alone.predict(X)[:, 2] - y
     assert measured["mae"] == pytest.approx(np.abs(errors).mean(), rel=1e-12)
@@ -113,8 +113,8 @@ def test_a_density_is_trained_scored_and_evaluated(
     alone, shared = MondrianDensity(**estimator.get_params()).fit(X), run.to_local()
     assert same_forest(alone, shared)
     assert np.array_equal(alone.lifetimes_, shared.lifetimes_)
-    told = score(run.run_url, data, tmp_path / "out", keep=["id"], client=client)
-    assert told["rows"] == 1800
+    reported = score(run.run_url, data, tmp_path / "out", keep=["id"], client=client)
+    assert reported["rows"] == 1800
     files = sorted((tmp_path / "out").glob("part-*.parquet"))
     scores = pa.concat_tables([pq.read_table(file) for file in files])
     assert scores.column_names == ["id", "log_density"]

@@ -15,19 +15,19 @@ from dmondrian.distributed.training import attempt, shard_state
 from dmondrian.distributed.training.shard_state import Limits
 from dmondrian.distributed.worker import block_cache, tasks
 from dmondrian.errors import DataError, PlanError, StoreError
-from tests.distributed.cluster.test_workers import note, told
+from tests.distributed.cluster.test_workers import note, reported
 from tests.distributed.conftest import Fit, Grow, digests, wait_until, workers_of
 
 
 def test_word_is_left_for_a_worker_that_stopped_answering(cluster: Grow) -> None:
     _, client = cluster(2)
-    told.clear()
+    reported.clear()
     workers = Workers(client)
     workers.notify_unresponsive(note, 1)
     workers.unresponsive = {workers_of(client)[1], "inproc://nobody/1/1"}
     workers.notify_unresponsive(note, 2)
-    wait_until(lambda: told)
-    assert told == [(workers_of(client)[1], 2)]
+    wait_until(lambda: reported)
+    assert reported == [(workers_of(client)[1], 2)]
 
 
 def test_a_worker_that_hangs_does_not_hold_up_the_start(

@@ -72,7 +72,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 def test_the_key_that_differs_is_named(fit: Fit, line: str) -> None:
     with pytest.raises(CheckpointError, match="belongs to another job") as caught:
         fit(**CHANGES[line])
-    told = str(caught.value)
-    assert f"\n  {line}\n" in told
-    assert told.count("\n  ") == 1
-    assert ("dmondrian grow" in told) == ("n_estimators" in line)
+    reported = str(caught.value)
+    assert f"\n  {line}\n" in reported
+    assert reported.count("\n  ") == 1
+    assert ("dmondrian grow" in reported) == ("n_estimators" in line)

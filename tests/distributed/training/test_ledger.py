@@ -65,7 +65,7 @@ def test_a_repeated_answer_changes_nothing() -> None:
     assert settled([key for key in keys for _ in range(2)]).metrics() == settled(keys).metrics()
 
 
-def test_what_shards_saved_is_told_when_the_unit_is_settled() -> None:
+def test_what_shards_saved_is_reported_when_the_unit_is_settled() -> None:
     ledger = Ledger(UNITS, SHARDS, 3, None, None, {}, 0, FOREST)
     for (shard, unit), answer in answers().items():
         answer.saved = (f"{shard}" * 64, 10 + shard) if unit == 0 else None

@@ -40,7 +40,7 @@ from tests.distributed.conftest import (
 
 
 @pytest.fixture
-def told(caplog: pytest.LogCaptureFixture) -> Iterator[list[dict[str, Any]]]:
+def reported(caplog: pytest.LogCaptureFixture) -> Iterator[list[dict[str, Any]]]:
     """The events that are logged."""
     found: list[dict[str, Any]] = []
 
@@ -57,27 +57,27 @@ def told(caplog: pytest.LogCaptureFixture) -> Iterator[list[dict[str, Any]]]:
     logger.removeHandler(handler)
 
 
-def only(told: list[dict[str, Any]], kind: str) -> dict[str, Any]:
-    (event,) = [event for event in told if event["event"] == kind]
+def only(reported: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+    (event,) = [event for event in reported if event["event"] == kind]
     return event
 
 
 @pytest.mark.usefixtures("talkative")
-def test_a_killed_worker_is_told_once_with_what_is_restored(
-    fit: Fit, pair: Client, undisturbed: TrainedRun, told: list[dict[str, Any]]
+def test_a_killed_worker_is_reported_once_with_what_is_restored(
+    fit: Fit, pair: Client, undisturbed: TrainedRun, reported: list[dict[str, Any]]
 ) -> None:
     address, pid = min(pair.run(os.getpid).items())
     run = fit(client=pair, progress=Once(lambda: os.kill(pid, signal.SIGKILL)))
     assert digests(run) == digests(undisturbed)
-    event = only(told, "worker_lost")
+    event = only(reported, "worker_lost")
     assert event["level"] == "WARNING"
     assert event["worker"] == address
     assert event["workers"] == 1
     assert len(event["shards"]) == 3
     assert re.match(r"\d\d:\d\d:\d\d lost worker tcp://.* \(1 worker left\)", event["text"])
     assert f"it held {listed('shard', event['shards'])}: restoring from row" in event["text"]
-    assert only(told, "restored")["workers"] in (1, 2)  # its nanny may have been quick
-    kinds = [event["event"] for event in told]
+    assert only(reported, "restored")["workers"] in (1, 2)  # its nanny may have been quick
+    kinds = [event["event"] for event in reported]
     assert kinds.index("worker_lost") < kinds.index("restored")
     holder = holder_of(Run.open(run.run_url).store)
     assert holder is not None
@@ -88,29 +88,29 @@ def test_a_killed_worker_is_told_once_with_what_is_restored(
 
 @pytest.mark.usefixtures("talkative")
 def test_a_worker_that_retires_is_no_loss(
-    fit: Fit, cluster: Grow, told: list[dict[str, Any]]
+    fit: Fit, cluster: Grow, reported: list[dict[str, Any]]
 ) -> None:
     workers, client = cluster(2)
     fit(client=client, progress=Once(lambda: resize(workers, client, 1)))
-    assert only(told, "worker_retired")["level"] == "INFO"
-    assert "worker_lost" not in [event["event"] for event in told]
+    assert only(reported, "worker_retired")["level"] == "INFO"
+    assert "worker_lost" not in [event["event"] for event in reported]
 
 
 def test_an_undisturbed_run_tells_no_event_and_one_that_goes_on_says_from_where(
-    fit: Fit, told: list[dict[str, Any]]
+    fit: Fit, reported: list[dict[str, Any]]
 ) -> None:
     run = fit()
-    assert told == []
+    assert reported == []
     for manifest in sorted(Path(run.run_url, "manifests").iterdir())[3:]:
         manifest.unlink()
     fit()
-    event = only(told, "resuming")
+    event = only(reported, "resuming")
     assert (event["row"], event["n_rows"]) == (3000, ROWS)
     assert event["text"] == "resuming from row 3,000 of 6,000 (50%)"
 
 
-def test_a_failure_that_shards_have_in_common_is_told_once(
-    fit: Fit, told: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+def test_a_failure_that_shards_have_in_common_is_reported_once(
+    fit: Fit, reported: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learn, broken = tasks._learn, []
 
@@ -123,18 +123,18 @@ def test_a_failure_that_shards_have_in_common_is_told_once(
     monkeypatch.setattr(tasks, "_learn", fail_once)
     fit()
     assert len(broken) > 1
-    event = only(told, "shard_failed")
+    event = only(reported, "shard_failed")
     assert event["error"] == "FloatingPointError: no such number"
     assert "restoring it and trying again" in event["text"]
 
 
-def test_a_wait_for_a_worker_is_told_when_it_begins(
-    fit: Fit, cluster: Grow, told: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+def test_a_wait_for_a_worker_is_reported_when_it_begins(
+    fit: Fit, cluster: Grow, reported: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Workers, "__init__", giving_up_after(1.5))
     with pytest.raises(ClusterError, match="has no workers for"):
         fit(client=cluster(0)[1])
-    event = only(told, "no_workers")
+    event = only(reported, "no_workers")
     assert 0.0 < event["seconds"] <= 1.5
     assert "waiting for one, for up to" in event["text"]
 
@@ -180,42 +180,42 @@ def scheduler() -> Iterator[Scheduler]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("talkative")
-def test_a_lost_scheduler_is_told_with_what_will_happen(
+def test_a_lost_scheduler_is_reported_with_what_will_happen(
     fit: Fit,
     scheduler: Scheduler,
-    told: list[dict[str, Any]],
+    reported: list[dict[str, Any]],
     undisturbed: TrainedRun,
     tmp_path: Path,
 ) -> None:
     with Client(scheduler.address, set_as_default=False, timeout=PATIENCE) as client:
         client.wait_for_workers(1, timeout=PATIENCE)
         fit(client=client, progress=Once(scheduler.start_again))  # it is there again in time
-        kinds = [event["event"] for event in told]
+        kinds = [event["event"] for event in reported]
         assert [kind for kind in kinds if kind != "worker_joined"][:2] == [
             "scheduler_lost",
             "scheduler_back",
         ]
         assert digests(tmp_path / "run") == digests(undisturbed)
-        told.clear()
+        reported.clear()
         client._timeout = 2.0  # for which it tries to connect again
         with pytest.raises(ClusterError, match="did not come back for"):
             fit("other", client=client, progress=Once(scheduler.kill))
-    event = only(told, "scheduler_lost")
+    event = only(reported, "scheduler_lost")
     saved = Run.open(tmp_path / "other").manifests()
     assert event["saved"] == max(saved, default=0) <= event["learned"]
     assert event["seconds"] == 2.0
     for word in ("trying to connect again for up to 2 seconds", "exit code 5", "the same command"):
         assert word in event["text"]
-    assert "worker_lost" not in [event["event"] for event in told]
+    assert "worker_lost" not in [event["event"] for event in reported]
     assert digests(fit("other")) == digests(undisturbed)
 
 
 @pytest.mark.usefixtures("talkative")
-def test_a_worker_that_is_killed_as_it_scores_is_told(
+def test_a_worker_that_is_killed_as_it_scores_is_reported(
     pair: Client,
     adult: Path,
     undisturbed: TrainedRun,
-    told: list[dict[str, Any]],
+    reported: list[dict[str, Any]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -228,7 +228,7 @@ def test_a_worker_that_is_killed_as_it_scores_is_told(
         time.sleep(3.0 * POLL_SECONDS)  # until it looks again, also on a busy machine
 
     score(undisturbed.run_url, adult, tmp_path / "out", client=pair, progress=Once(kill, True))
-    event = only(told, "worker_lost")
+    event = only(reported, "worker_lost")
     assert event["worker"] == address
     assert "what it did of any output file is done again on another" in event["text"]
     assert table_of(tmp_path / "out").num_rows == ROWS

@@ -45,8 +45,8 @@ def test_a_run_is_the_estimator_and_scores_as_it_does(
     assert isinstance(shared, MondrianKernelRegressor)
     assert score(run.run_url, adult, tmp_path / "out", client=client)["rows"] == ROWS
     files = sorted((tmp_path / "out").glob("part-*.parquet"))
-    told = pa.concat_tables([pq.read_table(file) for file in files])
-    assert np.array_equal(told.column("prediction").to_numpy(), alone.predict(X))
+    reported = pa.concat_tables([pq.read_table(file) for file in files])
+    assert np.array_equal(reported.column("prediction").to_numpy(), alone.predict(X))
     measured = evaluate(run.run_url, adult, client=client)
     assert measured["rmse"] == pytest.approx(np.sqrt(np.mean((alone.predict(X) - y) ** 2)))
     assert measured["rmse"] < run.metrics["rmse"] < 1.2 * y.std()
@@ -172,14 +172,14 @@ def test_rounds_keep_the_first_word_of_each_shard() -> None:
 def test_what_a_run_of_kernels_cannot_do_is_refused(
     fit: Fit, client: Client, tmp_path: Path
 ) -> None:
-    for bad, told in (
+    for bad, reported in (
         (regressor(lifetime="validation"), "chosen from all rows"),
         (regressor(lifetime="average", domain="cube"), "chosen from all rows"),
         (regressor(lifetime="average", fitting="independent"), "chosen from all rows"),
         (regressor(solver="cholesky"), "of one machine"),
         (MondrianKernelClassifier(2, loss="hinge"), r"optimum found for all rows together"),
     ):
-        with pytest.raises(ParameterError, match=told):
+        with pytest.raises(ParameterError, match=reported):
             fit("refused", estimator=bad, target="age")
     with pytest.raises(ParameterError, match="has no target"):
         fit("features", estimator=MondrianFeatures(), target="age")
@@ -243,8 +243,8 @@ def test_a_row_outside_the_cube_is_refused_or_moved_to_it(
         score(runs[0].run_url, outside, tmp_path / "refused", client=client)
     score(runs[1].run_url, outside, tmp_path / "moved", client=client)
     files = sorted((tmp_path / "moved").glob("part-*.parquet"))
-    told = pa.concat_tables([pq.read_table(file) for file in files])
-    said = told.column("prediction").to_numpy()
+    reported = pa.concat_tables([pq.read_table(file) for file in files])
+    said = reported.column("prediction").to_numpy()
     assert len(said) == 900
     assert np.isfinite(said).all()
 

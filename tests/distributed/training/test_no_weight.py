@@ -42,12 +42,12 @@ def test_rows_without_labels_are_refused_with_what_can_be_done(
     pq.write_table(pa.table({"x": x, "y": x > 0.5}), tmp_path / "rows.parquet")
     blank = str(tmp_path / "blank.parquet")
     pq.write_table(pa.table({"x": x, "y": pa.nulls(50, pa.bool_())}), blank)
-    told = {
+    reported = {
         "error": r"'y' is missing in 50 rows, first at .*blank\.parquet, row 0: fill them in, or "
         r'take such rows out.* null_target="drop" passes over them',
         "drop": r"^no row of the data has a label in 'y': there is nothing to measure$",
     }
-    for null_target, message in told.items():
+    for null_target, message in reported.items():
         run = train(
             AMFClassifier(1, random_state=0), tmp_path / "rows.parquet", target="y",
             run=tmp_path / null_target, null_target=null_target, client=client,

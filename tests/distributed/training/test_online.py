@@ -35,8 +35,8 @@ def test_a_run_is_the_forest_of_one_process(
     assert score(run.run_url, adult, out, client=client, keep=["age"])["rows"] == ROWS
     table = pa.concat_tables([pq.read_table(file) for file in sorted(out.glob("part-*.parquet"))])
     assert table.column_names == ["age", "prediction", "proba_<=50K", "proba_>50K", "spread"]
-    told = table.column("proba_>50K").to_numpy()
-    assert np.array_equal(told, shared.predict_proba(X)[:, 1])
+    reported = table.column("proba_>50K").to_numpy()
+    assert np.array_equal(reported, shared.predict_proba(X)[:, 1])
     measured = evaluate(run.run_url, adult, client=client)
     accuracy = (shared.predict(X) == shared.classes_[y.astype(int)]).mean()
     assert measured["accuracy"] == pytest.approx(accuracy, abs=1e-12)

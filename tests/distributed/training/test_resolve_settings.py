@@ -92,7 +92,7 @@ def messages_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == "dmondrian"]
 
 
-def test_a_choice_is_announced_and_told(
+def test_a_choice_is_announced_and_reported(
     source: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     plan, shuffled = (
@@ -125,19 +125,19 @@ def test_a_choice_is_announced_and_told(
     assert f"largest feature scales of 2: a 1, b {of_b:.3g}, 2 of 2 columns rounded" in after
 
 
-def test_what_was_chosen_is_told_in_words() -> None:
+def test_what_was_chosen_is_reported_in_words() -> None:
     drawn = AMFClassifier(random_state=0)._forest_parameters(3, 2)
     auto = ("alpha", "charge_opening", "feature_scales")
-    told = summary_of(drawn, auto, ["a", "b", "c"], np.ones(3, bool))
-    assert told == "alpha 0.25, leaves open free, no feature scales"
+    reported = summary_of(drawn, auto, ["a", "b", "c"], np.ones(3, bool))
+    assert reported == "alpha 0.25, leaves open free, no feature scales"
     scaled = dataclasses.replace(drawn, feature_scales=(0.25, 1.0, 0.5))
     assert summary_of(scaled, auto[2:], ["a", "b", "c"], np.ones(3, bool)) == (
         "largest feature scales of 3: b 1, c 0.5, a 0.25"
     )
     rounded = dataclasses.replace(drawn, feature_units=(0.0, 0.5, 0.25))
     for one, n in ((rounded, 2), (drawn, 0)):
-        told = summary_of(one, ("feature_units",), ["a", "b", "c"], np.ones(3, bool))
-        assert told == f"{n} of 3 columns rounded to 16 bits"
+        reported = summary_of(one, ("feature_units",), ["a", "b", "c"], np.ones(3, bool))
+        assert reported == f"{n} of 3 columns rounded to 16 bits"
     without_b = np.array([True, False, True])
     assert summary_of(scaled, auto[2:], ["a", "b", "c"], without_b).endswith("3: c 0.5, a 0.25")
 
@@ -189,9 +189,9 @@ def test_a_run_that_knew_fewer_parameters_goes_on(source: str, tmp_path: Path) -
     forest = AMFClassifier(3, random_state=8, alpha=0.1, charge_opening=True)
     prepare_run(forest, source, "y", url, run_options, {})
     file = tmp_path / "run" / "run.json"
-    told = document.unseal(file.read_bytes(), "run.json")
-    del told["estimator"]["warmup_rows"]
-    file.write_bytes(document.seal(told))
+    reported = document.unseal(file.read_bytes(), "run.json")
+    del reported["estimator"]["warmup_rows"]
+    file.write_bytes(document.seal(reported))
     run, _ = prepare_run(forest, source, "y", url, run_options, {})
     assert "warmup_rows" not in run.run_json["estimator"]
     with pytest.raises(CheckpointError, match="warmup_rows: nothing there, 1000 here"):

@@ -331,7 +331,7 @@ def test_scoring_that_is_stopped_says_how_many_files_are_written(
 
     with pytest.raises(KeyboardInterrupt, match=r"stopped with \d+ of 12 files") as raised:
         score(undisturbed.run_url, adult, out, client=client, progress=Once(stop, True))
-    n_told = int(str(raised.value).split()[2])
-    assert 1 <= n_told <= len(list(out.glob("part-*"))) < 12
+    n_reported = int(str(raised.value).split()[2])
+    assert 1 <= n_reported <= len(list(out.glob("part-*"))) < 12
     again = score(undisturbed.run_url, adult, out, client=client)
-    assert again["written"] <= 12 - n_told
+    assert again["written"] <= 12 - n_reported

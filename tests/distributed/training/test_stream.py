@@ -155,9 +155,9 @@ def test_a_sorted_file_that_came_later_is_found_while_it_is_learned(
     pq.write_table(table.slice(200).sort_by("income"), folder / "b.parquet", row_group_size=500)
     with caplog.at_level("INFO", "dmondrian"):
         fit("run", data=folder)
-    (told,) = [text for text in said(caplog) if "look sorted" in text]
-    assert "by the target 'income'" in told
-    assert "shuffle = true" in told
+    (reported,) = [text for text in said(caplog) if "look sorted" in text]
+    assert "by the target 'income'" in reported
+    assert "shuffle = true" in reported
 
 
 @pytest.mark.parametrize(
@@ -219,6 +219,6 @@ def test_many_small_files_are_learned_scored_and_measured_together(
     score(run.run_url, whole, tmp_path / "b", client=client)
     one, other = (pq.read_table(tmp_path / name / "part-000000.parquet") for name in "ab")
     assert one.equals(other)
-    told = evaluate(run.run_url, whole, client=client)
-    assert measured["log_loss"] == pytest.approx(told["log_loss"], rel=1e-12)
-    assert (measured["rows"], measured["accuracy"]) == (1500, told["accuracy"])
+    reported = evaluate(run.run_url, whole, client=client)
+    assert measured["log_loss"] == pytest.approx(reported["log_loss"], rel=1e-12)
+    assert (measured["rows"], measured["accuracy"]) == (1500, reported["accuracy"])

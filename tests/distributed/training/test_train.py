@@ -201,10 +201,10 @@ def test_a_damaged_blob_of_the_newest_checkpoint_falls_back_to_the_one_before(
     data = bytearray(blob.read_bytes())
     data[len(data) // 2] ^= 1
     blob.write_bytes(data)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always")
         again = fit()
-    assert any("passed over" in str(warning.message) for warning in told)
+    assert any("passed over" in str(warning.message) for warning in reported)
     assert again.summary["resumed_at"] == ROWS - 1000
     assert digests(again) == digests(undisturbed)
 
@@ -271,13 +271,13 @@ def test_a_file_damaged_inside_stops_the_run_by_name(adult: Path, fit: Fit, tmp_
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root writes everywhere")
-def test_a_folder_that_cannot_be_written_is_told(fit: Fit, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(fit: Fit, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir(mode=0o500)
     with pytest.raises(StoreError):
         fit()
 
 
-def test_a_file_in_the_place_of_the_folder_is_told(fit: Fit, tmp_path: Path) -> None:
+def test_a_file_in_the_place_of_the_folder_is_reported(fit: Fit, tmp_path: Path) -> None:
     (tmp_path / "run").write_text("in the way")
     with pytest.raises((StoreError, CheckpointError), match="run"):
         fit()
@@ -320,14 +320,14 @@ def test_an_attempt_is_noted_with_its_outcome(fit: Fit) -> None:
 
 def test_progress_is_one_line_with_everything(fit: Fit) -> None:
     lines: list[str] = []
-    told: list[Progress] = []
+    reported: list[Progress] = []
 
     def listen(progress: Progress) -> None:
-        told.append(progress)
+        reported.append(progress)
         lines.append(progress.line())
 
     fit(progress=listen)
-    assert told[-1].rows == told[-1].n_rows == told[-1].durable == ROWS
+    assert reported[-1].rows == reported[-1].n_rows == reported[-1].durable == ROWS
     for word in ("6,000 of 6,000 rows", "rows/s", "log_loss", "saved at 6,000", "left"):
         assert word in lines[-1]
     assert "\n" not in "".join(lines)

@@ -168,14 +168,14 @@ def test_a_forest_of_units_is_one_of_rounded_rows(kind: type, given: dict) -> No
     X, y = rows()
     forest = kind(2, **given, random_state=0).fit(X, y)
     units = forest.feature_units_
-    told = np.where(units > 0.0, round_to(X, np.where(units > 0.0, units, 1.0)), X)
-    assert (told != X).any()
+    reported = np.where(units > 0.0, round_to(X, np.where(units > 0.0, units, 1.0)), X)
+    assert (reported != X).any()
     plain = kind(2, **given, feature_units=None, random_state=0)
-    plain.fit(told.astype(np.float32), y)
+    plain.fit(reported.astype(np.float32), y)
     for mine, other in zip(forest.forest_.state()[1], plain.forest_.state()[1], strict=True):
         assert all(mine[name].tobytes() == other[name].tobytes() for name in mine)
     answer, others = (getattr(f, "predict_proba", f.predict) for f in (forest, plain))
-    assert (answer(X) == others(told.astype(np.float32))).all()
+    assert (answer(X) == others(reported.astype(np.float32))).all()
     assert (plain.feature_units_ == 0.0).all()
 
 
@@ -241,6 +241,6 @@ def test_stored_units_that_are_none_are_refused(units: object) -> None:
 
 
 def test_parameters_without_units_are_stored_as_before() -> None:
-    told = AMFRegressor(1, random_state=0)._forest_parameters(2).to_json()
-    assert "feature_units" not in told
-    assert ForestParameters.from_json(json.loads(json.dumps(told))).feature_units is None
+    reported = AMFRegressor(1, random_state=0)._forest_parameters(2).to_json()
+    assert "feature_units" not in reported
+    assert ForestParameters.from_json(json.loads(json.dumps(reported))).feature_units is None

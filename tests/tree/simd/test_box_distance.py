@@ -154,7 +154,7 @@ def compiled_rough(box, numeric, steps, *units):  # type: ignore[no-untyped-def]
     return rough_extension(box, numeric, steps, *units)
 
 
-def told_of(units: np.ndarray) -> tuple[np.ndarray, float]:
+def reported_of(units: np.ndarray) -> tuple[np.ndarray, float]:
     """Return what columns say of units."""
     features = np.arange(len(units))
     columns = make_columns(
@@ -174,20 +174,20 @@ def test_rough_extensions_are_near_and_tell_whether_there_are_any(
         floats = np.sort(rng.normal(size=(3, p)).astype(np.float32), axis=0)[[0, 2, 1]]
         steps = np.sort(rng.integers(-32767, 32767, (3, g)).astype(np.int16), axis=0)[[0, 2, 1]]
         units = np.exp2(rng.integers(*orders, g)).astype(np.float32)
-        told = told_of(units)
-        assert (told[1] > 0.0) == (g > 0 and (units == units[0]).all())
-        assert g < 2 or (told[1] > 0.0) == (orders == (3, 4))
+        reported = reported_of(units)
+        assert (reported[1] > 0.0) == (g > 0 and (units == units[0]).all())
+        assert g < 2 or (reported[1] > 0.0) == (orders == (3, 4))
         drawn = Drawn(floats, steps)
-        assert way(*drawn.row, *told) == 0.0
+        assert way(*drawn.row, *reported) == 0.0
         for j in range(p):
             for end, past in ((floats[0], -np.inf), (floats[1], np.inf)):
                 drawn.numeric[j] = np.nextafter(end[j], np.float32(past))
-                assert way(*drawn.row, *told) == abs(drawn.numeric[j] - end[j]) > 0.0
+                assert way(*drawn.row, *reported) == abs(drawn.numeric[j] - end[j]) > 0.0
                 drawn.numeric[j] = floats[2, j]
         for k in range(g):
             for end, past in ((steps[0], -1), (steps[1], 1)):
                 drawn.steps[k] = end[k] + past
-                assert way(*drawn.row, *told) == units[k]
+                assert way(*drawn.row, *reported) == units[k]
                 drawn.steps[k] = steps[2, k]
         far = (rng.normal(size=p) * 10.0 ** rng.integers(-9, 9, p)).astype(np.float32)
         marks = few_steps(rng, g)[2]
@@ -197,10 +197,10 @@ def test_rough_extensions_are_near_and_tell_whether_there_are_any(
         low, high = steps[:2].astype(float)
         in_steps = np.maximum(low - marks, marks - high).clip(min=0.0) * units
         total = exact.sum() + in_steps.sum()
-        assert abs(way(*drawn.row, *told) - total) <= 2.0**-24 * (p + g + 1) * total
+        assert abs(way(*drawn.row, *reported) - total) <= 2.0**-24 * (p + g + 1) * total
         steps[:2], steps[2] = 32767, -32768
         far_off, total = Drawn(floats, steps), 65_535.0 * units.sum(dtype=float)
-        assert abs(way(*far_off.row, *told) - total) <= 2.0**-24 * (g + 1) * total
+        assert abs(way(*far_off.row, *reported) - total) <= 2.0**-24 * (g + 1) * total
     none = np.empty((3, 0), np.int16)
     for floats, expected in (
         ([[-3e38], [-2e38], [3e38]], np.inf),
@@ -208,4 +208,4 @@ def test_rough_extensions_are_near_and_tell_whether_there_are_any(
         ([[1e-45], [1e-45], [3e-45]], np.float32(1e-45)),
     ):
         given = Drawn(np.array(floats, np.float32), none)
-        assert way(*given.row, *told_of(np.empty(0, np.float32))) == expected
+        assert way(*given.row, *reported_of(np.empty(0, np.float32))) == expected
