@@ -89,6 +89,11 @@ class BoostedSet:
         n_trees = n_rounds * len(outputs)
         return cls(Trees(*(np.ascontiguousarray(part[:n_trees]) for part in trees)), first)
 
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of memory held by the trees."""
+        return sum(part.nbytes for part in self.trees) + self.first_scores.nbytes
+
     def answer(self, X: np.ndarray) -> np.ndarray:
         """Return the probabilities of classes, float64 [n, K], of rows float32 [n, d]."""
         out = np.empty((len(X), len(self.first_scores)))

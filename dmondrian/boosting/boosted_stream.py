@@ -13,6 +13,8 @@ Shapes: n rows, d columns, K classes.
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,8 @@ from dmondrian.boosting.kept_rows import KeptRows, Labelled
 from dmondrian.errors import CorruptError
 
 FIRST_BIRTH, LONGEST_LIFE = 64, 4096  # rows
+Shared = Callable[[int, Callable[[], BoostedSet]], BoostedSet]
+"""Returns the set born before a row of this number: found, or made by the function."""
 _ROUNDS, _LEAVES, _RATE, _L2, _LEAST_ROWS, _LEAST_CURVATURE = 60, 15, 0.2, 1.0, 5, 1e-3
 _LARGEST_STEP = 10.0  # log odds; the steps of all rounds leave probabilities above 0
 _MANY, _ROUNDS_OF_MANY = 10, 30  # classes, and rounds from so many on
@@ -56,12 +60,16 @@ class BoostedStream:
     ----------
     newest : BoostedSet or None
         That answers.
+    shared : Shared
+        Where others that learn the same rows, with the same seed, find the sets fitted here. By
+        default there are none.
     """
 
     def __init__(self, d: int, n_classes: int, seed: int) -> None:
         self._d, self._n_classes, self._growing = d, n_classes, growing_of(n_classes)
         self._kept = KeptRows(d, seed)
         self.newest: BoostedSet | None = None
+        self.shared: Shared = _alone
 
     def answer(self, X: np.ndarray) -> np.ndarray | None:
         """Return class probabilities, float64 [n, K], of rows float32 [n, d]; None of no set."""
@@ -87,13 +95,24 @@ class BoostedStream:
             left = birth - self._kept.position
             self._kept.add(rows.taken(slice(start, min(n, start + left))))
             if start + left <= n < start + left + next_birth(birth) - birth:
-                known = self._kept.rows()
-                self.newest = BoostedSet.fit(*known, self._n_classes, self._growing)
+                self.newest = self.shared(self._kept.position, self._fitted)
             start += left
+
+    def _fitted(self) -> BoostedSet:
+        return BoostedSet.fit(*self._kept.rows(), self._n_classes, self._growing)
 
     def kept_rows(self) -> Labelled:
         """Return the rows that are kept for the next sets."""
         return self._kept.rows()
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of kept rows and set, as hexadecimal digits."""
+        found = hashlib.sha256()
+        of_set = () if self.newest is None else (*self.newest.trees, self.newest.first_scores)
+        for part in (*self._kept.rows(), *of_set):
+            found.update(part.tobytes())
+        return found.hexdigest()
 
     def to_json(self) -> dict[str, Any]:
         """Return kept rows and set as text."""
@@ -120,3 +139,7 @@ class BoostedStream:
             self.newest = BoostedSet.from_json(
                 stored["set"], self._d, self._n_classes, self._growing
             )
+
+
+def _alone(birth: int, make: Callable[[], BoostedSet]) -> BoostedSet:
+    return make()

@@ -146,7 +146,8 @@ class Members(Forest):
         made: Any = super().join(forests)
         first = forests[0]
         rows = {(one.position, len(one.waiting.y)) for one in forests}
-        if len(rows) > 1:
+        boosted = {None if one.boosted is None else one.boosted.digest for one in forests}
+        if len(rows) > 1 or len(boosted) > 1:
             raise ParameterError("members that learned other rows cannot be joined")
         members = [member for one in forests for member in one.members]
         made.members = sorted(members, key=lambda member: member.number)

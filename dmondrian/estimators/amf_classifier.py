@@ -102,7 +102,7 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
         What members of a forest with ``drift="follow"`` mix. With "boosted", one input more: sets
         of small trees, fitted by gradient boosting to rows kept of those before; see Notes. They
         look at labels to find their splits, which pays where few of many columns matter, or
-        columns act together. On arrays alone: not in runs on a cluster.
+        columns act together.
     random_state : int, RandomState instance or None, default=None
         Seed of all draws. With an int, the forest is a pure function of the parameters
         and the rows in order, whatever the cuts between calls or the number of threads.
@@ -201,10 +201,11 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
     columns and classes: where there are hundreds of these it is most of the forest's, and readers
     and Ctrl-C wait for it.
     Rows are kept for it, also in checkpoints: all of the first 16,384, later the newest 8,192 to
-    9,215 and 8,192 others by keyed draws; fewer of more than 256 columns. Gradients are added up as
-    whole numbers, so that sets, too, are a pure function of the parameters and the rows in order.
-    What a set answers a row was fitted to earlier rows alone, so that weights find out what it is
-    worth.
+    9,215 and 8,192 others by keyed draws; fewer of more than 256 columns. In a run each shard keeps
+    them, and writes them with each of its states: fewer shards write less. There a worker fits a
+    set once for all of its shards. Gradients are added up as whole numbers, so that sets, too, are
+    a pure function of the parameters and the rows in order. What a set answers a row was fitted to
+    earlier rows alone, so that weights find out what it is worth.
 
     A covering tree takes 16 MiB at most, so that a member is bounded, whatever the number of rows
     and classes: then its cells are split no more. ``nodes``, ``weighted_depth`` and

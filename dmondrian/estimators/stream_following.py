@@ -81,12 +81,6 @@ class StreamFollowing(BaseForest):
     def _check_run(self) -> None:
         super()._check_run()
         self._check_drift()
-        if "boosted" in self.experts:
-            raise ParameterError(
-                f"experts={tuple(self.experts)!r} does not go with runs on a cluster: their shards "
-                "keep no rows that boosted sets could be fitted to; fit the estimator on arrays, "
-                f"or train with experts={EXPERTS[:1]!r}"
-            )
 
     def _check_drift(self) -> None:
         """Refuse parameters that do not go with ``drift``."""

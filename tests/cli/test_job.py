@@ -18,6 +18,7 @@ from dmondrian.cli.job_keys import TABLES
 from dmondrian.cli.tls import tls_mistakes
 from dmondrian.errors import JobError
 from dmondrian.estimators import ALGORITHMS
+from dmondrian.estimators.stream_following import EXPERTS
 from tests.cli.command import PROJECT, call
 
 GOOD = """\
@@ -340,13 +341,15 @@ def test_every_parameter_of_the_estimator_can_be_set(tmp_path, override, name, v
 def test_a_delay_is_of_a_forest_that_follows_the_stream(tmp_path):
     job = read_job(write(tmp_path, GOOD), ["forest.drift=follow", "forest.delay=64"])
     assert build_estimator(job).delay == 64
+    both = ["forest.drift=follow", 'forest.experts=["mondrian", "boosted"]']
+    assert tuple(build_estimator(read_job(write(tmp_path, GOOD), both)).experts) == EXPERTS
     for overrides, message in (
         (["forest.delay=64"], r"--set forest.delay=64: \[forest\] delay = 64 goes with"),
         (["forest.drift=follow", "forest.calibrate=true"], r"forest.calibrate=true: .*go with"),
         (["forest.drift=follow", "forest.delay=0"], r"--set forest.delay=0: \[forest\] delay"),
         (
-            ["forest.drift=follow", 'forest.experts=["mondrian", "boosted"]'],
-            r"forest.experts=.*: \[forest\] experts=.* does not go with runs on a cluster",
+            ["forest.drift=follow", 'forest.experts=["boosted"]'],
+            r"forest.experts=.*: \[forest\] experts=.* are not experts",
         ),
         (["forest.drift=adwin"], r"--set forest.drift=adwin: \[forest\] drift"),
     ):

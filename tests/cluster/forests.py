@@ -38,6 +38,7 @@ CLASSES: dict[str, Any] = {
     "random_state": 0,
 }
 FOLLOWING: dict[str, Any] = {"drift": "follow", "random_state": 0}
+BOOSTED: dict[str, Any] = {**FOLLOWING, "experts": ("mondrian", "boosted")}
 LABELS: dict[str, Any] = {
     "feature_scales": "learned", "warmup_rows": 64, "calibrate": True, "random_state": 0,
 }  # fmt: skip
@@ -46,9 +47,9 @@ FORESTS = {
     "amf-classifier, rounded": AMFClassifier(3, **CLASSES, warmup_rows=64),
     "amf-classifier, following": AMFClassifier(6, **FOLLOWING),
     "amf-classifier, following in blocks": AMFClassifier(6, delay=64, **FOLLOWING),
-    "amf-classifier, boosted": AMFClassifier(
-        6, experts=("mondrian", "boosted"), delay=64, **FOLLOWING
-    ),
+    "amf-classifier, boosted": AMFClassifier(6, delay=64, **BOOSTED),
+    "amf-classifier, following, boosted": AMFClassifier(6, **BOOSTED),
+    "amf-classifier, following in blocks, boosted": AMFClassifier(6, delay=64, **BOOSTED),
     "amf-regressor": AMFRegressor(3, **LABELS, feature_units=None),
     "amf-regressor, following": AMFRegressor(6, **FOLLOWING),
     "amf-regressor, following in blocks": AMFRegressor(6, delay=64, **FOLLOWING),

@@ -55,7 +55,7 @@ def test_digests_do_not_depend_on_workers(tmp_path: Path, name: str, n_workers: 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("talkative")
-@pytest.mark.parametrize(("name", "n_workers"), list(zip(NAMES, [2, 5, 5, 2], strict=True)))
+@pytest.mark.parametrize(("name", "n_workers"), list(zip(NAMES, [2, 5, 5, 2, 5, 2], strict=True)))
 def test_digests_do_not_depend_on_workers_that_were_killed(
     tmp_path: Path, name: str, n_workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,14 +15,17 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 from distributed import Worker, WorkerPlugin, get_worker
 
+from dmondrian.boosting.boosted_set import BoostedSet
 from dmondrian.checkpoint.codec import decode_forest
 from dmondrian.checkpoint.manifest import manifest_name
 from dmondrian.checkpoint.run import Run
 from dmondrian.data import Chunk, Plan, place, read_chunk
+from dmondrian.data.single_flight_cache import SingleFlightCache
 from dmondrian.distributed.cluster.code_version import code_digest
 from dmondrian.distributed.worker.block_cache import (
     BlockCache,
@@ -63,6 +66,9 @@ PLUGIN = "dmondrian-shards"
 PATIENCE = 5.0
 """Seconds a step waits for the previous one, which may be running in another thread."""
 
+SETS = 2**26
+"""Bytes of boosted sets that a worker keeps for its shards that come to their row later."""
+
 LEASE = 1800.0
 """Seconds after which an abandoned run's shards are dropped when another run begins."""
 
@@ -88,6 +94,7 @@ class HeldRun:
         self._starts = [chunk.start for chunk in self.chunks]
         self.shards: dict[int, Shard] = {}
         self.generation = 0  # steps of earlier generations are not begun
+        self.sets = SingleFlightCache[BoostedSet](SETS, lambda fitted: fitted.n_bytes)
         self.touched = time.monotonic()
         self.cache = BlockCache(self._read, len(self.chunks), seconds=self._seconds)
 
@@ -281,6 +288,13 @@ def _check_code(order: Restore) -> None:
 
 
 def _forest(held: HeldRun, order: Restore) -> Forest:
+    forest: Any = _restored(held, order)
+    if forest.parameters.follows_stream and forest.boosted is not None:
+        forest.boosted.shared = held.sets.get  # all shards learn the same rows
+    return forest
+
+
+def _restored(held: HeldRun, order: Restore) -> Forest:
     numbers = held.ranges[order.shard]
     if order.digest is None:
         return empty_shard(held.parameters, numbers)

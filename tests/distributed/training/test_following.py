@@ -18,8 +18,11 @@ import pytest
 from distributed import Client
 
 from dmondrian import AMFClassifier, AMFRegressor, load
+from dmondrian.boosting.boosted_set import BoostedSet
 from dmondrian.checkpoint import Manifest, Run
 from dmondrian.checkpoint.merging import merge
+from dmondrian.checkpoint.model import look_at_model
+from dmondrian.checkpoint.stored_trees import load_trees
 from dmondrian.distributed import TrainedRun, evaluate, grow, predict_proba, score, train
 from dmondrian.distributed.scoring.model_info import open_model
 from dmondrian.distributed.worker import work_units
@@ -30,8 +33,11 @@ from tests.distributed.conftest import ROWS, Fit, Grow, Once, digests, resize, t
 from tests.distributed.scoring.test_tree_pipeline import limit_of, manifest, plan_small
 from tests.distributed.training.test_generalized import rows_of
 from tests.distributed.training.test_stream import StopError, stop_after
+from tests.drift.streams import switching
+from tests.reference.boosting import births_until
 
 DELAYS = [1, 64]
+BOOSTED: dict[str, Any] = {"delay": 64, "experts": ("mondrian", "boosted")}
 
 
 def following(n_estimators: int = 5, delay: int = 1, **others: Any) -> AMFClassifier:
@@ -51,7 +57,10 @@ def alone(run: TrainedRun, estimator: AMFClassifier, n: int = ROWS) -> Any:
     return estimator.partial_fit(X[half:n], labels[half:n])
 
 
-@pytest.fixture(scope="module", params=DELAYS)
+@pytest.fixture(
+    scope="module", params=[*({"delay": n} for n in DELAYS), BOOSTED],
+    ids=["at once", "in blocks", "boosted"],
+)  # fmt: skip
 def run(
     request: pytest.FixtureRequest, adult: Path, client: Client,
     tmp_path_factory: pytest.TempPathFactory,
@@ -59,17 +68,22 @@ def run(
     """A run that nothing disturbs, of five members."""
     folder = tmp_path_factory.mktemp("following") / "run"
     return train(
-        following(delay=request.param), adult, target="income", run=folder, client=client,
+        following(**request.param), adult, target="income", run=folder, client=client,
         checkpoint_every="700 rows",
     )  # fmt: skip
 
 
+def settings_of(run: TrainedRun) -> dict[str, Any]:
+    given = Run.open(run.run_url).run_json["estimator"]
+    return {"delay": int(given["delay"]), "experts": tuple(given["experts"])}
+
+
 def delay_of(run: TrainedRun) -> int:
-    return int(Run.open(run.run_url).run_json["estimator"]["delay"])
+    return int(settings_of(run)["delay"])
 
 
 def test_a_run_is_the_forest_of_one_process(run: TrainedRun) -> None:
-    shared, estimator = run.to_local(), alone(run, following(delay=delay_of(run)))
+    shared, estimator = run.to_local(), alone(run, following(**settings_of(run)))
     assert isinstance(shared.forest_, DriftForest)
     assert state_of(shared) == state_of(estimator)
     X, _ = rows_of(run)
@@ -100,7 +114,7 @@ def test_any_checkpoint_goes_on_amid_a_block_too(run: TrainedRun) -> None:
 
 @pytest.mark.parametrize("n_shards", [1, 2])
 def test_shards_and_checkpoints_change_no_byte(run: TrainedRun, fit: Fit, n_shards: int) -> None:
-    other = fit(estimator=following(delay=delay_of(run)), n_shards=n_shards, checkpoint_every=None)
+    other = fit(estimator=following(**settings_of(run)), n_shards=n_shards, checkpoint_every=None)
     assert len(digests(other)) == n_shards
     assert state_of(other.to_local()) == state_of(run.to_local())
     assert other.metrics == run.metrics
@@ -110,7 +124,7 @@ def test_shards_and_checkpoints_change_no_byte(run: TrainedRun, fit: Fit, n_shar
 def test_a_killed_worker_changes_no_byte(run: TrainedRun, fit: Fit, pair: Client) -> None:
     pid = min(pair.run(os.getpid).values())
     kill = Once(partial(os.kill, pid, signal.SIGKILL))
-    options = {"estimator": following(delay=delay_of(run)), "checkpoint_every": "700 rows"}
+    options = {"estimator": following(**settings_of(run)), "checkpoint_every": "700 rows"}
     other = fit(client=pair, progress=kill, **options)
     assert kill.is_done
     assert other.summary["recoveries"] >= 1
@@ -122,7 +136,7 @@ def test_a_killed_worker_changes_no_byte(run: TrainedRun, fit: Fit, pair: Client
 def test_a_worker_that_joins_takes_members_over(run: TrainedRun, fit: Fit, cluster: Grow) -> None:
     workers, client = cluster(1)
     join = Once(lambda: resize(workers, client, 2))
-    options = {"estimator": following(delay=delay_of(run)), "checkpoint_every": "700 rows"}
+    options = {"estimator": following(**settings_of(run)), "checkpoint_every": "700 rows"}
     other = fit(client=client, progress=join, **options)
     assert other.summary["workers"] == 2
     assert digests(other) == digests(run)
@@ -130,13 +144,33 @@ def test_a_worker_that_joins_takes_members_over(run: TrainedRun, fit: Fit, clust
 
 @pytest.mark.usefixtures("talkative")
 def test_a_stopped_run_goes_on_amid_a_block(run: TrainedRun, fit: Fit) -> None:
-    options = {"estimator": following(delay=delay_of(run)), "checkpoint_every": "700 rows"}
+    options = {"estimator": following(**settings_of(run)), "checkpoint_every": "700 rows"}
     with pytest.raises(StopError):
         fit(progress=stop_after(1400), **options)
     again = fit(**options)
     assert 0 < again.summary["resumed_at"] < ROWS
     assert digests(again) == digests(run)
     assert again.metrics == run.metrics
+
+
+def test_shards_of_a_worker_share_the_boosted_sets(
+    cluster: Grow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = switching(400)
+    table = pa.table({**{f"x{j}": X[:, j] for j in range(X.shape[1])}, "y": y})
+    pq.write_table(table, tmp_path / "rows.parquet", row_group_size=50)
+    fitted, fit = [], BoostedSet.fit
+    monkeypatch.setattr(BoostedSet, "fit", lambda *its: fitted.append(len(its[0])) or fit(*its))
+    run = train(
+        following(4, experts=("mondrian", "boosted")), tmp_path / "rows.parquet", target="y",
+        run=tmp_path / "run", client=cluster(1)[1], n_shards=4,
+    )  # fmt: skip
+    assert fitted == births_until(200) + births_until(400)  # kernels are compiled on 200 rows
+    shards = [load_trees([blob]) for blob in look_at_model(run.run_url)[0]]
+    assert len({shard.boosted.digest for shard in shards}) == 1
+    shards[1].boosted.newest.first_scores[0] += 1.0
+    with pytest.raises(ParameterError, match="learned other rows"):
+        type(shards[0]).join(shards)
 
 
 def test_what_a_worker_sends_at_once_is_bounded_by_classes(run: TrainedRun) -> None:
@@ -225,7 +259,7 @@ def test_files_that_come_later_go_on_amid_a_block(fit: Fit, adult: Path, tmp_pat
 
 
 def test_a_run_without_metrics_has_a_guard_all_the_same(run: TrainedRun, fit: Fit) -> None:
-    other = fit(estimator=following(delay=delay_of(run)), progressive=False)
+    other = fit(estimator=following(**settings_of(run)), progressive=False)
     assert other.metrics == {}
     assert state_of(other.to_local()) == state_of(run.to_local())
 
@@ -259,11 +293,11 @@ def test_more_trees_and_other_runs_are_refused_with_what_to_do(
 ) -> None:
     with pytest.raises(ParameterError, match=r"follows the stream.*run of 9 trees"):
         grow(run.run_url, 9, client=client)
-    other = fit("other", estimator=following(2, delay=delay_of(run)), first_tree=5)
+    other = fit("other", estimator=following(2, **settings_of(run)), first_tree=5)
     with pytest.raises(ParameterError, match="follows the stream"):
         merge([run.run_url, other.run_url], tmp_path / "merged")
     with pytest.raises(CheckpointError, match="another job") as result:
-        train(following(6, delay=delay_of(run)), adult, target="income", run=run.run_url,
+        train(following(6, **settings_of(run)), adult, target="income", run=run.run_url,
               client=client)  # fmt: skip
     assert "grow" not in str(result.value)
 
