@@ -173,6 +173,54 @@ def test_shards_of_a_worker_share_the_boosted_sets(
         type(shards[0]).join(shards)
 
 
+def test_boosted_sets_split_on_what_is_missing_and_on_categories(
+    client: Client, tmp_path: Path
+) -> None:
+    """Nulls and categories are columns of the encoding, of which sets are told nothing."""
+    draw = np.random.default_rng(0)
+    n, others = 1500, {f"noise{j}": draw.random(1500) for j in range(5)}
+    kind = draw.choice(["a", "b", "c"], n)
+    is_missing = draw.random(n) < 0.5
+    y = np.where((kind == "b") ^ is_missing, "yes", "no")
+    table = pa.table({
+        "number": pa.array(draw.random(n), mask=is_missing),
+        "kind": pa.array(kind, mask=kind == "c").dictionary_encode(), **others, "y": y,
+    })  # fmt: skip
+    for name, rows in (("train", table[:1200]), ("later", table[1200:])):
+        pq.write_table(rows, tmp_path / f"{name}.parquet", row_group_size=100)
+    estimator = following(3, **BOOSTED)
+    run = train(
+        estimator, tmp_path / "train.parquet", target="y", run=tmp_path / "run", client=client,
+        checkpoint_every="500 rows",
+    )  # fmt: skip
+    shared, (X, labels) = run.to_local(), rows_of(run)
+    names = list(X)
+    assert {"number=<null>", "kind=b"} <= set(names)
+    newest = shared.forest_.boosted.newest.trees
+    used = {names[j] for j in np.unique(newest.columns)}
+    assert {"number=<null>", "kind=b"} <= used
+    one = following(3, **BOOSTED).partial_fit(
+        X, np.array(["no", "yes"])[labels.astype(int)], classes=["no", "yes"]
+    )
+    assert state_of(shared) == state_of(one)
+    measured = evaluate(run.run_url, tmp_path / "later.parquet", client=client)
+    assert measured["accuracy"] > 0.97
+    plain = train(
+        following(3, delay=64), tmp_path / "train.parquet", target="y", run=tmp_path / "plain",
+        client=client,
+    )  # fmt: skip
+    assert plain.metrics["log_loss"] > run.metrics["log_loss"]
+    assert score(run.run_url, tmp_path / "later.parquet", tmp_path / "out", client=client)["rows"]
+    frame = pq.read_table(tmp_path / "later.parquet").to_pandas()
+    found = FrameModel(run.run_url).predict(frame)
+    np.testing.assert_array_equal(table_of(tmp_path / "out")["prediction"].to_pylist(), found)
+    for value in (np.nan, np.inf):
+        rows = X.to_numpy()[:5].copy()
+        rows[2, 0] = value
+        with pytest.raises(ValueError, match="contains"):
+            shared.predict(rows)
+
+
 def test_what_a_worker_sends_at_once_is_bounded_by_classes(run: TrainedRun) -> None:
     from dmondrian.distributed.training.attempt import Attempt, attempt_options
 
