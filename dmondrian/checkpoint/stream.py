@@ -5,7 +5,8 @@
     plan.parquet              the first; create-only, its digest is in run.json
     plans/000001.json         which plan came next, and after which
     plans/<digest>.parquet    that plan as a whole
-    places.json               where the run was, and where its files are, when it was last used
+    places.json               where the run was, and where its files are, when it was last used;
+                              which files that were learned were gone or changed then
 
 Relies on one writer at a time (see `lease`), who replaces a link only while no checkpoint lies
 behind the plan before it. Promises that the plans are a chain at any moment, so that a checkpoint
@@ -17,8 +18,8 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Collection, Mapping
-from typing import TypeGuard
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeGuard
 
 from dmondrian.checkpoint import document
 from dmondrian.checkpoint.manifest import is_digest
@@ -118,31 +119,52 @@ class Stream:
             What is stored is damaged.
         """
         where = f"{PLACES_NAME} in {self._store.url}"
-        try:
-            data = self._store.get(PLACES_NAME, document.MAX_BYTES)
-        except NotFoundError:
+        stored = self._stored_places()
+        if stored is None:
             return None, {}
-        stored = document.unseal(data, where, "Delete it.")
         home, places = stored.get("run"), stored.get("files")
         if not isinstance(home, str) or not _are_places(places):
             raise CorruptError(f"{where} does not map files to places. Delete it.")
         return home, {uri: (place[0], place[1]) for uri, place in places.items()}
 
-    def note_places(self, places: Mapping[str, tuple[str, str]]) -> None:
-        """Keep where the run and its data are now; arguments as `places` returns them."""
-        if not self.has_noted(places):
-            self._store.put(PLACES_NAME, self._sealed(places))
+    def notes(self) -> list[str]:
+        """Return notes on files that were learned, gone or changed when the run was last used.
 
-    def has_noted(self, places: Mapping[str, tuple[str, str]]) -> bool:
+        Raises
+        ------
+        CorruptError
+            What is stored is damaged.
+        """
+        notes = (self._stored_places() or {}).get("notes", [])
+        if not (isinstance(notes, list) and all(isinstance(note, str) for note in notes)):
+            raise CorruptError(f"{PLACES_NAME} in {self._store.url} has no texts. Delete it.")
+        return notes
+
+    def note_places(self, places: Mapping[str, tuple[str, str]], notes: Sequence[str] = ()) -> None:
+        """Keep where the run and its data are now; as `places` and `notes` return them."""
+        if not self.has_noted(places, notes):
+            self._store.put(PLACES_NAME, self._sealed(places, notes))
+
+    def has_noted(self, places: Mapping[str, tuple[str, str]], notes: Sequence[str] = ()) -> bool:
         """Whether just this is kept: the run is here, and its data are at these places."""
         try:
-            return self._store.get(PLACES_NAME, document.MAX_BYTES) == self._sealed(places)
+            return self._store.get(PLACES_NAME, document.MAX_BYTES) == self._sealed(places, notes)
         except (NotFoundError, CorruptError):
             return False
 
-    def _sealed(self, places: Mapping[str, tuple[str, str]]) -> bytes:
-        noted = {"run": self._store.url, "files": {uri: [*now] for uri, now in places.items()}}
+    def _sealed(self, places: Mapping[str, tuple[str, str]], notes: Sequence[str]) -> bytes:
+        noted: dict[str, Any] = {"run": self._store.url}
+        noted["files"] = {uri: [*now] for uri, now in places.items()}
+        if notes:
+            noted["notes"] = [*notes]
         return document.seal(noted)
+
+    def _stored_places(self) -> dict[str, Any] | None:
+        try:
+            data = self._store.get(PLACES_NAME, document.MAX_BYTES)
+        except NotFoundError:
+            return None
+        return document.unseal(data, f"{PLACES_NAME} in {self._store.url}", "Delete it.")
 
     def lead_to(self, digest: str, plan: bytes, earlier: Collection[str]) -> None:
         """Make a plan the newest of the chain; links to plans that it does not continue go.

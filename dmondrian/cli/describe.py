@@ -106,6 +106,8 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
         is_following = given.get("drift") is not None
         for remark in remarks_on(facts["metrics"], facts["algorithm"], is_following):
             output.remark(remark)
+    for note in (facts["data"] or {}).get("notes", ()):
+        output.remark(note)
     if facts["counts"]:
         output.text("values met:\n" + _indented(table(facts["counts"].items())))
     return 0
@@ -200,7 +202,11 @@ def _data(run: Run) -> dict[str, Any] | None:
     except (CheckpointError, StoreError):
         return None  # what is shown of the model does not depend on it
     files = list(dict.fromkeys(block.uri for block in plan.blocks))
-    return {"rows": plan.n_rows, "files": files, "shuffle": plan.shuffle}
+    try:
+        notes = run.stream.notes()
+    except (CheckpointError, StoreError):
+        notes = []
+    return {"rows": plan.n_rows, "files": files, "shuffle": plan.shuffle, "notes": notes}
 
 
 def _trained(run: Run) -> dict[str, Any] | None:

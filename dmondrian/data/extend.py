@@ -8,15 +8,16 @@ names the missing or changed file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from dmondrian._text.wording import counted
 from dmondrian.data.chunks import Band
 from dmondrian.data.columns import check_file, partition_types
 from dmondrian.data.constants import constants_of
-from dmondrian.data.make import footers_of, groups_of, warn_of_varied
+from dmondrian.data.make import groups_of, warn_of_varied, with_rows
 from dmondrian.data.moved import find_places, place
+from dmondrian.data.paths import check_paths
 from dmondrian.data.plan import (
     Block,
     Group,
@@ -26,19 +27,27 @@ from dmondrian.data.plan import (
     arrange_mixed,
     mixed_note,
 )
-from dmondrian.data.source import Source, is_local, stat_uri
+from dmondrian.data.source import Source, SourceFile, is_local, list_source, stat_uri
 from dmondrian.data.version import Version
 from dmondrian.errors import DataError, PlanError
 
+_STILL_THERE = "although it is still there"
+_NEW_FILES = "files that came since continue the stream"
 
-def extend_plan(plan: Plan, source: Source) -> Plan:
+
+def extend_plan(plan: Plan, source: Source, learned: int = 0) -> Plan:
     """Return a plan extended by the files of a source that it does not have.
 
     Parameters
     ----------
     plan : Plan
     source : str, path or sequence of them
-        All files: those of the plan, wherever they are now, and new ones.
+        Files of the plan that have rows at `learned` or behind, wherever they are now, and new
+        ones.
+    learned : int
+        Rows of the stream that need not be read again. Files with no other rows may be gone or
+        have other bytes now: `about_learned` of the plan has notes on these. A file with the bytes
+        of one that is gone is that file, under whatever name.
 
     Returns
     -------
@@ -50,20 +59,33 @@ def extend_plan(plan: Plan, source: Source) -> Plan:
     Raises
     ------
     PlanError
-        A file of the plan is missing or changed.
+        A file of the plan that is needed is missing or changed.
     DataError, SchemaError
         New files cannot be read with the plan's schema.
     """
-    footers, _ = footers_of(source, with_bounds=constants_of(plan.schema))
+    check_paths(source)
+    planned = dict.fromkeys(block.uri for block in plan.blocks)
+    needed = {block.uri for block in plan.blocks_after(learned)}
+    past = [uri for uri in planned if uri not in needed]
+    files, _ = list_source(source, past)
+    listed = {file.uri: file for file in files}
+    unread = {uri: listed[uri] for uri in past if uri in listed}
+    others = [file for file in files if file.uri not in unread]
+    footers = with_rows(others, constants_of(plan.schema))
     versions = {footer.file.uri: footer.file.version for footer in footers}
-    places, doubtful = find_places(plan, footers)
+    places, doubtful = find_places(plan, footers, unread, past)
     old = set(places.values())
     known = [footer for footer in footers if footer.file.uri in old]
     fresh = [footer for footer in footers if footer.file.uri not in old]
     there = partition_types([footer.file for footer in known], plan.schema)
-    _check_prefix(plan, groups_of(known, there), versions, places, doubtful)
-    plan = place(plan, {uri: (now, versions[now].stamp) for uri, now in places.items()})
-    if moved := [uri for uri, now in places.items() if now != uri]:
+    _check_prefix(plan, needed, groups_of(known, there), versions, places, doubtful)
+    if past and not places:
+        _check_same_data(plan.blocks[-1])
+    about = tuple(_about_learned(plan, past, unread, places, doubtful))
+    moves = {uri: now for uri, now in places.items() if now in versions}
+    plan = place(plan, {uri: (now, versions[now].stamp) for uri, now in moves.items()})
+    plan = replace(plan, about_learned=about)
+    if moved := [uri for uri, now in moves.items() if now != uri]:
         note = f"{len(moved)} of the files moved: {moved[0]} is {places[moved[0]]}"
         plan = replace(plan, notes=(*plan.notes, note))
     if not fresh:
@@ -73,12 +95,13 @@ def extend_plan(plan: Plan, source: Source) -> Plan:
         check_file(plan.schema, footer, partitions, ())
     added = groups_of(fresh, partitions)
     rows = sum(group.rows for group in added)
-    note = f"files that came since continue the stream: {len(fresh)} with {counted(rows, 'row')}"
-    notes = [*plan.notes, note]
+    note = f"{_NEW_FILES}: {len(fresh)} with {counted(rows, 'row')}"
+    # One note, of the newest files: a stream may be continued for years.
+    notes = [*(text for text in plan.notes if not text.startswith(_NEW_FILES)), note]
     bands: tuple[Band, ...] = ()
     if plan.bands:
         more, bands = arrange_mixed(added, plan.schema.n_features, plan.seed, plan.blocks)
-        notes.append(f"of these, {mixed_note(more, bands)}")
+        notes.append(f"{_NEW_FILES}, {mixed_note(more, bands)}")
     else:
         more = arrange(added, plan.shuffle, plan.seed, plan.blocks)
     warn_of_varied(plan.schema, fresh, notes)
@@ -89,6 +112,60 @@ def extend_plan(plan: Plan, source: Source) -> Plan:
         earlier=(*plan.earlier, (plan.n_rows, plan.digest)),
         bands=(*plan.bands, *bands),
     )
+
+
+def _check_same_data(block: Block) -> None:
+    """Refuse data that have none of the stream's files although the last of these is there."""
+    absence = _absence(block, None)
+    if absence.endswith(_STILL_THERE):
+        raise PlanError(
+            f"{block.uri} {absence}, and neither is any other file of the stream: these are other "
+            "data than those of the run. Name its data too, or train another run"
+        )
+
+
+def _about_learned(
+    plan: Plan,
+    past: Sequence[str],
+    unread: Mapping[str, SourceFile],
+    places: Mapping[str, str],
+    doubtful: Mapping[str, str],
+) -> Iterator[str]:
+    """Yield notes on files that were learned and are gone or have other bytes now.
+
+    Raises
+    ------
+    PlanError
+        A new file may be one that was learned, and nothing tells whether it is.
+    """
+    blocks = {block.uri: block for block in plan.blocks}
+    gone = [uri for uri in past if uri not in places]
+    for uri in gone:
+        if uri in doubtful and not blocks[uri].fingerprint:
+            raise PlanError(
+                f"{uri} {_absence(blocks[uri], doubtful[uri])}: to learn it as a new file could "
+                "learn its rows twice. Put the file back, or give the new one another name"
+            )
+    again = [
+        uri
+        for uri, file in unread.items()
+        if file.size != blocks[uri].size or (is_local(uri) and file.stamp != blocks[uri].stamp)
+    ]
+    if gone:
+        yield (
+            f"{_of_files(len(gone), len(blocks))} not among the data any more, the first "
+            f"{gone[0]}: their rows were learned, and the run goes on without them"
+        )
+    if again:
+        yield (
+            f"{_of_files(len(again), len(blocks))} written again since, the first {again[0]}: "
+            "their rows were learned, and what they hold now is not read; rows that are to be "
+            "learned go into files of new names"
+        )
+
+
+def _of_files(n: int, n_all: int) -> str:
+    return f"of the {counted(n_all, 'file')} of the stream {n:,} {'is' if n == 1 else 'are'}"
 
 
 def _texts(partition: tuple[PartitionValue, ...]) -> list[tuple[str, str | None]]:
@@ -123,22 +200,22 @@ def change_between(then: Plan, now: Plan) -> str | None:
             versions[block.uri] = stat_uri(block.uri) or version
     known = {block.uri for block in then.blocks}
     fresh = next((group.uri for group in groups if group.uri not in known), None)
-    return _first_change(then, groups, versions, {}, {}) or (fresh and f"{fresh} came since")
+    return _first_change(then.blocks, groups, versions, {}, {}) or (fresh and f"{fresh} came since")
 
 
 def _first_change(
-    plan: Plan,
+    blocks: Iterable[Block],
     groups: Iterable[Group],
     versions: Mapping[str, Version],
     places: Mapping[str, str],
     doubtful: Mapping[str, str],
 ) -> str | None:
-    """Return which file of a plan is missing from these row groups or changed, and how; or None.
+    """Return which file of some blocks is missing from row groups or changed, and how; or None.
 
     `versions` are by uri; `places` and `doubtful` are those of `find_places`.
     """
     there = {(group.uri, group.row_group): group for group in groups}
-    for block in plan.blocks:
+    for block in blocks:
         now = places.get(block.uri, block.uri)
         group = there.get((now, block.row_group))
         if group is None:
@@ -156,6 +233,8 @@ def _first_change(
 
 def _is_same(block: Block, group: Group, version: Version) -> bool:
     is_same = version.is_same(block.size, block.stamp, is_local(block.uri))
+    if not is_same and block.fingerprint:  # a copy that was put there again
+        is_same = (group.size, group.fingerprint) == (block.size, block.fingerprint)
     return is_same and group.rows == block.group_rows
 
 
@@ -172,20 +251,22 @@ def _absence(block: Block, alike: str | None) -> str:
     except (DataError, OSError):
         is_there = False
     if is_there:
-        return "is not among the files that are named now, although it is still there"
+        return f"is not among the files that are named now, {_STILL_THERE}"
     return f"is gone, and no file of its name with {block.size} bytes is among those named now"
 
 
 def _check_prefix(
     plan: Plan,
+    needed: Collection[str],
     groups: list[Group],
     versions: Mapping[str, Version],
     places: Mapping[str, str],
     doubtful: Mapping[str, str],
 ) -> None:
-    """Refuse a source in which a row group of the plan is missing or changed."""
-    if change := _first_change(plan, groups, versions, places, doubtful):
+    """Refuse a source in which a row group of the files that are needed is missing or changed."""
+    blocks = (block for block in plan.blocks if block.uri in needed)
+    if change := _first_change(blocks, groups, versions, places, doubtful):
         raise PlanError(
-            f"{change}: the run has it in its stream, which new files can only follow. Put it back "
-            "as it was, or name the place where all data are now, or start another run"
+            f"{change}: the run has it in its stream, and has not learned all of its rows. Put it "
+            "back as it was, or name the place where it is now, or start another run"
         )

@@ -20,10 +20,20 @@ from dmondrian.data.table_formats import refuse_tables, refuse_uncommitted
 from dmondrian.errors import DataError
 
 UriOf: TypeAlias = Callable[[str], str]
+IsEmptied: TypeAlias = Callable[[str], bool]
 
 PARQUET_ENDINGS = (".parquet", ".parq", ".pq")
 GLOB = re.compile(r"[*?\[]")
 _OURS = ("run.json", "_score.json")  # in the folder of a run, and of scores
+
+
+class NoFilesError(DataError):
+    """A file, folder or glob of a source names no Parquet file that is there."""
+
+
+def never(location: str) -> bool:
+    """Return False: no folder may be without files."""
+    return False
 
 
 def files_below(
@@ -56,8 +66,8 @@ def files_below(
     return chosen
 
 
-def _no_parquet(location: str) -> DataError:
-    return DataError(
+def _no_parquet(location: str) -> NoFilesError:
+    return NoFilesError(
         f"the folder {location} holds no Parquet file (names ending in "
         f"{', '.join(PARQUET_ENDINGS)}; names starting with _ or . are passed over)"
     )
@@ -140,11 +150,16 @@ def _is_ours(info: fs.FileInfo) -> bool:
 
 
 def files_matching(
-    filesystem: fs.FileSystem, pattern: str, uri_of: UriOf, notes: list[str]
+    filesystem: fs.FileSystem,
+    pattern: str,
+    uri_of: UriOf,
+    notes: list[str],
+    is_emptied: IsEmptied = never,
 ) -> list[fs.FileInfo]:
     """Return the files that match a glob, and the data files of folders that do, sorted by path.
 
-    Parameters and errors as in `files_below`, except that no match is no error.
+    Parameters and errors as in `files_below`, except that no match is no error, nor is a folder
+    without files of which `is_emptied` returns True.
     """
     parts = pattern.split("/")
     fixed = next(i for i, part in enumerate(parts) if GLOB.search(part))
@@ -165,7 +180,7 @@ def files_matching(
     for folder in sorted(folders):
         inside = filesystem.get_file_info(fs.FileSelector(folder, recursive=True))
         chosen = _chosen(inside, _links(filesystem, folder), folder, uri_of(folder), notes)
-        if not chosen:
+        if not chosen and not is_emptied(uri_of(folder)):
             raise _no_parquet(uri_of(folder))
         files.update((info.path, info) for info in chosen)
     refuse_uncommitted(filesystem, found, [*files])

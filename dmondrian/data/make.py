@@ -8,8 +8,10 @@ plans.
 
 from __future__ import annotations
 
+import inspect
+import json
 import warnings
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from dmondrian.data.columns import (
@@ -28,8 +30,10 @@ from dmondrian.data.learn import Learner
 from dmondrian.data.paths import check_paths
 from dmondrian.data.plan import Group, Plan, arrange, arrange_mixed, mixed_note
 from dmondrian.data.schema import Label, Schema
-from dmondrian.data.source import Source, list_source, partition_keys
+from dmondrian.data.source import Source, SourceFile, list_source, partition_keys
 from dmondrian.errors import DataError, ParameterError
+
+_NOT_ASKED = ("source", "among", "is_mixed")  # parameters of `make_plan` that no job sets
 
 MOST_NOTES = 20  # most columns left out that have a note each
 
@@ -113,6 +117,9 @@ def make_plan(
     ParameterError
         An option outside its range.
     """
+    given = given_options(locals())
+    exclude, categorical = given.get("exclude", ()), given.get("categorical", ())
+    include = given.get("include", ())
     options: dict[str, Any] = {"task": task, "infinite": infinite, "null_target": null_target}
     _check_options(options, seed, max_categories)
     footers, notes = footers_of(source, True, among, CONTENT_BYTES)
@@ -162,7 +169,31 @@ def make_plan(
         excluded=tuple(excluded),
         bands=bands,
         included=None if included is None else tuple(used),
+        asked=asked_text(given),
     )
+
+
+def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those options of `make_plan` that differ from its defaults, collections as lists."""
+    defaults = option_defaults()
+    given = {name: _listed(options[name]) for name in defaults if name in options}
+    return {name: value for name, value in given.items() if value != defaults[name]}
+
+
+def option_defaults() -> dict[str, Any]:
+    """Return the defaults of the options of `make_plan` that a job sets, collections as lists."""
+    parameters = inspect.signature(make_plan).parameters.items()
+    return {name: _listed(one.default) for name, one in parameters if name not in _NOT_ASKED}
+
+
+def asked_text(given: Mapping[str, Any]) -> str:
+    """Return what `given_options` returned as text, equal for equal options."""
+    return json.dumps(given, sort_keys=True, separators=(",", ":"), default=repr)
+
+
+def _listed(value: Any) -> Any:
+    is_plain = isinstance(value, str) or not isinstance(value, Iterable)
+    return value if is_plain else list(value)
 
 
 def make_scoring_plan(
@@ -276,6 +307,11 @@ def footers_of(
     if spare:
         notes.append(f"folder keys that not every path has are passed over: {sorted(spare)}")
     return footers, notes
+
+
+def with_rows(files: Sequence[SourceFile], with_bounds: Collection[str]) -> list[Footer]:
+    """Return the footers of those files that have rows; there may be none."""
+    return [footer for footer in read_footers(files, with_bounds) if footer.rows]
 
 
 def warn_of_varied(schema: Schema, footers: Sequence[Footer], notes: list[str]) -> None:

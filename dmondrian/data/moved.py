@@ -8,7 +8,8 @@ ETag or time of change.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from urllib.parse import quote, unquote, urlsplit
 
@@ -16,9 +17,10 @@ import pyarrow as pa
 
 from dmondrian.checkpoint.stream import Stream
 from dmondrian.data.fingerprint import fingerprint, read_end
-from dmondrian.data.footers import Footer
+from dmondrian.data.footers import MAX_CONNECTIONS, Footer
 from dmondrian.data.plan import Plan
 from dmondrian.data.source import SAFE, SourceFile, is_local, open_uri, stat_uri
+from dmondrian.data.version import Version
 from dmondrian.errors import DataError
 
 _Parts = tuple[str, ...]  # of a path
@@ -45,14 +47,24 @@ class _Planned:
         return file.version.is_same(self.size, self.stamp, is_local=False)
 
 
-def find_places(plan: Plan, footers: Sequence[Footer]) -> tuple[dict[str, str], dict[str, str]]:
+def find_places(
+    plan: Plan,
+    footers: Sequence[Footer],
+    unread: Collection[str] = (),
+    learned: Collection[str] = (),
+) -> tuple[dict[str, str], dict[str, str]]:
     """Find the files of a plan among those of a source.
 
     Parameters
     ----------
     plan : Plan
     footers : sequence of Footer
-        Of all files of the source.
+        Of the files of the source that may have to be read.
+    unread : collection of str
+        Uris of other files of the source, which are those of the plan.
+    learned : collection of str
+        Uris of files of the plan whose rows are all learned. Such a file is also found under
+        another name, so that it is not learned again.
 
     Returns
     -------
@@ -63,9 +75,9 @@ def find_places(plan: Plan, footers: Sequence[Footer]) -> tuple[dict[str, str], 
     """
     listed = {footer.file.uri: footer for footer in footers}
     planned = _files_of(plan)
-    places = {uri: uri for uri in planned if uri in listed}
+    places = {uri: uri for uri in planned if uri in listed or uri in unread}
     doubtful: dict[str, str] = {}
-    missing = {_parts(uri): uri for uri in planned if uri not in listed}
+    missing = {_parts(uri): uri for uri in planned if uri not in places}
     spare = {_parts(uri): uri for uri in listed if uri not in planned}
     by_name: dict[str, list[_Parts]] = {}
     for parts in spare:
@@ -92,6 +104,12 @@ def find_places(plan: Plan, footers: Sequence[Footer]) -> tuple[dict[str, str], 
         old, new = first[:-depth], found[:-depth]
         for parts in [parts for parts in missing if parts[: len(old)] == old]:
             try_at(parts, new + parts[len(old) :])
+    prints = {planned[uri].fingerprint: parts for parts, uri in missing.items() if uri in learned}
+    prints.pop("", None)
+    for parts, uri in list(spare.items()):
+        renamed = prints.pop(listed[uri].file.fingerprint, None)
+        if renamed is not None:
+            try_at(renamed, parts)
     return places, doubtful
 
 
@@ -160,6 +178,32 @@ def place_beside(plan: Plan, home: str, now: str) -> Plan:
         if planned.is_at(file):
             files[uri] = (there, version.stamp)
     return place(plan, files)
+
+
+def absent_files(plan: Plan, position: int = 0) -> tuple[list[str], list[str]]:
+    """Return the files with rows of a stream behind a position that are gone, and changed ones.
+
+    Raises
+    ------
+    DataError
+        A store does not answer.
+    """
+    gone, changed = [], []
+    files = _files_of(replace(plan, blocks=plan.blocks_after(position), bands=()))
+    with ThreadPoolExecutor(MAX_CONNECTIONS) as pool:
+        for uri, version in zip(files, pool.map(_version_now, files), strict=True):
+            if version is None:
+                gone.append(uri)
+            elif not version.is_same(files[uri].size, files[uri].stamp, is_local(uri)):
+                changed.append(uri)
+    return gone, changed
+
+
+def _version_now(uri: str) -> Version | None:
+    try:
+        return stat_uri(uri)
+    except OSError as error:
+        raise DataError(f"cannot look at {uri}, a file of the plan: {error}") from error
 
 
 def _files_of(plan: Plan) -> dict[str, _Planned]:

@@ -94,6 +94,10 @@ class Plan:
     # index columns of data frames that the job includes as features; None in plans of a version
     # that used them all; not in the digest
     included: tuple[str, ...] | None = ()
+    # JSON of the options of `make_plan` that were given; None in plans of earlier versions; not in
+    # the digest
+    asked: str | None = None
+    about_learned: tuple[str, ...] = field(default=(), compare=False)  # notes; not stored
 
     def __repr__(self) -> str:
         """Return one line, without the blocks, of which there may be thousands."""
@@ -123,6 +127,19 @@ class Plan:
             last = max((chunk.last for chunk in self.chunks if chunk.start < position), default=0)
             return self.blocks[:last]
         return tuple(block for block in self.blocks if block.position < position)
+
+    def blocks_after(self, position: int) -> tuple[Block, ...]:
+        """Return the blocks that are read to go on from a position: with rows behind it.
+
+        Of rows that are mixed, all of the blocks that some of these are drawn from.
+        """
+        if self.bands:
+            first = min(
+                (chunk.first for chunk in self.chunks if chunk.stop > position),
+                default=len(self.blocks),
+            )
+            return self.blocks[first:]
+        return tuple(block for block in self.blocks if block.position + block.rows > position)
 
     @cached_property
     def digest(self) -> str:
@@ -162,6 +179,8 @@ class Plan:
         header["excluded"] = list(self.excluded)
         if self.included is not None:
             header["included"] = list(self.included)
+        if self.asked is not None:
+            header["asked"] = self.asked
         text = json.dumps(header, sort_keys=True, separators=(",", ":"))
         rows = self._rows()
         columns = [
@@ -195,6 +214,7 @@ class Plan:
                 excluded=tuple(header.get("excluded", ())),
                 bands=tuple(Band(stop, shares) for stop, shares in header.get("bands", ())),
                 included=tuple(header["included"]) if "included" in header else None,
+                asked=header.get("asked"),
             )
             plan._check()
             stored = header["digest"]
@@ -216,6 +236,8 @@ class Plan:
             raise ValueError("the seed or a note is impossible")
         if not all(isinstance(name, str) for name in (*self.excluded, *(self.included or ()))):
             raise ValueError("an excluded or included column has no name")
+        if type(self.asked) not in (str, type(None)):
+            raise ValueError("the options that were given are no text")
         if any(len(digest) != 64 for _, digest in self.earlier):
             raise ValueError("a plan that it continues has no digest")
         position = 0

@@ -173,11 +173,18 @@ def read_blocks(plan: Plan, blocks: Sequence[Block], *, keep: Sequence[str] = ()
     return _read(plan, parts, keep, None)
 
 
-def read_chunk(plan: Plan, chunk: Chunk) -> Encoded:
-    """Read and encode one chunk of a plan; see `read_block`."""
+def read_chunk(plan: Plan, chunk: Chunk, start: int = 0) -> Encoded:
+    """Read and encode one chunk of a plan; see `read_block`.
+
+    Blocks that end at or before the position `start` are not read, as their files may be gone:
+    their rows are zeros, of weight 0. A mixed chunk is read as a whole.
+    """
     blocks = plan.blocks[chunk.first : chunk.last]
     if not plan.bands:
-        return read_blocks(plan, blocks)
+        rest = [block for block in blocks if block.position + block.rows > start]
+        if not rest or len(rest) == len(blocks):
+            return read_blocks(plan, blocks)
+        return _behind(rest[0].position - chunk.start, read_blocks(plan, rest))
     n_columns = len(plan.schema.columns) + 2
     n_bytes = sum(block.rows for block in blocks) * n_columns * VALUE_BYTES
     again = chunk.shares > 1 and n_bytes <= KEPT_BYTES
@@ -196,6 +203,18 @@ def read_chunk(plan: Plan, chunk: Chunk) -> Encoded:
     places = np.empty_like(order)
     places[order] = np.arange(len(order))
     return _read(plan, parts, (), places)
+
+
+def _behind(n: int, encoded: Encoded) -> Encoded:
+    """Return encoded rows behind `n` rows that were not read."""
+    y, weight, dropped = encoded.y, encoded.weight, encoded.dropped
+    return replace(
+        encoded,
+        X=np.concatenate([np.zeros((n, encoded.X.shape[1]), dtype=np.float32), encoded.X]),
+        y=None if y is None else np.concatenate([np.zeros(n), y]),
+        weight=None if weight is None else np.concatenate([np.zeros(n), weight]),
+        dropped=None if dropped is None else dropped + n,
+    )
 
 
 def _read(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -25,7 +25,14 @@ import pyarrow as pa
 from pyarrow import fs
 
 from dmondrian.data.links import link_on_the_way
-from dmondrian.data.listing import GLOB, files_below, files_matching
+from dmondrian.data.listing import (
+    GLOB,
+    IsEmptied,
+    NoFilesError,
+    files_below,
+    files_matching,
+    never,
+)
 from dmondrian.data.proxy import proxy_for
 from dmondrian.data.version import Version, version_of
 from dmondrian.data.web import is_web, open_web, stat_web
@@ -65,7 +72,7 @@ class SourceFile:
         return replace(self, size=size, stamp=stamp, changed=self.stamp, fingerprint=fingerprint)
 
 
-def list_source(source: Source) -> tuple[list[SourceFile], list[str]]:
+def list_source(source: Source, known: Collection[str] = ()) -> tuple[list[SourceFile], list[str]]:
     """List the Parquet files of a source in reading order.
 
     Parameters
@@ -74,6 +81,9 @@ def list_source(source: Source) -> tuple[list[SourceFile], list[str]]:
         Files, folders (searched recursively; runs and scores below them are skipped), globs
         (``*``, ``?``, ``[...]``, ``**``) and URLs. Files of a table format (Delta, Iceberg, ...)
         are read only if each is named individually.
+    known : collection of str
+        Uris of files that were there once: they may be gone, and folders and globs that held one
+        may hold none.
 
     Returns
     -------
@@ -92,12 +102,22 @@ def list_source(source: Source) -> tuple[list[SourceFile], list[str]]:
         raise DataError("expected a file, folder, glob or URL to read, got an empty list")
     files: dict[str, SourceFile] = {}
     notes: list[str] = []
+
+    def is_emptied(location: str) -> bool:
+        start = GLOB.split(location, maxsplit=1)[0] if GLOB.search(location) else f"{location}/"
+        return location in known or any(uri.startswith(start) for uri in known)
+
     for item in items:
         location = normalise(item)
-        if is_web(location):
-            files[location] = _web_file(location)
-            continue
-        location, found = _expand(location, notes)
+        try:
+            if is_web(location):
+                files[location] = _web_file(location)
+                continue
+            location, found = _expand(location, notes, is_emptied)
+        except NoFilesError:
+            if is_emptied(location.rstrip("/")):
+                continue
+            raise
         for info in found:
             uri = _child_uri(location, info.path)
             if uri in files:
@@ -206,11 +226,13 @@ def _web_file(location: str) -> SourceFile:
     except OSError as error:
         raise DataError(f"cannot read {location}: {error}") from error
     if found is None:
-        raise DataError(f"expected a Parquet file at {location}, but nothing is there")
+        raise NoFilesError(f"expected a Parquet file at {location}, but nothing is there")
     return SourceFile(location, found[0], found[1], _partition(urlsplit(location).path))
 
 
-def _expand(location: str, notes: list[str]) -> tuple[str, list[fs.FileInfo]]:
+def _expand(
+    location: str, notes: list[str], is_emptied: IsEmptied = never
+) -> tuple[str, list[fs.FileInfo]]:
     """Return the files that an item of a source names, and the item as it was found."""
     filesystem, path = _locate(location)
     uri_of = partial(_child_uri, location)
@@ -221,9 +243,9 @@ def _expand(location: str, notes: list[str]) -> tuple[str, list[fs.FileInfo]]:
         if info.type == fs.FileType.Directory:
             return location, files_below(filesystem, path, uri_of, notes)
         if GLOB.search(path):
-            if found := files_matching(filesystem, path, uri_of, notes):
+            if found := files_matching(filesystem, path, uri_of, notes, is_emptied):
                 return location, found
-            raise DataError(f"no file matches {location}: expected at least one Parquet file")
+            raise NoFilesError(f"no file matches {location}: expected at least one Parquet file")
     except OSError as error:
         raise DataError(f"cannot list {location}: {error}") from error
     except UnicodeDecodeError as error:
@@ -234,10 +256,12 @@ def _expand(location: str, notes: list[str]) -> tuple[str, list[fs.FileInfo]]:
         if "%" in location and "%25" not in location:
             # Other programs list the keys of objects as they are, not as parts of a URL.
             with suppress(DataError):
-                return _expand(location.replace("%", "%25"), notes)
+                return _expand(location.replace("%", "%25"), notes, is_emptied)
     elif link := link_on_the_way(path):
         raise link.error()
-    raise DataError(f"expected a Parquet file, a folder or a glob, but {location} does not exist")
+    raise NoFilesError(
+        f"expected a Parquet file, a folder or a glob, but {location} does not exist"
+    )
 
 
 def _partition(path: str) -> tuple[tuple[str, str | None], ...]:

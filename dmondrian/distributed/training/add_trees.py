@@ -13,17 +13,21 @@ from contextlib import ExitStack
 
 from distributed import Client
 
+from dmondrian._text.wording import counted
 from dmondrian.checkpoint import Lease, Run
 from dmondrian.checkpoint.opening import VERSIONS_KEY
 from dmondrian.checkpoint.parts import is_whole, open_whole, part_url, parts_of, tree_range
-from dmondrian.data import Plan, place_beside, stored_plan
+from dmondrian.data import Plan, absent_files, place_beside, stored_plan
 from dmondrian.distributed.cluster.client import Connection
 from dmondrian.distributed.cluster.progress import Listener
 from dmondrian.distributed.training.attempt import AttemptOptions, attempt_options, finish
 from dmondrian.distributed.training.run_setup import MOST_TREES, cut_trees
 from dmondrian.distributed.training.train import TrainedRun
 from dmondrian.ensemble.settings.stored_parameters import follows_stream, learns_jointly
-from dmondrian.errors import CheckpointError, ParameterError
+from dmondrian.errors import CheckpointError, DataError, ParameterError
+
+MOST_NAMED = 20
+"""Most files that are named as gone, or as changed."""
 
 _OWN = ("format", VERSIONS_KEY)  # entries of run.json that each part sets itself
 
@@ -105,6 +109,11 @@ def _grow(
     options: AttemptOptions,
     connect: Callable[[], Client],
 ) -> TrainedRun:
+    parts = parts_of(base)
+    if sum(int(one.run_json["n_estimators"]) for one in (base, *parts)) < n_estimators:
+        _check_files(plan, 0)
+    for part in parts:
+        _check_files(plan, max(part.manifests(), default=0))
     with Lease.take(base.store):  # of two concurrent calls, the second sees the part of the first
         _add_part(base, plan, n_estimators, n_shards)
     attempts = [finish(part, plan, options, connect) for part in parts_of(base)]
@@ -129,6 +138,24 @@ def _finished_plan(base: Run) -> Plan:
             "trains it, then grow it"
         )
     return plan
+
+
+def _check_files(plan: Plan, position: int) -> None:
+    """Refuse to stream a plan from a position if files are gone or changed."""
+    gone, changed = absent_files(plan, position)
+    if not gone and not changed:
+        return
+    n_files = len({block.uri for block in plan.blocks})
+    parts = [
+        f"{len(some):,} of the {counted(n_files, 'file')} {'is' if len(some) == 1 else 'are'} "
+        f"{what} ({', '.join(some[:MOST_NAMED])}{', ...' if len(some) > MOST_NAMED else ''})"
+        for some, what in ((gone, "gone"), (changed, "changed"))
+        if some
+    ]
+    raise DataError(
+        f"new trees learn all rows of the run again, and {' and '.join(parts)}: put them back, or "
+        "train a run of more trees on the data that are left"
+    )
 
 
 def _add_part(base: Run, plan: Plan, n_estimators: int, n_shards: int | None) -> None:

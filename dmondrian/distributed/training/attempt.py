@@ -95,11 +95,11 @@ def finish(run: Run, plan: Plan, options: AttemptOptions, connect: Callable[[], 
     is_current = run.stream.digests()[-1] == plan.digest
     attempt = Attempt(run, plan, options)
     seen, manifest = run.manifests(), run.latest()
-    places = places_of(plan)
-    is_done = is_current and attempt.is_end(manifest) and run.stream.has_noted(places)
+    places, notes = places_of(plan), plan.about_learned
+    is_done = is_current and attempt.is_end(manifest) and run.stream.has_noted(places, notes)
     if not is_done:
         with Lease.take(run.store, options.job) as lease:
-            run.stream.note_places(places)  # workers read it whenever they restore a shard
+            run.stream.note_places(places, notes)  # workers read it whenever they restore a shard
             if not is_current:
                 earlier = [digest for _, digest in plan.earlier]
                 run.stream.lead_to(plan.digest, plan.to_parquet(), earlier)

@@ -115,6 +115,7 @@ class Coordinator:
         self._last_answer: dict[str, float] = {}  # by worker: monotonic seconds
         self._marks = {u.index for u in self._units if interval.is_due(u)}
         self._marks.add(len(self._units) - 1)
+        self._floor = self._row(ledger.settled)  # no shard goes back behind it
         self._high = ledger.settled  # unit after the furthest one ever sent
         self._stop: int | None = None  # unit after which to stop; -1 before the first
         self._generation = 0  # of steps: after `hold` workers begin none of an earlier one
@@ -348,6 +349,7 @@ class Coordinator:
             state.digest,
             code_digest(),
             self._ledger.next_stop(state.base),
+            self._floor,
         )
         self._submit(state, None, restore, order, state.base)
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.parts import parts_of
-from dmondrian.data import Plan, extend_plan, make_plan
+from dmondrian.data import Plan, as_asked, asks_the_same, extend_plan, make_plan
 from dmondrian.distributed.training.job_difference import job_differences
 from dmondrian.distributed.training.resolve_settings import resolve_parameters
 from dmondrian.ensemble.settings.stored_parameters import follows_stream
@@ -114,15 +114,9 @@ def prepare_run(
             old = make_plan(data, **{**options, "is_mixed": False})
             began = plan = old if old.digest == digest else plan
     else:
-        plan = extend_plan(stored, data)
-        n_rows = stored.earlier[0][0] if stored.earlier else stored.n_rows
-        files = {block.uri for block in plan.blocks if block.position < n_rows}
-        if stored.included is None:  # by a version that took an index for a feature
-            options["include"] = None
-        # A run of an earlier version keeps its shuffle.
-        options |= {"among": files, "is_mixed": _is_mixed(stored)}
-        began = replace(make_plan(data, **options), origins=plan.origins)
-    for note in plan.notes:
+        plan = extend_plan(stored, data, learned_by_all(Run.open(url)))
+        began = _began(Run.open(url), plan, data, options)
+    for note in (*plan.notes, *plan.about_learned):
         _log.info(note, extra=NOTED)
     if on_plan is not None:
         on_plan(plan)
@@ -148,6 +142,38 @@ def prepare_run(
         if n_trees > there["n_estimators"] and not follows_stream(there["parameters"]):
             text += f" To add trees to that run: `dmondrian grow {url} --n-estimators {n_trees}`."
         raise CheckpointError(text) from None
+
+
+def learned_by_all(run: Run) -> int:
+    """Return the position up to which a run and all its parts have a checkpoint."""
+    return min(max(one.manifests(), default=0) for one in (run, *parts_of(run)))
+
+
+def _began(run: Run, plan: Plan, data: Any, options: dict[str, Any]) -> Plan:
+    """Return the first plan of a run as this job would have made it.
+
+    That is the stored one if this job asks for the same, or if files of it are gone, so far as its
+    schema tells what was asked; else it is made again.
+
+    Parameters
+    ----------
+    run : Run
+    plan : Plan
+        Its stream, wherever the files are now.
+    data, options
+        Of :func:`dmondrian.data.make_plan`.
+    """
+    first = Plan.from_parquet(run.stream.read(run.stream.digests()[0]))
+    if asks_the_same(first, options):
+        return first
+    if plan.about_learned:
+        return as_asked(first, options)
+    files = {block.uri for block in plan.blocks if block.position < first.n_rows}
+    if first.included is None:  # by a version that took an index for a feature
+        options = {**options, "include": None}
+    # A run of an earlier version keeps its shuffle.
+    options = {**options, "among": files, "is_mixed": _is_mixed(first)}
+    return replace(make_plan(data, **options), origins=plan.origins)
 
 
 def _is_mixed(plan: Plan) -> bool:

@@ -36,6 +36,7 @@ class Restore(Order):
     digest: str | None = None  # its blob; None for empty trees
     code: str = ""  # digest of the coordinator's code: other code might grow other trees
     next_stop: int = 0  # for joint fits: end of the mini-batch to sum predictions of; 0 for none
+    floor: int = 0  # no shard of this attempt is restored before it: older files are not read
 
 
 @dataclass(frozen=True)

@@ -76,8 +76,9 @@ LEASE = 1800.0
 class HeldRun:
     """A run on one worker: its plan, cached chunks and shards."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: Restore) -> None:
         self.attempt = order.attempt
+        self._floor = order.floor
         self.run = Run.open(order.run)
         about = self.run.run_json
         self.parameters = ForestParameters.from_json(about["parameters"])
@@ -99,7 +100,8 @@ class HeldRun:
         self.cache = BlockCache(self._read, len(self.chunks), seconds=self._seconds)
 
     def _read(self, index: int) -> PreparedChunk:
-        return PreparedChunk(read_chunk(self.plan, self.chunks[index]), self._preparation)
+        read = read_chunk(self.plan, self.chunks[index], self._floor)
+        return PreparedChunk(read, self._preparation)
 
     def _seconds(self, index: int) -> float:
         """Return the longest wait for a chunk; its row groups may need many requests."""
@@ -170,7 +172,7 @@ class Registry:
         held = self._runs.get(run)
         return held if held is not None and held.attempt == attempt else None
 
-    def open(self, order: Order) -> HeldRun:
+    def open(self, order: Restore) -> HeldRun:
         """Return the run of an order, opened if needed; drop the shards of another attempt.
 
         Raises
@@ -251,7 +253,7 @@ def restore(order: Restore) -> Answer:
     try:
         _check_code(order)
         held = registry.open(order)
-        if not 0 <= order.position <= held.plan.n_rows:
+        if not order.floor <= order.position <= held.plan.n_rows:
             raise CorruptError(f"the plan of {order.run} has no position {order.position}")
         forest = _forest(held, order)
         shard = Shard(forest, order.position, sum(map(len, held.ranges)))
