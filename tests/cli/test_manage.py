@@ -156,6 +156,28 @@ def test_new_files_are_reported(rows: Path, shared: str, tmp_path: Path) -> None
     assert last["position"] == 5000
 
 
+def test_data_that_are_gone_are_reported_and_described(
+    rows: Path, shared: str, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    table = pq.read_table(rows)
+    pq.write_table(table.slice(0, 3000), data / "a.parquet")
+    words = train_words(tmp_path / "run", f"data.path={data}", f"cluster.scheduler={shared}")
+    call(*words)
+    note = "of the 1 file of the stream 1 is not among the data any more"
+    assert note not in call("describe", tmp_path / "run")[1]
+    (data / "a.parquet").unlink()
+    pq.write_table(table.slice(3000, 2000), data / "b.parquet")
+    _, stderr = call(*words)
+    assert note in stderr
+    _, stderr = call("describe", tmp_path / "run")
+    assert note in stderr
+    stdout, _ = call("describe", tmp_path / "run", "--json")
+    (text,) = json.loads(stdout)["data"]["notes"]
+    assert text.startswith(note)
+
+
 def test_a_command_in_a_terminal_keeps_to_its_width(
     rows: Path, shared: str, tmp_path: Path
 ) -> None:

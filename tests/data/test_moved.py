@@ -260,3 +260,54 @@ def test_data_that_went_to_a_bucket_and_on_to_another(
         assert all(block.uri.startswith("s3://there/my%20lake/") for block in copied.blocks)
         assert rows(copied) == there
         assert extend_plan(in_bucket, "s3://there/my lake/data").digest == in_bucket.digest
+
+
+def test_a_learned_file_that_may_be_a_new_one_is_refused_where_nothing_tells_them_apart(
+    old: Path, tmp_path: Path
+) -> None:
+    plan = stored(make_plan(old))
+    shutil.copytree(old, tmp_path / "new")
+    touch(tmp_path / "new")
+    shutil.rmtree(old)
+    assert extend_plan(plan, tmp_path / "new", plan.n_rows).digest == plan.digest
+    with pytest.raises(PlanError, match="could learn its rows twice"):
+        extend_plan(of_earlier_version(plan), tmp_path / "new", plan.n_rows)
+    for path in (tmp_path / "new").rglob("*.parquet"):
+        path.rename(path.with_name("another.parquet"))
+    assert extend_plan(plan, tmp_path / "new", plan.n_rows).digest == plan.digest
+
+
+def test_what_was_learned_of_a_file_in_part_is_needed(old: Path) -> None:
+    plan = stored(make_plan(old / "data"))
+    (old / NAMES[0].removeprefix("old/")).unlink()
+    with pytest.raises(PlanError, match=r"k=1/part-0\.parquet is gone"):
+        extend_plan(plan, old / "data", 19)
+    later = extend_plan(plan, old / "data", 20)
+    assert later.digest == plan.digest
+    (note,) = later.about_learned
+    assert note.startswith("of the 2 files of the stream 1 is not among the data any more")
+
+
+def test_a_store_need_not_have_files_that_were_learned(
+    monkeypatch: pytest.MonkeyPatch, write: Write
+) -> None:
+    import boto3
+
+    with moto_server() as endpoint:
+        set_credentials(monkeypatch, endpoint)
+        client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
+        client.create_bucket(Bucket="lake")
+        for name in "abc":
+            path = write({"x": np.arange(5.0) + ord(name)}, f"{name}.parquet")
+            client.upload_file(str(path), "lake", f"{name}.parquet")
+        plan = stored(make_plan("s3://lake"))
+        client.delete_object(Bucket="lake", Key="a.parquet")
+        client.put_object(Bucket="lake", Key="b.parquet", Body=b"no Parquet at all")
+        later = extend_plan(plan, "s3://lake", 10)
+        assert later.digest == plan.digest
+        gone, again = later.about_learned
+        assert "s3://lake/a.parquet" in gone
+        assert "s3://lake/b.parquet" in again
+        client.upload_file(str(path), "lake", "b.parquet")
+        with pytest.raises(PlanError, match=r"a\.parquet is gone"):
+            extend_plan(plan, "s3://lake", 4)

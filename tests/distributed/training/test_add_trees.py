@@ -24,7 +24,6 @@ from dmondrian.errors import (
     DataError,
     FencedError,
     ParameterError,
-    PlanError,
 )
 from tests.distributed.conftest import CHOSEN, ROWS, Fit, digests, forest
 
@@ -197,20 +196,6 @@ def test_appended_row_groups_are_shuffled_among_themselves(
     assert sorted(groups[6:]) == [6, 7, 8, 9, 10, 11] != groups[6:]
     with pytest.raises(CheckpointError, match="belongs to another job"):
         fit("appended", data=arriving, shuffle=True, seed=4)
-
-
-def test_a_stream_whose_files_are_gone_or_changed_is_refused(
-    fit: Fit, adult: Path, arriving: Path
-) -> None:
-    fit("appended", data=arriving)
-    file = arriving / "part-0.parquet"
-    shutil.copy2(adult / "part-1.parquet", arriving)
-    file.rename(arriving / "renamed.parquet")
-    with pytest.raises(PlanError, match=r"part-0\.parquet is gone"):
-        fit("appended", data=arriving)
-    shutil.copy2(adult / "part-1.parquet", file)
-    with pytest.raises(PlanError, match=r"part-0\.parquet changed"):
-        fit("appended", data=arriving)
 
 
 def test_a_file_that_cannot_be_learned_may_be_repaired_or_taken_away(
