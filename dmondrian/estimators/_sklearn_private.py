@@ -1,6 +1,9 @@
 """The one importer of scikit-learn's private names, of which any release may rename any."""
 
-from sklearn.base import _fit_context as fit_context
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from sklearn.base import _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import (
     _check_partial_fit_first_call as check_partial_fit_first_call,
@@ -8,3 +11,13 @@ from sklearn.utils.multiclass import (
 from sklearn.utils.validation import _num_samples as num_samples
 
 __all__ = ["Interval", "StrOptions", "check_partial_fit_first_call", "fit_context", "num_samples"]
+
+_Fit = TypeVar("_Fit", bound=Callable[..., Any])
+
+
+def fit_context(*, prefer_skip_nested_validation: bool) -> Callable[[_Fit], _Fit]:
+    """Return scikit-learn's decorator of methods that fit; types see the method's own signature."""
+    decorate: Callable[[_Fit], _Fit] = _fit_context(
+        prefer_skip_nested_validation=prefer_skip_nested_validation
+    )
+    return decorate

@@ -98,6 +98,8 @@ class BaseForest(BaseEstimator):
     random_state: Any
     n_jobs: int | None
     forest_: Forest
+    n_features_in_: int
+    feature_names_in_: np.ndarray
     _begun_with: dict[str, Any]
 
     @cached_property

@@ -33,6 +33,8 @@ class ForestClassifier(ClassifierMixin, BaseForest):
     }
 
     calibrate: bool
+    classes_: np.ndarray
+    n_classes_: int
 
     @fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:

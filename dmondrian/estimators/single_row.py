@@ -35,7 +35,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -50,6 +50,8 @@ from dmondrian.tree import nodes
 from dmondrian.tree.box_encoding import Columns, Rows, boxless, n_words, read_only
 from dmondrian.tree.loops import Silent, predict, update
 from dmondrian.uncertainty.temperature_scaling import calibrated
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 _NONE_3D, _NONE_1D = np.empty((0, 0, 0)), np.empty(0)
@@ -498,7 +500,7 @@ def learn_single_row(estimator: Any, X: Any, y: Any, classes: Any = None) -> boo
             turns.at_row = None
 
 
-def row_by_row(partial_fit: Callable[..., Any]) -> Callable[..., Any]:
+def row_by_row(partial_fit: _Method) -> _Method:
     """Let one plain row pass by a ``partial_fit`` that takes microseconds to be entered."""
 
     @functools.wraps(partial_fit)
@@ -509,4 +511,4 @@ def row_by_row(partial_fit: Callable[..., Any]) -> Callable[..., Any]:
             return self
         return partial_fit(self, X, y, *given, **named)
 
-    return learn
+    return learn  # type: ignore[return-value]  # of the same signature
