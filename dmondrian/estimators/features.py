@@ -28,7 +28,7 @@ _ENTRY_BYTES = 3 * 8  # of a row in one tree: the entry, its column, and its cel
 class MondrianFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MondrianPartitions):
     """Sparse random features whose inner products estimate the Laplace kernel.
 
-    k(x, x') = exp(-lifetime |x - x'|_1) is the probability that two rows are in one cell of a
+    ``k(x, x') = exp(-lifetime |x - x'|_1)`` is the probability that two rows are in one cell of a
     Mondrian partition of that lifetime. A row has a one, over the root of T, in the column of its
     cell in each of T partitions, so that phi(x) . phi(x') is the share of partitions that do not
     part the two: without bias, with a standard error of at most 1 / (2 sqrt(T)).
@@ -43,7 +43,7 @@ class MondrianFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mondri
         T, partitions: entries of a row that are not zero. How many columns, depends on the rows.
     lifetime : float or array-like of shape (d,), default=1.0
         Inverse width of the kernel, in units of one over those of the columns; an array, on the
-        range, has one for each column: exp(-sum_j lifetime_j |x_j - x'_j|).
+        range, has one for each column: ``exp(-sum_j lifetime_j |x_j - x'_j|)``.
     domain : {"range", "cube"}, default="range"
         "range" partitions the range of the rows that were fitted, in any units. "cube" partitions
         [0, 1]^d: one in a cell without fitted rows has no entry for that partition.

@@ -59,7 +59,7 @@ class GeneralizedMondrianForestClassifier(OwnLoss, ForestClassifier):
         :class:`dmondrian.ConvexLoss` of labels -1 and 1. It has probabilities where it is a proper
         composite loss.
     bound : float or None, default=None
-        beta_n of Z24: |z| <= bound. None lets it grow with the rows, max(1, ln(1 + n)).
+        beta_n of Z24: ``|z| <= bound``. None lets it grow with the rows, max(1, ln(1 + n)).
     lifetime, penalty, validation_fraction, max_lifetime
     aggregation, learning_rate, empty_cell, predict_extension
         As in :class:`dmondrian.GeneralizedMondrianForestRegressor`.

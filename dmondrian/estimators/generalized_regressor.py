@@ -53,8 +53,8 @@ class GeneralizedMondrianForestRegressor(LabelIntervals, OwnLoss, ForestRegresso
     delta : float, default=1.0
         Where Huber's loss becomes linear, in units of the label.
     bound : float or None, default=None
-        beta_n of Z24: |z| <= bound, and z <= -1 / bound for the geometric family. None lets it grow
-        with the rows for counts, beta_n = max(1, ln(1 + n)) to either side of the
+        beta_n of Z24: ``|z| <= bound``, and ``z <= -1 / bound`` for the geometric family. None
+        lets it grow with the rows for counts, beta_n = max(1, ln(1 + n)) to either side of the
         constant of all rows, and is no limit for the others, whose z is within the labels' range.
     max_rows_per_leaf : int, default=64
         Distinct labels that a cell keeps where the loss needs them (Huber, quantiles). Up to there

@@ -129,7 +129,8 @@ class Intervals(MondrianForest):
 
         Returns
         -------
-        This estimator, with ``interval_scores_``: |y - mean| / std of each row, sorted; 0 for 0 / 0
+        This estimator, with ``interval_scores_``: ``|y - mean| / std`` of each row, sorted; 0
+        for 0 / 0
 
         References
         ----------

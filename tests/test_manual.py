@@ -1,0 +1,57 @@
+"""The manual builds without a warning, its links lead somewhere, and its examples run."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.test_documented import public
+
+PROJECT = Path(__file__).parents[1]
+MANUAL = PROJECT / "jobs/manual"
+PAGES = sorted(MANUAL.glob("*.md"))
+
+
+@pytest.mark.slow
+def test_it_builds_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("sphinx")
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-c", str(MANUAL)]
+    done = subprocess.run(
+        [*command, str(PROJECT), str(tmp_path / "site"), "-d", str(tmp_path / "doctrees")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    pages = {page.relative_to(tmp_path / "site").as_posix() for page in tmp_path.rglob("*.html")}
+    assert {"README.html", "cluster/README.html", "jobs/manual/index.html"} <= pages
+    pictures = {file.name for file in (tmp_path / "site/_images").glob("*.svg")}
+    assert {"partition.svg", "depth.svg", "ages.svg"} <= pictures
+    # A row of the summary is where the README's links to it lead.
+    assert 'id="first-screen"' in (tmp_path / "site/benchmarks/SUMMARY.html").read_text()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    exec(compile("".join(blocks), page.name, "exec"), {})
+
+
+def test_each_page_is_in_the_index() -> None:
+    index = (MANUAL / "index.md").read_text()
+    for page in PAGES:
+        assert page.stem == "index" or re.search(rf"^{page.stem}$", index, re.MULTILINE)
+
+
+def test_the_reference_has_all_that_is_public() -> None:
+    reference = (MANUAL / "reference.md").read_text()
+    for name, thing in public():
+        if "." in name or (isinstance(thing, type) and issubclass(thing, Exception)):
+            continue  # methods and errors come with their class and module
+        assert re.search(rf":: dmondrian\.(\w+\.)*{name}$", reference, re.MULTILINE), name
+    assert ":: dmondrian.errors" in reference
