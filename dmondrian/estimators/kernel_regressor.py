@@ -29,11 +29,11 @@ class MondrianKernelRegressor(ForestRegressor, MondrianKernel):
         T, partitions.
     lifetime : float, array-like, "validation", "marginal_likelihood" or "average", default=1.0
         Inverse width of the kernel, in units of one over those of the columns: the kernel is
-        ``exp(-lifetime |x - x'|_1)``. An array of one number per column, on the range:
-        ``exp(-sum_j lifetime_j |x_j - x'_j|)``. Or how it is chosen in ``fit``, from one sweep
-        over all lifetimes: by the squared error of held-out rows, then fitted with all rows; by the
-        marginal likelihood of all rows; or not at all: "average" predicts the mean under the
-        posterior of lifetimes (on the cube). The last two need exact fits and look up to ``max_columns``. After
+        ``exp(-lifetime |x - x'|_1)``. An array of one number per column, on the range: ``exp(-sum_j
+        lifetime_j |x_j - x'_j|)``. Or how it is chosen in ``fit``, from one sweep over all
+        lifetimes: by the squared error of held-out rows, then fitted with all rows; by the marginal
+        likelihood of all rows; or not at all: "average" predicts the mean under the posterior of
+        lifetimes (on the cube). The last two need exact fits and look up to ``max_columns``. After
         "average", ``partial_fit`` is as if all rows had been fitted up to the longest lifetime of
         the first fit; each call has a sweep of its own, so give many rows at a time.
     max_lifetime : float or None, default=None
