@@ -51,7 +51,7 @@ exit codes:
 """
 
 _MODEL_HELP = "run folder or URL; add @POSITION for an earlier checkpoint"
-_DATA_HELP = "Parquet: files, folders, globs or URLs"
+_DATA_HELP = "Parquet: files, folders, globs, URLs or Delta tables"
 
 Command = Callable[[argparse.Namespace, Output], int]
 

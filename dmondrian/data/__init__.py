@@ -8,12 +8,12 @@ encoding of a model.
 from dmondrian.data.asked import as_asked, asks_the_same
 from dmondrian.data.chunks import Chunk
 from dmondrian.data.extend import change_between, extend_plan
+from dmondrian.data.lake import list_source
 from dmondrian.data.make import make_plan, make_scoring_plan
 from dmondrian.data.moved import absent_files, place, place_beside, places_of, stored_plan
 from dmondrian.data.plan import BLOCK_ROWS, Block, Plan
 from dmondrian.data.read import Encoded, read_block, read_blocks, read_chunk
 from dmondrian.data.schema import Column, Schema
-from dmondrian.data.source import list_source
 
 __all__ = [
     "BLOCK_ROWS",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
 
 import pyarrow as pa
 
@@ -21,6 +21,14 @@ from dmondrian.data.plan import PartitionValue
 from dmondrian.data.schema import Column, Schema
 from dmondrian.data.source import SourceFile, partition_keys
 from dmondrian.errors import DataError, SchemaError
+
+# Types of partition columns that a table may say.
+_TABLE_TYPES = {
+    str(kind): kind
+    for kind in (
+        pa.string(), pa.int64(), pa.float64(), pa.bool_(), pa.date32(), pa.timestamp("us"),
+    )
+}  # fmt: skip
 
 INDEX = "the index of a data frame, written along with its columns; `include` names those to use"
 
@@ -40,12 +48,17 @@ def partition_types(
 ) -> dict[str, pa.DataType]:
     """Return the types of partition columns: int64 or date if all values are, else string.
 
-    Text categories of the schema stay text, whatever values these files have.
+    Those of a table have the types that it says. Text categories of the schema stay text, whatever
+    values these files have.
     """
     kinds: dict[str, pa.DataType] = {}
     columns = () if schema is None else schema.columns
     texts = {one.name for one in columns if one.kind == CATEGORY and "string" in one.type}
+    typed = {key: kind for file in files for key, kind in file.types}
     for key in partition_keys(files):
+        if key in typed:
+            kinds[key] = _TABLE_TYPES[typed[key]]
+            continue
         if key in texts:
             kinds[key] = pa.string()
             continue
@@ -74,6 +87,13 @@ def partition_array(value: PartitionValue, rows: int) -> pa.Array:
     if kind.startswith("date32"):
         day = None if text is None else date.fromisoformat(text)
         return pa.repeat(pa.scalar(day, pa.date32()), rows)
+    if kind == "double":
+        return pa.repeat(pa.scalar(None if text is None else float(text), pa.float64()), rows)
+    if kind == "bool":
+        return pa.repeat(pa.scalar(None if text is None else text == "true", pa.bool_()), rows)
+    if kind.startswith("timestamp"):
+        time = None if text is None else datetime.fromisoformat(text)
+        return pa.repeat(pa.scalar(time, pa.timestamp("us")), rows)
     # Arrow joins no dictionaries that hold a null.
     dictionary = pa.array([] if text is None else [text], type=pa.string())
     code = pa.scalar(None if text is None else 0, pa.int32())

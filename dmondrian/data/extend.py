@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from dmondrian._text.wording import counted
 from dmondrian.data.chunks import Band
 from dmondrian.data.columns import check_file, partition_types
 from dmondrian.data.constants import constants_of
+from dmondrian.data.delta_table import about_table, version_note
+from dmondrian.data.lake import list_data
 from dmondrian.data.make import groups_of, warn_of_varied, with_rows
 from dmondrian.data.moved import find_places, place
 from dmondrian.data.paths import check_paths
@@ -27,7 +30,7 @@ from dmondrian.data.plan import (
     arrange_mixed,
     mixed_note,
 )
-from dmondrian.data.source import Source, SourceFile, is_local, list_source, stat_uri
+from dmondrian.data.source import Source, SourceFile, is_local, stat_uri
 from dmondrian.data.version import Version
 from dmondrian.errors import DataError, PlanError
 
@@ -67,13 +70,14 @@ def extend_plan(plan: Plan, source: Source, learned: int = 0) -> Plan:
     planned = dict.fromkeys(block.uri for block in plan.blocks)
     needed = {block.uri for block in plan.blocks_after(learned)}
     past = [uri for uri in planned if uri not in needed]
-    files, _ = list_source(source, past)
+    found = list_data(source, plan, needed)
+    files, tables = found.files, found.tables
     listed = {file.uri: file for file in files}
     unread = {uri: listed[uri] for uri in past if uri in listed}
-    others = [file for file in files if file.uri not in unread]
-    footers = with_rows(others, constants_of(plan.schema))
+    to_read = [file for file in files if file.uri not in unread]
+    footers = with_rows(to_read, constants_of(plan.schema))
     versions = {footer.file.uri: footer.file.version for footer in footers}
-    places, doubtful = find_places(plan, footers, unread, past)
+    places, doubtful = find_places(plan, footers, {*unread, *found.held}, past)
     old = set(places.values())
     known = [footer for footer in footers if footer.file.uri in old]
     fresh = [footer for footer in footers if footer.file.uri not in old]
@@ -81,10 +85,21 @@ def extend_plan(plan: Plan, source: Source, learned: int = 0) -> Plan:
     _check_prefix(plan, needed, groups_of(known, there), versions, places, doubtful)
     if past and not places:
         _check_same_data(plan.blocks[-1])
-    about = tuple(_about_learned(plan, past, unread, places, doubtful))
+    about = (
+        *chain.from_iterable(map(about_table, tables)),
+        *_about_learned(plan, past, unread, places, doubtful),
+    )
     moves = {uri: now for uri, now in places.items() if now in versions}
     plan = place(plan, {uri: (now, versions[now].stamp) for uri, now in moves.items()})
-    plan = replace(plan, about_learned=about)
+    others = [one for one in plan.tables if one.id not in {table.id for table in tables}]
+    versions_then = {version_note(table) for table in plan.tables if table not in others}
+    kept = [note for note in plan.notes if note not in versions_then]
+    plan = replace(
+        plan,
+        notes=(*kept, *map(version_note, tables)),
+        about_learned=about,
+        tables=(*others, *tables),
+    )
     if moved := [uri for uri, now in moves.items() if now != uri]:
         note = f"{len(moved)} of the files moved: {moved[0]} is {places[moved[0]]}"
         plan = replace(plan, notes=(*plan.notes, note))

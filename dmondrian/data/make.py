@@ -26,11 +26,12 @@ from dmondrian.data.columns import (
 )
 from dmondrian.data.constants import constants_of, note_of_varied
 from dmondrian.data.footers import Footer, read_footers
+from dmondrian.data.lake import list_data
 from dmondrian.data.learn import Learner
 from dmondrian.data.paths import check_paths
-from dmondrian.data.plan import Group, Plan, arrange, arrange_mixed, mixed_note
+from dmondrian.data.plan import Group, Plan, TableState, arrange, arrange_mixed, mixed_note
 from dmondrian.data.schema import Label, Schema
-from dmondrian.data.source import Source, SourceFile, list_source, partition_keys
+from dmondrian.data.source import Source, SourceFile, partition_keys
 from dmondrian.errors import DataError, ParameterError
 
 _NOT_ASKED = ("source", "among", "is_mixed")  # parameters of `make_plan` that no job sets
@@ -122,7 +123,7 @@ def make_plan(
     include = given.get("include", ())
     options: dict[str, Any] = {"task": task, "infinite": infinite, "null_target": null_target}
     _check_options(options, seed, max_categories)
-    footers, notes = footers_of(source, True, among, CONTENT_BYTES)
+    footers, notes, tables = footers_of(source, True, among, CONTENT_BYTES)
     partitions = partition_types([footer.file for footer in footers])
     excluded, categories = _names(exclude, "exclude"), _names(categorical, "categorical")
     included = None if include is None else _names(include, "include")
@@ -170,6 +171,7 @@ def make_plan(
         bands=bands,
         included=None if included is None else tuple(used),
         asked=asked_text(given),
+        tables=tuple(tables),
     )
 
 
@@ -226,7 +228,7 @@ def make_scoring_plan(
         Columns missing or of another kind of type than the training data's.
     """
     used = schema if target else schema.without_target()
-    footers, notes = footers_of(source, with_bounds=constants_of(schema))
+    footers, notes, _ = footers_of(source, with_bounds=constants_of(schema))
     files = [footer.file for footer in footers]
     partitions = partition_types(files, used)
     for footer in footers:
@@ -282,13 +284,14 @@ def footers_of(
     with_bounds: bool | Collection[str],
     among: Collection[str] | None = None,
     content_bytes: int = 0,
-) -> tuple[list[Footer], list[str]]:
-    """Return the footers of the files that have rows, and notes on skipped ones.
+) -> tuple[list[Footer], list[str], list[TableState]]:
+    """Return the footers of the files that have rows, notes on skipped ones, and the tables.
 
     Contents of small files are kept as by `read_footers`.
     """
     check_paths(source)
-    files, notes = list_source(source)
+    listed = list_data(source)
+    files, notes = listed.files, listed.notes
     if among is not None:
         files = [file for file in files if file.uri in among]
     footers = read_footers(files, with_bounds, content_bytes)
@@ -306,7 +309,7 @@ def footers_of(
     spare = {key for footer in footers for key, _ in footer.file.partition} - shared
     if spare:
         notes.append(f"folder keys that not every path has are passed over: {sorted(spare)}")
-    return footers, notes
+    return footers, notes, listed.tables
 
 
 def with_rows(files: Sequence[SourceFile], with_bounds: Collection[str]) -> list[Footer]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -40,6 +40,18 @@ _MIXED_FORMAT = 2  # of plans with bands: versions that know none refuse them by
 
 # (key, Arrow type as text, value as text or None for null) of one key=value folder
 PartitionValue = tuple[str, str, str | None]
+
+
+@dataclass(frozen=True)
+class TableState:
+    """A table at the version up to which a stream has its rows."""
+
+    uri: str
+    id: str  # of the table, which copies of it have too
+    version: int
+    deleted: int = 0  # rows of the stream that were deleted since they came
+    updated: int = 0  # rows of the stream that have other values since
+    unlearned: int = 0  # rows that were written together with rows of the stream, and are not in it
 
 
 @dataclass(frozen=True)
@@ -97,6 +109,7 @@ class Plan:
     # JSON of the options of `make_plan` that were given; None in plans of earlier versions; not in
     # the digest
     asked: str | None = None
+    tables: tuple[TableState, ...] = ()  # not in the digest
     about_learned: tuple[str, ...] = field(default=(), compare=False)  # notes; not stored
 
     def __repr__(self) -> str:
@@ -179,6 +192,8 @@ class Plan:
         header["excluded"] = list(self.excluded)
         if self.included is not None:
             header["included"] = list(self.included)
+        if self.tables:
+            header["tables"] = [asdict(table) for table in self.tables]
         if self.asked is not None:
             header["asked"] = self.asked
         text = json.dumps(header, sort_keys=True, separators=(",", ":"))
@@ -215,6 +230,7 @@ class Plan:
                 bands=tuple(Band(stop, shares) for stop, shares in header.get("bands", ())),
                 included=tuple(header["included"]) if "included" in header else None,
                 asked=header.get("asked"),
+                tables=tuple(TableState(**table) for table in header.get("tables", ())),
             )
             plan._check()
             stored = header["digest"]
@@ -236,6 +252,12 @@ class Plan:
             raise ValueError("the seed or a note is impossible")
         if not all(isinstance(name, str) for name in (*self.excluded, *(self.included or ()))):
             raise ValueError("an excluded or included column has no name")
+        for table in self.tables:
+            numbers = table.version, table.deleted, table.updated, table.unlearned
+            if any(type(text) is not str for text in (table.uri, table.id)):
+                raise ValueError("a table has no address")
+            if any(type(number) is not int or number < 0 for number in numbers):
+                raise ValueError("the version of a table, or a count of its rows, is impossible")
         if type(self.asked) not in (str, type(None)):
             raise ValueError("the options that were given are no text")
         if any(len(digest) != 64 for _, digest in self.earlier):

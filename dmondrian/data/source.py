@@ -57,6 +57,8 @@ class SourceFile:
     partition: tuple[tuple[str, str | None], ...]  # (key, value) of each key=value folder above it
     changed: str = ""  # modification time, if the stamp is an ETag
     fingerprint: str = ""  # see `dmondrian.data.fingerprint`: recognises copies of the file
+    # (key, Arrow type) of partition values, where a table says it
+    types: tuple[tuple[str, str], ...] = ()
 
     @property
     def version(self) -> Version:
@@ -72,7 +74,7 @@ class SourceFile:
         return replace(self, size=size, stamp=stamp, changed=self.stamp, fingerprint=fingerprint)
 
 
-def list_source(source: Source, known: Collection[str] = ()) -> tuple[list[SourceFile], list[str]]:
+def list_files(source: Source, known: Collection[str] = ()) -> tuple[list[SourceFile], list[str]]:
     """List the Parquet files of a source in reading order.
 
     Parameters
@@ -119,11 +121,11 @@ def list_source(source: Source, known: Collection[str] = ()) -> tuple[list[Sourc
                 continue
             raise
         for info in found:
-            uri = _child_uri(location, info.path)
+            uri = child_uri(location, info.path)
             if uri in files:
                 notes.append(f"{uri} is named twice in the source and is read once")
                 continue
-            files[uri] = SourceFile(uri, info.size, _stamp(info), _partition(info.path))
+            files[uri] = SourceFile(uri, info.size, stamp_of(info), _partition(info.path))
     return list(files.values()), notes
 
 
@@ -187,7 +189,7 @@ def open_uri(uri: str) -> pa.NativeFile:
     """
     if is_web(uri):
         return open_web(uri)
-    filesystem, path = _locate(uri)
+    filesystem, path = locate(uri)
     return filesystem.open_input_file(path)
 
 
@@ -202,7 +204,7 @@ def stat_uri(uri: str) -> Version | None:
     if is_web(uri):
         found = stat_web(uri)
         return None if found is None else Version(*found)
-    filesystem, path = _locate(uri)
+    filesystem, path = locate(uri)
     if not is_local(uri):
         try:
             with filesystem.open_input_file(path) as file:
@@ -212,7 +214,7 @@ def stat_uri(uri: str) -> Version | None:
         if version is not None:
             return version
     info = filesystem.get_file_info(path)
-    return Version(info.size, _stamp(info)) if info.type == fs.FileType.File else None
+    return Version(info.size, stamp_of(info)) if info.type == fs.FileType.File else None
 
 
 def is_local(uri: str) -> bool:
@@ -234,8 +236,8 @@ def _expand(
     location: str, notes: list[str], is_emptied: IsEmptied = never
 ) -> tuple[str, list[fs.FileInfo]]:
     """Return the files that an item of a source names, and the item as it was found."""
-    filesystem, path = _locate(location)
-    uri_of = partial(_child_uri, location)
+    filesystem, path = locate(location)
+    uri_of = partial(child_uri, location)
     try:
         info = filesystem.get_file_info(path)
         if info.type == fs.FileType.File:
@@ -273,11 +275,13 @@ def _partition(path: str) -> tuple[tuple[str, str | None], ...]:
     return tuple(pairs.items())
 
 
-def _stamp(info: fs.FileInfo) -> str:
+def stamp_of(info: fs.FileInfo) -> str:
+    """Return the time of a file's last change; "" if its store has none."""
     return "" if info.mtime_ns is None else str(info.mtime_ns)
 
 
-def _locate(uri: str) -> tuple[fs.FileSystem, str]:
+def locate(uri: str) -> tuple[fs.FileSystem, str]:
+    """Return the file system of a uri, and its path there."""
     if is_local(uri):
         return _local(), uri
     filesystem, root = _file_system(uri)
@@ -285,7 +289,8 @@ def _locate(uri: str) -> tuple[fs.FileSystem, str]:
     return filesystem, f"{root.rstrip('/')}/{unquote(split.path).lstrip('/')}".rstrip("/")
 
 
-def _child_uri(location: str, path: str) -> str:
+def child_uri(location: str, path: str) -> str:
+    """Return the uri of a path in the file system of a location."""
     if is_local(location):
         return path
     split = urlsplit(location)

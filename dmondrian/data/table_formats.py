@@ -56,12 +56,6 @@ _NAMES = {
 }
 # How to list the live files; the command prints JSON, which is a list of TOML too.
 _LIVE_FILES = {
-    "delta": "with the package deltalake this command prints it: python -c 'import json, sys; "
-    "from deltalake import DeltaTable; table = DeltaTable(sys.argv[1]); "
-    'assert not sum(batch.num_rows for batch in table.deletion_vectors()), "rows of live files are '
-    'deleted: write the table as plain Parquet"; paths = table.get_add_actions().column("path"); '
-    'root = table.table_uri.rstrip("/"); print(json.dumps([f"{{root}}/{{path}}" for path in '
-    "paths.to_pylist()]))' {table}",
     "spark": "in Spark `spark.read.parquet({table}).inputFiles()` is it, with {table} in quotes",
     "iceberg": "with pyiceberg `[task.file.file_path for task in table.scan().plan_files()]` is it "
     "(where a task has delete_files, rows of live files do not count: write the table out as plain "
@@ -220,6 +214,12 @@ def _kind_of_log(filesystem: fs.FileSystem, log: str) -> str | None:
 def _refusal(table: str, kind: str) -> DataError:
     name = _NAMES[kind]
     how = _WRITE_OUT
+    if kind == "delta":
+        return DataError(
+            f"{table} is {name}, whose log lists the files that count. Expected the folder of the "
+            f"table itself, {table}, with @v and a number behind it for an earlier version, and "
+            "neither a part of it nor a folder or glob around it"
+        )
     if kind in _LIVE_FILES:
         live = _LIVE_FILES[kind].format(table=shlex.quote(table))
         how = f"pass the list of its live files instead of a folder or glob; {live}"

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dmondrian.data import Plan, footers, make, make_plan, read_chunk, scan
+from dmondrian.data import Plan, footers, list_source, make, make_plan, read_chunk, scan
 from dmondrian.data.fingerprint import END_BYTES
 from dmondrian.data.footers import open_parquet, read_footers
 from dmondrian.data.scan import NumberScan
-from dmondrian.data.source import list_source, open_uri
+from dmondrian.data.source import open_uri
 from dmondrian.data.target import LabelScan, ValueScan
 from dmondrian.errors import DataError
 

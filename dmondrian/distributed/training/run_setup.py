@@ -166,7 +166,7 @@ def _began(run: Run, plan: Plan, data: Any, options: dict[str, Any]) -> Plan:
     first = Plan.from_parquet(run.stream.read(run.stream.digests()[0]))
     if asks_the_same(first, options):
         return first
-    if plan.about_learned:
+    if plan.about_learned or first.tables:
         return as_asked(first, options)
     files = {block.uri for block in plan.blocks if block.position < first.n_rows}
     if first.included is None:  # by a version that took an index for a feature

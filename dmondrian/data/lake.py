@@ -1,0 +1,133 @@
+"""Listing of a source that may name tables: the files with the rows to read.
+
+Relies on :mod:`dmondrian.data.source` for files, folders and globs, and on
+:mod:`dmondrian.data.delta_table` for tables. Promises what these do, in the order of the source's
+items; and for a stream that is continued, that a table gives the files that the stream still needs
+and those with rows that were appended since.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+
+from dmondrian.data.delta_table import (
+    DeltaTable,
+    files_since,
+    live_files,
+    open_table,
+    path_in_table,
+    table_at,
+    uris_below,
+    version_note,
+)
+from dmondrian.data.plan import Plan, TableState
+from dmondrian.data.source import Source, SourceFile, list_files
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Files of a source."""
+
+    files: list[SourceFile]
+    notes: list[str]  # skipped files, with the reason
+    tables: list[TableState] = field(default_factory=list)  # as they are now
+    held: set[str] = field(default_factory=set)  # files of the stream, known to be of a table
+
+
+def list_source(source: Source) -> tuple[list[SourceFile], list[str]]:
+    """List the Parquet files of a source in reading order.
+
+    Parameters
+    ----------
+    source : str, path or sequence of them
+        Files, folders (searched recursively; runs and scores below them are skipped), globs
+        (``*``, ``?``, ``[...]``, ``**``), URLs, and folders of Delta tables, with ``@v12`` behind
+        them for version 12. Files of another table format (Iceberg, ...) are read only if each is
+        named individually.
+
+    Returns
+    -------
+    files : list of SourceFile
+    notes : list of str
+        Skipped files, with the reason.
+
+    Raises
+    ------
+    DataError
+        There are no files, a folder has no Parquet file or belongs to a table, or a link is broken.
+    MissingPackageError
+        A package that reads a table is not installed.
+    """
+    found = list_data(source)
+    return found.files, found.notes
+
+
+def list_data(source: Source, plan: Plan | None = None, needed: Collection[str] = ()) -> Listing:
+    """List the files of a source, or those with which it continues a stream.
+
+    Parameters
+    ----------
+    source : str, path or sequence of them
+        See `list_source`.
+    plan : Plan or None
+        The stream that is continued. Of a table that it has rows of, the files that are needed and
+        those with rows that were appended since are listed.
+    needed : collection of str
+        Uris of files of the stream that have to be read; others may be gone.
+    """
+    items = [source] if isinstance(source, (str, os.PathLike)) else list(source)
+    tables = [table_at(os.fspath(item)) for item in items]
+    past = () if plan is None else {b.uri for b in plan.blocks}.difference(needed)
+    if not any(tables):
+        files, notes = list_files(source, past)
+        return Listing(files, notes)
+    found = Listing([], [])
+    for item, named in zip(items, tables, strict=True):
+        if named is None:
+            more, notes = list_files(item, past)
+            found.notes.extend(notes)
+        else:
+            more = _files_of_table(open_table(*named), plan, needed, found)
+        known = {file.uri for file in found.files}
+        twice = [file.uri for file in more if file.uri in known]
+        found.notes.extend(f"{uri} is named twice in the source and is read once" for uri in twice)
+        found.files.extend(file for file in more if file.uri not in known)
+    return found
+
+
+def _files_of_table(
+    table: DeltaTable, plan: Plan | None, needed: Collection[str], found: Listing
+) -> list[SourceFile]:
+    """Return the files of a table; its state, and what a stream has of it, are added to `found`."""
+    now = table.state
+    states = () if plan is None else plan.tables
+    then = next((state for state in states if now.id == state.id or now.uri == state.uri), None)
+    if plan is None or then is None:
+        found.tables.append(now)
+        found.notes.append(version_note(now))
+        return live_files(table)
+    rows: dict[str, int] = {}
+    paths: dict[str, SourceFile] = {}
+    held: dict[str, str] = {}
+    for block in plan.blocks:
+        here = path_in_table(block.uri, now.uri)
+        path = here or path_in_table(block.uri, then.uri)
+        if path is None:
+            continue
+        rows[path] = rows.get(path, 0) + block.rows
+        if block.uri in needed or here is None:  # those of a table that moved may be needed later
+            texts = tuple((key, text) for key, _, text in block.partition)
+            kinds = tuple((key, kind) for key, kind, _ in block.partition)
+            paths[path] = SourceFile(block.uri, block.size, block.stamp, texts, types=kinds)
+        if block.uri not in needed:
+            held[path] = block.uri
+    there = []
+    for path, file in uris_below(now.uri, paths):
+        there.append(replace(file, partition=paths[path].partition, types=paths[path].types))
+        held.pop(path, None)
+    found.held.update(held.values())
+    fresh, state = files_since(table, then, rows)
+    found.tables.append(state)
+    return [*there, *fresh]
