@@ -48,7 +48,7 @@ def partition_types(
 ) -> dict[str, pa.DataType]:
     """Return the types of partition columns: int64 or date if all values are, else string.
 
-    Those of a table have the types that it says. Text categories of the schema stay text, whatever
+    Those of a table have its types. Text categories of the schema stay text, whatever
     values these files have.
     """
     kinds: dict[str, pa.DataType] = {}

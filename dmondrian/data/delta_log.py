@@ -64,7 +64,7 @@ class Counts:
 
     deleted: int = 0
     updated: int = 0
-    unlearned: int = 0  # rows written together with learned ones, which are not told apart
+    unlearned: int = 0  # rows written into files together with learned ones
 
 
 class Changes:
@@ -267,7 +267,7 @@ def files_to_learn(changes: Changes, is_there: Callable[[str], bool], table: str
         raise DataError(
             f"{table}: {gone[0]} appended rows that the run has not learned; its file was deleted "
             "(VACUUM does), and its rows are in files that hold learned rows too, which cannot be "
-            "told apart: restore the file, or train another run. A run that goes on before files "
+            "separated: restore the file, or train another run. A run that goes on before files "
             "are deleted does not come to this"
         )
     refuse_masked(table, {file.path: file.n_masked for file in found})

@@ -184,7 +184,7 @@ def files_since(
     PlanError
         It is another table, or an earlier version.
     DataError
-        What was appended cannot be told from what was there before.
+        What was appended cannot be separated from what was there before.
     """
     now = table.state
     if now.id != then.id:
@@ -209,9 +209,9 @@ def files_since(
         paths = appended_only(table.live, learned)
         if paths is None:
             raise DataError(
-                f"{table.name}: its log has no entries any more that tell what came after version "
+                f"{table.name}: its log has no entries any more of what came after version "
                 f"{then.version}, which the run has learned ({error}), and files were rewritten "
-                "since: rows that were learned cannot be told from others. Train another run; one "
+                "since: rows that were learned cannot be separated from others. Train another run; one "
                 "that goes on before the log expires (delta.logRetentionDuration) does not come to "
                 "this"
             ) from error

@@ -83,12 +83,12 @@ def extend_plan(plan: Plan, source: Source, learned: int = 0) -> Plan:
     fresh = [footer for footer in footers if footer.file.uri not in old]
     there = partition_types([footer.file for footer in known], plan.schema)
     _check_prefix(plan, needed, groups_of(known, there), versions, places, doubtful)
-    if past and not places:
-        _check_same_data(plan.blocks[-1])
     about = (
         *chain.from_iterable(map(about_table, tables)),
         *_about_learned(plan, past, unread, places, doubtful),
     )
+    if past and not places:
+        _check_same_data(plan.blocks[-1])
     moves = {uri: now for uri, now in places.items() if now in versions}
     plan = place(plan, {uri: (now, versions[now].stamp) for uri, now in moves.items()})
     others = [one for one in plan.tables if one.id not in {table.id for table in tables}]

@@ -57,7 +57,7 @@ class SourceFile:
     partition: tuple[tuple[str, str | None], ...]  # (key, value) of each key=value folder above it
     changed: str = ""  # modification time, if the stamp is an ETag
     fingerprint: str = ""  # see `dmondrian.data.fingerprint`: recognises copies of the file
-    # (key, Arrow type) of partition values, where a table says it
+    # (key, Arrow type) of partition values, of a table
     types: tuple[tuple[str, str], ...] = ()
 
     @property

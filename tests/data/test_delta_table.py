@@ -187,7 +187,7 @@ class TestContinued:
         DeltaTable(table).optimize.compact()
         assert sorted(ids(extend_plan(plan, table, 3), 3)) == [3, 4, 5, 6, 7]
         vacuum(table)
-        with pytest.raises(DataError, match="cannot be told apart: restore the file"):
+        with pytest.raises(DataError, match="cannot be separated: restore the file"):
             extend_plan(plan, table, 3)
 
     def test_deletes_and_updates_are_counted_and_learned_rows_stay(

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dmondrian.data import extend_plan, make_plan, make_scoring_plan
-from dmondrian.data.source import list_source
+from dmondrian.data import extend_plan, list_source, make_plan, make_scoring_plan
 from dmondrian.errors import DataError
 
 from .conftest import Write
