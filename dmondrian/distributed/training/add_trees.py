@@ -154,8 +154,8 @@ def _check_files(plan: Plan, position: int) -> None:
     ]
     raise DataError(
         f"new trees learn all rows of the run again, and {' and '.join(parts)}: put them back; "
-        "if the data moved, train the run again with a job that names where they are now, then grow "
-        "it; or train a run of more trees on the data that are left"
+        "if the data moved, train the run again with a job that names where they are now, then "
+        "grow it; or train a run of more trees on the data that are left"
     )
 
 
