@@ -212,8 +212,8 @@ def files_since(
                 f"{table.name}: its log has no entries any more of what came after version "
                 f"{then.version}, which the run has learned ({error}), and files were rewritten "
                 "since: rows that were learned cannot be separated from others. Train another run; "
-                "one that goes on before the log expires (delta.logRetentionDuration) does not come to "
-                "this"
+                "one that goes on before the log expires (delta.logRetentionDuration) does not "
+                "come to this"
             ) from error
         found = dict(_files(table, {path: table.live[path] for path in paths}))
         refuse_masked(table.name, {p: n for p, n in table.masked.items() if p in found})
