@@ -10,9 +10,11 @@ demand while there is no worker.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -208,26 +210,86 @@ class Workers:
                 task, *args, workers=list(addresses), on_error="ignore", wait=False
             )
 
-    def place(self, load: Mapping[str, int]) -> str | None:
-        """Return the worker for one more shard, the least loaded per thread; None without workers.
+    def places(self, load: Mapping[str, int], n_shards: int) -> list[str]:
+        """Return the workers for more shards, each the least loaded per thread then.
+
+        Takes O(workers + shards log workers).
 
         Parameters
         ----------
         load : mapping of str to int
             Shards that each worker holds.
-        """
-        if not self.threads:
-            return None
-        return min(self.threads, key=lambda a: ((load.get(a, 0) + 1) / self.threads[a], a))
+        n_shards : int
 
-    def better_place(self, address: str, load: Mapping[str, int]) -> str | None:
-        """Return the worker that one of the shards at `address` should move to, or None.
-
-        A move costs a restore and a short replay, so the most loaded worker must gain by it.
+        Returns
+        -------
+        list of str
+            An address for each shard; empty without workers.
         """
-        target = self.place(load)
-        if target is None or target == address or address not in self.threads:
-            return None
-        now = load.get(address, 0) / self.threads[address]
-        then = (load.get(target, 0) + 1) / self.threads[target]
-        return target if then < now else None
+        lightest = _LightestFirst(self.threads, load)
+        return [lightest.take() for _ in range(n_shards if self.threads else 0)]
+
+    def moves(self, places: Mapping[int, str], shards: Iterable[int]) -> Iterator[tuple[int, str]]:
+        """Return shards that should move to another worker, each with its address.
+
+        A move costs a restore and a short replay, so the more loaded worker must gain by it.
+
+        Parameters
+        ----------
+        places : mapping of int to str
+            Worker of each shard that has one.
+        shards : iterable of int
+            Those that may move, in the order in which they are tried.
+        """
+        load = Counter(places.values())
+        lightest = _LightestFirst(self.threads, load)
+        for shard in shards:
+            address = places[shard]
+            if address in self.threads:
+                now = lightest.load[address] / self.threads[address]
+                if lightest.next_load < now:
+                    lightest.give_back(address)
+                    yield shard, lightest.take()
+
+
+class _LightestFirst:
+    """Workers by their load per thread with one more shard, the least first; equal ones by address.
+
+    Parameters
+    ----------
+    threads : mapping of str to int
+        Of each worker.
+    load : mapping of str to int
+        Shards that each worker holds.
+    """
+
+    def __init__(self, threads: Mapping[str, int], load: Mapping[str, int]) -> None:
+        self._threads = threads
+        self.load = {address: load.get(address, 0) for address in threads}
+        self._heap = [(self._key(address), address) for address in threads]
+        heapq.heapify(self._heap)
+
+    def _key(self, address: str) -> float:
+        return (self.load[address] + 1) / self._threads[address]
+
+    @property
+    def next_load(self) -> float:
+        """Shards per thread that the lightest worker has with one more."""
+        while self._heap[0][0] != self._key(self._heap[0][1]):  # its load has changed since
+            heapq.heappop(self._heap)
+        return self._heap[0][0]
+
+    def take(self) -> str:
+        """Return the lightest worker, which gets a shard."""
+        assert self.next_load > 0.0
+        address = self._heap[0][1]
+        self._change(address, 1)
+        return address
+
+    def give_back(self, address: str) -> None:
+        """Take a shard from a worker."""
+        self._change(address, -1)
+
+    def _change(self, address: str, difference: int) -> None:
+        self.load[address] += difference
+        heapq.heappush(self._heap, (self._key(address), address))

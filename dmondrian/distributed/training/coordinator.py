@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from distributed import Client
@@ -32,7 +32,9 @@ from dmondrian.distributed.training.checkpoint_schedule import (
 )
 from dmondrian.distributed.training.ledger import Ledger, Saved
 from dmondrian.distributed.training.lost_workers import LostWorkers
-from dmondrian.distributed.training.shard_state import Limits, ShardState, answer_of, load_of
+from dmondrian.distributed.training.order_sizes import OrderSizes
+from dmondrian.distributed.training.shard_places import ShardPlaces
+from dmondrian.distributed.training.shard_state import Limits, SentBundle, ShardState
 from dmondrian.distributed.worker.messages import (
     DIRTY,
     GONE,
@@ -40,6 +42,8 @@ from dmondrian.distributed.worker.messages import (
     MOVED,
     OK,
     Answer,
+    Bundle,
+    Order,
     Restore,
     Step,
 )
@@ -108,10 +112,13 @@ class Coordinator:
             ShardState(shard, ledger.settled, *_blob(saved.get(shard)))
             for shard in range(len(run.run_json["shards"]))
         ]
+        self._is_joint = learns_jointly(run.run_json["parameters"])
+        self._places = ShardPlaces(self._states)
+        self._to_ask: set[str] = set()  # workers that there may be orders for
         self._workers = Workers(client)
         self._lost_workers = LostWorkers(self._workers, self._states, self._row, events)
         self._equip = equip
-        self._results = ResultQueue(client)  # contexts: shard state, and unit or None (restore)
+        self._results = ResultQueue(client)  # contexts: `SentBundle`
         self._last_answer: dict[str, float] = {}  # by worker: monotonic seconds
         self._marks = {u.index for u in self._units if interval.is_due(u)}
         self._marks.add(len(self._units) - 1)
@@ -119,6 +126,8 @@ class Coordinator:
         self._high = ledger.settled  # unit after the furthest one ever sent
         self._stop: int | None = None  # unit after which to stop; -1 before the first
         self._generation = 0  # of steps: after `hold` workers begin none of an earlier one
+        most_rows = max((unit.rows for unit in self._units), default=0)
+        self._sizes = OrderSizes(8 * ledger.forecast_width * most_rows)
         self._speed = Speed(self.settled)
         self._interrupts: Interrupts | None = None  # set while it drives
 
@@ -198,11 +207,10 @@ class Coordinator:
         if self._workers.refresh():
             self._check_silence(now)
             self._drop_lost()
-        for state in self._states:
-            if state.address is None:
-                self._place(state)
+        self._place()
         if self._stop is None and is_asked:
             self._stop = self._choose_stop()
+            self._ask_all()
         elif self._stop is None and self.schedule.is_due:
             self._marks.add(self._unsent())
             self.schedule.note_request()
@@ -220,8 +228,7 @@ class Coordinator:
         its saved position.
         """
         stop = self._unsent()
-        # Joint fits have added the next rows already.
-        if not learns_jointly(self._run.run_json["parameters"]):
+        if not self._is_joint:  # joint fits have added the next rows already
             self._workers.refresh(now=True)  # lost workers are not waited for
             self._drop_lost()
             self._generation += 1
@@ -244,7 +251,11 @@ class Coordinator:
 
     def _check_silence(self, now: float) -> None:
         """Give up workers that have not answered pending orders for too long."""
-        asked = {state.address for state in self._states if state.pending}
+        asked = {
+            address
+            for address, held in self._places.by_worker.items()
+            if any(state.pending for state in held.values())
+        }
         for address in self._workers.threads.copy():
             if address not in asked:
                 self._last_answer[address] = now
@@ -256,18 +267,20 @@ class Coordinator:
     def _drop_lost(self) -> None:
         if self._lost_workers.report(self.settled, self.durable):
             self._equip()
-        for state in self._states:
-            if state.address is not None and state.address not in self._workers.threads:
+        gone = [a for a in self._places.by_worker if a not in self._workers.threads]
+        for address in gone:
+            is_retired = self._workers.was_retired(address)
+            for state in list(self._places.by_worker[address].values()):
                 self._lose(state)
-                state.lost_workers += not self._workers.was_retired(state.address)
+                state.lost_workers += not is_retired
                 if state.lost_workers > self._limits.lost_workers:
                     raise ClusterError(
                         f"shard {state.shard} lost its worker {state.lost_workers} times without "
-                        f"getting past position {self._row(state.best + 1)}, last {state.address}; "
+                        f"getting past position {self._row(state.best + 1)}, last {address}; "
                         f"if memory is short, give workers more or use more of them, then run the "
                         f"same command again"
                     )
-                state.address = None
+                self._places.move(state, None)
 
     def _lose(self, state: ShardState) -> None:
         """Have a shard restored: what its worker held is lost or suspect."""
@@ -280,32 +293,50 @@ class Coordinator:
 
     def _recall(self, state: ShardState) -> None:
         """Cancel pending orders; a step that runs all the same does no harm."""
-        for key in state.pending:
-            self._results.drop(key)
+        for sent in state.pending.values():
+            sent.wanted.discard(state.shard)
+            if not sent.wanted:
+                self._results.drop(sent.key)
         state.pending.clear()
         state.early.clear()
+        state.recalls += 1
+        self._ask(state)
 
-    def _place(self, state: ShardState) -> None:
-        state.address = self._workers.place(load_of(self._states))
+    def _place(self) -> None:
+        """Give workers to the shards that have none."""
+        unplaced = sorted(self._places.unplaced)
+        places = self._workers.places(self._places.load(), len(unplaced)) if unplaced else []
+        for shard, address in zip(unplaced, places, strict=False):  # none without workers
+            self._give(self._places.unplaced[shard], address)
+
+    def _give(self, state: ShardState, address: str) -> None:
+        self._places.move(state, address)
+        self._last_answer[address] = time.monotonic()
+        self._ask(state)
+
+    def _ask(self, state: ShardState) -> None:
+        """Note that there may be orders for a shard."""
         if state.address is not None:
-            self._last_answer[state.address] = time.monotonic()
+            self._to_ask.add(state.address)
+
+    def _ask_all(self) -> None:
+        """Note that there may be orders for all shards, as the window moved."""
+        self._to_ask.update(self._places.by_worker)
 
     def _rebalance(self) -> None:
         """Move shards to less loaded workers, right after a commit."""
         self._workers.refresh(now=True)  # include workers that have just joined
         self._drop_lost()
+        held = [t.shard for t in self._states if t.address is not None and t.is_held]
+        places = {t.shard: t.address for t in self._states if t.address is not None}
         moved: dict[str, list[int]] = {}  # by worker: shards moved away from it
-        for state in sorted(self._states, key=lambda t: -t.shard):
-            if state.address is None or not state.is_held:
-                continue
-            target = self._workers.better_place(state.address, load_of(self._states))
-            if target is not None:
-                recoveries, replayed = self.recoveries, self.replayed
-                self._lose(state)
-                self.recoveries, self.replayed = recoveries, replayed  # a move is no loss
-                moved.setdefault(state.address, []).append(state.shard)
-                state.address = target
-                self._last_answer[target] = time.monotonic()
+        for shard, target in self._workers.moves(places, reversed(held)):
+            state = self._states[shard]
+            recoveries, replayed = self.recoveries, self.replayed
+            self._lose(state)
+            self.recoveries, self.replayed = recoveries, replayed  # a move is no loss
+            moved.setdefault(places[shard], []).append(shard)
+            self._give(state, target)
         for address, shards in moved.items():
             self._workers.notify([address], forget, self._run.url, self.attempt, shards)
 
@@ -320,45 +351,97 @@ class Coordinator:
 
     def _send(self) -> None:
         """Send restores, and steps in stream order, within window and depth."""
-        ready = [t for t in self._states if t.address and t.retry_at <= time.monotonic()]
-        for state in ready:
-            if not state.is_held and not state.pending:
-                self._restore(state)
-        last = len(self._units) - 1 if self._stop is None else self._stop
-        limit = min(self._ledger.settled + self._limits.window, last + 1)
-        load = load_of(self._states)
-        for unit in range(min((t.sent for t in ready), default=limit), limit):
-            for state in ready:
-                is_free = state.is_held and len(state.pending) < self._limits.depth
-                if is_free and state.sent == unit and self._ledger.can_learn(unit):
-                    self._step(state, self._units[unit], load)
-        if self._stop is not None and self._ledger.settled == self._stop + 1:
-            for state in ready:
-                if state.is_held and not state.pending and state.base < state.done:
-                    self._step(state, self._units[self._stop], load)
+        now, asked = time.monotonic(), sorted(self._to_ask)
+        self._to_ask.clear()
+        for address in asked:
+            held = self._places.by_worker.get(address, {}).values()
+            ready = [state for state in held if state.retry_at <= now]
+            if len(ready) < len(held):
+                self._to_ask.add(address)  # again, when it is time
+            self._restore([t for t in ready if not t.is_held and not t.pending])
+            self._step([state for state in ready if state.is_held])
 
-    def _restore(self, state: ShardState) -> None:
+    def _restore(self, states: list[ShardState]) -> None:
+        """Have shards of one worker restored, as many at once as it has threads."""
+        most = max(1, self._workers.threads.get(states[0].address or "", 1)) if states else 1
+        for first in range(0, len(states), most):
+            some = states[first : first + most]
+            orders = [self._order_to_restore(state) for state in some]
+            rank = min(state.base for state in some)
+            self._submit(restore, orders, [(state, None) for state in some], rank)
+
+    def _order_to_restore(self, state: ShardState) -> Restore:
         assert state.address is not None
-        position = self._row(state.base)
-        order = Restore(
+        return Restore(
             self._run.url,
             self.attempt,
             state.shard,
             state.address,
-            position,
+            self._row(state.base),
             state.digest,
             code_digest(),
             self._ledger.next_stop(state.base),
             self._floor,
         )
-        self._submit(state, None, restore, order, state.base)
 
-    def _step(self, state: ShardState, unit: Unit, load: dict[str, int]) -> None:
+    def _step(self, states: list[ShardState]) -> None:
+        """Have restored shards of one worker learn the next units."""
+        last = len(self._units) - 1 if self._stop is None else self._stop
+        limit = min(self._ledger.settled + self._limits.window, last + 1)
+        while free := [t for t in states if len(t.pending) < self._limits.depth]:
+            free = [t for t in free if t.sent < limit and self._ledger.can_learn(t.sent)]
+            if not free:
+                break
+            first = min(state.sent for state in free)
+            is_saving = first in self._marks  # then these alone: saving takes its own time
+            unfit = self._marks if not is_saving else range(first + 1, limit)
+            free = [state for state in free if state.sent not in unfit]
+            self._step_together(sorted(free, key=lambda t: (t.sent, t.shard)), is_saving, limit)
+        if self._stop is not None and self._ledger.settled == self._stop + 1:
+            late = [t for t in states if not t.pending and t.base < t.done]
+            for state in late:
+                self._submit_steps([(state, self._stop)])
+
+    def _step_together(self, states: list[ShardState], is_saving: bool, limit: int) -> None:
+        """Send the next steps of shards of one worker, in as few bundles as are answered soon."""
+        address = states[0].address
+        assert address is not None
+        threads = max(1, self._workers.threads.get(address, 1))
+        n_steps = self._sizes.steps(address, is_saving, threads, len(self._workers.threads))
+        # Half of the window, so that one bundle is queued at the worker while another runs.
+        n_units = max(1, min(n_steps // len(states), self._limits.window // self._limits.depth))
+        for first in range(0, len(states), n_steps):
+            orders: list[tuple[ShardState, int]] = []
+            for state in states[first : first + n_steps]:
+                units = range(state.sent, min(limit, state.sent + n_units))
+                orders += [(state, unit) for unit in self._before_mark(units)]
+            self._submit_steps(sorted(orders, key=lambda pair: (pair[1], pair[0].shard)))
+
+    def _before_mark(self, units: range) -> range:
+        """Return the first of units that can be learned, up to a checkpoint; at least one."""
+        stop = units.start + 1
+        while units.start not in self._marks and stop < units.stop:
+            if stop in self._marks or not self._ledger.can_learn(stop):
+                break
+            stop += 1
+        return range(units.start, stop)
+
+    def _submit_steps(self, steps: list[tuple[ShardState, int]]) -> None:
+        address = steps[0][0].address
+        assert address is not None
+        load = len(self._places.by_worker[address])
+        n_threads = max(1, self._workers.threads.get(address, 1) // load)
+        orders = [self._order_to_step(state, self._units[i], n_threads) for state, i in steps]
+        self._submit(step, orders, [*steps], steps[0][1])
+        for state, unit in steps:
+            state.sent = max(state.sent, unit + 1)
+            self._high = max(self._high, state.sent)
+
+    def _order_to_step(self, state: ShardState, unit: Unit, n_threads: int) -> Step:
         assert state.address is not None
         is_new = not self._ledger.has(state.shard, unit.index)
         settled = self._ledger.settled
-        threads = self._workers.threads.get(state.address, 1) // max(1, load[state.address])
-        order = Step(
+        return Step(
             self._run.url,
             self.attempt,
             state.shard,
@@ -369,32 +452,39 @@ class Coordinator:
             samples=is_new and self._ledger.calibration is not None,
             with_labels=is_new and state.shard == self._states[0].shard,
             save=(is_new or unit.index == self._stop) and unit.index in self._marks,
-            n_threads=max(1, threads),
+            n_threads=n_threads,
             settled=self._units[settled].start,
             mean=self._ledger.mean(unit.index),
             next_stop=self._ledger.next_stop(unit.index + 1),
             generation=self._generation,
+            recalls=state.recalls,
         )
-        self._submit(state, unit.index, step, order, unit.index)
-        state.sent = max(state.sent, unit.index + 1)
-        self._high = max(self._high, state.sent)
 
     def _submit(
-        self, state: ShardState, unit: int | None, task: Any, order: Any, rank: int
+        self,
+        task: Any,
+        orders: Sequence[Order],
+        about: list[tuple[ShardState, int | None]],
+        rank: int,
     ) -> None:
+        """Send orders to shards of one worker."""
+        bundle = Bundle(self._run.url, self.attempt, orders[0].address, tuple(orders))
         future = self._client.submit(
             task,
-            order,
-            key=f"dmondrian-{task.__name__}-{state.shard}-{uuid.uuid4().hex}",
+            bundle,
+            key=f"dmondrian-{task.__name__}-{uuid.uuid4().hex}",
             # Pinned, as an idle worker would steal it. If its worker is lost it waits until the
             # next poll of the workers cancels it.
-            workers=[order.address],
+            workers=[bundle.address],
             allow_other_workers=False,
             pure=False,
             retries=0,
             priority=-rank,
         )
-        state.pending.add(self._results.watch(future, (state, unit)))
+        sent = SentBundle(str(future.key), about, {state.shard for state, _ in about})
+        for state, _ in about:
+            state.pending[sent.key] = sent
+        self._results.watch(future, sent)
 
     # -- answers ----------------------------------------------------------------------------
 
@@ -403,9 +493,21 @@ class Coordinator:
         timeout = _TICK
         while (finished := self._results.take(timeout)) is not None:
             timeout = 0.0
-            state, unit = finished.context
-            state.pending.discard(finished.key)
-            self._judge(state, unit, answer_of(finished, state.shard))
+            sent: SentBundle = finished.context
+            answers = sent.answers(finished)
+            if sent.orders[0][1] is not None:
+                self._sizes.note(answers)
+            if any(answer.status in (MOVED, GONE) for answer in answers):
+                self._workers.refresh(now=True)
+                self._drop_lost()
+            for (state, unit), answer in zip(sent.orders, answers, strict=True):
+                if state.shard in sent.wanted:  # else an order before it failed
+                    self._judge(state, unit, answer)
+            for state, _ in sent.orders:
+                state.pending.pop(sent.key, None)
+                self._ask(state)
+            if self._is_joint:
+                self._ask_all()  # all wait for the sums of the last one
 
     def _judge(self, state: ShardState, unit: int | None, answer: Answer) -> None:
         if answer.worker == state.address:
@@ -418,11 +520,6 @@ class Coordinator:
                 self._ledger.take_sums(state.shard, state.base, answer.next_sums)
             else:
                 self._advance(state, unit, answer)
-        elif answer.status in (MOVED, GONE):
-            self._workers.refresh(now=True)
-            self._drop_lost()
-            if state.address is not None:
-                self._fail(state, answer, unit)
         else:
             self._fail(state, answer, unit)
 
@@ -467,6 +564,7 @@ class Coordinator:
         """Score and commit complete units; return whether the run stops here."""
         while self._ledger.settled < len(self._units) and self._ledger.is_ready():
             unit, saved = self._ledger.settle()
+            self._ask_all()
             if len(saved) == len(self._states):
                 self._commit(unit.stop, saved, self._ledger.summary)
                 if self._stop is not None:

@@ -22,7 +22,7 @@ from dmondrian.distributed.training.minibatch_barrier import MinibatchBarrier
 from dmondrian.distributed.worker.messages import Answer, BlockAnswer
 from dmondrian.distributed.worker.work_units import Unit
 from dmondrian.drift.age_weights import cut_at_marks
-from dmondrian.drift.guard import Guard, added
+from dmondrian.drift.guard import Guard, added, share_width
 from dmondrian.drift.waiting_rows import learned_and_waiting
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.joint_fit.minibatch import batch_at
@@ -99,6 +99,13 @@ class Ledger:
         """Whether shards must forecast rows before learning them."""
         is_scored = self.progressive is not None and self._barrier is None
         return is_scored or self.guard is not None
+
+    @property
+    def forecast_width(self) -> int:
+        """Numbers that a shard forecasts of a row; 0 if it forecasts none."""
+        if not self.needs_forecasts:
+            return 0
+        return share_width(self._parameters) if self.guard else self._parameters.n_outputs
 
     @property
     def n_waiting(self) -> int:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -31,7 +29,7 @@ class Limits:
     """Limits of a run; none of them changes a forest."""
 
     window: int = 4  # units that shards may be ahead of the last settled one
-    depth: int = 2  # pending steps of a shard: one runs, one is queued at the worker
+    depth: int = 2  # pending orders of a shard: one runs, one is queued at the worker
     lost_workers: int = 8  # workers that a shard may lose in a row without progress; those that
     # the cluster retired do not count
     tries: int = 4  # failures of a shard in a row before the run gives up
@@ -59,7 +57,8 @@ class ShardState:
     failing_since: float = 0.0  # monotonic seconds of the first of them
     lost_workers: int = 0  # since the last progress
     retry_at: float = 0.0  # monotonic seconds; nothing is sent before
-    pending: set[str] = field(default_factory=set)  # keys of pending orders
+    pending: dict[str, SentBundle] = field(default_factory=dict)  # its pending orders, by key
+    recalls: int = 1  # how often its orders were recalled, and 1; see `Step.recalls`
     early: dict[int, Answer] = field(default_factory=dict)  # by unit: answers out of order
 
     def __post_init__(self) -> None:
@@ -93,15 +92,17 @@ class ShardState:
         )
 
 
-def answer_of(finished: FinishedTask, shard: int) -> Answer:
-    """Return the answer to an order, with status `GONE` if there is none."""
-    if finished.error is None:
-        return finished.result
-    return Answer(
-        GONE, shard, "unknown", error=(type(finished.error).__name__, str(finished.error))
-    )
+@dataclass
+class SentBundle:
+    """Orders sent to one worker together."""
 
+    key: str  # of the Dask task
+    orders: list[tuple[ShardState, int | None]]  # shard and unit of each; no unit for restores
+    wanted: set[int]  # shards whose answers count: the orders of others were recalled
 
-def load_of(states: Iterable[ShardState]) -> dict[str, int]:
-    """Return the number of shards placed on each worker."""
-    return Counter(state.address for state in states if state.address is not None)
+    def answers(self, finished: FinishedTask) -> list[Answer]:
+        """Return the answer to each order, with status `GONE` where there is none."""
+        if finished.error is None:
+            return finished.result
+        about = type(finished.error).__name__, str(finished.error)
+        return [Answer(GONE, state.shard, "unknown", error=about) for state, _ in self.orders]

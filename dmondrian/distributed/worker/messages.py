@@ -1,4 +1,4 @@
-"""Messages between coordinator and workers: orders for shards, and their answers.
+"""Messages between coordinator and workers: orders for shards, bundles of them, and their answers.
 
 Relies on nothing but the standard library and NumPy arrays inside answers. Promises that messages
 are small (a run is named by its URL; orders hold no rows and no trees) and hold no credentials.
@@ -7,7 +7,7 @@ are small (a run is named by its URL; orders hold no rows and no trees) and hold
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,6 +56,22 @@ class Step(Order):
     )
     next_stop: int = 0  # for joint fits: end of the next mini-batch to sum predictions of
     generation: int = 0  # after `hold` a worker begins no step of an earlier generation
+    # How often the shard's orders were recalled: where a step failed, a worker begins no later
+    # step with the same number. 0 for a step that does not depend on others.
+    recalls: int = 0
+
+
+_Orders = TypeVar("_Orders", bound=Order, covariant=True)
+
+
+@dataclass(frozen=True)
+class Bundle(Generic[_Orders]):
+    """Orders of one kind to shards of one worker, sent and answered together."""
+
+    run: str
+    attempt: str
+    address: str
+    orders: tuple[_Orders, ...]  # for each shard in stream order
 
 
 @dataclass
@@ -83,7 +99,7 @@ class BlockAnswer:
 OK = "ok"  # done, now or in an earlier call of the same order
 MOVED = "moved"  # the task ran on another worker than it was meant for
 LOST = "lost"  # this worker does not hold the shard, or has dropped an answer
-GAP = "gap"  # the shard is not at the step's start: an earlier step has not run here
+GAP = "gap"  # the shard is not at the step's start: an earlier step failed or has not run here
 DIRTY = "dirty"  # learning failed half way: the shard must be restored
 HELD = "held"  # the step is of an earlier generation and was not begun
 GONE = "gone"  # no answer: a lost worker, an error outside the order

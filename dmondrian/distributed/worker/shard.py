@@ -8,7 +8,6 @@ before the trees add later rows.
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,12 +36,12 @@ class Shard:
     is_dirty: bool = False  # an update failed half way
     is_running: bool = False
     end: int = 0  # position that the running step ends at
+    failed: int = 0  # `recalls` of the step that failed last
     answers: dict[int, BlockAnswer] = field(default_factory=dict)  # by first row, until scored
     next_batch: Piece | None = None  # rows after `position` added to the trees, but not fitted yet
     # by position: digest and bytes of a saved state; an encoded state that is not stored yet
     saved: dict[int, tuple[str, int, Summary]] = field(default_factory=dict)
     unsaved: dict[int, tuple[bytes, Summary]] = field(default_factory=dict)
-    changed: threading.Condition = field(default_factory=threading.Condition)
 
     def forget_before(self, position: int) -> None:
         """Drop answers for rows before a position, and states saved up to it."""
@@ -52,12 +51,6 @@ class Shard:
             del self.saved[old]
         for old in [p for p in self.unsaved if p <= position]:
             del self.unsaved[old]
-
-    def abandon(self) -> None:
-        """Mark this shard as unusable and wake the steps that wait for it."""
-        with self.changed:
-            self.is_dirty = True
-            self.changed.notify_all()
 
 
 def learn_block(chunk: Chunk, shard: Shard, prepared: PreparedChunk, order: Step) -> None:

@@ -4,7 +4,8 @@ Relies on a plugin that gives every worker one registry, on the run folder for p
 and blobs, and on forests whose state depends on the rows in order only. Promises that an order
 may be repeated, delayed, reordered or sent to the wrong worker without harm: a shard keeps its
 position, an order that does not fit it changes nothing and its answer has the reason as status, and
-a shard whose update failed half way is not used again before it is restored.
+a shard whose update failed half way is not used again before it is restored. Promises the same of
+each order of a bundle: they share a message, and nothing else.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import threading
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,12 +38,11 @@ from dmondrian.distributed.worker.block_cache import (
 from dmondrian.distributed.worker.messages import (
     DIRTY,
     FAILED,
-    GAP,
-    HELD,
     LOST,
     MOVED,
     OK,
     Answer,
+    Bundle,
     Order,
     Restore,
     Step,
@@ -53,6 +54,7 @@ from dmondrian.distributed.worker.shard import (
     learn_jointly,
     rows_between,
 )
+from dmondrian.distributed.worker.step_queue import StepQueue
 from dmondrian.distributed.worker.work_units import chunks_of
 from dmondrian.drift.drift_forest import empty_shard, forest_from_state
 from dmondrian.ensemble.rows.prepared_rows import Preparation
@@ -64,7 +66,7 @@ from dmondrian.joint_fit.minibatch import add_rows
 PLUGIN = "dmondrian-shards"
 
 PATIENCE = 5.0
-"""Seconds a step waits for the previous one, which may be running in another thread."""
+"""Seconds a step waits for the previous one to arrive, where that does not run yet."""
 
 SETS = 2**26
 """Bytes of boosted sets that a worker keeps for its shards that come to their row later."""
@@ -94,7 +96,7 @@ class HeldRun:
         self.chunks = chunks_of(self.plan, self.parameters.learns_jointly)
         self._starts = [chunk.start for chunk in self.chunks]
         self.shards: dict[int, Shard] = {}
-        self.generation = 0  # steps of earlier generations are not begun
+        self.queue = StepQueue(self.shards, partial(_advance, self))
         self.sets = SingleFlightCache[BoostedSet](SETS, lambda fitted: fitted.n_bytes)
         self.touched = time.monotonic()
         self.cache = BlockCache(self._read, len(self.chunks), seconds=self._seconds)
@@ -126,25 +128,36 @@ class HeldRun:
             uri = self.plan.blocks[self.chunks[number].first].uri
             raise read_failure(error, uri) from error
 
+    def put(self, number: int, shard: Shard) -> None:
+        """Hold a shard, in place of an earlier state of it."""
+        with self.queue.changed:
+            before = self.shards.get(number)
+            if before is not None:
+                before.is_dirty = True
+            self.shards[number] = shard
+            self.queue.look_again()
+
     def drop(self, shards: Sequence[int]) -> None:
         """Drop shards that are no longer held here."""
-        for number in shards:
-            shard = self.shards.pop(number, None)
-            if shard is not None:
-                shard.abandon()
+        with self.queue.changed:
+            for number in shards:
+                shard = self.shards.pop(number, None)
+                if shard is not None:
+                    shard.is_dirty = True
+            self.queue.look_again()
 
     def hold(self, generation: int) -> dict[int, int]:
         """Begin no more steps of earlier generations; return the final position of each shard.
 
         That is the end of its running step, or else its position.
         """
-        self.generation = max(self.generation, generation)
-        ends = {}
-        for number, shard in list(self.shards.items()):
-            with shard.changed:  # steps begin under this lock: one is running or not begun
-                ends[number] = shard.end if shard.is_running else shard.position
-                shard.changed.notify_all()
-        return ends
+        with self.queue.changed:  # steps begin under this lock: one is running or not begun
+            self.queue.generation = max(self.queue.generation, generation)
+            self.queue.look_again()
+            return {
+                number: shard.end if shard.is_running else shard.position
+                for number, shard in self.shards.items()
+            }
 
     def floor(self) -> int:
         """Return the number of the first chunk that a shard of this worker still needs."""
@@ -160,7 +173,7 @@ class Registry:
         self._ended: deque[str] = deque(maxlen=100)  # ended attempts: their late orders are refused
         self._lock = threading.Lock()
 
-    def find(self, order: Order) -> HeldRun | None:
+    def find(self, order: Order | Bundle[Order]) -> HeldRun | None:
         """Return the run of an order, or None if this worker does not hold it."""
         held = self.peek(order.run, order.attempt)
         if held is not None:
@@ -235,20 +248,41 @@ class ShardHolder(WorkerPlugin):
         self.registry.clear()
 
 
-def _registry(order: Order) -> Registry | None:
-    """Return this worker's registry; None on a worker that the order is not addressed to."""
+def _here(bundle: Bundle[Order]) -> tuple[Registry | None, int, str]:
+    """Return this worker's registry, threads and address.
+
+    The registry is None on a worker that the bundle is not addressed to.
+    """
     worker = get_worker()
     holder = worker.plugins.get(PLUGIN)
-    if worker.address != order.address or not isinstance(holder, ShardHolder):
-        return None
-    return holder.registry
+    registry = None
+    if worker.address == bundle.address and isinstance(holder, ShardHolder):
+        registry = holder.registry
+    return registry, worker.state.nthreads, worker.address
 
 
-def restore(order: Restore) -> Answer:
-    """Task: restore a shard at a position, from its blob or as empty trees."""
-    registry = _registry(order)
+def restore(bundle: Bundle[Restore]) -> list[Answer]:
+    """Task: restore shards, each at a position, from its blob or as empty trees."""
+    registry, n_threads, address = _here(bundle)
     if registry is None:
-        return Answer(MOVED, order.shard, get_worker().address)
+        return [Answer(MOVED, order.shard, address) for order in bundle.orders]
+    with ThreadPoolExecutor(n_threads, thread_name_prefix="dmondrian-restore") as pool:
+        return list(pool.map(partial(_restore, registry), bundle.orders))
+
+
+def step(bundle: Bundle[Step]) -> list[Answer]:
+    """Task: train shards on the rows of orders; see the promises of this module."""
+    registry, n_threads, address = _here(bundle)
+    if registry is None:
+        return [Answer(MOVED, order.shard, address) for order in bundle.orders]
+    held = registry.find(bundle)
+    if held is None:
+        return [Answer(LOST, order.shard, address) for order in bundle.orders]
+    return held.queue.run(bundle.orders, n_threads, PATIENCE)
+
+
+def _restore(registry: Registry, order: Restore) -> Answer:
+    """Restore a shard at a position, from its blob or as empty trees."""
     started = time.perf_counter()
     try:
         _check_code(order)
@@ -260,10 +294,7 @@ def restore(order: Restore) -> Answer:
         next_sums = _sum_next_batch(held, shard, order.next_stop, 1)
     except Exception as error:  # noqa: BLE001 - errors of stores and blobs are sent to the coordinator by name
         return _fault(FAILED, order, error)
-    before = held.shards.get(order.shard)
-    held.shards[order.shard] = shard
-    if before is not None:
-        before.abandon()
+    held.put(order.shard, shard)
     seconds = time.perf_counter() - started
     return Answer(
         OK, order.shard, order.address, order.position, seconds=seconds, nodes=forest.n_nodes,
@@ -322,61 +353,8 @@ def _check_position(held: HeldRun, order: Restore, forest: Forest) -> None:
         )
 
 
-def step(order: Step) -> Answer:
-    """Task: train a shard on the rows of an order; see the promises of this module."""
-    registry = _registry(order)
-    if registry is None:
-        return Answer(MOVED, order.shard, get_worker().address)
-    held = registry.find(order)
-    shard = held.shards.get(order.shard) if held is not None else None
-    if held is None or shard is None:
-        return Answer(LOST, order.shard, order.address)
-    started = time.perf_counter()
-    with _wait_for_turn(held, shard, order) as is_turn:
-        if is_turn:
-            answer = _advance(held, shard, order)
-        elif shard.is_dirty:
-            answer = Answer(DIRTY, order.shard, order.address, shard.position)
-        elif order.generation < held.generation:
-            answer = Answer(HELD, order.shard, order.address, shard.position)
-        else:
-            answer = Answer(GAP, order.shard, order.address, shard.position)
-    answer.seconds = time.perf_counter() - started
-    return answer
-
-
-@contextmanager
-def _wait_for_turn(held: HeldRun, shard: Shard, order: Step) -> Iterator[bool]:
-    """Wait until the shard is idle at the order's start, and reserve it; yield False if it is not.
-
-    A running step may take long; the coordinator gives up unresponsive workers.
-    """
-
-    def is_held() -> bool:
-        return order.generation < held.generation
-
-    def is_ready() -> bool:
-        return is_held() or (
-            not shard.is_running and (shard.is_dirty or shard.position >= order.start)
-        )
-
-    with shard.changed:
-        while not shard.changed.wait_for(is_ready, timeout=PATIENCE) and shard.is_running:
-            pass
-        is_turn = is_ready() and not shard.is_dirty and not is_held()
-        if is_turn:
-            shard.is_running = True
-            shard.end = max(order.stop, shard.position)
-    try:
-        yield is_turn
-    finally:
-        if is_turn:
-            with shard.changed:
-                shard.is_running = False
-                shard.changed.notify_all()
-
-
 def _advance(held: HeldRun, shard: Shard, order: Step) -> Answer:
+    """Train a shard that is at an order's start, or past it."""
     shard.forget_before(order.settled)
     while shard.position < order.stop:
         try:

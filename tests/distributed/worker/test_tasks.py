@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from distributed import Client, get_worker
+from distributed import Client, Future, get_worker
 
 from dmondrian.checkpoint import Run, decode_forest
 from dmondrian.data import Plan, read_block, read_chunk
@@ -22,6 +22,7 @@ from dmondrian.distributed.worker.messages import (
     MOVED,
     OK,
     Answer,
+    Bundle,
     Order,
     Restore,
     Step,
@@ -45,7 +46,15 @@ class Worker:
         self.attempt = "first"
 
     def ask(self, task: Any, order: Order) -> Answer:
-        return self.client.submit(task, order, pure=False).result(timeout=PATIENCE)
+        (answer,) = self.ask_together(task, [order])
+        return answer
+
+    def ask_together(self, task: Any, orders: Sequence[Order]) -> list[Answer]:
+        return self.send(task, orders).result(timeout=PATIENCE)
+
+    def send(self, task: Any, orders: Sequence[Order]) -> Future:
+        bundle = Bundle(self.run.url, orders[0].attempt, orders[0].address, tuple(orders))
+        return self.client.submit(task, bundle, pure=False)
 
     def restore(self, position: int = 0, digest: str | None = None) -> Answer:
         order = Restore(
@@ -142,8 +151,8 @@ def test_a_step_too_early_is_a_gap(worker: Worker, monkeypatch: pytest.MonkeyPat
 def test_a_step_sent_together_with_the_one_before_waits_for_it(worker: Worker) -> None:
     worker.restore()
     orders = [worker.order(worker.units[i]) for i in (1, 0)]
-    futures = [worker.client.submit(step, order, pure=False) for order in orders]
-    assert [future.result(timeout=PATIENCE).status for future in futures] == [OK, OK]
+    futures = [worker.send(step, [order]) for order in orders]
+    assert [future.result(timeout=PATIENCE)[0].status for future in futures] == [OK, OK]
 
 
 def test_without_the_shard_a_step_is_lost(worker: Worker) -> None:

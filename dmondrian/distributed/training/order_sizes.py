@@ -1,0 +1,58 @@
+"""How many steps a bundle has: enough to cost little, and few enough to be answered soon.
+
+An order costs scheduler and coordinator some milliseconds, however many steps it has. But its
+answer comes when all of them are done: later progress, a later sign that the worker is alive, and
+more forecasts in one message.
+
+Relies on the times of steps that workers return. Promises that no forest depends on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dmondrian.distributed.worker.messages import OK, Answer
+
+ORDER_SECONDS = 1.0
+"""Least time that a bundle is made to take, where there are steps for it."""
+
+ORDERS_PER_SECOND = 30.0
+"""Orders of all workers a second that take a small share of scheduler and coordinator."""
+
+ORDER_BYTES = 64 << 20
+"""Most forecasts that a bundle returns, unless one step has more."""
+
+
+class OrderSizes:
+    """Steps of a bundle for each worker, by the times of its latest steps.
+
+    Parameters
+    ----------
+    step_bytes : int
+        Most forecasts that a step returns.
+    """
+
+    def __init__(self, step_bytes: int) -> None:
+        self._most = max(1, ORDER_BYTES // max(1, step_bytes))
+        self._seconds: dict[tuple[str, bool], float] = {}  # by worker and whether the step saves
+
+    def note(self, answers: Iterable[Answer]) -> None:
+        """Record the times of a bundle's steps.
+
+        Some may have been learned before, and took no time: a time shrinks by half at most.
+        """
+        slowest: dict[tuple[str, bool], float] = {}
+        for answer in answers:
+            if answer.status == OK:
+                key = answer.worker, answer.saved is not None
+                slowest[key] = max(slowest.get(key, 0.0), answer.seconds)
+        for key, seconds in slowest.items():
+            self._seconds[key] = max(seconds, self._seconds.get(key, 0.0) / 2.0)
+
+    def steps(self, address: str, is_saving: bool, threads: int, n_workers: int) -> int:
+        """Return how many steps a bundle for a worker has at most: without times one a thread."""
+        seconds = self._seconds.get((address, is_saving))
+        if seconds is None:
+            return max(1, min(threads, self._most))
+        wanted = max(ORDER_SECONDS, n_workers / ORDERS_PER_SECOND)
+        return max(1, min(self._most, int(wanted * threads / max(seconds, 1e-9))))
