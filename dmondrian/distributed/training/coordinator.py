@@ -362,10 +362,9 @@ class Coordinator:
             self._step([state for state in ready if state.is_held])
 
     def _restore(self, states: list[ShardState]) -> None:
-        """Have shards of one worker restored, as many at once as it has threads."""
-        most = max(1, self._workers.threads.get(states[0].address or "", 1)) if states else 1
-        for first in range(0, len(states), most):
-            some = states[first : first + most]
+        """Have shards of one worker restored: empty ones together, others one by one."""
+        empty = [state for state in states if state.digest is None]
+        for some in [empty] * bool(empty) + [[t] for t in states if t.digest is not None]:
             orders = [self._order_to_restore(state) for state in some]
             rank = min(state.base for state in some)
             self._submit(restore, orders, [(state, None) for state in some], rank)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
 import dask
+import numpy as np
 import pytest
 from distributed import Client
 
@@ -68,22 +70,44 @@ def test_a_scheduler_that_is_late_with_its_answer_has_not_lost_its_workers(
         workers.refresh(now=True)
 
 
+def lightest(threads: dict[str, int], load: dict[str, int]) -> str:
+    """The worker for one more shard, by a look at all."""
+    return min(threads, key=lambda a: ((load.get(a, 0) + 1) / threads[a], a))
+
+
 def test_a_shard_goes_where_the_load_per_thread_is_least() -> None:
     workers = workers_with(a=1, b=4, c=2)
-    load: dict[str, int] = {}
-    for _ in range(7):
-        address = workers.place(load)
-        assert address is not None
+    assert Counter(workers.places({}, 7)) == {"a": 1, "b": 4, "c": 2}
+    load = {"a": 1, "c": 5, "gone": 9}
+    for address in workers.places(load, 40):
+        assert address == lightest(workers.threads, load)
         load[address] = load.get(address, 0) + 1
-    assert load == {"a": 1, "b": 4, "c": 2}
-    assert workers_with().place({}) is None
+    assert workers_with().places({}, 3) == []
 
 
 def test_a_shard_moves_only_where_that_lightens_the_load() -> None:
     workers = workers_with(a=1, b=1)
-    assert workers.better_place("a", {"a": 3}) == "b"
-    assert workers.better_place("a", {"a": 2, "b": 1}) is None
-    assert workers.better_place("gone", {"gone": 3}) is None
+    assert list(workers.moves({0: "a", 1: "a", 2: "a"}, [2, 1, 0])) == [(2, "b")]
+    assert list(workers.moves({0: "a", 1: "a", 2: "b"}, [2, 1, 0])) == []
+    assert list(workers.moves({0: "gone", 1: "gone"}, [1, 0])) == []
+    assert list(workers.moves({0: "a", 1: "a", 2: "a"}, [])) == []
+    assert list(workers_with().moves({0: "a"}, [0])) == []
+
+
+def test_moves_are_those_of_a_look_at_all_workers_for_each_shard() -> None:
+    chance = np.random.default_rng(0)
+    for _ in range(50):
+        threads = {f"w{i}": int(n) for i, n in enumerate(chance.integers(1, 4, 6))}
+        places = {shard: f"w{i}" for shard, i in enumerate(chance.integers(0, 3, 20))}
+        shards, now, expected = list(reversed(range(20))), dict(places), []
+        for shard in shards:
+            load = Counter(now.values())
+            address, target = now[shard], lightest(threads, load)
+            if (load[target] + 1) / threads[target] < load[address] / threads[address]:
+                expected.append((shard, target))
+                now[shard] = target
+        assert list(workers_with(**threads).moves(places, shards)) == expected
+        assert expected
 
 
 reported: list[tuple[str, int]] = []

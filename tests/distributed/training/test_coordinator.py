@@ -10,6 +10,7 @@ import pytest
 from dmondrian.distributed import TrainedRun
 from dmondrian.distributed.cluster.results import FinishedTask, LostResultError, ResultQueue
 from dmondrian.distributed.training.coordinator import Coordinator
+from dmondrian.distributed.training.order_sizes import OrderSizes
 from tests.distributed.conftest import Fit, digests
 
 
@@ -19,17 +20,19 @@ def test_an_answer_lost_after_a_later_one_that_saved_is_asked_for_again(
 ) -> None:
     take, held = ResultQueue.take, []
     seen: list[int] = []
+    # A step at a time, so that a unit's answer can be lost and a later one's not.
+    monkeypatch.setattr(OrderSizes, "steps", lambda self, *about: 1)
 
     def lose_unit_2(results: ResultQueue, timeout: float) -> FinishedTask | None:
         finished = take(results, timeout)
         if finished is None:
             return None
-        state, unit = finished.context
+        state, unit = finished.context.orders[0]
         if state.shard == 4 and unit == 2 and not held:
             held.append(finished)
             return take(results, timeout)
         if state.shard == 4 and unit == 3 and held and not seen:
-            assert finished.result.saved is not None
+            assert finished.result[0].saved is not None
             seen.append(unit)
             lost = FinishedTask(held[0].key, held[0].context, None, LostResultError("lost"))
             again = results.take
@@ -54,13 +57,13 @@ def test_a_run_that_goes_on_asks_for_nothing_that_is_learned(
     run = fit()
     for manifest in sorted(Path(run.run_url, "manifests").iterdir())[3:]:
         manifest.unlink()
-    step, units = Coordinator._step, []
+    step, units = Coordinator._order_to_step, []
 
-    def note(self: Coordinator, state: Any, unit: Any, load: Any) -> None:
+    def note(self: Coordinator, state: Any, unit: Any, n_threads: int) -> Any:
         units.append(unit.start)
-        step(self, state, unit, load)
+        return step(self, state, unit, n_threads)
 
-    monkeypatch.setattr(Coordinator, "_step", note)
+    monkeypatch.setattr(Coordinator, "_order_to_step", note)
     assert digests(fit()) == digests(undisturbed)
     assert sorted(set(units)) == [3000, 4000, 5000]
     assert len(units) == 3 * 6

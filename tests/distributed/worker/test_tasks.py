@@ -14,10 +14,12 @@ from dmondrian.checkpoint import Run, decode_forest
 from dmondrian.data import Plan, read_block, read_chunk
 from dmondrian.distributed import TrainedRun
 from dmondrian.distributed.cluster.code_version import code_digest
+from dmondrian.distributed.worker import tasks
 from dmondrian.distributed.worker.messages import (
     DIRTY,
     FAILED,
     GAP,
+    HELD,
     LOST,
     MOVED,
     OK,
@@ -27,10 +29,11 @@ from dmondrian.distributed.worker.messages import (
     Restore,
     Step,
 )
-from dmondrian.distributed.worker.tasks import PLUGIN, ShardHolder, forget, restore, step
+from dmondrian.distributed.worker.tasks import PLUGIN, ShardHolder, forget, hold, restore, step
 from dmondrian.distributed.worker.work_units import Unit, cut
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.ensemble.sums.exact_sums import finest_one
+from dmondrian.errors import OutageError
 from dmondrian.forest.forest import Forest
 from tests.distributed.conftest import PATIENCE, worker_threads, workers_of
 
@@ -56,11 +59,13 @@ class Worker:
         bundle = Bundle(self.run.url, orders[0].attempt, orders[0].address, tuple(orders))
         return self.client.submit(task, bundle, pure=False)
 
-    def restore(self, position: int = 0, digest: str | None = None) -> Answer:
-        order = Restore(
-            self.run.url, self.attempt, 0, self.address, position, digest, code_digest()
+    def order_to_restore(self, shard: int, position: int = 0, digest: str | None = None) -> Restore:
+        return Restore(
+            self.run.url, self.attempt, shard, self.address, position, digest, code_digest()
         )
-        return self.ask(restore, order)
+
+    def restore(self, position: int = 0, digest: str | None = None) -> Answer:
+        return self.ask(restore, self.order_to_restore(0, position, digest))
 
     def order(self, unit: Unit, **options: Any) -> Step:
         order = Step(
@@ -79,10 +84,10 @@ def worker(undisturbed: TrainedRun) -> Iterator[Worker]:
         yield Worker(client, Run.open(undisturbed.run_url))
 
 
-def learned(worker: Worker, stop: int) -> tuple[Forest, list[np.ndarray]]:
-    """Shard 0 learned here, in one piece per block, and its forecasts before each row."""
+def learned(worker: Worker, stop: int, shard: int = 0) -> tuple[Forest, list[np.ndarray]]:
+    """A shard learned here, in one piece per block, and its forecasts before each row."""
     about = worker.run.run_json
-    numbers = range(*about["shards"][0])
+    numbers = range(*about["shards"][shard])
     forest = Forest(ForestParameters.from_json(about["parameters"]), numbers)
     blocks = [block for block in worker.plan.blocks if block.position < stop]
     forecasts = []
@@ -173,6 +178,75 @@ def test_another_attempt_drops_the_shards_of_the_one_before(worker: Worker) -> N
     assert worker.restore().status == OK
     assert worker.step(1, attempt=old).status == LOST
     assert worker.step(0).status == OK
+
+
+def test_orders_of_a_bundle_are_answered_each_for_itself(worker: Worker) -> None:
+    """The same answers as one by one, but for the shard that failed and one that is not held."""
+    shards = [0, 1, 2, 3]
+    alone = []
+    for shard in shards:
+        worker.ask(restore, worker.order_to_restore(shard))
+        alone.append([worker.step(unit, shard=shard) for unit in (0, 1)])
+    restored = worker.ask_together(restore, [worker.order_to_restore(n) for n in shards])
+    assert [answer.status for answer in restored] == [OK] * 4
+    worker.client.run(forget, worker.run.url, worker.attempt, [3])
+    worker.client.submit(break_the_next_update, pure=False).result(timeout=PATIENCE)  # of shard 0
+    orders = [worker.order(worker.units[u], shard=n, recalls=1) for u in (0, 1) for n in shards]
+    answers = worker.ask_together(step, orders)
+    assert [answer.shard for answer in answers] == shards * 2
+    assert [answer.status for answer in answers] == [DIRTY, OK, OK, LOST] * 2
+    for n in (1, 2):
+        for found, expected in zip((answers[n], answers[n + 4]), alone[n], strict=True):
+            for a, b in zip(found.blocks, expected.blocks, strict=True):
+                assert np.array_equal(a.total, b.total)
+                assert np.array_equal(a.y, b.y)
+
+
+def test_behind_a_failed_step_of_a_bundle_none_of_its_shard_begins_until_it_is_sent_again(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker.ask_together(restore, [worker.order_to_restore(n) for n in (0, 1)])
+    read = tasks.read_chunk
+
+    def fail(plan: Plan, chunk: Any) -> Any:
+        if chunk.index == 0:  # not those that are read ahead
+            raise OutageError("for now")
+        return read(plan, chunk)
+
+    def orders(recalls: int) -> list[Step]:
+        about = [(worker.units[u], n) for u in (0, 1) for n in (0, 1)]
+        return [worker.order(unit, shard=n, recalls=recalls) for unit, n in about]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tasks, "read_chunk", fail)
+        answers = worker.ask_together(step, orders(1))
+    assert [answer.status for answer in answers] == [FAILED, FAILED, GAP, GAP]
+    late = [worker.order(worker.units[1], shard=n, recalls=1) for n in (0, 1)]
+    assert [answer.status for answer in worker.ask_together(step, late)] == [GAP, GAP]
+    assert [answer.status for answer in worker.ask_together(step, orders(2))] == [OK] * 4
+
+
+def test_bundles_that_come_in_any_order_and_twice_learn_each_row_once(worker: Worker) -> None:
+    worker.ask_together(restore, [worker.order_to_restore(n) for n in (0, 1)])
+    of_unit = [[worker.order(unit, shard=n) for n in (0, 1)] for unit in worker.units]
+    sent = [worker.send(step, of_unit[u]) for u in (1, 0)]
+    sent += [worker.send(step, [*of_unit[0], *of_unit[1], *of_unit[2]])]
+    for future in sent:
+        assert all(one.status == OK for one in future.result(timeout=PATIENCE))
+    saved = worker.ask_together(step, [replace(order, save=True) for order in of_unit[2]])
+    for n, answer in enumerate(saved):
+        assert answer.saved is not None
+        header = decode_forest(worker.run.get_blob(answer.saved[0]))[0]
+        assert header == learned(worker, 3000, n)[0].stored()[0]
+
+
+def test_no_step_begins_after_hold(worker: Worker) -> None:
+    worker.ask_together(restore, [worker.order_to_restore(n) for n in (0, 1)])
+    (rests,) = worker.client.run(hold, worker.run.url, worker.attempt, 1).values()
+    assert rests == {0: 0, 1: 0}
+    orders = [worker.order(worker.units[0], shard=0), worker.order(worker.units[0], shard=1)]
+    orders[1] = replace(orders[1], generation=1)
+    assert [answer.status for answer in worker.ask_together(step, orders)] == [HELD, OK]
 
 
 def runs_held(worker: Worker) -> list[Any]:

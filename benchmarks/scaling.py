@@ -1,0 +1,241 @@
+"""Processor time of scheduler and coordinator a step of a shard, with many workers.
+
+Workers are `distributed.Worker` objects, many to a process, in processes of their own; so are the
+scheduler and, in this one, the coordinator. Trees are small and steps are of a few rows, so that
+messages are what is measured. Each case is trained twice, with few units and with many: processor
+seconds of the difference, by the steps of shards in it, are free of start and end. By the clock
+nothing is measured: many workers on few cores wait for each other.
+
+    python -m benchmarks.scaling [--workers 16 64] [--shards 64]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import dask
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+from distributed import Client, Scheduler, Worker
+
+from benchmarks.pages import Figure, Number, Page, publish, single
+from benchmarks.records import RESULTS, Records, table
+from dmondrian import AMFClassifier
+from dmondrian.checkpoint import Run
+from dmondrian.data import Plan
+from dmondrian.distributed import train
+from dmondrian.distributed.cluster.client import CONFIG
+from dmondrian.distributed.training.attempt import Attempt, attempt_options
+
+UNIT_ROWS = 100
+CLASSES = 7
+PER_PROCESS = 64  # workers of one process
+WAIT = 600.0  # seconds for processes to start
+
+
+def serve(folder: Path) -> None:
+    """Run a scheduler until this process is ended."""
+
+    async def run() -> None:
+        async with Scheduler(port=0, dashboard=False, host="127.0.0.1") as scheduler:
+            Path(folder, "scheduler").write_text(scheduler.address)
+            await scheduler.finished()
+
+    asyncio.run(run())
+
+
+def work(address: str, n_workers: int) -> None:
+    """Run workers of one thread each until this process is ended."""
+
+    async def run() -> None:
+        workers = [
+            Worker(address, nthreads=1, memory_limit=0, dashboard=False, host="127.0.0.1")
+            for _ in range(n_workers)
+        ]
+        await asyncio.gather(*workers)
+        await asyncio.gather(*(worker.finished() for worker in workers))
+
+    asyncio.run(run())
+
+
+@contextmanager
+def process(*arguments: str) -> Iterator[psutil.Process]:
+    """Run this script in another process."""
+    started = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.scaling", *arguments], stderr=subprocess.DEVNULL
+    )
+    try:
+        yield psutil.Process(started.pid)
+    finally:
+        started.kill()
+        started.wait()
+
+
+@contextmanager
+def cluster(n_workers: int, folder: Path) -> Iterator[tuple[Client, psutil.Process]]:
+    """Start a scheduler and workers; yield a client, and the scheduler's process."""
+    place = folder / "scheduler"
+    place.unlink(missing_ok=True)
+    with ExitStack() as stack:
+        stack.enter_context(dask.config.set(CONFIG))
+        scheduler = stack.enter_context(process("--serve", str(folder)))
+        end = time.monotonic() + WAIT
+        while not (place.exists() and place.read_text()):
+            if time.monotonic() > end:
+                raise TimeoutError("the scheduler did not start")
+            time.sleep(0.1)
+        address = place.read_text()
+        for first in range(0, n_workers, PER_PROCESS):
+            some = min(PER_PROCESS, n_workers - first)
+            stack.enter_context(process("--work", address, "--workers", str(some)))
+        client = stack.enter_context(Client(address, set_as_default=False, timeout=WAIT))
+        client.wait_for_workers(n_workers, timeout=WAIT)
+        yield client, scheduler
+
+
+def write_rows(path: Path, n_rows: int) -> Path:
+    """Write a table of labels that one column tells in part."""
+    chance = np.random.default_rng(0)
+    X = chance.random((n_rows, 4), np.float32)
+    columns = {f"x{j}": X[:, j] for j in range(4)}
+    columns["y"] = np.minimum((X[:, 0] * CLASSES).astype(int), CLASSES - 1)
+    pq.write_table(pa.table(columns), path, row_group_size=1000)
+    return path
+
+
+def measure(
+    client: Client, scheduler: psutil.Process, data: Path, n_shards: int, window: int
+) -> tuple[int, float, float, float]:
+    """Train once; return units, and processor seconds of coordinator and scheduler, and seconds."""
+    with tempfile.TemporaryDirectory() as run:
+        estimator = AMFClassifier(
+            n_shards, alpha=0.01, charge_opening=True, feature_scales=None, random_state=7
+        )
+        before = time.process_time(), cpu_of(scheduler), time.monotonic()
+        train(
+            estimator, data, target="y", run=run, client=client, n_shards=n_shards,
+            checkpoint_every=None, window=window,
+        )  # fmt: skip
+        after = time.process_time(), cpu_of(scheduler), time.monotonic()
+        opened = Run.open(run)
+        plan = Plan.from_parquet(opened.stream.read())
+        units = Attempt(opened, plan, attempt_options(None, window, None)).units
+    here, there, seconds = (b - a for a, b in zip(before, after, strict=True))
+    return len(units), here, there, seconds
+
+
+def cpu_of(one: psutil.Process) -> float:
+    """Return the processor seconds of a process."""
+    times = one.cpu_times()
+    return times.user + times.system
+
+
+def case(args: argparse.Namespace, n_workers: int, n_shards: int, folder: Path) -> dict[str, Any]:
+    """Return the price of a shard's step in microseconds, of both processes."""
+    few, many = (write_rows(folder / f"{n}.parquet", n * UNIT_ROWS) for n in args.units)
+    with (
+        mock.patch("dmondrian.distributed.worker.work_units.UNIT_ROWS", UNIT_ROWS),
+        cluster(n_workers, folder) as (client, scheduler),
+    ):
+        measure(client, scheduler, few, n_shards, args.window)  # starts all that is to start
+        a = measure(client, scheduler, few, n_shards, args.window)
+        b = measure(client, scheduler, many, n_shards, args.window)
+        files = scheduler.num_fds()
+    steps = (b[0] - a[0]) * n_shards
+    return {
+        "workers": n_workers, "shards": n_shards, "window": args.window,
+        "units": [a[0], b[0]], "scheduler_files": files, "load": os.getloadavg()[0],
+        "coordinator": 1e6 * (b[1] - a[1]) / steps, "scheduler": 1e6 * (b[2] - a[2]) / steps,
+        "seconds": b[3],
+    }  # fmt: skip
+
+
+def report(records: Records) -> str:
+    """Markdown: a row per case."""
+    rows = [
+        [
+            r["workers"], r["shards"], r["window"], f"{r['scheduler']:.0f}",
+            f"{r['coordinator']:.0f}", f"{r['scheduler'] + r['coordinator']:.0f}",
+            r["scheduler_files"], f"{r['load']:.1f}", records.cpu(r),
+        ]
+        for r in records
+    ]  # fmt: skip
+    return "Microseconds of processor time a shard and step.\n\n" + table(
+        ["workers", "shards", "window", "scheduler", "coordinator", "both",
+         "scheduler's open files", "load", "machine"], rows,
+    )  # fmt: skip
+
+
+def both(shards: int) -> Figure:
+    """Return what finds the price of a step in microseconds, of the fewest workers."""
+
+    def find(records: Records) -> Number:
+        record = min(records.where(shards=shards), key=lambda one: one["workers"])
+        return single(record["scheduler"] + record["coordinator"], ".0f", record)
+
+    return find
+
+
+PAGE = Page(
+    title="Many workers",
+    question="What does a step of a shard cost scheduler and coordinator?",
+    identity=("workers", "shards", "window", "cpu"),
+    body=report,
+    numbers={"sixteen": both(16), "more": both(64)},
+    sentences=(
+        "A step of one of 16 shards costs {sixteen} us of both, one of 64 {more}.",
+        "Steps are of a hundred rows: the price of forecasts, which is one a row, is hardly in it.",
+    ),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--workers", type=int, nargs="+", default=[2, 8, 16, 64])
+    parser.add_argument("--shards", type=int, nargs="+", default=[16, 64])
+    parser.add_argument("--units", type=int, nargs=2, default=[10, 60])
+    parser.add_argument("--window", type=int, default=4)
+    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--work", help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path, default=RESULTS / "scaling.json")
+    args = parser.parse_args()
+    if args.serve is not None:
+        return serve(args.serve)
+    if args.work is not None:
+        return work(args.work, args.workers[0])
+    records = Records(args.out, PAGE.identity)
+    with tempfile.TemporaryDirectory() as folder:
+        for n_shards in args.shards:
+            for n_workers in args.workers:
+                if n_workers <= n_shards:
+                    records.add(case(args, n_workers, n_shards, Path(folder)))
+                    print(records_line(records), file=sys.stderr)
+    publish("scaling", records)
+    return None
+
+
+def records_line(records: Records) -> str:
+    """Return the newest record as a line."""
+    newest = list(records)[-1]
+    return ", ".join(
+        f"{key} {newest[key]}" for key in ("workers", "shards", "scheduler", "coordinator")
+    )
+
+
+if __name__ == "__main__":
+    main()
