@@ -327,7 +327,28 @@ class Run:
         """
         if self.position is not None:
             return self.manifest(self.position, verify)
-        positions = self.manifests()
+        return self._newest(self.manifests(), verify)
+
+    def before(self, manifest: Manifest, damage: object) -> Manifest | None:
+        """Pass over a checkpoint of which a blob turned out to be damaged; warn.
+
+        Parameters
+        ----------
+        manifest : Manifest
+        damage : object
+            What is wrong, as text.
+
+        Returns
+        -------
+        Manifest or None
+            The checkpoint that `latest` would find without it; its blobs are not read.
+        """
+        _warn_of_passing(manifest.position, damage)
+        earlier = [p for p in self.manifests() if p < manifest.position]
+        return self._newest(_on_the_way(earlier, manifest.parent), False)
+
+    def _newest(self, positions: list[int], verify: bool) -> Manifest | None:
+        """Return the last of some checkpoints that can be used; warn of those passed over."""
         while positions:
             position = positions.pop()
             parent: int | None = None
@@ -336,12 +357,8 @@ class Run:
                 parent = manifest.parent
                 return self.manifest(position, verify) if verify else manifest
             except (CorruptError, NotFoundError) as error:
-                warnings.warn(
-                    f"The checkpoint at position {position} is passed over: {error}", stacklevel=2
-                )
-            if parent in positions:
-                # States between were made on the way of another attempt.
-                positions = [p for p in positions if p <= parent]
+                _warn_of_passing(position, error)
+            positions = _on_the_way(positions, parent)
         return None
 
     def attempt(self, info: Mapping[str, Any]) -> str:
@@ -375,6 +392,15 @@ class Run:
             "writer uses this run, or it was made by another version. Stop the other writer, or "
             "choose another folder."
         ) from error
+
+
+def _warn_of_passing(position: int, damage: object) -> None:
+    warnings.warn(f"The checkpoint at position {position} is passed over: {damage}", stacklevel=4)
+
+
+def _on_the_way(positions: list[int], parent: int | None) -> list[int]:
+    """Return positions up to a parent: states between were made on the way of another attempt."""
+    return [p for p in positions if p <= parent] if parent in positions else positions
 
 
 def _checked(manifest: Manifest) -> Manifest:

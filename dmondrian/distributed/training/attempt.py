@@ -35,7 +35,7 @@ from dmondrian.distributed.cluster.workers import REPLY_SECONDS
 from dmondrian.distributed.metrics.progressive import Progressive, read_counts
 from dmondrian.distributed.metrics.sortedness import Sortedness
 from dmondrian.distributed.training.checkpoint_schedule import CheckpointInterval, parse_every
-from dmondrian.distributed.training.coordinator import Coordinator
+from dmondrian.distributed.training.coordinator import Coordinator, DamagedCheckpointError
 from dmondrian.distributed.training.ledger import Ledger
 from dmondrian.distributed.training.shard_state import Limits
 from dmondrian.distributed.worker.tasks import ShardHolder
@@ -94,7 +94,7 @@ def finish(run: Run, plan: Plan, options: AttemptOptions, connect: Callable[[], 
     """
     is_current = run.stream.digests()[-1] == plan.digest
     attempt = Attempt(run, plan, options)
-    seen, manifest = run.manifests(), run.latest()
+    seen, manifest = run.manifests(), attempt.newest()
     places, notes = places_of(plan), plan.about_learned
     is_done = is_current and attempt.is_end(manifest) and run.stream.has_noted(places, notes)
     if not is_done:
@@ -105,7 +105,7 @@ def finish(run: Run, plan: Plan, options: AttemptOptions, connect: Callable[[], 
                 run.stream.lead_to(plan.digest, plan.to_parquet(), earlier)
                 attempt = Attempt(run, plan, options)
             if run.manifests() != seen:
-                manifest = run.latest()  # the previous holder of the lease got further
+                manifest = attempt.newest()  # the previous holder of the lease got further
             if attempt.is_end(manifest):
                 lease.end("finished")
             else:
@@ -160,6 +160,15 @@ class Attempt:
     def is_end(self, manifest: Manifest | None) -> bool:
         """Return whether a checkpoint is at the end of the stream."""
         return manifest is not None and manifest.final and manifest.position == self.plan.n_rows
+
+    def newest(self) -> Manifest | None:
+        """Return the newest checkpoint that can be used, as far as is known.
+
+        Blobs are checked by the workers that restore shards from them. Those of a run that is at
+        its end no worker restores: they are checked here.
+        """
+        manifest = self.run.latest(verify=False)
+        return self.run.latest() if self.is_end(manifest) else manifest
 
     def open(self, manifest: Manifest | None) -> Ledger:
         """Return the ledger with the metrics of a checkpoint."""
@@ -229,19 +238,7 @@ class Attempt:
     def drive(self, client: Client, manifest: Manifest | None, lease: Lease) -> Manifest | None:
         """Run the coordinator to the end; record the attempt in the run folder."""
         _equip(client)
-        self.ledger = self.open(manifest)
-        resumed = manifest.position if manifest else 0
-
         timeline, events = Timeline(), Events()
-        if resumed > 0:
-            share = 100 * resumed // max(1, self.plan.n_rows)
-            events.add(
-                "resuming",
-                f"resuming from row {resumed:,} of {self.plan.n_rows:,} ({share}%)",
-                is_loss=False,
-                row=resumed,
-                n_rows=self.plan.n_rows,
-            )
 
         def listen(progress: Progress) -> None:
             timeline.add(progress)
@@ -251,16 +248,30 @@ class Attempt:
             if self.options.listener is not None:
                 self.options.listener(progress)
 
-        coordinator = Coordinator(
-            client, self.run, self.ledger, self.options.interval, self.plan, manifest,
-            self.options.limits, ProgressReporter(listen), lease, events,
-            lambda: _equip(client),
-        )  # fmt: skip
+        def begin() -> Coordinator:
+            self.ledger = self.open(manifest)
+            if manifest is not None and manifest.position > 0:
+                what = _resuming(manifest.position, self.plan.n_rows)
+                n_rows = self.plan.n_rows
+                events.add("resuming", what, is_loss=False, row=manifest.position, n_rows=n_rows)
+            return Coordinator(
+                client, self.run, self.ledger, self.options.interval, self.plan, manifest,
+                self.options.limits, ProgressReporter(listen), lease, events,
+                lambda: _equip(client),
+            )  # fmt: skip
+
+        coordinator = begin()
         began, started = time.time(), time.monotonic()
-        outcome, failure = "failed", None
+        outcome, failure, is_finished = "failed", None, None
         try:
             with Interrupts() as interrupts:
-                is_finished = coordinator.drive(interrupts)
+                while is_finished is None:
+                    try:
+                        is_finished = coordinator.drive(interrupts)
+                    except DamagedCheckpointError as damage:
+                        assert coordinator.manifest is not None  # a blob of it is damaged
+                        manifest = self.run.before(coordinator.manifest, damage)
+                        coordinator = begin()
             outcome = "finished" if is_finished else "stopped"
         except KeyboardInterrupt:
             outcome = "interrupted"
@@ -269,6 +280,7 @@ class Attempt:
             failure = f"{type(error).__name__}: {error}"
             raise
         finally:
+            resumed = 0 if manifest is None else manifest.position
             self._summarise(resumed, time.monotonic() - started, coordinator)
             lease.end(outcome, failure)
             self._note(began, outcome, failure, coordinator)
@@ -310,6 +322,11 @@ class Attempt:
             self.run.attempt(info)
         except Exception as error:  # noqa: BLE001 - a failure to record must not hide the outcome
             warnings.warn(f"the attempt could not be recorded: {error}", stacklevel=2)
+
+
+def _resuming(position: int, n_rows: int) -> str:
+    share = 100 * position // max(1, n_rows)
+    return f"resuming from row {position:,} of {n_rows:,} ({share}%)"
 
 
 def _stopped_at(position: int, n_rows: int) -> str:

@@ -36,6 +36,7 @@ from dmondrian.distributed.training.order_sizes import OrderSizes
 from dmondrian.distributed.training.shard_places import ShardPlaces
 from dmondrian.distributed.training.shard_state import Limits, SentBundle, ShardState
 from dmondrian.distributed.worker.messages import (
+    DAMAGED,
     DIRTY,
     GONE,
     LOST,
@@ -50,11 +51,15 @@ from dmondrian.distributed.worker.messages import (
 from dmondrian.distributed.worker.tasks import forget, hold, restore, step
 from dmondrian.distributed.worker.work_units import Unit
 from dmondrian.ensemble.settings.stored_parameters import learns_jointly
-from dmondrian.errors import ClusterError
+from dmondrian.errors import ClusterError, CorruptError
 
 _TICK = 0.25  # longest wait for an answer, in seconds
 _HOLD_SECONDS = 5.0  # for workers to return the final positions of their shards
 _FATAL = (errors.DataError, errors.CheckpointError, errors.ParameterError, ClusterError)
+
+
+class DamagedCheckpointError(CorruptError):
+    """A worker found a blob of the newest checkpoint damaged; the one before may be whole."""
 
 
 class Coordinator:
@@ -140,6 +145,8 @@ class Coordinator:
             A shard failed too often, or there were no workers for too long.
         StoreError
             A store failed too often.
+        DamagedCheckpointError
+            A blob of the newest checkpoint, `manifest`, is damaged.
         DMondrianError
             Data or checkpoints cannot be used; the message has the reason.
         """
@@ -546,6 +553,10 @@ class Coordinator:
 
     def _fail(self, state: ShardState, answer: Answer, unit: int | None) -> None:
         """Have the order sent again, after restoring the shard if needed; raise fatal errors."""
+        if answer.error is not None and answer.status == DAMAGED:
+            saved = self.manifest.shards if self.manifest is not None else {}
+            is_committed = _blob(saved.get(state.shard))[0] == state.digest
+            raise (DamagedCheckpointError if is_committed else CorruptError)(answer.error[1])
         if answer.error is not None:
             kind = getattr(errors, answer.error[0], None)
             if isinstance(kind, type) and issubclass(kind, _FATAL):

@@ -103,6 +103,7 @@ GAP = "gap"  # the shard is not at the step's start: an earlier step failed or h
 DIRTY = "dirty"  # learning failed half way: the shard must be restored
 HELD = "held"  # the step is of an earlier generation and was not begun
 GONE = "gone"  # no answer: a lost worker, an error outside the order
+DAMAGED = "damaged"  # the blob to restore from is missing, or has other bytes than were saved
 FAILED = "failed"  # reading or saving failed: the shard is whole and the order can be repeated
 
 

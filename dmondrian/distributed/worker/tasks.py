@@ -36,6 +36,7 @@ from dmondrian.distributed.worker.block_cache import (
     seconds_for,
 )
 from dmondrian.distributed.worker.messages import (
+    DAMAGED,
     DIRTY,
     FAILED,
     LOST,
@@ -73,6 +74,10 @@ SETS = 2**26
 
 LEASE = 1800.0
 """Seconds after which an abandoned run's shards are dropped when another run begins."""
+
+
+class _DamagedBlobError(CorruptError):
+    """A blob is missing, or has other bytes than were saved."""
 
 
 class HeldRun:
@@ -292,6 +297,8 @@ def _restore(registry: Registry, order: Restore) -> Answer:
         forest = _forest(held, order)
         shard = Shard(forest, order.position, sum(map(len, held.ranges)))
         next_sums = _sum_next_batch(held, shard, order.next_stop, 1)
+    except _DamagedBlobError as error:
+        return _fault(DAMAGED, order, error)
     except Exception as error:  # noqa: BLE001 - errors of stores and blobs are sent to the coordinator by name
         return _fault(FAILED, order, error)
     held.put(order.shard, shard)
@@ -331,7 +338,11 @@ def _restored(held: HeldRun, order: Restore) -> Forest:
     numbers = held.ranges[order.shard]
     if order.digest is None:
         return empty_shard(held.parameters, numbers)
-    forest = forest_from_state(*decode_forest(held.run.get_blob(order.digest)))
+    try:
+        data = held.run.get_blob(order.digest)
+    except CorruptError as error:
+        raise _DamagedBlobError(str(error)) from error
+    forest = forest_from_state(*decode_forest(data))
     if forest.parameters != held.parameters or list(forest.tree_numbers) != list(numbers):
         raise CorruptError(
             f"blob {order.digest} of {order.run} holds trees {list(forest.tree_numbers)} or "

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import warnings
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from dmondrian.checkpoint import Run
 from dmondrian.data import read_block
 from dmondrian.distributed import Progress, TrainedRun, train
 from dmondrian.errors import CheckpointError, DataError, ParameterError, PlanError, StoreError
+from dmondrian.store import Store
 from tests.distributed.conftest import (
     CHOSEN,
     ROWS,
@@ -206,6 +208,90 @@ def test_a_damaged_blob_of_the_newest_checkpoint_falls_back_to_the_one_before(
         again = fit()
     assert any("passed over" in str(warning.message) for warning in reported)
     assert again.summary["resumed_at"] == ROWS - 1000
+    assert digests(again) == digests(undisturbed)
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-3])
+
+
+@pytest.mark.parametrize("damage", [flip, truncate, Path.unlink])
+def test_a_run_that_goes_on_passes_over_checkpoints_that_workers_find_damaged(
+    fit: Fit, undisturbed: TrainedRun, damage: Callable[[Path], None]
+) -> None:
+    run = fit()
+    kept, *later = sorted(Path(run.run_url, "manifests").iterdir())[1:]
+    before = {path.name: path.read_bytes() for path in later}
+    for manifest in later[2:]:
+        manifest.unlink()
+    opened = Run.open(run.run_url)
+    for position, shard in ((4000, 3), (3000, 0)):
+        damage(Path(run.run_url, "blobs", opened.manifest(position).shards[shard]["digest"]))
+    with warnings.catch_warnings(record=True) as reported:
+        warnings.simplefilter("always")
+        again = fit()
+    passed = [str(one.message) for one in reported if "passed over" in str(one.message)]
+    assert ["4000" in text or "3000" in text for text in passed] == [True, True]
+    assert again.summary["resumed_at"] == 2000
+    assert kept.name == "000000002000.json"
+    assert digests(again) == digests(undisturbed)
+    assert again.metrics == undisturbed.metrics
+    written = sorted(Path(run.run_url, "manifests").iterdir())[2:]
+    assert {path.name: path.read_bytes() for path in written} == before
+    for position in opened.manifests():
+        assert opened.manifest(position, verify=True).position == position  # all is repaired
+
+
+@pytest.mark.parametrize("n_damaged", [1, 2])
+def test_without_a_whole_checkpoint_a_run_begins_anew(
+    fit: Fit, undisturbed: TrainedRun, n_damaged: int
+) -> None:
+    run = fit()
+    for manifest in sorted(Path(run.run_url, "manifests").iterdir())[n_damaged:]:
+        manifest.unlink()
+    opened = Run.open(run.run_url)
+    for position in opened.manifests():
+        flip(Path(run.run_url, "blobs", opened.manifest(position).shards[2]["digest"]))
+    with warnings.catch_warnings(record=True) as reported:
+        warnings.simplefilter("always")
+        again = fit()
+    texts = [str(warning.message) for warning in reported]
+    assert sum("passed over" in text for text in texts) == n_damaged
+    assert again.summary["resumed_at"] == 0
+    assert digests(again) == digests(undisturbed)
+
+
+def test_a_coordinator_that_goes_on_reads_no_blob(
+    fit: Fit, pair: Client, undisturbed: TrainedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = fit(client=pair)
+    manifests = sorted(Path(run.run_url, "manifests").iterdir())
+    for manifest in manifests[3:]:
+        manifest.unlink()
+    get, get_range, n_read = Store.get, Store.get_range, dict[str, int]()
+
+    def count(name: str, data: bytes) -> bytes:
+        n_read[name] = n_read.get(name, 0) + len(data)
+        return data
+
+    monkeypatch.setattr(Store, "get", lambda self, name, *a: count(name, get(self, name, *a)))
+    monkeypatch.setattr(
+        Store, "get_range", lambda self, name, *a: count(name, get_range(self, name, *a))
+    )
+    again = fit(client=pair)
+    read = dict(n_read)
+    assert again.summary["resumed_at"] == 3000
+    assert {"run.json", "plan.parquet"} <= set(read)
+    assert not [name for name in read if name.startswith("blobs/")]
+    others = [path for path in Path(run.run_url).rglob("*") if path.is_file()]
+    n_bytes = sum(path.stat().st_size for path in others if path.parent.name != "blobs")
+    assert sum(read.values()) < 4 * n_bytes  # some are read more than once
     assert digests(again) == digests(undisturbed)
 
 
