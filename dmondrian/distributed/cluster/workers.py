@@ -1,6 +1,7 @@
 """The living workers of a cluster, and the placement of shards on them.
 
-A lost worker is noticed in `Workers.refresh`, which polls the scheduler.
+A lost worker is noticed in `Workers.refresh`: the scheduler reports that workers came or went, and
+its list of all workers is asked for then, and now and again.
 
 Relies on the scheduler's list of workers. Promises that shards go where the load per thread is
 least, that equal sets of workers place equally, and that an adaptive cluster (`cluster.adapt`) sees
@@ -23,7 +24,13 @@ from distributed import Client, Future
 from dmondrian.errors import ClusterError
 
 POLL_SECONDS = 1.0
-"""Seconds between two polls of the scheduler, unless a task fails with its worker."""
+"""Least seconds between two polls of the scheduler, unless a task fails with its worker."""
+
+AUDIT_SECONDS = 30.0
+"""Most seconds between two polls, where the scheduler reports changes."""
+
+_SUBSCRIBING = 5.0  # seconds until a scheduler surely reports changes
+_TOPIC = "all"  # of the scheduler's events
 
 ABSENT_SECONDS = 120.0
 """How long a run waits for a first or a new worker, or for the scheduler to return."""
@@ -40,6 +47,18 @@ def _do_nothing() -> None:
     """Task without effect, which any worker may run."""
 
 
+class _Changes:
+    """How often workers came or went, as the scheduler reports it to one client."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, event: tuple[float, Any]) -> None:
+        _, about = event
+        if isinstance(about, dict) and about.get("action") in ("add-worker", "remove-worker"):
+            self.count += 1
+
+
 class Workers:
     """The living workers of a cluster, by address.
 
@@ -53,7 +72,10 @@ class Workers:
     def __init__(self, client: Client, patience: float = ABSENT_SECONDS) -> None:
         self._client = client
         self._patience = patience
-        self._refreshed = -float("inf")
+        self._refreshed = self._polled = -float("inf")
+        self._changes: _Changes | None = None  # reported to the client; None if it is not told
+        self._n_changes = 0  # those before the last poll
+        self._subscribed = 0.0  # monotonic seconds
         self._seen = time.monotonic()
         self._n_living = 0  # living workers, including unresponsive ones
         scheduler = getattr(client, "scheduler", None)  # None where it is closed
@@ -65,7 +87,15 @@ class Workers:
         self.unresponsive: set[str] = set()  # workers that stopped replying
 
     def refresh(self, now: bool = False) -> bool:
-        """Poll the scheduler if a poll is due; return whether it was polled.
+        """Look for changes if it is time to; return whether it was.
+
+        The scheduler is polled if it reported a change, for an audit, and where there are no
+        workers or it reports nothing.
+
+        Parameters
+        ----------
+        now : bool
+            Poll it in any case.
 
         Raises
         ------
@@ -76,8 +106,15 @@ class Workers:
         if not now and moment - self._refreshed < POLL_SECONDS:
             return False
         self._refreshed = moment
+        if not now and self._is_known(moment):
+            self._seen = moment
+            return True
+        self._polled = moment
+        self._n_changes = 0 if self._changes is None else self._changes.count
         found = self._query_scheduler()
-        self.is_connected = self._client.status == "running"
+        was_connected, self.is_connected = self.is_connected, self._client.status == "running"
+        if self.is_connected and not (was_connected and self._is_told()):
+            self._subscribe(moment)
         if found is not None:
             living = {a: int(w["nthreads"]) for a, w in found.items() if w["status"] in _LIVING}
             self.threads = {a: n for a, n in sorted(living.items()) if a not in self.unresponsive}
@@ -89,6 +126,32 @@ class Workers:
         elif moment - self._seen > self._patience or self._client.status in _CLOSED:
             self._give_up(time.monotonic() - self._seen)
         return True
+
+    def _is_told(self) -> bool:
+        """Return whether the client still takes in events for these workers."""
+        handlers = getattr(self._client, "_event_handlers", {})
+        return self._changes is not None and handlers.get(_TOPIC) is self._changes
+
+    def _subscribe(self, moment: float) -> None:
+        """Have the scheduler report changes, unless the client has another use for its events."""
+        there = getattr(self._client, "_event_handlers", {}).get(_TOPIC)
+        if there is None or isinstance(there, _Changes):  # one for all runs of a client
+            self._changes = there or _Changes()
+            self._n_changes, self._subscribed = self._changes.count, moment
+            self._client.subscribe_topic(_TOPIC, self._changes)
+
+    def _is_known(self, moment: float) -> bool:
+        """Return whether the workers are as they were at the last poll, as far as was reported."""
+        return (
+            self._changes is not None
+            and self._is_told()
+            and self._changes.count == self._n_changes
+            and self._polled >= self._subscribed + _SUBSCRIBING
+            and moment < self._polled + AUDIT_SECONDS
+            and bool(self.threads)
+            and self.is_connected
+            and self._client.status == "running"
+        )
 
     @property
     def scheduler(self) -> str:

@@ -120,6 +120,7 @@ class Coordinator:
         self._is_joint = learns_jointly(run.run_json["parameters"])
         self._places = ShardPlaces(self._states)
         self._to_ask: set[str] = set()  # workers that there may be orders for
+        self._sent: dict[str, dict[str, SentBundle]] = {}  # pending orders, by worker and key
         self._workers = Workers(client)
         self._lost_workers = LostWorkers(self._workers, self._states, self._row, events)
         self._equip = equip
@@ -258,13 +259,8 @@ class Coordinator:
 
     def _check_silence(self, now: float) -> None:
         """Give up workers that have not answered pending orders for too long."""
-        asked = {
-            address
-            for address, held in self._places.by_worker.items()
-            if any(state.pending for state in held.values())
-        }
         for address in self._workers.threads.copy():
-            if address not in asked:
+            if address not in self._sent:
                 self._last_answer[address] = now
             elif now - self._last_answer.setdefault(address, now) > self._limits.silence:
                 self._workers.unresponsive.add(address)
@@ -304,6 +300,7 @@ class Coordinator:
             sent.wanted.discard(state.shard)
             if not sent.wanted:
                 self._results.drop(sent.key)
+                self._note_answered(sent)
         state.pending.clear()
         state.early.clear()
         state.recalls += 1
@@ -402,26 +399,45 @@ class Coordinator:
             is_saving = first in self._marks  # then these alone: saving takes its own time
             unfit = self._marks if not is_saving else range(first + 1, limit)
             free = [state for state in free if state.sent not in unfit]
-            self._step_together(sorted(free, key=lambda t: (t.sent, t.shard)), is_saving, limit)
+            free.sort(key=lambda state: (state.sent, state.shard))
+            if not self._step_together(free, is_saving, limit):
+                break
         if self._stop is not None and self._ledger.settled == self._stop + 1:
             late = [t for t in states if not t.pending and t.base < t.done]
             for state in late:
                 self._submit_steps([(state, self._stop)])
 
-    def _step_together(self, states: list[ShardState], is_saving: bool, limit: int) -> None:
-        """Send the next steps of shards of one worker, in as few bundles as are answered soon."""
+    def _step_together(self, states: list[ShardState], is_saving: bool, limit: int) -> bool:
+        """Send the next steps of shards of one worker; return whether there was room for some.
+
+        They are sent in as few bundles as are answered soon.
+        """
         address = states[0].address
         assert address is not None
         threads = max(1, self._workers.threads.get(address, 1))
         n_steps = self._sizes.steps(address, is_saving, threads, len(self._workers.threads))
         # Half of the window, so that one bundle is queued at the worker while another runs.
         n_units = max(1, min(n_steps // len(states), self._limits.window // self._limits.depth))
+        is_sent = False
         for first in range(0, len(states), n_steps):
-            orders: list[tuple[ShardState, int]] = []
+            steps: list[tuple[ShardState, int]] = []
             for state in states[first : first + n_steps]:
                 units = range(state.sent, min(limit, state.sent + n_units))
-                orders += [(state, unit) for unit in self._before_mark(units)]
-            self._submit_steps(sorted(orders, key=lambda pair: (pair[1], pair[0].shard)))
+                steps += [(state, unit) for unit in self._before_mark(units)]
+            if self._is_room(address, len(steps), n_steps, threads):
+                self._submit_steps(sorted(steps, key=lambda pair: (pair[1], pair[0].shard)))
+                is_sent = True
+        return is_sent
+
+    def _is_room(self, address: str, n_new: int, n_steps: int, threads: int) -> bool:
+        """Return whether a worker should get another order of steps now.
+
+        While it has others to do, a small one waits for what will be sent with it.
+        """
+        pending = [len(sent.orders) for sent in self._sent.get(address, {}).values() if sent.trains]
+        most = self._limits.depth * max(n_steps, threads)
+        is_full = n_new >= n_steps and sum(pending) + n_new <= most
+        return len(pending) < self._limits.depth or is_full
 
     def _before_mark(self, units: range) -> range:
         """Return the first of units that can be learned, up to a checkpoint; at least one."""
@@ -487,7 +503,10 @@ class Coordinator:
             retries=0,
             priority=-rank,
         )
-        sent = SentBundle(str(future.key), about, {state.shard for state, _ in about})
+        sent = SentBundle(
+            str(future.key), bundle.address, about, {state.shard for state, _ in about}
+        )
+        self._sent.setdefault(bundle.address, {})[sent.key] = sent
         for state, _ in about:
             state.pending[sent.key] = sent
         self._results.watch(future, sent)
@@ -501,7 +520,7 @@ class Coordinator:
             timeout = 0.0
             sent: SentBundle = finished.context
             answers = sent.answers(finished)
-            if sent.orders[0][1] is not None:
+            if sent.trains:
                 self._sizes.note(answers)
             if any(answer.status in (MOVED, GONE) for answer in answers):
                 self._workers.refresh(now=True)
@@ -509,11 +528,19 @@ class Coordinator:
             for (state, unit), answer in zip(sent.orders, answers, strict=True):
                 if state.shard in sent.wanted:  # else an order before it failed
                     self._judge(state, unit, answer)
+            self._note_answered(sent)
             for state, _ in sent.orders:
                 state.pending.pop(sent.key, None)
-                self._ask(state)
+            self._to_ask.add(sent.address)
             if self._is_joint:
                 self._ask_all()  # all wait for the sums of the last one
+
+    def _note_answered(self, sent: SentBundle) -> None:
+        """Note that orders are answered, or that no answer to them counts."""
+        there = self._sent.get(sent.address, {})
+        there.pop(sent.key, None)
+        if not there:
+            self._sent.pop(sent.address, None)
 
     def _judge(self, state: ShardState, unit: int | None, answer: Answer) -> None:
         if answer.worker == state.address:

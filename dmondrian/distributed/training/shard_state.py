@@ -97,8 +97,14 @@ class SentBundle:
     """Orders sent to one worker together."""
 
     key: str  # of the Dask task
+    address: str  # worker
     orders: list[tuple[ShardState, int | None]]  # shard and unit of each; no unit for restores
     wanted: set[int]  # shards whose answers count: the orders of others were recalled
+
+    @property
+    def trains(self) -> bool:
+        """Whether these are steps, and not restores."""
+        return self.orders[0][1] is not None
 
     def answers(self, finished: FinishedTask) -> list[Answer]:
         """Return the answer to each order, with status `GONE` where there is none."""
