@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any
@@ -13,10 +14,11 @@ import numpy as np
 import pytest
 from distributed import Client
 
+from dmondrian.distributed.cluster import workers as workers_module
 from dmondrian.distributed.cluster.client import connected
 from dmondrian.distributed.cluster.workers import Workers
 from dmondrian.errors import ClusterError
-from tests.distributed.conftest import Grow, wait_until, workers_of
+from tests.distributed.conftest import Grow, resize, wait_until, workers_of
 
 
 def workers_with(**threads: int) -> Workers:
@@ -108,6 +110,68 @@ def test_moves_are_those_of_a_look_at_all_workers_for_each_shard() -> None:
                 now[shard] = target
         assert list(workers_with(**threads).moves(places, shards)) == expected
         assert expected
+
+
+@pytest.fixture
+def polled(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A list that gets longer with each poll; looks may follow each other at once."""
+    polls, query = list[int](), Workers._query_scheduler
+
+    def note(self: Workers) -> Any:
+        polls.append(len(polls))
+        return query(self)
+
+    monkeypatch.setattr(Workers, "_query_scheduler", note)
+    monkeypatch.setattr(workers_module, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(workers_module, "_SUBSCRIBING", 0.0)
+    return polls
+
+
+def test_the_scheduler_is_polled_only_when_it_reports_a_change(
+    cluster: Grow, polled: list[int]
+) -> None:
+    local, client = cluster(2)
+    several = [Workers(client), Workers(client)]
+    for workers in several:
+        wait_until(
+            lambda workers=workers: workers.refresh() and workers._is_known(time.monotonic())
+        )
+    n_polls = len(polled)
+    for _ in range(100):
+        assert all(workers.refresh() for workers in several)
+    assert len(polled) == n_polls
+    for n_workers in (3, 1):
+        resize(local, client, n_workers)
+        for workers in several:  # each is told
+            wait_until(lambda w=workers, n=n_workers: w.refresh() and len(w.threads) == n)
+    several[0].refresh(now=True)
+    assert len(polled) > n_polls
+
+
+def test_the_scheduler_is_polled_each_time_where_it_reports_nothing(
+    cluster: Grow, polled: list[int]
+) -> None:
+    _, client = cluster(1)
+    others: list[Any] = []
+    client.subscribe_topic("all", others.append)  # of a user: it stays
+    workers = Workers(client)
+    for _ in range(5):
+        workers.refresh()
+    assert len(polled) == 5
+    client.submit(int, pure=False).result()
+    client.log_event("all", "a word")
+    wait_until(lambda: others)
+
+
+def test_an_audit_is_due_after_some_time(
+    cluster: Grow, polled: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, client = cluster(1)
+    monkeypatch.setattr(workers_module, "AUDIT_SECONDS", 0.0)
+    workers = Workers(client)
+    for _ in range(5):
+        workers.refresh()
+    assert len(polled) == 5
 
 
 reported: list[tuple[str, int]] = []
